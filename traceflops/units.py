@@ -235,8 +235,10 @@ PART_NAMES: Final = {
 
 _DESCRIPTOR: Final = (" [clone .kd]", "[clone .kd]", " (.kd)", ".kd")
 _FOLDER: Final = r"(?<![^\s()])(?:[^\s()]*[/\\])?"
-_FRAME: Final = re.compile(rf"{_FOLDER}([^\s/\\()]+\.py|<[\w .-]+>)\((\d+)\): (\S+)")
-_CELL: Final = re.compile(rf"{_FOLDER}(?:ipykernel_\d+\W\d+\.py|<ipython-input-(\d+)-\w*>)(?=\()")
+_FRAME: Final = re.compile(rf"{_FOLDER}([^\s/\\()]+\.py|<[\w .-]+>)\((\d+)\): (<[\w :]+>|\S+)")
+_CELL: Final = re.compile(
+    rf"{_FOLDER}(?:(?:ipykernel_\d+\W\d+|\d{{6,}})\.py|<ipython-input-(\d+)-\w*>)(?=\()"
+)
 _QUOTED: Final = re.compile(r"\"[^\"]*\"|'[^']*'")
 _OF_ONE: Final = {"have": "has", "are": "is"}
 _MOST_LISTED: Final = 5

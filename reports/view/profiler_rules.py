@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from traceflops.categories import from_own_word
-from traceflops.findings import estimate_words, rule_words
+from traceflops.findings import estimate_words, gains_nothing, rule_words
 from traceflops.reports.view.short_names import short_labels
 from traceflops.reports.view.tables import Name
 from traceflops.units import capitalized
 
 if TYPE_CHECKING:
-    from traceflops.mfu import KernelRule, Measurement
+    from traceflops.mfu import KernelRule, KernelSpeed, Measurement
 
 SAYS: Final = "Nsight Compute says"
 _NAME: Final = 46
@@ -45,15 +45,19 @@ def rules_said(measured: Measurement, most: int) -> list[RulesOfKernel]:
     rows = [row for row in (work.speeds if work is not None else ()) if row.rules][:most]
     labels = short_labels(from_own_word([row.name for row in rows]), _NAME)
     told = (
-        RulesOfKernel(Name(label, row.name), tuple(map(_shown, _advising(row.rules))))
+        RulesOfKernel(Name(label, row.name), tuple(map(_shown, _advising(row))))
         for label, row in zip(labels, rows, strict=True)
     )
     return [one for one in told if one.rules]
 
 
-def _advising(rules: tuple[KernelRule, ...]) -> Iterator[KernelRule]:
-    """Yield what advises: that which names the bottleneck first, then by estimates."""
-    advising = [rule for rule in rules if (rule.kind or "").lower() not in _INFORMATION]
+def _advising(row: KernelSpeed) -> Iterator[KernelRule]:
+    """Yield what advises: that which names the bottleneck first, then by estimates.
+
+    Not estimates of what gains nothing.
+    """
+    kept = [one for one in row.rules if not (one.speedup_share and gains_nothing(row, one))]
+    advising = [rule for rule in kept if (rule.kind or "").lower() not in _INFORMATION]
     yield from sorted(advising, key=lambda rule: _BOTTLENECK not in rule_words(rule))
 
 

@@ -18,6 +18,7 @@ from traceflops.findings.counted_kernels import COUNTED_KERNEL, _table
 from traceflops.findings.finding import Finding
 from traceflops.mfu.counted.kernel_speeds import ROOFS
 from traceflops.reports.view.findings import title_sentence
+from traceflops.reports.view.profiler_rules import rules_said
 
 SM, MEMORY, L1, L2, DRAM, TIME, ELAPSED, ACTIVE, FITS, RUNS = list(NAMES)[:10]
 WAVES = "launch__waves_per_multiprocessor"
@@ -228,20 +229,19 @@ UNEVEN = "One or more {} have a much higher number of active cycles than the ave
         ("WorkloadImbalance", UNEVEN.format("L2 Slices"), 70.0, True),
         ("WorkloadImbalance", UNEVEN.format("SMs"), 7.4, True),
         ("UncoalescedGlobalAccess", "See the L2 Theoretical Sectors table.", 7.4, True),
+        ("TheoreticalOccupancy", "Limited by registers.", 7.4, False),
     ],
 )
-def test_no_gain_is_told_by_balancing_a_part_that_is_not_busy(
+def test_no_gain_is_told_of_an_idle_part_or_by_more_warps_at_the_peak(
     name: str, text: str, share: float, is_told: bool
 ) -> None:
     made = [{**rule(1, name, text, 0.14, speedup_kind="global"), "name": "some_kernel"}]
     values = FULL | {L2: share, DRAM: share, MEMORY: 95.0}
     counters = launch(1, values, name="some_kernel")
-    (one,) = [
-        one
-        for one in tf.analyze(trace_of(kernel_counters=counters, kernel_rules=made)).findings
-        if one.rule == COUNTED_KERNEL
-    ]
+    found = tf.analyze(trace_of(kernel_counters=counters, kernel_rules=made))
+    (one,) = [one for one in found.findings if one.rule == COUNTED_KERNEL]
     assert ("estimated speedup 14.0 %" in one.sentence) == is_told
+    assert bool(rules_said(found.measured, 1)) == is_told
 
 
 def test_who_has_recorded_all_is_not_told_to_record_more() -> None:

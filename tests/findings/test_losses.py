@@ -232,6 +232,21 @@ def test_a_product_with_a_vector_needs_more_vectors() -> None:
     assert lines[lines.index(help_line) - 1].startswith("mul_mat_vec_q takes ")
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("mul_mat_q<(ggml_type)12, 128, false>", "Try larger batches, or a library"),
+        ("marlin_gemm_kernel<4>", "Try larger batches, or a library"),
+        ("selective_scan_fwd_kernel<4>", "Try a newer fused kernel for it."),
+    ],
+)
+def test_no_remedy_asks_for_what_the_kernel_has_or_is_not(name: str, said: str) -> None:
+    works = ((name, 0, 5_000, 80_000), ("flash_fwd_kernel", 1_000, 85_000, 20_000))
+    (found,) = tf.analyze(trace_of(**launched(*works))).losses
+    assert found.rule == "main-kernel"
+    assert said in found.sentence
+
+
 def test_the_kernel_with_most_of_the_compute_time_is_named_with_all_its_variants() -> None:
     (found,) = decoding("_matmul_ogs_NNT_16x128_swiglu", 36)
     assert (found.severity, found.evidence) == ("high", ("kernels",))

@@ -239,6 +239,8 @@ def test_what_a_function_returns_is_no_part_of_its_label(returned: str) -> None:
     assert kernel_text(name) == "my_kernel<int, 4>"
     assert kernel_label(name, 30) == "ns::my_kernel<int, 4>"
     assert without_return_type(name).startswith("ns::(anonymous namespace)::my_kernel<int, 4>(")
+    long = name.replace("my_kernel<", f"my_kernel<{'int, ' * 2_000}")
+    assert without_return_type(long).startswith("ns::")
 
 
 @pytest.mark.parametrize(

@@ -220,6 +220,7 @@ def test_a_name_of_blanks_is_seen(name: str, shown: str) -> None:
         ("cudaMalloc in a/b.py(1): <listcomp>", "cudaMalloc in <listcomp> (b.py:1)"),
         ("<ipython-input-3-1a2b>(5): train", "train (<notebook cell 3>:5)"),
         ("/tmp/ipykernel_123/456.py(7): <lambda>", "<lambda> (<notebook cell>:7)"),
+        ("17393155.py(9): <cell line: 0>", "<cell line: 0> (<notebook cell>:9)"),
         ("<frozen importlib._bootstrap>(241): _call", "_call (<frozen importlib._bootstrap>:241)"),
         ("train.py(1): <module>", "<module> (train.py:1)"),
         (r"C:\\work\\train.py(1): main", "main (train.py:1)"),

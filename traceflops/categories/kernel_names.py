@@ -85,7 +85,7 @@ def without_return_type(name: str) -> str:
 
     `ns::kernel<int>(int)` of `std::enable_if_t<true, void> ns::kernel<int>(int)`.
     """
-    blanks = _top_blanks(name) if " " in name and len(name) <= _LONGEST else []
+    blanks = _top_blanks(name[:_LONGEST]) if " " in name else []
     words = [name[start + 1 : end] for start, end in pairwise([-1, *blanks])]
     own = name[blanks[-1] + 1 :] if words and all(map(_TYPE.match, words)) else name
     return own if own[:1].isidentifier() or own.startswith(_NAMELESS) else name

@@ -11,7 +11,12 @@ from traceflops.faces import lazy
 
 if TYPE_CHECKING:
     from traceflops.findings.case import NO_RULES, Case, FindingRules, limit
-    from traceflops.findings.counted_kernels import COUNTED_KERNEL, estimate_words, rule_words
+    from traceflops.findings.counted_kernels import (
+        COUNTED_KERNEL,
+        estimate_words,
+        gains_nothing,
+        rule_words,
+    )
     from traceflops.findings.device_memory import memory_sentence, memory_verdict
     from traceflops.findings.diagnosis import diagnosed
     from traceflops.findings.finding import (

@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from traceflops.categories import from_own_word, same_kernels
 from traceflops.characters import shortened
-from traceflops.findings.case import limit, share_of_window
+from traceflops.findings.case import limit, share_of_window, thresholds
 from traceflops.findings.finding import Finding, Row, row_name, severity_of
 from traceflops.findings.finding import short_name as without_signature
 from traceflops.mfu import ROOFS
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from traceflops.mfu import KernelRule, KernelSpeed
 
 COUNTED_KERNEL: Final = "counted-kernel"
+_Least: TypeAlias = Callable[[str], float]
+"""A threshold of the rule by its name."""
 _NO_KERNELS: Final = frozenset({"copy", "memset", "migration"})
 _MOST: Final = 3
 _NAME: Final = 60
@@ -74,7 +76,7 @@ def _finding(case: Case, speed: KernelSpeed, name: str, share: float) -> Iterato
     """Give what holds a kernel back, nothing where counters do not tell it."""
     held, remedy = _held_back(case, speed)
     words = ", ".join(filter(None, (_roof_words(speed), held)))
-    gain = _estimate(speed, held, limit(case, COUNTED_KERNEL, "busy"))
+    gain = _estimate(speed, held, partial(limit, case, COUNTED_KERNEL))
     if words:
         yield Finding(
             rule=COUNTED_KERNEL,
@@ -138,15 +140,15 @@ def _waves_words(speed: KernelSpeed) -> str:
     return f"{waves:.2g} waves" if waves >= _LEAST_WAVES else f"less than {_LEAST_WAVES} waves"
 
 
-def _estimate(speed: KernelSpeed, held: str, busy: float) -> str:
+def _estimate(speed: KernelSpeed, held: str, least: _Least) -> str:
     """Return what NVIDIA estimates that mending this would gain, else its largest estimate.
 
     Other estimates are as if the grid filled the GPU: of one that does not none is told. Nor is one
-    of a part of the memory system told that is less than `busy`.
+    told that gains nothing.
     """
-    shares = speed.throughputs
-    estimates = [rule for rule in speed.rules if rule.speedup_share]
-    known = [rule for rule in estimates if shares.get(_part_in(rule), 1.0) >= busy]
+    known = [
+        one for one in speed.rules if one.speedup_share and not gains_nothing(speed, one, least)
+    ]
     about = next((words for cause, words in _ESTIMATED.items() if cause in held), None)
     told = [rule for rule in known if about is not None and about in rule_words(rule)]
     if not known or (_SMALL in held and not told):
@@ -154,6 +156,21 @@ def _estimate(speed: KernelSpeed, held: str, busy: float) -> str:
     best = next(iter(told), known[0])
     by = "" if told else f" by {rule_words(best)}"
     return f" (Nsight Compute: {estimate_words(best)}{by})"
+
+
+def gains_nothing(speed: KernelSpeed, rule: KernelRule, least: _Least | None = None) -> bool:
+    """Return whether what a rule estimates cannot be gained.
+
+    Balancing a part of the memory system that is not busy, or more warps for a unit at its peak.
+    """
+    least = least or thresholds()[COUNTED_KERNEL].__getitem__
+    if (
+        speed.roof is not None
+        and speed.roof[1] >= least("near")
+        and "occupancy" in rule_words(rule)
+    ):
+        return True
+    return speed.throughputs.get(_part_in(rule), 1.0) < least("busy")
 
 
 def _part_in(rule: KernelRule) -> str:

@@ -23,9 +23,9 @@ _WIDE: Final = frozenset({"bf16", "fp16"})
 """Data types of products whose weights 8 bits would halve."""
 _BITS: Final = (
     (4, re.compile(r"fp4|e2m1|int4|uint4|w4a|awq|gptq|marlin|q4_", re.IGNORECASE)),
-    (8, re.compile(r"fp8|e4m3|e5m2|float8|int8|w8a|i8i8|q8_", re.IGNORECASE)),
+    (8, re.compile(r"fp8|e4m3|e5m2|float8|int8|w8a|i8i8|q8_|mul_mat_(vec_)?q\b", re.IGNORECASE)),
 )
-"""Bits of a weight, by what the names of kernels hold; 16 without any."""
+"""Bits of a weight at most, by what the names of kernels hold; 16 without any."""
 _QUANTIZE: Final = (
     "Read fewer bytes: 8-bit or 4-bit weights (--quantization fp8 in vLLM and SGLang); or read "
     "them for more tokens: more requests per pass, speculative decoding."

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from traceflops.timeline import Account
 
 MAIN_KERNEL: Final = "main-kernel"
-_BATCHES: Final = "Try larger batches, lower precision, or a library tuned for its shapes."
+_BATCHES: Final = "Try larger batches, {precision}or a library tuned for its shapes."
 _REMEDIES: Final = {
     "gemm": "Tune it for its shapes, or try another library.",
     "vector": "It reads a matrix for one vector: batch several, so that one reading serves all.",
-    "attention": "Try a newer fused attention kernel.",
+    "attention": "Try a newer fused kernel for it.",
 }
 """What to do, by category."""
 _ANY: Final = "Speed up or replace this kernel first."
@@ -42,6 +42,8 @@ _DECODE: Final = (
     "A decode pass of {tokens:,} tokens is limited by reading weights: batch more requests, "
     "{quantize}or tune this kernel."
 )
+_NARROW_BITS: Final = 8
+"""Weights of so few bits are quantized: lower precision is no advice."""
 _FEW_TOKENS: Final = 64
 """So many tokens per pass are too few to keep the arithmetic of weights busy."""
 _FAMILY: Final = re.compile(r"_*[a-z]+(?:_[a-z]+)+(?![a-z0-9])")
@@ -99,9 +101,10 @@ def _remedy(name: str, sub: str, serving: Serving, has_batches: bool) -> str:
     passes = {kind.kind: kind for kind in serving.kinds}
     decode = passes.get("decode") if len(passes) == 1 else None
     tokens = (decode.tokens or 0) // decode.passes if decode is not None else 0
+    is_wide = weight_bits(name) > _NARROW_BITS
     if sub == "gemm" and 0 < tokens <= _FEW_TOKENS:
-        return _DECODE.format(tokens=tokens, quantize="quantize, " * (weight_bits(name) > 8))
+        return _DECODE.format(tokens=tokens, quantize="quantize, " * is_wide)
     is_vector = sub == "gemm" and _OF_VECTORS.search(name)
     if sub == "gemm" and has_batches and not is_vector:
-        return _BATCHES
+        return _BATCHES.format(precision="lower precision, " * is_wide)
     return _REMEDIES.get("vector" if is_vector else sub, _ANY)

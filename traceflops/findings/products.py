@@ -74,7 +74,7 @@ TF32_OFF: Final = Fault(
 )
 SINGLE: Final = Fault(
     "single-precision",
-    "Matrix products use FP32",
+    "Matrix products use FP32 or TF32",
     "Products of 32-bit numbers, and none of 16 bits,",
     "yours",
     "Run forward and loss in torch.autocast('cuda', dtype={type}){scaler}.",
