@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from traceflops.table import (
     ABSENT,
+    WAITS_FOR_DEVICE,
     BoolArray,
     IntArray,
     Trace,
@@ -30,7 +31,6 @@ _LATER: Final = 3
 it may not."""
 _SLIP: Final = 0.05
 _CUDA: Final = re.compile(r"cu(da)?[A-Z]")
-_WAIT: Final = re.compile(r"(cuda|cu|hip)(DeviceSynchronize|CtxSynchronize)")
 
 
 def overrunning(trace: Trace) -> BoolArray:
@@ -92,7 +92,7 @@ def _after_waits(trace: Trace) -> BoolArray:
     """Return the activities that end long after a call returned that waited for them."""
     activities, calls = trace.activities, trace.calls
     found = np.zeros(activities.num_rows, dtype=np.bool_)
-    waits = np.flatnonzero(matching(calls["name"], _WAIT.match))
+    waits = np.flatnonzero(matching(calls["name"], WAITS_FOR_DEVICE.match))
     if not len(waits) or not len(found):
         return found
     begun, process = numbers(calls["start_ns"]), numbers(activities["process"])

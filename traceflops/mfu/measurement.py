@@ -273,18 +273,17 @@ def why_no_figure(
         yield _without_devices(prepared, done)
         return
     records = prepared.launch_records
-    if records.state in ("capture", "missing") or records.lacks_kernels:
-        how = advice(prepared.trace, "all device records")
-        lost = MissingInput("GPU records are incomplete", how)
-        yield _CAPTURE if records.state == "capture" else lost
+    if records.state == "capture":
+        yield _CAPTURE
+        return
+    if records.state == "missing" or records.kernel.lack() or not prepared.knows_replays:
+        of_graphs = records.is_judged
+        lost = "graph launches have no GPU records" if of_graphs else "GPU records are incomplete"
+        yield MissingInput(lost, advice(prepared.trace, "all device records"))
         return
     if not done.executed_flops:
         lack = _nothing_counted(prepared, done)
         yield lack if DESCRIBE not in lack.remedy or of_ml(prepared.trace) else NOT_ML
-        return
-    if not prepared.knows_replays:
-        how = advice(prepared.trace, "all device records")
-        yield MissingInput("graph launches have no GPU records, so their FLOPs are unknown", how)
         return
     coverage = done.coverage
     if coverage is None or coverage < TOO_LITTLE:

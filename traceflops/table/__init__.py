@@ -120,6 +120,7 @@ if TYPE_CHECKING:
         ASYNC_FILL,
         GRAPH_LAUNCH,
         LAUNCH,
+        WAITS_FOR_DEVICE,
         launches_nothing,
     )
 else:
