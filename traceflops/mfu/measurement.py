@@ -27,6 +27,7 @@ from traceflops.devices import (
     MissingInput,
     counters_alone,
     counters_incomplete,
+    family_of,
     other_counters,
     shown,
     without_rates,
@@ -77,16 +78,15 @@ _CAPTURE: Final = MissingInput(
     "captured kernels did not run",
     "give this trace as --pair to the trace that launches the graph",
 )
+_LOST: Final = ("GPU records are incomplete", "graph launches have no GPU records")
 
 LIKELY: Final = (
     "likely: the peak of another GPU or partition (traceflops devices --trace FILE) "
     "or of another data type, or wrong clocks"
 )
 
-_TOOLS: Final = {ROCPROF: "rocprof", NSIGHT: "Nsight", XLA: "XLA's profiler"}
+_TOOLS: Final = {ROCPROF: "rocprof", NSIGHT: "Nsight", XLA: "XLA's profiler", "nvprof": "nvprof"}
 """Tools that record no operators."""
-_NVPROF: Final = "nvprof"
-"""A format that bears the name of its tool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,9 +277,7 @@ def why_no_figure(
         yield _CAPTURE
         return
     if records.state == "missing" or records.kernel.lack() or not prepared.knows_replays:
-        of_graphs = records.is_judged
-        lost = "graph launches have no GPU records" if of_graphs else "GPU records are incomplete"
-        yield MissingInput(lost, advice(prepared.trace, "all device records"))
+        yield MissingInput(_LOST[records.is_judged], advice(prepared.trace, "all device records"))
         return
     if not done.executed_flops:
         lack = _nothing_counted(prepared, done)
@@ -325,7 +323,7 @@ def _without_devices(prepared: Prepared, done: Executed) -> MissingInput:
 
 def _nothing_counted(prepared: Prepared, done: Executed) -> MissingInput:
     ops = prepared.trace.ops
-    if done.work is not None and (lack := _nothing_told(done)) is not None:
+    if (lack := _nothing_told(done)) is not None:
         return lack
     if ops.num_rows and (lack := _without_capture(done)) is not None:
         return lack
@@ -358,14 +356,12 @@ def _nothing_told(done: Executed) -> MissingInput | None:
 
 
 def _without_ops(prepared: Prepared) -> MissingInput:
-    source = prepared.trace.source
-    tool = source.tool if source.format == _NVPROF else _TOOLS.get(family(source.format))
+    format_ = prepared.trace.source.format
+    tool = _TOOLS.get(format_) or _TOOLS.get(family(format_))
     if tool is None:
         how = advice(prepared.trace, "shapes")
         problem = "the trace has no operators, so FLOPs are unknown"
         return MissingInput(problem, f"{how} {NEXT_TIME}" if how else "")
-    from traceflops.devices import family_of
-
     named = prepared.trace.devices["architecture"].to_pylist()
     return without_shapes(tool, [family_of(one) for one in named])
 
