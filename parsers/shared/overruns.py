@@ -15,7 +15,7 @@ from traceflops.table import (
     IntArray,
     Trace,
     distinct,
-    first_match,
+    first_of_same,
     groups,
     joint_codes,
     matching,
@@ -97,17 +97,8 @@ def _after_waits(trace: Trace) -> BoolArray:
         return found
     begun, process = numbers(calls["start_ns"]), numbers(activities["process"])
     returned, owner = begun + numbers(calls["dur_ns"]), numbers(calls["process"])
-    call = first_match(
-        owner,
-        numbers(calls["correlation"], ABSENT),
-        begun,
-        process,
-        numbers(activities["correlation"], ABSENT),
-    )
-    device, end = (
-        numbers(activities["device"]),
-        numbers(activities["start_ns"]) + numbers(activities["dur_ns"]),
-    )
+    call, device = first_of_same(calls, "correlation", activities), numbers(activities["device"])
+    end = numbers(activities["start_ns"]) + numbers(activities["dur_ns"])
     for one, mine in groups(owner[waits]):
         rows = np.flatnonzero((process == one) & (call >= 0))
         if len(distinct(device[rows])) == 1:
