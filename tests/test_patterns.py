@@ -190,7 +190,8 @@ def in_toml(value: Any) -> Iterator[str]:
 
 def every_pattern() -> set[tuple[str | bytes, int]]:
     rows = (*other_files.OTHER_FILES, *other_files.UNKNOWN_FILES)
-    found = {(sign, 0) for row in rows for sign in (row.begins, row.line)}
+    found: set[tuple[str | bytes, int]] = set()
+    found |= {(sign, 0) for row in rows for sign in (row.begins, row.line)}
     for module in modules():
         found |= {one for value in vars(module).values() for one in within(value)}
     for folder in ("traceflops", "parsers", "reports"):

@@ -244,8 +244,8 @@ header held here hfu hidden hide higher highest hold holds home how however html
 identified idle ignored implausibly impossible inaccurate include included incomplete inconsistent
 individual inferred infinity information initialise inside install installed instances instead
 integer interrupts involved its itself job jobs journal judge jumped keeps kept kinds know known
-knows labelled lacks largest lasted lasts latest launched launchers lay least leave leaves ledger
-let lfs libraries lie lies likely line lines linked links listed listing lists little lived locked
+knows labelled lacks largest lasted lasts latency latest launched launchers lay least leave leaves
+ledger let lfs libraries lie lies likely line lines linked links listed listing lists little lived locked
 lone longer longest look looked looks losses lost machine machines made many marked markers marks
 masks match matches may mbyte means meant meanwhile measured measurements merged message metric mfu
 microseconds middle might migration million minor minute missing model modulo mops most mostly moved
@@ -293,6 +293,7 @@ jax.profiler.trace(FOLDER) torch.autograd.profiler.emit_nvtx(record_shapes=True)
 torch/utils/checkpoint.py NaN prof.export_chrome_trace SQ_INSTS_VALU_MFMA_MOPS_BF16 etc FETCH_SIZE
 docs/counters.md prof.step() rec.step() jax.profiler.StepTraceAnnotation("train"
 jax.profiler.TraceAnnotation() warmup=1 roctxProfilerResume() --selected-regions
+CUDA_VISIBLE_DEVICES
 """
 """Names in our own sentences that are no words."""
 
