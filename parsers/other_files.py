@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Final
 
+_LINES_LOOKED_AT: Final = 20
 _JSON: Final = rb"\s*[\[{]"
 _PICKLE: Final = rb"\x80[\x02-\x05]"
 _OF_KINETO: Final = (b'"schemaVersion"', b'"deviceProperties"')
@@ -27,6 +28,10 @@ _ASCEND: Final = (
 _HANG: Final = (
     "it tells which collective hung, not how time was spent: read it with torchfrtrace of PyTorch"
 )
+_NSYS: Final = (
+    "export the report as SQLite: nsys export --type sqlite --include-json=true REPORT.nsys-rep"
+)
+_UNPACK: Final = "unpack it and give the traces, or pack them with gzip, zstd, LZ4 or zip"
 _NEURON: Final = "traceflops reads GPUs only; neuron-profile and Neuron Explorer read it"
 
 
@@ -34,24 +39,30 @@ _NEURON: Final = "traceflops reads GPUs only; neuron-profile and Neuron Explorer
 class OtherFile:
     """A kind of file that is not read: `what` it is, and a `hint` what to do.
 
-    Its beginning matches `begins` and holds `all_of` some bytes, `one_of` others (if any are
-    given) and none of `lacks`. A database has all of `tables`; `suffixes` count last.
+    Its beginning matches `begins`, one of its first lines `line`, and it holds `all_of` some bytes,
+    `one_of` others (if any are given) and none of `lacks`; or its name has one of `suffixes`. A
+    database has one of `tables`.
     """
 
     what: str
     hint: str
     begins: bytes = b""
+    line: bytes = b""
     all_of: tuple[bytes, ...] = ()
     one_of: tuple[bytes, ...] = ()
     lacks: tuple[bytes, ...] = ()
     tables: frozenset[str] = frozenset()
     suffixes: tuple[str, ...] = ()
 
-    def is_in(self, head: bytes) -> bool:
-        """Return whether the first bytes of a file are of this kind."""
+    def is_in(self, head: bytes, name: str) -> bool:
+        """Return whether a file that begins and is called so is of this kind."""
+        if PurePath(name).suffix.lower() in self.suffixes:
+            return True
+        lines = head.splitlines()[:_LINES_LOOKED_AT] if self.line else ()
         return bool(
-            (self.begins or self.all_of or self.one_of)
+            (self.begins or self.line or self.all_of or self.one_of)
             and (not self.begins or re.match(self.begins, head))
+            and (not self.line or any(re.match(self.line, line) for line in lines))
             and all(sign in head for sign in self.all_of)
             and (not self.one_of or any(sign in head for sign in self.one_of))
             and not any(sign in head for sign in self.lacks)
@@ -84,9 +95,11 @@ OTHER_FILES: Final = (
             b'"Communication Time Info"',
         ),
     ),
-    OtherFile("a database of an Ascend NPU", _ASCEND, tables=frozenset({"STRING_IDS"})),
-    OtherFile("a database of an Ascend NPU", _ASCEND, tables=frozenset({"CommAnalyzerTime"})),
-    OtherFile("a database of an Ascend NPU", _ASCEND, tables=frozenset({"ClusterStepTraceTime"})),
+    OtherFile(
+        "a database of an Ascend NPU",
+        _ASCEND,
+        tables=frozenset({"STRING_IDS", "CommAnalyzerTime", "ClusterStepTraceTime"}),
+    ),
     OtherFile(
         "a profile of Triton's Proton (hatchet), which has sums per kernel and no times",
         "record a timeline of the same run: torch.profiler, nsys or rocprofv3 (traceflops recipe)",
@@ -191,11 +204,119 @@ OTHER_FILES: Final = (
         lacks=_KINETO,
     ),
     OtherFile("a Tracy capture", _TRACE, begins=rb"tlZ\x04|tZst|tr\xfdP|tracy\0"),
-    OtherFile("a Neuron executable or profile (NEFF, NTFF)", _NEURON, suffixes=(".neff", ".ntff")),
+    OtherFile(
+        "a git-lfs pointer, not the file itself",
+        "run git lfs pull and try again",
+        begins=rb"version https://git-lfs",
+    ),
+    OtherFile(
+        "a zip archive inside another archive, which is not read", _UNPACK, begins=rb"PK\x03\x04"
+    ),
+    OtherFile("a tar archive, which is not read", _UNPACK, begins=rb"[\s\S]{257}ustar"),
+    OtherFile("packed with bzip2, which is not read", _UNPACK, begins=rb"BZh[1-9]"),
+    OtherFile("packed with xz, which is not read", _UNPACK, begins=rb"\xfd7zXZ\x00"),
+    OtherFile(
+        "packed in LZ4's legacy format, which is not read", _UNPACK, begins=rb"\x02\x21\x4c\x18"
+    ),
+    OtherFile("a 7z or rar archive, which is not read", _UNPACK, begins=rb"7z\xbc\xaf|Rar!"),
+    OtherFile(
+        "a web page (HTML), not a trace",
+        "give the recording; if a server sent this page for it, download the file again",
+        begins=(
+            rb"(?i)\s*<(?:!doctype|html|\?xml|head|body)"
+            rb'(?![\s\S]{0,4096}?name="generator" content="traceflops )'
+        ),
+    ),
+    OtherFile(
+        "text in UTF-16",
+        "convert it to UTF-8 (iconv -f utf-16 -t utf-8)",
+        begins=rb"\xff\xfe|\xfe\xff",
+    ),
+    OtherFile(
+        "a log of an SQLite database (-wal, -shm, -journal), not the database",
+        "give the database beside it; its log is read too",
+        begins=rb"\x37\x7f\x06[\x82\x83]|\xd9\xd5\x05\xf9\x20\xa1\x63\xd7|\x18\xe2\x2d\x00",
+    ),
+    OtherFile(
+        "part of an OTF2 archive",
+        "export the run again: rocprofv3 --output-format rocpd, or json, or csv",
+        begins=rb"\x03[#B]",
+    ),
+    OtherFile(
+        "a rocprof (v1) JSON export without its beginning, a known rocprof bug",
+        "use results.csv or results.db of the same run",
+        begins=rb'\s*,\s*\{\s*"(?:args|ph|ts)"\s*:',
+    ),
+    OtherFile(
+        "rocprofv2 plugin JSON, whose times are truncated to microseconds and whose copies "
+        "name no GPU",
+        "give the tables of the same run (rocprofv2 --plugin file), or record with rocprofv3",
+        begins=(
+            rb'\s*\{\s*"traceEvents"\s*:\s*\[\s*\{\s*"args"\s*:\s*\{\s*'
+            rb'(?:"cid"\s*:\s*\d|"name"\s*:\s*"CPU"\s*\}\s*,\s*"name"\s*:\s*"process_name"'
+            rb'\s*,\s*"ph"\s*:\s*"M"\s*,\s*"pid"\s*:\s*1\s*,\s*"sort_index"\s*:\s*0)'
+        ),
+    ),
+    OtherFile(
+        "a PyTorch execution trace (Chakra) without GPU times",
+        _SAME_RUN,
+        begins=rb'\s*\{(?=[^{}\[\]]*"schema"\s*:)[^{}\[\]]*"nodes"\s*:|\s*\{\s*"nodes"\s*:',
+    ),
+    OtherFile(
+        "annotations of CUDA graph nodes without GPU times",
+        "merge them into the trace: python -m torch.cuda._annotate_cuda_graph_trace TRACE",
+        begins=rb'\s*\{\s*"\d{1,20}"\s*:\s*["\[]',
+    ),
+    OtherFile(
+        "a map from Inductor's kernels to source lines, without GPU times",
+        "record with TORCH_COMPILE_DEBUG_EXTEND=1 and torch._inductor.profiler."
+        "inductor_trace_handler: then the trace has them",
+        begins=(
+            rb'\s*\{\s*"(?:preToPost|postToPre|cppCodeToPost|postToCppCode)"\s*:'
+            rb'|\s*\{\s*"(?:triton_|extern_kernels\.)[\w.]{1,200}(?::\d{1,9})?"\s*:\s*\['
+        ),
+    ),
+    OtherFile(
+        "a JSON export of XLA's profiler, which is less complete than its own file",
+        "give the file HOST.xplane.pb beside it",
+        begins=rb'\s*\{\s*"displayTimeUnit"\s*:\s*"ns"\s*,\s*"metadata"\s*:\s*\{\s*"highres-ticks"',
+    ),
+    OtherFile(
+        "a memory timeline export without GPU times", _SAME_RUN, begins=rb"\s*\[\s*\[\s*-?\d"
+    ),
+    OtherFile(
+        "a rocprofv2 text listing (ROCm 5.5 and 5.6), not a table",
+        "record with rocprofv3 --kernel-trace, or with rocprofv2 --plugin file (ROCm 5.7 or later)",
+        begins=rb"(?:[^\n]*\n){0,20}?(?:dispatch\[\d+\], gpu_id\(|Record\s*[(\[]\d+.{0,4}Domain)",
+    ),
+    OtherFile(
+        "a summary of traceflops reduce, no recording",
+        "give it to traceflops report or summary, or give the recording",
+        begins=rb"ARROW1[\s\S]{1,400}?summary/\d{1,9}\0{1,4}\n\0{3}traceflops",
+    ),
+    OtherFile("an HDF5 file (nsys export --type hdf)", _NSYS, begins=rb"\x89HDF"),
+    OtherFile(
+        "an Nsight Systems JSON export, which is less complete than SQLite",
+        _NSYS,
+        begins=(
+            rb'\s*\{\s*"(?:data"\s*:\s*\[|Type"\s*:\s*\d+\s*,\s*"\w+"\s*:\s*\{'
+            rb'|(?:Cuda|Nvtx|TraceProcess|Uuid)Event"\s*:)'
+        ),
+    ),
+    OtherFile(
+        "an nsys stats report as JSON",
+        "write it as CSV: nsys stats --format csv",
+        begins=rb'\s*[\[{]\s*(?:[{"]\s*)?"?(?:Time ?\(%\)|Start ?\(\w+\)|Total Time \(\w+\))"',
+    ),
+    OtherFile(
+        "a Python pickle, which is unsafe to open",
+        "export the trace as JSON; a memory snapshot of PyTorch is read as it is",
+        begins=rb"\x80[\x02-\x05](?![\s\S]{0,50}segments)",
+    ),
 )
 """What is asked before any format, in this order; the first that fits counts."""
 
-CONSOLE_TEXTS: Final = (
+UNKNOWN_FILES: Final = (
     OtherFile(
         "console text of nvprof, not its recording",
         "record again: nsys profile, or nvprof --export-profile run.nvvp",
@@ -217,30 +338,47 @@ CONSOLE_TEXTS: Final = (
         "samples are read as CSV: amd-smi metric --csv -w 1",
         one_of=(b"ROCm System Management Interface", b"ROCm SMI", b"AMD-SMI "),
     ),
+    OtherFile("a Neuron executable or profile (NEFF, NTFF)", _NEURON, suffixes=(".neff", ".ntff")),
+    OtherFile(
+        "a rocprof table that lacks columns",
+        "give the table as rocprof wrote it, or the whole folder",
+        line=(
+            rb'(?i)\s*"?(?:Kind|Domain|Index|Guid|Node_Id|Dispatch_Id|Correlation_Id)"?,'
+            rb'|\s*"?Name"?,"?Calls"?,"?TotalDurationNs"?'
+        ),
+    ),
+    OtherFile(
+        "an Nsight Systems table without CUDA work",
+        "give cuda_gpu_trace or cuda_gpu_kern_sum of the same report, or export it: nsys "
+        "export --type sqlite",
+        line=rb'(?i)\s*"?(?:Time ?\(%\)|Start ?\(\w+\)|Total ?\(\w+\))"?\s*[,;\t]',
+    ),
+    OtherFile(
+        "an Nsight Compute table without metrics",
+        "export again: ncu --import FILE --csv --page raw",
+        line=rb'(?i)\s*"?ID"?,"?Process ID"?,',
+    ),
+    OtherFile(
+        "samples of nvidia-smi without a header",
+        "record them with their header: --format=csv alone",
+        line=rb"\d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{3}, ",
+    ),
+    OtherFile(
+        "Nsight Compute console output without a table",
+        "profile with ncu --csv --page raw --log-file kernels.csv",
+        line=rb"==PROF==|  Section: ",
+    ),
 )
-"""What is asked of text that no format takes: a log may hold a table that one does."""
+"""What is asked where no format fits, since a log may hold a table that one reads."""
 
 
-def other_file(head: bytes) -> OtherFile | None:
-    """Return which kind of other tools' files begins so, None where none is known."""
-    return _first(OTHER_FILES, head)
-
-
-def console_text(head: bytes) -> OtherFile | None:
-    """Return which tool printed a text that is no recording, None where none is known."""
-    return _first(CONSOLE_TEXTS, head)
+def other_file(
+    head: bytes, name: str = "", rows: Iterable[OtherFile] = OTHER_FILES
+) -> OtherFile | None:
+    """Return which kind of `rows` begins so or is called so, None where none is known."""
+    return next((row for row in rows if row.is_in(head, name)), None)
 
 
 def other_database(tables: Collection[str]) -> OtherFile | None:
     """Return which tool's database has these tables, None where none is known."""
-    return next((one for one in OTHER_FILES if one.tables and one.tables <= {*tables}), None)
-
-
-def other_name(name: str) -> OtherFile | None:
-    """Return which kind a file is by its name alone, None where that tells nothing."""
-    suffix = PurePath(name).suffix.lower()
-    return next((one for one in OTHER_FILES if suffix in one.suffixes), None)
-
-
-def _first(rows: Iterable[OtherFile], head: bytes) -> OtherFile | None:
-    return next((one for one in rows if one.is_in(head)), None)
+    return next((row for row in OTHER_FILES if not row.tables.isdisjoint(tables)), None)

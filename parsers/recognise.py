@@ -6,7 +6,6 @@ Formats of installed packages are asked first: they are what somebody chose to a
 
 from __future__ import annotations
 
-import re
 from codecs import getincrementaldecoder
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
@@ -22,7 +21,7 @@ from traceflops.parsers.nsight import (
     NSYS_REPORT,
     NSYS_STATS,
 )
-from traceflops.parsers.other_files import console_text, other_database, other_file, other_name
+from traceflops.parsers.other_files import UNKNOWN_FILES, other_database, other_file
 from traceflops.parsers.pack import TRACEFLOPS_PACK, TRACEFLOPS_PAGE, or_exported
 from traceflops.parsers.pytorch import PYTORCH, SNAPSHOT
 from traceflops.parsers.rocprof import (
@@ -197,146 +196,6 @@ SQLITE: Final = Format(
 """Given all databases at once, since some are repetitions of one run."""
 
 
-_FOREIGN_COLUMNS = "give the table as rocprof wrote it, or the whole folder"
-_NSYS = "export the report as SQLite: nsys export --type sqlite --include-json=true REPORT.nsys-rep"
-_UNPACK = "unpack it and give the traces, or pack them with gzip, zstd, LZ4 or zip"
-
-_EXPORT: Final = "export the run again: rocprofv3 --output-format rocpd, or json, or csv"
-_SAME_RUN: Final = "give the profiler's trace of the same run (prof.export_chrome_trace)"
-_SIGNS: Final = (
-    (
-        rb"version https://git-lfs",
-        "a git-lfs pointer, not the file itself",
-        "run git lfs pull and try again",
-    ),
-    (rb"PK\x03\x04", "a zip archive inside another archive, which is not read", _UNPACK),
-    (rb"[\s\S]{257}ustar", "a tar archive, which is not read", _UNPACK),
-    (rb"BZh[1-9]", "packed with bzip2, which is not read", _UNPACK),
-    (rb"\xfd7zXZ\x00", "packed with xz, which is not read", _UNPACK),
-    (rb"\x02\x21\x4c\x18", "packed in LZ4's legacy format, which is not read", _UNPACK),
-    (rb"7z\xbc\xaf|Rar!", "a 7z or rar archive, which is not read", _UNPACK),
-    (
-        rb"(?i)\s*<(?:!doctype|html|\?xml|head|body)"
-        rb'(?![\s\S]{0,4096}?name="generator" content="traceflops )',
-        "a web page (HTML), not a trace",
-        "give the recording; if a server sent this page for it, download the file again",
-    ),
-    (
-        rb"\xff\xfe|\xfe\xff",
-        "text in UTF-16",
-        "convert it to UTF-8 (iconv -f utf-16 -t utf-8)",
-    ),
-    (
-        rb"\x37\x7f\x06[\x82\x83]|\xd9\xd5\x05\xf9\x20\xa1\x63\xd7|\x18\xe2\x2d\x00",
-        "a log of an SQLite database (-wal, -shm, -journal), not the database",
-        "give the database beside it; its log is read too",
-    ),
-    (
-        rb"\x03[#B]",
-        "part of an OTF2 archive",
-        _EXPORT,
-    ),
-    (
-        rb'\s*,\s*\{\s*"(?:args|ph|ts)"\s*:',
-        "a rocprof (v1) JSON export without its beginning, a known rocprof bug",
-        "use results.csv or results.db of the same run",
-    ),
-    (
-        rb'\s*\{\s*"traceEvents"\s*:\s*\[\s*\{\s*"args"\s*:\s*\{\s*'
-        rb'(?:"cid"\s*:\s*\d|"name"\s*:\s*"CPU"\s*\}\s*,\s*"name"\s*:\s*"process_name"'
-        rb'\s*,\s*"ph"\s*:\s*"M"\s*,\s*"pid"\s*:\s*1\s*,\s*"sort_index"\s*:\s*0)',
-        "rocprofv2 plugin JSON, whose times are truncated to microseconds and whose copies "
-        "name no GPU",
-        "give the tables of the same run (rocprofv2 --plugin file), or record with rocprofv3",
-    ),
-    (
-        rb'\s*\{(?=[^{}\[\]]*"schema"\s*:)[^{}\[\]]*"nodes"\s*:|\s*\{\s*"nodes"\s*:',
-        "a PyTorch execution trace (Chakra) without GPU times",
-        _SAME_RUN,
-    ),
-    (
-        rb'\s*\{\s*"\d{1,20}"\s*:\s*["\[]',
-        "annotations of CUDA graph nodes without GPU times",
-        "merge them into the trace: python -m torch.cuda._annotate_cuda_graph_trace TRACE",
-    ),
-    (
-        rb'\s*\{\s*"(?:preToPost|postToPre|cppCodeToPost|postToCppCode)"\s*:'
-        rb'|\s*\{\s*"(?:triton_|extern_kernels\.)[\w.]{1,200}(?::\d{1,9})?"\s*:\s*\[',
-        "a map from Inductor's kernels to source lines, without GPU times",
-        "record with TORCH_COMPILE_DEBUG_EXTEND=1 and torch._inductor.profiler."
-        "inductor_trace_handler: then the trace has them",
-    ),
-    (
-        rb'\s*\{\s*"displayTimeUnit"\s*:\s*"ns"\s*,\s*"metadata"\s*:\s*\{\s*"highres-ticks"',
-        "a JSON export of XLA's profiler, which is less complete than its own file",
-        "give the file HOST.xplane.pb beside it",
-    ),
-    (
-        rb"\s*\[\s*\[\s*-?\d",
-        "a memory timeline export without GPU times",
-        _SAME_RUN,
-    ),
-    (
-        rb"(?:[^\n]*\n){0,20}?(?:dispatch\[\d+\], gpu_id\(|Record\s*[(\[]\d+.{0,4}Domain)",
-        "a rocprofv2 text listing (ROCm 5.5 and 5.6), not a table",
-        "record with rocprofv3 --kernel-trace, or with rocprofv2 --plugin file (ROCm 5.7 or later)",
-    ),
-    (
-        rb"ARROW1[\s\S]{1,400}?summary/\d{1,9}\0{1,4}\n\0{3}traceflops",
-        "a summary of traceflops reduce, no recording",
-        "give it to traceflops report or summary, or give the recording",
-    ),
-    (rb"\x89HDF", "an HDF5 file (nsys export --type hdf)", _NSYS),
-    (
-        rb'\s*\{\s*"(?:data"\s*:\s*\[|Type"\s*:\s*\d+\s*,\s*"\w+"\s*:\s*\{'
-        rb'|(?:Cuda|Nvtx|TraceProcess|Uuid)Event"\s*:)',
-        "an Nsight Systems JSON export, which is less complete than SQLite",
-        _NSYS,
-    ),
-    (
-        rb'\s*[\[{]\s*(?:[{"]\s*)?"?(?:Time ?\(%\)|Start ?\(\w+\)|Total Time \(\w+\))"',
-        "an nsys stats report as JSON",
-        "write it as CSV: nsys stats --format csv",
-    ),
-    (
-        rb"\x80[\x02-\x05](?![\s\S]{0,50}segments)",
-        "a Python pickle, which is unsafe to open",
-        "export the trace as JSON; a memory snapshot of PyTorch is read as it is",
-    ),
-)
-"""What inputs begin with that are not read: a sign, what it is, and what to do about it."""
-
-_TABLES: Final = (
-    (
-        rb'(?i)\s*"?(?:Kind|Domain|Index|Guid|Node_Id|Dispatch_Id|Correlation_Id)"?,'
-        rb'|\s*"?Name"?,"?Calls"?,"?TotalDurationNs"?',
-        "a rocprof table that lacks columns",
-        _FOREIGN_COLUMNS,
-    ),
-    (
-        rb'(?i)\s*"?(?:Time ?\(%\)|Start ?\(\w+\)|Total ?\(\w+\))"?\s*[,;\t]',
-        "an Nsight Systems table without CUDA work",
-        "give cuda_gpu_trace or cuda_gpu_kern_sum of the same report, or export it: nsys "
-        "export --type sqlite",
-    ),
-    (
-        rb'(?i)\s*"?ID"?,"?Process ID"?,',
-        "an Nsight Compute table without metrics",
-        "export again: ncu --import FILE --csv --page raw",
-    ),
-    (
-        rb"\d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{3}, ",
-        "samples of nvidia-smi without a header",
-        "record them with their header: --format=csv alone",
-    ),
-    (
-        rb"==PROF==|  Section: ",
-        "Nsight Compute console output without a table",
-        "profile with ncu --csv --page raw --log-file kernels.csv",
-    ),
-)
-"""What the first lines of tables look like that no format takes."""
-
 FORMATS: Final = (
     TRACEFLOPS_PACK,
     TRACEFLOPS_PAGE,
@@ -357,7 +216,6 @@ FORMATS: Final = (
 )
 """The formats that are read, in the order in which they are asked whether an input is theirs."""
 
-_LINES_LOOKED_AT: Final = 20
 _TELLING_BYTES: Final = 6
 """Of so few bytes it can be told that they are the beginning of a database."""
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
@@ -372,17 +230,14 @@ def recognise(source: ByteSource) -> Format:
     format_ = next((known for known in installed_formats() if known.recognises(text)), None)
     if format_ is not None:
         return format_
-    if (other := other_file(text)) is not None:
-        raise _not_a_trace(source, other.what, other.hint)
-    for sign, what, hint in _SIGNS:
-        if re.match(sign, text):
-            raise _not_a_trace(source, what, hint)
-    format_ = next((known for known in FORMATS if known.recognises(text)), None)
-    if format_ is None:
-        other = console_text(text) or other_name(source.label)
-        what, hint = (other.what, other.hint) if other is not None else _unknown(head)
-        raise _not_a_trace(source, what, hint)
-    return format_
+    other = other_file(text)
+    if other is None:
+        format_ = next((known for known in FORMATS if known.recognises(text)), None)
+        if format_ is not None:
+            return format_
+        other = other_file(text, source.label, UNKNOWN_FILES)
+    what, hint = (other.what, other.hint) if other is not None else _unknown(head)
+    raise NotATrace(f"{source.path or source.label} is {what}", hint)
 
 
 def _empty(source: ByteSource) -> InputError:
@@ -394,10 +249,6 @@ def _empty(source: ByteSource) -> InputError:
     return NotATrace(f"empty file: {source.path or source.label}", "record the trace again")
 
 
-def _not_a_trace(source: ByteSource, what: str, hint: str) -> NotATrace:
-    return NotATrace(f"{source.path or source.label} is {what}", hint)
-
-
 def _unknown(head: bytes) -> tuple[str, str]:
     """Return what an input is that has no sign of anything known, and what to do about it."""
     if len(head) >= _TELLING_BYTES and MAGIC.startswith(head):
@@ -405,10 +256,6 @@ def _unknown(head: bytes) -> tuple[str, str]:
             f"the first {len(head)} bytes of an SQLite database",
             "the rest is lost; copy the database again or record again",
         )
-    lines = head.removeprefix(_BYTE_ORDER_MARK).splitlines()[:_LINES_LOOKED_AT]
-    for sign, what, hint in _TABLES:
-        if any(re.match(sign, line) for line in lines):
-            return what, hint
     return (
         f"not a known trace ({_kind_of(head)})",
         "give a torch.profiler trace (.json, .gz, .zst, .zip), a rocprof export (rocpd, CSV, "

@@ -24,6 +24,7 @@ from traceflops.table import (
     empty_table,
     is_one_of,
     parts_of,
+    with_column,
     without_unused,
 )
 from traceflops.windows import HIDDEN, restrict
@@ -118,9 +119,9 @@ def left_out(trace: Trace, names: Iterable[str]) -> Trace:
             marks = trace.marks
             frames = is_one_of(marks["kind"], "python")
             tables["marks"] = without_unused(marks.filter(pa.array(~frames)))
-            place, whole = trace.counters.schema.get_field_index("stack"), trace.counters
-            none = pa.nulls(whole.num_rows, whole.schema.field(place).type)
-            tables["counters"] = whole.set_column(place, whole.schema.field(place), none)
+            whole = trace.counters
+            none = pa.nulls(whole.num_rows, whole.schema.field("stack").type)
+            tables["counters"] = with_column(whole, "stack", none)
         else:
             tables |= {table: empty_table(table) for table in _HOST_TABLES}
         text = f"Packed without {name.replace('-', ' ')}."

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import ROOT
+from traceflops.parsers import other_files
 
 Chars = frozenset[int]
 ALPHABET = frozenset(range(256))
@@ -188,8 +189,9 @@ def in_toml(value: Any) -> Iterator[str]:
 
 
 def every_pattern() -> set[tuple[str | bytes, int]]:
-    recognise = importlib.import_module("traceflops.parsers.recognise")
-    found = {(row[0], 0) for row in (*recognise._SIGNS, *recognise._TABLES)}
+    rows = (*other_files.OTHER_FILES, *other_files.UNKNOWN_FILES)
+    found: set[tuple[str | bytes, int]] = set()
+    found |= {(sign, 0) for row in rows for sign in (row.begins, row.line)}
     for module in modules():
         found |= {one for value in vars(module).values() for one in within(value)}
     for folder in ("traceflops", "parsers", "reports"):

@@ -225,15 +225,15 @@ def remedy(of: Recording, lack: str) -> str | None:
     how = _TABLE[lack].get(tool, "" if tool == OTHER else None)
     if how and of.source.tool == LEGACY and lack not in _SAME_IN_LEGACY:
         return f"record with torch.profiler (PyTorch 1.8.1 or later) and {how}"
-    return how and in_words_of(of.source.event_counts, how)
+    return how and _of_accelerator(of.source.event_counts, how)
 
 
 def with_activities(counts: Mapping[str, int]) -> str:
     """Return how torch.profiler records CPU and accelerator; `counts` are events by category."""
-    return in_words_of(counts, _WITH_CUDA)
+    return _of_accelerator(counts, _WITH_CUDA)
 
 
-def in_words_of(counts: Mapping[str, int], told: str) -> str:
+def _of_accelerator(counts: Mapping[str, int], told: str) -> str:
     """Return advice for PyTorch in the words of the accelerator that the events are of."""
     name = accelerator(counts)
     if name == CUDA:

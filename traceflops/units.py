@@ -53,10 +53,9 @@ MOST_LENGTHS, LONGEST_SHARE = 10_000_000, 12
 LARGEST, LARGEST_RATE, LONGEST_SECONDS = 10**18, 10**24, 10**9
 """Above every count, rate and time that can be meant: a billion seconds are 31 years."""
 
-_TOKENS = ("8192", "8Ki")
 _EXAMPLES: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("params", "lora-params"), ("8e9", "8.03B")),
-    **dict.fromkeys(("seq", "encoder-seq", "cached"), _TOKENS),
+    **dict.fromkeys(("seq", "encoder-seq", "cached"), ("8192", "8Ki")),
     **dict.fromkeys(("tokens", "real-tokens", "seq-sum"), ("1024", "4e6")),
     **dict.fromkeys(("gpus", "mtp", "frozen-layers"), ("8",)),
     "lora-rank": ("16",),
@@ -233,7 +232,7 @@ PART_NAMES: Final = {
 }
 """What the components of the device time and the lines of a waterfall are called, everywhere."""
 
-_DESCRIPTOR: Final = (" [clone .kd]", "[clone .kd]", " (.kd)", ".kd")
+_DESCRIPTOR: Final = re.compile(r"( ?\[clone \.kd\]| \(\.kd\)|\.kd)\Z")
 _FOLDER: Final = r"(?<![^\s()])(?:[^\s()]*[/\\])?"
 _FRAME: Final = re.compile(rf"{_FOLDER}([^\s/\\()]+\.py|<[\w .-]+>)\((\d+)\): (<[\w :]+>|\S+)")
 _CELL: Final = re.compile(
@@ -298,9 +297,7 @@ def command_lines(command: str, width: int) -> list[str]:
 
 def kernel_name(text: str) -> str:
     """Return the name of a kernel without the ending that marks its descriptor (.kd)."""
-    for ending in _DESCRIPTOR:
-        text = text.removesuffix(ending)
-    return text
+    return _DESCRIPTOR.sub("", text)
 
 
 def function_name(text: str) -> str:

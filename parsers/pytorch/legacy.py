@@ -24,10 +24,9 @@ from traceflops.table import (
     Note,
     Rows,
     TableBuilder,
-    first_match,
+    first_of_same,
     innermost_pieces,
-    number_column,
-    numbers,
+    with_numbers,
 )
 from traceflops.units import several
 
@@ -130,17 +129,8 @@ def without_nested_work(table: TableBuilder) -> TableBuilder:
 def linked_to_ops(tables: Mapping[str, pa.Table]) -> pa.Table:
     """Return the activities with the rows of their operators, as activities of operators have."""
     activities, ops = tables["activities"], tables["ops"]
-    row = first_match(
-        numbers(ops["process"]),
-        numbers(ops["external_id"], ABSENT),
-        numbers(ops["start_ns"]),
-        numbers(activities["process"]),
-        numbers(activities["external_id"], ABSENT),
-    )
-    correlation = np.where(row >= 0, -1 - row, ABSENT)
-    place = activities.schema.get_field_index("correlation")
-    column = number_column(correlation, pa.int64(), correlation != ABSENT)
-    return activities.set_column(place, activities.schema.field(place), column)
+    row = first_of_same(ops, "external_id", activities)
+    return with_numbers(activities, "correlation", np.where(row >= 0, -1 - row, ABSENT))
 
 
 def use_old_spelling(args: Sequence[Any]) -> None:

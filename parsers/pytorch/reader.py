@@ -27,7 +27,7 @@ from traceflops.parsers.io import (
 from traceflops.parsers.pytorch import legacy
 from traceflops.parsers.pytorch.block import KinetoBlock, KinetoReader
 from traceflops.parsers.pytorch.events import KNOWN_CATEGORIES, PYTHON_CATEGORIES
-from traceflops.parsers.pytorch.merged_ranks import RankProcess, number_devices, split_ranks
+from traceflops.parsers.pytorch.merged_ranks import number_devices, split_ranks
 from traceflops.parsers.pytorch.metadata import HEADER_KEYS, Metadata, read_metadata
 from traceflops.parsers.pytorch.values import optional_codes, printable
 from traceflops.parsers.shared import (
@@ -121,8 +121,7 @@ _SHOWN_INSTEAD: Final = "; CPU operators are shown if no file has any"
 def reading_notes(
     source: ByteSource,
     stream: EventStream[Any],
-    counts: Mapping[str, int],
-    odd: Mapping[str, int],
+    collected: Collected,
     metadata: Metadata,
     tables: Mapping[str, pa.Table],
     devices: Sequence[int],
@@ -132,6 +131,7 @@ def reading_notes(
     """Return the notes of one file: what was repaired, dropped, assumed or is missing."""
     damage = stream.damage
     cut = source.cut is not None or damage.cut_bytes is not None
+    counts, odd = collected.counts, collected.odd
     is_lossy = cut or damage.dropped_places > 0 or odd["no-time"] > 0
     notes = [
         *event_text_notes(source, damage, _AT_END),
@@ -171,11 +171,10 @@ def _content_notes(
     calls, ops = tables["calls"].num_rows, tables["ops"]
     if not tables["activities"].num_rows:
         why = " lost" * is_lossy or " calls" * (calls > 0) or " recorder" * is_recorder
-        shown = _SHOWN_INSTEAD if ops.num_rows else ""
-        called = several(calls, "API call")
-        key = f"no-device-work{why}"
+        key, shown = f"no-device-work{why}", _SHOWN_INSTEAD if ops.num_rows else ""
         if launches_nothing(tables["calls"]) and not is_lossy:
             key, shown = "nothing-launched", _ON_CPU if ops.num_rows else ""
+        called = several(calls, "API call")
         yield _NOTES.note(key, shown=shown, calls=called, activities=activities)
     elif not calls:
         yield _NOTES.note("no-calls")
@@ -185,8 +184,7 @@ def _content_notes(
     launched = joint_codes(api, launched[launched != ABSENT])
     repeated = len(launched) - len(np.unique(launched))
     if repeated > _SEVERAL * calls and tables["processes"].num_rows == 1:
-        called = several(calls, "runtime call")
-        yield _NOTES.note("repeated-launches", repeated, calls=called)
+        yield _NOTES.note("repeated-launches", repeated, calls=several(calls, "runtime call"))
     if ops.num_rows and ops["input_dims"].null_count == ops.num_rows:
         yield _NOTES.note("no-shapes")
 
@@ -330,7 +328,12 @@ def _assemble(
     too_many = overflowed(collected.tables.values())
     facts = [(one, local, metadata.facts_of(local) or NOTHING_KNOWN) for one, local in used]
     tables = {
-        "processes": processes_table(_processes(metadata, processes, source.label)),
+        "processes": processes_table(
+            [
+                ProcessFacts(source.label, one.rank, metadata.world_size, metadata.host, one.pid)
+                for one in processes
+            ]
+        ),
         "devices": devices_table(facts),
         **{name: in_order_of_time(table) for name, table in collected.tables.items()},
     }
@@ -339,8 +342,7 @@ def _assemble(
     notes = reading_notes(
         source,
         stream,
-        collected.counts,
-        collected.odd,
+        collected,
         metadata,
         tables,
         devices,
@@ -376,15 +378,6 @@ def _fill_groups(
             table.replace(column, np.where(np.array(lacks)[own] & (given >= 0), given, own))
 
 
-def _processes(
-    metadata: Metadata, processes: Sequence[RankProcess], file_name: str
-) -> list[ProcessFacts]:
-    return [
-        ProcessFacts(file_name, one.rank, metadata.world_size, metadata.host, one.pid)
-        for one in processes
-    ]
-
-
 def _origin(metadata: Metadata, tables: Mapping[str, pa.Table]) -> int | None:
     """Return what to add to the times to get Unix time: the base, 0 for epoch times, or None."""
     if metadata.base_ns is not None:
@@ -394,15 +387,13 @@ def _origin(metadata: Metadata, tables: Mapping[str, pa.Table]) -> int | None:
 
 
 def _read(sources: Sequence[ByteSource], reading: Reading) -> list[Trace]:
-    return [_read_one(source, reading) for source in sources]
-
-
-def _read_one(source: ByteSource, reading: Reading) -> Trace:
-    expected = source.expected_text_bytes
-    reading.crew.expect(expected)
-    keep = reading.python_stacks
-    stacks = expected <= _STACKS_BELOW_BYTES if keep is None else keep
-    return read_pytorch(source, reading.crew, python_stacks=stacks)
+    traces, stacks = [], reading.python_stacks
+    for source in sources:
+        expected = source.expected_text_bytes
+        reading.crew.expect(expected)
+        keeps = expected <= _STACKS_BELOW_BYTES if stacks is None else stacks
+        traces.append(read_pytorch(source, reading.crew, python_stacks=keeps))
+    return traces
 
 
 PYTORCH: Final = Format("PyTorch", lambda head: _JSON_START.match(head) is not None, _read)

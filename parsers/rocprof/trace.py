@@ -30,17 +30,16 @@ from traceflops.parsers.shared import (
 from traceflops.remedies import ROCPROFV3
 from traceflops.table import (
     ABSENT,
-    IntArray,
     Note,
     Source,
     SourceFile,
     Trace,
     codes,
     names,
-    number_column,
     numbers,
     of_noun,
     rank_from_name,
+    with_numbers,
 )
 
 _RECORDS: Final = ("activities", "calls", "marks", "counters", "kernel_counters")
@@ -161,7 +160,7 @@ def trace_of(
 def _ranked(tables: dict[str, pa.Table], rank: int | None) -> Iterator[Note]:
     """Fill in the rank of the only process, and say where it is from."""
     if rank is not None and tables["processes"].num_rows == 1:
-        tables["processes"] = _replaced(tables["processes"], "rank", np.array([rank]))
+        tables["processes"] = with_numbers(tables["processes"], "rank", np.array([rank]))
         yield rank_from_name([rank])
 
 
@@ -251,7 +250,7 @@ def _with_rows(table: str, passes: Mapping[int, Sequence[Trace]]) -> set[int]:
 def _with_passes(trace: Trace, timed: int, others: Sequence[tuple[int, Trace]]) -> Trace:
     """Return a trace with the counters of the same process in other passes."""
     passes = [(timed, trace.kernel_counters), *((n, _moved(other, trace)) for n, other in others)]
-    repeated = [_replaced(t, "repetition", np.full(t.num_rows, number)) for number, t in passes]
+    repeated = [with_numbers(t, "repetition", np.full(t.num_rows, number)) for number, t in passes]
     counters = pa.concat_tables(repeated).unify_dictionaries().combine_chunks()
     source, counts = trace.source, Counter(trace.source.event_counts)
     files, lost = list(source.files), list[Note]()
@@ -280,20 +279,11 @@ def _moved(other: Trace, trace: Trace) -> pa.Table:
     device = numbers(counters["device"], ABSENT)
     row_of = np.array([*rows, ABSENT], dtype=np.int64)
     device = row_of[np.where(device == ABSENT, len(rows), device)]
-    counters = _replaced(counters, "device", device)
-    return _replaced(counters, "correlation", np.full(counters.num_rows, ABSENT))
+    counters = with_numbers(counters, "device", device)
+    return with_numbers(counters, "correlation", np.full(counters.num_rows, ABSENT))
 
 
 def _devices(trace: Trace) -> list[tuple[int, int]]:
     """Return the process and its number of each device."""
     columns = (trace.devices[name].to_pylist() for name in ("process", "local_id"))
     return list(zip(*columns, strict=True))
-
-
-def _replaced(table: pa.Table, column: str, values: IntArray) -> pa.Table:
-    place = table.schema.get_field_index(column)
-    field = table.schema.field(place)
-    known = values != ABSENT
-    return table.set_column(
-        place, field, number_column(np.where(known, values, 0), field.type, known)
-    )

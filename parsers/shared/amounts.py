@@ -25,6 +25,7 @@ from traceflops.table import (
     names,
     number_column,
     numbers,
+    with_column,
 )
 from traceflops.units import time_amount
 
@@ -71,10 +72,8 @@ def without_impossible_amounts(trace: Trace) -> Trace:
         array = tables[name][column]
         bad = _impossible(array)
         if bad is not None:
-            place = tables[name].schema.get_field_index(column)
-            field = tables[name].schema.field(place)
             known = pc.if_else(pa.array(bad), pa.scalar(None, array.type), array)
-            tables[name] = tables[name].set_column(place, field, known)
+            tables[name] = with_column(tables[name], column, known)
             wrong[f"{column} of {name}"] = int(np.count_nonzero(bad))
     kept = _possible_counters(trace)
     if not kept.all():

@@ -10,11 +10,12 @@ import pyarrow as pa
 
 from traceflops.table import (
     ABSENT,
+    WAITS_FOR_DEVICE,
     BoolArray,
     IntArray,
     Trace,
     distinct,
-    first_match,
+    first_of_same,
     groups,
     joint_codes,
     matching,
@@ -30,7 +31,6 @@ _LATER: Final = 3
 it may not."""
 _SLIP: Final = 0.05
 _CUDA: Final = re.compile(r"cu(da)?[A-Z]")
-_WAIT: Final = re.compile(r"(cuda|cu|hip)(DeviceSynchronize|CtxSynchronize)")
 
 
 def overrunning(trace: Trace) -> BoolArray:
@@ -92,22 +92,13 @@ def _after_waits(trace: Trace) -> BoolArray:
     """Return the activities that end long after a call returned that waited for them."""
     activities, calls = trace.activities, trace.calls
     found = np.zeros(activities.num_rows, dtype=np.bool_)
-    waits = np.flatnonzero(matching(calls["name"], _WAIT.match))
+    waits = np.flatnonzero(matching(calls["name"], WAITS_FOR_DEVICE.match))
     if not len(waits) or not len(found):
         return found
     begun, process = numbers(calls["start_ns"]), numbers(activities["process"])
     returned, owner = begun + numbers(calls["dur_ns"]), numbers(calls["process"])
-    call = first_match(
-        owner,
-        numbers(calls["correlation"], ABSENT),
-        begun,
-        process,
-        numbers(activities["correlation"], ABSENT),
-    )
-    device, end = (
-        numbers(activities["device"]),
-        numbers(activities["start_ns"]) + numbers(activities["dur_ns"]),
-    )
+    call, device = first_of_same(calls, "correlation", activities), numbers(activities["device"])
+    end = numbers(activities["start_ns"]) + numbers(activities["dur_ns"])
     for one, mine in groups(owner[waits]):
         rows = np.flatnonzero((process == one) & (call >= 0))
         if len(distinct(device[rows])) == 1:

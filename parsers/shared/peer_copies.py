@@ -24,6 +24,7 @@ from traceflops.table import (
     matching,
     names,
     numbers,
+    with_column,
 )
 
 _CALL: Final = re.compile(r"Memcpy|memory_(?:async_)?copy", re.I)
@@ -55,8 +56,7 @@ def with_peer_copies(trace: Trace) -> Trace:
     ways = [*names(work["direction"]), _BETWEEN]
     way = codes(work["direction"]).copy()
     way[rows] = ways.index(_BETWEEN)
-    place = work.schema.get_field_index("direction")
-    changed = work.set_column(place, work.schema.field(place), dictionary_column(way, ways))
+    changed = with_column(work, "direction", dictionary_column(way, ways))
     return replace(trace, tables={**trace.tables, "activities": changed})
 
 

@@ -12,7 +12,7 @@ from traceflops.analysis import Analysis
 from traceflops.attribution import DeviceWork
 from traceflops.characters import visible_json
 from traceflops.devices import JobReport
-from traceflops.memory import MemoryUse, Series, holders, memory_use
+from traceflops.memory import Series, holders, memory_use
 from traceflops.mfu import counts_of_step
 from traceflops.ranks import Collective
 from traceflops.reports.json.measured import kernel_objects, measured_object, sampled_objects
@@ -66,10 +66,7 @@ def render_json(analysis: Analysis) -> str:
 
 
 def encode(value: dict[str, Any]) -> str:
-    """Return a JSON text, indented by two, in which hidden characters are escapes.
-
-    What UTF-8 cannot hold (half a surrogate pair) is ?.
-    """
+    """Return JSON, indented by two; hidden characters are escapes, half a surrogate pair is ?."""
     try:
         text = msgspec.json.encode(value)
     except UnicodeEncodeError:
@@ -324,20 +321,17 @@ def _untimed(untimed: Untimed) -> dict[str, Any]:
 
 def _memories(prepared: Prepared) -> list[dict[str, Any]]:
     return [
-        _memory(one) | {"at_peak": [asdict(held) for held in holders(prepared, one)]}
+        {
+            **fields(one, "rank", "file", "device", "on_host", "is_total", "device_bytes"),
+            "share_of_device": one.share_of_device,
+            "spare_at_peak_bytes": one.unused_at_peak,
+            "largest_free_bytes": one.largest_free,
+            "allocated": _series(one.allocated),
+            "reserved": _series(one.reserved) if one.reserved is not None else None,
+            "at_peak": [asdict(held) for held in holders(prepared, one)],
+        }
         for one in memory_use(prepared)
     ]
-
-
-def _memory(one: MemoryUse) -> dict[str, Any]:
-    return {
-        **fields(one, "rank", "file", "device", "on_host", "is_total", "device_bytes"),
-        "share_of_device": one.share_of_device,
-        "spare_at_peak_bytes": one.unused_at_peak,
-        "largest_free_bytes": one.largest_free,
-        "allocated": _series(one.allocated),
-        "reserved": _series(one.reserved) if one.reserved is not None else None,
-    }
 
 
 def _series(one: Series) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import pytest
 from tests.conftest import ROOT
 from traceflops.errors import NotATrace
 from traceflops.parsers import read
-from traceflops.parsers.other_files import CONSOLE_TEXTS, OTHER_FILES, other_file
+from traceflops.parsers.other_files import OTHER_FILES, UNKNOWN_FILES, other_file
 
 SECRET = "hunter2-token"
 
@@ -167,6 +167,6 @@ def test_no_recording_is_taken_for_a_file_of_another_tool() -> None:
 
 
 def test_rows_say_what_a_file_is_and_what_to_do() -> None:
-    for row in (*OTHER_FILES, *CONSOLE_TEXTS):
+    for row in (*OTHER_FILES, *UNKNOWN_FILES):
         assert row.what and row.hint and row.what.isprintable() and row.hint.isprintable()
-        assert row.begins or row.all_of or row.one_of or row.tables or row.suffixes
+        assert row.begins or row.line or row.all_of or row.one_of or row.tables or row.suffixes

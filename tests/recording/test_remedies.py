@@ -8,7 +8,7 @@ import pytest
 from tests.build import trace_of
 from traceflops import analyze
 from traceflops.comparison.side import side_of
-from traceflops.findings import Verdict, of_cut_file
+from traceflops.findings import Verdict, led_by
 from traceflops.recording import known_recipes
 from traceflops.recording.inventory import Inventory, take_inventory
 from traceflops.remedies import command, family, remedy, without_cuda
@@ -236,7 +236,7 @@ def test_a_file_that_is_cut_is_to_be_copied_again(
 
 
 def test_the_figure_comes_before_the_cut() -> None:
-    found = of_cut_file(Verdict("MFU 40 %. Idle time takes 3 %."), "MFU 40 %", "It is cut.")
+    found = led_by(Verdict("MFU 40 %. Idle time takes 3 %."), "MFU 40 %", "It is cut.")
     assert found.sentence == "MFU 40 %. It is cut. Idle time takes 3 %."
 
 

@@ -109,7 +109,12 @@ def test_a_public_kind_of_export_without_rows_of_graphs() -> None:
     path = shared_file("cases/nsight/nsysrep_graph_replays/export_without_graph_rows.sqlite")
     analysis = analyze(tf.read(path))
     assert not analysis.total.knows_idle
+    assert analysis.recorded == "few missing"
+    lead, busy, *_ = analysis.verdict.sentence.split(". ")
+    assert lead == "20 of 20 graph launches have no GPU record"
+    assert busy == "The GPU is busy at least 29.2 % of the total time"
+    (lack,) = analysis.measured.lacks
+    assert lack.problem == "graph launches have no GPU records"
     shown = "\n".join(line.plain for line in render_terminal(analysis))
-    assert "busy at least 29.2 %" in shown
     assert "starts late" not in shown
     assert "idle for" not in shown

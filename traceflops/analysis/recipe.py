@@ -34,10 +34,11 @@ from traceflops.findings import (
     basis_of,
     lasting_late_rank_sentence,
     late_rank_findings,
+    led_by,
     loss_findings,
+    lost_graphs,
     main_kernel_findings,
     memory_verdict,
-    of_cut_file,
     read_finding_rules,
     records_verdict,
     samples_verdict,
@@ -228,6 +229,7 @@ def judged(
     window_ns = total.components.window_ns
     table = kernel_table(kernels, window_ns)
     is_known = asked.records.is_judged and not asked.lacks_copies
+    is_known &= not lost_graphs(asked.records, total)
     known_idle = total.components.share("idle") if is_known else None
     waiting = waiting_words(ranks)
     found = all_losses(
@@ -345,7 +347,7 @@ def _verdict(
             late_rank=late_rank,
         )
     )
-    return of_cut_file(said, measured.figure, asked.cut)
+    return led_by(said, measured.figure, asked.cut or lost_graphs(asked.records, total))
 
 
 def _losses(

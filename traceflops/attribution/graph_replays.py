@@ -34,9 +34,9 @@ from traceflops.table import (
     link,
     matching,
     names,
-    number_column,
     numbers,
     taken,
+    with_numbers,
 )
 from traceflops.timeline import LinkedTrace
 from traceflops.units import several
@@ -249,9 +249,7 @@ def _with_captured_host(
 
 
 def _appended(ours: pa.Table, theirs: pa.Table, before: int) -> pa.Table:
-    place = ours.schema.get_field_index("process")
-    process = number_column(numbers(theirs["process"]) + before, ours.schema.field(place).type)
-    moved = theirs.set_column(place, ours.schema.field(place), process)
+    moved = with_numbers(theirs, "process", numbers(theirs["process"]) + before)
     return pa.concat_tables([ours, moved]).unify_dictionaries().combine_chunks()
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _NUMBER: Final = re.compile(r"#?\d+")
 _SEPARATORS: Final = " #:_=.,/()[]-"
-_ENDING: Final = " 0123456789#:_=.,/()[]-"
+_ENDING: Final = f"{_SEPARATORS}0123456789"
 _PAIRS: Final = ("()", "[]", "{}", '""', "''")
 
 
@@ -43,7 +43,7 @@ def _names_of(trace: Trace, rows: IntArray) -> dict[str, str]:
     texts, times = names(trace.marks["name"]), Counter(codes(trace.marks["name"])[rows].tolist())
     alike: defaultdict[tuple[str, ...], list[str]] = defaultdict(list)
     for code in times:
-        alike[_between_numbers(texts[code])].append(texts[code])
+        alike[tuple(_NUMBER.split(texts[code]))].append(texts[code])
     lone = {texts[code] for code, count in times.items() if count == 1}
     found: dict[str, str] = {}
     for labels in alike.values():
@@ -65,10 +65,6 @@ def numbered(label: str) -> str:
     inner = re.escape(label).replace("N", rf"(?:N|{_NUMBER.pattern})")
     end = "(?![0-9])" if label[-1:].isdigit() else ""
     return f"{inner}{end}[{re.escape(_ENDING)}]*"
-
-
-def _between_numbers(label: str) -> tuple[str, ...]:
-    return tuple(_NUMBER.split(label))
 
 
 def _begun(label: str, differs: Sequence[bool] | None = None) -> str:

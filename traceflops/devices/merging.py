@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from traceflops.devices.device_facts import SeenDevice, by_name
-from traceflops.devices.processes import settle_shared, unnamed_processes, with_numbers
+from traceflops.devices.processes import settle_shared, unnamed_processes
 from traceflops.remedies import NSIGHT, ROCPROF, family
 from traceflops.table import (
     ABSENT,
@@ -33,6 +33,7 @@ from traceflops.table import (
     numbers,
     rank_unknown,
     together,
+    with_numbers,
 )
 from traceflops.units import time_amount
 
@@ -188,7 +189,7 @@ def _with_moves(name: str, table: pa.Table, moves: Mapping[str, _Move]) -> pa.Ta
         known = values != ABSENT
         moved = np.full_like(values, ABSENT)
         moved[known] = moves[column](values[known])
-        table = with_numbers(table, name, column, moved)
+        table = with_numbers(table, column, moved)
     return table
 
 

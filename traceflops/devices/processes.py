@@ -21,7 +21,6 @@ from traceflops.table import (
     IntArray,
     Note,
     Trace,
-    arrow_schema,
     codes,
     counted_note,
     distinct,
@@ -29,6 +28,7 @@ from traceflops.table import (
     number_column,
     numbers,
     of_noun,
+    with_numbers,
 )
 from traceflops.units import listed, several, time_amount
 
@@ -207,7 +207,7 @@ def _with_runs_apart(trace: Trace, users: Users) -> Trace:
         device = numbers(table["device"], ABSENT)
         place = first[np.maximum(device, 0)] + _places(name, table, split, alive[0])
         moved = np.where(device == ABSENT, ABSENT, place)
-        tables[name] = with_numbers(table, name, "device", moved)
+        tables[name] = with_numbers(table, "device", moved)
     tables["devices"] = _devices(trace.devices, rows, first, split)
     places = tuple(trace.places[row] for row in rows.tolist()) if trace.places else ()
     notes = (*trace.notes, _run_note(trace, split, alive))
@@ -244,17 +244,6 @@ def _places(
     return place
 
 
-def with_numbers(table: pa.Table, name: str, column: str, values: IntArray) -> pa.Table:
-    """Return the table with other numbers in a column, null where they are ABSENT."""
-    if not table.num_rows:
-        return table
-    at = table.schema.get_field_index(column)
-    field = arrow_schema(name).field(column)
-    known = values != ABSENT
-    filled = np.where(known, values, 0)
-    return table.set_column(at, field, number_column(filled, field.type, known))
-
-
 def _devices(
     table: pa.Table, rows: IntArray, first: IntArray, split: Mapping[int, list[list[int]]]
 ) -> pa.Table:
@@ -265,8 +254,8 @@ def _devices(
             row = int(first[device]) + at
             owner[row] = owner[row] if owner[row] in members else min(members)
     taken = table.take(number_column(rows, pa.int64()))
-    numbered = with_numbers(taken, "devices", "device", np.arange(len(rows)))
-    return with_numbers(numbered, "devices", "process", owner)
+    numbered = with_numbers(taken, "device", np.arange(len(rows)))
+    return with_numbers(numbered, "process", owner)
 
 
 def _run_note(
@@ -310,7 +299,7 @@ def _with_own_streams(trace: Trace, users: Users) -> Trace:
         streams, which = _streams(table, column)
         if moved.keys() & set(streams):
             values = np.array([moved.get(key, key[2]) for key in streams])[which]
-            tables[name] = with_numbers(table, name, column, values)
+            tables[name] = with_numbers(table, column, values)
     count = len({(key[0], number) for key, number in moved.items()})
     note = renumbered_note(count, "process")
     return replace(trace, tables=tables, notes=(*trace.notes, note))

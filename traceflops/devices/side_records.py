@@ -12,9 +12,8 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from traceflops.devices.processes import with_numbers
 from traceflops.errors import InputError
-from traceflops.table import ABSENT, IntArray, Trace, matching, named, numbers
+from traceflops.table import ABSENT, IntArray, Trace, matching, named, numbers, with_numbers
 
 MEMORY_SNAPSHOT: Final = "PyTorch memory snapshot"
 GPU_SAMPLES: Final = "GPU samples"
@@ -126,7 +125,7 @@ def with_records(
 
 def _moved(table: pa.Table, name: str, columns: Mapping[str, IntArray]) -> pa.Table:
     for column, values in columns.items():
-        table = with_numbers(table, name, column, values)
+        table = with_numbers(table, column, values)
     return table
 
 

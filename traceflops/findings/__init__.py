@@ -51,7 +51,8 @@ if TYPE_CHECKING:
     from traceflops.findings.verdicts import (
         basis_of,
         jobs_verdict,
-        of_cut_file,
+        led_by,
+        lost_graphs,
         records_verdict,
         untimed_verdict,
         verdict,

@@ -103,8 +103,8 @@ def _fitting(case: Case, one: Finding) -> Finding:
 def _diagnosed(case: Case) -> Iterator[Finding]:
     if case.of_no_job:
         return  # each job has its own
-    is_judged = case.recorded in ENOUGH
-    if not case.windows_used or case.on_host or not (is_judged or case.recorded in PARTIAL):
+    is_judged = case.recorded in ENOUGH and (not case.prepared or case.prepared.knows_replays)
+    if not case.windows_used or case.on_host or case.recorded not in (*ENOUGH, *PARTIAL):
         alone = counted_kernels(case) if not case.devices else ()
         yield from (*alone, *case.losses, *trace_health(case))
         return

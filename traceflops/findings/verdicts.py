@@ -11,9 +11,17 @@ from traceflops.findings.finding import WORTH_SAYING, Verdict, severity_of
 from traceflops.findings.losses import Loss
 from traceflops.mfu import TOO_LITTLE
 from traceflops.timeline import Account
-from traceflops.units import PART_NAMES, capitalized, duration, percent, several, uncapitalized
+from traceflops.units import (
+    PART_NAMES,
+    capitalized,
+    duration,
+    percent,
+    several,
+    some_of,
+    uncapitalized,
+)
 from traceflops.units import exact_percent as exact_percent
-from traceflops.windows import StepChoice
+from traceflops.windows import MATERIAL, StepChoice
 
 if TYPE_CHECKING:
     from traceflops.mfu import Measurement
@@ -121,11 +129,20 @@ def records_verdict(found: LaunchRecords, how: str, late_rank: str = "") -> Verd
     return Verdict(_RECORDS[found.state].format(found=found, **words))
 
 
-def of_cut_file(found: Verdict, figure: str | None, cut: str) -> Verdict:
-    """Return a verdict that first says, after the utilisation, that a file is `cut`."""
+def lost_graphs(found: LaunchRecords, total: Account) -> str:
+    """Return how many graph launches have no record, "" where their work cannot take much time."""
+    is_much = total.idle_causes.unrecorded_ns > MATERIAL * total.components.window_ns
+    if not (is_much and found.is_judged and found.graph.lack()):
+        return ""
+    lost = some_of(found.graph.lost, found.graph.calls, "graph launch", "have")
+    return f"{lost} no GPU record."
+
+
+def led_by(found: Verdict, figure: str | None, lack: str) -> Verdict:
+    """Return a verdict that first says, after the utilisation, what the recording lacks."""
     lead = f"{figure}. " if figure and found.sentence.startswith(f"{figure}. ") else ""
-    said = f"{lead}{cut} {found.sentence.removeprefix(lead)}"
-    return replace(found, sentence=said) if cut else found
+    said = f"{lead}{lack} {found.sentence.removeprefix(lead)}"
+    return replace(found, sentence=said) if lack else found
 
 
 def jobs_verdict(count: int) -> Verdict:

@@ -27,6 +27,7 @@ from traceflops.devices import (
     MissingInput,
     counters_alone,
     counters_incomplete,
+    family_of,
     other_counters,
     shown,
     without_rates,
@@ -77,16 +78,15 @@ _CAPTURE: Final = MissingInput(
     "captured kernels did not run",
     "give this trace as --pair to the trace that launches the graph",
 )
+_LOST: Final = ("GPU records are incomplete", "graph launches have no GPU records")
 
 LIKELY: Final = (
     "likely: the peak of another GPU or partition (traceflops devices --trace FILE) "
     "or of another data type, or wrong clocks"
 )
 
-_TOOLS: Final = {ROCPROF: "rocprof", NSIGHT: "Nsight", XLA: "XLA's profiler"}
+_TOOLS: Final = {ROCPROF: "rocprof", NSIGHT: "Nsight", XLA: "XLA's profiler", "nvprof": "nvprof"}
 """Tools that record no operators."""
-_NVPROF: Final = "nvprof"
-"""A format that bears the name of its tool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,21 +273,17 @@ def why_no_figure(
         yield _without_devices(prepared, done)
         return
     records = prepared.launch_records
-    if records.state in ("capture", "missing") or records.lacks_kernels:
-        of_graphs = records.graph.lost and not records.kernel.lost
-        how = advice(prepared.trace, "kernels of graphs") if of_graphs else ""
+    if records.state == "capture":
+        yield _CAPTURE
+        return
+    if records.state == "missing" or records.kernel.lack() or not prepared.knows_replays:
+        how = advice(prepared.trace, "kernels of graphs") if not records.kernel.lost else ""
         how = how or advice(prepared.trace, "all device records")
-        lost = MissingInput("GPU records are incomplete", how)
-        yield _CAPTURE if records.state == "capture" else lost
+        yield MissingInput(_LOST[records.is_judged], how)
         return
     if not done.executed_flops:
         lack = _nothing_counted(prepared, done)
         yield lack if DESCRIBE not in lack.remedy or of_ml(prepared.trace) else NOT_ML
-        return
-    if not prepared.knows_replays:
-        how = advice(prepared.trace, "kernels of graphs")
-        how = how or advice(prepared.trace, "all device records")
-        yield MissingInput("graph launches have no GPU records, so their FLOPs are unknown", how)
         return
     coverage = done.coverage
     if coverage is None or coverage < TOO_LITTLE:
@@ -329,7 +325,7 @@ def _without_devices(prepared: Prepared, done: Executed) -> MissingInput:
 
 def _nothing_counted(prepared: Prepared, done: Executed) -> MissingInput:
     ops = prepared.trace.ops
-    if done.work is not None and (lack := _nothing_told(done)) is not None:
+    if (lack := _nothing_told(done)) is not None:
         return lack
     if ops.num_rows and (lack := _without_capture(done)) is not None:
         return lack
@@ -362,14 +358,12 @@ def _nothing_told(done: Executed) -> MissingInput | None:
 
 
 def _without_ops(prepared: Prepared) -> MissingInput:
-    source = prepared.trace.source
-    tool = source.tool if source.format == _NVPROF else _TOOLS.get(family(source.format))
+    format_ = prepared.trace.source.format
+    tool = _TOOLS.get(format_) or _TOOLS.get(family(format_))
     if tool is None:
         how = advice(prepared.trace, "shapes")
         problem = "the trace has no operators, so FLOPs are unknown"
         return MissingInput(problem, f"{how} {NEXT_TIME}" if how else "")
-    from traceflops.devices import family_of
-
     named = prepared.trace.devices["architecture"].to_pylist()
     return without_shapes(tool, [family_of(one) for one in named])
 

@@ -246,12 +246,12 @@ individual inferred infinity information initialise inside install installed ins
 integer interrupts involved its itself job jobs journal judge jumped keeps kept kinds know known
 knows labelled lacks largest lasted lasts latency latest launched launchers lay least leave leaves
 ledger let lfs libraries lie lies likely line lines linked links listed listing lists little lived
-locked lone longer longest look looked looks losses lost machine machines made many marked markers marks
-masks match matches may mbyte means meant meanwhile measured measurements merged message metric mfu
-microseconds middle might migration million minor minute missing model modulo mops most mostly moved
-ms much multiprocessors must mutually nanoseconds near nearby need needs neither nest never newer
-nic nine nor note notes nothing nowhere numbered numbers nvidia obj object objects occur often old
-older once opened opengl openmp operating option original os others otherwise outside over
+locked lone longer longest look looked looks losses lost machine machines made many marked markers
+marks masks match matches may mbyte means meant meanwhile measured measurements merged message
+metric mfu microseconds middle might migration million minor minute missing model modulo mops most
+mostly moved ms much multiprocessors must mutually nanoseconds near nearby need needs neither nest
+never newer nic nine nor note notes nothing nowhere numbered numbers nvidia obj object objects occur
+often old older once opened opengl openmp operating option original os others otherwise outside over
 overlapping overlaps own package packet packets pages paired parent parented parquetdir parsers
 parts passed passes passive paths pause paused pci percent percentage perf perfetto pftrace pickle
 pid pieces pipelines place placeholders places plugin pmc possible possibly pragma prediction
@@ -293,6 +293,7 @@ jax.profiler.trace(FOLDER) torch.autograd.profiler.emit_nvtx(record_shapes=True)
 torch/utils/checkpoint.py NaN prof.export_chrome_trace SQ_INSTS_VALU_MFMA_MOPS_BF16 etc FETCH_SIZE
 docs/counters.md prof.step() rec.step() jax.profiler.StepTraceAnnotation("train"
 jax.profiler.TraceAnnotation() warmup=1 roctxProfilerResume() --selected-regions
+CUDA_VISIBLE_DEVICES
 """
 """Names in our own sentences that are no words."""
 

@@ -32,6 +32,7 @@ from traceflops.table import (
     codes,
     names,
     used_names,
+    with_column,
 )
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ class Redaction:
         if not rows.num_rows:
             return rows
         rows = self._column(rows, "name", self._policies[like, "name"])
-        return _with(rows, "rule", _all_alike(rows["rule"], self.rule))
+        return with_column(rows, "rule", _all_alike(rows["rule"], self.rule))
 
     def _table(self, name: str, table: pa.Table) -> pa.Table:
         for column in table.schema.names if table.num_rows else ():
@@ -137,7 +138,7 @@ class Redaction:
     def _column(self, table: pa.Table, column: str, policy: Policies) -> pa.Table:
         by_kind = column == "name" and "kind" in table.schema.names
         made = _by_kind(table, policy) if by_kind else _all_alike(table[column], policy(None))
-        return _with(table, column, made)
+        return with_column(table, column, made)
 
 
 def removed(shown: Placeholders) -> Note:
@@ -153,11 +154,6 @@ def removed(shown: Placeholders) -> Note:
         "times, sizes, shapes and product names remain."
     )
     return Note("dropped", "redacted", text, sum(shown.changed.values()))
-
-
-def _with(table: pa.Table, name: str, column: pa.Array) -> pa.Table:
-    place = table.schema.get_field_index(name)
-    return table.set_column(place, table.schema.field(place), column)
 
 
 def _all_alike(column: pa.ChunkedArray, policy: Policy) -> pa.DictionaryArray:

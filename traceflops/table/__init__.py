@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from traceflops.faces import lazy
 
 if TYPE_CHECKING:
-    from traceflops.table.builder import BEYOND, MOST_TEXTS, TableBuilder, compact
+    from traceflops.table.builder import BEYOND, MOST_TEXTS, TableBuilder, compact, with_numbers
     from traceflops.table.columns import (
         NAME_TYPE,
         UNKNOWN_SIZE,
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         string_column,
         texts_at,
         validity,
+        with_column,
     )
     from traceflops.table.grouping import (
         DEVICE_KINDS,
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
         Links,
         OpTree,
         first_match,
+        first_of_same,
         innermost,
         innermost_pieces,
         link,
@@ -120,6 +122,7 @@ if TYPE_CHECKING:
         ASYNC_FILL,
         GRAPH_LAUNCH,
         LAUNCH,
+        WAITS_FOR_DEVICE,
         launches_nothing,
     )
 else:

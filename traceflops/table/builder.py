@@ -19,6 +19,7 @@ from traceflops.table.columns import (
     number_column,
     pack_validity,
     string_column,
+    with_column,
 )
 from traceflops.table.rows import ABSENT, Array, Rows
 from traceflops.table.schema import TABLES, Column, arrow_schema
@@ -234,3 +235,10 @@ def _booleans(values: Array) -> pa.Array:
     bits = np.packbits((values == 1) & valid, bitorder="little").tobytes()
     bitmap, nulls = pack_validity(valid)
     return pa.Array.from_buffers(pa.bool_(), len(values), [bitmap, pa.py_buffer(bits)], nulls)
+
+
+def with_numbers(table: pa.Table, name: str, values: IntArray) -> pa.Table:
+    """Return a table with other numbers in one of its columns, null where they are ABSENT."""
+    known = values != ABSENT
+    filled = np.where(known, values, 0)
+    return with_column(table, name, number_column(filled, table.schema.field(name).type, known))

@@ -45,6 +45,12 @@ def number_column(
     return pa.Array.from_buffers(arrow_type, len(data), [bitmap, pa.py_buffer(data)], nulls)
 
 
+def with_column(table: pa.Table, name: str, column: pa.Array) -> pa.Table:
+    """Return a table with other content in one of its columns."""
+    place = table.schema.get_field_index(name)
+    return table.set_column(place, table.schema.field(place), column)
+
+
 def string_column(values: Sequence[str]) -> pa.Array:
     """Return `values` as an Arrow string column; lone surrogates become U+FFFD."""
     encoded = [_utf8(value) for value in values]

@@ -329,7 +329,7 @@ def link(trace: Trace) -> Links:
     whose external id it carries, and so does an activity without a call. That op began before it.
     Where no op is known, Kineto writes the correlation as external id of activities.
     """
-    call_of_activity = _owners(trace.calls, "correlation", trace.activities)
+    call_of_activity = first_of_same(trace.calls, "correlation", trace.activities)
     op_of_call = _ops_around(trace)
     op_of_activity = taken(op_of_call, call_of_activity)
     external = numbers(trace.activities["external_id"], ABSENT)
@@ -338,7 +338,7 @@ def link(trace: Trace) -> Links:
     return Links(call_of_activity, op_of_call, op_of_activity)
 
 
-def _owners(
+def first_of_same(
     owners: pa.Table, column: str, rows: pa.Table, some: IntArray | slice = slice(None)
 ) -> IntArray:
     """Return, per row, the first of the owners of its process with the same number, or -1."""
@@ -374,7 +374,7 @@ def _ops_around(trace: Trace) -> IntArray:
 def _fill_by_external_id(trace: Trace, table: str, op_of_row: IntArray, without: BoolArray) -> None:
     """Fill in, where no op is known yet, the op that carries the row's external id."""
     open_rows = np.flatnonzero((op_of_row < 0) & ~without)
-    op = _owners(trace.ops, "external_id", trace.table(table), open_rows)
+    op = first_of_same(trace.ops, "external_id", trace.table(table), open_rows)
     began, at = (numbers(one["start_ns"]) for one in (trace.ops, trace.table(table)))
     op_of_row[open_rows] = np.where(taken(began, op) <= at[open_rows], op, -1)
 

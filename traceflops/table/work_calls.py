@@ -1,4 +1,4 @@
-"""Calls that start work on a GPU, known by their names."""
+"""Calls that start work on a GPU or wait for all of it, known by their names."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ LAUNCH: Final = re.compile(
 GRAPH_LAUNCH: Final = re.compile(r"\w*GraphLaunch")
 ASYNC_COPY: Final = re.compile(r"(cuda|cu|hip)Memcpy\w*Async")
 ASYNC_FILL: Final = re.compile(r"(cuda|cu|hip)Memset\w*Async")
+WAITS_FOR_DEVICE: Final = re.compile(r"(cuda|cu|hip)(DeviceSynchronize|CtxSynchronize)")
+"""Calls that return after all work of the GPU that was launched before."""
 _STARTS: Final = re.compile(
     f"{LAUNCH.pattern}|(cuda|cu|hip)(Mem(cpy|set|Prefetch)|DeviceGraph|StreamBatchMem)"
 )

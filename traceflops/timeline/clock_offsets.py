@@ -6,13 +6,21 @@ time) is unknown.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from traceflops.table import IntArray, Links, Trace, distinct, groups, matching, numbers
+from traceflops.table import (
+    WAITS_FOR_DEVICE,
+    IntArray,
+    Links,
+    Trace,
+    distinct,
+    groups,
+    matching,
+    numbers,
+)
 from traceflops.timeline.idle import LONGEST_START_NS
 
 _LONGEST_QUEUE_NS: Final = 10**9
@@ -23,7 +31,6 @@ _SHORT_GAP_NS: Final = 20_000
 """Queued work starts sooner after the work before it."""
 _ENOUGH: Final = 8
 _STEADY: Final = 10
-_SYNC: Final = re.compile(r"(cuda|cu|hip)(DeviceSynchronize|CtxSynchronize)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +90,7 @@ def clock_offsets(trace: Trace, links: Links) -> IntArray:
     start, call = numbers(activities["start_ns"])[row], links.call_of_activity[row]
     end, begun = start + numbers(activities["dur_ns"])[row], numbers(calls["start_ns"])
     owner, returned = numbers(calls["process"]), begun + numbers(calls["dur_ns"])
-    is_wait = matching(calls["name"], _SYNC.match)
+    is_wait = matching(calls["name"], WAITS_FOR_DEVICE.match)
     offset = np.zeros(trace.processes.num_rows, dtype=np.int64)
     calls_of = dict(groups(owner))
     for one, mine in groups(process):

@@ -6,17 +6,25 @@ for the whole device, or when work began that was launched later: on the stream 
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
 import numpy as np
 
-from traceflops.table import ABSENT, BoolArray, IntArray, Trace, is_one_of, matching, numbers, taken
+from traceflops.table import (
+    ABSENT,
+    WAITS_FOR_DEVICE,
+    BoolArray,
+    IntArray,
+    Trace,
+    is_one_of,
+    matching,
+    numbers,
+    taken,
+)
 from traceflops.table import groups as by_group
 from traceflops.timeline.device_span import DeviceRows
 from traceflops.timeline.intervals import NEVER, Intervals
 
-_WAITS_FOR_ALL: Final = re.compile(r"(cuda|hip)DeviceSynchronize|(cu|hip)CtxSynchronize")
 _ENDLESS: Final = int(np.iinfo(np.int64).max)
 
 
@@ -33,7 +41,7 @@ def replay_time(trace: Trace, lost: IntArray, rows: DeviceRows, call: IntArray) 
     )
     worker = numbers(trace.activities["process"])[rows.row]
     nameless = (call < 0) & is_one_of(trace.activities["kind"], "kernel")[rows.row]
-    waits = np.flatnonzero(matching(trace.calls["name"], _WAITS_FOR_ALL.fullmatch))
+    waits = np.flatnonzero(matching(trace.calls["name"], WAITS_FOR_DEVICE.match))
     found = [Intervals.empty()]
     for owner, at in by_group(process[lost]):
         since, mine = np.sort(begin[lost[at]]), worker == owner

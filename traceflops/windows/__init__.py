@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from traceflops.windows.chosen_runs import one_run_per_gpu, restrict
     from traceflops.windows.device_records import (
         ENOUGH,
+        MATERIAL,
         NO_DEVICE_RECORDS,
         NO_LAUNCHES,
         PARTIAL,

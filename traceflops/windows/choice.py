@@ -60,10 +60,8 @@ _LIKELY = "Some ranges look like steps: try --step-mark {}."
 REPEATED = "repeated-step-numbers"
 """The code of the note that steps are numbered anew."""
 
-_SHORT_MARKS_NOTE = Note(
-    "assumed",
-    "steps-until-next",
-    "No GPU work starts inside any step marker, so each step is extended to the start of the next.",
+_UNTIL_NEXT = (
+    "No GPU work starts inside any step marker, so each step is extended to the start of the next."
 )
 _ONE_STEP_NOTE = Note(
     "assumed", "one-step", "There is only one step; it may not be representative."
@@ -217,12 +215,12 @@ def _outside_notes(
         *outside, total = busy.length_within(low, high).tolist()
         work_ns, total_ns = work_ns + sum(outside), total_ns + total
     if work_ns * TRIFLE > total_ns:
+        share = work_ns / total_ns
         text = (
-            f"{duration(work_ns)} of GPU work ({percent(work_ns / total_ns)}) runs outside the "
-            "steps and is not part of the step figures."
+            f"{duration(work_ns)} of GPU work ({percent(share)}) runs outside the steps and is not "
+            "part of the step figures."
         )
-        text = in_words_of(trace, text)
-        yield Note("dropped", "work-outside-steps", text, share=work_ns / total_ns)
+        yield Note("dropped", "work-outside-steps", in_words_of(trace, text), share=share)
     head_ns = max(_unrecorded_head_ns(layout, accounts), default=0)
     steps_ns = sum(map(sum, layout.durations().values()))
     if head_ns * TRIFLE > steps_ns:
@@ -253,8 +251,8 @@ def _layout(
         layout = _marked_layout(linked, accounts, until_next(marked))
         most = max(map(len, marked.by_process.values()))
         if len(layout.durations()) == most > 1:
-            text = in_words_of(linked.trace, _SHORT_MARKS_NOTE.text)
-            note = replace(_SHORT_MARKS_NOTE, text=text)
+            text = in_words_of(linked.trace, _UNTIL_NEXT)
+            note = Note("assumed", "steps-until-next", text)
             return replace(layout, notes=(*layout.notes, note))
     if selection.step_mark is not None:
         raise UsageError(
@@ -317,8 +315,9 @@ def _marked_layout(
         *_layout_notes(linked, found, owners),
         *[Note("assumed", REPEATED, _RENUMBERED)] * repeated,
     )
-    text, source = found.text, found.source
-    return StepLayout(stretches, by_device, source, text, notes, place, found.are_passes)
+    return StepLayout(
+        stretches, by_device, found.source, found.text, notes, place, found.are_passes
+    )
 
 
 def _layout_notes(

@@ -122,7 +122,10 @@ class LaunchRecords:
 
     @property
     def state(self) -> State:
-        """Return what that makes of the trace: a kind that lost much makes it incomplete."""
+        """Return what that makes of the trace: incomplete if many kernels or copies are lost.
+
+        Lost graphs alone make idle time after them unknown (timeline/unrecorded_replays.py).
+        """
         if self.captured > self.calls and not self.graph.calls:
             return "capture"
         if self.only_collectives and not self.kernel.calls + self.graph.calls:
@@ -131,7 +134,7 @@ class LaunchRecords:
             return "complete"
         if not self.has_devices:
             return "missing"
-        return "incomplete" if self.lacks_kernels or self.lacks_copies else "few missing"
+        return "incomplete" if self.kernel.lack() or self.lacks_copies else "few missing"
 
     @property
     def words(self) -> str:
@@ -145,11 +148,6 @@ class LaunchRecords:
     def is_judged(self) -> bool:
         """Return whether enough is recorded to say what was idle and what was lost."""
         return self.state in ENOUGH
-
-    @property
-    def lacks_kernels(self) -> bool:
-        """Return whether a material part of kernels or graphs is missing: busy time and FLOPs."""
-        return self.kernel.lack() or self.graph.lack()
 
     @property
     def lacks_copies(self) -> bool:
@@ -256,7 +254,11 @@ def cut_processes(trace: Trace) -> IntArray:
     found = _asked_of_devices(trace, every, has_devices=True)
     process = numbers(trace.calls["process"])
     records = _by_process(*found, process, trace.processes.num_rows)
-    cut = [place for place, one in enumerate(records) if one.lacks_kernels or one.lacks_copies]
+    cut = [
+        place
+        for place, one in enumerate(records)
+        if one.kernel.lack() or one.graph.lack() or one.lacks_copies
+    ]
     is_few = _OTHERS * len(cut) < sum(one.calls > 0 for one in records)
     return np.array(cut if is_few else [], dtype=np.int64)
 

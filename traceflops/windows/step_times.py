@@ -26,7 +26,7 @@ from traceflops.table import (
     IntArray,
     Note,
     Trace,
-    first_match,
+    first_of_same,
     group_sums,
     groups,
     numbers,
@@ -77,12 +77,8 @@ class Launched:
     @cached_property
     def _rows_and_calls(self) -> tuple[dict[int, IntArray], IntArray]:
         work, calls = self._trace.activities, self._trace.calls
-        process, ids = (
-            [numbers(table[column], ABSENT) for table in (calls, work)]
-            for column in ("process", "correlation")
-        )
-        call = first_match(process[0], ids[0], numbers(calls["start_ns"]), process[1], ids[1])
-        return dict(groups(process[1])), call
+        call = first_of_same(calls, "correlation", work)
+        return dict(groups(numbers(work["process"]))), call
 
     def of(self, process: int) -> tuple[IntArray, IntArray, IntArray]:
         """Return thread and start of the launch of each piece of work of a process, and its time.

@@ -24,6 +24,7 @@ from traceflops.table import (
     numbers,
     rank_from_name,
     rank_unknown,
+    with_column,
 )
 from traceflops.units import several
 
@@ -156,7 +157,6 @@ def _workers(trace: Trace) -> int:
 def _without(trace: Trace, column: str) -> Trace:
     """Return a trace whose processes do not say something."""
     table = trace.processes
-    place = table.schema.get_field_index(column)
-    unknown = table.schema.field(place)
-    changed = table.set_column(place, unknown, pa.nulls(len(table), unknown.type))
+    unknown = pa.nulls(len(table), table.schema.field(column).type)
+    changed = with_column(table, column, unknown)
     return replace(trace, tables={**trace.tables, "processes": changed})

@@ -15,14 +15,13 @@ import pyarrow as pa
 
 from traceflops.parsers.nsight.nsys.enums import WAIT, WAITS
 from traceflops.table import (
-    ABSENT,
     codes,
-    first_match,
+    first_of_same,
     is_one_of,
     merged_column,
     names,
-    numbers,
     taken,
+    with_column,
 )
 
 _EVENT, _WAIT_EVENT, _STREAM, _CONTEXT = WAITS.values()
@@ -45,13 +44,7 @@ def with_kinds_of_calls(tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
     known = [_CALL.fullmatch(name) for name in names(calls["name"])]
     if not len(row) or not any(known):
         return dict(tables)
-    call = first_match(
-        numbers(calls["process"]),
-        numbers(calls["correlation"], ABSENT),
-        numbers(calls["start_ns"]),
-        numbers(marks["process"])[row],
-        numbers(marks["correlation"], ABSENT)[row],
-    )
+    call = first_of_same(calls, "correlation", marks, row)
     labels = [*WAITS.values(), WAIT]
     kinds = np.array([labels.index(_BY_CALL[one[1]]) if one else -1 for one in known], np.int64)
     told = taken(kinds, taken(codes(calls["name"]), call))
@@ -65,6 +58,5 @@ def with_kinds_of_calls(tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
     for column in ("name", "sync_kind"):
         place, texts = codes(marks[column]).astype(np.int64), names(marks[column])
         place[row] = len(texts) + kind
-        at = marks.column_names.index(column)
-        marks = marks.set_column(at, marks.field(at), merged_column(place, [*texts, *labels]))
+        marks = with_column(marks, column, merged_column(place, [*texts, *labels]))
     return {**tables, "marks": marks}

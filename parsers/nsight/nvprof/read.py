@@ -15,7 +15,7 @@ from traceflops.parsers.nsight.nsys.read import trace_of
 from traceflops.parsers.nsight.nsys.reading import CUPTI
 from traceflops.parsers.nsight.nvprof.tables import nvprof_tables
 from traceflops.parsers.shared import COUNTED_WHILE_TIMED
-from traceflops.table import ABSENT, SourceFile, Trace, number_column, numbers
+from traceflops.table import ABSENT, SourceFile, Trace, number_column, numbers, with_column
 
 NVPROF: Final = "nvprof"
 _RECENT_NS: Final = 10**18
@@ -61,9 +61,7 @@ def _own_threads(table: pa.Table, own: Mapping[int, int]) -> pa.Table:
     """Return rows with the numbers that threads have in the database, of which 0 is none."""
     pairs = (np.array(list(side), np.int64) for side in (own.values(), own.keys()))
     threads = Lookup(*pairs)(numbers(table["thread"], ABSENT))
-    place = table.schema.get_field_index("thread")
-    field = table.schema.field(place)
-    return table.set_column(place, field, number_column(threads, field.type))
+    return with_column(table, "thread", number_column(threads, table.schema.field("thread").type))
 
 
 def _origin(trace: Trace) -> int | None:

@@ -339,9 +339,7 @@ _PARTS: Final[Mapping[str, tuple[_Part, ...]]] = {
             ("counterKind", "srcId", "dstId", "processId"),
         ),
     ),
-    f"{CUPTI}MEMSET": (
-        _Part("MEMSET", _WORK | {"bytes": "bytes", "memKind": "memoryKind"}, _moved),
-    ),
+    f"{CUPTI}MEMSET": (_Part("MEMSET", _FILL, _moved),),
     f"{CUPTI}GRAPH_TRACE": (_Part("GRAPH_TRACE", _WORK, _worked),),
     f"{CUPTI}RUNTIME": tuple(
         _Part(api, _CALL, _called_by(api), ("cbid", "processId", "threadId")) for api in _APIS
