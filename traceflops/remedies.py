@@ -246,10 +246,10 @@ def _of_accelerator(counts: Mapping[str, int], told: str) -> str:
 
 
 def without_cuda(counts: Mapping[str, int], told: str) -> str:
-    """Return advice as `in_words_of`, without the sentences that are of NVIDIA and AMD only."""
+    """Return advice for the accelerator, without the sentences that are of NVIDIA and AMD only."""
     if accelerator(counts) == CUDA:
         return told
-    sentences = re.split(r"(?<=[.;]) ", in_words_of(counts, told))
+    sentences = re.split(r"(?<=[.;]) ", _of_accelerator(counts, told))
     left = " ".join(one for one in sentences if not _OF_CUDA.search(one))
     return f"{capitalized(left[:-1])}." if left else ""
 
