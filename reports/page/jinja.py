@@ -151,7 +151,7 @@ def _short_names(names: Iterable[str | None], width: int) -> dict[str, str]:
     while room > 1 and any(cost(label) > width + _SPARE_BYTES for label in shown):
         room -= max(room // 4, 1)
         shown = short_labels(distinct, room)
-    return dict(zip(distinct, shown, strict=True))
+    return {"": "unknown"} | dict(zip(distinct, shown, strict=True))
 
 
 def tip(text: str, width: int) -> str:

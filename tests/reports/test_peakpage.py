@@ -52,6 +52,15 @@ def test_work_below_half_of_its_nearer_roof_is_not_bound_by_it(time_ns: int, wor
     assert {row["bound"] for row in measured_object(measured)["kernels"]} == {"compute"}
 
 
+def test_kernels_without_names_are_on_the_page() -> None:
+    """As dots of the roofline, and as the whole of the critical path."""
+    trace = trace_of(**launched(("", 10, 100, 4_000)), ops=[MATMUL], devices=[H100])
+    page = render_html(tf.analyze(trace, peaks=PeakOptions(tflops=1000)))
+    parts = {name: page.split(f'<section id="{name}">')[1] for name in ("roofline", "critical")}
+    assert "unknown: " in parts["roofline"].split("</section>")[0]
+    assert "Largest parts" not in parts["critical"].split("</section>")[0]
+
+
 def test_a_share_above_the_peak_is_explained_where_it_stands() -> None:
     peaks = PeakOptions(tflops=1000)
     assert "Above 100 %: several kernels" in section(tf.analyze(matmul(1_000), peaks=peaks))
