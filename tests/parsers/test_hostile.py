@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -129,7 +130,7 @@ def test_runs_of_broken_elements_cost_linear_work(
     broken: bytes, before: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks = Looks(json_events._EVENTS.resume)
-    boundaries = replace(json_events._EVENTS, resume=looks)
+    boundaries = replace(json_events._EVENTS, resume=cast(Any, looks))
     monkeypatch.setattr(json_events, "_EVENTS", boundaries)
     for data in (before + broken * 5000, before + broken * 5000 + b"," + b",".join(GOOD)):
         looks.looked_at = 0
