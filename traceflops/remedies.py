@@ -78,8 +78,10 @@ _NOT_SHAPES: Final = (
     "no option records operators: describe the model with traceflops mfu --model, or give a "
     "torch.profiler trace of the same run with --pair"
 )
-_WITH_XLA: Final = "jax.profiler.trace(FOLDER) around work of the GPU"
-_TRACE_ANNOTATION: Final = "jax.profiler.TraceAnnotation()"
+_WITH_XLA: Final = (
+    "jax.profiler.trace(FOLDER), or tf.profiler.experimental.Profile(FOLDER), around GPU work"
+)
+_TRACE_ANNOTATION: Final = "jax.profiler.TraceAnnotation() or tf.profiler.experimental.Trace()"
 _SHORTER: Final = "record fewer steps, since full buffers drop records"
 _EMIT_NVTX: Final = "torch.autograd.profiler.emit_nvtx(record_shapes=True) around the steps"
 _EVERYTHING: Final = {PYTORCH: _WITH_CUDA, ROCPROF: ROCPROFV3, NSIGHT: NSYS, XLA: _WITH_XLA}
@@ -129,19 +131,21 @@ _TABLE: Final[Mapping[str, Mapping[str, str]]] = {
         "--marker-trace",
         NSIGHT: 'put nvtxRangePush("step 12") and nvtxRangePop() around each iteration and add '
         "--trace=nvtx",
-        XLA: 'put jax.profiler.StepTraceAnnotation("train", step_num=12) around each iteration',
+        XLA: 'put jax.profiler.StepTraceAnnotation("train", step_num=12), or '
+        'tf.profiler.experimental.Trace("train", step_num=12, _r=1), around each iteration',
     },
     "stacks": {
         PYTORCH: "with_stack=True (large traces)",
         TF_RECORD: "stacks=True in tf.record (large traces)",
-        XLA: "python_tracer_level=1 in jax.profiler.ProfileOptions",
+        XLA: "python_tracer_level=1 in jax.profiler.ProfileOptions or "
+        "tf.profiler.experimental.ProfilerOptions",
     },
     "host work": {
         PYTORCH: "with_stack=True, or record_function() around code between operators",
         TF_RECORD: "stacks=True in tf.record, or record_function() around code between operators",
         ROCPROF: f"{ROCPROFV3}, and roctx ranges around the code",
         NSIGHT: f"{NSYS}, and NVTX ranges around the code",
-        XLA: "jax.profiler.TraceAnnotation() around the code",
+        XLA: f"{_TRACE_ANNOTATION} around the code",
     },
     "ranges": {
         PYTORCH: "record_function()",

@@ -12,6 +12,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 
 from traceflops import units as words
+from traceflops.categories import without_return_type
 from traceflops.reports.page import overview, roofline
 from traceflops.reports.view import (
     Name,
@@ -80,7 +81,7 @@ def environment(narrower: int = 1) -> Environment:
         "gap_place": wording.gap_place,
         "gap_length": culprits.length_label,
         "capitalized": words.capitalized,
-        "function_name": words.function_name,
+        "function_name": lambda name: without_return_type(words.function_name(name)),
         "component_label": wording.component_label,
         "category_label": palette.category_label,
         "segments": overview.segments,

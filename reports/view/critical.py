@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from traceflops.attribution import CLASSES
+from traceflops.categories import without_return_type
 from traceflops.reports.view.figures import duration, percent
 from traceflops.reports.view.tables import Cell, Column, Name, ReportTable, Share, table_of
 from traceflops.timeline import WORK
@@ -57,7 +58,7 @@ def critical_tables(analysis: Analysis) -> Iterator[ReportTable]:
 
 
 def _named(part: tuple[str, str]) -> tuple[str, ...]:
-    return part[0], Name(part[1])
+    return part[0], Name(without_return_type(part[1]), part[1])
 
 
 def _table(

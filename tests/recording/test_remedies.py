@@ -8,6 +8,7 @@ import pytest
 from tests.build import trace_of
 from traceflops import analyze
 from traceflops.comparison.side import side_of
+from traceflops.devices import counters_alone
 from traceflops.findings import Verdict, led_by
 from traceflops.recording import known_recipes
 from traceflops.recording.inventory import Inventory, take_inventory
@@ -87,6 +88,29 @@ def test_the_activity_to_record_is_that_of_the_accelerator(category: str, member
         assert ("profiler_metrics" in told) == (member == "CUDA" and lack == "device records")
     first = str(remedy(trace, "first work"))
     assert ("torch.cuda" in first) == (member == "CUDA")
+
+
+@pytest.mark.parametrize(
+    ("format_", "told", "other"),
+    [
+        ("ncu", "nsys profile", "rocprofv3"),
+        ("rocprof", "rocprofv3", "nsys"),
+        ("acme-log", "in another run and combine", "("),
+    ],
+)
+def test_counters_are_to_be_timed_by_the_tool_of_their_vendor(
+    format_: str, told: str, other: str
+) -> None:
+    found = counters_alone(1, remedy(made(format_), "timeline") or "").remedy
+    assert told in found
+    assert other not in found
+
+
+@pytest.mark.parametrize("lack", ["device work", "steps", "stacks", "host work", "ranges"])
+def test_xplane_files_of_tensorflow_are_told_of_its_own_profiler(lack: str) -> None:
+    told = str(remedy(made("xplane"), lack))
+    assert "jax.profiler." in told
+    assert "tf.profiler.experimental." in told
 
 
 @pytest.mark.parametrize(
@@ -195,9 +219,7 @@ def test_of_the_format_of_a_plug_in_only_what_is_missing_is_said() -> None:
     (note,) = [
         one for one in analyze(made("acme-log", activities=[KERNEL])).notes if "steps" in one.code
     ]
-    assert note.text.endswith(
-        "one window. Name the annotations that begin a step with --step-mark."
-    )
+    assert note.text.endswith("one window.")
     lines = render_info(take_inventory(made("acme-log", activities=[KERNEL])))
     assert sum("to record it" in line for line in lines) == 1
 

@@ -14,7 +14,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 import traceflops as tf
-from tests.build import trace_of
+from tests.build import launched, trace_of
 from traceflops.categories import without_return_type
 from traceflops.reports.markdown import render_markdown
 from traceflops.reports.page import axes as timeaxis
@@ -305,3 +305,12 @@ def test_no_character_is_lost_between_lines(text: str, width: int) -> None:
     lines = wrapped(text, width)
     assert "".join("".join(lines).split()) == "".join(text.split())
     assert all(len(line) <= width for line in lines)
+
+
+def test_no_output_shows_the_return_type_of_a_kernel() -> None:
+    works = [("void step_kernel(float*)", at, at + 100, 5_000) for at in range(0, 90_000, 9_000)]
+    analysis = tf.analyze(trace_of(**launched(*works)))
+    lines = "\n".join(line.plain for line in render_terminal(analysis, Style(width=120)))
+    for text in (lines, render_markdown(analysis)):
+        assert "step_kernel(float" in text
+        assert "void " not in text

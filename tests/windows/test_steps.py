@@ -328,13 +328,17 @@ def test_ranges_that_look_like_steps_are_named_as_the_option(name: str, option: 
         [(f"Epoch {n}", 1000 + 100 * n, 20 + 20 * n) for n in range(5)],
         [(f"Epoch {n}", 1000 + 100 * n, 40) for n in range(5)],
         [(f"Epoch {n}", 1000 + n, 90) for n in range(5)],
-        [],
     ],
-    ids=["few", "uneven", "less than half of the time", "at once", "none"],
+    ids=["few", "uneven", "less than half of the time", "at once"],
 )
 def test_other_ranges_are_not_taken_for_steps(marks: list[tuple[str, int, int]]) -> None:
     run = {**unmarked("", [100] * 5), "marks": step_marks(*marks)}
     assert "name the annotations that begin a step with --step-mark." in no_steps(run)
+
+
+def test_ranges_that_are_not_there_cannot_be_named_as_steps() -> None:
+    told = no_steps({**unmarked("", [100] * 5), "marks": []})
+    assert told.endswith(" Call prof.step() once per iteration when recording.")
 
 
 @pytest.mark.parametrize("name", ["", "\x1b[31m {}", "\u202eEpoch {}", "long " * 20 + "{}"])

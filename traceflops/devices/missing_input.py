@@ -116,13 +116,13 @@ def without_times(trace: Trace, how: str) -> MissingInput:
     )
 
 
-def counters_alone(launches: int) -> MissingInput:
-    """Return why counters without times make no utilisation."""
+def counters_alone(launches: int, how: str) -> MissingInput:
+    """Return why counters alone make no utilisation, and `how` the tool at hand records times."""
     return MissingInput(
         f"{several(launches, 'launch')} {does(launches, 'have')} counters but no times, because "
         "reading counters serializes kernels",
-        "record times in another run (rocprofv3 --kernel-trace, nsys profile) and "
-        "combine both: traceflops summary TIMED --pair COUNTERS",
+        f"record times in another run{f' ({how})' if how else ''} and combine both: traceflops "
+        "summary TIMED --pair COUNTERS",
     )
 
 

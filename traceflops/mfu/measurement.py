@@ -52,7 +52,7 @@ from traceflops.mfu.traced.coverage import ENOUGH, TOO_LITTLE
 from traceflops.mfu.traced.executed import Executed, executed
 from traceflops.mfu.traced.uncounted import REPLAYED
 from traceflops.mfu.traced.work_tables import KernelRow, OpRow, kernel_rows, op_rows
-from traceflops.remedies import NSIGHT, ROCPROF, XLA, advice, family
+from traceflops.remedies import NSIGHT, ROCPROF, XLA, advice, family, remedy
 from traceflops.table import Note, launches_nothing, names
 from traceflops.units import decimal, exact_percent
 from traceflops.windows import Prepared
@@ -85,7 +85,10 @@ LIKELY: Final = (
     "or of another data type, or wrong clocks"
 )
 
-_TOOLS: Final = {ROCPROF: "rocprof", NSIGHT: "Nsight", XLA: "XLA's profiler", "nvprof": "nvprof"}
+_TOOLS: Final = {ROCPROF: "rocprof", NSIGHT: "Nsight", XLA: "XLA's profiler"} | {
+    "nvprof": "nvprof",
+    "rpd": "rocmProfileData",
+}
 """Tools that record no operators."""
 
 
@@ -317,7 +320,7 @@ def _without_devices(prepared: Prepared, done: Executed) -> MissingInput:
     counted = sum(row.launches for row in done.work.counted) if done.work is not None else 0
     trace = prepared.trace
     if counted and not trace.activities.num_rows and not trace.totals.num_rows:
-        return counters_alone(counted)
+        return counters_alone(counted, remedy(prepared.trace, "timeline") or "")
     if launches_nothing(trace.calls):
         return NOTHING_LAUNCHED
     return without_times(prepared.trace, advice(prepared.trace, "device work"))

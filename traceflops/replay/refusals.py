@@ -27,7 +27,7 @@ def refusals(prepared: Prepared) -> Iterator[tuple[str, str]]:
     if prepared.launch_records.state == "collectives":
         yield "only collectives are recorded", "record all work of the GPU"
     elif not (prepared.launch_records.is_judged and prepared.knows_replays):
-        yield "GPU work of many launches is missing", "record all of it, without sampling"
+        yield "GPU work of many launches is missing", "record all of it"
     rows = np.concatenate([account.rows.row for account in prepared.accounts.values()])
     if prepared.linked.clock_offsets[numbers(trace.activities["process"])[rows]].any():
         yield "CPU and GPU clocks disagree", "record with the current driver and profiler"

@@ -371,9 +371,11 @@ def _inferred_layout(
 def _span_layout(linked: LinkedTrace, accounts: Mapping[int, DeviceAccount]) -> StepLayout:
     mark = likely_step_mark(linked.trace) if accounts else None
     how = sentence(linked.trace, "steps")
-    how = f"{how} when recording, or {_NAME_THEM}" if how else capitalized(_NAME_THEM)
+    them = _NAME_THEM if is_one_of(linked.trace.marks["kind"], "annotation").any() else ""
+    recording = f"{how} when recording{', or ' if them else '.'}" if how else ""
+    how = capitalized(f"{recording}{them}")
     how = how if mark is None else _LIKELY.format(shlex.quote(mark))
-    said = f"{_NO_STEPS} {how}" if mark is not None or of_ml(linked.trace) else _NO_STEPS
+    said = f"{_NO_STEPS} {how}".rstrip() if mark is not None or of_ml(linked.trace) else _NO_STEPS
     note = Note("assumed", "no-steps", said, share=float(mark is not None))
     spans = {d: [Stretch("span", None, *a.rows.span, None)] for d, a in accounts.items()}
     none = dict.fromkeys(spans, np.empty(0, dtype=np.int64))
