@@ -16,7 +16,7 @@ KERNEL = "vectorized<4, at::native::FillFunctor<float>, std::array<char*, 1ul> >
         (MOE, len(MOE), MOE),
         (MOE, 48, "MoE[experts=64, tokens=16, …, intermediate=1024]"),
         (MOE, 20, "MoE[experts=64, …]"),
-        (KERNEL, 24, "vectorized<4, …>"),
+        (KERNEL, 24, "vectorized<4, at::nati…>"),
         ("f('it is, a long text', x)(y)", 20, "f('…', x)(y)"),
         ("outer[one_argument_that_is_too_long]", 24, "outer[one_argu…too_long]"),
         ("a -> b, as in a_name_without_brackets", 20, "a -> b, as i…rackets"),

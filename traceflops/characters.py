@@ -99,7 +99,7 @@ def shortened(text: str, width: int) -> str:
     """Return at most `width` characters of a text: both its ends, each bracket closed.
 
     Of what stands in brackets whole arguments are left out ("MoE[experts=64, …]"), parts of one
-    only where little else would stay.
+    only of templates and where little else would stay.
     """
     if len(text) <= width:
         return text
@@ -170,16 +170,19 @@ class _Bracketed:
         return "".join(parts)
 
     def may_end(self, place: int) -> bool:
-        """Return whether what is before a place ends outside brackets or with an argument."""
+        """Return whether what is before a place ends outside brackets or with an argument.
+
+        Template arguments may be cut: what tells kernels apart is in the long ones.
+        """
         mine = self.inside[place]
-        if not mine or place == mine[-1] + 1:
+        if not mine or place == mine[-1] + 1 or self.text[mine[-1]] == "<":
             return True
         before, here = self.text[max(place - 2, 0) : place], self.text[place]
         return before.rstrip()[-1:] in {",", ";"} and here != " " and self._has_arguments(mine)
 
     def _may_begin(self, place: int) -> bool:
         mine = self.inside[place]
-        if not mine or self.closes[mine[-1]] == place:
+        if not mine or self.closes[mine[-1]] == place or self.text[mine[-1]] == "<":
             return True
         return self.text[place] in ",;" and self._has_arguments(mine)
 
