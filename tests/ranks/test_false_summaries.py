@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
+from tests.attribution.test_graph_replays import captured
 from tests.conftest import ROOT, SAMPLES, shared_file
 from tests.parsers.nsight.nsysfile import small
 from traceflops import read
@@ -121,6 +122,13 @@ FALSE: dict[str, Change] = {
 
 def test_the_summary_is_sound_before_it_is_changed() -> None:
     assert isinstance(decoded(encoded(sound()), "a.summary"), RankSummary)
+
+
+def test_the_summary_of_a_graph_capture_is_sound() -> None:
+    """It has a device with peaks, and none on which anything ran."""
+    summary = summary_of(analyze(captured(("a", "b"))))
+    assert (len(summary.peaks), len(summary.reports)) == (1, 0)
+    assert isinstance(decoded(encoded(summary), "a.summary"), RankSummary)
 
 
 @pytest.mark.parametrize("kind", FALSE)
