@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -128,7 +129,7 @@ class Looks:
 def test_runs_of_broken_elements_cost_linear_work(
     broken: bytes, before: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looks = Looks(json_events._EVENTS.resume)
+    looks: Any = Looks(json_events._EVENTS.resume)
     boundaries = replace(json_events._EVENTS, resume=looks)
     monkeypatch.setattr(json_events, "_EVENTS", boundaries)
     for data in (before + broken * 5000, before + broken * 5000 + b"," + b",".join(GOOD)):
