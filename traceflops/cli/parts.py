@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import re
@@ -11,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path, PurePath
+from traceback import clear_frames
 from typing import TYPE_CHECKING, Any, Final
 
 from traceflops.cli.options import Asked, typed
@@ -258,6 +260,8 @@ def on_dask(work: _Work, runs: Sequence[Files], address: str, jobs: int | None) 
         except Exception as error:  # of any kind, by the scheme and by who answers
             if address == _LOCAL and is_out_of_memory(error):
                 raise
+            clear_frames(error.__traceback__)
+            gc.collect()  # a client that never connected ends here, not inside another one's locks
             hint = "give the address of a running scheduler, e.g. tcp://host:8786, or local"
             raise UsageError(f"no cluster at {address} ({error})", hint) from None
         for run, future in zip(runs, client.map(work, runs, pure=False), strict=True):
