@@ -8,11 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-<<<<<<< HEAD
 from typing import Any, cast
-=======
-from typing import Any
->>>>>>> xc
 
 import pyarrow as pa
 import pytest
@@ -133,13 +129,8 @@ class Looks:
 def test_runs_of_broken_elements_cost_linear_work(
     broken: bytes, before: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-<<<<<<< HEAD
     looks = Looks(json_events._EVENTS.resume)
     boundaries = replace(json_events._EVENTS, resume=cast(Any, looks))
-=======
-    looks: Any = Looks(json_events._EVENTS.resume)
-    boundaries = replace(json_events._EVENTS, resume=looks)
->>>>>>> xc
     monkeypatch.setattr(json_events, "_EVENTS", boundaries)
     for data in (before + broken * 5000, before + broken * 5000 + b"," + b",".join(GOOD)):
         looks.looked_at = 0
