@@ -37,9 +37,10 @@ def test_work_of_another_process_is_not_what_a_launch_left(tmp_path: Path) -> No
 
 def test_lost_launches_of_graphs_are_told_once_and_how_to_record_them(tmp_path: Path) -> None:
     export = NsysFile()
-    export.call(100, 105, 9)
-    export.kernel(1_000, 2_000, correlationId=9)
-    for number in (1, 2, 3, 4):
+    for start, correlation in ((1, 8), (100, 9)):
+        export.call(start, start + 5, correlation)
+        export.kernel(10 * start, 20 * start, correlationId=correlation)
+    for number in (2, 3, 4, 5):
         export.call(number * 10, number * 10 + 9, number, name=LAUNCH)
     analysis = tf.analyze(made(tmp_path, export))
     found = [one.code for one in analysis.notes]
