@@ -292,6 +292,9 @@ sysinfo.csv traceflops.seqlens docs/selfdescribing.md docs/parsers/gpu_samples.m
 jax.profiler.trace(FOLDER) torch.autograd.profiler.emit_nvtx(record_shapes=True)
 torch/utils/checkpoint.py NaN prof.export_chrome_trace SQ_INSTS_VALU_MFMA_MOPS_BF16 etc FETCH_SIZE
 docs/counters.md prof.step() rec.step() jax.profiler.StepTraceAnnotation("train"
+tf.profiler.experimental.Profile(FOLDER) tf.profiler.experimental.Trace()
+tf.profiler.experimental.Trace("train" tf.profiler.experimental.ProfilerOptions
+python_tracer_level=1 jax.profiler.ProfileOptions
 jax.profiler.TraceAnnotation() warmup=1 roctxProfilerResume() --selected-regions
 CUDA_VISIBLE_DEVICES
 """
