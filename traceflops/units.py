@@ -234,7 +234,8 @@ PART_NAMES: Final = {
 
 _DESCRIPTOR: Final = re.compile(r"( ?\[clone \.kd\]| \(\.kd\)|\.kd)\Z")
 _FOLDER: Final = r"(?<![^\s()])(?:[^\s()]*[/\\])?"
-_FRAME: Final = re.compile(rf"{_FOLDER}([^\s/\\()]+\.py|<[\w .-]+>)\((\d+)\): (<[\w :]+>|\S+)")
+_FUNCTION: Final = r"(<[\w :]+>(?!\S)|\S+)"
+_FRAME: Final = re.compile(rf"{_FOLDER}([^\s/\\()]+\.py|<[\w .-]+>)\((\d+)\): {_FUNCTION}")
 _CELL: Final = re.compile(
     rf"{_FOLDER}(?:(?:ipykernel_\d+\W\d+|\d{{6,}})\.py|<ipython-input-(\d+)-\w*>)(?=\()"
 )

@@ -33,7 +33,7 @@ _FUNCTOR = re.compile(
     r"\b(?!(?:[AB]?[UB]n|Bin)aryFunctor)\w+(?:Functor\w*|Op|_kernel_cuda|_kernel_impl|_cuda)\b|"
     r"\b\w+_kernel(?=\()"
 )
-_AT_LINE = re.compile(r"\.py:\d+\)$")
+_AT_LINE = re.compile(r" \([^()\s]+\.py:\d+\)$")
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=%|(?:[nµm]?s|[kMGTPE]?i?B|[kMGTPEZY]?FLOPs?)\b)| (?=%)")
 _LINE_ENDS = tuple(re.compile(f"[^{ends}]*[{ends}]+|[^{ends}]+") for ends in (",", ")#/:", "."))
 """The pieces between which a line may end in a word that is longer than a line."""
@@ -164,8 +164,11 @@ def kernel_label(name: str, width: int) -> str:
     it. The return type and marks of a kernel's descriptor (.kd) always go.
     """
     name = without_return_type(words.kernel_name(name))
-    if len(name) <= width or len(name) > _LONGEST_NAME or _AT_LINE.search(name):
+    if len(name) <= width or len(name) > _LONGEST_NAME:
         return shorten_middle(name, width)
+    if at_line := _AT_LINE.search(name):
+        place = at_line[0] if width > len(at_line[0]) + len(_ELLIPSIS) else ""
+        return shorten_middle(name.removesuffix(place), width - len(place)) + place
     label = _unreturned(name)
     if len(label) > width and label.endswith(")"):
         label = label[: _opening(label)] or label

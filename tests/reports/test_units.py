@@ -139,7 +139,7 @@ def test_hidden_characters_are_shown(text: str, shown: str) -> None:
     ("name", "width", "expected"),
     [
         ("aten::mm", 20, "aten::mm"),
-        ("void f(int)", 20, "void f(int)"),
+        ("void f(int)", 20, "f(int)"),
         ("void ns::(anonymous namespace)::kernel<4>(int, float const*)", 20, "ns::kernel<4>"),
         ("void kernel(std::function<void (int)>, long)", 20, "kernel"),
         ("copy(double*, int) [clone .kd]", 40, "copy(double*, int)"),
@@ -237,5 +237,4 @@ def test_a_function_is_told_before_its_file(name: str, expected: str) -> None:
 
 def test_the_file_of_a_function_is_no_parameter_list() -> None:
     label = figures.kernel_label("trtllm_fp4_block_scale_moe (core.py:1633)", 24)
-    assert label.startswith("trtllm_fp4")
-    assert label.endswith(".py:1633)")
+    assert label == "trtll…moe (core.py:1633)"

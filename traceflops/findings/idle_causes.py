@@ -52,7 +52,7 @@ _IN_THREAD: Final = "_SingleProcessDataLoaderIter"
 _BESIDE_WORKERS: Final = ("eager_overhead*1.5", "data_input=0")
 """A loader without workers. These will share the CPU with the thread that launches: what it does
 may take up to half as long again."""
-_FILE: Final = re.compile(r"(<[\w .-]+>|\S+)\((\d+)\): (<[\w :]+>|\S*)")
+_FILE: Final = re.compile(r"(<[\w .-]+>|\S+)\((\d+)\): (<[\w :]+>(?!\S)|\S*)")
 _Place: TypeAlias = tuple[str | None, int | None, str | None]
 _NOWHERE: Final[_Place] = (None, None, None)
 _MOST_ROWS: Final = 3
