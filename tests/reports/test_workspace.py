@@ -15,6 +15,7 @@ from tests.reports.bigtraces import big_trace
 from tests.reports.test_browser import Opened, opened, until
 from tests.reports.test_timeline import MICRO, hover, painted, settle, small, status
 from traceflops.attribution import CLASSES, culprits_of, gap_parts
+from traceflops.categories import without_return_type
 from traceflops.drawing import Budget
 from traceflops.reports.page import timeline_data
 from traceflops.reports.page.html import render_html
@@ -64,7 +65,8 @@ def expected(analysis: tf.Analysis, start_ns: int, end_ns: int) -> dict[str, dic
     for row in work:
         inside = min(row["start_ns"] + row["dur_ns"], high) - max(row["start_ns"], low)
         if inside > 0:
-            kernels[row["name"]] = kernels.get(row["name"], 0) + inside
+            name = without_return_type(row["name"])
+            kernels[name] = kernels.get(name, 0) + inside
     found = culprits_of(gap_parts(account, Intervals.one(low, high)), prepared.trace)
     idle: dict[str, int] = {}
     for one in found.culprits:
