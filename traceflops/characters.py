@@ -91,7 +91,7 @@ def _escape(char: str) -> str:
 
 _CLOSING: Final = {"<": ">", "(": ")", "[": "]", "{": "}"}
 _QUOTED: Final = re.compile(r"""(?<!\w)(?:'[^']*'|"[^"]*")(?!\w)""")
-_LONGEST_CUT_AT: Final = 10_000
+_LONGEST_CUT_AT: Final = 4_000
 """Brackets of longer texts are not looked at."""
 
 

@@ -58,16 +58,27 @@ def _after_later_work(trace: Trace) -> BoolArray:
     queue = joint_codes(joint_codes(process, device), stream[rows])
     order = np.lexsort((end[rows], start[rows], queue))
     rows, queue = rows[order], queue[order]
-    same = queue[1:] == queue[:-1]
-    odd = np.flatnonzero(same & (start[rows[1:]] < end[rows[:-1]] - _CLOCKS_NS))
-    if len(odd) > max(1, _SLIP * len(found)):
+    overlaps = (queue[1:] == queue[:-1]) & (start[rows[1:]] < end[rows[:-1]] - _CLOCKS_NS)
+    if np.count_nonzero(overlaps) > max(1, _SLIP * len(found)):
         return found
-    for place in odd.tolist():
-        later = rows[place + 1 : place + 1 + len(rows)]
-        later = later[queue[place + 1 :] == queue[place]]
-        inside = (start[later] > start[rows[place]]) & (end[later] <= end[rows[place]])
-        found[rows[place]] = np.count_nonzero(inside) >= _LATER
+    for _, mine in groups(queue):
+        ended = end[rows[mine]]
+        found[rows[mine]] = _end_of_later(ended) < ended - _CLOCKS_NS
     return found
+
+
+def _end_of_later(end: IntArray) -> IntArray:
+    """Return, per row, the `_LATER`th earliest end of the rows behind it; the largest int for none.
+
+    One pass per rank: a row hands on to the next rank the later of its own end and the earliest so
+    far.
+    """
+    never = np.iinfo(np.int64).max
+    own = end
+    for _ in range(_LATER):
+        least = np.append(np.minimum.accumulate(own[::-1])[::-1], never)[1:]
+        own = np.maximum(own, least)
+    return least
 
 
 def _has_streams(trace: Trace) -> bool:

@@ -5,13 +5,17 @@ import warnings
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.build import trace_of as made_of
 from tests.parsers.documents import read_one, source_of
 from traceflops.analysis.preparation import prepare
 from traceflops.errors import InputError
 from traceflops.memory import memory_use
+from traceflops.parsers.shared.overruns import _end_of_later
 from traceflops.parsers.shared.sanity_checks import plausible
 from traceflops.table.trace import Trace
 
@@ -198,6 +202,14 @@ def test_what_had_ended_by_other_records_cannot_run_on(
     found = trace_of(*events)
     assert len(starts_of(found)) == 39 + kept
     assert notes_of(found) == ({} if kept else {"set-aside": 1})
+
+
+@given(end=st.lists(st.integers(0, 9), max_size=12))
+def test_the_third_earliest_end_behind_each_row(end: list[int]) -> None:
+    """So few rows can be sorted anew for each."""
+    never = np.iinfo(np.int64).max
+    behind = [sorted([*end[place:], never, never, never])[2] for place in range(1, len(end) + 1)]
+    assert _end_of_later(np.array(end, dtype=np.int64)).tolist() == behind
 
 
 def test_much_work_that_runs_on_tells_of_streams_that_are_none() -> None:

@@ -26,6 +26,8 @@ from traceflops.timeline.device_span import DeviceRows
 from traceflops.timeline.intervals import NEVER, Intervals
 
 _ENDLESS: Final = int(np.iinfo(np.int64).max)
+_MOST_STREAMS: Final = 1_000
+"""Each is searched for all lost replays; no program has so many."""
 
 
 def replay_time(trace: Trace, lost: IntArray, rows: DeviceRows, call: IntArray) -> Intervals:
@@ -58,12 +60,14 @@ def _later_work(
 ) -> IntArray:
     """Return when work had begun on all streams that have some which was launched later.
 
-    That is the end of all work where no stream has any. `mine` is the work of one process.
+    That is the end of all work where no stream has any, or there are too many to look at. `mine` is
+    the work of one process.
     """
     stream = numbers(trace.activities["stream"], ABSENT)[rows.row]
     place = np.flatnonzero(mine & (launched != NEVER))
     last = np.full(len(since), NEVER)
-    for _, at in by_group(stream[place]):
+    streams = [*by_group(stream[place])]
+    for _, at in streams if len(streams) <= _MOST_STREAMS else ():
         next_ns = _following(since, launched[place[at]], rows.start_ns[place[at]])
         last = np.where(next_ns == _ENDLESS, last, np.maximum(last, next_ns))
     return np.where(last == NEVER, int(rows.end_ns.max()), last)
