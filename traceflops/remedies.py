@@ -11,8 +11,6 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
-from traceflops.units import capitalized
-
 if TYPE_CHECKING:
     from traceflops.table import Note, Source
 
@@ -62,7 +60,7 @@ _IN_LOST_PART: Final = frozenset(
 
 CUDA: Final = "CUDA"
 """What PyTorch calls the GPUs of NVIDIA, and those of AMD."""
-_WITH_CUDA: Final = f"activities=[ProfilerActivity.CPU, ProfilerActivity.{CUDA}]"
+_ACTIVITIES: Final = "activities=[ProfilerActivity.CPU, ProfilerActivity.{accelerator}]"
 _METRICS: Final = " without profiler_metrics (counters replace kernel records)"
 _ACCELERATORS: Final = {
     "xpu_": "XPU",
@@ -72,8 +70,9 @@ _ACCELERATORS: Final = {
 }
 """Members of ProfilerActivity, by how Kineto's categories of their events begin."""
 _OF_CUDA: Final = re.compile(
-    r"CUDA|NCCL|NVLink|GPUDirect|cu(da|DNN|dnn|BLAS)|nvidia-smi|HIP|reduce-overhead|hip|MIOpen"
+    r"cuda|nccl|nvlink|gpudirect|cudnn|cublas|nvidia|\bhip|miopen|reduce-overhead", re.IGNORECASE
 )
+"""What advice names that only GPUs of NVIDIA and AMD have."""
 _NOT_SHAPES: Final = (
     "no option records operators: describe the model with traceflops mfu --model, or give a "
     "torch.profiler trace of the same run with --pair"
@@ -84,13 +83,13 @@ _WITH_XLA: Final = (
 _TRACE_ANNOTATION: Final = "jax.profiler.TraceAnnotation() or tf.profiler.experimental.Trace()"
 _SHORTER: Final = "record fewer steps, since full buffers drop records"
 _EMIT_NVTX: Final = "torch.autograd.profiler.emit_nvtx(record_shapes=True) around the steps"
-_EVERYTHING: Final = {PYTORCH: _WITH_CUDA, ROCPROF: ROCPROFV3, NSIGHT: NSYS, XLA: _WITH_XLA}
+_EVERYTHING: Final = {PYTORCH: _ACTIVITIES, ROCPROF: ROCPROFV3, NSIGHT: NSYS, XLA: _WITH_XLA}
 
 _TABLE: Final[Mapping[str, Mapping[str, str]]] = {
     "device work": {**_EVERYTHING, TF_RECORD: ""},
     "device records": {
         **_EVERYTHING,
-        PYTORCH: f"{_WITH_CUDA}{_METRICS}",
+        PYTORCH: f"{_ACTIVITIES}{{metrics}}",
         NSIGHT: f"{NSYS}; if it was set, the report's diagnostics say why CUDA recorded nothing",
         TF_RECORD: "",
     },
@@ -156,7 +155,7 @@ _TABLE: Final[Mapping[str, Mapping[str, str]]] = {
         OTHER: "ranges",
     },
     "first work": {
-        PYTORCH: "call torch.cuda.synchronize() before recording begins, and use "
+        PYTORCH: "call torch.{module}.synchronize() before recording begins, and use "
         "torch.profiler.schedule(wait=1, warmup=1, active=3)",
         ROCPROF: "call hipDeviceSynchronize() before roctxProfilerResume(), and use rocprofv3 "
         "--selected-regions",
@@ -227,35 +226,23 @@ def remedy(of: Recording, lack: str) -> str | None:
     if lack in _IN_LOST_PART and cut_off(of):
         return _COPY
     how = _TABLE[lack].get(tool, "" if tool == OTHER else None)
+    if how and tool == PYTORCH:
+        name = accelerator(of.source.event_counts)
+        module, metrics = ("cuda", _METRICS) if name == CUDA else ("accelerator", "")
+        how = how.format(accelerator=name, module=module, metrics=metrics)
     if how and of.source.tool == LEGACY and lack not in _SAME_IN_LEGACY:
         return f"record with torch.profiler (PyTorch 1.8.1 or later) and {how}"
-    return how and _of_accelerator(of.source.event_counts, how)
+    return how
 
 
 def with_activities(counts: Mapping[str, int]) -> str:
     """Return how torch.profiler records CPU and accelerator; `counts` are events by category."""
-    return _of_accelerator(counts, _WITH_CUDA)
+    return _ACTIVITIES.format(accelerator=accelerator(counts))
 
 
-def _of_accelerator(counts: Mapping[str, int], told: str) -> str:
-    """Return advice for PyTorch in the words of the accelerator that the events are of."""
-    name = accelerator(counts)
-    if name == CUDA:
-        return told
-    told = told.partition(_METRICS)[0].replace(
-        f"ProfilerActivity.{CUDA}", f"ProfilerActivity.{name}"
-    )
-    told = told.replace("autocast('cuda'", f"autocast('{name.lower()}'")
-    return told.replace("torch.cuda.", "torch.accelerator.")
-
-
-def without_cuda(counts: Mapping[str, int], told: str) -> str:
-    """Return advice for the accelerator, without the sentences that are of NVIDIA and AMD only."""
-    if accelerator(counts) == CUDA:
-        return told
-    sentences = re.split(r"(?<=[.;]) ", _of_accelerator(counts, told))
-    left = " ".join(one for one in sentences if not _OF_CUDA.search(one))
-    return f"{capitalized(left[:-1])}." if left else ""
+def fits_accelerator(counts: Mapping[str, int], told: str) -> bool:
+    """Return whether the accelerator of the events has what advice names."""
+    return accelerator(counts) == CUDA or _OF_CUDA.search(told) is None
 
 
 def accelerator(counts: Mapping[str, int]) -> str:

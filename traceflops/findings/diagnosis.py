@@ -31,7 +31,7 @@ from traceflops.findings.trace_health import trace_health
 from traceflops.findings.unevenness import uneven_steps
 from traceflops.findings.unified_memory import unified_memory
 from traceflops.findings.user_rules import more_rules
-from traceflops.remedies import without_cuda
+from traceflops.remedies import fits_accelerator
 from traceflops.units import percent
 from traceflops.windows import ENOUGH, PARTIAL
 
@@ -89,15 +89,7 @@ _SURE: Final[Mapping[Level, float]] = {"high": 1.0, "medium": 0.9, "low": 0.8}
 def diagnosed(case: Case) -> tuple[Finding, ...]:
     """Return what rules find, that with the largest gain first; then other findings by share."""
     silent = case.finding_rules.silent
-    return tuple(_fitting(case, one) for one in _diagnosed(case) if one.rule not in silent)
-
-
-def _fitting(case: Case, one: Finding) -> Finding:
-    """Return a finding whose remedy the accelerator at hand has."""
-    fits = without_cuda(case.source.event_counts, one.remedy)
-    if not one.remedy or fits == one.remedy:
-        return one
-    return replace(one, remedy=fits, sentence=one.sentence.replace(one.remedy, fits).rstrip())
+    return tuple(one for one in _diagnosed(case) if one.rule not in silent)
 
 
 def _diagnosed(case: Case) -> Iterator[Finding]:
@@ -138,6 +130,8 @@ def _causes(case: Case, asked: Sequence[Rule]) -> Iterator[Finding]:
         for one in rule(case):
             if one.owner == "framework" and rule in RULES and not scales.is_torch:
                 one = replace(one, owner="yours")
+            if not fits_accelerator(case.source.event_counts, one.remedy):
+                one = replace(one, remedy="")
             found = weighed(one, scales) if one.rule not in rules.silent else None
             # Users hear of their own rules anyway.
             if found is not None and (

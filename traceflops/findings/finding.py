@@ -178,7 +178,7 @@ def as_loss(one: Candidate) -> Finding | None:
     severity = severity_of(one.share)
     if severity is None:
         return None
-    said = f"{one.sentence} {one.remedy}"
+    said = f"{one.sentence} {one.remedy}".rstrip()
     return Finding(one.rule, severity, said, one.share, None, one.evidence, remedy=one.remedy)
 
 

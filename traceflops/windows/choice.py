@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -11,10 +10,8 @@ from functools import partial
 
 import numpy as np
 
-from traceflops.categories import of_ml
 from traceflops.devices import device_name
 from traceflops.errors import UsageError
-from traceflops.remedies import sentence
 from traceflops.table import (
     ABSENT,
     IntArray,
@@ -27,7 +24,7 @@ from traceflops.table import (
     numbers,
 )
 from traceflops.timeline import Account, DeviceAccount, LinkedTrace, Window
-from traceflops.units import capitalized, does, duration, listed, percent, several
+from traceflops.units import does, duration, listed, percent, several
 from traceflops.windows.chosen_runs import chosen_range, gpu_notes
 from traceflops.windows.device_steps import DEVICE_STEPS, device_steps
 from traceflops.windows.periodicity import (
@@ -41,12 +38,13 @@ from traceflops.windows.periodicity import (
     steady,
     tile,
 )
-from traceflops.windows.records import StepChoice, in_words_of
+from traceflops.windows.records import StepChoice, device_words
 from traceflops.windows.selection import Selection
 from traceflops.windows.step_times import Owners, owners_of, shared_steps_note
 from traceflops.windows.steps import (
     FoundSteps,
     find_marked_steps,
+    how_to_mark,
     likely_step_mark,
     some_marks,
     step_of_activity,
@@ -55,14 +53,9 @@ from traceflops.windows.steps import (
 )
 
 _NO_STEPS = "No steps found: the whole trace is one window."
-_NAME_THEM = "name the annotations that begin a step with --step-mark."
-_LIKELY = "Some ranges look like steps: try --step-mark {}."
 REPEATED = "repeated-step-numbers"
 """The code of the note that steps are numbered anew."""
 
-_UNTIL_NEXT = (
-    "No GPU work starts inside any step marker, so each step is extended to the start of the next."
-)
 _ONE_STEP_NOTE = Note(
     "assumed", "one-step", "There is only one step; it may not be representative."
 )
@@ -76,10 +69,6 @@ _BY_DEVICE_TIME_NOTE = Note(
 
 _OVERLAP = "{n} [step has|steps have] zero length: work launched in a later step started first."
 _RENUMBERED = "Step numbers repeat; steps are renumbered from 0 in order of time."
-_UNUSED_MARKS = (
-    "The trace has {n} [step marker|step markers], but no GPU work shown was launched inside "
-    "[it: it is|them: they are] ignored."
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,11 +205,9 @@ def _outside_notes(
         work_ns, total_ns = work_ns + sum(outside), total_ns + total
     if work_ns * TRIFLE > total_ns:
         share = work_ns / total_ns
-        text = (
-            f"{duration(work_ns)} of GPU work ({percent(share)}) runs outside the steps and is not "
-            "part of the step figures."
-        )
-        yield Note("dropped", "work-outside-steps", in_words_of(trace, text), share=share)
+        which = f"{duration(work_ns)} of {device_words(trace).work} ({percent(share)})"
+        text = f"{which} runs outside the steps and is not part of the step figures."
+        yield Note("dropped", "work-outside-steps", text, share=share)
     head_ns = max(_unrecorded_head_ns(layout, accounts), default=0)
     steps_ns = sum(map(sum, layout.durations().values()))
     if head_ns * TRIFLE > steps_ns:
@@ -251,7 +238,10 @@ def _layout(
         layout = _marked_layout(linked, accounts, until_next(marked))
         most = max(map(len, marked.by_process.values()))
         if len(layout.durations()) == most > 1:
-            text = in_words_of(linked.trace, _UNTIL_NEXT)
+            text = (
+                f"No {device_words(linked.trace).work} starts inside any step marker, so each step "
+                "is extended to the start of the next."
+            )
             note = Note("assumed", "steps-until-next", text)
             return replace(layout, notes=(*layout.notes, note))
     if selection.step_mark is not None:
@@ -267,7 +257,11 @@ def _layout(
     if marked is None:
         return layout
     count = sum(map(len, marked.by_process.values()))
-    text = in_words_of(linked.trace, _UNUSED_MARKS)
+    text = (
+        "The trace has {n} [step marker|step markers], but no "
+        f"{device_words(linked.trace).work} shown was launched inside [it: it is|them: they are] "
+        "ignored."
+    )
     unused = counted_note("assumed", "markers-without-work", text, count)
     return replace(layout, notes=(unused, *marked.notes, *layout.notes))
 
@@ -370,13 +364,8 @@ def _inferred_layout(
 
 def _span_layout(linked: LinkedTrace, accounts: Mapping[int, DeviceAccount]) -> StepLayout:
     mark = likely_step_mark(linked.trace) if accounts else None
-    how = sentence(linked.trace, "steps")
-    them = _NAME_THEM if is_one_of(linked.trace.marks["kind"], "annotation").any() else ""
-    recording = f"{how} when recording{', or ' if them else '.'}" if how else ""
-    how = capitalized(f"{recording}{them}")
-    how = how if mark is None else _LIKELY.format(shlex.quote(mark))
-    said = f"{_NO_STEPS} {how}".rstrip() if mark is not None or of_ml(linked.trace) else _NO_STEPS
-    note = Note("assumed", "no-steps", said, share=float(mark is not None))
+    text = f"{_NO_STEPS} {how_to_mark(linked.trace, mark)}".rstrip()
+    note = Note("assumed", "no-steps", text, share=float(mark is not None))
     spans = {d: [Stretch("span", None, *a.rows.span, None)] for d, a in accounts.items()}
     none = dict.fromkeys(spans, np.empty(0, dtype=np.int64))
     text = "no steps found; the whole trace is one window"

@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Final, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -35,19 +35,13 @@ from traceflops.table import (
 )
 from traceflops.timeline import DeviceAccount
 from traceflops.units import does, listed, several, time_amount
-from traceflops.windows.records import in_words_of
+from traceflops.windows.records import device_words
 from traceflops.windows.selection import Selection
 from traceflops.windows.steps import find_marked_steps, step_of_activity
 
 _Account = TypeVar("_Account")
 _Stretches = dict[int, tuple[int, int]]
 """By device, from when to when."""
-
-_CLIPPED: Final = "--to is after the last GPU operation; the window ends there."
-_BY_CLOCK: Final = (
-    "The devices have {n} clocks (different machines or files) that cannot be compared. --from and "
-    "--to count from the first GPU operation on each."
-)
 
 
 def origins(trace: Trace) -> IntArray:
@@ -87,16 +81,21 @@ def chosen_range(
         start, stop = max(asked[device][0], begin), min(asked[device][1], end)
         if start < stop:
             found[device] = (start, stop)
+    operation = device_words(trace).operation
     if not found:
         raise UsageError(
             "--from/--to lie outside the trace",
-            in_words_of(trace, f"its GPU operations span {(last - first).max():,} ns"),
+            f"its {operation}s span {(last - first).max():,} ns",
         )
     is_clipped = selection.to_ns is not None and bool((last < first + selection.to_ns).any())
     clocks = len(distinct(clock))
-    text = in_words_of(trace, _BY_CLOCK)
+    text = (
+        "The devices have {n} clocks (different machines or files) that cannot be compared. --from "
+        f"and --to count from the first {operation} on each."
+    )
     by_clock = [counted_note("assumed", "range-by-clock", text, clocks)] * (clocks > 1)
-    clipped = [Note("assumed", "range-clipped", in_words_of(trace, _CLIPPED))] * is_clipped
+    text = f"--to is after the last {operation}; the window ends there."
+    clipped = [Note("assumed", "range-clipped", text)] * is_clipped
     return found, (*clipped, *by_clock, *_unrecorded(trace, asked, found))
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from traceflops.table import BoolArray, IntArray, distinct, group_sums, joint_codes, names
 from traceflops.timeline import DeviceAccount, DeviceRows, Intervals, LinkedTrace, WindowRole
-from traceflops.windows.records import in_words_of
+from traceflops.windows.records import device_words
 from traceflops.windows.repetition import (
     FEWEST_ACTIVITIES,
     FEWEST_ROUNDS,
@@ -204,7 +204,7 @@ def _by_optimizer(linked: LinkedTrace, rows: DeviceRows) -> _Periods | None:
     boundary = ends[ends < len(rows.row)]
     if _alike(boundary).mean() < REGULAR_SHARE:
         return None
-    return boundary, "each ends with its optimizer kernels"
+    return boundary, f"each ends with its {device_words(linked.trace).optimizer}"
 
 
 def _by_copies(linked: LinkedTrace, rows: DeviceRows) -> _Periods | None:
@@ -226,7 +226,7 @@ def _by_signature(linked: LinkedTrace, rows: DeviceRows) -> _Periods | None:
     rounds = repeated_signature(Order(name, rows.start_ns, rows.end_ns, call))
     if rounds is None:
         return None
-    usual = f"{rounds.length:,} GPU operations"
+    usual = f"{rounds.length:,} {device_words(linked.trace).operation}s"
     return rounds.place, f"each step is one round, typically {usual}"
 
 
@@ -273,7 +273,7 @@ def inferred_steps(
         periods = [one for one in takewhile(bool, map(partial(find, linked), rows)) if one]
         if periods and len(periods) == len(rows):
             stretches = map(_stretches, rows, periods)
-            text = in_words_of(linked.trace, f"repetition on the GPU: {periods[0][1]}")
+            text = f"repetition on the {device_words(linked.trace).device}: {periods[0][1]}"
             return dict(zip(accounts, stretches, strict=True)), source, text
     return None
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -26,12 +26,19 @@ from traceflops.timeline import (
 )
 
 _BETWEEN: Final = " · "
-_ON_CPU: Final = {
-    "GPU work": "CPU work",
-    "on the GPU": "on the CPU",
-    "GPU operation": "CPU operator",
-    "optimizer kernels": "optimizer operators",
-}
+
+
+class DeviceWords(NamedTuple):
+    """What sentences call a device, its work, one piece of that, and an optimizer's."""
+
+    device: str
+    work: str
+    operation: str
+    optimizer: str
+
+
+_GPU: Final = DeviceWords("GPU", "GPU work", "GPU operation", "optimizer kernels")
+_CPU: Final = DeviceWords("CPU", "CPU work", "CPU operator", "optimizer operators")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +53,9 @@ class InWindows:
     starts_inside: IntArray
 
 
-def in_words_of(trace: Trace, text: str) -> str:
-    """Return a sentence on GPU work; on CPU operators where these are all that a trace has."""
-    for gpu, cpu in _ON_CPU.items() if {*names(trace.devices["type"])} == {"cpu"} else ():
-        text = text.replace(gpu, cpu)
-    return text
+def device_words(trace: Trace) -> DeviceWords:
+    """Return what sentences on a trace call its devices: the CPU where it has no other."""
+    return _CPU if {*names(trace.devices["type"])} == {"cpu"} else _GPU
 
 
 def _of_device(

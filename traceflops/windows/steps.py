@@ -9,13 +9,16 @@ belongs to the step in which it started on the device.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, zip_longest
 
 import numpy as np
 
+from traceflops.categories import of_ml
 from traceflops.characters import shortened
+from traceflops.remedies import sentence
 from traceflops.table import (
     ABSENT,
     BoolArray,
@@ -34,11 +37,14 @@ from traceflops.table import (
     numbers,
     taken,
 )
+from traceflops.units import capitalized
 from traceflops.windows.engine_passes import serving_marks
 from traceflops.windows.repetition import FEWEST_ROUNDS, REGULAR_SHARE, TOLERANCE
 from traceflops.windows.selection import marked_groups
 from traceflops.windows.step_times import Launched, Steps, thread_of_steps
 
+_NAME_THEM = "name the annotations that begin a step with --step-mark"
+_LIKELY = "Some ranges look like steps: try --step-mark {}."
 _HOST_RANGES = ("annotation", "module", "instant")
 _PROFILER_STEP = re.compile(r"ProfilerStep\s*#\s*(\d+)")
 _ANNOTATED_STEP = re.compile(
@@ -222,6 +228,17 @@ def some_marks(trace: Trace) -> str:
             "nvtx_pushpop_trace"
         )
     return "the trace has no annotations"
+
+
+def how_to_mark(trace: Trace, mark: str | None) -> str:
+    """Return what makes steps known: `mark` selects ranges that look like some; "" where none."""
+    if mark is not None:
+        return _LIKELY.format(shlex.quote(mark))
+    if not of_ml(trace):
+        return ""
+    how, named = sentence(trace, "steps"), is_one_of(trace.marks["kind"], "annotation").any()
+    ways = [f"{how} when recording"] * bool(how) + [_NAME_THEM] * bool(named)
+    return f"{capitalized(', or '.join(ways))}." if ways else ""
 
 
 def likely_step_mark(trace: Trace) -> str | None:
