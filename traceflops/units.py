@@ -303,7 +303,7 @@ def kernel_name(text: str) -> str:
 
 def function_name(text: str) -> str:
     """Return a name in which a Python frame, "path/file.py(12): f", reads "f (file.py:12)"."""
-    text = _CELL.sub(r"<notebook cell \1>", text).replace("cell >", "cell>")
+    text = _CELL.sub(lambda cell: f"<notebook cell{f' {cell[1]}' if cell[1] else ''}>", text)
     return _FRAME.sub(r"\3 (\1:\2)", text)
 
 

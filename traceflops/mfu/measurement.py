@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Final, Literal
 from traceflops.attribution import UNKNOWN_TYPE
 from traceflops.categories import of_ml
 from traceflops.devices import (
-    DESCRIBE,
     NEXT_TIME,
     NO_MATRIX_WORK,
     NOT_ML,
@@ -79,17 +78,13 @@ _CAPTURE: Final = MissingInput(
     "give this trace as --pair to the trace that launches the graph",
 )
 _LOST: Final = ("GPU records are incomplete", "graph launches have no GPU records")
-
 LIKELY: Final = (
     "likely: the peak of another GPU or partition (traceflops devices --trace FILE) "
     "or of another data type, or wrong clocks"
 )
 
-_TOOLS: Final = {ROCPROF: "rocprof", NSIGHT: "Nsight", XLA: "XLA's profiler"} | {
-    "nvprof": "nvprof",
-    "rpd": "rocmProfileData",
-}
-"""Tools that record no operators."""
+_TOOLS: Final = {ROCPROF: "rocprof", NSIGHT: "Nsight", XLA: "XLA's profiler", "nvprof": "nvprof"}
+"""Tools that record no operators, by family or format."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,13 +275,12 @@ def why_no_figure(
         yield _CAPTURE
         return
     if records.state == "missing" or records.kernel.lack() or not prepared.knows_replays:
-        how = advice(prepared.trace, "kernels of graphs") if not records.kernel.lost else ""
+        how = "" if records.kernel.lost else advice(prepared.trace, "kernels of graphs")
         how = how or advice(prepared.trace, "all device records")
         yield MissingInput(_LOST[records.is_judged], how)
         return
     if not done.executed_flops:
-        lack = _nothing_counted(prepared, done)
-        yield lack if DESCRIBE not in lack.remedy or of_ml(prepared.trace) else NOT_ML
+        yield _nothing_counted(prepared, done, is_ml=of_ml(prepared.trace))
         return
     coverage = done.coverage
     if coverage is None or coverage < TOO_LITTLE:
@@ -326,14 +320,15 @@ def _without_devices(prepared: Prepared, done: Executed) -> MissingInput:
     return without_times(prepared.trace, advice(prepared.trace, "device work"))
 
 
-def _nothing_counted(prepared: Prepared, done: Executed) -> MissingInput:
+def _nothing_counted(prepared: Prepared, done: Executed, *, is_ml: bool) -> MissingInput:
+    """Return why no FLOPs are known; only programs of machine learning can be described."""
     ops = prepared.trace.ops
-    if (lack := _nothing_told(done)) is not None:
-        return lack
-    if ops.num_rows and (lack := _without_capture(done)) is not None:
+    if (lack := _nothing_told(done, is_ml=is_ml)) is not None:
         return lack
     if not ops.num_rows:
-        return _without_ops(prepared)
+        return _without_ops(prepared) if is_ml else NOT_ML
+    if (lack := _without_capture(done)) is not None:
+        return lack
     if ops["input_dims"].null_count == ops.num_rows:
         how = advice(prepared.trace, "shapes")
         problem = "the operators have no shapes, so FLOPs are unknown"
@@ -345,7 +340,7 @@ def _nothing_counted(prepared: Prepared, done: Executed) -> MissingInput:
     return MissingInput(problem, "select other steps with --steps" if others else PAIR)
 
 
-def _nothing_told(done: Executed) -> MissingInput | None:
+def _nothing_told(done: Executed, *, is_ml: bool) -> MissingInput | None:
     """Return why counters or a paired run tell no FLOPs, None where they were not asked."""
     work = done.work
     if work is None or not work.joins:
@@ -355,20 +350,22 @@ def _nothing_told(done: Executed) -> MissingInput | None:
     told = any(row.flops is not None for row in work.counted)
     if work.counted and not told and not any(join.origin == "pair" for join in work.joins):
         if not any(row.by_type[one] is not None for row in work.counted for one in row.by_type):
-            return other_counters(work.families)
+            return other_counters(work.families) if is_ml else NOT_ML
         return counters_incomplete(work.families, work.missing)
     return MissingInput("no compute kernel has known FLOPs", _largest_unknown(done))
 
 
 def _without_ops(prepared: Prepared) -> MissingInput:
-    format_ = prepared.trace.source.format
-    tool = _TOOLS.get(format_) or _TOOLS.get(family(format_))
+    source = prepared.trace.source
+    of_format = source.tool if source.format == "rpd" else _TOOLS.get(source.format)
+    tool = of_format or _TOOLS.get(family(source.format))
     if tool is None:
         how = advice(prepared.trace, "shapes")
         problem = "the trace has no operators, so FLOPs are unknown"
         return MissingInput(problem, f"{how} {NEXT_TIME}" if how else "")
-    named = prepared.trace.devices["architecture"].to_pylist()
-    return without_shapes(tool, [family_of(one) for one in named])
+    return without_shapes(
+        tool, [*map(family_of, prepared.trace.devices["architecture"].to_pylist())]
+    )
 
 
 def _without_capture(done: Executed) -> MissingInput | None:
