@@ -60,7 +60,7 @@ _JOIN: Final = (
     "FullyShardedDataParallel, or one flat tensor instead of a loop."
 )
 _LINKS: Final = (
-    "Set NCCL_DEBUG=INFO and look for missing P2P, NVLink or GPUDirect; unset NCCL_P2P_DISABLE, "
+    "Set NCCL_DEBUG=INFO and look for missing P2P, {link} or GPUDirect; unset NCCL_P2P_DISABLE, "
     "NCCL_ALGO and NCCL_PROTO, and try a larger NCCL_MIN_NCHANNELS."
 )
 _Group = tuple[str, str | None, IntArray]
@@ -297,7 +297,7 @@ def _slow(case: Case, exposed: float) -> Iterator[Candidate]:
         ),
         share=part * exposed,
         owner="cluster",
-        remedy=_LINKS.replace("NVLink", "XGMI") if is_amd(case) else _LINKS,
+        remedy=_LINKS.format(link="XGMI" if is_amd(case) else "NVLink"),
         evidence=("ranks", "communication"),
         rows=tuple(
             Row(_called(one.kind, one.role), round(ns), one.count) for ns, one in found[:_MOST_ROWS]

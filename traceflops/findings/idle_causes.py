@@ -209,7 +209,7 @@ def _record_all(case: Case) -> str:
     """Return how to record all work, on all ranks where there are several."""
     communicates = case.total.components.communication_ns or case.total.hidden_communication_ns
     has_ranks = case.ranks is not None or communicates
-    return RECORD_ALL if has_ranks else RECORD_ALL.replace(" on all ranks", "")
+    return RECORD_ALL.format(ranks=" on all ranks" if has_ranks else "")
 
 
 def _owner_of(case: Case, name: str, label: str) -> Owner | None:

@@ -40,8 +40,8 @@ ON_AMD: Final = {
     "CUDA graph": "HIP graph",
 }
 RECORD_ALL: Final = (
-    "Record all GPU work of a few steps on all ranks; then see in the timeline what the named work "
-    "waits for."
+    "Record all GPU work of a few steps{ranks}; then see in the timeline what the named work waits "
+    "for."
 )
 NO_WAITS: Final = " Calls that wait for the GPU cannot be part of it."
 ENGINES: Final = {

@@ -236,8 +236,9 @@ def _busy(total: Account, of: str, *, is_all: bool) -> str:
     busy = total.components.parts()
     del busy["idle"]
     window_ns, most = total.components.window_ns, max(busy, key=lambda name: busy[name])
-    share = f"{percent(sum(busy.values()) / window_ns)} of {of}"
-    if total.idle_causes.unrecorded_ns >= WORTH_SAYING * window_ns and share[0] != "<":
+    busy_ns = sum(busy.values())
+    share = f"{percent(busy_ns / window_ns)} of {of}"
+    if total.idle_causes.unrecorded_ns >= WORTH_SAYING * window_ns and busy_ns * 1000 > window_ns:
         share = f"at least {share}"
     if is_all:
         return f"{share}, and no loss reaches {percent(WORTH_SAYING)}"
