@@ -193,9 +193,9 @@ def _frames(stream: Unpacked, codec: str) -> Iterator[bytes]:
     """Yield the bytes of frames without what stands between and behind them."""
     feed, walk = stream.feed, _zstd_frame if codec == "zstd" else _lz4_frame
     while stream.goes_on(lambda begun: _is_skipped(begun) or _FRAMES.get(begun) == codec):
-        _skip(stream)
         if feed.peek(_MAGIC_BYTES) in _FRAMES:
             yield from walk(feed)
+        _skip(stream)
 
 
 def _skip(stream: Unpacked) -> None:

@@ -21,13 +21,13 @@ from traceflops.parsers.shared import UNNAMED, UNNAMED_KERNEL
 from traceflops.table import ABSENT, Array, IntArray, Names, Source, Trace, distinct
 
 _BEGIN: Final = "BeginNs"
+_KERNELS: Final = ("KERN", "A")
 _TELLING: Final = {
-    **dict.fromkeys(("KERN", "A"), "KernelName"),
+    **dict.fromkeys(_KERNELS, "KernelName"),
     **dict.fromkeys(("OPS", "COPY", "HIP", "HSA", "rocTX"), _BEGIN),
 }
 """A column of each table, of which a database of rocprof has one."""
-_UNNAMED: Final = dict.fromkeys(("KERN", "A", "OPS", "COPY"), UNNAMED_KERNEL)
-_KERNELS: Final = ("KERN", "A")
+_UNNAMED: Final = dict.fromkeys((*_KERNELS, "OPS", "COPY"), UNNAMED_KERNEL)
 _OF_HSA: Final = 1 << 40
 """HIP and HSA number their calls each from 1; ids of HSA lie above this, so that all are unique."""
 
@@ -95,7 +95,8 @@ class _V1DatabaseReader:
         """Return the process ids of rows, ABSENT where `pid` is a track."""
         if "proc-id" in self._database.columns(table):
             return batch["proc-id"]
-        return batch["pid"] if table in _KERNELS or not self._tracks else batch["pid"] * 0 + ABSENT
+        has_pid = table in _KERNELS or not self._tracks
+        return batch["pid"] if has_pid else np.full(batch.count, ABSENT)
 
     def _owners(self) -> Owners:
         """Return the processes of the file, and whose its threads are."""

@@ -110,8 +110,10 @@ def _after_waits(trace: Trace) -> BoolArray:
     returned, owner = begun + numbers(calls["dur_ns"]), numbers(calls["process"])
     call, device = first_of_same(calls, "correlation", activities), numbers(activities["device"])
     end = numbers(activities["start_ns"]) + numbers(activities["dur_ns"])
+    launched = np.flatnonzero(call >= 0)
+    of_process = {one: launched[mine] for one, mine in groups(process[launched])}
     for one, mine in groups(owner[waits]):
-        rows = np.flatnonzero((process == one) & (call >= 0))
+        rows = of_process.get(one, launched[:0])
         if len(distinct(device[rows])) == 1:
             found[rows] = _outlasts(begun[call[rows]], end[rows], begun, returned, waits[mine])
     return found

@@ -47,7 +47,8 @@ def test_damaged_traces_are_read_or_refused(
     assert sorted(result.order.number for result in results) == list(range(tried))
     assert [f"--replay 1:{r.order.number}: {r.problem}" for r in results if r.problem] == []
     endings = [result.code for result in results]
-    assert endings.count(0) > tried / 5  # false content behind right checksums is refused
+    # Of columns more is refused: false content behind right checksums.
+    assert endings.count(0) > tried / (5 if columns else 4)
     assert endings.count(3) > tried / 10
 
 

@@ -128,12 +128,23 @@ def test_what_is_behind_a_large_text_is_passed_over(
     assert (source.cut, source.behind_bytes) == (None, behind_bytes)
 
 
-def test_bytes_behind_a_compressed_text_are_told(tmp_path: Path) -> None:
-    trace = read(file(tmp_path, lz4(document()) + b"TAPE END"))
+@pytest.mark.parametrize(
+    ("codec", "between", "behind"),
+    [
+        pytest.param("lz4", b"", b"TAPE END", id="no frame"),
+        pytest.param("zstd", SKIPPED, b"\x04\x22\x4d\x18", id="a frame of another codec"),
+    ],
+)
+def test_bytes_behind_a_compressed_text_are_told(
+    codec: str, between: bytes, behind: bytes, tmp_path: Path
+) -> None:
+    path = file(tmp_path, PACKERS[codec](document(), tmp_path) + between + behind)
+    trace = read(path)
+    assert names(trace) == ["k0", "k1", "k2"]
     (note,) = [note for note in trace.notes if note.code == "tail-unread"]
-    assert (note.count, note.file) == (8, "trace.json")
+    assert (note.count, note.file) == (len(behind), "trace.json")
     with pytest.raises(InputError, match=r"damaged: trace\.json"):
-        read(file(tmp_path, lz4(document()) + b"TAPE END"), strict=True)
+        read(path, strict=True)
 
 
 def test_a_frame_without_text_that_is_cut_is_said(tmp_path: Path) -> None:

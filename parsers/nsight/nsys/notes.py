@@ -176,6 +176,7 @@ def content_notes(
         has_shapes = ops["input_dims"].null_count < ops.num_rows
         yield _NOTES.note("types-by-name" if has_shapes else "no-shapes")
     yield from _gpus(tables["devices"], reading)
+    yield from _unused(reading.tables)
 
 
 def _gpus(devices: pa.Table, reading: ReportReading) -> Iterator[Note]:
@@ -185,7 +186,6 @@ def _gpus(devices: pa.Table, reading: ReportReading) -> Iterator[Note]:
     if unknown := devices["product"].null_count:
         is_ambiguous = reading.people.devices.ambiguous
         yield _NOTES.note("gpu-unknown ambiguous" if is_ambiguous else "gpu-unknown", unknown)
-    yield from _unused(reading.tables)
 
 
 def _unused(tables: Tables) -> Iterator[Note]:

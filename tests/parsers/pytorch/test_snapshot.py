@@ -23,6 +23,7 @@ from tests.conftest import ROOT, examples
 from traceflops.analysis.preparation import prepare
 from traceflops.errors import InputError, NotATrace
 from traceflops.memory import MemoryUse, holders, memory_use
+from traceflops.parsers.pytorch.snapshot import _BACKWARD
 from traceflops.reports.terminal.lines import Style
 from traceflops.reports.terminal.summary import render_terminal
 from traceflops.table import Trace
@@ -313,6 +314,14 @@ def test_stacks_of_any_shape_are_texts_or_none(tmp_path: Path) -> None:
     ]
     assert told[-1] == " < ".join(["b.py(4): f"] * 8)
     assert told[:2] == [None, None]
+
+
+def test_a_chain_of_namespaces_is_looked_at_once() -> None:
+    outer = "torch::autograd::"
+    name = f"{outer}{outer}generated::MmBackward0::apply(std::vector<at::Tensor>&&)"
+    assert (found := _BACKWARD.search(name)) is not None
+    assert (found.start(), found[1]) == (0, "MmBackward0")
+    assert _BACKWARD.match(name, len(outer)) is None
 
 
 def test_what_failed_is_said_with_its_size_and_stack(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from traceflops.devices.device_facts import SeenDevice
 from traceflops.devices.matching import match
 from traceflops.errors import InputError, NotATrace
 from traceflops.parsers.io.messages import Block, Messages, fields
+from traceflops.parsers.xla.threads import _MOST_LINES
 from traceflops.table.trace import Trace
 
 Event = tuple[str, int, int, Mapping[str, Said]]
@@ -147,7 +148,14 @@ def test_steps_that_the_profiler_marks_are_steps() -> None:
     }
 
 
-def test_launches_on_rocm_are_of_the_thread_whose_events_are_around_them() -> None:
+@pytest.mark.parametrize(
+    ("idle", "threads"),
+    [(0, (7, 7, 9, 9, 7, 11, 11)), (_MOST_LINES, (8, 8, 10, 10, 8, 11, 11))],
+    ids=["usual", "too many lines to compare"],
+)
+def test_launches_on_rocm_are_of_the_thread_whose_events_are_around_them(
+    idle: int, threads: tuple[int, ...]
+) -> None:
     def launches(*starts: int) -> list[Event]:
         said = [(n, {"correlation_id": n}) for n in starts]
         return [("hipModuleLaunchKernel", n * 1_000, 2_000, one) for n, one in said]
@@ -158,12 +166,12 @@ def test_launches_on_rocm_are_of_the_thread_whose_events_are_around_them() -> No
         "worker": [("gemm.1", 100_000, 9_000, {}), ("gemm.2", 300_000, 9_000, {})],
         "Host Threads/2": launches(101, 302),
         "Host Threads/3": launches(950, 960),
+        **{f"idle {n}": [("idle", 0, 1, {})] for n in range(idle)},
     }
     trace = read(plane("/host:CPU", lines), gpu(("k", 1_000_000, 9_000, {"correlation_id": 12})))
-    assert rows(trace, "calls", "correlation", "thread") == [
-        *((12, 7), (30, 7), (101, 9), (302, 9), (500, 7)),
-        *((950, 11), (960, 11)),
-    ]
+    assert rows(trace, "calls", "correlation", "thread") == list(
+        zip((12, 30, 101, 302, 500, 950, 960), threads, strict=True)
+    )
 
 
 def test_the_step_of_tensorflow_on_two_of_eight_gpus() -> None:
