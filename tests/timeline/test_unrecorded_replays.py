@@ -79,6 +79,18 @@ def test_where_a_replay_may_have_run_idle_time_is_unknown(
         assert causes.host_late_ns + causes.launch_latency_ns == causes.idle_ns - expected
 
 
+def test_a_lost_replay_of_one_process_leaves_the_devices_of_others_as_they_are() -> None:
+    tables: dict[str, list[Row]] = {"activities": [], "calls": []}
+    for process, some in enumerate((run(), run(graph()))):
+        tables["calls"] += [{**row, "process": process} for row in some["calls"]]
+        own = {"process": process, "device": process}
+        tables["activities"] += [{**row, **own} for row in some["activities"]]
+    both = [{"process": 0}, {"process": 1}]
+    owners = [{"device": place, **one} for place, one in enumerate(both)]
+    accounts = prepare(trace_of(**tables, processes=both, devices=owners)).accounts
+    assert {at: one.idle.unseen.length_ns for at, one in accounts.items()} == {0: 0, 1: 900}
+
+
 def test_nobody_is_blamed_for_what_a_lost_replay_may_have_done() -> None:
     """One of 100 launches is lost: all else is judged as before."""
     works = [("a", 1_000 * at, 1_000 * at + 100, 500) for at in range(50)]

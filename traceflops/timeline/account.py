@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -10,13 +11,16 @@ import numpy as np
 from traceflops.categories import Categorised
 from traceflops.table import (
     ABSENT,
+    WAITS_FOR_DEVICE,
     BoolArray,
     IntArray,
     Links,
     OpTree,
     Trace,
     distinct,
+    groups,
     is_one_of,
+    matching,
     names,
     numbers,
     runs,
@@ -32,7 +36,6 @@ from traceflops.timeline.records import Account, Gap, Window
 from traceflops.timeline.unrecorded_replays import replay_time
 
 _GAPS_KEPT = 100
-NO_CALLS = np.empty(0, dtype=np.int64)
 
 
 @dataclass(frozen=True)  # without slots, so that there is a place for what is found on demand
@@ -57,7 +60,18 @@ class LinkedTrace:
     @cached_property
     def clock_offsets(self) -> IntArray:
         """Return how far the GPU's clock is from the CPU's, by process (see clock_offsets.py)."""
-        return clock_offsets(self.trace, self.links)
+        return clock_offsets(self.trace, self.links, self.device_waits)
+
+    @cached_property
+    def device_waits(self) -> dict[int, IntArray]:
+        """Return, by process, starts and ends of calls that wait for all of a GPU: [2, calls]."""
+        calls = self.trace.calls
+        row = np.flatnonzero(matching(calls["name"], WAITS_FOR_DEVICE.match))
+        start, duration = (numbers(calls[name])[row] for name in ("start_ns", "dur_ns"))
+        times = np.stack([start, start + duration])
+        found = dict.fromkeys(range(self.trace.processes.num_rows), times[:, :0])
+        own = groups(numbers(calls["process"])[row])
+        return found | {process: times[:, mine] for process, mine in own}
 
     @cached_property
     def op_tree(self) -> OpTree:
@@ -92,11 +106,12 @@ class DeviceAccount:
     """Accounts for any window of one device."""
 
     def __init__(
-        self, linked: LinkedTrace, rows: IntArray, lost_replays: IntArray = NO_CALLS
+        self, linked: LinkedTrace, rows: IntArray, lost_replays: Mapping[int, IntArray]
     ) -> None:
         """Account for the activities in some rows.
 
-        `lost_replays` are the calls that launched graphs of which no replay is recorded.
+        `lost_replays` are, by process, the calls that launched graphs of which no replay is
+        recorded. They may have run on the devices that have other work of the process.
         """
         trace = linked.trace
         start = numbers(trace.activities["start_ns"])[rows]
@@ -116,7 +131,7 @@ class DeviceAccount:
             bool((self.call >= 0).any()) or _has_launches(trace, row)
         )
         self.work = self._work()
-        unseen = replay_time(trace, lost_replays, self.rows, self.call)
+        unseen = replay_time(trace, lost_replays, linked.device_waits, self.rows, self.call)
         self.idle: IdleTime = idle_time(self.work, self.timeline.busy, unseen)
 
     def _parts(self) -> dict[str, BoolArray]:

@@ -6,21 +6,13 @@ time) is unknown.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from traceflops.table import (
-    WAITS_FOR_DEVICE,
-    IntArray,
-    Links,
-    Trace,
-    distinct,
-    groups,
-    matching,
-    numbers,
-)
+from traceflops.table import IntArray, Links, Trace, distinct, groups, numbers
 from traceflops.timeline.idle import LONGEST_START_NS
 
 _LONGEST_QUEUE_NS: Final = 10**9
@@ -76,12 +68,13 @@ class _Process:
         return len(known) > 0 and bool((ended > known + _NO_JITTER_NS).all())
 
 
-def clock_offsets(trace: Trace, links: Links) -> IntArray:
+def clock_offsets(trace: Trace, links: Links, waits: Mapping[int, IntArray]) -> IntArray:
     """Return, by process, how far its GPU's clock is ahead at least, below 0 behind; 0 if unknown.
 
     Behind: all work starts before its launch. Ahead: all work starts long after its launch, and no
     queue explains it. It starts after more than a second, after the last call or later than all
     work takes; or always as late although the GPU is idle; or calls that wait for it return before.
+    `waits` are starts and ends of these, by process.
     """
     activities, calls = trace.activities, trace.calls
     row = np.flatnonzero(links.call_of_activity >= 0)
@@ -90,17 +83,15 @@ def clock_offsets(trace: Trace, links: Links) -> IntArray:
     start, call = numbers(activities["start_ns"])[row], links.call_of_activity[row]
     end, begun = start + numbers(activities["dur_ns"])[row], numbers(calls["start_ns"])
     owner, returned = numbers(calls["process"]), begun + numbers(calls["dur_ns"])
-    is_wait = matching(calls["name"], WAITS_FOR_DEVICE.match)
     offset = np.zeros(trace.processes.num_rows, dtype=np.int64)
     calls_of = dict(groups(owner))
     for one, mine in groups(process):
-        own = calls_of[one]
         offset[one] = _Process(
             start[mine],
             end[mine],
             begun[call[mine]],
-            int(returned[own].max()),
-            np.stack([begun, returned])[:, own[is_wait[own]]],
+            int(returned[calls_of[one]].max()),
+            waits[one],
             len(distinct(device[mine])) == 1,
         ).offset
     return offset

@@ -228,7 +228,6 @@ LONGEST_START_NS: Final = 1_000_000
 _LONGEST_WAY_NS: Final = 20_000
 """As long as an ordinary launch takes from its call to its start: no sign of a stream wait."""
 _LATENCY: Final = ("in_launch_call", "stream_wait", "launch_to_start")
-NO_INSTANT: Final = Intervals.empty()
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +276,7 @@ class IdleTime:
         return [IdleCauses(*row) for row in np.stack(columns, axis=1).tolist()]
 
 
-def idle_time(work: DeviceWork, busy: Intervals, replays: Intervals = NO_INSTANT) -> IdleTime:
+def idle_time(work: DeviceWork, busy: Intervals, replays: Intervals) -> IdleTime:
     """Return the gaps between the activities of a device and their causes.
 
     During `replays` work may have run of which there is no record.

@@ -25,6 +25,7 @@ from traceflops.table import (
     Note,
     Trace,
     distinct,
+    groups,
     is_one_of,
     joint_codes,
     matching,
@@ -232,15 +233,16 @@ def _asked_of_devices(
     return kind, captured, lost
 
 
-def lost_replays(trace: Trace) -> IntArray:
-    """Return the calls that replay a graph and of which there is no device record."""
+def lost_replays(trace: Trace) -> dict[int, IntArray]:
+    """Return, by process, the calls that replay a graph and of which there is no device record."""
     replays = graph_launches(trace)
     if not replays.any():
-        return np.empty(0, dtype=np.int64)
+        return {}
     recorded = recorded_calls(trace)
     replays = replays & (numbers(trace.calls["correlation"], ABSENT) != ABSENT)
     lost = replays & ~recorded & _linkable(trace) & ~_capturing(trace)
-    return np.flatnonzero(lost & ~_still_queued(trace, recorded))
+    row = np.flatnonzero(lost & ~_still_queued(trace, recorded))
+    return {process: row[mine] for process, mine in groups(numbers(trace.calls["process"])[row])}
 
 
 def cut_processes(trace: Trace) -> IntArray:
