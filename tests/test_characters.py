@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from traceflops.characters import shortened, shortened_around
+from traceflops.characters import _Bracketed, shortened, shortened_around
 
 MOE = "MoE[experts=64, tokens=16, topk=2, hidden=512, intermediate=1024]"
 KERNEL = "vectorized<4, at::native::FillFunctor<float>, std::array<char*, 1ul> >(int, float)"
@@ -39,3 +39,10 @@ def test_no_width_leaves_a_bracket_open(width: int) -> None:
     for shown in (shortened(KERNEL, width), shortened(MOE, width)):
         assert len(shown) <= width
         assert all(shown.count(one) == shown.count(other) for one, other in ("<>", "()", "[]"))
+
+
+def test_nested_brackets_cost_what_the_width_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[tuple[tuple[int, int], ...]] = []
+    monkeypatch.setattr(_Bracketed, "joined", lambda _, *kept: tried.append(kept) or "x" * 99)
+    shortened_around("(" * 2_000 + ")" * 2_000, 1_000, 20, 40)
+    assert 0 < len(tried) <= 2 * 40

@@ -119,7 +119,8 @@ def shortened_around(text: str, start: int, end: int, width: int) -> str:
     head = max(place for place in range(min(end, start) + 1) if name.may_end(place))
     shown = text[:width]
     for whole in (True, False):
-        ends = (place for place in range(len(text), start, -1) if not whole or name.may_end(place))
+        last = min(start + width, len(text))
+        ends = (place for place in range(last, start, -1) if not whole or name.may_end(place))
         labels = (name.joined((0, head), (start, place)) for place in ends)
         shown = next((label for label in labels if len(label) <= width), shown)
         if 2 * len(shown) > width and shown != text[:width]:
@@ -129,30 +130,36 @@ def shortened_around(text: str, start: int, end: int, width: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Bracketed:
-    """A text, where its brackets and quotes close, and which are open before each character."""
+    """A text, and where its brackets and quotes close.
+
+    Before each character: the innermost that is open, -1 for none, and how many are.
+    """
 
     text: str
     closes: dict[int, int]
-    inside: list[tuple[int, ...]]
+    inner: list[int]
+    depth: list[int]
 
     @classmethod
     def of(cls, text: str) -> _Bracketed:
         closes = dict(_pairs(text)) if len(text) <= _LONGEST_CUT_AT else {}
-        inside: list[tuple[int, ...]] = [()]
+        inner, depth = [-1], [0]
         for place in range(len(text)):
-            mine = inside[-1]
+            mine, change = inner[place], 0
             if place in closes:
-                mine = (*mine, place)
-            elif mine and closes[mine[-1]] == place:
-                mine = mine[:-1]
-            inside.append(mine)
-        return cls(text, closes, inside)
+                mine, change = place, 1
+            elif closes.get(mine) == place:
+                mine, change = inner[mine], -1
+            inner.append(mine)
+            depth.append(depth[place] + change)
+        return cls(text, closes, inner, depth)
 
     def middle_left_out(self, width: int, *, whole: bool) -> str:
         """Return the ends of the text, the first of about 3/5 of the width."""
         length = len(self.text)
         heads = [place for place in range(width) if not whole or self.may_end(place)]
-        tails = [place for place in range(length + 1) if not whole or self._may_begin(place)]
+        nearest = range(max(length - width, 0), length + 1)
+        tails = [place for place in nearest if not whole or self._may_begin(place)]
         most = max(width - 1, 0) - max(width - 1, 0) * 2 // 5
         for head in reversed([place for place in heads if place <= most]):
             tail = next((t for t in tails if t >= head and self._fits(head, t, width)), None)
@@ -174,31 +181,30 @@ class _Bracketed:
 
         Template arguments may be cut: what tells kernels apart is in the long ones.
         """
-        mine = self.inside[place]
-        if not mine or place == mine[-1] + 1 or self.text[mine[-1]] == "<":
+        mine = self.inner[place]
+        if mine in (-1, place - 1) or self.text[mine] == "<":
             return True
         before, here = self.text[max(place - 2, 0) : place], self.text[place]
-        return before.rstrip()[-1:] in {",", ";"} and here != " " and self._has_arguments(mine)
+        return before.rstrip()[-1:] in {",", ";"} and here != " " and self.text[mine] in _CLOSING
 
     def _may_begin(self, place: int) -> bool:
-        mine = self.inside[place]
-        if not mine or self.closes[mine[-1]] == place or self.text[mine[-1]] == "<":
+        mine = self.inner[place]
+        if mine == -1 or self.closes[mine] == place or self.text[mine] == "<":
             return True
-        return self.text[place] in ",;" and self._has_arguments(mine)
-
-    def _has_arguments(self, mine: tuple[int, ...]) -> bool:
-        return self.text[mine[-1]] in _CLOSING
+        return self.text[place] in ",;" and self.text[mine] in _CLOSING
 
     def _fits(self, head: int, tail: int, width: int) -> bool:
-        mine, behind = self.inside[head], self.inside[tail]
-        closing = len(mine) - len(behind)
-        is_nested = head <= tail and mine[: len(behind)] == behind
+        closing = self.depth[head] - self.depth[tail]
+        is_nested = self.inner[tail] < head <= tail
         return is_nested and head + 1 + closing + len(self.text) - tail <= width
 
     def _closing(self, end: int, following: int) -> str:
-        """Return what closes the brackets open at one place and not at another."""
-        mine = [place for place in self.inside[end] if place not in self.inside[following]]
-        return "".join(self.text[self.closes[place]] for place in reversed(mine))
+        """Return what closes the brackets open at one place and not at a later one."""
+        mine, closing = self.inner[end], ""
+        while mine != -1 and self.closes[mine] < following:
+            closing += self.text[self.closes[mine]]
+            mine = self.inner[mine]
+        return closing
 
 
 def _pairs(text: str) -> Iterator[tuple[int, int]]:

@@ -36,7 +36,6 @@ from traceflops.reports.view import as_float, fields, flop_count
 SCHEMA: Final = "traceflops.mfu/1"
 MODELS_SCHEMA: Final = "traceflops.models/1"
 UTILISATION_SCHEMA: Final = "traceflops.utilisation/1"
-"""So many changes that were tried and do not fit are told."""
 
 
 def mfu_object(figures: Utilisation, explained: Explanation | None = None) -> dict[str, Any]:

@@ -361,11 +361,12 @@ def test_standard_output_has_only_the_protocol() -> None:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs signals")
-def test_ctrl_c_ends_it_while_it_waits() -> None:
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_a_signal_ends_it_while_it_waits(name: str) -> None:
     process = started()
     assert process.stdout is not None and "traceflops" in process.stdout.readline()
-    process.send_signal(signal.SIGINT)
-    assert process.wait(60) == -signal.SIGINT
+    process.send_signal(signal.Signals[name])
+    assert process.wait(60) == -signal.Signals[name]
     assert process.communicate() == ("", "")
 
 

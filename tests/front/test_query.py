@@ -130,6 +130,7 @@ def test_a_selection_applies() -> None:
         "call duckdb_settings()",
         "explain select current_setting('home_directory')",
         "select * from kernels order by sleep_ms(1)",
+        "from histogram_values(pg_settings, setting, technique := 'sample', bin_count := 999)",
     ],
 )
 def test_a_query_reaches_nothing_but_the_tables(sql: str, tmp_path: Path) -> None:

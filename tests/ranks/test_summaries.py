@@ -36,6 +36,7 @@ from traceflops.attribution.launch_lead import Launches, LeadCounts, host_bound
 from traceflops.cli import app
 from traceflops.cli.options import Asked, Privacy, Question, Rates, ReadingOptions
 from traceflops.cli.parts import analysis_of_many, on_dask, reduced, runs_of
+from traceflops.cli.reduce import _targets
 from traceflops.errors import UsageError
 from traceflops.findings.finding import Gain
 from traceflops.reports.view import post_mortem
@@ -403,6 +404,21 @@ def test_a_cluster_that_is_lost_is_one_error(capfd: pytest.CaptureFixture[str]) 
             next(parts)
         OVER.set()
     assert "Traceback" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("files", "names"),
+    [
+        (("a/r.json", "b/x.json"), ["r", "x"]),
+        (("/t/a/r.json", "/t/b/r.json.gz"), ["a-r", "b-r"]),
+        (("a/r.json", "/t/b/r.json"), ["a-r", "t-b-r"]),
+    ],
+)
+def test_summaries_lie_in_the_folder_whatever_the_paths(
+    files: tuple[str, ...], names: list[str], tmp_path: Path
+) -> None:
+    targets = _targets([(file,) for file in files], tmp_path, force=False)
+    assert [target.relative_to(tmp_path).stem for target in targets] == names
 
 
 def test_what_cannot_be_asked_of_summaries_is_refused(tmp_path: Path) -> None:

@@ -36,13 +36,10 @@ _NO_FOLDER: Final = {"temp_directory": ""}
 _MODEST: Final = {"threads": "1", "memory_limit": "4GB"}
 """Of a query that nobody watches. One thread gives rows in one order."""
 _FROM: Final = frozenset(
-    {
-        *("range", "generate_series", "unnest", "repeat", "repeat_row", "json_each", "json_tree"),
-        *("histogram", "histogram_values"),
-    }
+    {"range", "generate_series", "unnest", "repeat", "repeat_row", "json_each", "json_tree"}
 )
 """The functions that may stand for a table. The others read files, DuckDB's settings and secrets,
-or run a query that is in a text."""
+or a table or query that an argument names."""
 _CLOSED: Final = re.compile(
     r"current_setting|get(env|variable)|json_(de)?serialize_\w+|sleep_ms|write_log|\w+_secret|"
     r"(duckdb|pragma|read|sqlite|inet|pg)_(?!typeof$|size_pretty$)\w+"

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from traceflops.reports.terminal import Style
 
 EXIT_INTERNAL, EXIT_USAGE, EXIT_INPUT, EXIT_GATE = 1, 2, 3, 4
+_ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
 _SUFFIXES = (".gz", ".zst", ".lz4", ".zip", ".json", ".trace", ".pt", ".tmp")
 
 
@@ -123,13 +124,14 @@ def failures(
 
 
 @contextmanager
-def ended_by(*numbers: int) -> Iterator[None]:
+def ended_at_once() -> Iterator[None]:
     """Let signals end the process at once, where what runs would not hear of them for long."""
-    before = [signal.signal(number, signal.SIG_DFL) for number in numbers]
+    heard = [one for one in _ENDING if signal.getsignal(one) is not signal.SIG_IGN]
+    before = {one: signal.signal(one, signal.SIG_DFL) for one in (signal.SIGINT, *heard)}
     try:
         yield
     finally:
-        for number, handler in zip(numbers, before, strict=True):
+        for number, handler in before.items():
             signal.signal(number, handler)
 
 
@@ -143,9 +145,8 @@ def tidy_up_when_ended() -> None:
         signal.signal(number, signal.SIG_DFL)
         raise SystemExit(128 + number)
 
-    for name in ("SIGTERM", "SIGHUP"):
-        number = getattr(signal, name, None)
-        if number is not None and signal.getsignal(number) is signal.SIG_DFL:
+    for number in _ENDING:
+        if signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, end)
 
 

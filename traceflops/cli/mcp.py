@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from typing import Annotated
 
 import typer
 
-from traceflops.cli.common import ended_by, failures
+from traceflops.cli.common import ended_at_once, failures
 from traceflops.cli.options import Privacy, grouped
 from traceflops.cli.printing import say
 from traceflops.errors import UsageError
@@ -45,7 +44,5 @@ def mcp(
             raise UsageError("standard input is closed", "let an MCP client start this command")
         if sys.stdin.isatty():
             say("Waiting for an MCP client, which should start this command.", to_stderr=True)
-        with ended_by(
-            signal.SIGINT, signal.SIGTERM
-        ):  # the SDK waits for a line of standard input first
+        with ended_at_once():  # the SDK waits for a line of standard input first
             server.run("stdio")

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import signal
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from traceflops.cli.common import ended_by, failures
+from traceflops.cli.common import ended_at_once, failures
 from traceflops.cli.options import Asked, grouped, option
 from traceflops.cli.printing import say, say_object
 from traceflops.cli.reading import read_and_analyze
@@ -60,7 +59,7 @@ def query(
 
             _print(schema(analysis), format_)
         else:
-            with ended_by(signal.SIGINT, signal.SIGTERM):
+            with ended_at_once():
                 rows = analysis.sql(sql)
             _print(rows, format_)
 

@@ -61,7 +61,8 @@ def _names(runs: Sequence[Files]) -> list[str]:
     names = [stem_of([run[0]]) for run in runs]
     if len(set(names)) == len(names):
         return names
-    folders = [PurePath(run[0]).parent.parts for run in runs]
+    parents = [PurePath(run[0]).parent for run in runs]
+    folders = [one.relative_to(one.anchor).parts for one in parents]
     levels = takewhile(lambda level: len(set(level)) == 1, zip(*folders, strict=False))
     common = sum(1 for _ in levels)
     return ["-".join((*own[common:], name)) for own, name in zip(folders, names, strict=True)]
