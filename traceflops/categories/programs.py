@@ -21,7 +21,8 @@ _LIBRARIES: Final = (
     r"|^((input|loop|wrapped|gemm)\w*_)?fusion(_\d+)*$"
 )
 _SHORT_TYPES: Final = (
-    r"gemm\w*(bf16|f16|fp16|e4m3|e5m2)|(bf16|f16|fp16|h?16816|e4m3|e5m2)\w*gemm|\w_?hgemm"
+    r"gemm\w{0,99}(bf16|f16|fp16|e4m3|e5m2)|(bf16|f16|fp16|h?16816|e4m3|e5m2)\w{0,99}gemm"
+    r"|\w_?hgemm"
     r"|^Cijk_\w*_(HB|BB|HHS|BBS|HSS|BSS|F8\w*|B8\w*)_"
 )
 _ML_KERNEL: Final = re.compile(f"{_LIBRARIES}|{_SHORT_TYPES}")

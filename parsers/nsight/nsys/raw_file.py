@@ -40,6 +40,8 @@ _CODEC: Final = "lz4"
 _TRAILER_BYTES: Final = 8 + len(_END)
 _MOST_BYTES: Final = 1 << 27
 """No block is so large unpacked, nor is what stands before and behind the blocks."""
+_MOST_PARTS: Final = 1_000
+"""Unknown parts behind the tail are skipped and counted up to so many."""
 _MOST_PACKED: Final = 64
 """No block is packed to less than one byte of so many: the times of events differ."""
 _MORE, _FULL, _LEAST_MATCH = 15, 255, 4
@@ -282,7 +284,7 @@ class RawFile:
     def _skipped(self) -> int:
         """Return how many more parts there are, packed or not, of which nothing is known."""
         count = 0
-        while (at := self.stream.tell()) < self._end:
+        while count < _MOST_PARTS and (at := self.stream.tell()) < self._end:
             count += at != self._schemas_at
             packed = self._packed()
             if packed is None or _unpacked(*packed) is None:

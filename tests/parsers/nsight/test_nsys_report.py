@@ -145,8 +145,9 @@ PACKED = block([b"a schema"] * 40)
         (SCHEMAS + PACKED + counted(b"\xff" * 300), 2),
         (counted(b"") + SCHEMAS, 1),
         (PACKED + b"\xff" * 40, 1),
+        (bytes(1 << 12), 1_000),
     ],
-    ids=["plain", "packed", "three", "empty", "damaged"],
+    ids=["plain", "packed", "three", "empty", "damaged", "too many to look at"],
 )
 def test_parts_behind_the_tail_are_skipped(
     tmp_path: Path, name: str, behind: bytes, unknown: int
