@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from traceflops.reports.page.html import framed
     from traceflops.reports.page.notebook import Plots, card
     from traceflops.reports.view.findings import opening
+    from traceflops.reports.view.texts import words
     from traceflops.reports.write import save, save_comparison
 else:
     __getattr__ = lazy(__name__, __file__)

@@ -23,8 +23,6 @@ from traceflops.reports.view import (
     NoteBlock,
     ReportTable,
     attribution_sentence,
-    background,
-    best_sentence,
     causes,
     comparison_tables,
     components_table,
@@ -38,6 +36,7 @@ from traceflops.reports.view import (
     jobs_table,
     more_sentences,
     notes_by_weight,
+    opening,
     other_findings,
     owner_tables,
     pipeline_tables,
@@ -164,11 +163,11 @@ def _head(analysis: Analysis, title: str | None) -> Iterator[str]:
     if title is not None:
         yield f"# {plain(title)}"
         yield ""
-    title = best_sentence(analysis)
-    yield f"## {plain(title or background(analysis))}"
-    if title:
+    opened = opening(analysis)
+    yield f"## {plain(opened.title)}"
+    if opened.rest:
         yield ""
-        yield plain(background(analysis))
+        yield plain(opened.rest)
     for text in doubts(analysis):
         yield ""
         yield f"**Warning:** {plain(text)}"

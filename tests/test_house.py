@@ -33,6 +33,7 @@ ROOMS: Final = {
     "phases": "how long the parts of the work take",
     "characters": "which characters are seen, and what stands for the others",
     "units": "every way to print a time, a share or a count",
+    "facts": "what is known, as codes with values; no words",
     "table": "the data model: Trace, its tables, numpy on their columns",
     "remedies": "how each profiler records what a trace lacks",
     "categories": "the name of a kernel -> its category",
@@ -88,7 +89,7 @@ NEEDED_BY_PARSERS: Final = {
 }
 """What readers use of the core: the tables that they fill, and what merges and describes them."""
 FRONT_DOOR: Final = "traceflops.reports"
-"""An Analysis or a Comparison shows itself through this face: the one arrow that goes up."""
+"""What shows itself goes through this face: the one arrow that goes up."""
 
 
 @dataclass(frozen=True)
@@ -250,6 +251,7 @@ def test_the_halls_are_entered_only_from_the_front_and_by_what_shows_itself() ->
     assert found == {
         ("traceflops/analysis/result.py", FRONT_DOOR, False),
         ("traceflops/comparison/result.py", FRONT_DOOR, False),
+        ("traceflops/findings/finding.py", FRONT_DOOR, False),
         ("traceflops/front.py", "traceflops.parsers", True),
     }
 

@@ -40,7 +40,11 @@ class NotATrace(InputError):
 
 
 class UsageError(TraceflopsError):
-    """An option asks for something that this input does not have."""
+    """An option asks for something that this input does not have: `reason` says only why."""
+
+    def __init__(self, message: str, hint: str, reason: str = "") -> None:
+        super().__init__(message, hint)
+        self.reason = reason or message
 
 
 def lacks(error: ImportError, package: str, install: str) -> Exception:

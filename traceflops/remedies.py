@@ -47,7 +47,6 @@ COMMANDS: Final[Mapping[str, str]] = {
 
 _CUT: Final = frozenset({"input-cut", "text-cut", "tail-cut", "log-cut"})
 """Codes of the notes that say that a file ends too early."""
-_CUT_OFF: Final = "is cut off: copy it again. What follows is about the part that is left."
 _COPY: Final = "copy the file again, or let the program end before it is copied"
 _IN_LOST_PART: Final = frozenset(
     {
@@ -69,10 +68,6 @@ _ACCELERATORS: Final = {
     "privateuse1_": "PrivateUse1",
 }
 """Members of ProfilerActivity, by how Kineto's categories of their events begin."""
-_OF_CUDA: Final = re.compile(
-    r"cuda|nccl|nvlink|gpudirect|cudnn|cublas|nvidia|\bhip|miopen|reduce-overhead", re.IGNORECASE
-)
-"""What advice names that only GPUs of NVIDIA and AMD have."""
 _NOT_SHAPES: Final = (
     "no option records operators: describe the model with traceflops mfu --model, or give a "
     "torch.profiler trace of the same run with --pair"
@@ -210,11 +205,9 @@ def family(format_: str) -> str:
     return next((one for start, one in _FAMILIES.items() if format_.startswith(start)), OTHER)
 
 
-def cut_off(of: Recording) -> str:
-    """Return that a file is cut, as the first sentences to say; "" where none is."""
-    if not any(note.code in _CUT for note in of.notes):
-        return ""
-    return f"{'The' if len(of.source.files) == 1 else 'A'} file {_CUT_OFF}"
+def is_cut_off(of: Recording) -> bool:
+    """Return whether a file ends too early."""
+    return any(note.code in _CUT for note in of.notes)
 
 
 def remedy(of: Recording, lack: str) -> str | None:
@@ -223,7 +216,7 @@ def remedy(of: Recording, lack: str) -> str | None:
     What may be in the lost part of a file is there once that is whole.
     """
     tool = TF_RECORD if RECORDER in of.source.facts else family(of.source.format)
-    if lack in _IN_LOST_PART and cut_off(of):
+    if lack in _IN_LOST_PART and is_cut_off(of):
         return _COPY
     how = _TABLE[lack].get(tool, "" if tool == OTHER else None)
     if how and tool == PYTORCH:
@@ -240,11 +233,6 @@ def with_activities(counts: Mapping[str, int]) -> str:
     return _ACTIVITIES.format(accelerator=accelerator(counts))
 
 
-def fits_accelerator(counts: Mapping[str, int], told: str) -> bool:
-    """Return whether the accelerator of the events has what advice names."""
-    return accelerator(counts) == CUDA or _OF_CUDA.search(told) is None
-
-
 def accelerator(counts: Mapping[str, int]) -> str:
     """Return the member of ProfilerActivity of the events, CUDA where none tells of another."""
     found = (
@@ -255,7 +243,7 @@ def accelerator(counts: Mapping[str, int]) -> str:
 
 def command(of: Recording) -> str | None:
     """Return the command line that records everything; None where there is none."""
-    return COMMANDS.get(family(of.source.format)) if not cut_off(of) else None
+    return COMMANDS.get(family(of.source.format)) if not is_cut_off(of) else None
 
 
 def advice(of: Recording, lack: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -12,17 +13,19 @@ from traceflops.analysis import Analysis
 from traceflops.attribution import DeviceWork
 from traceflops.characters import visible_json
 from traceflops.devices import JobReport
+from traceflops.facts import Fact, Value
 from traceflops.memory import Series, holders, memory_use
 from traceflops.mfu import counts_of_step
 from traceflops.ranks import Collective
 from traceflops.reports.json.measured import kernel_objects, measured_object, sampled_objects
-from traceflops.reports.view import critical_object, fields, title_sentence
+from traceflops.reports.view import critical_object, fields, headline, title_sentence, words
 from traceflops.table import Source
 from traceflops.timeline import Account, Gap, WholeSpan
 from traceflops.windows import DeviceReport, Selection
 
 if TYPE_CHECKING:
     from traceflops.attribution import HostBound, IdleCulprits, Launches
+    from traceflops.findings import Finding
     from traceflops.mfu import PassKind
     from traceflops.ranks import RankReport
     from traceflops.timeline import Untimed
@@ -89,7 +92,7 @@ def findings_object(analysis: Analysis) -> dict[str, Any]:
 
     Those left out are the last: those of least gain and share.
     """
-    found = [asdict(finding) for finding in analysis.findings]
+    found = [_without_facts(finding_object(finding)) for finding in analysis.findings]
     for kept in range(len(found), -1, -1):
         content = {
             "schema": FINDINGS_SCHEMA,
@@ -103,12 +106,50 @@ def findings_object(analysis: Analysis) -> dict[str, Any]:
     return content
 
 
+def finding_object(finding: Finding) -> dict[str, Any]:
+    """Return a finding in words, and the facts that they are of."""
+    sure, left_out = finding.confidence, {"name", "claim", "details", "advice", "confidence"}
+    own = {name: value for name, value in asdict(finding).items() if name not in left_out}
+    level = sure and {"level": sure.level, "reasons": list(map(words, sure.reasons))}
+    texts = {"title": finding.title, "sentence": finding.sentence, "remedy": finding.remedy}
+    facts = [_fact(fact) for fact in (finding.claim, *finding.details)]
+    return own | texts | {"confidence": level, "facts": facts}
+
+
+def _without_facts(finding: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in finding.items() if name != "facts"}
+
+
+def _fact(fact: Fact) -> dict[str, Any]:
+    return {"code": fact.code, "values": {name: _value(one) for name, one in fact.values.items()}}
+
+
+def _value(value: Value) -> Any:
+    if isinstance(value, tuple):
+        return list(map(_value, value))
+    if isinstance(value, Fact):
+        return _fact(value)
+    return float(value) if isinstance(value, Fraction) else value
+
+
+def _headline(analysis: Analysis) -> dict[str, Any]:
+    first = headline(analysis)
+    return {
+        "class": first.cls,
+        "code": first.code,
+        "sentence": first.sentence,
+        "finding": first.finding,
+    }
+
+
 def report_object(analysis: Analysis) -> dict[str, Any]:
     """Return the report as plain dicts and lists. Times are ns, shares 0 to 1, unknown is null."""
     return {
         **report_head(analysis, SCHEMA),
-        "verdict": asdict(analysis.verdict) | {"sentence": title_sentence(analysis)},
-        "findings": [asdict(finding) for finding in analysis.findings],
+        "headline": _headline(analysis),
+        "verdict": fields(analysis.verdict, "loss", "share")
+        | {"sentence": title_sentence(analysis)},
+        "findings": [finding_object(finding) for finding in analysis.findings],
         "critical_path": critical_object(analysis),
         "total": _account(analysis.total),
         "utilisation": measured_object(analysis.measured),

@@ -110,20 +110,20 @@ class Card:
 def case_content(analysis: Analysis) -> Content:
     """Return what the first screen shows."""
     found = evidence.findings_shown(analysis) if has_findings(analysis) else None
-    title, rest = opening(analysis)
+    opened = opening(analysis)
     causes = list(found.causes.rows) if found else []
     best = title_finding(analysis) if found else None
     about = _component(analysis, best.finding) if best else ""
     parts = step_parts(analysis)
     return Content(
         {
-            "title": title,
-            "rest": rest,
+            "title": opened.title,
+            "rest": opened.rest,
             "doubts": wording.doubts(analysis),
             "chip": analysis.measured.figure or "",
             "no_mfu": bool(why_not(analysis.measured)) and bool(analysis.devices),
             "best": best,
-            "left": best and (left_to_say(best.finding, title) or best.finding.sentence),
+            "left": best and (left_to_say(best.finding, opened) or best.finding.sentence),
             "after": _now_and_fixed(analysis, best.finding) if best else None,
             "parts": parts,
             "blamed": blamed(parts, best.finding, about) if best else None,

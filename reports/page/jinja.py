@@ -11,7 +11,7 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 
-from traceflops import units as words
+from traceflops import units
 from traceflops.categories import without_return_type
 from traceflops.reports.page import overview, roofline
 from traceflops.reports.view import (
@@ -24,6 +24,7 @@ from traceflops.reports.view import (
     shorten_middle,
     signed,
     wording,
+    words,
 )
 
 if TYPE_CHECKING:
@@ -64,11 +65,12 @@ def environment(narrower: int = 1) -> Environment:
         "count": figures.count,
         "duration": figures.duration,
         "change": signed,
+        "words": words,
         "exact": lambda ns: f"{ns:+,}".replace("-", "\N{MINUS SIGN}"),
         "place": figures.place,
         "percent": figures.percent,
         "time_share": figures.time_share,
-        "several": words.several,
+        "several": units.several,
         "numbered": wording.numbered,
         "shorten": lambda text, width: cut(text, _room(width, narrower)),
         "short_names": lambda names, width: _short_names(names, _room(width, narrower)),
@@ -80,8 +82,8 @@ def environment(narrower: int = 1) -> Environment:
         "collective_rate": wording.collective_rate,
         "gap_place": wording.gap_place,
         "gap_length": culprits.length_label,
-        "capitalized": words.capitalized,
-        "function_name": lambda name: without_return_type(words.function_name(name)),
+        "capitalized": units.capitalized,
+        "function_name": lambda name: without_return_type(units.function_name(name)),
         "component_label": wording.component_label,
         "category_label": palette.category_label,
         "segments": overview.segments,

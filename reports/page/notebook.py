@@ -48,7 +48,7 @@ _BEYOND: Final = 4.0
 
 def card(analysis: Analysis) -> str:
     """Return an analysis as HTML: what is wrong, where the step goes, what to do."""
-    title, rest = opening(analysis)
+    opened = opening(analysis)
     found = causes(analysis) if has_findings(analysis) else []
     others = other_findings(analysis) if has_findings(analysis) else []
     return (
@@ -56,8 +56,8 @@ def card(analysis: Analysis) -> str:
         .get_template("notebook.html.j2")
         .render(
             {
-                "title": title,
-                "rest": rest,
+                "title": opened.title,
+                "rest": opened.rest,
                 "figure": analysis.measured.figure or "",
                 "best": title_finding(analysis) if has_findings(analysis) else None,
                 "parts": step_parts(analysis),

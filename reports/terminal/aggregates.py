@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rich.text import Text
 
-from traceflops.findings import memory_sentence
+from traceflops.findings import memory_facts
 from traceflops.memory import fullest_gpu, holders, memory_use
 from traceflops.reports.terminal.lines import (
     LEAST_NAME,
@@ -33,6 +33,7 @@ from traceflops.reports.view import (
     size,
     spaced,
     speeds_table,
+    words,
 )
 from traceflops.table import DEVICE_KINDS
 from traceflops.units import command_lines, function_name
@@ -131,7 +132,7 @@ def snapshot_lines(prepared: Prepared, width: int) -> Iterator[Text]:
     """Yield what a memory snapshot says that was joined to a trace."""
     if any(one.largest_free is not None for one in memory_use(prepared)):
         yield Text()
-        yield from paragraph(memory_sentence(prepared), width)
+        yield from paragraph(" ".join(map(words, memory_facts(prepared))), width)
         yield from memory_lines(prepared, width)
 
 

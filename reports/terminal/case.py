@@ -14,13 +14,13 @@ from traceflops.reports.view import (
     ALONE,
     LINE_LOOKS,
     FindingWords,
+    Opening,
     StepPart,
     basis,
     causes,
     critical_sentence,
     doubts,
     duration,
-    headline,
     kernel_label,
     left_to_say,
     opening,
@@ -51,21 +51,21 @@ _QUESTION: Final = 72
 
 def case_lines(analysis: Analysis, style: Style) -> Iterator[Text]:
     """Yield the title, where the time of a step goes, and the findings with their remedies."""
-    title, rest = opening(analysis)
-    lines, figure = _title(title, analysis.measured.figure or "", style.width)
+    opened = opening(analysis)
+    lines, figure = _title(opened.title, analysis.measured.figure or "", style.width)
     yield from lines
     best = title_finding(analysis)
     if best is not None:
-        saves = "" if headline(analysis) else best.saves
-        yield from _best(best, title, saves, style.width)
-    yield from paragraph(rest, style.width)
+        saves = best.saves if opened.tells or opened.rest else ""
+        yield from _best(best, opened.title, saves, style.width)
+    yield from paragraph(opened.rest, style.width)
     yield from provenance(analysis, style, figure)
     for sentence in why_not(analysis.measured)[: 1 if analysis.devices else 0]:
         yield from paragraph(sentence, style.width)
     if analysis.total.components.window_ns:
         yield Text()
         yield from _step(analysis, style)
-    yield from _findings(analysis, best, title, style.width)
+    yield from _findings(analysis, best, opened, style.width)
 
 
 def provenance(analysis: Analysis, style: Style, first: str = "") -> Iterator[Text]:
@@ -130,7 +130,7 @@ def _marked(parts: Sequence[StepPart], style: Style) -> Iterator[tuple[Text, str
 
 
 def _findings(
-    analysis: Analysis, best: FindingWords | None, title: str, width: int
+    analysis: Analysis, best: FindingWords | None, opened: Opening, width: int
 ) -> Iterator[Text]:
     """Yield the findings with a cause, that with the largest gain first; without any the others."""
     found = causes(analysis)
@@ -138,24 +138,23 @@ def _findings(
         yield Text()
     for number, one in enumerate(found[:_MOST], 1):
         is_title = best is not None and one.finding is best.finding
-        yield from _finding(number, one, width, title if is_title else "")
+        yield from _finding(number, one, width, opened if is_title else None)
     if sum(one.finding.gain is not None for one in found[:_MOST]) > 1:
         yield from paragraph(ALONE, width, "dim", _INDENT)
     if len(found) > _MOST:
         more = several(len(found) - _MOST, "more finding")
         yield Text(f"{_INDENT}… {more} on the page and in --json", "dim")
-    others = [] if found else list(_others(analysis, best, title, width))
+    others = [] if found else list(_others(analysis, best, opened, width))
     yield from (Text(), *others) if others else ()
 
 
 def _others(
-    analysis: Analysis, best: FindingWords | None, title: str, width: int
+    analysis: Analysis, best: FindingWords | None, opened: Opening, width: int
 ) -> Iterator[Text]:
     """Yield the findings without a cause, of that in the title what it leaves out."""
     for other in other_findings(analysis, losses=False):
         said = best is not None and other is best.finding
-        text = left_to_say(other, title) if said else other.sentence
-        yield from paragraph(text.removesuffix(other.remedy).rstrip(), width)
+        yield from paragraph(left_to_say(other, opened) if said else other.sentence, width)
         yield from hanging("help: ", other.remedy, width) if other.remedy and not said else ()
 
 
@@ -165,35 +164,33 @@ def _best(one: FindingWords, title: str, saves: str, width: int) -> Iterator[Tex
     What it `saves` is "" where the title says it.
     """
     places = (name for name in _places(one, width) if name not in title)
-    sure = _sure(one)[0] if one.sure else ""
+    sure = f"sure: {one.level}" if one.level else ""
     yield from joined(filter(None, (*places, saves, one.owner, one.mfu, sure)), width)
     yield from hanging("help: ", one.finding.remedy, width)
 
 
-def _finding(number: int, one: FindingWords, width: int, title: str) -> Iterator[Text]:
-    """Yield what a finding saves, what to do and what shows it, but for what its `title` says."""
-    sure, why = _sure(one)
-    if title:
+def _finding(number: int, one: FindingWords, width: int, opened: Opening | None) -> Iterator[Text]:
+    """Yield what a finding saves, what to do and what shows it.
+
+    Of the finding that is the title, `opened`, only what that does not say.
+    """
+    if opened is not None:
         yield from hanging(
-            f"{number}  ", left_to_say(one.finding, title) or one.finding.title, width
+            f"{number}  ", left_to_say(one.finding, opened) or one.finding.title, width
         )
     else:
         yield from _titled(number, one.finding.title, one.saves or "gain unknown", width)
         if one.finding.priority != "low" or number == 1:
-            yield from _indented((*_places(one, width), one.owner, one.mfu, sure), width)
+            yield from _indented(
+                (*_places(one, width), one.owner, one.mfu, f"sure: {one.level}"), width
+            )
         yield from hanging(f"{_INDENT}help: ", one.finding.remedy, width)
         yield from paragraph(one.finding.sentence, width, "dim", _INDENT) if number == 1 else ()
-    if number == 1 and why:
-        yield from hanging(f"{_INDENT}{why[0]}", why[1], width, "dim")
+    if number == 1 and one.reasons:
+        yield from hanging(f"{_INDENT}why {one.level}: ", one.reasons, width, "dim")
     question = f"{_INDENT}try: traceflops what-if TRACE {shlex.join(one.finding.edits)}"
     if number == 1 and one.finding.edits and cell_len(question) <= min(width, _QUESTION):
         yield Text(question, "dim")
-
-
-def _sure(one: FindingWords) -> tuple[str, tuple[str, str] | None]:
-    """Return how sure a finding is, and behind its head why."""
-    level, _, reasons = one.sure.removesuffix(")").partition(" (")
-    return f"sure: {level}", (f"why {level}: ", reasons) if reasons else None
 
 
 def _places(one: FindingWords, width: int) -> Iterator[str]:

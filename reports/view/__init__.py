@@ -73,8 +73,8 @@ if TYPE_CHECKING:
     )
     from traceflops.reports.view.findings import (
         FindingWords,
+        Opening,
         background,
-        best_sentence,
         causes,
         headline,
         left_to_say,
@@ -141,6 +141,7 @@ if TYPE_CHECKING:
         waits_table,
         waterfall_table,
     )
+    from traceflops.reports.view.texts import all_texts, fields_of, words
     from traceflops.reports.view.utilisation import (
         ABOVE,
         AT_MOST,

@@ -94,8 +94,7 @@ def _gains(found: Sequence[FindingWords]) -> Iterator[str]:
 
 
 def _gain(one: FindingWords) -> str:
-    reasons = one.finding.confidence.reasons[:1] if one.finding.confidence else ()
-    saved = capitalized(one.saves) or ": ".join(("Unknown", *reasons))
+    saved = capitalized(one.saves) or f"Unknown: {one.reasons}"
     return _of(one, f"{saved}{f', {one.mfu}' if one.mfu else ''}.")
 
 

@@ -5,17 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from traceflops.findings import COUNTED_KERNEL, LOSS, UNEVEN_STEPS, limit, row_name, short_name
-from traceflops.remedies import cut_off
+from traceflops.facts import Fact, fact
+from traceflops.findings import (
+    COUNTED_KERNEL,
+    LOSS,
+    UNEVEN_STEPS,
+    all_rules,
+    limit,
+    row_name,
+    short_name,
+)
+from traceflops.remedies import is_cut_off
 from traceflops.reports.view.figures import duration, percent
-from traceflops.reports.view.who_waits import late_rank_words
-from traceflops.units import capitalized, function_name, uncapitalized
+from traceflops.reports.view.texts import words
+from traceflops.reports.view.who_waits import late_rank_statement
+from traceflops.units import function_name
 
 if TYPE_CHECKING:
     from traceflops.analysis import Analysis
-    from traceflops.findings import Confidence, Finding, Gain, Where
+    from traceflops.findings import Finding, Gain, Where
 
 _OWNERS: Final = {"yours": "your code"}
 _OF_KERNELS: Final = ("framework", "library")
@@ -28,16 +38,59 @@ _LONGEST_PLACE: Final = 40
 _REASONS: Final = 2
 
 
+class Saving(NamedTuple):
+    """A gain in words: "80.0 to 90.0 ms", "12.0 to 14.0 %", and "step" where it is per step."""
+
+    time: str
+    share: str
+    per: str | None
+
+
 @dataclass(frozen=True, slots=True)
 class FindingWords:
-    """A finding in words, "" for what is not known; `where` is names, the best first."""
+    """A finding in words, "" for what is not known.
+
+    `where` is names, the best first; `level` is how sure it is, `reasons` why.
+    """
 
     finding: Finding
+    saving: Saving | None
     saves: str
     mfu: str
     where: tuple[str, ...]
-    owner: str
-    sure: str
+    owner_name: str
+    level: str
+    reasons: str
+
+    @property
+    def owner(self) -> str:
+        """Return whose it is: "owner: your code"."""
+        return words(fact("finding.owner", owner=self.owner_name)) if self.owner_name else ""
+
+    @property
+    def sure(self) -> str:
+        """Return how sure it is, and why."""
+        return words(fact("finding.sure", level=self.level, reasons=self.reasons))
+
+
+class Headline(NamedTuple):
+    """What a report says first: its class, the code of the statement, and the statement.
+
+    `finding` is the place of the finding that it is, None where it is the verdict.
+    """
+
+    cls: str
+    code: str
+    sentence: str
+    finding: int | None
+
+
+class Opening(NamedTuple):
+    """The title of a report and what follows it; `tells` is the finding whose claim it has."""
+
+    title: str
+    rest: str
+    tells: Finding | None
 
 
 def causes(analysis: Analysis) -> list[FindingWords]:
@@ -48,67 +101,86 @@ def causes(analysis: Analysis) -> list[FindingWords]:
 def other_findings(analysis: Analysis, *, losses: bool = True) -> list[Finding]:
     """Return the findings without a cause but for what notes say, with or without `losses`."""
     return [
-        one
-        for one in analysis.findings
-        if one.confidence is None
-        and _IN_NOTES not in one.evidence
-        and (losses or not one.rule.startswith((LOSS, UNEVEN_STEPS)))
+        finding
+        for finding in analysis.findings
+        if finding.confidence is None
+        and _IN_NOTES not in finding.evidence
+        and (losses or not finding.rule.startswith((LOSS, UNEVEN_STEPS)))
     ]
 
 
-def headline(analysis: Analysis) -> str:
-    """Return the best finding in a sentence, "" where none surely gains enough to come first.
+def _saving_sentence(analysis: Analysis) -> str:
+    """Return what the best finding saves, "" where none surely gains enough to come first.
 
     That a file is cut comes before any.
     """
-    best = None if cut_off(analysis) else next(iter(analysis.findings), None)
+    best = None if is_cut_off(analysis) else next(iter(analysis.findings), None)
     if best is None or best.gain is None or best.priority not in _WORTH_A_TITLE:
         return ""
-    if best.gain.low_ns < limit(analysis, "priority", "least_sure") * analysis.mean_ns(
-        analysis.components.window_ns
-    ):
+    step_ns = analysis.mean_ns(analysis.components.window_ns)
+    if best.gain.low_ns < limit(analysis, "priority", "least_sure") * step_ns:
         return ""
-    time = _gain(analysis, best).partition(" (")[0]
-    step = duration(analysis.mean_ns(analysis.components.window_ns))
-    each = "each" if analysis.windows_used > 1 else "the"
-    return f"{best.title}: {time} of {each} {step} {_window(analysis)} can be saved{_at(best)}."
+    place = _code(best.where)
+    return words(
+        fact(
+            "finding.headline-each" if analysis.windows_used > 1 else "finding.headline",
+            name=best.name,
+            time=_saving(analysis, best.gain).time,
+            step_ns=step_ns,
+            window=_window(analysis),
+            place=place if len(place) <= _LONGEST_PLACE else None,
+        )
+    )
 
 
-def background(analysis: Analysis) -> str:
+def background(analysis: Analysis) -> tuple[Fact, ...]:
     """Return what takes the time, without the late rank where the best finding is about that."""
-    sentence, late = analysis.verdict.sentence, late_rank_words(analysis)[0]
-    is_said = late and headline(analysis) and late in analysis.findings[0].sentence
-    return sentence.replace(f"{late} ", "") if is_said else sentence
+    late, parts = late_rank_statement(analysis), analysis.verdict.parts
+    is_said = late is not None and bool(_saving_sentence(analysis))
+    is_said = is_said and late in (analysis.findings[0].claim, *analysis.findings[0].details)
+    return tuple(part for part in parts if part != late) if is_said else parts
 
 
-def opening(analysis: Analysis) -> tuple[str, str]:
+def opening(analysis: Analysis) -> Opening:
     """Return the title of a report, and where that is no finding what follows it.
 
     Where the first finding does not surely gain enough it is the title only if it is grave and has
-    a remedy, else the largest loss is, and what to fix first follows; the utilisation
-    stands beside the title.
+    a remedy, else the largest loss is, and what to fix first follows; the utilisation stands beside
+    the title.
     """
-    title, text = best_sentence(analysis), background(analysis)
-    if headline(analysis):
-        return title, ""
-    if analysis.of_no_job:
-        return text, ""
-    figure = f"{analysis.measured.figure}. "
-    told = text.removeprefix(figure) or text
-    if title:
-        return title, told
-    first, more = _first(told)
-    first, more = (f"{first}.", capitalized(more)) if more else (told, "")
-    return first, f"{more} {_fix_first(analysis)}".strip()
+    best = title_finding(analysis)
+    statements = background(analysis)
+    told = tuple(part for part in statements if part.code != "verdict.figure")
+    if sentence := _saving_sentence(analysis):
+        return Opening(sentence, "", None)
+    if analysis.of_no_job or not told:
+        return Opening(_joined(statements), "", None)
+    if best is not None:
+        finding = best.finding
+        name = () if finding.confidence is None else (fact("finding.name", name=finding.name),)
+        return Opening(_joined((*name, finding.claim)), _joined(told), finding)
+    first, *more = told
+    return Opening(words(first), _joined((*more, *_fix_first(analysis))), None)
 
 
-def _fix_first(analysis: Analysis) -> str:
-    """Return which finding is the one to mend first, "" where none gains much."""
+def headline(analysis: Analysis) -> Headline:
+    """Return what a report says first."""
+    best, title = title_finding(analysis), opening(analysis).title
+    if best is None:
+        parts = analysis.verdict.parts
+        first = next((part for part in parts if part.code != "verdict.figure"), parts[0])
+        return Headline(analysis.verdict.headline, first.code, title, None)
+    row = all_rules().rules.get(best.finding.rule)
+    place = analysis.findings.index(best.finding)
+    return Headline(row.headline if row else "own-rule", best.finding.rule, title, place)
+
+
+def _fix_first(analysis: Analysis) -> Iterator[Fact]:
+    """Give which finding is the one to mend first, nothing where none gains much."""
     best = next(iter(causes(analysis)), None)
-    if best is None or best.finding.priority not in _WORTH_A_TITLE:
-        return ""
-    saves = best.saves.partition(" (")[0]
-    return f"What to fix first: {uncapitalized(best.finding.title)} ({saves})."
+    if best is not None and best.finding.priority in _WORTH_A_TITLE and best.saving is not None:
+        saving = best.saving
+        yield fact("finding.first", name=best.finding.name, time=saving.time, per=saving.per)
 
 
 def title_finding(analysis: Analysis) -> FindingWords | None:
@@ -117,69 +189,50 @@ def title_finding(analysis: Analysis) -> FindingWords | None:
     Of counters without a timeline the first kernel is.
     """
     best = next(iter(analysis.findings), None)
-    if best is None or not best.remedy or analysis.of_no_job or cut_off(analysis):
+    if best is None or best.advice is None or analysis.of_no_job or is_cut_off(analysis):
         return None
-    is_title = best.severity == _GRAVE or headline(analysis) or best.rule == COUNTED_KERNEL
+    is_title = best.severity == _GRAVE or best.rule == COUNTED_KERNEL or _saving_sentence(analysis)
     return _words(analysis, best) if is_title else None
 
 
-def left_to_say(best: Finding, title: str) -> str:
-    """Return what the `title` leaves out of the sentence of its finding, "" if that is nothing.
+def left_to_say(best: Finding, opened: Opening) -> str:
+    """Return what the title leaves out of its finding, "" if that is nothing.
 
     It stands below another title, so it begins with what it is about.
     """
-    first, more = _first(best.sentence)
-    if first not in title:
+    if opened.tells is not best:
         return best.sentence
-    more = more.removesuffix(best.remedy).rstrip()
-    return f"{best.title}. {capitalized(more)}" if more else ""
-
-
-def _answer(best: Finding) -> str:
-    """Return a finding as a title: what it says first, below the name of its cause."""
-    said = _first(best.sentence)[0]
-    return f"{said}." if best.confidence is None else f"{best.title}. {said}."
-
-
-def _first(sentence: str) -> tuple[str, str]:
-    """Return what a sentence says first, without its mark, and the rest."""
-    ends = [at for mark in ("; ", ". ") if (at := sentence.find(mark)) >= 0]
-    at = min(ends, default=len(sentence))
-    return sentence[:at].rstrip("."), sentence[at + 2 :]
-
-
-def best_sentence(analysis: Analysis) -> str:
-    """Return the finding that is the title in a sentence, "" where none is."""
-    best = title_finding(analysis)
-    return headline(analysis) or ("" if best is None else _answer(best.finding))
+    name = fact("finding.name", name=best.name)
+    return _joined((name, *best.details)) if best.details else ""
 
 
 def title_sentence(analysis: Analysis) -> str:
     """Return the verdict: the finding that is the title, then what takes the time."""
-    return f"{best_sentence(analysis)} {background(analysis)}".lstrip()
+    opened = opening(analysis)
+    title = opened.title if title_finding(analysis) is not None else ""
+    return f"{title} {_joined(background(analysis))}".lstrip()
+
+
+def _joined(facts: tuple[Fact, ...]) -> str:
+    return " ".join(map(words, facts))
 
 
 def _words(analysis: Analysis, finding: Finding) -> FindingWords:
-    sure = finding.confidence
+    sure, gain = finding.confidence, finding.gain
+    saving = _saving(analysis, gain) if gain is not None and gain.high_ns > 0 else None
+    saves = fact("finding.saves-nothing") if gain is not None else None
+    if saving is not None:
+        saves = fact("finding.saves", time=saving.time, per=saving.per, share=saving.share)
     return FindingWords(
         finding,
-        _saves(analysis, finding),
+        saving,
+        words(saves),
         _mfu(analysis, finding),
         tuple(_where(analysis, finding)),
-        f"owner: {_OWNERS.get(finding.owner, finding.owner)}" if finding.owner else "",
-        "" if sure is None else f"{sure.level} ({_reasons(sure)})".removesuffix(" ()"),
+        _OWNERS.get(finding.owner or "", finding.owner or ""),
+        sure.level if sure is not None else "",
+        "; ".join(map(words, sure.reasons[:_REASONS])) if sure is not None else "",
     )
-
-
-def _reasons(sure: Confidence) -> str:
-    """Return the first reasons, which are of the finding itself where there are some."""
-    return "; ".join(sure.reasons[:_REASONS])
-
-
-def _at(finding: Finding) -> str:
-    """Return the function that a finding is about, as the end of a sentence."""
-    place = _code(finding.where)
-    return f" in {place}" if 0 < len(place) <= _LONGEST_PLACE else ""
 
 
 def _code(at: Where) -> str:
@@ -194,21 +247,12 @@ def _window(analysis: Analysis) -> str:
     return "step" if analysis.steps.used else "window"
 
 
-def _saves(analysis: Analysis, finding: Finding) -> str:
-    if finding.gain is None or finding.gain.high_ns <= 0:
-        return "saves nothing" if finding.gain is not None else ""
-    per = f" per {_window(analysis)}" if analysis.windows_used > 1 else ""
-    time, share = _gain(analysis, finding).split(" (")
-    return f"saves {time}{per} ({share}"
-
-
-def _gain(analysis: Analysis, finding: Finding) -> str:
-    """Return what is gained: "80.0 to 90.0 ms (12.0 to 14.0 %)"."""
-    gain, window_ns = finding.gain, analysis.mean_ns(analysis.components.window_ns)
-    assert gain is not None
+def _saving(analysis: Analysis, gain: Gain) -> Saving:
+    window_ns = analysis.mean_ns(analysis.components.window_ns)
     ends = max(gain.low_ns, 0), gain.high_ns
-    shares = _range(ends[0] / window_ns, ends[1] / window_ns, percent)
-    return f"{_least(gain)}{_range(*ends, duration)} ({shares})"
+    time = f"{_least(gain)}{_range(*ends, duration)}"
+    share = _range(ends[0] / window_ns, ends[1] / window_ns, percent)
+    return Saving(time, share, _window(analysis) if analysis.windows_used > 1 else None)
 
 
 def _mfu(analysis: Analysis, finding: Finding) -> str:

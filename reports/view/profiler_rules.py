@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from traceflops.categories import from_own_word
-from traceflops.findings import estimate_words, gains_nothing, rule_words
+from traceflops.findings import estimated, gains_nothing, rule_name
 from traceflops.reports.view.short_names import short_labels
 from traceflops.reports.view.tables import Name
+from traceflops.reports.view.texts import words
 from traceflops.units import capitalized
 
 if TYPE_CHECKING:
@@ -58,10 +59,10 @@ def _advising(row: KernelSpeed) -> Iterator[KernelRule]:
     """
     kept = [one for one in row.rules if not (one.speedup_share and gains_nothing(row, one))]
     advising = [rule for rule in kept if (rule.kind or "").lower() not in _INFORMATION]
-    yield from sorted(advising, key=lambda rule: _BOTTLENECK not in rule_words(rule))
+    yield from sorted(advising, key=lambda rule: _BOTTLENECK not in rule_name(rule))
 
 
 def _shown(rule: KernelRule) -> RuleShown:
-    parts = (capitalized(rule_words(rule)), estimate_words(rule))
+    parts = (capitalized(rule_name(rule)), words(estimated(rule)))
     text = rule.text if len(rule.text) <= _LONGEST else f"{rule.text[:_LONGEST]}…"
     return RuleShown(", ".join(filter(None, parts)), text)

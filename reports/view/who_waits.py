@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Final, Self
 
 import numpy as np
 
+from traceflops.facts import Fact, fact
 from traceflops.findings import (
-    SLOW_LINK_REMEDY,
-    clocks_words,
+    advice_of,
+    clocks_apart_ns,
+    late_rank_fact,
     late_rank_reason,
-    late_rank_sentence,
-    slow_link_sentence,
-    waiting_words,
+    slow_link_fact,
+    waiting_for,
 )
 from traceflops.reports.view.figures import (
     UNKNOWN,
@@ -26,7 +27,8 @@ from traceflops.reports.view.figures import (
     size,
 )
 from traceflops.reports.view.tables import Column, Name, ReportTable, table_of
-from traceflops.units import capitalized, several
+from traceflops.reports.view.texts import words
+from traceflops.units import several
 
 if TYPE_CHECKING:
     from traceflops.analysis import Analysis
@@ -63,17 +65,27 @@ class Amount(str):
 def late_rank_words(analysis: Analysis) -> tuple[str, str, str]:
     """Return which rank or link holds others up, why and what to do; else how much is waiting."""
     ranks = analysis.ranks
-    sentence = late_rank_sentence(ranks)
-    if sentence and ranks is not None and ranks.slow is not None:
-        return (sentence, *late_rank_reason(ranks.slow))
-    sentence = slow_link_sentence(ranks)
-    return sentence or waiting_sentence(analysis), "", SLOW_LINK_REMEDY if sentence else ""
+    late = late_rank_fact(ranks)
+    if late is not None and ranks is not None and ranks.slow is not None:
+        why, advice = late_rank_reason(ranks.slow)
+        return words(late), words(why), words(advice)
+    link = slow_link_fact(ranks)
+    if link is not None:
+        return words(link), "", words(advice_of("slow-link", analysis.program))
+    return waiting_sentence(analysis), "", ""
+
+
+def late_rank_statement(analysis: Analysis) -> Fact | None:
+    """Return which rank or link holds others up, None where none does."""
+    return late_rank_fact(analysis.ranks) or slow_link_fact(analysis.ranks)
 
 
 def waiting_sentence(analysis: Analysis) -> str:
     """Return how much of communication is waiting and for whom, "" where that is little."""
-    said = waiting_words(analysis.ranks)[1]
-    return said if any(said in one.sentence for one in analysis.losses) else ""
+    waiting = waiting_for(analysis.ranks)
+    details = waiting[1] if waiting is not None else ()
+    is_said = any(details == loss.details for loss in analysis.losses)
+    return " ".join(map(words, details)) if is_said else ""
 
 
 def clocks_sentence(analysis: Analysis) -> str:
@@ -210,8 +222,8 @@ def waiting_table(analysis: Analysis) -> ReportTable:
 
 def _clocks(ranks: RankReport | None) -> str:
     """Return how far clocks may be off as a sentence, "" where that is not at all."""
-    said = clocks_words(ranks).removeprefix("; ") if ranks is not None else ""
-    return f"{capitalized(said)}." if said else ""
+    apart_ns = clocks_apart_ns(ranks)
+    return words(fact("ranks.clocks", ns=apart_ns)) if apart_ns else ""
 
 
 def _amount(found: IntArray, per: int, column: int, row: int) -> Amount:
@@ -258,11 +270,17 @@ def worst_collectives(
 
 
 def _met(ranks: RankReport, one: MatchedCollective) -> str:
-    where = f"Step {one.step}, " if one.step is not None else ""
-    of = f" of {size(one.bytes)}" if one.bytes else ""
-    late = f"rank {one.last_rank} starts {duration(one.margin_ns)} after the one before it"
-    late = "the last two start together" if one.tie else late
-    return capitalized(f"{where}{_words(one.kind)}{of}: {late}{clocks_words(ranks)}.")
+    return words(
+        fact(
+            "ranks.met-tie" if one.tie else "ranks.met",
+            step=one.step,
+            kind=_words(one.kind),
+            bytes=size(one.bytes) if one.bytes else None,
+            rank=one.last_rank,
+            margin_ns=one.margin_ns,
+            clocks_ns=clocks_apart_ns(ranks),
+        )
+    )
 
 
 def rates_table(analysis: Analysis) -> ReportTable:

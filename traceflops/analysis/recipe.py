@@ -26,28 +26,31 @@ from traceflops.attribution import (
     with_culprits,
 )
 from traceflops.devices import GPU_SAMPLES, check_decided, is_undecided, of_job
+from traceflops.facts import Fact
 from traceflops.findings import (
     Finding,
     Loss,
     Verdict,
     all_losses,
     basis_of,
-    lasting_late_rank_sentence,
+    cut_file,
+    late_rank_fact,
     late_rank_findings,
     led_by,
     loss_findings,
     lost_graphs,
     main_kernel_findings,
     memory_verdict,
+    program_of_trace,
     read_finding_rules,
     records_verdict,
     samples_verdict,
+    slow_link_fact,
     slow_link_findings,
-    slow_link_sentence,
     uneven_findings,
     untimed_verdict,
     verdict,
-    waiting_words,
+    waiting_for,
 )
 from traceflops.gpu_samples import gpu_samples
 from traceflops.mfu import (
@@ -62,7 +65,7 @@ from traceflops.mfu import (
 from traceflops.phases import phase
 from traceflops.privacy import Placeholders, check_privacy, removed
 from traceflops.ranks import collective_work
-from traceflops.remedies import advice, cut_off
+from traceflops.remedies import advice
 from traceflops.table import Trace, distinct, numbers
 from traceflops.timeline import COPIES_MISSING, EMPTY_ACCOUNT, Account, DeviceAccount, whole_span
 from traceflops.windows import (
@@ -145,7 +148,7 @@ class Judged(NamedTuple):
 
     trace: Trace
     how: str
-    cut: str
+    cut: Fact | None
     records: LaunchRecords
     untimed: Untimed | None
     choice: StepChoice
@@ -153,13 +156,18 @@ class Judged(NamedTuple):
     samples: Verdict | None = None
     memory: Verdict | None = None
 
+    @property
+    def program(self) -> frozenset[str]:
+        """Return what is known of the program that was recorded."""
+        return program_of_trace(self.trace)
+
     @classmethod
     def of(cls, prepared: Prepared) -> Judged:
         """Return what is asked of a prepared trace."""
         trace, lacks_copies = prepared.trace, is_said(prepared.trace, COPIES_MISSING)
         records, choice = prepared.launch_records, prepared.plan.choice
         how, untimed = advice(trace, "device records"), prepared.untimed
-        told = trace, how, cut_off(trace), records, untimed, choice, lacks_copies
+        told = trace, how, cut_file(trace), records, untimed, choice, lacks_copies
         sampled = gpu_samples(prepared) if trace.source.format == GPU_SAMPLES else ()
         return cls(*told, samples_verdict(sampled, trace), memory_verdict(prepared))
 
@@ -231,11 +239,11 @@ def judged(
     is_known = asked.records.is_judged and not asked.lacks_copies
     is_known &= not lost_graphs(asked.records, total)
     known_idle = total.components.share("idle") if is_known else None
-    waiting = waiting_words(ranks)
+    waiting = waiting_for(ranks)
     found = all_losses(
         total, measured, moved, idle, lacks_copies=asked.lacks_copies, waiting=waiting
     )
-    main = main_kernel_findings(table, total, found, passes, basis_of(choice), asked.trace)
+    main = main_kernel_findings(table, total, found, passes, basis_of(choice), asked.program)
     return {
         "verdict": _verdict(asked, devices, total, measured, found, ranks),
         "steps": replace(choice, typical_ns=spread.median_ns) if spread is not None else choice,
@@ -331,7 +339,7 @@ def _verdict(
     who_waits: RankReport | None,
 ) -> Verdict:
     """Return what to say first: what is not recorded, what has no timeline, or what costs most."""
-    late_rank = lasting_late_rank_sentence(who_waits) or slow_link_sentence(who_waits)
+    late_rank = late_rank_fact(who_waits, lasting=True) or slow_link_fact(who_waits)
     said = (
         asked.samples
         or records_verdict(asked.records, asked.how, late_rank)
@@ -342,12 +350,12 @@ def _verdict(
             asked.choice,
             len(devices),
             measured,
-            found=found,
+            losses=found,
             on_host=_on_host(devices),
             late_rank=late_rank,
         )
     )
-    return led_by(said, measured.figure, asked.cut or lost_graphs(asked.records, total))
+    return led_by(said, asked.cut or lost_graphs(asked.records, total))
 
 
 def _losses(
@@ -362,7 +370,10 @@ def _losses(
     """Return what costs time, the most costly first; only what is recorded where much is not."""
     if _on_host(devices):
         return ()
-    of_ranks = (*late_rank_findings(who_waits), *slow_link_findings(who_waits))
+    of_ranks = (
+        *late_rank_findings(who_waits, asked.program),
+        *slow_link_findings(who_waits, asked.program),
+    )
     if not asked.records.is_judged:
         return of_ranks  # what recorded work waited for holds, whatever else ran
     findings = (

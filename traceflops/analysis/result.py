@@ -171,6 +171,13 @@ class Analysis:
         return self.replay, ""
 
     @cached_property
+    def program(self) -> frozenset[str]:
+        """Return the facts of the program that choose remedies, such as "torch" or "amd"."""
+        from traceflops.findings import program_of
+
+        return program_of(self)
+
+    @cached_property
     def findings(self) -> tuple[Finding, ...]:
         """Return the causes with what each gains, the best first; then the other findings."""
         from traceflops.findings import diagnosed

@@ -22,6 +22,7 @@ from traceflops.attribution import (
 )
 from traceflops.devices import NOT_SPLIT, OF_RANKS, by_rank, join, split
 from traceflops.errors import UsageError
+from traceflops.findings import cut_file
 from traceflops.flops import waterfall
 from traceflops.mfu import (
     Measurement,
@@ -38,7 +39,6 @@ from traceflops.ranks import (
     links_of,
     report_of,
 )
-from traceflops.remedies import cut_off
 from traceflops.table import Note, Trace, counted_note, together
 from traceflops.timeline import COPIES_MISSING, Window
 from traceflops.units import several
@@ -73,7 +73,7 @@ def analysis_of_summaries(
     choice, records = _choice([one.choice for one in moved]), _launch_records(moved)
     parts = [one.launches for one in moved if one.launches is not None]
     figures = judged(
-        Judged(trace, "", cut_off(trace), records, None, choice, is_said(trace, COPIES_MISSING)),
+        Judged(trace, "", cut_file(trace), records, None, choice, is_said(trace, COPIES_MISSING)),
         devices,
         measured,
         kernels=[one.kernels for one in moved],

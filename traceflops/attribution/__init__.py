@@ -65,7 +65,7 @@ if TYPE_CHECKING:
         standard_prefix,
         told,
     )
-    from traceflops.attribution.idle_classes import CLASSES, REMEDIES, TAGS, waiting_calls
+    from traceflops.attribution.idle_classes import CLASSES, TAGS, waiting_calls
     from traceflops.attribution.idle_slices import GapLengths, GapParts, gap_parts, places_in_groups
     from traceflops.attribution.kernels import (
         COPIES,

@@ -13,11 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.attribution.idle_classes import (
-    NAMELESS,
-    REMEDIES,
-    TAGS,
-)
+from traceflops.attribution.idle_classes import TAGS
 from traceflops.attribution.idle_slices import (
     GapLengths,
     GapParts,
@@ -85,14 +81,15 @@ class IdleClass:
 
     @property
     def remedy(self) -> str:
-        """Return what to do about it: that of the tag that most of it has, or else of the class."""
+        """Return the code of what to do: that of the tag that most of it has, or of the class."""
         if self.is_nameless:
-            return NAMELESS
+            return "idle.remedy.nameless"
         tags: Counter[str] = Counter()
         for culprit in self.culprits:
             tags[culprit.tag] += culprit.idle_ns
         [(tag, idle_ns)] = tags.most_common(1)
-        return TAGS.get(tag if 2 * idle_ns >= self.idle_ns else "", REMEDIES[self.kind])
+        is_tagged = tag in TAGS and 2 * idle_ns >= self.idle_ns
+        return f"idle.remedy.{tag.replace(' ', '-') if is_tagged else self.kind}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,36 +60,8 @@ CLASSES: Final[dict[str, str]] = {
 
 `unexplained` is what no rule fits: idle time before work of which no launch is recorded.
 """
-REMEDIES: Final = {
-    "data_input": "use more workers, prefetch and pinned memory; speed up or move the named "
-    "function",
-    "sync_call": "keep values on the GPU; read or log them every N steps",
-    "blocking_copy": "copy asynchronously from pinned memory; join small copies",
-    "memory_alloc": "allocate once and reuse it, or allocate from a pool that keeps the memory",
-    "slow_driver_call": "first use loads code: warm up before recording; repeated: a full queue or "
-    "a contended driver",
-    "compiled_runtime": "avoid graph breaks and recompilation; try CUDA graphs",
-    "optimizer_loop": "use a fused or foreach optimizer; zero_grad(set_to_none=True)",
-    "own_sleep": "remove or shorten the sleep; wait for an event instead",
-    "external_wait": "find what the named call waits for: a worker, a lock, or input",
-    "host_code": "move the named function off the critical thread, or make it faster",
-    "eager_overhead": "launch less: more work per launch, fused kernels, graphs",
-    "thread_handover": "look at what hands work on; in training, a backward pass begins or ends",
-    "host_unrecorded": "look at the code in the named range, or record stacks or annotations",
-    "launch_latency": "inherent in each launch; fusion and graphs make fewer",
-    "device_wait": "see in the timeline what the named work waits for: an event, another GPU, or "
-    "work that was not recorded (then record more)",
-}
-"""What to do about idle time of each class, as docs/culprits.md has it."""
-NAMELESS: Final = "record what the host does: its calls, stacks or annotations"
-"""What to do where no range names the code."""
-TAGS: Final = {
-    "graph capture": "one-time graph capture: exclude it from the window",
-    "start-up": "one-time start-up: exclude it from the window",
-    "first use": "first use loads code: warm up before recording",
-    "repeat": "not the first use: a full queue or a contended driver",
-}
-"""What more is known of some idle time, and what to do then, in the order in which it is tried."""
+TAGS: Final = ("graph capture", "start-up", "first use", "repeat")
+"""What more is known of some idle time, in the order in which it is tried."""
 PLACES: Final = {name: place for place, name in enumerate(CLASSES)}
 
 _BUILT_IN: Final = ("<built-in ", "<frozen ")

@@ -13,14 +13,15 @@ if TYPE_CHECKING:
     from traceflops.findings.case import NO_RULES, Case, FindingRules, limit
     from traceflops.findings.counted_kernels import (
         COUNTED_KERNEL,
-        estimate_words,
+        estimated,
         gains_nothing,
-        rule_words,
+        rule_name,
     )
-    from traceflops.findings.device_memory import memory_sentence, memory_verdict
+    from traceflops.findings.device_memory import memory_facts, memory_verdict
     from traceflops.findings.diagnosis import diagnosed
     from traceflops.findings.finding import (
         Candidate,
+        Cause,
         Confidence,
         Finding,
         Gain,
@@ -31,25 +32,23 @@ if TYPE_CHECKING:
         short_name,
     )
     from traceflops.findings.late_rank import (
-        clocks_words,
-        lasting_late_rank_sentence,
+        clocks_apart_ns,
+        late_rank_fact,
         late_rank_findings,
         late_rank_reason,
-        late_rank_sentence,
-        waiting_words,
+        waiting_for,
     )
     from traceflops.findings.losses import LOSS, Loss, all_losses, loss_findings
     from traceflops.findings.low_clocks import samples_verdict
     from traceflops.findings.main_kernel import MAIN_KERNEL, main_kernel_findings
-    from traceflops.findings.slow_link import (
-        SLOW_LINK_REMEDY,
-        slow_link_findings,
-        slow_link_sentence,
-    )
+    from traceflops.findings.program import program_of, program_of_trace
+    from traceflops.findings.rules import RuleRow, advice_of, all_rules, rule_of
+    from traceflops.findings.slow_link import slow_link_fact, slow_link_findings
     from traceflops.findings.unevenness import UNEVEN_STEPS, largest_part, uneven_findings
     from traceflops.findings.user_rules import read_finding_rules
     from traceflops.findings.verdicts import (
         basis_of,
+        cut_file,
         jobs_verdict,
         led_by,
         lost_graphs,

@@ -1,39 +1,34 @@
-"""What rules read: the fields of an analysis, and the thresholds of each rule."""
+"""What rules read: the fields of an analysis, with thresholds that a user may change."""
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache
-from importlib.resources import files
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 
-from traceflops.categories import of_pytorch
-from traceflops.remedies import CUDA, NSIGHT, PYTORCH, ROCPROF, accelerator, family
-from traceflops.table import ABSENT, groups, names, numbers
+from traceflops.findings.rules import cause_of, thresholds
+from traceflops.table import ABSENT, groups, numbers
 from traceflops.timeline import Intervals
 from traceflops.units import several
 from traceflops.windows import chosen_time
 
 if TYPE_CHECKING:
     from traceflops.attribution import HostBound, IdleCulprits, Launches, Synchronisation
-    from traceflops.findings.finding import Candidate, Finding
+    from traceflops.facts import Fact, Value
+    from traceflops.findings.finding import Candidate, Cause, Finding
     from traceflops.gpu_samples import GpuSamples
     from traceflops.mfu import Measurement, Serving
     from traceflops.ranks import RankReport
     from traceflops.replay import Replay
-    from traceflops.table import Note, Source, Trace
+    from traceflops.table import Note, Source
     from traceflops.timeline import Account, Gap
     from traceflops.windows import DeviceReport, Prepared, State, StepChoice, StepSpread
 
 
-_AMD_WARP: Final = 64
-
-Rule = Callable[["Case"], Iterator["Candidate"]]
-"""What gives the causes that it finds."""
+Rule = Callable[["Case"], Iterator["Cause | Candidate"]]
+"""What gives the causes that it finds; a Candidate is a cause in the words of a user's rule."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +142,10 @@ class Case(Protocol):
         """Return whether all work is on the CPU."""
 
     @property
+    def program(self) -> frozenset[str]:
+        """Return the facts of the program that choose a remedy; see `program`."""
+
+    @property
     def replay_or_reason(self) -> tuple[Replay | None, str]:
         """Return the recording ready for what-if, or None and why it is not."""
 
@@ -154,51 +153,31 @@ class Case(Protocol):
         """Return the longest gaps of all devices."""
 
 
-@cache
-def thresholds() -> Mapping[str, Mapping[str, float]]:
-    """Return the named thresholds of all rules."""
-    text = files(__package__).joinpath("thresholds.toml").read_text(encoding="utf-8")
-    return tomllib.loads(text)
-
-
 def limit(case: Case, rule: str, name: str) -> float:
     """Return one threshold of a rule: the user's, else that of the house."""
     return case.finding_rules.thresholds.get(rule, {}).get(name, thresholds()[rule][name])
+
+
+def cause(
+    case: Case,
+    rule: str,
+    share: float,
+    values: Mapping[str, Value] | None = None,
+    details: tuple[Fact, ...] = (),
+    knows: frozenset[str] = frozenset(),
+    **changes: Any,
+) -> Cause:
+    """Return a cause by the row of its rule; see `cause_of`.
+
+    `knows` are facts that choose the remedy, besides those of the program.
+    """
+    return cause_of(case.program | knows, rule, share, values, details, **changes)
 
 
 def share_of_window(case: Case, time_ns: int) -> float:
     """Return a time as a share of the chosen windows of all devices."""
     window_ns = case.total.components.window_ns
     return time_ns / window_ns if window_ns else 0.0
-
-
-def is_torch(case: Case) -> bool:
-    """Return whether it is a run of PyTorch: by its profiler, else by its kernels."""
-    if case.prepared is None:
-        return family(case.source.format) == PYTORCH
-    return of_pytorch(case.prepared.trace)
-
-
-def is_amd(case: Case) -> bool:
-    """Return whether the GPUs are AMD's: by the profiler, themselves, or the calls."""
-    if case.prepared is None:
-        return family(case.source.format) == ROCPROF
-    return gpus_of(case.prepared.trace) == "amd"
-
-
-def gpus_of(trace: Trace) -> str:
-    """Return who made the GPUs, by profiler, accelerator, GPUs or calls: "" where none tells."""
-    tool, calls = family(trace.source.format), names(trace.calls["name"])
-    if accelerator(trace.source.event_counts) != CUDA:
-        return "other"
-    if (
-        tool == ROCPROF
-        or _AMD_WARP in trace.devices["warp_size"].to_pylist()
-        or any(name.startswith("gfx") for name in names(trace.devices["architecture"]))
-        or any(name.startswith("hip") for name in calls)
-    ):
-        return "amd"
-    return "nvidia" if tool == NSIGHT or any(name.startswith("cu") for name in calls) else ""
 
 
 def without_work_ns(case: Case) -> int:

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from traceflops.findings.case import is_amd, limit, share_of_window
-from traceflops.findings.finding import Candidate, Gain, Row, Where, short_name
+from traceflops.facts import fact
+from traceflops.findings.case import cause, limit, share_of_window
+from traceflops.findings.finding import Cause, Gain, Row, Where, short_name
 from traceflops.table import UNKNOWN_SIZE, axes, codes, group_rows, names, taken
 from traceflops.timeline import Intervals
-from traceflops.units import kernel_name, percent
+from traceflops.units import kernel_name
 from traceflops.windows import chosen_time
 
 if TYPE_CHECKING:
@@ -25,14 +26,6 @@ _BESIDE: Final = "beside-communication"
 _QUARTERS: Final = 4
 _ORDINALS: Final = ("first", "second", "third", "last")
 _SUBS: Final = ("gemm", "convolution")
-_NVIDIA: Final = (
-    "Watch nvidia-smi -q -d CLOCK,POWER,PERFORMANCE while it runs; improve cooling or raise the "
-    "power limit (-pl). Compare runs with locked clocks (-lgc)."
-)
-_AMD: Final = (
-    "Watch amd-smi monitor while it runs; improve cooling or raise the power cap. Compare runs "
-    "with amd-smi set --perf-determinism."
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +49,8 @@ class _Slower:
         return 1 - self.excess_ns / self.kernel_ns
 
 
-def slower_kernels(case: Case) -> Iterator[Candidate]:
-    """Give a candidate where most products are slower in one quarter of the steps than before."""
+def slower_kernels(case: Case) -> Iterator[Cause]:
+    """Give a cause where most products are slower in one quarter of the steps than before."""
     prepared = case.prepared
     if prepared is None or prepared.plan.layout.are_passes:
         return
@@ -69,28 +62,20 @@ def slower_kernels(case: Case) -> Iterator[Candidate]:
     worst = max(found, key=lambda one: one.times)
     (report,) = (one for one in case.devices if one.device == worst.device)
     rank = next(iter(report.ranks), None)
-    where = f" on rank {rank}" if len(case.devices) > 1 and rank is not None else ""
-    yield Candidate(
-        rule=RULE,
-        title="The same kernels get slower",
-        sentence=(
-            f"The same matrix products take {percent(worst.times - 1)} longer in the "
-            f"{_ORDINALS[worst.later]} quarter of the steps than in the "
-            f"{_ORDINALS[worst.earlier]}{where}."
-        ),
-        share=share_of_window(case, worst.excess_ns),
-        owner="cluster",
-        remedy=_AMD if is_amd(case) else _NVIDIA,
-        evidence=("steps", "kernels"),
+    yield cause(
+        case,
+        RULE,
+        share_of_window(case, worst.excess_ns),
+        {
+            "longer": worst.times - 1,
+            "later": fact(f"{RULE}.{_ORDINALS[worst.later]}"),
+            "earlier": fact(f"{RULE}.{_ORDINALS[worst.earlier]}"),
+            "rank": rank if len(case.devices) > 1 else None,
+        },
         rows=(worst.row,) if worst.row else (),
         where=Where(rank=rank),
         edits=(f"kernel:^(compute|memory)/*{worst.as_before:.4f}",),
         partly=(f"kernel:^compute/({'|'.join(_SUBS)})$*{worst.as_before:.4f}",),
-        on_path=frozenset({"compute", "memory"}),
-        doubts=(
-            "inputs of the same shape may take different times",
-            "only products were compared; other kernels may slow down, too",
-        ),
     )
 
 
@@ -161,8 +146,8 @@ def _agreed(case: Case, device: int, medians: FloatArray, time_ns: FloatArray) -
     return _Slower(device, earlier, later, times, int(time_ns.sum()), round(excess))
 
 
-def slowed_kernels(case: Case) -> Iterator[Candidate]:
-    """Give a candidate where kernels take longer while their device communicates than alone."""
+def slowed_kernels(case: Case) -> Iterator[Cause]:
+    """Give a cause where kernels take longer while their device communicates than alone."""
     prepared = case.prepared
     if prepared is None:
         return
@@ -171,23 +156,12 @@ def slowed_kernels(case: Case) -> Iterator[Candidate]:
     share = share_of_window(case, excess)
     if share < limit(case, _BESIDE, "least_share"):
         return
-    longer = percent(excess / (covered - excess))
-    yield Candidate(
-        rule=_BESIDE,
-        title="Communication slows the kernels beside it",
-        sentence=(
-            f"The same kernels take {longer} longer while their GPU communicates than alone, "
-            f"{percent(share)} of the time in all."
-        ),
-        share=share,
-        owner="library",
-        remedy=(
-            "Set NCCL_MAX_NCHANNELS lower, so that communication leaves more of the GPU to "
-            "kernels, and compare the step times."
-        ),
-        evidence=("kernels", "communication"),
+    yield cause(
+        case,
+        _BESIDE,
+        share,
+        {"longer": excess / (covered - excess)},
         gain=Gain(0, excess // case.windows_used, None),
-        doubts=("communication may take longer then",),
     )
 
 

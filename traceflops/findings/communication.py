@@ -6,17 +6,17 @@ other ranks had not begun.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from traceflops.findings.case import is_amd, is_torch, limit, share_of_window
-from traceflops.findings.finding import Candidate, Gain, Row, short_name
+from traceflops.facts import Fact, fact
+from traceflops.findings.case import cause, limit, share_of_window
+from traceflops.findings.finding import Cause, Gain, Row, short_name
 from traceflops.ranks import KINDS, links_of, needed_ns, records_of
 from traceflops.table import IntArray, codes, group_rows, groups, names
-from traceflops.units import capitalized, listed, percent, significant
 from traceflops.windows import chosen_time
 
 if TYPE_CHECKING:
@@ -26,27 +26,6 @@ if TYPE_CHECKING:
 _MOST_ROWS, _MIB = 3, 2**20
 _WORTH_NAMING: Final = 0.005
 _PAIRS: Final = ("send", "recv", "send_recv")
-_EARLIER: Final = "Start communication earlier, beside independent work."
-_BALANCE: Final = "Balance the work of the ranks first: most of this is waiting. "
-_RECORD: Final = "Record all ranks to see for whom it waits. "
-_OVERLAP: Final = {
-    ("dp", "all_reduce"): "Overlap it with the backward pass: DistributedDataParallel with "
-    "gradient_as_bucket_view=True and another bucket_cap_mb; no_sync() while gradients accumulate.",
-    ("dp", ""): "Gather parameters earlier: FullyShardedDataParallel with forward_prefetch=True, "
-    "backward_prefetch=BackwardPrefetch.BACKWARD_PRE and limit_all_gathers=False; with "
-    "fully_shard, set_modules_to_forward_prefetch().",
-    ("serving", ""): "Fuse all-reduce and norm (fuse_allreduce_rms in the pass_config of vLLM), or "
-    "split tensors over fewer GPUs and run more replicas.",
-    ("tp", ""): "Overlap it with the products around it: torch.compile with "
-    "torch._inductor.config._micro_pipeline_tp=True; or split tensors over fewer ranks.",
-    ("ep", ""): "Overlap the exchange of tokens with the shared experts or with the other half of "
-    "the batch; limit the capacity factor.",
-    ("pp", ""): "Send beside the next microbatch, as ScheduleInterleaved1F1B of "
-    "torch.distributed.pipelining does; use more microbatches.",
-    ("any", ""): "Start it with async_op=True, and do what does not need its result before wait().",
-    ("cp", ""): "Exchange keys and values beside the attention of the block before.",
-}
-"""How PyTorch hides it, by the role of the group and the kind; "" is any other kind."""
 _USUAL: Final = {
     "all_reduce": "dp",
     "all_gather": "dp",
@@ -55,14 +34,6 @@ _USUAL: Final = {
     **dict.fromkeys(_PAIRS, "pp"),
 }
 """What groups without a known role are for, by kind, in training."""
-_JOIN: Final = (
-    "Join them: a larger bucket_cap_mb for DistributedDataParallel, larger units to wrap for "
-    "FullyShardedDataParallel, or one flat tensor instead of a loop."
-)
-_LINKS: Final = (
-    "Set NCCL_DEBUG=INFO and look for missing P2P, {link} or GPUDirect; unset NCCL_P2P_DISABLE, "
-    "NCCL_ALGO and NCCL_PROTO, and try a larger NCCL_MIN_NCHANNELS."
-)
 _Group = tuple[str, str | None, IntArray]
 """Kind, role of the group, and places."""
 
@@ -111,8 +82,8 @@ def _exposed(case: Case) -> _Exposed | None:
     return _Exposed(records, row, alone_ns[row], np.minimum(wait_ns, alone_ns)[row])
 
 
-def communication(case: Case) -> Iterator[Candidate]:
-    """Give candidates where communication is exposed."""
+def communication(case: Case) -> Iterator[Cause]:
+    """Give causes where communication is exposed."""
     share = case.total.components.share("communication") or 0.0
     if share < limit(case, "exposed-communication", "least_share"):
         return
@@ -140,28 +111,48 @@ def _is_bubble(case: Case, found: _Exposed | None) -> bool:
     return bool(2 * waits_ns > found.exposed_ns.sum())
 
 
-def _not_hidden(case: Case, share: float, found: _Exposed | None) -> Candidate:
-    """Return that collectives run while nothing else does, by kind and role of the group."""
-    several = found.by_group() if found is not None else []
-    parts, said, first = _parts(case, found, several) if found is not None else ([], "", "")
-    return Candidate(
-        rule="exposed-communication",
-        title="Communication is not hidden",
-        sentence=(
-            f"For {percent(share)} of the time only communication runs"
-            f"{f': {listed(parts)}' if parts else ''}.{said}"
-        ),
-        share=share,
-        owner="framework",
-        remedy=first + _overlap(case, *(several[0][:2] if several else ("", None))),
-        evidence=("communication", "timeline", "categories"),
-        rows=tuple(_row(case, found, *one) for one in several[:_MOST_ROWS] if found is not None),
-        edits=("communication=hidden",),
-        on_path=frozenset({"communication"}),
-        frees=True,
-        partly=("communication*1",),
-        doubts=("there may be nothing to hide some of it under",),
+def _not_hidden(case: Case, share: float, found: _Exposed | None) -> Cause:
+    """Return that collectives run while nothing else does, by kind and role of the group.
+
+    Its largest parts are said with their waiting for other ranks, or with what may be waiting.
+    """
+    groups_ = found.by_group() if found is not None else []
+    knows_waits = case.ranks is not None and not case.ranks.partial
+    parts: list[Fact] = []
+    details: tuple[Fact, ...] = ()
+    first: Fact | None = None
+    if found is not None:
+        for kind, role, mine in groups_[:_MOST_ROWS]:
+            part = share_of_window(case, int(found.exposed_ns[mine].sum()))
+            waiting = share_of_window(case, int(found.wait_ns[mine].sum())) if knows_waits else 0.0
+            if kind and part >= _WORTH_NAMING:
+                code = "part-waiting" if waiting >= _WORTH_NAMING else "part"
+                named = _called(kind, role)
+                parts.append(
+                    fact(f"exposed-communication.{code}", kind=named, share=part, waiting=waiting)
+                )
+        mostly = limit(case, "exposed-communication", "mostly_waiting")
+        exposed_ns = int(found.exposed_ns.sum())
+        need = _need(case, found, groups_[0][2]) if groups_ and not knows_waits else None
+        if knows_waits and found.wait_ns.sum() >= mostly * max(exposed_ns, 1):
+            first = fact("exposed-communication.balance-first")
+        elif not knows_waits and need is None:
+            first = fact("exposed-communication.record-first")
+        elif need is not None and need < (1 - mostly) * share_of_window(case, exposed_ns):
+            first = fact("exposed-communication.record-first")
+            details = (fact("exposed-communication.need", share=need),)
+    kind, role = groups_[0][:2] if groups_ else ("", None)
+    made = cause(
+        case,
+        "exposed-communication",
+        share,
+        {"parts": tuple(parts)},
+        details,
+        frozenset({_purpose(case, kind, role), kind} if kind else ()),
+        rows=tuple(_row(case, found, *one) for one in groups_[:_MOST_ROWS] if found is not None),
     )
+    advice = fact("exposed-communication.advice", first=first, then=made.advice)
+    return replace(made, advice=advice)
 
 
 def _row(case: Case, found: _Exposed, kind: str, role: str | None, mine: IntArray) -> Row:
@@ -173,36 +164,6 @@ def _row(case: Case, found: _Exposed, kind: str, role: str | None, mine: IntArra
     return Row(name, int(found.exposed_ns[mine].sum()), len(mine))
 
 
-def _parts(case: Case, found: _Exposed, several: Sequence[_Group]) -> tuple[list[str], str, str]:
-    """Return the largest parts with their waiting, else what may be, and what to do about that."""
-    knows = case.ranks is not None and not case.ranks.partial
-    parts = [
-        f"{_called(kind, role)} {percent(share)}{_waiting(case, found, mine) if knows else ''}"
-        for kind, role, mine in several[:_MOST_ROWS]
-        if (share := share_of_window(case, int(found.exposed_ns[mine].sum()))) >= _WORTH_NAMING
-        if kind
-    ]
-    mostly, exposed_ns = (
-        limit(case, "exposed-communication", "mostly_waiting"),
-        int(found.exposed_ns.sum()),
-    )
-    if knows:
-        return parts, "", _BALANCE * bool(found.wait_ns.sum() >= mostly * max(exposed_ns, 1))
-    need = _need(case, found, several[0][2]) if several else None
-    if need is None:
-        return parts, "", _RECORD
-    if need >= (1 - mostly) * share_of_window(case, exposed_ns):
-        return parts, "", ""
-    at_peak = f" At link speed the largest part would take {percent(need)} of the time"
-    return parts, f"{at_peak}; the rest may be waiting for other ranks.", _RECORD
-
-
-def _waiting(case: Case, found: _Exposed, mine: IntArray) -> str:
-    """Return how much of it is waiting for other ranks, "" where that is little."""
-    share = share_of_window(case, int(found.wait_ns[mine].sum()))
-    return f" ({percent(share)} waiting for other ranks)" if share >= _WORTH_NAMING else ""
-
-
 def _need(case: Case, found: _Exposed, mine: IntArray) -> float | None:
     """Return which share of the time transfers must take at the peak of the links."""
     if case.prepared is None:
@@ -212,16 +173,13 @@ def _need(case: Case, found: _Exposed, mine: IntArray) -> float | None:
     return None if need_ns is None else share_of_window(case, int(need_ns.sum()))
 
 
-def _overlap(case: Case, kind: str, role: str | None) -> str:
-    """Return how the framework hides what is most exposed."""
-    if not (kind and is_torch(case)):
-        return _EARLIER
-    purpose = role or _USUAL.get(kind, "any")
+def _purpose(case: Case, kind: str, role: str | None) -> str:
+    """Return what a group is for: its role, else what such collectives are usually for."""
     if kind == "all_to_all" and case.ranks is not None and case.ranks.experts():
-        purpose = "ep"
+        return "ep"
     if kind == "all_reduce" and case.measured.inference is not None and role in (None, "tp"):
-        purpose = "serving"
-    return _OVERLAP.get((purpose, kind)) or _OVERLAP[purpose, ""]
+        return "serving"
+    return role or _USUAL.get(kind, "any")
 
 
 def _called(kind: str, role: str | None) -> str:
@@ -229,8 +187,8 @@ def _called(kind: str, role: str | None) -> str:
     return " of ".join(filter(None, (kind.replace("_", "-"), role)))
 
 
-def _small(case: Case, found: _Exposed, name: str, mine: IntArray) -> Iterator[Candidate]:
-    """Give a candidate where small collectives follow each other with no work between."""
+def _small(case: Case, found: _Exposed, name: str, mine: IntArray) -> Iterator[Cause]:
+    """Give a cause where small collectives follow each other with no work between."""
     joined, size = _to_be_joined(case, found, mine), found.records.bytes[found.row]
     time_ns = int((found.exposed_ns - found.wait_ns)[joined].sum())
     share, windows = share_of_window(case, time_ns), max(case.windows_used, 1)
@@ -239,17 +197,12 @@ def _small(case: Case, found: _Exposed, name: str, mine: IntArray) -> Iterator[C
         return
     rate = (size[mine] / np.maximum(found.records.dur_ns[found.row[mine]], 1)).max()
     as_one_ns = float(size[joined].sum()) / rate
-    yield Candidate(
-        rule="small-collectives",
-        title="Collectives are small and many",
-        sentence=(
-            f"{len(joined):,} times {name} of {significant(np.median(size[joined]) / 1024, 3)} KiB "
-            f"(median) follows another with no work between: {percent(share)} of the time."
-        ),
-        share=share,
-        owner="framework",
-        remedy=_JOIN,
-        evidence=("communication", "timeline"),
+    kib = float(np.median(size[joined]) / 1024)
+    yield cause(
+        case,
+        "small-collectives",
+        share,
+        {"count": len(joined), "name": name, "kib": kib},
         rows=(Row(name, time_ns, len(joined)),),
         gain=Gain(max(0, round((time_ns - as_one_ns) / windows)), time_ns // windows, None),
     )
@@ -268,8 +221,8 @@ def _to_be_joined(case: Case, found: _Exposed, mine: IntArray) -> IntArray:
     return np.asarray(order[1:][same & ~worked])
 
 
-def _slow(case: Case, exposed: float) -> Iterator[Candidate]:
-    """Give a candidate where large collectives run far below what the links carry."""
+def _slow(case: Case, exposed: float) -> Iterator[Cause]:
+    """Give a cause where large collectives run far below what the links carry."""
     rule, ranks = "slow-collectives", case.ranks
     poor, good, least = (limit(case, rule, name) for name in ("poor", "good", "least_share"))
     if ranks is None or ranks.partial:
@@ -286,23 +239,19 @@ def _slow(case: Case, exposed: float) -> Iterator[Candidate]:
     if not found or part * exposed < least:
         return
     worst = found[0][1]
-    yield Candidate(
-        rule=rule,
-        title="Collectives are far below the links",
-        sentence=(
-            f"{capitalized(_called(worst.kind, worst.role))} of "
-            f"{significant(worst.bytes / _MIB, 3)} MiB runs at {significant(worst.bus, 3)} GB/s, "
-            f"{percent(worst.of_peak or 0)} of what the links carry; the gain assumes "
-            f"{percent(good)}."
-        ),
-        share=part * exposed,
-        owner="cluster",
-        remedy=_LINKS.format(link="XGMI" if is_amd(case) else "NVLink"),
-        evidence=("ranks", "communication"),
+    yield cause(
+        case,
+        rule,
+        part * exposed,
+        {
+            "name": _called(worst.kind, worst.role),
+            "mib": worst.bytes / _MIB,
+            "rate": worst.bus,
+            "reached": worst.of_peak or 0,
+            "good": good,
+        },
         rows=tuple(
             Row(_called(one.kind, one.role), round(ns), one.count) for ns, one in found[:_MOST_ROWS]
         ),
         edits=(f"communication*{1 - part:.4f}",),
-        on_path=frozenset({"communication"}),
-        doubts=("the links may be slower than the device table says",),
     )

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import cache, partial
-from importlib.resources import files
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from traceflops.categories import from_own_word, same_kernels
 from traceflops.characters import shortened
-from traceflops.findings.case import limit, share_of_window, thresholds
+from traceflops.facts import Fact, Value, fact
+from traceflops.findings.case import limit, share_of_window
 from traceflops.findings.finding import Finding, Row, row_name, severity_of
 from traceflops.findings.finding import short_name as without_signature
+from traceflops.findings.rules import statement, thresholds
 from traceflops.mfu import ROOFS
-from traceflops.units import percent
 
 if TYPE_CHECKING:
     from traceflops.findings.case import Case
@@ -30,9 +29,22 @@ _NO_KERNELS: Final = frozenset({"copy", "memset", "migration"})
 _MOST: Final = 3
 _NAME: Final = 60
 _LEAST_WAVES: Final = 0.1
-_SMALL: Final = "the grid has too few blocks to fill the GPU"
-_ESTIMATED: Final = {_SMALL: "launch configuration", "occupancy": "occupancy"}
-"""The words of NVIDIA's rules that estimate what mending a cause gains, by those of the cause."""
+_ESTIMATED: Final = {
+    "waves": "launch configuration",
+    "waves-few": "launch configuration",
+    "theoretical": "occupancy",
+    "achieved": "occupancy",
+}
+"""The words of NVIDIA's rules that estimate what mending a cause gains, by that cause."""
+_STALLS: Final = frozenset(
+    {
+        *("barrier", "branch_resolving", "drain", "imc_miss", "lg_throttle", "long_scoreboard"),
+        *("math_pipe_throttle", "membar", "mio_throttle", "no_instruction", "not_selected"),
+        *("short_scoreboard", "sleeping", "tex_throttle", "wait"),
+    }
+)
+"""Reasons why warps wait that have texts; others are named as the profiler does."""
+_LIMITERS: Final = frozenset({"registers", "shared memory", "warps", "blocks", "barriers"})
 _BUSY: Final = frozenset({"matrix", "vector", "lds"})
 """Throughputs that are shares of cycles in which units are busy."""
 _HUMP: Final = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
@@ -74,88 +86,85 @@ def counted_main_kernel(case: Case) -> Iterator[Finding]:
 
 def _finding(case: Case, speed: KernelSpeed, name: str, share: float) -> Iterator[Finding]:
     """Give what holds a kernel back, nothing where counters do not tell it."""
-    held, remedy = _held_back(case, speed)
-    words = ", ".join(filter(None, (_roof_words(speed), held)))
-    gain = _estimate(speed, held, partial(limit, case, COUNTED_KERNEL))
-    if words:
-        yield Finding(
-            rule=COUNTED_KERNEL,
-            severity=severity_of(share) or "low",
-            sentence=f"{name}: {words}{gain}. {remedy}".rstrip(),
-            share=share,
-            mfu_without=None,
-            evidence=("speed-of-light",),
-            title="What holds a kernel back",
-            remedy=remedy,
-        )
+    held, advice = _held_back(case, speed)
+    limits = (*_roofs(speed), *filter(None, [held]))
+    if limits:
+        estimate = _estimate(speed, held, partial(limit, case, COUNTED_KERNEL))
+        values = {"name": name, "limits": limits, "estimate": estimate}
+        yield statement(COUNTED_KERNEL, share, values, advice=advice)
 
 
-def _roof_words(speed: KernelSpeed) -> str:
-    """Return how near the nearest roof is: "61.8 % of DRAM peak"; else what is known instead."""
+def _roofs(speed: KernelSpeed) -> Iterator[Fact]:
+    """Give how near the nearest roof is, else all that is known of roofs."""
     shares = dict([speed.roof]) if speed.roof is not None else speed.throughputs
-    return ", ".join(
-        f"{ROOFS[name]} busy {percent(share)}"
-        if name in _BUSY
-        else f"{percent(share)} of {ROOFS[name]} peak"
-        for name, share in shares.items()
-    )
+    for name, share in shares.items():
+        yield _fact("busy" if name in _BUSY else "roof", roof=ROOFS[name], share=share)
 
 
-def _held_back(case: Case, speed: KernelSpeed) -> tuple[str, str]:
-    """Return what holds a kernel back in words, "" where its roof does, and what to do."""
+def _held_back(case: Case, speed: KernelSpeed) -> tuple[Fact | None, Fact | None]:
+    """Return what holds a kernel back, None where its roof does, and what to do."""
 
     def least(name: str) -> float:
         return limit(case, COUNTED_KERNEL, name)
 
     roof, share = speed.roof or ("", 0.0)
-    at_roof = "", _table()["roof"].get(roof, "")
+    of_roof = _fact(f"remedy.roof.{roof}") if roof else None
     if share >= least("near"):
-        return at_roof
+        return None, of_roof
     if speed.is_small:
-        return f"{_waves_words(speed)}: {_SMALL}", _table()["limiter"]["grid"]
-    other, fits, runs = _table()["other"], speed.theoretical_occupancy, speed.achieved_occupancy
+        waves = speed.waves or 0.0
+        held = "waves" if waves >= _LEAST_WAVES else "waves-few"
+        return _fact(held, waves=waves), _fact("remedy.limiter.grid")
     if speed.active is not None and speed.active < least("active"):
-        units = "CUs" if "vector" in speed.throughputs else "SMs"
-        return f"{units} have work {percent(speed.active)} of the time", other["active"]
+        units = "cu" if "vector" in speed.throughputs else "sm"
+        return _fact(f"active-{units}", share=speed.active), _fact("remedy.active")
+    fits, runs = speed.theoretical_occupancy, speed.achieved_occupancy
     if fits is not None and fits <= least("theoretical"):
-        by = f", limited by {' and '.join(speed.limiters)}" if speed.limiters else ""
-        remedies = (_table()["limiter"].get(one, "") for one in speed.limiters)
-        return f"theoretical occupancy {percent(fits)}{by}", " ".join(remedies) or at_roof[1]
+        named = [one.replace(" ", "-") for one in speed.limiters if one in _LIMITERS]
+        remedies = tuple(_fact(f"remedy.limiter.{one}") for one in named)
+        advice = fact("joined", parts=remedies) if remedies else of_roof
+        return _fact("theoretical", share=fits, limiters=speed.limiters), advice
     if fits and runs is not None and runs < least("achieved") * fits:
-        words = f"achieved occupancy {percent(runs)} of theoretical {percent(fits)}"
-        return words, other["achieved"]
+        return _fact("achieved", share=runs, fits=fits), _fact("remedy.achieved")
     reason, waits = next(iter(speed.stalls), ("", 0.0))
     if waits >= least("stall"):
-        words, remedy = _stall(reason)
-        return f"warps wait {percent(waits)} of their cycles for {words}", remedy
+        known = next((one for one in (reason, reason.removesuffix("s")) if one in _STALLS), None)
+        text = _fact(f"reason.{known}") if known else reason.replace("_", " ")
+        advice = _fact(f"remedy.stall.{known}") if known else None
+        return _fact("stall", share=waits, reason=text), advice
     if speed.roof is None:
-        return "", other["no_roof"]
+        return None, _fact("remedy.no-roof")
     if share >= least("bound"):
-        return at_roof
-    return "no limit is near", other["even" if speed.stalls else "unknown"]
+        return None, of_roof
+    return _fact("no-limit"), _fact("remedy.even" if speed.stalls else "remedy.unknown")
 
 
-def _waves_words(speed: KernelSpeed) -> str:
-    waves = speed.waves or 0.0
-    return f"{waves:.2g} waves" if waves >= _LEAST_WAVES else f"less than {_LEAST_WAVES} waves"
-
-
-def _estimate(speed: KernelSpeed, held: str, least: _Least) -> str:
+def _estimate(speed: KernelSpeed, held: Fact | None, least: _Least) -> Fact | None:
     """Return what NVIDIA estimates that mending this would gain, else its largest estimate.
 
     Other estimates are as if the grid filled the GPU: of one that does not none is told. Nor is one
     told that gains nothing.
     """
-    known = [
-        one for one in speed.rules if one.speedup_share and not gains_nothing(speed, one, least)
+    rules = [
+        rule for rule in speed.rules if rule.speedup_share and not gains_nothing(speed, rule, least)
     ]
-    about = next((words for cause, words in _ESTIMATED.items() if cause in held), None)
-    told = [rule for rule in known if about is not None and about in rule_words(rule)]
-    if not known or (_SMALL in held and not told):
-        return ""
-    best = next(iter(told), known[0])
-    by = "" if told else f" by {rule_words(best)}"
-    return f" (Nsight Compute: {estimate_words(best)}{by})"
+    code = held.code.removeprefix(f"{COUNTED_KERNEL}.") if held else ""
+    about = _ESTIMATED.get(code)
+    same = [rule for rule in rules if about is not None and about in rule_name(rule)]
+    if not rules or (code in ("waves", "waves-few") and not same):
+        return None
+    best = next(iter(same), rules[0])
+    return estimated(best, None if same else rule_name(best))
+
+
+def estimated(rule: KernelRule, by: str | None = None) -> Fact | None:
+    """Return an estimated speed-up as Nsight Compute calls it, None where there is none."""
+    code = "estimate-local" if rule.speedup_kind == "local" else "estimate"
+    return _fact(code, share=rule.speedup_share, rule=by) if rule.speedup_share else None
+
+
+def _fact(name: str, /, **values: Value) -> Fact:
+    return Fact(f"{COUNTED_KERNEL}.{name}", values)
 
 
 def gains_nothing(speed: KernelSpeed, rule: KernelRule, least: _Least | None = None) -> bool:
@@ -164,11 +173,7 @@ def gains_nothing(speed: KernelSpeed, rule: KernelRule, least: _Least | None = N
     Balancing a part of the memory system that is not busy, or more warps for a unit at its peak.
     """
     least = least or thresholds()[COUNTED_KERNEL].__getitem__
-    if (
-        speed.roof is not None
-        and speed.roof[1] >= least("near")
-        and "occupancy" in rule_words(rule)
-    ):
+    if speed.roof is not None and speed.roof[1] >= least("near") and "occupancy" in rule_name(rule):
         return True
     return speed.throughputs.get(_part_in(rule), 1.0) < least("busy")
 
@@ -176,28 +181,15 @@ def gains_nothing(speed: KernelSpeed, rule: KernelRule, least: _Least | None = N
 def _part_in(rule: KernelRule) -> str:
     """Return which part of the memory system a rule is about, by its name or as unbalanced."""
     named = _PART.search(rule.rule or "")
-    if named is None and "imbalance" in rule_words(rule):
+    if named is None and "imbalance" in rule_name(rule):
         named = _PART.search(rule.text)
     return named[0].lower() if named else ""
 
 
-def estimate_words(rule: KernelRule) -> str:
-    """Return an estimated speed-up as Nsight Compute calls it, "" where there is none."""
-    local = "local " if rule.speedup_kind == "local" else ""
-    return f"estimated {local}speedup {percent(rule.speedup_share)}" if rule.speedup_share else ""
-
-
-def rule_words(rule: KernelRule) -> str:
+def rule_name(rule: KernelRule) -> str:
     """Return the name of a rule in words: "uncoalesced global access", "CPI stall"."""
     words = _HUMP.sub(" ", rule.rule or "another rule").replace("_", " ").split()
     return _cut(" ".join(one if one.isupper() else one.lower() for one in words))
-
-
-def _stall(reason: str) -> tuple[str, str]:
-    of_reason, singular = _table()["stall"], reason.removesuffix("s")
-    known: Mapping[str, str] = of_reason.get(reason, of_reason.get(singular, {}))
-    named = reason.replace("_", " ")
-    return (f"{known['words']} ({named})" if known else named), known.get("remedy", "")
 
 
 def _names(names: Sequence[str]) -> dict[str, str]:
@@ -220,9 +212,3 @@ def _names(names: Sequence[str]) -> dict[str, str]:
 def _cut(name: str) -> str:
     plain = " ".join(name.replace(";", ",").replace(". ", " ").split())
     return shortened(plain, _NAME)
-
-
-@cache
-def _table() -> Mapping[str, Mapping[str, Any]]:
-    text = files(__package__).joinpath("kernel_limits.toml").read_text(encoding="utf-8")
-    return tomllib.loads(text)

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from traceflops.findings.case import limit, share_of_window
-from traceflops.findings.finding import Candidate, Gain, Row, short_name
+from traceflops.facts import fact
+from traceflops.findings.case import cause, limit, share_of_window
+from traceflops.findings.finding import Cause, Gain, Row, short_name
 from traceflops.table import IntArray, group_sums
-from traceflops.units import duration, percent, several, significant, time_share
+from traceflops.units import several
 
 if TYPE_CHECKING:
     from traceflops.findings.case import Case
@@ -26,32 +27,10 @@ _BITS: Final = (
     (8, re.compile(r"fp8|e4m3|e5m2|float8|int8|w8a|i8i8|q8_|mul_mat_(vec_)?q\b", re.IGNORECASE)),
 )
 """Bits of a weight at most, by what the names of kernels hold; 16 without any."""
-_QUANTIZE: Final = (
-    "Read fewer bytes: 8-bit or 4-bit weights (--quantization fp8 in vLLM and SGLang); or read "
-    "them for more tokens: more requests per pass, speculative decoding."
-)
-_BATCH: Final = (
-    "Let more requests in: --max-num-seqs and --gpu-memory-utilization in vLLM, "
-    "--max-running-requests and --mem-fraction-static in SGLang; with few requests, speculative "
-    "decoding."
-)
-_BETWEEN: Final = (
-    "Prepare the next pass while this one runs: --async-scheduling in vLLM, no "
-    "--disable-overlap-schedule in SGLang; keep sampling on the GPU and detokenize in another "
-    "process."
-)
-_CACHE: Final = (
-    "Store keys and values in 8 bits (--kv-cache-dtype fp8_e4m3 in vLLM and SGLang), or limit the "
-    "context; use an attention kernel that splits long sequences."
-)
-_CHUNKS: Final = (
-    "Read prompts in smaller chunks: --max-num-batched-tokens in vLLM, --chunked-prefill-size in "
-    "SGLang; or run prefill on GPUs of its own."
-)
 
 
-def decode(case: Case) -> Iterator[Candidate]:
-    """Give candidates of passes of a server."""
+def decode(case: Case) -> Iterator[Cause]:
+    """Give causes of passes of a server."""
     yield from _weights(case)
     yield from _few_tokens(case)
     yield from _between(case)
@@ -59,8 +38,8 @@ def decode(case: Case) -> Iterator[Candidate]:
     yield from _mixed(case)
 
 
-def _weights(case: Case) -> Iterator[Candidate]:
-    """Give a candidate where decode passes read 16-bit weights about as fast as memory can."""
+def _weights(case: Case) -> Iterator[Cause]:
+    """Give a cause where decode passes read 16-bit weights about as fast as memory can."""
     phase = _decode(case)
     mbu = phase.mbu if phase is not None else None
     if mbu is None or mbu < limit(case, "decode-weights", "near"):
@@ -71,23 +50,7 @@ def _weights(case: Case) -> Iterator[Candidate]:
     is_wide = 2 * sum(row.sum_ns for row in wide) > sum(row.sum_ns for row in products)
     if not is_wide or share < limit(case, "decode-weights", "least_share"):
         return
-    yield Candidate(
-        rule="decode-weights",
-        title="Decode reads weights near peak bandwidth",
-        sentence=(
-            f"Decode passes use {percent(float(mbu))} of the memory bandwidth. Matrix products, "
-            f"which read the weights, take {time_share(share)} of the time; the gain assumes that "
-            "8-bit weights save a quarter to half of it."
-        ),
-        share=share,
-        owner="configuration",
-        remedy=_QUANTIZE,
-        evidence=("kernels", "roofline"),
-        rows=_rows(wide),
-        edits=("kernel:^compute/gemm$/2",),
-        partly=("kernel:^compute/gemm$*0.75",),
-        on_path=frozenset({"compute"}),
-    )
+    yield cause(case, "decode-weights", share, {"mbu": float(mbu)}, rows=_rows(wide))
 
 
 def _decode(case: Case) -> PhaseUse | None:
@@ -102,8 +65,8 @@ def _rows(kernels: Sequence[KernelRow]) -> tuple[Row, ...]:
     return tuple(Row(short_name(one.name), one.sum_ns, one.count) for one in kernels[:_MOST_ROWS])
 
 
-def _few_tokens(case: Case) -> Iterator[Candidate]:
-    """Give a candidate where decode passes compute too few tokens for the weights they read."""
+def _few_tokens(case: Case) -> Iterator[Cause]:
+    """Give a cause where decode passes compute too few tokens for the weights they read."""
     phase, products = _decode(case), _products(case)
     bits, ridge = _ridge(case, products)
     if phase is None or ridge is None or not phase.queries:
@@ -113,21 +76,8 @@ def _few_tokens(case: Case) -> Iterator[Candidate]:
     few = tokens < ridge * limit(case, "decode-batch", "most_of_ridge")
     if not few or share < limit(case, "decode-batch", "least_share"):
         return
-    yield Candidate(
-        rule="decode-batch",
-        title="Decode passes have few tokens",
-        sentence=(
-            f"A decode pass computes {significant(tokens, 3)} tokens, and matrix products take "
-            f"{percent(share)} of the time. Reading a weight of {bits} bits takes as long as "
-            f"computing {ridge:,.0f} tokens with it, so more tokens per pass cost little time."
-        ),
-        share=share,
-        owner="configuration",
-        remedy=_BATCH,
-        evidence=("passes", "kernels"),
-        rows=_rows(products),
-        doubts=("the gain is more tokens per second, not a shorter pass",),
-    )
+    values = {"tokens": float(tokens), "bits": bits, "ridge": round(ridge)}
+    yield cause(case, "decode-batch", share, values, rows=_rows(products))
 
 
 def _products(case: Case) -> list[KernelRow]:
@@ -156,8 +106,8 @@ def weight_bits(kernel: str) -> int:
     return next((bits for bits, named in _BITS if named.search(kernel)), 16)
 
 
-def _between(case: Case) -> Iterator[Candidate]:
-    """Give a candidate where the GPU is idle from one pass to the next; the last is as others."""
+def _between(case: Case) -> Iterator[Cause]:
+    """Give a cause where the GPU is idle from one pass to the next; the last is as others."""
     kinds = [one for one in case.serving.kinds if one.followed]
     gaps, passes = sum(one.followed for one in kinds), len(case.serving.passes)
     each_ns = sum(one.between_ns for one in kinds) * passes // max(gaps, 1) // case.windows_used
@@ -169,27 +119,23 @@ def _between(case: Case) -> Iterator[Candidate]:
     for one in (one for kind in kinds for one in kind.waits.culprits if one.label):
         times[short_name(one.label)] += one.idle_ns
     named = times.most_common(_MOST_ROWS)
-    part = f"; largest part: {named[0][0]}" if named else ""
-    mean = duration(worst.between_ns // worst.followed)
-    yield Candidate(
-        rule="between-passes",
-        title="The GPU is idle between passes",
-        sentence=(
-            f"The GPU is idle for {percent(share)} of the time between passes, {mean} after a "
-            f"{worst.kind or 'pass'}{' pass' * (worst.kind is not None)} on average{part}."
-        ),
-        share=share,
-        owner="configuration",
-        remedy=_BETWEEN,
-        evidence=("passes", "idle"),
+    kind = fact("between-passes.after", kind=worst.kind) if worst.kind else None
+    yield cause(
+        case,
+        "between-passes",
+        share,
+        {
+            "each_ns": worst.between_ns // worst.followed,
+            "after": kind or fact("between-passes.after-any"),
+        },
+        tuple(fact("part.largest", name=name) for name, _ in named[:1]),
         rows=tuple(Row(name, time_ns) for name, time_ns in named),
         gain=Gain(each_ns // 2, each_ns, None),
-        doubts=("the remedy may save only half of it",),
     )
 
 
-def _cache(case: Case) -> Iterator[Candidate]:
-    """Give a candidate where attention takes longer from decode pass to decode pass."""
+def _cache(case: Case) -> Iterator[Cause]:
+    """Give a cause where attention takes longer from decode pass to decode pass."""
     least, few = (limit(case, "cache-growth", name) for name in ("least_growth", "least_passes"))
     passes = [one for one in case.serving.passes if one.kind == "decode"]
     passes = [one for one in passes if one.device == passes[0].device]
@@ -205,23 +151,8 @@ def _cache(case: Case) -> Iterator[Candidate]:
         or share < limit(case, "cache-growth", "least_share")
     ):
         return
-    yield Candidate(
-        rule="cache-growth",
-        title="Attention grows with the KV cache",
-        sentence=(
-            f"Attention takes {time_share(share)} of the time: {duration(round(quarters[0]))} of a "
-            f"decode pass in the first quarter of the passes, {duration(round(quarters[3]))} in "
-            "the last. The gain assumes that an 8-bit cache saves a quarter to half of it."
-        ),
-        share=share,
-        owner="configuration",
-        remedy=_CACHE,
-        evidence=("kernels", "passes"),
-        rows=_rows(found),
-        edits=("kernel:^compute/attention$/2",),
-        partly=("kernel:^compute/attention$*0.75",),
-        on_path=frozenset({"compute"}),
-    )
+    values = {"first_ns": round(quarters[0]), "last_ns": round(quarters[3])}
+    yield cause(case, "cache-growth", share, values, rows=_rows(found))
 
 
 def _attention_ns(case: Case, passes: Sequence[ServingPass]) -> IntArray:
@@ -241,8 +172,8 @@ def _attention_ns(case: Case, passes: Sequence[ServingPass]) -> IntArray:
     return group_sums(place, rows.end_ns[mine] - start, len(passes))
 
 
-def _mixed(case: Case) -> Iterator[Candidate]:
-    """Give a candidate where passes with prompts delay the tokens of requests that generate."""
+def _mixed(case: Case) -> Iterator[Cause]:
+    """Give a cause where passes with prompts delay the tokens of requests that generate."""
     kinds = {one.kind: one for one in case.serving.kinds}
     decode, slow = kinds.get("decode"), kinds.get("mixed") or kinds.get("prefill")
     if (
@@ -257,19 +188,16 @@ def _mixed(case: Case) -> Iterator[Candidate]:
         return
     plain_ns = decode.p50_ns * slow.passes * (slow.kind == "mixed")
     more_ns = max(slow.total.components.window_ns - plain_ns, 0)
-    yield Candidate(
-        rule="mixed-passes",
-        title="Prompts delay the tokens of others",
-        sentence=(
-            f"A {slow.kind} pass takes {duration(slow.p50_ns)}, a decode pass "
-            f"{duration(decode.p50_ns)} (medians): in {several(slow.passes, 'pass')} requests wait "
-            f"so much longer for their next token, {percent(share)} of the time in all."
-        ),
-        share=share,
-        owner="configuration",
-        remedy=_CHUNKS,
-        evidence=("passes",),
+    yield cause(
+        case,
+        "mixed-passes",
+        share,
+        {
+            "kind": slow.kind,
+            "slow_ns": slow.p50_ns,
+            "decode_ns": decode.p50_ns,
+            "passes": slow.passes,
+        },
         rows=(Row(several(slow.passes, f"{slow.kind} pass"), slow.cycle_ns, slow.passes),),
         gain=Gain(0, more_ns // case.windows_used, None),
-        doubts=("smaller chunks only bring the next token earlier",),
     )

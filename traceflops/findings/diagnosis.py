@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from traceflops.facts import fact
 from traceflops.findings.case import Rule, limit, share_of_window
 from traceflops.findings.clocks import slowed_kernels, slower_kernels
 from traceflops.findings.communication import communication
@@ -16,23 +17,19 @@ from traceflops.findings.counted_kernels import COUNTED_KERNEL, counted_kernels,
 from traceflops.findings.decode import decode
 from traceflops.findings.device_memory import allocator_calls, host_copies, memory_headroom
 from traceflops.findings.device_work import kernel_rules
-from traceflops.findings.finding import (
-    Finding,
-    Level,
-)
+from traceflops.findings.finding import Candidate, Finding, Level
 from traceflops.findings.gains import scales_of, weighed
 from traceflops.findings.idle_causes import idle_causes
 from traceflops.findings.late_rank import late_rank
 from traceflops.findings.low_clocks import low_clocks
 from traceflops.findings.main_kernel import MAIN_KERNEL
 from traceflops.findings.rank_balance import rank_balance
+from traceflops.findings.rules import all_rules, rule_of
 from traceflops.findings.slow_link import slow_link
 from traceflops.findings.trace_health import trace_health
 from traceflops.findings.unevenness import uneven_steps
 from traceflops.findings.unified_memory import unified_memory
 from traceflops.findings.user_rules import more_rules
-from traceflops.remedies import fits_accelerator
-from traceflops.units import percent
 from traceflops.windows import ENOUGH, PARTIAL
 
 if TYPE_CHECKING:
@@ -57,30 +54,6 @@ RULES: Final[tuple[Rule, ...]] = (
 )
 _OF_RECORDED: Final = (late_rank, rank_balance, slow_link, kernel_rules, low_clocks)
 """Rules that ask only of work that is recorded: they hold where other work is not."""
-_TITLES: Final = {
-    "loss-communication": "Exposed communication",
-    "loss-idle": "Idle time",
-    "loss-memory": "Memory work",
-    "loss-inefficiency": "Compute below peak",
-    "loss-recompute": "Recomputation",
-    "loss-overcompute": "Work on masks and padding",
-    "uneven-steps": "Some steps are slow",
-    "main-kernel": "One kernel takes most of the time",
-}
-_REASONS: Final[Mapping[str, frozenset[str]]] = {
-    "uneven-steps": frozenset({"late-rank"}),
-    "exposed-communication": frozenset(
-        {"late-rank", "slow-link", "expert-imbalance", "pipeline-bubble", "slow-collectives"}
-    ),
-    "matrix-rate": frozenset(
-        {
-            *("misaligned-product", "tf32-off", "single-precision", "double-precision"),
-            *("clocks", "low-clock", "beside-communication"),
-        }
-    ),
-    "memory-bandwidth": frozenset({"beside-communication"}),
-}
-"""Rules that say only that work is slow, and those that say why."""
 _WAITS, _NEARLY = "host-waits", 0.9
 _SURE: Final[Mapping[Level, float]] = {"high": 1.0, "medium": 0.9, "low": 0.8}
 """What a gain counts in the order by its confidence."""
@@ -107,7 +80,7 @@ def _diagnosed(case: Case) -> Iterator[Finding]:
         every = [*large, *main, *(one for one in found if one not in large)]
     causes = {one.rule for one in every}
     others = [
-        _titled(one, every)
+        _without_cause(one, every)
         for one in case.losses
         if one.rule not in causes and not _is_told(one, every)
     ]
@@ -128,11 +101,8 @@ def _causes(case: Case, asked: Sequence[Rule]) -> Iterator[Finding]:
     least_ns = limit(case, "priority", "nothing") * scales.step_ns
     for rule in (*asked, *more_rules(rules)):
         for one in rule(case):
-            if one.owner == "framework" and rule in RULES and not scales.is_torch:
-                one = replace(one, owner="yours")
-            if not fits_accelerator(case.source.event_counts, one.remedy):
-                one = replace(one, remedy="")
-            found = weighed(one, scales) if one.rule not in rules.silent else None
+            cause = one.as_cause() if isinstance(one, Candidate) else one
+            found = weighed(cause, scales) if cause.rule not in rules.silent else None
             # Users hear of their own rules anyway.
             if found is not None and (
                 rule not in RULES or found.gain is None or found.gain.high_ns > least_ns
@@ -166,7 +136,13 @@ def _tells_why(why: Finding, one: Finding) -> bool:
         return may or (is_large and _sureness(why) >= _sureness(one))
     is_of_rank = one.where.rank is None and why.where.rank is not None
     is_same = [row.name for row in why.rows[:1]] == [row.name for row in one.rows[:1]]
-    return is_large and (why.rule in _REASONS.get(one.rule, ()) or (is_of_rank and is_same))
+    return is_large and (_explains(why.rule, one.rule) or (is_of_rank and is_same))
+
+
+def _explains(rule: str, other: str) -> bool:
+    """Return whether one rule says why, where another only says that work is slow."""
+    rows = all_rules().rules
+    return other in rows and rule in rows[other].explained_by
 
 
 def _order(finding: Finding) -> float:
@@ -178,13 +154,11 @@ def _sureness(finding: Finding) -> float:
     return _SURE[finding.confidence.level if finding.confidence else "high"]
 
 
-def _titled(finding: Finding, causes: Sequence[Finding]) -> Finding:
-    """Return a finding with its title; a loss has no remedy besides those of its causes."""
-    title = _TITLES.get(finding.rule, finding.rule)
-    told = {name for one in causes for name in one.evidence[:1]}
-    first = finding.sentence.partition(". ")[0].removesuffix(".")
-    is_told = finding.rule in ("loss-idle", "loss-communication") and finding.evidence[0] in told
-    return replace(finding, title=title, sentence=f"{first}." if is_told else finding.sentence)
+def _without_cause(finding: Finding, causes: Sequence[Finding]) -> Finding:
+    """Return a loss without its remedy where a cause of it has one."""
+    shown = {name for cause in causes for name in cause.evidence[:1]}
+    has_cause = finding.rule in ("loss-idle", "loss-communication") and finding.evidence[0] in shown
+    return replace(finding, details=(), advice=None) if has_cause else finding
 
 
 def _stands_out(finding: Finding) -> bool:
@@ -207,14 +181,12 @@ def _nothing(case: Case) -> Iterator[Finding]:
     if share_of_window(case, lost_ns + more_ns) > limit(case, "nothing-stands-out", "most_share"):
         return
     share = share_of_window(case, lost_ns)
-    near = f"within {percent(share)} of what" if share else "as fast as"
-    allowed = f"The run is {near} its kernels allow."
+    rule = "nothing-stands-out"
     yield Finding(
-        rule="nothing-stands-out",
-        severity="low",
-        sentence=f"Nothing stands out: {allowed[0].lower()}{allowed[1:]}",
-        share=share,
-        mfu_without=None,
-        evidence=("components",),
-        title="Nothing stands out",
+        rule,
+        "low",
+        share,
+        fact(f"{rule}.title"),
+        fact(f"{rule}.claim", share=share or None),
+        evidence=rule_of(rule).evidence,
     )

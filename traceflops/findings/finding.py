@@ -9,6 +9,7 @@ from typing import Final, Literal
 
 from traceflops.categories import without_return_type
 from traceflops.characters import shortened
+from traceflops.facts import Fact, quoted
 from traceflops.units import function_name
 
 Owner = Literal["yours", "framework", "library", "input pipeline", "configuration", "cluster"]
@@ -18,11 +19,20 @@ Level = Literal["high", "medium", "low"]
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The one sentence: the largest loss and its share of the chosen window."""
+    """What the chosen windows lose most time to: statements, the largest loss and its share.
 
-    sentence: str
+    `headline` is the class of a report that begins with it.
+    """
+
+    parts: tuple[Fact, ...]
+    headline: str
     loss: str | None = None
     share: float | None = None
+
+    @property
+    def sentence(self) -> str:
+        """Return the statements in words."""
+        return in_words(*self.parts)
 
 
 Severity = Literal["high", "medium", "low"]
@@ -76,7 +86,7 @@ class Confidence:
     """How sure a finding is, and why."""
 
     level: Level
-    reasons: tuple[str, ...]
+    reasons: tuple[Fact, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +118,10 @@ class Where:
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
-    """What a rule says of a recording, before its gain is known.
+class Cause:
+    """What a rule finds in a recording, before its gain is known; see `RuleRow` for its defaults.
 
+    `claim` is the statement, `details` what stands behind it, `advice` what to do.
     `edits` are those of what-if that stand for the remedy: all together, or without the first where
     the recording cannot answer that. `on_path` are the components of the critical path that the
     cause is part of; where it is of some kernels alone, `kernels` is what the remedy leaves of them
@@ -118,6 +129,29 @@ class Candidate:
     `partly` stands for a remedy that does less: the gain is between both. `doubts` are reasons to
     be less sure. `gain` is per step, where a formula tells it and no replay.
     """
+
+    rule: str
+    share: float
+    name: Fact
+    claim: Fact
+    details: tuple[Fact, ...] = ()
+    advice: Fact | None = None
+    owner: Owner | None = None
+    evidence: tuple[str, ...] = ()
+    rows: tuple[Row, ...] = ()
+    where: Where = Where()
+    edits: tuple[str, ...] = ()
+    on_path: frozenset[str] = frozenset()
+    kernels: Mapping[str, float] = field(default_factory=dict)
+    frees: bool = False
+    partly: tuple[str, ...] = ()
+    doubts: tuple[Fact, ...] = ()
+    gain: Gain | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A Cause as rules of users state it: with a title, a sentence and a remedy in their words."""
 
     rule: str
     title: str
@@ -136,30 +170,54 @@ class Candidate:
     doubts: tuple[str, ...] = ()
     gain: Gain | None = None
 
+    def as_cause(self) -> Cause:
+        """Return the same with its words as facts."""
+        return Cause(
+            self.rule,
+            self.share,
+            quoted(self.title),
+            quoted(self.sentence),
+            advice=quoted(self.remedy) if self.remedy else None,
+            owner=self.owner,
+            evidence=self.evidence,
+            rows=self.rows,
+            where=self.where,
+            edits=self.edits,
+            on_path=self.on_path,
+            kernels=self.kernels,
+            frees=self.frees,
+            partly=self.partly,
+            doubts=tuple(map(quoted, self.doubts)),
+            gain=self.gain,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One statement, by the rule that made it.
 
-    `share` is the part of the device time it is about. `mfu_without` is what MFU would be if that
-    time were not spent: the most that mending it can gain; None where MFU is not known exactly.
-    `evidence` names the sections of a report that show it, the best first.
+    `claim` is the statement, `details` what stands behind it, `advice` what to do; `title`,
+    `sentence` and `remedy` are these in words. `share` is the part of the device time it is about.
+    `mfu_without` is what MFU would be if that time were not spent: the most that mending it can
+    gain; None where MFU is not known exactly. `evidence` names the sections of a report that show
+    it, the best first.
 
-    A finding with a cause also says whose it is, the remedy and, by replay, what that alone gains
-    per step: None where the recording cannot tell, for the reasons of its confidence. `edits` are
-    those of what-if that were replayed for the whole of it, if these are short.
+    A finding with a cause also says whose it is and, by replay, what the remedy alone gains per
+    step: None where the recording cannot tell, for the reasons of its confidence. `edits` are those
+    of what-if that were replayed for the whole of it, if these are short.
     """
 
     rule: str
     severity: Severity
-    sentence: str
     share: float
-    mfu_without: float | None
-    evidence: tuple[str, ...]
-    title: str = ""
+    name: Fact
+    claim: Fact
+    details: tuple[Fact, ...] = ()
+    advice: Fact | None = None
+    mfu_without: float | None = None
+    evidence: tuple[str, ...] = ()
     priority: Severity = "low"
     owner: Owner | None = None
-    remedy: str = ""
     gain: Gain | None = None
     mfu_after: MfuRange | None = None
     confidence: Confidence | None = None
@@ -167,19 +225,49 @@ class Finding:
     where: Where = Where()
     edits: tuple[str, ...] = ()
 
+    @property
+    def title(self) -> str:
+        """Return its name in words."""
+        return in_words(self.name)
+
+    @property
+    def sentence(self) -> str:
+        """Return the statement and what stands behind it in words."""
+        return in_words(self.claim, *self.details)
+
+    @property
+    def remedy(self) -> str:
+        """Return what to do in words, "" where nothing is known."""
+        return in_words(*filter(None, [self.advice]))
+
+
+def in_words(*facts: Fact) -> str:
+    """Return facts in words, by the one table of texts."""
+    from traceflops.reports import words
+
+    return " ".join(map(words, facts))
+
 
 def row_name(label: str) -> str:
     """Return a name as rows have it."""
     return shortened(without_return_type(label), _ROW_NAME)
 
 
-def as_loss(one: Candidate) -> Finding | None:
+def as_loss(cause: Cause) -> Finding | None:
     """Return what a cause costs where nothing is replayed, None where that is little."""
-    severity = severity_of(one.share)
+    severity = severity_of(cause.share)
     if severity is None:
         return None
-    said = f"{one.sentence} {one.remedy}".rstrip()
-    return Finding(one.rule, severity, said, one.share, None, one.evidence, remedy=one.remedy)
+    return Finding(
+        cause.rule,
+        severity,
+        cause.share,
+        cause.name,
+        cause.claim,
+        cause.details,
+        cause.advice,
+        evidence=cause.evidence,
+    )
 
 
 def short_name(label: str) -> str:

@@ -1,6 +1,6 @@
 """What remedies gain: by replay, or at most their time on the critical path where it cannot tell.
 
-Only what the critical path leaves standing is replayed: nothing gains more than its time there.
+Gains are bounded by time on the critical path: what is not on it is not replayed.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from traceflops.errors import UsageError
-from traceflops.findings.case import is_torch, limit, without_work_ns
+from traceflops.facts import Fact, fact, quoted
+from traceflops.findings.case import limit, without_work_ns
 from traceflops.findings.device_work import KERNELS
 from traceflops.findings.finding import (
-    Candidate,
+    Cause,
     Confidence,
     Finding,
     Gain,
@@ -22,11 +23,10 @@ from traceflops.findings.finding import (
     Severity,
     severity_of,
 )
-from traceflops.findings.idle_causes import cause_of
+from traceflops.findings.idle_causes import rule_of_idle
 from traceflops.remedies import remedy
 from traceflops.replay import parse_edit
 from traceflops.table import is_one_of
-from traceflops.units import several
 
 if TYPE_CHECKING:
     from traceflops.findings.case import Case
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from traceflops.replay import Outcome, PathPart, Replay
 
 _LEVELS: Final[tuple[Level, ...]] = ("high", "medium", "low")
-_AT_MOST: Final = "the gain is at most what the rank with least of it has exposed"
 _MOST_ASKED: Final = 120
 """Characters of edits that are told; those that list many names are not."""
 _OF_GPU: Final = KERNELS | {"communication", "other", "graph"}
@@ -48,20 +47,18 @@ class Scales:
 
     `step_ns` is the mean of the chosen windows, `idle_ns` how much of it the busiest stream is
     without work: the most that faster host code gains. `alone_ns` is the exposed communication of
-    the device with least of it: the most that hiding it gains. `mfu` is as recorded, `is_torch`
-    whose code launches.
+    the device with least of it: the most that hiding it gains. `mfu` is as recorded.
     """
 
     replay: Replay | None
-    refusal: str
+    refusal: Fact
     step_ns: float
     idle_ns: int
     alone_ns: int
     mfu: ShareRange | None
-    doubts: tuple[str, ...]
-    strengths: tuple[str, ...]
+    doubts: tuple[Fact, ...]
+    strengths: tuple[Fact, ...]
     levels: Mapping[Severity, float]
-    is_torch: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +69,7 @@ class Worth:
     """
 
     gain: Gain | None
-    doubts: tuple[str, ...]
+    doubts: tuple[Fact, ...]
     is_widest: bool = True
     edits: tuple[str, ...] = ()
 
@@ -80,23 +77,23 @@ class Worth:
 def scales_of(case: Case) -> Scales:
     """Return what the gains of a recording are measured with."""
     replay, refusal = case.replay_or_reason
-    weak: list[str] = []
-    strong: list[str] = []
+    weak: list[Fact] = []
+    strong: list[Fact] = []
     if case.prepared is not None:
         marks = case.prepared.trace.marks
         if is_one_of(marks["kind"], "python").any():
-            strong.append("the recording has Python stacks")
+            strong.append(fact("strength.stacks"))
         elif remedy(case, "stacks") is not None:
-            weak.append("the recording has no Python stacks")
+            weak.append(fact("doubt.no-stacks"))
     if len(case.steps.used) < 2:
-        weak.append("there is only one step" if case.steps.used else "there are no steps")
+        weak.append(fact("doubt.one-step" if case.steps.used else "doubt.no-steps"))
     else:
-        strong.append(f"there are {several(len(case.steps.used), 'step')}")
+        strong.append(fact("strength.steps", count=len(case.steps.used)))
     levels: dict[Severity, float] = {name: limit(case, "priority", name) for name in _LEVELS}
     step_ns = case.total.components.window_ns / case.windows_used
     return Scales(
         replay,
-        refusal,
+        fact("doubt.refused", why=refusal),
         step_ns,
         without_work_ns(case) // case.windows_used,
         _least_exposed_ns(case),
@@ -104,7 +101,6 @@ def scales_of(case: Case) -> Scales:
         tuple(weak),
         tuple(strong),
         levels,
-        is_torch(case),
     )
 
 
@@ -117,83 +113,85 @@ def _least_exposed_ns(case: Case) -> int:
     )
 
 
-def weighed(one: Candidate, scales: Scales) -> Finding | None:
+def weighed(cause: Cause, scales: Scales) -> Finding | None:
     """Return a finding with its gain, None where the critical path leaves too little of it."""
     replay, least = scales.replay, scales.levels["low"]
-    if one.gain is not None:
-        is_enough = one.gain.high_ns >= least * scales.step_ns
-        return _finding(one, scales, Worth(one.gain, ())) if is_enough else None
-    if not (one.edits or one.on_path) and one.doubts:
-        return _finding(one, scales, Worth(None, ()))  # it says itself why no gain is told
+    if cause.gain is not None:
+        is_enough = cause.gain.high_ns >= least * scales.step_ns
+        return _finding(cause, scales, Worth(cause.gain, ())) if is_enough else None
+    if not (cause.edits or cause.on_path) and cause.doubts:
+        return _finding(cause, scales, Worth(None, ()))  # it says itself why no gain is told
     if replay is None:
-        worth = _unreplayed(one, scales)
+        worth = _unreplayed(cause, scales)
         is_little = worth.gain is not None and worth.gain.high_ns < least * scales.step_ns
-        return None if is_little else _finding(one, scales, worth)
-    bound_ns = sum(part.ns for part in replay.critical if _is_of(one, part))
+        return None if is_little else _finding(cause, scales, worth)
+    bound_ns = sum(part.ns for part in replay.critical if _is_of(cause, part))
     least_ns = least * replay.before_ns
-    if not one.frees and one.on_path and bound_ns < least_ns:
+    if not cause.frees and cause.on_path and bound_ns < least_ns:
         return None
-    if not one.frees and _is_of_host(one) and scales.idle_ns < least * scales.step_ns:
+    if not cause.frees and _is_of_host(cause) and scales.idle_ns < least * scales.step_ns:
         return None
     try:
-        worth = _worth(one, replay)
-        if worth.gain and one.on_path and not (one.frees or one.kernels):
+        worth = _worth(cause, replay)
+        if worth.gain and cause.on_path and not (cause.frees or cause.kernels):
             most_ns = -(-bound_ns // max(replay.windows, 1))
             worth = replace(worth, gain=worth.gain.capped(most_ns))
     except UsageError as error:
-        why = str(error).rpartition("': ")[2]
-        worth = _bounded(_own_ns(one, replay) or bound_ns, replay, why)
-    if worth.gain and _is_of_host(one):
+        why = fact("doubt.refused", why=error.reason)
+        worth = _bounded(_own_ns(cause, replay) or bound_ns, replay, why)
+    if worth.gain and _is_of_host(cause):
         worth = replace(worth, gain=worth.gain.capped(scales.idle_ns))
-    too_small = not one.frees and worth.gain and worth.gain.high_ns * replay.windows < least_ns
-    return None if too_small else _finding(one, scales, worth)
+    too_small = not cause.frees and worth.gain and worth.gain.high_ns * replay.windows < least_ns
+    return None if too_small else _finding(cause, scales, worth)
 
 
-def _unreplayed(one: Candidate, scales: Scales) -> Worth:
+def _unreplayed(cause: Cause, scales: Scales) -> Worth:
     """Return what a remedy gains at most where nothing is replayed.
 
     That is known of communication: no step gets shorter than the rest of what any device has.
     """
-    if one.on_path != {"communication"}:
+    if cause.on_path != {"communication"}:
         return Worth(None, (scales.refusal,))
-    return Worth(Gain(0, scales.alone_ns, None), (scales.refusal, _AT_MOST))
+    return Worth(Gain(0, scales.alone_ns, None), (scales.refusal, fact("doubt.least-exposed")))
 
 
-def _is_of_host(one: Candidate) -> bool:
+def _is_of_host(cause: Cause) -> bool:
     """Return whether the remedy is known to leave the work of the GPU as it is."""
-    is_known = bool(one.edits or one.on_path)
-    changed = any(text.startswith(_ON_GPU) for text in one.edits)
-    return is_known and not changed and one.on_path.isdisjoint(_OF_GPU)
+    is_known = bool(cause.edits or cause.on_path)
+    changed = any(text.startswith(_ON_GPU) for text in cause.edits)
+    return is_known and not changed and cause.on_path.isdisjoint(_OF_GPU)
 
 
-def _own_ns(one: Candidate, replay: Replay) -> int:
+def _own_ns(cause: Cause, replay: Replay) -> int:
     """Return what a class of idle time itself has of the critical path, 0 for other rules."""
-    own = one.rule.replace("-", "_")
-    return sum(part.ns for part in replay.critical if cause_of(part.component, part.name) == own)
+    own = (p.ns for p in replay.critical if rule_of_idle(p.component, p.name) == cause.rule)
+    return sum(own)
 
 
-def _is_of(one: Candidate, part: PathPart) -> bool:
-    of_kernels = one.kernels and part.component in KERNELS
-    named = not of_kernels or part.name in one.kernels
-    return part.component in one.on_path and named
+def _is_of(cause: Cause, part: PathPart) -> bool:
+    of_kernels = cause.kernels and part.component in KERNELS
+    named = not of_kernels or part.name in cause.kernels
+    return part.component in cause.on_path and named
 
 
-def _bounded(bound_ns: int, replay: Replay, why: str) -> Worth:
+def _bounded(bound_ns: int, replay: Replay, why: Fact) -> Worth:
     """Return that a remedy gains at most its time on the critical path, where that is known."""
     if not bound_ns:
         return Worth(None, (why,))
     gain = Gain(0, -(-bound_ns // max(replay.windows, 1)), None)
-    return Worth(gain, (why, "the gain is at most its time on the critical path"))
+    return Worth(gain, (why, fact("doubt.on-path")))
 
 
-def _worth(one: Candidate, replay: Replay) -> Worth:
+def _worth(cause: Cause, replay: Replay) -> Worth:
     """Return what the remedy gains. Raises UsageError where no edit stands for it."""
-    if not one.edits:
+    if not cause.edits:
         raise UsageError("the remedy cannot be replayed", "")
-    whole = _outcome(one.edits, replay)
-    now_ns, after_ns = whole.before_ns, None if one.partly else whole.after_ns
-    is_told = not one.partly or whole.most_ns >= now_ns  # then what does less may gain nothing, too
-    part = whole if is_told else _outcome(one.partly, replay)
+    whole = _outcome(cause.edits, replay)
+    now_ns, after_ns = whole.before_ns, None if cause.partly else whole.after_ns
+    is_told = (
+        not cause.partly or whole.most_ns >= now_ns
+    )  # then what does less may gain nothing, too
+    part = whole if is_told else _outcome(cause.partly, replay)
     windows = max(whole.windows, 1)
     gain = Gain(
         max(0, (now_ns - max(whole.most_ns, part.most_ns)) // windows),
@@ -202,7 +200,9 @@ def _worth(one: Candidate, replay: Replay) -> Worth:
     )
     left_ns = max(part.least_ns - whole.least_ns, part.most_ns - whole.most_ns)
     asked = whole.edits if sum(map(len, whole.edits)) <= _MOST_ASKED else ()
-    return Worth(gain, whole.doubts, whole.most_ns - whole.least_ns >= left_ns, asked)
+    return Worth(
+        gain, tuple(map(quoted, whole.doubts)), whole.most_ns - whole.least_ns >= left_ns, asked
+    )
 
 
 def _outcome(edits: Sequence[str], replay: Replay) -> Outcome:
@@ -223,28 +223,28 @@ def _mfu(gain: Gain | None, scales: Scales) -> MfuRange | None:
     return MfuRange(float(found.least), float(found.most)) if found is not None else None
 
 
-def _finding(one: Candidate, scales: Scales, found: Worth) -> Finding:
+def _finding(cause: Cause, scales: Scales, found: Worth) -> Finding:
     gain = found.gain
-    own = (*found.doubts, *one.doubts) if found.is_widest else (*one.doubts, *found.doubts)
+    own = (*found.doubts, *cause.doubts) if found.is_widest else (*cause.doubts, *found.doubts)
     doubts = (*own, *scales.doubts)
     is_wide = gain is None or 2 * (gain.high_ns - gain.low_ns) > gain.high_ns
     unsure = len(scales.doubts) + max(len(own), is_wide)  # own doubts tell why it is wide
     return Finding(
-        rule=one.rule,
-        severity=severity_of(one.share) or "low",
-        sentence=one.sentence,
-        share=one.share,
-        mfu_without=None,
-        evidence=one.evidence,
-        title=one.title,
+        rule=cause.rule,
+        severity=severity_of(cause.share) or "low",
+        share=cause.share,
+        name=cause.name,
+        claim=cause.claim,
+        details=cause.details,
+        advice=cause.advice,
+        evidence=cause.evidence,
         priority=_priority(gain, scales),
-        owner=one.owner,
-        remedy=one.remedy,
+        owner=cause.owner,
         gain=gain,
         mfu_after=_mfu(gain, scales),
         confidence=Confidence(_LEVELS[min(unsure, 2)], doubts or scales.strengths),
-        rows=one.rows,
-        where=one.where,
+        rows=cause.rows,
+        where=cause.where,
         edits=found.edits,
     )
 

@@ -1,4 +1,4 @@
-"""What rules on kernels look at, and how such a rule becomes a candidate. See `KernelFacts`."""
+"""What rules on kernels look at, and how such a rule becomes a cause. See `KernelFacts`."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from traceflops.attribution import launch_scopes, range_names, types_of_ops
-from traceflops.findings.case import is_amd, is_torch, limit, share_of_window
-from traceflops.findings.finding import Candidate, Owner, Row, Where, row_name, short_name
+from traceflops.facts import Fact, fact
+from traceflops.findings.case import cause, limit, share_of_window
+from traceflops.findings.finding import Cause, Row, Where, row_name, short_name
+from traceflops.findings.rules import rule_of
 from traceflops.flops import Shapes, Work, read_shapes
 from traceflops.table import (
     ABSENT,
@@ -30,7 +33,7 @@ from traceflops.table import (
     numbers,
     taken,
 )
-from traceflops.units import kernel_name, time_share
+from traceflops.units import kernel_name
 
 if TYPE_CHECKING:
     from traceflops.attribution import Scopes
@@ -39,24 +42,6 @@ if TYPE_CHECKING:
     from traceflops.windows import Prepared
 
 _MOST_ROWS, _MOST_NAMES, _MOST_SHAPES = 3, 50, 3
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """A rule on kernels: what is said of those it is about, and what mends them.
-
-    `remedy` is that for PyTorch, `otherwise` for all else, `on_amd` for PyTorch on ROCm.
-    """
-
-    rule: str
-    title: str
-    said: str
-    owner: Owner
-    remedy: str
-    otherwise: str
-    components: frozenset[str] = frozenset({"memory"})
-    on_amd: str = ""
-    doubts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)  # without slots, so that there is a place for what is found on demand
@@ -207,47 +192,45 @@ class KernelFacts:
         return launch_scopes(linked, call, op, self.prepared.selection.step_mark)
 
 
-def candidate(
-    facts: KernelFacts, fault: Fault, mine: BoolArray, kept: FloatArray, host: tuple[str, ...] = ()
-) -> Iterator[Candidate]:
-    """Yield a candidate where kernels take enough time and the remedy saves enough of it.
+def kernel_cause(
+    facts: KernelFacts,
+    rule: str,
+    mine: BoolArray,
+    kept: FloatArray,
+    host: tuple[str, ...] = (),
+    knows: frozenset[str] = frozenset(),
+) -> Iterator[Cause]:
+    """Give a cause where kernels take enough time and the remedy saves enough of it.
 
-    `kept` is the share of the time of each that the whole remedy leaves, `host` the edit for that
-    of launching them.
+    `mine` and `kept` are per kernel: whether the rule is about it, and the share of its time that
+    the whole remedy leaves. `host` is the edit for that of launching them.
     """
     time = np.where(mine, facts.ns, 0)
     saved = time * (1 - np.clip(kept, 0, 1))
     share = share_of_window(facts.case, int(time.sum()))
     saves = share_of_window(facts.case, int(saved.sum()))
-    if share < limit(facts.case, "kernel-faults", "least_share") or saves < limit(
-        facts.case, "priority", "low"
-    ):
+    least, least_gain = (
+        limit(facts.case, of, name)
+        for of, name in (("kernel-faults", "least_share"), ("priority", "low"))
+    )
+    if share < least or saves < least_gain:
         return
     largest, where = largest_of(facts, saved)
     half = limit(facts.case, "kernel-faults", "least_part")
-    changes = _left_of_names(facts, saved)
-    yield Candidate(
-        rule=fault.rule,
-        title=fault.title,
-        sentence=f"{fault.said} take {time_share(share)} of the time; largest part: {largest}.",
-        share=share,
-        owner=fault.owner,
-        remedy=_remedy(facts, fault),
-        evidence=("kernels", "categories"),
+    changes, row = _left_of_names(facts, saved), rule_of(rule)
+    yield cause(
+        facts.case,
+        rule,
+        share,
+        details=(largest,),
+        knows=knows,
         rows=rows_of(facts, time),
         where=where,
         edits=(*host, *_edits(changes, 1.0)),
-        on_path=fault.components | frozenset({"eager_overhead", "optimizer_loop"} if host else ()),
+        on_path=row.on_path | frozenset({"eager_overhead", "optimizer_loop"} if host else ()),
         kernels={kernel_name(name): left for name, left in changes.items()},
         partly=_edits(changes, half),
-        doubts=("the remedy may save only half of it", *fault.doubts),
     )
-
-
-def _remedy(facts: KernelFacts, fault: Fault) -> str:
-    if not is_torch(facts.case):
-        return fault.otherwise
-    return fault.on_amd if fault.on_amd and is_amd(facts.case) else fault.remedy
 
 
 def _left_of_names(facts: KernelFacts, saved: FloatArray) -> dict[str, float]:
@@ -279,8 +262,8 @@ def rows_of(facts: KernelFacts, time: FloatArray) -> tuple[Row, ...]:
     )
 
 
-def largest_of(facts: KernelFacts, time: FloatArray) -> tuple[str, Where]:
-    """Return the kernel or op, its shapes and its module that take most time.
+def largest_of(facts: KernelFacts, time: FloatArray) -> tuple[Fact, Where]:
+    """Return the kernel or op, its shapes and its module that take most time; `time` is per kernel.
 
     The module alone is where it is if all of it has half of the time.
     """
@@ -289,7 +272,7 @@ def largest_of(facts: KernelFacts, time: FloatArray) -> tuple[str, Where]:
     owner = launched.links.op_of_activity[facts.row[mine]]
     if facts.prepared.replays is None:
         owner = np.where(facts.product[mine] >= 0, facts.product[mine], owner)
-    told = [taken(codes(ops[column]), owner) for column in ("name", "input_dims")]
+    keys = [taken(codes(ops[column]), owner) for column in ("name", "input_dims")]
     label = np.where(owner >= 0, -1, facts.name[mine])
     called = range_names(facts.prepared.trace)
     texts = [
@@ -297,24 +280,26 @@ def largest_of(facts: KernelFacts, time: FloatArray) -> tuple[str, Where]:
         for text, is_module in zip(scopes.texts, scopes.is_module, strict=True)
     ]
     first_of: dict[str, int] = {}
-    places = [first_of.setdefault(text, at) for at, text in enumerate(texts)]
+    places = [first_of.setdefault(text, place) for place, text in enumerate(texts)]
     place = np.array([*places, -1])[scopes.scope[mine]]
-    group, first = group_rows((*told, place, label))
-    at = int(first[np.argmax(np.bincount(group, time[mine]))])
-    row = int(owner[at])
-    name = short_name(names(facts.prepared.trace.activities["name"])[facts.name[mine[at]]])
-    if row >= 0:
-        name = f"{ops['name'][row].as_py()}{_shapes(ops['input_dims'][row].as_py())}"
-    scope = int(place[at])
+    group, first = group_rows((*keys, place, label))
+    largest = int(first[np.argmax(np.bincount(group, time[mine]))])
+    row, scope = int(owner[largest]), int(place[largest])
+    kernel = names(facts.prepared.trace.activities["name"])[facts.name[mine[largest]]]
+    found = fact(
+        "kernels.largest",
+        name=ops["name"][row].as_py() if row >= 0 else short_name(kernel),
+        shapes=_shapes(ops["input_dims"][row].as_py()) if row >= 0 else (),
+        scope=texts[scope] if scope >= 0 else None,
+    )
     if scope < 0:
-        return name, Where()
+        return found, Where()
     is_module = scopes.is_module[scope] and 2 * time[mine[place == scope]].sum() >= time.sum()
-    return f"{name} in {texts[scope]}", Where(module=texts[scope] if is_module else None)
+    return found, Where(module=texts[scope] if is_module else None)
 
 
-def _shapes(dims: str | None) -> str:
-    """Return the shapes of the first tensors of an op, as ` of 8×1024, 1024×9375`."""  # noqa: RUF002
-    told = read_shapes(dims or "[]") or ()
-    flat = [one for one in told if not isinstance(one, Shapes)]
-    texts = ["×".join(map(str, one)) for one in flat if len(one) > 1][:_MOST_SHAPES]  # noqa: RUF001
-    return f" of {', '.join(texts)}" if texts else ""
+def _shapes(dims: str | None) -> tuple[str, ...]:
+    """Return the shapes of the first tensors of an op: 8×1024, 1024×9375."""  # noqa: RUF002
+    shapes = [one for one in read_shapes(dims or "[]") or () if not isinstance(one, Shapes)]
+    texts = ("×".join(map(str, shape)) for shape in shapes if len(shape) > 1)  # noqa: RUF001
+    return tuple(islice(texts, _MOST_SHAPES))

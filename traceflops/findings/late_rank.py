@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from traceflops.attribution import CLASSES, REMEDIES
+from traceflops.attribution import CLASSES
+from traceflops.facts import Fact, fact
 from traceflops.findings.finding import (
-    Candidate,
+    Cause,
     Finding,
     Gain,
     Owner,
@@ -21,181 +22,143 @@ from traceflops.findings.finding import (
     severity_of,
     short_name,
 )
-from traceflops.findings.idle_causes import remedy_of
 from traceflops.findings.low_clocks import clocks_of_late
+from traceflops.findings.rules import advice_of, cause_of
 from traceflops.ranks import STALLS
 from traceflops.table import exact_sums
-from traceflops.units import capitalized, duration, listed, percent, plural, several
+from traceflops.units import listed
 
 if TYPE_CHECKING:
     from traceflops.findings.case import Case
-    from traceflops.ranks import RankReport, SlowRank, Waits
+    from traceflops.ranks import RankReport, SlowRank
 
 RULE: Final = "late-rank"
-_AT_MOST: Final = "the gain is at most what the rank is late"
-_CAUSES: Final = {
-    "slow_clock": (
-        "all its kernels take {factor:.2f} times as long as on the others",
-        "check clocks, power and temperature of that GPU; exclude its node from the job",
-    ),
-    "slow_kernel": (
-        "the kernel {label} takes {factor:.2f} times as long as on the others",
-        "compare its inputs and library versions on that rank",
-    ),
-    "more_work": (
-        "it has more work, most of it in {label}",
-        "balance tokens, sequence lengths, experts or layers over the ranks",
-    ),
-    "checkpoint": (
-        "it writes a checkpoint ({label})",
-        "write it asynchronously, or on all ranks at once",
-    ),
-    "gc_pause": (
-        "its host stops for a while, as garbage collection does",
-        "turn that off with gc.disable(), and collect on all ranks every N steps",
-    ),
-    "memory_pressure": (
-        "its GPU is idle while memory is allocated ({label})",
-        "leave memory free on that rank: a smaller batch, no empty_cache() in loops",
-    ),
-    "unknown": ("the recording does not say why", "record that rank with Python stacks"),
-}
-"""By cause: why in words, and what to do."""
+_BY_REASON: Final = frozenset(
+    {
+        *("slow_clock", "slow_kernel", "more_work", "checkpoint", "gc_pause", "memory_pressure"),
+        "unknown",
+    }
+)
+"""Reasons with texts of their own; others are classes of idle time."""
 _OWNERS: Final[Mapping[str, Owner]] = {
     "slow_clock": "cluster",
     "slow_kernel": "library",
     "data_input": "input pipeline",
 }
-_SEVERAL: Final = {
-    "Its GPU is": "Their GPUs are",
-    "All its kernels": "All their kernels",
-    "It has": "They have",
-    "It writes": "They write",
-    "Its host stops": "Their hosts stop",
-    "that GPU; exclude its node": "those GPUs; exclude their nodes",
-    "that rank": "those ranks",
-}
 
 
-def late_rank_sentence(ranks: RankReport | None) -> str:
-    """Return which ranks the others wait for and for how long, "" where it is none."""
+def late_rank_fact(ranks: RankReport | None, *, lasting: bool = False) -> Fact | None:
+    """Return which ranks the others wait for and for how long, None where that costs little.
+
+    With `lasting` a single delay is not told.
+    """
     slow = ranks.slow if ranks is not None else None
     if ranks is None or slow is None or severity_of(_share(ranks, slow)) is None:
-        return ""
-    share, who = percent(_share(ranks, slow)), late_ranks_text(slow)
-    clocks = clocks_words(ranks)
-    if slow.sporadic:
-        waited = f"the other ranks waited long for {who}: {share} of the time"
-        return f"In {_when(ranks, slow)} {waited}{clocks}."
-    of = "each step" if ranks.cycles.has_steps else "the recording"
-    waited = duration(slow.lost_ns_per_step)
-    return f"The other ranks wait for {who}: {waited} of {of} ({share}){clocks}."
-
-
-def lasting_late_rank_sentence(ranks: RankReport | None) -> str:
-    """Return the same of what is no single delay, "" else."""
-    slow = ranks.slow if ranks is not None else None
-    is_one_delay = slow is not None and slow.sporadic and len(slow.steps) < 2
-    return "" if is_one_delay else late_rank_sentence(ranks)
-
-
-def _when(ranks: RankReport, slow: SlowRank) -> str:
-    """Return in which of the steps, or that there are none."""
-    if not ranks.cycles.has_steps:
-        return "part of the recording"
-    some, every = slow.steps, ranks.cycles.count
-    if every == 1:
-        return f"step {ranks.cycles.steps[0]}"
-    return f"{len(some):,} of {several(every, 'step')} ({listed(some)})"
-
-
-def clocks_words(ranks: RankReport) -> str:
-    """Return how far the clocks of the ranks may be off, "" where that is not at all."""
-    error = ranks.alignment.residual_p95_ns
-    return f"; clocks agree to {duration(error)}" if error else ""
-
-
-def waiting_words(ranks: RankReport | None) -> tuple[str, str]:
-    """Return for whom communication mostly waits, and how much of it; "" where it is less.
-
-    Nothing is said where one rank is blamed: then that says it.
-    """
-    if ranks is None or late_rank_sentence(ranks):
-        return "", ""
-    found = (ranks.in_cycles() if ranks.cycles.has_steps else ranks).waits
-    waited = int(found.wait_ns.sum())
-    total = waited + int(found.transfer_ns.sum())
-    if 2 * waited <= total:
-        return "", ""
-    whom = _for_whom(ranks, found)
-    share = f"{'at least ' * ranks.partial}{percent(waited / total)}"
-    said = (
-        f"Of the time in collectives, {share} is waiting, mostly for {whom}{clocks_words(ranks)}."
+        return None
+    if lasting and slow.sporadic and len(slow.steps) < 2:
+        return None
+    several = "" if len(slow.ranks) == 1 else "-several"
+    ids = listed(slow.ranks)
+    window = "each-step" if ranks.cycles.has_steps else "recording"
+    return fact(
+        f"{RULE}.{'claim-sporadic' if slow.sporadic else 'claim'}",
+        who=fact(f"{RULE}.who{several}", ranks=ids, position=slow.position),
+        when=_when(ranks, slow),
+        window=fact(f"{RULE}.{window}"),
+        lost_ns=slow.lost_ns_per_step,
+        share=_share(ranks, slow),
+        clocks_ns=clocks_apart_ns(ranks),
     )
-    if 2 * int(found.wait_ns[found.collective == found.from_ns.argmin()].sum()) > waited:
-        said += " Most of it is in the first collective; ranks may have begun recording apart."
-    return whom, said
 
 
-def _for_whom(ranks: RankReport, found: Waits) -> str:
-    """Return the rank that most of the waiting is for; ties are for nobody."""
-    clear = np.where(found.tie[found.collective], 0, found.wait_ns)
-    caused = exact_sums(found.last[found.collective], clear, len(ranks.records.ranks))
-    most = max(caused)
-    one = ranks.records.ranks[caused.index(most)]
-    whom = f"rank {one}" if 2 * most > int(found.wait_ns.sum()) else "other ranks"
-    return f"{whom} to arrive"
+def _when(ranks: RankReport, slow: SlowRank) -> Fact:
+    """Return in which of the steps ranks are late, or that there are none."""
+    if not ranks.cycles.has_steps:
+        return fact(f"{RULE}.part-of-recording")
+    if ranks.cycles.count == 1:
+        return fact(f"{RULE}.step", number=ranks.cycles.steps[0])
+    steps = len(slow.steps)
+    return fact(f"{RULE}.steps", count=steps, all=ranks.cycles.count, numbers=listed(slow.steps))
 
 
-def late_ranks_text(slow: SlowRank) -> str:
-    """Return which ranks are late, and what they have in common."""
-    who = _some("rank", slow.ranks)
-    return f"{who} ({slow.position})" if slow.position else who
+def clocks_apart_ns(ranks: RankReport | None) -> int | None:
+    """Return how far the clocks of the ranks may be off, None where that is not at all."""
+    return (ranks.alignment.residual_p95_ns or None) if ranks is not None else None
 
 
-def _some(noun: str, numbers: tuple[int, ...]) -> str:
-    return f"{noun if len(numbers) == 1 else plural(noun)} {listed(numbers)}"
+def waiting_for(ranks: RankReport | None) -> tuple[Fact, tuple[Fact, ...]] | None:
+    """Return for whom communication mostly waits, and statements on how much of it.
+
+    None where it is less, and where one rank is blamed: then that says it.
+    """
+    if ranks is None or late_rank_fact(ranks) is not None:
+        return None
+    waits = (ranks.in_cycles() if ranks.cycles.has_steps else ranks).waits
+    waited_ns = int(waits.wait_ns.sum())
+    total_ns = waited_ns + int(waits.transfer_ns.sum())
+    if 2 * waited_ns <= total_ns:
+        return None
+    # Of ties nobody is the last.
+    clear_ns = np.where(waits.tie[waits.collective], 0, waits.wait_ns)
+    caused_ns = exact_sums(waits.last[waits.collective], clear_ns, len(ranks.records.ranks))
+    rank = ranks.records.ranks[caused_ns.index(max(caused_ns))]
+    is_one = 2 * max(caused_ns) > waited_ns
+    whom = fact("waiting.rank", rank=rank) if is_one else fact("waiting.others")
+    claim = fact(
+        "waiting.claim-at-least" if ranks.partial else "waiting.claim",
+        share=waited_ns / total_ns,
+        whom=whom,
+        clocks_ns=clocks_apart_ns(ranks),
+    )
+    in_first = waits.collective == waits.from_ns.argmin()
+    is_first = 2 * int(waits.wait_ns[in_first].sum()) > waited_ns
+    return whom, (claim, *(fact("waiting.first"),) * is_first)
 
 
-def late_rank_findings(ranks: RankReport | None) -> Iterator[Finding]:
+def late_rank_findings(ranks: RankReport | None, program: frozenset[str]) -> Iterator[Finding]:
     """Give a finding where waiting for one rank costs much."""
-    yield from filter(None, map(as_loss, _candidates(ranks)))
+    yield from filter(None, map(as_loss, _causes(ranks, program)))
 
 
-def late_rank(case: Case) -> Iterator[Candidate]:
-    """Give a candidate where waiting for one rank costs much."""
-    for one in _candidates(case.ranks):
+def late_rank(case: Case) -> Iterator[Cause]:
+    """Give a cause where waiting for one rank costs much."""
+    for found in _causes(case.ranks, case.program):
         assert case.ranks is not None
         slow, (_, why) = case.ranks.slow, case.replay_or_reason
         assert slow is not None
         if case.prepared is None:  # of summaries: they tell how late it is
-            gain, doubts = Gain(0, slow.lost_ns_per_step, None), (why, _AT_MOST)
-            one = replace(one, gain=gain, doubts=doubts)
-        clocks, remedy = clocks_of_late(case, slow) if slow.cause == "slow_clock" else ("", "")
-        remedy = remedy or remedy_of(case, slow.cause) or one.remedy
-        yield replace(one, sentence=f"{one.sentence} {clocks}".rstrip(), remedy=remedy)
+            doubts = (fact("doubt.refused", why=why), fact("doubt.as-late"))
+            gain = Gain(0, slow.lost_ns_per_step, None)
+            found = replace(found, gain=gain, doubts=doubts)
+        clocks, advice = (None, None)
+        if slow.cause == "slow_clock":
+            clocks, advice = clocks_of_late(case, slow)
+        if advice is None and slow.cause not in _BY_REASON:
+            advice = advice_of(slow.cause.replace("_", "-"), case.program)
+        details = (*found.details, *filter(None, [clocks]))
+        yield replace(found, details=details, advice=advice or found.advice)
 
 
-def _candidates(ranks: RankReport | None) -> Iterator[Candidate]:
-    sentence = late_rank_sentence(ranks)
-    if ranks is None or ranks.slow is None or not sentence:
+def _causes(ranks: RankReport | None, program: frozenset[str]) -> Iterator[Cause]:
+    claim = late_rank_fact(ranks)
+    if ranks is None or ranks.slow is None or claim is None:
         return
     slow = ranks.slow
-    why, remedy = late_rank_reason(slow)
-    is_one = len(slow.ranks) == 1
-    yield Candidate(
-        rule=RULE,
-        title=capitalized(f"{_some('rank', slow.ranks)} {'is' if is_one else 'are'} late"),
-        sentence=f"{sentence} {why}",
-        share=_share(ranks, slow),
+    why, advice = late_rank_reason(slow)
+    title = "title" if len(slow.ranks) == 1 else "title-several"
+    yield cause_of(
+        program,
+        RULE,
+        _share(ranks, slow),
+        details=(why,),
+        name=fact(f"{RULE}.{title}", ranks=listed(slow.ranks)),
+        claim=claim,
+        advice=advice,
         owner=_OWNERS.get(slow.cause, "yours"),
-        remedy=remedy,
-        evidence=("ranks",),
         rows=(Row(slow.label or f"rank {slow.rank}", slow.lost_ns_per_step * ranks.cycles.count),),
         where=Where(rank=slow.rank),
         edits=(*_stall(slow), *slow_rank_edits(ranks)),
         partly=slow_rank_edits(ranks) * bool(_stall(slow)),
-        frees=True,
     )
 
 
@@ -207,29 +170,24 @@ def _stall(slow: SlowRank) -> tuple[str, ...]:
 
 def slow_rank_edits(ranks: RankReport | None) -> tuple[str, ...]:
     """Return the edits with which no rank is late, where waiting for them costs much."""
-    if ranks is None or ranks.slow is None or not late_rank_sentence(ranks):
+    if ranks is None or ranks.slow is None or late_rank_fact(ranks) is None:
         return ()
     return tuple(f"rank {rank}=median" for rank in ranks.slow.ranks)
 
 
-def late_rank_reason(slow: SlowRank) -> tuple[str, str]:
-    """Return why a rank is late and what to do, as sentences."""
-    if slow.cause in _CAUSES:
-        why, remedy = _CAUSES[slow.cause]
-        why = why.format(label=short_name(slow.label), factor=slow.factor or 1.0)
-        why = why.replace(" ()", "")
-    else:
-        name = f" ({short_name(slow.label)})" if slow.label else ""
-        why, remedy = f"its GPU is idle longer: {CLASSES[slow.cause]}{name}", REMEDIES[slow.cause]
-    said = f"{capitalized(why)}.", f"{capitalized(remedy)}."
-    return said if len(slow.ranks) == 1 else (_of_several(said[0]), _of_several(said[1]))
-
-
-def _of_several(text: str) -> str:
-    """Return what is said of one rank as said of several."""
-    for one, more in _SEVERAL.items():
-        text = text.replace(one, more)
-    return text
+def late_rank_reason(slow: SlowRank) -> tuple[Fact, Fact]:
+    """Return why a rank is late and what to do."""
+    several = "" if len(slow.ranks) == 1 else "-several"
+    label, has_text = short_name(slow.label), slow.cause in _BY_REASON
+    why = fact(
+        f"{RULE}.why{several}.{slow.cause if has_text else 'idle'}",
+        label=label,
+        factor=slow.factor or 1.0,
+        kind=None if has_text else CLASSES[slow.cause],
+    )
+    if has_text:
+        return why, fact(f"{RULE}.remedy{several}.{slow.cause}")
+    return why, fact("sentence", text=fact(f"idle.remedy.{slow.cause}"))
 
 
 def _share(ranks: RankReport, slow: SlowRank) -> float:

@@ -12,12 +12,13 @@ from traceflops.attribution import (
     KERNELS,
     MIGRATIONS,
     NO_CULPRITS,
-    IdleClass,
     IdleCulprits,
 )
+from traceflops.facts import Fact, Value, fact, quoted
 from traceflops.findings.finding import WORTH_SAYING, Finding, severity_of, short_name
+from traceflops.findings.rules import all_rules, rule_of, statement
 from traceflops.mfu import ENOUGH, NO_ROOFS, TOO_LITTLE, RoofTime
-from traceflops.units import PART_NAMES, capitalized, duration, percent, several, significant
+from traceflops.units import PART_NAMES
 
 if TYPE_CHECKING:
     from traceflops.mfu import Measurement
@@ -26,43 +27,36 @@ if TYPE_CHECKING:
 
 LOSS: Final = "loss-"
 """What the rules of losses begin with."""
-_USEFUL: Final = "how much of that is useful is unknown"
-_UNRECORDED: Final = "time without recorded work"
-_MISSING: Final = "earlier work or waits may be missing from the trace"
-_NO_COPIES: Final = "it may include copies, which the trace lacks"
 _SHORT_NS, _FEW_GAPS, _MANY_GAPS = 10_000, 10, 100
-_LAUNCHED_ALONE: Final = (
-    ", as between kernels launched one by one; fused kernels or a graph have fewer"
-)
 
 
 @dataclass(frozen=True, slots=True)
 class _LossKind:
-    """A loss: where a report shows it, what it is, and whether it is inside compute.
+    """A loss: whether its name is plural, what it is made of, and whether it is inside compute.
 
     `unknown` says why nobody can judge it: nothing says whether the program needs it.
     """
 
-    evidence: tuple[str, ...]
-    takes: str = "takes"
-    gloss: str = ""
-    unknown: str = ""
+    many: bool = False
+    gloss: Fact | None = None
+    unknown: Fact | None = None
     in_compute: bool = False
 
 
+_USEFULNESS: Final = fact("loss.usefulness")
 _KINDS: Final = {
-    "communication": _LossKind(("communication", "timeline", "categories")),
-    "idle": _LossKind(("idle",)),
-    "memory": _LossKind(("categories", "kernels"), gloss="elementwise, norm and copy kernels"),
-    "other": _LossKind((), "take", unknown=_USEFUL),
-    "graph": _LossKind((), "take", "no kernel records", _USEFUL),
-    "inefficiency": _LossKind(("kernels", "roofline"), in_compute=True),
-    "recompute": _LossKind(("peak",), in_compute=True),
-    "overcompute": _LossKind(("peak",), "take", in_compute=True),
+    "communication": _LossKind(),
+    "idle": _LossKind(),
+    "memory": _LossKind(gloss=fact("loss.memory-kernels")),
+    "other": _LossKind(many=True, unknown=_USEFULNESS),
+    "graph": _LossKind(many=True, gloss=fact("loss.no-records"), unknown=_USEFULNESS),
+    "inefficiency": _LossKind(in_compute=True),
+    "recompute": _LossKind(in_compute=True),
+    "overcompute": _LossKind(many=True, in_compute=True),
 }
 """By component, and by the lines of the waterfall that split the compute component."""
 
-_MOSTLY: Final = "mostly"
+_MOSTLY: Final = ("loss.mostly", "loss.mostly-waiting")
 _NO_TIME: Final = RoofTime(0, 0, 0, 0)
 
 _HARDLY_ANY: Final = 1e-9
@@ -82,58 +76,73 @@ class Needed:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A part of the device time that is lost: its name, its words, its verb and its share.
+    """A part of the device time that is lost: its name, what it is called, and its share.
 
     `gloss` says what it is made of, `needed` the part that its bytes need, None where too little is
-    known of them, `rate` how fast its copies are where it is mostly these, `remedy` what most of it
-    is and what to do. With `unknown` it is not judged: neither ranked, nor first in a verdict.
+    known of them, `rate` how fast its copies are where it is mostly these, `details` what most of
+    it is, `advice` what to do; `rule` is that of what most of it is, "" where that has none. With
+    `unknown` it is not judged: neither ranked, nor first in a verdict.
     """
 
     name: str
-    words: str
-    takes: str
+    part: Fact | str
+    many: bool
     share: float
-    gloss: str = ""
-    unknown: str = ""
+    gloss: Fact | None = None
+    unknown: Fact | None = None
     needed: Needed | None = None
-    rate: str = ""
-    remedy: str = ""
+    rate: Fact | None = None
+    details: tuple[Fact, ...] = ()
+    advice: Fact | None = None
+    rule: str = ""
 
     @property
-    def taking(self) -> str:
-        """Return what takes time: "Memory work (mostly fills) takes"."""
-        gloss = f" ({self.gloss})" if self.gloss else ""
-        return f"{capitalized(self.words)}{gloss} {self.takes}"
+    def headline(self) -> str:
+        """Return the class of a report that begins with it."""
+        if self.rule:
+            return rule_of(self.rule).headline
+        row = all_rules().rules.get(f"{LOSS}{self.name}")
+        return row.headline if row is not None else "gpu-compute"
+
+    @property
+    def is_mostly(self) -> bool:
+        """Return whether its gloss is only most of it."""
+        return self.gloss is not None and self.gloss.code in _MOSTLY
 
     def brief(self) -> Loss:
-        """Return the same with no more words than what it is mostly."""
-        gloss = self.gloss if self.gloss.startswith(_MOSTLY) else ""
-        return replace(self, gloss=gloss, needed=None, rate="")
+        """Return the same with no more said than what it is mostly."""
+        gloss = self.gloss if self.is_mostly else None
+        return replace(self, gloss=gloss, needed=None, rate=None)
 
-    def sized(self, of: str = "") -> str:
-        """Return its share, and of what."""
-        return f"{percent(self.share)}{f' of {of}' if of else ''}"
+    def claim(self, of: Fact | None = None) -> Fact:
+        """Return that it takes its share, of what if that is given."""
+        return self._fact("claim", of=of)
 
-    def glossed(self, of: str) -> str:
-        """Return its share after what it is; what is only most of it does not have that share."""
-        if self.gloss.startswith(_MOSTLY):
-            return f"{self.sized(of)}, {self.gloss}"
-        return f"{self.gloss}: {self.sized(of)}" if self.gloss else self.sized(of)
+    def sized(self, of: Fact | None = None) -> Fact:
+        """Return what it is called and its share; what is only most of it has less."""
+        return self._fact("sized-of" if self.gloss and not self.is_mostly else "sized", of=of)
 
-    def at_peak(self, of: str) -> str:
-        """Return what its bytes need in a sentence, "" where that is unknown."""
-        if self.rate or self.needed is None:
-            return self.rate
-        needed, known = percent(self.needed.share or _HARDLY_ANY), self.needed.known
+    def unjudged(self) -> Fact:
+        """Return that it takes its share, and why that is not judged."""
+        return self._fact("unjudged", why=self.unknown)
+
+    def at_peak(self, of: Fact) -> tuple[Fact, ...]:
+        """Return what its bytes need, nothing where that is unknown."""
+        if self.rate is not None:
+            return (self.rate,)
+        if self.needed is None:
+            return ()
+        known = self.needed.known
         if self.name == "inefficiency":
-            least = "" if known is None else "at least "
-            return f"Even at peak, compute would wait for its bytes {least}{needed} of {of}."
-        if known is None:
-            return f"At peak bandwidth, {self.words} would take {needed} of {of}."
-        return (
-            f"{capitalized(self.words)} with known bytes takes {percent(known)} of {of}; at peak "
-            f"bandwidth it would take {needed}."
-        )
+            code = "compute-bytes" if known is None else "compute-bytes-at-least"
+        else:
+            code = "at-peak" if known is None else "at-peak-of-known"
+        share = self.needed.share or _HARDLY_ANY
+        return (fact(f"loss.{code}", part=self.part, share=share, known=known, of=of),)
+
+    def _fact(self, code: str, **values: Value) -> Fact:
+        own = {"part": self.part, "many": 2 if self.many else 1, "share": self.share}
+        return Fact(f"loss.{code}", own | {"gloss": self.gloss} | values)
 
 
 def all_losses(
@@ -143,14 +152,14 @@ def all_losses(
     waits: IdleCulprits = NO_CULPRITS,
     *,
     lacks_copies: bool = False,
-    waiting: tuple[str, str] = ("", ""),
+    waiting: tuple[Fact, tuple[Fact, ...]] | None = None,
 ) -> tuple[Loss, ...]:
     """Return what takes device time and is not compute at the peak, the largest first.
 
     What compute loses is known only where the FLOPs are. `moved` is the time of memory work by what
     it is, `waits` whom idle time is due to. Idle time in which earlier work may be missing is a
     part of its own where there is enough of it; where the trace `lacks_copies`, no idle time is
-    judged. `waiting` is for whom communication mostly waits, and how much of it that is.
+    judged. `waiting` is for whom communication mostly waits, and statements on how much.
     """
     roofs = measured.roofs if measured is not None else NO_ROOFS
     times = {"memory": roofs.memory, "inefficiency": roofs.compute}
@@ -159,15 +168,18 @@ def all_losses(
         loss = Loss(
             name,
             PART_NAMES[name],
-            kind.takes,
+            kind.many,
             _share(name, kind, total, measured),
             _moving(moved, kind.gloss) if name == "memory" else kind.gloss,
             kind.unknown,
             _needed(times.get(name, _NO_TIME), total.components.window_ns),
-            _copy_rate(measured, moved) if name == "memory" else "",
+            _copy_rate(measured, moved) if name == "memory" else None,
         )
-        if name == "communication" and waiting[0]:
-            loss = replace(loss, gloss=f"{_MOSTLY} waiting for {waiting[0]}", remedy=waiting[1])
+        if name == "memory" and loss.gloss is not None and COPIES in str(loss.gloss.values):
+            loss = replace(loss, rule="host-copies")
+        if name == "communication" and waiting is not None:
+            whom, details = waiting
+            loss = replace(loss, gloss=fact("loss.mostly-waiting", whom=whom), details=details)
         if name == "idle":
             found.extend(_by_cause(loss, total, waits, lacks_copies=lacks_copies))
         else:
@@ -190,18 +202,23 @@ def _by_cause(
     Whom the rest of it is due to is not told then.
     """
     if lacks_copies:
-        gaps = _gaps(waits, total.components.idle_ns).removesuffix(".")
-        return (replace(idle, unknown=f"{_NO_COPIES}{f'. {gaps}' if gaps else ''}"),)
+        gaps = _gaps(waits, total.components.idle_ns)
+        return (replace(idle, unknown=fact("loss.no-copies"), details=gaps),)
     missing_ns, window_ns = total.idle_causes.unrecorded_ns, total.components.window_ns
     if missing_ns < WORTH_SAYING * window_ns or not window_ns:
         return (_due(idle, waits, total.components.idle_ns),)
     rest = (total.components.idle_ns - missing_ns) / window_ns
-    missing = replace(idle, words=_UNRECORDED, share=missing_ns / window_ns, unknown=_MISSING)
+    missing = replace(
+        idle,
+        part=fact("loss.unrecorded"),
+        share=missing_ns / window_ns,
+        unknown=fact("loss.missing"),
+    )
     return replace(idle, share=rest), missing
 
 
-def _gaps(waits: IdleCulprits, idle_ns: int) -> str:
-    """Return that most idle time is a few long gaps, or many short ones; "" for others."""
+def _gaps(waits: IdleCulprits, idle_ns: int) -> tuple[Fact, ...]:
+    """Return that most idle time is a few long gaps, or many short ones; nothing for others."""
     lengths = waits.histogram
     longest = [lengths[-count:] for count in range(1, len(lengths) + 1)]
     short = tuple(one for one in lengths if one.to_ns <= _SHORT_NS)
@@ -209,30 +226,35 @@ def _gaps(waits: IdleCulprits, idle_ns: int) -> str:
         gaps, gaps_ns = sum(one.gaps for one in some), sum(one.idle_ns for one in some)
         is_few = gaps <= _FEW_GAPS
         if idle_ns <= 2 * gaps_ns and (is_few or (some is short and gaps >= _MANY_GAPS)):
-            mean = f"{duration(gaps_ns // gaps)}{' on average' * (gaps > 1)}"
-            said = f"Most of it is {several(gaps, 'gap')} of {mean}"
-            return f"{said}{'' if is_few else _LAUNCHED_ALONE}."
-    return ""
+            code = "short-gaps" if not is_few else "gaps" if gaps > 1 else "gap"
+            return (fact(f"loss.{code}", count=gaps, mean_ns=gaps_ns // gaps),)
+    return ()
 
 
 def _due(idle: Loss, waits: IdleCulprits, idle_ns: int) -> Loss:
     """Return idle time with what most of it is due to, and with what to do."""
     if not waits.culprits:
-        return replace(idle, remedy=_gaps(waits, idle_ns))
+        return replace(idle, details=_gaps(waits, idle_ns))
     largest = waits.by_class()[0]
-    words, is_most = CLASSES[largest.kind], 2 * largest.idle_ns >= idle_ns
-    gloss = f"{_MOSTLY} {words}" if is_most else ""
-    return replace(idle, gloss=gloss, remedy=_remedy(largest, idle_ns))
-
-
-def _remedy(largest: IdleClass, idle_ns: int) -> str:
-    """Return what a class of culprits takes of the idle time, its largest name, and its remedy."""
-    kind, name = largest.kind, short_name(largest.culprits[0].label)
-    share, own = (percent(one.idle_ns / idle_ns) for one in (largest, largest.culprits[0]))
-    part = f"; largest part: {name}{f', {own}' if own != share else ''}" if name else ""
-    blocked_ns = sum(culprit.blocked_before_ns for culprit in largest.culprits)
-    waited = " Most of it follows a wait for the GPU." if 2 * blocked_ns > largest.idle_ns else ""
-    return f"Of that, {share} is {CLASSES[kind]}{part}.{waited} {capitalized(largest.remedy)}."
+    culprit, kind = largest.culprits[0], CLASSES[largest.kind]
+    is_alone = culprit.idle_ns == largest.idle_ns
+    due = fact(
+        "loss.culprits",
+        share=largest.idle_ns / idle_ns,
+        kind=kind,
+        name=short_name(culprit.label),
+        own=culprit.idle_ns / idle_ns if culprit.label and not is_alone else None,
+    )
+    blocked_ns = sum(one.blocked_before_ns for one in largest.culprits)
+    waited = (fact("loss.after-wait"),) * (2 * blocked_ns > largest.idle_ns)
+    is_most, rule = 2 * largest.idle_ns >= idle_ns, largest.kind.replace("_", "-")
+    return replace(
+        idle,
+        gloss=fact("loss.mostly", what=kind) if is_most else None,
+        rule=rule if is_most and rule in all_rules().rules else "",
+        details=(due, *waited),
+        advice=fact("sentence", text=Fact(largest.remedy)),
+    )
 
 
 def _share(name: str, kind: _LossKind, total: Account, measured: Measurement | None) -> float:
@@ -250,49 +272,50 @@ def _needed(time: RoofTime, window_ns: int) -> Needed | None:
     return Needed(time.bytes_ns / window_ns, known)
 
 
-def _copy_rate(measured: Measurement | None, moved: Mapping[str, int] | None) -> str:
-    """Return how fast copies between CPU and GPU are where memory work is mostly these, else ""."""
+def _copy_rate(measured: Measurement | None, moved: Mapping[str, int] | None) -> Fact | None:
+    """Return how fast copies between CPU and GPU are where memory work is mostly these."""
     rows = [
         row.measured
         for row in (measured.kernels if measured else ())
         if row.path == "host" and row.category.sub == "copy"
     ]
     if measured is None or 2 * sum(row.time_ns for row in rows) <= sum((moved or {}).values()):
-        return ""
+        return None
     copies = sum(rows[1:], rows[0])
     links = {one.match.host_link for one in measured.devices}
     link = links.pop() if len(links) == 1 else None
     if (rate := copies.bytes_per_ns) is None:
-        return ""
-    of = f", {percent(float(rate / link.bandwidth))} of {link.name}" if link else ""
-    return f"Copies between CPU and GPU run at {significant(rate, 3)} GB/s{of}."
+        return None
+    reached = float(rate / link.bandwidth) if link else None
+    return fact("loss.copy-rate", rate=rate, reached=reached, link=link.name if link else None)
 
 
-def _moving(moved: Mapping[str, int] | None, otherwise: str) -> str:
+def _moving(moved: Mapping[str, int] | None, otherwise: Fact | None) -> Fact | None:
     """Return what most of the memory work is, where that is copies or fills."""
     times = dict(moved or {})
     copies = sum(ns for what, ns in times.items() if what.endswith(COPIES))
     moves = times.get(MIGRATIONS, 0) + copies
     for what, ns in (*times.items(), (COPIES, copies), (f"{COPIES} and {MIGRATIONS}", moves)):
         if what != KERNELS and 2 * ns > sum(times.values()):
-            return what if ns == sum(times.values()) else f"{_MOSTLY} {what}"
+            is_all = ns == sum(times.values())
+            return quoted(what) if is_all else fact("loss.mostly", what=what)
     return otherwise
 
 
-def loss_findings(found: Iterable[Loss], measured: Measurement, of: str) -> Iterator[Finding]:
+def loss_findings(losses: Iterable[Loss], measured: Measurement, of: Fact) -> Iterator[Finding]:
     """Give a finding per loss that matters and can be judged; `of` is what the shares are of."""
     mfu = _exact_mfu(measured)
-    for loss in found:
-        severity, shown = severity_of(loss.share), replace(loss, gloss="") if loss.remedy else loss
-        if severity is None or loss.unknown:
+    for loss in losses:
+        if severity_of(loss.share) is None or loss.unknown:
             continue
-        yield Finding(
-            rule=f"{LOSS}{loss.name}",
-            severity=severity,
-            sentence=f"{shown.taking} {loss.sized(of)}. {loss.at_peak(of)}{loss.remedy}".rstrip(),
-            share=loss.share,
+        shown = replace(loss, gloss=None) if loss.details else loss
+        yield statement(
+            f"{LOSS}{loss.name}",
+            loss.share,
+            details=(*loss.at_peak(of), *loss.details),
+            claim=shown.claim(of),
+            advice=loss.advice,
             mfu_without=mfu / (1 - loss.share) if mfu is not None and loss.share < 1 else None,
-            evidence=_KINDS[loss.name].evidence,
         )
 
 

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from traceflops.findings.case import is_amd, limit, share_of_window
-from traceflops.findings.finding import Candidate, Verdict, Where
-from traceflops.units import percent, several
+from traceflops.facts import Fact, Value, fact
+from traceflops.findings.case import cause, limit, share_of_window
+from traceflops.findings.finding import Cause, Verdict, Where
+from traceflops.findings.rules import advice_of
 
 if TYPE_CHECKING:
     from traceflops.findings.case import Case
@@ -21,29 +22,12 @@ if TYPE_CHECKING:
     from traceflops.table import Trace
 
 RULE: Final = "low-clock"
-_AWAY: Final = "leave the node out until then."
-_COOL: Final = f"Improve the cooling of that GPU: airflow, dust, temperature of the room; {_AWAY}"
-_SUPPLY: Final = f"Check the power supply and the cables of that GPU; {_AWAY}"
-_MORE: Final = "where the machine allows it, and compare it with that of other GPUs."
-_REMEDIES: Final = (
-    (0x20 | 0x40 | 1 << 17, _COOL, _COOL),
-    (0x80 | 0x8, _SUPPLY, _SUPPLY),
-    (
-        0x4 | 1 << 16,
-        f"Raise the power limit (nvidia-smi -pl WATTS) {_MORE}",
-        f"Raise the power cap (amd-smi set --power-cap WATTS) {_MORE}",
-    ),
-    (
-        0,
-        "Release the clocks: nvidia-smi -rac and -rgc.",
-        "Release the clocks: amd-smi reset --clocks.",
-    ),
-)
-"""What to do, by bits of reasons: for GPUs of NVIDIA, and of AMD; the last without any of them."""
+_REASONS: Final = {"thermal": 0x20 | 0x40 | 1 << 17, "supply": 0x80 | 0x8, "power": 0x4 | 1 << 16}
+"""Bits of the reasons why a clock is low."""
 
 
-def low_clocks(case: Case) -> Iterator[Candidate]:
-    """Give a candidate where GPUs work far below their clocks; late ranks have their own."""
+def low_clocks(case: Case) -> Iterator[Cause]:
+    """Give a cause where GPUs work far below their clocks; late ranks have their own."""
     slow = case.ranks.slow if case.ranks is not None else None
     late = slow.ranks if slow is not None and slow.cause == "slow_clock" else ()
     of = {one.device: one for one in case.devices if one.rank not in late}
@@ -55,24 +39,21 @@ def low_clocks(case: Case) -> Iterator[Candidate]:
     lost_ns = sum(of[one.device].chosen.components.compute_ns * (one.below or 0.0) for one in low)
     is_all, factor = len(low) == len(case.devices), f"{1 - (worst.below or 0.0):.4f}"
     ranks = (of[one.device].rank for one in low)
-    whose = "the GPU" if len(case.devices) == 1 else device.label
-    more = f" {several(len(low), 'GPU')} of {len(case.devices)} are low." if len(low) > 1 else ""
     faster = tuple(f"rank {rank}=median" for rank in ranks if rank is not None)
     at_times = max((worst.reasons or {}).values(), default=1.0) < 1
     start_ns, end_ns = worst.slow_ns if at_times and worst.slow_ns else (None, None)
-    yield Candidate(
-        rule=RULE,
-        title="The GPU clock is low",
-        sentence=f"The clock of {whose} {_words(worst)}.{more}",
-        share=share_of_window(case, round(lost_ns)),
-        owner="cluster",
-        remedy=_remedy(case, worst),
-        evidence=("clocks",),
+    yield cause(
+        case,
+        RULE,
+        share_of_window(case, round(lost_ns)),
+        {"whose": fact("low-clock.the-gpu") if len(case.devices) == 1 else device.label}
+        | _values(worst),
+        (fact("low-clock.several", count=len(low), all=len(case.devices)),) * (len(low) > 1),
+        _reasons(worst),
         where=Where(rank=None if is_all else device.rank, start_ns=start_ns, end_ns=end_ns),
         edits=(f"kernel:^compute/*{factor}",) if is_all else faster,
         partly=(f"kernel:^compute/(gemm|convolution)$*{factor}",) if is_all else (),
         on_path=frozenset({"compute"}) if is_all else frozenset(),
-        doubts=("kernels that memory limits gain less from a higher clock",),
     )
 
 
@@ -80,60 +61,57 @@ def samples_verdict(sampled: Sequence[GpuSamples], trace: Trace) -> Verdict | No
     """Return what to say of samples without a recording; None where there are none."""
     if not sampled:
         return None
-    slowest = max(sampled, key=lambda one: one.below or 0.0)
-    who, number = several(len(sampled), "GPU"), trace.devices["local_id"][slowest.device]
-    whose = f"of GPU {number}, the slowest, " * (len(sampled) > 1)
-    said = f" The clock {whose}{_words(slowest)}." if slowest.below else ""
-    return Verdict(f"Clocks and power of {who}, without a recording.{said}")
+    slowest = max(sampled, key=lambda gpu: gpu.below or 0.0)
+    parts = [fact("samples.alone", count=len(sampled))]
+    if slowest.below:
+        number = trace.devices["local_id"][slowest.device].as_py()
+        code = "samples.slowest" if len(sampled) > 1 else "samples.only"
+        parts.append(fact(code, number=number, **_values(slowest)))
+    return Verdict(tuple(parts), "samples")
 
 
-def clocks_of_late(case: Case, slow: SlowRank) -> tuple[str, str]:
-    """Return what samples say of the clock of a late rank and of others, and the remedy; else "".
+def clocks_of_late(case: Case, slow: SlowRank) -> tuple[Fact | None, Fact | None]:
+    """Return what samples say of the clock of a late rank and of others, and the remedy, or None.
 
     It may be as high as theirs: then its kernels are slow for another reason.
     """
-    of = {one.device: one.rank for one in case.devices}
-    known = [one for one in case.gpu_samples if _is_known(case, one)]
-    own = next((one for one in known if of.get(one.device) == slow.rank), None)
+    of = {device.device: device.rank for device in case.devices}
+    known = [gpu for gpu in case.gpu_samples if _is_known(case, gpu)]
+    own = next((gpu for gpu in known if of.get(gpu.device) == slow.rank), None)
     late = {None, *slow.ranks}
-    others = [one.clock_mhz or 0.0 for one in known if of.get(one.device) not in late]
+    others = [gpu.clock_mhz or 0.0 for gpu in known if of.get(gpu.device) not in late]
     if own is None or not others or own.clock_mhz is None:
-        return "", ""
+        return None, None
     usual = float(np.median(others))
-    whose = "Its clock" if len(slow.ranks) == 1 else f"The clock of rank {slow.rank}"
+    rank = slow.rank if len(slow.ranks) > 1 else None
+    whose = fact("low-clock.its") if rank is None else fact("low-clock.of-rank", rank=rank)
     if own.clock_mhz > usual * (1 - limit(case, RULE, "least_apart")):
-        return f"{whose} is no lower than theirs: {_mhz(own.clock_mhz)} while it works.", ""
-    return f"{whose} {_words(own)}; the others run at {_mhz(usual)}.", _remedy(case, own)
+        return fact("low-clock.no-lower", whose=whose, mhz=own.clock_mhz), None
+    lower = fact("low-clock.lower", usual=usual, **(_values(own) | {"whose": whose}))
+    return lower, advice_of(RULE, case.program | _reasons(own))
 
 
-def _is_known(case: Case, one: GpuSamples) -> bool:
-    return one.busy >= limit(case, RULE, "least_samples")
+def _is_known(case: Case, gpu: GpuSamples) -> bool:
+    return gpu.busy >= limit(case, RULE, "least_samples")
 
 
-def _is_low(case: Case, one: GpuSamples) -> bool:
-    below = one.below
-    return _is_known(case, one) and below is not None and below >= limit(case, RULE, "least_below")
+def _is_low(case: Case, gpu: GpuSamples) -> bool:
+    below = gpu.below
+    return _is_known(case, gpu) and below is not None and below >= limit(case, RULE, "least_below")
 
 
-def _words(one: GpuSamples) -> str:
-    """Return how low a clock is and why, as what follows it."""
-    assert one.clock_mhz is not None
-    below = f", {percent(one.below)} below its maximum" if one.below else ""
-    reason = f" ({one.reason_words})" if one.reason_words else ""
-    return f"is {_mhz(one.clock_mhz)} while it works{below}{reason}"
+def _values(gpu: GpuSamples) -> dict[str, Value]:
+    """Return how low a clock is and why."""
+    assert gpu.clock_mhz is not None
+    return {"mhz": gpu.clock_mhz, "below": gpu.below or None, "reason": gpu.reason_words}
 
 
-def _remedy(case: Case, one: GpuSamples) -> str:
-    """Return what to do about the reason of most samples."""
+def _reasons(gpu: GpuSamples) -> frozenset[str]:
+    """Return the kind of reason of most samples, nothing without any."""
 
-    def share(mask: int) -> float:
-        return max((part for bit, part in (one.reasons or {}).items() if bit & mask), default=0.0)
+    def share(name: str) -> float:
+        shares = (part for bit, part in (gpu.reasons or {}).items() if bit & _REASONS[name])
+        return max(shares, default=0.0)
 
-    _, nvidia, amd = max(_REMEDIES[:-1], key=lambda row: share(row[0]))
-    if not any(share(mask) for mask, *_ in _REMEDIES):
-        _, nvidia, amd = _REMEDIES[-1]
-    return amd if is_amd(case) else nvidia
-
-
-def _mhz(clock: float) -> str:
-    return f"{clock:,.0f} MHz"
+    largest = max(_REASONS, key=share)
+    return frozenset({largest} if share(largest) else ())

@@ -9,8 +9,8 @@ from typing import Final
 import numpy as np
 
 from traceflops.findings.case import limit
-from traceflops.findings.finding import Candidate
-from traceflops.findings.kernel_facts import Fault, KernelFacts, candidate
+from traceflops.findings.finding import Cause
+from traceflops.findings.kernel_facts import KernelFacts, kernel_cause
 from traceflops.flops import Product, Result, Shapes, Work, read_shapes, read_types
 from traceflops.table import (
     ABSENT,
@@ -51,107 +51,36 @@ _SOFTMAX: Final = {
 _BMM: Final = ("aten::bmm", "aten::baddbmm", "aten::baddbmm_")
 _FLOATS: Final = ("float", "double", "c10::BFloat16", "c10::Half")
 
-ATTENTION: Final = Fault(
-    "unfused-attention",
-    "Attention is not fused",
-    "Attention with separate products and softmax",
-    "yours",
-    'Call F.scaled_dot_product_attention (attn_implementation="sdpa" in transformers). If that '
-    "is called already, it fell back to its math backend: use 16-bit types, and is_causal=True "
-    "instead of a mask.",
-    "Use a fused attention kernel.",
-    frozenset({"memory", "compute"}),
-)
-OPTIMIZER: Final = Fault(
-    "unfused-optimizer",
-    "The optimizer is not fused",
-    "Kernels of the optimizer, many per parameter,",
-    "framework",
-    "Create the optimizer with fused=True (Adam, AdamW, SGD, Adagrad), or compile its step.",
-    "Use an optimizer that updates all parameters in one kernel.",
-)
-LAYOUT: Final = Fault(
-    "convolution-layout",
-    "Convolutions convert their layout",
-    "Kernels that convert between NCHW and NHWC around convolutions",
-    "yours",
-    "Call model.to(memory_format=torch.channels_last) and the same on its inputs.",
-    "Keep tensors in the layout that the convolutions compute in.",
-    on_amd="Call model.to(memory_format=torch.channels_last) and the same on its inputs, and set "
-    "PYTORCH_MIOPEN_SUGGEST_NHWC=1.",
-)
-COPIES: Final = Fault(
-    "layout-copies",
-    "Tensors are copied to be contiguous",
-    "Copies by .contiguous(), .clone() or .reshape()",
-    "yours",
-    "Remove .contiguous() where the next operator takes strided tensors "
-    "(F.scaled_dot_product_attention, torch.matmul); use view instead of reshape and write "
-    "results in the layout that is needed.",
-    "Produce tensors in the layout that is needed next.",
-)
-CASTS: Final = Fault(
-    "casts",
-    "Data types are converted often",
-    "Copies that only convert the data type",
-    "yours",
-    "Keep weights and activations in one type: load the model in torch.bfloat16, or leave .float() "
-    "and .to() to torch.autocast; torch.compile fuses the rest into other kernels.",
-    "Keep tensors in one type, or fuse the conversion into the kernel before or after.",
-)
-FUSABLE: Final = Fault(
-    "fusable-kernels",
-    "Many memory kernels could be fused",
-    "Runs of memory kernels with no product between them",
-    "framework",
-    "Compile this part of the model with torch.compile, which makes one kernel of each run, or use "
-    "fused operators such as F.rms_norm, F.layer_norm and fused rotary embeddings.",
-    "Fuse each run into one kernel.",
-)
 
-
-def memory_rules(facts: KernelFacts) -> Iterator[Candidate]:
+def memory_rules(facts: KernelFacts) -> Iterator[Cause]:
     """Yield what is wrong with the memory kernels of the chosen windows, each in one rule."""
     rest = facts.is_sub(*_FUSABLE, "memory/optimizer")
     if not rest.any():
         return
+    nothing = np.zeros(len(facts.row))
     attention, kept = _attention(facts)
-    yield from candidate(facts, ATTENTION, attention, kept)
+    yield from kernel_cause(facts, "unfused-attention", attention, kept)
     rest &= ~attention
-    for fault, mine in (
-        (OPTIMIZER, facts.in_phase("optimizer") & ~facts.named(_FUSED_OPTIMIZER.search)),
-        (LAYOUT, facts.named(_CONVERTS_LAYOUT.search)),
-    ):
-        mine &= rest
-        rest &= ~mine
-        kept = _kept(facts, fault)
-        host = (
-            (f"optimizer_loop*{kept[mine].mean():.3f}",)
-            if fault is OPTIMIZER and mine.any()
-            else ()
-        )
-        yield from candidate(facts, fault, mine, kept, host)
+    optimizer = facts.in_phase("optimizer") & ~facts.named(_FUSED_OPTIMIZER.search) & rest
+    rest &= ~optimizer
+    of_lists, of_loop = (
+        limit(facts.case, "unfused-optimizer", name) for name in ("kept_lists", "kept_loop")
+    )
+    kept = np.where(facts.named(_LISTS.search), of_lists, of_loop)
+    host = (f"optimizer_loop*{kept[optimizer].mean():.3f}",) if optimizer.any() else ()
+    yield from kernel_cause(facts, "unfused-optimizer", optimizer, kept, host)
+    layout = facts.named(_CONVERTS_LAYOUT.search) & rest
+    rest &= ~layout
+    yield from kernel_cause(facts, "convolution-layout", layout, nothing)
     rest &= facts.is_sub(*_FUSABLE) & ~facts.in_phase("optimizer")
     casts = rest & facts.is_sub("memory/copy", "memory/elementwise") & _casts(facts)
     run, kept = _runs(facts, rest, casts)
     launches = 1 - np.count_nonzero(run[1:] & run[:-1]) / len(run)
     host = (f"eager_overhead*{launches:.3f}",) if launches < 1 else ()
-    yield from candidate(facts, FUSABLE, run, kept, host)
-    yield from candidate(facts, CASTS, casts & ~run, _kept(facts, CASTS))
+    yield from kernel_cause(facts, "fusable-kernels", run, kept, host)
+    yield from kernel_cause(facts, "casts", casts & ~run, nothing)
     copies = rest & facts.is_sub("memory/copy") & ~run & ~casts & _makes_dense(facts)
-    yield from candidate(facts, COPIES, copies, _kept(facts, COPIES))
-
-
-def _kept(facts: KernelFacts, fault: Fault) -> FloatArray:
-    """Return the share of time that the remedy leaves of each kernel."""
-    kept = np.zeros(len(facts.row))
-    if fault is OPTIMIZER:
-        lists = facts.named(_LISTS.search)
-        of_lists, of_loop = (
-            limit(facts.case, fault.rule, name) for name in ("kept_lists", "kept_loop")
-        )
-        return np.where(lists, of_lists, of_loop)
-    return kept
+    yield from kernel_cause(facts, "layout-copies", copies, nothing)
 
 
 def _attention(facts: KernelFacts) -> tuple[BoolArray, FloatArray]:

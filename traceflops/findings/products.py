@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from traceflops.attribution import operand_type
-from traceflops.findings.case import is_torch, limit
-from traceflops.findings.finding import Candidate
-from traceflops.findings.kernel_facts import Fault, KernelFacts, candidate
+from traceflops.findings.case import limit
+from traceflops.findings.finding import Cause
+from traceflops.findings.kernel_facts import KernelFacts, kernel_cause
 from traceflops.flops import Product, Work
 from traceflops.table import BoolArray, axes, names, numbers, product_of
 
@@ -27,75 +26,8 @@ _SINGLE: Final = ("fp32", "tf32", "tf32-or-fp32")
 _REGISTERS, _SHARED_BYTES = 65_536, 233_472
 """Of one multiprocessor: all have so many registers, none has more shared memory."""
 
-COMPUTE: Final = frozenset({"compute"})
 
-MISALIGNED: Final = Fault(
-    "misaligned-product",
-    "Dimensions of products are misaligned",
-    "Matrix products whose rows are no multiples of 16 bytes",
-    "yours",
-    "Pad these dimensions to multiples of 64, at least of 8 for 16-bit types: vocabulary, hidden "
-    "and head sizes, sequence length. Then the library can use its fast kernels.",
-    "Pad these dimensions to multiples of 64, at least of 8 for 16-bit types.",
-    COMPUTE,
-)
-PARTLY_FILLED: Final = Fault(
-    "unfilled-gpu",
-    "Products do not fill the GPU",
-    "Products with too few blocks for all multiprocessors",
-    "yours",
-    "Give each launch more work: a larger batch, or several products in one (one linear layer for "
-    'q, k and v, torch.bmm, a grouped GEMM). torch.compile(mode="max-autotune") tries other tiles.',
-    "Give each launch more work: a larger batch, or several products in one.",
-    COMPUTE,
-)
-SPLIT_K: Final = Fault(
-    "split-k",
-    "Products are split and added up",
-    "Kernels that add up the parts of split products",
-    "library",
-    "Give these products more rows or columns: a larger batch, or several layers in one. "
-    'torch.compile(mode="max-autotune") chooses among kernels that need no such sum.',
-    "Give these products more rows or columns, or choose a kernel that does not split K.",
-    COMPUTE,
-)
-TF32_OFF: Final = Fault(
-    "tf32-off",
-    "Products run in FP32 without TF32",
-    "Products in plain FP32, on a GPU that has TF32,",
-    "yours",
-    "Set torch.backends.cuda.matmul.allow_tf32 = True and torch.backends.cudnn.allow_tf32 = True, "
-    "or run the model in torch.autocast('cuda', dtype=torch.bfloat16).",
-    "Allow TF32 in the math library, or use bfloat16.",
-    COMPUTE,
-    "Set torch.backends.cuda.matmul.allow_tf32 = True (older versions also need "
-    "HIPBLASLT_ALLOW_TF32=1), or run the model in torch.autocast('cuda', dtype=torch.bfloat16).",
-    doubts=("the lower precision must be enough",),
-)
-SINGLE: Final = Fault(
-    "single-precision",
-    "Matrix products use FP32 or TF32",
-    "Products of 32-bit numbers, and none of 16 bits,",
-    "yours",
-    "Run forward and loss in torch.autocast('cuda', dtype={type}){scaler}.",
-    "Use 16-bit types for matrix products.",
-    COMPUTE,
-    doubts=("the lower precision must be enough",),
-)
-DOUBLE: Final = Fault(
-    "double-precision",
-    "Matrix products use FP64",
-    "Products of 64-bit numbers",
-    "yours",
-    "Convert the inputs with .float(), or create them with dtype=torch.float32: NumPy makes "
-    "float64 unless told otherwise.",
-    "Use 32-bit numbers if they are accurate enough.",
-    COMPUTE,
-    doubts=("the lower precision must be enough",),
-)
-
-
-def product_rules(facts: KernelFacts) -> Iterator[Candidate]:
+def product_rules(facts: KernelFacts) -> Iterator[Cause]:
     """Yield what is wrong with the products of the chosen windows."""
     product = facts.is_sub(*_PRODUCTS)
     if not product.any():
@@ -103,11 +35,11 @@ def product_rules(facts: KernelFacts) -> Iterator[Candidate]:
     yield from _misaligned(facts, product)
     yield from _partly_filled(facts, product)
     split = product & facts.named(_SPLIT.search)
-    yield from candidate(facts, SPLIT_K, split, np.zeros(len(split)))
+    yield from kernel_cause(facts, "split-k", split, np.zeros(len(split)))
     yield from _precision(facts, product & ~facts.in_phase("optimizer"))
 
 
-def _misaligned(facts: KernelFacts, product: BoolArray) -> Iterator[Candidate]:
+def _misaligned(facts: KernelFacts, product: BoolArray) -> Iterator[Cause]:
     padding = facts.of_works(_padding, 1.0)
     weight_gradient = facts.in_phase("backward") & ~facts.named(_UNALIGNED_KERNEL.search)
     padding = np.where(weight_gradient, facts.of_works(_sure_padding, 1.0), padding)
@@ -117,7 +49,7 @@ def _misaligned(facts: KernelFacts, product: BoolArray) -> Iterator[Candidate]:
         told_by_name, limit(facts.case, "misaligned-product", "kept"), least / facts.product_ns
     )
     told = (padding > 1) & facts.is_slow & ~facts.is_type("fp32")
-    yield from candidate(facts, MISALIGNED, product & (told | told_by_name), kept)
+    yield from kernel_cause(facts, "misaligned-product", product & (told | told_by_name), kept)
 
 
 def _is_unaligned_16(name: str) -> bool:
@@ -152,8 +84,8 @@ def _padded(work: Work, rows: set[int]) -> float:
     return float(np.prod([-(-size // _PADDED) * _PADDED / size for size in wrong] or [1.0]))
 
 
-def _partly_filled(facts: KernelFacts, product: BoolArray) -> Iterator[Candidate]:
-    """Yield a candidate of kernels whose blocks leave multiprocessors idle for sure.
+def _partly_filled(facts: KernelFacts, product: BoolArray) -> Iterator[Cause]:
+    """Yield a cause of kernels whose blocks leave multiprocessors idle for sure.
 
     That is where there are fewer blocks than multiprocessors, or where only one block fits on each
     and the last wave is not full. Kernels near the peaks are as fast as they can be.
@@ -173,10 +105,10 @@ def _partly_filled(facts: KernelFacts, product: BoolArray) -> Iterator[Candidate
     shortest = limit(facts.case, "unfilled-gpu", "least_kernel_ns") / np.maximum(facts.ns, 1)
     kept = np.maximum.reduce([filled, least, shortest])
     mine = known & facts.is_slow & (filled < limit(facts.case, "unfilled-gpu", "most_filled"))
-    yield from candidate(facts, PARTLY_FILLED, mine, kept)
+    yield from kernel_cause(facts, "unfilled-gpu", mine, kept)
 
 
-def _precision(facts: KernelFacts, product: BoolArray) -> Iterator[Candidate]:
+def _precision(facts: KernelFacts, product: BoolArray) -> Iterator[Cause]:
     """Yield whether a faster data type would do; of FP32 and TF32 only the first that holds."""
     by_name = [operand_type(name) for name in names(facts.prepared.trace.activities["name"])]
     told = np.array(by_name)[facts.name]
@@ -185,29 +117,26 @@ def _precision(facts: KernelFacts, product: BoolArray) -> Iterator[Candidate]:
     def of(*types: str) -> BoolArray:
         return product & (facts.is_type(*types) | silent & np.isin(told, types))
 
-    if is_torch(facts.case) or facts.rate("fp64") < facts.rate("fp32") * limit(
-        facts.case, "double-precision", "slow_rate"
-    ):
-        yield from _faster(facts, DOUBLE, of("fp64"), "fp64", "fp32")
-    single = list(_faster(facts, TF32_OFF, of("fp32"), "fp32", "tf32"))
+    is_torch = "torch" in facts.case.program
+    slow_rate = limit(facts.case, "double-precision", "slow_rate")
+    if is_torch or facts.rate("fp64") < facts.rate("fp32") * slow_rate:
+        yield from _faster(facts, "double-precision", of("fp64"), "fp64", "fp32")
+    single = list(_faster(facts, "tf32-off", of("fp32"), "fp32", "tf32"))
     yield from single
     half = next((one for one in _HALF if facts.rate(one)), "")
     of_half = of(*_HALF, "fp8", "int8")
     most = limit(facts.case, "single-precision", "most_others") * facts.ns[product].sum()
-    if half and facts.ns[of_half].sum() < most and not single and is_torch(facts.case):
-        scaler = "" if half == "bf16" else ", with torch.amp.GradScaler in training"
-        type_ = "torch.bfloat16" if half == "bf16" else "torch.float16"
-        remedy = SINGLE.remedy.format(type=type_, scaler=scaler)
-        yield from _faster(facts, replace(SINGLE, remedy=remedy), of(*_SINGLE), "fp32", half)
+    if half and facts.ns[of_half].sum() < most and not single and is_torch:
+        yield from _faster(facts, "single-precision", of(*_SINGLE), "fp32", half)
 
 
 _BYTES: Final = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2}
 
 
 def _faster(
-    facts: KernelFacts, fault: Fault, mine: BoolArray, slow: str, fast: str
-) -> Iterator[Candidate]:
-    """Yield a candidate of products that need less time in another data type."""
+    facts: KernelFacts, rule: str, mine: BoolArray, slow: str, fast: str
+) -> Iterator[Cause]:
+    """Yield a cause of products that need less time in another data type."""
     rate = facts.rate(fast)
     if not rate or facts.rate(slow) >= rate:
         return
@@ -216,4 +145,5 @@ def _faster(
     after = np.maximum(facts.flops / rate, size * facts.bytes_ns)
     of_bytes = max(size, facts.rate(slow) / rate)
     kept = np.divide(after, before, out=np.full(len(before), of_bytes), where=before > 0)
-    yield from candidate(facts, fault, mine & (kept < 1), kept)
+    knows = frozenset({"fp16-only"} if fast == "fp16" else ())
+    yield from kernel_cause(facts, rule, mine & (kept < 1), kept, knows=knows)

@@ -5,33 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from traceflops.findings.case import limit
-from traceflops.findings.finding import Candidate, Gain, Row, Where
-from traceflops.units import listed, percent, significant
+from traceflops.findings.case import cause, limit
+from traceflops.findings.finding import Cause, Gain, Row, Where
+from traceflops.units import listed
 
 if TYPE_CHECKING:
     from traceflops.findings.case import Case
 
 _MOST_ROWS: Final = 3
-_BALANCE: Final = (
-    "Give the auxiliary loss that balances experts more weight, or correct them by a bias; limit "
-    "the capacity factor. For inference replicate busy experts (--enable-eplb in vLLM and SGLang)."
-)
-_SCHEDULE: Final = (
-    "Split the batch into more microbatches, or use an interleaved or zero-bubble schedule "
-    "(ScheduleInterleaved1F1B, ScheduleZBVZeroBubble of torch.distributed.pipelining)."
-)
-_STAGES: Final = " Move layers away from the stages that work longest."
 
 
-def rank_balance(case: Case) -> Iterator[Candidate]:
-    """Give candidates where ranks wait because of how work is split over them."""
+def rank_balance(case: Case) -> Iterator[Cause]:
+    """Give causes where ranks wait because of how work is split over them."""
     yield from _experts(case)
     yield from _bubbles(case)
 
 
-def _experts(case: Case) -> Iterator[Candidate]:
-    """Give a candidate where the experts of one rank work longer than those of the others."""
+def _experts(case: Case) -> Iterator[Cause]:
+    """Give a cause where the experts of one rank work longer than those of the others."""
     ranks, rule = case.ranks, "expert-imbalance"
     groups = ranks.experts() if ranks is not None and ranks.span_ns else []
     group = max(groups, key=lambda one: one.lost_ns, default=None)
@@ -44,19 +35,11 @@ def _experts(case: Case) -> Iterator[Candidate]:
     per_step = case.total.components.window_ns / case.windows_used / ranks.span_ns
     always_ns = max(group.compute_ns) * (1 - 1 / uneven)
     busiest = sorted(zip(group.compute_ns, group.ranks, strict=True), reverse=True)
-    yield Candidate(
-        rule=rule,
-        title="Experts are loaded unevenly",
-        sentence=(
-            f"Between dispatch and combine, rank {group.most_compute} works "
-            f"{significant(uneven, 3)} times as long as the mean of ranks {listed(group.ranks)}; "
-            f"waiting for the busiest rank, and moving its tokens, takes {percent(share)} of the "
-            "time."
-        ),
-        share=share,
-        owner="yours",
-        remedy=_BALANCE,
-        evidence=("ranks",),
+    yield cause(
+        case,
+        rule,
+        share,
+        {"rank": group.most_compute, "times": uneven, "ranks": listed(group.ranks)},
         rows=tuple(
             Row(f"experts of rank {rank}", time_ns, group.dispatches)
             for time_ns, rank in busiest[:_MOST_ROWS]
@@ -66,8 +49,8 @@ def _experts(case: Case) -> Iterator[Candidate]:
     )
 
 
-def _bubbles(case: Case) -> Iterator[Candidate]:
-    """Give a candidate where the bubbles of a pipeline cost much."""
+def _bubbles(case: Case) -> Iterator[Cause]:
+    """Give a cause where the bubbles of a pipeline cost much."""
     found, rule = case.ranks.pipeline if case.ranks is not None else None, "pipeline-bubble"
     if found is None or found.ideal is None or not found.steps:
         return
@@ -80,22 +63,20 @@ def _bubbles(case: Case) -> Iterator[Candidate]:
     ideal_ns, parts = found.ideal * busy_ns, found.micro_batches
     uneven = bubble_ns > limit(case, rule, "far_above_ideal") * ideal_ns
     emptiest = sorted(found.ranks, key=lambda one: -one.bubble_ns)[:_MOST_ROWS]
-    yield Candidate(
-        rule=rule,
-        title="The pipeline has large bubbles",
-        sentence=(
-            f"Ranks of the pipeline have nothing to do for {percent(share)} of the time. Bubbles "
-            f"are {percent(found.bubble)} of the work; {found.stages} stages and {parts} "
-            f"microbatches allow {percent(found.ideal)}. The gain assumes 2 to 4 times as many."
-        ),
-        share=share,
-        owner="yours",
-        remedy=f"{_SCHEDULE}{_STAGES * uneven}",
-        evidence=("ranks",),
+    yield cause(
+        case,
+        rule,
+        share,
+        {
+            "bubble": found.bubble,
+            "stages": found.stages,
+            "microbatches": parts,
+            "ideal": found.ideal,
+        },
+        knows=frozenset({"far-above-ideal"} if uneven else ()),
         rows=tuple(
             Row(f"bubble of rank {one.rank}", one.bubble_ns, found.steps) for one in emptiest
         ),
         where=Where(rank=emptiest[0].rank),
         gain=Gain(round(min(bubble_ns, ideal_ns) / 3), round(bubble_ns * 3 / 4), None),
-        doubts=("smaller microbatches may be less efficient",),
     )

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from traceflops.attribution import leads
+from traceflops.facts import quoted
 from traceflops.findings.case import limit, share_of_window
 from traceflops.findings.finding import Finding
+from traceflops.findings.rules import statement
 from traceflops.recording import missing_from, profiler_time
 from traceflops.remedies import PYTORCH, family, remedy, with_verb
 from traceflops.table import matching, numbers
@@ -265,17 +267,8 @@ def _matters(case: Case, unfit: _Unfit, count: int | None) -> bool:
 
 
 def _finding(title: str, sentence: str, how: str) -> Finding:
-    return Finding(
-        rule=RULE,
-        severity="low",
-        sentence=sentence,
-        share=0.0,
-        mfu_without=None,
-        evidence=("notes",),
-        title=title,
-        owner="yours",
-        remedy=_sentence(how),
-    )
+    advice = quoted(_sentence(how)) if how else None
+    return statement(RULE, 0.0, name=quoted(title), claim=quoted(sentence), advice=advice)
 
 
 def _sentence(how: str) -> str:

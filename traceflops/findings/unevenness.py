@@ -16,36 +16,27 @@ import numpy as np
 
 from traceflops.attribution import (
     CLASSES,
-    REMEDIES,
     REST,
     GapParts,
     culprits_of,
     gap_parts,
     range_names,
 )
-from traceflops.findings.case import is_torch
+from traceflops.facts import Fact, fact
+from traceflops.findings.case import cause
 from traceflops.findings.finding import (
-    Candidate,
+    Cause,
     Finding,
     Gain,
-    Owner,
     Row,
     Where,
     severity_of,
     short_name,
 )
+from traceflops.findings.rules import statement
 from traceflops.table import codes, groups, is_one_of, names, numbers
 from traceflops.timeline import Intervals
-from traceflops.units import (
-    PART_NAMES,
-    capitalized,
-    duration,
-    function_name,
-    kernel_name,
-    listed,
-    percent,
-    some_of,
-)
+from traceflops.units import PART_NAMES, function_name, kernel_name, listed
 from traceflops.windows import STANDS_OUT, chosen_time, late_after, median_of
 
 if TYPE_CHECKING:
@@ -60,57 +51,24 @@ _HARDLY: Final = 0.1
 """What takes so little of its time in usual steps is what slow ones have more of."""
 _IDLE: Final = "idle"
 _SPANS: Final = ("annotation", "python", "overhead")
-_OF_SPANS: Final = "Do it less often, or on another thread."
-_UNKNOWN: Final = "Compare a slow step with a usual one in the timeline."
-_OF_KERNELS: Final = "Look for larger inputs, or other work, in these steps."
-
-
-@dataclass(frozen=True, slots=True)
-class _Slowdown:
-    """What slow steps have more of, by its name: a title, whose it is, and what to do."""
-
-    named: str
-    title: str
-    owner: Owner
-    remedy: str
-
-
 _LOADER: Final = re.compile("[Dd]ata[Ll]oader")
-_KINDS: Final = (
-    _Slowdown(
-        r"serialization\.py|\bsave(_(checkpoint|model|state)\w*)?$|^checkpoint\b",
-        "Checkpoints hold up some steps",
-        "yours",
-        "Save with torch.distributed.checkpoint.async_save(), or more rarely.",
-    ),
-    _Slowdown(
-        r"\b(gc|GC|collect)\b",
-        "Garbage collection holds up some steps",
-        "yours",
-        "Call gc.freeze() after start-up and gc.disable(), then gc.collect() every N steps, on all "
-        "ranks at once.",
-    ),
-    _Slowdown(
-        r"\b(eval|evaluat(e|ion)|validat(e|ion))$",
-        "Evaluation runs inside some steps",
-        "yours",
-        "Record evaluation apart from training.",
-    ),
-)
-_SPORADIC: Final = dict.fromkeys(
-    ("eager_overhead", "launch_latency"),
-    "If these steps launch no more than others, look for other load on the CPU.",
-)
-"""What to do about classes of idle time that some steps have more of, where it is not the usual."""
-_ANY: Final = _Slowdown("", "Some steps are slow", "yours", "")
-_WARM_UP: Final = _Slowdown("", "Warm-up steps are chosen", "yours", "")
+_KINDS: Final = {
+    "checkpoints": r"serialization\.py|\bsave(_(checkpoint|model|state)\w*)?$|^checkpoint\b",
+    "garbage": r"\b(gc|GC|collect)\b",
+    "evaluation": r"\b(eval|evaluat(e|ion)|validat(e|ion))$",
+}
+"""What slow steps have more of, by names of functions and ranges."""
+_WARM_UP: Final = "warm-up"
+_SPORADIC: Final = ("eager_overhead", "launch_latency")
+"""Classes of idle time that some steps have more of, where the usual remedy does not help."""
+_KERNELS: Final = "uneven-steps.remedy.kernels"
 
 
 @dataclass(frozen=True, slots=True)
 class _More:
-    """What slow steps have more of: its name, by how much per step, and what to do about it.
+    """What slow steps have more of: its name, and by how much per step.
 
-    The remedy of a function or range is that of its _Slowdown.
+    `remedy` is the code of what to do, "" of a function or range.
     """
 
     name: str
@@ -119,11 +77,10 @@ class _More:
     remedy: str = ""
 
     @property
-    def words(self) -> str:
+    def told(self) -> Fact:
         """Return what it does there and not in others."""
-        if self.usual_ns:
-            return f"{short_name(self.name)} takes {duration(self.more_ns)} longer there"
-        return f"{short_name(self.name)} runs in no other step"
+        code = "more" if self.usual_ns else "only"
+        return fact(f"{UNEVEN_STEPS}.{code}", name=short_name(self.name), more_ns=self.more_ns)
 
 
 def uneven_findings(
@@ -134,24 +91,13 @@ def uneven_findings(
         return
     whole_ns = sum(one.ns for one in spread.used)
     share = spread.beyond_median_ns / whole_ns if whole_ns else 0.0
-    severity = severity_of(share)
-    if severity is None:
+    if severity_of(share) is None:
         return
-    yield Finding(
-        rule=UNEVEN_STEPS,
-        severity=severity,
-        sentence=(
-            f"Steps slower than the median cost {percent(share)} of the step time. "
-            f"{_of_longest(spread, devices)}"
-        ),
-        share=share,
-        mfu_without=None,
-        evidence=("steps",),
-    )
+    yield statement(UNEVEN_STEPS, share, details=(_of_longest(spread, devices),), owner=None)
 
 
-def uneven_steps(case: Case) -> Iterator[Candidate]:
-    """Give the same as a candidate: which steps are slow, and what they have more of."""
+def uneven_steps(case: Case) -> Iterator[Cause]:
+    """Give the same as a cause: which steps are slow, and what they have more of."""
     spread = case.spread
     found = next(uneven_findings(spread, case.devices), None)
     if spread is None or found is None:
@@ -162,22 +108,18 @@ def uneven_steps(case: Case) -> Iterator[Candidate]:
     if more is not None and _LOADER.search(more.name):
         return  # rule data-input tells it, with its gain
     kind = _kind(spread, slow, more)
-    yield Candidate(
-        rule=UNEVEN_STEPS,
-        title=kind.title,
-        sentence=f"{found.sentence}{_which(spread, slow, more)}",
-        share=found.share,
-        owner=kind.owner,
-        remedy=_remedy(case, kind, spread, slow, more),
-        evidence=found.evidence,
+    is_warm_up = kind == _WARM_UP
+    yield cause(
+        case,
+        UNEVEN_STEPS,
+        found.share,
+        details=(*found.details, _which(spread, slow, more)),
+        name=fact(f"{UNEVEN_STEPS}.title-{kind}" if kind else f"{UNEVEN_STEPS}.title"),
+        advice=_advice(case, kind, spread, slow, more),
         rows=(Row(more.name, more.more_ns * len(slow), len(slow)),) if more else (),
         where=_where(case.devices, spread.longest.step),
-        gain=None if kind is _WARM_UP else _gain(case, spread, slow),
-        doubts=(
-            "leaving steps out makes none faster"
-            if kind is _WARM_UP
-            else "a longer step may have more to do",
-        ),
+        gain=None if is_warm_up else _gain(case, spread, slow),
+        doubts=(fact("doubt.leaving-out" if is_warm_up else "doubt.longer-step"),),
     )
 
 
@@ -193,34 +135,44 @@ def _gain(case: Case, spread: StepSpread, slow: Sequence[StepTime]) -> Gain:
     return Gain(idle_ns // 2 // len(spread.used), beyond_ns // len(spread.used), None)
 
 
-def _kind(spread: StepSpread, slow: Sequence[StepTime], more: _More | None) -> _Slowdown:
+def _kind(spread: StepSpread, slow: Sequence[StepTime], more: _More | None) -> str:
+    """Return what is known of slow steps: one of _KINDS, warm-up, or "" for nothing."""
     if slow and tuple(slow) == spread.used[: len(slow)] and largest_part(spread)[0] == _IDLE:
         return _WARM_UP
     name = more.name if more is not None and not more.remedy else ""
-    return next((one for one in _KINDS if name and re.search(one.named, name)), _ANY)
+    return next((kind for kind, named in _KINDS.items() if name and re.search(named, name)), "")
 
 
-def _which(spread: StepSpread, slow: Sequence[StepTime], more: _More | None) -> str:
+def _which(spread: StepSpread, slow: Sequence[StepTime], more: _More | None) -> Fact:
     """Return which steps stand out, and what they have that others lack."""
     if not slow:
-        return " No step takes 1.25 times the median."
-    steps = listed([str(one.step) for one in slow])
-    often = (
-        f" {some_of(len(slow), len(spread.used), 'step', 'take')} over 1.25 times the median "
-        f"({steps})"
+        return fact(f"{UNEVEN_STEPS}.none")
+    steps = listed([str(step.step) for step in slow])
+    return fact(
+        f"{UNEVEN_STEPS}.which",
+        count=len(slow),
+        all=len(spread.used),
+        steps=steps,
+        more=more.told if more else None,
     )
-    return f"{often}: {more.words}." if more else f"{often}."
 
 
-def _remedy(
-    case: Case, kind: _Slowdown, spread: StepSpread, slow: Sequence[StepTime], more: _More | None
-) -> str:
+def _advice(
+    case: Case, kind: str, spread: StepSpread, slow: Sequence[StepTime], more: _More | None
+) -> Fact:
     """Return what to do, and how to look at the steps without the slow ones."""
-    usual = (more.remedy or _OF_SPANS) if more else _UNKNOWN
-    text = kind.remedy if kind.remedy and is_torch(case) else usual
     first, last = _longest_run(spread, slow)
-    without = f"--steps {first}:{last} leaves them out." if slow and first < last else ""
-    return without if kind is _WARM_UP and without else f"{text} {without}".strip()
+    leave_out = fact(f"{UNEVEN_STEPS}.remedy.leave-out", first=first, last=last)
+    without = leave_out if slow and first < last else None
+    if without is not None and kind == _WARM_UP:
+        return without
+    code = f"{UNEVEN_STEPS}.remedy.{'span' if more else 'compare'}"
+    usual = fact(more.remedy if more and more.remedy else code)
+    if more and more.remedy.startswith("idle."):
+        usual = fact("sentence", text=usual)
+    if kind in _KINDS and "torch" in case.program:
+        usual = fact(f"{UNEVEN_STEPS}.remedy.{kind}")
+    return fact("joined", parts=(usual, without)) if without else usual
 
 
 def _longest_run(spread: StepSpread, slow: Sequence[StepTime]) -> tuple[int, int]:
@@ -341,7 +293,8 @@ def _by_name(
 ) -> Counter[tuple[str, str]]:
     found: Counter[tuple[str, str]] = Counter()
     for one in culprits:
-        remedy = _SPORADIC.get(one.kind, f"{capitalized(REMEDIES[one.kind])}.")
+        is_sporadic = one.kind in _SPORADIC
+        remedy = f"{UNEVEN_STEPS}.remedy.load" if is_sporadic else f"idle.remedy.{one.kind}"
         found[name(one), remedy] += one.idle_ns
     return found
 
@@ -356,26 +309,29 @@ def _kernels(prepared: Prepared) -> Callable[[_When], _Times]:
             rows = prepared.accounts[device].rows
             inside_ns = some.length_within(rows.start_ns, rows.end_ns)
             for one, at in groups(codes(column)[rows.row]):
-                found[kernel_name(names(column)[one]), _OF_KERNELS] += int(inside_ns[at].sum())
+                found[kernel_name(names(column)[one]), _KERNELS] += int(inside_ns[at].sum())
         return found
 
     return times
 
 
-def _of_longest(spread: StepSpread, devices: Sequence[DeviceReport]) -> str:
+def _of_longest(spread: StepSpread, devices: Sequence[DeviceReport]) -> Fact:
     """Return by how much the longest step is longer than the median, and what most of it is.
 
     Idle time at the end of its window is named after the next step, which came late.
     """
     longest = spread.longest
     more_ns = longest.ns - spread.median_ns
-    text = f"Step {longest.step} took {duration(more_ns)} longer than the median"
     name, part_ns = largest_part(spread)
-    if 2 * part_ns <= more_ns:
-        return f"{text}."
-    late = late_after(devices, longest.step, more_ns) if name == _IDLE else None
-    where = f" before step {late[0]}" if late is not None else ""
-    return f"{text}, mostly {PART_NAMES[name]}{where}."
+    is_most = 2 * part_ns > more_ns
+    late = late_after(devices, longest.step, more_ns) if name == _IDLE and is_most else None
+    return fact(
+        f"{UNEVEN_STEPS}.longest",
+        step=longest.step,
+        more_ns=more_ns,
+        part=PART_NAMES[name] if is_most else None,
+        late=late[0] if late is not None else None,
+    )
 
 
 def largest_part(spread: StepSpread) -> tuple[str, int]:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from traceflops.findings.case import limit, share_of_window
-from traceflops.findings.finding import Candidate, Gain, Row, row_name, short_name
+from traceflops.facts import fact
+from traceflops.findings.case import cause, limit, share_of_window
+from traceflops.findings.finding import Cause, Gain, Row, row_name, short_name
 from traceflops.table import codes, group_sums, is_one_of, matching, names
 from traceflops.timeline import Intervals
-from traceflops.units import duration, percent
 from traceflops.windows import chosen_time
 
 if TYPE_CHECKING:
@@ -23,14 +23,10 @@ _RULE: Final = "unified-memory"
 _MIGRATION: Final = "migration"
 _ASKED: Final = "prefetch"
 _MOST_ROWS: Final = 3
-_REMEDY: Final = (
-    "Prefetch what a kernel uses before it starts (cudaMemPrefetchAsync), say where data is used "
-    "(cudaMemAdvise), or copy it to device memory explicitly (cudaMalloc and cudaMemcpyAsync)."
-)
 
 
-def unified_memory(case: Case) -> Iterator[Candidate]:
-    """Give a candidate where pages migrate on demand while kernels run."""
+def unified_memory(case: Case) -> Iterator[Cause]:
+    """Give a cause where pages migrate on demand while kernels run."""
     if case.prepared is None:
         return
     inside_ns, kernels_ns, by_kernel = _times_ns(case.prepared)
@@ -39,21 +35,14 @@ def unified_memory(case: Case) -> Iterator[Candidate]:
         return
     found = by_kernel.most_common(_MOST_ROWS)
     high_ns = inside_ns // case.windows_used
-    yield Candidate(
-        rule=_RULE,
-        title="Unified memory migrates inside kernels",
-        sentence=(
-            f"Pages of unified memory migrate on demand for {percent(share)} of the time: "
-            f"{duration(inside_ns)} of the {duration(kernels_ns)} in which kernels run; largest "
-            f"part: {short_name(found[0][0])}."
-        ),
-        share=share,
-        owner="yours",
-        remedy=_REMEDY,
-        evidence=("kernels", "categories"),
+    yield cause(
+        case,
+        _RULE,
+        share,
+        {"migrating_ns": inside_ns, "kernels_ns": kernels_ns},
+        (fact("part.largest", name=short_name(found[0][0])),),
         rows=tuple(Row(row_name(name), ns) for name, ns in found),
         gain=Gain(high_ns // 2, high_ns, None),
-        doubts=("the remedy may save only half of it",),
     )
 
 

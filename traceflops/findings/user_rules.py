@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 
 from traceflops.categories import toml_of
 from traceflops.errors import UsageError
-from traceflops.findings.case import NO_RULES, FindingRules, Rule, share_of_window, thresholds
+from traceflops.findings.case import NO_RULES, FindingRules, Rule, share_of_window
 from traceflops.findings.finding import Candidate, Owner, Row
-from traceflops.findings.idle_remedies import CAUSES
+from traceflops.findings.rules import all_rules, thresholds
 from traceflops.plugins import blamed, package_of, plugins
 from traceflops.replay import parse_edit
 from traceflops.table import matches
@@ -34,14 +34,6 @@ _ID: Final = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _LONGEST: Final = 500
 _MOST_ROWS: Final = 3
 _USUAL: Final = "Kernels of this rule take {share} of the time."
-_OTHERS: Final = (
-    *("casts", "convolution-layout", "convolution-rate", "host-waits", "late-rank"),
-    *("layout-copies", "main-kernel", "norm-bandwidth", "pageable-copies", "slow-link"),
-    *("softmax-bandwidth", "split-k", "tf32-off", "uneven-steps"),
-)
-_OF_SEVERAL: Final = {"decode-passes", "idle-cause", "kernel-faults", "launch-bound", "priority"}
-"""Rules without thresholds of their own, and thresholds that are of no rule."""
-_LOSSES: Final = ("communication", "idle", "memory", "inefficiency", "recompute", "overcompute")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +91,7 @@ def read_finding_rules(path: Path | None, *, redact: bool = False) -> FindingRul
         own = tuple(_own(one, number) for number, one in enumerate(_tables(document), 1))
         silent = _texts(document.pop("silent", []), "silent")
         installed = (one.name for one in plugins(GROUP))
-        known = {*_known(), *(one.id for one in own), *installed}
+        known = {*all_rules().rules, *(rule.id for rule in own), *installed}
         for one in (one for one in silent if one not in known):
             near = get_close_matches(one, known, 1, 0)[0]
             raise ValueError(f"silent: no rule {one!r}; there is {near!r}")
@@ -155,13 +147,6 @@ def _of_package(one: Candidate, package: str, number: int) -> Candidate:
     )
 
 
-def _known() -> Iterator[str]:
-    yield from {*thresholds()} - _OF_SEVERAL
-    yield from (kind.replace("_", "-") for kind in CAUSES)
-    yield from _OTHERS
-    yield from (f"loss-{name}" for name in _LOSSES)
-
-
 def _tables(document: dict[str, Any]) -> list[Any]:
     tables = document.pop("rule", [])
     if not isinstance(tables, list):
@@ -202,7 +187,7 @@ def _own(table: object, number: int) -> KernelRule:
 def _check(rule: KernelRule, number: int) -> None:
     """Refuse a rule that cannot be followed."""
     problem = _pattern_problem(rule.kernels)
-    if not _ID.fullmatch(rule.id) or rule.id in {*_known(), *thresholds()}:
+    if not _ID.fullmatch(rule.id) or rule.id in {*all_rules().rules, *thresholds()}:
         problem = f"id {rule.id!r} must be words of a-z and 0-9 with - between, and its own"
     if rule.owner not in get_args(Owner):
         problem = f"owner must be one of {', '.join(get_args(Owner))}"

@@ -195,7 +195,8 @@ def _scaled(edit: Edit, changed: Changed, nodes: IntArray, nothing: str) -> Chan
 
 def _check(known: bool, edit: Edit, reason: str) -> None:
     if not known:
-        raise UsageError(f"cannot answer {edit.text!r}: {reason}", "ask for what was recorded")
+        message = f"cannot answer {edit.text!r}: {reason}"
+        raise UsageError(message, "ask for what was recorded", reason)
 
 
 def _on_host(edit: Edit, changed: Changed) -> Changed:
