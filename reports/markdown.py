@@ -23,6 +23,7 @@ from traceflops.reports.view import (
     NoteBlock,
     ReportTable,
     attribution_sentence,
+    background,
     causes,
     comparison_tables,
     components_table,
@@ -49,11 +50,13 @@ from traceflops.reports.view import (
     size,
     speeds_table,
     table_of,
+    title_finding,
     untimed_tables,
     visible,
     waits_table,
     waterfall_table,
     why_not,
+    words,
 )
 from traceflops.units import several
 
@@ -165,7 +168,10 @@ def _head(analysis: Analysis, title: str | None) -> Iterator[str]:
         yield ""
     opened = opening(analysis)
     yield f"## {plain(opened.title)}"
-    if opened.rest:
+    if title_finding(analysis) is not None:
+        yield ""
+        yield plain(" ".join(map(words, background(analysis))))
+    elif opened.rest:
         yield ""
         yield plain(opened.rest)
     for text in doubts(analysis):

@@ -13,6 +13,7 @@ from traceflops.recording import missing_from
 from traceflops.reports.view.critical import critical_sentence
 from traceflops.reports.view.figures import count, duration, kernel_label, percent
 from traceflops.reports.view.findings import FindingWords, causes, title_sentence
+from traceflops.reports.view.texts import words
 from traceflops.reports.view.utilisation import why_not
 from traceflops.reports.view.wording import basis, component_label, provenance, uneven_steps
 from traceflops.units import capitalized
@@ -94,7 +95,8 @@ def _gains(found: Sequence[FindingWords]) -> Iterator[str]:
 
 
 def _gain(one: FindingWords) -> str:
-    saved = capitalized(one.saves) or f"Unknown: {one.reasons}"
+    reasons = one.finding.confidence.reasons[:1] if one.finding.confidence else ()
+    saved = capitalized(one.saves) or ": ".join(filter(None, ("Unknown", *map(words, reasons))))
     return _of(one, f"{saved}{f', {one.mfu}' if one.mfu else ''}.")
 
 

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from traceflops.attribution import CLASSES, Culprit, GapLengths, IdleClass
+from traceflops.facts import Fact
 from traceflops.remedies import remedy
 from traceflops.reports.view.figures import TIME_UNITS, duration, percent, unit_for
+from traceflops.reports.view.texts import words
 from traceflops.units import capitalized, function_name, several
 
 if TYPE_CHECKING:
@@ -75,7 +77,7 @@ def _row(one: IdleClass, analysis: Analysis) -> WaitedFor:
 
 def _remedy(one: IdleClass, analysis: Analysis) -> str:
     how = remedy(analysis, "host work") if one.is_nameless else None
-    return f"record with {how}" if how else one.remedy
+    return f"record with {how}" if how else words(Fact(one.remedy))
 
 
 def _tails(one: IdleClass, analysis: Analysis) -> Iterator[str]:

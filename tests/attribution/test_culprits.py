@@ -15,7 +15,7 @@ from tests.build import launched, trace_of
 from tests.conftest import ROOT, examples, shared_file
 from traceflops import Intervals, Selection, Trace, analyze, read
 from traceflops.analysis.preparation import prepare
-from traceflops.attribution import CLASSES, REMEDIES, TAGS
+from traceflops.attribution import CLASSES
 from traceflops.attribution.culprits import (
     GapLengths,
     IdleCulprits,
@@ -23,9 +23,10 @@ from traceflops.attribution.culprits import (
     gap_lengths,
     gap_parts,
 )
+from traceflops.attribution.idle_classes import TAGS
 from traceflops.attribution.idle_slices import GapParts
 from traceflops.attribution.launch_lead import leads, outstanding_launches
-from traceflops.reports.view import waits
+from traceflops.reports.view import all_texts, waits
 from traceflops.timeline import DeviceAccount, GapCulprit
 
 US = 1_000
@@ -185,7 +186,7 @@ def test_where_no_range_is_named_the_help_is_what_to_record(format_: str, how: s
         assert help_.startswith(how) != is_named
         assert ("named range" in help_) == is_named
         [one] = [one for one in analysis.idle.by_class() if one.kind == "host_unrecorded"]
-        assert ("named range" in one.remedy) == is_named
+        assert (one.remedy == "idle.remedy.host_unrecorded") == is_named
 
 
 def test_a_label_inside_a_function_tells_up_to_its_edges() -> None:
@@ -422,7 +423,10 @@ def test_tags_say_what_is_done_only_once(case: str) -> None:
     [of_kind] = [one for one in idle.by_class() if one.kind == kind]
     tag = EXPECTED_TAGS.get(case, "")
     assert (tag in of_kind.culprits[0].evidence) == bool(tag)
-    assert (of_kind.culprits[0].tag, of_kind.remedy) == (tag, TAGS.get(tag, REMEDIES[kind]))
+    assert (of_kind.culprits[0].tag, of_kind.remedy) == (
+        tag,
+        f"idle.remedy.{tag.replace(' ', '-') or kind}",
+    )
 
 
 def test_a_slow_launch_is_the_first_use_of_its_kernel_or_a_repeat() -> None:
@@ -438,7 +442,7 @@ def test_a_slow_launch_is_the_first_use_of_its_kernel_or_a_repeat() -> None:
     [of_kind] = [
         one for one in analyze(trace_of(**run)).idle.by_class() if one.kind == "slow_driver_call"
     ]
-    assert of_kind.remedy == TAGS["first use"]
+    assert of_kind.remedy == "idle.remedy.first-use"
 
 
 def test_each_of_the_longest_gaps_has_its_culprits() -> None:
@@ -497,8 +501,12 @@ def test_the_docs_have_the_remedies_that_reports_give() -> None:
     rows = re.findall(
         r"^\| `([\w -]+)` \| .* \| (.*) \|$", (ROOT / "docs/culprits.md").read_text(), re.M
     )
-    assert {kind: remedy.replace("`", "") for kind, remedy in rows} == REMEDIES | TAGS
-    assert [*REMEDIES, "unexplained"] == [*CLASSES]
+    start = "idle.remedy."
+    told = {code.removeprefix(start): text for code, text in all_texts().items() if start in code}
+    told.pop("nameless")
+    assert {kind.replace(" ", "-"): remedy.replace("`", "") for kind, remedy in rows} == told
+    tags = {tag.replace(" ", "-") for tag in TAGS}
+    assert [*(kind for kind in told if kind not in tags), "unexplained"] == [*CLASSES]
 
 
 def test_before_the_first_call_of_a_process_no_thread_hands_over() -> None:

@@ -43,8 +43,8 @@ def test_products_that_get_slower_are_told_with_the_gain_of_the_first_speed() ->
     """The last four of eight steps take 1.2 ms instead of 1 ms: 0.1 ms more per step."""
     (found,) = clocks(run(lambda step, _: 1.2 if step >= 4 else 1.0))
     assert found.sentence == (
-        "The same matrix products take 20.0 % longer in the third quarter of the steps than in the "
-        "first."
+        "The same GEMMs and convolutions take 20.0 % longer in the third quarter of the steps "
+        "than in the first."
     )
     assert found.share == pytest.approx(0.1 / 1.1)
     assert found.gain is not None

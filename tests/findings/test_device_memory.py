@@ -91,7 +91,7 @@ def test_pages_that_migrate_on_demand_inside_kernels_are_a_cause(
     found = of_rule(run(name, way, beside=beside), "unified-memory")
     assert bool(found) == is_told
     for one in found:
-        assert "1.50 ms of the 3.00 ms in which kernels run; largest part: sm90_gemm" in (
+        assert "1.50 ms of the 3.00 ms in which kernels run. Largest part: sm90_gemm" in (
             one.sentence
         )
         assert "cudaMemPrefetchAsync" in one.remedy

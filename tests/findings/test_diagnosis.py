@@ -20,10 +20,11 @@ from sample_traces.simulate import simulate
 from tests.build import launched, step_marks, trace_of
 from tests.cli.test_commands import SAMPLE, assert_refused, run
 from tests.conftest import shared_file
+from traceflops.facts import Fact, fact
 from traceflops.findings import gains
-from traceflops.findings.case import thresholds
 from traceflops.findings.diagnosis import reasons_first
-from traceflops.findings.finding import Candidate, Confidence, Finding, Gain, Level, Row, Where
+from traceflops.findings.finding import Cause, Confidence, Finding, Gain, Level, Row, Where
+from traceflops.findings.rules import thresholds
 from traceflops.replay import Outcome
 from traceflops.reports.json import encode, findings_object
 from traceflops.windows import Selection, parse_steps
@@ -94,24 +95,26 @@ def test_what_speaks_for_a_finding_is_no_reason_to_doubt_it() -> None:
     found = analysis_of(RunConfig(**SMALL, plants=("python", "allocate"), plant_ns=2_000_000))
     said = [one.confidence for one in found.findings if one.confidence is not None]
     assert said
-    for_it = {f"there are {len(found.steps.used)} steps", "the recording has Python stacks"}
-    assert any(for_it & {*one.reasons} for one in said)
-    assert all(for_it.isdisjoint(one.reasons) or one.level == "high" for one in said)
+    speaks = [any(why.code.startswith("strength.") for why in one.reasons) for one in said]
+    assert any(speaks)
+    pairs = zip(said, speaks, strict=True)
+    assert all(one.level == "high" for one, speaks_for_it in pairs if speaks_for_it)
 
 
 def test_a_wide_range_and_the_reason_for_it_are_one_doubt() -> None:
     first = analysis_of(RunConfig(**SMALL, host_op_ns=40_000)).findings[0]
-    assert first.confidence == Confidence("medium", ("the remedy may save only half of it",))
+    assert first.confidence == Confidence("medium", (fact("doubt.half"),))
     levels = dict.fromkeys(LEVELS, 0.1)
-    scales = gains.Scales(None, "", 100.0, 0, 0, None, (), ("stacks",), levels, True)
-    one = Candidate("x", "", "", 0.1, None, "", ())
+    stacks = (fact("strength.stacks"),)
+    scales = gains.Scales(None, fact("x"), 100.0, 0, 0, None, (), stacks, levels)
+    one = Cause("x", 0.1, fact("x"), fact("x"))
     expected: tuple[tuple[Gain, Level], ...] = (
         (Gain(20, 22, None), "high"),
         (Gain(10, 22, None), "medium"),
     )
     for gain, level in expected:
         found = gains._finding(one, scales, gains.Worth(gain, ()))
-        assert found.confidence == Confidence(level, ("stacks",))
+        assert found.confidence == Confidence(level, stacks)
 
 
 def test_a_run_that_only_computes_is_as_fast_as_its_kernels() -> None:
@@ -146,6 +149,10 @@ def test_waiting_for_a_slow_rank_is_no_fault_of_communication() -> None:
     assert communication.gain.high_ns == -(-(alone.before_ns - alone.least_ns) // alone.windows)
 
 
+def made(rule: str, **fields: Any) -> Finding:
+    return Finding(rule, "low", 0.1, Fact("x"), Fact("x"), **fields)
+
+
 def of_rule(found: tuple[Finding, ...], rule: str) -> Finding:
     (one,) = (one for one in found if one.rule == rule)
     return one
@@ -153,7 +160,7 @@ def of_rule(found: tuple[Finding, ...], rule: str) -> Finding:
 
 def test_what_says_why_work_is_slow_comes_before_what_says_that_it_is() -> None:
     def found(rule: str, gain_ns: int) -> Finding:
-        return Finding(rule, "low", "", 0.1, None, (), gain=Gain(0, 2 * gain_ns, gain_ns))
+        return made(rule, gain=Gain(0, 2 * gain_ns, gain_ns))
 
     slow, late = found("exposed-communication", 50), found("late-rank", 30)
     other = found("data-input", 40)
@@ -166,8 +173,7 @@ def test_what_gains_more_and_is_surer_comes_first() -> None:
     """A wait of 14.6 ms that is sure, and a type of numbers that may gain 6.2 to 12.4 ms."""
 
     def found(rule: str, gain: Gain, level: Level) -> Finding:
-        sure = Confidence(level, ())
-        return Finding(rule, "low", "", 0.1, None, (), gain=gain, confidence=sure)
+        return made(rule, gain=gain, confidence=Confidence(level, ()))
 
     waits = found("host-waits", Gain(14_600, 14_600, 14_600), "medium")
     unsure = found("double-precision", Gain(6_200, 12_400, None), "low")
@@ -183,7 +189,7 @@ def test_what_is_said_of_a_rank_comes_before_the_same_of_any() -> None:
     def found(rule: str, name: str, gain_ns: int, rank: int | None = None) -> Finding:
         gain, rows = Gain(gain_ns, gain_ns, gain_ns), (Row(name, 9, 1),)
         where = Where(rank=rank)
-        return Finding(rule, "low", "", 0.1, None, (), gain=gain, rows=rows, where=where)
+        return made(rule, gain=gain, rows=rows, where=where)
 
     loads, late = found("data-input", "__next__", 50), found("late-rank", "__next__", 49, 2)
     other = found("host-code", "collect", 60)
@@ -221,7 +227,7 @@ def test_no_remedy_makes_a_step_longer() -> None:
             assert edits
             return Outcome((), 1_000, 900, 880, 1_020, 2, None, (), ("a range",))
 
-    one = Candidate("x", "", "", 0.1, None, "", (), edits=("sync=0",))
+    one = Cause("x", 0.1, fact("x"), fact("x"), edits=("sync=0",))
     found = gains._worth(one, Told())  # type: ignore[arg-type]
     assert found.gain == Gain(0, 60, 50)
 
@@ -246,7 +252,7 @@ def test_the_loader_of_a_real_recording() -> None:
     assert first.gain.high_ns - first.gain.low_ns < 0.13 * 176_000_000
     assert "num_workers" in first.remedy
     assert first.confidence is not None
-    assert any("beside workers" in reason for reason in first.confidence.reasons)
+    assert fact("doubt.workers") in first.confidence.reasons
 
 
 def test_late_work_that_nothing_explains_is_nobodys_fault() -> None:

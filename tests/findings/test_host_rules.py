@@ -9,8 +9,8 @@ import pytest
 import traceflops as tf
 from tests.build import launched, step_marks, trace_of
 from tests.conftest import SAMPLES, shared_file
+from traceflops.facts import fact
 from traceflops.findings.finding import Finding
-from traceflops.findings.idle_remedies import CAUSES, WHEN
 from traceflops.reports.view import causes
 
 STEP = MS = 1_000_000
@@ -232,7 +232,7 @@ def test_unrecorded_work_in_a_range_is_replayed_without_it(name: str, *, is_know
     (found,) = of_rule(run(0, 2_000_000, 0, 0, marks=[label] * is_known), "host-unrecorded")
     assert found.gain is not None and found.confidence is not None
     assert (found.gain.point_ns is not None) == is_known
-    assert ("the remedy cannot be replayed" in found.confidence.reasons) != is_known
+    assert (fact("doubt.no-edit") in found.confidence.reasons) != is_known
     assert found.gain.high_ns == pytest.approx(1_990_000 / 4, rel=0.02)
 
 
@@ -245,7 +245,7 @@ def test_only_where_stacks_can_be_recorded_their_lack_is_a_doubt(
     label = {"name": "IO", "start_ns": 0, "dur_ns": 1_990_000}
     (found,) = of_rule(run(0, 2_000_000, 0, 0, by=by, marks=[label]), "host-unrecorded")
     assert found.confidence is not None
-    assert any("stacks" in reason for reason in found.confidence.reasons) == is_doubt
+    assert (fact("doubt.no-stacks") in found.confidence.reasons) == is_doubt
     assert found.confidence.level == ("medium" if is_doubt else "high")
 
 
@@ -470,10 +470,11 @@ def test_who_replays_graphs_is_not_told_to_use_them() -> None:
     assert "enforce-eager" not in found.remedy
 
 
-def test_every_class_of_idle_time_says_when_it_is() -> None:
-    assert WHEN.keys() == CAUSES.keys()
+def test_a_cause_of_idle_time_says_when_it_is_and_names_its_largest_part() -> None:
     (found,) = of_rule(framed("train.py(7): forward"), "eager-overhead")
-    assert " of the time while operators are launched; largest part: " in found.sentence
+    assert found.claim == fact("eager-overhead.claim", share=found.share)
+    assert found.details[0].values["name"] == "forward (train.py:7)"
+    assert " of the time while operators are launched. Largest part: forward" in found.sentence
 
 
 def test_a_function_with_a_tenth_of_the_idle_time_is_no_place() -> None:

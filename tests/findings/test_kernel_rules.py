@@ -12,8 +12,9 @@ from sample_traces.config import RunConfig
 from tests.build import trace_of
 from tests.conftest import shared_file
 from tests.findings.test_diagnosis import ROUNDING, SMALL, analysis_of, of_rule, step_ns
-from traceflops.findings.case import thresholds
+from traceflops.facts import fact
 from traceflops.findings.finding import Finding, Gain
+from traceflops.findings.rules import thresholds
 from traceflops.table.trace import Trace
 
 A100 = {
@@ -199,7 +200,7 @@ def test_a_range_with_the_number_of_its_step_is_named_without_it() -> None:
     ranges = [{"name": f"solve {at}", "start_ns": 40 * at + 45, "dur_ns": 30} for at in range(4)]
     one = found([made(f"{FP64}(T1, T2)", 500)] * 4, device=T4, marks=ranges)["double-precision"]
     kernel = FP64.removeprefix("void ")
-    assert one.sentence.endswith(f"largest part: {kernel} in solve.")
+    assert one.sentence.endswith(f"Largest part: {kernel} in solve.")
 
 
 @pytest.mark.parametrize(
@@ -338,7 +339,7 @@ def test_recomputation_says_what_memory_is_free(
     assert room in one.sentence
     assert one.gain == Gain(700 * US, 700 * US, 700 * US)
     assert one.confidence
-    assert ("the memory for activations may be missing" in one.confidence.reasons) == doubt
+    assert (fact("doubt.memory-missing") in one.confidence.reasons) == doubt
 
 
 def test_the_gradient_of_attention_has_two_products_on_either_side() -> None:

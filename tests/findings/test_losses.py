@@ -7,12 +7,18 @@ import pytest
 import traceflops as tf
 from tests.build import launched, trace_of
 from tests.mfu.test_measurement import matmul
+from traceflops.facts import quoted
 from traceflops.findings.finding import Finding, severity_of
 from traceflops.findings.losses import Loss, loss_findings
 from traceflops.mfu.budget import PeakOptions
 from traceflops.reports.page.html import render_html
 from traceflops.reports.terminal import Style, render_terminal
 from traceflops.reports.view import opening
+
+
+def told(finding: Finding) -> str:
+    """Return what a finding says, and what to do."""
+    return f"{finding.sentence} {finding.remedy}".rstrip()
 
 
 def of(**works: int) -> tf.Analysis:
@@ -39,11 +45,11 @@ def test_losses_are_listed_by_size_with_their_share() -> None:
         ("loss-memory", "high", 0.3),
         ("loss-idle", "high", 0.2),
     ]
-    assert found[1].sentence == (
+    assert told(found[1]) == (
         "Idle time takes 20.0 % of the total time. Of that, 100.0 % is launch latency; largest "
         "part: launch. Inherent in each launch; fusion and graphs make fewer."
     )
-    assert found[0].sentence == (
+    assert told(found[0]) == (
         "Memory work (elementwise, norm and copy kernels) takes 30.0 % of the total time."
     )
     assert {one.mfu_without for one in found} == {None}  # no MFU in this trace
@@ -65,7 +71,7 @@ def test_idle_time_is_named_after_what_the_host_did() -> None:
     assert analysis.verdict.sentence.startswith(
         "Idle time (mostly Python and other host code) takes 80.0 % of the total time."
     )
-    assert [one.sentence for one in analysis.losses if one.rule == "loss-idle"] == [
+    assert [told(one) for one in analysis.losses if one.rule == "loss-idle"] == [
         "Idle time takes 80.0 % of the total time. Of that, 75.0 % is Python and other host code; "
         "largest part: resize (images.py:12). Move the named function off the critical thread, or "
         "make it faster."
@@ -82,8 +88,8 @@ def test_no_class_is_most_of_idle_time_below_half_of_it() -> None:
 def test_a_long_name_of_a_culprit_is_cut() -> None:
     name = "a.py(1): " + "f" * 5_000
     (found,) = [one for one in waiting((name, 1, 8)).losses if one.rule == "loss-idle"]
-    assert len(found.sentence) < 320
-    assert "ffff…ffff" in found.sentence
+    assert len(told(found)) < 320
+    assert "ffff…ffff" in told(found)
 
 
 SHORT = "150 gaps of 4.00 µs on average, as between kernels launched one by one; fused kernels or a"
@@ -110,9 +116,7 @@ def test_idle_time_is_a_few_long_gaps_or_many_short_ones(gaps_us: list[int], sai
         start += 5_000
     (found,) = tf.analyze(trace_of(activities=rows)).losses
     share = sum(gaps_us) / (sum(gaps_us) + 5 * len(rows))
-    assert found.sentence == f"Idle time takes {share:.1%} of the total time.{said}".replace(
-        "%", " %"
-    )
+    assert told(found) == f"Idle time takes {share:.1%} of the total time.{said}".replace("%", " %")
 
 
 def test_what_is_small_is_not_listed() -> None:
@@ -208,11 +212,11 @@ LOSSES = ("communication", "idle", "memory", "inefficiency", "recompute", "overc
 @pytest.mark.parametrize(("name", "other"), [*zip(LOSSES, LOSSES[1:] + LOSSES[:1], strict=True)])
 def test_a_loss_is_told_from_three_percent_if_it_can_be_judged(name: str, other: str) -> None:
     losses = (
-        Loss(name, name, "takes", 0.031),
-        Loss(other, other, "takes", 0.029),
-        Loss("other", "other", "takes", 0.9, unknown="nobody knows"),
+        Loss(name, name, False, 0.031),
+        Loss(other, other, False, 0.029),
+        Loss("other", "other", False, 0.9, unknown=quoted("nobody knows")),
     )
-    told = loss_findings(losses, of(gemm=1_000).measured, "the step time")
+    told = loss_findings(losses, of(gemm=1_000).measured, quoted("the step time"))
     assert [(one.rule, one.severity) for one in told] == [(f"loss-{name}", "low")]
 
 
@@ -220,8 +224,8 @@ def test_a_product_with_a_vector_needs_more_vectors() -> None:
     works = (("mul_mat_vec_q<2, 1>", 0, 5_000, 80_000), ("flash_fwd_kernel", 1_000, 85_000, 20_000))
     analysis = tf.analyze(trace_of(**launched(*works)))
     (found,) = (one for one in analysis.losses if one.rule == "main-kernel")
-    assert "batch several" in found.sentence
-    assert opening(analysis)[0] == f"{found.sentence.partition('. ')[0]}."
+    assert "batch several" in found.remedy
+    assert opening(analysis).title == found.sentence
     page = render_html(analysis)
     title, case = page.split("</h1>")[0], page.split("</h1>")[1].split("</header>")[0]
     assert title.rpartition("<h1>")[2].startswith("mul_mat_vec_q takes ")
@@ -244,15 +248,15 @@ def test_no_remedy_asks_for_what_the_kernel_has_or_is_not(name: str, said: str) 
     works = ((name, 0, 5_000, 80_000), ("flash_fwd_kernel", 1_000, 85_000, 20_000))
     (found,) = tf.analyze(trace_of(**launched(*works))).losses
     assert found.rule == "main-kernel"
-    assert said in found.sentence
+    assert said in told(found)
 
 
 def test_the_kernel_with_most_of_the_compute_time_is_named_with_all_its_variants() -> None:
     (found,) = decoding("_matmul_ogs_NNT_16x128_swiglu", 36)
     assert (found.severity, found.evidence) == ("high", ("kernels",))
     assert found.share == pytest.approx(0.76, abs=0.02)  # the last pass has no end
-    assert found.sentence.startswith("_matmul_ogs takes 7")
-    assert found.sentence.endswith(
+    assert told(found).startswith("_matmul_ogs takes 7")
+    assert told(found).endswith(
         "Try larger batches, lower precision, or a library tuned for its shapes."
     )
 
@@ -286,15 +290,15 @@ def test_a_decode_pass_of_few_tokens_waits_for_weights() -> None:
         decoding("_matmul_ogs_NNT_16x128_swiglu", 36, mark.format(tokens=tokens))
         for tokens in (64, 65)
     )
-    assert "A decode pass of 64 tokens is limited by reading weights" in few[0].sentence
-    assert "decode" not in many[0].sentence
+    assert "A decode pass of 64 tokens is limited by reading weights" in told(few[0])
+    assert "decode" not in told(many[0])
 
 
 def test_a_kernel_of_no_category_that_is_the_program_is_to_be_profiled() -> None:
     works = (("sweep(float*)", 0, 5_000, 80_000), ("settle(float*)", 1_000, 85_000, 20_000))
     analysis = tf.analyze(trace_of(**launched(*works)))
     (found,) = (one for one in analysis.losses if one.rule == "main-kernel")
-    assert found.sentence.startswith("sweep takes 80.0 % of the total time. ")
+    assert told(found).startswith("sweep takes 80.0 % of the total time. ")
     assert found.remedy is not None
     assert "ncu --set full" in found.remedy
 
@@ -304,10 +308,10 @@ def test_a_kernel_whose_launches_overlap_has_no_more_than_all_of_its_kind() -> N
     works = (("sweep(float*)", 0, 5_000, 60_000), ("settle(float*)", 1_000, 95_000, 10_000))
     analysis = tf.analyze(trace_of(**launched(*works, ("sweep(float*)", 2_000, 35_000, 60_000))))
     (found,) = (one for one in analysis.losses if one.rule == "main-kernel")
-    assert found.sentence.startswith("sweep takes up to 100.0 % of the total time. ")
+    assert told(found).startswith("sweep takes up to 100.0 % of the total time. ")
     assert found.share == 1
 
 
 def test_no_kernel_is_named_where_none_has_most_of_compute_or_compute_is_little() -> None:
-    assert [one.sentence.split()[0] for one in decoding("sm90_gemm_bf16", 39)] == ["_matmul_ogs"]
+    assert [told(one).split()[0] for one in decoding("sm90_gemm_bf16", 39)] == ["_matmul_ogs"]
     assert decoding("vectorized_layer_norm_kernel", 36) == []

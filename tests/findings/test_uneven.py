@@ -9,6 +9,7 @@ import pytest
 
 import traceflops as tf
 from tests.build import launched, step_marks, trace_of
+from traceflops.facts import fact
 from traceflops.findings.finding import Finding, Gain
 from traceflops.reports.page.evidence import Place, findings_shown
 from traceflops.reports.view import step_times
@@ -87,7 +88,7 @@ def test_slow_steps_gain_at_most_what_they_take_beyond_the_median() -> None:
     (found,) = diagnosed(run((900, 100), (900, 100), (1_500, 100), (900, 100), (900, 100)))
     assert found.gain == Gain(0, 120, None)
     assert found.confidence is not None
-    assert "a longer step may have more to do" in found.confidence.reasons
+    assert fact("doubt.longer-step") in found.confidence.reasons
 
 
 def test_every_place_names_the_step_that_came_late() -> None:
@@ -190,7 +191,7 @@ def test_chosen_warm_up_steps_are_named_with_those_that_are_steady() -> None:
     assert found.title == "Warm-up steps are chosen"
     assert found.gain is None
     assert found.confidence is not None
-    assert found.confidence.reasons[0] == "leaving steps out makes none faster"
+    assert found.confidence.reasons[0] == fact("doubt.leaving-out")
     assert found.remedy == "--steps 1:4 leaves them out."
     (other,) = diagnosed(run((1_700, 100), *((900, 100),) * 4, selection=chosen))
     assert other.title == "Some steps are slow"  # it had more to compute

@@ -9,10 +9,11 @@ from tests.build import trace_of
 from traceflops import analyze
 from traceflops.comparison.side import side_of
 from traceflops.devices import counters_alone
+from traceflops.facts import fact
 from traceflops.findings import Verdict, led_by
 from traceflops.recording import known_recipes
 from traceflops.recording.inventory import Inventory, take_inventory
-from traceflops.remedies import command, family, fits_accelerator, remedy
+from traceflops.remedies import command, family, remedy
 from traceflops.reports.terminal import render_info
 from traceflops.reports.view import opening, products
 from traceflops.table.trace import Note, Trace
@@ -111,20 +112,6 @@ def test_xplane_files_of_tensorflow_are_told_of_its_own_profiler(lack: str) -> N
     told = str(remedy(made("xplane"), lack))
     assert "jax.profiler." in told
     assert "tf.profiler.experimental." in told
-
-
-@pytest.mark.parametrize(
-    ("told", "fits"),
-    [
-        ("Replay the step as a CUDA graph.", False),
-        ("Remove torch.cuda.synchronize().", False),
-        ("Set NCCL_DEBUG=INFO; keep it apart.", False),
-        ("Move the named function off the critical thread.", True),
-    ],
-)
-def test_remedies_of_cuda_are_not_told_of_other_accelerators(told: str, fits: bool) -> None:
-    assert fits_accelerator({"xpu_runtime": 3}, told) is fits
-    assert fits_accelerator({"cuda_runtime": 3}, told)
 
 
 def test_pytorch_is_not_told_of_options_of_rocprof() -> None:
@@ -258,8 +245,9 @@ def test_a_file_that_is_cut_is_to_be_copied_again(
 
 
 def test_the_figure_comes_before_the_cut() -> None:
-    found = led_by(Verdict("MFU 40 %. Idle time takes 3 %."), "MFU 40 %", "It is cut.")
-    assert found.sentence == "MFU 40 %. It is cut. Idle time takes 3 %."
+    figure, idle, cut = fact("verdict.figure", text="MFU 40 %"), fact("x"), fact("verdict.cut")
+    found = led_by(Verdict((figure, idle), "sync"), cut)
+    assert found == Verdict((figure, cut, idle), "cut-file")
 
 
 def test_who_names_the_device_is_not_told_that_it_is_unknown() -> None:

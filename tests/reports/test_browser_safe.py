@@ -324,7 +324,7 @@ def test_without_scripts_all_that_matters_is_there(browser: Browser, tmp_path: P
     path = tmp_path / "bare.html"
     found = opened(browser, path, render_html(analysis, "traceflops report x"), scripts=False)
     page = found.page
-    assert page.locator("h1").inner_text().replace("\xa0", " ") == headline(analysis)
+    assert page.locator("h1").inner_text().replace("\xa0", " ") == headline(analysis).sentence
     for heading in page.locator("main > section > h2").all():
         assert heading.is_visible()
     page.locator("summary", has_text="Method and notes").click()

@@ -16,6 +16,7 @@ from tests.build import launched, trace_of
 from tests.cli.test_commands import SAMPLE, assert_refused, run
 from tests.conftest import SAMPLES, shared_file
 from tests.reports.test_timeline import column, data_of
+from traceflops.facts import fact, quoted
 from traceflops.findings.finding import (
     Confidence,
     Finding,
@@ -35,12 +36,14 @@ from traceflops.reports.page.thumbnails import thumbnail
 from traceflops.reports.terminal import Style, render_terminal
 from traceflops.reports.view import (
     LOOKS,
+    Opening,
     blamed,
     causes,
     headline,
     left_to_say,
     opening,
     title_sentence,
+    words,
 )
 from traceflops.reports.view.step_split import StepPart
 
@@ -61,17 +64,16 @@ def cause(number: int = 1, low: int = MS, high: int = 2 * MS, priority: str = "h
     return Finding(
         rule=f"made-{number}",
         severity="low",
-        sentence=f"Sentence {number}.",
         share=0.1,
-        mfu_without=None,
+        name=quoted(f"Cause {number}"),
+        claim=quoted(f"Sentence {number}."),
         evidence=("idle",),
-        title=f"Cause {number}",
         priority=priority,  # type: ignore[arg-type]
         owner="yours",
-        remedy=f"Remedy {number}.",
+        advice=quoted(f"Remedy {number}."),
         gain=Gain(low, high, None),
         mfu_after=MfuRange(0.31, 0.32),
-        confidence=Confidence("low", ("one step only",)),
+        confidence=Confidence("low", (quoted("one step only"),)),
         rows=(Row("name<of>", 3 * MS, 7),),
     )
 
@@ -136,21 +138,20 @@ def test_a_kernel_of_a_library_is_a_place_only_for_its_authors(
         assert bool(one.where) == is_named, name
 
 
-@pytest.mark.parametrize(
-    ("sentence", "left"),
-    [
-        ("Said; largest part: aten::copy_.", "Cause 1. Largest part: aten::copy_."),
-        ("Said. Remedy 1.", ""),
-        ("Not said; more.", "Not said; more."),
-    ],
-)
-def test_what_a_title_leaves_out_says_what_it_is_about(sentence: str, left: str) -> None:
-    assert left_to_say(replace(cause(), sentence=sentence), "Cause 1. Said.") == left
+def test_what_a_title_leaves_out_says_what_it_is_about() -> None:
+    first = cause()
+    more = replace(first, details=(quoted("Largest part: aten::copy_."),))
+    assert left_to_say(first, Opening("Cause 1. Sentence 1.", "", first)) == ""
+    assert left_to_say(first, Opening("Idle time.", "", None)) == "Sentence 1."
+    left = left_to_say(more, Opening("Cause 1. Sentence 1.", "", more))
+    assert left == "Cause 1. Largest part: aten::copy_."
 
 
 def test_at_most_two_reasons_say_how_sure_a_finding_is_and_the_json_has_all() -> None:
     reasons = ("one", "another, too", "there is only one step")
-    analysis = with_causes(replace(cause(), confidence=Confidence("low", reasons)))
+    analysis = with_causes(
+        replace(cause(), confidence=Confidence("low", tuple(map(quoted, reasons))))
+    )
     assert [one.sure for one in causes(analysis)] == ["low (one; another, too)"]
     assert "why low: one; another, too" in lines_of(analysis)
     (first,) = report_object(analysis)["findings"]
@@ -197,8 +198,11 @@ def test_the_best_finding_begins_the_verdict_everywhere() -> None:
     ],
 )
 def test_it_begins_the_verdict_where_it_surely_gains_something(found: Finding, begins: str) -> None:
-    assert headline(with_causes(found)).startswith(begins)
-    assert bool(headline(with_causes(found))) == bool(begins)
+    first = headline(with_causes(found))
+    assert first.sentence.startswith(begins)
+    assert (first.code, first.finding) == (
+        ("made-1", 0) if begins else ("verdict.largest-two", None)
+    )
 
 
 def test_a_gain_that_may_be_nothing_is_at_most_its_upper_end() -> None:
@@ -453,7 +457,7 @@ def test_one_gain_adds_up_with_no_other_and_an_unknown_one_says_why() -> None:
     one = with_causes(cause(1), unknown)
     found = chapters_of(render_post_mortem(one))["Expected gain"]
     assert "add up" not in found
-    assert f"Cause 2: Unknown: {unknown.confidence.reasons[-1]}." in found
+    assert f"Cause 2: Unknown: {words(unknown.confidence.reasons[-1])}." in found
     assert (
         "add up"
         in chapters_of(render_post_mortem(with_causes(cause(1), cause(2))))["Expected gain"]
@@ -505,7 +509,7 @@ def test_the_part_of_the_bar_that_the_title_is_about_stands_out() -> None:
     assert re.findall(r'class="part \w* blamed"[^>]* data-part="(\w+)"', page) == ["communication"]
     kinds = ("loading data", "launching operators")
     parts = [StepPart("culprit", kind, 5, 0.5) for kind in kinds]
-    found = Finding("data-input", "high", "", 0.5, None, ("idle",))
+    found = Finding("data-input", "high", 0.5, fact("x"), fact("x"), evidence=("idle",))
     assert blamed(parts, found, "idle") is parts[0]
     assert blamed(parts, replace(found, rule="eager-overhead"), "idle") is parts[1]
     assert blamed(parts, replace(found, rule="host-waits"), "idle") is None

@@ -24,6 +24,7 @@ from tests.conftest import ROOT
 from traceflops.analysis.preparation import prepare
 from traceflops.cli import app
 from traceflops.drawing.lane_stacking import lanes_of
+from traceflops.facts import quoted
 from traceflops.findings.finding import Finding, Gain
 from traceflops.reports.perfetto import render_perfetto
 from traceflops.windows.prepared import Prepared
@@ -70,7 +71,8 @@ def test_every_device_and_process_is_named(events: list[Event]) -> None:
 
 
 def test_findings_lie_over_the_windows_they_are_about(prepared: Prepared) -> None:
-    found = Finding("loss-idle", "high", "Idle time takes <b>half</b>.", 0.5, None, ())
+    said = quoted("Idle time takes <b>half</b>.")
+    found = Finding("loss-idle", "high", 0.5, said, said)
     document = unpacked(render_perfetto(prepared, [found]))["traceEvents"]
     (process,) = [one for one, name in named(document, "process").items() if name == "findings"]
     (shown,) = [one for one in document if one["pid"] == process[0] and one["ph"] == "X"]
@@ -79,7 +81,7 @@ def test_findings_lie_over_the_windows_they_are_about(prepared: Prepared) -> Non
     assert (shown["name"], ns(shown["dur"])) == (found.sentence, length_ns)
     assert shown["args"] == {"severity": "high", "share": 0.5, "mfu_without": None}
     assert named(document, "thread")[shown["pid"], shown["tid"]] == "loss-idle"
-    cause = replace(found, remedy="Do it.", gain=Gain(1, 3, None))
+    cause = replace(found, advice=quoted("Do it."), gain=Gain(1, 3, None))
     document = unpacked(render_perfetto(prepared, [cause]))["traceEvents"]
     told = [one["args"] for one in document if one["name"] == found.sentence]
     gain = {"low_ns": 1, "high_ns": 3, "point_ns": None}

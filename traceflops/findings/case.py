@@ -51,7 +51,7 @@ class FindingRules:
         return ", ".join(filter(None, parts))
 
 
-NO_RULES: Final = FindingRules()
+NO_RULES: Final[FindingRules] = FindingRules()
 
 
 class Case(Protocol):

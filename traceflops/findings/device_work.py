@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from traceflops.facts import fact
+from traceflops.facts import Fact, fact
 from traceflops.findings.case import cause, limit, share_of_window
 from traceflops.findings.finding import Cause, Row, Where, row_name
 from traceflops.findings.kernel_facts import KernelFacts, largest_of, rows_of
@@ -88,7 +88,8 @@ def _far(
     share = share_of_window(case, time_ns)
     if share < limit(case, roof.limits, "least_share"):
         return
-    details, where = (), Where()
+    details: tuple[Fact, ...] = ()
+    where = Where()
     if facts is not None:
         is_chosen = facts.named({row.name for row, _ in chosen}.__contains__)
         time = np.where(is_chosen, facts.ns, 0.0)

@@ -187,6 +187,6 @@ def _nothing(case: Case) -> Iterator[Finding]:
         "low",
         share,
         fact(f"{rule}.title"),
-        fact(f"{rule}.claim", share=share or None),
+        fact(f"{rule}.claim" if share else f"{rule}.claim-all", share=share),
         evidence=rule_of(rule).evidence,
     )

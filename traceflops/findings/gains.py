@@ -131,14 +131,18 @@ def weighed(cause: Cause, scales: Scales) -> Finding | None:
         return None
     if not cause.frees and _is_of_host(cause) and scales.idle_ns < least * scales.step_ns:
         return None
-    try:
-        worth = _worth(cause, replay)
-        if worth.gain and cause.on_path and not (cause.frees or cause.kernels):
-            most_ns = -(-bound_ns // max(replay.windows, 1))
-            worth = replace(worth, gain=worth.gain.capped(most_ns))
-    except UsageError as error:
-        why = fact("doubt.refused", why=error.reason)
+    why = fact("doubt.no-edit")
+    worth = None
+    if cause.edits:
+        try:
+            worth = _worth(cause, replay)
+        except UsageError as error:
+            why = fact("doubt.refused", why=error.reason)
+    if worth is None:
         worth = _bounded(_own_ns(cause, replay) or bound_ns, replay, why)
+    elif worth.gain and cause.on_path and not (cause.frees or cause.kernels):
+        most_ns = -(-bound_ns // max(replay.windows, 1))
+        worth = replace(worth, gain=worth.gain.capped(most_ns))
     if worth.gain and _is_of_host(cause):
         worth = replace(worth, gain=worth.gain.capped(scales.idle_ns))
     too_small = not cause.frees and worth.gain and worth.gain.high_ns * replay.windows < least_ns
@@ -183,9 +187,7 @@ def _bounded(bound_ns: int, replay: Replay, why: Fact) -> Worth:
 
 
 def _worth(cause: Cause, replay: Replay) -> Worth:
-    """Return what the remedy gains. Raises UsageError where no edit stands for it."""
-    if not cause.edits:
-        raise UsageError("the remedy cannot be replayed", "")
+    """Return what the remedy gains. Raises UsageError where the recording cannot tell."""
     whole = _outcome(cause.edits, replay)
     now_ns, after_ns = whole.before_ns, None if cause.partly else whole.after_ns
     is_told = (

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from traceflops.categories import without_return_type
-from traceflops.facts import Fact, fact
+from traceflops.facts import Fact, Value, fact
 from traceflops.findings.decode import weight_bits
 from traceflops.findings.finding import Finding, Row, severity_of, short_name
 from traceflops.findings.rules import advice_of, statement
@@ -69,7 +69,7 @@ def main_kernel_findings(
         knows |= {top, sub} | ({"vector"} if is_vector else set())
         knows |= {"narrow"} if weight_bits(variant) <= _NARROW_BITS else set()
         knows |= {"few-tokens"} if 0 < tokens <= _FEW_TOKENS else set()
-    values = {"name": name, "of": of, "tokens": tokens, "share": share}
+    values: dict[str, Value] = {"name": name, "of": of, "tokens": tokens, "share": share}
     claim = "claim-overlapping" if whole > share else "claim"
     yield statement(
         MAIN_KERNEL,

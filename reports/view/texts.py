@@ -1,0 +1,103 @@
+"""Words of facts: `texts.toml` has a text per code, and a fact's values fill it.
+
+In a text, `{share:percent}` is a value and how it is printed (see `_PRINTED`; several words apply
+in turn). `{count:launch|launches}` is a noun after its number, `{count:?is|are}` a word by number.
+What stands in brackets is left out if a value in it is missing: `takes {share:percent}[ of {of}]`.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from importlib.resources import files
+from string import Formatter
+from typing import Any, Final
+
+from traceflops import units
+from traceflops.devices import gib
+from traceflops.facts import Fact, Value
+
+_OPTIONAL: Final = re.compile(r"\[([^\[\]]*\{[^\[\]]*)\]")
+_PRINTED: Final[Mapping[str, Callable[[Any], str]]] = {
+    "percent": lambda share: units.percent(float(share)),
+    "time_share": units.time_share,
+    "exact_percent": units.exact_percent,
+    "duration": units.duration,
+    "mhz": lambda clock: f"{clock:,.0f} MHz",
+    "gib": lambda size: gib(int(size)),
+    "count": lambda number: f"{number:,}",
+    "fixed2": lambda number: f"{number:.2f}",
+    "digits2": lambda number: units.significant(number, 2),
+    "digits3": lambda number: units.significant(number, 3),
+    "capital": units.capitalized,
+    "small": units.uncapitalized,
+}
+
+
+def words(fact: Fact | str | None) -> str:
+    """Return the text of a fact, "" for None; a text stays as it is."""
+    if fact is None or isinstance(fact, str):
+        return fact or ""
+    pieces = _OPTIONAL.split(all_texts()[fact.code])
+    return "".join(
+        _FILLED.vformat(piece, (), fact.values)
+        for number, piece in enumerate(pieces)
+        if number % 2 == 0 or not _is_missing(piece, fact.values)
+    )
+
+
+@cache
+def all_texts() -> Mapping[str, str]:
+    """Return the text of each code: the names of its tables and of its line, joined by dots."""
+    table = files(__package__).joinpath("texts.toml").read_text(encoding="utf-8")
+    return dict(_lines(tomllib.loads(table), ""))
+
+
+def fields_of(text: str) -> set[str]:
+    """Return the names of the values that a text needs or can show."""
+    return {name for _, name, _, _ in Formatter().parse(text.replace("[", "")) if name}
+
+
+def _lines(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
+    for name, value in table.items():
+        if isinstance(value, str):
+            yield (prefix + name).removesuffix(".text"), value
+        else:
+            yield from _lines(value, f"{prefix}{name}.")
+
+
+def _is_missing(piece: str, values: Mapping[str, Value]) -> bool:
+    return any(values.get(name) in (None, "", ()) for name in fields_of(piece))
+
+
+class _Filled(Formatter):
+    """Fills a text: facts become their words, parts of a tuple are joined by blanks."""
+
+    def get_value(self, key: int | str, args: Any, kwargs: Mapping[str, Value]) -> Value:
+        return kwargs[str(key)]
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        for word in format_spec.split():
+            if word in _PRINTED:
+                value = _PRINTED[word](words(value) if isinstance(value, Fact) else value)
+            elif word.startswith("?"):
+                value = word[1:].split("|")[value != 1].replace("_", " ")
+            elif word in ("commas", "and", "semicolons"):
+                value = {"commas": ", ", "and": " and ", "semicolons": "; "}[word].join(
+                    map(_text, value)
+                )
+            else:
+                one, _, more = word.replace("_", " ").partition("|")
+                value = units.several(value, one, more)
+        return _text(value)
+
+
+def _text(value: Value) -> str:
+    if isinstance(value, tuple):
+        return " ".join(map(_text, value))
+    return words(value) if isinstance(value, Fact) else str(value)
+
+
+_FILLED: Final = _Filled()

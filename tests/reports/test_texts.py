@@ -1,0 +1,83 @@
+"""The one table of texts: every code that rules can tell has a text, and every text a code."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+from traceflops.facts import fact, quoted
+from traceflops.findings import all_rules
+from traceflops.reports.view import all_texts, fields_of, words
+
+TELLERS = ("fact", "Fact")
+OF_RULES = re.compile(r"^[a-z0-9-]+\.(title|claim)")
+
+
+def told() -> Iterator[tuple[Path, str, set[str] | None]]:
+    """Yield the codes that are written out in the code, with the names of their values."""
+    for path in (*(ROOT / "traceflops").rglob("*.py"), *(ROOT / "reports").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args):
+                continue
+            code = node.args[0]
+            is_written = isinstance(code, ast.Constant) and "." in str(code.value)
+            if node.func.id in TELLERS and is_written and isinstance(code, ast.Constant):
+                names = {one.arg for one in node.keywords if one.arg}
+                is_open = any(one.arg is None for one in node.keywords) or len(node.args) > 1
+                yield path, str(code.value), None if is_open else names
+
+
+def test_every_code_that_is_told_has_a_text_and_its_values() -> None:
+    wrong = [
+        (path.name, code)
+        for path, code, names in told()
+        if code not in all_texts() or (names is not None and not needed(all_texts()[code]) <= names)
+    ]
+    assert wrong == []
+
+
+def needed(text: str) -> set[str]:
+    """Return the names of the values without which a text cannot be filled."""
+    return fields_of(re.sub(r"\[[^\[\]]*\{[^\[\]]*\]", "", text))
+
+
+def test_every_rule_has_a_title_a_claim_and_its_remedies() -> None:
+    of_losses = {f"{name}.claim" for name in all_rules().rules if name.startswith("loss-")}
+    own = {"trace-health.title", "trace-health.claim", "late-rank.remedy"}  # said by notes
+    for name, row in all_rules().rules.items():
+        codes = {f"{name}.title", f"{name}.claim"} - of_losses - own
+        codes |= {
+            remedy.name if "." in remedy.name else f"{name}.remedy.{remedy.name}"
+            for remedy in row.remedies
+        }
+        codes |= {f"doubt.{doubt}" for doubt in row.doubts}
+        assert codes <= all_texts().keys(), codes - all_texts().keys()
+
+
+@pytest.mark.parametrize("name", sorted(all_rules().rules))
+def test_what_explains_a_rule_is_a_rule(name: str) -> None:
+    assert all_rules().rules[name].explained_by <= all_rules().rules.keys()
+
+
+def test_what_a_missing_value_would_say_is_left_out() -> None:
+    assert words(fact("part.largest", name="f", part=None)) == "Largest part: f."
+    assert words(fact("part.largest", name="f", part=0.25)) == "Largest part: f, 25.0 %."
+
+
+def test_values_are_never_taken_for_texts() -> None:
+    hostile = "{share:percent} [x {y}] {0.__class__}"
+    assert words(fact("part.largest", name=hostile, part=None)) == f"Largest part: {hostile}."
+    assert words(quoted(hostile)) == hostile
+
+
+def test_numbers_choose_their_nouns_and_verbs() -> None:
+    lost = [words(fact("verdict.lost-graphs", lost=n, calls=9)) for n in (1, 2)]
+    assert lost == [
+        "1 of 9 graph launches has no GPU record.",
+        "2 of 9 graph launches have no GPU record.",
+    ]

@@ -1,0 +1,35 @@
+"""Facts: what is known of a recording, as a code with values and without words.
+
+    Fact("host-copies", {"share": 0.31, "room": 0.02})      findings and other rooms of the core
+      -> "Only copies between CPU and GPU run for 31.0 % of the time."         reports.view.words
+
+`reports/view/texts.toml` has a line of text for each code; values are numbers in ns, bytes or
+shares (0 to 1), names from the recording, or facts in turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import TypeAlias
+
+Value: TypeAlias = "int | float | Fraction | str | Fact | tuple[Value, ...] | None"
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A code and its values by name; what a value of None would say is left out of the text."""
+
+    code: str
+    values: Mapping[str, Value] = field(default_factory=dict)
+
+
+def fact(code: str, /, **values: Value) -> Fact:
+    """Return a fact with these values."""
+    return Fact(code, values)
+
+
+def quoted(text: str) -> Fact:
+    """Return a text that is not ours as a fact: a user's rule, or what another profiler says."""
+    return Fact("quoted", {"text": text})

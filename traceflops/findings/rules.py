@@ -1,0 +1,162 @@
+"""The rules as rows: `rules.toml` has one per finding, with all that is no figure of a recording.
+
+    rules.toml:  [host-copies] owner, evidence, thresholds, remedies, edits, ...
+    a function:  share of the time, values, rows, where                 -> cause(case, ...): Cause
+    texts.toml:  host-copies.title, .claim, .remedy.NAME                 in reports/view
+
+A new finding is a row, a function in RULES of `diagnosis` and its lines of text.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib.resources import files
+from typing import Any, Final
+
+import msgspec
+
+from traceflops.attribution import CLASSES
+from traceflops.facts import Fact, Value, fact
+from traceflops.findings.finding import Cause, Finding, Owner, severity_of
+
+_HOST: Final = "host"
+_ON_HOST: Final = {*CLASSES} - {"launch_latency", "device_wait", "unexplained"}
+"""Classes of idle time that are work of the host."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """What may help: the name of its text, the facts of the program that it needs and excludes.
+
+    A name with a dot is a text of several rules.
+    """
+
+    name: str
+    fits: frozenset[str] = frozenset()
+    not_if: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class RuleRow:
+    """One rule: whose it is, where a report shows it, when it speaks, what mends it.
+
+    `headline` is the class of a report that begins with it; `explained_by` are rules that say why,
+    where this one only says that work is slow. `edits`, `partly`, `on_path`, `frees` and `doubts`
+    are those of a Cause; of `remedies` the first that fits is told.
+    """
+
+    headline: str
+    owner: Owner | None = None
+    evidence: tuple[str, ...] = ()
+    thresholds: Mapping[str, float] = field(default_factory=dict)
+    explained_by: frozenset[str] = frozenset()
+    edits: tuple[str, ...] = ()
+    partly: tuple[str, ...] = ()
+    on_path: frozenset[str] = frozenset()
+    frees: bool = False
+    doubts: tuple[str, ...] = ()
+    remedies: tuple[Remedy, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """All rows by id, and thresholds that several rules share, by what they are of."""
+
+    rules: Mapping[str, RuleRow]
+    shared: Mapping[str, Mapping[str, float]]
+
+
+@cache
+def all_rules() -> Rules:
+    """Return the table of rules."""
+    text = files(__package__).joinpath("rules.toml").read_text(encoding="utf-8")
+    table = tomllib.loads(text)
+    shared = table.pop("shared")
+    for row in table.values():
+        path = row.get("on_path", [])
+        row["on_path"] = [*path, *(_ON_HOST if _HOST in path else ())]
+    return msgspec.convert({"rules": table, "shared": shared}, Rules)
+
+
+def rule_of(name: str) -> RuleRow:
+    """Return the row of a rule."""
+    return all_rules().rules[name]
+
+
+@cache
+def thresholds() -> Mapping[str, Mapping[str, float]]:
+    """Return the named thresholds of all rules, and those that several share."""
+    known = {name: row.thresholds for name, row in all_rules().rules.items() if row.thresholds}
+    return {**all_rules().shared, **known}
+
+
+def cause_of(
+    program: frozenset[str],
+    rule: str,
+    share: float,
+    values: Mapping[str, Value] | None = None,
+    details: tuple[Fact, ...] = (),
+    **changes: Any,
+) -> Cause:
+    """Return a cause by the row of its rule, and by facts that choose the remedy.
+
+    `values` fill its texts, `share` among them; `changes` are fields of the Cause that differ from
+    the row.
+    """
+    row, filled = rule_of(rule), {"share": share, **(values or {})}
+    made = Cause(
+        rule,
+        share,
+        Fact(f"{rule}.title", filled),
+        Fact(f"{rule}.claim", filled),
+        details,
+        advice_of(rule, program, filled),
+        row.owner,
+        row.evidence,
+        edits=row.edits,
+        on_path=row.on_path,
+        frees=row.frees,
+        partly=row.partly,
+        doubts=tuple(fact(f"doubt.{name}") for name in row.doubts),
+    )
+    made = replace(made, **changes)
+    is_known = made.owner != "framework" or "torch" in program
+    return made if is_known else replace(made, owner="yours")
+
+
+def statement(
+    rule: str,
+    share: float,
+    values: Mapping[str, Value] | None = None,
+    details: tuple[Fact, ...] = (),
+    **changes: Any,
+) -> Finding:
+    """Return a finding by the row of its rule that has no gain by replay; see `cause_of`."""
+    filled = {"share": share, **(values or {})}
+    made = Finding(
+        rule,
+        severity_of(share) or "low",
+        share,
+        Fact(f"{rule}.title", filled),
+        Fact(f"{rule}.claim", filled),
+        details,
+        owner=rule_of(rule).owner,
+        evidence=rule_of(rule).evidence,
+    )
+    return replace(made, **changes)
+
+
+def advice_of(
+    rule: str, program: frozenset[str], values: Mapping[str, Value] | None = None
+) -> Fact | None:
+    """Return the first remedy of a rule that fits a program, None where none does."""
+    platform = "HIP" if "amd" in program else "CUDA"
+    for remedy in rule_of(rule).remedies:
+        if remedy.fits <= program and not remedy.not_if & program:
+            filled = {"platform": platform, **(values or {})}
+            is_shared = "." in remedy.name
+            return Fact(remedy.name if is_shared else f"{rule}.remedy.{remedy.name}", filled)
+    return None
