@@ -16,12 +16,11 @@ from traceflops.comparison import (
     Comparison,
     Part,
     Side,
-    interval_words,
-    reason_words,
     rounded,
-    share_words,
-    signed,
+    sureness,
+    title_of,
 )
+from traceflops.facts import fact
 from traceflops.reports.page.comparison_drawings import (
     bars,
     cause_words,
@@ -46,9 +45,12 @@ from traceflops.reports.view import (
     parts_table,
     percent,
     runs_table,
+    share_words,
     short_labels,
     sides_table,
     unlike_table,
+    with_sign,
+    words,
 )
 from traceflops.units import several
 
@@ -61,8 +63,6 @@ _MOST_PAIRS: Final = 8
 _NAMED: Final = 3
 _LEAST: Final = 0.02
 """Share of the largest cause from which another one is named."""
-_MINUS: Final = "\N{MINUS SIGN}"
-_WITH_NAMES: Final = ("replaced", "wait")
 """Kinds of causes that names are needed to tell."""
 
 
@@ -223,14 +223,12 @@ def _clauses(comparison: Comparison) -> tuple[str, str]:
     """Return what must be known before, "" for nothing, and what changed with its first reason."""
     if comparison.obstacle or comparison.is_same:
         return "", comparison.sentence
-    # What follows in brackets stands beside the title.
-    title = comparison.sentence.removeprefix(comparison.caveat).partition(" (")[0]
-    if _differs(comparison) and comparison.reasons:
-        reason = comparison.reasons[0]
-        words = reason_words(reason, comparison.before, comparison.after)
-        is_told = reason.causes[0].kind in _WITH_NAMES
-        title += f": {words if is_told else words.partition(' (')[0]}"
-    return comparison.caveat.strip(), f"{title.rstrip('.')}."
+    before, after, differs = comparison.before, comparison.after, _differs(comparison)
+    title = fact("comparison.title-spread")
+    if differs or not comparison.difference_ns:
+        reasons = comparison.reasons if differs else []
+        title = title_of(before, after, comparison.difference_ns, reasons)
+    return " ".join(map(words, comparison.caveats)), words(title)
 
 
 def _differs(comparison: Comparison) -> bool:
@@ -238,16 +236,11 @@ def _differs(comparison: Comparison) -> bool:
     return bool(comparison.difference_ns) and not (found is not None and found.holds_zero)
 
 
-def signed_text(text: str, ns: float) -> str:
-    """Return an amount with its sign, as the page writes it."""
-    return signed(text, ns).replace("-", _MINUS, 1) if ns < 0 else signed(text, ns)
-
-
 def _figure(comparison: Comparison) -> str:
     """Return the change of the step time in percent, "" where there is none to tell."""
     if comparison.obstacle or comparison.is_same:
         return ""
-    return share_words(comparison.difference_ns, comparison.before).replace("-", _MINUS)
+    return share_words(comparison)
 
 
 def _beside(comparison: Comparison) -> Iterator[str]:
@@ -257,16 +250,16 @@ def _beside(comparison: Comparison) -> Iterator[str]:
     yield "step time" if comparison.before.steps else "recording"
     found, mean = comparison.interval, float(comparison.before.mean_ns)
     if found is None or found.low_ns == found.high_ns:
-        yield interval_words(found, comparison.before, comparison.after)
+        yield words(sureness(found, comparison.before, comparison.after))
     elif found.holds_zero:
-        ends = (signed_text(percent(abs(end) / mean), end) for end in found)
+        ends = (with_sign(percent(abs(end) / mean), end) for end in found)
         yield f"95 % interval {' to '.join(ends)}"
     else:
         low, high = sorted(100 * abs(end) / mean for end in found)
         more = "more" if found.low_ns > 0 else "less"
         yield f"95 % interval {low:.1f} to {high:.1f} % {more}"
-    if words := mfu_sentence(comparison):
-        yield words.removesuffix(".").replace("-", _MINUS)
+    if text := mfu_sentence(comparison):
+        yield text
 
 
 def _sums(comparison: Comparison) -> Iterator[Sum]:
@@ -353,7 +346,7 @@ def _cause_row(cause: Cause, largest: int) -> ChangeRow:
         tuple(duration(float(ns)) for ns in times),
         cause.ns,
         cause.ns / largest,
-        interval_ends(cause.interval).replace("-", _MINUS),
+        interval_ends(cause.interval),
         cause.is_noise,
     )
 

@@ -194,7 +194,7 @@ def _row(use: MemoryUse, devices: Sequence[DeviceReport], origin_ns: int) -> Mem
 
 
 def _signed(ns: int) -> str:
-    return f"−{duration(-ns)}" if ns < 0 else duration(ns)  # noqa: RUF001
+    return f"−{duration(-ns)}" if ns < 0 else duration(ns)
 
 
 def _growth(series: Series) -> str:
@@ -206,7 +206,7 @@ def _growth(series: Series) -> str:
     which = f"steps {count(first.step)} to {count(last.step)}"
     if not growth:
         return f"none, {which}"
-    sign = "+" if growth > 0 else "−"  # noqa: RUF001
+    sign = "+" if growth > 0 else "−"
     each = size(abs(growth) // (len(series.steps) - 1), binary=True)
     return f"{sign}{size(abs(growth), binary=True)}, {which} ({sign}{each} per step)"
 

@@ -155,7 +155,7 @@ def _sums(rows: Sequence[dict[str, Any]], most: int, style: Style) -> Iterator[T
         line = Text("  ")
         line.append_text(style.drawn(look(row["top"])) if row["top"] else Text(" "))
         line.append(f" {name}{duration(row['sum_ns']):>12}{percent(row['share']):>9}")
-        times = f"{count(row['count'])} ×" if row["count"] is not None else ""  # noqa: RUF001
+        times = f"{count(row['count'])} ×" if row["count"] is not None else ""
         line.append(f"{times:>12}" if "count" in widths else "", "dim")
         has_bytes = "bytes" in widths and row["bytes"] is not None
         yield line.append(f"{size(row['bytes']):>10}" if has_bytes else "", "dim")

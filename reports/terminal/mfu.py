@@ -158,7 +158,7 @@ def _parts(figures: Utilisation) -> Iterator[str]:
 def _devices(figures: Utilisation) -> str:
     spec, number = figures.choice.spec, figures.run.devices
     if spec is not None:
-        return f"{count(number)} × {spec.product}"  # noqa: RUF001
+        return f"{count(number)} × {spec.product}"
     return several(number, "device")
 
 
@@ -175,7 +175,7 @@ def _sizes(figures: Utilisation, shape: RunShape) -> str:
         return f"{count(shape.sequences)} documents of {several(shape.tokens, 'token')}"
     ((length, number),) = shape.slots
     cached = f" after {count(figures.run.cached)}" if figures.run.cached else ""
-    return f"{count(number)} × {several(length, 'token')}{cached}{_real(shape)}"  # noqa: RUF001
+    return f"{count(number)} × {several(length, 'token')}{cached}{_real(shape)}"
 
 
 def _real(shape: RunShape) -> str:

@@ -351,7 +351,7 @@ def _owners(analysis: Analysis, by: str, width: int) -> Iterator[Text]:
 
 def _kernel_cells(row: Mapping[str, Any], mean: Callable[[int], float]) -> tuple[str, ...]:
     time, share = duration(mean(row["sum_ns"])), time_share(row["share"])
-    return row["sub"], time, share, f"{mean_count(mean(row['count']))} ×"  # noqa: RUF001
+    return row["sub"], time, share, f"{mean_count(mean(row['count']))} ×"
 
 
 def _title_of_kernels(analysis: Analysis) -> str:
@@ -382,7 +382,7 @@ def _of_collective(
     row: Collective, busbw: list[str], mean: Callable[[int], float]
 ) -> Iterator[str]:
     message, rate = mean_message(row), collective_rate(row)
-    times = f"{mean_count(mean(row.count))} ×"  # noqa: RUF001
+    times = f"{mean_count(mean(row.count))} ×"
     yield f"{collective_label(row)}: {times}{'' if message == UNKNOWN else f' {message}'}"
     yield from busbw or ([f"{rate} with waiting"] if rate != UNKNOWN else [])
     yield duration(mean(row.sum_ns))

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         more_sentences,
         parts_table,
         runs_table,
+        share_words,
         sides_table,
         unlike_table,
     )
@@ -69,6 +70,7 @@ if TYPE_CHECKING:
         time_share,
         unit_for,
         visible,
+        with_sign,
         wrapped,
     )
     from traceflops.reports.view.findings import (

@@ -75,7 +75,7 @@ def _evidence(analysis: Analysis, found: list[FindingWords]) -> Iterator[str]:
     for one in found:
         rows = [
             f"{kernel_label(row.name, _NAME)} {duration(row.time_ns)}"
-            + (f" ({count(row.count)} ×)" if row.count is not None else "")  # noqa: RUF001
+            + (f" ({count(row.count)} ×)" if row.count is not None else "")
             for row in one.finding.rows
             if row.name
         ]

@@ -7,9 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from traceflops.categories import from_own_word
-from traceflops.comparison import signed
 from traceflops.mfu import ROOFS
-from traceflops.reports.view.figures import UNKNOWN, duration, percent
+from traceflops.reports.view.figures import UNKNOWN, duration, percent, with_sign
 from traceflops.reports.view.short_names import short_labels
 from traceflops.reports.view.tables import Cell, Column, Name, ReportTable, table_of
 
@@ -49,7 +48,7 @@ def _names(labels: Mapping[str, str], change: KernelChange) -> Cell:
 
 def _change(change: KernelChange) -> str:
     share = change.share
-    return UNKNOWN if share is None else signed(percent(abs(share)), share)
+    return UNKNOWN if share is None else with_sign(percent(abs(share)), share)
 
 
 def _both(words: Callable[[KernelSpeed], str], change: KernelChange) -> str:

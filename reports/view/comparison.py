@@ -17,17 +17,24 @@ from traceflops.comparison import (
     MemoryPart,
     Part,
     Side,
-    interval_words,
-    share_words,
+    share_of,
     short,
-    signed,
-    together,
+    sureness,
 )
 from traceflops.reports.view.compared_kernels import counted_change
-from traceflops.reports.view.figures import UNKNOWN, duration, percent, significant, size
+from traceflops.reports.view.figures import (
+    UNKNOWN,
+    duration,
+    percent,
+    significant,
+    size,
+    times_between,
+    with_sign,
+)
 from traceflops.reports.view.palette import LOOKS
 from traceflops.reports.view.short_names import short_labels
 from traceflops.reports.view.tables import Cell, Column, Name, ReportTable, spaced, table_of
+from traceflops.reports.view.texts import words
 from traceflops.reports.view.wording import shape_words
 from traceflops.units import PART_NAMES, capitalized, exact_percent
 
@@ -62,7 +69,13 @@ _COMPONENTS: Final = {
 
 def change(ns: int) -> str:
     """Return a difference with its sign."""
-    return signed(duration(abs(ns)), ns)
+    return with_sign(duration(abs(ns)), ns)
+
+
+def share_words(comparison: Comparison) -> str:
+    """Return the difference as a share of the window before: "+8.1 %"."""
+    share = share_of(comparison.difference_ns, comparison.before)
+    return with_sign(percent(abs(share)), share)
 
 
 def interval_ends(found: Interval | None) -> str:
@@ -250,7 +263,7 @@ def mfu_sentence(comparison: Comparison) -> str:
         return ""
     causes = {"FLOPs": found.flops, "time": found.time, "the peak": found.peak}
     parts = [
-        f"{signed(significant(abs(share) * 100, 3, zeros=True), share)} points by {name}"
+        f"{with_sign(significant(abs(share) * 100, 3, zeros=True), share)} points by {name}"
         for name, share in causes.items()
         if share
     ]
@@ -265,14 +278,14 @@ def more_sentences(comparison: Comparison) -> list[str]:
         _per_unit(comparison),
         _memory(comparison),
     )
-    return [words for words in every if words]
+    return [text for text in every if text]
 
 
 def _per_unit(comparison: Comparison) -> str:
     """Return the time per one of each unit of which a step has another number than before."""
     shown = {
-        one.share: f"per {spaced(one.unit)}: {together((one.before_ns, one.after_ns), ' → ')} "
-        f"({signed(percent(float(abs(one.share))), one.share)})"
+        one.share: f"per {spaced(one.unit)}: {times_between((one.before_ns, one.after_ns), ' → ')} "
+        f"({with_sign(percent(float(abs(one.share))), one.share)})"
         for one in reversed(comparison.per_unit)
         if one.before_count != one.after_count
     }
@@ -293,7 +306,7 @@ def _memory(comparison: Comparison) -> str:
 
 def change_of_size(number: int) -> str:
     """Return a difference in bytes with its sign."""
-    return signed(size(abs(number)), number)
+    return with_sign(size(abs(number)), number)
 
 
 def _held(part: MemoryPart) -> str:
@@ -343,7 +356,7 @@ def runs_table(comparisons: Sequence[Comparison]) -> ReportTable:
         Column("Change", lambda one: change(one.difference_ns), is_number=True),
         Column(
             "Share",
-            lambda one: share_words(one.difference_ns, one.before),
+            lambda one: share_words(one),
             is_number=True,
         ),
         Column("How sure", _how_sure),
@@ -363,4 +376,4 @@ def _how_sure(comparison: Comparison) -> str:
         return "the same recording"
     if found is not None and found.holds_zero:
         return "within the spread"
-    return interval_words(found, comparison.before, comparison.after)
+    return words(sureness(found, comparison.before, comparison.after))

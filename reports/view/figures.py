@@ -266,3 +266,16 @@ def _as_json(value: Any) -> Any:
     if isinstance(value, Fraction):
         return float(value)
     return list(value) if isinstance(value, tuple) else value
+
+
+def with_sign(text: str, value: float | Fraction) -> str:
+    """Return an amount with the sign of a value: "+39.4 ms"."""
+    sign = "\N{MINUS SIGN}" if value < 0 else "+" if value > 0 else ""
+    return f"{sign}{text}"
+
+
+def times_between(times_ns: Sequence[float | Fraction], between: str) -> str:
+    """Return times in the unit of the longest, which stands behind them: "11.4 to 67.5 ms"."""
+    unit = unit_for(float(max(times_ns)))
+    values = (significant(ns / TIME_UNITS[unit], 3, zeros=True) for ns in times_ns)
+    return f"{between.join(values)} {unit}"

@@ -111,7 +111,7 @@ def _names(owners: Sequence[Owner]) -> Iterator[Cell]:
     for one, short in zip(owners, short_labels(texts, _NAME), strict=True):
         path[one.depth :] = [f"{one.label} {one.shapes}".rstrip()]
         name = Name(short, "/".join(path))
-        yield (f"{count(one.instances)} ×", name) if one.instances > 1 else name  # noqa: RUF001
+        yield (f"{count(one.instances)} ×", name) if one.instances > 1 else name
 
 
 def _texts(owner: Owner) -> tuple[str, str]:

@@ -18,6 +18,7 @@ from typing import Any, Final
 from traceflops import units
 from traceflops.devices import gib
 from traceflops.facts import Fact, Value
+from traceflops.reports.view import figures
 
 _OPTIONAL: Final = re.compile(r"\[([^\[\]]*\{[^\[\]]*)\]")
 _PRINTED: Final[Mapping[str, Callable[[Any], str]]] = {
@@ -28,12 +29,17 @@ _PRINTED: Final[Mapping[str, Callable[[Any], str]]] = {
     "mhz": lambda clock: f"{clock:,.0f} MHz",
     "gib": lambda size: gib(int(size)),
     "count": lambda number: f"{number:,}",
+    "signed_duration": lambda ns: figures.with_sign(units.duration(abs(ns)), ns),
+    "signed_percent": lambda share: figures.with_sign(units.percent(abs(share)), share),
+    "span": lambda ends: figures.times_between(ends, " to "),
     "fixed2": lambda number: f"{number:.2f}",
     "digits2": lambda number: units.significant(number, 2),
     "digits3": lambda number: units.significant(number, 3),
     "capital": units.capitalized,
     "small": units.uncapitalized,
 }
+
+_BETWEEN: Final = {"commas": ", ", "and": " and ", "semicolons": "; ", "arrow": " → "}
 
 
 def words(fact: Fact | str | None) -> str:
@@ -84,10 +90,8 @@ class _Filled(Formatter):
                 value = _PRINTED[word](words(value) if isinstance(value, Fact) else value)
             elif word.startswith("?"):
                 value = word[1:].split("|")[value != 1].replace("_", " ")
-            elif word in ("commas", "and", "semicolons"):
-                value = {"commas": ", ", "and": " and ", "semicolons": "; "}[word].join(
-                    map(_text, value)
-                )
+            elif word in _BETWEEN:
+                value = _BETWEEN[word].join(map(_text, value))
             else:
                 one, _, more = word.replace("_", " ").partition("|")
                 value = units.several(value, one, more)

@@ -78,7 +78,7 @@ def products(analysis: Analysis) -> str:
         return f"CPU operators of {numbered(len(devices), 'process')}"
     matches = {a_device.device: a_device.match for a_device in analysis.measured.devices}
     products = Counter(_product(device, matches.get(device.device)) for device in devices)
-    named = [f"{number} × {shorten_middle(name, 60)}" for name, number in products.most_common(4)]  # noqa: RUF001
+    named = [f"{number} × {shorten_middle(name, 60)}" for name, number in products.most_common(4)]
     more = f" and {several(len(products) - 4, 'other model')}" if len(products) > 4 else ""
     return ", ".join(named) + more
 
@@ -232,7 +232,7 @@ def basis(analysis: Analysis) -> str:
         return f"Averages {each(analysis)} ({devices})" if used > 1 else "One window"
     steps = several(len(analysis.steps.used), "step")
     is_whole = used == len(analysis.steps.used) * len(analysis.devices_used)
-    over = f"{steps} × {devices}" if is_whole else f"{several(used, 'step')} on {devices}"  # noqa: RUF001
+    over = f"{steps} × {devices}" if is_whole else f"{several(used, 'step')} on {devices}"
     return f"Averages {each(analysis)} ({over})"
 
 
@@ -271,7 +271,7 @@ def longest_step(analysis: Analysis) -> str:
     text += f", {_times_median(spread)})" if spread.outstanding else ")"
     if spread.outstanding > 1:
         least = float(STANDS_OUT)
-        text += f"; {count(spread.outstanding)} exceed {least:g} × the median"  # noqa: RUF001
+        text += f"; {count(spread.outstanding)} exceed {least:g} × the median"
     if late := _late(analysis, spread):
         text += f". It ends with {duration(late[1])} of idle time before step {late[0]}"
     return f"{text}."
@@ -299,7 +299,7 @@ def _longest(analysis: Analysis, spread: StepSpread) -> str:
 
 
 def _times_median(spread: StepSpread) -> str:
-    return f"{ratio(spread.longest.ns / spread.median_ns)} × the median"  # noqa: RUF001
+    return f"{ratio(spread.longest.ns / spread.median_ns)} × the median"
 
 
 def numbered(number: int, what: str) -> str:
@@ -339,7 +339,7 @@ def shape_words(text: str, width: int = _MOST_WIDTH) -> str:
 
     Those that do not fit into about so many characters are counted; only a shape that is longer
     than that alone is cut.
-    """  # noqa: RUF002
+    """
     shapes = _decoded(text)
     if shapes is None:
         return shorten_middle(text, width)
@@ -360,7 +360,7 @@ def _shape(shape: Any) -> str:
     if not isinstance(shape, list) or not shape:
         return ""
     if not any(isinstance(size, list) for size in shape):
-        return "×".join(map(str, shape))  # noqa: RUF001
+        return "×".join(map(str, shape))
     inner = _first([word for each in shape if (word := _shape(each))], _INNER_WIDTH)
     if not inner:
         return ""

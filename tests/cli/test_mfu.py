@@ -78,7 +78,7 @@ def test_a_preset_is_counted_exactly() -> None:
     assert found["model"]["parameters"] == 8_030_261_248
     text = printed(TIMED)
     assert text.splitlines()[0] == found["metric"]
-    assert "Llama 3 8B · 8 × H100 SXM 80 GB HBM3 · 128 × 8,192 tokens · step 9.31 s" in text  # noqa: RUF001
+    assert "Llama 3 8B · 8 × H100 SXM 80 GB HBM3 · 128 × 8,192 tokens · step 9.31 s" in text
     assert "51.47 GFLOP" in text
 
 
@@ -275,7 +275,7 @@ def test_all_conventions_side_by_side() -> None:
     assert "not computed: deepspeed, published-tflops" in lines[-1]
     # 6 N per token, N = 8,030,261,248: 68.6 % of 8 x 9.31 s x 989.4 TFLOP/s
     assert re.search(r"^6N +68\.6 % +68\.6 % +678\.3 +48\.18 GFLOP", rows["6N"])
-    assert re.search(r"^sc21 +– +> 100 %", rows["sc21"])  # noqa: RUF001
+    assert re.search(r"^sc21 +– +> 100 %", rows["sc21"])
     found = content(TIMED)
     assert [one["id"] for one in found["conventions"]] == [*CONVENTIONS]
     assert entry(found, "sc21")["problem"] == "more than the devices can do"

@@ -292,7 +292,7 @@ def test_without_a_description_nothing_changes() -> None:
 )
 def test_what_the_whole_bar_stands_for_is_said(trace: str, gpus: str, step: str) -> None:
     """Five steps of 4.85 ms on one GPU, and of 10.12 ms on four."""
-    said = f"Averages per step and GPU (5 steps × {gpus}). 100 % is {step}."  # noqa: RUF001
+    said = f"Averages per step and GPU (5 steps × {gpus}). 100 % is {step}."
     assert said in printed(SAMPLE.with_name(trace))
 
 

@@ -22,6 +22,7 @@ from tests.parsers.nsight.test_stats import SUMS
 from tests.schemas import first_violation
 from traceflops.comparison import Comparison, Side, compare, side_of, side_of_report
 from traceflops.errors import InputError
+from traceflops.facts import fact
 from traceflops.reports.terminal import Style, render_comparison, render_runs
 
 REAL = "traces/pytorch/v100_kineto_resnet50_nw{}.json.gz"
@@ -144,13 +145,12 @@ def test_one_kernel_in_common_by_chance_gets_no_figures() -> None:
 def test_that_most_kernels_are_of_one_side_alone_is_said_first() -> None:
     few, more = ["shared", *["alpha"] * 3], ["shared", *["beta"] * 3]
     found = compare(of_kernels(*few), of_kernels(*more), ("a", "b"))
-    told = "The work may differ: only 33.3 % and 33.3 % of kernel time is in kernels or operator"
-    assert found.caveat == f"{told} shapes of both. "
-    assert found.sentence.startswith(found.caveat)
+    assert found.caveats == (fact("comparison.work-may-differ", first=1 / 3, second=1 / 3),)
+    assert found.sentence.startswith("The work may differ: only 33.3 % and 33.3 % of kernel time")
     # It is enough that one side has most of its time in what both have: the other has more work.
     more = ["shared", "beta", "shared", "shared"]
     longer = compare(of_kernels(*few), of_kernels(*more), ("a", "b"))
-    assert not longer.caveat and not longer.obstacle
+    assert not longer.caveats and not longer.obstacle
 
 
 def test_operators_without_shapes_are_those_of_any_model() -> None:
@@ -161,8 +161,7 @@ def test_operators_without_shapes_are_those_of_any_model() -> None:
         return tf.analyze(trace_of(**launched(*works), ops=ops, marks=step_marks(*marks)))
 
     found = compare(job("alpha"), job("beta"))
-    told = "The work may differ: only 0.0 % and 0.0 % of kernel time is in kernels or operator"
-    assert found.caveat == f"{told} shapes of both. "
+    assert found.caveats == (fact("comparison.work-may-differ", first=0.0, second=0.0),)
     assert {one.way for one in found.matches} == {"operator"}
 
 
@@ -208,9 +207,10 @@ def test_what_is_missing_of_a_file_that_is_cut_off_is_said(tmp_path: Path) -> No
         "cut: No device record for 618 of 750 launch ca",
     ]
     lead = "GPU records of cut are incomplete, so work and idle time are uncertain. "
-    assert found.caveat == lead and found.sentence.startswith(f"{lead}Steps take ")
+    lacking = (fact("comparison.records-incomplete", sides=("cut",)),)
+    assert found.caveats == lacking and found.sentence.startswith(f"{lead}Steps take ")
     again = side_of_report(tf.analyze(tf.read(cut)).to_json().encode(), "cut")
-    assert compare(whole, again).caveat == lead
+    assert compare(whole, again).caveats == lacking
     notes = json.loads(found.to_json())["after"]["notes"]
     assert [one["kind"] for one in notes if one["text"] in found.notes[0]] == ["dropped"]
     done = run("compare", SAMPLE, str(cut))

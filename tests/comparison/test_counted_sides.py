@@ -39,11 +39,11 @@ def test_sides_without_a_timeline_have_counted_kernels_in_its_place() -> None:
     assert lines[at][3:] == ["Before", "After", "Change", "Nearest", "roof", "Occupancy"]
     assert [row[:6] for row in lines[at + 1 : at + 4]] == [
         ["scale_rows", "3.00", "µs", "4.50", "µs", "+50.0"],
-        ["sum_rows", "1.00", "µs", "400", "ns", "-60.0"],
-        ["new_kernel", "–", "70", "ns", "–", "–"],  # noqa: RUF001
+        ["sum_rows", "1.00", "µs", "400", "ns", "−60.0"],
+        ["new_kernel", "–", "70", "ns", "–", "–"],
     ]
     renamed = compare(counted(("tile_64x32", 800.0)), counted(("tile_128x64", 400.0)), ("a", "b"))
-    told = "tile_64x32 → tile_128x64: 800 ns → 400 ns per launch (-50.0 %)"
+    told = "tile_64x32 → tile_128x64: 800 ns → 400 ns per launch (−50.0 %)"
     assert renamed.sentence.startswith(told)
     for text in (render_comparison_page([renamed]), as_markdown(renamed)):
         assert "400 ns" in text
@@ -64,7 +64,7 @@ def test_of_kernels_of_which_only_times_are_known_times_are_compared() -> None:
         for ns in (200.0, 100.0)
     )
     found = compare(before, after)
-    told = "sums: 200 ns → 100 ns per launch (-50.0 %), by counters alone."
+    told = "sums: 200 ns → 100 ns per launch (−50.0 %), by counters alone."
     assert found.sentence == told
     text = "\n".join(line.plain for line in render_comparison(found, Style(width=80)))
     assert "Nearest roof" not in text

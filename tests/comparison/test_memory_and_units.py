@@ -110,7 +110,7 @@ def test_time_is_told_per_sample_where_the_batch_differs() -> None:
     found = compare(before, after)
     assert units(found) == {"sample": (5_500, 4_300), "token": (687.5, 537.5)}
     # As many tokens each: per token says nothing more.
-    assert more_sentences(found) == ["Per sample: 5.50 → 4.30 µs (-21.8 %)."]
+    assert more_sentences(found) == ["Per sample: 5.50 → 4.30 µs (−21.8 %)."]
     answer = json.loads(found.to_json())
     assert first_violation(answer) is None
     assert answer["per_unit"][0] == {
@@ -132,7 +132,7 @@ def test_packed_documents_are_samples_and_padding_is_no_real_token() -> None:
         "real_token": (1_500, 1_000),
     }
     assert more_sentences(found) == [
-        "Per sample: 6.00 → 3.00 µs (-50.0 %); per real token: 1.50 → 1.00 µs (-33.3 %)."
+        "Per sample: 6.00 → 3.00 µs (−50.0 %); per real token: 1.50 → 1.00 µs (−33.3 %)."
     ]
 
 

@@ -55,7 +55,7 @@ def test_a_partition_is_said_wherever_devices_are() -> None:
     }
     trace = trace_of(devices=[device], activities=[{"name": "k", "start_ns": 0}])
     analysis = analyze(trace)
-    assert products(analysis) == "1 × AMD Instinct MI300X (CPX, 1 of 8 dies)"  # noqa: RUF001
+    assert products(analysis) == "1 × AMD Instinct MI300X (CPX, 1 of 8 dies)"
     text = "\n".join(render_info(take_inventory(trace)))
     assert "gfx942, 38 CUs, partition CPX, 1 of 8 dies, 2,100 MHz" in text
 
@@ -64,18 +64,16 @@ def test_an_unknown_product_has_at_least_its_architecture() -> None:
     devices: list[dict[str, Any]] = [{"architecture": "gfx90a"}, {"device": 1, "local_id": 1}]
     rows = [{"name": "k", "start_ns": 0, "device": at} for at in (0, 1)]
     analysis = analyze(trace_of(devices=devices, activities=rows))
-    assert products(analysis) == (
-        "1 × unknown gfx90a, 1 × unknown GPU"  # noqa: RUF001
-    )
+    assert products(analysis) == ("1 × unknown gfx90a, 1 × unknown GPU")
 
 
 def test_a_device_that_the_user_names_is_said() -> None:
     trace = trace_of(activities=[{"name": "k", "start_ns": 0}])
     analysis = analyze(trace, peaks=PeakOptions(device="h100-sxm"))
-    assert products(analysis) == "1 × H100 SXM 80 GB HBM3 (given)"  # noqa: RUF001
+    assert products(analysis) == "1 × H100 SXM 80 GB HBM3 (given)"
     named = trace_of(
         activities=[{"name": "k", "start_ns": 0}], devices=[{"product": "NVIDIA H200"}]
     )
     for device, shown in (("h100-sxm", "H100 SXM 80 GB HBM3 (given)"), ("h200-sxm", "NVIDIA H200")):
         analysis = analyze(named, peaks=PeakOptions(device=device))
-        assert products(analysis) == f"1 × {shown}"  # noqa: RUF001
+        assert products(analysis) == f"1 × {shown}"

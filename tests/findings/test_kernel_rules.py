@@ -411,4 +411,4 @@ def test_kernels_of_replayed_graphs_are_named_by_their_capture() -> None:
     graph, capture = (tf.read(shared_file(decode.format(name))) for name in ("graph", "capture"))
     one = of_rule(tf.analyze(graph, pair=capture).findings, "matrix-rate")
     assert one.where.module == "Qwen3DecoderLayer/Qwen3Attention/QKVParallelLinear"
-    assert "aten::mm of 32×4096, 4096×6144" in one.sentence  # noqa: RUF001
+    assert "aten::mm of 32×4096, 4096×6144" in one.sentence

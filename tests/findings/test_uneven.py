@@ -94,7 +94,7 @@ def test_slow_steps_gain_at_most_what_they_take_beyond_the_median() -> None:
 def test_every_place_names_the_step_that_came_late() -> None:
     """Step 2 idles 700 of its 1,600 ns, all of them before step 3."""
     analysis = run((900, 100), (900, 100), (900, 700), (900, 100), (900, 100))
-    words = "longest 1.60 µs (step 2, 1.60 × the median, idle before step 3)"  # noqa: RUF001
+    words = "longest 1.60 µs (step 2, 1.60 × the median, idle before step 3)"
     assert step_times(analysis)[-1] == words
     idle = places_of(analysis, "loss-idle")
     assert ("step=2", "most before step 3: 700 ns") in [(one.link, one.text) for one in idle]

@@ -277,7 +277,7 @@ def test_rows_of_evidence_are_folded_on_the_page() -> None:
     rows = re.sub(r"<[^>]*>", " ", found.split('<details class="rows">')[1].split("</details>")[0])
     assert rows.replace("\N{NO-BREAK SPACE}", " ").split() == [
         *("Largest", "parts,", "in", "total", ":", "Cause", "1"),
-        *("name&lt;of&gt;", "3.00", "ms", "7", "×"),  # noqa: RUF001
+        *("name&lt;of&gt;", "3.00", "ms", "7", "×"),
     ]
     assert '<a href="#idle">evidence' in found
 

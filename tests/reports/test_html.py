@@ -160,7 +160,7 @@ def test_hidden_communication_stands_beside_exposed() -> None:
 
 def test_provenance_names_file_product_rank_and_steps(one_page: str) -> None:
     listed = one_page.split('<ul class="provenance">')[1].split("</ul>")[0]
-    for text in ("rank0.json.gz", "1 × NVIDIA H100 80GB HBM3", "rank 0", "23 of 24 steps"):  # noqa: RUF001
+    for text in ("rank0.json.gz", "1 × NVIDIA H100 80GB HBM3", "rank 0", "23 of 24 steps"):
         assert text in listed
 
 
@@ -547,17 +547,17 @@ def test_whose_work_it_is_is_a_tree_and_folded_tables() -> None:
     assert [" ".join(map(html.unescape, row)) for row in rows] == [
         "Kinds of layers Time Of total time Count Each Slowest",
         "Model 400 ns 30.8 % 2",
-        "2 × <Layer> 400 ns 30.8 % 2 200 ns 1",  # noqa: RUF001
+        "2 × <Layer> 400 ns 30.8 % 2 200 ns 1",
     ]
     assert '<code title="Model/&lt;Layer&gt;">' in first
     assert '<rect width="30.77%"' in first
     titles = [each.partition("</h3>")[0] for each in folded]
     assert titles == ["Kinds of layers", "Modules"]
     by_shape = page.split("By shape of the inputs")[1].split("</section>")[0]
-    assert '<code title="aten::mm [[2,3],[3,5]]">aten::mm 2×3, 3×5</code>' in by_shape  # noqa: RUF001
+    assert '<code title="aten::mm [[2,3],[3,5]]">aten::mm 2×3, 3×5</code>' in by_shape
     text = render_markdown(analysis)
-    assert "| &emsp;2 × `<Layer>` | 400 ns | 30.8 % | 2 | 200 ns | 1 |" in text  # noqa: RUF001
-    assert "| `aten::mm 2×3, 3×5` | 100 ns | 7.7 % | 1 |" in text  # noqa: RUF001
+    assert "| &emsp;2 × `<Layer>` | 400 ns | 30.8 % | 2 | 200 ns | 1 |" in text
+    assert "| `aten::mm 2×3, 3×5` | 100 ns | 7.7 % | 1 |" in text
 
 
 def test_operators_without_shapes_are_not_said_to_have_any() -> None:

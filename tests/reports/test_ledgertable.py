@@ -54,10 +54,10 @@ def test_a_table_by_part_and_pass() -> None:
     )
     assert [line.plain for line in ledger_table(ledger, "step")] == [
         "kFLOP per step        forward input grad  recompute      sum   share",
-        "feed-forward            4.000      4.000          –    8.000  50.0 %",  # noqa: RUF001
+        "feed-forward            4.000      4.000          –    8.000  50.0 %",
         "attention core          1.000      2.000    0.00100    3.001  18.8 %",
-        "something.new               –          –          –    3.000  18.7 %",  # noqa: RUF001
-        "padding: tokens             –          –          –    2.000  12.5 %",  # noqa: RUF001
+        "something.new               –          –          –    3.000  18.7 %",
+        "padding: tokens             –          –          –    2.000  12.5 %",
         "executed                5.000      6.000    0.00100    16.00 100.0 %",
     ]
 

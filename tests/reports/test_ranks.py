@@ -1,4 +1,3 @@
-# ruff: noqa: RUF001
 """The section on ranks: its tables, its map, and the collectives that the map leads to."""
 
 from collections.abc import Iterator

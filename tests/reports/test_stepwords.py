@@ -47,7 +47,7 @@ def test_the_step_time_says_mean_reach_and_what_stands_out() -> None:
     assert tile.value == "100 µs"
     assert tile.text == (
         "median of 20 of 21 steps; "
-        "mean 112 µs, p95 150 µs, longest 300 µs (step 9, 3.00 × the median)"  # noqa: RUF001
+        "mean 112 µs, p95 150 µs, longest 300 µs (step 9, 3.00 × the median)"
     )
 
 
@@ -90,7 +90,7 @@ def test_the_terminal_and_the_json_say_it_too() -> None:
     analysis = of_20_steps()
     said = printed(analysis, Style())
     assert "Used steps: median 100 µs, mean 112 µs, p95 150 µs, longest 300 µs" in said
-    assert "Averages per step and GPU (20 steps × 1 GPU)" in said  # noqa: RUF001
+    assert "Averages per step and GPU (20 steps × 1 GPU)" in said
     assert json.loads(analysis.to_json())["steps"]["times"] == {
         "mean_ns": 112_500,
         "p95_ns": 150_000,

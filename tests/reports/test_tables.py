@@ -1,4 +1,3 @@
-# ruff: noqa: RUF001
 """The tables of the page: what they say, how they sort, filter, unfold and go into a CSV."""
 
 import csv

@@ -121,11 +121,11 @@ def test_layers_are_shown_with_how_many_there_are_and_the_slowest() -> None:
     assert [" ".join(line.split()) for line in lines[start : start + 5]] == [
         "Kinds of layers Time Of total time Count Each Slowest",
         "Model 1.40 µs 14.0 % 3",
-        "2 × Layer 400 ns 4.0 % 2 200 ns 1",  # noqa: RUF001
+        "2 × Layer 400 ns 4.0 % 2 200 ns 1",
         "(outside modules) 500 ns 5.0 % 1",
         "GPU time attributed to: modules 73.7 % · launch calls 26.3 %",
     ]
-    assert lines[start + 2].startswith("  2 ×")  # noqa: RUF001
+    assert lines[start + 2].startswith("  2 ×")
 
 
 def test_where_nothing_tells_an_owner_that_is_said_with_what_to_record() -> None:

@@ -103,7 +103,7 @@ def test_the_bytes_hold_every_event_of_a_small_trace_exactly() -> None:
         )
         at += length
     assert found[:2] == [
-        ("sm90_xmma_gemm_bf16", 0, 60 * MICRO, ["aten::mm", "4×8, 8×2"]),  # noqa: RUF001
+        ("sm90_xmma_gemm_bf16", 0, 60 * MICRO, ["aten::mm", "4×8, 8×2"]),
         ("my_copy_kernel", 65 * MICRO, 20 * MICRO, ["", ""]),
     ]
     assert found[7][1] == 3 * 100 * MICRO + 95 * MICRO
@@ -246,7 +246,7 @@ def test_the_pointer_shows_the_whole_truth_of_an_event(page: Opened) -> None:
         "60 µs at 200.000 µs · GPU 0 · stream 7",
         "compute, gemm",
         "launched by aten::mm",
-        "shapes 4×8, 8×2",  # noqa: RUF001
+        "shapes 4×8, 8×2",
         "launch: launch, 5 µs before",
     ]
     assert hover(page, 0.3, FIRST_ROW - 18) == ""  # occupancy is of no event
@@ -275,7 +275,7 @@ def test_links_lead_to_steps_and_to_stretches_of_the_trace(page: Opened) -> None
     assert "429.00 to 531.00 µs" in status(page)
     origin = min(one.whole.start_ns for one in small().devices)
     page.page.evaluate(f"location.hash = '#t={origin + 5000}-{origin + 15000},0'")
-    assert "−5.000 to 25.000 µs" in status(page)  # noqa: RUF001
+    assert "−5.000 to 25.000 µs" in status(page)
     before = status(page)
     for wrong in ("#t=5-1,0", "#t=1-2,77", "#step=99", "#gap=0", "#gap=x", "#%E0%A4%A"):
         page.page.evaluate(f"location.hash = '{wrong}'")

@@ -172,7 +172,7 @@ def test_kernel_label_keeps_what_tells_kernels_apart(name: str, width: int, expe
         (12_345_678_901, None, "12.345679 s"),
         (12_345_678_901, 9_999, "12.345678901 s"),
         (1_234_567_890_123, 10_000, "1,234.567890 s"),
-        (-5_000, None, "−5.000 µs"),  # noqa: RUF001
+        (-5_000, None, "−5.000 µs"),
     ],
 )
 def test_a_place_in_time_has_the_digits_to_find_it(ns: int, length: int | None, text: str) -> None:
@@ -183,7 +183,7 @@ def test_a_place_in_time_has_the_digits_to_find_it(ns: int, length: int | None, 
     ("low", "high", "most", "texts"),
     [
         (200_000, 300_000, 7, ["200 µs", "220 µs", "240 µs", "260 µs", "280 µs", "300 µs"]),
-        (-500, 1_500, 5, ["−0.5 µs", "0.0 µs", "0.5 µs", "1.0 µs", "1.5 µs"]),  # noqa: RUF001
+        (-500, 1_500, 5, ["−0.5 µs", "0.0 µs", "0.5 µs", "1.0 µs", "1.5 µs"]),
         (12_340_000_000, 12_360_000_000, 3, ["12.34 s", "12.35 s", "12.36 s"]),
         (5, 5, 7, ["5 ns"]),
         (1, 18, 4, ["10 ns"]),

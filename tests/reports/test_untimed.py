@@ -98,7 +98,7 @@ def test_totals_stand_in_markdown() -> None:
 
 def test_totals_stand_in_the_terminal() -> None:
     lines = terminal(analysis_of(totals=TOTALS))
-    assert "  █ gemm                      900 ns   90.0 %         3 ×" in lines  # noqa: RUF001
+    assert "  █ gemm                      900 ns   90.0 %         3 ×" in lines
     assert "Top kernels and copies (2 of 2)" in lines
     assert "Top API calls (1 of 1)" in lines
     assert not [line for line in lines if "idle" in line and "%" in line]
@@ -108,7 +108,7 @@ def test_an_unknown_count_is_no_dash_before_a_sign() -> None:
     lines = terminal(analysis_of(totals=[{"name": "k", "total_ns": 9, "bytes": 8}]))
     (row,) = [line for line in lines if " k " in line]
     assert row.split()[-4:] == ["100.0", "%", "8", "B"]
-    assert not [line for line in lines if "×" in line]  # noqa: RUF001
+    assert not [line for line in lines if "×" in line]
 
 
 def test_counted_kernels_stand_in_the_terminal_without_names_of_counters() -> None:

@@ -15,16 +15,9 @@ if TYPE_CHECKING:
     from traceflops.comparison.held import MemoryChange, MemoryPart
     from traceflops.comparison.likeness import OF_WORK, UNRECORDED, Unlike
     from traceflops.comparison.per_unit import PerUnit
+    from traceflops.comparison.reasons import share_of, short, sureness, title_of
     from traceflops.comparison.report_side import REPORT, side_of_report
     from traceflops.comparison.result import Comparison, compare
-    from traceflops.comparison.sentence import (
-        interval_words,
-        reason_words,
-        share_words,
-        short,
-        signed,
-        together,
-    )
     from traceflops.comparison.side import Side, name_of, side_of
     from traceflops.comparison.spread import Interval
 else:

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Final
 
 from traceflops.categories import from_own_word
 from traceflops.comparison.matching import family
-from traceflops.comparison.sentence import signed
+from traceflops.facts import Fact, fact
 from traceflops.findings import short_name
 from traceflops.mfu import ROOFS
-from traceflops.units import duration, percent
 
 if TYPE_CHECKING:
     from traceflops.comparison.side import Side
@@ -71,28 +70,30 @@ def kernel_changes(before: Side, after: Side) -> tuple[KernelChange, ...]:
     return tuple(sorted(_matched(before.speeds, after.speeds), key=_order))
 
 
-def counted_sentence(changes: tuple[KernelChange, ...]) -> str:
-    """Return the largest change of a kernel with both times known, "" where there is none."""
+def largest_change(changes: tuple[KernelChange, ...]) -> Fact | None:
+    """Return the largest change of a kernel with both times known, None where there is none."""
     if changes and all(one.before is None or one.after is None for one in changes):
-        return "Not compared: no kernel with counters is in both."
+        return fact("counters-compared.none-in-both")
     known = next((one for one in changes if one.share is not None), None)
     if known is None or known.share is None:
-        return ""
+        return None
     if known.before_ns == known.after_ns:
-        return "No kernel takes another time per launch, by counters alone."
-    amounts = f"{duration(known.before_ns or 0)} → {duration(known.after_ns or 0)}"
-    share = signed(percent(abs(known.share)), known.share)
-    own = from_own_word(known.names)
-    names = " → ".join(short_name(_ARGUMENTS.sub(r"\1", name)) for name in own)
-    return f"{names}: {amounts} per launch ({share}){_roofs(known)}, by counters alone."
-
-
-def _roofs(change: KernelChange) -> str:
-    """Return the nearest roof on both sides, "" where one is not known."""
-    sides = (change.before, change.after)
-    roofs = [one.roof for one in sides if one is not None and one.roof is not None]
-    told = list(dict.fromkeys(f"{ROOFS[roof]} {percent(share)}" for roof, share in roofs))
-    return f", {' → '.join(told)} of peak" if len(roofs) == len(sides) else ""
+        return fact("counters-compared.same")
+    sides = [one.roof for one in (known.before, known.after) if one is not None]
+    roofs = dict.fromkeys(roof for roof in sides if roof is not None)
+    names = from_own_word(known.names)
+    return fact(
+        "counters-compared.change",
+        names=tuple(short_name(_ARGUMENTS.sub(r"\1", name)) for name in names),
+        before_ns=known.before_ns,
+        after_ns=known.after_ns,
+        share=known.share,
+        roofs=tuple(
+            fact("counters-compared.roof", roof=ROOFS[roof], share=share) for roof, share in roofs
+        )
+        if None not in sides and len(sides) == 2
+        else (),
+    )
 
 
 def _matched(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from traceflops.analysis import Analysis, analyze
-from traceflops.comparison.counted import KernelChange, counted_sentence, kernel_changes
+from traceflops.comparison.counted import KernelChange, kernel_changes, largest_change
 from traceflops.comparison.difference import (
     Cause,
     causes_of,
@@ -31,10 +31,12 @@ from traceflops.comparison.likeness import (
 )
 from traceflops.comparison.matching import Match, matches
 from traceflops.comparison.per_unit import PerUnit, per_unit
-from traceflops.comparison.sentence import Reason, caveat, reasons_of, sentence
+from traceflops.comparison.reasons import Reason, caveats, reasons_of, statement
 from traceflops.comparison.side import Side, side_of
 from traceflops.comparison.spread import Interval, interval
 from traceflops.errors import UsageError
+from traceflops.facts import Fact, fact
+from traceflops.findings import in_words
 from traceflops.table import Trace
 from traceflops.units import listed
 from traceflops.windows import NO_DEVICE_RECORDS
@@ -89,13 +91,18 @@ class Comparison:
 
     @cached_property
     def sentence(self) -> str:
+        """Return what changed, by how much, why and how sure, in words."""
+        return in_words(*self.caveats, self.statement)
+
+    @cached_property
+    def statement(self) -> Fact:
         """Return what changed, by how much, why and how sure."""
         if self.obstacle:
-            return counted_sentence(self.kernel_changes) or f"Not compared: {self.obstacle}."
+            counted = largest_change(self.kernel_changes)
+            return counted or fact("comparison.obstacle", why=self.obstacle)
         if self.is_same:
-            return "The two are the same recording: nothing differs."
-        found = sentence(self.before, self.after, self.difference_ns, self.interval, self.reasons)
-        return f"{self.caveat}{found}"
+            return fact("comparison.same-recording")
+        return statement(self.before, self.after, self.difference_ns, self.interval, self.reasons)
 
     @cached_property
     def kernel_changes(self) -> tuple[KernelChange, ...]:
@@ -103,12 +110,12 @@ class Comparison:
         return kernel_changes(self.before, self.after)
 
     @cached_property
-    def caveat(self) -> str:
-        """Return how the sentence begins where records are incomplete or the work differs."""
+    def caveats(self) -> tuple[Fact, ...]:
+        """Return what must be known first: that records are incomplete or the work differs."""
         if self.obstacle or self.is_same:
-            return ""
+            return ()
         shares = shares_in_common(self.before, self.after, self.matches, OF_ANY_WORK)
-        return caveat(self.before, self.after, self.unlike, shares)
+        return caveats(self.before, self.after, self.unlike, shares)
 
     @cached_property
     def reasons(self) -> list[Reason]:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         Row,
         Verdict,
         Where,
+        in_words,
         row_name,
         short_name,
     )

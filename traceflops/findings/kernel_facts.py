@@ -299,7 +299,7 @@ def largest_of(facts: KernelFacts, time: FloatArray) -> tuple[Fact, Where]:
 
 
 def _shapes(dims: str | None) -> tuple[str, ...]:
-    """Return the shapes of the first tensors of an op: 8×1024, 1024×9375."""  # noqa: RUF002
+    """Return the shapes of the first tensors of an op: 8×1024, 1024×9375."""
     shapes = [one for one in read_shapes(dims or "[]") or () if not isinstance(one, Shapes)]
-    texts = ("×".join(map(str, shape)) for shape in shapes if len(shape) > 1)  # noqa: RUF001
+    texts = ("×".join(map(str, shape)) for shape in shapes if len(shape) > 1)
     return tuple(islice(texts, _MOST_SHAPES))

@@ -1,0 +1,307 @@
+"""A comparison as statements: what changed, by how much, why, and how sure.
+
+    sides, causes, interval  ->  reasons worth naming  ->  facts  ->  words
+
+The words are in `reports.view`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final
+
+from traceflops.attribution import CLASSES
+from traceflops.categories import without_return_type
+from traceflops.characters import shortened
+from traceflops.comparison.difference import (
+    CALLS,
+    GONE,
+    IDLE,
+    NEW,
+    PACE,
+    REPLACED,
+    UNTOLD,
+    WAIT,
+    Cause,
+    Part,
+)
+from traceflops.comparison.likeness import OF_WORK, Unlike, work_ratio
+from traceflops.comparison.matching import PLACE
+from traceflops.comparison.side import Side
+from traceflops.comparison.spread import Interval, interval
+from traceflops.facts import Fact, Value
+from traceflops.timeline import COMPONENTS
+from traceflops.units import PART_NAMES, function_name
+
+_MOST: Final = 3
+"""So many reasons are named."""
+_LEAST: Final = 0.1
+"""Share of the largest reason that another one must have to be named."""
+_MOSTLY: Final = 0.8
+_NEARLY_ALL: Final = 0.95
+_LONGEST: Final = 60
+_OTHER_WORK: Final = 0.2
+"""Share by which the FLOPs of a step differ where it does other work: fewer may be the change."""
+_RECOGNISED: Final = 0.5
+"""Share of kernel time below which two sides may do other work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Causes that are told as one: kernels that became others may be of several components."""
+
+    causes: tuple[Cause, ...]
+
+    @property
+    def ns(self) -> int:
+        """Return what they change together."""
+        return sum(cause.ns for cause in self.causes)
+
+    @property
+    def parts(self) -> list[Part]:
+        """Return their parts, the largest first."""
+        parts = [part for cause in self.causes for part in cause.parts]
+        return sorted(parts, key=lambda part: -abs(part.ns))
+
+    @property
+    def scopes(self) -> set[str]:
+        """Return the modules or annotations in which they are."""
+        return {scope for part in self.parts for scope in part.scopes}
+
+
+def statement(
+    before: Side,
+    after: Side,
+    difference_ns: int,
+    spread: Interval | None,
+    reasons: Sequence[Reason],
+) -> Fact:
+    """Return what changed from one side to the other, which compare."""
+    change: dict[str, Value] = {
+        "signed_ns": difference_ns,
+        "ns": abs(difference_ns),
+        "share": share_of(difference_ns, before),
+    }
+    if spread is not None and spread.holds_zero:
+        ends = (float(spread.low_ns), float(spread.high_ns))
+        return _fact("within-spread", low_ns=ends[0], high_ns=ends[1], **change)
+    sure = sureness(spread, before, after)
+    if not difference_ns:
+        return _fact("same-time", sure=sure, **change)
+    why = tuple(reason_fact(reason, before, after) for reason in reasons)
+    return _fact(
+        "steps" if before.steps else "recording",
+        more=_more(difference_ns),
+        sure=sure,
+        reasons=why or (_fact("no-cause"),),
+        **change,
+    )
+
+
+def title_of(before: Side, after: Side, difference_ns: int, reasons: Sequence[Reason]) -> Fact:
+    """Return the same with the first of some reasons, and without how sure it is."""
+    why = reason_fact(reasons[0], before, after, named=False) if reasons else None
+    code = "steps" if before.steps else "recording"
+    if not difference_ns:
+        return _fact("title-same")
+    ns = abs(difference_ns)
+    return _fact(f"title-{code}", ns=ns, more=_more(difference_ns), reason=why)
+
+
+def caveats(
+    before: Side, after: Side, unlike: Sequence[Unlike], shares: Sequence[Fraction]
+) -> tuple[Fact, ...]:
+    """Return what must be known before the statement: of what records lack, and of other work.
+
+    `shares` of the kernel time are recognised on the other side.
+    """
+    lacking = tuple(side.name for side in (before, after) if side.lacks_records)
+    found = [_fact("records-incomplete", sides=lacking)] if lacking else []
+    of_work = [one for one in unlike if one.what in OF_WORK]
+    ratio = work_ratio(before, after)
+    is_other = any(one.what == OF_WORK[1] for one in of_work)
+    changes = tuple(
+        _fact("became", what=one.what, before=one.before, after=one.after) for one in of_work
+    )
+    if is_other or (ratio and abs(ratio - 1) > _OTHER_WORK):
+        if ratio is None:
+            found.append(_fact("other-work", changes=changes))
+        else:
+            times = float(after.mean_ns / before.mean_ns / ratio)
+            code = "times" if times > 2 else "more" if times > 1 else "less"
+            share = abs(times - 1)
+            found.append(_fact(f"other-work-{code}", changes=changes, times=times, share=share))
+    elif ratio is None and max(shares) < _RECOGNISED:
+        found.append(_fact("work-may-differ", first=float(shares[0]), second=float(shares[1])))
+    return tuple(found)
+
+
+def share_of(difference_ns: int, before: Side) -> float:
+    """Return a difference as a share of the window before."""
+    return difference_ns / float(before.mean_ns)
+
+
+def sureness(spread: Interval | None, before: Side, after: Side) -> Fact:
+    """Return within what a difference of one sign lies."""
+    if spread is None:
+        is_each = len(before.steps) == len(after.steps)
+        return _fact("one-step-each" if is_each else "one-step-on-one-side")
+    low, high = sorted(abs(end) for end in spread)
+    if low == high:
+        return _fact("same-in-all-steps")
+    return _fact("interval", ends=(low, high))
+
+
+def reasons_of(
+    before: Side, after: Side, difference_ns: int, causes: Sequence[Cause]
+) -> list[Reason]:
+    """Return the reasons worth naming: beyond the spread, not far below the largest.
+
+    Where they explain less than half of the difference, components that are beyond the spread as a
+    whole stand for their causes, of which most is not.
+    """
+    found = _worth_naming(causes)
+    left = difference_ns - sum(one.ns for one in found)
+    if 2 * abs(left) <= abs(difference_ns):
+        return found
+    whole = dict(_whole_components(before, after, causes))
+    return _worth_naming([*whole.values(), *(one for one in causes if one.component not in whole)])
+
+
+def _whole_components(
+    before: Side, after: Side, causes: Sequence[Cause]
+) -> Iterator[tuple[str, Cause]]:
+    """Yield components beyond the spread as one cause: those of which most causes are within it."""
+    for name in COMPONENTS:
+        mine = [cause for cause in causes if cause.component == name]
+        sums = Counter[bool]()
+        for cause in mine:
+            sums[cause.is_noise] += cause.ns
+        parts = tuple(part for cause in mine for part in cause.parts)
+        found = interval(before.series(name), after.series(name))
+        whole = Cause(name, UNTOLD, name, sums.total(), parts, found)
+        if abs(sums[True]) > abs(sums[False]) and not whole.is_noise:
+            yield name, whole
+
+
+def _worth_naming(causes: Sequence[Cause]) -> list[Reason]:
+    groups: dict[Hashable, list[Cause]] = {}
+    for cause in causes:
+        if cause.ns and not cause.is_noise:
+            key: Hashable = (cause.component, cause.kind, cause.subject)
+            if cause.kind == REPLACED:
+                key = frozenset(scope for part in cause.parts for scope in part.scopes) or REPLACED
+            groups.setdefault(key, []).append(cause)
+    found = sorted((Reason(tuple(mine)) for mine in groups.values()), key=lambda one: -abs(one.ns))
+    return [one for one in found[:_MOST] if abs(one.ns) >= _LEAST * abs(found[0].ns)]
+
+
+def reason_fact(reason: Reason, before: Side, after: Side, *, named: bool = True) -> Fact:
+    """Return one reason: 9.80 ms more in 47 more calls of elementwise kernels.
+
+    `named` says whether the kernel or function with most of it is told where its kind does not.
+    """
+    cause, parts, more = reason.causes[0], reason.parts, reason.ns > 0
+    names = parts[0].names[:: -1 if more else 1]  # those of the side with more of it first
+    name = next((mine[0] for mine in names if mine), "")
+    largest = abs(parts[0].ns) >= _MOSTLY * sum(abs(part.ns) for part in parts)
+    is_named = named and name and largest and cause.kind not in (REPLACED, WAIT)
+    scopes = reason.scopes - _everywhere(before) - _everywhere(after)
+    is_scoped = len(reason.scopes) == len(scopes) == 1 and cause.component != "communication"
+    return _fact(
+        "reason",
+        ns=abs(reason.ns),
+        more=_more(reason.ns),
+        where=_where(reason, before, after),
+        name=short(name) if is_named else None,
+        scope=short(scopes.pop() or "") if is_scoped and named else None,
+    )
+
+
+def _where(reason: Reason, before: Side, after: Side) -> Fact | str:
+    cause, parts, more = reason.causes[0], reason.parts, reason.ns > 0
+    is_transfer = cause.component == "communication"
+    subject = cause.subject if is_transfer else cause.subject.replace("_", " ")
+    kernels = _fact("transfers" if is_transfer else "kernels", subject=subject)
+    one_side = "of-one-side-transfers" if is_transfer else "of-one-side"
+    match cause.kind:
+        case kind if kind == IDLE:
+            return _fact("idle", kind=CLASSES.get(cause.subject, cause.subject))
+        case kind if kind == UNTOLD:
+            return PART_NAMES[cause.component]
+        case kind if kind == PACE:
+            return _fact("slower" if more else "faster", kernels=kernels)
+        case kind if kind == CALLS:
+            calls = [part.calls for part in parts if part.calls is not None]
+            change = sum((new - old for old, new in calls), Fraction(0))
+            code = "more-calls" if change > 0 else "fewer-calls"
+            return _fact(code, count=abs(change), kernels=kernels)
+        case kind if kind == NEW:
+            return _fact(f"{one_side}-new", count=len(parts), subject=subject)
+        case kind if kind == GONE:
+            return _fact(f"{one_side}-gone", count=len(parts), subject=subject)
+        case kind if kind == WAIT:
+            return _waiting(before, after, more, cause.subject)
+        case _:
+            return _became(reason)
+
+
+def _more(ns: int) -> Fact:
+    return _fact("more" if ns > 0 else "less")
+
+
+def _everywhere(side: Side) -> set[str | None]:
+    """Return the module or annotation in which nearly all work is, as it tells nothing."""
+    sums = Counter[str | None]()
+    for work in side.work or ():
+        sums[work.scope] += work.charged_ns
+    return {scope for scope, ns in sums.items() if ns >= _NEARLY_ALL * sums.total()}
+
+
+def _became(reason: Reason) -> Fact:
+    """Return which kernels became which: by name where it is one each, and else how many."""
+    parts, subjects = reason.parts, {cause.subject for cause in reason.causes}
+    old, new = (list({name for part in parts for name in part.names[side]}) for side in (0, 1))
+    all_ns = sum(abs(part.ns) for part in parts)
+    of_place = sum(abs(part.ns) for part in parts if part.way == PLACE)
+    became = _fact("probably-became" if of_place > (1 - _MOSTLY) * all_ns else "surely-became")
+    if len(old) == len(new) == 1:
+        return _fact("one-became", old=short(old[0]), new=short(new[0]), became=became)
+    most = max(reason.causes, key=lambda cause: abs(cause.ns))
+    subject = most.subject.replace("_", " ")
+    of_most = sum(abs(part.ns) for part in parts if part.subject == most.subject)
+    mostly = subject if len(subjects) > 1 and of_most >= _MOSTLY * all_ns else None
+    return _fact(
+        "some-became-others" if len(old) == len(new) else "some-became",
+        count=len(old),
+        subject=subject if len(subjects) == 1 else None,
+        became=became,
+        new=len(new),
+        mostly=mostly,
+    )
+
+
+def _waiting(before: Side, after: Side, more: bool, subject: str) -> Fact:
+    """Return the rank that others waited most for, on the side where they waited longer."""
+    late = (after if more else before).late
+    rank = max(late, key=lambda one: late[one], default=None)
+    if rank is None or 2 * late[rank] < sum(late.values()):
+        return _fact("waiting-for-others", subject=subject)
+    return _fact("waiting-for-rank", rank=rank, subject=subject)
+
+
+def short(name: str, longest: int = _LONGEST) -> str:
+    """Return a name without namespaces, templates and parameters, cut in the middle if long."""
+    head = re.sub(r"\(anonymous namespace\)::", "", without_return_type(function_name(name)))
+    if "::" in head or "<" in head:
+        head = head.split("<")[0].split("(")[0].rpartition("::")[2] or head
+    plain = "".join(char if char.isprintable() else " " for char in head)
+    return shortened(plain, longest)
+
+
+def _fact(name: str, /, **values: Value) -> Fact:
+    return Fact(f"comparison.{name}", values)
