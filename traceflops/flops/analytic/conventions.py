@@ -269,15 +269,21 @@ Matrices = tuple[PlacedLinear, ...]
 
 
 def weights(rule: Convention, card: ModelCard) -> Matrices:
-    """Return the matrices that a convention counts; parameters as one matrix where it takes N."""
+    """Return the matrices that a convention counts.
+
+    Where it counts parameters, they are one matrix in the blocks and one around them, as far as
+    that is known.
+    """
     if needs_matrices(rule, card):
         return _MATRICES.get(rule.weights, _matmul)(card)
-    return _lump(card, _PARAMETERS[rule.weights](card))
-
-
-def needs_architecture(rule: Convention, card: ModelCard) -> bool:
-    """Return whether a parameter count alone is not enough."""
-    return needs_matrices(rule, card) or rule.weights in _WITHOUT_EMBEDDINGS
+    count = inside = _PARAMETERS[rule.weights](card)
+    if card.complete:
+        inside = min(count, sum(one.active for one in card.placed() if one.in_blocks))
+    return tuple(
+        PlacedLinear(Linear("parameters", part, 1, "parameters"), in_blocks=within)
+        for part, within in ((inside, True), (count - inside, False))
+        if part
+    )
 
 
 def needs_matrices(rule: Convention, card: ModelCard) -> bool:
@@ -287,19 +293,6 @@ def needs_matrices(rule: Convention, card: ModelCard) -> bool:
 
 def _matmul(card: ModelCard) -> Matrices:
     return tuple(one for one in card.placed() if not one.routes)
-
-
-def _padded(card: ModelCard) -> Matrices:
-    rows = card.padded_vocab or card.vocab
-    return tuple(
-        replace(one, linear=replace(one.linear, outputs=rows)) if one.linear.name == "head" else one
-        for one in _matmul(card)
-    )
-
-
-def _with_embedding(card: ModelCard) -> Matrices:
-    rows = Linear("embedding", card.vocab, card.hidden, "embedding")
-    return (*card.placed(), PlacedLinear(rows))
 
 
 def square(card: ModelCard) -> ModelCard:
@@ -317,34 +310,33 @@ def square(card: ModelCard) -> ModelCard:
     return card.with_blocks(squared)
 
 
-def _lump(card: ModelCard, count: int) -> Matrices:
-    """Return parameters as one matrix in the blocks and one around them, as far as it is known."""
-    inside = sum(one.active for one in card.placed() if one.in_blocks) if card.complete else count
-    parts = ((min(inside, count), True), (count - min(inside, count), False))
-    return tuple(
-        PlacedLinear(Linear("parameters", part, 1, "parameters"), in_blocks=within)
-        for part, within in parts
-        if part
-    )
-
-
 _MATRICES: Mapping[str, Callable[[ModelCard], Matrices]] = {
     "matmul": _matmul,
     "matmul+router": ModelCard.placed,
-    "padded": _padded,
-    "matmul+embedding": _with_embedding,
+    "padded": lambda card: tuple(
+        replace(one, linear=replace(one.linear, outputs=card.padded_vocab or card.vocab))
+        if one.linear.name == "head"
+        else one
+        for one in _matmul(card)
+    ),
+    "matmul+embedding": lambda card: (
+        *card.placed(),
+        PlacedLinear(Linear("embedding", card.vocab, card.hidden, "embedding")),
+    ),
     "two-matrix-experts": lambda card: tuple(
         one for one in _matmul(card) if one.linear.name != "expert_gate"
     ),
     "square": lambda card: square(card).placed(),
 }
-_WITHOUT_EMBEDDINGS: Mapping[str, Callable[[ModelCard], int]] = {
+WITHOUT_EMBEDDINGS: Mapping[str, Callable[[ModelCard], int]] = {
     "all-positions": lambda card: card.total - card.positions * card.hidden,
     "all-embeddings": lambda card: card.total - card.embedding - card.positions * card.hidden,
     "active-embedding": lambda card: card.active - (0 if card.tied else card.embedding),
 }
+"""Parameter counts that a bare number of parameters does not tell."""
+
 _PARAMETERS: Mapping[str, Callable[[ModelCard], int]] = {
-    **_WITHOUT_EMBEDDINGS,
+    **WITHOUT_EMBEDDINGS,
     "all": lambda card: card.total,
     "matmul-or-all": lambda card: card.total,
     "active": lambda card: card.active,

@@ -57,7 +57,11 @@ def why_impossible(
     """
     if count is not None and (count > tokens or (tokens and not count)):
         return f"{several(count, 'sequence')} cannot have {several(tokens, 'token')}"
-    least, most = _bounds(tokens, count)
+    least, most = tokens, tokens**2
+    if count:  # lengths as equal as can be; all of 1 token but one
+        short, longer = divmod(tokens, count)
+        least = (count - longer) * short**2 + longer * (short + 1) ** 2
+        most = (tokens - count + 1) ** 2 + count - 1
     if squares < least or (squares > most and of_one_step):
         many = "lengths" if count is None else several(count, "length")
         either = f"{least:,}" if least == most else f"{least:,} to {most:,}"
@@ -68,15 +72,6 @@ def why_impossible(
             f"{squares:,}: one is even, the other odd"
         )
     return ""
-
-
-def _bounds(tokens: int, count: int | None) -> tuple[int, int]:
-    """Return the least and largest sum of squares of so many lengths of at least 1."""
-    if not count:
-        return tokens, tokens**2
-    short, longer = divmod(tokens, count)
-    least = (count - longer) * short**2 + longer * (short + 1) ** 2
-    return least, (tokens - count + 1) ** 2 + count - 1
 
 
 def sums_of(sequences: Sequences) -> LengthSums:
@@ -109,10 +104,8 @@ def cut_by(mask: Mask, sequences: Sequences, cached: int) -> tuple[Lengths, Sequ
     if mask.kind not in ("window", "chunk"):
         return (), sequences
     if not isinstance(sequences, LengthSums):
-        cut = tuple(sequence for sequence in sequences if sequence[0] + cached > mask.size)
-        return cut, tuple(
-            a_sequence for a_sequence in sequences if a_sequence[0] + cached <= mask.size
-        )
+        cut = tuple(pair for pair in sequences if pair[0] + cached > mask.size)
+        return cut, tuple(pair for pair in sequences if pair[0] + cached <= mask.size)
     if sequences.longest is None or sequences.longest + cached > mask.size:
         raise UsageError(
             f"attention in {mask.kind}s of {mask.size} tokens needs individual sequence "

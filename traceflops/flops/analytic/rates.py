@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
@@ -10,7 +10,7 @@ from typing import Final
 from traceflops.devices import DeviceSpec
 from traceflops.errors import InputError, UsageError
 from traceflops.flops.analytic.conventions import CONVENTIONS, Convention, convention
-from traceflops.flops.analytic.run import NO_CHECKPOINT, Run, RunShape
+from traceflops.flops.analytic.run import NO_CHECKPOINT, Run
 from traceflops.flops.analytic.run_flops import default_convention, model_flops
 from traceflops.flops.mfu_waterfall import Count, Ledger, Line
 from traceflops.flops.model.card import ModelCard
@@ -61,36 +61,30 @@ class DescribedWork:
 def work(card: ModelCard, run: Run, name: str | None = None) -> DescribedWork:
     """Return what a step does, by the default convention where none is named.
 
-    A published rate of unknown convention is taken as it is, unless one is named. Raises UsageError
-    where the convention cannot be computed.
+    A published rate of unknown convention is taken as it is, as the work of one second, unless a
+    convention is named. Raises UsageError where the convention cannot be computed.
     """
     usual = PUBLISHED if counted_by_nobody_knows_what(run) else default_convention(card, run)
     rule = convention(name or usual)
     if rule.id == PUBLISHED:
-        return _published(run)
-    ledger = model_flops(card, run, rule.id)
-    shape = run.shape(card)
-    return DescribedWork(ledger, _seconds(card, run, shape, ledger), run.devices, shape.slot_tokens)
+        if run.achieved is None:
+            hint = "set --achieved (TFLOP/s per GPU)"
+            raise UsageError(f"{PUBLISHED} needs a published rate", hint)
+        line = Line("model.published", run.achieved * run.devices)
+        return DescribedWork(Ledger(PUBLISHED, (line,)), Fraction(1), run.devices, None)
+    ledger, shape = model_flops(card, run, rule.id), run.shape(card)
+    if run.achieved is None:
+        seconds = run.seconds(shape)
+    else:
+        named = run.achieved_basis
+        basis = ledger if named is None else model_flops(card, run, named)
+        seconds = Fraction(basis.figure) / (run.achieved * run.devices)
+    return DescribedWork(ledger, seconds, run.devices, shape.slot_tokens)
 
 
 def counted_by_nobody_knows_what(run: Run) -> bool:
     """Return whether all there is is a published rate of unknown convention."""
     return run.achieved is not None and run.achieved_basis is None
-
-
-def _seconds(card: ModelCard, run: Run, shape: RunShape, ledger: Ledger) -> Fraction | None:
-    if run.achieved is None:
-        return run.seconds(shape)
-    basis = ledger if run.achieved_basis is None else model_flops(card, run, run.achieved_basis)
-    return Fraction(basis.figure) / (run.achieved * run.devices)
-
-
-def _published(run: Run) -> DescribedWork:
-    """Return a published rate as the work of one second, nothing counted."""
-    if run.achieved is None:
-        raise UsageError(f"{PUBLISHED} needs a published rate", "set --achieved (TFLOP/s per GPU)")
-    line = Line("model.published", run.achieved * run.devices)
-    return DescribedWork(Ledger(PUBLISHED, (line,)), Fraction(1), run.devices, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,16 +370,15 @@ OTHERS_OF_A_PUBLISHED_RATE: Final = ("peak of another GPU or data type", "unit m
 
 
 def reasons(case: Case) -> tuple[str, ...]:
-    """Return what may have made a share as large as it is, the most fitting first."""
-    others = OTHERS_OF_A_PUBLISHED_RATE if case.published else OTHERS
-    likely = sorted(_plausible(case), key=lambda pair: (not pair[0].comes_first, pair[1]))
-    return (*(mistake.words for mistake, _ in likely), *others)[:MOST_REASONS]
+    """Return what may have made a share as large as it is, the most fitting first.
 
-
-def _plausible(case: Case) -> Iterator[tuple[Mistake, Fraction]]:
-    """Yield the mistakes that lead to something plausible, and how far that is from typical."""
+    Those count that lead to something plausible; the nearer to what is typical, the better.
+    """
     least, most = PLAUSIBLE
-    for mistake in MISTAKES:
-        mended = mistake.mended(case)
-        if mended is not None and least <= mended <= most:
-            yield mistake, max(mended / TYPICAL, TYPICAL / mended)
+    likely = sorted(
+        (not mistake.comes_first, max(mended / TYPICAL, TYPICAL / mended), number)
+        for number, mistake in enumerate(MISTAKES)
+        if (mended := mistake.mended(case)) is not None and least <= mended <= most
+    )
+    others = OTHERS_OF_A_PUBLISHED_RATE if case.published else OTHERS
+    return (*(MISTAKES[number].words for _, _, number in likely), *others)[:MOST_REASONS]

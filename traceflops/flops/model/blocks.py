@@ -97,11 +97,6 @@ class Linear:
         return self.used * self.inputs * self.outputs
 
     @property
-    def narrowest(self) -> int:
-        """Return its smaller side."""
-        return min(self.inputs, self.outputs)
-
-    @property
     def stored(self) -> int:
         """Return the parameters, biases included."""
         return self.copies * self.outputs * (self.inputs + self.bias)

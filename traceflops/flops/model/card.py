@@ -10,11 +10,9 @@ from typing import Literal
 from traceflops.errors import UsageError
 from traceflops.flops.model.blocks import (
     ROUTING,
-    Attention,
     Block,
     Conv,
     Core,
-    Experts,
     LatentAttention,
     Linear,
     require,
@@ -196,20 +194,16 @@ class ModelCard:
     @property
     def counted(self) -> int:
         """Return N counted from the description."""
-        own = [one for one in self.placed() if one.side == "decoder"]
-        matrices = sum(one.times * one.linear.stored for one in own)
+        own = [placed for placed in self.placed() if placed.side == "decoder"]
+        matrices = sum(placed.times * placed.linear.stored for placed in own)
         convs = sum(conv.stored for conv in self.convs)
         encoder = self.encoder.counted if self.encoder is not None else 0
-        return self.embedding + self._vectors + self.loose + matrices + convs + encoder
-
-    @property
-    def _vectors(self) -> int:
-        """Return the parameters of norms, positions and the like."""
+        stacks = list(self._stacks())
         norms = self.norms + self.mtp * NORMS_OF_MTP
-        norms += sum(count * block.norms for count, _, block in self._stacks())
-        width = NORM_VECTORS[self.norm] * self.hidden
-        inside = sum(count * block.vectors for count, _, block in self._stacks())
-        return norms * width + inside + self.positions * self.hidden
+        norms += sum(count * block.norms for count, _, block in stacks)
+        vectors = norms * NORM_VECTORS[self.norm] * self.hidden + self.positions * self.hidden
+        vectors += sum(count * block.vectors for count, _, block in stacks)
+        return self.embedding + vectors + self.loose + matrices + convs + encoder
 
     def weights(self) -> int:
         """Return the weights one token meets: experts as used, head in, input embedding out.
@@ -226,11 +220,29 @@ class ModelCard:
         return tuple(dict.fromkeys((*encoder, *groups, *(["conv"] if self.convs else ()))))
 
     def placed(self) -> tuple[PlacedLinear, ...]:
-        """Return every weight matrix, the encoder's first."""
+        """Return every weight matrix, the encoder's first, then blocks, extras and heads.
+
+        MTP modules merge two hidden states, and use the output head once more each.
+        """
         encoder = self.encoder.placed() if self.encoder is not None else ()
-        extras = (PlacedLinear(linear) for linear in self.extras)
-        own = (*self._in_blocks(), *extras, *self._heads())
-        return (*(replace(one, side="encoder") for one in encoder), *own)
+        placed = [replace(matrix, side="encoder") for matrix in encoder]
+        memory = self.encoder.hidden if self.encoder is not None else self.hidden
+        for count, layer, block in self._stacks():
+            for linear in block.linears(self.hidden, memory):
+                # more rows than are needed are computed in routed experts only
+                capacity = block.capacity if linear.copies > 1 else Fraction(1)
+                named = linear if layer is not None else replace(linear, group="mtp")
+                placed.append(PlacedLinear(named, count, layer, True, "decoder", capacity))
+        if self.mtp:
+            merge = Linear("mtp_merge", 2 * self.hidden, self.hidden, "mtp")
+            placed.append(PlacedLinear(merge, self.mtp))
+        placed += map(PlacedLinear, self.extras)
+        if self.head and self.vocab:
+            head = Linear("head", self.hidden, self.vocab, "head", bias=self.head_bias)
+            placed.append(PlacedLinear(replace(head, copies=0) if self.tied else head))
+            if self.mtp:
+                placed.append(PlacedLinear(replace(head, copies=0), self.mtp))
+        return tuple(placed)
 
     def cores(self) -> tuple[PlacedCore, ...]:
         """Return every attention core, the encoder's first."""
@@ -246,16 +258,6 @@ class ModelCard:
         """Return the card with each of its own blocks changed."""
         return replace(self, blocks=tuple((count, changed(one)) for count, one in self.blocks))
 
-    def with_experts(self, changed: Callable[[Experts], Experts]) -> ModelCard:
-        """Return the card with the experts of each block changed; other blocks stay."""
-        return self.with_blocks(
-            lambda block: (
-                replace(block, feed_forward=changed(block.feed_forward))
-                if isinstance(block.feed_forward, Experts)
-                else block
-            )
-        )
-
     def _stacks(self) -> Iterator[tuple[int, int | None, Block]]:
         """Yield blocks alike: how many, from which layer up (None: MTP modules), and the block."""
         layer = 0
@@ -264,26 +266,6 @@ class ModelCard:
             layer += count
         if self.mtp:
             yield self.mtp, None, self.blocks[-1][1]
-
-    def _in_blocks(self) -> Iterator[PlacedLinear]:
-        """Yield the matrices of all blocks; MTP modules merge two hidden states besides."""
-        memory = self.encoder.hidden if self.encoder is not None else self.hidden
-        for count, layer, block in self._stacks():
-            for linear in block.linears(self.hidden, memory):
-                # more rows than are needed are computed in routed experts only
-                capacity = block.capacity if linear.copies > 1 else Fraction(1)
-                one = linear if layer is not None else replace(linear, group="mtp")
-                yield PlacedLinear(one, count, layer, True, "decoder", capacity)
-        if self.mtp:
-            yield PlacedLinear(Linear("mtp_merge", 2 * self.hidden, self.hidden, "mtp"), self.mtp)
-
-    def _heads(self) -> Iterator[PlacedLinear]:
-        """Yield the output head; MTP modules use it once more each."""
-        if self.head and self.vocab:
-            head = Linear("head", self.hidden, self.vocab, "head", bias=self.head_bias)
-            yield PlacedLinear(replace(head, copies=0) if self.tied else head)
-            if self.mtp:
-                yield PlacedLinear(replace(head, copies=0), self.mtp)
 
 
 def decode_bytes(
@@ -296,30 +278,26 @@ def decode_bytes(
 ) -> Fraction:
     """Return the least bytes of so many passes over `keys` cached tokens in all.
 
-    They are weights, once per pass, and cached keys and values. Of experts the least is what one
-    token uses, as all sequences of a pass may choose the same ones; activations add little. `keys`
-    are the tokens attended to, summed over sequences and passes. Raises UsageError for a model
-    whose layers are not described, or that looks back only part of the way: how much each sequence
-    has within reach is not known from the sum.
+    They are weights, once per pass, and cached keys and values (of MLA the latent vector and its
+    position). Of experts the least is what one token uses, as all sequences of a pass may choose
+    the same ones; activations add little. `keys` are the tokens attended to, summed over sequences
+    and passes. Raises UsageError for a model whose layers are not described, or that looks back
+    only part of the way: how much each sequence has within reach is not known from the sum.
     """
     if not card.complete:
         lacks = ", ".join(card.lacks)
         raise UsageError(f"the model's {lacks} are unknown", "describe its layers")
+    of_token = 0  # elements that one token has in the cache of all layers
+    for count, block in card.blocks:
+        attention = block.attention
+        if attention is None:
+            continue
+        if attention.mask.kind in ("window", "chunk"):
+            problem = "it has layers with limited attention windows"
+            raise UsageError(problem, "count them separately")
+        if isinstance(attention, LatentAttention):
+            of_token += count * (attention.kv_rank + attention.rope_dim)
+        else:
+            of_token += count * 2 * attention.kv_heads * attention.head_dim
     weights = passes * card.weights() * Fraction(weight_bytes)
-    return weights + keys * cache_elements(card) * Fraction(cache_bytes)
-
-
-def cache_elements(card: ModelCard) -> int:
-    """Return the elements that one token has in the cache of all layers."""
-    return sum(count * _elements(block.attention) for count, block in card.blocks)
-
-
-def _elements(attention: Attention | LatentAttention | None) -> int:
-    """Return the elements of keys and values; of the latent vector and its position for MLA."""
-    if attention is None:
-        return 0
-    if attention.mask.kind in ("window", "chunk"):
-        raise UsageError("it has layers with limited attention windows", "count them separately")
-    if isinstance(attention, LatentAttention):
-        return attention.kv_rank + attention.rope_dim
-    return 2 * attention.kv_heads * attention.head_dim
+    return weights + keys * of_token * Fraction(cache_bytes)

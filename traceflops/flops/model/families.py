@@ -127,7 +127,7 @@ def chunks(table: TomlTable, values: Values) -> None:
     given = table.numbers("no_rope_layers") or ()
     _each(table, "no_rope_layers", given)
     rotary = given or tuple((layer + 1) % every for layer in layers)
-    pattern = ["chunk" if one else "causal" for one in rotary]
+    pattern = ["chunk" if is_rotary else "causal" for is_rotary in rotary]
     _narrowed(table, values, "chunk", "attention_chunk_size", pattern, needed=False)
 
 

@@ -106,11 +106,6 @@ def element_type(name: str) -> ElementType | None:
     return _OF_NAME.get(name)
 
 
-def numbered_type(number: int) -> ElementType | None:
-    """Return the type that has this number in torch's enumeration, None if none has."""
-    return _OF_NUMBER.get(number)
-
-
 def promoted(types: list[ElementType]) -> ElementType | None:
     """Return the type of a result of operands of these types, None where there is none.
 
@@ -119,9 +114,9 @@ def promoted(types: list[ElementType]) -> ElementType | None:
     """
     if not types:
         return None
-    highest = max(one.rank for one in types)
-    candidates = [one for one in types if one.rank == highest]
-    largest = max(candidates, key=lambda one: one.bytes)
+    highest = max(kind.rank for kind in types)
+    candidates = [kind for kind in types if kind.rank == highest]
+    largest = max(candidates, key=lambda kind: kind.bytes)
     rivals = {candidate.name for candidate in candidates if candidate.bytes == largest.bytes}
     if len(rivals) > 1 and highest == _FLOATING and largest.bytes == FLOAT.bytes // 2:
         return FLOAT
@@ -213,7 +208,9 @@ class Arguments:
         kind = element_type(_at(self.types, place) or "")
         if not shape and kind is None:
             return None  # an argument that is no tensor is written as one without dimensions
-        return Tensor(shape, _fitting(_at(self.strides, place), shape), kind)
+        strides = _at(self.strides, place)
+        fit = type(strides) is tuple and len(strides) == len(shape)
+        return Tensor(shape, strides if fit else None, kind)
 
     def given(self, *places: int | None) -> list[Tensor]:
         """Return the tensors at those of the places that have one."""
@@ -229,9 +226,10 @@ class Arguments:
             return None
         strides = _at(self.strides, place)
         fit = isinstance(strides, Shapes) and len(strides) == len(shapes)
-        each = strides if fit else (None,) * len(shapes)
+        each = strides if fit else ((),) * len(shapes)
         return tuple(
-            Tensor(shape, _fitting(steps, shape)) for shape, steps in zip(shapes, each, strict=True)
+            Tensor(shape, steps if len(steps) == len(shape) else None)
+            for shape, steps in zip(shapes, each, strict=True)
         )
 
     def value(self, place: int | None) -> Read:
@@ -262,7 +260,7 @@ class Arguments:
     def type_at(self, place: int | None) -> ElementType | None:
         """Return the type that an argument such as `out_dtype` names, None where none is given."""
         number = self.integer(place)
-        return None if number is None else numbered_type(number)
+        return None if number is None else _OF_NUMBER.get(number)
 
 
 T = TypeVar("T")
@@ -270,12 +268,6 @@ T = TypeVar("T")
 
 def _at(values: Sequence[T], place: int | None, missing: Any = None) -> Any:
     return values[place] if place is not None and place < len(values) else missing
-
-
-def _fitting(strides: Shape | Shapes | None, shape: Shape) -> Shape | None:
-    if strides is None or isinstance(strides, Shapes) or len(strides) != len(shape):
-        return None
-    return strides
 
 
 def arguments_of(row: Mapping[str, Any]) -> Arguments:
@@ -304,12 +296,19 @@ def read_strides(text: str) -> tuple[Shape | Shapes, ...]:
 
 def read_types(text: str) -> tuple[str, ...]:
     """Return the type of each argument as it is written, `""` for what is none."""
-    return tuple(item if isinstance(item, str) else "" for item in _list(text))
+    return tuple(item if isinstance(item, str) else "" for item in _texts(text))
 
 
 def read_values(text: str) -> tuple[Read, ...]:
     """Return the value of each argument that is a number, a truth value or a flat list of them."""
-    return tuple(read_value(item) for item in _list(text))
+    return tuple(read_value(item) for item in _texts(text))
+
+
+def _texts(text: str) -> list[Any]:
+    try:
+        return _TEXTS.decode(text)
+    except _UNDECODABLE:
+        return []
 
 
 def read_value(text: object) -> Read:
@@ -331,13 +330,6 @@ def _scalar(text: str) -> Read:
     if _WHOLE.fullmatch(text):
         return int(text)
     return float(text) if _FLOAT.fullmatch(text) else UNREADABLE
-
-
-def _list(text: str) -> list[Any]:
-    try:
-        return _TEXTS.decode(text)
-    except _UNDECODABLE:
-        return []
 
 
 def _nested(decoder: msgspec.json.Decoder[Any], text: str) -> tuple[Shape | Shapes, ...] | None:

@@ -112,13 +112,30 @@ class Attention:
         if args.given(*self.packing.paged):
             raise CannotCount("not-in-trace")
         core = self._core(args, q, k, v)
+        most, least = core.pairs, core.pairs_at_least
+        parts = [FlopsPart("forward", core.forward(most), core.forward(least))]
+        if self.backward:  # dV, dP, dQ and dK, and the scores once more
+            parts = [
+                FlopsPart("backward", 2 * core.forward(most), 2 * core.forward(least)),
+                FlopsPart("algorithmic", core.scores(most), core.scores(least)),
+            ]
+        elif self.unfused:
+            hidden = core.batch * core.queries * core.keys - most
+            parts.append(FlopsPart.exact("mask", core.forward(hidden)))
+        notes: list[NoteCode] = []
+        if core.causal is None:
+            notes.append("mask-not-recorded")
+        if core.documents is not None and most != least:
+            notes.append("variable-lengths")
+        if args.tensor(self.masking.tensor) is not None:
+            notes.append("mask-tensor")
         return Work(
             kind,
-            parts=self._parts(core),
+            parts=tuple(parts),
             min_bytes=self._moved(args, q, k, v, core),
             dtype=matrix_type(q, k),
             signature=core,
-            notes=self._notes(args, core),
+            notes=tuple(notes),
         )
 
     def _core(self, args: Arguments, q: Tensor, k: Tensor, v: Tensor) -> Core:
@@ -127,7 +144,7 @@ class Attention:
             return self._packed_core(args, q, k, v, offsets)
         if args.given(*self.packing.used):
             raise CannotCount("not-in-trace")
-        core = _fitted(*(_dense(tensor, self.order) for tensor in (q, k, v)))
+        core = _fitted(*(_sizes(tensor, self.order) for tensor in (q, k, v)))
         band = self.masking.band(args)
         loose, tight = band or Band(), band or self.masking.unrecorded()
         return replace(
@@ -142,12 +159,19 @@ class Attention:
     ) -> Core:
         if (len(q.shape), len(k.shape)) == (3, 4):
             raise CannotCount("not-in-trace")  # keys in pages: no profiler records the used length
-        core = _fitted(*(_packed(tensor) for tensor in (q, k, v)))
+        core = _fitted(*(_sizes(tensor, self.order, packed=True) for tensor in (q, k, v)))
         if core.batch != 1 or len(offsets.shape) != 1:
             raise CannotCount("odd-shapes")
         documents = max(0, offsets.shape[0] - 1)
         band, unrecorded = self.masking.band(args), self.masking.unrecorded()
-        longest = self._longest(args, core)
+        longest = tuple(
+            total if length is None or length < 0 else min(length, total)
+            for length, total in zip(
+                map(args.integer, self.packing.longest or (None, None)),
+                (core.queries, core.keys),
+                strict=True,
+            )
+        )
         most, least = _bounds(band, unrecorded, core, documents, longest)
         used = bool(args.given(*self.packing.used))
         return replace(
@@ -158,24 +182,6 @@ class Attention:
             documents=documents,
             cut=used or (band or unrecorded).cuts(max(longest)),
         )
-
-    def _longest(self, args: Arguments, core: Core) -> tuple[int, int]:
-        """Return the longest sequence of queries and of keys, at most all of them."""
-        queries, keys = (args.integer(place) for place in self.packing.longest or (None, None))
-        return _at_most(queries, core.queries), _at_most(keys, core.keys)
-
-    def _parts(self, core: Core) -> tuple[FlopsPart, ...]:
-        most, least = core.pairs, core.pairs_at_least
-        if self.backward:
-            return (
-                FlopsPart("backward", 2 * core.forward(most), 2 * core.forward(least)),
-                FlopsPart("algorithmic", core.scores(most), core.scores(least)),
-            )
-        forward = FlopsPart("forward", core.forward(most), core.forward(least))
-        if not self.unfused:
-            return (forward,)
-        hidden = core.batch * core.queries * core.keys - most
-        return (forward, FlopsPart.exact("mask", core.forward(hidden)))
 
     def _moved(self, args: Arguments, q: Tensor, k: Tensor, v: Tensor, core: Core) -> int | None:
         """Return the bytes: q, k, v, o and statistics; backward also do, dq, dk and dv.
@@ -194,60 +200,36 @@ class Attention:
         gradients = (out, *(tensor.like(tensor.shape) for tensor in (q, k, v)))
         return known_sum(*forward, *(tensor.bytes for tensor in gradients))
 
-    def _notes(self, args: Arguments, core: Core) -> tuple[NoteCode, ...]:
-        notes: list[NoteCode] = []
-        if core.causal is None:
-            notes.append("mask-not-recorded")
-        if core.documents is not None and core.pairs != core.pairs_at_least:
-            notes.append("variable-lengths")
-        if args.tensor(self.masking.tensor) is not None:
-            notes.append("mask-tensor")
-        return tuple(notes)
 
+def _sizes(tensor: Tensor, order: Order, *, packed: bool = False) -> tuple[int, int, int, int]:
+    """Return batch, heads, length and size per head; without a batch or heads these are 1.
 
-@dataclass(frozen=True, slots=True)
-class _Side:
-    """One operand as batch, heads, length and size per head."""
-
-    batch: int
-    heads: int
-    length: int
-    size: int
-
-
-def _at_most(length: int | None, total: int) -> int:
-    return total if length is None or length < 0 else min(length, total)
-
-
-def _dense(tensor: Tensor, order: Order) -> _Side:
-    """Return the sizes of an operand; without a batch or heads these are 1."""
-    if order == "tokens-first" and len(tensor.shape) == 4:
-        batch, length, heads, size = tensor.shape
-        return _Side(batch, heads, length, size)
-    if order == "tokens-first" or len(tensor.shape) < 2:
+    Packed tokens are [total, H, D] or [1, total, H, D].
+    """
+    rank = len(tensor.shape)
+    if packed or order == "tokens-first":
+        if rank != 4 and not (packed and rank == 3):
+            raise CannotCount("odd-shapes")
+        *lead, length, heads, size = tensor.shape
+        return prod(lead), heads, length, size
+    if rank < 2:
         raise CannotCount("odd-shapes")
     *lead, length, size = tensor.shape
-    return _Side(prod(lead[:-1]), lead[-1] if lead else 1, length, size)
+    return prod(lead[:-1]), lead[-1] if lead else 1, length, size
 
 
-def _packed(tensor: Tensor) -> _Side:
-    """Return the sizes of packed tokens: [total, H, D], or [1, total, H, D]."""
-    if len(tensor.shape) not in (3, 4):
+def _fitted(*sides: tuple[int, int, int, int]) -> Core:
+    """Return the core of query, key and value of these sizes, its pairs not yet counted."""
+    (batch, heads, queries, d_qk), (k_batch, kv_heads, keys, k_size), (v_batch, *v, d_v) = sides
+    alike = batch == k_batch == v_batch and [kv_heads, keys] == v
+    shared = heads % kv_heads == 0 if kv_heads else heads == 0
+    if not (alike and shared and d_qk == k_size):
         raise CannotCount("odd-shapes")
-    *lead, total, heads, size = tensor.shape
-    return _Side(prod(lead), heads, total, size)
-
-
-def _fitted(q: _Side, k: _Side, v: _Side) -> Core:
-    alike = q.batch == k.batch == v.batch and k.heads == v.heads and k.length == v.length
-    shared = q.heads % k.heads == 0 if k.heads else q.heads == 0
-    if not (alike and shared and q.size == k.size):
-        raise CannotCount("odd-shapes")
-    return Core(q.batch, q.heads, k.heads, q.length, k.length, q.size, v.size, 0, 0, None)
+    return Core(batch, heads, kv_heads, queries, keys, d_qk, d_v, 0, 0, None)
 
 
 def _bounds(
-    band: Band | None, unrecorded: Band, core: Core, documents: int, longest: tuple[int, int]
+    band: Band | None, unrecorded: Band, core: Core, documents: int, longest: tuple[int, ...]
 ) -> tuple[int, int]:
     """Return the most and the least pairs of packed sequences.
 

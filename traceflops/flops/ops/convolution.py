@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import prod
 
-from traceflops.flops.ops.arguments import Arguments, Read, Shape, Tensor
+from traceflops.flops.ops.arguments import Arguments, Shape, Tensor
 from traceflops.flops.ops.gemm import factor, matrix_type
 from traceflops.flops.ops.work import (
     CannotCount,
@@ -49,20 +49,37 @@ class Convolution:
     bias: int | None = 2
 
     def __call__(self, kind: Kind, args: Arguments) -> Work:
-        """Return the work; not counted where the size of the output cannot be known."""
+        """Return the work. Raises CannotCount where the size of the output cannot be known."""
         x, w = operands(args, 0, 1)
         x = _batched(x, w)
         transposed = _flag(args, self.transposed)
         groups = 1 if self.groups is None and transposed else args.integer(self.groups)
-        geometry = _forward_geometry(x, w, transposed, groups)
-        steps = self._steps(args, len(geometry.input))
-        if steps is None and args.output is None:
+        fitting = _readings(x, w, transposed, groups)
+        if len(fitting) != 1:
+            raise CannotCount("no-values" if fitting else "odd-shapes")
+        (sizes,) = fitting
+        steps, output = self._steps(args, len(sizes.input)), None
+        if steps is not None:
+            output = output_size(sizes, *steps)
+        elif args.output is None:
             raise CannotCount("no-values")
-        output = output_size(geometry, *steps) if steps else _as_gradient(args.output, geometry)
+        elif len(args.output) == len(w.shape) and args.output[0] == sizes.batch:
+            output = args.output[2:]
         if output is None:
             raise CannotCount("odd-shapes")
-        work = _forward(kind, x, w, args.tensor(self.bias), replace(geometry, output=output))
-        return work if steps else replace(work, notes=("output-from-gradient",))
+        sizes = replace(sizes, output=output)
+        y, bias = None, args.tensor(self.bias)
+        if sizes.groups or not sizes.transposed:
+            channels = w.shape[1] * sizes.groups if sizes.transposed else w.shape[0]
+            y = x.like((sizes.batch, channels, *output)).bytes
+        return Work(
+            kind,
+            parts=(FlopsPart.exact("forward", flops(sizes) * factor(x, w)),),
+            min_bytes=known_sum(x.bytes, w.bytes, y, 0 if bias is None else bias.bytes),
+            dtype=matrix_type(x, w),
+            signature=sizes,
+            notes=() if steps else ("output-from-gradient",),
+        )
 
     def _steps(self, args: Arguments, spatial: int) -> tuple[Shape, Shape, Shape, Shape] | None:
         """Return stride, padding, dilation and output padding; None if any is not recorded."""
@@ -91,8 +108,13 @@ class ConvolutionBackward:
     mask: int = 10
 
     def __call__(self, kind: Kind, args: Arguments) -> Work:
-        """Return the work; not counted where the three shapes do not belong together."""
-        return self.gradients(kind, args, _asked(args.value(self.mask)))
+        """Return the work. Raises CannotCount where the three shapes do not belong together."""
+        mask, asked = args.value(self.mask), None
+        if isinstance(mask, tuple) and len(mask) >= 2:
+            wants_input, wants_weight = mask[:2]
+            if isinstance(wants_input, bool) and isinstance(wants_weight, bool):
+                asked = wants_input, wants_weight
+        return self.gradients(kind, args, asked)
 
     def gradients(self, kind: Kind, args: Arguments, asked: Asked | None) -> Work:
         """Return the work of the gradients asked for; None: between none and both of them."""
@@ -101,13 +123,19 @@ class ConvolutionBackward:
         transposed = _flag(args, self.transposed)
         geometry = _backward_geometry(dy, x, w, transposed, args.integer(self.groups))
         each = flops(geometry) * factor(x, w)
+        moved = None
+        if asked:  # dy and w read, dx written; dy and x read, dw written
+            dx, dw = x.like(x.shape), w.like(w.shape)
+            of_input = (w.bytes, dx.bytes) if asked[0] else ()
+            of_weight = (x.bytes, dw.bytes) if asked[1] else ()
+            moved = known_sum(dy.bytes, *of_input, *of_weight)
         names: tuple[PartName, PartName] = ("input_grad", "weight_grad")
         wanted = zip(names, asked or (True, True), strict=True)
         notes: tuple[NoteCode, ...] = () if asked else ("output-mask-not-recorded",)
         return Work(
             kind,
             parts=tuple(FlopsPart(name, each, each if asked else 0) for name, yes in wanted if yes),
-            min_bytes=_moved(dy, x, w, asked) if asked else None,
+            min_bytes=moved,
             dtype=matrix_type(x, w),
             signature=geometry,
             notes=notes,
@@ -159,27 +187,6 @@ def output_size(
     return tuple(out) if min(out) >= 0 else None
 
 
-def _as_gradient(gradient: Shape | None, geometry: Correlation) -> Shape | None:
-    """Return the spatial size of an output whose gradient has this shape, None if it cannot."""
-    if gradient is None or len(gradient) != len(geometry.weight):
-        return None
-    return gradient[2:] if gradient[0] == geometry.batch else None
-
-
-def _forward(kind: Kind, x: Tensor, w: Tensor, bias: Tensor | None, geometry: Correlation) -> Work:
-    y = None
-    if geometry.groups or not geometry.transposed:
-        channels = w.shape[1] * geometry.groups if geometry.transposed else w.shape[0]
-        y = x.like((geometry.batch, channels, *geometry.output)).bytes
-    return Work(
-        kind,
-        parts=(FlopsPart.exact("forward", flops(geometry) * factor(x, w)),),
-        min_bytes=known_sum(x.bytes, w.bytes, y, 0 if bias is None else bias.bytes),
-        dtype=matrix_type(x, w),
-        signature=geometry,
-    )
-
-
 def _batched(x: Tensor, w: Tensor) -> Tensor:
     """Return an input with a batch dimension, which a single one may lack."""
     if len(x.shape) != len(w.shape) - 1:
@@ -189,16 +196,6 @@ def _batched(x: Tensor, w: Tensor) -> Tensor:
 
 def _flag(args: Arguments, flag: int | bool) -> bool | None:
     return flag if isinstance(flag, bool) else args.boolean(flag)
-
-
-def _forward_geometry(
-    x: Tensor, w: Tensor, transposed: bool | None, groups: int | None
-) -> Correlation:
-    """Return the sizes without the output; not counted if input and weight do not fit together."""
-    fitting = _readings(x, w, transposed, groups)
-    if len(fitting) != 1:
-        raise CannotCount("no-values" if fitting else "odd-shapes")
-    return fitting[0]
 
 
 def _readings(
@@ -241,20 +238,3 @@ def _groups(channels: int, weight: Shape, transposed: bool, groups: int | None) 
         groups = channels // weight[1] if weight[1] else 1
     fits = groups > 0 and channels == weight[1] * groups and weight[0] % groups == 0
     return groups if fits else None
-
-
-def _asked(mask: Read) -> Asked | None:
-    """Return which gradients a recorded output mask asks for, None where it is not recorded."""
-    if isinstance(mask, tuple) and len(mask) >= 2:
-        wants_input, wants_weight = mask[:2]
-        if isinstance(wants_input, bool) and isinstance(wants_weight, bool):
-            return wants_input, wants_weight
-    return None
-
-
-def _moved(dy: Tensor, x: Tensor, w: Tensor, asked: Asked) -> int | None:
-    """Return the bytes: dy + w + dx for the input's, dy + x + dw for the weight's gradient."""
-    dx, dw = x.like(x.shape), w.like(w.shape)
-    of_input = (w.bytes, dx.bytes) if asked[0] else ()
-    of_weight = (x.bytes, dw.bytes) if asked[1] else ()
-    return known_sum(dy.bytes, *of_input, *of_weight)

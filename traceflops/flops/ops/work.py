@@ -75,7 +75,7 @@ class FlopsPart:
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """`batch` products M x K times K x N, and how each operand lies in memory.
+    """The sizes of a GEMM: `batch` products M x K times K x N (`gemm`), and how operands lie.
 
     `column` is a transposed operand (a weight used as it is stored, output by input); None where
     strides are not recorded or both readings fit.
