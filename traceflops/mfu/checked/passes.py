@@ -71,8 +71,12 @@ class Passes:
 
 def passes_of(ledger: Ledger, spare: tuple[str, ...] = SPARE) -> Passes:
     """Return the model lines of a ledger, and with the products the padding named."""
-    forward = _products(ledger, "forward")
-    backward = sum((_products(ledger, name) for name in GRADIENTS), Fraction(0))
+
+    def products(name: str) -> Fraction:
+        return Fraction(ledger.total(f"model.matmul.{name}") + ledger.total(f"model.conv.{name}"))
+
+    forward = products("forward")
+    backward = sum(map(products, GRADIENTS), Fraction(0))
     more = Fraction(sum(ledger.total(f"overcompute.padding.{rows}") for rows in spare))
     both = forward + backward
     return Passes(
@@ -83,17 +87,19 @@ def passes_of(ledger: Ledger, spare: tuple[str, ...] = SPARE) -> Passes:
     )
 
 
-def _products(ledger: Ledger, name: str) -> Fraction:
-    return Fraction(ledger.total(f"model.matmul.{name}") + ledger.total(f"model.conv.{name}"))
-
-
 def visible(card: ModelCard, run: Run, *, recomputed: bool = False) -> Passes:
     """Return what a trace shows as model FLOPs if the description holds, of one step.
 
-    No profiler records which rows are padding, so padded tokens and vocabulary are in. With
-    `recomputed` the recomputed forward is in, too: for traces in which it cannot be told apart.
+    No profiler records which rows are padding, so padded tokens and vocabulary count as if they
+    were real. With `recomputed` the recomputed forward is in, too: for traces in which it cannot be
+    told apart.
     """
-    card, run = _as_computed(card, run)
+    if card.padded_vocab is not None:
+        card = replace(card, vocab=card.padded_vocab, padded_vocab=None)
+    if run.shape(card).padded:
+        tokens = run.tokens if run.real_tokens is not None else None
+        run = replace(run, real_tokens=None, documents=(), tokens=tokens)
+        run = replace(run, seq_sum=None, seq_square_sum=None, sequences=None)
     run = run if recomputed else replace(run, checkpoint=NO_CHECKPOINT)
     ledger = model_flops(card, run, default_convention(card, run))
     passes = passes_of(ledger)
@@ -104,15 +110,13 @@ def visible(card: ModelCard, run: Run, *, recomputed: bool = False) -> Passes:
     return replace(passes, forward=passes.forward + again, attention_forward=attention)
 
 
-def _as_computed(card: ModelCard, run: Run) -> tuple[ModelCard, Run]:
-    """Return the description with padding counted as if it were real."""
-    if card.padded_vocab is not None:
-        card = replace(card, vocab=card.padded_vocab, padded_vocab=None)
-    if run.shape(card).padded:
-        tokens = run.tokens if run.real_tokens is not None else None
-        run = replace(run, real_tokens=None, documents=(), tokens=tokens)
-        run = replace(run, seq_sum=None, seq_square_sum=None, sequences=None)
-    return card, run
+def expected_flops(card: ModelCard, run: Run, job: JobSize) -> Fraction | None:
+    """Return the FLOPs of a description in the windows shown; None where they cannot be counted."""
+    if not job.windows or unit_of(card, run) != "step":
+        return None
+    if obstacle(card, run, default_convention(card, run)) is not None:
+        return None
+    return visible(card, run).total * job.windows / job.devices
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +195,7 @@ def counts_of(measured: Measurement, card: ModelCard, run: Run, job: JobSize) ->
     `run` is of the devices of the job.
     """
     done = measured.executed.as_computed
-    expected, counted = _expected(card, run, job), done.model_flops
+    expected, counted = expected_flops(card, run, job), done.model_flops
     too_little = done.coverage is not None and done.coverage < TOO_LITTLE
     if expected is None or not counted or too_little:
         return None
@@ -199,15 +203,6 @@ def counts_of(measured: Measurement, card: ModelCard, run: Run, job: JobSize) ->
     return Counts(
         expected, counted, done.model_at_least, counted + more if more is not None else None
     )
-
-
-def _expected(card: ModelCard, run: Run, job: JobSize) -> Fraction | None:
-    """Return the FLOPs of a description in the windows shown; None where they cannot be counted."""
-    if not job.windows or unit_of(card, run) != "step":
-        return None
-    if obstacle(card, run, default_convention(card, run)) is not None:
-        return None
-    return visible(card, run).total * job.windows / job.devices
 
 
 def unknown_flops(done: Executed, peaks: Mapping[int, Peaks]) -> int | None:
@@ -246,7 +241,7 @@ def beyond_counted(measured: Measurement, card: ModelCard, run: Run, job: JobSiz
     done = measured.executed
     if not done.unsplit_flops or done.model_flops or not card.complete:
         return None
-    needed, more = _expected(card, run, job), unknown_flops(measured.executed, measured.rates)
+    needed, more = expected_flops(card, run, job), unknown_flops(measured.executed, measured.rates)
     if needed is None or more is None:
         return None
     above = needed / more - 1

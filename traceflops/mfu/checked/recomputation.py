@@ -1,8 +1,7 @@
 """Recomputation (activation checkpointing): as described, and as the trace shows it.
 
-It is no model work, so model FLOPs agree whatever is said of it: it is a claim of its own.
-Checkpoints that stop early leave out the last product of each block, so full checkpointing
-describes the most there can be.
+Recomputation is not model work, so it is compared by itself. Checkpoints that stop early leave out
+the last product of each block, so full checkpointing describes the most there can be.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from traceflops.flops import FULL_CHECKPOINT, NO_CHECKPOINT, SELECTIVE, Checkpoi
 from traceflops.mfu.checked.job_size import JobSize
 from traceflops.mfu.checked.passes import AGREE, Counts, Passes, unknown_flops, visible
 from traceflops.mfu.measurement import Measurement
-from traceflops.mfu.traced.executed import Executed
 from traceflops.units import decimal, exact_percent
 
 MISSING, NOT_DESCRIBED = "missing-recompute", "recompute-not-described"
@@ -62,12 +60,12 @@ class Recomputation:
             return ""
         shown = exact_percent(Fraction(self.counted, self.executed))
         if self.mismatch.code == NOT_DESCRIBED:
-            said = f"the description has {_named(self.checkpoint)} checkpointing"
+            description = f"the description has {_named(self.checkpoint)} checkpointing"
             if self.described:
-                said += f", which is {exact_percent(self.described / self.executed)}"
+                description += f", which is {exact_percent(self.described / self.executed)}"
             return (
                 f"recomputation is not as described: {shown} of the executed FLOPs "
-                f"are recomputed, and {said}. {self.mismatch.remedy}"
+                f"are recomputed, and {description}. {self.mismatch.remedy}"
             )
         only = f"only {shown} is" if self.counted else "nothing is"
         return (
@@ -85,30 +83,46 @@ def recomputation(
         return None
     done = measured.executed.as_computed
     ledger = done.ledger()
-    least, most = _bounds(done)
-    shown = Recomputation(
-        checkpoint=run.checkpoint,
-        described=_described(card, run, job).total,
-        counted=int(ledger.total(FAMILY)),
-        least=least,
-        most=most + (unknown_flops(measured.executed, measured.rates) or 0),
-        executed=done.executed_flops,
-    )
-    products = ledger.total("recompute.matmul") + ledger.total("recompute.conv")
-    seen = (Fraction(products), Fraction(ledger.total("recompute.attention")))
-    whole = _described(card, replace(run, checkpoint=FULL_CHECKPOINT), job)
-    return replace(shown, mismatch=_mismatch(shown, _describing(seen, whole)))
-
-
-def _bounds(done: Executed) -> tuple[int, int]:
-    """Return the least and the most that can be recomputed in the chosen windows."""
     cells = [cell for cell in done.select() if cell.line.startswith(f"{FAMILY}.")]
     least, most = (sum(getattr(cell, name) for cell in cells) for name in ("at_least", "flops"))
     for bounds in done.ranges():
         if bounds.line.startswith(f"{FAMILY}."):
             least -= bounds.flops - bounds.at_least
             most += bounds.at_most - bounds.flops
-    return max(least, 0), most
+    least, most = max(least, 0), most + (unknown_flops(measured.executed, measured.rates) or 0)
+    counted, described = int(ledger.total(FAMILY)), _described(card, run, job).total
+    slack = (AGREE if described else TRACES) * done.executed_flops
+    mismatch = None
+    full = _described(card, replace(run, checkpoint=FULL_CHECKPOINT), job)
+    products = ledger.total("recompute.matmul") + ledger.total("recompute.conv")
+    option = _option(Fraction(products), Fraction(ledger.total("recompute.attention")), full)
+    expected = described * (EARLY if counted and run.checkpoint.linear else 1)
+    if least > described + slack:
+        words = "the backward pass recomputes part of the forward pass"
+        mismatch = Mismatch(NOT_DESCRIBED, words, option)
+    elif most < expected - slack or (described and not most):
+        words = f"the recomputation of {_named(run.checkpoint)} checkpointing is missing"
+        off = "Check that it is enabled; --checkpointing none describes what ran"
+        mismatch = Mismatch(MISSING, words, option if counted else off)
+    return Recomputation(
+        run.checkpoint, described, counted, least, most, done.executed_flops, mismatch
+    )
+
+
+def _option(products: Fraction, attention: Fraction, full: Passes) -> str:
+    """Return which option describes the recomputed FLOPs of a trace.
+
+    They are of products and convolutions, and of attention; `full` is all of the blocks.
+    """
+    products = products / full.forward if full.forward else Fraction(0)
+    attention = attention / full.attention_forward if full.attention_forward else Fraction(0)
+    of_attention = attention if full.attention else Fraction(1)
+    if all(EARLY <= share <= 1 + AGREE for share in (products, of_attention)):
+        return f"--checkpointing {FULL_CHECKPOINT.name} describes it"
+    if products <= AGREE and abs(attention - 1) <= AGREE:
+        return f"--checkpointing {SELECTIVE.name} describes it"
+    shares = ",".join(decimal(share, 2) for share in (products, attention))
+    return f"--checkpointing {shares} describes it"
 
 
 def _described(card: ModelCard, run: Run, job: JobSize) -> Passes:
@@ -116,38 +130,6 @@ def _described(card: ModelCard, run: Run, job: JobSize) -> Passes:
     with_it, without = visible(card, run, recomputed=True), visible(card, run)
     again = Passes(*(more - less for more, less in zip(with_it, without, strict=True)))
     return again.times(Fraction(job.windows, job.devices))
-
-
-def _mismatch(shown: Recomputation, how: str) -> Mismatch | None:
-    """Return how what is recomputed differs from what is described; `how` would describe it."""
-    slack = (AGREE if shown.described else TRACES) * shown.executed
-    if shown.least > shown.described + slack:
-        words = "the backward pass recomputes part of the forward pass"
-        return Mismatch(NOT_DESCRIBED, words, how)
-    expected = shown.described * (EARLY if shown.counted and shown.checkpoint.linear else 1)
-    if shown.most < expected - slack or (shown.described and not shown.most):
-        words = f"the recomputation of {_named(shown.checkpoint)} checkpointing is missing"
-        off = "Check that it is enabled; --checkpointing none describes what ran"
-        return Mismatch(MISSING, words, how if shown.counted else off)
-    return None
-
-
-def _describing(seen: tuple[Fraction, Fraction], whole: Passes) -> str:
-    """Return which option describes what a trace recomputes; `whole` is all of the blocks.
-
-    `seen` are the FLOPs of products and convolutions, and of attention.
-    """
-    of_blocks = (whole.forward, whole.attention_forward)
-    products, attention = (
-        part / of if of else Fraction(0) for part, of in zip(seen, of_blocks, strict=True)
-    )
-    every = attention if whole.attention else Fraction(1)
-    if EARLY <= products <= 1 + AGREE and EARLY <= every <= 1 + AGREE:
-        return f"--checkpointing {FULL_CHECKPOINT.name} describes it"
-    if products <= AGREE and abs(attention - 1) <= AGREE:
-        return f"--checkpointing {SELECTIVE.name} describes it"
-    shares = ",".join(decimal(share, 2) for share in (products, attention))
-    return f"--checkpointing {shares} describes it"
 
 
 def _named(checkpoint: Checkpoint) -> str:
