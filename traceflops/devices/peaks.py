@@ -244,9 +244,16 @@ def _document(name: str = "devices.toml") -> dict[str, Any]:
 
 
 def _device(row: dict[str, Any]) -> DeviceSpec:
+    """Return the device of a row of the document.
+
+    fp64 and fp32 of the matrix units have names of their own among its rates.
+    """
+    vector, matrix = row.get("vector", {}), row.get("matrix", {})
+    own_name = {"fp64": "fp64_matrix", "fp32": "fp32_matrix"}
+    rates = vector | {own_name.get(dtype, dtype): rate for dtype, rate in matrix.items()}
     sizes = zip(row["memory_gb"], row["memory_gbps"], strict=True)
     read: dict[str, Any] = {
-        "dense": _rates(row),
+        "dense": {dtype: int(rates[dtype] * PER_TERA) for dtype in DTYPES if dtype in rates},
         "memories": tuple(Memory(None if gb == "shared" else gb, gbps) for gb, gbps in sizes),
     }
     if "compute" in row:
@@ -254,27 +261,12 @@ def _device(row: dict[str, Any]) -> DeviceSpec:
     if "link_gbps" in row:
         read["link"] = Fraction(row["link_gbps"])
     if name := row.get("host_link"):
-        read["host_link"] = _host_link(name)
-    as_written = {name: value for name, value in row.items() if name in _columns()}
+        read["host_link"] = HostLink(name, Fraction(_document()["host_link"][name]["gbps"]))
+    as_written = {name: row[name] for name in _COLUMNS & row.keys()}
     return DeviceSpec(**as_written | read)
 
 
-@cache
-def _columns() -> frozenset[str]:
-    return frozenset(column.name for column in fields(DeviceSpec))
-
-
-@cache
-def _host_link(name: str) -> HostLink:
-    return HostLink(name, Fraction(_document()["host_link"][name]["gbps"]))
-
-
-def _rates(row: dict[str, Any]) -> dict[str, int]:
-    """Return the rates by data type; fp64 and fp32 of the matrix units have names of their own."""
-    vector, matrix = row.get("vector", {}), row.get("matrix", {})
-    own_name = {"fp64": "fp64_matrix", "fp32": "fp32_matrix"}
-    rates = vector | {own_name.get(dtype, dtype): rate for dtype, rate in matrix.items()}
-    return {dtype: int(rates[dtype] * PER_TERA) for dtype in DTYPES if dtype in rates}
+_COLUMNS: Final = frozenset(column.name for column in fields(DeviceSpec))
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,17 +296,21 @@ def partition(
     """
     if dies is None or dies < 1:
         return None
-    named = (architecture or "").strip().lower()
-    rows = [row for row in load_devices() if row.arch == named and whole_dies(row)]
-    wholes = {whole_dies(row) for row in ([spec] if spec is not None else rows)}
-    if not wholes or None in wholes:
+    name = (architecture or "").strip().lower()
+    rows = [row for row in load_devices() if row.arch == name and whole_dies(row)]
+    totals = {whole_dies(row) for row in ([spec] if spec is not None else rows)}
+    if not totals or None in totals:
         return None
-    modes = {_mode(dies, whole or 0) for whole in wholes} - {None}
+    modes = set()
+    for total in totals:
+        if total is not None and dies <= total and total % dies == 0:
+            modes.add("CPX" if dies == 1 < total else _MODES.get(total // dies))
+    modes -= {None}
     if len(modes) != 1:
         return None
     mode = modes.pop() or ""
-    whole = wholes.pop() if len(wholes) == 1 else None
-    return Partition(mode, dies, dies if whole is None and mode == "SPX" else whole)
+    product_dies = totals.pop() if len(totals) == 1 else None
+    return Partition(mode, dies, dies if product_dies is None and mode == "SPX" else product_dies)
 
 
 def whole_dies(spec: DeviceSpec) -> int | None:
@@ -322,9 +318,3 @@ def whole_dies(spec: DeviceSpec) -> int | None:
     if not spec.partition_units or not spec.units:
         return None
     return spec.units // spec.partition_units
-
-
-def _mode(dies: int, whole: int) -> str | None:
-    if dies > whole or whole % dies:
-        return None
-    return "CPX" if dies == 1 < whole else _MODES.get(whole // dies)
