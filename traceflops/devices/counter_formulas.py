@@ -1,7 +1,7 @@
 """From hardware counters to FLOPs and bytes: the formulas of `counters.toml`, by architecture.
 
-Sets of Nsight Compute hold many counters only per cycle or per second: times cycles per second and
-the duration that was measured with them they are counts again, rounded as they were printed.
+Nsight Compute reads many counters only per cycle or per second. With clock and duration they are
+counts again, rounded as they were printed.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ class Family:
 class Formula:
     """One quantity as a sum of counters, each times its factor.
 
-    It holds for `families`, or if there are none for all but those in `but`.
-    `only_zero`: what a counted thing is worth is not known, so only none of it says something.
+    It holds for `families`, or without any for all but those in `but`. With `only_zero`, what is
+    counted has no known worth, so only a count of 0 says something.
     """
 
     quantity: str
@@ -82,7 +82,7 @@ class Formula:
     but: tuple[str, ...] = ()
 
     def holds_for(self, family: Family | None) -> bool:
-        """Return whether it holds for a family; of an unknown one (None) only what holds for all.
+        """Return whether it holds for a family; for an unknown one (None), only what holds for all.
 
         Work of matrix and vector units is counted by the same formula wherever it is counted.
         """

@@ -95,10 +95,7 @@ class SeenDevice:
         return f"{self.units} {called}" if is_known(self.units) else ""
 
     def maker(self) -> str | None:
-        """Return who made it: as its instruction set or its name says, else its warp size.
-
-        RDNA devices have warps of 32 threads, too.
-        """
+        """Return who made it: by instruction set or name, else by warp size (RDNA has 32, too)."""
         first = (self.name or "").strip().partition(" ")[0].lower()
         if self.vendor or first in UNIT_NAMES:
             return self.vendor.lower() if self.vendor else first
@@ -143,10 +140,7 @@ def by_name(name: str | None) -> DeviceSpec | None:
 
 
 def variant_of(seen: SeenDevice, spec: DeviceSpec | None = None) -> Variant | None:
-    """Return the version of a product that a name says, whose rates may not be those of its row.
-
-    A row of that very version is none.
-    """
+    """Return the version of a product that a name states, if its rates may not be the row's."""
     name, row = seen.name or "", spec.product if spec is not None else ""
     if len(name) > LONGEST_NAME:
         return None

@@ -1,7 +1,7 @@
-"""Clocks, power and temperature of GPUs that a tool sampled beside a recording, joined to it.
+"""Clocks, power and temperature of GPUs, sampled by a tool beside a recording and joined to it.
 
-Such a tool may give local time without a zone. One is accepted where utilisation agrees with the
-time in which the recording has work, and where no other does; the rest is the user's to say.
+Samples may have local time without a zone. A zone is taken if it is the only one in which the
+sampled utilisation agrees with the work in the recording; otherwise the user has to name it.
 """
 
 from __future__ import annotations
@@ -81,9 +81,8 @@ _ASKS: Final = "Say which time zone they are in: --zone +02:00."
 def with_gpu_samples(trace: Trace, records: Trace, zone: str | None = None) -> Trace:
     """Return a trace with the samples of its GPUs that lie in its time.
 
-    Local times are of the zone that is given, else of the recording's, else of the only one in
-    which utilisation agrees; where that is unknown, too, a note says so. Raises InputError where
-    there are no samples or no work.
+    Local times are in the given zone, else the recording's, else the only one in which utilisation
+    agrees; a note says if there is none. Raises InputError where there are no samples or no work.
     """
     join = _Join(trace, records)
     zone_ns = None if zone is None else _zone_ns(zone)

@@ -1,10 +1,8 @@
-"""Which files are of one job, and which job is chosen.
+"""Which files are of one job, and which job is chosen: figures never add up several jobs.
 
-Files are of one job unless they contradict each other: they differ in tool, give different
-world sizes, claim one rank twice, have no rank beside files that do, or were recorded one after the
-other. Sums and counters without a timeline must also have something in common with a job: tool, GPU
-or kernels. Figures of several jobs added up would be of none, so whoever wants one figure chooses a
-job first.
+Files are of one job unless they contradict each other: other tools or world sizes, one rank twice,
+some with ranks and some without, or recorded one after the other. Sums and counters without a
+timeline must also share tool, GPU or kernels with a job.
 """
 
 from __future__ import annotations
@@ -64,11 +62,10 @@ _WHY: Final = {
 
 @dataclass(frozen=True, slots=True)
 class JobReport:
-    """One of several jobs that the files are of.
+    """One of several jobs that the files are of: names of its files, its known ranks.
 
-    `files` are the names of its files, `ranks` the known ranks. `chosen` says that the report is of
-    this job. Where it is of none, `devices` is how many GPUs did work, `total` the account of their
-    chosen windows and `verdict` the sentence on it; else they are None.
+    `chosen` means that the report is of this job. If it is of none, `devices` counts the GPUs that
+    worked, `total` is the account of their chosen windows, `verdict` the sentence on it; else None.
     """
 
     number: int
@@ -106,10 +103,7 @@ def _of_one_job(traces: Sequence[Trace]) -> Trace:
 
 
 def of_job(trace: Trace, number: int | None) -> Trace:
-    """Return the trace of the chosen job, the trace itself where none is chosen.
-
-    Raises UsageError where there is no such job.
-    """
+    """Return the trace of a job, itself where none is chosen. Raises UsageError for no such job."""
     if number is None or number == trace.job:
         return trace
     count = max(1, len(trace.jobs))
@@ -179,10 +173,7 @@ class _Members:
             self._with[rank].append(member)
 
     def comparable(self, member: _Member) -> Iterator[_Member]:
-        """Yield those that may contradict one: its ranks', and of those that are alike the first.
-
-        One on the same device contradicts nothing.
-        """
+        """Yield those that may contradict one: of its ranks, and one of each kind elsewhere."""
         for alike in self._alike.values():
             yield from islice((m for m in alike if not m.devices & member.devices), 1)
         for rank in member.ranks:

@@ -1,8 +1,8 @@
 """Which row of the device table a device of a trace is, and how sure that is.
 
-A name is tried first, then what the trace says of compute capability, units and memory. A row is
-`confirmed` where name and properties agree, where the properties alone leave only rows of the same
-rates, or where the user chose. Without confirmation there is no peak: never a silent default.
+Its name is tried first, then compute capability, units and memory. A row is `confirmed` if name and
+properties agree, if the properties leave only rows of equal rates, or if the user chose it. Without
+confirmation there is no peak: never a silent default.
 """
 
 from __future__ import annotations
@@ -54,13 +54,12 @@ _FOUND: Final = {"given": "given", "fingerprint": "by its properties", "name": "
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """The row that was found for a device, and why.
+    """The row found for a device, and why (`explanation`, one sentence).
 
-    `spec` is the row, scaled where the device is a part of one; it may only be used where
-    `confirmed`. `candidates` are the whole rows that the properties fit. `explanation` is one
-    sentence. `confidence` is high where name and all properties agree or the user chose, medium
-    where only some could be compared, low where something disagrees or is open. `contradicts` is
-    what the trace says of a device against which the user chose this one.
+    `spec` is the row, scaled for a part of a device; use it only if `confirmed`. `candidates` are
+    the rows that the properties fit. `confidence` is high if name and all properties agree or the
+    user chose, medium if only some could be compared, low if something disagrees or is open.
+    `contradicts` is what the trace says against the user's choice.
     """
 
     seen: SeenDevice
@@ -104,10 +103,7 @@ class Match:
 
     @property
     def by_clock(self) -> Fraction | None:
-        """Return units x clock x FLOP per clock in FLOP per ns, with the clock the device names.
-
-        A check of the table's rate, never in its place; None where something of it is unknown.
-        """
+        """Return units x clock x FLOP per clock in FLOP per ns if known: a check of the rate."""
         spec, seen = self._row, self.seen
         if spec is None or not spec.flops_per_clock or not any(map(spec.peak, REFERENCE)):
             return None
@@ -120,8 +116,7 @@ class Match:
 def by_fingerprint(seen: SeenDevice) -> tuple[DeviceSpec, ...]:
     """Return the rows that agree in compute capability, units, memory, and warp size if known.
 
-    An architecture that the device names itself stands for what is not known of the first and of
-    memory.
+    The device's own architecture replaces compute capability and memory where these are unknown.
     """
     named = seen.instruction_set is not None
     sized = is_known(seen.memory_bytes) or named
@@ -147,7 +142,7 @@ def match(seen: SeenDevice) -> Match:
 
 
 def chosen(device_id: str | None, peak_tflops: float | None, seen: SeenDevice) -> Match:
-    """Return the match with what --device and --peak say taken before the table.
+    """Return the match with --device and --peak before the table.
 
     Raises UsageError for an id that the table lacks and for a rate that cannot be meant.
     """

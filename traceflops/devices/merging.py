@@ -59,9 +59,9 @@ _UNALIGNED = Note(
 
 
 def identities(trace: Trace) -> list[tuple[str, str] | None]:
-    """Return the clock and the place that name each device in all traces, None where they do not.
+    """Return the (clock, place) that identifies each device across traces, None where nothing does.
 
-    For places that are the same everywhere the calendar is clock enough.
+    Places that are the same on every machine need only the calendar as their clock.
     """
     source = trace.source
     keys: list[tuple[str, str] | None] = []
@@ -80,10 +80,7 @@ def are_of_other_models(first: frozenset[Model], second: frozenset[Model]) -> bo
 
 
 def models_of(trace: Trace) -> frozenset[Model]:
-    """Return maker, architecture and id of each GPU, None for what is not known.
-
-    A trace that names no GPU has one of the maker whose GPUs its tool records.
-    """
+    """Return maker, architecture and id of each GPU, or of the tool's; None: unknown."""
     models = set()
     for seen in [SeenDevice.of(row) for row in trace.devices.to_pylist()] or [SeenDevice()]:
         spec = None if seen.sharing else by_name(seen.name)
@@ -100,10 +97,9 @@ def models_of(trace: Trace) -> frozenset[Model]:
 def merge(traces: Sequence[Trace]) -> Trace:
     """Return one trace that holds the processes and devices of all, renumbered.
 
-    Times move to the clock of the first trace that is tied to the calendar. A rank that occurs
-    twice keeps its rows apart and is said in a note. A device of a machine that several processes
-    used becomes one (see `identities`), unless they ran one after the other (see `shared_gpus`),
-    which is said, too: nothing is merged silently.
+    Times move to the clock of the first trace tied to the calendar. Nothing is merged silently: notes
+    name ranks that occur twice (kept apart), GPUs that several processes used (one device, see
+    `identities`), and runs one after the other on a GPU (a device each, see `settle_shared`).
     """
     joined = join(traces)
     notes = [*joined.notes, *(_rank_notes(traces) if len(traces) == 1 else ())]
@@ -121,10 +117,9 @@ def merge(traces: Sequence[Trace]) -> Trace:
 
 
 def join(traces: Sequence[Trace], noun: str = FILE) -> Trace:
-    """Return the same, before it is looked at what processes share a device.
+    """Return one trace of all, before GPUs are settled that several processes used.
 
-    Devices are the same where their traces have the same clock and name the same place. `noun` is
-    what each trace is of.
+    Devices with the same identity are one. `noun` is what each trace is of.
     """
     if len(traces) == 1:
         return traces[0]
@@ -171,10 +166,7 @@ def join(traces: Sequence[Trace], noun: str = FILE) -> Trace:
 def _renumbered(
     trace: Trace, common: int | None, processes: int, devices: IntArray
 ) -> dict[str, pa.Table]:
-    """Return the tables of a trace on the common clock, its processes behind so many others.
-
-    `devices` are the numbers that its devices have from now on.
-    """
+    """Return the tables of a trace on the common clock, `processes` added, `devices` renumbered."""
     origin = trace.source.origin_unix_ns
     shift = origin - common if origin is not None and common is not None else 0
     moves: dict[str, _Move] = {"process": lambda values: values + processes} if processes else {}
@@ -264,9 +256,9 @@ def _clock(source: Source) -> str | None:
 
 
 def _file_notes(traces: Sequence[Trace], noun: str) -> list[Note]:
-    """Return the notes of the traces; what is said of several is said once, and of how many.
+    """Return the notes of the traces; one that several have is given once, with their number.
 
-    That counters have no timeline is said where nothing has one.
+    That counters have no timeline is noted only if nothing has one.
     """
     of_file: list[Owned] = []
     of_trace: list[Owned] = []
@@ -318,9 +310,9 @@ def _rank_notes(traces: Sequence[Trace]) -> list[Note]:
 
 
 def different_times(traces: Sequence[Trace]) -> Iterator[Note]:
-    """Say that the work in some files ended long before that in others began.
+    """Yield a note if the work in some files ended long before that in others began.
 
-    The traces are on their own clocks; nothing is said where these are not tied to the calendar.
+    Only for traces whose own clocks are tied to the calendar.
     """
     if any(note.code == _RUNS_APART for trace in traces for note in trace.notes):
         return

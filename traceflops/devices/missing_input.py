@@ -56,10 +56,7 @@ NOT_ML: Final = MissingInput("nothing in the recording is of machine learning", 
 
 
 def without_rates(explanation: str) -> MissingInput:
-    """Return that the rates of a device are not known, each option that tells them named once.
-
-    Those at the end of the sentence are the remedy.
-    """
+    """Return that a device's rates are unknown; options at the end are the remedy."""
     text = uncapitalized(explanation.removesuffix("."))
     problem, mark, options = text.rpartition(_OPTIONS)
     if not mark:
@@ -69,10 +66,7 @@ def without_rates(explanation: str) -> MissingInput:
 
 
 def without_shapes(tool: str, families: Sequence[Family | None]) -> MissingInput:
-    """Return why an export of a tool without operators tells no FLOPs, and what would.
-
-    `families` are those of the devices, None for one that is not known.
-    """
+    """Return why an export without operators tells no FLOPs; `families` are those of its devices."""
     known = [family for family in families if family is not None]
     problem = f"{tool} records no shapes, so FLOPs are unknown"
     if known and not any(family.counts_matrix_work for family in known):

@@ -1,7 +1,7 @@
-"""What is known of processes: what each is called, when it lived; whose work a shared GPU did.
+"""Processes: what each is called, when it lived, and whose work a shared GPU did.
 
-Every trace goes through here once all its files are together, so that it makes no difference
-whether the processes have a file each, or which tool wrote them.
+Every trace comes here once its files are together, so it makes no difference which tool wrote them
+or whether each process has its own file.
 """
 
 from __future__ import annotations
@@ -95,11 +95,10 @@ def unnamed_processes(trace: Trace) -> frozenset[int]:
 
 
 def lives(trace: Trace) -> tuple[IntArray, IntArray]:
-    """Return the first and the last moment of which anything was recorded, by process.
+    """Return the first and the last recorded moment of each process, in ns, per process.
 
-    A process without any record lives from the largest number to the smallest. A range that was
-    still open when the recording stopped ends with the last call or work of its file: such an end
-    says nothing of its process.
+    Without any record these are the largest and the smallest int64. A range that was open when the
+    recording stopped ends with the last record of its file, which says nothing of its process.
     """
     count = trace.processes.num_rows
     limits = np.iinfo(np.int64)
@@ -177,9 +176,8 @@ def _shared(trace: Trace) -> Users:
 def _with_runs_apart(trace: Trace, users: Users) -> Trace:
     """Return the trace with a device for each run of those that ran one after the other on a GPU.
 
-    So the time between two runs is no idle time of any. Runs are one after the other where of
-    the processes of one nothing at all was recorded in the time of the other's. A device is of the
-    first process of its run.
+    Time between runs is then nobody's idle time. Runs are one after the other if nothing of the
+    processes of one was recorded during the other. A device is of the first process of its run.
     """
     nameless = unnamed_processes(trace)
     begin, end = lives(trace)
@@ -221,9 +219,9 @@ def _with_runs_apart(trace: Trace, users: Users) -> Trace:
 
 
 def _run_numbers(name: str, table: pa.Table, split: Runs, begin: IntArray) -> IntArray:
-    """Return, per row, the number of its run on its device, from 0.
+    """Return, per row, the number of its run on its device, from 0: the last that had begun.
 
-    It is the last that had begun, of a row without a time that of its process.
+    Rows without a time are in the run of their process.
     """
     device, process = numbers(table["device"], ABSENT), numbers(table["process"])
     number = np.zeros(len(device), dtype=np.int64)
@@ -261,8 +259,8 @@ def _run_note(trace: Trace, split: Runs, begin: IntArray, end: IntArray) -> Note
 def _with_own_streams(trace: Trace, users: Users) -> Trace:
     """Return the trace in which a number stands for one stream of a device.
 
-    Processes count their streams for themselves. A row of an unknown process is on the stream of
-    the first that has its number.
+    Each process counts its own streams. Rows of an unknown process are on the first stream of that
+    number.
     """
     nameless = unnamed_processes(trace)
     streams, _ = _streams(trace.activities, "stream")
@@ -300,10 +298,9 @@ def _streams(table: pa.Table, column: str) -> tuple[list[Stream], IntArray]:
 
 
 def apart(holders: Mapping[int, Sequence[Sequence[_Key]]]) -> dict[_Key, int]:
-    """Return the number of each stream of a device; the further ones of a number get free ones.
+    """Return the number of each stream: its own for the first holder, free ones for others.
 
-    `holders` are the streams that have each number, in the order in which they have a right to it;
-    what stands together is one stream.
+    `holders` are, by number, the streams in order; those in one sequence are one stream.
     """
     highest = max(holders, default=-1)
     free = filterfalse(holders.__contains__, count(highest + 1 if highest < _LARGE else 0))

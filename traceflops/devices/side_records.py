@@ -34,10 +34,7 @@ def check_side(records: Trace, format_: str) -> None:
 
 
 def calendar_shift(trace: Trace, records: Trace) -> int:
-    """Return what takes times of records to the clock of a trace, in ns.
-
-    Raises InputError where either has no time of the calendar.
-    """
+    """Return the ns from times of records to a trace's clock. Raises InputError."""
     origins = (records.source.origin_unix_ns, trace.source.origin_unix_ns)
     if origins[0] is None or origins[1] is None:
         whose = (records if origins[0] is None else trace).source.files[0].name
@@ -49,10 +46,10 @@ def calendar_shift(trace: Trace, records: Trace) -> int:
 
 
 def same_devices(trace: Trace, records: Trace) -> dict[int, int]:
-    """Return which row of a trace's devices each row of the records' is, of those that are there.
+    """Return the row of a trace's devices for each row of the records' devices that is there.
 
-    They are of one process: the rank that both name; where one of them names none, the only one
-    that has devices. Raises InputError where several could be meant, or none.
+    They are of the process of the same rank; if one names none, of the only one with devices. Raises
+    InputError where several could be meant, or none.
     """
     rank, name = records.ranks[0], records.source.files[0].name
     own = [row for row in trace.devices.to_pylist() if row["type"] == "gpu"]
@@ -100,8 +97,8 @@ def with_records(
 ) -> Trace:
     """Return a trace with counters and marks of records, its notes and files with theirs.
 
-    `device_of` says which row of the trace's devices each row of the records' is. Those of others
-    have no device; rows without a device are of the process of the first.
+    `device_of` maps rows of the records' devices to the trace's; others have no device. Rows
+    without a device are of the process of the first.
     """
     device = np.full(records.devices.num_rows + 1, ABSENT, np.int64)
     device[list(device_of)] = list(device_of.values())

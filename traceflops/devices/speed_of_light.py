@@ -58,10 +58,7 @@ class Quantity:
 
 @dataclass(frozen=True, slots=True)
 class Stalls:
-    """Counters of the reasons why warps wait; `total` is the quantity that they are parts of.
-
-    Without it they are parts of their sum, which has to be `least` at least.
-    """
+    """Counters of why warps wait: parts of quantity `total`, or of their sum from `least` on."""
 
     pattern: str
     total: str | None = None

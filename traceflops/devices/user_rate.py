@@ -38,8 +38,7 @@ _UNITS_OF_MISTAKES: Final = (
 def given_rate(tflops: float, option: str = "--peak") -> int:
     """Return a rate given in TFLOP/s as FLOP per nanosecond.
 
-    Raises UsageError for what is no positive number, or so small or large that another unit
-    must have been meant.
+    Raises UsageError for what is not positive, or must be in another unit.
     """
     if not math.isfinite(tflops) or tflops <= 0:
         raise UsageError(
@@ -58,10 +57,9 @@ def given_rate(tflops: float, option: str = "--peak") -> int:
 
 
 def rate_doubt(spec: DeviceSpec, rate: int, dtypes: Collection[str] = ()) -> str | None:
-    """Return in a sentence why a given peak may be the wrong one for a device of the table.
+    """Return why a given peak may be wrong for a device, in a sentence; None if it seems right.
 
-    `rate` is in FLOP per nanosecond; `dtypes` are what it is for, where that is known. The answer
-    is None where nothing is odd about it.
+    `rate` is in FLOP per nanosecond; `dtypes` are what it is for, if known.
     """
     known = {name: rate for name, rate in spec.dense.items() if name not in NOT_A_PEAK}
     meant = {name: dense for name, dense in known.items() if not dtypes or name in dtypes}

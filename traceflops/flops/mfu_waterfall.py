@@ -1,19 +1,15 @@
-"""Where the budget of the devices went: devices x window x peak, split exactly.
+"""The ledger (FLOPs by named line) and the waterfall (the budget devices x window x peak, split).
 
-For device j with window w_j ns, peak P_j FLOP/ns, component times t_jc that sum to w_j, and ledger
-FLOPs E_jc of the kernels of each component:
+For device j with window w_j ns, peak P_j FLOP/ns, component times t_jc that sum to w_j, u_j ns of
+only compute kernels without counted FLOPs, and ledger FLOPs E_jc of the kernels of component c:
 
-    useful, recompute, algorithmic, overcompute, executed     the ledger's families: sum E_jc
-    unattributed         sum P_j u_j                u_j: only compute kernels without counted FLOPs
-    inefficiency         sum P_j (t_j,compute - u_j) - E_j,compute
-    memory, other, graph sum P_j t_jc - E_jc
-    communication, idle  sum P_j t_jc - E_jc        E is 0 there as a rule
+    useful, recompute, algorithmic, overcompute, executed  sum E_jc of each family of the ledger
+    unattributed                                           sum P_j u_j
+    inefficiency                                           sum P_j (t_j,compute - u_j) - E_j,compute
+    memory, other, graph, communication, idle              sum P_j t_jc - E_jc
 
-Added up the loss lines are sum P_j w_j - E, and the first five E: the budget. With several data
-types there is no one peak: then a FLOP of type d takes 1/P_d ns at its peak, and the budget is the
-window itself. All is in integers: of FLOPs, or of the least common multiple's share of a ns.
-
-Before it stands the ledger: FLOPs by named line, exact, so that the lines add up to the total.
+The lines sum to the budget. With several data types there is no single peak: a FLOP of type d then
+takes 1/P_d ns, and the budget is the window. All are integers: FLOP, or fractions of a ns.
 """
 
 from __future__ import annotations
@@ -46,9 +42,8 @@ class Line:
 class Ledger:
     """The FLOPs of one step under one convention.
 
-    Lines under `model` and `convention` (what only that convention counts) are the model FLOPs;
-    `recompute`, `algorithmic` and `overcompute` come on top in what is executed, and so does what
-    is under UNSPLIT, which may be any of them.
+    Model FLOPs are the lines under `model` and `convention` (what only that convention counts).
+    Executed are also `recompute`, `algorithmic`, `overcompute` and UNSPLIT (of unknown purpose).
     """
 
     convention: str

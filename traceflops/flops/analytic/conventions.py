@@ -1,8 +1,8 @@
-"""Conventions: named rules for counting model FLOPs, as data, and the weights that each counts.
+"""Conventions: named rules for counting model FLOPs, as data.
 
-All are `a * 2 * W + b * A(ctx)` per token: W the weights it counts, A the attention cores' forward
-pass for `ctx` keys per query, a and b how often (3: forward, input gradient, weight gradient).
-`weights` picks W, `run_flops.py` does the sums.
+Per token all are `a * 2 * W + b * A(ctx)`: W the weights that the convention counts, A the forward
+pass of attention with `ctx` keys per query, a and b how often (3: forward, two gradients).
+`weights` picks W, `run_flops.py` adds up.
 """
 
 from __future__ import annotations
@@ -27,10 +27,9 @@ Frozen = Literal["as-run", "all", "never"]
 class Convention:
     """One rule: what it counts (`weights`, `context`), in `words`, and who counts so.
 
-    `real` counts real tokens and documents, else padded slots. `executed` says that its figure is
-    an HFU: recomputation is in it. `recompute_all` lets checkpointing recompute the head too.
-    `attention` is b. `adapters` counts adapters beside the frozen weights. `odd` marks rules that
-    are known to be wrong, kept to recognise figures made with them.
+    `real` counts real tokens and documents, else padded slots. The figure of an `executed` rule is
+    an HFU. `recompute_all` lets checkpointing recompute the head too. `attention` is b. `adapters`
+    counts adapters beside frozen weights. `odd` rules are wrong, and explain figures made so.
     """
 
     id: str
@@ -269,11 +268,7 @@ Matrices = tuple[PlacedLinear, ...]
 
 
 def weights(rule: Convention, card: ModelCard) -> Matrices:
-    """Return the matrices that a convention counts.
-
-    Where it counts parameters, they are one matrix in the blocks and one around them, as far as
-    that is known.
-    """
+    """Return the matrices that a convention counts; parameters as one in, one around blocks."""
     if needs_matrices(rule, card):
         return _MATRICES.get(rule.weights, _matmul)(card)
     count = inside = _PARAMETERS[rule.weights](card)

@@ -1,9 +1,8 @@
-"""Why a published or logged MFU is what it is: the rule, peak and recomputation that reproduce it.
+"""Why a published or logged MFU is what it is: which rule, peak and recomputation reproduce it.
 
-All conventions are tried with the stated peak, its 2:4 sparse double and other peaks, with and
-without recomputation in the numerator, then the usual mistakes. What lies within the printed digits
-cannot be told apart by its error, so there the simplest explanation comes first; in the rest every
-thing that must be supposed weighs as much as some error.
+Every convention is tried with the stated peak, its 2:4 sparse double and other peaks, with and
+without recomputation in the numerator, then with the usual mistakes. Candidates within the printed
+digits are ranked by simplicity; for the rest, each assumption weighs as much as some error.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ TREATMENTS: tuple[tuple[str, Checkpoint], ...] = (
 class Candidate:
     """One way to a figure: conventions that give it, the peak, and what else is in it.
 
-    `error` is relative to the reported figure. `cost` says how much must be supposed: 0 nothing.
+    `error` is relative to the reported figure; `cost` is the number of assumptions, weighted.
     """
 
     conventions: tuple[str, ...]
@@ -156,9 +155,9 @@ def explain(
 ) -> Explanation:
     """Return what reproduces a reported figure, best first.
 
-    `peak` is the stated one, `others` what may have been taken in its place: other data types,
-    other devices. A figure that may be a share or a percentage is taken as what is explained more
-    simply. Raises UsageError where no convention can be computed.
+    `peak` is the stated one, `others` are peaks it may have been mistaken for. A figure that may be
+    a share or a percentage is read as whichever is explained more simply. Raises UsageError where
+    no convention can be computed.
     """
     readings = (reported, reported.percent) if reported.percent is not None else (reported,)
     explanations = []
@@ -237,10 +236,7 @@ class _Search:
             yield "dividing by the GPU count twice", Fraction(1, devices), 4
 
     def _numerators(self, rule: Convention, stated: Peak) -> Iterator[tuple[str, Fraction, int]]:
-        """Yield the different figures of a convention, and what each supposes of the numerator.
-
-        It may be model work alone, or have recomputation in it.
-        """
+        """Yield the distinct figures of a convention, and what each assumes of the numerator."""
         run, wants_hfu = self.run, self.metric == "hfu"
         treatments: list[tuple[str, Checkpoint | None, int]] = [
             ("", None, int(wants_hfu and not rule.executed))

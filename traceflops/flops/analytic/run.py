@@ -132,10 +132,10 @@ class Lora:
 
 @dataclass(frozen=True, slots=True)
 class RunShape:
-    """The sequences of one step: `documents` are the real ones, `slots` what is computed.
+    """The sequences of one step: `documents` are real ones, `slots` what is computed (padded).
 
-    They differ by padding and packing. `sums` stand in for documents of unknown lengths, and for
-    slots where these are not known either. None of them: only the number of tokens is known.
+    `sums` replace documents, and slots, of unknown lengths. With none of the three, only the number
+    of tokens is known.
     """
 
     tokens: int
@@ -173,15 +173,13 @@ class RunShape:
 class Run:
     """One step, on all devices together.
 
-    `batch` counts sequences of `seq` tokens; or `tokens` per step; or the lengths of `documents`,
-    or, where these are too many, their sum `seq_sum`, the sum of their squares `seq_square_sum` and
-    their number `sequences`; packed into batch x seq where these are given too. `real_tokens` are
-    those that are no padding.
-    `cached` tokens before the queries make it decoding. One measurement: `step_seconds`,
-    `tokens_per_s` (computed tokens, all devices), `samples_per_s`, or `achieved` FLOP/s per device
-    as counted by convention `achieved_basis` (None: the one asked for). `forward_only` is None if
-    that is not said: then it counts as training unless a trace tells. `notes` say what of it is in
-    doubt.
+    Its tokens are `batch` sequences of `seq`; or `tokens`; or `documents` of some lengths, or their
+    sums `seq_sum`, `seq_square_sum` and count `sequences`, packed into batch x seq if given.
+    `real_tokens` are not padding. `cached` tokens before the queries make it decoding.
+
+    Its time is one of `step_seconds`, `tokens_per_s` (computed, all devices), `samples_per_s`, or
+    `achieved` FLOP/s per device, counted by convention `achieved_basis` (None: the one asked for).
+    `forward_only` None means unknown: training, unless a trace tells. `notes` are doubts.
     """
 
     batch: int | None = None

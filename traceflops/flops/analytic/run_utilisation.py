@@ -116,10 +116,9 @@ def fastest_rates(dtype: str | None) -> tuple[int, ...]:
 
 
 def other_peaks(choice: PeakChoice) -> tuple[Peak, ...]:
-    """Return what may have been taken for the peak: other data types, other devices of the maker.
+    """Return peaks that this one may be mistaken for: of other data types, of similar devices.
 
-    Of devices only those are tried that are as much made for clusters: that have links, or none;
-    and of rows of a series only those of the same one.
+    Those are of the same maker and series, and have links too, or have none too.
     """
     own = choice.spec
     if own is None or choice.dtype is None:

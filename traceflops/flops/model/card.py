@@ -78,15 +78,14 @@ class PlacedCore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCard:
-    """A model: blocks in order as (how many alike, what they are), and what is around them.
+    """A model: its blocks in order, as (how many alike, block), and what is around them.
 
-    Widths are in elements. `positions` are rows of learned embeddings besides the tokens' (token
-    types included), `norms` norms outside the blocks, `loose` any other parameters. `mtp` counts
-    multi-token-prediction modules, each one more block like the last. `encoder` is what
-    cross-attention or prepended tokens come from. `params` is the parameter count as stated; it
-    wins over the count. `missing` names what the description lacks: then only the conventions that
-    need no more can be computed. `seq` is the length that the architecture fixes, such as the
-    patches of an image. `notes` say what was assumed.
+    Widths are in elements. `positions` are learned embeddings besides the tokens' (token types
+    included), `norms` those outside the blocks, `loose` other parameters. `mtp` counts
+    multi-token-prediction modules, each one more block like the last. Cross-attention, or tokens
+    put in front, read `encoder`. `params` is the stated count; it wins over the counted one.
+    `missing` names what is not described: conventions that need it cannot be computed. `seq` is a
+    length fixed by the architecture, such as the patches of an image.
     """
 
     name: str
@@ -206,10 +205,7 @@ class ModelCard:
         return self.embedding + vectors + self.loose + matrices + convs + encoder
 
     def weights(self) -> int:
-        """Return the weights one token meets: experts as used, head in, input embedding out.
-
-        What a whole sequence meets once, such as a pooler, is no token's.
-        """
+        """Return the weights one token meets: experts as used, with head, without embedding."""
         return sum(one.active for one in self.placed() if one.linear.reads != "sequence")
 
     @property
@@ -276,13 +272,12 @@ def decode_bytes(
     weight_bytes: Bytes = 2,
     cache_bytes: Bytes = 2,
 ) -> Fraction:
-    """Return the least bytes of so many passes over `keys` cached tokens in all.
+    """Return the least bytes that so many passes over `keys` cached tokens move.
 
-    They are weights, once per pass, and cached keys and values (of MLA the latent vector and its
-    position). Of experts the least is what one token uses, as all sequences of a pass may choose
-    the same ones; activations add little. `keys` are the tokens attended to, summed over sequences
-    and passes. Raises UsageError for a model whose layers are not described, or that looks back
-    only part of the way: how much each sequence has within reach is not known from the sum.
+    They are the weights, once per pass, and cached keys and values (of MLA the latent vector and
+    its position). All sequences of a pass may choose the same experts, so only those of one token
+    count. `keys` are attended tokens, summed over sequences and passes. Raises UsageError where
+    layers are not described, or look back only part of the way.
     """
     if not card.complete:
         lacks = ", ".join(card.lacks)

@@ -1,8 +1,7 @@
 """Model cards as tables: checks one table and builds the `ModelCard` that it describes.
 
-The same keys serve TOML cards, presets and what is read from a Hugging Face config.json;
-docs/mfu.md lists them. A table that has `params` may leave out the rest: the card then knows what
-it lacks.
+TOML cards, presets and Hugging Face configs share these keys; docs/mfu.md lists them. A table with
+`params` may leave out the rest: the card then knows what it lacks.
 """
 
 from __future__ import annotations

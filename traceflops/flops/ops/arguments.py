@@ -1,9 +1,7 @@
 """The recorded arguments of an op: shapes, types, strides and values, parsed from JSON texts.
 
-The texts come from whoever wrote the trace. They are decoded against a fixed schema and read by
-rules of a few lines; nothing of them is evaluated. What does not follow the schema is unknown,
-never an exception. Names of types are those of C++; their numbers are torch's enumeration of scalar
-types, which an argument such as `out_dtype` is recorded as.
+The texts are untrusted: decoded against a fixed schema, never evaluated; what does not fit is
+unknown, not an error. Types have their C++ names, or torch's number of a scalar type (`out_dtype`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Attention cores: 2 pairs H (d_qk + d_v) FLOPs forward, twice that backward.
 
-Pairs are the (query, key) pairs that the mask leaves. A fused backward does not keep the scores and
-computes them again: 2 pairs H d_qk, its own part. H are query heads: keys and values that several
-of them share save bytes, not FLOPs.
+Pairs are the (query, key) pairs that the mask leaves, H the query heads; shared keys and values
+save bytes, not FLOPs. A fused backward recomputes the scores, 2 pairs H d_qk, a part of its own
+(FlashAttention, arXiv:2205.14135).
 """
 
 from __future__ import annotations
@@ -233,9 +233,8 @@ def _bounds(
 ) -> tuple[int, int]:
     """Return the most and the least pairs of packed sequences.
 
-    Every row is taken to belong to a sequence, and each sequence to have as many queries as keys
-    where all queries are as many as all keys. Else a sequence's keys are at most the longest one's;
-    one query per sequence sees all keys, whatever their lengths.
+    With as many queries as keys in all, each sequence is taken to have as many of both. Otherwise a
+    sequence has at most as many keys as the longest; one query per sequence sees all of its keys.
     """
     loose, tight = band or Band(), band or unrecorded
     if core.queries == core.keys and longest[0] == longest[1]:

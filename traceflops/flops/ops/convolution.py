@@ -60,12 +60,15 @@ class Convolution:
         (sizes,) = fitting
         steps, output = self._steps(args, len(sizes.input)), None
         if steps is not None:
-            output = output_size(sizes, *steps)
+            stride, _, dilation, _ = steps
+            if min(*stride, *dilation) >= 1:
+                kernel = w.shape[2:]
+                output = output_size(sizes.input, kernel, *steps, transposed=sizes.transposed)
         elif args.output is None:
             raise CannotCount("no-values")
         elif len(args.output) == len(w.shape) and args.output[0] == sizes.batch:
             output = args.output[2:]
-        if output is None:
+        if output is None or min(output) < 0:
             raise CannotCount("odd-shapes")
         sizes = replace(sizes, output=output)
         y, bias = None, args.tensor(self.bias)
@@ -166,25 +169,24 @@ def flops(geometry: Correlation) -> int:
 
 
 def output_size(
-    geometry: Correlation, stride: Shape, padding: Shape, dilation: Shape, extra: Shape
-) -> Shape | None:
-    """Return the spatial size of the output, None if there is none.
+    input: Shape,
+    kernel: Shape,
+    stride: Shape,
+    padding: Shape,
+    dilation: Shape,
+    extra: Shape,
+    *,
+    transposed: bool,
+) -> Shape:
+    """Return the spatial size of the output, one number per dimension; below 0 if there is none.
 
     forward     floor((in + 2 p - dilation (k - 1) - 1) / stride) + 1
     transposed  (in - 1) stride - 2 p + dilation (k - 1) + output padding + 1
     """
-    if min(*stride, *dilation) < 1:
-        return None
-    out = []
-    for size, kernel, step, pad, spread, more in zip(
-        geometry.input, geometry.weight[2:], stride, padding, dilation, extra, strict=True
-    ):
-        reach = spread * (kernel - 1)
-        if geometry.transposed:
-            out.append((size - 1) * step - 2 * pad + reach + more + 1)
-        else:
-            out.append((size + 2 * pad - reach - 1) // step + 1)
-    return tuple(out) if min(out) >= 0 else None
+    sizes = zip(input, kernel, stride, padding, dilation, extra, strict=True)
+    if transposed:
+        return tuple((n - 1) * s - 2 * p + d * (k - 1) + more + 1 for n, k, s, p, d, more in sizes)
+    return tuple((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d, _ in sizes)
 
 
 def _batched(x: Tensor, w: Tensor) -> Tensor:

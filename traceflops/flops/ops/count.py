@@ -1,9 +1,8 @@
-"""The work of every op of a trace, computed once per distinct combination of its arguments.
+"""The work of every op of a trace, computed once per distinct combination of arguments.
 
-Not all arguments are recorded. Profilers before torch 2.1 record no values, so a convolution's
-stride and padding are unknown; its output is as large as the gradient that the backward node of the
-same sequence number gets. Before torch 1.11 one op per gradient ran inside one op that has all
-shapes.
+Some arguments are missing from old recordings. Before torch 2.1 there are no values: the output of
+a convolution is as large as the gradient of its backward node (same sequence number). Before torch
+1.11 an op per gradient ran inside an op that has all shapes.
 """
 
 from __future__ import annotations
@@ -54,8 +53,8 @@ T = TypeVar("T")
 class OpWork:
     """The distinct works of a trace's ops, and which one each op does.
 
-    `place[i]` is where op i's is in `works`; `rules` (None: not in the table) and the columns of
-    counts, int64 with UNKNOWN for what is not known, are parallel to `works`.
+    `place[i]` is the index of op i's work in `works`. Parallel to `works` are `rules` (None: not in
+    the table) and the columns of counts, int64, UNKNOWN where not known.
     """
 
     place: IntArray

@@ -1,13 +1,9 @@
 """The table: which ops are modelled, of what kind they are, and where their arguments stand.
 
-To model another op, add its name to the row of a formula with the same places of arguments, or add
-a row. A name without a namespace is one of `aten`, in capitals a Python class. Places count from 0
-and are those of torch 2.13's schemas, which hold for older versions unless a row says otherwise.
-An op that runs another one of the table below itself is a wrapper.
-
-Of ops that multiply no matrices, the first number of a formula is its operations per element
-(`vector` says what is one). `_each` gives a row for an op and for its in-place form, which ends
-in `_`.
+To model another op, add its name to a row with the same places of arguments, or add a row. Names
+without a namespace are of `aten`, capitalised ones Python classes. Places count from 0, as in the
+schemas of torch 2.13, which older versions share unless a row says otherwise. A wrapper runs other
+ops of the table. The first number of a vector formula is its operations per element.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Ops that multiply no matrices: what they read and write, and their operations per element.
+"""Ops that multiply no matrices: the bytes they move, and their operations per element.
 
-Each of + - * / max min, a comparison and a function such as exp or sqrt is one operation of the
-element it is applied to. These operations enter no utilisation. Bytes count every operand and every
-result once, which a kernel cannot go below unless it finds them in a cache.
+Each of + - * / max min, a comparison and a function such as exp is one operation; these enter no
+utilisation. Every operand and result is moved once: the least, unless a cache has it.
 """
 
 from __future__ import annotations

@@ -30,11 +30,10 @@ NAME_ONE: Final = "set --dtype TYPE (bf16, fp16, fp8, tf32, ...) or --peak TFLOP
 
 @dataclass(frozen=True, slots=True)
 class JobSize:
-    """The devices of the whole job, and what of them is in the chosen windows.
+    """The devices of the whole job, and how much of it is in the chosen windows.
 
     `told_by` says where `devices` is from. `windows` counts step windows, one per device and step;
-    `window_ns` is their time added up, `host_ns` that of the host's markers of the same steps.
-    `format` is that of the trace.
+    `window_ns` is their total length, `host_ns` that of the host's markers of these steps.
     """
 
     devices: int
@@ -102,10 +101,9 @@ def job_size(prepared: Prepared, gpus: int | None = None) -> JobSize:
 
 
 def host_time(prepared: Prepared) -> int | None:
-    """Return the host's time in the markers of the chosen step windows, in ns.
+    """Return the host's time in the markers of the chosen step windows, in ns, once per device.
 
-    A step counts once per device, as its windows do. None where the host marked no steps, or not
-    all of those that were chosen.
+    None where the host did not mark steps, or not all of the chosen.
     """
     marked = find_marked_steps(prepared.trace, prepared.selection.step_mark)
     if marked is None or prepared.plan.choice.source != marked.source:
@@ -131,7 +129,7 @@ def peak_in_trace(
 ) -> PeakChoice:
     """Return the peak of one device of the trace, the mean by time where they differ.
 
-    The data type is the one named, else that of the products counted in the trace.
+    The data type is `dtype`, else that of the products counted in the trace.
     """
     plain = plain_dtype(dtype) if dtype is not None else main_type(measured.executed)
     devices, kinds = measured.devices, prepared.trace.devices["type"].to_pylist()

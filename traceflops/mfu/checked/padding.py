@@ -46,9 +46,8 @@ _ATTENTION: Final = ("model.attention.forward", "recompute.attention")
 class Padding:
     """Which share of products and attention is padding, by pass.
 
-    `head` is that of the products that the trace tells to be of the output head, None where they
-    are as the others. `is_even` says that real tokens are taken to be shared out evenly among the
-    sequences, because nothing tells their lengths; `of_rows` that only rows are told, not models.
+    `head` is the padding of products of the output head, if the trace shows these apart. With
+    `is_even`, lengths are unknown and taken to be equal; with `of_rows`, only rows are known.
     """
 
     forward: Shares
@@ -160,9 +159,9 @@ def without_padding(
 
 
 def _split(cells: Iterable[Cell], padding: Padding) -> Iterator[Cell]:
-    """Yield the cells, what is padding in each of them apart.
+    """Yield the cells, each with its padding split off.
 
-    Shares are rounded so that the sum over all cells of a line has the share of their sum.
+    Rounding is such that all cells of a line together have the share of their sum.
     """
     so_far: defaultdict[tuple[str, str, bool], int] = defaultdict(int)
     for cell in cells:
@@ -197,8 +196,7 @@ def _split(cells: Iterable[Cell], padding: Padding) -> Iterator[Cell]:
 def without_told_padding(measured: Measurement, prepared: Prepared) -> Measurement:
     """Return the measurement without the padding that the trace itself states.
 
-    A description counts if it agrees with what the trace shows; else marks that state how many
-    tokens are real, and how many are computed.
+    A description counts if it agrees with the trace; else marks with real and computed tokens do.
     """
     trace = prepared.trace
     states = trace.source.description or any(map(is_ours, names(trace.marks["name"])))

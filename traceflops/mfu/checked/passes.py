@@ -88,11 +88,10 @@ def passes_of(ledger: Ledger, spare: tuple[str, ...] = SPARE) -> Passes:
 
 
 def visible(card: ModelCard, run: Run, *, recomputed: bool = False) -> Passes:
-    """Return what a trace shows as model FLOPs if the description holds, of one step.
+    """Return what a trace shows as model FLOPs of one step if the description holds.
 
-    No profiler records which rows are padding, so padded tokens and vocabulary count as if they
-    were real. With `recomputed` the recomputed forward is in, too: for traces in which it cannot be
-    told apart.
+    No profiler records which rows are padding, so padded tokens and vocabulary count as real. With
+    `recomputed`, so does the recomputed forward: for traces in which it cannot be told apart.
     """
     if card.padded_vocab is not None:
         card = replace(card, vocab=card.padded_vocab, padded_vocab=None)
@@ -123,8 +122,7 @@ def expected_flops(card: ModelCard, run: Run, job: JobSize) -> Fraction | None:
 class Counts:
     """Model FLOPs, padding included: `expected` by the description, `counted` in the trace.
 
-    `counted` lies between `least` and `most` where the trace leaves lengths, masks or kernels
-    open; `most` is None where it is not known.
+    `counted` lies between `least` and `most` (None: unknown) where lengths, masks or kernels are open.
     """
 
     expected: Fraction
@@ -190,10 +188,7 @@ def _difference(residual: Fraction, what: str) -> str:
 
 
 def counts_of(measured: Measurement, card: ModelCard, run: Run, job: JobSize) -> Counts | None:
-    """Return both counts; None where the trace tells too little, or the run is of no step.
-
-    `run` is of the devices of the job.
-    """
+    """Return both counts, None if the trace tells too little; `run` is of the job."""
     done = measured.executed.as_computed
     expected, counted = expected_flops(card, run, job), done.model_flops
     too_little = done.coverage is not None and done.coverage < TOO_LITTLE
@@ -206,7 +201,7 @@ def counts_of(measured: Measurement, card: ModelCard, run: Run, job: JobSize) ->
 
 
 def unknown_flops(done: Executed, peaks: Mapping[int, Peaks]) -> int | None:
-    """Return the most FLOPs of which nothing is known, or not what for; None if not known.
+    """Return the most FLOPs that are unknown, or of unknown purpose; None if that is unknown too.
 
     Kernels without counted FLOPs may have run at the peak; what was counted stands for all where it
     is at least 95 % even then.
@@ -233,10 +228,9 @@ def of_job(run: Run, job: JobSize) -> Run:
 
 
 def beyond_counted(measured: Measurement, card: ModelCard, run: Run, job: JobSize) -> str | None:
-    """Return that a described run needs more than was executed by counters, None if it does not.
+    """Return that a described run needs more FLOPs than counters measured, None if it does not.
 
-    Counters do not tell what FLOPs were for, but there are no more of them; kernels whose FLOPs
-    are unknown may have run at the peak. `run` is of the devices of the job.
+    Kernels of unknown FLOPs may have run at the peak. `run` is of the devices of the job.
     """
     done = measured.executed
     if not done.unsplit_flops or done.model_flops or not card.complete:

@@ -110,10 +110,7 @@ def recomputation(
 
 
 def _option(products: Fraction, attention: Fraction, full: Passes) -> str:
-    """Return which option describes the recomputed FLOPs of a trace.
-
-    They are of products and convolutions, and of attention; `full` is all of the blocks.
-    """
+    """Return which option describes recomputed FLOPs; `full` is recomputation of all blocks."""
     products = products / full.forward if full.forward else Fraction(0)
     attention = attention / full.attention_forward if full.attention_forward else Fraction(0)
     of_attention = attention if full.attention else Fraction(1)

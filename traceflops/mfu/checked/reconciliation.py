@@ -3,9 +3,9 @@
     expected = F(description) of one step / devices of the job x step windows shown
     residual = expected / counted - 1
 
-`expected` is what the trace should show as model FLOPs, counted exactly, padding included; MFU is
-of what the convention counts, over the devices' own windows. The signed difference of the two MFUs
-stands outside the waterfall.
+`expected` is what the trace should show as model FLOPs, exactly, padding included. The MFU is of
+what the convention counts, over the device windows; its difference from the MFU of the trace is
+outside the waterfall.
 """
 
 from __future__ import annotations
@@ -60,11 +60,10 @@ TOO_MUCH = MissingInput(
 class Reconciliation:
     """A description and a trace together.
 
-    `described` is the run with the trace's own step time (the mean device window); it has no rate
-    where that is not known or cannot be, and `lacks` says why. `counts` is None where the trace
-    does not tell FLOPs or steps. `waterfall` is from the description, where the trace alone allows
-    none. `measured` is what the trace shows, without padding where that is described and the two
-    agree; `is_padded` says that it is described.
+    `described` is the run with the trace's step time (the mean device window); without a rate where
+    `lacks` says why. `counts` is None where the trace does not tell FLOPs or steps. `waterfall` is
+    by the description, where the trace allows none. `measured` is what the trace shows, without the
+    described padding if the two agree; `is_padded` says that there is some.
     """
 
     described: Utilisation
@@ -174,9 +173,9 @@ def reconcile(
 ) -> Reconciliation:
     """Return what a description says of a trace, and whether the two agree.
 
-    `run` describes a step of the whole job; its devices are `gpus`, or else those that the trace
-    tells, its time is the trace's, and so is whether it trains where it does not say. Raises
-    UsageError where FLOPs cannot be counted.
+    `run` describes a step of the whole job. Devices are `gpus`, else the trace's; the time is the
+    trace's, and so is whether it trains, unless described. Raises UsageError where FLOPs cannot be
+    counted.
     """
     job = job_size(prepared, gpus)
     run, notes = of_job(run, job), [job.note]
@@ -233,8 +232,7 @@ def described_fall(
 ) -> tuple[Waterfall | None, tuple[MissingInput, ...]]:
     """Return the split of the budget by a description; or why its work does not fit in.
 
-    Useful work, recomputation and what else is executed are those of the description; the rest of
-    the compute time is inefficiency, because no kernel's own FLOPs are known.
+    Compute time beyond the described work is inefficiency, because no kernel's own FLOPs are known.
     """
     peak, dtype = described.choice.peak, described.choice.dtype
     if peak is None or not job.windows:

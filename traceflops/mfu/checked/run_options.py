@@ -1,8 +1,7 @@
-"""The words that describe a run, and what they say together.
+"""The words that describe a run, as options (`--real-tokens 900`) and in a trace.
 
-The same words are options of the command line (`--real-tokens 900`) and keys of the description
-that a trace carries (`"real_tokens": 900`); both end here, so both mean the same. Values are text:
-`405e9`, `16k` and `0.75,1` stay exact.
+There they are keys of its description (`"real_tokens": 900`), with the same meaning. Values are
+text: `405e9`, `16k` and `0.75,1` stay exact.
 """
 
 from __future__ import annotations
@@ -70,10 +69,7 @@ def adjusted(card: ModelCard, words: Words) -> ModelCard:
 
 
 def check_sums(words: Words) -> None:
-    """Refuse sums of lengths that no lengths have. Raises UsageError.
-
-    Of what was written; the means over steps that marks give are no sums of one step.
-    """
+    """Refuse written sums of lengths that no lengths have. Raises UsageError."""
     named = ("seq_sum", "seq_square_sum", "sequences")
     total, squares, count = (words.read(word, parse_count) for word in named)
     if total is None or squares is None:
