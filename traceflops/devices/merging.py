@@ -97,8 +97,8 @@ def models_of(trace: Trace) -> frozenset[Model]:
 def merge(traces: Sequence[Trace]) -> Trace:
     """Return one trace that holds the processes and devices of all, renumbered.
 
-    Times move to the clock of the first trace tied to the calendar. Nothing is merged silently: notes
-    name ranks that occur twice (kept apart), GPUs that several processes used (one device, see
+    Times move to the clock of the first trace tied to the calendar. Nothing is merged silently:
+    notes name ranks that occur twice (kept apart), GPUs that several processes used (one device, see
     `identities`), and runs one after the other on a GPU (a device each, see `settle_shared`).
     """
     joined = join(traces)

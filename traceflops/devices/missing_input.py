@@ -66,7 +66,7 @@ def without_rates(explanation: str) -> MissingInput:
 
 
 def without_shapes(tool: str, families: Sequence[Family | None]) -> MissingInput:
-    """Return why an export without operators tells no FLOPs; `families` are those of its devices."""
+    """Return why an export without operators tells no FLOPs; `families` are of its devices."""
     known = [family for family in families if family is not None]
     problem = f"{tool} records no shapes, so FLOPs are unknown"
     if known and not any(family.counts_matrix_work for family in known):

@@ -48,8 +48,8 @@ def calendar_shift(trace: Trace, records: Trace) -> int:
 def same_devices(trace: Trace, records: Trace) -> dict[int, int]:
     """Return the row of a trace's devices for each row of the records' devices that is there.
 
-    They are of the process of the same rank; if one names none, of the only one with devices. Raises
-    InputError where several could be meant, or none.
+    They are of the process of the same rank; if one names none, of the only one with devices.
+    Raises InputError where several could be meant, or none.
     """
     rank, name = records.ranks[0], records.source.files[0].name
     own = [row for row in trace.devices.to_pylist() if row["type"] == "gpu"]

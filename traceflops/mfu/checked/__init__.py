@@ -1,8 +1,8 @@
 """A trace held against what is known of its run: by options, or by its own description and marks.
 
 options (Words)    trace.source.description    marks traceflops.tokens, traceflops.seqlens
-        |                        |                          |
-     +---- trace_description.self_described -----------+   options win over marks, marks over
+       |                     |                         |
+       +---- trace_description.self_described ---------+   options win over marks, these over
                               |                              the description
                               v
 ModelCard + Run  --passes.visible-->  expected FLOPs of the windows shown

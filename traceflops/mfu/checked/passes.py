@@ -122,7 +122,8 @@ def expected_flops(card: ModelCard, run: Run, job: JobSize) -> Fraction | None:
 class Counts:
     """Model FLOPs, padding included: `expected` by the description, `counted` in the trace.
 
-    `counted` lies between `least` and `most` (None: unknown) where lengths, masks or kernels are open.
+    Where lengths, masks or kernels are open, `counted` lies between `least` and `most`, which is
+    None if unknown.
     """
 
     expected: Fraction
