@@ -158,6 +158,10 @@ def test_name_and_properties_agree() -> None:
     )
     assert (found.how, found.confidence, found.confirmed) == ("name", "high", True)
     assert (found.peak("bf16"), found.bandwidth) == (989_400, 3350)
+    assert found.why_no_peak("bf16") is None
+    assert found.why_no_peak("fp4") == (
+        "The dense fp4 rate of h100-sxm (H100 SXM 80 GB HBM3) is unknown; --peak sets one."
+    )
 
 
 @pytest.mark.parametrize(
@@ -188,6 +192,7 @@ def test_a_name_alone_is_no_proof(device: SeenDevice, objection: str) -> None:
     assert f"--device {found.spec.id}" in found.explanation
     assert [found.peak(dtype) for dtype in DTYPES] == [None] * len(DTYPES)
     assert found.bandwidth is None
+    assert found.why_no_peak("bf16") == found.explanation
 
 
 @pytest.mark.parametrize(
@@ -559,6 +564,8 @@ def test_there_is_a_row_or_an_explanation(device: SeenDevice) -> None:
         assert found.confidence in ("low", "none")
         assert "--device" in found.explanation
         assert all(found.peak(dtype) is None for dtype in DTYPES)
+    for dtype in (*DTYPES, "unheard of"):
+        assert (found.peak(dtype) is None) == (found.why_no_peak(dtype) is not None)
 
 
 @given(SEEN, st.sampled_from(IDS), st.floats(1, 100_000))

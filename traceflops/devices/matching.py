@@ -112,6 +112,14 @@ class Match:
         units = spec.counted(seen.units or 0)
         return Fraction(units * spec.flops_per_clock * (seen.clock_hz or 0), 10**9)
 
+    def why_no_peak(self, dtype: str) -> str | None:
+        """Return a sentence that says why there is no rate for a data type, None if there is."""
+        if self.peak(dtype) is not None:
+            return None
+        if self._row is None:
+            return self.explanation
+        return f"The dense {shown(dtype)} rate of {_titled(self._row)} is unknown; --peak sets one."
+
 
 def by_fingerprint(seen: SeenDevice) -> tuple[DeviceSpec, ...]:
     """Return the rows that agree in compute capability, units, memory, and warp size if known.

@@ -81,7 +81,7 @@ def are_of_other_models(first: frozenset[Model], second: frozenset[Model]) -> bo
 
 def models_of(trace: Trace) -> frozenset[Model]:
     """Return maker, architecture and id of each GPU, or of the tool's; None: unknown."""
-    models = set()
+    models: set[Model] = set()
     for seen in [SeenDevice.of(row) for row in trace.devices.to_pylist()] or [SeenDevice()]:
         spec = None if seen.sharing else by_name(seen.name)
         if spec is not None:
@@ -98,8 +98,8 @@ def merge(traces: Sequence[Trace]) -> Trace:
     """Return one trace that holds the processes and devices of all, renumbered.
 
     Times move to the clock of the first trace tied to the calendar. Nothing is merged silently:
-    notes name ranks that occur twice (kept apart), GPUs that several processes used (one device, see
-    `identities`), and runs one after the other on a GPU (a device each, see `settle_shared`).
+    notes name ranks that occur twice (kept apart), GPUs that several processes used (one device,
+    see `identities`), and runs one after the other on a GPU (a device each, see `settle_shared`).
     """
     joined = join(traces)
     notes = [*joined.notes, *(_rank_notes(traces) if len(traces) == 1 else ())]

@@ -26,7 +26,7 @@ ASK: Final = (
 )
 """How a sentence on a device whose rates are not known ends: with the options that tell them."""
 
-_OPTIONS: Final = ": --device "
+_OPTIONS, _ONE_OPTION = ": --device ", "; --peak sets one"
 
 PAIR: Final = f"describe the run ({DESCRIBE}), or add with --pair a PyTorch trace with shapes"
 
@@ -57,7 +57,7 @@ NOT_ML: Final = MissingInput("nothing in the recording is of machine learning", 
 
 def without_rates(explanation: str) -> MissingInput:
     """Return that a device's rates are unknown; options at the end are the remedy."""
-    text = uncapitalized(explanation.removesuffix("."))
+    text = uncapitalized(explanation.removesuffix(".").removesuffix(_ONE_OPTION))
     problem, mark, options = text.rpartition(_OPTIONS)
     if not mark:
         return MissingInput(text, GIVE_PEAK)

@@ -186,9 +186,9 @@ def _with_runs_apart(trace: Trace, users: Users) -> Trace:
         named = [process for process in processes if process not in nameless]
         order = np.array(sorted(named, key=lambda process: int(begin[process])), dtype=np.int64)
         pause = begin[order[1:]] - np.maximum.accumulate(end[order])[:-1]
-        runs = np.split(order, np.flatnonzero(pause > _STARTING_NS) + 1)
-        if len(runs) > 1:
-            split[device] = [run.tolist() for run in runs]
+        ends = np.flatnonzero(pause > _STARTING_NS) + 1
+        if len(ends):
+            split[device] = [run.tolist() for run in np.split(order, ends)]
     if not split:
         return trace
     count = [len(split.get(device, "1")) for device in range(trace.devices.num_rows)]
@@ -197,9 +197,9 @@ def _with_runs_apart(trace: Trace, users: Users) -> Trace:
     tables = dict(trace.tables)
     for name in ("activities", "marks", "counters", "kernel_counters", "kernel_rules"):
         table = trace.table(name)
-        device = numbers(table["device"], ABSENT)
-        moved = first[np.maximum(device, 0)] + _run_numbers(name, table, split, begin)
-        tables[name] = with_numbers(table, "device", np.where(device == ABSENT, ABSENT, moved))
+        own = numbers(table["device"], ABSENT)
+        moved = first[np.maximum(own, 0)] + _run_numbers(name, table, split, begin)
+        tables[name] = with_numbers(table, "device", np.where(own == ABSENT, ABSENT, moved))
     owner = numbers(trace.devices["process"])[rows]
     for device, runs in split.items():
         for row, members in enumerate(runs, int(first[device])):

@@ -83,10 +83,11 @@ class Cycles:
 @cache
 def quantity_rows() -> tuple[Quantity, ...]:
     """Return the quantities."""
-    return tuple(
-        Quantity(**{key: tuple(v) if isinstance(v, list) else v for key, v in row.items()})
-        for row in _document()["quantity"]
-    )
+
+    def frozen(row: dict[str, Any]) -> dict[str, Any]:
+        return {key: tuple(v) if isinstance(v, list) else v for key, v in row.items()}
+
+    return tuple(Quantity(**frozen(row)) for row in _document()["quantity"])
 
 
 @cache

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from itertools import chain
 from typing import Final
 
 from traceflops.flops import (
@@ -90,7 +91,7 @@ def described_padding(card: ModelCard, run: Run, done: Executed) -> Padding | No
     shown = done.ledger()
     if not shown.total("model.attention") and not shown.total("recompute.attention"):
         counted = [passes.merged() for passes in counted]
-    forward, backward, *of_attention = (
+    forward, backward, attention_forward, attention_backward = (
         tuple(
             (name, (more - less) / figures[0])
             for name, more, less in zip(
@@ -100,10 +101,10 @@ def described_padding(card: ModelCard, run: Run, done: Executed) -> Padding | No
         )
         for figures in zip(*counted, strict=True)
     )
-    attention = [
+    attention_forward, attention_backward = (
         tuple(("attention", share) for name, share in shares if name == "tokens")
-        for shares in of_attention
-    ]
+        for shares in (attention_forward, attention_backward)
+    )
     head = None
     kinds = {name for name, _ in (*forward, *backward)}
     apart = any(line.name.endswith(".logits") for line in shown.lines)
@@ -117,15 +118,14 @@ def described_padding(card: ModelCard, run: Run, done: Executed) -> Padding | No
         real = 1 - sum((share for _, share in forward), Fraction(0))
         spare = Fraction(card.padded_vocab - card.vocab, card.padded_vocab)
         head = (*forward, ("vocab", real * spare))
-    if not any(
-        share for shares in (forward, backward, *attention, head or ()) for _, share in shares
-    ):
+    of_passes = (forward, backward, attention_forward, attention_backward)
+    if not any(share for _, share in chain(*of_passes, head or ())):
         return None
     shape = run.shape(card)
     known = bool(run.documents) or run.sums is not None
     several = shape.padded and (shape.sequences or 0) > 1
     is_even = several and not known and bool(card.cores())
-    return Padding(forward, backward, *attention, head, is_even=is_even)
+    return Padding(*of_passes, head=head, is_even=is_even)
 
 
 def without_padding(

@@ -46,11 +46,11 @@ def with_told_lengths(
         return attribution, ()
     steps = find_marked_steps(prepared.trace, prepared.selection.step_mark)
     marks: defaultdict[tuple[int, int], list[Mark]] = defaultdict(list)
-    for process, of_process in run_marks(prepared.trace)[0].items():
+    for number, of_process in run_marks(prepared.trace)[0].items():
         start = np.array([mark.start_ns for mark in of_process], dtype=np.int64)
-        for mark, step in zip(of_process, _step_at(steps, process, start).tolist(), strict=True):
-            if step >= 0:
-                marks[process, step].append(mark)
+        for mark, index in zip(of_process, _step_at(steps, number, start).tolist(), strict=True):
+            if index >= 0:
+                marks[number, index].append(mark)
     if not any(mark.kind == "seqlens" for in_step in marks.values() for mark in in_step):
         return attribution, ()
     process = numbers(prepared.trace.ops["process"])[rows]
