@@ -164,6 +164,7 @@ def installed() -> tuple[Rule, ...]:
 
 
 def _checked(document: dict[str, Any], where: str, source: str) -> tuple[Rule, ...]:
+    """The rules of a document. Raises UsageError for the first thing that is wrong with it."""
     tables = document.get("rule")
     if document.keys() != {"rule"} or not isinstance(tables, list):
         unknown = sorted(document.keys() - {"rule"})
@@ -228,6 +229,7 @@ def check_pattern(pattern: str) -> str | None:
 
 
 def _text(path: Path, where: str) -> str:
+    """The text of a file. Raises UsageError for what is no readable file of that size."""
     try:
         if not path.is_file():
             where = where.replace(repr(path.name), repr(str(path)))
@@ -276,6 +278,7 @@ def _problems(table: dict[str, object]) -> Iterator[str]:
 
 
 def _problems_of_patterns(table: dict[str, object]) -> Iterator[str]:
+    """Yield what is wrong with the patterns of a table."""
     places = [place for place in PLACES if place in table]
     if not places:
         yield f"it has no pattern; give one of {', '.join(PLACES)}"

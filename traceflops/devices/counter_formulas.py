@@ -168,21 +168,17 @@ def _frozen(row: Mapping[str, Any]) -> dict[str, Any]:
 
 @cache
 def counters_used() -> frozenset[str]:
-    """Return the counters that any formula has, and those that tell such a counter."""
+    """Return the counters that any formula has, and those that tell such a counter's sum."""
     named = frozenset(name for formula in formulas() for name in formula.terms)
-    return named | {rate for name in named for rate in rates_of(name)}
+    summed = {name for name in named if name.endswith(SUM)}
+    rates = {name + per for name in summed for per in (_PER_SECOND, _PER_CYCLE)}
+    return named | rates | ({DURATION, *CLOCKS} if summed else set())
 
 
 @cache
 def _document() -> dict[str, Any]:
     text = Path(__file__).with_name("counters.toml").read_text(encoding="utf-8")
     return tomllib.loads(text)
-
-
-def rates_of(counter: str) -> Iterator[str]:
-    """Yield what a counter's sum can be told from."""
-    if counter.endswith(SUM):
-        yield from (counter + _PER_SECOND, counter + _PER_CYCLE, DURATION, *CLOCKS)
 
 
 def with_sums(values: Mapping[str, FloatArray]) -> dict[str, FloatArray]:

@@ -124,6 +124,7 @@ class _Join:
     """Samples and the recording that they are of; `notes` is what is said of how they fit."""
 
     def __init__(self, trace: Trace, records: Trace) -> None:
+        """Read times and devices of the samples, and the work per device. Raises InputError."""
         dated = replace(records.source, origin_unix_ns=records.source.origin_unix_ns or 0)
         self.base_ns = calendar_shift(trace, replace(records, source=dated))
         self.trace, self.records = trace, records

@@ -159,6 +159,7 @@ def chosen(device_id: str | None, peak_tflops: float | None, seen: SeenDevice) -
 
 
 def _checks(spec: DeviceSpec, seen: SeenDevice) -> Iterator[_Check]:
+    """Yield each property that row and trace both have, and whether they agree."""
     if seen.vendor and seen.vendor.lower() != spec.vendor:
         yield f"vendor {shown(seen.vendor)}", spec.vendor, False
     if seen.instruction_set is not None:
@@ -276,6 +277,7 @@ def _unknown(seen: SeenDevice) -> Match:
 
 
 def _given(spec: DeviceSpec, seen: SeenDevice) -> Match:
+    """Return the match of a row that the user chose, and what the trace says against it."""
     part, itself = _part(spec, seen), match(seen)
     wrong = _objections(_checks(spec, seen)) if part is None else []
     if itself.how == "name" and itself.spec is not None and itself.spec.id != spec.id:

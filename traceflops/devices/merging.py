@@ -219,6 +219,7 @@ def by_rank(trace: Trace) -> tuple[int, str]:
 
 
 def _source(traces: Sequence[Trace], origin: int | None) -> Source:
+    """Return the source of several traces; the tool is that of the first with a timeline."""
     timed = (trace for trace in traces if trace.activities.num_rows or trace.ops.num_rows)
     first = next(timed, traces[0]).source  # its tool can record what the timeline lacks
     counts: Counter[str] = Counter()

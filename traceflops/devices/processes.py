@@ -238,6 +238,7 @@ def _run_numbers(name: str, table: pa.Table, split: Runs, begin: IntArray) -> In
 
 
 def _run_note(trace: Trace, split: Runs, begin: IntArray, end: IntArray) -> Note:
+    """Return the note on GPUs with several runs: which, whose, and how long apart."""
     gpus = []
     for device, runs in split.items():
         texts = []

@@ -273,7 +273,7 @@ def weights(rule: Convention, card: ModelCard) -> Matrices:
         return _MATRICES.get(rule.weights, _matmul)(card)
     count = inside = _PARAMETERS[rule.weights](card)
     if card.complete:
-        inside = min(count, sum(one.active for one in card.placed() if one.in_blocks))
+        inside = min(count, sum(m.active for m in card.placed() if m.in_blocks))
     return tuple(
         PlacedLinear(Linear("parameters", part, 1, "parameters"), in_blocks=within)
         for part, within in ((inside, True), (count - inside, False))
@@ -287,7 +287,7 @@ def needs_matrices(rule: Convention, card: ModelCard) -> bool:
 
 
 def _matmul(card: ModelCard) -> Matrices:
-    return tuple(one for one in card.placed() if not one.routes)
+    return tuple(matrix for matrix in card.placed() if not matrix.routes)
 
 
 def square(card: ModelCard) -> ModelCard:
@@ -309,17 +309,17 @@ _MATRICES: Mapping[str, Callable[[ModelCard], Matrices]] = {
     "matmul": _matmul,
     "matmul+router": ModelCard.placed,
     "padded": lambda card: tuple(
-        replace(one, linear=replace(one.linear, outputs=card.padded_vocab or card.vocab))
-        if one.linear.name == "head"
-        else one
-        for one in _matmul(card)
+        replace(matrix, linear=replace(matrix.linear, outputs=card.padded_vocab or card.vocab))
+        if matrix.linear.name == "head"
+        else matrix
+        for matrix in _matmul(card)
     ),
     "matmul+embedding": lambda card: (
         *card.placed(),
         PlacedLinear(Linear("embedding", card.vocab, card.hidden, "embedding")),
     ),
     "two-matrix-experts": lambda card: tuple(
-        one for one in _matmul(card) if one.linear.name != "expert_gate"
+        matrix for matrix in _matmul(card) if matrix.linear.name != "expert_gate"
     ),
     "square": lambda card: square(card).placed(),
 }

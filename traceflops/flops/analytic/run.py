@@ -57,7 +57,7 @@ class Checkpoint:
 NO_CHECKPOINT = Checkpoint()
 SELECTIVE = Checkpoint("selective", Fraction(0), Fraction(1))
 FULL_CHECKPOINT = Checkpoint("full", Fraction(1), Fraction(1))
-CHECKPOINTS = {one.name: one for one in (NO_CHECKPOINT, SELECTIVE, FULL_CHECKPOINT)}
+CHECKPOINTS = {kind.name: kind for kind in (NO_CHECKPOINT, SELECTIVE, FULL_CHECKPOINT)}
 
 
 def parse_checkpoint(option: str, text: str) -> Checkpoint:
@@ -122,8 +122,8 @@ class Lora:
         if self.rank is None:
             return ()
         if self.targets:
-            return tuple(one for one in card.placed() if one.linear.name in self.targets)
-        return tuple(one for one in card.placed() if one.in_blocks and not one.routes)
+            return tuple(m for m in card.placed() if m.linear.name in self.targets)
+        return tuple(m for m in card.placed() if m.in_blocks and not m.routes)
 
     def parameters(self, card: ModelCard) -> int:
         """Return the trained parameters of all adapters."""

@@ -228,6 +228,7 @@ class _Count:
         yield Line("recompute.conv", again)
 
     def _attention(self, placed: PlacedCore) -> Iterator[Line]:
+        """Yield the lines of an attention core, what it recomputes and what it computes in vain."""
         twice = self._twice_pairs(placed)
         scores_again = self.run.attention_kernel == "flash" or self.rule.id == "flopcounter"
         for passes in self._passes(placed):

@@ -295,12 +295,12 @@ class Block:
     @property
     def cores(self) -> tuple[Core, ...]:
         """Return the attention cores."""
-        return tuple(one.core for one in (self.attention, self.cross) if one is not None)
+        return tuple(a.core for a in (self.attention, self.cross) if a is not None)
 
     @property
     def vectors(self) -> int:
         """Return the parameters inside attention that are no matrix."""
-        return sum(one.vectors for one in (self.attention, self.cross) if one is not None)
+        return sum(a.vectors for a in (self.attention, self.cross) if a is not None)
 
     @property
     def capacity(self) -> Fraction:

@@ -111,6 +111,7 @@ class ModelCard:
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        """Refuse a model without layers or parameters, with too few, or MTP without layers."""
         require(
             bool(self.blocks or self.convs or self.params),
             f"model {self.name!r} has neither layers nor a parameter count",
@@ -188,7 +189,7 @@ class ModelCard:
     @property
     def active(self) -> int:
         """Return the parameters without the experts that a token does not use."""
-        return self.total - sum(one.times * one.linear.spare for one in self.placed())
+        return self.total - sum(placed.times * placed.linear.spare for placed in self.placed())
 
     @property
     def counted(self) -> int:
@@ -206,12 +207,12 @@ class ModelCard:
 
     def weights(self) -> int:
         """Return the weights one token meets: experts as used, with head, without embedding."""
-        return sum(one.active for one in self.placed() if one.linear.reads != "sequence")
+        return sum(placed.active for placed in self.placed() if placed.linear.reads != "sequence")
 
     @property
     def parts(self) -> tuple[str, ...]:
         """Return the parts that have weights, by their sub-names in the ledger."""
-        groups = [one.linear.group for one in self.placed()]
+        groups = [placed.linear.group for placed in self.placed()]
         encoder = ["encoder"] * (self.encoder is not None)
         return tuple(dict.fromkeys((*encoder, *groups, *(["conv"] if self.convs else ()))))
 
@@ -248,7 +249,7 @@ class ModelCard:
             for count, layer, block in self._stacks()
             for core in block.cores
         )
-        return (*(replace(one, side="encoder") for one in encoder), *own)
+        return (*(replace(core, side="encoder") for core in encoder), *own)
 
     def with_blocks(self, changed: Callable[[Block], Block]) -> ModelCard:
         """Return the card with each of its own blocks changed."""

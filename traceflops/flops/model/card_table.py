@@ -252,6 +252,7 @@ class _Builder:
     # What a block is made of
 
     def _attention(self, mask: Mask) -> Attention | LatentAttention:
+        """Return the attention of a block; the heads share out the width unless told otherwise."""
         table = self.table
         heads, biases = table.count("heads"), self._biases
         if (mla := table.table("mla", MLA)) is not None:

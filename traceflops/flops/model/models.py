@@ -216,6 +216,7 @@ def card_of_config(config: Mapping[str, object], where: str) -> ModelCard:
 def _card_of_family(
     family: Family, config: Mapping[str, object], kind: str, where: str
 ) -> ModelCard:
+    """Return the card of a config, with notes on assumed sizes. Raises UsageError."""
     given = {key: value for key, value in config.items() if value is not None}
     # A size that is null is none: only what the config does not mention has the class's default.
     assumed = {key: size for key, size in family.assumed.items() if key not in config}

@@ -124,7 +124,7 @@ class TomlTable:
         value, known = self.values.get(key), tuple(allowed)
         if value is None:
             return ()
-        if not isinstance(value, list) or any(one not in known for one in value):
+        if not isinstance(value, list) or any(word not in known for word in value):
             self.refuse(f"{self.called(key)!r} is not a list of {', '.join(known)}", HINT)
         return tuple(value)
 

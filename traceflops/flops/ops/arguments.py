@@ -185,7 +185,7 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """The arguments of one call, by their place in the op's schema.
+    """The arguments of one call, by their position in the op's schema.
 
     `output` is the shape of the result where something else in the trace tells it, `enclosing`
     the arguments of the op around this one, where that knows more.
@@ -198,31 +198,31 @@ class Arguments:
     output: Shape | None = None
     enclosing: Arguments | None = None
 
-    def tensor(self, place: int | None) -> Tensor | None:
-        """Return the tensor at this place; None where there is none."""
-        shape = _at(self.shapes, place)
+    def tensor(self, position: int | None) -> Tensor | None:
+        """Return the tensor at this position; None where there is none."""
+        shape = _at(self.shapes, position)
         if not isinstance(shape, tuple) or isinstance(shape, Shapes):
             return None
-        kind = element_type(_at(self.types, place) or "")
+        kind = element_type(_at(self.types, position) or "")
         if not shape and kind is None:
             return None  # an argument that is no tensor is written as one without dimensions
-        strides = _at(self.strides, place)
+        strides = _at(self.strides, position)
         fit = type(strides) is tuple and len(strides) == len(shape)
         return Tensor(shape, strides if fit else None, kind)
 
-    def given(self, *places: int | None) -> list[Tensor]:
-        """Return the tensors at those of the places that have one."""
-        return [tensor for place in places if (tensor := self.tensor(place)) is not None]
+    def given(self, *positions: int | None) -> list[Tensor]:
+        """Return the tensors at those of the positions that have one."""
+        return [tensor for position in positions if (tensor := self.tensor(position)) is not None]
 
-    def tensors(self, place: int) -> tuple[Tensor, ...] | None:
-        """Return the tensors of the list at this place; None where no shapes are recorded.
+    def tensors(self, position: int) -> tuple[Tensor, ...] | None:
+        """Return the tensors of the list at this position; None where no shapes are recorded.
 
         Types of the elements of a list are not recorded.
         """
-        shapes = _at(self.shapes, place)
+        shapes = _at(self.shapes, position)
         if not isinstance(shapes, Shapes):
             return None
-        strides = _at(self.strides, place)
+        strides = _at(self.strides, position)
         fit = isinstance(strides, Shapes) and len(strides) == len(shapes)
         each = strides if fit else ((),) * len(shapes)
         return tuple(
@@ -230,23 +230,23 @@ class Arguments:
             for shape, steps in zip(shapes, each, strict=True)
         )
 
-    def value(self, place: int | None) -> Read:
-        """Return the value at this place: None for an argument that was not given or no number."""
-        return UNREADABLE if place is None else _at(self.values, place, UNREADABLE)
+    def value(self, position: int | None) -> Read:
+        """Return the value at this position: None for an argument not given, or no number."""
+        return UNREADABLE if position is None else _at(self.values, position, UNREADABLE)
 
-    def boolean(self, place: int | None) -> bool | None:
+    def boolean(self, position: int | None) -> bool | None:
         """Return a truth value, None where there is none."""
-        value = self.value(place)
+        value = self.value(position)
         return value if isinstance(value, bool) else None
 
-    def integer(self, place: int | None) -> int | None:
+    def integer(self, position: int | None) -> int | None:
         """Return an integer, None where there is none."""
-        value = self.value(place)
+        value = self.value(position)
         return value if isinstance(value, int) and not isinstance(value, bool) else None
 
-    def integers(self, place: int | None, count: int) -> Shape | None:
+    def integers(self, position: int | None, count: int) -> Shape | None:
         """Return `count` integers of a list; one number, or a list of one, stands for all."""
-        value = self.value(place)
+        value = self.value(position)
         items = value if isinstance(value, tuple) else (value,)
         numbers = tuple(item for item in items if type(item) is int)
         if len(numbers) != len(items):
@@ -255,17 +255,17 @@ class Arguments:
             numbers = numbers * count
         return numbers if len(numbers) == count else None
 
-    def type_at(self, place: int | None) -> ElementType | None:
+    def type_at(self, position: int | None) -> ElementType | None:
         """Return the type that an argument such as `out_dtype` names, None where none is given."""
-        number = self.integer(place)
+        number = self.integer(position)
         return None if number is None else _OF_NUMBER.get(number)
 
 
 T = TypeVar("T")
 
 
-def _at(values: Sequence[T], place: int | None, missing: Any = None) -> Any:
-    return values[place] if place is not None and place < len(values) else missing
+def _at(values: Sequence[T], position: int | None, missing: Any = None) -> Any:
+    return values[position] if position is not None and position < len(values) else missing
 
 
 def arguments_of(row: Mapping[str, Any]) -> Arguments:

@@ -35,10 +35,10 @@ _STATISTICS_BYTES = 4
 class Masking:
     """Where the schema holds what the mask is.
 
-    `causal` are places of a truth value, the first that has one counts (schemas moved); `kind` is
-    the place of a number instead: 0 none, 1 causal from the top left, 2 from the bottom right.
-    `window` are the places of the keys to the left and right (negative or none: all), or the one
-    place of a width that holds the query's own key. `tensor` is a mask or bias.
+    `causal` are positions of a flag, the first that has one counts (schemas moved); `kind` is
+    the position of a number instead: 0 none, 1 causal from the top left, 2 from the bottom right.
+    `window` are the positions of the keys to the left and right (negative or none: all), or the one
+    position of a width that holds the query's own key. `tensor` is a mask or bias.
     """
 
     causal: tuple[int, ...] = ()
@@ -54,7 +54,7 @@ class Masking:
             if number not in (0, 1, 2):
                 return None
             return self._windowed(args, number > 0, number == 2)
-        flags = (args.boolean(place) for place in self.causal)
+        flags = (args.boolean(position) for position in self.causal)
         causal = next((flag for flag in flags if flag is not None), None)
         return None if causal is None else self._windowed(args, causal, self.bottom_right)
 
@@ -63,7 +63,7 @@ class Masking:
         return Band(0 if self.window else None, 0, self.bottom_right)
 
     def _windowed(self, args: Arguments, causal: bool, bottom_right: bool) -> Band:
-        sides = [args.integer(place) for place in self.window]
+        sides = [args.integer(position) for position in self.window]
         # a negative side shows all keys, as one that is not recorded
         bounds = [None if side is None or side < 0 else side for side in sides]
         left, right = (*bounds, None, None)[:2]
@@ -76,7 +76,7 @@ class Masking:
 class Packing:
     """Where the schema holds packed sequences.
 
-    `offsets` are the places of the cumulative lengths, `longest` those of the longest lengths of
+    `offsets` are the positions of the cumulative lengths, `longest` those of the longest lengths of
     queries and keys; a tensor at one of `used` says how much of each key sequence is valid, one at
     one of `paged` that keys are in pages.
     """
@@ -93,7 +93,7 @@ DENSE: Final = Packing()
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """A fused attention, forward or backward; query, key and value are three places in a row."""
+    """A fused attention, forward or backward; query, key and value are three positions in a row."""
 
     order: Order
     masking: Masking
@@ -103,7 +103,7 @@ class Attention:
     unfused: bool = False
     """Computes all pairs by plain products, whatever the mask."""
     statistics: int | None = None
-    """The place of whether the forward writes its log-sum-exp; always where there is none."""
+    """The position of whether the forward writes its log-sum-exp; always where there is none."""
 
     def __call__(self, kind: Kind, args: Arguments) -> Work:
         """Return the work; not counted where lengths are not recorded or shapes do not fit."""
@@ -139,6 +139,7 @@ class Attention:
         )
 
     def _core(self, args: Arguments, q: Tensor, k: Tensor, v: Tensor) -> Core:
+        """Return sizes and pairs. Raises CannotCount where lengths or shapes do not tell them."""
         offsets = args.tensor((self.packing.offsets or (None,))[0])
         if offsets is not None:
             return self._packed_core(args, q, k, v, offsets)
@@ -157,6 +158,7 @@ class Attention:
     def _packed_core(
         self, args: Arguments, q: Tensor, k: Tensor, v: Tensor, offsets: Tensor
     ) -> Core:
+        """Return the sizes of packed sequences, and the most and the least pairs they may have."""
         if (len(q.shape), len(k.shape)) == (3, 4):
             raise CannotCount("not-in-trace")  # keys in pages: no profiler records the used length
         core = _fitted(*(_sizes(tensor, self.order, packed=True) for tensor in (q, k, v)))
@@ -249,7 +251,7 @@ def _bounds(
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """Keys from `left` before to `right` behind the query's own place; None is without bound.
+    """Keys from `left` before to `right` behind the query's own position; None is without bound.
 
     Query i sees key j if i + shift - left <= j <= i + shift + right: a causal mask has right = 0, a
     window bounds left too. `shift` is 0 where the first query is aligned with the first key (top

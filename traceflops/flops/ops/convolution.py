@@ -33,9 +33,9 @@ Asked = tuple[bool, bool]
 
 @dataclass(frozen=True, slots=True)
 class Convolution:
-    """A forward convolution, by the places of its arguments in the schema.
+    """A forward convolution, by the positions of its arguments in the schema.
 
-    `transposed` is the place of a flag, or what the op always is. A place that is None has the
+    `transposed` is the position of a flag, or what the op always is. A position of None has the
     usual value: dilation 1, output padding 0; groups are then those that the channels tell, for a
     transposed one 1.
     """
@@ -88,8 +88,8 @@ class Convolution:
         """Return stride, padding, dilation and output padding; None if any is not recorded."""
         usual = ((self.stride, 1), (self.padding, 0), (self.dilation, 1), (self.output_padding, 0))
         stride, padding, dilation, extra = (
-            (number,) * spatial if place is None else args.integers(place, spatial)
-            for place, number in usual
+            (number,) * spatial if position is None else args.integers(position, spatial)
+            for position, number in usual
         )
         if stride is None or padding is None or dilation is None or extra is None:
             return None
@@ -98,9 +98,9 @@ class Convolution:
 
 @dataclass(frozen=True, slots=True)
 class ConvolutionBackward:
-    """The gradients of a convolution, by the places of its arguments; all sizes are in the shapes.
+    """The gradients of a convolution, by the positions of its arguments; the shapes have all sizes.
 
-    `mask` is the place of which gradients were asked for: input, weight, bias.
+    `mask` is the position of which gradients were asked for: input, weight, bias.
     """
 
     gradient: int = 0

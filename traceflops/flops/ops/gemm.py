@@ -36,7 +36,7 @@ _RANKS = {"mm": (2, 2), "bmm": (3, 3), "mv": (2, 1)}
 
 @dataclass(frozen=True, slots=True)
 class MatrixProduct:
-    """One product, by the places of its operands in the schema.
+    """One product, by the positions of its operands in the schema.
 
     `left` is A, `right` is B, `added` is C, which is not read if the value at `beta` is 0; `others`
     are read besides (scales). D has the type named at `out_type`, that of the tensor at `out`, what

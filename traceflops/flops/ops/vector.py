@@ -68,7 +68,7 @@ class Elementwise:
 class Pass:
     """An op over whole tensors: reads those at `reads`, writes one like each of `writes`.
 
-    `per_element` is per element of the first one read. `mask` is the place of which of `writes`
+    `per_element` is per element of the first one read. `mask` is the position of which of `writes`
     are computed, `statistics` how many values besides are written, in the type of the first one
     read. What is written is of the type at `out_type`, or float where the flag at `widened` is set.
     """
@@ -88,12 +88,12 @@ class Pass:
         extra = self.statistics(args) if self.statistics else 0
         mask = args.value(self.mask)
         wanted = mask if isinstance(mask, tuple) else (True,) * len(self.writes)
-        places = [
-            place for place, yes in zip(self.writes, wanted, strict=False) if yes is not False
+        positions = [
+            position for position, yes in zip(self.writes, wanted, strict=False) if yes is not False
         ]
         out_type = FLOAT if args.boolean(self.widened) else args.type_at(self.out_type)
         written = [
-            Tensor(out.shape, None, out_type or out.type).bytes for out in args.given(*places)
+            Tensor(out.shape, None, out_type or out.type).bytes for out in args.given(*positions)
         ]
         return Work(
             kind,
@@ -103,7 +103,7 @@ class Pass:
 
 
 def rotary(kind: Kind, args: Arguments) -> Work:
-    """Return the work of turning query and key in place, at positions, by a table of angles.
+    """Return the work of turning query and key in position, at positions, by a table of angles.
 
     Two elements are turned by four products and two sums; the table may be for a part of a head.
     """
@@ -185,7 +185,7 @@ def lookup_backward(kind: Kind, args: Arguments) -> Work:
 
 
 def selection(kind: Kind, args: Arguments) -> Work:
-    """Return the work of slices of a tensor by their numbers along the dimension at place 1."""
+    """Return the work of slices of a tensor by their numbers along the dimension at position 1."""
     tensor, index = operands(args, 0, 2)
     along = args.integer(1)
     if along is None:
@@ -212,8 +212,8 @@ class OptimizerStep:
     def __call__(self, kind: Kind, args: Arguments) -> Work:
         """Return the work; not counted where the profiler did not record the shapes of lists."""
         parameters = _elements(args, self.updated[0], needed=True)
-        updated = sum(_elements(args, place) for place in self.updated)
-        read = sum(_elements(args, place) for place in self.reads)
+        updated = sum(_elements(args, position) for position in self.updated)
+        read = sum(_elements(args, position) for position in self.reads)
         return Work(
             kind,
             min_bytes=_OPTIMIZER_ELEMENT_BYTES * (2 * updated + read),
@@ -268,9 +268,9 @@ def _result_type(tensors: list[Tensor]) -> ElementType | None:
     return shaped if shaped and both and shaped.rank == both.rank else both
 
 
-def _elements(args: Arguments, place: int, *, needed: bool = False) -> int:
+def _elements(args: Arguments, position: int, *, needed: bool = False) -> int:
     """Return the elements of all tensors of a list; its shapes may be missing unless needed."""
-    tensors = args.tensors(place)
+    tensors = args.tensors(position)
     if tensors is None and needed:
         raise CannotCount("no-shapes")
     return sum(tensor.elements for tensor in tensors or ())

@@ -32,8 +32,14 @@ from traceflops.flops import (
 )
 from traceflops.mfu.checked.job_size import JobSize, job_size, main_type, peak_in_trace
 from traceflops.mfu.checked.padding import described_padding, without_padding
-from traceflops.mfu.checked.passes import Counts, beyond_counted, counts_of, of_job
-from traceflops.mfu.checked.recomputation import Recomputation, recomputation
+from traceflops.mfu.checked.passes import (
+    Counts,
+    Recomputation,
+    beyond_counted,
+    counts_of,
+    of_job,
+    recomputation,
+)
 from traceflops.mfu.inference import is_trained
 from traceflops.mfu.measurement import Measurement
 from traceflops.timeline import Components

@@ -137,6 +137,7 @@ def _training_settings(card: ModelCard, words: Words) -> dict[str, Any]:
 
 
 def _lora(card: ModelCard, words: Words) -> Lora | None:
+    """Return the adapters, None where there are none. Raises UsageError."""
     called = words.called
     one_of({called(word): words.values.get(word) for word in ("lora_rank", "lora_params")})
     if "lora_targets" in words.values and "lora_rank" not in words.values:
