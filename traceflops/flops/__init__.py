@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 from traceflops.faces import lazy
 
 if TYPE_CHECKING:
-    from traceflops.flops.analytic.conventions import CONVENTIONS, Convention, convention
+    from traceflops.flops.analytic.conventions import CONVENTIONS, convention
     from traceflops.flops.analytic.explain_reported import Candidate, Explanation, explain
     from traceflops.flops.analytic.lengths import Lengths, why_impossible
     from traceflops.flops.analytic.rates import (
@@ -79,8 +79,6 @@ if TYPE_CHECKING:
         waterfall,
     )
     from traceflops.flops.model.blocks import (
-        CAUSAL,
-        FULL,
         Attention,
         Block,
         Experts,

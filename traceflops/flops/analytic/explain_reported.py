@@ -18,7 +18,7 @@ from traceflops.flops.analytic.rates import (
     PUBLISHED,
     Peak,
     Rate,
-    counted_by_nobody_knows_what,
+    is_of_unknown_basis,
     raw_rate,
 )
 from traceflops.flops.analytic.run import FULL_CHECKPOINT, NO_CHECKPOINT, SELECTIVE, Checkpoint, Run
@@ -122,27 +122,24 @@ class Explanation:
     @property
     def sentence(self) -> str:
         """Return the verdict in one sentence."""
-        best = self.candidates[0]
+        best, rate = self.candidates[0], self.honest
+        as_hfu = self.metric == "hfu" and rate.is_counted and not rate.is_hfu
+        text = rate.as_hfu if as_hfu else rate.sentence
+        if (rate.hfu if as_hfu else rate.figure) > 1:
+            honest = f"{text} is impossible: check time, tokens, GPUs and peak"
+        elif not rate.is_counted:
+            honest = f"the published rate is {text}; how its FLOPs were counted is unknown"
+        else:
+            beside = f", beside MFU {exact_percent(rate.mfu)}" if as_hfu else ""
+            honest = f"the honest figure is {text}{beside}"
         if not best.reproduces:
             nearest = f"{best.text} gives {self.shown(best.value)}, {exact_percent(best.error)} off"
-            return f"No known method gives {self.said}; {nearest}; {self._honest}."
+            return f"No known method gives {self.said}; {nearest}; {honest}."
         certain = best.cost < FARFETCHED and len(best.conventions) <= CERTAIN
         others = len(self.reproduced) - 1
         ways = f"{others} other way{'s' * (others > 1)} would fit with more assumptions"
         more = f" ({ways})" if others else ""
-        return f"{self.said} {'is' if certain else 'could be'} {best.text}{more}; {self._honest}."
-
-    @property
-    def _honest(self) -> str:
-        rate = self.honest
-        as_hfu = self.metric == "hfu" and rate.is_counted and not rate.is_hfu
-        text = rate.as_hfu if as_hfu else rate.sentence
-        if (rate.hfu if as_hfu else rate.figure) > 1:
-            return f"{text} is impossible: check time, tokens, GPUs and peak"
-        if not rate.is_counted:
-            return f"the published rate is {text}; how its FLOPs were counted is unknown"
-        beside = f", beside MFU {exact_percent(rate.mfu)}" if as_hfu else ""
-        return f"the honest figure is {text}{beside}"
+        return f"{self.said} {'is' if certain else 'could be'} {best.text}{more}; {honest}."
 
 
 def explain(
@@ -201,7 +198,7 @@ class _Search:
 
     def candidates(self, stated: Peak, others: Sequence[Peak]) -> Iterator[Candidate]:
         """Yield every combination of convention, numerator, and peak or mistake."""
-        if counted_by_nobody_knows_what(
+        if is_of_unknown_basis(
             self.run
         ):  # of a rate counted who knows how, nothing but the division
             rules = [CONVENTIONS[PUBLISHED]]

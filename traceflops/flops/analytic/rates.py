@@ -64,7 +64,7 @@ def work(card: ModelCard, run: Run, name: str | None = None) -> DescribedWork:
     A published rate of unknown convention is taken as it is, as the work of one second, unless a
     convention is named. Raises UsageError where the convention cannot be computed.
     """
-    usual = PUBLISHED if counted_by_nobody_knows_what(run) else default_convention(card, run)
+    usual = PUBLISHED if is_of_unknown_basis(run) else default_convention(card, run)
     rule = convention(name or usual)
     if rule.id == PUBLISHED:
         if run.achieved is None:
@@ -82,7 +82,7 @@ def work(card: ModelCard, run: Run, name: str | None = None) -> DescribedWork:
     return DescribedWork(ledger, seconds, run.devices, shape.slot_tokens)
 
 
-def counted_by_nobody_knows_what(run: Run) -> bool:
+def is_of_unknown_basis(run: Run) -> bool:
     """Return whether all there is is a published rate of unknown convention."""
     return run.achieved is not None and run.achieved_basis is None
 

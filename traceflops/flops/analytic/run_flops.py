@@ -157,19 +157,14 @@ class _Count:
 
     def _rows(self, placed: PlacedLinear) -> int:
         """Return the rows that a matrix is multiplied with: tokens, sequences or patches."""
-        reads, shape = placed.linear.reads, self._side(placed)
-        if reads == "memory":
-            shape = self.run.memory(self.card, self.shape)
+        reads, shape = placed.linear.reads, self.shape
+        if placed.side == "encoder" or reads == "memory":
+            shape = self.run.memory(self.card, shape)
         tokens = shape.tokens if self.rule.real else shape.slot_tokens
         if reads in ("token", "memory"):
             return tokens
         sequences = sums_of(shape.of(self.rule.real)).number()
         return sequences if reads == "sequence" else tokens - sequences
-
-    def _side(self, placed: PlacedLinear | PlacedCore) -> RunShape:
-        if placed.side == "encoder":
-            return self.run.memory(self.card, self.shape)
-        return self.shape
 
     def _waste(
         self, placed: PlacedLinear, forward: int, passes: _Passes, again: Count
@@ -245,7 +240,7 @@ class _Count:
             if self.rule.context == "exact":
                 yield from self._masked(placed, twice, passes.times * runs)
         if self.rule.id == "levanter":
-            squares = sums_of(self._side(placed).of(self.rule.real)).squares
+            squares = sums_of(self._sequences(placed, self.rule.real)).squares
             times = placed.core.heads * placed.times * (1 if self.run.forward_only else 3)
             yield Line("convention.vector", VECTOR_FLOPS_OF_LEVANTER * squares * times)
 
@@ -257,13 +252,17 @@ class _Count:
             padded = 2 * pairs(placed.core.mask, slots, self.run.cached)
             yield Line("overcompute.padding.attention", placed.core.flops(padded - twice) * runs)
         if self.run.attention_kernel == "unfused" and not placed.core.cross:
-            full = 2 * sums_of(self._side(placed).of(False)).full_pairs(self.run.cached)
+            full = 2 * sums_of(self._sequences(placed, False)).full_pairs(self.run.cached)
             yield Line("overcompute.mask", placed.core.flops(full - padded) * runs)
+
+    def _sequences(self, placed: PlacedCore, real: bool) -> Sequences:
+        is_encoder = placed.side == "encoder"
+        return (self.run.memory(self.card, self.shape) if is_encoder else self.shape).of(real)
 
     def _twice_pairs(self, placed: PlacedCore) -> int:
         """Return twice the pairs of one head in a step, as the convention has them."""
         mask, context, cached = placed.core.mask, self.rule.context, self.run.cached
-        sequences = self._side(placed).of(self.rule.real)
+        sequences = self._sequences(placed, self.rule.real)
         if placed.core.cross:  # a query sees its whole encoder sequence
             ((memory, _),) = self.run.memory(self.card, self.shape).slots or ((0, 0),)
             return 2 * memory * sums_of(sequences).tokens

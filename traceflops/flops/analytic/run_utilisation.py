@@ -29,7 +29,7 @@ from traceflops.flops.analytic.rates import (
     Rate,
     check_possible,
     check_speed,
-    counted_by_nobody_knows_what,
+    is_of_unknown_basis,
     rate_of,
     work,
 )
@@ -210,7 +210,7 @@ def utilisation(
     entries = []
     for rule in CONVENTIONS.values():
         problem: str | None = None
-        if not counted_by_nobody_knows_what(run):
+        if not is_of_unknown_basis(run):
             problem = obstacle(card, run, rule.id)
         elif rule.id != PUBLISHED:
             problem = (

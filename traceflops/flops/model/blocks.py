@@ -64,7 +64,6 @@ def positive(owner: object, *names: str) -> None:
 
 
 CAUSAL = Mask()
-FULL = Mask("full")
 
 
 @dataclass(frozen=True, slots=True)

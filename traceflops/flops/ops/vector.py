@@ -241,11 +241,6 @@ def rows_of_layer_norm(args: Arguments) -> int:
     return tensor.elements // width if tensor and sizes and width > 0 else 0
 
 
-def two_rows_of_layer_norm(args: Arguments) -> int:
-    """Return the values of mean and deviation of a layer norm."""
-    return 2 * rows_of_layer_norm(args)
-
-
 def two_per_channel(args: Arguments) -> int:
     """Return the values of mean and deviation of a batch norm that trains: one per channel."""
     tensor, trains = args.tensor(0), args.boolean(5)

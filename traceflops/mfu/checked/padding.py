@@ -193,7 +193,7 @@ def _split(cells: Iterable[Cell], padding: Padding) -> Iterator[Cell]:
         yield left
 
 
-def without_told_padding(measured: Measurement, prepared: Prepared) -> Measurement:
+def without_stated_padding(measured: Measurement, prepared: Prepared) -> Measurement:
     """Return the measurement without the padding that the trace itself states.
 
     A description counts if it agrees with the trace; else marks with real and computed tokens do.

@@ -35,7 +35,7 @@ _MISSED: Final = Note(
 )
 
 
-def with_told_lengths(
+def with_marked_lengths(
     prepared: Prepared, attribution: Attribution
 ) -> tuple[Attribution, tuple[Note, ...]]:
     """Return the attribution with attention counted by the lengths in marks, and notes on that."""
