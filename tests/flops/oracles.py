@@ -10,7 +10,7 @@ from functools import cache
 from tests.conftest import shared_file
 from traceflops.flops.analytic.rates import Peak, raw_rate
 from traceflops.flops.analytic.run import NO_CHECKPOINT, Checkpoint, Lora, Run, Scope
-from traceflops.flops.analytic.run_flops import adapter_multiplier, model_flops
+from traceflops.flops.analytic.run_flops import model_flops
 from traceflops.flops.mfu_waterfall import Count
 from traceflops.flops.model.card import ModelCard
 from traceflops.flops.model.card_table import build
@@ -120,7 +120,7 @@ class Oracle:
             active = self["component"] == "active_matmul"
             return Fraction(self.card.weights() if active else self.card.counted)
         if kind == "lora_multiplier":
-            return adapter_multiplier(int(self["frozen_params"]), int(self["lora_params"]))
+            return (2 + Fraction(int(self["lora_params"]), int(self["frozen_params"]))) / 3
         if kind in ("mfu", "hfu", "tflops_per_gpu"):
             found = raw_rate(self.card, run, self.peak, name)
             rates = {"mfu": found.mfu * 100, "hfu": found.hfu * 100}

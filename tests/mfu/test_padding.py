@@ -28,7 +28,7 @@ from traceflops.analysis.preparation import prepare
 from traceflops.analysis.recipe import analyze
 from traceflops.flops.analytic.run import FULL_CHECKPOINT, Run
 from traceflops.flops.model.models import preset
-from traceflops.mfu.checked.padding import Padding, padding_of_rows, without_padding
+from traceflops.mfu.checked.padding import Padding, without_padding
 from traceflops.mfu.checked.passes import visible
 from traceflops.mfu.checked.reconciliation import Reconciliation, reconcile
 from traceflops.mfu.measurement import Measurement, measure
@@ -291,13 +291,12 @@ def _product(rows: int, inputs: int, outputs: int) -> dict[str, Any]:
 
 
 def test_padding_of_rows() -> None:
-    padding = padding_of_rows(Fraction(3), Fraction(4))
-    assert padding.of("model.matmul.forward.logits") == (("tokens", Fraction(1, 4)),)
-    assert padding.of("recompute.matmul") == padding.of("model.matmul.weight_grad")
+    share = (("tokens", Fraction(1, 4)),)
+    padding = Padding(share, share, of_rows=True)
+    assert padding.of("model.matmul.forward.logits") == share
+    assert padding.of("recompute.matmul") == padding.of("model.matmul.weight_grad") == share
     assert padding.of("model.attention.forward") == padding.of("algorithmic.attention") == ()
     assert padding.of("overcompute.mask") == padding.of("model.conv.forward") == ()
-    assert padding.is_any
-    assert not padding_of_rows(Fraction(4), Fraction(4)).is_any
 
 
 def test_rows_of_padding_are_visible_however_it_came_about() -> None:

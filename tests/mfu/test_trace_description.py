@@ -29,7 +29,7 @@ from traceflops.cli.mfu_options import Description as Options
 from traceflops.devices.merging import merge
 from traceflops.errors import UsageError
 from traceflops.flops.model.models import find_model
-from traceflops.mfu.checked.token_marks import told_by_marks
+from traceflops.mfu.checked.token_marks import marked_tokens
 from traceflops.mfu.checked.trace_description import (
     Description,
     NotDescribed,
@@ -400,7 +400,7 @@ def lengths(*each: int) -> str:
 
 
 def told(trace: Trace, **selection: Any) -> dict[str, Any]:
-    found = told_by_marks(prepare(trace, Selection(**selection)))
+    found = marked_tokens(prepare(trace, Selection(**selection)))
     assert found is not None
     return {**found.values}
 
@@ -483,7 +483,7 @@ def test_ranks_each_tell_their_own() -> None:
         return steps(*marks, processes=[{"rank": number, "world_size": 4}])
 
     both = prepare(merge([rank(0, 10), rank(1, 30)]))
-    found = told_by_marks(both)
+    found = marked_tokens(both)
     assert found is not None
     assert found.values == {"tokens.real": 80}  # 10 + 30, and two ranks that are not here
     assert [note.code for note in found.notes] == ["tokens-of-some-ranks"]
@@ -509,7 +509,7 @@ def test_ranks_each_tell_their_own() -> None:
     ],
 )
 def test_marks_that_are_not_as_they_should_be(name: str) -> None:
-    found = told_by_marks(prepare(steps((name, 0), (name, 110))))
+    found = marked_tokens(prepare(steps((name, 0), (name, 110))))
     assert found is not None
     assert found.values == {}
     (note,) = found.notes
@@ -519,14 +519,14 @@ def test_marks_that_are_not_as_they_should_be(name: str) -> None:
 
 
 def test_other_marks_are_none_of_ours() -> None:
-    assert told_by_marks(prepare(steps(("traceflops.mine", 0), ("tokens|real=3", 5)))) is None
+    assert marked_tokens(prepare(steps(("traceflops.mine", 0), ("tokens|real=3", 5)))) is None
 
 
 @pytest.mark.parametrize(
     "name", ["traceflops.foo|bar=8", "traceflops.toknes|real=5", "Traceflops.tokens|real=5"]
 )
 def test_a_misspelt_mark_is_named(name: str) -> None:
-    found = told_by_marks(prepare(steps((name, 0), (name, 110), (tokens(5), 0))))
+    found = marked_tokens(prepare(steps((name, 0), (name, 110), (tokens(5), 0))))
     assert found is not None
     assert found.values == {"tokens.real": 5}
     note = found.notes[0]
@@ -551,7 +551,7 @@ IMPOSSIBLE = [
 
 @pytest.mark.parametrize(("name", "reason"), IMPOSSIBLE)
 def test_a_mark_that_cannot_be_true_is_left_out(name: str, reason: str) -> None:
-    found = told_by_marks(prepare(steps((name, 0), (name, 110), (name, 210))))
+    found = marked_tokens(prepare(steps((name, 0), (name, 110), (name, 210))))
     assert found is not None
     assert bool(found.values) is not bool(reason)
     if reason:
@@ -571,17 +571,17 @@ def test_without_steps_the_recording_is_one() -> None:
         **launched(("k", 0, 5, 10), ("j", 20, 25, 10)),
         marks=step_marks((tokens(3), 0, 1), (tokens(4), 20, 1)),
     )
-    found = told_by_marks(prepare(trace))
+    found = marked_tokens(prepare(trace))
     assert found is not None
     assert found.values == {"tokens.real": 7}
 
 
 def test_a_stretch_of_time_has_no_tokens() -> None:
-    assert told_by_marks(prepare(steps((tokens(3), 0)), Selection(from_ns=0, to_ns=50))) is None
+    assert marked_tokens(prepare(steps((tokens(3), 0)), Selection(from_ns=0, to_ns=50))) is None
 
 
 def test_steps_without_a_mark_are_said() -> None:
-    found = told_by_marks(prepare(steps((tokens(10), 0), (tokens(20), 100))))
+    found = marked_tokens(prepare(steps((tokens(10), 0), (tokens(20), 100))))
     assert found is not None
     assert found.values == {"tokens.real": 15}
     assert [note.code for note in found.notes] == ["tokens-of-some-steps"]
@@ -614,7 +614,7 @@ def test_what_torch_writes(tmp_path: Path) -> None:
     found = self_described(prepared)
     assert isinstance(found, SelfDescribed)
     # 8, 8 and 7 tokens; squares 34, 64 and 21: their means are 23/3 and 119/3.
-    assert told_by_marks(prepared).values["seqlens.sumsq"] * 3 == 34 + 64 + 21  # type: ignore[union-attr]
+    assert marked_tokens(prepared).values["seqlens.sumsq"] * 3 == 34 + 64 + 21  # type: ignore[union-attr]
     assert (found.run.seq_sum, found.run.seq_square_sum, found.run.tokens) == (8, 40, 8)
     assert [note.code for note in found.notes] == ["tokens-mean"]
     alone = self_described(prepare(trace, Selection(steps=(2, 2))))

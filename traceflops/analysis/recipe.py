@@ -60,7 +60,7 @@ from traceflops.mfu import (
     Serving,
     measure,
     serving,
-    without_told_padding,
+    without_stated_padding,
 )
 from traceflops.phases import phase
 from traceflops.privacy import Placeholders, check_privacy, removed
@@ -195,7 +195,7 @@ def analysis_of(
         idle = NO_CULPRITS if is_summarised else idle_culprits(prepared, idle_ns)
     if measured is None:
         with phase("FLOPs"):
-            measured = without_told_padding(measure(recorded, peaks, pair), recorded)
+            measured = without_stated_padding(measure(recorded, peaks, pair), recorded)
     with phase("kernel tables"):
         totals = kernel_totals(linked.trace, linked.categorised, linked.whole, prepared.chosen)
         moved = memory_times(linked.trace, linked.categorised, prepared.chosen)

@@ -10,7 +10,18 @@ import pyarrow as pa
 
 from traceflops.categories.classify import Classifier
 from traceflops.categories.rules import Category
-from traceflops.table import BoolArray, IntArray, Links, Names, Trace, codes, names, numbers
+from traceflops.table import (
+    BoolArray,
+    IntArray,
+    Links,
+    Names,
+    Trace,
+    codes,
+    is_one_of,
+    matching,
+    names,
+    numbers,
+)
 
 COLLECTIVE_OP = "record_param_comms"
 _KIND_CATEGORIES = {
@@ -77,45 +88,49 @@ def categorise(trace: Trace, links: Links, classifier: Classifier) -> Categorise
     activities = trace.activities
     decisions = _Decisions(activities.num_rows)
     kind, kinds = codes(activities["kind"]), names(activities["kind"])
-    left, classifier = _names_left(activities), classifier.knowing(trace.source.rules)
-    _decide_by_name(activities, decisions, classifier, left)
+    left = _decide_by_name(activities, decisions, classifier.knowing(trace.source.rules))
     for code, label in enumerate(kinds):
         if label in _KIND_CATEGORIES:
             decisions.decide(kind == code, _KIND_CATEGORIES[label], f"kind-{label}")
-    _decide_special_copies(activities, decisions)
-    _decide_collectives(trace, links, decisions, np.flatnonzero(kind == _place(kinds, "kernel")))
+    for sign, category, rule in _BY_DIRECTION:
+        rows = matching(activities["direction"], sign.match)
+        if rows.any():
+            decisions.decide(rows, category, rule)
+    # A name that says communication stands, as the metadata of an exchange may only say of which
+    # collective it is a part; but kernels of RCCL are named alike, whether they send or reduce.
+    kernels = np.flatnonzero(kind == _index(kinds, "kernel"))
+    sub_of = _collective_subs(trace, links, kernels)
+    tops = [category.top for category in decisions.categories]
+    by_name = np.array([top == "communication" for top in tops], dtype=np.bool_)
+    is_open = ~by_name[decisions.category[kernels]]
+    for number, sub in enumerate(_SUBS):
+        rows = kernels[(sub_of == number) & (is_open | (sub == "point_to_point"))]
+        if len(rows):
+            decisions.decide(rows, Category("communication", sub), "collective-metadata")
     rules = list(decisions.rules)
-    unknown = decisions.rule == _place(rules, _LEFT)
+    unknown = decisions.rule == _index(rules, _LEFT)
     return Categorised(
         decisions.category,
         tuple(decisions.categories),
         decisions.rule,
         tuple(rules),
-        int(left.sum()),
+        left,
         int(numbers(activities["dur_ns"])[unknown].sum()),
     )
 
 
-def _place(labels: list[str], label: str) -> int:
+def _index(labels: list[str], label: str) -> int:
     return labels.index(label) if label in labels else -2
 
 
-def _names_left(activities: pa.Table) -> BoolArray:
-    """Return which names are not looked at, as others have more time and there are too many."""
-    count = len(names(activities["name"]))
-    left = np.zeros(count, dtype=np.bool_)
-    if count > _MOST_NAMES:
-        name, duration = codes(activities["name"]), numbers(activities["dur_ns"])
-        time = np.bincount(name, weights=duration, minlength=count)
-        left[np.argsort(-time, kind="stable")[_MOST_NAMES:]] = True
-    return left
-
-
-def _decide_by_name(
-    activities: pa.Table, decisions: _Decisions, classifier: Classifier, left: BoolArray
-) -> None:
+def _decide_by_name(activities: pa.Table, decisions: _Decisions, classifier: Classifier) -> int:
+    """Decide what each activity is by its name; return how many names were too many to look at."""
     name, labels = codes(activities["name"]), names(activities["name"])
-    is_op = codes(activities["kind"]) == _place(names(activities["kind"]), "op")
+    left = np.zeros(len(labels), dtype=np.bool_)
+    if len(labels) > _MOST_NAMES:
+        time = np.bincount(name, weights=numbers(activities["dur_ns"]), minlength=len(labels))
+        left[np.argsort(-time, kind="stable")[_MOST_NAMES:]] = True
+    is_op = is_one_of(activities["kind"], "op")
     for rows, decide in ((~is_op, classifier.kernel), (is_op, classifier.op)):
         of_name = np.zeros((2, len(labels)), dtype=np.int64)
         used = np.zeros(len(labels), dtype=np.bool_)
@@ -126,48 +141,20 @@ def _decide_by_name(
             decision = decide(labels[code])
             of_name[:, code] = decisions.code(decision.category, decision.rule)
         decisions.category[rows], decisions.rule[rows] = of_name[:, name[rows]]
-
-
-def _decide_special_copies(activities: pa.Table, decisions: _Decisions) -> None:
-    """Make copies between devices communication, and those of unified memory migrations."""
-    directions = names(activities["direction"])
-    for sign, category, rule in _BY_DIRECTION:
-        wanted = [place for place, direction in enumerate(directions) if sign.match(direction)]
-        if wanted:
-            decisions.decide(np.isin(codes(activities["direction"]), wanted), category, rule)
-
-
-def _decide_collectives(
-    trace: Trace, links: Links, decisions: _Decisions, kernels: IntArray
-) -> None:
-    """Make communication of kernels that were launched as a collective, whatever their names say.
-
-    A name that says communication stands, as the metadata of an exchange may only say of which
-    collective it is a part; but kernels of RCCL are named alike, whether they send or reduce.
-    """
-    sub_of = _collective_subs(trace, links, kernels)
-    tops = [category.top for category in decisions.categories]
-    named_so = np.array([top == "communication" for top in tops], dtype=np.bool_)
-    is_open = ~named_so[decisions.category[kernels]]
-    for place, sub in enumerate(_SUBS):
-        rows = kernels[(sub_of == place) & (is_open | (sub == "point_to_point"))]
-        if len(rows):
-            decisions.decide(rows, Category("communication", sub), "collective-metadata")
+    return int(left.sum())
 
 
 def _collective_subs(trace: Trace, links: Links, kernels: IntArray) -> IntArray:
     """Return which of _SUBS each kernel is, -1 for none: by its own record, else its launch."""
+
+    def subs(table: pa.Table, rows: IntArray) -> IntArray:
+        of_text = [text.lower() in _POINT_TO_POINT for text in names(table["collective"])]
+        return np.array([*of_text, -1], dtype=np.int64)[codes(table["collective"])[rows]]
+
     ops, op = trace.ops, links.op_of_activity[kernels]
     of_launch = np.full(len(kernels), -1, dtype=np.int64)
     if ops.num_rows:
-        place = _place(names(ops["name"]), COLLECTIVE_OP)
-        launched = (op >= 0) & (codes(ops["name"])[op] == place)
-        of_launch[launched] = np.maximum(_named_subs(ops, op[launched]), 0)  # unnamed: collective
-    own = _named_subs(trace.activities, kernels)
+        launched = (op >= 0) & is_one_of(ops["name"], COLLECTIVE_OP)[op]
+        of_launch[launched] = np.maximum(subs(ops, op[launched]), 0)  # unnamed: collective
+    own = subs(trace.activities, kernels)
     return np.where(own >= 0, own, of_launch)
-
-
-def _named_subs(table: pa.Table, rows: IntArray) -> IntArray:
-    texts = names(table["collective"])
-    subs = [text.lower() in _POINT_TO_POINT for text in texts]
-    return np.array([*subs, -1], dtype=np.int64)[codes(table["collective"])[rows]]

@@ -41,7 +41,7 @@ class Classifier:
         self._rules, self._known = (built_in, own), known
         self._blocks = (*_blocks(own, 1), *_blocks(built_in, _BLOCK))
         self._op_rules = tuple(rule for rule in (*own, *built_in) if rule.patterns("op"))
-        self._open_rules = cache(lambda head: tuple(_open_rules(self._blocks, head)))
+        self._open_rules = cache(lambda head: tuple(self._left_open(head)))
         self.kernel = cache(self._kernel)
         self.op = cache(self._op)
 
@@ -63,21 +63,33 @@ class Classifier:
                 return _decision(rule, looked_at or parts.head)
         return _decision(known or _NOTHING, parts.head or parts.name)
 
+    def _left_open(self, head: str) -> Iterator[Rule]:
+        """Yield the kernel rules that a head does not rule out, up to one that it decides."""
+        text = both_spellings(head)
+        lower = text.lower()
+        for block in self._blocks:
+            if block.head_patterns and search(block.head_patterns, lower) is None:
+                yield from block.headless
+                continue
+            for rule in block.rules:
+                if rule.patterns("head") and not rule.search("head", text if rule.case else lower):
+                    continue
+                yield rule
+                if len(rule.conditions) == 1 and rule.conditions[0][0] == "head":
+                    return
+
     def _op(self, name: str) -> Decision:
         """What the host operator of this name is, such as `aten::mm` or `AddmmBackward0`."""
         text = clean(name).removeprefix(_ENGINE_PREFIX)[:_LONGEST_NAME]
-        both = f"{_bare_operator(text)}\n{both_spellings(text)}"
+        # `add` for `aten::add_.Tensor` and `AddBackward0`; empty for other libraries' operators
+        bare = words(text.removeprefix("aten::").partition(".")[0]).strip("_")
+        bare = "" if ":" in bare else _BACKWARD.sub("", bare).strip("_")
+        both = f"{bare}\n{both_spellings(text)}"
         lower = both.lower()
         for rule in self._op_rules:
             if rule.search("op", both if rule.case else lower):
                 return _decision(rule, text)
         return _decision(_NOTHING, text)
-
-
-def _bare_operator(name: str) -> str:
-    """`add` for `aten::add_.Tensor` and `AddBackward0`; empty for other libraries' operators."""
-    bare = words(name.removeprefix("aten::").partition(".")[0]).strip("_")
-    return "" if ":" in bare else _BACKWARD.sub("", bare).strip("_")
 
 
 def load(user_rules: Path | None = None, *, bare: bool = False) -> Classifier:
@@ -98,68 +110,35 @@ class _Block:
     """those of the rules that do not look at the head"""
     head_patterns: tuple[str, ...]
 
-    def open_to(self, head: str, lower: str) -> Iterator[Rule]:
-        """The rules that look elsewhere, and those whose pattern the head matches."""
-        if self.head_patterns and search(self.head_patterns, lower) is None:
-            yield from self.headless
-            return
-        for rule in self.rules:
-            text = head if rule.case else lower
-            if not rule.patterns("head") or rule.search("head", text):
-                yield rule
 
-
-def _blocks(rules: tuple[Rule, ...], size: int) -> tuple[_Block, ...]:
-    """The kernel rules in order; a user's rules stand alone, for their patterns may not combine."""
-    kernel_rules = tuple(rule for rule in rules if not rule.patterns("op"))
-    return tuple(_block(kernel_rules[at : at + size]) for at in range(0, len(kernel_rules), size))
-
-
-def _block(rules: tuple[Rule, ...]) -> _Block:
-    headless = tuple(rule for rule in rules if not rule.patterns("head"))
-    alone = len(rules) == 1
-    patterns = () if alone else chain.from_iterable(rule.patterns("head") for rule in rules)
-    return _Block(rules, headless, tuple(patterns))
-
-
-def _open_rules(blocks: tuple[_Block, ...], head: str) -> Iterator[Rule]:
-    text = both_spellings(head)
-    for block in blocks:
-        for rule in block.open_to(text, text.lower()):
-            yield rule
-            if len(rule.conditions) == 1 and rule.conditions[0][0] == "head":
-                return
+def _blocks(rules: tuple[Rule, ...], size: int) -> Iterator[_Block]:
+    """Yield kernel rules in order, so many together; a user's patterns may not combine: size 1."""
+    kernel_rules = [rule for rule in rules if not rule.patterns("op")]
+    for first in range(0, len(kernel_rules), size):
+        block = tuple(kernel_rules[first : first + size])
+        headless = tuple(rule for rule in block if not rule.patterns("head"))
+        patterns = chain.from_iterable(rule.patterns("head") for rule in block)
+        yield _Block(block, headless, tuple(patterns) if len(block) > 1 else ())
 
 
 def _looked_at(rule: Rule, parts: Parts) -> str | None:
     """The text that decided ("" for the head, tested before), None where a condition fails."""
     shown = ""
-    for place, patterns in rule.conditions:
-        if place == "head":
+    for field, patterns in rule.conditions:
+        if field == "head":
             continue
-        text = _text(parts, place)
+        text = parts.name[:_LONGEST_NAME] if field == "name" else getattr(parts, field)
         match = search(patterns, text, rule.case)
         if match is None:
             return None
-        if place != "namespace":
-            shown = _word_at(match)
+        if field != "namespace":  # the whole word, as a match may begin with what parts words
+            text = match.string
+            start = text.rfind(" ", 0, match.start() + 1) + 1
+            end = text.find(" ", max(start, match.end()))
+            shown = text[start : end if end >= 0 else len(text)].strip()
         elif not rule.patterns("head"):
             shown = text
     return shown
-
-
-def _text(parts: Parts, place: str) -> str:
-    if place == "namespace":
-        return parts.namespace
-    return parts.name[:_LONGEST_NAME] if place == "name" else parts.arguments
-
-
-def _word_at(match: re.Match[str]) -> str:
-    """The whole word around a match, which may begin with what parts words."""
-    text = match.string
-    start = text.rfind(" ", 0, match.start() + 1) + 1
-    end = text.find(" ", max(start, match.end()))
-    return text[start : end if end >= 0 else len(text)].strip()
 
 
 def _decision(rule: Rule, looked_at: str) -> Decision:

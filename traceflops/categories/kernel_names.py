@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Final
 
@@ -94,19 +94,19 @@ def without_return_type(name: str) -> str:
 def _top_blanks(name: str) -> list[int]:
     """Return the blanks before the name of a function that are inside no brackets of a type."""
     opened: list[str] = []
-    found: list[int] = []
-    for at, char in enumerate(name):
+    blanks: list[int] = []
+    for index, char in enumerate(name):
         if char in _OPENING and not (char == "<" and "(" in opened[-1:]):
             # Behind a word that is no type's the arguments of the function begin.
             is_first = char == "(" and not opened
-            if is_first and name[:at].rpartition(" ")[2] not in _CALLED:
+            if is_first and name[:index].rpartition(" ")[2] not in _CALLED:
                 break
             opened.append(char)
-        elif opened and char == _OPENING[opened[-1]] and name[at - 1 : at] != "-":
+        elif opened and char == _OPENING[opened[-1]] and name[index - 1 : index] != "-":
             opened.pop()
         elif char == " " and not opened:
-            found.append(at)
-    return found
+            blanks.append(index)
+    return blanks
 
 
 def short_name(name: str) -> str:
@@ -166,39 +166,32 @@ def _without_arguments(name: str) -> str:
 
 def same_kernels(first: Sequence[str], second: Sequence[str]) -> tuple[IntArray, IntArray]:
     """Return a code per name of two runs; names of one kernel, and only those, have one code."""
-    known: dict[str, int] = {}
+    codes: dict[str, int] = {}
     ours, theirs = (
-        [known.setdefault(plain_name(name), len(known)) for name in run] for run in (first, second)
+        [codes.setdefault(plain_name(name), len(codes)) for name in run] for run in (first, second)
     )
     code_of: dict[int, int] = {}
     done = set(ours) & set(theirs)
     for form, tests in _FORMS:
-        mine, other = _by_form(form, first, ours), _by_form(form, second, theirs)
-        pairs = [pair for pair in _certain(mine, other, tests) if done.isdisjoint(pair)]
-        code_of |= {other: one for one, other in pairs}
+        by_form: tuple[_Named, _Named] = (defaultdict(dict), defaultdict(dict))
+        for named, names, of_names in zip(by_form, (first, second), (ours, theirs), strict=True):
+            for name, code in zip(names, of_names, strict=True) if len(names) <= _MOST else ():
+                named[form(name)].setdefault(code, name)
+        pairs = []
+        for text in by_form[0].keys() & by_form[1].keys():
+            alike = [*by_form[0][text].items(), *by_form[1][text].items()]
+            if not text or len(by_form[0][text]) != 1 or len(alike) != 2:
+                continue  # certain is only what is the only one in each run
+            (code, name), (other, other_name) = alike
+            is_new = code != other and done.isdisjoint((code, other))
+            if is_new and all(test(text, name, other_name) for test in tests):
+                pairs.append((code, other))
+        code_of |= {other: code for code, other in pairs}
         done |= {code for pair in pairs for code in pair}
     return (
         np.array(ours, dtype=np.int64),
         np.array([code_of.get(code, code) for code in theirs], dtype=np.int64),
     )
-
-
-def _by_form(form: Callable[[str], str], names: Sequence[str], codes: Sequence[int]) -> _Named:
-    by_form: _Named = defaultdict(dict)
-    if len(names) <= _MOST:
-        for name, code in zip(names, codes, strict=True):
-            by_form[form(name)].setdefault(code, name)
-    return by_form
-
-
-def _certain(ours: _Named, theirs: _Named, tests: Sequence[_Test]) -> Iterator[tuple[int, int]]:
-    """Yield the codes of names that are alike, where each run has one such name alone."""
-    for text in ours.keys() & theirs.keys():
-        if text and len(ours[text]) == len(theirs[text]) == 1:
-            ((one, name),) = ours[text].items()
-            ((other, another),) = theirs[text].items()
-            if one != other and all(test(text, name, another) for test in tests):
-                yield one, other
 
 
 def _has_bare(_: str, *names: str) -> bool:
@@ -218,7 +211,13 @@ def _has_cut(short: str, *names: str) -> bool:
         return True
     mangled, full = sorted(texts, key=lambda text: not _mangled_path(text))
     path = "::".join(_mangled_path(mangled))
-    return bool(path) and not _mangled_path(full) and _names_function(full, path)
+    start = full.find(path)
+    if not path or _mangled_path(full) or start < 0:
+        return False
+    # It is ns::gemm, but not ns2::gemm.
+    if start and path[0] != "(" and full[start - 1] not in " *&":
+        return False
+    return full[start + len(path) : start + len(path) + 1] in ("", "<", "(", "[")
 
 
 _FORMS: Final[tuple[tuple[Callable[[str], str], tuple[_Test, ...]], ...]] = (
@@ -231,36 +230,28 @@ _FORMS: Final[tuple[tuple[Callable[[str], str], tuple[_Test, ...]], ...]] = (
 """Forms in which names of one kernel are alike, and what else must hold of two such names."""
 
 
-def _names_function(full: str, path: str) -> bool:
-    """Return whether a full name is of the function with this path: ns::gemm, but not ns2::gemm."""
-    spot = full.find(path)
-    if spot < 0 or (spot and path[0] != "(" and full[spot - 1] not in " *&"):
-        return False
-    return full[spot + len(path) : spot + len(path) + 1] in ("", "<", "(", "[")
-
-
 def _mangled_path(text: str) -> list[str]:
     """Return the namespaces and the name of a function whose name is mangled, else nothing."""
     begun = _MANGLED.match(text)
     if begun is None:
         return []
-    words, at = [], begun.end()
-    while (length := _LENGTH.match(text, at)) is not None:
-        at = length.end() + int(length.group())
-        words.append(text[length.end() : at])
-    return [_ANONYMOUS.get(word, word) for word in words] if at <= len(text) else []
+    words, end = [], begun.end()
+    while (length := _LENGTH.match(text, end)) is not None:
+        end = length.end() + int(length.group())
+        words.append(text[length.end() : end])
+    return [_ANONYMOUS.get(word, word) for word in words] if end <= len(text) else []
 
 
 def _before_brackets(text: str) -> int:
     """Return where a name ends: before arguments, template arguments and [abi:...]."""
-    at, depth, opened = len(text), 0, ""
-    while at:
-        char = text[at - 1]
+    end, depth, opened = len(text), 0, ""
+    while end:
+        char = text[end - 1]
         if not depth:
             if char != " " and char not in _BRACKETS:
                 break
             depth, opened = (1, char) if char != " " else (0, "")
         else:
             depth += (char == opened) - (char == _BRACKETS[opened])
-        at -= 1
-    return at
+        end -= 1
+    return end

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 
 from traceflops.units import kernel_name
 
@@ -53,10 +54,7 @@ class Parts:
 def parse(name: str) -> Parts:
     """The parts of a kernel name, mangled or not."""
     text = clean(name)
-    if text.startswith("_Z"):
-        path, arguments = _mangled(text)
-    else:
-        path, arguments = _demangled(text)
+    path, arguments = (_mangled if text.startswith("_Z") else _demangled)(text)
     path = [part for part in path if part and not part.startswith("_GLOBAL__N")]
     head = path[-1].strip()[:LONGEST_HEAD] if path else ""
     return Parts(
@@ -87,37 +85,21 @@ def both_spellings(identifier: str) -> str:
 
 def spellings(identifiers: list[str]) -> str:
     """Each identifier once, in snake case and, where that differs, as written; parted by spaces."""
-    seen: dict[str, None] = {}
-    for identifier in identifiers:
-        seen[words(identifier)] = None
-        seen[identifier] = None
-    return " ".join(seen)
+    return " ".join(dict.fromkeys(chain.from_iterable((words(i), i) for i in identifiers)))
 
 
 def _demangled(text: str) -> tuple[list[str], list[str]]:
-    text = _without_conditional_type(text)
-    path = _path(text)
-    return path.split("::"), _arguments(text[len(path) :])
-
-
-def _path(text: str) -> str:
-    return _OPENING.split(text, 1)[0]
-
-
-def _arguments(text: str) -> list[str]:
-    return [
+    """The path of a function, after a conditional return type, and the words of its arguments."""
+    path = _OPENING.split(text, 1)[0]
+    if path.rpartition("::")[2] in _CONDITIONAL_TYPES:
+        after = _AFTER_RETURN_TYPE.match(text, _closing(text, len(path)))
+        text = text[after.end() :] if after else text
+        path = _OPENING.split(text, 1)[0]
+    arguments = [
         f"{argument[1]}={argument[2]}" if argument[2] else argument[1]
-        for argument in _ARGUMENT.finditer(text)
+        for argument in _ARGUMENT.finditer(text[len(path) :])
     ]
-
-
-def _without_conditional_type(text: str) -> str:
-    path = _path(text)
-    if path.rpartition("::")[2] not in _CONDITIONAL_TYPES:
-        return text
-    end = _closing(text, len(path))
-    after = _AFTER_RETURN_TYPE.match(text, end)
-    return text[after.end() :] if after else text
+    return path.split("::"), arguments
 
 
 def _closing(text: str, start: int) -> int:
@@ -135,23 +117,13 @@ def _mangled(text: str) -> tuple[list[str], list[str]]:
     """The nested name up to its first template argument, and every identifier after it."""
     path: list[str] = []
     position = 3 if text.startswith("_ZN") else 2
-    while (part_of_path := _identifier(text, position)) is not None:
-        identifier, position = part_of_path
-        path.append(identifier)
-    return path, _mangled_arguments(text, position)
-
-
-def _identifier(text: str, position: int) -> tuple[str, int] | None:
-    if text.startswith("L", position):
-        position += 1
-    length = _MANGLED.match(text, position)
-    if length is None or length["length"] is None:
-        return None
-    end = length.end() + int(length["length"])
-    return text[length.end() : end], end
-
-
-def _mangled_arguments(text: str, position: int) -> list[str]:
+    while True:
+        start = position + text.startswith("L", position)
+        length = _MANGLED.match(text, start)
+        if length is None or length["length"] is None:
+            break
+        position = length.end() + int(length["length"])
+        path.append(text[length.end() : position])
     arguments: list[str] = []
     while (piece := _MANGLED.match(text, position)) is not None:
         position = piece.end()
@@ -162,4 +134,4 @@ def _mangled_arguments(text: str, position: int) -> list[str]:
         identifier = text[position:end]
         arguments.append(f"{identifier}={value[1]}" if value else identifier)
         position = value.end() - 1 if value else end
-    return arguments
+    return path, arguments

@@ -55,5 +55,5 @@ def of_ml(trace: Trace) -> bool:
         return False
     marked = codes(trace.marks["name"])[is_one_of(trace.marks["kind"], "annotation", "python")]
     labels = names(trace.marks["name"])
-    ranges = (labels[one] for one in distinct(marked).tolist() if one >= 0)
+    ranges = (labels[code] for code in distinct(marked).tolist() if code >= 0)
     return any(map(_ML_KERNEL.search, kernels)) or any(map(_ML_RANGE.search, ranges))

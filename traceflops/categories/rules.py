@@ -99,7 +99,7 @@ class Rule:
 
     def patterns(self, place: str) -> tuple[str, ...]:
         """The alternatives that the rule looks for in one place; none if it does not look there."""
-        return next((patterns for at, patterns in self.conditions if at == place), ())
+        return dict(self.conditions).get(place, ())
 
 
 def search(alternatives: tuple[str, ...], text: str, case: bool = False) -> re.Match[str] | None:
@@ -113,28 +113,24 @@ def compiled(alternatives: tuple[str, ...], case: bool = False) -> re.Pattern[st
 
     Made for speed: `[a-z0-9]*` at an end of an alternative is taken off instead of matched, and
     what parts words is consumed, not looked back at, for `re` skips to a sign of a set quickly.
+    Ignoring case is slow, so only alternatives with capitals do.
     """
     bounded: list[str] = []
     opened: list[str] = []
     for pattern in alternatives:
-        if pattern.startswith(_ANY) and _is_one(pattern):
-            opened.append(_right_bounded(pattern.removeprefix(_ANY), case))
-        else:
-            bounded.append(_right_bounded(pattern, case))
+        any_start = pattern.startswith(_ANY) and _is_single(pattern)
+        core = pattern.removeprefix(_ANY) if any_start else pattern
+        any_end = core.endswith(_ANY) and _is_single(core)
+        core = core.removesuffix(_ANY) if any_end else core
+        if not case and _CAPITAL.search(_ESCAPE.sub("", core)):
+            core = f"(?i:{core})"
+        core = core if any_end else rf"(?:{core})(?![A-Za-z])"
+        (opened if any_start else bounded).append(core)
     groups = [rf"[^A-Za-z0-9](?:{'|'.join(bounded)})"] if bounded else []
     return re.compile("|".join(groups + opened), re.MULTILINE)
 
 
-def _right_bounded(pattern: str, case: bool) -> str:
-    """The pattern at the end of a word; ignoring case is slow, so only if it has capitals."""
-    any_ending = pattern.endswith(_ANY) and _is_one(pattern)
-    core = pattern.removesuffix(_ANY) if any_ending else pattern
-    if not case and _CAPITAL.search(_ESCAPE.sub("", core)):
-        core = f"(?i:{core})"
-    return core if any_ending else rf"(?:{core})(?![A-Za-z])"
-
-
-def _is_one(pattern: str) -> bool:
+def _is_single(pattern: str) -> bool:
     """Whether no `|` outside brackets parts the pattern."""
     depth = 0
     for sign in _ESCAPE_OR_CLASS.sub("x", pattern):
@@ -154,7 +150,7 @@ def built_in() -> tuple[Rule, ...]:
 def read(path: Path) -> tuple[Rule, ...]:
     """The rules of a user's file, all checked; a UsageError says what is wrong with it."""
     where = f"rule file {path.name!r}"
-    return _rules(toml_of(path, where), where, path.name)
+    return _checked(toml_of(path, where), where, path.name)
 
 
 @cache
@@ -162,19 +158,25 @@ def installed() -> tuple[Rule, ...]:
     """The rules of installed packages, checked like those of a user's file."""
 
     def rules(given: Any, where: str, package: str) -> tuple[Rule, ...]:
-        return _rules(toml_given(given, where), where, f"package {package}")
+        return _checked(toml_given(given, where), where, f"package {package}")
 
     return tuple(chain.from_iterable(loaded("categories", rules)))
 
 
-def _rules(document: dict[str, Any], where: str, source: str) -> tuple[Rule, ...]:
+def _checked(document: dict[str, Any], where: str, source: str) -> tuple[Rule, ...]:
+    """The rules of a document. Raises UsageError for the first thing that is wrong with it."""
     tables = document.get("rule")
     if document.keys() != {"rule"} or not isinstance(tables, list):
         unknown = sorted(document.keys() - {"rule"})
         _refuse(where, f"unknown key {unknown[0]!r}" if unknown else "it has no [[rule]] table")
     rules: dict[str, Rule] = {}
     for number, table in enumerate(tables, 1):
-        rule = _rule(_checked(table, f"{where}, rule {number}"), source)
+        of_rule = f"{where}, rule {number}"
+        if not isinstance(table, dict):
+            _refuse(of_rule, "a rule must be a table")
+        for problem in chain(_problems(table), _problems_of_patterns(table)):
+            _refuse(of_rule, problem)
+        rule = _rule(table, source)
         if rules.setdefault(rule.id, rule) is not rule:
             _refuse(where, f"two rules have the id {rule.id!r}")
     return tuple(rules.values())
@@ -208,18 +210,14 @@ def check_pattern(pattern: str) -> str | None:
         return f"a pattern must have 1 to {LONGEST_PATTERN} characters"
     plain = _ESCAPE_OR_CLASS.sub("x", pattern.removeprefix(_ANY).removesuffix(_ANY))
     repeats = [repeat.start() for repeat in _REPEAT.finditer(plain)]
-    if any(plain[at - 1 : at] == ")" for at in repeats):
+    if any(plain[start - 1 : start] == ")" for start in repeats):
         return "a repeat (*, + or {}) may not follow a group"
     if len(repeats) > MOST_REPEATS:
         return f"more than {MOST_REPEATS} repeats in one pattern"
     if len(_OPTIONAL.findall(plain)) > MOST_OPTIONAL:
         return f"more than {MOST_OPTIONAL} optional parts in one pattern"
-    if _NAMED.search(plain) or any(one[1] in "123456789" for one in _ESCAPE.findall(pattern)):
+    if _NAMED.search(plain) or any(text[1] in "123456789" for text in _ESCAPE.findall(pattern)):
         return "back-references and named groups are not supported"
-    return _compile_error(pattern)
-
-
-def _compile_error(pattern: str) -> str | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -231,6 +229,7 @@ def _compile_error(pattern: str) -> str | None:
 
 
 def _text(path: Path, where: str) -> str:
+    """The text of a file. Raises UsageError for what is no readable file of that size."""
     try:
         if not path.is_file():
             where = where.replace(repr(path.name), repr(str(path)))
@@ -256,14 +255,6 @@ def _document(
         _refuse(where, "bad TOML: nested too deeply")
 
 
-def _checked(table: object, where: str) -> dict[str, object]:
-    if not isinstance(table, dict):
-        _refuse(where, "a rule must be a table")
-    for problem in chain(_problems(table), _problems_of_places(table)):
-        _refuse(where, problem)
-    return table
-
-
 def _problems(table: dict[str, object]) -> Iterator[str]:
     """Yield what is wrong with a table; what comes later relies on what comes before."""
     for key in sorted(table.keys() - KEYS):
@@ -286,14 +277,16 @@ def _problems(table: dict[str, object]) -> Iterator[str]:
         yield f"unknown sub {sub!r} under {top}; known: {', '.join(sorted(SUBS[top]))}"
 
 
-def _problems_of_places(table: dict[str, object]) -> Iterator[str]:
+def _problems_of_patterns(table: dict[str, object]) -> Iterator[str]:
+    """Yield what is wrong with the patterns of a table."""
     places = [place for place in PLACES if place in table]
     if not places:
         yield f"it has no pattern; give one of {', '.join(PLACES)}"
     if "op" in places and len(places) > 1:
         yield "'op' matches CPU operators and cannot be combined"
     for place in places:
-        patterns = _alternatives(table[place])
+        value = table[place]
+        patterns = value if isinstance(value, list) else [value]
         if not patterns:
             yield f"{place!r} is an empty list"
         for pattern in patterns:
@@ -303,18 +296,15 @@ def _problems_of_places(table: dict[str, object]) -> Iterator[str]:
                 yield f"{place} {pattern[:80]!r}: {problem}"
 
 
-def _alternatives(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
-
-
 def _rule(table: dict[str, Any], source: str) -> Rule:
-    conditions = ((place, tuple(_alternatives(table[place]))) for place in PLACES if place in table)
+    """The rule that a checked table is; a pattern may stand alone or in a list."""
+    given = ((place, table[place]) for place in PLACES if place in table)
     return Rule(
         id=table["id"],
         category=Category(table["top"], table["sub"]),
         because=table["because"],
         source=source,
-        conditions=tuple(conditions),
+        conditions=tuple((key, tuple(v) if isinstance(v, list) else (v,)) for key, v in given),
         case=table.get("case", False),
     )
 

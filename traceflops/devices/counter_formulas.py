@@ -1,7 +1,7 @@
 """From hardware counters to FLOPs and bytes: the formulas of `counters.toml`, by architecture.
 
-Sets of Nsight Compute hold many counters only per cycle or per second: times cycles per second and
-the duration that was measured with them they are counts again, rounded as they were printed.
+Nsight Compute reads many counters only per cycle or per second. With clock and duration they are
+counts again, rounded as they were printed.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ class Family:
 class Formula:
     """One quantity as a sum of counters, each times its factor.
 
-    It holds for `families`, or if there are none for all but those in `but`.
-    `only_zero`: what a counted thing is worth is not known, so only none of it says something.
+    It holds for `families`, or without any for all but those in `but`. With `only_zero`, what is
+    counted has no known worth, so only a count of 0 says something.
     """
 
     quantity: str
@@ -82,7 +82,7 @@ class Formula:
     but: tuple[str, ...] = ()
 
     def holds_for(self, family: Family | None) -> bool:
-        """Return whether it holds for a family; of an unknown one (None) only what holds for all.
+        """Return whether it holds for a family; for an unknown one (None), only what holds for all.
 
         Work of matrix and vector units is counted by the same formula wherever it is counted.
         """
@@ -96,7 +96,12 @@ class Formula:
 def plain_counter(name: str) -> str:
     """Return a counter's name as the table has it: TCC_EA0_RDREQ of TCC_EA0_RDREQ_sum."""
     plain = _ENDING.sub("", name.strip())
-    return _labels().get(plain, plain)
+    return _counters_of_labels().get(plain, plain)
+
+
+@cache
+def _counters_of_labels() -> dict[str, str]:
+    return {row["label"]: row["counter"] for row in _document()["label"]}
 
 
 def family_of(architecture: str | None) -> Family | None:
@@ -129,8 +134,8 @@ def formulas_of(quantity: str, family: Family | None) -> tuple[Formula, ...]:
 
 def quantities(prefix: str, family: Family | None) -> tuple[str, ...]:
     """Return the quantities under a prefix that a family has, in the order of the table."""
-    found = (formula.quantity for formula in formulas() if formula.holds_for(family))
-    return tuple(dict.fromkeys(name for name in found if name.startswith(prefix)))
+    known = (formula.quantity for formula in formulas() if formula.holds_for(family))
+    return tuple(dict.fromkeys(name for name in known if name.startswith(prefix)))
 
 
 def counters_for(prefix: str, types: Iterable[str], family: Family) -> Iterator[str]:
@@ -143,36 +148,31 @@ def counters_for(prefix: str, types: Iterable[str], family: Family) -> Iterator[
 @cache
 def families() -> tuple[Family, ...]:
     """Return all families of the table."""
-    return tuple(Family(**row) for row in _rows("family"))
+    return tuple(Family(**_frozen(row)) for row in _document()["family"])
 
 
 @cache
 def formulas() -> tuple[Formula, ...]:
     """Return all formulas of the table, in its order."""
-    return tuple(Formula(**row) for row in _rows("formula"))
+    return tuple(Formula(**_frozen(row)) for row in _document()["formula"])
+
+
+def _frozen(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row of the document with tuples for its lists."""
+
+    def frozen(value: Any) -> Any:
+        return tuple(map(frozen, value)) if isinstance(value, list) else value
+
+    return {key: frozen(value) for key, value in row.items()}
 
 
 @cache
 def counters_used() -> frozenset[str]:
-    """Return the counters that any formula has, and those that tell such a counter."""
+    """Return the counters that any formula has, and those that tell such a counter's sum."""
     named = frozenset(name for formula in formulas() for name in formula.terms)
-    return named | {rate for name in named for rate in rates_of(name)}
-
-
-def _rows(table: str) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a table of the document with tuples for their lists."""
-    for row in _document()[table]:
-        yield {name: _frozen(value) for name, value in row.items()}
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(map(_frozen, value)) if isinstance(value, list) else value
-
-
-@cache
-def _labels() -> dict[str, str]:
-    """Return the counters that labels of a page stand for."""
-    return {row["label"]: row["counter"] for row in _document()["label"]}
+    summed = {name for name in named if name.endswith(SUM)}
+    rates = {name + per for name in summed for per in (_PER_SECOND, _PER_CYCLE)}
+    return named | rates | ({DURATION, *CLOCKS} if summed else set())
 
 
 @cache
@@ -181,27 +181,23 @@ def _document() -> dict[str, Any]:
     return tomllib.loads(text)
 
 
-def rates_of(counter: str) -> Iterator[str]:
-    """Yield what a counter's sum can be told from."""
-    if counter.endswith(SUM):
-        yield from (counter + _PER_SECOND, counter + _PER_CYCLE, DURATION, *CLOCKS)
-
-
 def with_sums(values: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
-    """Return counters with the sums that follow from rates, where the sums were not read."""
-    found = dict(values)
+    """Return counters with the sums that follow from rates, where the sums were not read.
+
+    `values` are by counter, one per launch, NaN where it has none.
+    """
+    sums = dict(values)
     if DURATION not in values:
-        return found
+        return sums
     seconds = values[DURATION] / _NS_PER_S
     clock = next((values[name] for name in CLOCKS if name in values), None)
     for name, rate in values.items():
         if name.endswith(SUM + _PER_SECOND):
-            _fill(found, name.removesuffix(_PER_SECOND), rate * seconds)
+            counter, computed = name.removesuffix(_PER_SECOND), rate * seconds
         elif name.endswith(SUM + _PER_CYCLE) and clock is not None:
-            _fill(found, name.removesuffix(_PER_CYCLE), rate * clock * seconds)
-    return found
-
-
-def _fill(found: dict[str, FloatArray], name: str, told: FloatArray) -> None:
-    own = found.get(name)
-    found[name] = told if own is None else np.where(np.isnan(own), told, own)
+            counter, computed = name.removesuffix(_PER_CYCLE), rate * clock * seconds
+        else:
+            continue
+        read = sums.get(counter)
+        sums[counter] = computed if read is None else np.where(np.isnan(read), computed, read)
+    return sums

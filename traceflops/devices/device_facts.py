@@ -95,16 +95,13 @@ class SeenDevice:
         return f"{self.units} {called}" if is_known(self.units) else ""
 
     def maker(self) -> str | None:
-        """Return who made it: as its instruction set or its name says, else its warp size.
-
-        RDNA devices have warps of 32 threads, too.
-        """
+        """Return who made it: by instruction set or name, else by warp size (RDNA has 32, too)."""
         first = (self.name or "").strip().partition(" ")[0].lower()
         if self.vendor or first in UNIT_NAMES:
             return self.vendor.lower() if self.vendor else first
         if (self.instruction_set or "").startswith("gfx"):
             return "amd"
-        return next((one for one, size in WARP_SIZES.items() if size == self.warp_size), None)
+        return next((maker for maker, size in WARP_SIZES.items() if size == self.warp_size), None)
 
 
 def dotted(compute: tuple[int, int]) -> str:
@@ -114,7 +111,7 @@ def dotted(compute: tuple[int, int]) -> str:
 
 def gib(number: int) -> str:
     """Return a number of bytes as text: "79.2 GiB"."""
-    unit, scale = next((one for one in _BINARY if number >= 0.95 * one[1]), _BINARY[-1])
+    unit, scale = next((row for row in _BINARY if number >= 0.95 * row[1]), _BINARY[-1])
     return f"{number / scale:.3g} {unit}"
 
 
@@ -143,15 +140,12 @@ def by_name(name: str | None) -> DeviceSpec | None:
 
 
 def variant_of(seen: SeenDevice, spec: DeviceSpec | None = None) -> Variant | None:
-    """Return the version of a product that a name says, whose rates may not be those of its row.
-
-    A row of that very version is none.
-    """
+    """Return the version of a product that a name states, if its rates may not be the row's."""
     name, row = seen.name or "", spec.product if spec is not None else ""
     if len(name) > LONGEST_NAME:
         return None
-    said = (one for one in load_variants() if re.search(one.pattern, name))
-    return next((one for one in said if not re.search(one.pattern, row)), None)
+    variants = (variant for variant in load_variants() if re.search(variant.pattern, name))
+    return next((v for v in variants if not re.search(v.pattern, row)), None)
 
 
 def is_full_name(text: str) -> bool:
@@ -169,10 +163,16 @@ def asked_row(text: str) -> DeviceSpec:
     spec = named_row(text.strip()) if len(text) <= LONGEST_NAME else None
     if spec is not None:
         return spec
-    near = _near(text[:LONGEST_NAME])
-    known = f"similar: {', '.join(near)}" if near else "nothing similar in the table"
+    # Near are the row that the name is of, ids that contain the text, and ids that resemble it.
+    name = text[:LONGEST_NAME]
+    ids, wanted, row = [spec.id for spec in load_devices()], _spelled(name), by_name(name.upper())
+    inside = [known for known in ids if len(wanted) > 1 and wanted in _spelled(known)]
+    close = get_close_matches(name.strip().lower(), ids, n=4)
+    first = [row.id] if row is not None else []
+    near = list(dict.fromkeys([*first, *SeenDevice(name).sharing, *inside, *close]))[:6]
+    similar = f"similar: {', '.join(near)}" if near else "nothing similar in the table"
     raise UsageError(
-        f"--device {quoted(text)} does not match exactly one row of the device table; {known}",
+        f"--device {quoted(text)} does not match exactly one row of the device table; {similar}",
         "traceflops devices lists the ids",
     )
 
@@ -202,14 +202,3 @@ def _spelled(text: str) -> str:
     """Return a name as it is compared: letters and digits in lower case, without the maker."""
     words = re.findall(r"[a-z0-9]+", text.lower())
     return "".join(words[1:] if words and words[0] in _makers() else words)
-
-
-def _near(text: str) -> list[str]:
-    """Return ids that contain the text or resemble it, and those of the row it names."""
-    ids = [spec.id for spec in load_devices()]
-    wanted = _spelled(text)
-    inside = [known for known in ids if len(wanted) > 1 and wanted in _spelled(known)]
-    named = by_name(text.upper())
-    first = [named.id] if named is not None else []
-    close = get_close_matches(text.strip().lower(), ids, n=4)
-    return list(dict.fromkeys([*first, *SeenDevice(text).sharing, *inside, *close]))[:6]

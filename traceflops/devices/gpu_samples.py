@@ -1,7 +1,7 @@
-"""Clocks, power and temperature of GPUs that a tool sampled beside a recording, joined to it.
+"""Clocks, power and temperature of GPUs, sampled by a tool beside a recording and joined to it.
 
-Such a tool may give local time without a zone. One is accepted where utilisation agrees with the
-time in which the recording has work, and where no other does; the rest is the user's to say.
+Samples may have local time without a zone. A zone is taken if it is the only one in which the
+sampled utilisation agrees with the work in the recording; otherwise the user has to name it.
 """
 
 from __future__ import annotations
@@ -81,24 +81,37 @@ _ASKS: Final = "Say which time zone they are in: --zone +02:00."
 def with_gpu_samples(trace: Trace, records: Trace, zone: str | None = None) -> Trace:
     """Return a trace with the samples of its GPUs that lie in its time.
 
-    Local times are of the zone that is given, else of the recording's, else of the only one in
-    which utilisation agrees; where that is unknown, too, a note says so. Raises InputError where
-    there are no samples or no work.
+    Local times are in the given zone, else the recording's, else the only one in which utilisation
+    agrees; a note says if there is none. Raises InputError where there are no samples or no work.
     """
     join = _Join(trace, records)
-    told = None if zone is None else _parsed(zone)
+    zone_ns = None if zone is None else _zone_ns(zone)
     own = trace.source.facts.get(UTC_OFFSET)
     if records.source.origin_unix_ns is not None:
-        told = 0
-    elif told is None and own is not None:
-        told = _parsed(own)
+        zone_ns = 0
+    elif zone_ns is None and own is not None:
+        zone_ns = _zone_ns(own)
         text = f"Times of the samples are taken as UTC{own}, the time zone of the recording."
         join.say("assumed", "samples-zone", text)
-    elif told is None:
-        told = join.zone()
-    if told is None:
+    elif zone_ns is None:
+        zone_ns = join.zone()
+    if zone_ns is None:
         return replace(trace, notes=(*trace.notes, *join.notes))
-    return join.joined(join.shift(told))
+    return join.joined(join.shift(zone_ns))
+
+
+def _zone_ns(zone: str) -> int:
+    """Return a zone as ns. Raises UsageError where it is none."""
+    match = _ZONE.fullmatch(zone)
+    if match is None:
+        raise UsageError(f"not a time zone: {zone}", "give it as +02:00 or -05:30")
+    hours, minutes = int(match[2] or 0), int(match[3] or 0)
+    return (-1 if match[1] == "-" else 1) * (60 * hours + minutes) * _HOUR_NS // 60
+
+
+def _zone_text(zone_ns: int) -> str:
+    minutes = abs(zone_ns) * 60 // _HOUR_NS
+    return f"{'-' if zone_ns < 0 else '+'}{minutes // 60:02}:{minutes % 60:02}"
 
 
 def sampled_over_ns(time_ns: IntArray) -> int:
@@ -107,24 +120,11 @@ def sampled_over_ns(time_ns: IntArray) -> int:
     return min(max(apart, _SHORTEST_NS), _LONGEST_NS)
 
 
-def _parsed(zone: str) -> int:
-    """Return a zone as ns. Raises UsageError where it is none."""
-    found = _ZONE.fullmatch(zone)
-    if found is None:
-        raise UsageError(f"not a time zone: {zone}", "give it as +02:00 or -05:30")
-    hours, minutes = int(found[2] or 0), int(found[3] or 0)
-    return (-1 if found[1] == "-" else 1) * (60 * hours + minutes) * _HOUR_NS // 60
-
-
-def _zone_text(zone_ns: int) -> str:
-    minutes = abs(zone_ns) * 60 // _HOUR_NS
-    return f"{'-' if zone_ns < 0 else '+'}{minutes // 60:02}:{minutes % 60:02}"
-
-
 class _Join:
     """Samples and the recording that they are of; `notes` is what is said of how they fit."""
 
     def __init__(self, trace: Trace, records: Trace) -> None:
+        """Read times and devices of the samples, and the work per device. Raises InputError."""
         dated = replace(records.source, origin_unix_ns=records.source.origin_unix_ns or 0)
         self.base_ns = calendar_shift(trace, replace(records, source=dated))
         self.trace, self.records = trace, records
@@ -185,21 +185,21 @@ class _Join:
 
     def within(self, shift_ns: int) -> BoolArray:
         """Return which rows were sampled during the recording."""
-        at, (begin, end) = self.time_ns + shift_ns, self.span
-        return np.asarray((at >= begin) & (at <= end))
+        time, (begin, end) = self.time_ns + shift_ns, self.span
+        return np.asarray((time >= begin) & (time <= end))
 
     def agrees(self, gpu: int, device: int, shift_ns: int) -> bool | None:
         """Return whether the utilisation of a sampled GPU is that of a device; None: unknown."""
         if gpu not in self.series:
             return None
-        (at, busy), (work, begin, end) = self.series[gpu], self.work[device]
-        over, at = sampled_over_ns(at), at + shift_ns
-        inside = (at >= begin + over // 2) & (at <= end)
-        at, busy = at[inside], busy[inside]
-        if len(at) < _LEAST:
+        (time, busy), (work, begin, end) = self.series[gpu], self.work[device]
+        over, time = sampled_over_ns(time), time + shift_ns
+        inside = (time >= begin + over // 2) & (time <= end)
+        time, busy = time[inside], busy[inside]
+        if len(time) < _LEAST:
             return None
-        since = np.maximum(at - over, begin)
-        share = work.length_within(since, at) / (at - since)
+        since = np.maximum(time - over, begin)
+        share = work.length_within(since, time) / (time - since)
         right = ((share >= 0.5) == (busy >= 0.5)) | (np.abs(share - busy) <= _NEAR)
         return bool(right.mean() > _AGREE)
 
@@ -213,47 +213,51 @@ class _Join:
         return {gpu: own[number] for gpu, number in sampled if number in own}
 
     def matched(self, shift_ns: int) -> dict[int, int]:
-        """Return the device of each sampled GPU where utilisation agrees, {} where it does not."""
-        direct = self.by_number()
-        found = [self.agrees(*pair, shift_ns) for pair in direct.items()]
-        if any(found) and False not in found:
-            return direct
+        """Return the device of each sampled GPU where utilisation agrees, {} where it does not.
+
+        By number, else by the order of ranks where as many GPUs were busy as have work.
+        """
+        by_number = self.by_number()
+        agree = [self.agrees(*pair, shift_ns) for pair in by_number.items()]
+        if any(agree) and False not in agree:
+            return by_number
         if len(self.series) < len(self.work):
             return {}
         alike = [g for g in self.series if any(self.agrees(g, d, shift_ns) for d in self.work)]
         if len(alike) != len(self.work):
             return {}
-        in_order = dict(zip(sorted(alike), sorted(self.work, key=self._rank), strict=True))
-        return in_order if all(self.agrees(*pair, shift_ns) for pair in in_order.items()) else {}
+        rows, ranks = self.trace.devices.to_pylist(), self.trace.ranks
 
-    def _rank(self, device: int) -> tuple[int, int]:
-        row = self.trace.devices.slice(device, 1).to_pylist()[0]
-        rank = self.trace.ranks[row["process"]]
-        return (device if rank is None else rank, row["local_id"])
+        def rank(device: int) -> tuple[int, int]:
+            known = ranks[rows[device]["process"]]
+            return (device if known is None else known, rows[device]["local_id"])
+
+        in_order = dict(zip(sorted(alike), sorted(self.work, key=rank), strict=True))
+        return in_order if all(self.agrees(*pair, shift_ns) for pair in in_order.items()) else {}
 
     def joined(self, shift_ns: int) -> Trace:
         """Return the trace with the samples of its devices, so much later, and notes on that."""
         device_of = self.matched(shift_ns)
-        direct = self.by_number()
-        if device_of and device_of != direct:
+        by_number = self.by_number()
+        if device_of and device_of != by_number:
             gpus = listed(numbers(self.records.devices["local_id"])[list(device_of)].tolist())
             text = f"GPUs {gpus} of the samples are taken as those of the recording, in order: "
             self.say("assumed", "samples-gpus", f"{text}their utilisation agrees.")
         elif not device_of:
-            if False in [self.agrees(*pair, shift_ns) for pair in direct.items()]:
+            if False in [self.agrees(*pair, shift_ns) for pair in by_number.items()]:
                 text = "Utilisation in the samples contradicts the recording: check the time zone "
                 text += "(--zone) and whether they are of the same machine."
                 self.say("assumed", "samples-disagree", text)
-            elif not direct:
+            elif not by_number:
                 text = "The samples are ignored: which of their GPUs is which of the recording is "
                 text += "unknown. Give the traces of one machine."
                 self.say("dropped", "samples-unknown", text)
-            device_of = direct
-        at, (begin, end) = self.time_ns + shift_ns, self.span
-        inside = (at >= begin - _LONGEST_NS) & (at <= end + _LONGEST_NS)
+            device_of = by_number
+        time, (begin, end) = self.time_ns + shift_ns, self.span
+        inside = (time >= begin - _LONGEST_NS) & (time <= end + _LONGEST_NS)
         keep = inside & np.isin(self.sampled, list(device_of))
         within = self.within(shift_ns)
-        counts = [len(np.unique(at[within & (self.sampled == gpu)])) for gpu in device_of]
+        counts = [len(np.unique(time[within & (self.sampled == gpu)])) for gpu in device_of]
         count = max(counts, default=_LEAST)
         if count < _LEAST:
             is_local = self.records.source.origin_unix_ns is None

@@ -94,6 +94,8 @@ def _problem(row: Any, taken: Collection[str]) -> str | None:
         "its pattern matches every name": re.search(row["pattern"], ""),
         "memory_gb and memory_gbps must be as long": len(row["memory_gb"])
         != len(row["memory_gbps"]),
-        "a number is not above 0, or too large": not all(0 < n < _LARGEST for n in numbers),
+        "a number is not above 0, or too large": not all(
+            Decimal(n).is_finite() and 0 < n < _LARGEST for n in numbers
+        ),
     }
     return next((text for text, is_wrong in problems.items() if is_wrong), None)

@@ -1,10 +1,8 @@
-"""Which files are of one job, and which job is chosen.
+"""Which files are of one job, and which job is chosen: figures never add up several jobs.
 
-Files are of one job unless they contradict each other: they differ in tool, give different
-world sizes, claim one rank twice, have no rank beside files that do, or were recorded one after the
-other. Sums and counters without a timeline must also have something in common with a job: tool, GPU
-or kernels. Figures of several jobs added up would be of none, so whoever wants one figure chooses a
-job first.
+Files are of one job unless they contradict each other: other tools or world sizes, one rank twice,
+some with ranks and some without, or recorded one after the other. Sums and counters without a
+timeline must also share tool, GPU or kernels with a job.
 """
 
 from __future__ import annotations
@@ -64,11 +62,10 @@ _WHY: Final = {
 
 @dataclass(frozen=True, slots=True)
 class JobReport:
-    """One of several jobs that the files are of.
+    """One of several jobs that the files are of: names of its files, its known ranks.
 
-    `files` are the names of its files, `ranks` the known ranks. `chosen` says that the report is of
-    this job. Where it is of none, `devices` is how many GPUs did work, `total` the account of their
-    chosen windows and `verdict` the sentence on it; else they are None.
+    `chosen` means that the report is of this job. If it is of none, `devices` counts the GPUs that
+    worked, `total` is the account of their chosen windows, `verdict` the sentence on it; else None.
     """
 
     number: int
@@ -85,8 +82,8 @@ def merge_jobs(traces: Sequence[Trace]) -> Trace:
     """Return one trace of all files, which knows their jobs where there are several."""
     jobs, reasons = split(traces)
     if len(jobs) == 1:
-        return _merged(traces)
-    numbered = tuple(Job(number, tuple(mine)) for number, mine in enumerate(jobs, 1))
+        return _of_one_job(traces)
+    numbered = tuple(Job(number, tuple(members)) for number, members in enumerate(jobs, 1))
     trace = merge(traces)
     notes = (note for note in trace.notes if note.code not in _OF_ONE_JOB)
     why = "; ".join(text for reason, text in _WHY.items() if reason in reasons)
@@ -95,11 +92,18 @@ def merge_jobs(traces: Sequence[Trace]) -> Trace:
     return replace(trace, notes=(several_jobs, *notes), jobs=numbered)
 
 
-def of_job(trace: Trace, number: int | None) -> Trace:
-    """Return the trace of the chosen job, the trace itself where none is chosen.
+def _of_one_job(traces: Sequence[Trace]) -> Trace:
+    """Return the trace of the files of one job, with a note where nothing says that they are."""
+    trace = merge(traces)
+    timed = [member for member in starmap(_Member, enumerate(traces)) if member.is_timed]
+    if len(timed) < 2 or any(a.is_seen_with(b) for a, b in combinations(timed, 2)):
+        return trace
+    note = counted_note("assumed", "one-job-assumed", _ASSUMED, len(timed))
+    return replace(trace, notes=(*trace.notes, note))
 
-    Raises UsageError where there is no such job.
-    """
+
+def of_job(trace: Trace, number: int | None) -> Trace:
+    """Return the trace of a job, itself where none is chosen. Raises UsageError for no such job."""
     if number is None or number == trace.job:
         return trace
     count = max(1, len(trace.jobs))
@@ -111,7 +115,7 @@ def of_job(trace: Trace, number: int | None) -> Trace:
     if not trace.jobs:
         return trace
     job = trace.jobs[number - 1]
-    return replace(_merged(job.traces), jobs=trace.jobs, job=job.number)
+    return replace(_of_one_job(job.traces), jobs=trace.jobs, job=job.number)
 
 
 def of_no_job(trace: Trace) -> Trace:
@@ -137,20 +141,20 @@ def split(traces: Sequence[Trace]) -> tuple[list[list[Trace]], set[str]]:
     """Return the traces by job, and why they are of several."""
     jobs: list[_Members] = []
     reasons: set[str] = set()
-    every = starmap(_Member, enumerate(traces))
-    for member in sorted(every, key=lambda member: member.order):
+    members = starmap(_Member, enumerate(traces))
+    for member in sorted(members, key=lambda member: member.order):
         misfits = [member.misfit(job) for job in jobs]
         fitting = [job for job, why in zip(jobs, misfits, strict=True) if why is None]
-        if len(fitting) > 1:
-            fitting.sort(key=lambda job: max(map(member.closeness, job.all)), reverse=True)
         if not fitting:
             fitting = [_Members()]
             jobs += fitting
             reasons |= {why for why in misfits if why is not None}
+        if len(fitting) > 1:
+            fitting.sort(key=lambda job: max(map(member.closeness, job.all)), reverse=True)
         fitting[0].add(member)
     jobs.sort(key=lambda job: min(member.name for member in job.all))
-    by_place = (sorted(job.all, key=lambda member: member.place) for job in jobs)
-    return [[member.trace for member in job] for job in by_place], reasons
+    in_order = (sorted(job.all, key=lambda member: member.number) for job in jobs)
+    return [[member.trace for member in job] for job in in_order], reasons
 
 
 class _Members:
@@ -169,12 +173,9 @@ class _Members:
             self._with[rank].append(member)
 
     def comparable(self, member: _Member) -> Iterator[_Member]:
-        """Yield those that may contradict one: its ranks', and of those that are alike the first.
-
-        One on the same device contradicts nothing.
-        """
+        """Yield those that may contradict one: of its ranks, and one of each kind elsewhere."""
         for alike in self._alike.values():
-            yield from islice((one for one in alike if not one.devices & member.devices), 1)
+            yield from islice((m for m in alike if not m.devices & member.devices), 1)
         for rank in member.ranks:
             yield from self._with.get(rank, ())
 
@@ -182,8 +183,8 @@ class _Members:
 class _Member:
     """What a trace has in common with others, and what speaks against one job with them."""
 
-    def __init__(self, place: int, trace: Trace) -> None:
-        self.place, self.trace = place, trace
+    def __init__(self, number: int, trace: Trace) -> None:
+        self.number, self.trace = number, trace
         self.name = min(file.name for file in trace.source.files)
         self.is_timed = bool(trace.activities.num_rows or trace.ops.num_rows)
         self.is_apart = any(note.code in _RUNS for note in trace.notes)
@@ -213,7 +214,7 @@ class _Member:
         for table in (self.trace.activities, self.trace.totals):
             labels, kernels = names(table["name"]), is_one_of(table["kind"], "kernel")
             code = np.unique(codes(table["name"])[kernels])
-            used |= {labels[one] for one in code[code >= 0].tolist()}  # summaries name none
+            used |= {labels[number] for number in code[code >= 0].tolist()}  # summaries name none
         return sorted(used)
 
     @cached_property
@@ -235,16 +236,24 @@ class _Member:
                 return why
         if all(map(self.is_before_or_after, job.all)):
             return "time"
-        return None if any(map(self.is_related_to, job.all)) else "unrelated"
-
-    def is_related_to(self, other: _Member) -> bool:
-        """Return whether two traces have more in common than the folder they lie in."""
-        return (
+        related = any(
             (self.is_timed and other.is_timed)
             or family(self.trace.source.format) == family(other.trace.source.format)
             or bool(self.devices & other.devices)
             or self.has_kernels_of(other)
+            for other in job.all
         )
+        return None if related else "unrelated"
+
+    def is_before_or_after(self, other: _Member) -> bool:
+        """Return whether it was recorded so long before or after another that it is of no job."""
+        pause = self.pause_ns(other)
+        if pause is None or self.devices & other.devices or not self.is_timed & other.is_timed:
+            return False
+        if max(self.world & other.world, default=1) > 1 and not self.ranks & other.ranks:
+            return pause > _RANKS_DIFFER_NS
+        is_tied = (self.ranks and other.ranks) or self.is_elsewhere(other)
+        return pause > (CLOCKS_DIFFER_NS if is_tied else 0)
 
     def has_kernels_of(self, other: _Member) -> bool:
         """Return whether most kernels of the one that knows fewer are also the other's."""
@@ -259,35 +268,22 @@ class _Member:
             return None  # runs one after the other on one GPU are told apart by --run
         if not (self.is_timed and other.is_timed):
             return "model" if are_of_other_models(self.models, other.models) else None
-        known = bool(self.ranks) + bool(other.ranks)
+        ranked = bool(self.ranks) + bool(other.ranks)
+        # Machines may number their ranks for themselves.
+        on_two_hosts = self.is_elsewhere(other) and self.pause_ns(other) == 0
         reasons = {
-            "run": (self.is_apart or other.is_apart) and known < 2,
+            "run": (self.is_apart or other.is_apart) and ranked < 2,
             "tool": self.trace.source.format != other.trace.source.format,
             "world": bool(self.world and other.world and not self.world & other.world),
-            "unranked": known == 1
+            "unranked": ranked == 1
             and any(member.ranks and member.world for member in (self, other)),
-            "rank": self.claims_a_rank_of(other),
+            "rank": bool(self.ranks & other.ranks) and not on_two_hosts,
         }
         return next((why for why, holds in reasons.items() if holds), None)
-
-    def claims_a_rank_of(self, other: _Member) -> bool:
-        """Return whether both have a rank that is not the local one of two machines."""
-        on_two_hosts = self.is_elsewhere(other) and self.pause_ns(other) == 0
-        return bool(self.ranks & other.ranks) and not on_two_hosts
 
     def is_elsewhere(self, other: _Member) -> bool:
         """Return whether both name machines, and not the same ones."""
         return bool(self.hosts and other.hosts and not self.hosts & other.hosts)
-
-    def is_before_or_after(self, other: _Member) -> bool:
-        """Return whether it was recorded so long before or after another that it is of no job."""
-        pause = self.pause_ns(other)
-        if pause is None or self.devices & other.devices or not self.is_timed & other.is_timed:
-            return False
-        if max(self.world & other.world, default=1) > 1 and not self.ranks & other.ranks:
-            return pause > _RANKS_DIFFER_NS
-        is_tied = (self.ranks and other.ranks) or self.is_elsewhere(other)
-        return pause > (CLOCKS_DIFFER_NS if is_tied else 0)
 
     def pause_ns(self, other: _Member) -> int | None:
         """Return the time between two recordings, 0 where they overlap, None where unknown."""
@@ -313,13 +309,3 @@ class _Member:
             or (clock is not None and clock == other.trace.source.clock)
             or self.pause_ns(other) == 0
         )
-
-
-def _merged(traces: Sequence[Trace]) -> Trace:
-    """Return the trace of the files of one job, with a note where nothing says that they are."""
-    trace = merge(traces)
-    timed = [member for member in starmap(_Member, enumerate(traces)) if member.is_timed]
-    if len(timed) < 2 or any(a.is_seen_with(b) for a, b in combinations(timed, 2)):
-        return trace
-    note = counted_note("assumed", "one-job-assumed", _ASSUMED, len(timed))
-    return replace(trace, notes=(*trace.notes, note))

@@ -1,13 +1,13 @@
 """Which row of the device table a device of a trace is, and how sure that is.
 
-A name is tried first, then what the trace says of compute capability, units and memory. A row is
-`confirmed` where name and properties agree, where the properties alone leave only rows of the same
-rates, or where the user chose. Without confirmation there is no peak: never a silent default.
+Its name is tried first, then compute capability, units and memory. A row is `confirmed` if name and
+properties agree, if the properties leave only rows of equal rates, or if the user chose it. Without
+confirmation there is no peak: never a silent default.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Final, Literal
@@ -49,19 +49,17 @@ REFERENCE = ("bf16", "fp16")
 _SAME = Fraction(2, 1000)
 """Rates this close differ by rounding on data sheets: 181.0 and 181.05 for half an MI250."""
 
-
 _FOUND: Final = {"given": "given", "fingerprint": "by its properties", "name": "by name"}
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """The row that was found for a device, and why.
+    """The row found for a device, and why (`explanation`, one sentence).
 
-    `spec` is the row, scaled where the device is a part of one; it may only be used where
-    `confirmed`. `candidates` are the whole rows that the properties fit. `explanation` is one
-    sentence. `confidence` is high where name and all properties agree or the user chose, medium
-    where only some could be compared, low where something disagrees or is open. `contradicts` is
-    what the trace says of a device against which the user chose this one.
+    `spec` is the row, scaled for a part of a device; use it only if `confirmed`. `candidates` are
+    the rows that the properties fit. `confidence` is high if name and all properties agree or the
+    user chose, medium if only some could be compared, low if something disagrees or is open.
+    `contradicts` is what the trace says against the user's choice.
     """
 
     seen: SeenDevice
@@ -105,10 +103,7 @@ class Match:
 
     @property
     def by_clock(self) -> Fraction | None:
-        """Return units x clock x FLOP per clock in FLOP per ns, with the clock the device names.
-
-        A check of the table's rate, never in its place; None where something of it is unknown.
-        """
+        """Return units x clock x FLOP per clock in FLOP per ns if known: a check of the rate."""
         spec, seen = self._row, self.seen
         if spec is None or not spec.flops_per_clock or not any(map(spec.peak, REFERENCE)):
             return None
@@ -129,8 +124,7 @@ class Match:
 def by_fingerprint(seen: SeenDevice) -> tuple[DeviceSpec, ...]:
     """Return the rows that agree in compute capability, units, memory, and warp size if known.
 
-    An architecture that the device names itself stands for what is not known of the first and of
-    memory.
+    The device's own architecture replaces compute capability and memory where these are unknown.
     """
     named = seen.instruction_set is not None
     sized = is_known(seen.memory_bytes) or named
@@ -156,7 +150,7 @@ def match(seen: SeenDevice) -> Match:
 
 
 def chosen(device_id: str | None, peak_tflops: float | None, seen: SeenDevice) -> Match:
-    """Return the match with what --device and --peak say taken before the table.
+    """Return the match with --device and --peak before the table.
 
     Raises UsageError for an id that the table lacks and for a rate that cannot be meant.
     """
@@ -165,6 +159,7 @@ def chosen(device_id: str | None, peak_tflops: float | None, seen: SeenDevice) -
 
 
 def _checks(spec: DeviceSpec, seen: SeenDevice) -> Iterator[_Check]:
+    """Yield each property that row and trace both have, and whether they agree."""
     if seen.vendor and seen.vendor.lower() != spec.vendor:
         yield f"vendor {shown(seen.vendor)}", spec.vendor, False
     if seen.instruction_set is not None:
@@ -185,54 +180,44 @@ def _checks(spec: DeviceSpec, seen: SeenDevice) -> Iterator[_Check]:
         yield gib(seen.memory_bytes), f"{sizes} GB", fits
 
 
-def _objections(checks: Iterable[_Check]) -> list[str]:
-    return [f"{seen} (not {expected})" for seen, expected, agrees in checks if not agrees]
-
-
 def _named(spec: DeviceSpec, seen: SeenDevice) -> Match:
+    """Return the match of a device whose name is that of a row."""
     part, variant = _part(spec, seen), variant_of(seen, spec)
-    checks = tuple(_checks(spec, seen))
+    checks, candidates = tuple(_checks(spec, seen)), by_fingerprint(seen)
     wrong = ", ".join(_objections(checks))
-    the_name = f"The name matches {_titled(spec)}"
+    because = f"The name matches {_titled(spec)}"
     override = f"--device {spec.id} uses it anyway, --peak sets another rate"
     mode = _partition(spec, seen) if variant is None else None
     if part is not None and mode is not None:
-        because = (
-            f"{the_name}; this device is {_share(part)} ({mode.text}). Rates are in "
+        because += (
+            f"; this device is {_share(part)} ({mode.text}). Rates are in "
             "proportion, and its bandwidth is unknown."
         )
         return Match(seen, part, "name", "medium", True, (), because)
     if part is not None:
         what = variant.what if variant is not None else "a partition"
-        because = f"{the_name}, but this is {what} with {_share(part)}: "
-        because += f"--device {spec.id} confirms it."
+        because += f", but this is {what} with {_share(part)}: --device {spec.id} confirms it."
     elif variant is not None:
-        because = f"{the_name}, but it is {variant.what}: {override}."
+        because += f", but it is {variant.what}: {override}."
     elif wrong:
-        because = f"{the_name}, but the trace says {wrong}: {override}."
+        because += f", but the trace says {wrong}: {override}."
     elif spec.cores > 1:
-        because = f"{the_name}, but it may be one of its {spec.cores} cores: {override}."
+        because += f", but it may be one of its {spec.cores} cores: {override}."
     else:
-        return _agreed(spec, seen, checks)
-    candidates = by_fingerprint(seen)
+        because += (
+            f", and the trace agrees: {', '.join(text for text, *_ in checks)}"
+            if checks
+            else "; the trace has no properties to compare"
+        )
+        because += "." if spec.dense else "; its rates are not public, so --peak is needed."
+        confidence: Confidence = "high" if spec in candidates else "medium"
+        narrowed = spec.with_memory(seen.memory_bytes)
+        return Match(seen, narrowed, "name", confidence, True, candidates, because)
     return Match(seen, part or spec, "name", "low", False, candidates, because)
 
 
-def _agreed(spec: DeviceSpec, seen: SeenDevice, checks: tuple[_Check, ...]) -> Match:
-    candidates = by_fingerprint(seen)
-    because = f"The name matches {_titled(spec)}"
-    because += (
-        f", and the trace agrees: {', '.join(text for text, *_ in checks)}"
-        if checks
-        else "; the trace has no properties to compare"
-    )
-    because += "." if spec.dense else "; its rates are not public, so --peak is needed."
-    confidence: Confidence = "high" if spec in candidates else "medium"
-    narrowed = spec.with_memory(seen.memory_bytes)
-    return Match(seen, narrowed, "name", confidence, True, candidates, because)
-
-
 def _unnamed(seen: SeenDevice) -> Match:
+    """Return the match of a device whose name, if any, stands for no row: by its properties."""
     fitting = by_fingerprint(seen)
     name = (
         f"The name {quoted(seen.name)} identifies no product"
@@ -242,34 +227,40 @@ def _unnamed(seen: SeenDevice) -> Match:
     if seen.sharing:
         name = f"The name {quoted(seen.name)} is shared by {' and '.join(seen.sharing)}"
         fitting = tuple(spec for spec in fitting if spec.id in seen.sharing)
-    if not fitting:
-        return _nothing_fits(seen, name)
     properties = seen.properties()
-    if not _have_same_rates(fitting) and (by_clock := _of_clock(fitting, seen.clock_hz)):
+    if not fitting:
+        alike = [spec for spec in load_devices() if seen.compute and spec.compute == seen.compute]
+        parts = tuple(spec for spec in alike if _part(spec, seen) is not None)
+        if parts:
+            because = f"{name}; {seen.counted_units()} may be a partition of {_listed(parts)}"
+        elif properties:
+            because = f"{name}, and {properties} match no row of the table"
+        elif seen.sharing:
+            because = f"{name}, and no property identifies it"
+        else:
+            because = f"{name} and no other properties"
+        return Match(seen, None, None, "none", False, parts, f"{because}: {ASK}.")
+    by_clock = tuple(s for s in fitting if s.clock_mhz and s.clock_mhz * 10**6 == seen.clock_hz)
+    if by_clock and not _have_same_rates(fitting):
         fitting = by_clock
         properties += f", {(seen.clock_hz or 0) // 10**6:,} MHz"
     ids = _listed(fitting)
     if not _have_same_rates(fitting):
         because = f"{name}, and {properties} match {ids} with different rates: {ASK}."
         return Match(seen, None, "fingerprint", "low", False, fitting, because)
-    alike = ", which have equal rates" if len(fitting) > 1 else ""
-    because = f"{name}, but {properties} match only {ids}{alike}."
+    alike_rates = ", which have equal rates" if len(fitting) > 1 else ""
+    because = f"{name}, but {properties} match only {ids}{alike_rates}."
     spec = _joined(fitting).with_memory(seen.memory_bytes)
     return Match(seen, spec, "fingerprint", "medium", True, fitting, because)
 
 
-def _nothing_fits(seen: SeenDevice, name: str) -> Match:
-    alike = [spec for spec in load_devices() if seen.compute and spec.compute == seen.compute]
-    parts = tuple(spec for spec in alike if _part(spec, seen) is not None)
-    if parts:
-        because = f"{name}; {seen.counted_units()} may be a partition of {_listed(parts)}: {ASK}."
-    elif seen.properties():
-        because = f"{name}, and {seen.properties()} match no row of the table: {ASK}."
-    elif seen.sharing:
-        because = f"{name}, and no property identifies it: {ASK}."
-    else:
-        because = f"{name} and no other properties: {ASK}."
-    return Match(seen, None, None, "none", False, parts, because)
+def _share(part: DeviceSpec) -> str:
+    total = part.units / part.part if part.units else None
+    return f"{part.units} of {total} {part.unit_name}"
+
+
+def _objections(checks: Iterable[_Check]) -> list[str]:
+    return [f"{seen} (not {expected})" for seen, expected, agrees in checks if not agrees]
 
 
 def _unknown(seen: SeenDevice) -> Match:
@@ -286,6 +277,7 @@ def _unknown(seen: SeenDevice) -> Match:
 
 
 def _given(spec: DeviceSpec, seen: SeenDevice) -> Match:
+    """Return the match of a row that the user chose, and what the trace says against it."""
     part, itself = _part(spec, seen), match(seen)
     wrong = _objections(_checks(spec, seen)) if part is None else []
     if itself.how == "name" and itself.spec is not None and itself.spec.id != spec.id:
@@ -302,34 +294,30 @@ def _given(spec: DeviceSpec, seen: SeenDevice) -> Match:
 
 def _with_rate(matched: Match, rate: int) -> Match:
     """Return the match with one rate for all data types; the rest of a confirmed row stays."""
-    known = matched.spec if matched.confirmed else None
+    row, seen = matched.spec if matched.confirmed else None, matched.seen
     dense = dict.fromkeys(DTYPES, rate)
     note = "one rate for all data types, set with --peak"
     because = f"--peak sets {rate_text(rate)} TFLOP/s"
-    if known is None:
-        spec = _only_rate(matched.seen, dense, note)
+    if row is None:
+        spec = DeviceSpec(
+            id="given",
+            vendor=shown(seen.vendor or "unknown"),
+            product=shown(seen.name) if seen.name else "unnamed GPU",
+            arch="unknown",
+            compute=seen.compute,
+            units=seen.units if is_known(seen.units) else None,
+            dense=dense,
+            one_device_is="device",
+            confidence="U",
+            source="--peak",
+            note=note,
+        )
     else:
-        spec = replace(known, dense=dense, confidence="U", source="--peak", date=None, note=note)
-        doubt = rate_doubt(known, rate)
-        because += f", and the rest is {_titled(known)}{f'; {doubt}' if doubt else ''}"
+        spec = replace(row, dense=dense, confidence="U", source="--peak", date=None, note=note)
+        doubt = rate_doubt(row, rate)
+        because += f", and the rest is {_titled(row)}{f'; {doubt}' if doubt else ''}"
     given = replace(matched, spec=spec, how="given", confidence="high", confirmed=True)
     return replace(given, explanation=f"{because}.")
-
-
-def _only_rate(seen: SeenDevice, dense: Mapping[str, int], note: str) -> DeviceSpec:
-    return DeviceSpec(
-        id="given",
-        vendor=shown(seen.vendor or "unknown"),
-        product=shown(seen.name) if seen.name else "unnamed GPU",
-        arch="unknown",
-        compute=seen.compute,
-        units=seen.units if is_known(seen.units) else None,
-        dense=dense,
-        one_device_is="device",
-        confidence="U",
-        source="--peak",
-        note=note,
-    )
 
 
 def _part(spec: DeviceSpec, seen: SeenDevice) -> DeviceSpec | None:
@@ -351,10 +339,6 @@ def _partition(spec: DeviceSpec, seen: SeenDevice) -> Partition | None:
     if mode is None or spec.partition_units is None or seen.instruction_set != spec.arch:
         return None
     return mode if seen.units == mode.dies * spec.partition_units else None
-
-
-def _of_clock(specs: tuple[DeviceSpec, ...], clock_hz: int | None) -> tuple[DeviceSpec, ...]:
-    return tuple(spec for spec in specs if spec.clock_mhz and spec.clock_mhz * 10**6 == clock_hz)
 
 
 def _have_same_rates(specs: tuple[DeviceSpec, ...]) -> bool:
@@ -382,11 +366,6 @@ def _joined(specs: tuple[DeviceSpec, ...]) -> DeviceSpec:
 
 def _titled(spec: DeviceSpec) -> str:
     return f"{spec.id} ({spec.product})"
-
-
-def _share(part: DeviceSpec) -> str:
-    whole = part.units / part.part if part.units else None
-    return f"{part.units} of {whole} {part.unit_name}"
 
 
 def _listed(specs: tuple[DeviceSpec, ...]) -> str:

@@ -47,7 +47,7 @@ _Move = Callable[[IntArray], IntArray]
 _Value = TypeVar("_Value")
 CLOCKS_DIFFER_NS: Final = 10**9
 """Clocks of machines differ by less than that."""
-_SAID: Final = "runs-apart"
+_RUNS_APART: Final = "runs-apart"
 """The note of a reader that has said so itself."""
 _NO_TIMELINE: Final = "no-timeline"
 _UNALIGNED = Note(
@@ -59,92 +59,90 @@ _UNALIGNED = Note(
 
 
 def identities(trace: Trace) -> list[tuple[str, str] | None]:
-    """Return the clock and the place that name each device in all traces, None where they do not.
+    """Return the (clock, place) that identifies each device across traces, None where nothing does.
 
-    For places that are the same everywhere the calendar is clock enough.
+    Places that are the same on every machine need only the calendar as their clock.
     """
     source = trace.source
     keys: list[tuple[str, str] | None] = []
-    for place in _places(trace):
+    for place in trace.places or (None,) * trace.devices.num_rows:
         clock = _clock(source) if (place or "").startswith(EVERYWHERE) else source.clock
         keys.append((clock, place) if clock is not None and place is not None else None)
     return keys
 
 
-def _numbered(traces: Sequence[Trace]) -> tuple[list[IntArray], IntArray]:
-    """Return numbers for the devices of all traces, the same one for the same device, by trace.
-
-    And from where, of all devices one behind the other, each comes. Devices are the same where
-    their traces have the same clock and name the same place.
-    """
-    known: dict[tuple[str, str], int] = {}
-    keys = enumerate(key for trace in traces for key in identities(trace))
-    first = [row if key is None else known.setdefault(key, row) for row, key in keys]
-    rows, number = np.unique(np.array(first, dtype=np.int64), return_inverse=True)
-    ends = np.cumsum([trace.devices.num_rows for trace in traces])
-    return np.split(number.reshape(-1), ends[:-1]), rows
-
-
-def _places(trace: Trace) -> tuple[str | None, ...]:
-    return trace.places or (None,) * trace.devices.num_rows
-
-
 def are_of_other_models(first: frozenset[Model], second: frozenset[Model]) -> bool:
     """Return whether no GPU of the one can be of the model of a GPU of the other."""
-    pairs = product(first, second)
-    facts = (list(zip(*models, strict=True)) for models in pairs)
-    return all(any(None not in fact and len(set(fact)) > 1 for fact in known) for known in facts)
+    return all(
+        any(None not in fact and len({*fact}) > 1 for fact in zip(*models, strict=True))
+        for models in product(first, second)
+    )
 
 
 def models_of(trace: Trace) -> frozenset[Model]:
-    """Return what is known of each GPU, of the tool's GPUs where the trace names none."""
-    seen = [SeenDevice.of(row) for row in trace.devices.to_pylist()] or [SeenDevice()]
-    return frozenset(_model(one, _MAKERS.get(family(trace.source.format))) for one in seen)
-
-
-def _model(seen: SeenDevice, maker: str | None) -> Model:
-    """Return maker, architecture and id of a GPU; `maker` is whose GPUs the tool records."""
-    spec = None if seen.sharing else by_name(seen.name)
-    if spec is not None:
-        return spec.vendor, spec.arch, spec.id
-    maker = seen.maker() or maker
-    compute = seen.compute if maker == "nvidia" else None
-    return maker, seen.instruction_set or (compute and "sm{}{}".format(*compute)), None
+    """Return maker, architecture and id of each GPU, or of the tool's; None: unknown."""
+    models: set[Model] = set()
+    for seen in [SeenDevice.of(row) for row in trace.devices.to_pylist()] or [SeenDevice()]:
+        spec = None if seen.sharing else by_name(seen.name)
+        if spec is not None:
+            models.add((spec.vendor, spec.arch, spec.id))
+            continue
+        maker = seen.maker() or _MAKERS.get(family(trace.source.format))
+        compute = seen.compute if maker == "nvidia" else None
+        arch = seen.instruction_set or ("sm{}{}".format(*compute) if compute else None)
+        models.add((maker, arch, None))
+    return frozenset(models)
 
 
 def merge(traces: Sequence[Trace]) -> Trace:
     """Return one trace that holds the processes and devices of all, renumbered.
 
-    Times move to the clock of the first trace that is tied to the calendar. A rank that occurs
-    twice keeps its rows apart and is said in a note. A device of a machine that several processes
-    used becomes one (see `identities`), unless they ran one after the other (see `shared_gpus`),
-    which is said, too: nothing is merged silently.
+    Times move to the clock of the first trace tied to the calendar. Nothing is merged silently:
+    notes name ranks that occur twice (kept apart), GPUs that several processes used (one device,
+    see `identities`), and runs one after the other on a GPU (a device each, see `settle_shared`).
     """
     joined = join(traces)
-    alone = _rank_notes(traces) if len(traces) == 1 else []
-    notes = (*joined.notes, *alone, *_unknown_rank_notes(joined))
-    return settle_shared(replace(joined, notes=notes) if len(notes) > len(joined.notes) else joined)
+    notes = [*joined.notes, *(_rank_notes(traces) if len(traces) == 1 else ())]
+    # Of several processes with device work (of all where none has any) some have no rank. Nothing
+    # is said where a reader has said why it is so.
+    if not any(note.code == RANK_UNKNOWN for note in joined.notes):
+        nameless = unnamed_processes(joined)
+        busy = distinct(numbers(joined.activities["process"])).tolist()
+        workers = [n for n in busy or range(len(joined.ranks)) if n not in nameless]
+        unknown = sum(joined.ranks[worker] is None for worker in workers)
+        if unknown and len(workers) != 1:
+            notes.append(counted_note("missing", RANK_UNKNOWN, rank_unknown(), unknown))
+    more = len(notes) > len(joined.notes)
+    return settle_shared(replace(joined, notes=tuple(notes)) if more else joined)
 
 
 def join(traces: Sequence[Trace], noun: str = FILE) -> Trace:
-    """Return the same, before it is looked at what processes share a device.
+    """Return one trace of all, before GPUs are settled that several processes used.
 
-    `noun` is what each trace is of.
+    Devices with the same identity are one. `noun` is what each trace is of.
     """
     if len(traces) == 1:
         return traces[0]
     ordered = sorted(traces, key=by_rank)
     origins = [trace.source.origin_unix_ns for trace in ordered]
     common = next((origin for origin in origins if origin is not None), None)
-    of_traces, rows = _numbered(ordered)
-    places = [place for trace in ordered for place in _places(trace)]
-    shifted = []
-    processes = 0
-    for trace, numbering in zip(ordered, of_traces, strict=True):
-        shifted.append(_moved(trace, common, processes, numbering))
+    # Of all devices one behind the other: which row stands for each, and its number from now on.
+    known: dict[tuple[str, str], int] = {}
+    keys = enumerate(key for trace in ordered for key in identities(trace))
+    first = [row if key is None else known.setdefault(key, row) for row, key in keys]
+    rows, number = np.unique(np.array(first, dtype=np.int64), return_inverse=True)
+    ends = np.cumsum([trace.devices.num_rows for trace in ordered])
+    shifted, processes = [], 0
+    clocks: list[str] = []
+    for index, (trace, devices) in enumerate(
+        zip(ordered, np.split(number.reshape(-1), ends[:-1]), strict=True)
+    ):
+        shifted.append(_renumbered(trace, common, processes, devices))
         processes += trace.processes.num_rows
+        own = _clock(trace.source) or f"file {index}"
+        clocks += trace.clocks or (own,) * trace.processes.num_rows
     tables = {
-        name: pa.concat_tables([trace.table(name) for trace in shifted])
+        name: pa.concat_tables([tables[name] for tables in shifted])
         .unify_dictionaries()
         .combine_chunks()
         for name in TABLES
@@ -158,21 +156,17 @@ def join(traces: Sequence[Trace], noun: str = FILE) -> Trace:
         *_file_notes(ordered, noun),
     ]
     notes.sort(key=lambda note: note.kind != "dropped")  # what was lost first
+    places = [p for trace in ordered for p in trace.places or (None,) * trace.devices.num_rows]
     named = tuple(places[row] for row in rows.tolist())
-    return Trace(_source(ordered, common), tables, tuple(notes), named, _clocks(ordered))
+    # Clocks are named only where processes have different ones.
+    apart = tuple(clocks) if len(set(clocks)) > 1 else ()
+    return Trace(_source(ordered, common), tables, tuple(notes), named, apart)
 
 
-def by_rank(trace: Trace) -> tuple[int, str]:
-    """Return what sorts the traces of a job: the first rank, then the name."""
-    rank = trace.ranks[0] if trace.ranks else None
-    return (rank if rank is not None else 2**31, trace.source.files[0].name)
-
-
-def _moved(trace: Trace, common: int | None, processes: int, devices: IntArray) -> Trace:
-    """Return the trace on the common clock, its processes behind so many others.
-
-    `devices` are the numbers that its devices have from now on.
-    """
+def _renumbered(
+    trace: Trace, common: int | None, processes: int, devices: IntArray
+) -> dict[str, pa.Table]:
+    """Return the tables of a trace on the common clock, `processes` added, `devices` renumbered."""
     origin = trace.source.origin_unix_ns
     shift = origin - common if origin is not None and common is not None else 0
     moves: dict[str, _Move] = {"process": lambda values: values + processes} if processes else {}
@@ -180,62 +174,35 @@ def _moved(trace: Trace, common: int | None, processes: int, devices: IntArray) 
         moves["device"] = lambda values: devices[values]
     if shift:
         moves |= dict.fromkeys(_TIMES, lambda values: values + shift)
-    return replace(trace, tables={n: _with_moves(n, t, moves) for n, t in trace.tables.items()})
+    tables = {}
+    for name in TABLES:
+        table = trace.table(name)
+        for column in moves.keys() & set(table.column_names):
+            values = numbers(table[column], ABSENT)
+            known = values != ABSENT
+            moved = np.full_like(values, ABSENT)
+            moved[known] = moves[column](values[known])
+            table = with_numbers(table, column, moved)
+        tables[name] = table
+    return tables
 
 
-def _with_moves(name: str, table: pa.Table, moves: Mapping[str, _Move]) -> pa.Table:
-    for column in moves.keys() & set(table.column_names):
-        values = numbers(table[column], ABSENT)
-        known = values != ABSENT
-        moved = np.full_like(values, ABSENT)
-        moved[known] = moves[column](values[known])
-        table = with_numbers(table, column, moved)
-    return table
-
-
-def _source(traces: Sequence[Trace], origin: int | None) -> Source:
-    timed = (trace for trace in traces if trace.activities.num_rows or trace.ops.num_rows)
-    first = next(timed, traces[0]).source  # its tool can record what the timeline lacks
-    counts: Counter[str] = Counter()
-    for trace in traces:
-        counts.update(trace.source.event_counts)
-    return Source(
-        format=first.format,
-        files=tuple(file for trace in traces for file in trace.source.files),
-        tool=first.tool,
-        origin_unix_ns=origin,
-        clock=first.clock if all(t.source.clock == first.clock for t in traces) else None,
-        facts=_agreed([first.facts, *(trace.source.facts for trace in traces)]),
-        event_counts=dict(sorted(counts.items())),
-        identities=tuple(dict.fromkeys(i for trace in traces for i in trace.source.identities)),
-        description=_agreed(_descriptions(traces)) or None,
-        lifetimes=tuple(life for trace in traces for life in trace.source.lifetimes),
-        resolution_ns=max(trace.source.resolution_ns for trace in traces),
-        kinds_apart=all(trace.source.kinds_apart for trace in traces),
-        rules=_undisputed([trace.source.rules for trace in traces]),
-    )
-
-
-def _undisputed(rules: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    """Return the rules of all; of a placeholder that stands for different kernels none."""
-    said = {one for mapping in rules for one in mapping.items()}
-    count = Counter(name for name, _ in said)
-    return {name: rule for name, rule in sorted(said) if count[name] == 1}
-
-
-def _agreed(facts: Sequence[Mapping[str, _Value]]) -> dict[str, _Value]:
-    """Return what all say of their run in the same words."""
-    common = facts[0].items() if facts else ()
-    return {key: value for key, value in common if all((key, value) in f.items() for f in facts)}
-
-
-def _descriptions(traces: Sequence[Trace]) -> list[Mapping[str, object]]:
-    return [known for trace in traces if (known := trace.source.description) is not None]
+def _clock_notes(traces: Sequence[Trace]) -> list[Note]:
+    timed = [
+        trace
+        for trace in traces
+        if any(trace.table(name).num_rows for name in ("activities", "ops", "calls", "marks"))
+    ]
+    clocks = {trace.source.clock for trace in timed}
+    if len(timed) < 2 or (len(clocks) == 1 and None not in clocks):
+        return []
+    return [_UNALIGNED] if any(t.source.origin_unix_ns is None for t in timed) else []
 
 
 def _description_notes(traces: Sequence[Trace]) -> list[Note]:
-    given = _descriptions(traces)
-    disputed = sorted({word for one in given for word in one} - _agreed(given).keys())
+    given = [t.source.description for t in traces if t.source.description is not None]
+    words = {word for description in given for word in description}
+    disputed = sorted(words - _agreed(given).keys())
     if not disputed:
         return []
     text = (
@@ -245,67 +212,70 @@ def _description_notes(traces: Sequence[Trace]) -> list[Note]:
     return [Note("dropped", "descriptions-differ", text, len(disputed))]
 
 
-def _clocks(traces: Sequence[Trace]) -> tuple[str, ...]:
-    """Return what names the clock of each process, nothing where all have the same."""
-    clocks: list[str] = []
-    for place, trace in enumerate(traces):
-        own = _clock(trace.source) or f"file {place}"
-        clocks += trace.clocks or (own,) * trace.processes.num_rows
-    return tuple(clocks) if len(set(clocks)) > 1 else ()
+def by_rank(trace: Trace) -> tuple[int, str]:
+    """Return what sorts the traces of a job: the first rank, then the name."""
+    rank = trace.ranks[0] if trace.ranks else None
+    return (rank if rank is not None else 2**31, trace.source.files[0].name)
+
+
+def _source(traces: Sequence[Trace], origin: int | None) -> Source:
+    """Return the source of several traces; the tool is that of the first with a timeline."""
+    timed = (trace for trace in traces if trace.activities.num_rows or trace.ops.num_rows)
+    first = next(timed, traces[0]).source  # its tool can record what the timeline lacks
+    counts: Counter[str] = Counter()
+    for trace in traces:
+        counts.update(trace.source.event_counts)
+    descriptions = [t.source.description for t in traces if t.source.description is not None]
+    # A placeholder that stands for different kernels has no rule.
+    rules = {rule for trace in traces for rule in trace.source.rules.items()}
+    named = Counter(name for name, _ in rules)
+    return Source(
+        format=first.format,
+        files=tuple(file for trace in traces for file in trace.source.files),
+        tool=first.tool,
+        origin_unix_ns=origin,
+        clock=first.clock if all(t.source.clock == first.clock for t in traces) else None,
+        facts=_agreed([first.facts, *(trace.source.facts for trace in traces)]),
+        event_counts=dict(sorted(counts.items())),
+        identities=tuple(dict.fromkeys(i for trace in traces for i in trace.source.identities)),
+        description=_agreed(descriptions) or None,
+        lifetimes=tuple(life for trace in traces for life in trace.source.lifetimes),
+        resolution_ns=max(trace.source.resolution_ns for trace in traces),
+        kinds_apart=all(trace.source.kinds_apart for trace in traces),
+        rules={name: rule for name, rule in sorted(rules) if named[name] == 1},
+    )
+
+
+def _agreed(facts: Sequence[Mapping[str, _Value]]) -> dict[str, _Value]:
+    """Return what all say of their run in the same words."""
+    common = facts[0].items() if facts else ()
+    return {key: value for key, value in common if all((key, value) in f.items() for f in facts)}
 
 
 def _clock(source: Source) -> str | None:
     return _CALENDAR if source.origin_unix_ns is not None else source.clock
 
 
-def _clock_notes(traces: Sequence[Trace]) -> list[Note]:
-    timed = list(filter(_has_times, traces))
-    clocks = {t.source.clock for t in timed}
-    if len(timed) < 2 or (len(clocks) == 1 and None not in clocks):
-        return []
-    return [_UNALIGNED] if any(t.source.origin_unix_ns is None for t in timed) else []
-
-
-def _has_times(trace: Trace) -> bool:
-    return any(trace.table(name).num_rows for name in ("activities", "ops", "calls", "marks"))
-
-
 def _file_notes(traces: Sequence[Trace], noun: str) -> list[Note]:
-    """Return the notes of the traces; what is said of several is said once, and of how many.
+    """Return the notes of the traces; one that several have is given once, with their number.
 
-    That counters have no timeline is said where nothing has one.
+    That counters have no timeline is noted only if nothing has one.
     """
     of_file: list[Owned] = []
     of_trace: list[Owned] = []
     is_timed = any(trace.activities.num_rows for trace in traces)
     for place, trace in enumerate(traces):
-        whole = len(trace.source.files) == 1
+        is_single = len(trace.source.files) == 1
         joined = is_timed and trace.kernel_counters.num_rows > 0
         for note in trace.notes:
             if joined and note.code == _NO_TIMELINE:
                 continue
-            is_of_files = whole or note.file is not None or note.owners > 1
-            of_one = of_file if is_of_files else of_trace
-            of_one.append(((place, None if whole else note.file), note))
+            is_of_files = is_single or note.file is not None or note.owners > 1
+            notes = of_file if is_of_files else of_trace
+            notes.append(((place, None if is_single else note.file), note))
     files = len(traces) if noun != FILE else sum(len(trace.source.files) for trace in traces)
-    every = (*together(of_file, files, noun), *together(of_trace, len(traces), "recording"))
-    return list(map(named, every))
-
-
-def _unknown_rank_notes(trace: Trace) -> list[Note]:
-    """Say of how many of several processes with device work the rank is unknown.
-
-    It is said of all processes where none has work; nothing where a reader has said why it is so.
-    """
-    if any(note.code == RANK_UNKNOWN for note in trace.notes):
-        return []
-    nameless = unnamed_processes(trace)
-    workers = distinct(numbers(trace.activities["process"])).tolist() or range(len(trace.ranks))
-    named = [one for one in workers if one not in nameless]
-    unknown = sum(trace.ranks[one] is None for one in named)
-    if not unknown or len(named) == 1:
-        return []
-    return [counted_note("missing", RANK_UNKNOWN, rank_unknown(), unknown)]
+    joined_notes = (*together(of_file, files, noun), *together(of_trace, len(traces), "recording"))
+    return list(map(named, joined_notes))
 
 
 OF_RANKS: Final = frozenset({"rank-clash", "rank-beyond-world", "ranks-missing"})
@@ -321,7 +291,7 @@ def _rank_notes(traces: Sequence[Trace]) -> list[Note]:
     notes = []
     if repeated:
         text = (
-            f"Several files claim rank {_listed(repeated)}; they are shown "
+            f"Several files claim rank {', '.join(map(str, repeated[:8]))}; they are shown "
             "separately. If they belong to different jobs, give one job's files."
         )
         notes.append(Note("assumed", "rank-clash", text, len(repeated)))
@@ -329,7 +299,8 @@ def _rank_notes(traces: Sequence[Trace]) -> list[Note]:
     world, known = max(sizes, default=0), len(counts)
     beyond = sorted(rank for rank in counts if rank >= world)
     if world and beyond:
-        text = f"A job of {world} ranks cannot have rank {_listed(beyond)}; shown as recorded."
+        ranks = ", ".join(map(str, beyond[:8]))
+        text = f"A job of {world} ranks cannot have rank {ranks}; shown as recorded."
         notes.append(Note("assumed", "rank-beyond-world", text, len(beyond)))
     most = world if len(sizes) == 1 else 0 if sizes else max(counts) + 1
     if known < most:
@@ -339,16 +310,12 @@ def _rank_notes(traces: Sequence[Trace]) -> list[Note]:
     return notes
 
 
-def _listed(ranks: Sequence[int]) -> str:
-    return ", ".join(map(str, ranks[:8]))
-
-
 def different_times(traces: Sequence[Trace]) -> Iterator[Note]:
-    """Say that the work in some files ended long before that in others began.
+    """Yield a note if the work in some files ended long before that in others began.
 
-    The traces are on their own clocks; nothing is said where these are not tied to the calendar.
+    Only for traces whose own clocks are tied to the calendar.
     """
-    if any(note.code == _SAID for trace in traces for note in trace.notes):
+    if any(note.code == _RUNS_APART for trace in traces for note in trace.notes):
         return
     spans = []
     for trace in traces:

@@ -56,10 +56,7 @@ NOT_ML: Final = MissingInput("nothing in the recording is of machine learning", 
 
 
 def without_rates(explanation: str) -> MissingInput:
-    """Return that the rates of a device are not known, each option that tells them named once.
-
-    Those at the end of the sentence are the remedy.
-    """
+    """Return that a device's rates are unknown; options at the end are the remedy."""
     text = uncapitalized(explanation.removesuffix(".").removesuffix(_ONE_OPTION))
     problem, mark, options = text.rpartition(_OPTIONS)
     if not mark:
@@ -69,32 +66,21 @@ def without_rates(explanation: str) -> MissingInput:
 
 
 def without_shapes(tool: str, families: Sequence[Family | None]) -> MissingInput:
-    """Return why an export of a tool without operators tells no FLOPs, and what would.
-
-    `families` are those of the devices, None for one that is not known.
-    """
-    return _ways(f"{tool} records no shapes, so FLOPs are unknown", families)
+    """Return why an export without operators tells no FLOPs; `families` are of its devices."""
+    known = [family for family in families if family is not None]
+    problem = f"{tool} records no shapes, so FLOPs are unknown"
+    if known and not any(family.counts_matrix_work for family in known):
+        problem += f", and counters of {known[0].hardware} do not count matrix work"
+        return MissingInput(problem, PAIR)
+    return MissingInput(problem, f"{PAIR}, or its counters (docs/counters.md)")
 
 
 def other_counters(families: Sequence[Family | None]) -> MissingInput:
     """Return that counters were read, and none of those that tell FLOPs."""
-    known, counting = _known(families)
-    if known and not counting:
-        return MissingInput(f"counters of {known[0].hardware} do not count matrix work", PAIR)
-    return _ways("none of the recorded counters counts matrix work", families)
-
-
-def _known(families: Sequence[Family | None]) -> tuple[list[Family], list[Family]]:
-    """Return the families that are known, and those of them that count matrix work."""
     known = [family for family in families if family is not None]
-    return known, [one for one in known if one.counts_matrix_work]
-
-
-def _ways(problem: str, families: Sequence[Family | None]) -> MissingInput:
-    known, counting = _known(families)
-    if known and not counting:
-        problem += f", and counters of {known[0].hardware} do not count matrix work"
-        return MissingInput(problem, PAIR)
+    if known and not any(family.counts_matrix_work for family in known):
+        return MissingInput(f"counters of {known[0].hardware} do not count matrix work", PAIR)
+    problem = "none of the recorded counters counts matrix work"
     return MissingInput(problem, f"{PAIR}, or its counters (docs/counters.md)")
 
 
@@ -128,7 +114,8 @@ def counters_alone(launches: int, how: str) -> MissingInput:
 
 def counters_incomplete(families: Sequence[Family | None], missing: Sequence[str]) -> MissingInput:
     """Return why counters that were read tell no FLOPs, and which would."""
-    known, counting = _known(families)
+    known = [family for family in families if family is not None]
+    counting = [family for family in known if family.counts_matrix_work]
     if not known:
         return MissingInput(
             "the counters come from an unknown GPU, so it is unclear which add up",

@@ -1,15 +1,15 @@
 """What devices can do: dense rates, memory bandwidth and names, from `devices.toml`.
 
-Rates are whole FLOP per nanosecond (1 TFLOP/s is 1,000 of them; for int8 operations instead of
-FLOP), bandwidths bytes per nanosecond (1 GB/s is 1). A rate that the table lacks is None: no other
-one stands in for it, and no sparse figure is in the table. Every row names its source.
+Rates are whole FLOP per nanosecond (1,000 are 1 TFLOP/s; for int8 operations), bandwidths bytes per
+nanosecond (1 is 1 GB/s). An unknown rate is None; no other stands in for it, and none is sparse.
 """
 
 from __future__ import annotations
 
 import datetime
+import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from decimal import Decimal
 from fractions import Fraction
@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from traceflops.devices.installed import installed_devices
-from traceflops.devices.series import rows_of_series
 
 DTYPES: Final = (
     *("fp64", "fp64_matrix", "fp32", "fp32_matrix", "tf32"),
@@ -75,10 +74,8 @@ class HostLink:
 class DeviceSpec:
     """One row of the table, or a row narrowed, scaled or overruled for one device.
 
-    `units` are SMs or CUs (matrix engines where the note says so). `confidence` is A for a
-    document of the vendor, B for second-hand or uncertain figures, D where there are no public
-    ones, U for a rate that the user gave. `part` says which share of the device a scaled row
-    stands for, 1 for the whole.
+    `units` are SMs or CUs (or what the note says). `confidence` is A for a document of the vendor,
+    B for second-hand figures, D for none, U for the user's. `part` is the share of a scaled row.
     """
 
     id: str
@@ -198,7 +195,7 @@ class Variant:
 @cache
 def load_devices() -> tuple[DeviceSpec, ...]:
     """Return all devices, in the order in which their names are tried: those of packages first."""
-    of_series = chain.from_iterable(map(rows_of_series, _document("series.toml")["series"]))
+    of_series = chain.from_iterable(map(_rows_of_series, _document("series.toml")["series"]))
     rows = [*of_series, *_document()["device"]]
     return (*installed_devices(_device, {row["id"] for row in rows}), *map(_device, rows))
 
@@ -244,9 +241,13 @@ def _document(name: str = "devices.toml") -> dict[str, Any]:
 
 
 def _device(row: dict[str, Any]) -> DeviceSpec:
+    """Return the device of a row; fp64 and fp32 of its matrix units have names of their own."""
+    vector, matrix = row.get("vector", {}), row.get("matrix", {})
+    own_name = {"fp64": "fp64_matrix", "fp32": "fp32_matrix"}
+    rates = vector | {own_name.get(dtype, dtype): rate for dtype, rate in matrix.items()}
     sizes = zip(row["memory_gb"], row["memory_gbps"], strict=True)
     read: dict[str, Any] = {
-        "dense": _rates(row),
+        "dense": {dtype: int(rates[dtype] * PER_TERA) for dtype in DTYPES if dtype in rates},
         "memories": tuple(Memory(None if gb == "shared" else gb, gbps) for gb, gbps in sizes),
     }
     if "compute" in row:
@@ -254,27 +255,12 @@ def _device(row: dict[str, Any]) -> DeviceSpec:
     if "link_gbps" in row:
         read["link"] = Fraction(row["link_gbps"])
     if name := row.get("host_link"):
-        read["host_link"] = _host_link(name)
-    as_written = {name: value for name, value in row.items() if name in _columns()}
+        read["host_link"] = HostLink(name, Fraction(_document()["host_link"][name]["gbps"]))
+    as_written = {name: row[name] for name in _COLUMNS & row.keys()}
     return DeviceSpec(**as_written | read)
 
 
-@cache
-def _columns() -> frozenset[str]:
-    return frozenset(column.name for column in fields(DeviceSpec))
-
-
-@cache
-def _host_link(name: str) -> HostLink:
-    return HostLink(name, Fraction(_document()["host_link"][name]["gbps"]))
-
-
-def _rates(row: dict[str, Any]) -> dict[str, int]:
-    """Return the rates by data type; fp64 and fp32 of the matrix units have names of their own."""
-    vector, matrix = row.get("vector", {}), row.get("matrix", {})
-    own_name = {"fp64": "fp64_matrix", "fp32": "fp32_matrix"}
-    rates = vector | {own_name.get(dtype, dtype): rate for dtype, rate in matrix.items()}
-    return {dtype: int(rates[dtype] * PER_TERA) for dtype in DTYPES if dtype in rates}
+_COLUMNS: Final = frozenset(column.name for column in fields(DeviceSpec))
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,24 +283,27 @@ class Partition:
 def partition(
     spec: DeviceSpec | None, architecture: str | None, dies: int | None
 ) -> Partition | None:
-    """Return the partition that a device is; None where that cannot be told or it has none.
+    """Return the partition that a device is; None if unknown, or if it has none.
 
-    `spec` is the row of the device table that its name stands for. Without one, all products of
-    its architecture must say the same.
+    `spec` is the row of its name. Without one, all products of its architecture must agree.
     """
     if dies is None or dies < 1:
         return None
-    named = (architecture or "").strip().lower()
-    rows = [row for row in load_devices() if row.arch == named and whole_dies(row)]
-    wholes = {whole_dies(row) for row in ([spec] if spec is not None else rows)}
-    if not wholes or None in wholes:
+    name = (architecture or "").strip().lower()
+    rows = [row for row in load_devices() if row.arch == name and whole_dies(row)]
+    totals = {whole_dies(row) for row in ([spec] if spec is not None else rows)}
+    if not totals or None in totals:
         return None
-    modes = {_mode(dies, whole or 0) for whole in wholes} - {None}
+    modes = set()
+    for total in totals:
+        if total is not None and dies <= total and total % dies == 0:
+            modes.add("CPX" if dies == 1 < total else _MODES.get(total // dies))
+    modes -= {None}
     if len(modes) != 1:
         return None
     mode = modes.pop() or ""
-    whole = wholes.pop() if len(wholes) == 1 else None
-    return Partition(mode, dies, dies if whole is None and mode == "SPX" else whole)
+    product_dies = totals.pop() if len(totals) == 1 else None
+    return Partition(mode, dies, dies if product_dies is None and mode == "SPX" else product_dies)
 
 
 def whole_dies(spec: DeviceSpec) -> int | None:
@@ -324,7 +313,49 @@ def whole_dies(spec: DeviceSpec) -> int | None:
     return spec.units // spec.partition_units
 
 
-def _mode(dies: int, whole: int) -> str | None:
-    if dies > whole or whole % dies:
-        return None
-    return "CPX" if dies == 1 < whole else _MODES.get(whole // dies)
+_OF_SERIES: Final = frozenset({"name", "id", "called", "vector", "matrix", "models"})
+"""Keys of a series that make rows and do not stand in them."""
+
+_MAKERS: Final = r"(?i)^(?:NVIDIA |AMD |Intel(?:\(R\))? )?"
+_END: Final = r"(?:-\d{1,3}[ABCQ]| MIG .*)?$"
+"""What may stand behind a name: a virtual GPU or a slice of it, which `variant` tells apart."""
+
+
+def _rows_of_series(series: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a series of `series.toml`, which describes its form, as in `devices.toml`.
+
+    A rate is units x FLOP per clock x boost clock.
+    """
+
+    def rate(flops_per_us: int) -> Decimal:
+        """Return a rate in TFLOP/s: to 0.1, below 10 to 0.01, below 1 to 0.001."""
+        tflops = Decimal(flops_per_us) / 10**6
+        return round(tflops, 1 if tflops >= 10 else 2 if tflops >= 1 else 3)
+
+    shared = {key: value for key, value in series.items() if key not in _OF_SERIES}
+    matrix = series.get("matrix", {})
+    for name, units, clock, gb, gbps, *more in series["models"]:
+        own = more[0] if more else {}
+        called = own.get("called") or series["called"].replace("{}", re.escape(name))
+        words = re.findall("[a-z0-9]+", name.lower())
+        rates = {
+            kind: {dtype: rate(units * per_clock * clock) for dtype, per_clock in rates.items()}
+            for kind in ("vector", "matrix")
+            if (rates := series.get(kind))
+        }
+        yield {
+            "id": series["id"].replace("{}", "-".join(words)),
+            "product": series["name"].replace("{}", name),
+            "series": f"{series['arch']} {series['name']}",
+            "mark": next(word for word in words if word in called.lower()),
+            "units": units,
+            "clock_mhz": clock,
+            "flops_per_clock": matrix.get("bf16") or matrix.get("fp16"),
+            "memory_gb": gb if isinstance(gb, list) else [gb],
+            "memory_gbps": gbps if isinstance(gbps, list) else [gbps],
+            "one_device_is": "GPU",
+            **shared,
+            **rates,
+            **own,
+            "pattern": f"{_MAKERS}(?:{called}){_END}",
+        }

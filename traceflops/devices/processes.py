@@ -1,12 +1,11 @@
-"""What is known of processes: what each is called, when it lived; whose work a shared GPU did.
+"""Processes: what each is called, when it lived, and whose work a shared GPU did.
 
-Every trace goes through here once all its files are together, so that it makes no difference
-whether the processes have a file each, or which tool wrote them.
+Every trace comes here once its files are together, so it makes no difference which tool wrote them
+or whether each process has its own file.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -89,23 +88,23 @@ def unnamed_processes(trace: Trace) -> frozenset[int]:
     rows = trace.processes.to_pylist()
     numbered = {row["file"] for row in rows if row["pid"] is not None}
     return frozenset(
-        place
-        for place, row in enumerate(rows)
+        number
+        for number, row in enumerate(rows)
         if row["pid"] is None and row["rank"] is None and row["file"] in numbered
     )
 
 
 def lives(trace: Trace) -> tuple[IntArray, IntArray]:
-    """Return the first and the last moment of which anything was recorded, by process.
+    """Return the first and the last recorded moment of each process, in ns, per process.
 
-    A process without any record lives from the largest number to the smallest. A range that was
-    still open when the recording stopped ends with the last call or work of its file: such an end
-    says nothing of its process.
+    Without any record these are the largest and the smallest int64. A range that was open when the
+    recording stopped ends with the last record of its file, which says nothing of its process.
     """
     count = trace.processes.num_rows
     limits = np.iinfo(np.int64)
     begin, end = np.full(count, limits.max), np.full(count, limits.min)
-    latest = end.copy()
+    file, latest = codes(trace.processes["file"]), end.copy()
+    of_file = np.full(int(file.max(initial=0)) + 1, limits.min)
     for name in ("activities", "calls", *_HOST):
         table = trace.table(name)
         process, start = numbers(table["process"]), numbers(table["start_ns"])
@@ -115,24 +114,17 @@ def lives(trace: Trace) -> tuple[IntArray, IntArray]:
         np.minimum.at(begin, process, start)
         np.maximum.at(end, process, last)
         if name == "calls":
-            latest = _latest_of_files(trace, end)
+            np.maximum.at(of_file, file, end)
+            latest = of_file[file]
     return begin, end
-
-
-def _latest_of_files(trace: Trace, end: IntArray) -> IntArray:
-    """Return, by process, the latest of the given ends of all processes of its file."""
-    file = codes(trace.processes["file"])
-    latest = np.full(int(file.max(initial=0)) + 1, np.iinfo(np.int64).min)
-    np.maximum.at(latest, file, end)
-    return latest[file]
 
 
 def clocks_of(trace: Trace) -> IntArray:
     """Return the clock of each process: times of equal ones can be compared."""
     if not trace.clocks:
         return np.zeros(trace.processes.num_rows, dtype=np.int64)
-    known = {name: place for place, name in enumerate(dict.fromkeys(trace.clocks))}
-    return np.array([known[name] for name in trace.clocks], dtype=np.int64)
+    clocks = {name: number for number, name in enumerate(dict.fromkeys(trace.clocks))}
+    return np.array([clocks[name] for name in trace.clocks], dtype=np.int64)
 
 
 _STARTING_NS: Final = 10**6
@@ -146,6 +138,8 @@ _Key = TypeVar("_Key", bound=Hashable)
 
 Users = Mapping[int, list[int]]
 """The processes with work on each device that several have work on, in order."""
+Runs = dict[int, list[list[int]]]
+"""The processes of each run on a device, in order of time."""
 Stream = tuple[int, int, int]
 """A stream as its process counts it: device, process, number."""
 
@@ -160,7 +154,18 @@ def settle_shared(trace: Trace) -> Trace:
         return trace
     by_run = _with_runs_apart(trace, users)
     users = _shared(by_run) if by_run is not trace else users
-    return _with_own_streams(_noted(by_run, users), users) if users else by_run
+    if not users:
+        return by_run
+
+    def text_of(device: int) -> str:
+        return f"{called(by_run, device)} ({listed(users[device], partial(whose, by_run))})"
+
+    text = (
+        f"{several(len(users), 'GPU')} ran work of several processes: "
+        f"{listed(users, text_of, '; ')}. Each GPU's figures cover all its processes."
+    )
+    note = Note("assumed", "device-shared", text, len(users))
+    return _with_own_streams(replace(by_run, notes=(*by_run.notes, note)), users)
 
 
 def _shared(trace: Trace) -> Users:
@@ -168,116 +173,85 @@ def _shared(trace: Trace) -> Users:
     return {device: mine for device, mine in users if len(mine) > 1}
 
 
-def _noted(trace: Trace, users: Users) -> Trace:
-
-    def text_of(device: int) -> str:
-        return f"{called(trace, device)} ({listed(users[device], partial(whose, trace))})"
-
-    text = (
-        f"{several(len(users), 'GPU')} ran work of several processes: "
-        f"{listed(users, text_of, '; ')}. Each GPU's figures cover all its processes."
-    )
-    note = Note("assumed", "device-shared", text, len(users))
-    return replace(trace, notes=(*trace.notes, note))
-
-
 def _with_runs_apart(trace: Trace, users: Users) -> Trace:
     """Return the trace with a device for each run of those that ran one after the other on a GPU.
 
-    So the time between two runs is no idle time of any. Runs are one after the other where of
-    the processes of one nothing at all was recorded in the time of the other's.
+    Time between runs is then nobody's idle time. Runs are one after the other if nothing of the
+    processes of one was recorded during the other. A device is of the first process of its run.
     """
     nameless = unnamed_processes(trace)
-    alive = lives(trace)
-    runs = {
-        device: _runs([one for one in mine if one not in nameless], alive)
-        for device, mine in users.items()
-    }
-    split = {device: mine for device, mine in runs.items() if len(mine) > 1}
+    begin, end = lives(trace)
+    split: Runs = {}
+    for device, processes in users.items():
+        named = [process for process in processes if process not in nameless]
+        order = np.array(sorted(named, key=lambda process: int(begin[process])), dtype=np.int64)
+        pause = begin[order[1:]] - np.maximum.accumulate(end[order])[:-1]
+        ends = np.flatnonzero(pause > _STARTING_NS) + 1
+        if len(ends):
+            split[device] = [run.tolist() for run in np.split(order, ends)]
     if not split:
         return trace
-    rows = np.repeat(
-        np.arange(trace.devices.num_rows),
-        [len(split.get(device, "1")) for device in range(trace.devices.num_rows)],
-    )
+    count = [len(split.get(device, "1")) for device in range(trace.devices.num_rows)]
+    rows = np.repeat(np.arange(trace.devices.num_rows), count)
     first = np.searchsorted(rows, np.arange(trace.devices.num_rows))
     tables = dict(trace.tables)
     for name in ("activities", "marks", "counters", "kernel_counters", "kernel_rules"):
         table = trace.table(name)
-        device = numbers(table["device"], ABSENT)
-        place = first[np.maximum(device, 0)] + _places(name, table, split, alive[0])
-        moved = np.where(device == ABSENT, ABSENT, place)
-        tables[name] = with_numbers(table, "device", moved)
-    tables["devices"] = _devices(trace.devices, rows, first, split)
+        own = numbers(table["device"], ABSENT)
+        moved = first[np.maximum(own, 0)] + _run_numbers(name, table, split, begin)
+        tables[name] = with_numbers(table, "device", np.where(own == ABSENT, ABSENT, moved))
+    owner = numbers(trace.devices["process"])[rows]
+    for device, runs in split.items():
+        for row, members in enumerate(runs, int(first[device])):
+            owner[row] = owner[row] if owner[row] in members else min(members)
+    devices = trace.devices.take(number_column(rows, pa.int64()))
+    devices = with_numbers(devices, "device", np.arange(len(rows)))
+    tables["devices"] = with_numbers(devices, "process", owner)
     places = tuple(trace.places[row] for row in rows.tolist()) if trace.places else ()
-    notes = (*trace.notes, _run_note(trace, split, alive))
-    numbered = zip(rows.tolist(), (np.arange(len(rows)) - first[rows] + 1).tolist(), strict=True)
-    return replace(trace, tables=tables, places=places, notes=notes, runs=tuple(numbered))
+    run = (np.arange(len(rows)) - first[rows] + 1).tolist()
+    return replace(
+        trace,
+        tables=tables,
+        places=places,
+        notes=(*trace.notes, _run_note(trace, split, begin, end)),
+        runs=tuple(zip(rows.tolist(), run, strict=True)),
+    )
 
 
-def _runs(processes: Sequence[int], alive: tuple[IntArray, IntArray]) -> list[list[int]]:
-    """Return the processes of each run on a device, in order of time."""
-    begin, end = alive
-    order = np.array(sorted(processes, key=lambda process: int(begin[process])), dtype=np.int64)
-    pause = begin[order[1:]] - np.maximum.accumulate(end[order])[:-1]
-    parts = np.split(order, np.flatnonzero(pause > _STARTING_NS) + 1)
-    return [part.tolist() for part in parts]
+def _run_numbers(name: str, table: pa.Table, split: Runs, begin: IntArray) -> IntArray:
+    """Return, per row, the number of its run on its device, from 0: the last that had begun.
 
-
-def _places(
-    name: str, table: pa.Table, split: Mapping[int, list[list[int]]], begin: IntArray
-) -> IntArray:
-    """Return the place of the run of each row on its device.
-
-    It is the last that had begun, of a row without a time that of its process.
+    Rows without a time are in the run of their process.
     """
     device, process = numbers(table["device"], ABSENT), numbers(table["process"])
-    place = np.zeros(len(device), dtype=np.int64)
-    for one, runs in split.items():
-        mine = np.flatnonzero(device == one)
+    number = np.zeros(len(device), dtype=np.int64)
+    for shared, runs in split.items():
+        rows = np.flatnonzero(device == shared)
         if name in _TIMED:
             starts = np.array([begin[members].min() for members in runs])
-            time = numbers(table[_TIMED[name]])[mine]
-            place[mine] = np.maximum(np.searchsorted(starts, time, side="right") - 1, 0)
-        for at, members in enumerate(runs if name not in _TIMED else ()):
-            place[mine[np.isin(process[mine], members)]] = at
-    return place
+            time = numbers(table[_TIMED[name]])[rows]
+            number[rows] = np.maximum(np.searchsorted(starts, time, side="right") - 1, 0)
+            continue
+        for run, members in enumerate(runs):
+            number[rows[np.isin(process[rows], members)]] = run
+    return number
 
 
-def _devices(
-    table: pa.Table, rows: IntArray, first: IntArray, split: Mapping[int, list[list[int]]]
-) -> pa.Table:
-    """Return the devices of all runs, each of the first process of its run."""
-    owner = numbers(table["process"])[rows]
+def _run_note(trace: Trace, split: Runs, begin: IntArray, end: IntArray) -> Note:
+    """Return the note on GPUs with several runs: which, whose, and how long apart."""
+    gpus = []
     for device, runs in split.items():
-        for at, members in enumerate(runs):
-            row = int(first[device]) + at
-            owner[row] = owner[row] if owner[row] in members else min(members)
-    taken = table.take(number_column(rows, pa.int64()))
-    numbered = with_numbers(taken, "device", np.arange(len(rows)))
-    return with_numbers(numbered, "process", owner)
-
-
-def _run_note(
-    trace: Trace, split: Mapping[int, list[list[int]]], alive: tuple[IntArray, IntArray]
-) -> Note:
-    begin, end = alive
-
-    def run_text(device: int, place: int) -> str:
-        runs = split[device]
-        run = f"run {place + 1} {whose(trace, runs[place][0], with_file=True)}"
-        if not place:
-            return run
-        pause = int(begin[runs[place]].min()) - int(end[runs[place - 1]].max())
-        return f"{time_amount(pause)} later {run}"
-
-    def gpu_text(device: int) -> str:
-        runs = listed(range(len(split[device])), partial(run_text, device))
-        return f"{called(trace, device)} ({runs})"
-
+        texts = []
+        for number, members in enumerate(runs):
+            text = f"run {number + 1} {whose(trace, members[0], with_file=True)}"
+            if number:
+                pause = int(begin[members].min()) - int(end[runs[number - 1]].max())
+                text = f"{time_amount(pause)} later {text}"
+            texts.append(text)
+        gpus.append(f"{called(trace, device)} ({listed(texts)})")
     text = (
         f"{several(len(split), 'GPU')} ran several runs in sequence: "
-        f"{listed(split, gpu_text, '; ')}. The time between runs is not idle time. Figures cover "
+        f"{listed(gpus, str, '; ')}. The time between runs is not idle time. Figures cover "
         "one run per GPU; --run N selects it."
     )
     return Note("assumed", "runs-on-one-gpu", text, len(split))
@@ -286,10 +260,21 @@ def _run_note(
 def _with_own_streams(trace: Trace, users: Users) -> Trace:
     """Return the trace in which a number stands for one stream of a device.
 
-    Processes count their streams for themselves. A row of an unknown process is on the stream of
-    the first that has its number.
+    Each process counts its own streams. Rows of an unknown process are on the first stream of that
+    number.
     """
-    new = _stream_numbers(trace, users)
+    nameless = unnamed_processes(trace)
+    streams, _ = _streams(trace.activities, "stream")
+    holders: dict[int, dict[int, list[list[Stream]]]] = {device: {} for device in users}
+    for key in sorted(streams, key=lambda key: (key[1] in nameless, key)):
+        device, process, number = key
+        if device in users and number != ABSENT:
+            alike = holders[device].setdefault(number, [])
+            if process in nameless and alike:
+                alike[0].append(key)
+            else:
+                alike.append([key])
+    new = {key: number for of_gpu in holders.values() for key, number in apart(of_gpu).items()}
     moved = {key: number for key, number in new.items() if number != key[2]}
     if not moved:
         return trace
@@ -313,35 +298,18 @@ def _streams(table: pa.Table, column: str) -> tuple[list[Stream], IntArray]:
     return list(zip(device, process, stream, strict=True)), which
 
 
-def _stream_numbers(trace: Trace, users: Users) -> dict[Stream, int]:
-    nameless = unnamed_processes(trace)
-    streams, _ = _streams(trace.activities, "stream")
-    holders: defaultdict[int, defaultdict[int, list[list[Stream]]]]
-    holders = defaultdict(lambda: defaultdict(list))
-    for key in sorted(streams, key=lambda key: (key[1] in nameless, key)):
-        device, process, number = key
-        if device in users and number != ABSENT:
-            alike = holders[device][number]
-            if process in nameless and alike:
-                alike[0].append(key)
-            else:
-                alike.append([key])
-    return {key: number for mine in holders.values() for key, number in apart(mine).items()}
-
-
 def apart(holders: Mapping[int, Sequence[Sequence[_Key]]]) -> dict[_Key, int]:
-    """Return the number of each stream of a device; the further ones of a number get free ones.
+    """Return the number of each stream: its own for the first holder, free ones for others.
 
-    `holders` are the streams that have each number, in the order in which they have a right to it;
-    what stands together is one stream.
+    `holders` are, by number, the streams in order; those in one sequence are one stream.
     """
     highest = max(holders, default=-1)
     free = filterfalse(holders.__contains__, count(highest + 1 if highest < _LARGE else 0))
-    found: dict[_Key, int] = {}
+    numbered: dict[_Key, int] = {}
     for number, streams in sorted(holders.items()):
-        for place, members in enumerate(streams):
-            found |= dict.fromkeys(members, next(free) if place else number)
-    return found
+        for rank, members in enumerate(streams):
+            numbered |= dict.fromkeys(members, next(free) if rank else number)
+    return numbered
 
 
 def renumbered_note(moved: int, of_what: str) -> Note:

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from traceflops.errors import InputError
-from traceflops.table import ABSENT, IntArray, Trace, matching, named, numbers, with_numbers
+from traceflops.table import ABSENT, Trace, matching, named, numbers, with_numbers
 
 MEMORY_SNAPSHOT: Final = "PyTorch memory snapshot"
 GPU_SAMPLES: Final = "GPU samples"
@@ -34,10 +34,7 @@ def check_side(records: Trace, format_: str) -> None:
 
 
 def calendar_shift(trace: Trace, records: Trace) -> int:
-    """Return what takes times of records to the clock of a trace, in ns.
-
-    Raises InputError where either has no time of the calendar.
-    """
+    """Return the ns from times of records to a trace's clock. Raises InputError."""
     origins = (records.source.origin_unix_ns, trace.source.origin_unix_ns)
     if origins[0] is None or origins[1] is None:
         whose = (records if origins[0] is None else trace).source.files[0].name
@@ -49,31 +46,31 @@ def calendar_shift(trace: Trace, records: Trace) -> int:
 
 
 def same_devices(trace: Trace, records: Trace) -> dict[int, int]:
-    """Return which row of a trace's devices each row of the records' is, of those that are there.
+    """Return the row of a trace's devices for each row of the records' devices that is there.
 
-    They are of one process: the rank that both name; where one of them names none, the only one
-    that has devices. Raises InputError where several could be meant, or none.
+    They are of the process of the same rank; if one names none, of the only one with devices.
+    Raises InputError where several could be meant, or none.
     """
     rank, name = records.ranks[0], records.source.files[0].name
     own = [row for row in trace.devices.to_pylist() if row["type"] == "gpu"]
     owners = {row["process"] for row in own}
-    of_rank = {one for one in owners if rank is not None and trace.ranks[one] == rank}
-    meant = of_rank or {one for one in owners if None in (rank, trace.ranks[one])}
+    of_rank = {p for p in owners if rank is not None and trace.ranks[p] == rank}
+    meant = of_rank or {p for p in owners if None in (rank, trace.ranks[p])}
     if len(meant) > 1:
         raise InputError(
             f"unknown rank: {name}",
             "give the trace of its rank alone, or name the file after its rank, e.g. rank3.pickle",
         )
     local = {row["local_id"]: row["device"] for row in own if row["process"] in meant}
-    found = {
+    same = {
         row["device"]: local[row["local_id"]]
         for row in records.devices.to_pylist()
         if row["local_id"] in local
     }
-    if not found:
+    if not same:
         whose = f"rank {rank}" if not meant and rank is not None else "its GPU"
         raise InputError(f"{whose} is not in the trace: {name}", "give the trace of its rank")
-    return found
+    return same
 
 
 def is_apart(trace: Trace, records: Trace, shift_ns: int) -> bool:
@@ -100,8 +97,8 @@ def with_records(
 ) -> Trace:
     """Return a trace with counters and marks of records, its notes and files with theirs.
 
-    `device_of` says which row of the trace's devices each row of the records' is. Those of others
-    have no device; rows without a device are of the process of the first.
+    `device_of` maps rows of the records' devices to the trace's; others have no device. Rows
+    without a device are of the process of the first.
     """
     device = np.full(records.devices.num_rows + 1, ABSENT, np.int64)
     device[list(device_of)] = list(device_of.values())
@@ -112,24 +109,12 @@ def with_records(
         added = records.table(name)
         if added.num_rows:
             rows = device[np.maximum(numbers(added["device"], ABSENT), -1)]
-            moved = {
-                time: numbers(added[time]) + shift_ns,
-                "device": rows,
-                "process": owner[np.maximum(rows, -1)],
-            }
-            tables[name] = _merged(trace.table(name), name, _moved(added, name, moved), time)
+            added = with_numbers(added, time, numbers(added[time]) + shift_ns)
+            added = with_numbers(added, "device", rows)
+            added = with_numbers(added, "process", owner[np.maximum(rows, -1)])
+            both = pa.concat_tables([trace.table(name), added])
+            both = both.unify_dictionaries().combine_chunks()
+            tables[name] = both.take(pa.array(np.argsort(numbers(both[time]), kind="stable")))
     files = (*trace.source.files, *records.source.files)
     notes = (*trace.notes, *map(named, records.notes))
     return replace(trace, source=replace(trace.source, files=files), tables=tables, notes=notes)
-
-
-def _moved(table: pa.Table, name: str, columns: Mapping[str, IntArray]) -> pa.Table:
-    for column, values in columns.items():
-        table = with_numbers(table, column, values)
-    return table
-
-
-def _merged(first: pa.Table, name: str, second: pa.Table, time: str) -> pa.Table:
-    """Return the rows of both, by time."""
-    both = pa.concat_tables([first, second]).unify_dictionaries().combine_chunks()
-    return both.take(pa.array(np.argsort(numbers(both[time]), kind="stable")))

@@ -50,21 +50,15 @@ class Quantity:
             return self.counters.index(counter)
         section, _, rest = counter.partition("|")
         label, _, unit = rest.rpartition("|")
-        if (
-            label not in self.labels
-            or section not in self.sections
-            or unit not in _UNITS[self.kind]
-        ):
+        fits = label in self.labels and section in self.sections
+        if not fits or unit not in _UNITS[self.kind]:
             return None
         return len(self.counters) + self.labels.index(label)
 
 
 @dataclass(frozen=True, slots=True)
 class Stalls:
-    """Counters of the reasons why warps wait; `total` is the quantity that they are parts of.
-
-    Without it they are parts of their sum, which has to be `least` at least.
-    """
+    """Counters of why warps wait: parts of quantity `total`, or of their sum from `least` on."""
 
     pattern: str
     total: str | None = None
@@ -72,8 +66,8 @@ class Stalls:
 
     def reason(self, counter: str) -> str | None:
         """Return the reason that a counter is of, such as long_scoreboard."""
-        found = re.fullmatch(self.pattern, counter)
-        return found[1].strip().lower().replace(" ", "_") if found else None
+        match = re.fullmatch(self.pattern, counter)
+        return match[1].strip().lower().replace(" ", "_") if match else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +83,11 @@ class Cycles:
 @cache
 def quantity_rows() -> tuple[Quantity, ...]:
     """Return the quantities."""
-    return tuple(Quantity(**_frozen(row)) for row in _document()["quantity"])
+
+    def frozen(row: dict[str, Any]) -> dict[str, Any]:
+        return {key: tuple(v) if isinstance(v, list) else v for key, v in row.items()}
+
+    return tuple(Quantity(**frozen(row)) for row in _document()["quantity"])
 
 
 @cache
@@ -107,17 +105,13 @@ def cycle_rows() -> tuple[Cycles, ...]:
 @lru_cache(_MOST_NAMES)
 def is_quantity(counter: str) -> bool:
     """Return whether all of a counter's name is known: of a quantity, cycles, a reason to wait."""
-    return (
-        any(row.spelling(counter) is not None for row in quantity_rows())
-        or any(row.counter == counter for row in cycle_rows())
-        or _is_known_reason(counter)
-    )
-
-
-def _is_known_reason(counter: str) -> bool:
+    if any(row.spelling(counter) is not None for row in quantity_rows()):
+        return True
+    if any(row.counter == counter for row in cycle_rows()):
+        return True
     label, _, unit = counter.rpartition("|")
-    found = {row.reason(counter) for row in stall_rows()} & set(_document()["reasons"])
-    return bool(found) and (not label or unit in _UNITS["number"] | {"inst"})
+    reasons = {row.reason(counter) for row in stall_rows()} & set(_document()["reasons"])
+    return bool(reasons) and (not label or unit in _UNITS["number"] | {"inst"})
 
 
 @lru_cache(_MOST_NAMES)
@@ -127,19 +121,18 @@ def tells_speed(counter: str) -> bool:
 
 
 def quantities_in(values: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
-    """Return quantities by id, percent as shares; of each launch the best spelling that it has."""
-    found: dict[str, FloatArray] = {}
+    """Return quantities by id, percent as shares; of each launch the best spelling that it has.
+
+    `values` are by counter, one per launch, NaN where it has none.
+    """
+    quantities: dict[str, FloatArray] = {}
     for row in quantity_rows():
-        spelled = {name: at for name in values if (at := row.spelling(name)) is not None}
-        for name in sorted(spelled, key=lambda name: spelled[name]):
+        ranks = {name: rank for name in values if (rank := row.spelling(name)) is not None}
+        for name in sorted(ranks, key=lambda name: ranks[name]):
             value = values[name] / 100 if row.kind == "percent" else values[name]
-            own = found.get(row.id)
-            found[row.id] = value if own is None else np.where(np.isnan(own), value, own)
-    return found
-
-
-def _frozen(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: tuple(one) if isinstance(one, list) else one for name, one in row.items()}
+            own = quantities.get(row.id)
+            quantities[row.id] = value if own is None else np.where(np.isnan(own), value, own)
+    return quantities
 
 
 @cache

@@ -38,8 +38,7 @@ _UNITS_OF_MISTAKES: Final = (
 def given_rate(tflops: float, option: str = "--peak") -> int:
     """Return a rate given in TFLOP/s as FLOP per nanosecond.
 
-    Raises UsageError for what is no positive number, or so small or large that another unit
-    must have been meant.
+    Raises UsageError for what is not positive, or must be in another unit.
     """
     if not math.isfinite(tflops) or tflops <= 0:
         raise UsageError(
@@ -58,10 +57,9 @@ def given_rate(tflops: float, option: str = "--peak") -> int:
 
 
 def rate_doubt(spec: DeviceSpec, rate: int, dtypes: Collection[str] = ()) -> str | None:
-    """Return in a sentence why a given peak may be the wrong one for a device of the table.
+    """Return why a given peak may be wrong for a device, in a sentence; None if it seems right.
 
-    `rate` is in FLOP per nanosecond; `dtypes` are what it is for, where that is known. The answer
-    is None where nothing is odd about it.
+    `rate` is in FLOP per nanosecond; `dtypes` are what it is for, if known.
     """
     known = {name: rate for name, rate in spec.dense.items() if name not in NOT_A_PEAK}
     meant = {name: dense for name, dense in known.items() if not dtypes or name in dtypes}
@@ -71,37 +69,30 @@ def rate_doubt(spec: DeviceSpec, rate: int, dtypes: Collection[str] = ()) -> str
     same = None if dtypes else _within(rate, meant, _SAME)
     if same in _USUAL_TYPES:
         return None
-    said = f"--peak {rate_text(rate)} is"
+    given = f"--peak {rate_text(rate)} is"
     if sparse is not None and same is not None:
         return (
-            f"{said} the dense {same} rate of {spec.id}, or twice the {sparse} one as "
+            f"{given} the dense {same} rate of {spec.id}, or twice the {sparse} one as "
             "data sheets give for sparsity: set --dtype"
         )
     if sparse is not None:
         return (
-            f"{said} twice the dense {sparse} rate of {spec.id} "
+            f"{given} twice the dense {sparse} rate of {spec.id} "
             f"({rate_text(meant[sparse])}): 2:4 sparsity rates do not apply to dense "
             "work"
         )
-    return None if same is not None else _far_off(said, spec, rate, meant, dtypes)
+    nearest = min(meant, key=lambda name: abs(meant[name] - rate))
+    least, most = _USUAL
+    times = Fraction(rate, meant[nearest])
+    if same is not None or (times <= most and (times >= least or not dtypes)):
+        return None
+    return (
+        f"{given} {decimal(times, 2)} times the dense {nearest} rate of {spec.id} "
+        f"({rate_text(meant[nearest])})"
+    )
 
 
 def _within(rate: int, dense: dict[str, int], share: tuple[Fraction, Fraction]) -> str | None:
     """Return the first type of which a rate is such a share."""
     least, most = share
     return next((name for name in dense if least <= Fraction(rate, dense[name]) <= most), None)
-
-
-def _far_off(
-    said: str, spec: DeviceSpec, rate: int, meant: dict[str, int], dtypes: Collection[str]
-) -> str | None:
-    """Return a warning for a rate that is far from all that are meant."""
-    nearest = min(meant, key=lambda name: abs(meant[name] - rate))
-    least, most = _USUAL
-    times = Fraction(rate, meant[nearest])
-    if times <= most and (times >= least or not dtypes):
-        return None
-    return (
-        f"{said} {decimal(times, 2)} times the dense {nearest} rate of {spec.id} "
-        f"({rate_text(meant[nearest])})"
-    )

@@ -1,6 +1,18 @@
-"""FLOPs that need no trace: formulas of ops, model cards, conventions, ledgers, described runs.
+"""FLOPs: of one op by its shapes, of a step of a model by its description, and what they make.
 
-Takes shapes, cards and descriptions; gives exact integers of FLOPs and bytes by ledger line.
+    recorded op: shapes, types, values            model card + run: layers, widths, tokens, time
+      | ops.count_ops, by ops.table                 | analytic.model_flops, by a convention
+      v                                             v
+    OpWork: FLOPs, bytes and sizes per op         Ledger: FLOPs by line (model, recompute, ...)
+      | (attributed to kernels in other rooms)      | / (devices x seconds x peak)
+      v                                             v
+    DeviceBudget per window                       Rate: MFU and HFU
+      |
+      v
+    Waterfall: useful, recompute, ..., idle; the lines sum to devices x window x peak
+
+All FLOPs are exact integers or fractions; a peak is in FLOP per nanosecond. What is not known is
+None, or lies between bounds.
 
 card = preset("llama-3-8b")                        # or read_card(path), or ModelCard(params=...)
 run = Run(batch=128, seq=8192, devices=8, step_seconds=Fraction("9.31"))
@@ -14,7 +26,7 @@ from typing import TYPE_CHECKING
 from traceflops.faces import lazy
 
 if TYPE_CHECKING:
-    from traceflops.flops.analytic.conventions import CONVENTIONS, Convention, convention
+    from traceflops.flops.analytic.conventions import CONVENTIONS, convention
     from traceflops.flops.analytic.explain_reported import Candidate, Explanation, explain
     from traceflops.flops.analytic.lengths import Lengths, why_impossible
     from traceflops.flops.analytic.rates import (
@@ -67,8 +79,6 @@ if TYPE_CHECKING:
         waterfall,
     )
     from traceflops.flops.model.blocks import (
-        CAUSAL,
-        FULL,
         Attention,
         Block,
         Experts,

@@ -1,19 +1,15 @@
-"""Where the budget of the devices went: devices x window x peak, split exactly.
+"""The ledger (FLOPs by named line) and the waterfall (the budget devices x window x peak, split).
 
-For device j with window w_j ns, peak P_j FLOP/ns, component times t_jc that sum to w_j, and ledger
-FLOPs E_jc of the kernels of each component:
+For device j with window w_j ns, peak P_j FLOP/ns, component times t_jc that sum to w_j, u_j ns of
+only compute kernels without counted FLOPs, and ledger FLOPs E_jc of the kernels of component c:
 
-    useful, recompute, algorithmic, overcompute, executed     the ledger's families: sum E_jc
-    unattributed         sum P_j u_j                u_j: only compute kernels without counted FLOPs
-    inefficiency         sum P_j (t_j,compute - u_j) - E_j,compute
-    memory, other, graph sum P_j t_jc - E_jc
-    communication, idle  sum P_j t_jc - E_jc        E is 0 there as a rule
+    useful, recompute, algorithmic, overcompute, executed  sum E_jc of each family of the ledger
+    unattributed                                           sum P_j u_j
+    inefficiency                                           sum P_j (t_j,compute - u_j) - E_j,compute
+    memory, other, graph, communication, idle              sum P_j t_jc - E_jc
 
-Added up the loss lines are sum P_j w_j - E, and the first five E: the budget. With several data
-types there is no one peak: then a FLOP of type d takes 1/P_d ns at its peak, and the budget is the
-window itself. All is in integers: of FLOPs, or of the least common multiple's share of a ns.
-
-Before it stands the ledger: FLOPs by named line, exact, so that the lines add up to the total.
+The lines sum to the budget. With several data types there is no single peak: a FLOP of type d then
+takes 1/P_d ns, and the budget is the window. All are integers: FLOP, or fractions of a ns.
 """
 
 from __future__ import annotations
@@ -46,9 +42,8 @@ class Line:
 class Ledger:
     """The FLOPs of one step under one convention.
 
-    Lines under `model` and `convention` (what only that convention counts) are the model FLOPs;
-    `recompute`, `algorithmic` and `overcompute` come on top in what is executed, and so does what
-    is under UNSPLIT, which may be any of them.
+    Model FLOPs are the lines under `model` and `convention` (what only that convention counts).
+    Executed are also `recompute`, `algorithmic`, `overcompute` and UNSPLIT (of unknown purpose).
     """
 
     convention: str
@@ -58,7 +53,10 @@ class Ledger:
 
     def total(self, prefix: str = "") -> Count:
         """Return the sum of the lines under a name; of all without one."""
-        return whole(sum(line.flops for line in self.lines if _is_under(line.name, prefix)))
+        if not prefix:
+            return whole(sum(line.flops for line in self.lines))
+        under = (line.flops for line in self.lines if f"{line.name}.".startswith(f"{prefix}."))
+        return whole(sum(under))
 
     @property
     def model(self) -> Count:
@@ -102,10 +100,6 @@ def whole(count: Count) -> Count:
     """Return an integer where the fraction is one."""
     is_whole = isinstance(count, Fraction) and count.denominator == 1
     return int(count) if is_whole else count
-
-
-def _is_under(name: str, prefix: str) -> bool:
-    return not prefix or name == prefix or name.startswith(f"{prefix}.")
 
 
 FAMILIES: Final = ("model", "recompute", "algorithmic", "overcompute")
@@ -225,47 +219,38 @@ def waterfall(devices: Iterable[DeviceBudget], dtype: str | None = None) -> Wate
     UsageError where a data type has no peak, ValueError where times do not fit together.
     """
     given = tuple(devices)
-    counted = {one.dtype for device in given for one in device.work if one.flops}
+    counted = {work.dtype for device in given for work in device.work if work.flops}
     dtypes = tuple(sorted(counted))
     needed = counted or ({dtype} if dtype else set())
     for device in given:
-        _check(device, needed)
+        if missing := needed - set(device.peaks):
+            named = ", ".join(sorted(missing))
+            raise UsageError(f"the peak of {named} is unknown", "set it with --peak, in TFLOP/s")
+        peaks = [device.peaks[name] for name in needed]
+        if min(peaks, default=1) <= 0 or set(device.components) - set(COMPONENTS):
+            raise ValueError("peaks are above 0, components those of the timeline")
+        if not 0 <= device.uncounted_ns <= device.components.get("compute", 0):
+            raise ValueError("uncounted compute time is a part of the compute time")
     if not needed and given:
         raise UsageError("no FLOPs were counted, so no peak applies", "specify a type")
+    scale, unit = 0, "FLOP"
     if len(dtypes) > 1:
-        scale = lcm(*(device.peaks[a_dtype] for device in given for a_dtype in dtypes))
-        return _split(given, [scale] * len(given), dtypes, f"1/{scale} ns")
-    return _split(given, [device.peaks[one] for device in given for one in needed], dtypes, "FLOP")
-
-
-def _split(
-    devices: tuple[DeviceBudget, ...], scales: list[int], dtypes: tuple[str, ...], unit: str
-) -> Waterfall:
-    """Return the lines; `scales` are the units of each device in a ns."""
-    amounts = dict.fromkeys((UNSPLIT, *LINES), 0)
-    budget = 0
-    for device, scale in zip(devices, scales, strict=True):
-        budget += scale * device.window_ns
+        scale = lcm(*(device.peaks[name] for device in given for name in dtypes))
+        unit = f"1/{scale} ns"
+    amounts, budget = dict.fromkeys((UNSPLIT, *LINES), 0), 0
+    for device in given:
+        # Units in a ns: FLOP at the peak of the one data type, or shares of a ns.
+        units_per_ns = scale or device.peaks[next(iter(needed))]
+        budget += units_per_ns * device.window_ns
         for component, time_ns in device.components.items():
-            amounts[_LOSS_LINES[component]] += scale * time_ns
-        amounts["unattributed"] += scale * device.uncounted_ns
-        amounts["inefficiency"] -= scale * device.uncounted_ns
-        for one in device.work:
-            units = scale // device.peaks[one.dtype] * one.flops if one.flops else 0
-            amounts[_FAMILY_LINES[one.family]] += units
-            amounts[_LOSS_LINES[one.component]] -= units
+            amounts[_LOSS_LINES[component]] += units_per_ns * time_ns
+        amounts["unattributed"] += units_per_ns * device.uncounted_ns
+        amounts["inefficiency"] -= units_per_ns * device.uncounted_ns
+        for work in device.work:
+            units = units_per_ns // device.peaks[work.dtype] * work.flops if work.flops else 0
+            amounts[_FAMILY_LINES[work.family]] += units
+            amounts[_LOSS_LINES[work.component]] -= units
     assert sum(amounts.values()) == budget
-    named = LINES if not amounts[UNSPLIT] else (UNSPLIT, *LINES)
-    lines = tuple(WaterfallLine(name, amounts[name]) for name in named)
+    names = LINES if not amounts[UNSPLIT] else (UNSPLIT, *LINES)
+    lines = tuple(WaterfallLine(name, amounts[name]) for name in names)
     return Waterfall(budget, lines, dtypes, unit)
-
-
-def _check(device: DeviceBudget, needed: set[str]) -> None:
-    missing = needed - set(device.peaks)
-    if missing:
-        named = ", ".join(sorted(missing))
-        raise UsageError(f"the peak of {named} is unknown", "set it with --peak, in TFLOP/s")
-    if any(device.peaks[one] <= 0 for one in needed) or set(device.components) - set(COMPONENTS):
-        raise ValueError("peaks are above 0, components those of the timeline")
-    if not 0 <= device.uncounted_ns <= device.components.get("compute", 0):
-        raise ValueError("uncounted compute time is a part of the compute time")

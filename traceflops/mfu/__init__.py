@@ -20,9 +20,8 @@ if TYPE_CHECKING:
         device_budgets,
     )
     from traceflops.mfu.checked.job_size import JobSize
-    from traceflops.mfu.checked.padding import without_marked_padding, without_told_padding
-    from traceflops.mfu.checked.passes import Counts
-    from traceflops.mfu.checked.recomputation import Recomputation
+    from traceflops.mfu.checked.padding import without_marked_padding, without_stated_padding
+    from traceflops.mfu.checked.passes import Counts, Recomputation
     from traceflops.mfu.checked.reconciliation import Reconciliation, reconcile
     from traceflops.mfu.checked.run_options import (
         TRAINS,

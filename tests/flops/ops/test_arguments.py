@@ -11,7 +11,6 @@ from traceflops.flops.ops.arguments import (
     Shapes,
     Tensor,
     element_type,
-    numbered_type,
     promoted,
     read_shapes,
     read_strides,
@@ -174,4 +173,5 @@ def test_promotion(operands: list[str], result: str) -> None:
 
 def test_unknown_types_are_unknown() -> None:
     assert [element_type(name) for name in ("", "Scalar", "TensorList", "Float")] == [None] * 4
-    assert numbered_type(99) is numbered_type(-1) is None
+    numbered = Arguments(values=(99, -1))
+    assert numbered.type_at(0) is numbered.type_at(1) is None

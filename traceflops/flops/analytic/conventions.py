@@ -1,8 +1,8 @@
-"""Conventions: named rules for counting model FLOPs, as data, and the weights that each counts.
+"""Conventions: named rules for counting model FLOPs, as data.
 
-All are `a * 2 * W + b * A(ctx)` per token: W the weights it counts, A the attention cores' forward
-pass for `ctx` keys per query, a and b how often (3: forward, input gradient, weight gradient).
-`weights` picks W, `run_flops.py` does the sums.
+Per token all are `a * 2 * W + b * A(ctx)`: W the weights that the convention counts, A the forward
+pass of attention with `ctx` keys per query, a and b how often (3: forward, two gradients).
+`weights` picks W, `run_flops.py` adds up.
 """
 
 from __future__ import annotations
@@ -27,10 +27,9 @@ Frozen = Literal["as-run", "all", "never"]
 class Convention:
     """One rule: what it counts (`weights`, `context`), in `words`, and who counts so.
 
-    `real` counts real tokens and documents, else padded slots. `executed` says that its figure is
-    an HFU: recomputation is in it. `recompute_all` lets checkpointing recompute the head too.
-    `attention` is b. `adapters` counts adapters beside the frozen weights. `odd` marks rules that
-    are known to be wrong, kept to recognise figures made with them.
+    `real` counts real tokens and documents, else padded slots. The figure of an `executed` rule is
+    an HFU. `recompute_all` lets checkpointing recompute the head too. `attention` is b. `adapters`
+    counts adapters beside frozen weights. `odd` rules are wrong, and explain figures made so.
     """
 
     id: str
@@ -269,15 +268,17 @@ Matrices = tuple[PlacedLinear, ...]
 
 
 def weights(rule: Convention, card: ModelCard) -> Matrices:
-    """Return the matrices that a convention counts; parameters as one matrix where it takes N."""
+    """Return the matrices that a convention counts; parameters as one in, one around blocks."""
     if needs_matrices(rule, card):
         return _MATRICES.get(rule.weights, _matmul)(card)
-    return _lump(card, _PARAMETERS[rule.weights](card))
-
-
-def needs_architecture(rule: Convention, card: ModelCard) -> bool:
-    """Return whether a parameter count alone is not enough."""
-    return needs_matrices(rule, card) or rule.weights in _WITHOUT_EMBEDDINGS
+    count = inside = _PARAMETERS[rule.weights](card)
+    if card.complete:
+        inside = min(count, sum(m.active for m in card.placed() if m.in_blocks))
+    return tuple(
+        PlacedLinear(Linear("parameters", part, 1, "parameters"), in_blocks=within)
+        for part, within in ((inside, True), (count - inside, False))
+        if part
+    )
 
 
 def needs_matrices(rule: Convention, card: ModelCard) -> bool:
@@ -286,20 +287,7 @@ def needs_matrices(rule: Convention, card: ModelCard) -> bool:
 
 
 def _matmul(card: ModelCard) -> Matrices:
-    return tuple(one for one in card.placed() if not one.routes)
-
-
-def _padded(card: ModelCard) -> Matrices:
-    rows = card.padded_vocab or card.vocab
-    return tuple(
-        replace(one, linear=replace(one.linear, outputs=rows)) if one.linear.name == "head" else one
-        for one in _matmul(card)
-    )
-
-
-def _with_embedding(card: ModelCard) -> Matrices:
-    rows = Linear("embedding", card.vocab, card.hidden, "embedding")
-    return (*card.placed(), PlacedLinear(rows))
+    return tuple(matrix for matrix in card.placed() if not matrix.routes)
 
 
 def square(card: ModelCard) -> ModelCard:
@@ -317,34 +305,33 @@ def square(card: ModelCard) -> ModelCard:
     return card.with_blocks(squared)
 
 
-def _lump(card: ModelCard, count: int) -> Matrices:
-    """Return parameters as one matrix in the blocks and one around them, as far as it is known."""
-    inside = sum(one.active for one in card.placed() if one.in_blocks) if card.complete else count
-    parts = ((min(inside, count), True), (count - min(inside, count), False))
-    return tuple(
-        PlacedLinear(Linear("parameters", part, 1, "parameters"), in_blocks=within)
-        for part, within in parts
-        if part
-    )
-
-
 _MATRICES: Mapping[str, Callable[[ModelCard], Matrices]] = {
     "matmul": _matmul,
     "matmul+router": ModelCard.placed,
-    "padded": _padded,
-    "matmul+embedding": _with_embedding,
+    "padded": lambda card: tuple(
+        replace(matrix, linear=replace(matrix.linear, outputs=card.padded_vocab or card.vocab))
+        if matrix.linear.name == "head"
+        else matrix
+        for matrix in _matmul(card)
+    ),
+    "matmul+embedding": lambda card: (
+        *card.placed(),
+        PlacedLinear(Linear("embedding", card.vocab, card.hidden, "embedding")),
+    ),
     "two-matrix-experts": lambda card: tuple(
-        one for one in _matmul(card) if one.linear.name != "expert_gate"
+        matrix for matrix in _matmul(card) if matrix.linear.name != "expert_gate"
     ),
     "square": lambda card: square(card).placed(),
 }
-_WITHOUT_EMBEDDINGS: Mapping[str, Callable[[ModelCard], int]] = {
+WITHOUT_EMBEDDINGS: Mapping[str, Callable[[ModelCard], int]] = {
     "all-positions": lambda card: card.total - card.positions * card.hidden,
     "all-embeddings": lambda card: card.total - card.embedding - card.positions * card.hidden,
     "active-embedding": lambda card: card.active - (0 if card.tied else card.embedding),
 }
+"""Parameter counts that a bare number of parameters does not tell."""
+
 _PARAMETERS: Mapping[str, Callable[[ModelCard], int]] = {
-    **_WITHOUT_EMBEDDINGS,
+    **WITHOUT_EMBEDDINGS,
     "all": lambda card: card.total,
     "matmul-or-all": lambda card: card.total,
     "active": lambda card: card.active,

@@ -1,9 +1,8 @@
-"""Why a published or logged MFU is what it is: the rule, peak and recomputation that reproduce it.
+"""Why a published or logged MFU is what it is: which rule, peak and recomputation reproduce it.
 
-All conventions are tried with the stated peak, its 2:4 sparse double and other peaks, with and
-without recomputation in the numerator, then the usual mistakes. What lies within the printed digits
-cannot be told apart by its error, so there the simplest explanation comes first; in the rest every
-thing that must be supposed weighs as much as some error.
+Every convention is tried with the stated peak, its 2:4 sparse double and other peaks, with and
+without recomputation in the numerator, then with the usual mistakes. Candidates within the printed
+digits are ranked by simplicity; for the rest, each assumption weighs as much as some error.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from traceflops.flops.analytic.rates import (
     PUBLISHED,
     Peak,
     Rate,
-    counted_by_nobody_knows_what,
+    is_of_unknown_basis,
     raw_rate,
 )
 from traceflops.flops.analytic.run import FULL_CHECKPOINT, NO_CHECKPOINT, SELECTIVE, Checkpoint, Run
@@ -68,7 +67,7 @@ TREATMENTS: tuple[tuple[str, Checkpoint], ...] = (
 class Candidate:
     """One way to a figure: conventions that give it, the peak, and what else is in it.
 
-    `error` is relative to the reported figure. `cost` says how much must be supposed: 0 nothing.
+    `error` is relative to the reported figure; `cost` is the number of assumptions, weighted.
     """
 
     conventions: tuple[str, ...]
@@ -123,27 +122,24 @@ class Explanation:
     @property
     def sentence(self) -> str:
         """Return the verdict in one sentence."""
-        best = self.candidates[0]
+        best, rate = self.candidates[0], self.honest
+        as_hfu = self.metric == "hfu" and rate.is_counted and not rate.is_hfu
+        text = rate.as_hfu if as_hfu else rate.sentence
+        if (rate.hfu if as_hfu else rate.figure) > 1:
+            honest = f"{text} is impossible: check time, tokens, GPUs and peak"
+        elif not rate.is_counted:
+            honest = f"the published rate is {text}; how its FLOPs were counted is unknown"
+        else:
+            beside = f", beside MFU {exact_percent(rate.mfu)}" if as_hfu else ""
+            honest = f"the honest figure is {text}{beside}"
         if not best.reproduces:
             nearest = f"{best.text} gives {self.shown(best.value)}, {exact_percent(best.error)} off"
-            return f"No known method gives {self.said}; {nearest}; {self._honest}."
+            return f"No known method gives {self.said}; {nearest}; {honest}."
         certain = best.cost < FARFETCHED and len(best.conventions) <= CERTAIN
         others = len(self.reproduced) - 1
         ways = f"{others} other way{'s' * (others > 1)} would fit with more assumptions"
         more = f" ({ways})" if others else ""
-        return f"{self.said} {'is' if certain else 'could be'} {best.text}{more}; {self._honest}."
-
-    @property
-    def _honest(self) -> str:
-        rate = self.honest
-        as_hfu = self.metric == "hfu" and rate.is_counted and not rate.is_hfu
-        text = rate.as_hfu if as_hfu else rate.sentence
-        if (rate.hfu if as_hfu else rate.figure) > 1:
-            return f"{text} is impossible: check time, tokens, GPUs and peak"
-        if not rate.is_counted:
-            return f"the published rate is {text}; how its FLOPs were counted is unknown"
-        beside = f", beside MFU {exact_percent(rate.mfu)}" if as_hfu else ""
-        return f"the honest figure is {text}{beside}"
+        return f"{self.said} {'is' if certain else 'could be'} {best.text}{more}; {honest}."
 
 
 def explain(
@@ -156,49 +152,41 @@ def explain(
 ) -> Explanation:
     """Return what reproduces a reported figure, best first.
 
-    `peak` is the stated one, `others` what may have been taken in its place: other data types,
-    other devices. A figure that may be a share or a percentage is taken as what is explained more
-    simply. Raises UsageError where no convention can be computed.
+    `peak` is the stated one, `others` are peaks it may have been mistaken for. A figure that may be
+    a share or a percentage is read as whichever is explained more simply. Raises UsageError where
+    no convention can be computed.
     """
     readings = (reported, reported.percent) if reported.percent is not None else (reported,)
     explanations = []
     for reading in readings:
-        ways = _merged(_Search(card, run, reading, metric).candidates(peak, others))
-        if not ways:
+        # Conventions whose figures the digits cannot tell apart are one candidate; peaks and
+        # treatments stay apart.
+        groups: dict[tuple[Peak, str, Fraction | None], list[Candidate]] = {}
+        for candidate in _Search(card, run, reading, metric).candidates(peak, others):
+            value = None if candidate.reproduces else candidate.value
+            groups.setdefault((candidate.peak, candidate.treatment, value), []).append(candidate)
+        if not groups:
             raise UsageError(
                 "this description does not allow any convention",
                 "give batch, sequence length, time, and a model card or parameter count",
             )
-        ranked = tuple(sorted(ways, key=_rank))
-        explanations.append(Explanation(reading, ranked, raw_rate(card, run, peak), metric))
+        ranked = [sorted(group, key=_rank) for group in groups.values()]
+        merged = (
+            replace(
+                group[0], conventions=tuple(name for each in group for name in each.conventions)
+            )
+            for group in ranked
+        )
+        honest = raw_rate(card, run, peak)
+        explanations.append(Explanation(reading, tuple(sorted(merged, key=_rank)), honest, metric))
     return min(explanations, key=lambda explanation: _rank(explanation.candidates[0]))
 
 
-def _rank(one: Candidate) -> tuple[bool, Fraction, Fraction]:
+def _rank(candidate: Candidate) -> tuple[bool, Fraction, Fraction]:
     """Order by how much must be supposed; where the figure does not fit, by error besides."""
-    if one.reproduces:
-        return (False, Fraction(one.cost), one.error)
-    return (True, round(one.error + one.cost * PER_COST, 3), Fraction(0))
-
-
-def _merged(candidates: Iterator[Candidate]) -> list[Candidate]:
-    """Return the candidates, those that the digits cannot tell apart as one, the best first in it.
-
-    Only conventions are merged: peak and treatment stay apart.
-    """
-    groups: dict[tuple[Peak, str, Fraction | None], list[Candidate]] = {}
-    for candidate in candidates:
-        key = (
-            candidate.peak,
-            candidate.treatment,
-            None if candidate.reproduces else candidate.value,
-        )
-        groups.setdefault(key, []).append(candidate)
-    ranked = [sorted(group, key=_rank) for group in groups.values()]
-    return [
-        replace(group[0], conventions=tuple(name for one in group for name in one.conventions))
-        for group in ranked
-    ]
+    if candidate.reproduces:
+        return (False, Fraction(candidate.cost), candidate.error)
+    return (True, round(candidate.error + candidate.cost * PER_COST, 3), Fraction(0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,55 +197,27 @@ class _Search:
     metric: Metric
 
     def candidates(self, stated: Peak, others: Sequence[Peak]) -> Iterator[Candidate]:
-        """Yield every combination."""
-        peaks = [
-            (peak, stated.flops_per_ns / peak.flops_per_ns, cost)
-            for peak, cost in _alternatives(stated, others)
-        ]
-        for rule in self._rules():
-            for treatment, value, cost in self._values(rule, stated):
-                for peak, factor, more in peaks:
-                    yield self._one(rule, peak, treatment, value * factor, cost + more)
-                mistakes = self._mistakes() if not treatment and rule.id != PUBLISHED else ()
-                for mistake, factor, more in mistakes:
-                    yield self._one(rule, stated, mistake, value * factor, cost + more)
-
-    def _values(self, rule: Convention, stated: Peak) -> Iterator[tuple[str, Fraction, int]]:
-        """Yield the different figures of a convention, and what each supposes of the numerator."""
-        known: set[Fraction] = set()
-        for treatment, checkpoint, cost in self._treatments(rule):
-            run = replace(self.run, checkpoint=checkpoint or self.run.checkpoint)
-            rate = raw_rate(self.card, run, stated, rule.id)
-            value = rate.hfu if checkpoint is not None else rate.figure
-            if value not in known:  # else recomputation of what is not there
-                known.add(value)
-                yield treatment, value, cost + self._oddity(rule)
-
-    def _rules(self) -> Iterator[Convention]:
-        """Yield what can be computed; of a rate counted who knows how, nothing but the division."""
-        if counted_by_nobody_knows_what(self.run):
-            yield CONVENTIONS[PUBLISHED]
-            return
-        for rule in CONVENTIONS.values():
-            if obstacle(self.card, self.run, rule.id) is None:
-                yield rule
-
-    def _treatments(self, rule: Convention) -> Iterator[tuple[str, Checkpoint | None, int]]:
-        """Yield what may be in the numerator: model work alone, or recomputation with it."""
-        wants_hfu = self.metric == "hfu"
-        yield "", None, int(wants_hfu and not rule.executed)
-        if rule.executed or rule.id == PUBLISHED or self.run.forward_only:
-            return
-        if self.run.checkpoint != NO_CHECKPOINT:
-            name = f"with its recomputation ({self.run.checkpoint.name})"
-            yield name, self.run.checkpoint, 0 if wants_hfu else 1
-        for name, checkpoint in TREATMENTS:
-            yield name, checkpoint, 1 if wants_hfu else 2
-
-    def _oddity(self, rule: Convention) -> int:
-        """Return how unlikely a convention is for this run."""
-        frozen, about_frozen = bool(self.run.frozen or self.run.lora), rule.frozen == "all"
-        return 3 * rule.odd + rule.executed + (4 * about_frozen if not frozen else not about_frozen)
+        """Yield every combination of convention, numerator, and peak or mistake."""
+        if is_of_unknown_basis(
+            self.run
+        ):  # of a rate counted who knows how, nothing but the division
+            rules = [CONVENTIONS[PUBLISHED]]
+        else:
+            every = CONVENTIONS.values()
+            rules = [r for r in every if obstacle(self.card, self.run, r.id) is None]
+        peaks = [(stated, 0), (_sparse(stated), 2)]
+        for other in others:
+            for peak, cost in ((other, 3 + other.unlikely), (_sparse(other), 5 + other.unlikely)):
+                if peak.flops_per_ns not in (stated.flops_per_ns, SPARSE * stated.flops_per_ns):
+                    peaks.append((peak, cost))
+        for rule in rules:
+            for treatment, value, cost in self._numerators(rule, stated):
+                for peak, more in peaks:
+                    figure = value * stated.flops_per_ns / peak.flops_per_ns
+                    yield self._candidate(rule, peak, treatment, figure, cost + more)
+                if not treatment and rule.id != PUBLISHED:
+                    for mistake, factor, more in self._mistakes():
+                        yield self._candidate(rule, stated, mistake, value * factor, cost + more)
 
     def _mistakes(self) -> Iterator[tuple[str, Fraction, int]]:
         """Yield factors that come from miscounting; the least far-fetched cost the least."""
@@ -272,7 +232,31 @@ class _Search:
             yield "of one GPU", Fraction(devices), 4
             yield "dividing by the GPU count twice", Fraction(1, devices), 4
 
-    def _one(
+    def _numerators(self, rule: Convention, stated: Peak) -> Iterator[tuple[str, Fraction, int]]:
+        """Yield the distinct figures of a convention, and what each assumes of the numerator."""
+        run, wants_hfu = self.run, self.metric == "hfu"
+        treatments: list[tuple[str, Checkpoint | None, int]] = [
+            ("", None, int(wants_hfu and not rule.executed))
+        ]
+        if not (rule.executed or rule.id == PUBLISHED or run.forward_only):
+            if run.checkpoint != NO_CHECKPOINT:
+                name = f"with its recomputation ({run.checkpoint.name})"
+                treatments.append((name, run.checkpoint, 0 if wants_hfu else 1))
+            treatments += [(*treatment, 1 if wants_hfu else 2) for treatment in TREATMENTS]
+        # How unlikely the convention is for this run.
+        frozen, about_frozen = bool(run.frozen or run.lora), rule.frozen == "all"
+        oddity = 4 * about_frozen if not frozen else int(not about_frozen)
+        oddity += 3 * rule.odd + rule.executed
+        values: set[Fraction] = set()
+        for treatment, checkpoint, cost in treatments:
+            treated = replace(run, checkpoint=checkpoint or run.checkpoint)
+            rate = raw_rate(self.card, treated, stated, rule.id)
+            value = rate.hfu if checkpoint is not None else rate.figure
+            if value not in values:  # else recomputation of what is not there
+                values.add(value)
+                yield treatment, value, cost + oddity
+
+    def _candidate(
         self, rule: Convention, peak: Peak, treatment: str, value: Fraction, cost: int
     ) -> Candidate:
         gap = value - self.reported.value
@@ -280,18 +264,8 @@ class _Search:
         rounded = abs(gap) <= self.reported.half_unit + slack
         cut = -slack <= gap < 2 * self.reported.half_unit + slack
         error = abs(gap) / self.reported.value
-        candidate = Candidate((rule.id,), peak, treatment, value, error, rounded or cut, cost)
-        return candidate if rounded or not cut else replace(candidate, cost=cost + CUT_OFF)
-
-
-def _alternatives(stated: Peak, others: Sequence[Peak]) -> Iterator[tuple[Peak, int]]:
-    """Yield peaks that may have been used, and what it costs to suppose so."""
-    yield stated, 0
-    yield _sparse(stated), 2
-    for other in others:
-        for peak, cost in ((other, 3 + other.unlikely), (_sparse(other), 5 + other.unlikely)):
-            if peak.flops_per_ns not in (stated.flops_per_ns, SPARSE * stated.flops_per_ns):
-                yield peak, cost
+        cost += CUT_OFF if cut and not rounded else 0
+        return Candidate((rule.id,), peak, treatment, value, error, rounded or cut, cost)
 
 
 def _sparse(peak: Peak) -> Peak:

@@ -1,8 +1,7 @@
-"""Sequences of a step: by their lengths, or by sums over them where the lengths are not known.
+"""Sequences of a step: their lengths s, or only sums over them.
 
-Matrices need the tokens (sum s) and attention needs the pairs, which are a polynomial in s for
-causal and full masks: (sum s^2 + sum s) / 2 and sum s^2. So two sums say as much as all lengths,
-unless a sliding window or a chunk may cut a sequence.
+Matrices need sum s, attention the pairs: sum s^2 without a mask, (sum s^2 + sum s) / 2 under a
+causal one. So two sums replace the lengths, unless a window or chunk may cut a sequence.
 """
 
 from __future__ import annotations
@@ -19,10 +18,9 @@ Lengths = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class LengthSums:
-    """Sequences of which only sums are known: of lengths, of their squares, and how many.
+    """The sum of the lengths, the sum of their squares, and how many there are.
 
-    None is longer than `longest`, where that is known. Means over several steps are such sums,
-    too: so the squares may be more than any lengths of one step have.
+    No sequence is longer than `longest`, if known. Sums may be means over several steps.
     """
 
     tokens: int
@@ -57,7 +55,11 @@ def why_impossible(
     """
     if count is not None and (count > tokens or (tokens and not count)):
         return f"{several(count, 'sequence')} cannot have {several(tokens, 'token')}"
-    least, most = _bounds(tokens, count)
+    least, most = tokens, tokens**2
+    if count:  # lengths as equal as can be; all of 1 token but one
+        short, longer = divmod(tokens, count)
+        least = (count - longer) * short**2 + longer * (short + 1) ** 2
+        most = (tokens - count + 1) ** 2 + count - 1
     if squares < least or (squares > most and of_one_step):
         many = "lengths" if count is None else several(count, "length")
         either = f"{least:,}" if least == most else f"{least:,} to {most:,}"
@@ -70,15 +72,6 @@ def why_impossible(
     return ""
 
 
-def _bounds(tokens: int, count: int | None) -> tuple[int, int]:
-    """Return the least and largest sum of squares of so many lengths of at least 1."""
-    if not count:
-        return tokens, tokens**2
-    short, longer = divmod(tokens, count)
-    least = (count - longer) * short**2 + longer * (short + 1) ** 2
-    return least, (tokens - count + 1) ** 2 + count - 1
-
-
 def sums_of(sequences: Sequences) -> LengthSums:
     """Return the sums over sequences, however they are known."""
     if isinstance(sequences, LengthSums):
@@ -89,10 +82,7 @@ def sums_of(sequences: Sequences) -> LengthSums:
 
 
 def pairs(mask: Mask, sequences: Sequences, cached: int = 0) -> int:
-    """Return the attended pairs of one head.
-
-    Raises UsageError where sums do not tell them.
-    """
+    """Return the attended pairs of one head. Raises UsageError where sums are not enough."""
     if not isinstance(sequences, LengthSums):
         return sum(count * mask.pairs(length, cached) for length, count in sequences)
     if mask.kind == "full":
@@ -102,17 +92,15 @@ def pairs(mask: Mask, sequences: Sequences, cached: int = 0) -> int:
 
 
 def cut_by(mask: Mask, sequences: Sequences, cached: int) -> tuple[Lengths, Sequences]:
-    """Return the sequences that are longer than a window or chunk, cache included, and the others.
+    """Return the sequences longer than a window or chunk, cache included, and the others.
 
-    Raises UsageError where sums do not tell that none is.
+    Raises UsageError where sums leave open whether any is.
     """
     if mask.kind not in ("window", "chunk"):
         return (), sequences
     if not isinstance(sequences, LengthSums):
-        cut = tuple(sequence for sequence in sequences if sequence[0] + cached > mask.size)
-        return cut, tuple(
-            a_sequence for a_sequence in sequences if a_sequence[0] + cached <= mask.size
-        )
+        cut = tuple(pair for pair in sequences if pair[0] + cached > mask.size)
+        return cut, tuple(pair for pair in sequences if pair[0] + cached <= mask.size)
     if sequences.longest is None or sequences.longest + cached > mask.size:
         raise UsageError(
             f"attention in {mask.kind}s of {mask.size} tokens needs individual sequence "

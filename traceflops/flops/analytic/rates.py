@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
 from traceflops.devices import DeviceSpec
 from traceflops.errors import InputError, UsageError
-from traceflops.flops.analytic.conventions import CONVENTIONS, Convention, convention
-from traceflops.flops.analytic.run import NO_CHECKPOINT, Run, RunShape
+from traceflops.flops.analytic.conventions import CONVENTIONS, convention
+from traceflops.flops.analytic.run import NO_CHECKPOINT, Run
 from traceflops.flops.analytic.run_flops import default_convention, model_flops
 from traceflops.flops.mfu_waterfall import Count, Ledger, Line
 from traceflops.flops.model.card import ModelCard
@@ -61,43 +61,37 @@ class DescribedWork:
 def work(card: ModelCard, run: Run, name: str | None = None) -> DescribedWork:
     """Return what a step does, by the default convention where none is named.
 
-    A published rate of unknown convention is taken as it is, unless one is named. Raises UsageError
-    where the convention cannot be computed.
+    A published rate of unknown convention is taken as it is, as the work of one second, unless a
+    convention is named. Raises UsageError where the convention cannot be computed.
     """
-    usual = PUBLISHED if counted_by_nobody_knows_what(run) else default_convention(card, run)
+    usual = PUBLISHED if is_of_unknown_basis(run) else default_convention(card, run)
     rule = convention(name or usual)
     if rule.id == PUBLISHED:
-        return _published(run)
-    ledger = model_flops(card, run, rule.id)
-    shape = run.shape(card)
-    return DescribedWork(ledger, _seconds(card, run, shape, ledger), run.devices, shape.slot_tokens)
+        if run.achieved is None:
+            hint = "set --achieved (TFLOP/s per GPU)"
+            raise UsageError(f"{PUBLISHED} needs a published rate", hint)
+        line = Line("model.published", run.achieved * run.devices)
+        return DescribedWork(Ledger(PUBLISHED, (line,)), Fraction(1), run.devices, None)
+    ledger, shape = model_flops(card, run, rule.id), run.shape(card)
+    if run.achieved is None:
+        seconds = run.seconds(shape)
+    else:
+        named = run.achieved_basis
+        basis = ledger if named is None else model_flops(card, run, named)
+        seconds = Fraction(basis.figure) / (run.achieved * run.devices)
+    return DescribedWork(ledger, seconds, run.devices, shape.slot_tokens)
 
 
-def counted_by_nobody_knows_what(run: Run) -> bool:
+def is_of_unknown_basis(run: Run) -> bool:
     """Return whether all there is is a published rate of unknown convention."""
     return run.achieved is not None and run.achieved_basis is None
 
 
-def _seconds(card: ModelCard, run: Run, shape: RunShape, ledger: Ledger) -> Fraction | None:
-    if run.achieved is None:
-        return run.seconds(shape)
-    basis = ledger if run.achieved_basis is None else model_flops(card, run, run.achieved_basis)
-    return Fraction(basis.figure) / (run.achieved * run.devices)
-
-
-def _published(run: Run) -> DescribedWork:
-    """Return a published rate as the work of one second, nothing counted."""
-    if run.achieved is None:
-        raise UsageError(f"{PUBLISHED} needs a published rate", "set --achieved (TFLOP/s per GPU)")
-    line = Line("model.published", run.achieved * run.devices)
-    return DescribedWork(Ledger(PUBLISHED, (line,)), Fraction(1), run.devices, None)
-
-
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """What one device could do: FLOP per nanosecond (TFLOP/s x 1000), and what rate that is.
+    """The peak of one device in FLOP per nanosecond (1,000 of them are 1 TFLOP/s), and its label.
 
-    `unlikely` says of a peak that may have been taken for another how much that supposes.
+    `unlikely` says how far-fetched it is that this peak was taken for the stated one.
     """
 
     flops_per_ns: Fraction
@@ -193,10 +187,10 @@ def rate(card: ModelCard, run: Run, peak: Peak, name: str | None = None) -> Rate
 
 def raw_rate(card: ModelCard, run: Run, peak: Peak, name: str | None = None) -> Rate:
     """Return the rate as it comes out, above 100 % too; see `work` for published rates."""
-    share_of_peak = rate_of(work(card, run, name), peak)
-    if share_of_peak is None:
+    result = rate_of(work(card, run, name), peak)
+    if result is None:
         raise UsageError("the step time is unknown", TIME_HINT)
-    return share_of_peak
+    return result
 
 
 def rate_of(done: DescribedWork, peak: Peak | None) -> Rate | None:
@@ -207,10 +201,7 @@ def rate_of(done: DescribedWork, peak: Peak | None) -> Rate | None:
 
 
 def check_possible(rate: Rate, card: ModelCard, run: Run, spec: DeviceSpec | None = None) -> None:
-    """Raise InputError, with the likely reasons, for more than the devices can do.
-
-    `spec` is the device, where it is known.
-    """
+    """Raise InputError, with the likely reasons, for more than the devices can do."""
     peak = rate.peak.flops_per_ns
     for metric, value in (("MFU", rate.mfu), ("HFU", rate.hfu)):
         if value > 1:
@@ -240,8 +231,7 @@ def share(flops: Count, seconds: Fraction, devices: int, peak: Peak) -> Fraction
     return Fraction(flops) / (devices * seconds * NS_PER_S * peak.flops_per_ns)
 
 
-# Why a utilisation may have come out above 100 %: the likely mistakes, those of this run first. One
-# is likely where mending it leads to what training runs reach (docs/mfu.md, trust rules).
+# Why a utilisation may have come out above 100 %: see docs/mfu.md, trust rules.
 
 PLAUSIBLE: Final = (Fraction(1, 1000), Fraction(9, 10))
 """What a utilisation is between, once the mistake is mended."""
@@ -260,10 +250,7 @@ _ALL_EXPERTS: Final = ("all", "all-positions", "all-embeddings", "matmul-or-all"
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A share above 1: how it was counted, what it was held against, and what run it is of.
-
-    `flops_per_ns` is the peak, `spec` the device where it is known, `mfu` the MFU beside an HFU.
-    """
+    """A share above 1 and what it is of; `flops_per_ns` is the peak, `spec` the device if known."""
 
     value: Fraction
     card: ModelCard
@@ -273,119 +260,67 @@ class Case:
     spec: DeviceSpec | None = None
     mfu: Fraction | None = None
 
-    @property
-    def rule(self) -> Convention:
-        """Return the convention it was counted by."""
-        return CONVENTIONS[self.convention]
-
-    @property
-    def published(self) -> bool:
-        """Return whether somebody else counted the FLOPs."""
-        return self.run.achieved is not None
-
-
-@dataclass(frozen=True, slots=True)
-class Mistake:
-    """One mistake: by how much it overstates a case, and of which cases it may be the reason.
-
-    `published` says whether somebody else must have counted the FLOPs, None that it does not
-    matter. One that `comes_first` is named before others where it leads to something plausible.
-    """
-
-    words: str
-    factor: int | Fraction | Callable[[Case], Fraction]
-    published: bool | None = None
-    holds: Callable[[Case], bool] = lambda case: True
-    comes_first: bool = False
-
-    def mended(self, case: Case) -> Fraction | None:
-        """Return the share that is left without the mistake; None where it was not made."""
-        if self.published not in (None, case.published) or not self.holds(case):
-            return None
-        return case.value / (self.factor(case) if callable(self.factor) else self.factor)
-
-
-def _of_all_devices(case: Case) -> Fraction:
-    return Fraction(case.run.devices)
-
-
-def _may_be_fp8(case: Case) -> bool:
-    """Return whether the device computes in fp8, too, and faster than the peak."""
-    fp8 = case.spec.peak("fp8") if case.spec is not None else None
-    return case.spec is None or (fp8 is not None and fp8 > Fraction(3, 2) * case.flops_per_ns)
-
-
-MISTAKES: Final = (
-    Mistake(
-        "--peak is in TFLOP/s: 1.3 PFLOP/s is 1300",
-        1000,
-        holds=lambda case: case.flops_per_ns < SMALLEST_PEAK,
-        comes_first=True,
-    ),
-    Mistake(
-        "cards counted instead of GCDs: a card has two",
-        2,
-        holds=lambda case: case.spec is not None and case.spec.one_device_is == "GCD",
-        comes_first=True,
-    ),
-    Mistake(
-        "less recomputation than --checkpointing says",
-        lambda case: case.value / case.mfu if case.mfu else Fraction(1),
-        holds=lambda case: case.run.checkpoint != NO_CHECKPOINT,
-        comes_first=True,
-    ),
-    Mistake("TFLOP/s of a node used for one GPU", 8, published=True),
-    Mistake("TFLOP/s of all GPUs used for one", _of_all_devices, published=True),
-    Mistake("FLOPs counted twice", 2, published=True),
-    Mistake("recomputation counted as model work", Fraction(4, 3), published=True),
-    Mistake(
-        "time or tokens off by 1,000: milliseconds for seconds, thousands of tokens",
-        1000,
-        published=False,
-    ),
-    Mistake("GPUs of one node instead of all", 8, published=False),
-    Mistake("tokens of all GPUs with the rate of one", _of_all_devices, published=False),
-    Mistake(
-        "parameters of unused experts counted",
-        lambda case: Fraction(case.card.total, case.card.active),
-        holds=lambda case: case.rule.weights in _ALL_EXPERTS,
-    ),
-    Mistake(
-        "A100 peak used for an H100 or H200",
-        Fraction(317, 100),
-        holds=lambda case: abs(case.flops_per_ns / _A100 - 1) < Fraction(1, 100),
-    ),
-    Mistake("bf16 peak used for an fp8 run", 2, holds=_may_be_fp8),
-    Mistake(
-        "frozen weights counted as trained",
-        Fraction(3, 2),
-        published=False,
-        holds=lambda case: not (case.run.is_frozen or case.run.frozen),
-    ),
-    Mistake(
-        "full attention counted instead of causal",
-        Fraction(6, 5),
-        holds=lambda case: case.rule.context == "full",
-    ),
-    Mistake("the time does not cover a whole step", Fraction(6, 5), published=False),
-)
-"""A factor of 1 mends nothing: such a share stays above 1, which is not plausible."""
 
 OTHERS: Final = ("tokens of all micro-batches with the time of one", "clock or unit mix-up")
 OTHERS_OF_A_PUBLISHED_RATE: Final = ("peak of another GPU or data type", "unit mix-up")
 
 
 def reasons(case: Case) -> tuple[str, ...]:
-    """Return what may have made a share as large as it is, the most fitting first."""
-    others = OTHERS_OF_A_PUBLISHED_RATE if case.published else OTHERS
-    likely = sorted(_plausible(case), key=lambda pair: (not pair[0].comes_first, pair[1]))
-    return (*(mistake.words for mistake, _ in likely), *others)[:MOST_REASONS]
+    """Return what may have made a share as large as it is, the most fitting first.
 
-
-def _plausible(case: Case) -> Iterator[tuple[Mistake, Fraction]]:
-    """Yield the mistakes that lead to something plausible, and how far that is from typical."""
+    A mistake is likely where mending it leads to something plausible, the likelier the nearer that
+    is to what is typical.
+    """
     least, most = PLAUSIBLE
-    for mistake in MISTAKES:
-        mended = mistake.mended(case)
-        if mended is not None and least <= mended <= most:
-            yield mistake, max(mended / TYPICAL, TYPICAL / mended)
+    mended = (
+        (kind, case.value / factor, words)
+        for kind, mistakes in enumerate((_of_this_run(case), _of_any_run(case)))
+        for words, factor in mistakes
+    )
+    likely = [
+        (kind, max(value / TYPICAL, TYPICAL / value), words)
+        for kind, value, words in mended
+        if least <= value <= most
+    ]
+    likely.sort(key=lambda mistake: mistake[:2])
+    published = case.run.achieved is not None
+    others = OTHERS_OF_A_PUBLISHED_RATE if published else OTHERS
+    return (*(words for *_, words in likely), *others)[:MOST_REASONS]
+
+
+def _of_this_run(case: Case) -> Iterator[tuple[str, Fraction]]:
+    """Yield mistakes that this run suggests, and by how much each overstates; they come first."""
+    if case.flops_per_ns < SMALLEST_PEAK:
+        yield "--peak is in TFLOP/s: 1.3 PFLOP/s is 1300", Fraction(1000)
+    if case.spec is not None and case.spec.one_device_is == "GCD":
+        yield "cards counted instead of GCDs: a card has two", Fraction(2)
+    if case.run.checkpoint != NO_CHECKPOINT and case.mfu:
+        yield "less recomputation than --checkpointing says", case.value / case.mfu
+
+
+def _of_any_run(case: Case) -> Iterator[tuple[str, Fraction]]:
+    """Yield mistakes that are often made, and by how much each overstates."""
+    card, run, rule = case.card, case.run, CONVENTIONS[case.convention]
+    if run.achieved is not None:  # somebody else counted the FLOPs
+        yield "TFLOP/s of a node used for one GPU", Fraction(8)
+        yield "TFLOP/s of all GPUs used for one", Fraction(run.devices)
+        yield "FLOPs counted twice", Fraction(2)
+        yield "recomputation counted as model work", Fraction(4, 3)
+    else:
+        words = "time or tokens off by 1,000: milliseconds for seconds, thousands of tokens"
+        yield words, Fraction(1000)
+        yield "GPUs of one node instead of all", Fraction(8)
+        yield "tokens of all GPUs with the rate of one", Fraction(run.devices)
+    if rule.weights in _ALL_EXPERTS:
+        yield "parameters of unused experts counted", Fraction(card.total, card.active)
+    if abs(case.flops_per_ns / _A100 - 1) < Fraction(1, 100):
+        yield "A100 peak used for an H100 or H200", Fraction(317, 100)
+    fp8 = case.spec.peak("fp8") if case.spec is not None else None
+    if case.spec is None or (fp8 is not None and fp8 > Fraction(3, 2) * case.flops_per_ns):
+        yield "bf16 peak used for an fp8 run", Fraction(2)
+    if run.achieved is None and not (run.is_frozen or run.frozen):
+        yield "frozen weights counted as trained", Fraction(3, 2)
+    if rule.context == "full":
+        yield "full attention counted instead of causal", Fraction(6, 5)
+    if run.achieved is None:
+        yield "the time does not cover a whole step", Fraction(6, 5)

@@ -57,7 +57,7 @@ class Checkpoint:
 NO_CHECKPOINT = Checkpoint()
 SELECTIVE = Checkpoint("selective", Fraction(0), Fraction(1))
 FULL_CHECKPOINT = Checkpoint("full", Fraction(1), Fraction(1))
-CHECKPOINTS = {one.name: one for one in (NO_CHECKPOINT, SELECTIVE, FULL_CHECKPOINT)}
+CHECKPOINTS = {kind.name: kind for kind in (NO_CHECKPOINT, SELECTIVE, FULL_CHECKPOINT)}
 
 
 def parse_checkpoint(option: str, text: str) -> Checkpoint:
@@ -95,44 +95,47 @@ class Lora:
         if self.params is not None:
             count = Linear("adapters", self.params, 1, "adapters")
             return (PlacedLinear(count, in_blocks=True),)
-        names = {one.linear.name for one in card.placed()}
+        names = {placed.linear.name for placed in card.placed()}
         for target in self.targets:
             if target not in names:
                 raise UsageError(
                     f"the model has no matrix {target[:40]!r} to adapt",
                     f"known: {', '.join(sorted(names))}",
                 )
-        return tuple(pair for one in self.adapted(card) for pair in self._pair(one))
+        rank = self.rank
+        assert rank is not None, "else it has params"
+        pairs = []
+        for placed in self.adapted(card):
+            of = placed.linear
+            for half, inputs, outputs in (("in", of.inputs, rank), ("out", rank, of.outputs)):
+                adapter = replace(
+                    Linear(f"{of.name}_{half}", inputs, outputs, "adapters"),
+                    copies=max(of.copies, 1),
+                    used=of.used,
+                    reads=of.reads,
+                )
+                pairs.append(replace(placed, linear=adapter))
+        return tuple(pairs)
 
     def adapted(self, card: ModelCard) -> tuple[PlacedLinear, ...]:
         """Return the matrices that get adapters of a rank; none where only their size is known."""
-        return tuple(one for one in card.placed() if self.rank is not None and self._wants(one))
-
-    def _wants(self, placed: PlacedLinear) -> bool:
+        if self.rank is None:
+            return ()
         if self.targets:
-            return placed.linear.name in self.targets
-        return placed.in_blocks and not placed.routes
+            return tuple(m for m in card.placed() if m.linear.name in self.targets)
+        return tuple(m for m in card.placed() if m.in_blocks and not m.routes)
 
     def parameters(self, card: ModelCard) -> int:
         """Return the trained parameters of all adapters."""
         return sum(adapter.times * adapter.linear.stored for adapter in self.adapters(card))
 
-    def _pair(self, placed: PlacedLinear) -> Iterator[PlacedLinear]:
-        linear, rank = placed.linear, self.rank
-        assert rank is not None, "only adapters with a rank are pairs"
-        for half, inputs, outputs in (("in", linear.inputs, rank), ("out", rank, linear.outputs)):
-            adapter = Linear(f"{linear.name}_{half}", inputs, outputs, "adapters")
-            copies = max(linear.copies, 1)
-            adapter = replace(adapter, copies=copies, used=linear.used, reads=linear.reads)
-            yield replace(placed, linear=adapter)
-
 
 @dataclass(frozen=True, slots=True)
 class RunShape:
-    """The sequences of one step: `documents` are the real ones, `slots` what is computed.
+    """The sequences of one step: `documents` are real ones, `slots` what is computed (padded).
 
-    They differ by padding and packing. `sums` stand in for documents of unknown lengths, and for
-    slots where these are not known either. None of them: only the number of tokens is known.
+    `sums` replace documents, and slots, of unknown lengths. With none of the three, only the number
+    of tokens is known.
     """
 
     tokens: int
@@ -170,15 +173,13 @@ class RunShape:
 class Run:
     """One step, on all devices together.
 
-    `batch` counts sequences of `seq` tokens; or `tokens` per step; or the lengths of `documents`,
-    or, where these are too many, their sum `seq_sum`, the sum of their squares `seq_square_sum` and
-    their number `sequences`; packed into batch x seq where these are given too. `real_tokens` are
-    those that are no padding.
-    `cached` tokens before the queries make it decoding. One measurement: `step_seconds`,
-    `tokens_per_s` (computed tokens, all devices), `samples_per_s`, or `achieved` FLOP/s per device
-    as counted by convention `achieved_basis` (None: the one asked for). `forward_only` is None if
-    that is not said: then it counts as training unless a trace tells. `notes` say what of it is in
-    doubt.
+    Its tokens are `batch` sequences of `seq`; or `tokens`; or `documents` of some lengths, or their
+    sums `seq_sum`, `seq_square_sum` and count `sequences`, packed into batch x seq if given.
+    `real_tokens` are not padding. `cached` tokens before the queries make it decoding.
+
+    Its time is one of `step_seconds`, `tokens_per_s` (computed, all devices), `samples_per_s`, or
+    `achieved` FLOP/s per device, counted by convention `achieved_basis` (None: the one asked for).
+    `forward_only` None means unknown: training, unless a trace tells. `notes` are doubts.
     """
 
     batch: int | None = None
@@ -291,10 +292,13 @@ class Run:
         documents = tuple(sorted(Counter(self.documents).items())) if sums is None else None
         real = sums_of(sums or documents or ()).tokens
         given = (self.tokens, self.real_tokens)
-        said = [one for one in given if one is not None and one != real]
-        if said and not self._has_slack(real):
+        other = [count for count in given if count is not None and count != real]
+        # `tokens` may be those computed, more than the sum of the lengths.
+        more = self.tokens is not None and self.tokens >= real
+        slack = self.seq_sum is not None and more and self.real_tokens in (None, real)
+        if other and not slack:
             raise UsageError(
-                f"{min(said)} tokens contradict the {real} tokens of the documents",
+                f"{min(other)} tokens contradict the {real} tokens of the documents",
                 "correct one of them",
             )
         if sums is not None and seq is not None:
@@ -311,11 +315,6 @@ class Run:
                 "correct one of them",
             )
         return RunShape(real, seq * self.batch, documents, ((seq, self.batch),), sums)
-
-    def _has_slack(self, real: int) -> bool:
-        """Return whether `tokens` are those computed, more than the sum of the lengths."""
-        more = self.tokens is not None and self.tokens >= real
-        return self.seq_sum is not None and more and self.real_tokens in (None, real)
 
     def memory(self, card: ModelCard, shape: RunShape) -> RunShape:
         """Return the sequences of the encoder: one for each of the decoder."""

@@ -16,9 +16,9 @@ from traceflops.flops.analytic.conventions import (
     DEFAULT,
     RULE_OF_THUMB,
     RULE_OF_THUMB_FROZEN,
+    WITHOUT_EMBEDDINGS,
     Convention,
     convention,
-    needs_architecture,
     needs_matrices,
     square,
     weights,
@@ -26,7 +26,7 @@ from traceflops.flops.analytic.conventions import (
 from traceflops.flops.analytic.lengths import Sequences, cut_by, pairs, sums_of
 from traceflops.flops.analytic.run import FULL_CHECKPOINT, Checkpoint, Run, RunShape
 from traceflops.flops.mfu_waterfall import Count, Ledger, Line, collect
-from traceflops.flops.model.blocks import Conv, Mask
+from traceflops.flops.model.blocks import Conv
 from traceflops.flops.model.card import ModelCard, PlacedCore, PlacedLinear
 
 VECTOR_FLOPS_OF_LEVANTER = 3
@@ -53,11 +53,6 @@ def default_convention(card: ModelCard, run: Run) -> str:
     return RULE_OF_THUMB_FROZEN if run.is_frozen else RULE_OF_THUMB
 
 
-def adapter_multiplier(frozen: int, adapters: int) -> Fraction:
-    """Return (2 + adapters/frozen)/3: what NeMo Automodel multiplies full training with."""
-    return (2 + Fraction(adapters, frozen)) / 3
-
-
 def obstacle(card: ModelCard, run: Run, name: str) -> str | None:
     """Return in one line why a convention cannot be computed, or None if it can."""
     refused = refusal(card, run, name)
@@ -67,35 +62,35 @@ def obstacle(card: ModelCard, run: Run, name: str) -> str | None:
 def refusal(card: ModelCard, run: Run, name: str) -> TraceflopsError | None:
     """Return why a convention cannot be computed and what would help, or None if it can."""
     rule = convention(name)
+    by_matrix = needs_matrices(rule, card)
     try:
         shape = run.shape(card)
-        problem = _obstacle(card, run, rule, shape)
-        if problem is None and shape.sums is not None:
-            _Count(card, run, rule, shape).ledger()  # refuses what sums of lengths do not tell
+        if rule.weights == "none":
+            return UsageError("it needs measurements, not a description", ELSE)
+        if card.lacks and (by_matrix or rule.weights in WITHOUT_EMBEDDINGS):
+            return UsageError(f"the description lacks {', '.join(card.lacks)}", ELSE)
+        if card.convs and not rule.convolutions:
+            return UsageError("it is not defined for convolutions", ELSE)
+        if card.encoder is not None and not by_matrix:
+            return UsageError("encoder and decoder process different tokens", ELSE)
+        if rule.context != "none" and not card.convs and not card.cores():
+            return UsageError("the description lacks layers, heads and head_dim", ELSE)
+        _refuse_unknown(card, run, rule, shape)
     except TraceflopsError as error:
         return error
-    return UsageError(problem, ELSE) if problem is not None else None
+    return None
 
 
-def _obstacle(card: ModelCard, run: Run, rule: Convention, shape: RunShape) -> str | None:
-    if rule.weights == "none":
-        return "it needs measurements, not a description"
-    by_matrix = needs_matrices(rule, card)
-    if needs_architecture(rule, card) and card.lacks:
-        return f"the description lacks {', '.join(card.lacks)}"
-    if card.convs and not rule.convolutions:
-        return "it is not defined for convolutions"
-    if card.encoder is not None and not by_matrix:
-        return "encoder and decoder process different tokens"
+def _refuse_unknown(card: ModelCard, run: Run, rule: Convention, shape: RunShape) -> None:
+    """Raise UsageError where the lengths or widths that a convention needs are not known."""
     if rule.context != "none" and not card.convs:
-        if not card.cores():
-            return "the description lacks layers, heads and head_dim"
         shape.of(rule.real)
     if rule.weights == "square":
         square(card)
-    if by_matrix and card.encoder is not None:
+    if card.encoder is not None and needs_matrices(rule, card):
         run.memory(card, shape)
-    return None
+    if shape.sums is not None:
+        _Count(card, run, rule, shape).ledger()  # refuses what sums of lengths do not tell
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +118,10 @@ class _Count:
         rule = self.rule
         ledger = collect(rule.id, self._lines(), executed_only=rule.executed)
         if rule.id == "automodel-lora":
+            # Full training times (2 + adapters / frozen) / 3, as NeMo Automodel has it.
             lora = self.run.lora
             adapters = lora.parameters(self.card) if lora else 0
-            return ledger.scaled(adapter_multiplier(self.card.total, adapters))
+            return ledger.scaled((2 + Fraction(adapters, self.card.total)) / 3)
         return ledger
 
     def _lines(self) -> Iterator[Line]:
@@ -160,21 +156,15 @@ class _Count:
             yield Line(f"model.{kind}.weight_grad.{group}", forward * weight_grads)
 
     def _rows(self, placed: PlacedLinear) -> int:
-        reads, shape = placed.linear.reads, self._side(placed)
-        if reads == "token":
-            return self._tokens(shape)
-        if reads == "memory":
-            return self._tokens(self.run.memory(self.card, self.shape))
+        """Return the rows that a matrix is multiplied with: tokens, sequences or patches."""
+        reads, shape = placed.linear.reads, self.shape
+        if placed.side == "encoder" or reads == "memory":
+            shape = self.run.memory(self.card, shape)
+        tokens = shape.tokens if self.rule.real else shape.slot_tokens
+        if reads in ("token", "memory"):
+            return tokens
         sequences = sums_of(shape.of(self.rule.real)).number()
-        return sequences if reads == "sequence" else self._tokens(shape) - sequences
-
-    def _tokens(self, shape: RunShape) -> int:
-        return shape.tokens if self.rule.real else shape.slot_tokens
-
-    def _side(self, placed: PlacedLinear | PlacedCore) -> RunShape:
-        if placed.side == "encoder":
-            return self.run.memory(self.card, self.shape)
-        return self.shape
+        return sequences if reads == "sequence" else tokens - sequences
 
     def _waste(
         self, placed: PlacedLinear, forward: int, passes: _Passes, again: Count
@@ -193,40 +183,33 @@ class _Count:
             yield Line("overcompute.padding.vocab", rows * executed)
 
     def _passes(self, placed: PlacedLinear | PlacedCore) -> Iterator[_Passes]:
-        """Yield the passes of a matrix or core, apart for layers below the lowest trained one."""
-        if self.run.forward_only:
-            yield _Passes(placed.times, False, False)
+        """Yield the passes of a matrix or core, apart for layers below the lowest trained one.
+
+        There no gradient flows: nothing in them and below is trained.
+        """
+        run, rule, times = self.run, self.rule, placed.times
+        if run.forward_only:
+            yield _Passes(times, False, False)
             return
-        still = self._below(placed) if self.rule.frozen == "as-run" else 0
-        adapter = isinstance(placed, PlacedLinear) and placed.linear.group == "adapters"
-        if still and not adapter:
+        linear = placed.linear if isinstance(placed, PlacedLinear) else None
+        still_encoder, still = "encoder" in run.frozen, 0
+        if rule.frozen == "as-run" and placed.side == "encoder":
+            still = times if still_encoder else 0
+        elif rule.frozen == "as-run" and placed.layer is not None:
+            still = min(max(run.frozen_layers - placed.layer, 0), times)
+        trained = linear is None or linear.group == "adapters" or rule.frozen == "never"
+        if still and (linear is None or linear.group != "adapters"):
             yield _Passes(still, False, False)
-        if still < placed.times:
-            yield _Passes(placed.times - still, *self._gradients(placed))
-
-    def _below(self, placed: PlacedLinear | PlacedCore) -> int:
-        """Return in how many layers no gradient flows: nothing there and below is trained."""
-        if placed.side == "encoder":
-            return placed.times if self._still_encoder else 0
-        if placed.layer is None:
-            return 0
-        return min(max(self.run.frozen_layers - placed.layer, 0), placed.times)
-
-    def _gradients(self, placed: PlacedLinear | PlacedCore) -> tuple[bool, bool]:
-        if isinstance(placed, PlacedCore):
-            return True, True
-        linear, rule = placed.linear, self.rule
-        if linear.group == "adapters" or rule.frozen == "never":
-            return True, True
-        if rule.frozen == "all":
-            return True, False
-        reads_data = linear.reads == "patch" or linear.group == "patch"
-        feeds_back = not reads_data and not (linear.reads == "memory" and self._still_encoder)
-        return feeds_back, not self.run.freezes(linear.group)
-
-    @property
-    def _still_encoder(self) -> bool:
-        return "encoder" in self.run.frozen
+        if still >= times:
+            return
+        if linear is None or trained:
+            yield _Passes(times - still, True, True)
+        elif rule.frozen == "all":
+            yield _Passes(times - still, True, False)
+        else:
+            reads_data = "patch" in (linear.reads, linear.group)
+            feeds_back = not reads_data and not (linear.reads == "memory" and still_encoder)
+            yield _Passes(times - still, feeds_back, not run.freezes(linear.group))
 
     def _conv(self, conv: Conv) -> Iterator[Line]:
         """Yield the lines of a convolution; FlopCounter has a weight gradient per group (a bug)."""
@@ -240,6 +223,7 @@ class _Count:
         yield Line("recompute.conv", again)
 
     def _attention(self, placed: PlacedCore) -> Iterator[Line]:
+        """Yield the lines of an attention core, what it recomputes and what it computes in vain."""
         twice = self._twice_pairs(placed)
         scores_again = self.run.attention_kernel == "flash" or self.rule.id == "flopcounter"
         for passes in self._passes(placed):
@@ -256,52 +240,43 @@ class _Count:
             if self.rule.context == "exact":
                 yield from self._masked(placed, twice, passes.times * runs)
         if self.rule.id == "levanter":
-            yield Line("convention.vector", self._vectors(placed))
+            squares = sums_of(self._sequences(placed, self.rule.real)).squares
+            times = placed.core.heads * placed.times * (1 if self.run.forward_only else 3)
+            yield Line("convention.vector", VECTOR_FLOPS_OF_LEVANTER * squares * times)
 
     def _masked(self, placed: PlacedCore, twice: int, runs: Count) -> Iterator[Line]:
         """Yield what is computed beyond the attended pairs: padding; masked ones if unfused."""
         padded = twice
         if placed.side == "decoder" and self.shape.padded:
-            padded = self._pairs(placed.core.mask, self.shape.of(False))
+            slots = self.shape.of(False)
+            padded = 2 * pairs(placed.core.mask, slots, self.run.cached)
             yield Line("overcompute.padding.attention", placed.core.flops(padded - twice) * runs)
         if self.run.attention_kernel == "unfused" and not placed.core.cross:
-            full = 2 * sums_of(self._side(placed).of(False)).full_pairs(self.run.cached)
+            full = 2 * sums_of(self._sequences(placed, False)).full_pairs(self.run.cached)
             yield Line("overcompute.mask", placed.core.flops(full - padded) * runs)
 
-    def _vectors(self, placed: PlacedCore) -> int:
-        """Return what Levanter adds for masks and softmax, all three passes."""
-        squares = sums_of(self._side(placed).of(self.rule.real)).squares
-        passes = 1 if self.run.forward_only else 3
-        return VECTOR_FLOPS_OF_LEVANTER * passes * placed.core.heads * squares * placed.times
+    def _sequences(self, placed: PlacedCore, real: bool) -> Sequences:
+        is_encoder = placed.side == "encoder"
+        return (self.run.memory(self.card, self.shape) if is_encoder else self.shape).of(real)
 
     def _twice_pairs(self, placed: PlacedCore) -> int:
         """Return twice the pairs of one head in a step, as the convention has them."""
-        sequences = self._side(placed).of(self.rule.real)
-        if placed.core.cross:
-            return self._cross_pairs(sequences)
-        if self.rule.context == "exact":
-            return self._pairs(placed.core.mask, sequences)
-        return self._about(placed.core.mask, sequences)
-
-    def _about(self, mask: Mask, sequences: Sequences) -> int:
-        """Return twice the pairs of sequences by the convention's rule for the context."""
+        mask, context, cached = placed.core.mask, self.rule.context, self.run.cached
+        sequences = self._sequences(placed, self.rule.real)
+        if placed.core.cross:  # a query sees its whole encoder sequence
+            ((memory, _),) = self.run.memory(self.card, self.shape).slots or ((0, 0),)
+            return 2 * memory * sums_of(sequences).tokens
+        if context == "exact":
+            return 2 * pairs(mask, sequences, cached)
         cut: Sequences = ()
-        if self.rule.context == "half-window":
-            cut, sequences = cut_by(mask, sequences, self.run.cached)
+        if context == "half-window":
+            cut, sequences = cut_by(mask, sequences, cached)
         sums = sums_of(sequences)
-        full = sums.full_pairs(self.run.cached)
-        half = self.rule.context != "full" and mask.kind != "full"
+        full = sums.full_pairs(cached)
         # Half the context: the cache is seen by all queries, their own tokens by half of them.
-        rest = full + self.run.cached * sums.tokens if half else 2 * full
-        return self._pairs(mask, cut) + rest
-
-    def _pairs(self, mask: Mask, sequences: Sequences) -> int:
-        return 2 * pairs(mask, sequences, self.run.cached)
-
-    def _cross_pairs(self, sequences: Sequences) -> int:
-        """Return twice the pairs of cross-attention: a query sees its whole encoder sequence."""
-        ((memory, _),) = self.run.memory(self.card, self.shape).slots or ((0, 0),)
-        return 2 * memory * sums_of(sequences).tokens
+        half = context != "full" and mask.kind != "full"
+        rest = full + cached * sums.tokens if half else 2 * full
+        return 2 * pairs(mask, cut, cached) + rest
 
     @property
     def _checkpoint(self) -> Checkpoint:

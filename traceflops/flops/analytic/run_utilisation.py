@@ -29,7 +29,7 @@ from traceflops.flops.analytic.rates import (
     Rate,
     check_possible,
     check_speed,
-    counted_by_nobody_knows_what,
+    is_of_unknown_basis,
     rate_of,
     work,
 )
@@ -69,13 +69,34 @@ def choose_peak(device: str | None, tflops: Fraction | None, dtype: str | None) 
 
     Raises UsageError for an id that the table lacks and for a rate that cannot be meant.
     """
-    plain = plain_dtype(dtype) if dtype is not None else None
+    dtype = plain_dtype(dtype) if dtype is not None else None
     spec = chosen(device, None, SeenDevice()).spec if device is not None else None
     if tflops is not None:
-        return _given(spec, tflops, plain)
+        rate = given_rate(float(tflops))
+        known = dtype if dtype in DTYPES else None
+        doubt = rate_doubt(spec, rate, (known,) if known else ()) if spec is not None else None
+        notes = (doubt,) if doubt is not None else ()
+        if dtype != known:
+            notes = (*notes, f"{dtype!r} is not in the table: the peak stands for it")
+        label = f"{known} given" if known is not None else "given"
+        return PeakChoice(Peak(Fraction(rate), label), spec, dtype, notes=notes)
     if spec is None:
-        return PeakChoice(None, None, plain, "no GPU is named", HOW)
-    return _from_table(spec, plain)
+        return PeakChoice(None, None, dtype, "no GPU is named", HOW)
+    if not spec.dense:
+        problem = f"the rates of {spec.id} ({spec.product}) are not public"
+        return PeakChoice(None, spec, dtype, problem, "set one with --peak TFLOPS")
+    types = ", ".join(
+        f"{name} ({decimal(Fraction(rate, PER_TERA), 1)})"
+        for name, rate in spec.dense.items()
+        if name not in NOT_A_PEAK
+    )
+    if dtype is None:
+        return PeakChoice(None, spec, None, "the data type is not set", f"--dtype {types}")
+    dense = spec.peak(dtype)
+    if dense is None or dtype in NOT_A_PEAK:
+        problem = f"the dense {dtype[:20]!r} rate of {spec.id} in FLOP/s is unknown"
+        return PeakChoice(None, spec, dtype, problem, f"set it with --peak TFLOPS; --dtype {types}")
+    return PeakChoice(Peak(Fraction(dense), f"{dtype} dense"), spec, dtype)
 
 
 def plain_dtype(text: str) -> str:
@@ -86,30 +107,38 @@ def plain_dtype(text: str) -> str:
 
 def fastest_rates(dtype: str | None) -> tuple[int, ...]:
     """Return the fastest dense rate of each device, of a data type if one is named."""
-    types = [one for one in DTYPES if one not in NOT_A_PEAK and dtype in (None, one)]
+    types = [name for name in DTYPES if name not in NOT_A_PEAK and dtype in (None, name)]
     return tuple(
         max(rates)
         for spec in load_devices()
-        if (rates := [rate for type_ in types if (rate := spec.peak(type_)) is not None])
+        if (rates := [rate for name in types if (rate := spec.peak(name)) is not None])
     )
 
 
 def other_peaks(choice: PeakChoice) -> tuple[Peak, ...]:
-    """Return what may have been taken for the peak: other data types, other devices of the maker.
+    """Return peaks that this one may be mistaken for: of other data types, of similar devices.
 
-    Of devices only those are tried that are as much made for clusters: that have links, or none;
-    and of rows of a series only those of the same one.
+    Those are of the same maker and series, and have links too, or have none too.
     """
     own = choice.spec
     if own is None or choice.dtype is None:
         return ()
+
+    def bandwidth(spec: DeviceSpec) -> int:
+        return max((memory.bandwidth for memory in spec.memories), default=0)
+
     types = [
         Peak(Fraction(rate), f"{dtype} dense")
         for dtype, rate in own.dense.items()
         if dtype not in (*NOT_A_PEAK, choice.dtype)
     ]
     devices = [
-        Peak(Fraction(rate), f"{choice.dtype} dense ({spec.id})", _unlikely(own, spec))
+        # Nobody takes a fast device for a board with slow memory.
+        Peak(
+            Fraction(rate),
+            f"{choice.dtype} dense ({spec.id})",
+            1 + (2 * bandwidth(spec) < bandwidth(own)),
+        )
         for spec in load_devices()
         if (spec.vendor, spec.series) == (own.vendor, own.series)
         and (spec.link is None) == (own.link is None)
@@ -119,48 +148,6 @@ def other_peaks(choice: PeakChoice) -> tuple[Peak, ...]:
     for peak in sorted((*types, *devices), key=lambda peak: peak.unlikely):
         best.setdefault(peak.flops_per_ns, peak)
     return tuple(best.values())
-
-
-def _unlikely(own: DeviceSpec, other: DeviceSpec) -> int:
-    """Return how far-fetched it is to take one device for the other: a board with slow memory."""
-    slow = max((memory.bandwidth for memory in other.memories), default=0)
-    fast = max((memory.bandwidth for memory in own.memories), default=0)
-    return 1 + (2 * slow < fast)
-
-
-def _given(spec: DeviceSpec | None, tflops: Fraction, dtype: str | None) -> PeakChoice:
-    rate = given_rate(float(tflops))
-    known = dtype if dtype in DTYPES else None
-    doubt = rate_doubt(spec, rate, (known,) if known else ()) if spec is not None else None
-    notes = (doubt,) if doubt is not None else ()
-    if dtype != known:
-        notes = (*notes, f"{dtype!r} is not in the table: the peak stands for it")
-    label = f"{known} given" if known is not None else "given"
-    return PeakChoice(Peak(Fraction(rate), label), spec, dtype, notes=notes)
-
-
-def _from_table(spec: DeviceSpec, dtype: str | None) -> PeakChoice:
-    if not spec.dense:
-        problem = f"the rates of {spec.id} ({spec.product}) are not public"
-        return PeakChoice(None, spec, dtype, problem, "set one with --peak TFLOPS")
-    if dtype is None:
-        return PeakChoice(None, spec, None, "the data type is not set", f"--dtype {_known(spec)}")
-    rate = spec.peak(dtype)
-    if rate is None or dtype in NOT_A_PEAK:
-        problem = f"the dense {dtype[:20]!r} rate of {spec.id} in FLOP/s is unknown"
-        remedy = f"set it with --peak TFLOPS; --dtype {_known(spec)}"
-        return PeakChoice(None, spec, dtype, problem, remedy)
-    return PeakChoice(Peak(Fraction(rate), f"{dtype} dense"), spec, dtype)
-
-
-def _known(spec: DeviceSpec) -> str:
-    """Return the types of a device and their rates, as `bf16 (989.4), fp8 (1,978.9)`."""
-    rates = (
-        f"{dtype} ({decimal(Fraction(rate, PER_TERA), 1)})"
-        for dtype, rate in spec.dense.items()
-        if dtype not in NOT_A_PEAK
-    )
-    return ", ".join(rates)
 
 
 Unit = Literal["step", "sequence", "token", "second"]
@@ -215,6 +202,25 @@ def utilisation(
         run = replace(run, tokens=1)
     check_claims(card, run)
     done = work(card, run, name)
+    lacks = []
+    if done.seconds is None:
+        lacks.append(MissingInput("the step time is unknown", TIME_HINT))
+    if choice.peak is None:
+        lacks.append(MissingInput(choice.problem, choice.remedy))
+    entries = []
+    for rule in CONVENTIONS.values():
+        problem: str | None = None
+        if not is_of_unknown_basis(run):
+            problem = obstacle(card, run, rule.id)
+        elif rule.id != PUBLISHED:
+            problem = (
+                "the published rate does not say how FLOPs were counted (--achieved-convention)"
+            )
+        if problem is not None:
+            entries.append(Entry(rule, None, None, problem))
+        else:
+            by_rule = work(card, run, rule.id)
+            entries.append(Entry(rule, by_rule, rate_of(by_rule, choice.peak)))
     return Utilisation(
         card=card,
         run=run,
@@ -222,11 +228,11 @@ def utilisation(
         work=done,
         rate=rate_of(done, choice.peak),
         choice=choice,
-        lacks=tuple(_lacks(done, choice)),
-        entries=tuple(_entry(card, run, choice, rule) for rule in CONVENTIONS.values()),
+        lacks=tuple(lacks),
+        entries=tuple(entries),
         notes=(
             *(*card.notes, *doubtful_claims(card, run), *choice.notes),
-            *_doubts(card, run, choice, done, name),
+            *_doubts(card, choice, done, name),
         ),
     )
 
@@ -245,28 +251,10 @@ def unit_of(card: ModelCard, run: Run) -> Unit:
     return "token" if needs_no_step and not known else "sequence"
 
 
-def _lacks(done: DescribedWork, choice: PeakChoice) -> Iterator[MissingInput]:
-    if done.seconds is None:
-        yield MissingInput("the step time is unknown", TIME_HINT)
-    if choice.peak is None:
-        yield MissingInput(choice.problem, choice.remedy)
-
-
-def _entry(card: ModelCard, run: Run, choice: PeakChoice, rule: Convention) -> Entry:
-    problem: str | None = None
-    if not counted_by_nobody_knows_what(run):
-        problem = obstacle(card, run, rule.id)
-    elif rule.id != PUBLISHED:
-        problem = "the published rate does not say how FLOPs were counted (--achieved-convention)"
-    if problem is not None:
-        return Entry(rule, None, None, problem)
-    done = work(card, run, rule.id)
-    return Entry(rule, done, rate_of(done, choice.peak))
-
-
 def _doubts(
-    card: ModelCard, run: Run, choice: PeakChoice, done: DescribedWork, name: str | None
+    card: ModelCard, choice: PeakChoice, done: DescribedWork, name: str | None
 ) -> Iterator[str]:
+    """Yield what is doubtful about a count, or about the rate that comes of it."""
     if name is None and done.tokens is not None and not card.complete:
         yield (
             f"the description lacks {', '.join(card.lacks)}, so "
@@ -282,41 +270,25 @@ def _doubts(
     if rate is not None and rate.doubt is not None:
         yield rate.doubt
     if rate is None and (speed := done.tflops_per_device) is not None:
-        yield from _too_fast(speed, choice)
-
-
-def _too_fast(speed: Fraction, choice: PeakChoice) -> Iterator[str]:
-    """Yield a note where no device of the table is as fast as a rate, of which no peak is known."""
-    fastest = max(fastest_rates(choice.dtype), default=0)
-    if fastest and speed * PER_TERA > fastest:
-        kind = f"{choice.dtype} " if choice.dtype else ""
-        yield (
-            f"{decimal(speed, 0)} TFLOP/s per GPU exceeds the highest dense "
-            f"{kind}rate in the device table "
-            f"({decimal(Fraction(fastest, PER_TERA), 1)}): check time, tokens and GPU "
-            "count"
-        )
+        fastest = max(fastest_rates(choice.dtype), default=0)
+        if fastest and speed * PER_TERA > fastest:
+            kind = f"{choice.dtype} " if choice.dtype else ""
+            yield (
+                f"{decimal(speed, 0)} TFLOP/s per GPU exceeds the highest dense "
+                f"{kind}rate in the device table "
+                f"({decimal(Fraction(fastest, PER_TERA), 1)}): check time, tokens and GPU "
+                "count"
+            )
 
 
 def check_claims(card: ModelCard, run: Run) -> None:
     """Refuse what the model makes impossible. Raises UsageError."""
-    _check_frozen(card, run.frozen - {"all"})
-    _check_adapters(card, run)
-    if run.seq is not None and card.is_convolutional:
-        raise UsageError(f"{card.name} has no sequences of tokens", "omit --seq and set --batch")
-
-
-def doubtful_claims(card: ModelCard, run: Run) -> tuple[str, ...]:
-    """Return what is said and does not fit the model, in sentences."""
-    return (*card.doubts, *run.notes, *_doubtful_lengths(card, run))
-
-
-def _check_frozen(card: ModelCard, parts: frozenset[str]) -> None:
-    """Refuse parts that the model does not have: freezing them would change nothing."""
-    absent = parts - {*card.parts}
+    frozen = run.frozen - {"all"}
+    # Freezing parts that the model does not have would change nothing.
+    absent = frozen - {*card.parts}
     require(
-        card.complete or not parts,
-        f"the weights in {' or '.join(sorted(parts))} of {card.name} are unknown",
+        card.complete or not frozen,
+        f"the weights in {' or '.join(sorted(frozen))} of {card.name} are unknown",
         "freeze all of them, or describe the model (preset, config.json, TOML card)",
     )
     require(
@@ -324,46 +296,37 @@ def _check_frozen(card: ModelCard, parts: frozenset[str]) -> None:
         f"{card.name} has no {' or '.join(sorted(absent))} to freeze",
         f"available: {', '.join(card.parts)}",
     )
+    if (lora := run.lora) is not None:
+        lora.adapters(card)  # refuses targets that the model lacks
+        require(
+            lora.params is None or lora.params <= card.total,
+            f"adapters with {lora.params or 0:,} parameters are larger than the model "
+            f"({card.total:,})",
+            "give the parameters of the adapters only",
+        )
+        matrices = [placed.linear for placed in lora.adapted(card)]
+        widest = max((min(matrix.inputs, matrix.outputs) for matrix in matrices), default=0)
+        require(
+            lora.rank is None or lora.rank <= widest,
+            f"LoRA rank {lora.rank} exceeds the width of every matrix ({widest})",
+            "typical ranks are 8 to 256",
+        )
+    if run.seq is not None and card.is_convolutional:
+        raise UsageError(f"{card.name} has no sequences of tokens", "omit --seq and set --batch")
 
 
-def _check_adapters(card: ModelCard, run: Run) -> None:
-    lora = run.lora
-    if lora is None:
-        return
-    lora.adapters(card)  # refuses targets that the model lacks
-    require(
-        lora.params is None or lora.params <= card.total,
-        f"adapters with {lora.params or 0:,} parameters are larger than the model ({card.total:,})",
-        "give the parameters of the adapters only",
-    )
-    widest = max((one.linear.narrowest for one in lora.adapted(card)), default=0)
-    require(
-        lora.rank is None or lora.rank <= widest,
-        f"LoRA rank {lora.rank} exceeds the width of every matrix ({widest})",
-        "typical ranks are 8 to 256",
-    )
-
-
-def _doubtful_lengths(card: ModelCard, run: Run) -> Iterator[str]:
-    """Yield which sequences are longer than the model's positions, or than it fixes them."""
+def doubtful_claims(card: ModelCard, run: Run) -> tuple[str, ...]:
+    """Return what is said and does not fit the model, in sentences."""
+    claims = (*card.doubts, *run.notes)
     if card.seq is not None and run.seq not in (None, card.seq):
-        yield (
-            f"{card.name} has {card.seq:,} tokens per sequence by design; using "
-            f"{run.seq:,} as given"
-        )
-        return
-    longest = _longest(card, run)
-    if 0 < card.positions < longest:
-        yield (
-            f"sequences of {longest:,} tokens exceed the {card.positions:,} learned "
-            f"positions of {card.name}"
-        )
-
-
-def _longest(card: ModelCard, run: Run) -> int:
-    """Return the tokens of the longest sequence, cache included; 0 where it is not known."""
+        fixed = f"{card.name} has {card.seq:,} tokens per sequence by design; using "
+        return (*claims, f"{fixed}{run.seq:,} as given")
     try:
         documents = run.shape(card).documents or ()
     except UsageError:
         documents = ()
-    return max((length for length, _ in documents), default=-run.cached) + run.cached
+    longest = max((length for length, _ in documents), default=-run.cached) + run.cached
+    if not 0 < card.positions < longest:
+        return claims
+    beyond = f"sequences of {longest:,} tokens exceed the {card.positions:,} learned positions of"
+    return (*claims, f"{beyond} {card.name}")

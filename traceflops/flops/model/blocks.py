@@ -1,9 +1,8 @@
 """What models are built of: masks, weight matrices, attention, feed-forward, experts, convolutions.
 
-Everything is counted in integers. Formulas: docs/definitions.md; a weight matrix costs two FLOPs
-per weight and token in a forward pass, a convolution two per weight and output position, an
-attention core `2 * pairs * heads * (score_dim + value_dim)` where `pairs` are the attended (query,
-key) pairs of one head.
+Forward FLOPs: 2 per weight and token of a matrix, 2 per weight and output position of a
+convolution, and of attention 2 * pairs * heads * (score_dim + value_dim), where pairs are the
+attended (query, key) pairs of one head. See docs/definitions.md.
 """
 
 from __future__ import annotations
@@ -15,6 +14,8 @@ from math import prod
 from typing import Literal
 
 from traceflops.errors import UsageError
+from traceflops.flops.ops.attention import Band
+from traceflops.flops.ops.convolution import output_size
 
 MaskKind = Literal["causal", "full", "window", "chunk"]
 Reads = Literal["token", "sequence", "patch", "memory"]
@@ -37,19 +38,16 @@ class Mask:
 
     def pairs(self, queries: int, cached: int = 0) -> int:
         """Return the attended pairs of one head: `queries` tokens after `cached` earlier ones."""
-        if self.kind == "full":
-            return queries * (cached + queries)
-        return self._triangle(cached + queries) - self._triangle(cached)
-
-    def _triangle(self, length: int) -> int:
-        """Return the pairs of a whole sequence under a mask that looks back only."""
-        if self.kind == "window":
-            width = min(self.size, length)
-            return length * width - width * (width - 1) // 2
         if self.kind == "chunk":
-            chunks, rest = divmod(length, self.size)
-            return chunks * _upto(self.size) + _upto(rest)
-        return _upto(length)
+            chunk = Band(right=0).pairs(self.size, self.size)
+            before, after = (
+                full * chunk + Band(right=0).pairs(rest, rest)
+                for full, rest in (divmod(n, self.size) for n in (cached, cached + queries))
+            )
+            return after - before
+        left = self.size - 1 if self.kind == "window" else None
+        band = Band(left, None if self.kind == "full" else 0, bottom_right=True)
+        return band.pairs(queries, cached + queries)
 
 
 def require(holds: bool, problem: str, hint: str) -> None:
@@ -65,12 +63,7 @@ def positive(owner: object, *names: str) -> None:
         require(value >= 1, f"{name} is {value}", f"give a {name} of at least 1")
 
 
-def _upto(length: int) -> int:
-    return length * (length + 1) // 2
-
-
 CAUSAL = Mask()
-FULL = Mask("full")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +88,6 @@ class Linear:
     def active(self) -> int:
         """Return the weights one token is multiplied with."""
         return self.used * self.inputs * self.outputs
-
-    @property
-    def narrowest(self) -> int:
-        """Return its smaller side."""
-        return min(self.inputs, self.outputs)
 
     @property
     def stored(self) -> int:
@@ -306,12 +294,12 @@ class Block:
     @property
     def cores(self) -> tuple[Core, ...]:
         """Return the attention cores."""
-        return tuple(one.core for one in (self.attention, self.cross) if one is not None)
+        return tuple(a.core for a in (self.attention, self.cross) if a is not None)
 
     @property
     def vectors(self) -> int:
         """Return the parameters inside attention that are no matrix."""
-        return sum(one.vectors for one in (self.attention, self.cross) if one is not None)
+        return sum(a.vectors for a in (self.attention, self.cross) if a is not None)
 
     @property
     def capacity(self) -> Fraction:
@@ -360,20 +348,8 @@ class Conv:
     def output(self) -> tuple[int, ...]:
         """Return the spatial size of the result."""
         extra = self.output_padding or (0,) * len(self.input)
-        return tuple(
-            (size - 1) * stride - 2 * pad + dil * (kernel - 1) + add + 1
-            if self.transposed
-            else (size + 2 * pad - dil * (kernel - 1) - 1) // stride + 1
-            for size, kernel, stride, pad, dil, add in zip(
-                self.input,
-                self.kernel,
-                self.stride,
-                self.padding,
-                self.dilation,
-                extra,
-                strict=True,
-            )
-        )
+        steps = (self.stride, self.padding, self.dilation, extra)
+        return output_size(self.input, self.kernel, *steps, transposed=self.transposed)
 
     @property
     def weights(self) -> int:

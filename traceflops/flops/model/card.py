@@ -10,11 +10,9 @@ from typing import Literal
 from traceflops.errors import UsageError
 from traceflops.flops.model.blocks import (
     ROUTING,
-    Attention,
     Block,
     Conv,
     Core,
-    Experts,
     LatentAttention,
     Linear,
     require,
@@ -80,15 +78,14 @@ class PlacedCore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCard:
-    """A model: blocks in order as (how many alike, what they are), and what is around them.
+    """A model: its blocks in order, as (how many alike, block), and what is around them.
 
-    Widths are in elements. `positions` are rows of learned embeddings besides the tokens' (token
-    types included), `norms` norms outside the blocks, `loose` any other parameters. `mtp` counts
-    multi-token-prediction modules, each one more block like the last. `encoder` is what
-    cross-attention or prepended tokens come from. `params` is the parameter count as stated; it
-    wins over the count. `missing` names what the description lacks: then only the conventions that
-    need no more can be computed. `seq` is the length that the architecture fixes, such as the
-    patches of an image. `notes` say what was assumed.
+    Widths are in elements. `positions` are learned embeddings besides the tokens' (token types
+    included), `norms` those outside the blocks, `loose` other parameters. `mtp` counts
+    multi-token-prediction modules, each one more block like the last. Cross-attention, or tokens
+    put in front, read `encoder`. `params` is the stated count; it wins over the counted one.
+    `missing` names what is not described: conventions that need it cannot be computed. `seq` is a
+    length fixed by the architecture, such as the patches of an image.
     """
 
     name: str
@@ -114,6 +111,7 @@ class ModelCard:
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        """Refuse a model without layers or parameters, with too few, or MTP without layers."""
         require(
             bool(self.blocks or self.convs or self.params),
             f"model {self.name!r} has neither layers nor a parameter count",
@@ -191,46 +189,57 @@ class ModelCard:
     @property
     def active(self) -> int:
         """Return the parameters without the experts that a token does not use."""
-        return self.total - sum(one.times * one.linear.spare for one in self.placed())
+        return self.total - sum(placed.times * placed.linear.spare for placed in self.placed())
 
     @property
     def counted(self) -> int:
         """Return N counted from the description."""
-        own = [one for one in self.placed() if one.side == "decoder"]
-        matrices = sum(one.times * one.linear.stored for one in own)
+        own = [placed for placed in self.placed() if placed.side == "decoder"]
+        matrices = sum(placed.times * placed.linear.stored for placed in own)
         convs = sum(conv.stored for conv in self.convs)
         encoder = self.encoder.counted if self.encoder is not None else 0
-        return self.embedding + self._vectors + self.loose + matrices + convs + encoder
-
-    @property
-    def _vectors(self) -> int:
-        """Return the parameters of norms, positions and the like."""
+        stacks = list(self._stacks())
         norms = self.norms + self.mtp * NORMS_OF_MTP
-        norms += sum(count * block.norms for count, _, block in self._stacks())
-        width = NORM_VECTORS[self.norm] * self.hidden
-        inside = sum(count * block.vectors for count, _, block in self._stacks())
-        return norms * width + inside + self.positions * self.hidden
+        norms += sum(count * block.norms for count, _, block in stacks)
+        vectors = norms * NORM_VECTORS[self.norm] * self.hidden + self.positions * self.hidden
+        vectors += sum(count * block.vectors for count, _, block in stacks)
+        return self.embedding + vectors + self.loose + matrices + convs + encoder
 
     def weights(self) -> int:
-        """Return the weights one token meets: experts as used, head in, input embedding out.
-
-        What a whole sequence meets once, such as a pooler, is no token's.
-        """
-        return sum(one.active for one in self.placed() if one.linear.reads != "sequence")
+        """Return the weights one token meets: experts as used, with head, without embedding."""
+        return sum(placed.active for placed in self.placed() if placed.linear.reads != "sequence")
 
     @property
     def parts(self) -> tuple[str, ...]:
         """Return the parts that have weights, by their sub-names in the ledger."""
-        groups = [one.linear.group for one in self.placed()]
+        groups = [placed.linear.group for placed in self.placed()]
         encoder = ["encoder"] * (self.encoder is not None)
         return tuple(dict.fromkeys((*encoder, *groups, *(["conv"] if self.convs else ()))))
 
     def placed(self) -> tuple[PlacedLinear, ...]:
-        """Return every weight matrix, the encoder's first."""
+        """Return every weight matrix, the encoder's first, then blocks, extras and heads.
+
+        MTP modules merge two hidden states, and use the output head once more each.
+        """
         encoder = self.encoder.placed() if self.encoder is not None else ()
-        extras = (PlacedLinear(linear) for linear in self.extras)
-        own = (*self._in_blocks(), *extras, *self._heads())
-        return (*(replace(one, side="encoder") for one in encoder), *own)
+        placed = [replace(matrix, side="encoder") for matrix in encoder]
+        memory = self.encoder.hidden if self.encoder is not None else self.hidden
+        for count, layer, block in self._stacks():
+            for linear in block.linears(self.hidden, memory):
+                # more rows than are needed are computed in routed experts only
+                capacity = block.capacity if linear.copies > 1 else Fraction(1)
+                named = linear if layer is not None else replace(linear, group="mtp")
+                placed.append(PlacedLinear(named, count, layer, True, "decoder", capacity))
+        if self.mtp:
+            merge = Linear("mtp_merge", 2 * self.hidden, self.hidden, "mtp")
+            placed.append(PlacedLinear(merge, self.mtp))
+        placed += map(PlacedLinear, self.extras)
+        if self.head and self.vocab:
+            head = Linear("head", self.hidden, self.vocab, "head", bias=self.head_bias)
+            placed.append(PlacedLinear(replace(head, copies=0) if self.tied else head))
+            if self.mtp:
+                placed.append(PlacedLinear(replace(head, copies=0), self.mtp))
+        return tuple(placed)
 
     def cores(self) -> tuple[PlacedCore, ...]:
         """Return every attention core, the encoder's first."""
@@ -240,21 +249,11 @@ class ModelCard:
             for count, layer, block in self._stacks()
             for core in block.cores
         )
-        return (*(replace(one, side="encoder") for one in encoder), *own)
+        return (*(replace(core, side="encoder") for core in encoder), *own)
 
     def with_blocks(self, changed: Callable[[Block], Block]) -> ModelCard:
         """Return the card with each of its own blocks changed."""
         return replace(self, blocks=tuple((count, changed(one)) for count, one in self.blocks))
-
-    def with_experts(self, changed: Callable[[Experts], Experts]) -> ModelCard:
-        """Return the card with the experts of each block changed; other blocks stay."""
-        return self.with_blocks(
-            lambda block: (
-                replace(block, feed_forward=changed(block.feed_forward))
-                if isinstance(block.feed_forward, Experts)
-                else block
-            )
-        )
 
     def _stacks(self) -> Iterator[tuple[int, int | None, Block]]:
         """Yield blocks alike: how many, from which layer up (None: MTP modules), and the block."""
@@ -265,26 +264,6 @@ class ModelCard:
         if self.mtp:
             yield self.mtp, None, self.blocks[-1][1]
 
-    def _in_blocks(self) -> Iterator[PlacedLinear]:
-        """Yield the matrices of all blocks; MTP modules merge two hidden states besides."""
-        memory = self.encoder.hidden if self.encoder is not None else self.hidden
-        for count, layer, block in self._stacks():
-            for linear in block.linears(self.hidden, memory):
-                # more rows than are needed are computed in routed experts only
-                capacity = block.capacity if linear.copies > 1 else Fraction(1)
-                one = linear if layer is not None else replace(linear, group="mtp")
-                yield PlacedLinear(one, count, layer, True, "decoder", capacity)
-        if self.mtp:
-            yield PlacedLinear(Linear("mtp_merge", 2 * self.hidden, self.hidden, "mtp"), self.mtp)
-
-    def _heads(self) -> Iterator[PlacedLinear]:
-        """Yield the output head; MTP modules use it once more each."""
-        if self.head and self.vocab:
-            head = Linear("head", self.hidden, self.vocab, "head", bias=self.head_bias)
-            yield PlacedLinear(replace(head, copies=0) if self.tied else head)
-            if self.mtp:
-                yield PlacedLinear(replace(head, copies=0), self.mtp)
-
 
 def decode_bytes(
     card: ModelCard,
@@ -294,32 +273,27 @@ def decode_bytes(
     weight_bytes: Bytes = 2,
     cache_bytes: Bytes = 2,
 ) -> Fraction:
-    """Return the least bytes of so many passes over `keys` cached tokens in all.
+    """Return the least bytes that so many passes over `keys` cached tokens move.
 
-    They are weights, once per pass, and cached keys and values. Of experts the least is what one
-    token uses, as all sequences of a pass may choose the same ones; activations add little. `keys`
-    are the tokens attended to, summed over sequences and passes. Raises UsageError for a model
-    whose layers are not described, or that looks back only part of the way: how much each sequence
-    has within reach is not known from the sum.
+    They are the weights, once per pass, and cached keys and values (of MLA the latent vector and
+    its position). All sequences of a pass may choose the same experts, so only those of one token
+    count. `keys` are attended tokens, summed over sequences and passes. Raises UsageError where
+    layers are not described, or look back only part of the way.
     """
     if not card.complete:
         lacks = ", ".join(card.lacks)
         raise UsageError(f"the model's {lacks} are unknown", "describe its layers")
+    of_token = 0  # elements that one token has in the cache of all layers
+    for count, block in card.blocks:
+        attention = block.attention
+        if attention is None:
+            continue
+        if attention.mask.kind in ("window", "chunk"):
+            problem = "it has layers with limited attention windows"
+            raise UsageError(problem, "count them separately")
+        if isinstance(attention, LatentAttention):
+            of_token += count * (attention.kv_rank + attention.rope_dim)
+        else:
+            of_token += count * 2 * attention.kv_heads * attention.head_dim
     weights = passes * card.weights() * Fraction(weight_bytes)
-    return weights + keys * cache_elements(card) * Fraction(cache_bytes)
-
-
-def cache_elements(card: ModelCard) -> int:
-    """Return the elements that one token has in the cache of all layers."""
-    return sum(count * _elements(block.attention) for count, block in card.blocks)
-
-
-def _elements(attention: Attention | LatentAttention | None) -> int:
-    """Return the elements of keys and values; of the latent vector and its position for MLA."""
-    if attention is None:
-        return 0
-    if attention.mask.kind in ("window", "chunk"):
-        raise UsageError("it has layers with limited attention windows", "count them separately")
-    if isinstance(attention, LatentAttention):
-        return attention.kv_rank + attention.rope_dim
-    return 2 * attention.kv_heads * attention.head_dim
+    return weights + keys * of_token * Fraction(cache_bytes)

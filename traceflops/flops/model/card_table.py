@@ -1,8 +1,7 @@
 """Model cards as tables: checks one table and builds the `ModelCard` that it describes.
 
-The same keys serve TOML cards, presets and what is read from a Hugging Face config.json;
-docs/mfu.md lists them. A table that has `params` may leave out the rest: the card then knows what
-it lacks.
+TOML cards, presets and Hugging Face configs share these keys; docs/mfu.md lists them. A table with
+`params` may leave out the rest: the card then knows what it lacks.
 """
 
 from __future__ import annotations
@@ -103,65 +102,67 @@ class _Builder:
     def card(self) -> ModelCard:
         """Return the card, or of it what there is besides `params`."""
         table = self.table
-        missing = self._missing()
+        missing: tuple[str, ...] = ()
+        if "conv" not in table or "layers" in table:
+            needed = ["hidden", "layers", "heads", "glu"]
+            if "experts" not in table or not all(self._mixed):
+                needed.insert(3, "ffn")
+            if "image" not in table and table.flag("head", True):
+                needed.append("vocab")
+            missing = tuple(key for key in needed if key not in table)
         if missing and "params" not in table:
             lacks = ", ".join(missing)
             table.refuse(
                 f"{table.called(missing[0])!r} is missing",
                 f"add {lacks}" if table.foreign else f"add {lacks}; or give params alone",
             )
-        self._check_hidden()
+        self._check_widths()
+        encoder = table.table("encoder", ("name", *STACK))
+        if encoder is not None:  # without a head, its attention full unless it says otherwise
+            usual = {"mask": "full", "head": False, "name": "encoder"}
+            encoder = TomlTable({**usual, **encoder.values}, encoder.where, KEYS)
+        image = table.table("image", IMAGE)
+        seq = 1 if "conv" in table and "layers" not in table else None
+        if image is not None:
+            side, rest = divmod(image.count("size"), image.count("patch"))
+            if rest:
+                image.refuse("patches do not divide the image", "correct size or patch")
+            seq = side**2 + image.flag("class_token", True)
         return table.part(
             ModelCard,
             name=table.text("name", "model"),
             hidden=table.maybe("hidden") or 0,
-            padded_vocab=self._padded_vocab(),
+            padded_vocab=table.maybe("padded_vocab"),
             blocks=self._blocks(),
             norm=table.choice("norm", NORM_VECTORS, "rms"),
             norms=table.count("norms", 1, least=0),
             head_bias="head" in self._biases,
             extras=tuple(self._extras()),
-            encoder=self._encoder(),
+            encoder=_Builder(encoder).card() if encoder is not None else None,
             convs=self._convs(),
             missing=missing,
-            seq=self._fixed_length(),
+            seq=seq,
             notes=(),
         )
 
-    def _missing(self) -> tuple[str, ...]:
+    def _check_widths(self) -> None:
+        """Refuse heads that do not divide the width where nothing else says how wide they are."""
         table = self.table
-        if "conv" in table and "layers" not in table:
-            return ()
-        needed = ["hidden", "layers", "heads", "glu"]
-        if "experts" not in table or not all(self._mixed):
-            needed.insert(3, "ffn")
-        if "image" not in table and table.flag("head", True):
-            needed.append("vocab")
-        return tuple(key for key in needed if key not in table)
+        derived = not ("head_dim" in table or "mla" in table)
+        if "heads" in table and "hidden" in table and derived:
+            hidden, heads = table.count("hidden"), table.count("heads")
+            if hidden % heads:
+                table.refuse(
+                    f"{heads} heads do not divide the hidden width {hidden}",
+                    "set head_dim, or correct heads or hidden",
+                )
+        padded, vocab = table.maybe("padded_vocab"), table.count("vocab", 0, least=0)
+        if padded is not None and padded < vocab:
+            table.refuse(f"padded_vocab {padded} is less than vocab {vocab}", "padding adds rows")
 
     @property
     def _layers(self) -> int:
         return layers_of(self.table, "layers", 0)
-
-    def _check_hidden(self) -> None:
-        """Refuse heads that do not divide the width where nothing else says how wide a head is."""
-        table = self.table
-        if "heads" not in table or "hidden" not in table or "head_dim" in table or "mla" in table:
-            return
-        hidden, heads = table.count("hidden"), table.count("heads")
-        if hidden % heads:
-            table.refuse(
-                f"{heads} heads do not divide the hidden width {hidden}",
-                "set head_dim, or correct heads or hidden",
-            )
-
-    def _padded_vocab(self) -> int | None:
-        padded, vocab = self.table.maybe("padded_vocab"), self.table.count("vocab", 0, least=0)
-        if padded is not None and padded < vocab:
-            self.table.refuse(
-                f"padded_vocab {padded} is less than vocab {vocab}", "padding adds rows"
-            )
-        return padded
 
     @property
     def _biases(self) -> tuple[str, ...]:
@@ -173,21 +174,24 @@ class _Builder:
 
     def _blocks(self) -> tuple[tuple[int, Block], ...]:
         """Return the blocks in order, equal neighbours together."""
-        if not ("layers" in self.table and "heads" in self.table):
+        table = self.table
+        if not ("layers" in table and "heads" in table):
             return ()
-        kinds = zip(self._masks(), self._mixed, strict=True)
-        return tuple(
-            (len(list(run)), self._block(mask, mixed)) for (mask, mixed), run in groupby(kinds)
-        )
-
-    def _block(self, mask: Mask, mixed: bool) -> Block:
-        cross = self._cross()
-        return Block(
-            attention=self._attention(mask),
-            cross=cross,
-            feed_forward=self._experts() if mixed else self._feed_forward(),
-            norms=self.table.count("norms_per_block", 3 if cross else 2, least=0),
-        )
+        blocks = []
+        for (mask, mixed), run in groupby(zip(self._masks(), self._mixed, strict=True)):
+            dense = None
+            if "ffn" in table and "glu" in table:
+                bias = "ffn" in self._biases
+                dense = FeedForward(width=table.count("ffn"), glu=table.flag("glu"), bias=bias)
+            cross = self._cross()
+            block = Block(
+                attention=self._attention(mask),
+                cross=cross,
+                feed_forward=self._experts() if mixed else dense,
+                norms=table.count("norms_per_block", 3 if cross else 2, least=0),
+            )
+            blocks.append((len(list(run)), block))
+        return tuple(blocks)
 
     def _masks(self) -> tuple[Mask, ...]:
         """Return the mask of every layer: one for all, so many windows first, or a pattern."""
@@ -248,6 +252,7 @@ class _Builder:
     # What a block is made of
 
     def _attention(self, mask: Mask) -> Attention | LatentAttention:
+        """Return the attention of a block; the heads share out the width unless told otherwise."""
         table = self.table
         heads, biases = table.count("heads"), self._biases
         if (mla := table.table("mla", MLA)) is not None:
@@ -265,14 +270,6 @@ class _Builder:
             + heads * table.flag("sinks", False),
         )
 
-    def _feed_forward(self) -> FeedForward | None:
-        table = self.table
-        if "ffn" not in table or "glu" not in table:
-            return None
-        return FeedForward(
-            width=table.count("ffn"), glu=table.flag("glu"), bias="ffn" in self._biases
-        )
-
     def _experts(self) -> Experts | None:
         table, experts = self.table, self._expert_table()
         if experts is None or "glu" not in table:
@@ -286,14 +283,6 @@ class _Builder:
         )
 
     # Around the blocks
-
-    def _encoder(self) -> ModelCard | None:
-        """Return the encoder: without a head, its attention full unless it says otherwise."""
-        table = self.table.table("encoder", ("name", *STACK))
-        if table is None:
-            return None
-        values = {"mask": "full", "head": False, "name": "encoder", **table.values}
-        return _Builder(TomlTable(values, table.where, KEYS)).card()
 
     def _cross(self) -> Attention | None:
         """Return the attention to the encoder, alike in all blocks; the default with an encoder."""
@@ -326,16 +315,6 @@ class _Builder:
             inputs, outputs = a_table.count("inputs"), a_table.count("outputs")
             yield Linear(name, inputs, outputs, "head", bias=bias, reads="sequence")
 
-    def _fixed_length(self) -> int | None:
-        """Return the tokens of an image, or 1 for a convolutional net; None where the run says."""
-        image = self.table.table("image", IMAGE)
-        if image is None:
-            return 1 if "conv" in self.table and "layers" not in self.table else None
-        side, rest = divmod(image.count("size"), image.count("patch"))
-        if rest:
-            image.refuse("patches do not divide the image", "correct size or patch")
-        return side**2 + image.flag("class_token", True)
-
     def _convs(self) -> tuple[Conv, ...]:
         """Return the convolutions; one without `input` reads what the one before it made."""
         convs: list[Conv] = []
@@ -343,26 +322,16 @@ class _Builder:
             size = table.numbers("input") or (convs[-1].output if convs else None)
             if size is None:
                 table.lacks("input")
-            convs.append(_conv(table, size, f"conv {number}", stem=not convs))
+            channels, steps = table.numbers("channels"), {}
+            if channels is None or len(channels) != 2 or not all(channels):
+                table.refuse("'channels' must be a list of two: in and out", "example: [64, 128]")
+            name, stem = table.text("name", f"conv {number}"), table.flag("stem", not convs)
+            for key, default in PER_DIMENSION.items():
+                numbers = table.numbers(key) or (default,)
+                if len(numbers) not in (1, len(size)):
+                    table.refuse(f"{key!r} needs one number per dimension ({len(size)})", HINT)
+                steps[key] = numbers * (len(size) // len(numbers))
+            convs.append(
+                table.part(Conv, name=name, channels=channels, input=size, stem=stem, **steps)
+            )
         return tuple(convs)
-
-
-def _conv(table: TomlTable, size: tuple[int, ...], name: str, *, stem: bool) -> Conv:
-    def each(key: str, default: int) -> tuple[int, ...]:
-        """Return one number per spatial dimension."""
-        numbers = table.numbers(key) or (default,)
-        if len(numbers) not in (1, len(size)):
-            table.refuse(f"{key!r} needs one number per dimension ({len(size)})", HINT)
-        return numbers * (len(size) // len(numbers))
-
-    channels = table.numbers("channels")
-    if channels is None or len(channels) != 2 or not all(channels):
-        table.refuse("'channels' must be a list of two: in and out", "example: [64, 128]")
-    return table.part(
-        Conv,
-        name=table.text("name", name),
-        channels=channels,
-        input=size,
-        stem=table.flag("stem", stem),
-        **{key: each(key, default) for key, default in PER_DIMENSION.items()},
-    )

@@ -1,9 +1,8 @@
-"""Families of Hugging Face models: which keys a config.json has, what is fixed, further rules.
+"""Families of Hugging Face models: how the config.json of each becomes the table of a card.
 
-Each family says which keys it uses, what holds where a key is left out, and what its code fixes:
-biases, norms, tied embeddings. A rule reads what takes more than copying and adds to the values of
-a card. Read from the configuration and modelling files of transformers (4.x and 5.x); the parameter
-counts of published checkpoints are the test.
+A family has the keys it uses, defaults, and what its code fixes: biases, norms, tied embeddings.
+Rules add what takes more than copying. Source: configuration and modelling files of transformers
+(4.x and 5.x); the tests are parameter counts of published checkpoints.
 """
 
 from __future__ import annotations
@@ -90,35 +89,30 @@ def _narrowed(
     values |= {word: size, "pattern": pattern}
 
 
-def _windows(
-    table: TomlTable, values: Values, narrow: Callable[[int], bool], *, needed: bool = False
-) -> None:
-    """Give the layers that `narrow` names a window; all others see everything before them."""
-    pattern = ["window" if narrow(layer) else "causal" for layer in range(_layers(table))]
-    _narrowed(table, values, "window", "sliding_window", pattern, needed=needed)
+def windows(narrow: Callable[[TomlTable, int], bool], *, needed: bool = False) -> Rule:
+    """Return the rule that gives the layers that `narrow` names a window; others see all before."""
+
+    def add(table: TomlTable, values: Values) -> None:
+        pattern = ["window" if narrow(table, n) else "causal" for n in range(_layers(table))]
+        _narrowed(table, values, "window", "sliding_window", pattern, needed=needed)
+
+    return add
 
 
-def window_everywhere(table: TomlTable, values: Values) -> None:
-    """Windows in all layers, if there is one at all."""
-    _windows(table, values, lambda layer: True)
-
-
-def window_every_other(table: TomlTable, values: Values) -> None:
-    """Windows in every other layer, from the first."""
-    _windows(table, values, lambda layer: layer % 2 == 0, needed=True)
-
-
-def window_but_every_nth(table: TomlTable, values: Values) -> None:
-    """Windows in all layers but each `sliding_window_pattern`-th."""
-    every = table.count("sliding_window_pattern", 6)
-    _windows(table, values, lambda layer: (layer + 1) % every != 0, needed=True)
+window_everywhere = windows(lambda table, layer: True)
+"""Windows in all layers, if there is one at all."""
+window_every_other = windows(lambda table, layer: layer % 2 == 0, needed=True)
+"""Windows in every other layer, from the first."""
+window_but_every_nth = windows(
+    lambda table, layer: (layer + 1) % table.count("sliding_window_pattern", 6) != 0, needed=True
+)
 
 
 def window_late(table: TomlTable, values: Values) -> None:
     """Windows from layer `max_window_layers` on, if they are switched on at all."""
     if table.flag("use_sliding_window", False):
         first = table.count("max_window_layers", 28, least=0)
-        _windows(table, values, lambda layer: layer >= first)
+        windows(lambda _, layer: layer >= first)(table, values)
 
 
 def chunks(table: TomlTable, values: Values) -> None:
@@ -127,7 +121,7 @@ def chunks(table: TomlTable, values: Values) -> None:
     given = table.numbers("no_rope_layers") or ()
     _each(table, "no_rope_layers", given)
     rotary = given or tuple((layer + 1) % every for layer in layers)
-    pattern = ["chunk" if one else "causal" for one in rotary]
+    pattern = ["chunk" if is_rotary else "causal" for is_rotary in rotary]
     _narrowed(table, values, "chunk", "attention_chunk_size", pattern, needed=False)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from traceflops.errors import InputError, UsageError
-from traceflops.flops.model.blocks import Experts
+from traceflops.flops.model.blocks import Block, Experts
 from traceflops.flops.model.card import ModelCard
 from traceflops.flops.model.card_table import build, parse_toml
 from traceflops.flops.model.families import FAMILIES, TIED, Family, Values
@@ -36,8 +36,18 @@ def find_model(text: str) -> ModelCard:
     What looks like a path is one; any other name is a preset's before it is a file's. Raises
     InputError for what cannot be read, is not known or is wrong.
     """
+    path = Path(text)
+    is_path = bool(text) and (
+        path.suffix.lower() in CARD_SUFFIXES
+        or path.is_absolute()
+        or text.startswith((".", "~"))
+        or (_exists(path) and (len(path.parts) > 1 or _plain(text) not in _ids()))
+    )
     try:
-        return read_card(_config_in(Path(text))) if _is_path(text) else preset(text)
+        if not is_path:
+            return preset(text)
+        config = path / FOLDERS_CONFIG
+        return read_card(config if _exists(config) else path)
     except UsageError as error:
         raise InputError(error.message, error.hint) from None
 
@@ -73,24 +83,16 @@ def with_padded_vocab(card: ModelCard, rows: int) -> ModelCard:
 
 def with_capacity(card: ModelCard, capacity: Fraction) -> ModelCard:
     """Return the card with so many expert rows computed per row needed. Raises UsageError."""
+
+    def changed(block: Block) -> Block:
+        experts = block.feed_forward
+        if not isinstance(experts, Experts):
+            return block
+        return replace(block, feed_forward=replace(experts, capacity=capacity))
+
     if not any(isinstance(block.feed_forward, Experts) for _, block in card.blocks):
         raise UsageError(f"{card.name} has no experts", "remove --expert-capacity")
-    return card.with_experts(lambda experts: replace(experts, capacity=capacity))
-
-
-def _is_path(text: str) -> bool:
-    path = Path(text)
-    if not text:
-        return False
-    if path.suffix.lower() in CARD_SUFFIXES or path.is_absolute() or text.startswith((".", "~")):
-        return True
-    return _exists(path) and (len(path.parts) > 1 or _plain(text) not in _ids())
-
-
-def _config_in(path: Path) -> Path:
-    """Return the config.json of a folder that has one, else the path itself."""
-    inside = path / FOLDERS_CONFIG
-    return inside if _exists(inside) else path
+    return card.with_blocks(changed)
 
 
 def _exists(path: Path) -> bool:
@@ -161,13 +163,6 @@ def read_card(path: Path) -> ModelCard:
     """
     is_json = path.suffix.lower() == ".json"
     where = f"{'config' if is_json else 'card'} {path.name!r}"
-    text = _text(path, where)
-    if is_json or text.lstrip().startswith("{"):
-        return card_of_config(parse_json(text, where), where)
-    return build(parse_toml(text, where), where)
-
-
-def _text(path: Path, where: str) -> str:
     hint = f"use a text file of at most {LARGEST_FILE // 1024} KiB"
     if not path.is_file():
         problem = "not a regular file" if path.exists() else "file not found"
@@ -182,58 +177,57 @@ def _text(path: Path, where: str) -> str:
     if len(content) > LARGEST_FILE:
         raise InputError(f"{where}: larger than {LARGEST_FILE // 1024} KiB", hint)
     try:
-        return content.decode("utf-8-sig")
+        text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(f"{where}: not UTF-8 text (byte {error.start})", hint) from None
-
-
-def parse_json(text: str, where: str) -> Mapping[str, object]:
-    """Return the object of a JSON text. Raises InputError."""
+    if not is_json and not text.lstrip().startswith("{"):
+        return build(parse_toml(text, where), where)
+    hint = "use the model's config.json"
     try:
         config = msgspec.json.decode(text)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())[:200]
-        raise InputError(
-            f"{where}: invalid JSON: {reason}", "use the model's config.json"
-        ) from None
+        raise InputError(f"{where}: invalid JSON: {reason}", hint) from None
     if not isinstance(config, dict):
-        raise InputError(f"{where}: not a JSON object", "use the model's config.json")
-    return config
+        raise InputError(f"{where}: not a JSON object", hint)
+    return card_of_config(config, where)
 
 
 def card_of_config(config: Mapping[str, object], where: str) -> ModelCard:
     """Return the card of a parsed config.json. Raises UsageError for families that are unknown."""
-    kind, text = _kind(config, where), config.get("text_config")
+    hint = f"{HINT}; known: {', '.join(FAMILIES)}"
+    kind, text = config.get("model_type"), config.get("text_config")
+    kind = "" if kind is None else kind
+    if not isinstance(kind, str):
+        problem = f"'model_type' is not text: {str(kind)[:40]!r}"
+        raise UsageError(f"{where}: {problem}", hint)
     if kind in FAMILIES:
         return _card_of_family(FAMILIES[kind], config, kind, where)
     if isinstance(text, Mapping) and "text_config" not in text:
         usual = {"model_type": f"{kind}_text"} if f"{kind}_text" in FAMILIES else {}
         card = card_of_config({**usual, **text}, f"{where}, text_config")
-        whole = f"{kind[:40]!r}" if kind else "the model"
-        note = f"only the text part of {whole} is described, not its other towers"
+        model = f"{kind[:40]!r}" if kind else "the model"
+        note = f"only the text part of {model} is described, not its other towers"
         return replace(card, notes=(*card.notes, note))
-    said = f"unknown model_type {kind[:40]!r}" if kind else "model_type is missing"
-    raise UsageError(f"{where}: {said}", f"{HINT}; known: {', '.join(FAMILIES)}")
-
-
-def _kind(config: Mapping[str, object], where: str) -> str:
-    """Return the model type, "" where there is none. Raises UsageError for what is no text."""
-    kind = config.get("model_type")
-    if kind is None or isinstance(kind, str):
-        return kind or ""
-    problem = f"'model_type' is not text: {str(kind)[:40]!r}"
-    raise UsageError(f"{where}: {problem}", f"{HINT}; known: {', '.join(FAMILIES)}")
+    problem = f"unknown model_type {kind[:40]!r}" if kind else "model_type is missing"
+    raise UsageError(f"{where}: {problem}", hint)
 
 
 def _card_of_family(
     family: Family, config: Mapping[str, object], kind: str, where: str
 ) -> ModelCard:
+    """Return the card of a config, with notes on assumed sizes. Raises UsageError."""
     given = {key: value for key, value in config.items() if value is not None}
     # A size that is null is none: only what the config does not mention has the class's default.
     assumed = {key: size for key, size in family.assumed.items() if key not in config}
     known = {TIED: family.tied, **family.defaults, **assumed, **given}
     table = TomlTable(known, where, known, {})
-    values: Values = {"name": _name(config, kind), "source": f"config.json ({kind})"}
+    name = config.get("_name_or_path")
+    if isinstance(name, str) and name.isprintable() and 0 < len(name) < 100:
+        title = name.rstrip("/").rpartition("/")[2]
+    else:
+        title = kind
+    values: Values = {"name": title, "source": f"config.json ({kind})"}
     names: dict[str, str] = {}
     for key, options in family.keys.items():
         names[key] = next(
@@ -249,7 +243,8 @@ def _card_of_family(
     try:
         return replace(build(values, where, names), notes=notes)
     except UsageError as error:
-        hint = _renamed(error.hint, names | NOT_COPIED)
+        called = names | NOT_COPIED  # the hint in the words of the config
+        hint = re.sub(r"\b[a-z_]+\b", lambda word: called.get(word[0], word[0]), error.hint)
         raise UsageError(error.message, "; ".join((hint, *_assumptions(taken, kind)))) from None
 
 
@@ -259,13 +254,3 @@ def _assumptions(taken: Mapping[str, int], kind: str) -> tuple[str, ...]:
         return ()
     sizes = ", ".join(f"{key} {size}" for key, size in taken.items())
     return (f"not in the config, so defaults of {kind} apply: {sizes}",)
-
-
-def _renamed(hint: str, names: Mapping[str, str]) -> str:
-    return re.sub(r"\b[a-z_]+\b", lambda word: names.get(word[0], word[0]), hint)
-
-
-def _name(config: Mapping[str, object], kind: str) -> str:
-    name = config.get("_name_or_path")
-    plain = isinstance(name, str) and name.isprintable() and 0 < len(name) < 100
-    return str(name).rstrip("/").rpartition("/")[2] if plain else kind

@@ -38,7 +38,9 @@ class TomlTable:
         known = tuple(keys)
         for key in values:
             if key not in known:
-                self.refuse(f"unknown key {key[:60]!r}", _nearest(key, known))
+                near = difflib.get_close_matches(key, known, 1)
+                hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+                self.refuse(f"unknown key {key[:60]!r}", hint)
 
     def __contains__(self, key: str) -> bool:
         """Return whether the key is given; null counts as not given."""
@@ -49,13 +51,14 @@ class TomlTable:
         value = self.values.get(key)
         if value is None:
             return default if default is not None else self.lacks(key)
-        number, name = _finite(value), self.called(key)
+        number, name, text = _finite(value), self.called(key), str(value)
+        start = text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}…"
         if number is not None and number > LARGEST_COUNT:
-            self.refuse(f"{name!r} is {_start(value)}, which is too large", HINT)
+            self.refuse(f"{name!r} is {start}, which is too large", HINT)
         if number is None or number != number.to_integral_value():
-            self.refuse(f"{name!r} is not a whole number: {str(value)[:40]!r}", HINT)
+            self.refuse(f"{name!r} is not a whole number: {text[:40]!r}", HINT)
         if number < least:
-            self.refuse(f"{name!r} is {_start(value)}, but must be at least {least}", HINT)
+            self.refuse(f"{name!r} is {start}, but must be at least {least}", HINT)
         return int(number)
 
     def called(self, key: str) -> str:
@@ -104,13 +107,14 @@ class TomlTable:
         return Fraction(number)
 
     def numbers(self, key: str) -> tuple[int, ...] | None:
-        """Return a list of whole numbers of 0 or more; one number alone is a list of one."""
+        """Return a list of whole numbers of 0 or more; number number alone is a list of number."""
         value = self.values.get(key)
         if value is None:
             return None
         listed = value if isinstance(value, list) else [value]
         if not all(
-            isinstance(one, int) and not isinstance(one, bool) and one >= 0 for one in listed
+            isinstance(number, int) and not isinstance(number, bool) and number >= 0
+            for number in listed
         ):
             self.refuse(f"{self.called(key)!r} is not a list of whole numbers", HINT)
         return tuple(listed)
@@ -120,7 +124,7 @@ class TomlTable:
         value, known = self.values.get(key), tuple(allowed)
         if value is None:
             return ()
-        if not isinstance(value, list) or any(one not in known for one in value):
+        if not isinstance(value, list) or any(word not in known for word in value):
             self.refuse(f"{self.called(key)!r} is not a list of {', '.join(known)}", HINT)
         return tuple(value)
 
@@ -143,16 +147,16 @@ class TomlTable:
         return kind(**read, **made)
 
     def tables(self, key: str, keys: Iterable[str]) -> tuple[TomlTable, ...]:
-        """Return a list of tables inside this one."""
+        """Return a list of tables inside this values."""
         value = self.values.get(key)
         if value is None:
             return ()
-        if not isinstance(value, list) or not all(isinstance(one, Mapping) for one in value):
+        if not isinstance(value, list) or not all(isinstance(values, Mapping) for values in value):
             self.refuse(f"{self.called(key)!r} is not a list of tables", HINT)
-        known = tuple(keys)
+        allowed = tuple(keys)
         return tuple(
-            TomlTable(one, f"{self.where}, {key} {number}", known)
-            for number, one in enumerate(value, 1)
+            TomlTable(values, f"{self.where}, {key} {number}", allowed)
+            for number, values in enumerate(value, 1)
         )
 
     def lacks(self, key: str) -> NoReturn:
@@ -184,13 +188,3 @@ def _finite(value: object) -> Decimal | None:
         return None
     number = Decimal(value)
     return number if number.is_finite() else None
-
-
-def _start(value: object) -> str:
-    text = str(value)
-    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}…"
-
-
-def _nearest(key: str, known: tuple[str, ...]) -> str:
-    near = difflib.get_close_matches(key, known, 1)
-    return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"

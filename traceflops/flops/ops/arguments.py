@@ -1,9 +1,7 @@
 """The recorded arguments of an op: shapes, types, strides and values, parsed from JSON texts.
 
-The texts come from whoever wrote the trace. They are decoded against a fixed schema and read by
-rules of a few lines; nothing of them is evaluated. What does not follow the schema is unknown,
-never an exception. Names of types are those of C++; their numbers are torch's enumeration of scalar
-types, which an argument such as `out_dtype` is recorded as.
+The texts are untrusted: decoded against a fixed schema, never evaluated; what does not fit is
+unknown, not an error. Types have their C++ names, or torch's number of a scalar type (`out_dtype`).
 """
 
 from __future__ import annotations
@@ -106,11 +104,6 @@ def element_type(name: str) -> ElementType | None:
     return _OF_NAME.get(name)
 
 
-def numbered_type(number: int) -> ElementType | None:
-    """Return the type that has this number in torch's enumeration, None if none has."""
-    return _OF_NUMBER.get(number)
-
-
 def promoted(types: list[ElementType]) -> ElementType | None:
     """Return the type of a result of operands of these types, None where there is none.
 
@@ -119,9 +112,9 @@ def promoted(types: list[ElementType]) -> ElementType | None:
     """
     if not types:
         return None
-    highest = max(one.rank for one in types)
-    candidates = [one for one in types if one.rank == highest]
-    largest = max(candidates, key=lambda one: one.bytes)
+    highest = max(kind.rank for kind in types)
+    candidates = [kind for kind in types if kind.rank == highest]
+    largest = max(candidates, key=lambda kind: kind.bytes)
     rivals = {candidate.name for candidate in candidates if candidate.bytes == largest.bytes}
     if len(rivals) > 1 and highest == _FLOATING and largest.bytes == FLOAT.bytes // 2:
         return FLOAT
@@ -192,7 +185,7 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """The arguments of one call, by their place in the op's schema.
+    """The arguments of one call, by their position in the op's schema.
 
     `output` is the shape of the result where something else in the trace tells it, `enclosing`
     the arguments of the op around this one, where that knows more.
@@ -205,52 +198,55 @@ class Arguments:
     output: Shape | None = None
     enclosing: Arguments | None = None
 
-    def tensor(self, place: int | None) -> Tensor | None:
-        """Return the tensor at this place; None where there is none."""
-        shape = _at(self.shapes, place)
+    def tensor(self, position: int | None) -> Tensor | None:
+        """Return the tensor at this position; None where there is none."""
+        shape = _at(self.shapes, position)
         if not isinstance(shape, tuple) or isinstance(shape, Shapes):
             return None
-        kind = element_type(_at(self.types, place) or "")
+        kind = element_type(_at(self.types, position) or "")
         if not shape and kind is None:
             return None  # an argument that is no tensor is written as one without dimensions
-        return Tensor(shape, _fitting(_at(self.strides, place), shape), kind)
+        strides = _at(self.strides, position)
+        fit = type(strides) is tuple and len(strides) == len(shape)
+        return Tensor(shape, strides if fit else None, kind)
 
-    def given(self, *places: int | None) -> list[Tensor]:
-        """Return the tensors at those of the places that have one."""
-        return [tensor for place in places if (tensor := self.tensor(place)) is not None]
+    def given(self, *positions: int | None) -> list[Tensor]:
+        """Return the tensors at those of the positions that have one."""
+        return [tensor for position in positions if (tensor := self.tensor(position)) is not None]
 
-    def tensors(self, place: int) -> tuple[Tensor, ...] | None:
-        """Return the tensors of the list at this place; None where no shapes are recorded.
+    def tensors(self, position: int) -> tuple[Tensor, ...] | None:
+        """Return the tensors of the list at this position; None where no shapes are recorded.
 
         Types of the elements of a list are not recorded.
         """
-        shapes = _at(self.shapes, place)
+        shapes = _at(self.shapes, position)
         if not isinstance(shapes, Shapes):
             return None
-        strides = _at(self.strides, place)
+        strides = _at(self.strides, position)
         fit = isinstance(strides, Shapes) and len(strides) == len(shapes)
-        each = strides if fit else (None,) * len(shapes)
+        each = strides if fit else ((),) * len(shapes)
         return tuple(
-            Tensor(shape, _fitting(steps, shape)) for shape, steps in zip(shapes, each, strict=True)
+            Tensor(shape, steps if len(steps) == len(shape) else None)
+            for shape, steps in zip(shapes, each, strict=True)
         )
 
-    def value(self, place: int | None) -> Read:
-        """Return the value at this place: None for an argument that was not given or no number."""
-        return UNREADABLE if place is None else _at(self.values, place, UNREADABLE)
+    def value(self, position: int | None) -> Read:
+        """Return the value at this position: None for an argument not given, or no number."""
+        return UNREADABLE if position is None else _at(self.values, position, UNREADABLE)
 
-    def boolean(self, place: int | None) -> bool | None:
+    def boolean(self, position: int | None) -> bool | None:
         """Return a truth value, None where there is none."""
-        value = self.value(place)
+        value = self.value(position)
         return value if isinstance(value, bool) else None
 
-    def integer(self, place: int | None) -> int | None:
+    def integer(self, position: int | None) -> int | None:
         """Return an integer, None where there is none."""
-        value = self.value(place)
+        value = self.value(position)
         return value if isinstance(value, int) and not isinstance(value, bool) else None
 
-    def integers(self, place: int | None, count: int) -> Shape | None:
+    def integers(self, position: int | None, count: int) -> Shape | None:
         """Return `count` integers of a list; one number, or a list of one, stands for all."""
-        value = self.value(place)
+        value = self.value(position)
         items = value if isinstance(value, tuple) else (value,)
         numbers = tuple(item for item in items if type(item) is int)
         if len(numbers) != len(items):
@@ -259,23 +255,17 @@ class Arguments:
             numbers = numbers * count
         return numbers if len(numbers) == count else None
 
-    def type_at(self, place: int | None) -> ElementType | None:
+    def type_at(self, position: int | None) -> ElementType | None:
         """Return the type that an argument such as `out_dtype` names, None where none is given."""
-        number = self.integer(place)
-        return None if number is None else numbered_type(number)
+        number = self.integer(position)
+        return None if number is None else _OF_NUMBER.get(number)
 
 
 T = TypeVar("T")
 
 
-def _at(values: Sequence[T], place: int | None, missing: Any = None) -> Any:
-    return values[place] if place is not None and place < len(values) else missing
-
-
-def _fitting(strides: Shape | Shapes | None, shape: Shape) -> Shape | None:
-    if strides is None or isinstance(strides, Shapes) or len(strides) != len(shape):
-        return None
-    return strides
+def _at(values: Sequence[T], position: int | None, missing: Any = None) -> Any:
+    return values[position] if position is not None and position < len(values) else missing
 
 
 def arguments_of(row: Mapping[str, Any]) -> Arguments:
@@ -304,12 +294,19 @@ def read_strides(text: str) -> tuple[Shape | Shapes, ...]:
 
 def read_types(text: str) -> tuple[str, ...]:
     """Return the type of each argument as it is written, `""` for what is none."""
-    return tuple(item if isinstance(item, str) else "" for item in _list(text))
+    return tuple(item if isinstance(item, str) else "" for item in _texts(text))
 
 
 def read_values(text: str) -> tuple[Read, ...]:
     """Return the value of each argument that is a number, a truth value or a flat list of them."""
-    return tuple(read_value(item) for item in _list(text))
+    return tuple(read_value(item) for item in _texts(text))
+
+
+def _texts(text: str) -> list[Any]:
+    try:
+        return _TEXTS.decode(text)
+    except _UNDECODABLE:
+        return []
 
 
 def read_value(text: object) -> Read:
@@ -331,13 +328,6 @@ def _scalar(text: str) -> Read:
     if _WHOLE.fullmatch(text):
         return int(text)
     return float(text) if _FLOAT.fullmatch(text) else UNREADABLE
-
-
-def _list(text: str) -> list[Any]:
-    try:
-        return _TEXTS.decode(text)
-    except _UNDECODABLE:
-        return []
 
 
 def _nested(decoder: msgspec.json.Decoder[Any], text: str) -> tuple[Shape | Shapes, ...] | None:

@@ -1,8 +1,8 @@
 """Attention cores: 2 pairs H (d_qk + d_v) FLOPs forward, twice that backward.
 
-Pairs are the (query, key) pairs that the mask leaves. A fused backward does not keep the scores and
-computes them again: 2 pairs H d_qk, its own part. H are query heads: keys and values that several
-of them share save bytes, not FLOPs.
+Pairs are the (query, key) pairs that the mask leaves, H the query heads; shared keys and values
+save bytes, not FLOPs. A fused backward recomputes the scores, 2 pairs H d_qk, a part of its own
+(FlashAttention, arXiv:2205.14135).
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _STATISTICS_BYTES = 4
 class Masking:
     """Where the schema holds what the mask is.
 
-    `causal` are places of a truth value, the first that has one counts (schemas moved); `kind` is
-    the place of a number instead: 0 none, 1 causal from the top left, 2 from the bottom right.
-    `window` are the places of the keys to the left and right (negative or none: all), or the one
-    place of a width that holds the query's own key. `tensor` is a mask or bias.
+    `causal` are positions of a flag, the first that has one counts (schemas moved); `kind` is
+    the position of a number instead: 0 none, 1 causal from the top left, 2 from the bottom right.
+    `window` are the positions of the keys to the left and right (negative or none: all), or the one
+    position of a width that holds the query's own key. `tensor` is a mask or bias.
     """
 
     causal: tuple[int, ...] = ()
@@ -54,7 +54,7 @@ class Masking:
             if number not in (0, 1, 2):
                 return None
             return self._windowed(args, number > 0, number == 2)
-        flags = (args.boolean(place) for place in self.causal)
+        flags = (args.boolean(position) for position in self.causal)
         causal = next((flag for flag in flags if flag is not None), None)
         return None if causal is None else self._windowed(args, causal, self.bottom_right)
 
@@ -63,7 +63,7 @@ class Masking:
         return Band(0 if self.window else None, 0, self.bottom_right)
 
     def _windowed(self, args: Arguments, causal: bool, bottom_right: bool) -> Band:
-        sides = [args.integer(place) for place in self.window]
+        sides = [args.integer(position) for position in self.window]
         # a negative side shows all keys, as one that is not recorded
         bounds = [None if side is None or side < 0 else side for side in sides]
         left, right = (*bounds, None, None)[:2]
@@ -76,7 +76,7 @@ class Masking:
 class Packing:
     """Where the schema holds packed sequences.
 
-    `offsets` are the places of the cumulative lengths, `longest` those of the longest lengths of
+    `offsets` are the positions of the cumulative lengths, `longest` those of the longest lengths of
     queries and keys; a tensor at one of `used` says how much of each key sequence is valid, one at
     one of `paged` that keys are in pages.
     """
@@ -93,7 +93,7 @@ DENSE: Final = Packing()
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """A fused attention, forward or backward; query, key and value are three places in a row."""
+    """A fused attention, forward or backward; query, key and value are three positions in a row."""
 
     order: Order
     masking: Masking
@@ -103,7 +103,7 @@ class Attention:
     unfused: bool = False
     """Computes all pairs by plain products, whatever the mask."""
     statistics: int | None = None
-    """The place of whether the forward writes its log-sum-exp; always where there is none."""
+    """The position of whether the forward writes its log-sum-exp; always where there is none."""
 
     def __call__(self, kind: Kind, args: Arguments) -> Work:
         """Return the work; not counted where lengths are not recorded or shapes do not fit."""
@@ -112,22 +112,40 @@ class Attention:
         if args.given(*self.packing.paged):
             raise CannotCount("not-in-trace")
         core = self._core(args, q, k, v)
+        most, least = core.pairs, core.pairs_at_least
+        parts = [FlopsPart("forward", core.forward(most), core.forward(least))]
+        if self.backward:  # dV, dP, dQ and dK, and the scores once more
+            parts = [
+                FlopsPart("backward", 2 * core.forward(most), 2 * core.forward(least)),
+                FlopsPart("algorithmic", core.scores(most), core.scores(least)),
+            ]
+        elif self.unfused:
+            hidden = core.batch * core.queries * core.keys - most
+            parts.append(FlopsPart.exact("mask", core.forward(hidden)))
+        notes: list[NoteCode] = []
+        if core.causal is None:
+            notes.append("mask-not-recorded")
+        if core.documents is not None and most != least:
+            notes.append("variable-lengths")
+        if args.tensor(self.masking.tensor) is not None:
+            notes.append("mask-tensor")
         return Work(
             kind,
-            parts=self._parts(core),
+            parts=tuple(parts),
             min_bytes=self._moved(args, q, k, v, core),
             dtype=matrix_type(q, k),
             signature=core,
-            notes=self._notes(args, core),
+            notes=tuple(notes),
         )
 
     def _core(self, args: Arguments, q: Tensor, k: Tensor, v: Tensor) -> Core:
+        """Return sizes and pairs. Raises CannotCount where lengths or shapes do not tell them."""
         offsets = args.tensor((self.packing.offsets or (None,))[0])
         if offsets is not None:
             return self._packed_core(args, q, k, v, offsets)
         if args.given(*self.packing.used):
             raise CannotCount("not-in-trace")
-        core = _fitted(*(_dense(tensor, self.order) for tensor in (q, k, v)))
+        core = _fitted(*(_sizes(tensor, self.order) for tensor in (q, k, v)))
         band = self.masking.band(args)
         loose, tight = band or Band(), band or self.masking.unrecorded()
         return replace(
@@ -140,14 +158,22 @@ class Attention:
     def _packed_core(
         self, args: Arguments, q: Tensor, k: Tensor, v: Tensor, offsets: Tensor
     ) -> Core:
+        """Return the sizes of packed sequences, and the most and the least pairs they may have."""
         if (len(q.shape), len(k.shape)) == (3, 4):
             raise CannotCount("not-in-trace")  # keys in pages: no profiler records the used length
-        core = _fitted(*(_packed(tensor) for tensor in (q, k, v)))
+        core = _fitted(*(_sizes(tensor, self.order, packed=True) for tensor in (q, k, v)))
         if core.batch != 1 or len(offsets.shape) != 1:
             raise CannotCount("odd-shapes")
         documents = max(0, offsets.shape[0] - 1)
         band, unrecorded = self.masking.band(args), self.masking.unrecorded()
-        longest = self._longest(args, core)
+        longest = tuple(
+            total if length is None or length < 0 else min(length, total)
+            for length, total in zip(
+                map(args.integer, self.packing.longest or (None, None)),
+                (core.queries, core.keys),
+                strict=True,
+            )
+        )
         most, least = _bounds(band, unrecorded, core, documents, longest)
         used = bool(args.given(*self.packing.used))
         return replace(
@@ -158,24 +184,6 @@ class Attention:
             documents=documents,
             cut=used or (band or unrecorded).cuts(max(longest)),
         )
-
-    def _longest(self, args: Arguments, core: Core) -> tuple[int, int]:
-        """Return the longest sequence of queries and of keys, at most all of them."""
-        queries, keys = (args.integer(place) for place in self.packing.longest or (None, None))
-        return _at_most(queries, core.queries), _at_most(keys, core.keys)
-
-    def _parts(self, core: Core) -> tuple[FlopsPart, ...]:
-        most, least = core.pairs, core.pairs_at_least
-        if self.backward:
-            return (
-                FlopsPart("backward", 2 * core.forward(most), 2 * core.forward(least)),
-                FlopsPart("algorithmic", core.scores(most), core.scores(least)),
-            )
-        forward = FlopsPart("forward", core.forward(most), core.forward(least))
-        if not self.unfused:
-            return (forward,)
-        hidden = core.batch * core.queries * core.keys - most
-        return (forward, FlopsPart.exact("mask", core.forward(hidden)))
 
     def _moved(self, args: Arguments, q: Tensor, k: Tensor, v: Tensor, core: Core) -> int | None:
         """Return the bytes: q, k, v, o and statistics; backward also do, dq, dk and dv.
@@ -194,66 +202,41 @@ class Attention:
         gradients = (out, *(tensor.like(tensor.shape) for tensor in (q, k, v)))
         return known_sum(*forward, *(tensor.bytes for tensor in gradients))
 
-    def _notes(self, args: Arguments, core: Core) -> tuple[NoteCode, ...]:
-        notes: list[NoteCode] = []
-        if core.causal is None:
-            notes.append("mask-not-recorded")
-        if core.documents is not None and core.pairs != core.pairs_at_least:
-            notes.append("variable-lengths")
-        if args.tensor(self.masking.tensor) is not None:
-            notes.append("mask-tensor")
-        return tuple(notes)
 
+def _sizes(tensor: Tensor, order: Order, *, packed: bool = False) -> tuple[int, int, int, int]:
+    """Return batch, heads, length and size per head; without a batch or heads these are 1.
 
-@dataclass(frozen=True, slots=True)
-class _Side:
-    """One operand as batch, heads, length and size per head."""
-
-    batch: int
-    heads: int
-    length: int
-    size: int
-
-
-def _at_most(length: int | None, total: int) -> int:
-    return total if length is None or length < 0 else min(length, total)
-
-
-def _dense(tensor: Tensor, order: Order) -> _Side:
-    """Return the sizes of an operand; without a batch or heads these are 1."""
-    if order == "tokens-first" and len(tensor.shape) == 4:
-        batch, length, heads, size = tensor.shape
-        return _Side(batch, heads, length, size)
-    if order == "tokens-first" or len(tensor.shape) < 2:
+    Packed tokens are [total, H, D] or [1, total, H, D].
+    """
+    rank = len(tensor.shape)
+    if packed or order == "tokens-first":
+        if rank != 4 and not (packed and rank == 3):
+            raise CannotCount("odd-shapes")
+        *lead, length, heads, size = tensor.shape
+        return prod(lead), heads, length, size
+    if rank < 2:
         raise CannotCount("odd-shapes")
     *lead, length, size = tensor.shape
-    return _Side(prod(lead[:-1]), lead[-1] if lead else 1, length, size)
+    return prod(lead[:-1]), lead[-1] if lead else 1, length, size
 
 
-def _packed(tensor: Tensor) -> _Side:
-    """Return the sizes of packed tokens: [total, H, D], or [1, total, H, D]."""
-    if len(tensor.shape) not in (3, 4):
+def _fitted(*sides: tuple[int, int, int, int]) -> Core:
+    """Return the core of query, key and value of these sizes, its pairs not yet counted."""
+    (batch, heads, queries, d_qk), (k_batch, kv_heads, keys, k_size), (v_batch, *v, d_v) = sides
+    alike = batch == k_batch == v_batch and [kv_heads, keys] == v
+    shared = heads % kv_heads == 0 if kv_heads else heads == 0
+    if not (alike and shared and d_qk == k_size):
         raise CannotCount("odd-shapes")
-    *lead, total, heads, size = tensor.shape
-    return _Side(prod(lead), heads, total, size)
-
-
-def _fitted(q: _Side, k: _Side, v: _Side) -> Core:
-    alike = q.batch == k.batch == v.batch and k.heads == v.heads and k.length == v.length
-    shared = q.heads % k.heads == 0 if k.heads else q.heads == 0
-    if not (alike and shared and q.size == k.size):
-        raise CannotCount("odd-shapes")
-    return Core(q.batch, q.heads, k.heads, q.length, k.length, q.size, v.size, 0, 0, None)
+    return Core(batch, heads, kv_heads, queries, keys, d_qk, d_v, 0, 0, None)
 
 
 def _bounds(
-    band: Band | None, unrecorded: Band, core: Core, documents: int, longest: tuple[int, int]
+    band: Band | None, unrecorded: Band, core: Core, documents: int, longest: tuple[int, ...]
 ) -> tuple[int, int]:
     """Return the most and the least pairs of packed sequences.
 
-    Every row is taken to belong to a sequence, and each sequence to have as many queries as keys
-    where all queries are as many as all keys. Else a sequence's keys are at most the longest one's;
-    one query per sequence sees all keys, whatever their lengths.
+    With as many queries as keys in all, each sequence is taken to have as many of both. Otherwise a
+    sequence has at most as many keys as the longest; one query per sequence sees all of its keys.
     """
     loose, tight = band or Band(), band or unrecorded
     if core.queries == core.keys and longest[0] == longest[1]:
@@ -268,7 +251,7 @@ def _bounds(
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """Keys from `left` before to `right` behind the query's own place; None is without bound.
+    """Keys from `left` before to `right` behind the query's own position; None is without bound.
 
     Query i sees key j if i + shift - left <= j <= i + shift + right: a causal mask has right = 0, a
     window bounds left too. `shift` is 0 where the first query is aligned with the first key (top

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import prod
 
-from traceflops.flops.ops.arguments import Arguments, Read, Shape, Tensor
+from traceflops.flops.ops.arguments import Arguments, Shape, Tensor
 from traceflops.flops.ops.gemm import factor, matrix_type
 from traceflops.flops.ops.work import (
     CannotCount,
@@ -33,9 +33,9 @@ Asked = tuple[bool, bool]
 
 @dataclass(frozen=True, slots=True)
 class Convolution:
-    """A forward convolution, by the places of its arguments in the schema.
+    """A forward convolution, by the positions of its arguments in the schema.
 
-    `transposed` is the place of a flag, or what the op always is. A place that is None has the
+    `transposed` is the position of a flag, or what the op always is. A position of None has the
     usual value: dilation 1, output padding 0; groups are then those that the channels tell, for a
     transposed one 1.
     """
@@ -49,27 +49,47 @@ class Convolution:
     bias: int | None = 2
 
     def __call__(self, kind: Kind, args: Arguments) -> Work:
-        """Return the work; not counted where the size of the output cannot be known."""
+        """Return the work. Raises CannotCount where the size of the output cannot be known."""
         x, w = operands(args, 0, 1)
         x = _batched(x, w)
         transposed = _flag(args, self.transposed)
         groups = 1 if self.groups is None and transposed else args.integer(self.groups)
-        geometry = _forward_geometry(x, w, transposed, groups)
-        steps = self._steps(args, len(geometry.input))
-        if steps is None and args.output is None:
+        fitting = _readings(x, w, transposed, groups)
+        if len(fitting) != 1:
+            raise CannotCount("no-values" if fitting else "odd-shapes")
+        (sizes,) = fitting
+        steps, output = self._steps(args, len(sizes.input)), None
+        if steps is not None:
+            stride, _, dilation, _ = steps
+            if min(*stride, *dilation) >= 1:
+                kernel = w.shape[2:]
+                output = output_size(sizes.input, kernel, *steps, transposed=sizes.transposed)
+        elif args.output is None:
             raise CannotCount("no-values")
-        output = output_size(geometry, *steps) if steps else _as_gradient(args.output, geometry)
-        if output is None:
+        elif len(args.output) == len(w.shape) and args.output[0] == sizes.batch:
+            output = args.output[2:]
+        if output is None or min(output) < 0:
             raise CannotCount("odd-shapes")
-        work = _forward(kind, x, w, args.tensor(self.bias), replace(geometry, output=output))
-        return work if steps else replace(work, notes=("output-from-gradient",))
+        sizes = replace(sizes, output=output)
+        y, bias = None, args.tensor(self.bias)
+        if sizes.groups or not sizes.transposed:
+            channels = w.shape[1] * sizes.groups if sizes.transposed else w.shape[0]
+            y = x.like((sizes.batch, channels, *output)).bytes
+        return Work(
+            kind,
+            parts=(FlopsPart.exact("forward", flops(sizes) * factor(x, w)),),
+            min_bytes=known_sum(x.bytes, w.bytes, y, 0 if bias is None else bias.bytes),
+            dtype=matrix_type(x, w),
+            signature=sizes,
+            notes=() if steps else ("output-from-gradient",),
+        )
 
     def _steps(self, args: Arguments, spatial: int) -> tuple[Shape, Shape, Shape, Shape] | None:
         """Return stride, padding, dilation and output padding; None if any is not recorded."""
         usual = ((self.stride, 1), (self.padding, 0), (self.dilation, 1), (self.output_padding, 0))
         stride, padding, dilation, extra = (
-            (number,) * spatial if place is None else args.integers(place, spatial)
-            for place, number in usual
+            (number,) * spatial if position is None else args.integers(position, spatial)
+            for position, number in usual
         )
         if stride is None or padding is None or dilation is None or extra is None:
             return None
@@ -78,9 +98,9 @@ class Convolution:
 
 @dataclass(frozen=True, slots=True)
 class ConvolutionBackward:
-    """The gradients of a convolution, by the places of its arguments; all sizes are in the shapes.
+    """The gradients of a convolution, by the positions of its arguments; the shapes have all sizes.
 
-    `mask` is the place of which gradients were asked for: input, weight, bias.
+    `mask` is the position of which gradients were asked for: input, weight, bias.
     """
 
     gradient: int = 0
@@ -91,8 +111,13 @@ class ConvolutionBackward:
     mask: int = 10
 
     def __call__(self, kind: Kind, args: Arguments) -> Work:
-        """Return the work; not counted where the three shapes do not belong together."""
-        return self.gradients(kind, args, _asked(args.value(self.mask)))
+        """Return the work. Raises CannotCount where the three shapes do not belong together."""
+        mask, asked = args.value(self.mask), None
+        if isinstance(mask, tuple) and len(mask) >= 2:
+            wants_input, wants_weight = mask[:2]
+            if isinstance(wants_input, bool) and isinstance(wants_weight, bool):
+                asked = wants_input, wants_weight
+        return self.gradients(kind, args, asked)
 
     def gradients(self, kind: Kind, args: Arguments, asked: Asked | None) -> Work:
         """Return the work of the gradients asked for; None: between none and both of them."""
@@ -101,13 +126,19 @@ class ConvolutionBackward:
         transposed = _flag(args, self.transposed)
         geometry = _backward_geometry(dy, x, w, transposed, args.integer(self.groups))
         each = flops(geometry) * factor(x, w)
+        moved = None
+        if asked:  # dy and w read, dx written; dy and x read, dw written
+            dx, dw = x.like(x.shape), w.like(w.shape)
+            of_input = (w.bytes, dx.bytes) if asked[0] else ()
+            of_weight = (x.bytes, dw.bytes) if asked[1] else ()
+            moved = known_sum(dy.bytes, *of_input, *of_weight)
         names: tuple[PartName, PartName] = ("input_grad", "weight_grad")
         wanted = zip(names, asked or (True, True), strict=True)
         notes: tuple[NoteCode, ...] = () if asked else ("output-mask-not-recorded",)
         return Work(
             kind,
             parts=tuple(FlopsPart(name, each, each if asked else 0) for name, yes in wanted if yes),
-            min_bytes=_moved(dy, x, w, asked) if asked else None,
+            min_bytes=moved,
             dtype=matrix_type(x, w),
             signature=geometry,
             notes=notes,
@@ -138,46 +169,24 @@ def flops(geometry: Correlation) -> int:
 
 
 def output_size(
-    geometry: Correlation, stride: Shape, padding: Shape, dilation: Shape, extra: Shape
-) -> Shape | None:
-    """Return the spatial size of the output, None if there is none.
+    input: Shape,
+    kernel: Shape,
+    stride: Shape,
+    padding: Shape,
+    dilation: Shape,
+    extra: Shape,
+    *,
+    transposed: bool,
+) -> Shape:
+    """Return the spatial size of the output, one number per dimension; below 0 if there is none.
 
     forward     floor((in + 2 p - dilation (k - 1) - 1) / stride) + 1
     transposed  (in - 1) stride - 2 p + dilation (k - 1) + output padding + 1
     """
-    if min(*stride, *dilation) < 1:
-        return None
-    out = []
-    for size, kernel, step, pad, spread, more in zip(
-        geometry.input, geometry.weight[2:], stride, padding, dilation, extra, strict=True
-    ):
-        reach = spread * (kernel - 1)
-        if geometry.transposed:
-            out.append((size - 1) * step - 2 * pad + reach + more + 1)
-        else:
-            out.append((size + 2 * pad - reach - 1) // step + 1)
-    return tuple(out) if min(out) >= 0 else None
-
-
-def _as_gradient(gradient: Shape | None, geometry: Correlation) -> Shape | None:
-    """Return the spatial size of an output whose gradient has this shape, None if it cannot."""
-    if gradient is None or len(gradient) != len(geometry.weight):
-        return None
-    return gradient[2:] if gradient[0] == geometry.batch else None
-
-
-def _forward(kind: Kind, x: Tensor, w: Tensor, bias: Tensor | None, geometry: Correlation) -> Work:
-    y = None
-    if geometry.groups or not geometry.transposed:
-        channels = w.shape[1] * geometry.groups if geometry.transposed else w.shape[0]
-        y = x.like((geometry.batch, channels, *geometry.output)).bytes
-    return Work(
-        kind,
-        parts=(FlopsPart.exact("forward", flops(geometry) * factor(x, w)),),
-        min_bytes=known_sum(x.bytes, w.bytes, y, 0 if bias is None else bias.bytes),
-        dtype=matrix_type(x, w),
-        signature=geometry,
-    )
+    sizes = zip(input, kernel, stride, padding, dilation, extra, strict=True)
+    if transposed:
+        return tuple((n - 1) * s - 2 * p + d * (k - 1) + more + 1 for n, k, s, p, d, more in sizes)
+    return tuple((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d, _ in sizes)
 
 
 def _batched(x: Tensor, w: Tensor) -> Tensor:
@@ -189,16 +198,6 @@ def _batched(x: Tensor, w: Tensor) -> Tensor:
 
 def _flag(args: Arguments, flag: int | bool) -> bool | None:
     return flag if isinstance(flag, bool) else args.boolean(flag)
-
-
-def _forward_geometry(
-    x: Tensor, w: Tensor, transposed: bool | None, groups: int | None
-) -> Correlation:
-    """Return the sizes without the output; not counted if input and weight do not fit together."""
-    fitting = _readings(x, w, transposed, groups)
-    if len(fitting) != 1:
-        raise CannotCount("no-values" if fitting else "odd-shapes")
-    return fitting[0]
 
 
 def _readings(
@@ -241,20 +240,3 @@ def _groups(channels: int, weight: Shape, transposed: bool, groups: int | None) 
         groups = channels // weight[1] if weight[1] else 1
     fits = groups > 0 and channels == weight[1] * groups and weight[0] % groups == 0
     return groups if fits else None
-
-
-def _asked(mask: Read) -> Asked | None:
-    """Return which gradients a recorded output mask asks for, None where it is not recorded."""
-    if isinstance(mask, tuple) and len(mask) >= 2:
-        wants_input, wants_weight = mask[:2]
-        if isinstance(wants_input, bool) and isinstance(wants_weight, bool):
-            return wants_input, wants_weight
-    return None
-
-
-def _moved(dy: Tensor, x: Tensor, w: Tensor, asked: Asked) -> int | None:
-    """Return the bytes: dy + w + dx for the input's, dy + x + dw for the weight's gradient."""
-    dx, dw = x.like(x.shape), w.like(w.shape)
-    of_input = (w.bytes, dx.bytes) if asked[0] else ()
-    of_weight = (x.bytes, dw.bytes) if asked[1] else ()
-    return known_sum(dy.bytes, *of_input, *of_weight)

@@ -1,9 +1,8 @@
-"""The work of every op of a trace, computed once per distinct combination of its arguments.
+"""The work of every op of a trace, computed once per distinct combination of arguments.
 
-Not all arguments are recorded. Profilers before torch 2.1 record no values, so a convolution's
-stride and padding are unknown; its output is as large as the gradient that the backward node of the
-same sequence number gets. Before torch 1.11 one op per gradient ran inside one op that has all
-shapes.
+Some arguments are missing from old recordings. Before torch 2.1 there are no values: the output of
+a convolution is as large as the gradient of its backward node (same sequence number). Before torch
+1.11 an op per gradient ran inside an op that has all shapes.
 """
 
 from __future__ import annotations
@@ -54,8 +53,8 @@ T = TypeVar("T")
 class OpWork:
     """The distinct works of a trace's ops, and which one each op does.
 
-    `place[i]` is where op i's is in `works`; `rules` (None: not in the table) and the columns of
-    counts, int64 with UNKNOWN for what is not known, are parallel to `works`.
+    `place[i]` is the index of op i's work in `works`. Parallel to `works` are `rules` (None: not in
+    the table) and the columns of counts, int64, UNKNOWN where not known.
     """
 
     place: IntArray
@@ -68,14 +67,22 @@ class OpWork:
 
     @classmethod
     def of(cls, place: IntArray, works: Sequence[Result], rules: Sequence[Rule | None]) -> OpWork:
-        """Return the table of some works, each of its rule, and which one each op does."""
-        columns = (
-            _column(works, lambda work: work.flops),
-            _column(works, lambda work: work.at_least),
-            _column(works, lambda work: work.min_bytes),
-            _column(works, lambda work: work.vector_flops),
+        """Return the table of distinct works and their rules; `place` is per op."""
+
+        def column(count: Callable[[Work], int | None]) -> IntArray:
+            counts = (count(work) if isinstance(work, Work) else None for work in works)
+            values = [UNKNOWN if value is None else value for value in counts]
+            return np.array(values, dtype=np.int64)
+
+        return cls(
+            place,
+            tuple(works),
+            tuple(rules),
+            column(lambda work: work.flops),
+            column(lambda work: work.at_least),
+            column(lambda work: work.min_bytes),
+            column(lambda work: work.vector_flops),
         )
-        return cls(place, tuple(works), tuple(rules), *columns)
 
     def signature(self, place: int) -> Signature | None:
         """Return the sizes in a work, None where it is not known or has none, and of place -1."""
@@ -188,12 +195,8 @@ class _ArgumentReader:
         shapes = self._shapes.of(row)
         if shapes is None and self._shapes.codes[row] >= 0:
             return None
-        return Arguments(
-            shapes or (),
-            self._types.of(row) or (),
-            self._strides.of(row) or (),
-            self._values.of(row) or (),
-        )
+        others = (self._types.of(row) or (), self._strides.of(row) or ())
+        return Arguments(shapes or (), *others, self._values.of(row) or ())
 
 
 def _combined(columns: Iterable[IntArray]) -> IntArray:
@@ -207,12 +210,6 @@ def _combined(columns: Iterable[IntArray]) -> IntArray:
     return ranked(key)[1]
 
 
-def _column(works: Sequence[Result], count: Callable[[Work], int | None]) -> IntArray:
-    counts = (count(work) if isinstance(work, Work) else None for work in works)
-    values = [UNKNOWN if value is None else value for value in counts]
-    return np.array(values, dtype=np.int64)
-
-
 def output_shapes(ops: pa.Table) -> IntArray:
     """Return, per op, the code of the `input_dims` of its gradient's node, -1 where none is known.
 
@@ -220,22 +217,29 @@ def output_shapes(ops: pa.Table) -> IntArray:
     convolution around it. A number that several nodes with different shapes have (several forward
     threads) tells nothing.
     """
+
+    def is_convolution(name: str) -> bool:
+        return name in RULES and RULES[name].kind == "convolution"
+
     shape_of = np.full(ops.num_rows, -1, dtype=np.int64)
     sequence, dims = numbers(ops["sequence"], ABSENT), codes(ops["input_dims"])
-    forward = matching(ops["name"], _is_convolution) & (dims >= 0)
+    forward = matching(ops["name"], is_convolution) & (dims >= 0)
     asking = np.flatnonzero(forward & (codes(ops["concrete_inputs"]) < 0))
     numbered = (sequence != ABSENT) & (dims >= 0)
     giving = np.flatnonzero(numbered & matching(ops["name"], _CONVOLUTION_NODE.fullmatch))
     if not len(asking) or not len(giving):
         return shape_of
-    carrying = np.flatnonzero(forward & numbered)
-    carrier = np.where(numbered[asking], asking, _around(ops, asking, carrying))
     keys = joint_codes(numbers(ops["process"]), sequence)
-    given, shape = _unambiguous(keys[giving], dims[giving])
-    at = np.minimum(np.searchsorted(given, keys[carrier]), len(given) - 1)
-    if len(given):
-        known = (carrier >= 0) & (given[at] == keys[carrier])
-        shape_of[asking] = np.where(known, shape[at], -1)
+    given, group = np.unique(keys[giving], return_inverse=True)
+    least = np.full(len(given), _LARGEST_KEY, dtype=np.int64)
+    most = np.full(len(given), -1, dtype=np.int64)
+    np.minimum.at(least, group, dims[giving])
+    np.maximum.at(most, group, dims[giving])
+    around = _around(ops, asking, np.flatnonzero(forward & numbered))
+    carrier = np.where(numbered[asking], asking, around)
+    index = np.minimum(np.searchsorted(given, keys[carrier]), len(given) - 1)
+    known = (carrier >= 0) & (given[index] == keys[carrier]) & (least == most)[index]
+    shape_of[asking] = np.where(known, most[index], -1)
     return shape_of
 
 
@@ -254,10 +258,6 @@ def enclosing_ops(ops: pa.Table) -> IntArray:
     return enclosing
 
 
-def _is_convolution(name: str) -> bool:
-    return name in RULES and RULES[name].kind == "convolution"
-
-
 def _around(ops: pa.Table, inner: IntArray, outer: IntArray) -> IntArray:
     """Return, for each of the inner rows, the innermost of the outer ones around it, or -1."""
     if not len(outer):
@@ -267,13 +267,3 @@ def _around(ops: pa.Table, inner: IntArray, outer: IntArray) -> IntArray:
     threads = joint_codes(numbers(ops["process"]), numbers(ops["thread"], ABSENT))
     place = innermost(threads[outer], start[outer], end[outer], threads[inner], start[inner])
     return np.where(place >= 0, outer[place], -1)
-
-
-def _unambiguous(keys: IntArray, values: IntArray) -> tuple[IntArray, IntArray]:
-    """Return the distinct keys in order, and their values; keys with several ones are left out."""
-    order = np.lexsort((values, keys))
-    ordered, chosen = keys[order], values[order]
-    opens = np.flatnonzero(np.diff(ordered, prepend=ordered[:1] - 1))
-    closes = np.append(opens[1:], len(ordered)) - 1
-    alike = chosen[opens] == chosen[closes] if len(opens) else np.zeros(0, dtype=np.bool_)
-    return ordered[opens][alike], chosen[opens][alike]

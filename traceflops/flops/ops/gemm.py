@@ -1,4 +1,10 @@
-"""Matrix products: 2 b M N K FLOPs, grouped ones included."""
+"""Matrix products (GEMM): D = alpha A B + beta C, with A [b, M, K], B [b, K, N], C and D [b, M, N].
+
+    FLOPs = 2 b M N K                a multiply and an add per term; 4 times that if complex
+    bytes = |A| + |B| + |D| (+ |C|)  every operand moved once, |X| its elements x their size
+
+The names are those of BLAS (netlib.org/blas, DGEMM). A grouped product has one B per group of rows.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +27,8 @@ from traceflops.flops.ops.work import (
 
 _ROWS_OPEN: Final = "rows-of-groups-not-recorded"
 
-_REAL_PRODUCTS_OF_A_COMPLEX_ONE = 4
-"""4 multiplies and 4 adds for one complex multiply-add, where a real one takes 1 and 1."""
-
 Spelling = Literal["mm", "bmm", "matmul", "linear", "mv"]
-"""How the operands' shapes are read: `linear` has the weight as N x K."""
+"""How the operands' shapes are read: `linear` has B as N x K."""
 
 _RANKS = {"mm": (2, 2), "bmm": (3, 3), "mv": (2, 1)}
 """The dimensions that operands must have; others broadcast."""
@@ -33,11 +36,11 @@ _RANKS = {"mm": (2, 2), "bmm": (3, 3), "mv": (2, 1)}
 
 @dataclass(frozen=True, slots=True)
 class MatrixProduct:
-    """One product, by the places of its operands in the schema.
+    """One product, by the positions of its operands in the schema.
 
-    `added` is what is added to it unless the value at `beta` is 0; `others` are operands that are
-    read besides (scales). The type of the result is that at `out_type`, that of the tensor at
-    `out`, what the op fixes (`result`), or that of the left operand.
+    `left` is A, `right` is B, `added` is C, which is not read if the value at `beta` is 0; `others`
+    are read besides (scales). D has the type named at `out_type`, that of the tensor at `out`, what
+    the op fixes (`result`), or that of A.
 
     TorchScript records some ops with all that is on its stack: more than `most` arguments.
     """
@@ -54,48 +57,40 @@ class MatrixProduct:
     most: int = 16
 
     def __call__(self, kind: Kind, args: Arguments) -> Work:
-        """Return the work; not counted where the shapes are no such product's."""
-        left, right = operands(args, self.left, self.right)
-        signature = product_of(self.spelling, left, right)
+        """Return the work. Raises CannotCount for shapes of no such product."""
+        a, b = operands(args, self.left, self.right)
+        sizes = product_of(self.spelling, a, b)
         if len(args.shapes) > self.most:
             raise CannotCount("odd-shapes")
-        result = self._result_type(args) or left.type
-        out = Tensor((signature.batch, signature.m, signature.n), None, result)
-        moved = (left.bytes, right.bytes, out.bytes, *self._others(args))
-        return _work(kind, signature, moved, matrix_type(left, right), factor(left, right))
-
-    def _result_type(self, args: Arguments) -> ElementType | None:
-        out = args.tensor(self.out)
-        return args.type_at(self.out_type) or (out.type if out else None) or self.result
-
-    def _others(self, args: Arguments) -> list[int | None]:
-        beta = args.value(self.beta)
-        adds = isinstance(beta, int | float) and beta != 0
-        places = (*self.others, self.added) if adds or self.beta is None else self.others
-        return [tensor.bytes for tensor in args.given(*places)]
+        out, beta = args.tensor(self.out), args.value(self.beta)
+        adds_c = self.beta is None or (isinstance(beta, int | float) and beta != 0)
+        read = args.given(*self.others, self.added if adds_c else None)
+        written = args.type_at(self.out_type) or (out.type if out else None) or self.result
+        d = Tensor((sizes.batch, sizes.m, sizes.n), None, written or a.type)
+        moved = (tensor.bytes for tensor in (a, b, d, *read))
+        return _work(kind, sizes, moved, matrix_type(a, b), factor(a, b))
 
 
 @dataclass(frozen=True, slots=True)
 class PackedWeight:
-    """An activation times a weight packed in a format of its own, by the K of one and the N given.
+    """An activation times a weight packed in a format of its own: K from the former, N as given.
 
-    `columns` is (argument, dimension) of the N; the activation's type is the product's.
+    `columns` is the (argument, dimension) of N; the activation's type is the product's.
     """
 
     columns: tuple[int, int]
     weight: int = 1
 
     def __call__(self, kind: Kind, args: Arguments) -> Work:
-        """Return the work; not counted where shapes are missing."""
+        """Return the work. Raises CannotCount where shapes are missing."""
         argument, dimension = self.columns
-        left, weight, source = operands(args, 0, self.weight, argument)
-        if not left.shape or len(source.shape) <= dimension:
+        a, weight, source = operands(args, 0, self.weight, argument)
+        if not a.shape or len(source.shape) <= dimension:
             raise CannotCount("odd-shapes")
-        *rows, k = left.shape
-        signature = Product(1, prod(rows), source.shape[dimension], k)
-        out = left.like((signature.m, signature.n))
-        moved = (left.bytes, weight.bytes, out.bytes)
-        return _work(kind, signature, moved, left.type.matrix if left.type else None)
+        *rows, k = a.shape
+        sizes = Product(1, prod(rows), source.shape[dimension], k)
+        moved = (a.bytes, weight.bytes, a.like((sizes.m, sizes.n)).bytes)
+        return _work(kind, sizes, moved, a.type.matrix if a.type else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +98,8 @@ class GroupedProduct:
     """Products of groups of rows, each with a matrix of its own.
 
     2D x 3D: 2 rows K N (rows of a token by its expert); 2D x 2D: 2 M rows N (their weight
-    gradient); 3D x 2D: 2 M K rows; 3D x 3D: one product per group. Offsets are not recorded.
+    gradient); 3D x 2D: 2 M K rows; 3D x 3D: one product per group. Where groups begin is not
+    recorded.
     """
 
     out_type: int
@@ -111,39 +107,40 @@ class GroupedProduct:
     offsets: int = 2
 
     def __call__(self, kind: Kind, args: Arguments) -> Work:
-        """Return the work; not counted where the shapes are no such product's."""
+        """Return the work. Raises CannotCount for shapes of no such product."""
         left, right = operands(args, 0, 1)
-        signature = _grouped_product(left, right)
-        moved = [scale.bytes for scale in args.given(*self.others)]
-        moved.append(self._written(args, left, right, signature))
-        if len(left.shape) == len(right.shape) == 3:
+        a, b, ranks = left.shape, right.shape, (len(left.shape), len(right.shape))
+        stacked = ranks == (3, 3)
+        if not {*ranks} <= {2, 3} or a[-1] != b[-2] or (stacked and a[0] != b[0]):
+            raise CannotCount("odd-shapes")
+        k = a[-1] * _packed(left, right)
+        sizes = Product(a[0] if stacked else 1, a[-2], b[-1], k, layout(left), layout(right))
+        # 2D x 2D writes a matrix per group, and only the offsets have as many elements as groups.
+        offsets = args.tensor(self.offsets)
+        matrices = sizes.batch if ranks != (2, 2) else offsets.elements if offsets else None
+        written = None
+        if matrices is not None:
+            out_type = args.type_at(self.out_type) or left.type
+            written = Tensor((matrices, sizes.m, sizes.n), None, out_type).bytes
+        moved = [written, *(scale.bytes for scale in args.given(*self.others))]
+        if stacked:
             moved += [left.bytes, right.bytes]
-            return _work(kind, signature, moved, matrix_type(left, right))
-        moved += [_used(left, signature.n), _used(right, signature.m)]
-        work = _work(kind, signature, moved, matrix_type(left, right))
+            return _work(kind, sizes, moved, matrix_type(left, right))
+        moved += [_used(left, sizes.n), _used(right, sizes.m)]
+        work = _work(kind, sizes, moved, matrix_type(left, right))
         return replace(work, notes=(_ROWS_OPEN,))
-
-    def _written(
-        self, args: Arguments, left: Tensor, right: Tensor, signature: Product
-    ) -> int | None:
-        matrices = signature.batch
-        if len(left.shape) == len(right.shape) == 2:
-            offsets = args.tensor(self.offsets)
-            if offsets is None:
-                return None
-            matrices = offsets.elements
-        kind = args.type_at(self.out_type) or left.type
-        return Tensor((matrices, signature.m, signature.n), None, kind).bytes
 
 
 def fused_experts(kind: Kind, args: Arguments) -> Work:
     """Return the work of tokens in experts: weights E x N x K up, E x K x N/2 (or N) down.
 
-    Each token goes to as many experts as the fifth argument has columns. One that maps all experts
-    to those of this device, or counts its tokens, leaves open how many rows there are.
+    Each token goes to as many experts as the fifth argument has columns. A list of integers among
+    the arguments maps experts to devices, or counts tokens: then rows may be computed elsewhere,
+    and the least is 0.
     """
     tokens, up, down, _, chosen = operands(args, 0, 1, 2, 3, 4)
-    if [len(one.shape) for one in (tokens, up, down, chosen)] != [2, 3, 3, 2] or not up.elements:
+    ranks = [len(tensor.shape) for tensor in (tokens, up, down, chosen)]
+    if ranks != [2, 3, 3, 2] or not up.elements:
         raise CannotCount("odd-shapes")
     hidden, columns, rows = tokens.shape[1], up.shape[1], chosen.elements
     packed, rest = divmod(hidden, up.shape[2])  # values in one element of the weights
@@ -153,60 +150,48 @@ def fused_experts(kind: Kind, args: Arguments) -> Work:
     sizes = Product(1, rows, columns + width, hidden)
     weight = up.type.matrix if up.type and packed == 1 else None
     dtype = weight if weight in ("fp8", matrix_type(tokens, up)) else None
-    moved = (2 * (tokens.bytes or 0), *(_used(one, rows) for one in (up, down)))
-    part = FlopsPart("product", sizes.flops, 0 if _elsewhere(args) else sizes.flops)
-    return Work(kind, (part,), known_sum(*moved), dtype, sizes, notes=(_ROWS_OPEN,))
-
-
-def _elsewhere(args: Arguments) -> bool:
-    """Return whether an argument is a list of integers: a map of experts, or a count of tokens."""
+    moved = (2 * (tokens.bytes or 0), _used(up, rows), _used(down, rows))
     tensors = args.given(*range(len(args.shapes)))
-    return any(one.type == INT32 and len(one.shape) == 1 for one in tensors)
+    elsewhere = any(tensor.type == INT32 and len(tensor.shape) == 1 for tensor in tensors)
+    part = FlopsPart("product", sizes.flops, 0 if elsewhere else sizes.flops)
+    return Work(kind, (part,), known_sum(*moved), dtype, sizes, notes=(_ROWS_OPEN,))
 
 
 def _work(
     kind: Kind,
-    signature: Product,
+    sizes: Product,
     moved: Iterable[int | None],
     dtype: str | None,
     real_products: int = 1,
 ) -> Work:
-    part = FlopsPart.exact("product", signature.flops * real_products)
-    return Work(kind, (part,), known_sum(*moved), dtype, signature)
+    part = FlopsPart.exact("product", sizes.flops * real_products)
+    return Work(kind, (part,), known_sum(*moved), dtype, sizes)
 
 
 def product_of(spelling: Spelling, left: Tensor, right: Tensor) -> Product:
-    """Return the sizes of the product of two operands; not counted if they do not fit together."""
+    """Return b, M, N and K of `left @ right`. Raises CannotCount if they do not fit together.
+
+    Vectors get a dimension, batches broadcast; where only A has a batch, its rows are those of one
+    product.
+    """
     a, b = left.shape, right.shape
     if spelling == "linear":
         b = (*b[:-2], *b[-2:][::-1])
     ranks = (len(a), len(b))
     fits = _RANKS.get(spelling, ranks) == ranks and (spelling != "bmm" or a[0] == b[0])
-    sizes = _sizes(a, b) if fits else None
-    if sizes is None:
+    if not (fits and a and b):
         raise CannotCount("odd-shapes")
-    batch, m, n, k = sizes
+    a = a if len(a) > 1 else (1, *a)
+    b = b if len(b) > 1 else (*b, 1)
+    batch = () if len(b) == 2 else broadcast(a[:-2], b[:-2])
+    if a[-1] != b[-2] or batch is None:
+        raise CannotCount("odd-shapes")
+    m = prod(a[:-1]) if len(b) == 2 else a[-2]
     right_layout = layout(right)
     if spelling == "linear" and right_layout:
         right_layout = "column" if right_layout == "row" else "row"
-    return Product(batch, m, n, k * _packed(left, right), layout(left), right_layout)
-
-
-def _sizes(a: Shape, b: Shape) -> tuple[int, int, int, int] | None:
-    """Return the sizes of `a @ b`: vectors get a dimension, batches broadcast.
-
-    Where only one side has a batch, its rows are those of one product.
-    """
-    if not a or not b:
-        return None
-    rows = a if len(a) > 1 else (1, *a)
-    columns = b if len(b) > 1 else (*b, 1)
-    if rows[-1] != columns[-2]:
-        return None
-    if len(columns) == 2:
-        return 1, prod(rows[:-1]), columns[1], rows[-1]
-    batch = broadcast(rows[:-2], columns[:-2])
-    return None if batch is None else (prod(batch), rows[-2], columns[-1], rows[-1])
+    k = a[-1] * _packed(left, right)
+    return Product(prod(batch), m, b[-1], k, layout(left), right_layout)
 
 
 def broadcast(*shapes: Shape) -> Shape | None:
@@ -242,9 +227,9 @@ def matrix_type(left: Tensor, right: Tensor) -> str | None:
 
 
 def factor(left: Tensor, right: Tensor) -> int:
-    """Return how many real products one multiply-add of these operands takes."""
+    """Return how many real products one multiply-add takes: of complex operands 4 (and 4 adds)."""
     both = left.type and right.type and left.type.complex and right.type.complex
-    return _REAL_PRODUCTS_OF_A_COMPLEX_ONE if both else 1
+    return 4 if both else 1
 
 
 def _packed(left: Tensor, right: Tensor) -> int:
@@ -253,18 +238,8 @@ def _packed(left: Tensor, right: Tensor) -> int:
     return 2 if names == {PACKED_FP4} else 1
 
 
-def _grouped_product(left: Tensor, right: Tensor) -> Product:
-    """Return the sizes of a grouped product as one product, or as one per group."""
-    a, b = left.shape, right.shape
-    stacked = len(a) == len(b) == 3
-    if not {len(a), len(b)} <= {2, 3} or a[-1] != b[-2] or (stacked and a[0] != b[0]):
-        raise CannotCount("odd-shapes")
-    batch, k = a[0] if stacked else 1, a[-1] * _packed(left, right)
-    return Product(batch, a[-2], b[-1], k, layout(left), layout(right))
-
-
 def _used(operand: Tensor, rows: int) -> int | None:
-    """Return the bytes read of one operand, a stack only of as many matrices as there are rows."""
+    """Return the bytes read of an operand: of a stack, at most as many matrices as rows."""
     if len(operand.shape) != 3 or rows >= operand.shape[0]:
         return operand.bytes
     return operand.like((rows, *operand.shape[1:])).bytes

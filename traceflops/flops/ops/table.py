@@ -1,13 +1,9 @@
 """The table: which ops are modelled, of what kind they are, and where their arguments stand.
 
-To model another op, add its name to the row of a formula with the same places of arguments, or add
-a row. A name without a namespace is one of `aten`, in capitals a Python class. Places count from 0
-and are those of torch 2.13's schemas, which hold for older versions unless a row says otherwise.
-An op that runs another one of the table below itself is a wrapper.
-
-Of ops that multiply no matrices, the first number of a formula is its operations per element
-(`vector` says what is one). `_each` gives a row for an op and for its in-place form, which ends
-in `_`.
+To model another op, add its name to a row with the same places of arguments, or add a row. Names
+without a namespace are of `aten`, capitalised ones Python classes. Places count from 0, as in the
+schemas of torch 2.13, which older versions share unless a row says otherwise. A wrapper runs other
+ops of the table. The first number of a vector formula is its operations per element.
 """
 
 from __future__ import annotations
@@ -35,7 +31,6 @@ from traceflops.flops.ops.vector import (
     selection,
     two_per_channel,
     two_per_group,
-    two_rows_of_layer_norm,
     view,
 )
 from traceflops.flops.ops.work import Formula, Kind, NeverCounted, Role, Rule
@@ -105,7 +100,9 @@ VECTOR_OPS: Final[Rows] = {
         "sglang::store_cache": into_cache,
     },
     "norm": {
-        "native_layer_norm": Pass(8, (0, 2, 3), statistics=two_rows_of_layer_norm),
+        "native_layer_norm": Pass(
+            8, (0, 2, 3), statistics=lambda args: 2 * rows_of_layer_norm(args)
+        ),
         "native_layer_norm_backward": Pass(13, (0, 1, 3, 4, 5), (1, 5, 6), mask=7),
         "_fused_rms_norm": Pass(4, (0, 2), statistics=rows_of_layer_norm),
         "_fused_rms_norm_backward": Pass(9, (0, 1, 3, 4), (1, 4), mask=5),
@@ -192,15 +189,13 @@ def _sdpa(causal: int, bias: int | None = None, statistics: int | None = None) -
     return Attention("heads-first", Masking((causal,), tensor=bias), statistics=statistics)
 
 
-def _before_1_11(groups: int, mask: int) -> ConvolutionBackward:
-    return ConvolutionBackward(1, 0, 2, transposed=False, groups=groups, mask=mask)
-
-
 _PAGED: Final = NeverCounted("not-in-trace")
 """Attention over cached keys: their length is in no argument that is recorded."""
 
-_CUDNN, _MIOPEN, _MKLDNN = (_before_1_11(6, mask) for mask in (10, 9, 7))
-"""Older torch had a backward op per library, around one op per gradient."""
+_CUDNN, _MIOPEN, _MKLDNN = (
+    ConvolutionBackward(1, 0, 2, transposed=False, groups=6, mask=mask) for mask in (10, 9, 7)
+)
+"""Torch before 1.11 had a backward op per library, around one op per gradient."""
 
 _EFFICIENT: Final = Masking(kind=9, window=(13,), tensor=3)
 _EFFICIENT_BACKWARD: Final = Masking(kind=14, window=(18,), tensor=4)

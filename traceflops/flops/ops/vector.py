@@ -1,8 +1,7 @@
-"""Ops that multiply no matrices: what they read and write, and their operations per element.
+"""Ops that multiply no matrices: the bytes they move, and their operations per element.
 
-Each of + - * / max min, a comparison and a function such as exp or sqrt is one operation of the
-element it is applied to. These operations enter no utilisation. Bytes count every operand and every
-result once, which a kernel cannot go below unless it finds them in a cache.
+Each of + - * / max min, a comparison and a function such as exp is one operation; these enter no
+utilisation. Every operand and result is moved once: the least, unless a cache has it.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from traceflops.flops.ops.arguments import (
     FLOAT,
     Arguments,
     ElementType,
-    Shape,
     Tensor,
     promoted,
 )
@@ -52,11 +50,8 @@ class Elementwise:
         tensors = args.given(*self.operands)
         if not tensors or (self.in_place and args.tensor(self.operands[0]) is None):
             raise CannotCount("no-shapes")
-        shape = (
-            tensors[0].shape
-            if self.in_place
-            else broadcast(*(a_tensor.shape for a_tensor in tensors))
-        )
+        shapes = (tensor.shape for tensor in tensors)
+        shape = tensors[0].shape if self.in_place else broadcast(*shapes)
         if shape is None:
             raise CannotCount("odd-shapes")
         read = tensors if self.reads_first else tensors[1:]
@@ -73,7 +68,7 @@ class Elementwise:
 class Pass:
     """An op over whole tensors: reads those at `reads`, writes one like each of `writes`.
 
-    `per_element` is per element of the first one read. `mask` is the place of which of `writes`
+    `per_element` is per element of the first one read. `mask` is the position of which of `writes`
     are computed, `statistics` how many values besides are written, in the type of the first one
     read. What is written is of the type at `out_type`, or float where the flag at `widened` is set.
     """
@@ -91,24 +86,24 @@ class Pass:
         (first,) = operands(args, self.reads[0])
         moved = [tensor.bytes for tensor in args.given(*self.reads)]
         extra = self.statistics(args) if self.statistics else 0
+        mask = args.value(self.mask)
+        wanted = mask if isinstance(mask, tuple) else (True,) * len(self.writes)
+        positions = [
+            position for position, yes in zip(self.writes, wanted, strict=False) if yes is not False
+        ]
+        out_type = FLOAT if args.boolean(self.widened) else args.type_at(self.out_type)
+        written = [
+            Tensor(out.shape, None, out_type or out.type).bytes for out in args.given(*positions)
+        ]
         return Work(
             kind,
-            min_bytes=known_sum(*moved, *self._written(args), first.like((extra,)).bytes),
+            min_bytes=known_sum(*moved, *written, first.like((extra,)).bytes),
             vector_flops=self.per_element * first.elements,
         )
 
-    def _written(self, args: Arguments) -> list[int | None]:
-        mask = args.value(self.mask)
-        wanted = mask if isinstance(mask, tuple) else (True,) * len(self.writes)
-        kind = FLOAT if args.boolean(self.widened) else args.type_at(self.out_type)
-        places = [
-            place for place, yes in zip(self.writes, wanted, strict=False) if yes is not False
-        ]
-        return [Tensor(one.shape, None, kind or one.type).bytes for one in args.given(*places)]
-
 
 def rotary(kind: Kind, args: Arguments) -> Work:
-    """Return the work of turning query and key in place, at positions, by a table of angles.
+    """Return the work of turning query and key in position, at positions, by a table of angles.
 
     Two elements are turned by four products and two sums; the table may be for a part of a head.
     """
@@ -119,17 +114,20 @@ def rotary(kind: Kind, args: Arguments) -> Work:
     if len(table.shape) != 2:
         raise CannotCount("odd-shapes")
     rows = table.like((min(positions.elements, table.shape[0]), table.shape[1]))
-    elements = sum(one.elements for one in turned) * table.shape[1] // head
-    moved = (one.bytes for one in (positions, rows, *turned, *turned))
+    elements = sum(tensor.elements for tensor in turned) * table.shape[1] // head
+    moved = (tensor.bytes for tensor in (positions, rows, *turned, *turned))
     return Work(kind, min_bytes=known_sum(*moved), vector_flops=3 * elements)
 
 
 def into_cache(kind: Kind, args: Arguments) -> Work:
     """Return the work of writing keys and values into slots of their caches."""
     key, value, *caches, slots = operands(args, 0, 1, 2, 3, 4)
-    rows = [one.like((min(slots.elements, one.shape[0]), *one.shape[1:])) for one in (key, value)]
-    written = (cache.like(one.shape) for cache, one in zip(caches, rows, strict=True))
-    moved = (one.bytes for one in (slots, *rows, *written))
+    rows = [
+        tensor.like((min(slots.elements, tensor.shape[0]), *tensor.shape[1:]))
+        for tensor in (key, value)
+    ]
+    written = (cache.like(tensor.shape) for cache, tensor in zip(caches, rows, strict=True))
+    moved = (tensor.bytes for tensor in (slots, *rows, *written))
     return Work(kind, min_bytes=known_sum(*moved), vector_flops=0)
 
 
@@ -146,8 +144,13 @@ class Reduction:
         """Return the work; not counted where the tensor has no shape."""
         (tensor,) = operands(args, 0)
         # With two arguments the second one is a type: all dimensions are reduced.
-        over = args.value(self.over) if len(args.values) > 2 else None
-        left = _remaining(tensor.shape, over)
+        dims = args.value(self.over) if len(args.values) > 2 else None
+        if isinstance(dims, int) and not isinstance(dims, bool):
+            dims = (dims,)
+        left = 1
+        if isinstance(dims, tuple) and dims and tensor.shape:
+            gone = {dim % len(tensor.shape) for dim in dims if type(dim) is int}
+            left = prod(size for dim, size in enumerate(tensor.shape) if dim not in gone)
         out = Tensor((self.results * left,), None, self.result or tensor.type)
         return Work(
             kind,
@@ -182,7 +185,7 @@ def lookup_backward(kind: Kind, args: Arguments) -> Work:
 
 
 def selection(kind: Kind, args: Arguments) -> Work:
-    """Return the work of slices of a tensor by their numbers along the dimension at place 1."""
+    """Return the work of slices of a tensor by their numbers along the dimension at position 1."""
     tensor, index = operands(args, 0, 2)
     along = args.integer(1)
     if along is None:
@@ -209,8 +212,8 @@ class OptimizerStep:
     def __call__(self, kind: Kind, args: Arguments) -> Work:
         """Return the work; not counted where the profiler did not record the shapes of lists."""
         parameters = _elements(args, self.updated[0], needed=True)
-        updated = sum(_elements(args, place) for place in self.updated)
-        read = sum(_elements(args, place) for place in self.reads)
+        updated = sum(_elements(args, position) for position in self.updated)
+        read = sum(_elements(args, position) for position in self.reads)
         return Work(
             kind,
             min_bytes=_OPTIMIZER_ELEMENT_BYTES * (2 * updated + read),
@@ -238,11 +241,6 @@ def rows_of_layer_norm(args: Arguments) -> int:
     return tensor.elements // width if tensor and sizes and width > 0 else 0
 
 
-def two_rows_of_layer_norm(args: Arguments) -> int:
-    """Return the values of mean and deviation of a layer norm."""
-    return 2 * rows_of_layer_norm(args)
-
-
 def two_per_channel(args: Arguments) -> int:
     """Return the values of mean and deviation of a batch norm that trains: one per channel."""
     tensor, trains = args.tensor(0), args.boolean(5)
@@ -260,26 +258,14 @@ def _result_type(tensors: list[Tensor]) -> ElementType | None:
     types = [tensor.type for tensor in tensors if tensor.type is not None]
     if len(types) < len(tensors):
         return None
-    shaped = promoted(
-        [a_tensor.type for a_tensor in tensors if a_tensor.shape and a_tensor.type is not None]
-    )
-    every = promoted(types)
-    return shaped if shaped and every and shaped.rank == every.rank else every
+    shaped = promoted([tensor.type for tensor in tensors if tensor.shape and tensor.type])
+    both = promoted(types)
+    return shaped if shaped and both and shaped.rank == both.rank else both
 
 
-def _remaining(shape: Shape, dims: object) -> int:
-    """Return the elements that are left of a shape reduced over these dimensions, none for all."""
-    if isinstance(dims, int) and not isinstance(dims, bool):
-        dims = (dims,)
-    if not isinstance(dims, tuple) or not dims or not shape:
-        return 1
-    gone = {dim % len(shape) for dim in dims if type(dim) is int}
-    return prod(size for at, size in enumerate(shape) if at not in gone)
-
-
-def _elements(args: Arguments, place: int, *, needed: bool = False) -> int:
+def _elements(args: Arguments, position: int, *, needed: bool = False) -> int:
     """Return the elements of all tensors of a list; its shapes may be missing unless needed."""
-    tensors = args.tensors(place)
+    tensors = args.tensors(position)
     if tensors is None and needed:
         raise CannotCount("no-shapes")
     return sum(tensor.elements for tensor in tensors or ())

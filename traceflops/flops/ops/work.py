@@ -25,7 +25,7 @@ PartName = Literal[
     "product", "forward", "input_grad", "weight_grad", "backward", "algorithmic", "mask"
 ]
 """
-product      one GEMM; whether of a forward or of which gradient, its place in the trace tells
+product      one GEMM; whether of a forward or of which gradient, its position in the trace tells
 forward      of a convolution or an attention core
 input_grad, weight_grad    of a convolution
 backward     the four products of an attention core's gradient
@@ -75,7 +75,7 @@ class FlopsPart:
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """`batch` products M x K times K x N, and how each operand lies in memory.
+    """The sizes of a GEMM: `batch` products M x K times K x N (`gemm`), and how operands lie.
 
     `column` is a transposed operand (a weight used as it is stored, output by input); None where
     strides are not recorded or both readings fit.
@@ -228,10 +228,10 @@ class NeverCounted:
         raise CannotCount(self.reason)
 
 
-def operands(args: Arguments, *places: int) -> list[Tensor]:
-    """Return the tensors at these places; not counted where one has no shape."""
-    tensors = args.given(*places)
-    if len(tensors) < len(places):
+def operands(args: Arguments, *positions: int) -> list[Tensor]:
+    """Return the tensors at these positions; not counted where one has no shape."""
+    tensors = args.given(*positions)
+    if len(tensors) < len(positions):
         raise CannotCount("no-shapes")
     return tensors
 

@@ -1,1 +1,13 @@
-"""A trace held against the description of its run."""
+"""A trace held against what is known of its run: by options, or by its own description and marks.
+
+options (Words)    trace.source.description    marks traceflops.tokens, traceflops.seqlens
+       |                     |                         |
+       +---- trace_description.self_described ---------+   options win over marks, these over
+                              |                              the description
+                              v
+ModelCard + Run  --passes.visible-->  expected FLOPs of the windows shown
+Measurement      ------------------>  counted FLOPs, between bounds
+                              |
+                              v
+Reconciliation: do they agree (2 %), MFU by the description, padding taken out, recomputation
+"""

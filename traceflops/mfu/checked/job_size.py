@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
@@ -31,11 +30,10 @@ NAME_ONE: Final = "set --dtype TYPE (bf16, fp16, fp8, tf32, ...) or --peak TFLOP
 
 @dataclass(frozen=True, slots=True)
 class JobSize:
-    """The devices of the whole job, and what of them is in the chosen windows.
+    """The devices of the whole job, and how much of it is in the chosen windows.
 
     `told_by` says where `devices` is from. `windows` counts step windows, one per device and step;
-    `window_ns` is their time added up, `host_ns` that of the host's markers of the same steps.
-    `format` is that of the trace.
+    `window_ns` is their total length, `host_ns` that of the host's markers of these steps.
     """
 
     devices: int
@@ -77,16 +75,19 @@ class JobSize:
 
 def job_size(prepared: Prepared, gpus: int | None = None) -> JobSize:
     """Return the size of the job: `gpus` where the user gives it, else what the trace says."""
-    sizes = [size for size in prepared.trace.processes["world_size"].to_pylist() if size]
-    world, working = max(sizes, default=None), _working(prepared)
+    trace = prepared.trace
+    sizes = [size for size in trace.processes["world_size"].to_pylist() if size]
+    # Devices that did something, chosen or not; all runs of a GPU are of one.
+    busy = distinct(numbers(trace.activities["device"])).tolist()
+    working = len({trace.runs[device][0] for device in busy} if trace.runs else busy)
     devices, told_by = working, "as in the trace"
     if gpus is not None:
         devices, told_by = gpus, "from --gpus"
-    elif world is not None:
-        devices, told_by = max(world, working), "world size in the trace"
+    elif sizes:
+        devices, told_by = max(*sizes, working), "world size in the trace"
     used = [w for windows in prepared.windows.values() for w in windows if w.used]
     steps = [window for window in used if window.role == "step"]
-    how = advice(prepared.trace, "steps")
+    how = advice(trace, "steps")
     return JobSize(
         devices=max(devices, 1),
         told_by=told_by,
@@ -99,18 +100,10 @@ def job_size(prepared: Prepared, gpus: int | None = None) -> JobSize:
     )
 
 
-def _working(prepared: Prepared) -> int:
-    """Return how many devices did something, chosen or not; all runs of a GPU are of one."""
-    trace = prepared.trace
-    devices = distinct(numbers(trace.activities["device"])).tolist()
-    return len({trace.runs[device][0] for device in devices} if trace.runs else devices)
-
-
 def host_time(prepared: Prepared) -> int | None:
-    """Return the host's time in the markers of the chosen step windows, in ns.
+    """Return the host's time in the markers of the chosen step windows, in ns, once per device.
 
-    A step counts once per device, as its windows do. None where the host marked no steps, or not
-    all of those that were chosen.
+    None where the host did not mark steps, or not all of the chosen.
     """
     marked = find_marked_steps(prepared.trace, prepared.selection.step_mark)
     if marked is None or prepared.plan.choice.source != marked.source:
@@ -136,55 +129,49 @@ def peak_in_trace(
 ) -> PeakChoice:
     """Return the peak of one device of the trace, the mean by time where they differ.
 
-    The data type is the one named, else that of the products counted in the trace.
+    The data type is `dtype`, else that of the products counted in the trace.
     """
     plain = plain_dtype(dtype) if dtype is not None else main_type(measured.executed)
-    devices = measured.devices
-    if (lack := _unknown(measured, prepared)) is not None:
+    devices, kinds = measured.devices, prepared.trace.devices["type"].to_pylist()
+    lack = None
+    if all(kinds[device.device] == "cpu" for device in devices):
+        lack = without_times(prepared.trace, advice(prepared.trace, "device work"))
+    elif (strange := next((d for d in devices if not d.rates), None)) is not None:
+        lack = without_rates(strange.match.explanation)
+    if lack is not None:
         return PeakChoice(None, None, plain, lack.problem, lack.remedy)
-    specs = {one.match.spec.id: one.match.spec for one in devices if one.match.spec is not None}
+    specs = {d.match.spec.id: d.match.spec for d in devices if d.match.spec is not None}
     spec = next(iter(specs.values())) if len(specs) == 1 else None
-    if any(one.given for one in devices):
-        rates = {one.device: max(one.rates.values()) for one in devices}
+    label = f"{plain} dense"
+    if any(device.given for device in devices):
+        rates = {device.device: max(device.rates.values()) for device in devices}
         label = "given" if dtype is None else f"{plain} given"
-        return PeakChoice(_mean(rates, prepared, label), spec, plain)
-    if plain is None:
+    elif plain is None:
         types = ", ".join(sorted(measured.executed.dtypes))
         problem = f"products have several data types ({types})"
         if not types:
             problem = "the data type of the products is unknown"
         return PeakChoice(None, spec, None, problem, NAME_ONE)
-    known = {
-        device.device: rate for device in devices if (rate := device.rates.get(plain)) is not None
-    }
-    if len(known) < len(devices):
-        product = next(one.product for one in devices if one.device not in known)
-        problem = f"the dense {plain[:20]} rate of {product} is unknown"
+    else:
+        rates = {d.device: rate for d in devices if (rate := d.rates.get(plain)) is not None}
+    if len(rates) < len(devices):
+        product = next(device.product for device in devices if device.device not in rates)
+        problem = f"the dense {(plain or '')[:20]} rate of {product} is unknown"
         return PeakChoice(None, spec, plain, problem, GIVE_PEAK)
-    return PeakChoice(_mean(known, prepared, f"{plain} dense"), spec, plain)
-
-
-def _unknown(measured: Measurement, prepared: Prepared) -> MissingInput | None:
-    kinds = prepared.trace.devices["type"].to_pylist()
-    if all(kinds[device.device] == "cpu" for device in measured.devices):
-        return without_times(prepared.trace, advice(prepared.trace, "device work"))
-    strange = next((one for one in measured.devices if not one.rates), None)
-    return without_rates(strange.match.explanation) if strange is not None else None
+    times = {n: sum(w.dur_ns for w in prepared.windows[n] if w.used) for n in rates}
+    if len(set(rates.values())) == 1:
+        mean = Fraction(next(iter(rates.values())))
+        return PeakChoice(Peak(mean, label), spec, plain)
+    total = sum(times.values())
+    weights = times if total else dict.fromkeys(rates, 1)
+    mean = Fraction(sum(rate * weights[n] for n, rate in rates.items()), sum(weights.values()))
+    label = f"{label}, average over GPUs," if total else label
+    return PeakChoice(Peak(mean, label), spec, plain)
 
 
 def main_type(done: Executed) -> str | None:
     """Return the data type of nearly all counted FLOPs, None where there is no such."""
     sums = done.flops_by_type
-    return next((one for one, flops in sums.items() if flops >= NEARLY_ALL * sums.total()), None)
-
-
-def _mean(rates: Mapping[int, int], prepared: Prepared, label: str) -> Peak:
-    """Return the mean rate, each device by the time of its chosen windows."""
-    if len(set(rates.values())) == 1:
-        return Peak(Fraction(next(iter(rates.values()))), label)
-    times = {one: sum(w.dur_ns for w in prepared.windows[one] if w.used) for one in rates}
-    total = sum(times.values())
-    if not total:
-        return Peak(Fraction(sum(rates.values()), len(rates)), label)
-    weighed = sum(rate * times[one] for one, rate in rates.items())
-    return Peak(Fraction(weighed, total), f"{label}, average over GPUs,")
+    return next(
+        (dtype for dtype, flops in sums.items() if flops >= NEARLY_ALL * sums.total()), None
+    )

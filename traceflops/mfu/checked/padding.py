@@ -1,8 +1,8 @@
-"""Padding taken out of what a trace shows: FLOPs on rows and pairs that no real token has.
+"""Padding taken out of what a trace shows: FLOPs on rows and pairs of no real token.
 
-No profiler records which rows are real. A description or marks tell it: then that share of the
-products and of attention, forward, backward and computed again, is `overcompute.padding`. Products
-grow with the rows, so their share is exact; that of attention is if the lengths are known.
+No profiler records which rows are real. Where a description or marks state it, that share of the
+products and of attention, forward, backward and recomputed, is `overcompute.padding`. The share is
+exact for products, whose FLOPs grow with the rows, and for attention where lengths are known.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from itertools import chain
 from typing import Final
 
 from traceflops.flops import (
@@ -23,8 +24,8 @@ from traceflops.flops import (
 )
 from traceflops.mfu.budget import device_budgets
 from traceflops.mfu.checked.job_size import job_size
-from traceflops.mfu.checked.passes import Passes, counts_of, of_job, passes_of, visible
-from traceflops.mfu.checked.token_marks import is_ours, told_by_marks
+from traceflops.mfu.checked.passes import counts_of, of_job, passes_of, visible
+from traceflops.mfu.checked.token_marks import is_ours, marked_tokens
 from traceflops.mfu.measurement import Measurement
 from traceflops.mfu.traced.cells import Cell
 from traceflops.mfu.traced.executed import Executed
@@ -46,9 +47,8 @@ _ATTENTION: Final = ("model.attention.forward", "recompute.attention")
 class Padding:
     """Which share of products and attention is padding, by pass.
 
-    `head` is that of the products that the trace tells to be of the output head, None where they
-    are as the others. `is_even` says that real tokens are taken to be shared out evenly among the
-    sequences, because nothing tells their lengths; `of_rows` that only rows are told, not models.
+    `head` is the padding of products of the output head, if the trace shows these apart. With
+    `is_even`, lengths are unknown and taken to be equal; with `of_rows`, only rows are known.
     """
 
     forward: Shares
@@ -71,25 +71,13 @@ class Padding:
             return self.attention_forward
         return self.attention_backward if line == "model.attention.backward" else ()
 
-    @property
-    def is_any(self) -> bool:
-        """Return whether there is any."""
-        every = (self.forward, self.backward, self.attention_forward, self.attention_backward)
-        return any(share for shares in (*every, self.head or ()) for _, share in shares)
-
-
-def padding_of_rows(real: Fraction, computed: Fraction) -> Padding:
-    """Return the padding of products that compute so many rows for so many real tokens."""
-    share = (("tokens", 1 - real / computed),)
-    return Padding(share, share, of_rows=True)
-
 
 def described_padding(card: ModelCard, run: Run, done: Executed) -> Padding | None:
     """Return the padding of a description, None where it has none.
 
     The run is counted four times: as computed, then without padded tokens, without padded rows of
-    the output head, and without spare rows of the experts. Where the trace shows no attention of
-    its own, that is among the products.
+    the output head, and without spare rows of the experts. What each leaves out is a share of the
+    first. Where the trace shows no attention of its own, that is among the products.
     """
     bare = replace(run, checkpoint=NO_CHECKPOINT)
     wide = replace(card, vocab=card.padded_vocab or card.vocab, padded_vocab=None)
@@ -103,78 +91,56 @@ def described_padding(card: ModelCard, run: Run, done: Executed) -> Padding | No
     shown = done.ledger()
     if not shown.total("model.attention") and not shown.total("recompute.attention"):
         counted = [passes.merged() for passes in counted]
-    padding = _shares(counted)
-    if any(line.name.endswith(".logits") for line in shown.lines):
-        padding = _head_apart(padding, card)
-    if not padding.is_any:
+    forward, backward, attention_forward, attention_backward = (
+        tuple(
+            (name, (more - less) / figures[0])
+            for name, more, less in zip(
+                ("tokens", "vocab", "experts"), figures, figures[1:], strict=False
+            )
+            if figures[0] and more != less
+        )
+        for figures in zip(*counted, strict=True)
+    )
+    attention_forward, attention_backward = (
+        tuple(("attention", share) for name, share in shares if name == "tokens")
+        for shares in (attention_forward, attention_backward)
+    )
+    head = None
+    kinds = {name for name, _ in (*forward, *backward)}
+    apart = any(line.name.endswith(".logits") for line in shown.lines)
+    # The trace shows the products of the output head apart, so these alone have its padded rows.
+    # Spare rows of experts are in no products of their own: then all products share both out.
+    if apart and card.padded_vocab is not None and "vocab" in kinds and "experts" not in kinds:
+        forward, backward = (
+            tuple(share for share in shares if share[0] == "tokens")
+            for shares in (forward, backward)
+        )
+        real = 1 - sum((share for _, share in forward), Fraction(0))
+        spare = Fraction(card.padded_vocab - card.vocab, card.padded_vocab)
+        head = (*forward, ("vocab", real * spare))
+    of_passes = (forward, backward, attention_forward, attention_backward)
+    if not any(share for _, share in chain(*of_passes, head or ())):
         return None
     shape = run.shape(card)
-    are_said = bool(run.documents) or run.sums is not None
+    known = bool(run.documents) or run.sums is not None
     several = shape.padded and (shape.sequences or 0) > 1
-    return replace(padding, is_even=several and not are_said and bool(card.cores()))
-
-
-def _shares(counted: list[Passes]) -> Padding:
-    """Return the shares from one run counted with less and less padding."""
-    by_pass = [
-        _differences([figures[number] for figures in map(tuple, counted)]) for number in range(4)
-    ]
-    pairs = [
-        tuple(("attention", share) for name, share in shares if name == "tokens")
-        for shares in by_pass[2:]
-    ]
-    return Padding(by_pass[0], by_pass[1], pairs[0], pairs[1])
-
-
-def _differences(figures: list[Fraction]) -> Shares:
-    """Return by which share of the first figure each is less than the one before it."""
-    if not figures[0]:
-        return ()
-    pairs = zip(("tokens", "vocab", "experts"), figures, figures[1:], strict=False)
-    return tuple((name, (more - less) / figures[0]) for name, more, less in pairs if more != less)
-
-
-def _head_apart(padding: Padding, card: ModelCard) -> Padding:
-    """Return the shares with padded rows of the output head in its own products alone.
-
-    Where experts have spare rows, too, all products share both out.
-    """
-    names = {name for name, _ in (*padding.forward, *padding.backward)}
-    if "vocab" not in names or "experts" in names or card.padded_vocab is None:
-        return padding
-    rows = tuple(share for share in padding.forward if share[0] == "tokens")
-    real = 1 - sum((share for _, share in rows), Fraction(0))
-    spare = Fraction(card.padded_vocab - card.vocab, card.padded_vocab)
-    return replace(
-        padding,
-        forward=rows,
-        backward=tuple(share for share in padding.backward if share[0] == "tokens"),
-        head=(*rows, ("vocab", real * spare)),
-    )
+    is_even = several and not known and bool(card.cores())
+    return Padding(*of_passes, head=head, is_even=is_even)
 
 
 def without_padding(
-    measured: Measurement, prepared: Prepared, padding: Padding, told_by: str
+    measured: Measurement, prepared: Prepared, padding: Padding, source: str
 ) -> Measurement:
     """Return the measurement with padding in lines of its own, and a note that says so.
 
-    `told_by` says where it is from: "as described".
+    `source` says where it is from: "as described".
     """
     done = measured.executed.as_computed
-    cells = tuple(_split(done.cells, padding))
-    assert sum(cell.flops for cell in cells) == sum(cell.flops for cell in done.cells)
-    apart = replace(done, cells=cells)
+    apart = replace(done, cells=tuple(_split(done.cells, padding)))
+    assert apart.executed_flops == done.executed_flops
     share = Fraction(apart.padding_flops, apart.executed_flops or 1)
-    apart = replace(apart, notes=(_note(share, padding, told_by), *done.notes))
-    fall = measured.waterfall
-    if fall is not None:
-        fall = waterfall(device_budgets(prepared, apart, measured.rates))
-    return replace(measured, executed=apart, waterfall=fall)
-
-
-def _note(share: Fraction, padding: Padding, told_by: str) -> Note:
     text = (
-        f"Padding, {told_by}, is not part of useful work and MFU: {exact_percent(share)} of "
+        f"Padding, {source}, is not part of useful work and MFU: {exact_percent(share)} of "
         f"the executed FLOPs are {PADDING}."
     )
     if padding.is_even:
@@ -184,13 +150,18 @@ def _note(share: Fraction, padding: Padding, told_by: str) -> Note:
         )
     elif padding.of_rows:
         text += " This covers products only; padding of attention needs a description of the model."
-    return Note("assumed", "padding-taken-out", text)
+    note = Note("assumed", "padding-taken-out", text)
+    apart = replace(apart, notes=(note, *done.notes))
+    fall = measured.waterfall
+    if fall is not None:
+        fall = waterfall(device_budgets(prepared, apart, measured.rates))
+    return replace(measured, executed=apart, waterfall=fall)
 
 
 def _split(cells: Iterable[Cell], padding: Padding) -> Iterator[Cell]:
-    """Yield the cells, what is padding in each of them apart.
+    """Yield the cells, each with its padding split off.
 
-    Shares are rounded so that the sum over all cells of a line has the share of their sum.
+    Rounding is such that all cells of a line together have the share of their sum.
     """
     so_far: defaultdict[tuple[str, str, bool], int] = defaultdict(int)
     for cell in cells:
@@ -222,41 +193,39 @@ def _split(cells: Iterable[Cell], padding: Padding) -> Iterator[Cell]:
         yield left
 
 
-def without_told_padding(measured: Measurement, prepared: Prepared) -> Measurement:
-    """Return the measurement without the padding that the trace tells.
+def without_stated_padding(measured: Measurement, prepared: Prepared) -> Measurement:
+    """Return the measurement without the padding that the trace itself states.
 
-    A description counts if it agrees with what the trace shows; else marks that tell how many
-    tokens are real, and how many are computed.
+    A description counts if it agrees with the trace; else marks with real and computed tokens do.
     """
     trace = prepared.trace
-    tells = trace.source.description or any(map(is_ours, names(trace.marks["name"])))
-    if not tells or not measured.executed.executed_flops:
+    states = trace.source.description or any(map(is_ours, names(trace.marks["name"])))
+    if not states or not measured.executed.executed_flops:
         return measured
     # Models are only needed for the few traces that describe themselves.
     from traceflops.mfu.checked.trace_description import SelfDescribed, self_described
 
-    said = self_described(prepared)
-    if not isinstance(said, SelfDescribed):
+    described = self_described(prepared)
+    if not isinstance(described, SelfDescribed):
         return without_marked_padding(measured, prepared)
-    job = job_size(prepared, said.run.devices if said.run.devices > 1 else None)
-    run = of_job(said.run, job)
-    counts = counts_of(measured, said.card, run, job)
+    job = job_size(prepared, described.run.devices if described.run.devices > 1 else None)
+    run = of_job(described.run, job)
+    counts = counts_of(measured, described.card, run, job)
     agree = counts is not None and counts.agree
-    padding = described_padding(said.card, run, measured.executed) if agree else None
-    return (
-        measured
-        if padding is None
-        else without_padding(measured, prepared, padding, "as described")
-    )
+    padding = described_padding(described.card, run, measured.executed) if agree else None
+    if padding is None:
+        return measured
+    return without_padding(measured, prepared, padding, "as described")
 
 
 def without_marked_padding(measured: Measurement, prepared: Prepared) -> Measurement:
-    """Return the measurement without the padding that marks alone tell."""
-    marked = told_by_marks(prepared)
+    """Return the measurement without the padding of products that marks alone state."""
+    marked = marked_tokens(prepared)
     values = marked.values if marked is not None else {}
     real = values.get("seqlens.sum", values.get("tokens.real"))
     computed = values.get("tokens.padded")
     if real is None or computed is None or real >= computed:
         return measured
-    padding = padding_of_rows(Fraction(real), Fraction(computed))
+    share = (("tokens", 1 - real / computed),)
+    padding = Padding(share, share, of_rows=True)
     return without_padding(measured, prepared, padding, "from annotations")

@@ -1,4 +1,4 @@
-"""FLOPs that a description expects and a trace shows: by pass, and of the chosen windows in all."""
+"""FLOPs that a description expects and a trace shows: by pass, in all, and of recomputation."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from fractions import Fraction
 from typing import Any, Final
 
 from traceflops.flops import (
+    FULL_CHECKPOINT,
     MEASURES,
     NO_CHECKPOINT,
+    SELECTIVE,
+    Checkpoint,
     Ledger,
     ModelCard,
     Peaks,
@@ -71,8 +74,12 @@ class Passes:
 
 def passes_of(ledger: Ledger, spare: tuple[str, ...] = SPARE) -> Passes:
     """Return the model lines of a ledger, and with the products the padding named."""
-    forward = _products(ledger, "forward")
-    backward = sum((_products(ledger, name) for name in GRADIENTS), Fraction(0))
+
+    def products(name: str) -> Fraction:
+        return Fraction(ledger.total(f"model.matmul.{name}") + ledger.total(f"model.conv.{name}"))
+
+    forward = products("forward")
+    backward = sum(map(products, GRADIENTS), Fraction(0))
     more = Fraction(sum(ledger.total(f"overcompute.padding.{rows}") for rows in spare))
     both = forward + backward
     return Passes(
@@ -83,17 +90,18 @@ def passes_of(ledger: Ledger, spare: tuple[str, ...] = SPARE) -> Passes:
     )
 
 
-def _products(ledger: Ledger, name: str) -> Fraction:
-    return Fraction(ledger.total(f"model.matmul.{name}") + ledger.total(f"model.conv.{name}"))
-
-
 def visible(card: ModelCard, run: Run, *, recomputed: bool = False) -> Passes:
-    """Return what a trace shows as model FLOPs if the description holds, of one step.
+    """Return what a trace shows as model FLOPs of one step if the description holds.
 
-    No profiler records which rows are padding, so padded tokens and vocabulary are in. With
-    `recomputed` the recomputed forward is in, too: for traces in which it cannot be told apart.
+    No profiler records which rows are padding, so padded tokens and vocabulary count as real. With
+    `recomputed`, so does the recomputed forward: for traces in which it cannot be told apart.
     """
-    card, run = _as_computed(card, run)
+    if card.padded_vocab is not None:
+        card = replace(card, vocab=card.padded_vocab, padded_vocab=None)
+    if run.shape(card).padded:
+        tokens = run.tokens if run.real_tokens is not None else None
+        run = replace(run, real_tokens=None, documents=(), tokens=tokens)
+        run = replace(run, seq_sum=None, seq_square_sum=None, sequences=None)
     run = run if recomputed else replace(run, checkpoint=NO_CHECKPOINT)
     ledger = model_flops(card, run, default_convention(card, run))
     passes = passes_of(ledger)
@@ -104,23 +112,21 @@ def visible(card: ModelCard, run: Run, *, recomputed: bool = False) -> Passes:
     return replace(passes, forward=passes.forward + again, attention_forward=attention)
 
 
-def _as_computed(card: ModelCard, run: Run) -> tuple[ModelCard, Run]:
-    """Return the description with padding counted as if it were real."""
-    if card.padded_vocab is not None:
-        card = replace(card, vocab=card.padded_vocab, padded_vocab=None)
-    if run.shape(card).padded:
-        tokens = run.tokens if run.real_tokens is not None else None
-        run = replace(run, real_tokens=None, documents=(), tokens=tokens)
-        run = replace(run, seq_sum=None, seq_square_sum=None, sequences=None)
-    return card, run
+def expected_flops(card: ModelCard, run: Run, job: JobSize) -> Fraction | None:
+    """Return the FLOPs of a description in the windows shown; None where they cannot be counted."""
+    if not job.windows or unit_of(card, run) != "step":
+        return None
+    if obstacle(card, run, default_convention(card, run)) is not None:
+        return None
+    return visible(card, run).total * job.windows / job.devices
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
     """Model FLOPs, padding included: `expected` by the description, `counted` in the trace.
 
-    `counted` lies between `least` and `most` where the trace leaves lengths, masks or kernels
-    open; `most` is None where it is not known.
+    Where lengths, masks or kernels are open, `counted` lies between `least` and `most`, which is
+    None if unknown.
     """
 
     expected: Fraction
@@ -186,12 +192,9 @@ def _difference(residual: Fraction, what: str) -> str:
 
 
 def counts_of(measured: Measurement, card: ModelCard, run: Run, job: JobSize) -> Counts | None:
-    """Return both counts; None where the trace tells too little, or the run is of no step.
-
-    `run` is of the devices of the job.
-    """
+    """Return both counts, None if the trace tells too little; `run` is of the job."""
     done = measured.executed.as_computed
-    expected, counted = _expected(card, run, job), done.model_flops
+    expected, counted = expected_flops(card, run, job), done.model_flops
     too_little = done.coverage is not None and done.coverage < TOO_LITTLE
     if expected is None or not counted or too_little:
         return None
@@ -201,17 +204,8 @@ def counts_of(measured: Measurement, card: ModelCard, run: Run, job: JobSize) ->
     )
 
 
-def _expected(card: ModelCard, run: Run, job: JobSize) -> Fraction | None:
-    """Return the FLOPs of a description in the windows shown; None where they cannot be counted."""
-    if not job.windows or unit_of(card, run) != "step":
-        return None
-    if obstacle(card, run, default_convention(card, run)) is not None:
-        return None
-    return visible(card, run).total * job.windows / job.devices
-
-
 def unknown_flops(done: Executed, peaks: Mapping[int, Peaks]) -> int | None:
-    """Return the most FLOPs of which nothing is known, or not what for; None if not known.
+    """Return the most FLOPs that are unknown, or of unknown purpose; None if that is unknown too.
 
     Kernels without counted FLOPs may have run at the peak; what was counted stands for all where it
     is at least 95 % even then.
@@ -238,18 +232,137 @@ def of_job(run: Run, job: JobSize) -> Run:
 
 
 def beyond_counted(measured: Measurement, card: ModelCard, run: Run, job: JobSize) -> str | None:
-    """Return that a described run needs more than was executed by counters, None if it does not.
+    """Return that a described run needs more FLOPs than counters measured, None if it does not.
 
-    Counters do not tell what FLOPs were for, but there are no more of them; kernels whose FLOPs
-    are unknown may have run at the peak. `run` is of the devices of the job.
+    Kernels of unknown FLOPs may have run at the peak. `run` is of the devices of the job.
     """
     done = measured.executed
     if not done.unsplit_flops or done.model_flops or not card.complete:
         return None
-    needed, more = _expected(card, run, job), unknown_flops(measured.executed, measured.rates)
+    needed, more = expected_flops(card, run, job), unknown_flops(measured.executed, measured.rates)
     if needed is None or more is None:
         return None
     above = needed / more - 1
     if above <= AGREE:
         return None
     return f"the description needs {exact_percent(above)} more FLOPs than counters measured"
+
+
+# Recomputation (activation checkpointing) is not model work, so it is compared by itself. Full
+# checkpointing is the most there is: checkpoints that stop early skip each block's last product.
+
+MISSING, NOT_DESCRIBED = "missing-recompute", "recompute-not-described"
+"""Codes of a mismatch: less is recomputed than described, or more."""
+
+TRACES: Final = Fraction(1, 1000)
+"""Up to this share of what was executed recomputation may go without saying."""
+
+FAMILY: Final = "recompute"
+
+EARLY: Final = Fraction(1, 2)
+"""So much of what full checkpointing describes is recomputed at least, where it stops early."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """How recomputation differs from its description, and which option would describe it."""
+
+    code: str
+    words: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
+class Recomputation:
+    """Recomputation in the chosen windows: as described, and as the trace shows it.
+
+    `counted` lies between `least` and `most` where the trace leaves open what was recomputed.
+    `mismatch` says how the two differ, None where they agree within 2 % of what was `executed`.
+    """
+
+    checkpoint: Checkpoint
+    described: Fraction
+    counted: int
+    least: int
+    most: int
+    executed: int
+    mismatch: Mismatch | None = None
+
+    @property
+    def sentence(self) -> str:
+        """Return how the two differ, "" where they agree: the second half of a sentence."""
+        if self.mismatch is None:
+            return ""
+        shown = exact_percent(Fraction(self.counted, self.executed))
+        if self.mismatch.code == NOT_DESCRIBED:
+            description = f"the description has {_named(self.checkpoint)} checkpointing"
+            if self.described:
+                description += f", which is {exact_percent(self.described / self.executed)}"
+            return (
+                f"recomputation is not as described: {shown} of the executed FLOPs "
+                f"are recomputed, and {description}. {self.mismatch.remedy}"
+            )
+        only = f"only {shown} is" if self.counted else "nothing is"
+        return (
+            f"recomputation is missing: {_named(self.checkpoint)} checkpointing would "
+            f"recompute {exact_percent(self.described / self.executed)} of the executed "
+            f"FLOPs, but {only} recomputed. {self.mismatch.remedy}"
+        )
+
+
+def recomputation(
+    measured: Measurement, card: ModelCard, run: Run, job: JobSize, counts: Counts | None
+) -> Recomputation | None:
+    """Return what is described and what is shown; None where the two cannot be compared."""
+    if counts is None or run.forward_only or not card.complete:
+        return None
+    done = measured.executed.as_computed
+    ledger = done.ledger()
+    cells = [cell for cell in done.select() if cell.line.startswith(f"{FAMILY}.")]
+    least, most = (sum(getattr(cell, name) for cell in cells) for name in ("at_least", "flops"))
+    for bounds in done.ranges():
+        if bounds.line.startswith(f"{FAMILY}."):
+            least -= bounds.flops - bounds.at_least
+            most += bounds.at_most - bounds.flops
+    least, most = max(least, 0), most + (unknown_flops(measured.executed, measured.rates) or 0)
+    counted, described = int(ledger.total(FAMILY)), _described(card, run, job).total
+    slack = (AGREE if described else TRACES) * done.executed_flops
+    mismatch = None
+    full = _described(card, replace(run, checkpoint=FULL_CHECKPOINT), job)
+    products = ledger.total("recompute.matmul") + ledger.total("recompute.conv")
+    option = _option(Fraction(products), Fraction(ledger.total("recompute.attention")), full)
+    expected = described * (EARLY if counted and run.checkpoint.linear else 1)
+    if least > described + slack:
+        words = "the backward pass recomputes part of the forward pass"
+        mismatch = Mismatch(NOT_DESCRIBED, words, option)
+    elif most < expected - slack or (described and not most):
+        words = f"the recomputation of {_named(run.checkpoint)} checkpointing is missing"
+        off = "Check that it is enabled; --checkpointing none describes what ran"
+        mismatch = Mismatch(MISSING, words, option if counted else off)
+    return Recomputation(
+        run.checkpoint, described, counted, least, most, done.executed_flops, mismatch
+    )
+
+
+def _option(products: Fraction, attention: Fraction, full: Passes) -> str:
+    """Return which option describes recomputed FLOPs; `full` is recomputation of all blocks."""
+    products = products / full.forward if full.forward else Fraction(0)
+    attention = attention / full.attention_forward if full.attention_forward else Fraction(0)
+    of_attention = attention if full.attention else Fraction(1)
+    if all(EARLY <= share <= 1 + AGREE for share in (products, of_attention)):
+        return f"--checkpointing {FULL_CHECKPOINT.name} describes it"
+    if products <= AGREE and abs(attention - 1) <= AGREE:
+        return f"--checkpointing {SELECTIVE.name} describes it"
+    shares = ",".join(decimal(share, 2) for share in (products, attention))
+    return f"--checkpointing {shares} describes it"
+
+
+def _described(card: ModelCard, run: Run, job: JobSize) -> Passes:
+    """Return what is recomputed in the windows shown, if the description holds: forward passes."""
+    with_it, without = visible(card, run, recomputed=True), visible(card, run)
+    again = Passes(*(more - less for more, less in zip(with_it, without, strict=True)))
+    return again.times(Fraction(job.windows, job.devices))
+
+
+def _named(checkpoint: Checkpoint) -> str:
+    return "no" if checkpoint == NO_CHECKPOINT else checkpoint.name

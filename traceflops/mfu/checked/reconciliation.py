@@ -3,14 +3,13 @@
     expected = F(description) of one step / devices of the job x step windows shown
     residual = expected / counted - 1
 
-`expected` is what the trace should show as model FLOPs, counted exactly, padding included; MFU is
-of what the convention counts, over the devices' own windows. The signed difference of the two MFUs
-stands outside the waterfall.
+`expected` is what the trace should show as model FLOPs, exactly, padding included. The MFU is of
+what the convention counts, over the device windows; its difference from the MFU of the trace is
+outside the waterfall.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import lcm
@@ -33,12 +32,17 @@ from traceflops.flops import (
 )
 from traceflops.mfu.checked.job_size import JobSize, job_size, main_type, peak_in_trace
 from traceflops.mfu.checked.padding import described_padding, without_padding
-from traceflops.mfu.checked.passes import Counts, beyond_counted, counts_of, of_job
-from traceflops.mfu.checked.recomputation import Recomputation, recomputation
+from traceflops.mfu.checked.passes import (
+    Counts,
+    Recomputation,
+    beyond_counted,
+    counts_of,
+    of_job,
+    recomputation,
+)
 from traceflops.mfu.inference import is_trained
 from traceflops.mfu.measurement import Measurement
-from traceflops.mfu.traced.executed import Executed
-from traceflops.timeline import Components, Window
+from traceflops.timeline import Components
 from traceflops.units import exact_percent
 from traceflops.windows import Prepared
 
@@ -62,11 +66,10 @@ TOO_MUCH = MissingInput(
 class Reconciliation:
     """A description and a trace together.
 
-    `described` is the run with the trace's own step time (the mean device window); it has no rate
-    where that is not known or cannot be, and `lacks` says why. `counts` is None where the trace
-    does not tell FLOPs or steps. `waterfall` is from the description, where the trace alone allows
-    none. `measured` is what the trace shows, without padding where that is described and the two
-    agree; `is_padded` says that it is described.
+    `described` is the run with the trace's step time (the mean device window); without a rate where
+    `lacks` says why. `counts` is None where the trace does not tell FLOPs or steps. `waterfall` is
+    by the description, where the trace allows none. `measured` is what the trace shows, without the
+    described padding if the two agree; `is_padded` says that there is some.
     """
 
     described: Utilisation
@@ -148,18 +151,13 @@ class Reconciliation:
             sentence = f"Description and trace {agreement}, but {again}."
         else:
             sentence = f"Description and trace {self.counts.agreement}."
-        return f"{sentence}{self._about_padding}"
-
-    @property
-    def _about_padding(self) -> str:
-        """Return whether padding that is described is in the figures of the trace, if there is."""
         if not self.is_padded:
-            return ""
+            return sentence
         done = self.measured.executed
         if not done.padding_flops:
-            return " The figures from the trace still include the described padding."
+            return f"{sentence} The figures from the trace still include the described padding."
         share = exact_percent(Fraction(done.padding_flops, done.executed_flops))
-        return f" Neither MFU includes padding ({share} of the executed FLOPs)."
+        return f"{sentence} Neither MFU includes padding ({share} of the executed FLOPs)."
 
     @property
     def in_doubt(self) -> Utilisation:
@@ -181,18 +179,32 @@ def reconcile(
 ) -> Reconciliation:
     """Return what a description says of a trace, and whether the two agree.
 
-    `run` describes a step of the whole job; its devices are `gpus`, or else those that the trace
-    tells, its time is the trace's, and so is whether it trains where it does not say. Raises
-    UsageError where FLOPs cannot be counted.
+    `run` describes a step of the whole job. Devices are `gpus`, else the trace's; the time is the
+    trace's, and so is whether it trains, unless described. Raises UsageError where FLOPs cannot be
+    counted.
     """
     job = job_size(prepared, gpus)
-    run, manner = _as_shown(of_job(run, job), measured, prepared)
+    run, notes = of_job(run, job), [job.note]
+    found = measured.inference
+    if run.forward_only is None and found is not None:
+        run = replace(run, forward_only=True)
+        note = f"Counted forward only, since the trace is inference: {found.rule}."
+        notes.append(f"{note} --no-forward-only counts training.")
+    elif run.forward_only is None and not is_trained(prepared):
+        notes.append("Assumed: training. Add --forward-only for inference.")
     choice = peak_in_trace(measured, prepared, run.dtype)
     described = utilisation(card, run, choice, convention)
     counts = counts_of(measured, card, run, job)
-    notes = (job.note, *manner, *described.notes, *_doubts(measured.executed, described))
-    described = replace(described, notes=notes)
-    lacks, fall = tuple(_lacks(described, job)), None
+    notes += described.notes
+    shown = main_type(measured.executed)
+    if run.dtype is not None and shown is not None and choice.dtype != shown:
+        notes.append(
+            f"The products in the trace are {shown}, but --dtype selects the {choice.dtype} peak."
+        )
+    if (problem := obstacle(card, run, default_convention(card, run))) is not None:
+        notes.append(f"The description was not compared with the trace: {problem}.")
+    described = replace(described, notes=tuple(notes))
+    lacks, fall = _lacks(described, job), None
     if (problem := beyond_counted(measured, card, run, job)) is not None:
         lacks = (*lacks, MissingInput(problem, CHECK))
     if measured.waterfall is None and described.rate is not None and not lacks:
@@ -202,52 +214,23 @@ def reconcile(
     padding = described_padding(card, run, measured.executed) if counts is not None else None
     if padding is not None and counts is not None and counts.agree:
         measured = without_padding(measured, prepared, padding, "as described")
+    recomputed = recomputation(measured, card, run, job, counts)
     return Reconciliation(
-        described,
-        job,
-        counts,
-        fall,
-        lacks,
-        measured,
-        recomputation(measured, card, run, job, counts),
-        is_padded=padding is not None,
+        described, job, counts, fall, lacks, measured, recomputed, is_padded=padding is not None
     )
 
 
-def _as_shown(run: Run, measured: Measurement, prepared: Prepared) -> tuple[Run, tuple[str, ...]]:
-    """Return a run forward only where just the trace says so, and a note on what it counts as."""
-    found = measured.inference
-    if run.forward_only is not None or (found is None and is_trained(prepared)):
-        return run, ()
-    if found is None:
-        return run, ("Assumed: training. Add --forward-only for inference.",)
-    note = f"Counted forward only, since the trace is inference: {found.rule}."
-    return replace(run, forward_only=True), (f"{note} --no-forward-only counts training.",)
-
-
-def _lacks(described: Utilisation, job: JobSize) -> Iterator[MissingInput]:
+def _lacks(described: Utilisation, job: JobSize) -> tuple[MissingInput, ...]:
+    """Return why a description has no rate: it lacks steps or a peak, or would be above peak."""
     choice, rate = described.choice, described.rate
-    if job.lack is not None:
-        yield job.lack
+    lacks = [job.lack] if job.lack is not None else []
     if choice.peak is None:
-        yield MissingInput(choice.problem, choice.remedy)
+        lacks.append(MissingInput(choice.problem, choice.remedy))
     if rate is not None and not described.is_possible:
         value = exact_percent(max(rate.mfu, rate.hfu))
-        yield MissingInput(
-            f"the described work would be {value} of peak ({rate.convention})", CHECK
-        )
-
-
-def _doubts(done: Executed, described: Utilisation) -> Iterator[str]:
-    """Yield in what description and trace differ besides their model FLOPs."""
-    shown, choice = main_type(done), described.choice
-    if described.run.dtype is not None and shown is not None and choice.dtype != shown:
-        yield (
-            f"The products in the trace are {shown}, but --dtype selects the {choice.dtype} peak."
-        )
-    card, run = described.card, described.run
-    if (problem := obstacle(card, run, default_convention(card, run))) is not None:
-        yield f"The description was not compared with the trace: {problem}."
+        problem = f"the described work would be {value} of peak ({rate.convention})"
+        lacks.append(MissingInput(problem, CHECK))
+    return tuple(lacks)
 
 
 def described_fall(
@@ -255,10 +238,9 @@ def described_fall(
 ) -> tuple[Waterfall | None, tuple[MissingInput, ...]]:
     """Return the split of the budget by a description; or why its work does not fit in.
 
-    Useful work, recomputation and what else is executed are those of the description; the rest of
-    the compute time is inefficiency, because no kernel's own FLOPs are known.
+    Compute time beyond the described work is inefficiency, because no kernel's own FLOPs are known.
     """
-    peak = described.choice.peak
+    peak, dtype = described.choice.peak, described.choice.dtype
     if peak is None or not job.windows:
         return None, ()
     ledger = described.work.ledger
@@ -266,26 +248,19 @@ def described_fall(
     families["model"] += Fraction(ledger.total("convention")) / job.devices
     # FLOPs per device and window, and the peak, may be fractions: then the unit is smaller.
     scale = lcm(*(part.denominator for part in (peak.flops_per_ns, *families.values())))
-    budgets = [
-        _budget(windows, families, peak.flops_per_ns, scale)
-        for windows in prepared.windows.values()
-    ]
+    budgets = []
+    for windows in prepared.windows.values():
+        used = [window for window in windows if window.used]
+        components = sum((window.account.components for window in used), Components())
+        work = tuple(
+            Portion(name, "compute", DESCRIBED, int(flops * scale * len(used)))
+            for name, flops in families.items()
+            if flops
+        )
+        peaks = {DESCRIBED: int(peak.flops_per_ns * scale)}
+        budgets.append(DeviceBudget(components.parts(), 0, work, peaks))
     fall = waterfall(budgets, DESCRIBED)
-    dtypes = (described.choice.dtype,) if described.choice.dtype is not None else ()
-    unit = fall.unit if scale == 1 else f"1/{scale} FLOP"
     if fall.errors:
         return None, (TOO_MUCH,)
-    return replace(fall, dtypes=dtypes, unit=unit), ()
-
-
-def _budget(
-    windows: tuple[Window, ...], families: dict[str, Fraction], peak: Fraction, scale: int
-) -> DeviceBudget:
-    used = [window for window in windows if window.used]
-    components = sum((window.account.components for window in used), Components())
-    work = tuple(
-        Portion(name, "compute", DESCRIBED, int(flops * scale * len(used)))
-        for name, flops in families.items()
-        if flops
-    )
-    return DeviceBudget(components.parts(), 0, work, {DESCRIBED: int(peak * scale)})
+    unit = fall.unit if scale == 1 else f"1/{scale} FLOP"
+    return replace(fall, dtypes=(dtype,) if dtype is not None else (), unit=unit), ()

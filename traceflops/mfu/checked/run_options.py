@@ -1,13 +1,12 @@
-"""The words that describe a run, and what they say together.
+"""The words that describe a run, as options (`--real-tokens 900`) and in a trace.
 
-The same words are options of the command line (`--real-tokens 900`) and keys of the description
-that a trace carries (`"real_tokens": 900`); both end here, so both mean the same. Values are text:
-`405e9`, `16k` and `0.75,1` stay exact.
+There they are keys of its description (`"real_tokens": 900`), with the same meaning. Values are
+text: `405e9`, `16k` and `0.75,1` stay exact.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -69,70 +68,8 @@ def adjusted(card: ModelCard, words: Words) -> ModelCard:
     return with_capacity(card, capacity) if capacity is not None else card
 
 
-def _token_settings(card: ModelCard, words: Words) -> dict[str, Any]:
-    """Return what one step works on."""
-    called = words.called
-    forward_only = _forward_only(words)
-    if "cached" in words.values and not forward_only:  # something says that it is training
-        raise UsageError(f"{called('cached')} is for decoding", f"add {called('forward_only')}")
-    if "encoder_seq" in words.values and card.encoder is None:
-        raise UsageError(f"{card.name} has no encoder", f"remove {called('encoder_seq')}")
-    counts = {word: words.read(word, parse_count) for word in TOKEN_COUNTS}
-    settings: dict[str, Any] = {word: value for word, value in counts.items() if value is not None}
-    if (lengths := words.read("documents", parse_lengths)) is not None:
-        settings["documents"] = lengths
-    return {**settings, "forward_only": forward_only, "notes": tuple(_binary(words))}
-
-
-def _forward_only(words: Words) -> bool | None:
-    """Return whether a run is inference, None where no word says so or says what is trained.
-
-    What decodes has no backward pass.
-    """
-    if "forward_only" in words.flags:
-        return True
-    says = TRAINS in words.flags or not _OF_TRAINING.isdisjoint({*words.values, *words.flags})
-    return False if says else "cached" in words.values or None
-
-
-def _binary(words: Words) -> Iterator[str]:
-    """Yield a note on each number of thousands that may be meant as so many 1,024."""
-    for word in TOKEN_COUNTS:
-        if (number := decimal_thousands(words.values.get(word, ""))) is not None:
-            yield (
-                f"{words.called(word)} {words.values[word]} is {number * 1000:,}; {number}Ki is "
-                f"{number * 1024:,}"
-            )
-
-
-def _training_settings(card: ModelCard, words: Words) -> dict[str, Any]:
-    """Return what has gradients, and what is computed twice."""
-    called = words.called
-    settings: dict[str, Any] = {"lora": _adapters(card, words), "frozen": _frozen(words)}
-    if (layers := words.read("frozen_layers", parse_count)) is not None:
-        if layers > card.layers:
-            raise UsageError(
-                f"{called('frozen_layers')} {layers} exceeds the {card.layers} known layers",
-                "give at most that many",
-            )
-        settings["frozen_layers"] = layers
-    if (checkpoint := words.read("checkpointing", parse_checkpoint)) is not None:
-        if "forward_only" in words.flags:
-            raise UsageError(
-                f"{called('checkpointing')} and {called('forward_only')} exclude each other",
-                "remove one: without a backward pass nothing is recomputed",
-            )
-        settings["checkpoint"] = checkpoint
-    if (kernel := words.read("attention_kernel", parse_kernel)) is not None:
-        settings["attention_kernel"] = kernel
-    return settings
-
-
 def check_sums(words: Words) -> None:
-    """Refuse sums of lengths that no lengths have. Raises UsageError.
-
-    Of what was written; the means over steps that marks give are no sums of one step.
-    """
+    """Refuse written sums of lengths that no lengths have. Raises UsageError."""
     named = ("seq_sum", "seq_square_sum", "sequences")
     total, squares, count = (words.read(word, parse_count) for word in named)
     if total is None or squares is None:
@@ -144,21 +81,63 @@ def check_sums(words: Words) -> None:
 
 def run_settings(card: ModelCard, words: Words) -> dict[str, Any]:
     """Return the fields of the run that the words give, but its time. Raises UsageError."""
-    return {
+    called, values, flags = words.called, words.values, words.flags
+    # What decodes has no backward pass; what says how it trains has one.
+    forward_only: bool | None = True
+    if "forward_only" not in flags:
+        trains = TRAINS in flags or not _OF_TRAINING.isdisjoint({*values, *flags})
+        forward_only = False if trains else "cached" in values or None
+    if "cached" in values and not forward_only:  # something says that it is training
+        raise UsageError(f"{called('cached')} is for decoding", f"add {called('forward_only')}")
+    if "encoder_seq" in values and card.encoder is None:
+        raise UsageError(f"{card.name} has no encoder", f"remove {called('encoder_seq')}")
+    settings: dict[str, Any] = {
         "devices": words.read("gpus", parse_count) or 1,
-        "dtype": words.values.get("dtype"),
-        **_token_settings(card, words),
-        **_training_settings(card, words),
+        "dtype": values.get("dtype"),
+        "forward_only": forward_only,
     }
+    notes = []
+    for word in TOKEN_COUNTS:
+        if (count := words.read(word, parse_count)) is not None:
+            settings[word] = count
+        if (number := decimal_thousands(values.get(word, ""))) is not None:
+            notes.append(
+                f"{called(word)} {values[word]} is {number * 1000:,}; {number}Ki is "
+                f"{number * 1024:,}"
+            )
+    if (lengths := words.read("documents", parse_lengths)) is not None:
+        settings["documents"] = lengths
+    return {**settings, "notes": tuple(notes), **_training_settings(card, words)}
 
 
-def _frozen(words: Words) -> frozenset[str]:
-    parts = words.listed("frozen")
-    sized = "lora_rank" in words.values or "lora_params" in words.values
-    return frozenset(("all", *parts) if "lora" in words.flags and not sized else parts)
+def _training_settings(card: ModelCard, words: Words) -> dict[str, Any]:
+    """Return what has gradients, and what is computed twice."""
+    called, values, flags = words.called, words.values, words.flags
+    settings: dict[str, Any] = {"lora": _lora(card, words)}
+    sized = "lora_rank" in values or "lora_params" in values
+    implied = ("all",) if "lora" in flags and not sized else ()
+    settings["frozen"] = frozenset((*implied, *words.listed("frozen")))
+    if (layers := words.read("frozen_layers", parse_count)) is not None:
+        if layers > card.layers:
+            raise UsageError(
+                f"{called('frozen_layers')} {layers} exceeds the {card.layers} known layers",
+                "give at most that many",
+            )
+        settings["frozen_layers"] = layers
+    if (checkpoint := words.read("checkpointing", parse_checkpoint)) is not None:
+        if "forward_only" in flags:
+            raise UsageError(
+                f"{called('checkpointing')} and {called('forward_only')} exclude each other",
+                "remove one: without a backward pass nothing is recomputed",
+            )
+        settings["checkpoint"] = checkpoint
+    if (kernel := words.read("attention_kernel", parse_kernel)) is not None:
+        settings["attention_kernel"] = kernel
+    return settings
 
 
-def _adapters(card: ModelCard, words: Words) -> Lora | None:
+def _lora(card: ModelCard, words: Words) -> Lora | None:
+    """Return the adapters, None where there are none. Raises UsageError."""
     called = words.called
     one_of({called(word): words.values.get(word) for word in ("lora_rank", "lora_params")})
     if "lora_targets" in words.values and "lora_rank" not in words.values:

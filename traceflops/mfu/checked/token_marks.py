@@ -1,20 +1,21 @@
-"""Marks by which a run tells what it works on, and the tokens that they tell of its steps.
+"""Marks by which a run states what it works on, and the tokens of its steps.
 
-    record_function("traceflops.tokens|real=30511|padded=32768")
-    record_function("traceflops.seqlens|sum=30511|sumsq=98304211|count=14")
+    record_function("traceflops.tokens|real=30511|padded=32768")              Recorder.tokens()
+    record_function("traceflops.seqlens|sum=30511|sumsq=98304211|count=14")   Recorder.lengths()
 
 `real` tokens are no padding, `padded` are all that are computed; `sum`, `sumsq` and `count` are of
-the lengths of packed sequences. What is written otherwise, or cannot be, is left out with a note.
+the lengths of packed sequences. A mark of another form, or an impossible one, is ignored with a
+note.
 
-A mark belongs to the step in which it begins on the host; marks of one step add up (gradient
-accumulation), and so do ranks, of which each tells its own.
+A mark belongs to the step in which it begins on the host. Marks of one step add up (gradient
+accumulation), and so do ranks: each states its own.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
@@ -57,8 +58,6 @@ _SHAPES: Final = " and ".join(
     for kind, (needed, allowed) in _KINDS.items()
 )
 
-_MALFORMED: Final = "of another format"
-
 _REPLACED: Final = frozenset(
     ("tokens", "real_tokens", "documents", "seq_sum", "seq_square_sum", "sequences")
 )
@@ -87,17 +86,17 @@ class Mark:
 
 
 def run_marks(trace: Trace) -> tuple[dict[int, list[Mark]], tuple[Note, ...]]:
-    """Return the marks of a trace that can be used, by process, and notes on those that cannot.
+    """Return the usable marks of a trace by process, and a note on those that are ignored.
 
     Only those of the host: the profiler repeats each on the timeline of the device.
     """
     labels = names(trace.marks["name"])
-    wanted = [code for code, label in enumerate(labels) if is_ours(label)]
-    if not wanted:
+    ours = [code for code, label in enumerate(labels) if is_ours(label)]
+    if not ours:
         return {}, ()
     label, device = codes(trace.marks["name"]), numbers(trace.marks["device"], ABSENT)
     on_host = is_one_of(trace.marks["kind"], "annotation") & (device == ABSENT)
-    rows = np.flatnonzero(np.isin(label, wanted) & on_host)
+    rows = np.flatnonzero(np.isin(label, ours) & on_host)
     process, start = numbers(trace.marks["process"]), numbers(trace.marks["start_ns"])
     read = {code: _read(labels[code]) for code in distinct(label[rows]).tolist()}
     marks: defaultdict[int, list[Mark]] = defaultdict(list)
@@ -108,7 +107,14 @@ def run_marks(trace: Trace) -> tuple[dict[int, list[Mark]], tuple[Note, ...]]:
             refused[mark] += 1
         else:
             marks[int(process[row])].append(Mark(int(start[row]), *mark))
-    return dict(marks), tuple(_left_out(refused))
+    if not refused:
+        return dict(marks), ()
+    more = f", and {len(refused) - 1:,} more" if len(refused) > 1 else ""
+    text = (
+        f"Ignored: {several(refused.total(), 'mark')} for tokens ({next(iter(refused))}{more})."
+        f" Known are {_SHAPES}, with whole numbers."
+    )
+    return dict(marks), (Note("dropped", "token-marks-left-out", text, refused.total()),)
 
 
 def is_ours(label: str) -> bool:
@@ -119,7 +125,7 @@ def is_ours(label: str) -> bool:
 
 
 def _read(label: str) -> tuple[str, Sums] | str:
-    """Return kind and numbers of a mark, or why it is not used."""
+    """Return kind and numbers of a mark, or why it is ignored."""
     head, *parts = label[: _LONGEST + 1].split("|")
     kind = head.removeprefix(PREFIX)
     if kind not in _KINDS:
@@ -129,46 +135,34 @@ def _read(label: str) -> tuple[str, Sums] | str:
     for part in parts:
         key, _, text = part.partition("=")
         if key not in (*needed, *allowed) or key in sums or not _NUMBER.fullmatch(text):
-            return _MALFORMED
+            return "of another format"
         sums[key] = int(text)
     if len(label) > _LONGEST or not {*needed} <= sums.keys():
-        return _MALFORMED
-    return _problem(kind, sums) or (kind, sums)
-
-
-def _problem(kind: str, sums: Sums) -> str:
-    """Return why a mark cannot be true, "" where it can."""
+        return "of another format"
     if kind == "seqlens":
-        return why_impossible(sums["sum"], sums["sumsq"], sums.get("count"))
+        problem = why_impossible(sums["sum"], sums["sumsq"], sums.get("count"))
+        return problem or (kind, sums)
     real, padded = sums["real"], sums.get("padded")
-    if padded is None or real <= padded:
-        return ""
-    return f"{several(real, 'real token')} {does(real, 'exceed')} the {padded:,} computed"
-
-
-def _left_out(refused: Counter[str]) -> Iterator[Note]:
-    """Yield the note on marks that cannot be used, none where there are no such."""
-    if refused:
-        more = f", and {len(refused) - 1:,} more" if len(refused) > 1 else ""
-        text = (
-            f"Ignored: {several(refused.total(), 'mark')} for tokens ({next(iter(refused))}{more})."
-            f" Known are {_SHAPES}, with whole numbers."
-        )
-        yield Note("dropped", "token-marks-left-out", text, refused.total())
+    if padded is not None and real > padded:
+        return f"{several(real, 'real token')} {does(real, 'exceed')} the {padded:,} computed"
+    return kind, sums
 
 
 @dataclass(frozen=True, slots=True)
 class MarkedTokens:
-    """What marks say of one step of the job, all ranks together: the mean of the steps shown."""
+    """What marks state of one step of the job, all ranks together: the mean of the steps shown.
+
+    `values` are by kind and key: "tokens.real".
+    """
 
     values: Mapping[str, Fraction]
     notes: tuple[Note, ...] = ()
 
-    def over(self, said: Mapping[str, str]) -> tuple[dict[str, str], tuple[Note, ...]]:
+    def over(self, words: Mapping[str, str]) -> tuple[dict[str, str], tuple[Note, ...]]:
         """Return the words of a description with these tokens in place of its own."""
         if not self.values:
-            return dict(said), self.notes
-        words = {k: v for k, v in said.items() if k not in _REPLACED}
+            return dict(words), self.notes
+        words = {word: text for word, text in words.items() if word not in _REPLACED}
         notes = list(self.notes)
         broken = [key for key, value in self.values.items() if value.denominator > 1]
         tokens = {key: round(value) for key, value in self.values.items()}
@@ -189,93 +183,76 @@ class MarkedTokens:
                 words["sequences"] = str(tokens["seqlens.count"])
         elif real is not None:
             words["real_tokens"] = str(real)
+        # Batch and length of the description stand only as far as they agree with the marks.
         computed = padded or real or tokens.get("seqlens.sum", 0)
-        _fit(words, computed, explicit=padded is not None)
+        batch, seq = words.get("batch", ""), words.get("seq", "")
+        slots = int(batch) * int(seq) if batch.isdecimal() and seq.isdecimal() else -1
+        if slots != computed and (slots < computed or padded is not None):
+            words.pop("batch", None)
+            words["tokens"] = str(computed)
         return words, tuple(notes)
 
 
-def _fit(words: dict[str, str], computed: int, *, explicit: bool) -> None:
-    """Make batch and length agree with the computed tokens; marks know them better."""
-    batch, seq = words.get("batch", ""), words.get("seq", "")
-    if batch.isdecimal() and seq.isdecimal():
-        slots = int(batch) * int(seq)
-        if slots == computed or (slots > computed and not explicit):
-            return
-    words.pop("batch", None)
-    words["tokens"] = str(computed)
+def marked_tokens(prepared: Prepared) -> MarkedTokens | None:
+    """Return what marks state of the tokens of a step; None where there are no marks.
 
-
-def told_by_marks(prepared: Prepared) -> MarkedTokens | None:
-    """Return what marks say of the tokens of a step; None where they say nothing."""
-    marks, refused = run_marks(prepared.trace)
-    notes, ranks = [*refused], []
-    for process, mine in sorted(marks.items()):
-        chosen = _chosen(prepared, process, mine)
-        values, partly = _of_rank(mine, *chosen) if chosen is not None else ({}, False)
+    Ranks add up; those whose files are not here are taken to be as the others, which a note says.
+    """
+    trace = prepared.trace
+    marks, ignored = run_marks(trace)
+    notes, ranks = [*ignored], []
+    for process, of_process in sorted(marks.items()):
+        step, shown = _steps_of(prepared, process, of_process)
+        inside = [(mark, int(n)) for mark, n in zip(of_process, step, strict=True) if n >= 0]
+        values: dict[str, Fraction] = {}
+        counts = set()
+        for kind in dict.fromkeys(mark.kind for mark, _ in inside):
+            alike = [mark.values for mark, _ in inside if mark.kind == kind]
+            steps = len({number for mark, number in inside if mark.kind == kind})
+            counts.add(steps)
+            for key in alike[0]:  # a number that only some marks give is not known
+                if all(key in numbers_of for numbers_of in alike):
+                    total = sum(numbers_of[key] for numbers_of in alike)
+                    values[f"{kind}.{key}"] = Fraction(total, steps)
         if values:
             ranks.append(values)
-            if partly and _PARTLY not in notes:
+            if counts != {shown} and _PARTLY not in notes:
                 notes.append(_PARTLY)
     if not ranks:
         return MarkedTokens({}, tuple(notes)) if notes else None
-    values, more = _of_job(prepared.trace, ranks)
-    return MarkedTokens(values, (*notes, *more))
+    keys, count = set.intersection(*({*values} for values in ranks)), len(ranks)
+    sizes = {size for size in trace.processes["world_size"].to_pylist() if size}
+    world = max(*sizes, count) if len(sizes) == 1 else count
+    if world != count:
+        text = (
+            f"{some_of(count, world, 'rank', 'give')} their tokens per step; the others are "
+            "assumed to have as many."
+        )
+        notes.append(Note("assumed", "tokens-of-some-ranks", text, world - count))
+    scale = Fraction(world, count)
+    of_job = {key: scale * sum(values[key] for values in ranks) for key in sorted(keys)}
+    return MarkedTokens(of_job, tuple(notes))
 
 
-def _chosen(prepared: Prepared, process: int, mine: list[Mark]) -> tuple[IntArray, int] | None:
+def _steps_of(prepared: Prepared, process: int, marks: list[Mark]) -> tuple[IntArray, int]:
     """Return the number of the step of each mark, -1 outside those shown, and how many are shown.
 
     Without any steps all of the recording is one. Steps that were inferred on the device, and a
     stretch of time, have no times on the host.
     """
+    outside = np.full(len(marks), -1, dtype=np.int64)
     owner = numbers(prepared.trace.devices["process"])
     device = next((number for number in prepared.accounts if owner[number] == process), None)
     if device is None or prepared.plan.time_range is not None:
-        return None
+        return outside, 0
     plan, windows = prepared.plan, prepared.windows[device]
     if plan.layout.launched_in is None:
-        return None if plan.choice.seen else (np.zeros(len(mine), dtype=np.int64), 1)
+        return (outside, 0) if plan.choice.seen else (np.zeros_like(outside), 1)
     marked = find_marked_steps(prepared.trace, prepared.selection.step_mark)
     steps = marked.by_process.get(process) if marked is not None else None
     if steps is None:
-        return None
-    place = steps.at(np.array([mark.start_ns for mark in mine], dtype=np.int64))
-    number = np.append(plan.layout.numbers[device], -1)[place]
+        return outside, 0
+    index = steps.at(np.array([mark.start_ns for mark in marks], dtype=np.int64))
+    number = np.append(plan.layout.numbers[device], -1)[index]
     used = [w.step for w in windows if w.used and w.step is not None]
-    return np.where((place >= 0) & np.isin(number, used), number, -1), len(used)
-
-
-def _of_rank(mine: list[Mark], step: IntArray, shown: int) -> tuple[dict[str, Fraction], bool]:
-    """Return the mean over the steps that have marks, and whether some steps have none.
-
-    A number that only some marks of a kind give is not known.
-    """
-    inside = [(mark, int(at)) for mark, at in zip(mine, step.tolist(), strict=True) if at >= 0]
-    values: dict[str, Fraction] = {}
-    counts = set()
-    for kind in dict.fromkeys(mark.kind for mark, _ in inside):
-        alike = [mark.values for mark, _ in inside if mark.kind == kind]
-        steps = len({at for mark, at in inside if mark.kind == kind})
-        counts.add(steps)
-        for key in alike[0]:
-            if all(key in each for each in alike):
-                values[f"{kind}.{key}"] = Fraction(sum(each[key] for each in alike), steps)
-    return values, counts != {shown}
-
-
-def _of_job(
-    trace: Trace, ranks: list[dict[str, Fraction]]
-) -> tuple[dict[str, Fraction], list[Note]]:
-    """Return the tokens of one step of all ranks, those not here taken to be as the others."""
-    keys, count = set.intersection(*({*values} for values in ranks)), len(ranks)
-    sizes = {size for size in trace.processes["world_size"].to_pylist() if size}
-    world = max(*sizes, count) if len(sizes) == 1 else count
-    scale = Fraction(world, count)
-    values = {key: scale * sum(each[key] for each in ranks) for key in sorted(keys)}
-    if world == count:
-        return values, []
-    text = (
-        f"{some_of(count, world, 'rank', 'give')} their tokens per step; the others are "
-        "assumed to have as many."
-    )
-    return values, [Note("assumed", "tokens-of-some-ranks", text, world - count)]
+    return np.where((index >= 0) & np.isin(number, used), number, -1), len(used)

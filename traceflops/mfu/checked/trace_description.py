@@ -8,12 +8,12 @@ that cannot be meant are left out; where the rest contradicts itself, none of it
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from fractions import Fraction
-from typing import Final, TypeVar
+from typing import Final
 
-import numpy as np
 import pyarrow as pa
 
 from traceflops.errors import TraceflopsError, UsageError
@@ -41,18 +41,10 @@ from traceflops.mfu.checked.run_options import (
     parse_kernel,
     run_settings,
 )
-from traceflops.mfu.checked.token_marks import MarkedTokens, is_ours, told_by_marks
-from traceflops.table import Note, Trace, codes, names
+from traceflops.mfu.checked.token_marks import MarkedTokens, is_ours, marked_tokens
+from traceflops.table import Note, Trace, matching
 from traceflops.units import DESCRIPTION_WORDS, LARGEST, parse_count, parse_lengths, parse_rate
 from traceflops.windows import Prepared
-
-T = TypeVar("T")
-_KINDS_SAID: Final[dict[type, str]] = {
-    list: "a list",
-    dict: "an object",
-    str: "text with invalid characters",
-    type(None): "null",
-}
 
 WHERE: Final = "the trace's description"
 _COUNTS: Final = (
@@ -60,7 +52,15 @@ _COUNTS: Final = (
     *("frozen_layers", "lora_rank", "lora_params"),
 )
 _FLAGS: Final = ("lora", "forward_only")
-_WAYS: Final = frozenset(("forward_only", TRAINS))
+_LISTS: Final = ("documents", "frozen", "lora_targets", "checkpointing")
+_NO_NUMBERS: Final = ("dtype", "frozen", "lora_targets", "attention_kernel")
+_KINDS: Final[dict[type, str]] = {
+    list: "a list",
+    dict: "an object",
+    str: "text with invalid characters",
+    type(None): "null",
+}
+_DIRECTIONS: Final = frozenset(("forward_only", TRAINS))
 _MODEL: Final = frozenset(("model", "params", "mtp", "padded_vocab", "expert_capacity"))
 PACKED: Final = frozenset(("documents", "seq_sum", "seq_square_sum", "sequences"))
 _SUMS: Final = frozenset(("seq_sum", "seq_square_sum", "sequences"))
@@ -106,8 +106,8 @@ class Description:
         kept = {word: text for word, text in self.words.values.items() if word not in aside}
         given = {word: text for word, text in options.values.items() if word not in of_card}
         dashed = bool(options.values or options.flags)
-        said = _WAYS if _WAYS & options.flags else frozenset()
-        words = Words({**kept, **given}, (self.words.flags - said) | options.flags, dashed)
+        direction = _DIRECTIONS if _DIRECTIONS & options.flags else frozenset()
+        words = Words({**kept, **given}, (self.words.flags - direction) | options.flags, dashed)
         return replace(self, card=card or self.card, words=words)
 
     def with_tokens(self, tokens: MarkedTokens) -> Description:
@@ -121,48 +121,50 @@ def description_of(trace: Trace) -> Description | None:
 
     Each word is read for itself: what can be meant, and a note of what cannot.
     """
-    said = trace.source.description
-    if not said:
+    description = trace.source.description
+    if not description:
         return None
     problems: list[str] = []
     values: dict[str, str] = {}
     flags: set[str] = set()
     card = None
-    given = {word: value for word, value in said.items() if value is not None}
+
+    @contextmanager
+    def noting(word: str = "") -> Iterator[None]:
+        """Turn an error into a problem of a word."""
+        try:
+            yield
+        except TraceflopsError as error:
+            known = word in error.message
+            problems.append(error.message if known else f"{word}: {error.message}")
+
+    given = {word: value for word, value in description.items() if value is not None}
     for word, value in given.items():
-        if word == "model":
-            card = _tried(problems, word, _model, value)
-        elif word in _FLAGS and isinstance(value, bool):
-            flags |= {word if value else f"no_{word}"}
-        elif (texts := _tried(problems, word, _texts, word, value)) is not None:
-            values |= texts
-            flags |= {word} & {"lora"}
-    count = len(problems)
-    _tried(problems, "", check_sums, Words(values))
-    impossible = _SUMS if len(problems) > count else frozenset()
+        with noting(word):
+            if word == "model":
+                card = _model(value)
+            elif word in _FLAGS and isinstance(value, bool):
+                flags.add(word if value else f"no_{word}")
+            elif word == "lora":
+                values |= _lora_texts(value)
+                flags.add("lora")
+            else:
+                values[word] = _text(word, value)
+    impossible = _SUMS
+    with noting():
+        check_sums(Words(values))
+        impossible = frozenset()
     if card is None and "params" in values:
-        card = _tried(problems, "", _model_of_params, values["params"])
+        with noting():
+            card = bare_model(parse_count("params", values["params"]))
     kept = {word: text for word, text in values.items() if word not in {"params", *impossible}}
-    empty = tuple(word for word in said if word not in given)
-    return Description(card, Words(kept, frozenset(flags)), tuple(_left_out(problems)), empty)
-
-
-def _tried(problems: list[str], word: str, read: Callable[..., T], *args: object) -> T | None:
-    """Return what is read of a word; None, and why in `problems`, where it cannot be meant."""
-    try:
-        return read(*args)
-    except TraceflopsError as error:
-        problems.append(error.message if word in error.message else f"{word}: {error.message}")
-        return None
-
-
-def _left_out(problems: list[str]) -> Iterator[Note]:
-    """Yield the note on words that cannot be meant, none where there are no such."""
-    if not problems:
-        return
-    more = f" (and {len(problems) - 3} more)" if len(problems) > 3 else ""
-    text = f"Ignored in {WHERE}: {'; '.join(problems[:3])}{more}."
-    yield Note("dropped", "description-words-left-out", text, len(problems))
+    empty = tuple(word for word in description if word not in given)
+    notes: tuple[Note, ...] = ()
+    if problems:
+        more = f" (and {len(problems) - 3} more)" if len(problems) > 3 else ""
+        text = f"Ignored in {WHERE}: {'; '.join(problems[:3])}{more}."
+        notes = (Note("dropped", "description-words-left-out", text, len(problems)),)
+    return Description(card, Words(kept, frozenset(flags)), notes, empty)
 
 
 def _model(value: object) -> ModelCard:
@@ -176,14 +178,8 @@ def _model(value: object) -> ModelCard:
     return build(value, "model")
 
 
-def _model_of_params(text: str) -> ModelCard:
-    return bare_model(parse_count("params", text))
-
-
-def _texts(word: str, value: object) -> dict[str, str]:
-    """Return the words of `lora: {rank, targets, params}`, of another word its text alone."""
-    if word != "lora":
-        return {word: _text(word, value)}
+def _lora_texts(value: object) -> dict[str, str]:
+    """Return the words that `lora: {rank, targets, params}` stands for. Raises UsageError."""
     keys = ("rank", "targets", "params")
     if not isinstance(value, Mapping) or not {*value} <= {*keys}:
         raise UsageError(f"lora must be true, false or an object with {', '.join(keys)}", "")
@@ -193,44 +189,32 @@ def _texts(word: str, value: object) -> dict[str, str]:
 
 def _text(word: str, value: object) -> str:
     """Return the text that the option of this word would have. Raises UsageError."""
-    text = _list(word, value) if isinstance(value, list) else _one(word, value)
+    if isinstance(value, list) and word not in _LISTS:
+        raise UsageError(f"{word} cannot be a list", "")
+    parts = value if isinstance(value, list) else [value]
+    text = ",".join(_one_text(word, part) for part in parts)
+    if word == "forward_only":
+        raise UsageError(f"{word} must be true or false", "")
+    for part in text.split(",") if word == "frozen" else ():
+        if part.strip() not in PARTS:
+            raise UsageError(f"cannot freeze unknown part {part.strip()[:40]!r}", "")
     if word in _PARSERS:
         _PARSERS[word](word, text)
     return text
 
 
-def _list(word: str, value: list[object]) -> str:
-    if word not in ("documents", "frozen", "lora_targets", "checkpointing"):
-        raise UsageError(f"{word} cannot be a list", "")
-    return ",".join(_one(word, each) for each in value)
-
-
-def _one(word: str, value: object) -> str:
+def _one_text(word: str, value: object) -> str:
     if word == "frozen" and value is True:
         return "all"
     if isinstance(value, str) and value.isprintable():
         return value
     is_number = isinstance(value, int | Decimal) and not isinstance(value, bool)
-    if not is_number or word in ("dtype", "frozen", "lora_targets", "attention_kernel"):
-        raise UsageError(f"{word} cannot be {_said(value)}", "")
+    if not is_number or word in _NO_NUMBERS:
+        kind = str(value).lower() if isinstance(value, bool) else _KINDS.get(type(value))
+        raise UsageError(f"{word} cannot be {kind or 'a number'}", "")
     if isinstance(value, int) and abs(value) > LARGEST**2:  # what str() may refuse to print
         raise UsageError(f"{word} is too large", "")
     return str(value)
-
-
-def _said(value: object) -> str:
-    known = str(value).lower() if isinstance(value, bool) else _KINDS_SAID.get(type(value))
-    return known or "a number"
-
-
-def _check_parts(_: str, text: str) -> None:
-    for part in text.split(","):
-        if part.strip() not in PARTS:
-            raise UsageError(f"cannot freeze unknown part {part.strip()[:40]!r}", "")
-
-
-def _refuse_flag(word: str, _: str) -> None:
-    raise UsageError(f"{word} must be true or false", "")
 
 
 _PARSERS: Final[Mapping[str, Callable[[str, str], object]]] = {
@@ -239,29 +223,29 @@ _PARSERS: Final[Mapping[str, Callable[[str, str], object]]] = {
     "expert_capacity": parse_rate,
     "checkpointing": parse_checkpoint,
     "attention_kernel": parse_kernel,
-    "frozen": _check_parts,
-    "forward_only": _refuse_flag,
 }
 """What refuses the text of a word that cannot be meant."""
 
 
 def counts_of_step(prepared: Prepared) -> dict[str, int | None]:
-    """Return the samples, tokens and real tokens of a step of the whole job, None where not told.
+    """Return the samples, tokens and real tokens of a step of the whole job, None where unknown.
 
     Packed documents are samples each. What contradicts itself is left out as for MFU.
     """
-    told, marks = description_of(prepared.trace) or Description(), told_by_marks(prepared)
-    said = (told.with_tokens(marks) if marks is not None else told).words.values
-    count = {word: parse_count(word, said[word]) for word in said if word in TOKEN_COUNTS}
-    lengths = parse_lengths("documents", said["documents"]) if "documents" in said else ()
+    description = description_of(prepared.trace) or Description()
+    if (marks := marked_tokens(prepared)) is not None:
+        description = description.with_tokens(marks)
+    values = description.words.values
+    count = {word: parse_count(word, values[word]) for word in values if word in TOKEN_COUNTS}
+    lengths = parse_lengths("documents", values["documents"]) if "documents" in values else ()
     slots = count["batch"] * count["seq"] if {"batch", "seq"} <= {*count} else None
     packed = count.get("seq_sum", sum(lengths) or None)
-    found = {
+    counts = {
         "sample": count.get("sequences", len(lengths) or count.get("batch")),
         "token": slots or count.get("tokens", packed),
         "real_token": count.get("real_tokens", packed),
     }
-    return {one: n if n and 0 < n <= _MOST_COUNTED else None for one, n in found.items()}
+    return {unit: n if n and 0 < n <= _MOST_COUNTED else None for unit, n in counts.items()}
 
 
 def card_and_run(description: Description) -> tuple[ModelCard, Run]:
@@ -302,12 +286,10 @@ def without_description(trace: Trace) -> Trace:
     """Return a trace without what it says of its own run: neither description nor marks."""
     source = replace(trace.source, description=None)
     notes = tuple(note for note in trace.notes if note.code not in _OF_DESCRIPTIONS)
-    marks = trace.marks
-    ours = [is_ours(label) for label in names(marks["name"])]
-    if not any(ours):
+    ours = matching(trace.marks["name"], is_ours)
+    if not ours.any():
         return replace(trace, source=source, notes=notes)
-    kept = marks.filter(pa.array(~np.array(ours, dtype=np.bool_)[codes(marks["name"])]))
-    return Trace(source, {**trace.tables, "marks": kept}, notes)
+    return Trace(source, {**trace.tables, "marks": trace.marks.filter(pa.array(~ours))}, notes)
 
 
 def self_described(
@@ -324,24 +306,28 @@ def self_described(
     """
     options = options or Words({}, dashed=True)
     check_sums(options)
-    said = description_of(prepared.trace) or Description()
-    marked = None if _gives_tokens(options) else told_by_marks(prepared)
-    whole = said.with_tokens(marked) if marked is not None else said
-    whole = whole.with_options(card, options)
-    if whole.card is None:
-        more = (_NO_MODEL,) if said.words.values else ()
-        return NotDescribed((*whole.notes, *more))
-    problem = _problem(whole, convention)
+    own = description_of(prepared.trace) or Description()
+    # Options that say how many tokens a step has win over marks.
+    give_tokens = not (PACKED | TOTALS | {"batch", "seq"}).isdisjoint(options.values)
+    marked = None if give_tokens else marked_tokens(prepared)
+    described = own.with_tokens(marked) if marked is not None else own
+    described = described.with_options(card, options)
+    if described.card is None:
+        more = (_NO_MODEL,) if own.words.values else ()
+        return NotDescribed((*described.notes, *more))
+    problem = _problem(described, convention)
     if problem is None:
-        return SelfDescribed(*card_and_run(whole), whole.notes)
+        return SelfDescribed(*card_and_run(described), described.notes)
     if card is not None or not _DESCRIBING.isdisjoint(options.values):
-        card_and_run(Description(whole.card, options))  # refuses what only the options get wrong
-    return NotDescribed((*whole.notes, _unused(problem, said)), problem)
-
-
-def _gives_tokens(options: Words) -> bool:
-    """Return whether options say how many tokens a step has; marks are put aside then."""
-    return not (PACKED | TOTALS | {"batch", "seq"}).isdisjoint(options.values)
+        card_and_run(Description(described.card, options))  # refuses what only options get wrong
+    hint = problem.hint[:1].upper() + problem.hint[1:]
+    empty = f" ({' and '.join(own.empty)}: null there)" if own.empty else ""
+    text = (
+        f"{WHERE.capitalize()} is not compared with the executed work: "
+        f"{problem.message}{empty}. {hint}."
+    )
+    unused = Note("dropped", "description-not-used", text)
+    return NotDescribed((*described.notes, unused), problem)
 
 
 def _problem(description: Description, convention: str | None) -> TraceflopsError | None:
@@ -356,13 +342,3 @@ def _problem(description: Description, convention: str | None) -> TraceflopsErro
     if refused is None or convention is None or convention not in CONVENTIONS:
         return refused
     return refusal(card, run, convention)
-
-
-def _unused(problem: TraceflopsError, said: Description) -> Note:
-    hint = problem.hint[:1].upper() + problem.hint[1:]
-    nothing = f" ({' and '.join(said.empty)}: null there)" if said.empty else ""
-    text = (
-        f"{WHERE.capitalize()} is not compared with the executed work: "
-        f"{problem.message}{nothing}. {hint}."
-    )
-    return Note("dropped", "description-not-used", text)

@@ -34,7 +34,7 @@ from traceflops.mfu.forward_passes import ForwardPass, JudgedPass, annotated_pas
 from traceflops.mfu.roof_times import moved_bytes
 from traceflops.mfu.traced.coverage import compute_kernels
 from traceflops.mfu.traced.executed import parts_of
-from traceflops.mfu.traced.known_lengths import with_told_lengths
+from traceflops.mfu.traced.known_lengths import with_marked_lengths
 from traceflops.mfu.traced.work_tables import main_ops
 from traceflops.table import (
     BoolArray,
@@ -254,7 +254,7 @@ def _pass_of(prepared: Prepared, passes: tuple[ForwardPass, ...], activities: In
 
 def paired_work(pair: Prepared) -> LaunchWork | None:
     """Return what the launches of a trace with shapes did, None where it tells no FLOPs."""
-    attribution, _ = with_told_lengths(pair, attribute(pair.linked))
+    attribution, _ = with_marked_lengths(pair, attribute(pair.linked))
     launches = launches_of(pair)
     if not len(attribution.executed) or not launches.count:
         return None

@@ -31,7 +31,7 @@ from traceflops.mfu.traced.coverage import (
     compute_times,
     window_of_activity,
 )
-from traceflops.mfu.traced.known_lengths import with_told_lengths
+from traceflops.mfu.traced.known_lengths import with_marked_lengths
 from traceflops.mfu.traced.layers import subnames
 from traceflops.mfu.traced.uncounted import Outside, outside
 from traceflops.table import Note, numbers, taken
@@ -208,7 +208,7 @@ def executed(
 
     `measure_others` tells the work of kernels whose FLOPs no operator's shapes tell.
     """
-    attribution, told = with_told_lengths(prepared, attribute(prepared.linked))
+    attribution, told = with_marked_lengths(prepared, attribute(prepared.linked))
     parts, phase = parts_of(prepared, attribution)
     windows = window_of_activity(prepared)
     cells = cells_of(prepared, attribution, parts, windows)

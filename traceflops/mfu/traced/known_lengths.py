@@ -1,16 +1,18 @@
-"""Attention on packed sequences whose lengths marks tell: counted exactly, not between bounds.
+"""Attention on packed sequences whose lengths are in marks: counted exactly, not between bounds.
 
-No profiler records the lengths; a mark `traceflops.seqlens` has their sum and the sum of their
-squares, and these say how many pairs a full or causal mask leaves. An operator is of a mark of its
-step that has as many tokens and sequences. Where several have, as with micro-batches of one size,
-each stands for as many operators, in order of time: their sum is exact in any order.
+No profiler records the lengths s. A mark `traceflops.seqlens` has sum s and sum s^2, and these give
+the (query, key) pairs: sum s^2 without a mask, (sum s^2 + sum s) / 2 under a causal one.
+
+An operator belongs to the mark of its step with as many tokens and sequences. Where several have,
+as with micro-batches of one size, each stands for as many operators, in order of time: their sum is
+exact in any order.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -18,7 +20,7 @@ import numpy as np
 from traceflops.attribution import Attribution
 from traceflops.flops import Core, FlopsPart, OpWork, Signature, Work
 from traceflops.mfu.checked.token_marks import Mark, run_marks
-from traceflops.table import BoolArray, IntArray, Note, groups, joint_codes, numbers
+from traceflops.table import IntArray, Note, groups, joint_codes, numbers
 from traceflops.units import several
 from traceflops.windows import FoundSteps, Prepared, find_marked_steps
 
@@ -33,82 +35,55 @@ _MISSED: Final = Note(
 )
 
 
-def with_told_lengths(
+def with_marked_lengths(
     prepared: Prepared, attribution: Attribution
 ) -> tuple[Attribution, tuple[Note, ...]]:
-    """Return the attribution with the work of attention as marks tell it, and what to say of it."""
-    rows = np.flatnonzero(_open(attribution.work) & attribution.has("executed"))
+    """Return the attribution with attention counted by the lengths in marks, and notes on that."""
+    work = attribution.work
+    of_work = np.array([_is_open(core) for core in work.signatures], dtype=np.bool_)
+    rows = np.flatnonzero(of_work[work.place] & attribution.has("executed"))
     if not len(rows):
         return attribution, ()
     steps = find_marked_steps(prepared.trace, prepared.selection.step_mark)
-    marks = _lengths_told(prepared, steps)
-    if not marks:
+    marks: defaultdict[tuple[int, int], list[Mark]] = defaultdict(list)
+    for number, of_process in run_marks(prepared.trace)[0].items():
+        start = np.array([mark.start_ns for mark in of_process], dtype=np.int64)
+        for mark, index in zip(of_process, _step_at(steps, number, start).tolist(), strict=True):
+            if index >= 0:
+                marks[number, index].append(mark)
+    if not any(mark.kind == "seqlens" for in_step in marks.values() for mark in in_step):
         return attribution, ()
-    found = _found(prepared, attribution.work, rows, steps, marks)
-    if not found:
+    process = numbers(prepared.trace.ops["process"])[rows]
+    start = numbers(prepared.trace.ops["start_ns"])[rows]
+    step = np.full(len(rows), -1, dtype=np.int64)
+    for number, at_process in groups(process):
+        step[at_process] = _step_at(steps, number, start[at_process])
+    exact: dict[int, Exact] = {}
+    for _, alike in groups(joint_codes(joint_codes(process, step + 1), work.place[rows])):
+        in_step = marks.get((int(process[alike[0]]), int(step[alike[0]])))
+        if in_step is not None:
+            in_order = alike[np.argsort(start[alike], kind="stable")]
+            exact |= dict(_shared_out(work, rows[in_order], in_step))
+    if not exact:
         return attribution, (_MISSED,)
-    told = several(len(found), "attention operator")
     text = (
         "Annotations (traceflops.seqlens) give the lengths of packed sequences. "
-        f"{told} with the token and sequence counts of their step use them."
+        f"{several(len(exact), 'attention operator')} with the token and sequence counts of their "
+        "step use them."
     )
-    note = Note("assumed", "lengths-from-marks", text, len(found))
-    return replace(attribution, work=_changed(attribution.work, found)), (note,)
-
-
-def _open(work: OpWork) -> BoolArray:
-    """Return, per op, whether it is an attention whose pairs sums of lengths would tell."""
-    return np.array([_is_open(one) for one in work.signatures], dtype=np.bool_)[work.place]
+    note = Note("assumed", "lengths-from-marks", text, len(exact))
+    return replace(attribution, work=_recounted(work, exact)), (note,)
 
 
 def _is_open(core: Signature | None) -> bool:
+    """Return whether sums of lengths tell the pairs of an attention, and its shapes do not."""
     if not isinstance(core, Core) or core.documents is None or core.cut:
         return False
     return core.pairs_at_least < core.pairs and core.queries == core.keys
 
 
-@dataclass(frozen=True, slots=True)
-class _MarkedLengths:
-    """The marks of one step of one process: of sequences, and how many tokens are computed."""
-
-    lengths: list[Mark]
-    computed: frozenset[int]
-
-    def of(self, core: Core) -> list[Mark]:
-        """Return the marks that may be of an attention."""
-        return [mark for mark in self.lengths if self._fits(mark, core)]
-
-    def _fits(self, mark: Mark, core: Core) -> bool:
-        total, count = mark.values["sum"], mark.values.get("count")
-        if core.queries == total:
-            return count in (None, core.documents)
-        # Rows behind the last sequence are padding, which no sequence attends to.
-        return core.queries > total and core.queries in self.computed and count == core.documents
-
-
-def _lengths_told(
-    prepared: Prepared, steps: FoundSteps | None
-) -> dict[tuple[int, int], _MarkedLengths]:
-    """Return the marks that tell lengths, by process and place of the step."""
-    found: defaultdict[tuple[int, int], list[Mark]] = defaultdict(list)
-    for process, mine in run_marks(prepared.trace)[0].items():
-        start = np.array([one.start_ns for one in mine], dtype=np.int64)
-        for one, place in zip(mine, _step_at(steps, process, start).tolist(), strict=True):
-            found[process, place].append(one)
-    return {
-        key: _MarkedLengths(
-            sorted(
-                (mark for mark in marks if mark.kind == "seqlens"), key=lambda one: one.start_ns
-            ),
-            frozenset(one.values.get("padded", -1) for one in marks if one.kind == "tokens"),
-        )
-        for key, marks in found.items()
-        if key[1] >= 0 and any(one.kind == "seqlens" for one in marks)
-    }
-
-
 def _step_at(steps: FoundSteps | None, process: int, time_ns: IntArray) -> IntArray:
-    """Return the place of the step around each time on the host, -1 outside of all.
+    """Return the index of the step around each time on the host, -1 outside of all.
 
     Without marked steps the recording of a process is one.
     """
@@ -117,79 +92,59 @@ def _step_at(steps: FoundSteps | None, process: int, time_ns: IntArray) -> IntAr
     return steps.by_process[process].at(time_ns)
 
 
-def _found(
-    prepared: Prepared,
-    work: OpWork,
-    rows: IntArray,
-    steps: FoundSteps | None,
-    marks: dict[tuple[int, int], _MarkedLengths],
-) -> dict[int, Exact]:
-    process = numbers(prepared.trace.ops["process"])[rows]
-    start = numbers(prepared.trace.ops["start_ns"])[rows]
-    place = np.full(len(rows), -1, dtype=np.int64)
-    for one, at in groups(process):
-        place[at] = _step_at(steps, one, start[at])
-    found: dict[int, Exact] = {}
-    for _, at in groups(joint_codes(joint_codes(process, place + 1), work.place[rows])):
-        told = marks.get((int(process[at[0]]), int(place[at[0]])))
-        if told is not None:
-            mine = at[np.argsort(start[at], kind="stable")]
-            found |= dict(_shared_out(work, rows[mine], told))
-    return found
-
-
-def _shared_out(work: OpWork, rows: IntArray, told: _MarkedLengths) -> Iterator[tuple[int, Exact]]:
-    """Yield what the marks of a step say of equal ops, which are in order of time."""
-    at = int(work.place[rows[0]])
-    core = work.signature(at)
-    if not isinstance(core, Core):
+def _shared_out(work: OpWork, rows: IntArray, in_step: list[Mark]) -> Iterator[tuple[int, Exact]]:
+    """Yield what the marks of a step state of equal ops, which are in order of time."""
+    index = int(work.place[rows[0]])
+    core = work.signature(index)
+    assert isinstance(core, Core)
+    padded = {mark.values.get("padded") for mark in in_step if mark.kind == "tokens"}
+    bounds, full = [], True
+    for mark in sorted(in_step, key=lambda mark: mark.start_ns):
+        if mark.kind != "seqlens":
+            continue
+        total, squares, count = (mark.values.get(key) for key in ("sum", "sumsq", "count"))
+        assert total is not None
+        assert squares is not None
+        # Rows behind the last sequence are padding, which no sequence attends to.
+        fits = count in (None, core.documents)
+        if core.queries != total:
+            fits = core.queries > total and core.queries in padded and count == core.documents
+        if fits:
+            full &= total == core.queries
+            causal = (squares + total) // 2
+            # Most and least pairs per head; they differ where the mask is not recorded.
+            bounds.append(
+                (causal if core.causal else squares, squares if core.causal is False else causal)
+            )
+    if not bounds or len(rows) % len(bounds):
         return
-    marks = told.of(core)
-    if not marks or len(rows) % len(marks):
-        return
-    bounds = [_pairs(mark, core) for mark in marks]
     if any(most > core.pairs for most, _ in bounds):
         return
-    full = all(mark.values["sum"] == core.queries for mark in marks)
     if full and any(least < core.pairs_at_least for _, least in bounds):
         return
-    each = len(rows) // len(marks)
+    ops_of_mark = len(rows) // len(bounds)
     for number, row in enumerate(rows.tolist()):
-        yield row, (at, *bounds[number // each])
+        yield row, (index, *bounds[number // ops_of_mark])
 
 
-def _pairs(mark: Mark, core: Core) -> tuple[int, int]:
-    """Return the most and the least pairs per head; they differ where the mask is not recorded."""
-    full = mark.values["sumsq"]
-    causal = (full + mark.values["sum"]) // 2
-    if core.causal is None:
-        return full, causal
-    return (causal, causal) if core.causal else (full, full)
-
-
-def _changed(work: OpWork, found: dict[int, Exact]) -> OpWork:
-    """Return the works with those of some ops counted anew."""
-    places = {one: len(work.works) + at for at, one in enumerate(dict.fromkeys(found.values()))}
-    works = tuple(_counted(work.works[at], most, least) for at, most, least in places)
+def _recounted(work: OpWork, exact: dict[int, Exact]) -> OpWork:
+    """Return the works with the attention of some ops counted by other pairs, as all parts grow."""
+    indices = {
+        key: len(work.works) + number for number, key in enumerate(dict.fromkeys(exact.values()))
+    }
+    works = list(work.works)
+    for index, most, least in indices:
+        op, core = work.works[index], work.signature(index)
+        assert isinstance(op, Work)
+        assert isinstance(core, Core)
+        parts = tuple(
+            FlopsPart(part.name, part.flops // core.pairs * most, part.flops // core.pairs * least)
+            for part in op.parts
+        )
+        notes = op.notes if least < most else tuple(n for n in op.notes if n != "variable-lengths")
+        core = replace(core, pairs=most, pairs_at_least=least)
+        works.append(replace(op, parts=parts, signature=core, notes=notes))
     place = work.place.copy()
-    place[list(found)] = [places[one] for one in found.values()]
-    rules = (*work.rules, *(work.rules[at] for at, _, _ in places))
-    return OpWork.of(place, (*work.works, *works), rules)
-
-
-def _counted(one: object, most: int, least: int) -> Work:
-    """Return the work of an attention with other pairs; every part of it grows with these."""
-    assert isinstance(one, Work)
-    core = one.signature
-    assert isinstance(core, Core)
-    parts = tuple(
-        FlopsPart(part.name, part.flops // core.pairs * most, part.flops // core.pairs * least)
-        for part in one.parts
-    )
-    notes = one.notes if least < most else tuple(n for n in one.notes if n != "variable-lengths")
-    return replace(
-        one,
-        parts=parts,
-        signature=replace(core, pairs=most, pairs_at_least=least),
-        notes=notes,
-    )
+    place[list(exact)] = [indices[key] for key in exact.values()]
+    rules = (*work.rules, *(work.rules[index] for index, _, _ in indices))
+    return OpWork.of(place, works, rules)
