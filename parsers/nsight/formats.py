@@ -53,7 +53,7 @@ def _is_stats(head: bytes) -> bool:
 
 
 def _read_stats(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
-    from traceflops.parsers.nsight.stats_set import read_reports
+    from traceflops.parsers.nsight.stats_trace import read_reports
 
     return read_reports(sources)
 

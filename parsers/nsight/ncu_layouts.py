@@ -1,4 +1,4 @@
-"""The pages of Nsight Compute as CSV, by their headers: which columns say what."""
+"""The pages of Nsight Compute as CSV, by their headers: which columns are read."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ROLES: Final[Mapping[str, tuple[str, Kind]]] = {
     "device": ("device", "text"),
     "cc": ("cc", "text"),
 }
-"""Each role, the column that has it, and what its cells are."""
+"""Each role, the column that has it, and the kind of its cells."""
 _METRIC: Final[Mapping[str, tuple[str, Kind]]] = {
     "section": ("section name", "text"),
     "label": ("metric name", "text"),
@@ -31,13 +31,19 @@ _METRIC: Final[Mapping[str, tuple[str, Kind]]] = {
     "speedup_kind": ("estimated speedup type", "text"),
     "speedup": ("estimated speedup", "text"),
 }
+_LAYOUTS: Final = (
+    ("rule name", "details with rules (2023 and later)"),
+    ("body item label", "full details"),
+    ("kernel time", "details (2020)"),
+)
+"""By a column that only it has, the layout of a page with a row for each metric."""
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
     """A page: one row for each metric (details), or one for each kernel (raw).
 
-    `metrics` are those of a raw page by the words of their columns.
+    `metrics` are those of a raw page by the roles of their columns.
     """
 
     layout: str
@@ -45,7 +51,7 @@ class Page:
 
 
 class NcuTables:
-    """The pages of Nsight Compute, as the reader of CSV asks for them."""
+    """The pages of Nsight Compute, as the CSV reader asks for them."""
 
     beginnings: Final = frozenset({'ID",', 'ID,"', "ID,P", "ID,K", 'ID";', "ID;P", "ID\tP"})
 
@@ -59,15 +65,18 @@ class NcuTables:
         is_details = "metric name" in words and "metric value" in words
         roles = {**_ROLES, **(_METRIC if is_details else {})}
         fields = {r: Field(words.index(w), kind) for r, (w, kind) in roles.items() if w in words}
-        least, page = len(names), Page(_layout(words), {})
         if is_details:
+            # Rows may end behind the value: the columns of rules are then empty.
             least = fields["value"].place + 1
+            layout = next((text for word, text in _LAYOUTS if word in words), "details (2022)")
+            page = Page(layout, {})
         else:
-            metrics = {f"metric {at}": n.strip() for at, n in enumerate(names) if "__" in n}
-            if not metrics:
+            least = len(names)
+            places = {f"metric {n}": n for n, name in enumerate(names) if "__" in name}
+            if not places:
                 return None
-            fields |= {word: Field(int(word[7:]), "text") for word in metrics}
-            page = Page("raw page", metrics)
+            fields |= {role: Field(place, "text") for role, place in places.items()}
+            page = Page("raw page", {role: names[n].strip() for role, n in places.items()})
         shorter = least if least < len(names) else None
         return Plan(len(names), fields, fields["name"].place, page, shorter)
 
@@ -77,12 +86,3 @@ class NcuTables:
 
 
 NCU_TABLES: Final = NcuTables()
-
-
-def _layout(words: Sequence[str]) -> str:
-    """Return which release writes such a page."""
-    if "rule name" in words:
-        return "details with rules (2023 and later)"
-    if "body item label" in words:
-        return "full details"
-    return "details (2020)" if "kernel time" in words else "details (2022)"
