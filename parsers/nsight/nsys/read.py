@@ -36,7 +36,7 @@ from traceflops.parsers.nsight.nsys.facts import (
 from traceflops.parsers.nsight.nsys.nccl import fill_nccl
 from traceflops.parsers.nsight.nsys.notes import content_notes
 from traceflops.parsers.nsight.nsys.nvtx import read_nvtx
-from traceflops.parsers.nsight.nsys.process_registry import People
+from traceflops.parsers.nsight.nsys.process_registry import ProcessRegistry
 from traceflops.parsers.nsight.nsys.ranks import without_clashes
 from traceflops.parsers.nsight.nsys.raw_report import report_of
 from traceflops.parsers.nsight.nsys.reading import ReportReading
@@ -84,8 +84,8 @@ def trace_of(
     `name` is the report's own, `own_rank` what names of files say of its rank.
     """
     host = host_of(tables)
-    people = People(devices_of(tables, host), name, host, ranks_of(tables), own_rank)
-    reading = ReportReading(tables, people)
+    registry = ProcessRegistry(devices_of(tables, host), name, host, ranks_of(tables), own_rank)
+    reading = ReportReading(tables, registry)
     _read(reading)
     facts = facts_of(tables)
     overflowed = reading.gathered.overflowed
@@ -94,7 +94,7 @@ def trace_of(
         raise nothing_left(tables.source.label, tables.notes(), "export or copy the report again")
     notes = (
         *content_notes(finished, reading, facts),
-        *people.ranks.notes,
+        *registry.ranks.notes,
         *overflow_notes(overflowed, name),
         *warnings_of(tables),
     )
@@ -126,7 +126,7 @@ def _read(reading: ReportReading) -> None:
     read_metrics(reading)
     reading.resolve_names()
     fill_nccl(reading, nccl)
-    reading.people.settle(reading.gathered)
+    reading.registry.settle(reading.gathered)
 
 
 _SEPARATORS: Final = re.compile(r"[/\\]")

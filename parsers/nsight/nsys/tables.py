@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -29,7 +29,7 @@ Condition = Among | Present
 
 @dataclass(slots=True)
 class Folder:
-    """The tables of a report, each with the file that holds it; some were `asked` for rows."""
+    """The tables of a report, each with the file that holds it; rows of some were `asked` for."""
 
     source: ByteSource
     files: Mapping[str, ArrowTable]
@@ -38,12 +38,12 @@ class Folder:
 
     @property
     def damaged(self) -> bool:
-        """Return whether part of a file could not be read."""
+        """Whether part of a file could not be read."""
         return bool(self._lost)
 
     @property
     def lost(self) -> frozenset[str]:
-        """Return the tables of which rows are lost, among those that were asked for so far."""
+        """The tables of which rows are lost, among those that were asked for so far."""
         return frozenset(self._lost)
 
     def columns(self, table: str) -> frozenset[str]:
@@ -51,7 +51,7 @@ class Folder:
         return frozenset(self.files[table].columns) if table in self.files else frozenset()
 
     def unused(self, families: tuple[str, ...]) -> dict[str, int]:
-        """Return the numbers of rows of tables whose rows were never asked for."""
+        """Return the row counts of tables whose rows were never asked for, by prefixes of names."""
         names = sorted(n for n in self.files.keys() - self.asked if n.startswith(families))
         first = {name: Wanted(integers=self.files[name].columns[:1]) for name in names}
         counts = {name: self.whole(name, wanted).count for name, wanted in first.items()}
@@ -64,7 +64,10 @@ class Folder:
     def batches(
         self, table: str, wanted: Wanted, conditions: Sequence[Condition] = ()
     ) -> Iterator[Batch]:
-        """Give the rows of a table some at a time; of a damaged one those before the damage."""
+        """Yield the rows of a table some at a time; of a damaged one those before the damage.
+
+        A column that is not there is absent in all rows, and no row fulfils a condition on it.
+        """
         self.asked.add(table)
         if table not in self.files:
             return
@@ -72,11 +75,13 @@ class Folder:
         asked |= dict.fromkeys(condition.column for condition in conditions)
         try:
             for rows in self.files[table].batches(list(asked)):
-                batch = _batch(rows, wanted)
-                keep = np.ones(batch.count, dtype=np.bool_)
+                columns = {name: integers(rows, name) for name in wanted.integers}
+                columns |= {name: _reals(_column(rows, name)) for name in wanted.reals}
+                texts = {name: _texts(rows, name) for name in wanted.texts}
+                keep = np.ones(rows.num_rows, dtype=np.bool_)
                 for condition in conditions:
                     keep &= _fulfils(rows, condition)
-                yield batch.only(keep)
+                yield Batch(rows.num_rows, columns, texts).only(keep)
         except ARROW_UNREADABLE as error:
             self._lost.setdefault(table, type(error).__name__)
 
@@ -96,16 +101,19 @@ Tables: TypeAlias = Database | Folder
 """Tables whose columns are asked for by name; what is not there is absent in all rows."""
 
 
-def _batch(rows: pa.RecordBatch, wanted: Wanted) -> Batch:
-    """Return columns as numbers and texts; one that is not there is absent in all rows."""
-    columns = {name: integers(rows, name) for name in wanted.integers}
-    columns |= {name: _reals(_column(rows, name)) for name in wanted.reals}
-    return Batch(rows.num_rows, columns, {name: _texts(rows, name) for name in wanted.texts})
+def _fulfils(rows: pa.RecordBatch, condition: Condition) -> BoolArray:
+    """Return which rows fulfil a condition."""
+    if isinstance(condition, Present):
+        return np.asarray(_column(rows, condition.column).is_valid(), dtype=np.bool_)
+    if isinstance(condition.values[0], int):
+        return np.isin(integers(rows, condition.column), condition.values)
+    texts = _texts(rows, condition.column)
+    return np.array([text in condition.values for text in texts], dtype=np.bool_)
 
 
 def _column(rows: pa.RecordBatch, name: str) -> pa.Array:
-    there = rows.schema.names
-    return rows.column(there.index(name)) if name in there else pa.nulls(rows.num_rows)
+    names = rows.schema.names
+    return rows.column(names.index(name)) if name in names else pa.nulls(rows.num_rows)
 
 
 def integers(rows: pa.RecordBatch, name: str) -> Array:
@@ -116,7 +124,7 @@ def integers(rows: pa.RecordBatch, name: str) -> Array:
     kind = column.type
     if pa.types.is_uint64(kind):
         values = np.asarray(column.fill_null(0), dtype=np.uint64)
-        return np.where(_valid(column), values.view(np.int64), ABSENT)
+        return np.where(np.asarray(column.is_valid(), np.bool_), values.view(np.int64), ABSENT)
     if pa.types.is_integer(kind):
         return numbers(column.cast(pa.int64()), ABSENT)
     if pa.types.is_floating(kind):
@@ -142,27 +150,12 @@ def _reals(column: pa.Array) -> Array:
 
 
 def _texts(rows: pa.RecordBatch, name: str) -> list[str | None]:
-    values: list[Any] = _column(rows, name).to_pylist()
-    return [
-        value if value is None or isinstance(value, str) else _as_text(value) for value in values
-    ]
-
-
-def _as_text(value: Any) -> str | None:
-    if isinstance(value, bytes):
-        return value.decode(errors="replace")
-    return str(value) if isinstance(value, int) else None
-
-
-def _valid(column: pa.Array) -> BoolArray:
-    return np.asarray(column.is_valid(), dtype=np.bool_)
-
-
-def _fulfils(rows: pa.RecordBatch, condition: Condition) -> BoolArray:
-    """Return which rows fulfil a condition; none one on a column that is not there."""
-    if isinstance(condition, Present):
-        return _valid(_column(rows, condition.column))
-    if isinstance(condition.values[0], int):
-        return np.isin(integers(rows, condition.column), condition.values)
-    texts = _texts(rows, condition.column)
-    return np.array([text in condition.values for text in texts], dtype=np.bool_)
+    """Return a column as texts; numbers are written as such."""
+    texts: list[str | None] = []
+    for value in _column(rows, name).to_pylist():
+        if isinstance(value, bytes):
+            value = value.decode(errors="replace")
+        elif isinstance(value, int):
+            value = str(value)
+        texts.append(value if isinstance(value, str) else None)
+    return texts
