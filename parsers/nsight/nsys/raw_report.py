@@ -1,6 +1,6 @@
 """A report of Nsight Systems itself (.nsys-rep, .qdrep) as the tables that its export would have.
 
-They are read as those of an export are: only their source differs.
+They are read like those of an export.
 """
 
 from __future__ import annotations
@@ -17,20 +17,18 @@ import pyarrow as pa
 from traceflops.errors import NotATrace
 from traceflops.parsers.io import ArrowTable, ByteSource, NoteTable
 from traceflops.parsers.nsight.nsys.raw_events import UNREAD, Events
-from traceflops.parsers.nsight.nsys.raw_file import RawFile, joined, opened
+from traceflops.parsers.nsight.nsys.raw_file import Parts, RawFile, joined, opened
 from traceflops.parsers.nsight.nsys.raw_target import Target, target_tables
 from traceflops.parsers.nsight.nsys.tables import Folder
 from traceflops.table import Note
 from traceflops.units import several
 
-Tables = dict[str, list[pa.RecordBatch]]
-
 _CHUNK_BYTES: Final = 1 << 22
-"""So many bytes of events are taken apart at once."""
+"""So many bytes of events are parsed at once."""
 _STRINGS: Final = "StringIds"
 _OF_STRINGS: Final = pa.schema([("id", pa.int64()), ("value", pa.binary())])
 _NUL: Final = b"\0"
-"""Variables of an environment are parted by it; no name holds it."""
+"""It separates variables of an environment; no name holds it."""
 _OF_EVENTS: Final = frozenset(
     {
         *(f"CUPTI_ACTIVITY_KIND_{name}" for name in ("KERNEL", "MEMCPY", "MEMSET", "RUNTIME")),
@@ -79,32 +77,32 @@ _NOTES: Final = NoteTable(
 
 @dataclass(slots=True, kw_only=True)
 class Report(Folder):
-    """The tables of a report, those of which rows are lost, and what to say of the reading.
+    """The tables of a report, those of which rows are lost, and notes on what was lost.
 
-    `origin` says that it is no export, by which version it was written, and what an export adds.
+    `origin` is the note that this is no export, which version wrote it, and what an export adds.
     """
 
     origin: Note
     missing: frozenset[str] = frozenset()
-    said: tuple[Note, ...] = ()
+    own_notes: tuple[Note, ...] = ()
 
     @property
     def damaged(self) -> bool:
-        """Return whether part of the report could not be read."""
+        """Whether part of the report could not be read."""
         return bool(self.lost)
 
     @property
     def lost(self) -> frozenset[str]:
-        """Return the tables of which rows are lost."""
+        """The tables of which rows are lost."""
         return self.missing | frozenset(self._lost)
 
     def notes(self, label: Callable[[str], str] = str) -> tuple[Note, ...]:
         """Return what was lost, and what only an export shows."""
-        return self.said
+        return self.own_notes
 
 
 def report_of(source: ByteSource) -> Report:
-    """Return the tables of a report. Raises InputError where its layout is not a known one."""
+    """Return the tables of a report. Raises InputError where its layout is unknown."""
     file = opened(source)
     with file.stream:
         try:
@@ -114,34 +112,52 @@ def report_of(source: ByteSource) -> Report:
             target = target_tables(file.head, file.tail, file.clocks)
         except (ValueError, EOFError, OSError):
             raise _refused(file) from None
-    if _is_unfit(file, events):
+    # Where so little fits, the layout must be another one.
+    is_empty = not file.events and bool(file.damaged or (file.expected_events and not file.is_cut))
+    if is_empty or 2 * events.damaged > file.events:
         raise _refused(file)
-    tables = _files(source, events.tables, {**target.tables, **_of_writer(file.version)}, file)
+    # Rows of events are freed as they are read, once.
+    tables = {
+        name: ArrowTable(source, batches[0].schema, partial(_each_once, batches))
+        for name, batches in events.tables.items()
+    }
+    others = dict(target.tables)
+    if release := _RELEASE.match(file.version):
+        row = {"name": "EXPORT_PRODUCT_VERSION", "value": ".".join(release.groups())}
+        others["META_DATA_EXPORT"] = [pa.RecordBatch.from_pylist([row])]
+    for name, batches in others.items():
+        tables[name] = ArrowTable(source, batches[0].schema, partial(_each, batches))
+    tables[_STRINGS] = ArrowTable(source, _OF_STRINGS, partial(_texts, file))
     by = _writer(file.version)
     origin = _NOTES.note("raw-report", by=by and f", {by}")
     notes = (origin, *_notes(file, events, target))
-    origin, *said = (replace(note, file=source.label) for note in notes)
-    missing = _missing(file, events)
-    return Report(source, tables, origin=origin, missing=missing, said=tuple(said))
+    origin, *own_notes = (replace(note, file=source.label) for note in notes)
+    lost = set(events.damaged_tables)
+    if file.events < file.expected_events or events.unknown:
+        lost |= _OF_EVENTS
+    if file.texts_lost:
+        lost.add(_STRINGS)
+    missing = frozenset(lost)
+    return Report(source, tables, origin=origin, missing=missing, own_notes=tuple(own_notes))
 
 
 def _refused(file: RawFile) -> NotATrace:
-    """Return what to say of a report that is not laid out as those that are known."""
+    """Return the error for a report of an unknown layout."""
     source, by = file.source, _writer(file.version)
-    place = source.path or source.label
     argument = "REPORT.nsys-rep" if source.path is None else shlex.quote(str(source.path))
     return NotATrace(
-        f"{place} is a binary Nsight Systems report (.nsys-rep, .qdrep{by and f', {by}'}) "
-        f"{'that was cut off or is ' if file.is_cut else ''}of an unknown layout",
+        f"{source.path or source.label} is a binary Nsight Systems report (.nsys-rep, "
+        f".qdrep{by and f', {by}'}) {'that was cut off or is ' if file.is_cut else ''}of an "
+        "unknown layout",
         f"export it with the same or a newer nsys: {_COMMAND} {argument} (from 2024.6 also "
         "--type parquetdir, better for very large reports)",
     )
 
 
 def _events_of(file: RawFile) -> Events:
-    """Return the events of a report, taken apart some blocks at a time."""
+    """Return the events of a report, parsed some blocks at a time."""
     events = Events()
-    waiting = []
+    waiting: list[Parts] = []
     waiting_bytes = 0
     for block in file.blocks():
         waiting.append(block)
@@ -152,25 +168,6 @@ def _events_of(file: RawFile) -> Events:
     if waiting:
         events.add(joined(waiting))
     return events
-
-
-def _is_unfit(file: RawFile, events: Events) -> bool:
-    """Return whether so little fits that the layout must be another one."""
-    nothing = not file.events and bool(file.damaged or (file.expected_events and not file.is_cut))
-    return nothing or 2 * events.damaged > file.events
-
-
-def _files(
-    source: ByteSource, events: Tables, others: Tables, file: RawFile
-) -> dict[str, ArrowTable]:
-    """Return tables as files of a folder; rows of events are freed as they are read, once."""
-    found = {
-        name: ArrowTable(source, batches[0].schema, partial(give, batches))
-        for tables, give in ((events, _each_once), (others, _each))
-        for name, batches in tables.items()
-    }
-    found[_STRINGS] = ArrowTable(source, _OF_STRINGS, partial(_texts, file))
-    return found
 
 
 def _each(batches: list[pa.RecordBatch], columns: list[str]) -> Iterator[pa.RecordBatch]:
@@ -184,7 +181,7 @@ def _each_once(batches: list[pa.RecordBatch], columns: list[str]) -> Iterator[pa
 
 
 def _texts(file: RawFile, columns: list[str]) -> Iterator[pa.RecordBatch]:
-    """Give the texts by their numbers, without those that are blocks of an environment."""
+    """Yield the texts by their numbers, without those that are blocks of an environment."""
     first = 0
     for parts in file.texts:
         spans = zip(parts.begin.tolist(), parts.end.tolist(), strict=True)
@@ -194,23 +191,6 @@ def _texts(file: RawFile, columns: list[str]) -> Iterator[pa.RecordBatch]:
         first += parts.count
         batch = pa.RecordBatch.from_pydict({"id": ids, "value": pa.array(values, pa.binary())})
         yield batch.select(columns)
-
-
-def _of_writer(version: str) -> Tables:
-    """Return the version of the program that wrote a report, as an export says its own."""
-    release = _RELEASE.match(version)
-    if release is None:
-        return {}
-    value = ".".join(release.groups())
-    row = {"name": "EXPORT_PRODUCT_VERSION", "value": value}
-    return {"META_DATA_EXPORT": [pa.RecordBatch.from_pylist([row])]}
-
-
-def _missing(file: RawFile, events: Events) -> frozenset[str]:
-    """Return the tables of which rows are lost."""
-    is_short = file.events < file.expected_events or events.unknown > 0
-    lost = events.damaged_tables | (_OF_EVENTS if is_short else set())
-    return frozenset(lost | ({_STRINGS} if file.texts_lost else set()))
 
 
 def _notes(file: RawFile, events: Events, target: Target) -> Iterator[Note]:
@@ -224,8 +204,12 @@ def _notes(file: RawFile, events: Events, target: Target) -> Iterator[Note]:
     if file.texts_lost:
         yield _NOTES.note("names-lost")
     if events.unread:
-        count = events.unread.total()
-        yield _NOTES.note("only-in-export", count, listed=_listed(events))
+        kinds = []
+        for key, count in events.unread.most_common(_MOST_NAMED):
+            name, number = UNREAD.get(key), key if " " in key else f"type {key}"
+            kinds.append(f"{count:,} {f'{name} ({number})' if name else f'of {number}'}")
+        listed = ", ".join(kinds) + (", …" if len(events.unread) > _MOST_NAMED else "")
+        yield _NOTES.note("only-in-export", events.unread.total(), listed=listed)
     if file.unknown_parts:
         yield _NOTES.note("unknown-parts", file.unknown_parts)
     if target.unknown_numbers:
@@ -234,18 +218,8 @@ def _notes(file: RawFile, events: Events, target: Target) -> Iterator[Note]:
         yield _NOTES.note("several-machines", target.machines)
 
 
-def _listed(events: Events) -> str:
-    """Return what was not read: what is known of it, its number, how many."""
-    most = events.unread.most_common(_MOST_NAMED)
-    names = ((UNREAD.get(key), key if " " in key else f"type {key}", n) for key, n in most)
-    listed = ", ".join(
-        f"{n:,} {f'{name} ({key})' if name else f'of {key}'}" for name, key, n in names
-    )
-    return f"{listed}, …" if len(events.unread) > _MOST_NAMED else listed
-
-
 def _writer(version: str) -> str:
-    """Return by which version a report was written, as far as it says so."""
+    """Return which version wrote a report, in words; "" where it is unknown."""
     release = _RELEASE.match(version)
     if release is not None:
         return f"written by Nsight Systems {'.'.join(release.groups()[:3])}"
