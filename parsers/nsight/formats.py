@@ -28,7 +28,7 @@ def _is_ncu(head: bytes) -> bool:
         return True
     if b"Kernel Name" not in head or head.lstrip()[:1] in _NO_TABLE:
         return False
-    from traceflops.parsers.nsight.ncu_layouts import NCU_TABLES
+    from traceflops.parsers.nsight.ncu_pages import NCU_TABLES
     from traceflops.parsers.nsight.stats_text import first_header
 
     return first_header(head, NCU_TABLES) is not None

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
 import numpy as np
 
-from traceflops.parsers.io import TEXT_BLOCK_BYTES, ByteSource, CsvText, Cut, Damage, Texts
-from traceflops.parsers.nsight.ncu_layouts import NCU_TABLES, Page
+from traceflops.parsers.io import (
+    TEXT_BLOCK_BYTES,
+    ByteSource,
+    CsvText,
+    Cut,
+    Damage,
+    Field,
+    Kind,
+    Plan,
+    Texts,
+)
 from traceflops.parsers.nsight.ncu_values import Marks, plain_numbers, unit_of, values_of
 from traceflops.parsers.nsight.stats_rows import sizes_in, texts_of, triple
 from traceflops.parsers.nsight.stats_text import from_header
@@ -28,6 +37,35 @@ from traceflops.table import (
     ranked,
 )
 
+_MOST_COLUMNS: Final = 20_000
+_ROLES: Final[Mapping[str, tuple[str, Kind]]] = {
+    "id": ("id", "integer"),
+    "pid": ("process id", "integer"),
+    "name": ("kernel name", "text"),
+    "host": ("host name", "text"),
+    "grid": ("grid size", "text"),
+    "block": ("block size", "text"),
+    "device": ("device", "text"),
+    "cc": ("cc", "text"),
+}
+"""Each role, the column that has it, and the kind of its cells."""
+_METRIC: Final[Mapping[str, tuple[str, Kind]]] = {
+    "section": ("section name", "text"),
+    "label": ("metric name", "text"),
+    "unit": ("metric unit", "text"),
+    "value": ("metric value", "text"),
+    "rule": ("rule name", "text"),
+    "kind": ("rule type", "text"),
+    "text": ("rule description", "text"),
+    "speedup_kind": ("estimated speedup type", "text"),
+    "speedup": ("estimated speedup", "text"),
+}
+_LAYOUTS: Final = (
+    ("rule name", "details with rules (2023 and later)"),
+    ("body item label", "full details"),
+    ("kernel time", "details (2020)"),
+)
+"""By a column that only it has, the layout of a page with a row for each metric."""
 UNNAMED: Final = "(unnamed kernel)"
 FACTS: Final = ("device__attribute_display_name", "device__attribute_multiprocessor_count")
 RULE_KINDS: Final = ("INF", "WRN", "ERR", "OPT")
@@ -35,10 +73,58 @@ RULE_KINDS: Final = ("INF", "WRN", "ERR", "OPT")
 SPEEDUP_KINDS: Final = ("local", "global")
 """What an estimated speed-up is of, in that order."""
 _OWN_METRICS: Final = "Command line profiler metrics"
-_MOST_HOSTS: Final = 100
-_MOST_PAGES: Final = 100
+_MOST_HOSTS, _MOST_PAGES = 100, 100
 _GRIDS: Final = ("Launch Statistics|Grid Size|", "launch__grid_size")
 _BLOCKS: Final = ("Launch Statistics|Block Size|", "launch__block_size")
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page: one row for each metric (details), or one for each kernel (raw).
+
+    `metrics` are those of a raw page by the roles of their columns.
+    """
+
+    layout: str
+    metrics: Mapping[str, str]
+
+
+class NcuTables:
+    """The pages of Nsight Compute, as the CSV reader asks for them."""
+
+    beginnings: Final = frozenset({'ID",', 'ID,"', "ID,P", "ID,K", 'ID";', "ID;P", "ID\tP"})
+
+    def of_header(self, names: Sequence[str]) -> Plan | None:
+        """Return what to read of the page with this header; None if it is none."""
+        if not 4 <= len(names) <= _MOST_COLUMNS:
+            return None
+        words = [name.strip().lower() for name in names]
+        if "id" not in words or "kernel name" not in words:
+            return None
+        is_details = "metric name" in words and "metric value" in words
+        roles = {**_ROLES, **(_METRIC if is_details else {})}
+        fields = {r: Field(words.index(w), kind) for r, (w, kind) in roles.items() if w in words}
+        if is_details:
+            # Rows may end behind the value: the columns of rules are then empty.
+            least = fields["value"].place + 1
+            layout = next((text for word, text in _LAYOUTS if word in words), "details (2022)")
+            page = Page(layout, {})
+        else:
+            least = len(names)
+            places = {f"metric {n}": n for n, name in enumerate(names) if "__" in name}
+            if not places:
+                return None
+            fields |= {role: Field(place, "text") for role, place in places.items()}
+            page = Page("raw page", {role: names[n].strip() for role, n in places.items()})
+        shorter = least if least < len(names) else None
+        return Plan(len(names), fields, fields["name"].place, page, shorter)
+
+    def of_row(self, row: Sequence[str]) -> Plan | None:
+        """Return nothing: pages always have a header."""
+        return None
+
+
+NCU_TABLES: Final = NcuTables()
 
 
 @dataclass(slots=True)
@@ -165,6 +251,7 @@ def _add_details(cut: Cut, page: NcuPage, marks: Marks) -> None:
 
 
 def _add_rules(cut: Cut, page: NcuPage) -> None:
+    """Add what rules say, with their kinds as this module spells them."""
     if not cut.count or not cut.has("rule"):
         return
     launch, names = _launch(cut, page), page.rules.names

@@ -21,7 +21,6 @@ import numpy as np
 
 from traceflops.errors import NotATrace
 from traceflops.parsers.io import ByteSource, fields, last_fields, message_text, parts_of
-from traceflops.parsers.nsight.ncu_layouts import Page
 from traceflops.parsers.nsight.ncu_pages import (
     FACTS,
     RULE_KINDS,
@@ -29,6 +28,7 @@ from traceflops.parsers.nsight.ncu_pages import (
     UNNAMED,
     NcuFile,
     NcuPage,
+    Page,
     fill_sizes,
 )
 from traceflops.table import ABSENT, Array
@@ -90,11 +90,12 @@ class _Report:
 def read_report(source: ByteSource) -> NcuFile:
     """Return the content of a report. Raises NotATrace where its version is unknown."""
     data = b"".join(source.blocks())
+    version: object = None
     try:
         head, begin = _counted(data, len(MAGIC))
         version = dict(fields(head)).get(1)
     except (EOFError, ValueError):
-        version, begin = None, len(data)
+        begin = len(data)
     if version != _VERSION:
         found = "cut off" if version is None else f"format version {version}, not {_VERSION}"
         argument = "REPORT.ncu-rep" if source.path is None else shlex.quote(str(source.path))

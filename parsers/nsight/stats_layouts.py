@@ -19,7 +19,7 @@ TIME_UNITS: Final[Mapping[str, int]] = {
     **dict.fromkeys(("s", "sec", "second", "seconds"), 9),
 }
 """Spellings of times, as powers of ten of 1 ns."""
-_BYTE_UNITS: Final[Mapping[str, int]] = {
+_BYTE_UNITS: Final[Mapping[str | None, int]] = {
     **dict.fromkeys(("b", "byte", "bytes"), 1),
     **{f"{prefix}b": 1_000**power for power, prefix in enumerate("kmgt", 1)},
     **{f"{prefix}ib": 1_024**power for power, prefix in enumerate("kmgt", 1)},

@@ -193,6 +193,7 @@ def _direction_of(name: str) -> str | None:
 
 
 def _add_activities(rows: _Rows) -> None:
+    """Add kernels, copies and fills, which their names tell apart."""
     rows = rows.timed()
     table, odd = rows.part["activities"], rows.part.odd
     texts, text = texts_of(rows.cut, "name")

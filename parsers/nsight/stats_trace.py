@@ -207,6 +207,7 @@ class Assembly:
     """Puts the reports of one profile together."""
 
     def __init__(self, files: Sequence[StatsFile]) -> None:
+        """Sort the reports of some files; note process ids and ranks."""
         self.files = files
         self.gathered = Gathered()
         parts = [part for file in files for part in file.parts]
@@ -356,6 +357,7 @@ class Assembly:
 
 
 def _file_notes(file: StatsFile) -> Iterator[Note]:
+    """Yield the notes on a file: its text, its cells, tables that are not used, units."""
     yield from text_notes(file.damage, file.source.cut)
     odd = file.damage.with_bad_cells(part.odd for part in file.parts)
     yield from NOTES.counted(

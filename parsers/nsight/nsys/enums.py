@@ -26,17 +26,10 @@ COPIES: Final[Mapping[int, tuple[str, str]]] = {
 """By kind of copy: its direction, and its name as PyTorch's profiler writes it.
 
 From 11 on the driver makes them, to bring a page of unified memory to its user; from 21 on they are
-migrations that a call asked for (`asked_for`).
+migrations that a call asked for: of kind 11 and on in a report, with the cause `BY_CALL`.
 """
-_BY_CALL: Final = 1
+BY_CALL: Final = 1
 """The cause of a migration that a call such as cudaMemPrefetchAsync asked for."""
-
-
-def asked_for(kind: IntArray, cause: IntArray) -> IntArray:
-    """Return the kinds of copies, 10 higher for migrations that a call asked for."""
-    return np.where((kind > len(_KINDS)) & (cause == _BY_CALL), kind + 10, kind)
-
-
 BETWEEN_DEVICES: Final = 10
 
 _MEMORY: Final = ("Pageable", "Pinned", "Device", "Array", "Managed", "Device Static")

@@ -18,7 +18,7 @@ import msgspec
 
 from traceflops.parsers.io import UNDECODABLE, Among, Wanted
 from traceflops.parsers.nsight.nsys.enums import ERROR, THREAD_BITS, WARNING
-from traceflops.parsers.nsight.nsys.tables import Tables
+from traceflops.parsers.nsight.nsys.tables import Tables, whole_number
 from traceflops.parsers.shared import NOTHING_KNOWN, DeviceFacts
 from traceflops.table import ABSENT, CUDA_TRACE, EVERYWHERE, UTC_OFFSET, Note
 from traceflops.units import several
@@ -320,7 +320,7 @@ def _facts(product: Any, row: Mapping[str, Any], columns: Sequence[str]) -> Devi
 
     What a writer does not know is 0, which none of them can be but the minor of a version.
     """
-    memory, major, minor, *others, clock = (_integer(row.get(column)) for column in columns)
+    memory, major, minor, *others, clock = (whole_number(row.get(column)) for column in columns)
     is_version = 0 < major < _MOST_SMALL and 0 <= minor < _MOST_SMALL
     first, second = (major, minor) if is_version else (None, None)
     units, warp = (value if 0 < value < _MOST_SMALL else None for value in others)
@@ -362,13 +362,6 @@ def _gpus_in_json(tables: Tables) -> dict[int, DeviceFacts]:
                 number = number if type(number) is int else index
                 gpus[number] = _facts(entry.get("Name"), entry, words)
     return gpus
-
-
-def _integer(value: Any) -> int:
-    """Return a number that may be written as a text, ABSENT where it is none."""
-    if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) < 19:
-        return int(value)
-    return value if type(value) is int else ABSENT
 
 
 def _known(value: int) -> int | None:

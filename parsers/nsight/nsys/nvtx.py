@@ -93,8 +93,8 @@ def op_texts(column: pa.Array) -> OpTexts:
     _, places, content = column.buffers()
     if len(column) and content is not None:
         data = np.frombuffer(content, dtype=np.uint8)
-        offsets = np.frombuffer(places, dtype=np.int32)[column.offset :][: len(column) + 1]
-        offsets = offsets.astype(np.int64)
+        small = np.frombuffer(places, dtype=np.int32)[column.offset :][: len(column) + 1]
+        offsets = small.astype(np.int64)
     commas = np.flatnonzero(data == ord(","))
     begin, end = offsets[:-1], offsets[1:]
     at = {word: _first(data, commas, word, offsets) for word in (_SEQUENCE, _ID, _SIZES, _INPUTS)}

@@ -38,54 +38,6 @@ _COLUMNS: Final = {
 """The columns with preliminary numbers, and the tables that have each."""
 
 
-@dataclass(slots=True)
-class Streams:
-    """The streams of a report, by their preliminary numbers.
-
-    A stream's own number names one stream within a process and a context only: of two contexts of a
-    process that share a GPU and a number, the later one gets a number of its own.
-    """
-
-    _numbers: dict[tuple[int, int, int], int] = field(default_factory=dict)
-
-    def numbers(self, devices: IntArray, contexts: IntArray, streams: IntArray) -> IntArray:
-        """Return preliminary numbers, per row; ABSENT where there is no stream."""
-        is_context = (contexts > 0) & (contexts < _MOST_CONTEXTS)
-        contexts = np.where(is_context, contexts, _NO_CONTEXT)
-
-        def number(device: int, context: int, stream: int) -> int:
-            key = device, context, stream
-            is_full = len(self._numbers) >= _MOST_STREAMS and key not in self._numbers
-            if stream == ABSENT or is_full:
-                return ABSENT
-            return self._numbers.setdefault(key, len(self._numbers))
-
-        return _by_rows(number, devices, contexts, streams_of(streams))
-
-    def settled(self, owners: Mapping[int, tuple[int, int]]) -> tuple[dict[int, int], int]:
-        """Return the final number of each stream, and how many got another number than their own.
-
-        `owners` are the final device and process by preliminary device.
-        """
-        # Per owner and stream's own number: the preliminary numbers by context.
-        alike: defaultdict[tuple[int, int], defaultdict[int, defaultdict[int, list[int]]]]
-        alike = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
-        for (device, context, stream), local in self._numbers.items():
-            alike[owners[device]][stream][context].append(local)
-        final: dict[int, int] = {}
-        moved = 0
-        for by_stream in alike.values():
-            holders: dict[int, list[list[int]]] = {}
-            for stream, by_context in by_stream.items():
-                # Streams of an unknown context count for the first one.
-                unknown = by_context.pop(_NO_CONTEXT, [])
-                first, *others = [by_context[context] for context in sorted(by_context)] or [[]]
-                holders[stream] = [unknown + first, *others]
-                moved += len(others)
-            final |= apart(holders)
-        return final, moved
-
-
 def _by_rows(number: Callable[..., int], *columns: IntArray) -> IntArray:
     """Return what a function gives for each row of columns; it is asked once for equal rows."""
     group, first = group_rows(columns)
@@ -113,7 +65,8 @@ class ProcessRegistry:
     moved_streams: int = 0
     keys: dict[int, int] = field(default_factory=dict)
     """The preliminary numbers of processes by their keys."""
-    _streams: Streams = field(default_factory=Streams)
+    _streams: dict[tuple[int, int, int], int] = field(default_factory=dict)
+    """The preliminary numbers of streams by device, context and own number."""
     _ordinals: dict[tuple[int, int], int] = field(default_factory=dict)
     """The preliminary numbers of devices by process and the number that the process has for it."""
 
@@ -144,9 +97,22 @@ class ProcessRegistry:
     def place(
         self, process: IntArray, ordinals: IntArray, contexts: IntArray, streams: IntArray
     ) -> dict[str, IntArray]:
-        """Return the columns that say where rows of processes ran: device and stream."""
+        """Return the columns that say where rows of processes ran: device and stream.
+
+        A stream's own number names one stream within a process and a context only.
+        """
+
+        def number(device: int, context: int, stream: int) -> int:
+            key = device, context, stream
+            is_full = len(self._streams) >= _MOST_STREAMS and key not in self._streams
+            if stream == ABSENT or is_full:
+                return ABSENT
+            return self._streams.setdefault(key, len(self._streams))
+
+        is_context = (contexts > 0) & (contexts < _MOST_CONTEXTS)
+        contexts = np.where(is_context, contexts, _NO_CONTEXT)
         device = self.of_devices(ordinals, process)
-        return {"device": device, "stream": self._streams.numbers(device, contexts, streams)}
+        return {"device": device, "stream": _by_rows(number, device, contexts, streams_of(streams))}
 
     def device_of_gpu(self, gpu: int) -> tuple[int, int] | None:
         """Return the process and the device of rows of a GPU; None where there are no rows."""
@@ -182,8 +148,7 @@ class ProcessRegistry:
         }
         owner = {local: processes.get(user, 0) for local, user in users.items()}
         devices = self._settled_devices(gathered, users, owner)
-        owners_of_streams = {local: (devices[local], process) for local, process in owner.items()}
-        streams, self.moved_streams = self._streams.settled(owners_of_streams)
+        streams = self._settled_streams(devices, owner)
         finals = (processes, devices, streams)
         for (column, tables), final in zip(_COLUMNS.items(), finals, strict=True):
             number = _lookup(final)
@@ -273,6 +238,31 @@ class ProcessRegistry:
             else:
                 place = self.devices.places.get(gpu)
                 final[local] = gathered.device(("gpu", gpu), process, gpu, facts, place)
+        return final
+
+    def _settled_streams(
+        self, devices: Mapping[int, int], owner: Mapping[int, int]
+    ) -> dict[int, int]:
+        """Return the final number of each stream.
+
+        Of two contexts of a process that share a GPU and a stream's number, the later one gets a
+        number of its own. `devices` and `owner` are final numbers by preliminary device.
+        """
+        # Per device and process, by own number, by context: the preliminary numbers.
+        alike: defaultdict[tuple[int, int], defaultdict[int, defaultdict[int, list[int]]]]
+        alike = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
+        for (device, context, stream), local in self._streams.items():
+            alike[devices[device], owner[device]][stream][context].append(local)
+        final: dict[int, int] = {}
+        for by_stream in alike.values():
+            holders: dict[int, list[list[int]]] = {}
+            for stream, by_context in by_stream.items():
+                # Streams of an unknown context count for the first one.
+                unknown = by_context.pop(_NO_CONTEXT, [])
+                first, *others = [by_context[context] for context in sorted(by_context)] or [[]]
+                holders[stream] = [unknown + first, *others]
+                self.moved_streams += len(others)
+            final |= apart(holders)
         return final
 
 

@@ -77,24 +77,13 @@ _NOTES: Final = NoteTable(
 
 @dataclass(slots=True, kw_only=True)
 class Report(Folder):
-    """The tables of a report, those of which rows are lost, and notes on what was lost.
+    """The tables of a report, and notes on what was lost of it and what only an export shows.
 
     `origin` is the note that this is no export, which version wrote it, and what an export adds.
     """
 
     origin: Note
-    missing: frozenset[str] = frozenset()
     own_notes: tuple[Note, ...] = ()
-
-    @property
-    def damaged(self) -> bool:
-        """Whether part of the report could not be read."""
-        return bool(self.lost)
-
-    @property
-    def lost(self) -> frozenset[str]:
-        """The tables of which rows are lost."""
-        return self.missing | frozenset(self._lost)
 
     def notes(self, label: Callable[[str], str] = str) -> tuple[Note, ...]:
         """Return what was lost, and what only an export shows."""
@@ -194,6 +183,7 @@ def _texts(file: RawFile, columns: list[str]) -> Iterator[pa.RecordBatch]:
 
 
 def _notes(file: RawFile, events: Events, target: Target) -> Iterator[Note]:
+    """Yield what was lost of a report, and what only its export shows."""
     if file.is_cut:
         expected = several(file.expected_events, "event")
         yield _NOTES.note("input-cut", events=f"{file.events:,}", expected=expected)

@@ -49,8 +49,8 @@ from traceflops.parsers.nsight.nsys.timeline import (
     read_overheads,
     read_records,
     read_system_calls,
+    with_kinds_of_calls,
 )
-from traceflops.parsers.nsight.nsys.waits import with_kinds_of_calls
 from traceflops.parsers.nsight.recipe import is_of_recipe, read_recipes
 from traceflops.parsers.shared import overflow_notes
 from traceflops.table import Source, SourceFile, Trace
@@ -91,17 +91,21 @@ _INSTEAD: Final = {
 
 def read_nsys(database: Database) -> Sequence[Trace]:
     """Return the trace in an SQLite export. Raises InputError where none can be read."""
-    source = database.source
-    file = SourceFile(source.label, source.stored_bytes, source.text_bytes)
-    return [trace_of(database, SQLITE, (file,), source.label, rank_in_name(source.label))]
+    return [trace_of_file(database, SQLITE)]
 
 
 def read_raw(source: ByteSource) -> Trace:
     """Return the trace in a report itself. Raises InputError where none can be read."""
     report = report_of(source)
-    file = SourceFile(source.label, source.stored_bytes, source.text_bytes)
-    trace = trace_of(report, RAW, (file,), source.label, rank_in_name(source.label))
+    trace = trace_of_file(report, RAW)
     return replace(trace, notes=(*trace.notes, report.origin))
+
+
+def trace_of_file(tables: Tables, format_: str) -> Trace:
+    """Return the trace in the tables of one file. Raises InputError where all of it is lost."""
+    source = tables.source
+    file = SourceFile(source.label, source.stored_bytes, source.text_bytes)
+    return trace_of(tables, format_, (file,), source.label, rank_in_name(source.label))
 
 
 def trace_of(

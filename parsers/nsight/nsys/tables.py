@@ -29,22 +29,26 @@ Condition = Among | Present
 
 @dataclass(slots=True)
 class Folder:
-    """The tables of a report, each with the file that holds it; rows of some were `asked` for."""
+    """The tables of a report, each with the file that holds it; rows of some were `asked` for.
+
+    `missing` are tables of which rows are known to be lost before they are read.
+    """
 
     source: ByteSource
     files: Mapping[str, ArrowTable]
     asked: set[str] = field(default_factory=set)
+    missing: frozenset[str] = frozenset()
     _lost: dict[str, str] = field(default_factory=dict)
 
     @property
     def damaged(self) -> bool:
         """Whether part of a file could not be read."""
-        return bool(self._lost)
+        return bool(self.lost)
 
     @property
     def lost(self) -> frozenset[str]:
         """The tables of which rows are lost, among those that were asked for so far."""
-        return frozenset(self._lost)
+        return self.missing | frozenset(self._lost)
 
     def columns(self, table: str) -> frozenset[str]:
         """Return the columns of a table; none where there is no such table."""
@@ -132,14 +136,17 @@ def integers(rows: pa.RecordBatch, name: str) -> Array:
         exact = (np.abs(reals) < _EXACT) & (reals == np.floor(reals))  # a NaN is not
         return np.where(exact, np.where(exact, reals, 0.0).astype(np.int64), ABSENT)
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        return np.array([_integer(text) for text in column.to_pylist()], dtype=np.int64)
+        return np.array([whole_number(text) for text in column.to_pylist()], dtype=np.int64)
     return np.full(len(column), ABSENT, dtype=np.int64)
 
 
-def _integer(text: str | None) -> int:
-    digits = (text or "").removeprefix("-")
-    is_small = digits.isascii() and digits.isdecimal() and len(digits) < 19
-    return int(text) if text and is_small else ABSENT
+def whole_number(value: object) -> int:
+    """Return an integer, which may be written as a text; ABSENT where it is none."""
+    if isinstance(value, str):
+        digits = value.removeprefix("-")
+        is_small = digits.isascii() and digits.isdecimal() and len(digits) < 19
+        return int(value) if is_small else ABSENT
+    return value if type(value) is int else ABSENT
 
 
 def _reals(column: pa.Array) -> Array:

@@ -9,11 +9,13 @@ from functools import partial
 from typing import Final
 
 import numpy as np
+import pyarrow as pa
 
 from traceflops.parsers.io import Batch, Wanted, by_distinct
 from traceflops.parsers.nsight.nsys.enums import (
     ALLOCATED,
     BETWEEN_DEVICES,
+    BY_CALL,
     COPIES,
     DRIVER,
     FREED,
@@ -21,13 +23,26 @@ from traceflops.parsers.nsight.nsys.enums import (
     OF_THE_PROFILER,
     WAIT,
     WAITS,
-    asked_for,
     present,
     processes_of,
 )
 from traceflops.parsers.nsight.nsys.reading import CUPTI, Columns, ReportReading, Shown
 from traceflops.parsers.shared import at_least
-from traceflops.table import ABSENT, IntArray, Names, TableBuilder, distinct, first_match
+from traceflops.table import (
+    ABSENT,
+    IntArray,
+    Names,
+    TableBuilder,
+    codes,
+    distinct,
+    first_match,
+    first_of_same,
+    is_one_of,
+    merged_column,
+    names,
+    taken,
+    with_column,
+)
 
 UNNAMED_KERNEL: Final = "(unnamed kernel)"
 _UNNAMED: Final = "(unnamed)"
@@ -60,6 +75,15 @@ _MOST_VALUES: Final = 4_000_000
 _MOST_COPIES: Final = 5
 """A copy of a copy, and so on, is followed 2 to the power of that times."""
 
+_EVENT, _WAIT_EVENT, _STREAM, _CONTEXT = WAITS.values()
+_WAIT_OF: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("EventSynchronize", "EventQuery"), _EVENT),
+    "StreamWaitEvent": _WAIT_EVENT,
+    **dict.fromkeys(("StreamSynchronize", "StreamQuery"), _STREAM),
+    **dict.fromkeys(("DeviceSynchronize", "ThreadSynchronize", "CtxSynchronize"), _CONTEXT),
+}
+_WAITING_CALL: Final = re.compile(rf"(?:cuda|cu)({'|'.join(_WAIT_OF)})(?:_ptsz|_v\d{{1,6}})*")
+
 
 def call_name(text: str) -> str:
     """Return the name of a call without the version of its API: `cudaLaunchKernel_v7000`.
@@ -82,6 +106,7 @@ def _coded(
 
 
 def _kernels(_: ReportReading, __: TableBuilder, rows: Batch) -> Columns:
+    """Return the columns of kernels: ids of names, sizes of launches, what each block takes."""
     static, dynamic = (at_least(0, rows[column]) for column in _SHARED)
     has_both = (static != ABSENT) & (dynamic != ABSENT)
     # Names with their arguments, else short, else mangled.
@@ -108,10 +133,12 @@ def _axes(rows: Batch, columns: tuple[str, ...]) -> IntArray:
 
 
 def _copies(reading: ReportReading, table: TableBuilder, rows: Batch) -> Columns:
+    """Return the columns of copies; one between two devices is of that kind, whatever its own."""
     kind, source, target = (rows[name] for name in ("copyKind", "srcDeviceId", "dstDeviceId"))
     are_two = (source >= 0) & (target >= 0) & (source != target) & np.isin(kind, _BY_DEVICES)
     kind = np.where(are_two, BETWEEN_DEVICES, kind) if are_two.any() else kind
-    kind = asked_for(kind, rows["migrationCause"])
+    # Migrations that a call such as cudaMemPrefetchAsync asked for have kinds of their own.
+    kind = np.where((kind > BETWEEN_DEVICES) & (rows["migrationCause"] == BY_CALL), kind + 10, kind)
     reading.odd["copy-kind"] += int(np.count_nonzero(~np.isin(kind, [*COPIES])))
     # Kinds of copy, source and target as one number: each name is made once.
     joined, largest = np.zeros(rows.count, np.int64), _KIND_NUMBERS - 1
@@ -335,3 +362,33 @@ def read_metrics(reading: ReportReading) -> None:
                 time_ns=samples["timestamp"],
                 value=samples["value"],
             )
+
+
+def with_kinds_of_calls(tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
+    """Return tables in which waits are of the kind of the call with their correlation.
+
+    Exports of 2023 and 2024 write 1 for waits for a whole device and 2 for waits for an event or a
+    stream, beside a table of the codes' names that says otherwise. Where most calls contradict a
+    code, waits with that code and without such a call are of unknown kind.
+    """
+    marks, calls = tables["marks"], tables["calls"]
+    row = np.flatnonzero(is_one_of(marks["kind"], "sync"))
+    matches = [_WAITING_CALL.fullmatch(name) for name in names(calls["name"])]
+    if not len(row) or not any(matches):
+        return dict(tables)
+    call = first_of_same(calls, "correlation", marks, row)
+    labels = [*WAITS.values(), WAIT]
+    by_name = np.array([labels.index(_WAIT_OF[m[1]]) if m else -1 for m in matches], np.int64)
+    by_call = taken(by_name, taken(codes(calls["name"]), call))
+    by_code = np.array([labels.index(name) for name in names(marks["sync_kind"])], np.int64)
+    by_code = by_code[codes(marks["sync_kind"])[row]]
+    for kind in range(len(WAITS)):
+        has_both = (by_code == kind) & (by_call >= 0)
+        if 2 * np.count_nonzero(by_call[has_both] != kind) > np.count_nonzero(has_both):
+            by_code[(by_code == kind) & (by_call < 0)] = labels.index(WAIT)
+    kinds = np.where(by_call >= 0, by_call, by_code)
+    for column in ("name", "sync_kind"):
+        code, texts = codes(marks[column]).astype(np.int64), names(marks[column])
+        code[row] = len(texts) + kinds
+        marks = with_column(marks, column, merged_column(code, [*texts, *labels]))
+    return {**tables, "marks": marks}

@@ -10,12 +10,12 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from traceflops.parsers.io import Database, Lookup, NoteTable, rank_in_name
-from traceflops.parsers.nsight.nsys.read import trace_of
+from traceflops.parsers.io import Database, Lookup, NoteTable
+from traceflops.parsers.nsight.nsys.read import trace_of_file
 from traceflops.parsers.nsight.nsys.reading import CUPTI
 from traceflops.parsers.nsight.nvprof.tables import nvprof_tables
 from traceflops.parsers.shared import COUNTED_WHILE_TIMED
-from traceflops.table import ABSENT, SourceFile, Trace, number_column, numbers, with_column
+from traceflops.table import ABSENT, Trace, number_column, numbers, with_column
 
 NVPROF: Final = "nvprof"
 _RECENT_NS: Final = 10**18
@@ -37,10 +37,8 @@ _NOTES: Final = NoteTable(
 
 def read_nvprof(database: Database) -> Sequence[Trace]:
     """Return the trace in a database. Raises InputError where none can be read."""
-    source = database.source
     tables = nvprof_tables(database)
-    file = SourceFile(source.label, source.stored_bytes, source.text_bytes)
-    trace = trace_of(tables, NVPROF, (file,), source.label, rank_in_name(source.label))
+    trace = trace_of_file(tables, NVPROF)
     # Threads get their numbers in the database, of which 0 is none.
     numbers_of = tables.own_threads
     sides = (np.array(list(side), np.int64) for side in (numbers_of.values(), numbers_of.keys()))
@@ -65,6 +63,6 @@ def read_nvprof(database: Database) -> Sequence[Trace]:
             trace,
             source=replace(trace.source, tool=NVPROF, origin_unix_ns=origin),
             tables={**trace.tables, **changed},
-            notes=(*kept, *(replace(note, file=source.label) for note in notes)),
+            notes=(*kept, *(replace(note, file=database.source.label) for note in notes)),
         )
     ]

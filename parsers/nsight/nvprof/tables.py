@@ -242,6 +242,7 @@ def _migrations(tables: Nvprof, batch: Batch, named: Numbers) -> Numbers:
 
 
 def _calls(api: str) -> Callable[[Nvprof, Batch, Numbers], Numbers]:
+    """Return what makes the calls of an API, with ids of their names."""
     first, event_class = _APIS[api][0], list(_APIS).index(api)
 
     def fill(tables: Nvprof, batch: Batch, named: Numbers) -> Numbers:
