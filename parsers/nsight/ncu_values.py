@@ -97,7 +97,7 @@ def fits(counter: str, unit: Unit) -> bool:
 class Marks:
     """How often numbers of a file clearly have each decimal mark, and an ambiguous number."""
 
-    told: Counter[str] = field(default_factory=Counter)
+    counts: Counter[str] = field(default_factory=Counter)
     ambiguous: str = ""
 
     def see(self, texts: Sequence[str]) -> None:
@@ -107,12 +107,12 @@ class Marks:
         unclear = easy & _matches(cells, _AMBIGUOUS) & ~_matches(cells, _LESS_THAN_ONE)
         for mark, pattern in _CLEAR.items():
             clear = easy & ~unclear & _matches(cells, pattern)
-            self.told[mark] += int(np.count_nonzero(clear))
+            self.counts[mark] += int(np.count_nonzero(clear))
         examples = [texts[row] for row in np.flatnonzero(unclear)[:1].tolist()]
         for row in np.flatnonzero(~easy).tolist():
             text = texts[row].strip()
             if (mark_of_text := clear_mark(text)) is not None:
-                self.told[mark_of_text] += 1
+                self.counts[mark_of_text] += 1
             elif is_ambiguous(text):
                 examples.append(text)
         self.ambiguous = self.ambiguous or next(iter(examples), "")
@@ -120,12 +120,12 @@ class Marks:
     @property
     def comma(self) -> bool:
         """Whether the comma is the decimal mark; without evidence it is the point."""
-        return self.told[","] > self.told["."]
+        return self.counts[","] > self.counts["."]
 
     @property
     def is_open(self) -> bool:
         """Whether a number has a mark and there is no evidence which it is."""
-        return bool(self.ambiguous) and not self.told.total()
+        return bool(self.ambiguous) and not self.counts.total()
 
 
 def values_of(

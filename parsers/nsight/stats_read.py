@@ -121,25 +121,20 @@ def _headed_pieces(source: ByteSource) -> Iterator[tuple[_Heading, bytes]]:
         yield heading, block[begin:]
 
 
-@dataclass(slots=True)
-class _Profile:
-    name: str
-    tables: dict[str, ReportPart] = field(default_factory=dict)
-
-    def takes(self, part: ReportPart) -> bool:
-        """Add a table; return False where it must belong to another profile."""
-        held = self.tables.setdefault(part.report.name, part)
-        if held is part:
-            return True
-        if not any(table.count for table in part.tables.values()):
-            held.odd.update(part.odd)
-        elif _figures(held) == _figures(part):
-            held.odd["table-repeated"] += 1
-        elif _goes_on(held, part):
-            held.absorb(part)
-        else:
-            return False
+def _takes(tables: dict[str, ReportPart], part: ReportPart) -> bool:
+    """Add a table to those of a profile; return False where it must belong to another one."""
+    held = tables.setdefault(part.report.name, part)
+    if held is part:
         return True
+    if not any(table.count for table in part.tables.values()):
+        held.odd.update(part.odd)
+    elif _figures(held) == _figures(part):
+        held.odd["table-repeated"] += 1
+    elif _goes_on(held, part):
+        held.absorb(part)
+    else:
+        return False
+    return True
 
 
 def _figures(part: ReportPart) -> list[tuple[str, bytes]]:
@@ -171,24 +166,22 @@ def _profiles(parts: Sequence[ReportPart]) -> dict[str, list[ReportPart]]:
     """
     named = dict.fromkeys(part.profile for part in parts if part.profile)
     only = next(iter(named)) if len(named) == 1 else ""
-    profiles: list[_Profile] = []
-    current: dict[str, _Profile] = {}
+    profiles: list[tuple[str, dict[str, ReportPart]]] = []
+    current: dict[str, dict[str, ReportPart]] = {}
     for part in parts:
         name = part.profile or only
-        if name not in current or not current[name].takes(part):
-            current[name] = _Profile(name)
-            current[name].takes(part)
-            profiles.append(current[name])
+        if name not in current or not _takes(current[name], part):
+            current[name] = {part.report.name: part}
+            profiles.append((PureWindowsPath(name).name, current[name]))
     if len(profiles) < 2:
-        return {"": list(profiles[0].tables.values())} if profiles else {}
-    bases = [PureWindowsPath(profile.name).name for profile in profiles]
-    times, used = Counter(bases), Counter[str]()
+        return {"": list(profiles[0][1].values())} if profiles else {}
+    times, used = Counter(base for base, _ in profiles), Counter[str]()
     by_name = {}
-    for base, profile in zip(bases, profiles, strict=True):
+    for base, tables in profiles:
         used[base] += 1
         is_unique = base and times[base] == 1
-        by_name[base if is_unique else f"{base} {used[base]}".strip()] = profile
-    return {name: list(profile.tables.values()) for name, profile in by_name.items()}
+        by_name[base if is_unique else f"{base} {used[base]}".strip()] = list(tables.values())
+    return by_name
 
 
 def labels_of(totals: TableBuilder) -> list[tuple[str, str]]:

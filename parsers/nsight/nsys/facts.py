@@ -242,7 +242,7 @@ class Devices:
         return replace(by_report, **dict.fromkeys(differing))
 
 
-def devices_of(tables: Tables, host: str | None = None) -> Devices:
+def devices_of(tables: Tables, host: str | None) -> Devices:
     """Return the GPUs of a report; of facts that are given twice the first count."""
     devices = Devices()
     uuids: dict[str, int] = {}

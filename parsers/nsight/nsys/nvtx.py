@@ -193,7 +193,7 @@ def read_nvtx(reading: ReportReading) -> list[Batch]:
     """
     registered: list[Batch] = []
     nccl: list[Batch] = []
-    for batch in text_rows(reading.tables, _TABLE, _COLUMNS, "text"):
+    for batch in text_rows(reading.tables):
         reading.counts["NVTX"] += batch.rows.count
         is_used = np.isin(batch.rows["eventType"], (*RANGES, MARK))
         own = batch.only(is_used & batch.has_text)
@@ -283,17 +283,15 @@ class TextRows:
         return TextRows(self.rows.only(chosen), self.texts.take(places), self.has_text[chosen])
 
 
-def text_rows(
-    tables: Tables, table: str, integers: tuple[str, ...], text: str
-) -> Iterator[TextRows]:
-    """Yield the rows of a table some at a time, with some of its columns and one text."""
+def text_rows(tables: Tables) -> Iterator[TextRows]:
+    """Yield the ranges and marks some at a time, with their own texts."""
     done = 0
-    tables.asked.add(table)
-    if isinstance(tables, Database) and text in tables.columns(table):
+    tables.asked.add(_TABLE)
+    if isinstance(tables, Database) and "text" in tables.columns(_TABLE):
         try:
             # The next rows are read while these are used.
             with ThreadPoolExecutor(1) as pool:
-                batches = _fast(tables, table, integers, text)
+                batches = _fast(tables)
                 coming = pool.submit(next, batches, None)
                 while (batch := coming.result()) is not None:
                     coming = pool.submit(next, batches, None)
@@ -302,26 +300,24 @@ def text_rows(
             return
         except NotFast:
             pass  # the careful way goes on behind the last rows
-    for rows in tables.batches(table, Wanted(integers=integers, texts=(text,))):
+    for rows in tables.batches(_TABLE, Wanted(integers=_COLUMNS, texts=("text",))):
         skipped = min(done, rows.count)
         done -= skipped
         rest = rows.only(np.arange(rows.count) >= skipped)
         if rest.count:
-            texts = rest.texts[text]
+            texts = rest.texts["text"]
             has_text = np.array([value is not None for value in texts], dtype=np.bool_)
             column = string_column([value or "" for value in texts])
             yield TextRows(Batch(rest.count, rest.numbers, {}), column, has_text)
 
 
-def _fast(
-    database: Database, table: str, integers: tuple[str, ...], text: str
-) -> Iterator[TextRows]:
+def _fast(database: Database) -> Iterator[TextRows]:
     """Yield rows as the driver gives them. Raises NotFast where it is missing or fails."""
-    present = database.columns(table)
-    known = Table(table, {name: "INTEGER" for name in integers if name in present})
-    plain = select(known, Wanted(integers=integers), quick=True)
+    present = [name for name in _COLUMNS if name in database.columns(_TABLE)]
+    table = Table(_TABLE, dict.fromkeys(present, "INTEGER"))
+    plain = select(table, Wanted(integers=_COLUMNS), quick=True)
     columns, _, rest = plain.rpartition(" FROM ")
-    own = ", ".join(sql.format(c=quoted(text)) for sql in (_HAS_TEXT, _TEXT))
+    own = ", ".join(sql.format(c=quoted("text")) for sql in (_HAS_TEXT, _TEXT))
     for batch in record_batches(database.place.uri, f"{columns}, {own} FROM {rest}"):
         _, *read, texts = batch.columns
         if texts.null_count or not pa.types.is_string(texts.type):
@@ -329,5 +325,5 @@ def _fast(
         if any(column.null_count or not pa.types.is_int64(column.type) for column in read):
             raise NotFast
         *values, has_text = map(numbers, read)
-        rows = Batch(batch.num_rows, dict(zip(integers, values, strict=True)), {})
+        rows = Batch(batch.num_rows, dict(zip(_COLUMNS, values, strict=True)), {})
         yield TextRows(rows, texts, has_text == 1)

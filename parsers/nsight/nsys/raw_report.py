@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -119,7 +119,7 @@ class Report(Folder):
     origin: Note
     own_notes: tuple[Note, ...] = ()
 
-    def notes(self, label: Callable[[str], str] = str) -> tuple[Note, ...]:
+    def notes(self) -> tuple[Note, ...]:
         """Return what was lost, and what only an export shows."""
         return self.own_notes
 

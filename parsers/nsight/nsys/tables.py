@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
@@ -89,11 +89,11 @@ class Folder:
         except ARROW_UNREADABLE as error:
             self._lost.setdefault(table, type(error).__name__)
 
-    def notes(self, label: Callable[[str], str] = str) -> tuple[Note, ...]:
+    def notes(self) -> tuple[Note, ...]:
         """Return what was lost so far."""
         if not self._lost:
             return ()
-        listed = ", ".join(label(name) for name in list(self._lost)[:4])
+        listed = ", ".join(list(self._lost)[:4])
         text = (
             "Some files of the folder are damaged. Every row before the damage is used; rows are "
             f"missing from {listed}."

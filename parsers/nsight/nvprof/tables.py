@@ -125,9 +125,9 @@ class Nvprof(Folder):
         """Return the row counts of tables whose rows were never asked for, by prefixes of names."""
         return self.database.unused(families)
 
-    def notes(self, label: Callable[[str], str] = str) -> tuple[Note, ...]:
+    def notes(self) -> tuple[Note, ...]:
         """Return what was lost so far."""
-        return self.database.notes(label)
+        return self.database.notes()
 
     def thread_ids(self, pids: IntArray, threads: IntArray) -> IntArray:
         """Return ids of threads as an export has them, where a thread has a number of 24 bits."""
