@@ -179,33 +179,30 @@ def _kind_of(name: str) -> str:
     return "memset" if "memset" in name.lower() else "memcpy"
 
 
-def _direction_of(name: str) -> str | None:
-    """Return the direction of a copy by its name, such as [CUDA memcpy Host-to-Device].
-
-    As in databases, copies that the driver made for unified memory begin with `migration`.
-    """
-    if _kind_of(name) != "memcpy":
-        return None
-    direction = way_named(name)
-    if _UNIFIED.search(name) is None:
-        return direction
-    return "migration" if direction is None else f"migration {direction}"
-
-
 def _add_activities(rows: _Rows) -> None:
-    """Add kernels, copies and fills, which their names tell apart."""
+    """Add kernels, copies and fills, which their names tell apart.
+
+    The name of a copy, such as [CUDA memcpy Host-to-Device], gives its direction. As in databases,
+    that of copies that the driver made for unified memory begins with `migration`.
+    """
     rows = rows.timed()
-    table, odd = rows.part["activities"], rows.part.odd
+    names, odd = rows.part["activities"].names, rows.part.odd
     texts, text = texts_of(rows.cut, "name")
-    kinds = table.names["kind"].codes(map(_kind_of, texts))
-    codes = table.names["direction"]
-    directions = [-1 if d is None else codes[d] for d in map(_direction_of, texts)]
+    kinds, directions = [], []
+    for name in texts:
+        kind = _kind_of(name)
+        direction = way_named(name) if kind == "memcpy" else None
+        if kind == "memcpy" and _UNIFIED.search(name):
+            direction = "migration" if direction is None else f"migration {direction}"
+        kinds.append(names["kind"][kind])
+        directions.append(-1 if direction is None else names["direction"][direction])
     bytes_ = rows.amount("bytes")
     if rows.scales.get("bytes", 1) > 1:
         odd["sizes-rounded"] += int(np.count_nonzero(bytes_ != ABSENT))
         bytes_ = np.where(bytes_ == 0, ABSENT, bytes_)  # less than the column shows
-    direction = np.array(directions, np.int32)[text]
-    rows.add("activities", kind=kinds[text], bytes=bytes_, direction=direction)
+    kind_of_row = np.array(kinds, np.int32)[text]
+    direction_of_row = np.array(directions, np.int32)[text]
+    rows.add("activities", kind=kind_of_row, direction=direction_of_row, bytes=bytes_)
 
 
 def _add_launches(rows: _Rows) -> None:

@@ -163,7 +163,11 @@ def nvprof_tables(database: Database) -> Nvprof:
             add(name, some[0].columns, partial(_rows, tables, some))
     gpus = _gpus(database)
     add("TARGET_INFO_GPU", ("id",), lambda _: iter([gpus]))
-    add("TARGET_INFO_CUDA_DEVICE", ("gpuId",), partial(_ordinals, tables, gpus))
+    # The ordinals of GPUs in each process are the GPUs' own numbers.
+    callers = tables.pids[:_MOST_PIDS]
+    ids, users = np.tile(gpus["id"], len(callers)), np.repeat(callers, len(gpus))
+    ordinals = pa.RecordBatch.from_pydict({"gpuId": ids, "cudaId": ids, "pid": users})
+    add("TARGET_INFO_CUDA_DEVICE", ("gpuId",), lambda _: iter([ordinals]))
     add("StringIds", ("id", "value"), partial(_texts, database))
     return tables
 
@@ -202,14 +206,6 @@ def _gpus(database: Database) -> pa.RecordBatch:
     ]
     columns = {name: rows[own] for name, own in _OF_GPU.items()}
     return pa.RecordBatch.from_pydict(columns | {"name": names, "uuid": uuids})
-
-
-def _ordinals(tables: Nvprof, gpus: pa.RecordBatch, _: object) -> Iterator[pa.RecordBatch]:
-    """Yield the ordinals of GPUs for each process: they are the GPUs' own numbers."""
-    for pid in tables.pids.tolist()[:_MOST_PIDS]:
-        ids = gpus["id"]
-        pids = np.full(len(ids), pid)
-        yield pa.RecordBatch.from_pydict({"gpuId": ids, "cudaId": ids, "pid": pids})
 
 
 def _work(tables: Nvprof, batch: Batch, named: Numbers) -> Numbers:
