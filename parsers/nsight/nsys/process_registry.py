@@ -143,9 +143,7 @@ class ProcessRegistry:
         workers = sorted(keys - {ABSENT} or keys)
         self.ranks = settled(workers, self.listed_ranks, self.rank_in_name, self.places)
         processes = self._settled_processes(gathered)
-        users = {
-            local: adopted.get(local, process) for (process, _), local in self._ordinals.items()
-        }
+        users = {local: process for (process, _), local in self._ordinals.items()} | adopted
         owner = {local: processes.get(user, 0) for local, user in users.items()}
         devices = self._settled_devices(gathered, users, owner)
         streams = self._settled_streams(devices, owner)
