@@ -64,8 +64,9 @@ if TYPE_CHECKING:
     from traceflops.parsers.io.database_rows import Database
     from traceflops.parsers.io.database_scan import LONGEST_VALUE, NotFast, record_batches
     from traceflops.parsers.io.inputs import ByteSource
+    from traceflops.parsers.io.json_blocks import JsonPart
     from traceflops.parsers.io.json_events import EventStream
-    from traceflops.parsers.io.json_lists import Found, ListStream
+    from traceflops.parsers.io.json_lists import Document
     from traceflops.parsers.io.json_mend import (
         INVALID_UTF8,
         event_text_notes,
@@ -74,14 +75,8 @@ if TYPE_CHECKING:
         repairs_and_losses,
         valid_utf8,
     )
-    from traceflops.parsers.io.json_places import (
-        SKIPPED,
-        UNDECODABLE,
-        WHOLE,
-        Elements,
-        Members,
-        Records,
-    )
+    from traceflops.parsers.io.json_shapes import SKIPPED, WHOLE, Elements, Members, Records
+    from traceflops.parsers.io.json_window import UNDECODABLE
     from traceflops.parsers.io.messages import (
         Block,
         Columns,
