@@ -117,9 +117,9 @@ def read_metadata(header: Mapping[str, msgspec.Raw], file_name: str) -> Metadata
     host_in_name = _HOST_IN_NAME.match(file_name)
     names = [_optional_text(_value(header, key)) for key in _IDENTITY_KEYS]
     names.append(host_in_name[1] if host_in_name else None)
-    step_ns = [
+    before, recorded = (
         _between(cost.get(key), 1, LIMIT_NS) for key in ("unrecorded_step_ns", "recorded_step_ns")
-    ]
+    )
     return Metadata(
         rank=rank_in_name(file_name) if rank is None else rank,
         rank_from_name=rank is None,
@@ -133,7 +133,7 @@ def read_metadata(header: Mapping[str, msgspec.Raw], file_name: str) -> Metadata
         is_rocm=any(key in header for key in _ROCM_KEYS),
         described=read_description(header),
         groups=_groups(distributed.get("pg_config")),
-        step_ns=None if None in step_ns else (step_ns[0], step_ns[1]),
+        step_ns=None if before is None or recorded is None else (before, recorded),
     )
 
 
