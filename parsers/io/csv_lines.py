@@ -94,6 +94,7 @@ class LineBlocks:
             yield chunk.replace(b"\r", b"\n") if bare_returns else chunk
 
     def _last(self, text: bytes) -> Iterator[bytes]:
+        """Yield the last block, without a line that was cut."""
         stop = text.rfind(b"\n") + 1
         tail = text[stop:]
         if not tail.strip(b"\0 \t\r"):

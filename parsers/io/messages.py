@@ -235,6 +235,7 @@ class _Reader:
         self._slot[list(self._wanted)] = np.arange(len(self._wanted))
 
     def read(self) -> Columns:
+        """Return the fields, one field of each message per pass."""
         sound = (self._at >= 0) & (self._at <= self._end) & (self._end <= self._block.size)
         rows = np.flatnonzero(sound & (self._at < self._end))
         for _ in range(_MOST_FIELDS):

@@ -104,6 +104,7 @@ class _Rejoined(io.RawIOBase):
 
 
 def _file(file: str) -> ByteSource:
+    """Return a source over a file, pipe or device. Raises InputError where it is unreadable."""
     if is_remote(file):
         folder, _, name = file.rpartition("/")
         return ByteSource(name, lambda: opened(file), size_of(file), folder=folder, uri=file)
@@ -254,6 +255,7 @@ def _may_be_trace(info: zipfile.ZipInfo) -> bool:
 def _member(
     source: ByteSource, data: _Reopened, archive: zipfile.ZipFile, info: zipfile.ZipInfo
 ) -> ByteSource:
+    """Return a source over a member of an archive, which is opened when it is read."""
     name = Path(info.filename).name
 
     def open_member() -> io.RawIOBase:

@@ -74,6 +74,7 @@ class KinetoBlock:
                 self._add_flows(group)
 
     def _groups(self, events: list[Any]) -> Iterator[tuple[str, str, Group]]:
+        """Yield the events of each category and phase, with both."""
         by_type: defaultdict[Any, list[Any]] = defaultdict(list)
         for event in events:
             by_type[event.__class__].append(event)
@@ -88,6 +89,7 @@ class KinetoBlock:
                 yield category, phase, Group(same, args)
 
     def _loose_groups(self, events: list[Any]) -> Iterator[tuple[str, str, Group]]:
+        """Yield the same of events whose category the decoder did not know."""
         by_category: defaultdict[str, list[Any]] = defaultdict(list)
         categories = [legacy.category(event) for event in events]
         for event, category in zip(events, categories, strict=True):
@@ -233,6 +235,7 @@ class ArgsReader:
             return [self._one(text, args_type) for text in objects]
 
     def _one(self, text: bytes, args_type: type[A]) -> A:
+        """Return the arguments of one event; all are absent where they cannot be decoded."""
         if text == b"null":
             return args_type()
         # The decoder checks UTF-8 only in the fields that it builds, so it may fail only here.

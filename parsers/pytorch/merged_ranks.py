@@ -73,8 +73,8 @@ def owner_codes(names: Names, pids: Sequence[Any], ranks: IntArray | None) -> Ar
 
 def _owner_text(pid: Any, rank: int = -1) -> str:
     text = pid if isinstance(pid, str) and not pid.isdigit() else ""
-    found = _LABEL.fullmatch(text)
-    label = ".".join(number[:9] for number in re.findall(r"\d+", found[1] if found else text))
+    labelled = _LABEL.fullmatch(text)
+    label = ".".join(number[:9] for number in re.findall(r"\d+", labelled[1] if labelled else text))
     return f"{rank if 0 <= rank < _MOST_RANKS else ''}|{label}|{trailing_integer(pid)}"
 
 

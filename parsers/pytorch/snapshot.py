@@ -210,6 +210,7 @@ class _Reader:
         self._devices.append(device)
 
     def _add_rows(self, history: History) -> None:
+        """Add the counters of a device, its failed requests and its calls for segments."""
         device = len(self._devices)
         names, counters = self._tables["counters"].names["name"], self._tables["counters"]
         for what, series in history.series():

@@ -91,6 +91,10 @@ def plausible(trace: Trace) -> Trace:
 
 
 def _without_impossible_times(trace: Trace) -> Trace:
+    """Return the trace without records far away from the others, or far too long.
+
+    Where these are too many to be a slip of the recording, they stay, and a note says so.
+    """
     ranges = {name: trace.table(name) for name in _RANGES if trace.table(name).num_rows}
     if not ranges:
         return trace
