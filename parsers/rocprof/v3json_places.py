@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from traceflops.parsers.io import SKIPPED, UNDECODABLE, WHOLE, Elements, Found, Members, Records
+from traceflops.parsers.io import SKIPPED, UNDECODABLE, WHOLE, Elements, JsonPart, Members, Records
 from traceflops.parsers.rocprof.agents import text_of
 from traceflops.parsers.rocprof.notes import clock_of
 from traceflops.parsers.rocprof.v3json_records import READERS, RecordBlock
@@ -98,7 +98,7 @@ class ProcessRecords:
         self.described = Described()
         self.kinds: list[_Operations] = []
 
-    def absorb(self, item: Found) -> None:
+    def absorb(self, item: JsonPart) -> None:
         """Add what stands at a place of this process."""
         place = ".".join(map(str, item.path[2:]))
         if isinstance(item.value, RecordBlock):

@@ -13,7 +13,7 @@ from traceflops.parsers.io import (
     BLOCK_BYTES,
     ByteSource,
     Crew,
-    ListStream,
+    Document,
     input_cut,
     read_each,
     repairs_and_losses,
@@ -67,9 +67,9 @@ def read_runs(sources: Sequence[ByteSource], reading: Reading) -> list[Trace]:
 
 def read_v3_json(source: ByteSource, crew: Crew, block_bytes: int = BLOCK_BYTES) -> Trace:
     """Return the trace in a file. Raises InputError where nothing of it can be used."""
-    stream = ListStream(source, ROOT, crew, block_bytes)
+    document = Document(source, ROOT, crew, block_bytes)
     reading = _FileReading()
-    inside = (value for value in stream if len(value.path) > 2)
+    inside = (value for value in document.parts() if len(value.path) > 2)
     number = None
     for number, values in groupby(inside, key=lambda value: int(value.path[1])):
         records = ProcessRecords()
@@ -77,8 +77,8 @@ def read_v3_json(source: ByteSource, crew: Crew, block_bytes: int = BLOCK_BYTES)
             records.absorb(value)
         reading.add(number, records, source.label)
     if number is None:
-        raise _nothing_in(source, stream)
-    return reading.trace(source, _text_notes(source, stream))
+        raise _nothing_in(source, document)
+    return reading.trace(source, _text_notes(source, document))
 
 
 class _FileReading(JsonRecorded):
@@ -170,12 +170,12 @@ def _release(records: ProcessRecords) -> list[str]:
     return [older] if kinds else []
 
 
-def _text_notes(source: ByteSource, stream: ListStream) -> Iterator[Note]:
-    damage = stream.damage
+def _text_notes(source: ByteSource, document: Document) -> Iterator[Note]:
+    damage = document.damage
     if source.cut:
         yield input_cut(source.cut, damage)
-    if stream.cut_in is not None:
-        yield Note("dropped", "text-cut", _cut(stream), damage.cut_bytes)
+    if document.cut_in is not None:
+        yield Note("dropped", "text-cut", _cut(document), damage.cut_bytes)
     yield from repairs_and_losses(damage, "record")
     if damage.tail_bytes:
         code = "second-trace" if damage.another else "tail-unread"
@@ -183,22 +183,22 @@ def _text_notes(source: ByteSource, stream: ListStream) -> Iterator[Note]:
         yield Note("dropped", code, text, damage.tail_bytes)
 
 
-def _cut(stream: ListStream) -> str:
-    place = str(stream.cut_in[-1]) if stream.cut_in else "the document"
+def _cut(document: Document) -> str:
+    place = str(document.cut_in[-1]) if document.cut_in else "the document"
     where = "".join(c if c.isprintable() else "?" for c in place[:40])
     return (
         f"The file ends early (in {where}). Every complete record is used; the rest is missing "
-        f"({several(stream.damage.cut_bytes or 0, 'byte')} of an incomplete record lost)."
+        f"({several(document.damage.cut_bytes or 0, 'byte')} of an incomplete record lost)."
     )
 
 
-def _nothing_in(source: ByteSource, stream: ListStream) -> InputError:
-    if source.cut or stream.cut_in is not None:
+def _nothing_in(source: ByteSource, document: Document) -> InputError:
+    if source.cut or document.cut_in is not None:
         return InputError(
             f"cut off before its first complete record: {source.label}",
             "nothing can be recovered; record or copy the file again",
         )
-    if stream.damage.dropped_places:
+    if document.damage.dropped_places:
         return InputError(
             f"no readable record: {source.label} (damaged JSON)",
             "its JSON is broken; copy the file again or record again",
