@@ -15,10 +15,10 @@ from traceflops.errors import NotATrace
 from traceflops.parsers.io import Batch, Database, Wanted
 from traceflops.parsers.rocprof.layouts import counters_in
 from traceflops.parsers.rocprof.trace import trace_of, with_losses
-from traceflops.parsers.rocprof.v1_events import NUMBERS, V1Tables, unquoted, without_markers
-from traceflops.parsers.rocprof.v1_processes import Owners, launched_by
+from traceflops.parsers.rocprof.v1_events import NUMBERS, unquoted
+from traceflops.parsers.rocprof.v1_tables import Owners, V1Tables, without_markers
 from traceflops.parsers.shared import UNNAMED, UNNAMED_KERNEL
-from traceflops.table import ABSENT, Array, IntArray, Names, Source, Trace, distinct
+from traceflops.table import ABSENT, Array, BoolArray, IntArray, Names, Source, Trace, distinct
 
 _BEGIN: Final = "BeginNs"
 _KERNELS: Final = ("KERN", "A")
@@ -26,10 +26,10 @@ _TELLING: Final = {
     **dict.fromkeys(_KERNELS, "KernelName"),
     **dict.fromkeys(("OPS", "COPY", "HIP", "HSA", "rocTX"), _BEGIN),
 }
-"""A column of each table, of which a database of rocprof has one."""
+"""A column by which a table is known as rocprof's."""
 _UNNAMED: Final = dict.fromkeys((*_KERNELS, "OPS", "COPY"), UNNAMED_KERNEL)
 _OF_HSA: Final = 1 << 40
-"""HIP and HSA number their calls each from 1; ids of HSA lie above this, so that all are unique."""
+"""HIP and HSA both number their calls from 1; ids of HSA lie above this: all are unique."""
 
 
 def read_v1_database(database: Database) -> Sequence[Trace]:
@@ -76,7 +76,7 @@ class _V1DatabaseReader:
         self.tables.sum_instances()
 
     def _batches(self, table: str, reals: Sequence[str] = ()) -> Iterator[tuple[Batch, list[str]]]:
-        """Yield the rows of a table under the names of `V1Tables`, and the names of records."""
+        """Yield the rows of a table with the columns that `V1Tables` takes, and their labels."""
         integers = ("Index", *(spelling for words in NUMBERS.values() for spelling in words))
         name = "KernelName" if table in _KERNELS else "Name"
         for batch in self._database.batches(table, Wanted(integers, tuple(reals), (name,))):
@@ -99,24 +99,34 @@ class _V1DatabaseReader:
         return batch["pid"] if has_pid else np.full(batch.count, ABSENT)
 
     def _owners(self) -> Owners:
-        """Return the processes of the file, and whose its threads are."""
+        """Return the processes of the file, and to which its threads belong."""
         work = self._columns(("OPS", "COPY"))
         kernels = self._columns(_KERNELS)
         pids = np.concatenate([work["pid"], kernels["pid"]])
         if len(distinct(pids[pids != ABSENT])) < 2:
             return Owners(pids)
-        launched = launched_by(self._columns(("HIP",)), work)
-        return Owners(pids, (launched, (kernels["thread"], kernels["pid"])))
+        # A call launched the first operation with its number that begins after it: numbers are
+        # unique within a process only.
+        calls, order = self._columns(("HIP",)), np.lexsort((work["start"], work["index"]))
+        index, start = work["index"][order], work["start"][order]
+        _, number = np.unique(np.concatenate([index, calls["index"]]), return_inverse=True)
+        times, rank = np.unique(np.concatenate([start, calls["start"]]), return_inverse=True)
+        key = number * len(times) + rank
+        after = np.searchsorted(key[: len(index)], key[len(index) :])
+        launched: BoolArray = after < len(index)
+        launched[launched] = index[after[launched]] == calls["index"][launched]
+        launches = calls["thread"][launched], work["pid"][order][after[launched]]
+        return Owners(pids, (launches, (kernels["thread"], kernels["pid"])))
 
     def _columns(self, tables: Sequence[str]) -> dict[str, Array]:
-        """Return, of the rows of some tables, whose they are, their number and start."""
+        """Return process, thread, number and start of the rows of some tables."""
         words = {"pid": "pid", "thread": "tid", "index": "Index", "start": _BEGIN}
         wanted = Wanted((*words.values(), "proc-id"))
         parts = [(t, batch) for t in tables for batch in self._database.batches(t, wanted)]
-        found = {name: [batch[word] for _, batch in parts] for name, word in words.items()}
-        found["pid"] = [self._pid(table, batch) for table, batch in parts]
+        columns = {name: [batch[word] for _, batch in parts] for name, word in words.items()}
+        columns["pid"] = [self._pid(table, batch) for table, batch in parts]
         none = np.empty(0, dtype=np.int64)
-        return {name: np.concatenate([none, *pieces]) for name, pieces in found.items()}
+        return {name: np.concatenate([none, *pieces]) for name, pieces in columns.items()}
 
     def _add_operations(self, table: str) -> None:
         # Copies that HSA was asked for do not say on which device they ran.
@@ -125,7 +135,7 @@ class _V1DatabaseReader:
         for batch, labels in self._batches(table):
             rows = without_markers(batch, labels)
             counts["barrier"] += batch.count - rows.count
-            rows = rows if is_of_hip else _of_hsa(rows, known=not self._tracks)
+            rows = rows if is_of_hip else _of_hsa(rows, have_calls=not self._tracks)
             if table == "COPY":
                 rows = self.tables.add_copies(rows, labels, _kind)
                 counts.update(_kind(labels[code]) for code in rows["name"].tolist())
@@ -135,7 +145,7 @@ class _V1DatabaseReader:
     def _add_kernels(self, table: str, *, timed_elsewhere: bool) -> None:
         """Add what results.csv holds; of kernels that OPS has only the counters."""
         columns = sorted(self._database.columns(table))
-        counters = [columns[at] for places in counters_in(columns).values() for at in places]
+        counters = [columns[i] for indices in counters_in(columns).values() for i in indices]
         for rows, labels in self._batches(table, counters):
             self.tables.counts["KERN"] += rows.count
             self.tables.add_counters(rows, labels, {name: rows[name] for name in counters})
@@ -143,13 +153,13 @@ class _V1DatabaseReader:
                 self.tables.add_kernels(rows, labels)
 
 
-def _of_hsa(rows: Batch, *, known: bool = True) -> Batch:
-    """Return rows with ids of HSA where those of HIP cannot be.
+def _of_hsa(rows: Batch, *, have_calls: bool = True) -> Batch:
+    """Return rows with the ids of HSA moved above those of HIP.
 
-    In ROCm 3 and 4 copies have numbers of their own, which are those of no call: not `known`.
+    In ROCm 3 and 4 copies have numbers of their own, which are those of no call.
     """
     ids = rows["index"]
-    apart: IntArray = np.where(known & (ids >= 0) & (ids < _OF_HSA), ids + _OF_HSA, ABSENT)
+    apart: IntArray = np.where(have_calls & (ids >= 0) & (ids < _OF_HSA), ids + _OF_HSA, ABSENT)
     return Batch(rows.count, {**rows.numbers, "index": apart}, {})
 
 
