@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -98,11 +98,7 @@ class V1Tables(Recorded):
         """Add kernels and the moments at which they were queued; return those with a time."""
         rows = timed(rows, self.odd)
         Kernels(
-            rows=rows,
-            **self._on_gpus(rows),
-            stream=rows["queue"],
-            name=self._names("activities", rows, labels),
-            correlation=rows["index"],
+            **self._of_gpu(rows, labels),
             registers_per_thread=rows["registers"],
             shared_memory_bytes=rows["shared"],
         ).add_to(self)
@@ -113,44 +109,25 @@ class V1Tables(Recorded):
     def add_copies(self, rows: Batch, labels: Labels, kind: Callable[[str], str]) -> Batch:
         """Add copies and fills, whose names tell the kind; return those with a time."""
         rows = timed(rows, self.odd)
-        kinds = self["activities"].names["kind"].codes(map(kind, labels))
-        Copies(
-            rows=rows,
-            **self._on_gpus(rows),
-            stream=rows["queue"],
-            kind=kinds[rows["name"]],
-            name=self._names("activities", rows, labels),
-            correlation=rows["index"],
-            bytes=rows["bytes"],
-            way=ways_named(labels)[rows["name"]],
-        ).add_to(self)
+        kinds = self["activities"].names["kind"].codes(map(kind, labels))[rows["name"]]
+        way = ways_named(labels)[rows["name"]]
+        copies = Copies(**self._of_gpu(rows, labels), kind=kinds, bytes=rows["bytes"], way=way)
+        copies.add_to(self)
         return rows
 
     def add_calls(self, rows: Batch, labels: Labels, api: str) -> Batch:
         """Add calls of an API, except for queueing that is known already; return what is used."""
         if DISPATCH in self["calls"].names["name"]:
             rows = without(_QUEUED, rows, labels)
-        timed_rows = timed(rows, self.odd)
-        Calls(
-            rows=timed_rows,
-            process=self._process(timed_rows),
-            thread=timed_rows["thread"],
-            name=self._names("calls", timed_rows, labels),
-            correlation=timed_rows["index"],
-            api=api,
-        ).add_to(self)
+        calls = timed(rows, self.odd)
+        common = self._of_host("calls", calls, labels)
+        Calls(**common, correlation=calls["index"], api=api).add_to(self)
         return rows
 
     def add_marks(self, rows: Batch, labels: Labels) -> None:
         """Add ranges and marks of the program."""
         rows = timed(rows, self.odd)
-        Marks(
-            rows=rows,
-            process=self._process(rows),
-            thread=rows["thread"],
-            name=self._names("marks", rows, labels),
-            instant_ns=_MARK_NS,
-        ).add_to(self)
+        Marks(**self._of_host("marks", rows, labels), instant_ns=_MARK_NS).add_to(self)
 
     def add_counters(self, rows: Batch, labels: Labels, counters: Mapping[str, Array]) -> None:
         """Add counters; of one whose instances have columns of their own, under its name."""
@@ -195,6 +172,15 @@ class V1Tables(Recorded):
 
     def _process(self, rows: Batch) -> IntArray:
         return self._pids.numbers(self.owners.pids(rows["pid"], rows["thread"]))
+
+    def _of_host(self, table: str, rows: Batch, labels: Labels) -> dict[str, Any]:
+        process, name = self._process(rows), self._names(table, rows, labels)
+        return {"rows": rows, "process": process, "thread": rows["thread"], "name": name}
+
+    def _of_gpu(self, rows: Batch, labels: Labels) -> dict[str, Any]:
+        name = self._names("activities", rows, labels)
+        common = {"rows": rows, **self._on_gpus(rows), "name": name}
+        return common | {"stream": rows["queue"], "correlation": rows["index"]}
 
     def _names(self, table: str, rows: Batch, labels: Labels) -> Array:
         return self[table].names["name"].codes(labels)[rows["name"]]
