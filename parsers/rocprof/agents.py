@@ -194,9 +194,9 @@ def gpus_of(header: Mapping[str, msgspec.Raw]) -> dict[int, DeviceFacts]:
         return {}
     agents: defaultdict[int, dict[str, str]] = defaultdict(dict)
     for key, value in words.items():
-        name = _V1_KEY.fullmatch(key)
-        if name and isinstance(value, str) and value.strip():
-            agents[int(name[1])][name[2]] = value.strip()[:256]
+        match = _V1_KEY.fullmatch(key)
+        if match and isinstance(value, str) and value.strip():
+            agents[int(match[1])][match[2]] = value.strip()[:256]
     gpus = {}
     for index, agent in agents.items():
         name = agent.get("Name", "")

@@ -137,7 +137,7 @@ class _V1DatabaseReader:
             counts["barrier"] += batch.count - rows.count
             rows = rows if is_of_hip else _of_hsa(rows, have_calls=not self._tracks)
             if table == "COPY":
-                rows = self.tables.add_copies(rows, labels, _kind)
+                rows = self.tables.add_copies(rows, labels, map(_kind, labels))
                 counts.update(_kind(labels[code]) for code in rows["name"].tolist())
             else:
                 counts["kernel"] += self.tables.add_kernels(rows, labels).count

@@ -114,8 +114,9 @@ def _add_all(tables: V1Tables, rows: defaultdict[str, EventRows]) -> None:
     pids = _together(rows, _KINDS, ("pid",))["pid"]
     votes = [(kernels.column("thread"), kernels.column("pid"))]
     if call_of:
-        call = np.concatenate([call_of[kind] for kind in _KINDS])
-        votes.append((asked["thread"][call[call >= 0]], pids[call >= 0]))
+        calls_of_work = np.concatenate([call_of[kind] for kind in _KINDS])
+        linked = calls_of_work >= 0
+        votes.append((asked["thread"][calls_of_work[linked]], pids[linked]))
     tables.owners = Owners(np.append(kernels.column("pid"), pids), votes)
     if kernels.count:  # rows of results.csv, numbered in their order there
         batch, labels = _batch(kernels, np.arange(kernels.count)), _labels(kernels)
@@ -134,9 +135,9 @@ def _add_all(tables: V1Tables, rows: defaultdict[str, EventRows]) -> None:
         columns = {"gpu": np.where(gpu == ABSENT, only_gpu, gpu)}
         if call is not None:
             # A call that launched several does not say how many bytes each moved.
-            calls_of_work, inverse, count = np.unique(call, return_inverse=True, return_counts=True)
-            once = (calls_of_work >= 0) & (count == 1)
-            of_call = np.append(asked["bytes"], ABSENT)[np.where(once, calls_of_work, -1)]
+            launching, inverse, count = np.unique(call, return_inverse=True, return_counts=True)
+            once = (launching >= 0) & (count == 1)
+            of_call = np.append(asked["bytes"], ABSENT)[np.where(once, launching, -1)]
             columns["bytes"] = np.where(sizes == ABSENT, of_call[inverse], sizes)
             columns["index"] = np.where(call < 0, ABSENT, call + _CALL_IDS)
         if kind == COPY:  # a copy engine executes it: it belongs to no queue
@@ -147,8 +148,8 @@ def _add_all(tables: V1Tables, rows: defaultdict[str, EventRows]) -> None:
             tables.counts[WORK] -= work.count - that_ran.count
             tables.add_kernels(that_ran, labels)
         else:
-            word = _KINDS[kind]
-            tables.add_copies(_batch(work, **columns), labels, lambda _, word=word: word)
+            kinds = [_KINDS[kind]] * len(labels)
+            tables.add_copies(_batch(work, **columns), labels, kinds)
     if rows[MARK].count:
         tables.add_marks(_batch(rows[MARK]), _labels(rows[MARK]))
     tables.sum_instances()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -106,12 +106,12 @@ class V1Tables(Recorded):
         add_queueing(self, some["queued"], some["thread"], some["index"], self._process(some))
         return rows
 
-    def add_copies(self, rows: Batch, labels: Labels, kind: Callable[[str], str]) -> Batch:
-        """Add copies and fills, whose names tell the kind; return those with a time."""
+    def add_copies(self, rows: Batch, labels: Labels, kinds: Iterable[str]) -> Batch:
+        """Add copies and fills, whose kinds are per label; return those with a time."""
         rows = timed(rows, self.odd)
-        kinds = self["activities"].names["kind"].codes(map(kind, labels))[rows["name"]]
+        kind = self["activities"].names["kind"].codes(kinds)[rows["name"]]
         way = ways_named(labels)[rows["name"]]
-        copies = Copies(**self._of_gpu(rows, labels), kind=kinds, bytes=rows["bytes"], way=way)
+        copies = Copies(**self._of_gpu(rows, labels), kind=kind, bytes=rows["bytes"], way=way)
         copies.add_to(self)
         return rows
 

@@ -121,8 +121,8 @@ class _Recording(JsonRecorded):
     def trace(self, source: ByteSource, text_notes: Iterator[Note]) -> Trace:
         """Return the trace of what was added."""
         if not self.counts:  # nothing else is known of the run
-            for number, facts in self._launchers:
-                self.process(number, facts)
+            for number, launcher in self._launchers:
+                self.process(number, launcher)
             self._launchers.clear()
         fill_collectives(self, self.arguments)
         self.odd["kernels-unnamed json"] = len(self.unknown_kernels)

@@ -160,7 +160,8 @@ class ProcessTables:
     def _add_calls(self, block: RecordBlock, api: str) -> None:
         """Add calls, the arguments of RCCL's, and the sizes that calls of copies were given."""
         rows, table = self._timed(block), self._recorded["calls"]
-        for row, given in enumerate(rows.texts["kept"]):
+        kept: Sequence[Any] = rows.texts["kept"]
+        for row, given in enumerate(kept):
             if given:  # one object, or in other releases a list of names and values
                 pairs = [p for p in given if isinstance(p, dict)] if isinstance(given, list) else []
                 items = [(pair.get("name"), pair.get("value")) for pair in pairs]

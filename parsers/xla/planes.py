@@ -262,9 +262,9 @@ def _plane(data: bytes, block: Block, begin: int, end: int) -> Plane:
         begins, ends, is_whole = split(data, first, last, _LINE_EVENTS, own)
         lost += int(not is_whole)
         if len(begins):
-            number, start = own.get(_LINE_ID, 0), own.get(_LINE_START, 0)
+            key, start = own.get(_LINE_ID, 0), own.get(_LINE_START, 0)
             start_ns = start if isinstance(start, int) and start < _MOST_PS else _NO_TIME
-            line_id = signed(number) if isinstance(number, int) else 0
+            line_id = signed(key) if isinstance(key, int) else 0
             lines.append(Line(line_id, _text(data, own.get(_LINE_NAME)), start_ns, begins, ends))
     events, stats = (_names(parts[number]) for number in (_EVENT_NAMES, _STAT_NAMES))
     return Plane(_text(data, others.get(_NAME)), block, lines, events, stats, parts[_STATS], lost)

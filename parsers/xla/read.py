@@ -366,7 +366,7 @@ class _Details:
         return np.array([t if len(t) == 3 else [ABSENT] * 3 for t in triples])[self._code]
 
 
-def _launch_sizes(stats: Stats, row: IntArray) -> dict[str, IntArray]:
+def _launch_sizes(stats: Stats, row: IntArray) -> dict[str, Any]:
     """Return the sizes of launches: blocks and threads by axis, registers, bytes."""
     details = _Details(stats, "kernel_details", row)
     shared = details.sum("static_shared", "dynamic_shared", "group_mem")

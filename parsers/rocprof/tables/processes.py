@@ -162,12 +162,12 @@ def processes_of(files: Sequence[TableFile]) -> list[Process]:
     for process in processes.values():
         if process.guid is not None:
             of_pid[process.pid].append(process)
-    for key, process in list(processes.items()):
+    for own_key, process in list(processes.items()):
         runs = of_pid[process.pid]
         if process.guid is None and len(runs) == 1:
             runs[0].parts += process.parts
             runs[0].names |= process.names
-            del processes[key]
+            del processes[own_key]
 
     _place_unnamed(processes, unnamed)
     return sorted(processes.values(), key=lambda process: process.order)
