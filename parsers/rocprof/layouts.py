@@ -66,6 +66,7 @@ def _columns(names: str) -> frozenset[str]:
 
 _V3_KERNEL: Final = "Kind Agent_Id Kernel_Name Start_Timestamp End_Timestamp"
 _V1_KERNEL: Final = "Index KernelName gpu-id"
+_V2_KERNEL: Final = "Dispatch_ID GPU_ID Kernel_Name Start_Timestamp End_Timestamp"
 _LONG: Final = "Dispatch_Id Kernel_Name Counter_Name Counter_Value"
 _CONVERTED: Final = "ROCm 7 (rocpd convert)"
 _OF_ROCPD: Final = "ROCm 7 (rocpd summary)"
@@ -105,27 +106,9 @@ LAYOUTS: Final = (
     _layout("kernels", "results", V1, "ROCm 5.2 or before", "BeginNs EndNs " + _V1_KERNEL),
     _layout("untimed", "results", V1, "ROCm 5.3 or later", "arch_vgpr " + _V1_KERNEL),
     _layout("untimed", "results", V1, "ROCm 5.2 or before", _V1_KERNEL),
-    _layout(
-        "kernels",
-        "results",
-        V2,
-        "ROCm 5.7",
-        "Dispatch_ID GPU_ID GRD WGR Kernel_Name Start_Timestamp End_Timestamp",
-    ),
-    _layout(
-        "kernels",
-        "results",
-        V2,
-        "ROCm 6.0 or later",
-        "Dispatch_ID GPU_ID PID Grid_Size Kernel_Name Start_Timestamp End_Timestamp",
-    ),
-    _layout(
-        "kernels",
-        "pmc_perf",
-        COMPUTE,
-        "",
-        "Dispatch_ID GPU_ID Grid_Size Kernel_Name Start_Timestamp End_Timestamp",
-    ),
+    _layout("kernels", "results", V2, "ROCm 5.7", "GRD WGR " + _V2_KERNEL),
+    _layout("kernels", "results", V2, "ROCm 6.0 or later", "PID Grid_Size " + _V2_KERNEL),
+    _layout("kernels", "pmc_perf", COMPUTE, "", "Grid_Size " + _V2_KERNEL),
     _layout("system", "sysinfo", COMPUTE, "", "workload_name gpu_arch"),
     _layout("system", "sysinfo", COMPUTE, "", "workload_name gpu_soc"),
 )
@@ -158,12 +141,8 @@ _ROLES: Final = {
     "source": _role("text", "Source_Agent_Id"),
     "target": _role("text", "Destination_Agent_Id"),
     "marker": _role("integer", "ROCTX_ID"),
-    "block_x": _role("integer", "Workgroup_Size_X"),
-    "block_y": _role("integer", "Workgroup_Size_Y"),
-    "block_z": _role("integer", "Workgroup_Size_Z"),
-    "grid_x": _role("integer", "Grid_Size_X"),
-    "grid_y": _role("integer", "Grid_Size_Y"),
-    "grid_z": _role("integer", "Grid_Size_Z"),
+    **{f"block_{axis}": _role("integer", f"Workgroup_Size_{axis}") for axis in "xyz"},
+    **{f"grid_{axis}": _role("integer", f"Grid_Size_{axis}") for axis in "xyz"},
     "threads": _role("integer", "Grid_Size", "grd"),
     "block_threads": _role("integer", "Workgroup_Size", "wgr"),
     "registers": _role("integer", "VGPR_Count", "arch_vgpr", "vgpr"),
@@ -334,6 +313,7 @@ def table_in(head: bytes) -> RocprofTable | None:
 
 
 def _plan(layout: Layout, names: Sequence[str]) -> Plan:
+    """Return what to read of a table; of agents and of a system all columns."""
     if layout.what in ("agents", "system"):
         fields = {name: Field(index, "text") for index, name in enumerate(names)}
         return Plan(len(names), fields, None, RocprofTable(layout, layout.what, {}))
@@ -344,10 +324,9 @@ def _plan(layout: Layout, names: Sequence[str]) -> Plan:
     is_timed = layout.generation == V1 and layout.what == "kernels"
     fields = _fields("timed wide" if columns_of and is_timed else what, list(map(plain, names)))
     free = next((fields[role].place for role in _FREE if role in fields), None)
-    counters = {}
-    for name, indices in columns_of.items():
-        counters[name] = tuple(f"counter {index}" for index in indices)
-        fields |= {f"counter {index}": Field(index, "number") for index in indices}
+    counters = {name: tuple(f"counter {i}" for i in own) for name, own in columns_of.items()}
+    of_counters = [index for own in columns_of.values() for index in own]
+    fields |= {f"counter {index}": Field(index, "number") for index in of_counters}
     return Plan(len(names), fields, free, RocprofTable(layout, what, counters))
 
 

@@ -131,13 +131,14 @@ def _digest(text: str) -> str:
 
 
 def link_notes(tables: Mapping[str, pa.Table], *, no_calls: str = _NO_CALLS) -> Iterator[Note]:
-    """Yield that no calls were recorded, or for how much work the call is missing."""
+    """Yield what is to be said of the calls that launched the work, of which there is some."""
     activities, calls = tables["activities"], tables["calls"]
     total = activities.num_rows
-    if not total:
-        return
     if not calls.num_rows:
         yield Note("missing", "no-calls", no_calls)
+        return
+    if names(calls["name"]) == [DISPATCH]:
+        yield LAUNCH_IS_QUEUEING
         return
     work_ids, call_ids = (numbers(table["correlation"], ABSENT) for table in (activities, calls))
     processes = [numbers(table["process"]) for table in (activities, calls)]
@@ -203,10 +204,7 @@ def file_notes(file: TableFile) -> Iterator[Note]:
 def _content_notes(run: TableRun, tables: Mapping[str, pa.Table]) -> Iterator[Note]:
     """Yield what the run lacks as a whole, and what is strange about its times."""
     if tables["activities"].num_rows:
-        if names(tables["calls"]["name"]) == [DISPATCH]:
-            yield LAUNCH_IS_QUEUEING
-        else:
-            yield from link_notes(tables)
+        yield from link_notes(tables)
         length = numbers(tables["activities"]["dur_ns"])
         if long := int(np.count_nonzero(length >= _LONG_NS)):
             yield NOTES.note("very-long", long, longest=f"{int(length.max()) / 1e9:,.1f}")

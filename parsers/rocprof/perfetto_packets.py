@@ -104,6 +104,7 @@ class Packets:
     """
 
     def __init__(self, source: ByteSource, wanted: Sequence[str], odd: Counter[str]) -> None:
+        """Prepare to read `source`; `odd` counts damage by the codes of notes."""
         self.tracks: dict[int, Track] = {}
         self.names, self.categories, self.texts = Names(), Names(), Names()
         for names in (self.names, self.categories, self.texts):

@@ -93,6 +93,7 @@ def read_rocpd(database: Database) -> Sequence[Trace]:
 
 
 def _read_run(run: RocpdRun, version: str | None, notes: Sequence[Note]) -> Trace:
+    """Return the trace of one run, with `notes` first."""
     reading = RunReading(run)
     dispatches = DispatchReader(reading)
     dispatches.read()

@@ -14,7 +14,6 @@ from traceflops.parsers.io import ByteSource, Database, NoteTable, nothing_left
 from traceflops.parsers.rocprof.notes import (
     COUNTERS_ONLY,
     DEVICE_UNKNOWN,
-    LAUNCH_IS_QUEUEING,
     instance_notes,
     link_notes,
 )
@@ -22,7 +21,6 @@ from traceflops.parsers.rocprof.notes import NOTES as RUN_NOTES
 from traceflops.parsers.rocprof.tables.parts import OutputPlace, place_of
 from traceflops.parsers.shared import (
     COUNTED_WHILE_TIMED,
-    DISPATCH,
     UNNAMED_KERNEL,
     Gathered,
     overflow_notes,
@@ -169,11 +167,7 @@ def _content_notes(tables: Mapping[str, pa.Table], holder: str) -> Iterator[Note
     if not tables["activities"].num_rows:
         yield COUNTERS_ONLY if was_counted else NOTES.note(f"no-device-work {holder}")
         return
-    if names(tables["calls"]["name"]) == [DISPATCH]:
-        yield LAUNCH_IS_QUEUEING
-    else:
-        no_calls = {"no_calls": _NO_CALLS_V1} if holder == "v1 file" else {}
-        yield from link_notes(tables, **no_calls)
+    yield from link_notes(tables, **({"no_calls": _NO_CALLS_V1} if holder == "v1 file" else {}))
     if was_counted:
         yield COUNTED_WHILE_TIMED
 

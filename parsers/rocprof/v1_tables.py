@@ -49,24 +49,23 @@ class Owners:
 
     def __init__(self, pids: IntArray, votes: Iterable[tuple[IntArray, IntArray]] = ()) -> None:
         """Give each thread to the process that most of its votes name; a tie decides nothing."""
-        known = distinct(pids[pids != ABSENT])
-        self._only = int(known[0]) if len(known) == 1 else ABSENT
+        main_threads = distinct(pids[pids != ABSENT])
+        self._only = int(main_threads[0]) if len(main_threads) == 1 else ABSENT
         self._of_thread: dict[int, int] = {}
-        if len(known) < 2:
+        if len(main_threads) < 2:
             return
-        threads, owners = map(np.concatenate, zip((known, known), *votes, strict=True))
+        sides = zip((main_threads, main_threads), *votes, strict=True)
+        threads, owners = map(np.concatenate, sides)
         threads, owners = threads[owners != ABSENT], owners[owners != ABSENT]
-        _, row, count = np.unique(
-            joint_codes(threads, owners), return_index=True, return_counts=True
-        )
-        most: dict[int, int] = {}
-        for thread, pid, votes_for in zip(
-            threads[row].tolist(), owners[row].tolist(), count.tolist(), strict=True
-        ):
-            if votes_for >= most.get(thread, 0):
-                self._of_thread[thread] = pid if votes_for > most.get(thread, 0) else ABSENT
-                most[thread] = votes_for
-        self._of_thread |= {pid: pid for pid in known.tolist()}
+        pairs = joint_codes(threads, owners)
+        _, row, count = np.unique(pairs, return_index=True, return_counts=True)
+        order = np.lexsort((count, threads[row]))
+        thread, pid, count = threads[row][order], owners[row][order], count[order]
+        same = thread[1:] == thread[:-1]
+        is_tie = np.append(False, same & (count[1:] == count[:-1]))
+        is_most, winner = np.append(~same, True), np.where(is_tie, ABSENT, pid)
+        self._of_thread = dict(zip(thread[is_most].tolist(), winner[is_most].tolist(), strict=True))
+        self._of_thread |= {pid: pid for pid in main_threads.tolist()}
 
     def pids(self, pid: Array, thread: Array) -> IntArray:
         """Return the process of each row: its own, or that of its thread; ABSENT if unknown."""

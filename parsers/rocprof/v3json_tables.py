@@ -119,6 +119,7 @@ class ProcessTables:
             )
 
     def _add_dispatches(self, block: RecordBlock) -> None:
+        """Add kernels."""
         rows = self._timed(block)
         self._recorded.streams.update(np.unique(rows["stream"]).tolist())
         Kernels(

@@ -118,6 +118,7 @@ class Assembly:
         self._gathered[into].absorb(table)
 
     def _source(self) -> Source:
+        """Return what is known of the files as a whole, and what they recorded."""
         files, system = self._run.files, self._run.system
         events: Counter[str] = Counter()
         recorded: list[str] = []
