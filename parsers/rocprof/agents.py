@@ -45,7 +45,7 @@ GAUGES: Final[Mapping[str, tuple[str, int]]] = {
 
 
 def facts_of_agent(agent: Mapping[str, object]) -> DeviceFacts:
-    """Return the facts of an agent whose keys are those of rocprofv3's JSON, in any case.
+    """Return the facts of an agent with the keys of rocprofv3's JSON, in upper or lower case.
 
     The clock is that of the compute units (fcompute; ccompute is the host's). The memory is that
     of the banks where local_mem_size is 0.
@@ -77,14 +77,14 @@ def is_gpu(agent: Mapping[str, object]) -> bool:
 
 
 def _number(value: object, below: int = _INT32) -> int | None:
-    """Return a number above 0, which stands for "unknown" in these records; else None."""
+    """Return a number above 0, which means unknown in these records; else None."""
     if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) < 20:
         value = int(value)
     return value if type(value) is int and 0 < value < below else None
 
 
 def text_of(value: object) -> str | None:
-    """Return the beginning of a text, None where there is none."""
+    """Return the first 256 characters of a text, None for anything else."""
     return (value.strip()[:256] or None) if isinstance(value, str) else None
 
 
@@ -118,7 +118,7 @@ def facts_of_system(system: Mapping[str, str]) -> DeviceFacts:
 class Agent:
     """A device that did something: `key` identifies it, `number` is that in the file.
 
-    `node` is that of the machine, -1 where no list of agents tells it.
+    `node` is its number on the machine, -1 where no list of agents has it.
     """
 
     key: Hashable
@@ -132,7 +132,7 @@ class Agents:
     """The agents of one machine, as its list has them; others are known by their number alone."""
 
     def __init__(self, rows: Sequence[Mapping[str, str]], system: Mapping[str, str]) -> None:
-        """Take the rows of agent_info.csv, and what sysinfo.csv says of all devices."""
+        """Take the rows of agent_info.csv, and the words of sysinfo.csv on all devices."""
         listed = []
         for row in rows:
             words = {key.lower(): value.strip() for key, value in row.items()}
@@ -151,7 +151,7 @@ class Agents:
         self._of_system = facts_of_system(system)
 
     def numbering(self, texts: Iterable[str]) -> str:
-        """Return what the numbers of agents that ran kernels are: one by which all are GPUs.
+        """Return how the agents in `texts`, which ran kernels, are numbered: so that all are GPUs.
 
         By default the index in the list for "Agent 4", and the node for 4 alone, as ROCm 6.2 wrote.
         """
@@ -221,7 +221,7 @@ def gpus_of(header: Mapping[str, msgspec.Raw]) -> dict[int, DeviceFacts]:
 
 
 def _with_blanks(product: str) -> str:
-    """Return a product's name with the blanks behind the words that stand by themselves in it."""
+    """Return a product's name with blanks after the words that are known: AMDInstinctMI210."""
     if " " in product:
         return product
     rest, words = product, []
@@ -241,5 +241,5 @@ def _value(text: str | None, below: int = _INT32) -> int | None:
 
 
 def place_of_node(node: int) -> str | None:
-    """Return the name of a device among those of its machine, by its node there."""
+    """Return the name of a device on its machine by its node there."""
     return f"node {node}" if node >= 0 else None

@@ -289,7 +289,7 @@ class RocprofTables:
     beginnings: Final = frozenset({*_JOINED, *(columns.split()[0] for columns, _ in _HEADLESS)})
 
     def of_header(self, names: Sequence[str]) -> Plan | None:
-        """Return what to read of the table with this header; None if it is none of rocprof's."""
+        """Return what to read of the table with this header, None for tables of other tools."""
         layout = layout_of(names)
         return None if layout is None else _plan(layout, names)
 

@@ -131,7 +131,7 @@ def _digest(text: str) -> str:
 
 
 def link_notes(tables: Mapping[str, pa.Table], *, no_calls: str = _NO_CALLS) -> Iterator[Note]:
-    """Yield what is to be said of the calls that launched the work, of which there is some."""
+    """Yield notes on the calls that launched the work; there must be some work."""
     activities, calls = tables["activities"], tables["calls"]
     total = activities.num_rows
     if not calls.num_rows:

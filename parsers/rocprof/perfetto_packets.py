@@ -173,7 +173,7 @@ class Packets:
             for own, text in zip(era[rows].tolist(), texts, strict=True):
                 try:
                     add(own, text or b"")
-                except ValueError:  # what stands before the damage is used
+                except ValueError:  # what precedes the damage is used
                     self._odd["rows-lost"] += 1
         is_event = packets.has(_EVENT) & packets.sound
         packet = self._packets.count + np.flatnonzero(is_event)
@@ -291,7 +291,7 @@ class Packets:
 
 
 def _codes(names: Names, messages: Columns, part: int, among: BoolArray) -> IntArray:
-    """Return the codes of texts that stand in some messages themselves, ABSENT for none."""
+    """Return the codes of texts per message; ABSENT without one, and for messages not `among`."""
     codes = np.full(len(among), ABSENT, np.int64)
     rows = np.flatnonzero(messages.has(part) & among)
     texts = messages.block.texts(messages.begins[part][rows], messages.ends[part][rows])
@@ -352,7 +352,7 @@ def _numbers_in(data: object) -> dict[int, int]:
 
 
 def _pairs(is_begin: BoolArray, stack: IntArray) -> tuple[IntArray, IntArray, int]:
-    """Return the rows of begins, those of their ends, and how many ends have no begin.
+    """Return the rows of begins, the rows of their ends, and the number of ends without a begin.
 
     An end goes with the last begin before it on the same stack (a number per row) that is open.
     """

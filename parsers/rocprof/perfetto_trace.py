@@ -159,7 +159,7 @@ class _Recording(Recorded):
         if slices:
             rows = self._with_tracks(slices)
             kernel, kind = _WORDS.index("kernel"), kind_of[rows["category"]]
-            # The name tells what work of a stream is: its category does not.
+            # The category does not tell the kind of work of a stream, but the name does.
             named = [
                 _STREAM_WORK.get(name[:_STREAM_WORD], "kernel") for name in self._packets.names
             ]
@@ -177,7 +177,7 @@ class _Recording(Recorded):
         fill_collectives(self, {})
 
     def _with_tracks(self, rows: dict[str, Array]) -> Batch:
-        """Return rows with what their tracks and their annotations say."""
+        """Return rows with the process, thread, GPU and stream of their tracks and annotations."""
         uuid, tracks = rows["track"], self._packets.tracks
         any_pid = next((track.pid for track in tracks.values() if track.pid is not None), ABSENT)
 
@@ -221,7 +221,7 @@ class _Recording(Recorded):
         return numbers[np.where((values >= TEXT) & (values < TEXT + last), values - TEXT, last)]
 
     def _agents(self, values: IntArray) -> IntArray:
-        """Return the numbers of agents, which are numbers or stand in a text."""
+        """Return the numbers of agents, written as numbers or within a text."""
         in_texts = self._in_texts(values, partial(_number, _AGENT), ABSENT)
         return np.where(values < TEXT, values, in_texts)
 
@@ -256,7 +256,7 @@ class _Recording(Recorded):
         Overheads(**common, device=self._on_gpus(rows)).add_to(self)
 
     def _add_kernels(self, rows: Batch, _: str) -> None:
-        """Add kernels; rocprofv3 writes only the products of their sizes, which tell no axis."""
+        """Add kernels; rocprofv3 writes only the products of their sizes, not the axes."""
         block, grid = (
             np.stack(
                 [self._in_texts(rows[name], partial(_number, axis), ABSENT) for axis in _AXES],
@@ -273,7 +273,7 @@ class _Recording(Recorded):
         ).add_to(self)
 
     def _add_copies(self, rows: Batch, _: str) -> None:
-        """Add copies. The ends that rocprof-sys writes are other numbers than those of kernels."""
+        """Add copies; rocprof-sys numbers the agents at their ends unlike those of kernels."""
         way = np.append(ways_named(self._packets.names), UNKNOWN)[rows["name"]]
         source, target = (self._agents(rows[end]) for end in ("src", "dst"))
         ends = []
@@ -317,7 +317,7 @@ class _Recording(Recorded):
         table.add(rows.count, **columns, name=name, value=rows["value"] * factor)
 
     def notes(self) -> Iterator[Note]:
-        """Yield what is to be said of the file beside its odd records."""
+        """Yield notes on the file as a whole."""
         packets, work = self._packets, self["activities"]
         if packets.is_cut or self._source.cut:
             yield _NOTES.note("input-cut", bytes=f"{packets.read_bytes:,}")
@@ -326,7 +326,7 @@ class _Recording(Recorded):
             return
         start, end = work.column("start_ns"), work.column("start_ns") + work.column("dur_ns")
         if not self.is_sys:
-            # Kernels of a queue of which one starts exactly where another ends.
+            # Kernels that start exactly where another in their queue ends.
             device, stream = work.column("device"), work.column("stream")
             rows = np.flatnonzero((stream != ABSENT) & (end > start))
             rows = rows[np.lexsort((start[rows], stream[rows], device[rows]))]

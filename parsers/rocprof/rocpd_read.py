@@ -66,7 +66,7 @@ _TRACED: Final = ("region", "sample", "memory_copy", "graph_launch", "memory_all
 _OF_SYSTEMS_PROFILER: Final = ("rocm_kernel_dispatch", "rocm_hip_api", "rocm_memory_copy")
 """Categories as rocprof-sys spells them."""
 _OF_FILES: Final = ("rank-unknown",)
-"""Codes of notes that are said of files only."""
+"""Codes of notes on files, which do not apply to the runs of one file."""
 _COUNTS: Final = {kind.count for kind in rccl.COLLECTIVES.values()}
 _OF_RCCL: Final = tuple(
     sorted(filter(None, {"datatype", *rccl.MADE, *rccl.SIZES.values(), *_COUNTS}))
@@ -77,7 +77,7 @@ _SIZE: Final = "sizeBytes"
 
 
 def read_rocpd(database: Database) -> Sequence[Trace]:
-    """Return the trace in a rocpd database. Raises InputError where there is none to be read."""
+    """Return the trace in a rocpd database. Raises InputError if none can be read."""
     versions = [(run, *version_of(run)) for run in runs_of(database)]
     traces = [_read_run(run, version, notes) for run, version, notes in versions]
     trace = join(traces, "process")
@@ -132,7 +132,7 @@ def _read_run(run: RocpdRun, version: str | None, notes: Sequence[Note]) -> Trac
 class DispatchReader:
     """Adds the dispatches, and what was counted while they ran.
 
-    `others` are measurements of other events, kept until it is known when they were taken.
+    `others` are values of other events, kept until the time of these events is read.
     """
 
     def __init__(self, reading: RunReading) -> None:

@@ -99,7 +99,7 @@ def label(table: str) -> str:
 
 
 def runs_of(database: Database) -> list[RocpdRun]:
-    """Return the runs in a database. Raises InputError where there is none that can be read."""
+    """Return the runs in a database. Raises InputError if no run can be read."""
     tables = [
         (base, table[len(_PREFIX + base) :])
         for table in database.tables
@@ -116,7 +116,7 @@ def runs_of(database: Database) -> list[RocpdRun]:
     for ending in sorted(endings):
         run = RocpdRun(database, ending)
         guids = _guids(run, _DESCRIBING)
-        if len(guids) > 1:  # there may be runs of which nothing is described
+        if len(guids) > 1:  # some runs may not be described
             guids |= _guids(run, [base for base, other in tables if other == ending])
         if len(guids) > _MOST_RUNS:
             raise InputError(
@@ -227,13 +227,13 @@ class RunReading(Recorded):
         clocks = (clock_of_node.get(node) or "" for node in on_node)
         self.clocks = tuple(clocks) if self.is_of_several_machines else ()
 
-        # Only what runs on the host is told apart by category.
+        # Only records of the host need a category.
         on_host = run.has_rows("region") or run.has_rows("sample")
         integers = ("id", "stack_id", *(("category_id",) if on_host else ()))
         events = run.whole("event", Wanted(integers=integers))
         ids, calls = events["id"], events["stack_id"]
         self.correlations = Lookup(ids, np.where(calls == 0, ABSENT, calls))
-        """The correlation of each event; 0 stands for none in these databases."""
+        """The correlation of each event; in these databases 0 is none."""
         count = len(ids) if on_host else 0
         self.categories = Lookup(ids[:count], events[integers[-1]][:count])
         """The ids of the names of the events' categories, if anything ran on the host."""

@@ -63,7 +63,7 @@ _IN_THREADS: Final = ("hipExtModuleLaunchKernel", "hipHccModuleLaunchKernel")
 
 
 def read_rpd(database: Database) -> Sequence[Trace]:
-    """Return the trace in an RPD database. Raises InputError where there is none to be read."""
+    """Return the trace in an RPD database. Raises InputError if none can be read."""
     reading = _RpdReading(database)
     reading.add_operations(reading.add_calls())
     fill_collectives(reading, {})

@@ -91,7 +91,7 @@ _LOSSES: Final = (
     *("input-cut", "rows-lost", "log-unread", "log-cut"),
     *("text-cut", "json-dropped", "json-repaired", "second-trace", "tail-unread"),
 )
-"""Notes that are kept of a pass of which only the counters are used."""
+"""Codes of notes that are kept from a pass that only gives counters."""
 
 
 class Recorded(Gathered):
@@ -184,7 +184,7 @@ def with_losses(database: Database, trace: Trace, label: Callable[[str], str] = 
 
 
 def without_repeated_passes(read: Iterable[tuple[ByteSource, Trace]]) -> list[Trace]:
-    """Return traces, of which those of passes of one run are joined.
+    """Return the traces, joining those that are passes of one run.
 
     Times are those of one pass: the first that has any and counted nothing, else the first that has
     any. Of others only the counters are used; the n-th process of a pass is the n-th of the others.

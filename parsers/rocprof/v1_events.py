@@ -139,7 +139,7 @@ class V1Reader:
                     columns["pid"] = np.where(is_section, ABSENT, columns["pid"])
             rows[kind].add(len(group), **columns)
         if KERNEL in groups:
-            # A counter whose instances have columns has several; NaN stands for no value.
+            # A counter may have a column per instance; NaN is no value.
             args = [event.args or {} for event in groups[KERNEL]]
             keys = list(dict.fromkeys(chain.from_iterable(args)))
             counters = [keys[index] for indices in counters_in(keys).values() for index in indices]

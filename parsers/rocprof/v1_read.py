@@ -269,7 +269,7 @@ def _in_order(arrows: Columns, order: Array, targets: Columns) -> IntArray:
 def _still_to_come(
     arrows: Columns, calls: Columns, after_us: IntArray, taken: IntArray
 ) -> IntArray:
-    """Return the call of arrows that begin with their work: the next whose middle is to come.
+    """Return, for arrows that begin with their work, the next call whose middle is to come.
 
     Or its end: arrows begin `after_us` behind the beginning of a call, so one of an earlier call
     would begin there. If the call is yet to begin, the clocks of host and device disagree; then it

@@ -106,7 +106,7 @@ class V1Tables(Recorded):
         return rows
 
     def add_copies(self, rows: Batch, labels: Labels, kinds: Iterable[str]) -> Batch:
-        """Add copies and fills, whose kinds are per label; return those with a time."""
+        """Add copies and fills (`kinds` per label); return those with a time."""
         rows = timed(rows, self.odd)
         kind = self["activities"].names["kind"].codes(kinds)[rows["name"]]
         way = ways_named(labels)[rows["name"]]
@@ -129,7 +129,7 @@ class V1Tables(Recorded):
         Marks(**self._of_host("marks", rows, labels), instant_ns=_MARK_NS).add_to(self)
 
     def add_counters(self, rows: Batch, labels: Labels, counters: Mapping[str, Array]) -> None:
-        """Add counters; of one whose instances have columns of their own, under its name."""
+        """Add counters; columns of instances (`TCC_HIT[3]`) count under the counter's name."""
         table = self["kernel_counters"]
         for counter, values in counters.items():
             is_value = np.isfinite(values)

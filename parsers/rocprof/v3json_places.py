@@ -1,4 +1,4 @@
-"""Where lists stand in rocprofv3's JSON, and what one process of the file holds."""
+"""The paths of lists in rocprofv3's JSON, and the lists of one process."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class _Operations(msgspec.Struct):
 
 
 class Metadata:
-    """What a process says of itself. Command, configuration and environment are never read."""
+    """The metadata of a process. Command, configuration and environment are never read."""
 
     def __init__(self, raw: msgspec.Raw | bytes = b"{}") -> None:
         """Decode the metadata; values that cannot be are None."""

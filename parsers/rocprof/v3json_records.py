@@ -107,7 +107,7 @@ class _Symbol(msgspec.Struct, gc=False):
 
     @property
     def name(self) -> str:
-        """Return the name as rocprofv3 prints it; one that stands for no kernel has none."""
+        """Return the name as rocprofv3 prints it; kernel 0 is no kernel and has none."""
         name = self.formatted_kernel_name or self.demangled_kernel_name or self.kernel_name
         return name if self.kernel_id else ""
 
@@ -156,7 +156,7 @@ Columns = dict[str, Array]
 
 
 def _ids(values: Sequence[Any]) -> IntArray:
-    """Return ids, as numbers or as handles; 0 stands for none."""
+    """Return ids, written as numbers or as handles; 0 is none."""
     ids = typed_integers([v.handle if isinstance(v, _Handle) else v for v in values])
     return np.where(ids == 0, ABSENT, ids)
 

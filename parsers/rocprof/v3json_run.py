@@ -88,7 +88,7 @@ def read_v3_json(source: ByteSource, crew: Crew, block_bytes: int = BLOCK_BYTES)
 
 
 class _Recording(JsonRecorded):
-    """The rows of all processes of a file, and what these say of themselves."""
+    """The rows of all processes of a file, and their metadata."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ class _Recording(JsonRecorded):
         self._launchers: list[tuple[int, ProcessFacts]] = []
 
     def add(self, number: int, records: ProcessRecords, file: str) -> None:
-        """Add the rows of a process, whose records are all known."""
+        """Add the rows of a process that was read to its end."""
         metadata = records.metadata
         self._unreadable.update(records.unreadable)
         self._mended.update(records.mended)
@@ -165,7 +165,7 @@ class _Recording(JsonRecorded):
 
 
 def _text_notes(source: ByteSource, stream: ListStream) -> Iterator[Note]:
-    """Yield what is to be said of the text of a file, read to its end."""
+    """Yield notes on damage of the text, which must have been read to its end."""
     damage = stream.damage
     if source.cut:
         yield input_cut(source.cut, damage)

@@ -130,9 +130,9 @@ class Plane:
             yield rows, _stats_of(self, owner, event.each, count)
 
     def threads(self) -> IntArray:
-        """Return the thread of each line: its id, but for ROCm's launches that of another line.
+        """Return the thread of each line: its id, or for ROCm's launches the id of another line.
 
-        That is the line whose innermost events enclose most of the launches most tightly.
+        The line chosen is the one with the shortest event around most of the launches.
         """
         thread = np.array([line.id for line in self.lines], np.int64)
         is_launch = np.array([bool(_ROCM_LAUNCHES.match(line.name)) for line in self.lines])

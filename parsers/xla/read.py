@@ -45,7 +45,7 @@ _GPU: Final = re.compile(r"/device:GPU:(\d{1,9})")
 _HOST: Final = re.compile(r"/host:(?!metadata)")
 _STREAM: Final = re.compile(r"Stream #(\d{1,18})")
 _MARKED: Final = {"Steps": "gpu_step", "XLA Modules": "gpu_annotation"}
-"""Derived lines that become marks, and of which kind."""
+"""Derived lines that become marks, and the kind of these."""
 _CALENDAR: Final = "Task Environment"
 _RECENT_NS: Final = 10**18
 """Times above this count from 1970 (they are after 2001), others from the start of recording."""
@@ -143,7 +143,7 @@ def _trace(source: ByteSource, python_stacks: bool) -> Trace:
 
 
 class _Recording(Gathered):
-    """The rows of one file, all of which are of one process.
+    """The rows of one file, which is one process.
 
     `counts` are records by kind, `odd` the odd ones by the codes of notes.
     """
@@ -284,7 +284,7 @@ class _Recording(Gathered):
 
 
 def _facts(about: Stats) -> DeviceFacts:
-    """Return what a plane says of its GPU."""
+    """Return the facts of a GPU by the stats of its plane."""
 
     def number(name: str, factor: int = 1, least: int = 1) -> int | None:
         value = int(about.numbers(name)[0])

@@ -40,7 +40,7 @@ def takes_largest(counter: str) -> bool:
 
 
 def add_counters(cut: Cut, part: ProcessPart) -> None:
-    """Add counters that stand in a row each."""
+    """Add counters, a row each."""
     value = cut.columns["value"]
     assert not isinstance(value, Texts)
     finite = np.isfinite(value)
@@ -54,7 +54,7 @@ def add_counters(cut: Cut, part: ProcessPart) -> None:
 
 
 def add_wide(cut: Cut, part: ProcessPart, counters: Mapping[str, tuple[str, ...]]) -> None:
-    """Add counters that stand in a column each, or in one for each of their instances."""
+    """Add counters, a column each or one per instance."""
     part.is_wide = True
     launch, names = _launch(cut, part), part[COUNTERS].names["counter"]
     for counter, words in counters.items():
@@ -111,7 +111,7 @@ def counted_once(parts: Sequence[ProcessPart], tally: Counter[str]) -> TableBuil
     group, first = group_rows([*_keys(table), instance])
     if len(first) < table.count:
         # Adjacent rows of a launch and counter are instances. The first rows with the same count;
-        # so do launches without a number: nothing tells that they are the same.
+        # so do launches without a number, since they may differ.
         order = np.argsort(table.column("counter"), kind="stable")
         launch = group_rows([*_keys(table), np.concatenate(sections)])[0][order]
         adjacent = np.empty(table.count, np.int64)
@@ -195,7 +195,7 @@ _FILE: Final = tuple(
 
 
 def add_totals(cut: Cut, part: ProcessPart) -> None:
-    """Add sums by name. Their kind is that of the name, else of the file, else of most names."""
+    """Add sums by name. The kind follows from the name, else from the file or most names."""
     names = Names()
     name = cut.codes("name", names, "(unnamed)")
     texts = list(names)

@@ -1,6 +1,6 @@
-"""The rows of one CSV file of rocprof by process, and what its path tells.
+"""The rows of one CSV file of rocprof by process, and the meaning of its path.
 
-The content of a table says what it is; names and folders only say which files belong together.
+A table is recognised by its content; names and folders only group files.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class OutputPlace:
 
 
 def place_of(folder: str, name: str) -> OutputPlace:
-    """Return what the path of a file tells."""
+    """Return the meaning of a file's path."""
     parts = list(PurePath(folder).parts)
     passes = [int(match[1]) for part in parts if (match := PASS.fullmatch(part))]
     parts = [part for part in parts if not PASS.fullmatch(part)]
@@ -85,7 +85,7 @@ def hosts(places: Iterable[OutputPlace]) -> dict[str, str]:
     """Return the names of hosts by root.
 
     rocprof makes a folder for each host and names the files in it by process. A single such folder
-    may be any folder; the names of several side by side are taken for those of hosts.
+    may be any folder; several side by side are taken to be named by host.
     """
     named = {PurePath(place.root) for place in places if place.pid is not None}
     leaves = [root for root in named if root.name and rank_in_name(root.name) is None]
@@ -118,7 +118,7 @@ class Stretch:
             self.low = other.low if self.low is None else min(self.low, other.low)
             self.high = other.high if self.high is None else max(self.high, other.high)
 
-    def is_apart(self, other: Stretch, by_ns: int = 0) -> bool:
+    def is_apart(self, other: Stretch, by_ns: int) -> bool:
         """Return whether both are known, and more than so much lies between them."""
         if self.low is None or self.high is None or other.low is None or other.high is None:
             return False
@@ -129,7 +129,7 @@ class Stretch:
 class ProcessPart:
     """The rows of one process in one file.
 
-    `guid` and `pid` are None where the file does not say them. The column `device` holds indices of
+    `guid` and `pid` are None if the file lacks them. The column `device` holds indices of
     `agents`, the texts by which the file names them; `ends` has those of source and target for each
     piece of the copies. `stretch` is when the rows begin; `records` counts rows that are of no
     table; `pushes` are beginnings and ends of ranges until they are paired.
@@ -218,7 +218,7 @@ class TableFile:
         for number, of_process in groups(key):
             text, process_id = guids[number // len(pids)], pids[number % len(pids)]
             if text.isascii() and text.isdecimal() and len(text) < _DIGITS_OF_INT64:
-                # The id of a process stands where others have that of the run.
+                # The column of the run's id has that of the process instead.
                 process_id = int(text) if process_id == ABSENT else process_id
                 text = ""
             part = self.part(text or None, None if process_id == ABSENT else process_id)

@@ -102,8 +102,8 @@ class Process:
     def count_own(self, repetition: int | None) -> None:
         """Take its own counters for those of a repetition.
 
-        They may be of another run than its times, since ids of processes recur: if they were read
-        at another time, or stand in columns, whose table has the times of its own run or none.
+        Ids of processes recur, so they may be of another run than its times: they are if they were
+        read at another time, or are columns, since their table has the times of its run if any.
         """
         self.counted = []
         for part in self.parts:
@@ -177,9 +177,9 @@ def _place_unnamed(
     processes: dict[Hashable, Process],
     unnamed: Mapping[tuple[str, int | None], Sequence[ProcessPart]],
 ) -> None:
-    """Give rows that do not say their process to the one that files of the same name are of.
+    """Give rows without a process to the process of the files with the same name.
 
-    Where these name several, or are of another day, the rows are of a process without a number.
+    If these name several, or are of another day, the rows get a process without a number.
     """
     named = list(processes.values())
     for name, parts in unnamed.items():
@@ -220,7 +220,7 @@ class AgentLists:
 class Devices:
     """The devices of a run, numbered as their files number them, each for its first process.
 
-    `has_unknown` says that some records do not name theirs. Processes come with their numbers.
+    `has_unknown`: some records do not name theirs. Processes come with their numbers.
     """
 
     def __init__(

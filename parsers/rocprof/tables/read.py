@@ -89,7 +89,7 @@ def read_tables(sources: Sequence[ByteSource]) -> list[Trace]:
 
 
 def read_table(source: ByteSource, block_bytes: int = TEXT_BLOCK_BYTES) -> TableFile:
-    """Return the rows of a file; no layout where it is none of rocprof's tables after all."""
+    """Return the rows of a file, without a layout if it is no table of rocprof after all."""
     text = CsvText(source, ROCPROF_TABLES, block_bytes)
     file = TableFile(source, place_of(source.folder, source.name), text.damage)
     for block in text:
@@ -115,7 +115,7 @@ def _note_layout(file: TableFile, table: RocprofTable) -> None:
 
 
 def _take(block: CsvBlock, file: TableFile) -> None:
-    """Add the rows of a block to those of the file."""
+    """Add the rows of a block to the file."""
     table: RocprofTable = block.plan.what
     _note_layout(file, table)
     if table.what == "agents":
@@ -125,7 +125,7 @@ def _take(block: CsvBlock, file: TableFile) -> None:
         file.system = file.system or _records(block, 1)[0]
         return
     rows = Cut(block.rows, block.columns)
-    # A last row whose last digits are lost ends before it starts.
+    # If the last row lost digits, it ends before it starts.
     if block.last_is_open and any(0 <= rows[b][-1] < rows[a][-1] for a, b in _ASCENDING):
         file.damage.cut_bytes = 0
         rows = rows.only(np.arange(rows.count - 1))
@@ -153,7 +153,7 @@ def _records(block: CsvBlock, most: int) -> list[dict[str, str]]:
 
 
 def _nothing(files: Sequence[TableFile]) -> InputError:
-    """Return what to say of files without a record of work."""
+    """Return the error for files without a record of work."""
     name = files[0].source.label
     kinds = {kind for file in files for kind in file.kinds}
     if kinds and kinds <= {"agents", "system"}:

@@ -25,9 +25,9 @@ _APART_NS: Final = 10 * 10**9
 class TableRun:
     """Processes whose times compare, and their files.
 
-    `number` counts the runs of a folder, whose times lie apart; `is_one_clock` says that the times
-    of all of them compare. Of `passes_left_out` only the counters are used. `odd` counts by the
-    codes of notes.
+    `number` counts the runs of a folder, which are far apart in time; `is_one_clock` says that the
+    times of all of them compare. Of `passes_left_out` only the counters are used. `odd` counts by
+    the codes of notes.
     """
 
     root: str

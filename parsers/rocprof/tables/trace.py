@@ -37,13 +37,13 @@ _INTO: Final = {
 _TOOLS: Final = {"v1": "rocprof", "v2": "rocprofv2", "v3": "rocprofv3", COMPUTE: "rocprof-compute"}
 
 
-class Assembly:
-    """Makes the trace of a run, whose rows are used up."""
+class Assembly(Gathered):
+    """Makes the trace of a run, and uses up its rows."""
 
     def __init__(self, run: TableRun, host: str | None) -> None:
+        super().__init__()
         self._run = run
         self._host = host
-        self._gathered = Gathered()
 
     def trace(self) -> Trace:
         """Return the trace."""
@@ -51,16 +51,16 @@ class Assembly:
         for key, process in enumerate(self._run.processes):
             file, rank = process.main_file.source.label, process.place.rank
             facts = ProcessFacts(file, rank, None, self._host, process.pid)
-            processes.append((self._gathered.process(key, facts), process))
-        devices = Devices(self._run.agents, processes, self._gathered)
+            processes.append((self.process(key, facts), process))
+        devices = Devices(self._run.agents, processes, self)
         self._run.odd["device-unknown"] = devices.has_unknown
         for number, process in processes:
             self._add(number, process, devices)
-        fill_collectives(self._gathered, {})
-        overflowed = self._gathered.overflowed
-        tables = self._gathered.finish()
+        fill_collectives(self, {})
+        overflowed = self.overflowed
+        tables = self.finish()
         notes = tuple(run_notes(self._run, tables, overflowed))
-        return Trace(self._source(), tables, notes, places=self._gathered.places)
+        return Trace(self._source(), tables, notes, places=self.places)
 
     def _add(self, number: int, process: Process, devices: Devices) -> None:
         """Add the rows of a process under its number."""
@@ -115,7 +115,7 @@ class Assembly:
     def _absorb(self, table: TableBuilder, into: str, **columns: int) -> None:
         for _, piece in table.pieces:
             piece |= columns
-        self._gathered[into].absorb(table)
+        self[into].absorb(table)
 
     def _source(self) -> Source:
         """Return what is known of the files as a whole, and what they recorded."""

@@ -126,7 +126,7 @@ def timed_rows(cut: Cut, part: ProcessPart) -> Cut:
 
 
 def ids(cut: Cut, role: str) -> IntArray:
-    """Return ids; 0 stands for none and becomes ABSENT."""
+    """Return ids with ABSENT for 0, which is none."""
     return np.where(cut[role] == 0, ABSENT, cut[role])
 
 
@@ -148,7 +148,7 @@ def resolve_copies(part: ProcessPart, agents: Sequence[Agent], devices: Array) -
         return 0
     kinds = np.array([*(_KINDS[agent.is_gpu] for agent in agents), UNKNOWN])
     for (count, columns), (source, target) in zip(table.pieces, part.ends, strict=True):
-        # The directions so far are those of the names: codes are indices of WAYS.
+        # So far directions are from names, and their codes are indices of WAYS.
         named = np.broadcast_to(columns["direction"], count).astype(np.int64)
         first, last = (
             np.where(kinds[end] == UNKNOWN, by_way, kinds[end])
@@ -164,7 +164,7 @@ def resolve_copies(part: ProcessPart, agents: Sequence[Agent], devices: Array) -
 
 
 def add_calls(cut: Cut, part: ProcessPart) -> None:
-    """Add API calls, and the ranges and marks that stand among them."""
+    """Add API calls, and the ranges and marks among them."""
     domains = Names()
     domain = cut.codes("domain", domains, "API")
     counts = np.bincount(domain, minlength=len(domains)).tolist()
