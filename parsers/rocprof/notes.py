@@ -14,15 +14,7 @@ from traceflops.parsers.io import NoteTable, text_notes
 from traceflops.parsers.rocprof.tables.parts import TableFile
 from traceflops.parsers.shared import COUNTED_WHILE_TIMED, DISPATCH, overflow_notes, span_notes
 from traceflops.remedies import ROCPROFV3
-from traceflops.table import (
-    ABSENT,
-    Note,
-    joint_codes,
-    names,
-    numbers,
-    rank_from_name,
-    together,
-)
+from traceflops.table import ABSENT, Note, joint_codes, names, numbers, rank_from_name, together
 from traceflops.units import does, percent, several
 
 if TYPE_CHECKING:
@@ -51,7 +43,7 @@ _ROUNDED: Final = ("start", "end", "dispatched", "completed")
 NOTES: Final = NoteTable(
     repaired={
         "instances-summed": "{n} counter [value|values] of chip instances merged: summed per "
-        "launch (GRBM counters: largest value).",
+        "launch (GRBM counters: largest value)."
     },
     dropped={
         "file-not-read": "{name} could not be read: {reason}.",

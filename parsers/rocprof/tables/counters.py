@@ -17,15 +17,7 @@ from traceflops.parsers.io import Cut, Texts
 from traceflops.parsers.rocprof.tables.parts import COUNTERS, ProcessPart
 from traceflops.parsers.rocprof.tables.work import ids
 from traceflops.parsers.shared import UNNAMED_KERNEL, chosen
-from traceflops.table import (
-    ABSENT,
-    Array,
-    IntArray,
-    Names,
-    TableBuilder,
-    compact,
-    group_rows,
-)
+from traceflops.table import ABSENT, Array, IntArray, Names, TableBuilder, compact, group_rows
 
 _KEYS: Final = ("process", "repetition", "dispatch", "name", "counter")
 _MOST_HEADERS: Final = 1 << 20

@@ -9,14 +9,7 @@ import numpy as np
 
 from traceflops.parsers.io import Cut
 from traceflops.parsers.rocprof.agents import Agent
-from traceflops.parsers.rocprof.copies import (
-    GPU,
-    HOST,
-    UNKNOWN,
-    ends_of,
-    ways_between,
-    ways_named,
-)
+from traceflops.parsers.rocprof.copies import GPU, HOST, UNKNOWN, ends_of, ways_between, ways_named
 from traceflops.parsers.rocprof.tables.parts import ProcessPart
 from traceflops.parsers.shared import (
     UNNAMED,
