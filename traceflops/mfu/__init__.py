@@ -39,8 +39,8 @@ if TYPE_CHECKING:
         without_description,
     )
     from traceflops.mfu.counted.counter_flops import FOUND_PAIR
-    from traceflops.mfu.counted.counter_work import CountedKernel, MeasuredWork
-    from traceflops.mfu.counted.joins import CrossCheck, Join
+    from traceflops.mfu.counted.counter_work import CountedKernel
+    from traceflops.mfu.counted.joins import CrossCheck, Join, MeasuredWork
     from traceflops.mfu.counted.kernel_speeds import ROOFS, KernelSpeed
     from traceflops.mfu.counted.launches import with_captured_launches
     from traceflops.mfu.counted.profiler_rules import KernelRule

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
 
@@ -33,50 +33,40 @@ def rules_by_launch(trace: Trace, counted: CountedLaunches) -> list[tuple[Kernel
     """Return what is said of each counted launch, as of one launch each."""
     if not trace.kernel_rules.num_rows:
         return [()] * counted.launches.count
-    said: dict[tuple[object, ...], list[KernelRule]] = defaultdict(list)
+    rules: dict[tuple[object, ...], list[KernelRule]] = defaultdict(list)
     for row in trace.kernel_rules.to_pylist():
-        key = (row["process"], row["dispatch"], row["name"])
         share = row["speedup_share"]
-        words = {name: row[name] for name in ("rule", "section", "kind", "speedup_kind")}
-        is_estimate = share is not None and isfinite(share) and share > 0
-        one = KernelRule(
-            **words,
+        rule = KernelRule(
+            **{name: row[name] for name in ("rule", "section", "kind", "speedup_kind")},
             text=row["text"] or "",
             launches=1,
-            speedup_share=share if is_estimate else None,
+            speedup_share=share if share is not None and isfinite(share) and share > 0 else None,
         )
-        said[key].append(one)
+        rules[row["process"], row["dispatch"], row["name"]].append(rule)
     rows = trace.kernel_counters.take(counted.launches.row)
     keys = zip(*(rows[name].to_pylist() for name in ("process", "dispatch", "name")), strict=True)
-    return [tuple(said.get(key, ())) for key in keys]
+    return [tuple(rules.get(key, ())) for key in keys]
 
 
 def rules_together(
-    said: Sequence[tuple[KernelRule, ...]], group: IntArray, count: int
+    of_launch: Sequence[tuple[KernelRule, ...]], group: IntArray, count: int
 ) -> list[tuple[KernelRule, ...]]:
-    """Return what is said of each group of launches: each rule once."""
-    of_group: list[list[tuple[KernelRule, ...]]] = [[] for _ in range(count)]
-    for place, mine in zip(group.tolist() if said else (), said, strict=True):
-        of_group[place].append(mine)
-    return [tuple(_once(mine)) for mine in of_group]
+    """Return what is said of each group of launches, each message of a rule once.
 
-
-def _once(launches: Iterable[tuple[KernelRule, ...]]) -> Iterator[KernelRule]:
-    """Yield each message of a rule once: by estimates, those of the kernel's time first.
-
-    A rule may say several things of one launch: the n-th of each launch are one.
+    Those come first that estimate a part of the kernel's time, the largest before others. A rule
+    may say several things of one launch: the n-th of each launch are one.
     """
-    found: dict[tuple[object, ...], KernelRule] = {}
-    for mine in launches:
-        times: dict[tuple[object, ...], int] = defaultdict(int)
-        for one in mine:
-            what = (one.section, one.rule, one.kind)
-            key = (*what, times[what])
-            times[what] += 1
-            own = found.get(key, replace(one, launches=0))
-            best = max(own, one, key=_estimate)
-            found[key] = replace(best, launches=own.launches + 1)
-    yield from sorted(found.values(), key=_estimate, reverse=True)
+    of_group: list[dict[tuple[object, ...], KernelRule]] = [{} for _ in range(count)]
+    for place, rules in zip(group.tolist() if of_launch else (), of_launch, strict=True):
+        seen: Counter[tuple[object, ...]] = Counter()
+        for rule in rules:
+            subject = (rule.section, rule.rule, rule.kind)
+            key = (*subject, seen[subject])
+            seen[subject] += 1
+            known = of_group[place].get(key, replace(rule, launches=0))
+            largest = max(known, rule, key=_estimate)
+            of_group[place][key] = replace(largest, launches=known.launches + 1)
+    return [tuple(sorted(known.values(), key=_estimate, reverse=True)) for known in of_group]
 
 
 def _estimate(rule: KernelRule) -> tuple[bool, float]:

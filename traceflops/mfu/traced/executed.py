@@ -39,7 +39,7 @@ from traceflops.units import several
 from traceflops.windows import Prepared
 
 if TYPE_CHECKING:
-    from traceflops.mfu.counted.counter_work import MeasuredWork
+    from traceflops.mfu.counted.joins import MeasuredWork
 
 TRACE: Final = "trace"
 """The convention of a ledger that was read from a trace: what was executed, by the op."""

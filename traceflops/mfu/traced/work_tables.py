@@ -32,7 +32,7 @@ from traceflops.table import (
 from traceflops.windows import Prepared
 
 if TYPE_CHECKING:
-    from traceflops.mfu.counted.counter_work import MeasuredWork
+    from traceflops.mfu.counted.joins import MeasuredWork
     from traceflops.mfu.traced.executed import Executed
 
 _BASES: Final[tuple[WorkBasis, WorkBasis]] = ("shapes", "record")
