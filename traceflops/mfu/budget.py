@@ -184,12 +184,14 @@ def device_budgets(
     `peaks` are by row of the devices table, FLOP per ns by data type.
     """
     work: defaultdict[int, list[Portion]] = defaultdict(list)
-    for cell in executed.select():
-        portion = Portion(cell.line.split(".")[0], cell.component, cell.dtype, cell.flops)
-        work[cell.device].append(portion)
+    for cell in executed.cells:
+        if cell.window is not None and prepared.windows[cell.device][cell.window].used:
+            portion = Portion(cell.line.split(".")[0], cell.component, cell.dtype, cell.flops)
+            work[cell.device].append(portion)
     uncounted_ns: Counter[int] = Counter()
     for time in executed.times:
-        uncounted_ns[time.device] += time.uncounted_ns if time.used else 0
+        if prepared.windows[time.device][time.window].used:
+            uncounted_ns[time.device] += time.uncounted_ns
     return tuple(
         DeviceBudget(
             sum((one.account.components for one in windows if one.used), Components()).parts(),
