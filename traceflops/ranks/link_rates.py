@@ -182,6 +182,7 @@ def _rate(
     spent: IntArray,
     links: Links,
 ) -> LinkRate:
+    """Return the rate of calls alike: `size` in bytes and `spent` in ns are by call."""
     rate: npt.NDArray[np.float64] = size / spent
     kind, many = kind_name(records, row), len(places)
     group = records.groups[int(records.group[row])]

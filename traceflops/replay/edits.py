@@ -247,6 +247,7 @@ def _sync(edit: Edit, changed: Changed) -> Changed:
 
 
 def _launch_latency(edit: Edit, changed: Changed) -> Changed:
+    """Return a world with other lags of launches; work that waited for one does not start late."""
     edges, world = changed.graph.edges, changed.world
     launches = edges.kind == LAUNCH
     _check(bool(launches.any()), edit, "no launch call was recorded")

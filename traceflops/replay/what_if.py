@@ -258,6 +258,7 @@ class Replay:
     def _outcome(
         self, edits: Sequence[Edit], replays: Sequence[Replayed], *, with_path: bool = False
     ) -> Outcome:
+        """Return the outcome of edits by their replays in all readings, the likely one first."""
         after = [one.total_ns for one in replays]
         doubts = tuple(self._doubts(self.before_ns, after))
         critical: tuple[PathPart, ...] = ()

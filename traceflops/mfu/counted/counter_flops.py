@@ -215,6 +215,7 @@ class _Joiner:
         return flops if by_origin else None
 
     def _notes(self, joins: Sequence[Join], check: CrossCheck | None) -> Iterator[Note]:
+        """Yield what the kinds rest on, then what each join and its counters lack, then bytes."""
         for source, matched in zip(self.sources, self.matched, strict=True):
             if source.work.origin != "counters":
                 own = source.work.origin == "shapes"

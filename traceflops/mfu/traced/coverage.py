@@ -79,6 +79,7 @@ def on_chosen_device(prepared: Prepared) -> BoolArray:
 
 
 def _by_launch(prepared: Prepared, device: int, row: IntArray, otherwise: IntArray) -> IntArray:
+    """Return the window of the step that launched each activity, `otherwise` where none did."""
     layout = prepared.plan.layout
     if layout.launched_in is None:
         return otherwise

@@ -248,6 +248,7 @@ def _total(prepared: Prepared, attribution: Attribution) -> int:
 
 
 def _notes(attribution: Attribution, parts: PartTable, phase: Phases) -> Iterator[Note]:
+    """Yield what is assumed of the ops, and what of them is missing."""
     if attribution.untold:
         yield _UNTOLD
     if doubtful := int((parts.flops != parts.at_least).sum()):

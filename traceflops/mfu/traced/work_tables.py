@@ -194,6 +194,7 @@ def activity_flops(executed: Executed) -> IntArray:
 
 
 def _by_shapes(prepared: Prepared, moved: MovedBytes, rows: IntArray) -> Iterator[KernelRow]:
+    """Yield a row per name of kernel, by the shapes of ops and the records of copies alone."""
     activities, categorised = prepared.trace.activities, prepared.linked.categorised
     name, labels = codes(activities["name"]), names(activities["name"])
     group, first = group_rows([name[rows]])
