@@ -127,10 +127,6 @@ def redacted(trace: Trace, hosts: Names | None = None) -> Trace:
     )
 
 
-Scrub = Callable[[str], str]
-"""Gives a text without paths, addresses and names of the machine."""
-
-
 def _scrub_table(name: str, table: pa.Table, scrub: Scrub, hosts: Names | None) -> pa.Table:
     """Return a table with its texts shortened, and numbers in the place of the names of hosts."""
     for place, field in enumerate(table.schema):

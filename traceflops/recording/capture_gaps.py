@@ -137,7 +137,8 @@ def _no_collectives(trace: Trace) -> bool:
         return "nccl" in text or "rccl" in text
 
     kinds = trace.activities["collective"]
-    return kinds.null_count == len(kinds) and matching(trace.activities["name"], runs_one).any()
+    is_silent = kinds.null_count == len(kinds)
+    return is_silent and bool(matching(trace.activities["name"], runs_one).any())
 
 
 def _no_device_work(trace: Trace) -> bool:

@@ -116,7 +116,8 @@ def outside(
 ) -> Outside:
     """Return what stands beside the ledger of a prepared trace; `work` are kernels known else."""
     ops, of_ops = prepared.trace.ops, attribution.work
-    labels, not_counted = names(ops["name"]), []
+    labels = names(ops["name"])
+    not_counted: list[NotCounted] = []
     for why in _LISTED:
         rows = np.flatnonzero(attribution.has(why))
         code = codes(ops["name"])[rows]
