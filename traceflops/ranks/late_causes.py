@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import pairwise
 from math import fsum, prod
 from typing import Any, Final, NamedTuple
 
@@ -94,30 +95,27 @@ class KernelSums:
     @classmethod
     def joined(cls, parts: Sequence[KernelSums]) -> KernelSums:
         """Return those of all devices, one below the other."""
-        every = dict.fromkeys(name for part in parts for name in part.names)
-        place = {name: at for at, name in enumerate(every)}
-
-        def of(column: str) -> IntArray:
-            found = np.zeros((sum(len(part.count) for part in parts), len(place)), dtype=np.int64)
-            begin = 0
-            for part in parts:
-                rows = slice(begin, begin := begin + len(part.count))
-                found[rows, [place[name] for name in part.names]] = getattr(part, column)
-            return found
-
-        columns = {name: of(name) for name in _BY_NAME}
+        place: dict[str, int] = {}
+        columns = [[place.setdefault(name, len(place)) for name in part.names] for part in parts]
+        ends = np.cumsum([0, *(len(part.count) for part in parts)]).tolist()
+        sums: dict[str, Any] = {
+            name: np.zeros((ends[-1], len(place)), dtype=np.int64) for name in _BY_NAME
+        }
+        for name, table in sums.items():
+            for part, mine, (low, high) in zip(parts, columns, pairwise(ends), strict=True):
+                table[low:high, mine] = getattr(part, name)
         received = np.concatenate([part.received for part in parts])
-        return cls(tuple(place), received=received, **columns)
+        return cls(tuple(place), received=received, **sums)
 
     @classmethod
     def added(cls, several: Sequence[KernelSums]) -> KernelSums:
         """Return the sums of several of the same devices."""
-        every = cls.joined(several)
+        joined = cls.joined(several)
         sums: dict[str, Any] = {
-            name: sum(np.split(getattr(every, name), len(several)))
+            name: sum(np.split(getattr(joined, name), len(several)))
             for name in (*_BY_NAME, "received")
         }
-        return replace(every, **sums)
+        return replace(joined, **sums)
 
     def of(self, rows: Sequence[int]) -> KernelSums:
         """Return those of some devices."""
@@ -128,7 +126,7 @@ class KernelSums:
     def used(self) -> KernelSums:
         """Return the same without names that no device launched."""
         mine = np.flatnonzero(self.count.sum(axis=0))
-        labels = tuple(self.names[at] for at in mine.tolist())
+        labels = tuple(self.names[column] for column in mine.tolist())
         return replace(self, names=labels, **{n: getattr(self, n)[:, mine] for n in _BY_NAME})
 
 

@@ -136,7 +136,7 @@ class Replayed:
         they are longer, though nothing is.
         """
         within = [one for one in others if self.changed.world.is_within(one.changed.world)]
-        return min((self, *within), key=lambda one: one.total_ns)
+        return min((self, *within), key=lambda replay: replay.total_ns)
 
 
 @dataclass(frozen=True)  # without slots, so that there is a place for what is found on demand
