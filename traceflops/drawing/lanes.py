@@ -333,6 +333,8 @@ def _group(
                 deep -= len(of_lane)
             if deep and kind != "frame":
                 too_deep[kind] = too_deep.get(kind, 0) + deep
-    left_out = [(t, len(rows.row)) for one in tables for t, rows in one.items() if t not in tracks]
+    left_out = [
+        (t, len(rows.row)) for table in tables for t, rows in table.items() if t not in tracks
+    ]
     count = sum(events_left for _, events_left in left_out)
     return LaneGroup(tuple(lanes), tuple(events), len({t for t, _ in left_out}), count, too_deep)

@@ -194,7 +194,7 @@ def device_budgets(
             uncounted_ns[time.device] += time.uncounted_ns
     return tuple(
         DeviceBudget(
-            sum((one.account.components for one in windows if one.used), Components()).parts(),
+            sum((w.account.components for w in windows if w.used), Components()).parts(),
             uncounted_ns[device],
             tuple(work[device]),
             peaks.get(device, {}),

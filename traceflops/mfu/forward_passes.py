@@ -265,8 +265,8 @@ def _evidence(
         largest = max((rows for rows, _ in tables), default=0)
         evidence.append(
             Evidence(
-                tuple(one for one in signatures if isinstance(one, Core)),
-                tuple(one for one in signatures if isinstance(one, Product) and one.batch == 1),
+                tuple(signature for signature in signatures if isinstance(signature, Core)),
+                tuple(p for p in signatures if isinstance(p, Product) and p.batch == 1),
                 tuple({rows for rows, _ in tables}),
                 tuple(shape for rows, shape in tables if rows == largest),
                 number in with_cache,

@@ -237,14 +237,14 @@ def _is_after(collective: IntArray, place: IntArray, apart: IntArray, end: IntAr
     _, of_row = ranked(collective)
     time, most = medians(of_row, end), 0.0
     is_after = np.zeros(len(time), dtype=np.bool_)
-    for _, mine in groups(place):
-        if len(mine) < 2:
+    for _, rows in groups(place):
+        if len(rows) < 2:
             continue
-        sums = np.abs(np.cumsum(apart[mine] - apart[mine].mean())[:-1])
+        sums = np.abs(np.cumsum(apart[rows] - apart[rows].mean())[:-1])
         cut = 1 + int(sums.argmax())
-        before, after = mine[:cut], mine[cut:]
+        before, after = rows[:cut], rows[cut:]
         inside = sum(float(np.abs(apart[p] - np.median(apart[p])).sum()) for p in (before, after))
-        if sums[cut - 1] > most and _LIKE * inside <= np.abs(apart[mine]).sum():
+        if sums[cut - 1] > most and _LIKE * inside <= np.abs(apart[rows]).sum():
             most, is_after = float(sums[cut - 1]), time >= time[of_row[after[0]]]
             is_after[of_row[before]], is_after[of_row[after]] = False, True
     return is_after[of_row]

@@ -60,9 +60,9 @@ class GroupFacts:
         # Groups may be called alike on different ranks. More ranks than a group has are of
         # several: of one are those that have calls in common.
         apart = np.zeros_like(named)
-        for _, mine in groups(named):
-            if 0 < size[mine[0]] < len(distinct(place[mine])):
-                apart[mine] = _together(place[mine], self.call[mine])
+        for _, rows in groups(named):
+            if 0 < size[rows[0]] < len(distinct(place[rows])):
+                apart[rows] = _together(place[rows], self.call[rows])
         named, first = group_rows((named, apart))
         known = np.where(is_named[self.which], named, -1)
         known = np.where(known >= 0, known, of_streams(known, place, self.stream))
@@ -104,10 +104,10 @@ def rank_labels(ranks: Sequence[int]) -> tuple[int, ...]:
 def of_streams(told: IntArray, place: IntArray, stream: IntArray) -> IntArray:
     """Return the one code that is told of the kernels of each one's stream, -1 for none or more."""
     found = np.full_like(told, -1)
-    for _, mine in groups(joint_codes(place, stream)):
-        known = np.unique(told[mine][told[mine] >= 0])
+    for _, rows in groups(joint_codes(place, stream)):
+        known = np.unique(told[rows][told[rows] >= 0])
         if len(known) == 1:
-            found[mine] = known[0]
+            found[rows] = known[0]
     return found
 
 
@@ -117,14 +117,14 @@ def _same_streams(place: IntArray, stream: IntArray) -> IntArray:
     That is the stream's own where all ranks have the same; else that of the stream of the first
     rank that began communicating as early in turn.
     """
-    turns = [list(dict.fromkeys(stream[mine].tolist())) for _, mine in groups(place)]
+    turns = [list(dict.fromkeys(stream[rows].tolist())) for _, rows in groups(place)]
     if len({frozenset(turn) for turn in turns}) <= 1:
         return stream
     longest = max(turns, key=len)
     same = np.full_like(stream, ABSENT)
-    for (_, mine), turn in zip(groups(place), turns, strict=True):
+    for (_, rows), turn in zip(groups(place), turns, strict=True):
         for number, own in zip(longest, turn, strict=False):
-            same[mine[stream[mine] == own]] = number
+            same[rows[stream[rows] == own]] = number
     return same
 
 
@@ -169,15 +169,15 @@ def peers(
     """Return the place of the rank with a number in its group, -1 where that is not known."""
     peer_of = np.full(len(number), -1, dtype=np.int64)
     place_of = {rank: at for at, rank in enumerate(ranks)}
-    for code, mine in groups(group):
+    for code, rows in groups(group):
         # A group that lists none is taken for all ranks where it is as large.
         is_all = known[code].size in (None, len(ranks))
         listed = known[code].ranks or (range(max(ranks) + 1) if is_all else ())
         members = np.array([*(place_of.get(rank, -1) for rank in listed), -1], dtype=np.int64)
-        inside = (number[mine] >= 0) & (number[mine] < len(members) - 1)
-        peer = members[np.where(inside, number[mine], -1)]
-        peer[peer == place[mine]] = -1
-        both = np.unique(place[mine])
+        inside = (number[rows] >= 0) & (number[rows] < len(members) - 1)
+        peer = members[np.where(inside, number[rows], -1)]
+        peer[peer == place[rows]] = -1
+        both = np.unique(place[rows])
         is_pair = len(both) == 2 and known[code].size in (None, 2)
-        peer_of[mine] = np.where((peer < 0) & is_pair, both.sum() - place[mine], peer)
+        peer_of[rows] = np.where((peer < 0) & is_pair, both.sum() - place[rows], peer)
     return peer_of

@@ -125,9 +125,9 @@ class KernelSums:
     @property
     def used(self) -> KernelSums:
         """Return the same without names that no device launched."""
-        mine = np.flatnonzero(self.count.sum(axis=0))
-        labels = tuple(self.names[column] for column in mine.tolist())
-        return replace(self, names=labels, **{n: getattr(self, n)[:, mine] for n in _BY_NAME})
+        rows = np.flatnonzero(self.count.sum(axis=0))
+        labels = tuple(self.names[column] for column in rows.tolist())
+        return replace(self, names=labels, **{n: getattr(self, n)[:, rows] for n in _BY_NAME})
 
 
 _BY_NAME: Final = ("count", "time_ns", "threads", "given")
@@ -177,7 +177,7 @@ def kernel_sums(
 def _elements_of(text: str) -> int:
     """Return the elements of the tensors of recorded shapes together; a scalar has none."""
     shapes = read_shapes(text) or ()
-    several = [one if isinstance(one, Shapes) else (one,) for one in shapes]
+    several = [shape if isinstance(shape, Shapes) else (shape,) for shape in shapes]
     return min(sum(prod(one) for some in several for one in some if one), _MOST_ELEMENTS)
 
 

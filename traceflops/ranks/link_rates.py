@@ -52,8 +52,8 @@ class Links:
         How many of its links lead from one device to another is not in the table, nor what the
         network carries.
         """
-        known = [self.of_device[one] for one in devices if one in self.of_device]
-        is_inside = len({self.node.get(one) for one in devices}) == 1 and len(devices) > 2
+        known = [self.of_device[device] for device in devices if device in self.of_device]
+        is_inside = len({self.node.get(device) for device in devices}) == 1 and len(devices) > 2
         return self.given or (min(known) if is_inside and len(known) == len(devices) else None)
 
 
@@ -128,12 +128,12 @@ def link_rates(records: CommRecords, waits: Waits, links: Links, error_ns: int) 
     number, _ = group_rows((kind, records.group[row], receiver, ends, sized))
     rates = []
     for _, at in groups(number):
-        mine = known[at]
-        first = int(mine[0])
+        rows = known[at]
+        first = int(rows[0])
         places = records.place[waits.row[waits.first[first] : waits.final[first] + 1]].tolist()
         is_to = int(receiver[at[0]])
         places.sort(key=lambda place, is_to=is_to: place == is_to if is_to >= 0 else place)
-        rates.append(_rate(records, int(row[at[0]]), places, size[mine], spent[mine], links))
+        rates.append(_rate(records, int(row[at[0]]), places, size[rows], spent[rows], links))
     rates.sort(key=lambda rate: -rate.bytes * rate.count)
     likeness: list[tuple[object, ...]] = []
     alike: defaultdict[tuple[object, ...], list[LinkRate]] = defaultdict(list)
@@ -156,7 +156,7 @@ def link_rates(records: CommRecords, waits: Waits, links: Links, error_ns: int) 
 
 def needed_ns(records: CommRecords, row: IntArray, links: Links) -> IntArray | None:
     """Return how long some kernels must take at the peak of their links, None where not known."""
-    of_place = [links.of_device.get(one, 0.0) for one in records.devices]
+    of_place = [links.of_device.get(device, 0.0) for device in records.devices]
     peak = np.array(of_place)[records.place[row]]
     if not len(row) or not peak.all() or (records.bytes[row] <= 0).any():
         return None

@@ -68,8 +68,8 @@ def matched(records: CommRecords) -> Matches:
     both = np.minimum(own, peer) * many + np.maximum(own, peer)
     route = np.where(records.kind == EXCHANGE, both - many * many, route)  # apart from the others
     key = joint_codes(records.group, np.where(records.is_pair | (peer >= 0), route, -1))
-    for number, mine in groups(np.where(records.is_pair & (peer < 0), -1, key)):
-        members = [mine[places] for _, places in groups(records.place[mine])]
+    for number, rows in groups(np.where(records.is_pair & (peer < 0), -1, key)):
+        members = [rows[places] for _, places in groups(records.place[rows])]
         if number < 0 or len(members) < 2:
             continue
         table, wrong = _of_group(records, members)

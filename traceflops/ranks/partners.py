@@ -96,7 +96,7 @@ def _matched(records: CommRecords) -> Found:
 
 def _are_unnamed(records: CommRecords) -> BoolArray:
     """Return which kernels are of a group or with a rank that nothing names."""
-    known = (one.ranks is not None or one.size is not None for one in records.groups)
+    known = (group.ranks is not None or group.size is not None for group in records.groups)
     told = np.array([*known], dtype=np.bool_)
     messages = (records.is_pair | (records.kind == EXCHANGE)) & (records.peer < 0)
     return np.asarray(messages | ~told[records.group])
@@ -128,7 +128,7 @@ def _with_teams(recorded: Found, ahead: IntArray, is_known: bool, likely: IntArr
         teams = _teams(_distances(records, members, ahead, is_known))
         for team in teams if _are_apart(recorded, mine, teams, likely) else ():
             rows = [members[at] for at in team]
-            ranks = tuple(records.ranks[records.place[one[0]]] for one in rows)
+            ranks = tuple(records.ranks[records.place[row[0]]] for row in rows)
             group[np.concatenate(rows)] = len(known)
             known.append(CommGroup(known[code].name, ranks, len(ranks)))
     return records if len(known) == len(records.groups) else _in_groups(records, group, known)

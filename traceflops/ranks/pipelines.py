@@ -179,8 +179,8 @@ def _chains(messages: _Messages) -> Iterator[list[int]]:
         seen.update(chain)
         if len(near[chain[-1]]) == 1:
             # The first message of most steps is away from the first rank.
-            mine = np.flatnonzero(np.isin(messages.source, chain))
-            begins = mine[np.unique(messages.step[mine], return_index=True)[1]]
+            rows = np.flatnonzero(np.isin(messages.source, chain))
+            begins = rows[np.unique(messages.step[rows], return_index=True)[1]]
             turn = {rank: number for number, rank in enumerate(chain)}
             ends = (messages.target[begins].tolist(), messages.source[begins].tolist())
             ahead = sum(turn[target] - turn[source] for target, source in zip(*ends, strict=True))

@@ -212,7 +212,7 @@ class PreparedWork:
         windows, wanted = self.windows[device], set(steps)
         if None in wanted or not wanted:
             return windows
-        return tuple(replace(one, used=True) for one in windows if one.step in wanted)
+        return tuple(replace(window, used=True) for window in windows if window.step in wanted)
 
     def long_steps(self) -> tuple[int, ...]:
         """Return the longest of the usual steps, and those around: of other ranks these may be."""

@@ -51,8 +51,8 @@ class Waits:
 
     def largest(self, values: IntArray) -> IntArray:
         """Return the largest value of the records of each collective."""
-        mine = values[self.row]
-        return np.maximum.reduceat(mine, self.first) if len(self.first) else self.first
+        rows = values[self.row]
+        return np.maximum.reduceat(rows, self.first) if len(self.first) else self.first
 
     def within(self, chosen: BoolArray) -> Waits:
         """Return the same without the times of collectives other than those chosen."""
@@ -82,13 +82,13 @@ def waits(
     waited = np.where(end >= latest[collective], latest[collective] - start, 0)
     exposed, held = np.zeros((2, len(row)), dtype=np.int64)
     for place, of_rank in groups(records.place[row]):
-        mine = of_rank[in_order(records.start_ns[row[of_rank]])]
-        begun, ended = records.start_ns[row[mine]], records.end_ns[row[mine]]
-        exposed[mine] = records.alone[place].length_within(begun, begun + waited[mine])
+        rows = of_rank[in_order(records.start_ns[row[of_rank]])]
+        begun, ended = records.start_ns[row[rows]], records.end_ns[row[rows]]
+        exposed[rows] = records.alone[place].length_within(begun, begun + waited[rows])
         before = np.maximum.accumulate(np.append(begun[:1], ended))[:-1]
         free = np.clip(before, begun, ended)
         work = records.work[place].length_within(free, ended) if records.work else 0
-        held[mine] = ended - free - work
+        held[rows] = ended - free - work
     return Waits(
         row=row,
         collective=collective,

@@ -199,10 +199,10 @@ class RankReport:
     def turns(self, collective: int) -> list[Turn]:
         """Return what each rank did in one collective, in the order of their starts."""
         waited, records = self.waits, self.records
-        mine = np.flatnonzero(waited.collective == collective)
-        place = records.place[waited.row[mine]]
-        start = (records.start_ns - self.alignment.record_offset_ns)[waited.row[mine]]
-        columns = (start - start.min(), waited.wait_ns[mine], waited.transfer_ns[mine])
+        rows = np.flatnonzero(waited.collective == collective)
+        place = records.place[waited.row[rows]]
+        start = (records.start_ns - self.alignment.record_offset_ns)[waited.row[rows]]
+        columns = (start - start.min(), waited.wait_ns[rows], waited.transfer_ns[rows])
         times = zip(*(column.tolist() for column in columns), strict=True)
         return [
             Turn(records.ranks[at], *each) for at, each in zip(place.tolist(), times, strict=True)
@@ -259,7 +259,7 @@ def report_of(
     chosen = np.zeros(len(records), dtype=np.bool_)
     for place, rows in groups(records.place) if records.devices and comparable else ():
         windows = work.windows[records.devices[place]]
-        wanted = (replace(one, used=one.used or one.left_out == LAST_STEP) for one in windows)
+        wanted = (replace(w, used=w.used or w.left_out == LAST_STEP) for w in windows)
         chosen[rows] = chosen_time(tuple(wanted)).contains(records.start_ns[rows])
     steps = cycles(records, waited, chosen if records.devices or not comparable else None)
     world = max(numbers(work.trace.processes["world_size"], 0).tolist(), default=0)

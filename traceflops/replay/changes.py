@@ -112,7 +112,7 @@ class Recorded:
         """Return the rank of each device, as the report of the ranks has it."""
         trace, records = self.prepared.trace, self.ranks.records if self.ranks else None
         ranks = (trace.ranks[process] for process in numbers(trace.devices["process"]).tolist())
-        of_device = np.array([ABSENT if one is None else one for one in ranks], dtype=np.int64)
+        of_device = np.array([ABSENT if rank is None else rank for rank in ranks], dtype=np.int64)
         if records is not None:
             of_device[list(records.devices)] = records.ranks
         return of_device
@@ -157,7 +157,8 @@ class Recorded:
     def _threads(self) -> Mapping[str, IntArray]:
         """Return numbers of threads as the points of the host have them, -1 where none calls."""
         threads = threads_of(self.prepared.trace)
-        calls = np.zeros(max(one.max(initial=-1) for one in threads.values()) + 1, dtype=np.bool_)
+        count = max(thread.max(initial=-1) for thread in threads.values()) + 1
+        calls = np.zeros(count, dtype=np.bool_)
         calls[threads["calls"]] = True
         return {name: np.where(calls[one], one, -1) for name, one in threads.items()}
 
@@ -224,18 +225,18 @@ class Changed:
         call = numbers(self.recorded.prepared.trace.calls["dur_ns"])
         lag, none = self.world.lag_ns.copy(), Intervals.empty()
         for thread in when.keys() & of_threads.keys():
-            mine = of_threads[thread]
-            source, target = edges.source[mine], edges.target[mine]
+            rows = of_threads[thread]
+            source, target = edges.source[rows], edges.target[rows]
             start = nodes.at_ns[source]
-            launched = start + np.minimum(taken(call, nodes.call[source], 0), lag[mine])
-            end = np.where(edges.kind[mine] == HOST, nodes.at_ns[target], launched)
+            launched = start + np.minimum(taken(call, nodes.call[source], 0), lag[rows])
+            end = np.where(edges.kind[rows] == HOST, nodes.at_ns[target], launched)
             taken_out = self.without.get(thread, none)
             left = when[thread].subtract(taken_out)
             cut = _cut(left, value, end) - _cut(left, value, start)
             gone_ns = _cut(taken_out, Value(0), end) - _cut(taken_out, Value(0), start)
             whole = np.maximum(end - start - gone_ns, 1)
-            less = cut.astype(np.float64) * np.minimum(lag[mine], whole) / whole
-            lag[mine] = np.maximum(lag[mine] - less.astype(np.int64), 0)
+            less = cut.astype(np.float64) * np.minimum(lag[rows], whole) / whole
+            lag[rows] = np.maximum(lag[rows] - less.astype(np.int64), 0)
         without = dict(self.without)
         if value == Value(0):
             without |= {one: spans.union(without.get(one, none)) for one, spans in when.items()}

@@ -93,8 +93,8 @@ class Edge:
             counts = (self.role == PACED) | (self.role == _COPY) & (begun >= over)
             first = np.flatnonzero(counts)[np.argmin(begun[counts])]
             return int(begun[first]), int(self.nodes[first])
-        mine = np.flatnonzero(graph.nodes.device == self.device)
-        last = int(mine[np.argmax(time_ns[mine])])
+        rows = np.flatnonzero(graph.nodes.device == self.device)
+        last = int(rows[np.argmax(time_ns[rows])])
         return int(time_ns[last]), last
 
 
@@ -200,7 +200,7 @@ def path(graph: RecordedGraph, spans: Sequence[Span], world: World, time_ns: Int
         kinds = np.stack([np.full_like(back, WORK), np.full_like(back, DELAY), kind[back]], axis=1)
         node_of = np.repeat(back, 3)
         pieces.append(Pieces.of(kinds.ravel(), node_of, source[node_of], edges[:-1] - edges[1:]))
-    return Pieces(*(np.concatenate([getattr(one, name) for one in pieces]) for name in _PIECES))
+    return Pieces(*(np.concatenate([getattr(piece, name) for piece in pieces]) for name in _PIECES))
 
 
 def parts_of(
@@ -220,19 +220,19 @@ def parts_of(
     categorised, labels = prepared.linked.categorised, names(activities["name"])
     row, top = graph.nodes.row[work.node], categorised.top()
     category = categorised.category[row]
-    for code, mine in groups(codes(activities["name"])[row]):
-        for place, same in groups(category[mine]):
+    for code, rows in groups(codes(activities["name"])[row]):
+        for place, same in groups(category[rows]):
             label = kernel_name(labels[code]) if code >= 0 else ""
             component = top[place] if place >= 0 else "other"
-            sums[component, label] += int(work.ns[mine[same]].sum())
+            sums[component, label] += int(work.ns[rows[same]].sum())
     for key, ns in _of_host(prepared, graph, pieces.only(is_host), without or {}):
         sums[key] += ns
     # The rest are lags by kind; of delays only those that nothing explains are named so.
     rest = pieces.only(~is_work & ~is_host)
     unexplained = graph.is_unexplained[rest.node] | (rest.source < 0)
-    for kind, mine in groups(rest.kind):
+    for kind, rows in groups(rest.kind):
         if kind != DELAY:
-            sums[EDGE_NAMES[kind], ""] += int(rest.ns[mine].sum())
+            sums[EDGE_NAMES[kind], ""] += int(rest.ns[rows].sum())
     for name, some in ((UNEXPLAINED, unexplained), ("late_start", ~unexplained)):
         sums[name, ""] += int(rest.ns[(rest.kind == DELAY) & some].sum())
     ordered = sorted(sums.items(), key=lambda part: (-part[1], part[0]))
@@ -242,10 +242,10 @@ def parts_of(
 def ranks_of(prepared: Prepared, graph: RecordedGraph, pieces: Pieces) -> dict[int, int]:
     """Return the time of a path by rank, that with most time first; of known ranks only."""
     sums: Counter[int] = Counter()
-    for process, mine in groups(graph.nodes.process[pieces.node]):
+    for process, rows in groups(graph.nodes.process[pieces.node]):
         rank = prepared.trace.ranks[process] if process >= 0 else None
         if rank is not None:
-            sums[rank] += int(pieces.ns[mine].sum())
+            sums[rank] += int(pieces.ns[rows].sum())
     return dict(sums.most_common())
 
 
@@ -281,9 +281,9 @@ def _of_threads(graph: RecordedGraph, pieces: Pieces) -> Iterator[tuple[int, int
     nodes = graph.nodes
     known = np.flatnonzero(nodes.call >= 0)
     call_of = dict(zip(nodes.thread[known].tolist(), nodes.call[known].tolist(), strict=True))
-    for thread, mine in groups(nodes.thread[pieces.node]):
-        end = nodes.at_ns[pieces.node[mine]]
-        start = np.maximum(nodes.at_ns[pieces.source[mine]], end - pieces.ns[mine])
+    for thread, rows in groups(nodes.thread[pieces.node]):
+        end = nodes.at_ns[pieces.node[rows]]
+        start = np.maximum(nodes.at_ns[pieces.source[rows]], end - pieces.ns[rows])
         if thread in call_of:
             yield thread, call_of[thread], Intervals.of(start, end)
 

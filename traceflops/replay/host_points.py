@@ -55,10 +55,10 @@ def threads_of(trace: Trace) -> dict[str, IntArray]:
     """Return a number of the thread of each call, op and mark, by table."""
     tables = {name: trace.table(name) for name in ("calls", "ops", "marks")}
     process, thread = (
-        np.concatenate([numbers(one[name], ABSENT) for one in tables.values()])
+        np.concatenate([numbers(table[name], ABSENT) for table in tables.values()])
         for name in ("process", "thread")
     )
-    ends = np.cumsum([one.num_rows for one in tables.values()])
+    ends = np.cumsum([table.num_rows for table in tables.values()])
     return dict(zip(tables, np.split(joint_codes(process, thread), ends[:-1]), strict=True))
 
 
@@ -119,7 +119,7 @@ def _rests(trace: Trace, of_call: IntArray, of_op: IntArray) -> _Rests:
     free = latest_end_before(thread, start, end)
     rested = start - np.where(free == NEVER, start - _REST_NS, free)
     rests = np.flatnonzero(rested >= _REST_NS)
-    last = np.array([mine[np.argmax(end[mine])] for _, mine in groups(thread)], dtype=np.int64)
+    last = np.array([rows[np.argmax(end[rows])] for _, rows in groups(thread)], dtype=np.int64)
     row = np.append(rests, last)
     begun = np.append(free[rests], end[last])
     over = np.append(start[rests], np.full(len(last), _ENDLESS))

@@ -87,12 +87,12 @@ class World:
     def equals(self, other: World) -> bool:
         """Return whether nothing differs."""
         names = World.__dataclass_fields__
-        return all(np.array_equal(getattr(self, one), getattr(other, one)) for one in names)
+        return all(np.array_equal(getattr(self, name), getattr(other, name)) for name in names)
 
     def is_within(self, other: World) -> bool:
         """Return whether nothing takes longer than in another world."""
         names = World.__dataclass_fields__
-        return all((getattr(self, one) <= getattr(other, one)).all() for one in names)
+        return all((getattr(self, name) <= getattr(other, name)).all() for name in names)
 
 
 @dataclass(frozen=True)  # without slots, so that there is a place for what is found on demand

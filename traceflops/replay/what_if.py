@@ -135,7 +135,7 @@ class Replayed:
         Windows begin as their first work does. Where that comes earlier and their end does not,
         they are longer, though nothing is.
         """
-        within = [one for one in others if self.changed.world.is_within(one.changed.world)]
+        within = [other for other in others if self.changed.world.is_within(other.changed.world)]
         return min((self, *within), key=lambda replay: replay.total_ns)
 
 
@@ -248,7 +248,7 @@ class Replay:
 
     def _replays(self, edits: Sequence[Edit]) -> list[Replayed]:
         """Return the replays of edits in all readings."""
-        return [self.replayed(one.reading, edits).no_longer_than(one) for one in self._bases]
+        return [self.replayed(base.reading, edits).no_longer_than(base) for base in self._bases]
 
     @cached_property
     def _bases(self) -> tuple[Replayed, ...]:
@@ -259,7 +259,7 @@ class Replay:
         self, edits: Sequence[Edit], replays: Sequence[Replayed], *, with_path: bool = False
     ) -> Outcome:
         """Return the outcome of edits by their replays in all readings, the likely one first."""
-        after = [one.total_ns for one in replays]
+        after = [replay.total_ns for replay in replays]
         doubts = tuple(self._doubts(self.before_ns, after))
         critical: tuple[PathPart, ...] = ()
         if with_path:

@@ -122,7 +122,7 @@ def cells_of(
     mine = np.isin(device, list(prepared.accounts))
     keys = (device, taken(window, activity, NO_WINDOW), category, dtype[parts.op])
     columns = [column[mine] for column in (*keys, parts.line, parts.rule)]
-    return tuple(_summed(prepared, dtypes, parts.lines, columns, [one[mine] for one in flops]))
+    return tuple(_summed(prepared, dtypes, parts.lines, columns, [sums[mine] for sums in flops]))
 
 
 def cells_of_kinds(prepared: Prepared, work: MeasuredWork, window: IntArray) -> tuple[Cell, ...]:

@@ -60,11 +60,11 @@ def in_chosen_window(prepared: Prepared, window: IntArray) -> BoolArray:
     """Return, per activity, whether its window is one of the chosen; `window` as above."""
     device = numbers(prepared.trace.activities["device"])
     found = np.zeros(len(window), dtype=np.bool_)
-    for one, mine in groups(device):
+    for one, rows in groups(device):
         # The last one is that of NO_WINDOW.
         windows = prepared.windows.get(one, ())
         used = np.array([*(each.used for each in windows), False], dtype=np.bool_)
-        found[mine] = used[window[mine]]
+        found[rows] = used[window[rows]]
     return found
 
 

@@ -199,4 +199,5 @@ def _beside(
 
 
 def _products(attribution: Attribution) -> list[Product | None]:
-    return [one if isinstance(one, Product) else None for one in attribution.work.signatures]
+    signatures = attribution.work.signatures
+    return [product if isinstance(product, Product) else None for product in signatures]
