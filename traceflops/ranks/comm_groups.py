@@ -101,14 +101,14 @@ def rank_labels(ranks: Sequence[int]) -> tuple[int, ...]:
     return tuple(ranks) if len(set(ranks)) == len(ranks) else tuple(range(len(ranks)))
 
 
-def of_streams(told: IntArray, place: IntArray, stream: IntArray) -> IntArray:
-    """Return the one code that is told of the kernels of each one's stream, -1 for none or more."""
-    found = np.full_like(told, -1)
+def of_streams(codes: IntArray, place: IntArray, stream: IntArray) -> IntArray:
+    """Return the one code that the kernels of each one's stream have, -1 for none or several."""
+    of_stream = np.full_like(codes, -1)
     for _, rows in groups(joint_codes(place, stream)):
-        known = np.unique(told[rows][told[rows] >= 0])
+        known = np.unique(codes[rows][codes[rows] >= 0])
         if len(known) == 1:
-            found[rows] = known[0]
-    return found
+            of_stream[rows] = known[0]
+    return of_stream
 
 
 def _same_streams(place: IntArray, stream: IntArray) -> IntArray:

@@ -202,10 +202,10 @@ def _teams(apart: IntArray) -> list[list[int]]:
 def _with_peers(records: CommRecords, matches: Matches, ahead: IntArray) -> CommRecords:
     """Return the records with the peers of messages between pairs among more ranks."""
     peer = records.peer.copy()
-    for code, mine in groups(records.group):
-        places = np.unique(records.place[mine])
-        message = (records.is_pair | (records.kind == EXCHANGE))[mine]
-        rows = mine[message & (peer[mine] < 0)]
+    for code, of_group in groups(records.group):
+        places = np.unique(records.place[of_group])
+        message = (records.is_pair | (records.kind == EXCHANGE))[of_group]
+        rows = of_group[message & (peer[of_group] < 0)]
         if len(places) == 2 and records.groups[code].size == 2:
             rows = rows[records.is_pair[rows]]
             peer[rows] = places.sum() - records.place[rows]

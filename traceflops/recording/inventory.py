@@ -103,18 +103,18 @@ def inventory_of(trace: Trace, selection: Selection, shown: Shown) -> Inventory:
     """
     if not is_undecided(trace):
         return take_inventory(*shown(trace, selection))
-    found: list[Inventory | None] = []
+    inventories: list[Inventory | None] = []
     for job in trace.jobs:
-        mine = replace(selection, job=job.number)
+        chosen = replace(selection, job=job.number)
         try:
-            found.append(take_inventory(*shown(of_job(trace, mine.job), mine)))
+            inventories.append(take_inventory(*shown(of_job(trace, chosen.job), chosen)))
         except UsageError as error:
-            found.append(None)
+            inventories.append(None)
             refused = error
-    if not any(found):
+    if not any(inventories):
         raise refused
     empty = take_inventory(*shown(of_no_job(trace), Selection()))
-    return replace(empty, missing=(), record=None, of_jobs=tuple(found))
+    return replace(empty, missing=(), record=None, of_jobs=tuple(inventories))
 
 
 def take_inventory(trace: Trace, step_mark: str | None = None) -> Inventory:

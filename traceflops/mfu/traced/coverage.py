@@ -58,14 +58,12 @@ def window_of_activity(prepared: Prepared) -> IntArray:
 
 def in_chosen_window(prepared: Prepared, window: IntArray) -> BoolArray:
     """Return, per activity, whether its window is one of the chosen; `window` as above."""
-    device = numbers(prepared.trace.activities["device"])
-    found = np.zeros(len(window), dtype=np.bool_)
-    for one, rows in groups(device):
-        # The last one is that of NO_WINDOW.
-        windows = prepared.windows.get(one, ())
-        used = np.array([*(each.used for each in windows), False], dtype=np.bool_)
-        found[rows] = used[window[rows]]
-    return found
+    is_chosen = np.zeros(len(window), dtype=np.bool_)
+    for device, rows in groups(numbers(prepared.trace.activities["device"])):
+        windows = prepared.windows.get(device, ())
+        used = [*(each.used for each in windows), False]  # the last one is that of NO_WINDOW
+        is_chosen[rows] = np.array(used, dtype=np.bool_)[window[rows]]
+    return is_chosen
 
 
 def chosen_activities(prepared: Prepared) -> BoolArray:
@@ -158,5 +156,5 @@ def compute_kernels(prepared: Prepared) -> BoolArray:
     """Return, per activity, whether it is a kernel of category compute; no op of a CPU is one."""
     categorised = prepared.linked.categorised
     top = np.array([one == "compute" for one in categorised.top()], dtype=np.bool_)
-    found: BoolArray = top[categorised.category] & ~ran_on_cpu(prepared.trace)
-    return found
+    is_compute: BoolArray = top[categorised.category] & ~ran_on_cpu(prepared.trace)
+    return is_compute
