@@ -56,9 +56,8 @@ if TYPE_CHECKING:
     from traceflops.mfu.counted.counter_flops import FOUND_PAIR
     from traceflops.mfu.counted.counter_work import CountedKernel
     from traceflops.mfu.counted.joins import CrossCheck, Join, MeasuredWork
-    from traceflops.mfu.counted.kernel_speeds import ROOFS, KernelSpeed
+    from traceflops.mfu.counted.kernel_speeds import ROOFS, KernelRule, KernelSpeed
     from traceflops.mfu.counted.launches import with_captured_launches
-    from traceflops.mfu.counted.profiler_rules import KernelRule
     from traceflops.mfu.inference import Inference, PhaseUse
     from traceflops.mfu.measurement import Measurement, impossible, measure, why_no_figure
     from traceflops.mfu.roof_times import (

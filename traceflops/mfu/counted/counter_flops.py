@@ -46,7 +46,7 @@ from traceflops.mfu.counted.joins import (
     join_of,
     match,
 )
-from traceflops.mfu.counted.kernel_speeds import KernelSpeed, kernel_speeds
+from traceflops.mfu.counted.kernel_speeds import KernelSpeed, kernel_speeds, rules_by_launch
 from traceflops.mfu.counted.launches import (
     ORIGINS,
     UNKNOWN,
@@ -55,7 +55,6 @@ from traceflops.mfu.counted.launches import (
     exact_flops,
     launches_of,
 )
-from traceflops.mfu.counted.profiler_rules import rules_by_launch
 from traceflops.mfu.counted.same_launches import joined
 from traceflops.mfu.counted.serving_kernels import of_passes, own_work, paired_work, serving_notes
 from traceflops.mfu.traced.coverage import chosen_activities, compute_kernels
