@@ -232,13 +232,6 @@ PART_NAMES: Final = {
 }
 """What the components of the device time and the lines of a waterfall are called, everywhere."""
 
-_DESCRIPTOR: Final = re.compile(r"( ?\[clone \.kd\]| \(\.kd\)|\.kd)\Z")
-_FOLDER: Final = r"(?<![^\s()])(?:[^\s()]*[/\\])?"
-_FUNCTION: Final = r"(<[\w :]+>(?!\S)|\S+)"
-_FRAME: Final = re.compile(rf"{_FOLDER}([^\s/\\()]+\.py|<[\w .-]+>)\((\d+)\): {_FUNCTION}")
-_CELL: Final = re.compile(
-    rf"{_FOLDER}(?:(?:ipykernel_\d+\W\d+|\d{{6,}})\.py|<ipython-input-(\d+)-\w*>)(?=\()"
-)
 _QUOTED: Final = re.compile(r"\"[^\"]*\"|'[^']*'")
 _OF_ONE: Final = {"have": "has", "are": "is"}
 _MOST_LISTED: Final = 5
@@ -294,17 +287,6 @@ def command_lines(command: str, width: int) -> list[str]:
     wrapper.break_on_hyphens = wrapper.break_long_words = False
     *first, last = (line.replace("\xa0", " ") for line in wrapper.wrap(whole))
     return [*(f"{line} \\" for line in first), last]
-
-
-def kernel_name(text: str) -> str:
-    """Return the name of a kernel without the ending that marks its descriptor (.kd)."""
-    return _DESCRIPTOR.sub("", text)
-
-
-def function_name(text: str) -> str:
-    """Return a name in which a Python frame, "path/file.py(12): f", reads "f (file.py:12)"."""
-    text = _CELL.sub(lambda cell: f"<notebook cell{f' {cell[1]}' if cell[1] else ''}>", text)
-    return _FRAME.sub(r"\3 (\1:\2)", text)
 
 
 def time_amount(ns: int) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from traceflops import units as words
 from traceflops.categories import without_return_type
+from traceflops.characters import function_name
 from traceflops.reports.page import overview, roofline
 from traceflops.reports.view import (
     Name,
@@ -81,7 +82,7 @@ def environment(narrower: int = 1) -> Environment:
         "gap_place": wording.gap_place,
         "gap_length": culprits.length_label,
         "capitalized": words.capitalized,
-        "function_name": lambda name: without_return_type(words.function_name(name)),
+        "function_name": lambda name: without_return_type(function_name(name)),
         "component_label": wording.component_label,
         "category_label": palette.category_label,
         "segments": overview.segments,

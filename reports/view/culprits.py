@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from traceflops.attribution import CLASSES, Culprit, GapLengths, IdleClass
+from traceflops.characters import function_name
 from traceflops.remedies import remedy
 from traceflops.reports.view.figures import TIME_UNITS, duration, percent, unit_for
-from traceflops.units import capitalized, function_name, several
+from traceflops.units import capitalized, several
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from traceflops.characters import function_name
 from traceflops.findings import COUNTED_KERNEL, LOSS, UNEVEN_STEPS, limit, row_name, short_name
 from traceflops.remedies import cut_off
 from traceflops.reports.view.figures import duration, percent
 from traceflops.reports.view.who_waits import late_rank_words
-from traceflops.units import capitalized, function_name, uncapitalized
+from traceflops.units import capitalized, uncapitalized
 
 if TYPE_CHECKING:
     from traceflops.analysis import Analysis

@@ -16,6 +16,7 @@ import numpy as np
 from traceflops.attribution.launching_ops import ops_that_launched
 from traceflops.attribution.range_labels import range_names
 from traceflops.attribution.scopes import launch_scopes
+from traceflops.characters import kernel_name
 from traceflops.table import (
     IntArray,
     Names,
@@ -28,7 +29,6 @@ from traceflops.table import (
     taken,
 )
 from traceflops.timeline import WORK, DeviceAccount, Window, is_top
-from traceflops.units import kernel_name
 from traceflops.windows import Prepared
 
 MOST_ROWS: Final = 2_000

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from traceflops.attribution.launching_ops import ops_that_launched
 from traceflops.categories import Categorised
+from traceflops.characters import kernel_name
 from traceflops.table import (
     BoolArray,
     IntArray,
@@ -35,7 +36,6 @@ from traceflops.table import (
     taken,
 )
 from traceflops.timeline import Whole, is_top
-from traceflops.units import kernel_name
 from traceflops.windows import InWindows, Prepared
 
 COPIES: Final = "copies"

@@ -32,6 +32,7 @@ from traceflops.attribution.idle_slices import (
     idle_slices,
     innermost_of,
 )
+from traceflops.characters import kernel_name
 from traceflops.table import (
     BoolArray,
     IntArray,
@@ -44,7 +45,6 @@ from traceflops.table import (
     taken,
 )
 from traceflops.timeline import Intervals
-from traceflops.units import kernel_name
 
 _CALLS: Final = ("sync_call", "blocking_copy", "memory_alloc", "slow_driver_call")
 _KINDS: Final = tuple(CLASSES)

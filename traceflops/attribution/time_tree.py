@@ -32,9 +32,9 @@ from traceflops.attribution.scopes import (
     module_name,
     module_paths,
 )
+from traceflops.characters import function_name, kernel_name
 from traceflops.table import IntArray, codes, group_rows, group_sums, matching, names, ranked, taken
 from traceflops.timeline import WORK
-from traceflops.units import function_name, kernel_name
 from traceflops.windows import Prepared, chosen_time
 
 _MOST_LEVELS: Final = 100

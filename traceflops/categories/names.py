@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-from traceflops.units import kernel_name
+from traceflops.characters import kernel_name
 
 LONGEST = 4096
 LONGEST_HEAD = 1000

@@ -11,7 +11,7 @@ from typing import Final
 
 from traceflops.attribution import CLASSES
 from traceflops.categories import without_return_type
-from traceflops.characters import shortened
+from traceflops.characters import function_name, shortened
 from traceflops.comparison.difference import (
     CALLS,
     GONE,
@@ -29,15 +29,7 @@ from traceflops.comparison.matching import PLACE
 from traceflops.comparison.side import Side
 from traceflops.comparison.spread import Interval, interval
 from traceflops.timeline import COMPONENTS
-from traceflops.units import (
-    PART_NAMES,
-    duration,
-    function_name,
-    percent,
-    several,
-    significant,
-    unit_for,
-)
+from traceflops.units import PART_NAMES, duration, percent, several, significant, unit_for
 
 _MOST: Final = 3
 """So many reasons are named."""

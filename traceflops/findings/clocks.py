@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from traceflops.characters import kernel_name
 from traceflops.findings.case import is_amd, limit, share_of_window
 from traceflops.findings.finding import Candidate, Gain, Row, Where, short_name
 from traceflops.table import UNKNOWN_SIZE, axes, codes, group_rows, names, taken
 from traceflops.timeline import Intervals
-from traceflops.units import kernel_name, percent
+from traceflops.units import percent
 from traceflops.windows import chosen_time
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ import numpy as np
 
 from traceflops.attribution import memory_operations
 from traceflops.categories import of_ml
+from traceflops.characters import function_name
 from traceflops.devices import gib
 from traceflops.findings.case import is_amd, is_torch, limit, share_of_window
 from traceflops.findings.finding import Candidate, Gain, Row, Verdict, row_name
@@ -21,7 +22,7 @@ from traceflops.findings.idle_remedies import ON_AMD
 from traceflops.memory import BETWEEN, StepFinder, fullest_gpu, holders, memory_use
 from traceflops.table import codes, floats, groups, is_one_of, matching, names, numbers, ranges
 from traceflops.timeline import Intervals
-from traceflops.units import function_name, percent, several, significant
+from traceflops.units import percent, several, significant
 from traceflops.windows import chosen_time
 
 if TYPE_CHECKING:

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from traceflops.characters import kernel_name
 from traceflops.findings.case import is_amd, limit, share_of_window
 from traceflops.findings.finding import Candidate, Owner, Row, Where, row_name
 from traceflops.findings.kernel_facts import KernelFacts, largest_of, rows_of
 from traceflops.findings.memory_kernels import memory_rules
 from traceflops.findings.products import product_rules
 from traceflops.memory import memory_use
-from traceflops.units import kernel_name, percent, time_share
+from traceflops.units import percent, time_share
 
 if TYPE_CHECKING:
     from traceflops.findings.case import Case

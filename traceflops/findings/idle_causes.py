@@ -19,6 +19,7 @@ from traceflops.attribution import (
     memory_operations,
     numbered,
 )
+from traceflops.characters import function_name
 from traceflops.findings.case import is_amd, is_torch, limit, share_of_window
 from traceflops.findings.device_memory import allocator_calls, uncached
 from traceflops.findings.finding import Candidate, Owner, Row, Where, row_name, short_name
@@ -41,7 +42,7 @@ from traceflops.findings.idle_remedies import (
 from traceflops.remedies import PYTORCH, advice, family, remedy
 from traceflops.table import is_one_of
 from traceflops.timeline import lacks_copies
-from traceflops.units import capitalized, duration, function_name, listed, percent, several
+from traceflops.units import capitalized, duration, listed, percent, several
 
 if TYPE_CHECKING:
     from traceflops.attribution import Culprit

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceflops.attribution import launch_scopes, range_names, types_of_ops
+from traceflops.characters import kernel_name
 from traceflops.findings.case import is_amd, is_torch, limit, share_of_window
 from traceflops.findings.finding import Candidate, Owner, Row, Where, row_name, short_name
 from traceflops.flops import Shapes, Work, read_shapes
@@ -30,7 +31,7 @@ from traceflops.table import (
     numbers,
     taken,
 )
-from traceflops.units import kernel_name, time_share
+from traceflops.units import time_share
 
 if TYPE_CHECKING:
     from traceflops.attribution import Scopes

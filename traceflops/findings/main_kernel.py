@@ -8,10 +8,11 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from traceflops.categories import of_ml, without_return_type
+from traceflops.characters import kernel_name
 from traceflops.findings.case import gpus_of
 from traceflops.findings.decode import weight_bits
 from traceflops.findings.finding import Finding, Row, severity_of, short_name
-from traceflops.units import kernel_name, percent
+from traceflops.units import percent
 
 if TYPE_CHECKING:
     import pyarrow as pa

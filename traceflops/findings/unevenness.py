@@ -23,6 +23,7 @@ from traceflops.attribution import (
     gap_parts,
     range_names,
 )
+from traceflops.characters import function_name, kernel_name
 from traceflops.findings.case import is_torch
 from traceflops.findings.finding import (
     Candidate,
@@ -36,16 +37,7 @@ from traceflops.findings.finding import (
 )
 from traceflops.table import codes, groups, is_one_of, names, numbers
 from traceflops.timeline import Intervals
-from traceflops.units import (
-    PART_NAMES,
-    capitalized,
-    duration,
-    function_name,
-    kernel_name,
-    listed,
-    percent,
-    some_of,
-)
+from traceflops.units import PART_NAMES, capitalized, duration, listed, percent, some_of
 from traceflops.windows import STANDS_OUT, chosen_time, late_after, median_of
 
 if TYPE_CHECKING:

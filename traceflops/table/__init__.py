@@ -38,8 +38,6 @@ if TYPE_CHECKING:
         with_column,
     )
     from traceflops.table.grouping import (
-        DEVICE_KINDS,
-        Total,
         by_code,
         distinct,
         exact_sum,
@@ -52,9 +50,7 @@ if TYPE_CHECKING:
         joint_codes,
         ranked,
         runs,
-        side_sums,
         slices,
-        totals_of,
         used_names,
         without_unused,
     )
@@ -87,7 +83,7 @@ if TYPE_CHECKING:
     )
     from traceflops.table.patterns import matched_groups, matches
     from traceflops.table.rows import ABSENT, Array, Names, Rows, narrow, text_column
-    from traceflops.table.schema import TABLES, Column, arrow_schema, empty_table
+    from traceflops.table.schema import DEVICE_KINDS, TABLES, Column, arrow_schema, empty_table
     from traceflops.table.soundness import (
         ARROW_UNREADABLE,
         LARGEST,

@@ -13,9 +13,9 @@ from typing import Final
 
 import numpy as np
 
+from traceflops.characters import kernel_name
 from traceflops.table import IntArray, Note, Trace, codes, groups, is_one_of, names, numbers
 from traceflops.timeline import DeviceAccount, Intervals, LinkedTrace, Untimed, Window, is_top
-from traceflops.units import kernel_name
 from traceflops.windows.choice import StepPlan
 from traceflops.windows.device_records import (
     MATERIAL,
