@@ -35,7 +35,7 @@ from traceflops.table import (
     string_column,
     taken,
 )
-from traceflops.timeline import Whole, is_top
+from traceflops.timeline import SplitWork, is_top
 from traceflops.windows import InWindows, Prepared
 
 COPIES: Final = "copies"
@@ -110,7 +110,7 @@ KERNEL_TOTALS: Final = pa.schema(
 
 
 def kernel_totals(
-    trace: Trace, categorised: Categorised, whole: Whole, chosen: InWindows
+    trace: Trace, categorised: Categorised, split: SplitWork, chosen: InWindows
 ) -> pa.Table:
     """Return what `kernel_table` takes of one recording.
 
@@ -118,8 +118,8 @@ def kernel_totals(
     """
     activities = trace.activities
     labels, kinds = names(activities["name"]), names(activities["kind"])
-    duration = whole.whole_ns[chosen.row]
-    begins = whole.first[chosen.row]
+    duration = split.whole_ns[chosen.row]
+    begins = split.first[chosen.row]
     columns = (
         codes(activities["name"])[chosen.row],
         codes(activities["kind"])[chosen.row],

@@ -128,7 +128,7 @@ def _ways(
             taken(codes(trace.ops["input_types"]), op),
         )
     )
-    begins = chosen.starts_inside * prepared.linked.whole.first[chosen.row]
+    begins = chosen.starts_inside * prepared.linked.split.first[chosen.row]
     count, sum_ns = (group_sums(group, values, len(first)) for values in (begins, chosen.inside_ns))
     _, one_each = group_rows((group, around.instance))
     known = one_each[around.instance[one_each] >= 0]

@@ -123,7 +123,7 @@ def collective_work(
     ranks = numbers(activities["collective_group_size"], ABSENT)[chosen.row]
     exposed = _exposed(linked, accounts, windows, chosen.row)
     size = message_bytes(linked, chosen.row)
-    whole = linked.whole.whole_ns[chosen.row]
+    whole = linked.split.whole_ns[chosen.row]
     sized = (size != ABSENT) & (chosen.starts_inside == 1)
     group, first = group_rows((kind, ranks))
     rows = []

@@ -80,7 +80,7 @@ class Prepared:
     @property
     def begins(self) -> IntArray:
         """Return how many activities each record of the chosen windows counts for: 0 or 1."""
-        return self.chosen.starts_inside * self.linked.whole.first[self.chosen.row]
+        return self.chosen.starts_inside * self.linked.split.first[self.chosen.row]
 
     @property
     def without_work(self) -> Prepared:
