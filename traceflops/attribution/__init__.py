@@ -60,10 +60,10 @@ if TYPE_CHECKING:
     from traceflops.attribution.host_events import (
         FACTS,
         SYSTEM_CALLS,
-        facts_told,
+        facts_of_name,
+        has_fact,
         is_of_library,
         standard_prefix,
-        told,
     )
     from traceflops.attribution.idle_classes import CLASSES, REMEDIES, TAGS, waiting_calls
     from traceflops.attribution.idle_slices import GapLengths, GapParts, gap_parts, places_in_groups

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from functools import cache, partial
 from typing import Final
 
-from traceflops.attribution import SYSTEM_CALLS, facts_told, standard_prefix
+from traceflops.attribution import SYSTEM_CALLS, facts_of_name, standard_prefix
 from traceflops.devices import (
     FULL_WAVES,
     Sampled,
@@ -217,7 +217,7 @@ def _frame(shown: Placeholders, text: str) -> str:
     begin = generated[1] if generated else standard_prefix(text)
     if generated:
         text = text[generated.start(1) :]
-    if begin or facts_told(text):
+    if begin or facts_of_name(text):
         return begin + shown.partly("Python function", text[len(begin) :])
     return shown.whole("Python function", text)
 
