@@ -21,6 +21,7 @@ from traceflops.attribution.scopes import (
     ModulePaths,
     annotation_around,
     forward_ops,
+    module_name,
     modules_around,
 )
 from traceflops.table import (
