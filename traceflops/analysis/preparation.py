@@ -19,8 +19,8 @@ from traceflops.table import Trace, distinct, link, numbers
 from traceflops.timeline import (
     DeviceAccount,
     LinkedTrace,
-    untimed,
     split_work,
+    untimed,
     with_fine_times,
     with_host_activities,
     with_known_idle,

@@ -153,6 +153,7 @@ def _by_module(class_of: Callable[[str], str]) -> Callable[[Prepared], WorkOwner
     """Return how to list modules as a tree; those of one class in one module are one."""
 
     def by_module(prepared: Prepared) -> WorkOwners:
+        """Return modules as a tree, the most time first, each before those inside it."""
         paths, _ = launched_modules(Launched.of(prepared, prepared.chosen.row))
         *work, rest = _sums(prepared, paths.node, len(paths.parent))
         above = paths.parent.tolist()

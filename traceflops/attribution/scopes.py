@@ -26,9 +26,14 @@ from typing import Final, Literal
 import numpy as np
 import pyarrow as pa
 
-from traceflops.attribution.backward_threads import starting_mark
 from traceflops.attribution.host_events import has_fact
-from traceflops.attribution.marks import Instants, host_marks, innermost_mark, instants
+from traceflops.attribution.marks import (
+    Instants,
+    host_marks,
+    innermost_mark,
+    instants,
+    starting_mark,
+)
 from traceflops.attribution.op_kernels import Attribution
 from traceflops.table import (
     ABSENT,

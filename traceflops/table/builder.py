@@ -118,6 +118,7 @@ class TableBuilder(Rows):
         return values
 
     def _arrow(self, column: Column, rows: IntArray | slice, zeros: pa.Buffer) -> pa.Array:
+        """Return a column as Arrow; `zeros` are enough for all rows of any column."""
         kind, null = column.type, _null_of(column)
         values = [piece.get(column.name, null) for _, piece in self.pieces]
         if column.nullable and _all_are(values, null):

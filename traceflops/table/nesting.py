@@ -59,6 +59,7 @@ class LastAbove:
         return found
 
     def _search(self, upto: IntArray, threshold: IntArray) -> IntArray:
+        """Return the last such position, for questions that have one before `upto`."""
         # Up: the highest node that ends at `upto` or before and has a value above the threshold.
         node, height = np.zeros((2, len(upto)), dtype=np.int64)
         left, edge = np.arange(len(upto)), upto + 1

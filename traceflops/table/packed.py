@@ -211,6 +211,7 @@ def _encoded(table: pa.Table) -> pa.Table:
 
 
 def _decoded(table: pa.Table, name: str) -> pa.Table:
+    """Return a table as it was before `_encoded`, with the declared schema of `name`."""
     columns = []
     for field in arrow_schema(name):
         place = table.schema.get_field_index(field.name)

@@ -179,8 +179,8 @@ def _totals(trace: Trace) -> list[Total]:
             rows = np.flatnonzero(is_kind & ~is_one_of(records["kind"], "event"))
             records = records.take(number_column(rows, pa.int64()))
         duration = numbers(records["dur_ns"], 0)
-        figures = [np.ones_like(duration), duration, duration, duration]
-        totals += _added_up(records, [kind], np.zeros_like(duration), figures)
+        sums = [np.ones_like(duration), duration, duration, duration]
+        totals += _added_up(records, [kind], np.zeros_like(duration), sums)
     order = {side: place for place, side in enumerate(("device", *_HOST_TABLES))}
     return sorted(
         totals,
@@ -264,9 +264,11 @@ def _table(
     shares: Sequence[float | None] | None = None,
 ) -> pa.Table:
     arrays = {name: text_column(values) for name, values in texts.items()}
-    numeric = [(name, values, pa.int64()) for name, values in figures.items()]
-    numeric += [("share", shares, pa.float64())] if shares is not None else []
-    for name, values, arrow_type in numeric:
+    numeric: dict[str, Sequence[float | None]] = dict(figures)
+    if shares is not None:
+        numeric["share"] = shares
+    for name, values in numeric.items():
+        arrow_type = pa.float64() if name == "share" else pa.int64()
         known = np.array([value is not None for value in values], dtype=np.bool_)
         plain = np.array([value or 0 for value in values], dtype=arrow_type.to_pandas_dtype())
         arrays[name] = number_column(plain, arrow_type, known)

@@ -218,6 +218,7 @@ def _outside_notes(
 def _layout(
     linked: LinkedTrace, accounts: Mapping[int, DeviceAccount], selection: Selection
 ) -> StepLayout:
+    """Return the steps by markers of the host or the tool, else by repetition, else one span."""
     trace, work = linked.trace, device_words(linked.trace).work
     marked = find_marked_steps(trace, selection.step_mark)
     if marked is not None:
@@ -257,6 +258,7 @@ def _layout(
 def _marked_layout(
     linked: LinkedTrace, accounts: Mapping[int, DeviceAccount], marked: FoundSteps
 ) -> StepLayout:
+    """Return the layout of marked steps: on each device those of the process with most work."""
     activities = linked.trace.activities
     place = step_of_activity(linked.trace, linked.links, marked)
     process: list[int] = numbers(linked.trace.devices["process"]).tolist()
@@ -322,6 +324,7 @@ def _marked_notes(
 def _inferred_layout(
     linked: LinkedTrace, accounts: Mapping[int, DeviceAccount], marked: FoundSteps | None
 ) -> StepLayout | None:
+    """Return the layout of steps that repeat on the devices, None without any."""
     inferred = inferred_steps(linked, accounts)
     if inferred is None:
         return None

@@ -286,6 +286,7 @@ def _drop_idle(trace: Trace, apart: BoolArray, keep: dict[str, BoolArray]) -> No
 
 
 def _keep_time(trace: Trace, selection: Selection, keep: dict[str, BoolArray]) -> None:
+    """Leave out rows outside the time range, which counts from the origin of each process."""
     if not selection.is_time_range:
         return
     first = origins(trace)
@@ -306,6 +307,7 @@ def _process_and_start(trace: Trace, name: str) -> tuple[IntArray, IntArray]:
 
 
 def _keep_steps(trace: Trace, selection: Selection, keep: dict[str, BoolArray]) -> None:
+    """Leave out rows of steps that are not chosen. Raises UsageError without markers."""
     if selection.steps is None:
         return
     marked = find_marked_steps(trace, selection.step_mark)
