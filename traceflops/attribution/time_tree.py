@@ -100,8 +100,8 @@ def time_trees(prepared: Prepared) -> dict[str, TimeNode]:
         key = [*(column[place] for column in columns), component]
         group, first = group_rows(key)
         sums = group_sums(group, ns, len(first)).tolist()
-        rows = zip(place[first].tolist(), component[first].tolist(), sums, strict=True)
-        for number, part, sum_ns in rows:
+        parts = component[first].tolist()
+        for number, part, sum_ns in zip(place[first].tolist(), parts, sums, strict=True):
             root.add(path(number), part, sum_ns)
         for labels, sum_ns in (*loading, ((), rest_ns)):
             root.add(labels, _IDLE, sum_ns)

@@ -209,8 +209,8 @@ def _added_up(
         known &= np.abs(combine.reduceat(ordered.astype(np.float64), begins)) < _TOO_LARGE
         sums = zip(combine.reduceat(ordered, begins).tolist(), known.tolist(), strict=True)
         columns.append([value if is_known else None for value, is_known in sums])
-    for row, *values in zip(first.tolist(), *columns, strict=True):
-        yield Total(kinds[kind[row]], labels[name[row]], *values)
+    for row, *sums_of in zip(first.tolist(), *columns, strict=True):
+        yield Total(kinds[kind[row]], labels[name[row]], *sums_of)
 
 
 def _categorised(totals: Sequence[Total], classifier: Classifier) -> list[_Decision]:

@@ -94,7 +94,11 @@ class LaunchRecords:
 
     def __add__(self, other: LaunchRecords) -> LaunchRecords:
         return LaunchRecords(
-            *(getattr(self, kind) + getattr(other, kind) for kind in (*KINDS, "captured")),
+            self.kernel + other.kernel,
+            self.graph + other.graph,
+            self.copy + other.copy,
+            self.fill + other.fill,
+            self.captured + other.captured,
             self.has_devices or other.has_devices,
             self.only_collectives and other.only_collectives,
         )
@@ -199,10 +203,11 @@ def _by_process(
         for rows in (~captured, lost)
     )
     replaced = np.bincount(process[captured], minlength=processes).tolist()
-    return [
-        LaunchRecords(*map(CallRecords, all_calls, lost_calls), count)
-        for all_calls, lost_calls, count in zip(calls, gone, replaced, strict=True)
-    ]
+    records = []
+    for all_calls, lost_calls, count in zip(calls, gone, replaced, strict=True):
+        kernel, graph, copy, fill = map(CallRecords, all_calls, lost_calls)
+        records.append(LaunchRecords(kernel, graph, copy, fill, count))
+    return records
 
 
 def _wanted_records(
