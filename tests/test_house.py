@@ -85,7 +85,7 @@ ROOMS: Final = {
 A room is a folder or a file of `traceflops`. What it offers to others is its face: `__init__`.
 """
 NEEDED_BY_PARSERS: Final = {
-    *("errors", "plugins", "faces", "phases", "remedies", "units", "table", "devices")
+    *("errors", "plugins", "faces", "phases", "characters", "remedies", "units", "table", "devices")
 }
 """What readers use of the core: the tables that they fill, and what merges and describes them."""
 FRONT_DOOR: Final = "traceflops.reports"

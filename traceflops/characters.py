@@ -225,3 +225,23 @@ def _pairs(text: str) -> Iterator[tuple[int, int]]:
                 opened.pop()  # "less than"
             if opened and _CLOSING[text[opened[-1]]] == char:
                 yield opened.pop(), place
+
+
+_DESCRIPTOR: Final = re.compile(r"( ?\[clone \.kd\]| \(\.kd\)|\.kd)\Z")
+_FOLDER: Final = r"(?<![^\s()])(?:[^\s()]*[/\\])?"
+_FUNCTION: Final = r"(<[\w :]+>(?!\S)|\S+)"
+_FRAME: Final = re.compile(rf"{_FOLDER}([^\s/\\()]+\.py|<[\w .-]+>)\((\d+)\): {_FUNCTION}")
+_CELL: Final = re.compile(
+    rf"{_FOLDER}(?:(?:ipykernel_\d+\W\d+|\d{{6,}})\.py|<ipython-input-(\d+)-\w*>)(?=\()"
+)
+
+
+def kernel_name(text: str) -> str:
+    """Return the name of a kernel without the ending that marks its descriptor (.kd)."""
+    return _DESCRIPTOR.sub("", text)
+
+
+def function_name(text: str) -> str:
+    """Return a name in which a Python frame, "path/file.py(12): f", reads "f (file.py:12)"."""
+    text = _CELL.sub(lambda cell: f"<notebook cell{f' {cell[1]}' if cell[1] else ''}>", text)
+    return _FRAME.sub(r"\3 (\1:\2)", text)

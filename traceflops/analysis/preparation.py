@@ -19,8 +19,8 @@ from traceflops.table import Trace, distinct, link, numbers
 from traceflops.timeline import (
     DeviceAccount,
     LinkedTrace,
+    split_work,
     untimed,
-    whole_work,
     with_fine_times,
     with_host_activities,
     with_known_idle,
@@ -94,7 +94,7 @@ def _without_names(linked: LinkedTrace, redaction: Redaction) -> LinkedTrace:
 def _linked(trace: Trace, classifier: Classifier) -> LinkedTrace:
     links = link(trace)
     categorised = categorise(trace, links, classifier)
-    return LinkedTrace(trace, links, categorised, whole_work(trace.activities))
+    return LinkedTrace(trace, links, categorised, split_work(trace.activities))
 
 
 def _accounts(linked: LinkedTrace, selection: Selection) -> dict[int, DeviceAccount]:

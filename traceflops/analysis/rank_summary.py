@@ -163,7 +163,7 @@ def summary_of(analysis: Analysis) -> RankSummary:
         choice=analysis.steps,
         launch_records=prepared.launch_records,
         reports=tuple(_brief(device) for device in analysis.devices),
-        kernels=kernel_totals(trace, linked.categorised, linked.whole, prepared.chosen),
+        kernels=kernel_totals(trace, linked.categorised, linked.split, prepared.chosen),
         moved=memory_times(trace, linked.categorised, prepared.chosen),
         idle=_explained(idle, analysis.total.components.idle_ns),
         long_steps=long,

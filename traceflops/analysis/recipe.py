@@ -197,7 +197,7 @@ def analysis_of(
         with phase("FLOPs"):
             measured = without_stated_padding(measure(recorded, peaks, pair), recorded)
     with phase("kernel tables"):
-        totals = kernel_totals(linked.trace, linked.categorised, linked.whole, prepared.chosen)
+        totals = kernel_totals(linked.trace, linked.categorised, linked.split, prepared.chosen)
         moved = memory_times(linked.trace, linked.categorised, prepared.chosen)
     return Analysis(
         source=linked.trace.source,

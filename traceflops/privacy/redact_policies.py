@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from functools import cache, partial
 from typing import Final
 
-from traceflops.attribution import SYSTEM_CALLS, facts_told, standard_prefix
+from traceflops.attribution import SYSTEM_CALLS, standard_prefix
 from traceflops.devices import (
     FULL_WAVES,
     Sampled,
@@ -212,7 +212,7 @@ def _frame(shown: Placeholders, text: str) -> str:
     generated = _GENERATED.match(text)
     begin = generated[1] if generated else standard_prefix(text)
     text = text[generated.start(1) :] if generated else text
-    if begin or facts_told(text):
+    if begin or facts_of_name(text):
         return begin + shown.partly("Python function", text[len(begin) :])
     return shown.whole("Python function", text)
 

@@ -132,7 +132,7 @@ def collective_work(
         mine = device == number
         alone = account.timeline.parts["communication"].intersect(chosen_time(windows[number]))
         exposed[mine] = alone.length_within(start[mine], end[mine])
-    size, whole = message_bytes(linked, row), linked.whole.whole_ns[row]
+    size, whole = message_bytes(linked, row), linked.split.whole_ns[row]
     sized = (size != ABSENT) & (starts_inside == 1)
     group, first = group_rows((kind, ranks))
     rows = []

@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from traceflops.attribution import Culprit
+from traceflops.characters import kernel_name
 from traceflops.flops import Shapes, read_shapes
 from traceflops.table import (
     FloatArray,
@@ -32,7 +33,6 @@ from traceflops.table import (
     taken,
 )
 from traceflops.timeline import is_top
-from traceflops.units import kernel_name
 from traceflops.windows import InWindows, Prepared
 
 _ALIKE: Final = 0.7

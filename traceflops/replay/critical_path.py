@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 
 from traceflops.attribution import GapParts, named_times
+from traceflops.characters import kernel_name
 from traceflops.replay.recorded_graph import EDGE_NAMES, HOST, RecordedGraph, World
 from traceflops.table import (
     ABSENT,
@@ -27,7 +28,6 @@ from traceflops.table import (
     numbers,
 )
 from traceflops.timeline import Intervals
-from traceflops.units import kernel_name
 from traceflops.windows import Prepared, paced
 
 WORK: Final = len(EDGE_NAMES)

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from traceflops.attribution import told
+from traceflops.attribution import has_fact
 from traceflops.replay.host_points import HostPoints, host_points
 from traceflops.replay.recorded_graph import LONG_AGO
 from traceflops.replay.recorded_work import RecordedWork, typical
@@ -64,7 +64,7 @@ class HostWaits:
     @cached_property
     def _synchronises(self) -> BoolArray:
         """Return which calls do nothing but wait."""
-        return told(self._calls["name"], "waits_for_device")
+        return has_fact(self._calls["name"], "waits_for_device")
 
     @cached_property
     def points(self) -> HostPoints:

@@ -9,6 +9,7 @@ from typing import Final
 
 import numpy as np
 
+from traceflops.characters import kernel_name
 from traceflops.parsers.rocprof.agents import UNKNOWN, Agent, Agents, place_of_node
 from traceflops.parsers.rocprof.tables.parts import (
     COUNTERS,
@@ -19,7 +20,6 @@ from traceflops.parsers.rocprof.tables.parts import (
 )
 from traceflops.parsers.shared import Gathered
 from traceflops.table import ABSENT, IntArray
-from traceflops.units import kernel_name
 
 _DAY_NS: Final = 86_400 * 10**9
 _STARTING_NS: Final = 10**6
