@@ -14,7 +14,8 @@ from typing import Annotated
 import typer
 
 from traceflops.cli.common import tidy_up_when_ended
-from traceflops.cli.defaults import with_config
+from traceflops.cli.defaults import Config
+from traceflops.cli.options import flattened
 from traceflops.cli.printing import say
 from traceflops.cli.usage import Plain, Sectioned
 
@@ -47,7 +48,7 @@ for name in COMMANDS:
         cls=Sectioned,
         help=getattr(module, "HELP", None),
     )
-    command(with_config(getattr(module, name)))
+    command(flattened(getattr(module, name), config=Config))
 
 
 def _versions(wanted: bool) -> None:

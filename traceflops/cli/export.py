@@ -13,11 +13,9 @@ from traceflops.cli.options import (
     ReadingOptions,
     Rules,
     Traces,
-    grouped,
     option,
 )
 from traceflops.cli.printing import say, say_object
-from traceflops.cli.reading import read_job
 from traceflops.units import several
 
 EXAMPLES = (
@@ -26,7 +24,6 @@ EXAMPLES = (
 )
 
 
-@grouped
 def export(
     traces: Traces,
     *,
@@ -62,7 +59,7 @@ def export(
         spare_inputs(table_files(folder, table or TABLES, format_), [*traces, rules])
         keep_apart(folder, traces, f".{format_}")
         check_request(folder, table, format_, force=force)
-        shown = privacy.shown(read_job(traces, reading, selection.job), selection)
+        shown = privacy.shown(reading.read_job(traces, selection.job), selection)
         names = privacy.placeholders()
         redaction = Redaction(names, selection.step_mark) if names is not None else None
         rows = export_tables(shown, folder, table, format_, rules, redaction)

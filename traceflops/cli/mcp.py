@@ -8,14 +8,13 @@ from typing import Annotated
 import typer
 
 from traceflops.cli.common import ended_at_once, failures
-from traceflops.cli.options import Privacy, grouped
+from traceflops.cli.options import Privacy
 from traceflops.cli.printing import say
 from traceflops.errors import UsageError
 
 EXAMPLES = ("traceflops mcp traces/", "traceflops mcp before/ after/ --redact")
 
 
-@grouped
 def mcp(
     folders: Annotated[
         list[str] | None,

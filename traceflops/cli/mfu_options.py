@@ -59,28 +59,27 @@ class ModelOptions:
 
     def card(self) -> ModelCard:
         """Return the model. Raises UsageError without one, InputError for a wrong one."""
+        from traceflops.flops import bare_model, find_model
         from traceflops.mfu import adjusted
+        from traceflops.units import parse_count
 
-        return adjusted(self._named(), words_of(self))
+        one_of({"--model": self.model, "--params": self.params})
+        if self.model is not None:
+            card = find_model(self.model)
+        elif self.params is not None:
+            card = bare_model(parse_count("--params", self.params))
+        else:
+            raise UsageError(
+                "no model given",
+                "add --model NAME (--list-models has the names), --model config.json, or "
+                "--params 8e9",
+            )
+        return adjusted(card, words_of(self))
 
     @property
     def is_given(self) -> bool:
         """Return whether a model is named."""
         return self.model is not None or self.params is not None
-
-    def _named(self) -> ModelCard:
-        from traceflops.flops import bare_model, find_model
-        from traceflops.units import parse_count
-
-        one_of({"--model": self.model, "--params": self.params})
-        if self.model is not None:
-            return find_model(self.model)
-        if self.params is not None:
-            return bare_model(parse_count("--params", self.params))
-        raise UsageError(
-            "no model given",
-            "add --model NAME (--list-models has the names), --model config.json, or --params 8e9",
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +133,7 @@ class TimeOptions:
     achieved_convention: Annotated[Text, option("ID", "Counting convention of --achieved.")] = None
 
     def settings(self, devices: int) -> dict[str, Any]:
-        """Return these fields of the run."""
+        """Return the fields of `Run` that these options set; `devices` is their number."""
         from traceflops.devices import given_rate
         from traceflops.flops import TERA, convention
         from traceflops.units import parse_rate, parse_seconds
@@ -176,13 +175,6 @@ class DeviceOptions:
     peak: Annotated[
         Text, option("TFLOPS", "Dense peak per device in TFLOP/s, instead of the table's.")
     ] = None
-
-    @property
-    def count(self) -> int:
-        """Return how many devices there are."""
-        from traceflops.units import parse_count
-
-        return words_of(self).read("gpus", parse_count) or 1
 
     @property
     def tflops(self) -> Fraction | None:
@@ -305,12 +297,13 @@ class Description:
 
     def words(self) -> Words:
         """Return what the options say of the run, in the words that a trace uses, too."""
-        return words_of(self.model, self.tokens, self.training, self._size())
+        return words_of(self.model, self.tokens, self.training, self._without_peak())
 
     def beside_trace(self, from_file: Collection[str]) -> Description:
-        """Return it without defaults of a file that do not say how many tokens a step has.
+        """Return the description of a run that is traced.
 
-        They are for runs that the command line describes.
+        Defaults of a file that do not say how many tokens a step has are left out: they are for
+        runs that the command line describes.
         """
         kept = AnswerOptions(ignore_description=self.answer.ignore_description)
         answer = replace(self.answer, ignore_description=False)
@@ -328,7 +321,7 @@ class Description:
         """
         if problem is None:
             answer = replace(self.answer, ignore_description=False)
-            options = typed(self.model, self.tokens, self.training, answer, self._size())
+            options = typed(self.model, self.tokens, self.training, answer, self._without_peak())
             for name in (name for name, value in options.items() if value not in (None, False)):
                 raise UsageError(
                     f"{name} describes a run, but no model is given",
@@ -337,13 +330,12 @@ class Description:
         elif self.answer.asks or not _OF_THE_RUN.isdisjoint(self.words().values):
             raise problem
 
-    def _size(self) -> DeviceOptions:
-        """Return what the options say of the devices but for their peak."""
+    def _without_peak(self) -> DeviceOptions:
         return replace(self.devices, device=None, peak=None)
 
 
 def words_of(*groups: DataclassInstance) -> Words:
-    """Return what the options of some groups say, as words that describe a run."""
+    """Return the options of groups as words that describe a run."""
     from traceflops.mfu import TRAINS, Words
 
     given = {field.name: getattr(group, field.name) for group in groups for field in fields(group)}

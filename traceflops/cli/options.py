@@ -1,13 +1,13 @@
-"""The options that several commands have, as groups that a command takes as one parameter.
+"""The options that several commands have, in groups: a command takes a group as one parameter.
 
-`grouped` lets a command say `question: Question`; on the command line every field of the group
-is an option of its own.
+A command says `question: Question`; on the command line each field of `Question` is an option. A
+group turns its options into what the core takes: a selection, peaks, a request.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
 from pathlib import Path
@@ -16,10 +16,14 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, cast, get_arg
 import typer
 
 from traceflops.cli.completion import completed, device_ids, step_numbers
+from traceflops.cli.printing import watching
+from traceflops.errors import UsageError
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
+    from traceflops.analysis import Analysis
+    from traceflops.front import Request
     from traceflops.mfu import PeakOptions
     from traceflops.privacy import Placeholders
     from traceflops.table import Trace
@@ -160,7 +164,6 @@ class Rates:
     def peaks(self) -> PeakOptions:
         """Return them as `analyze` takes them. Raises UsageError for what cannot be meant."""
         from traceflops.devices import SeenDevice, chosen
-        from traceflops.errors import UsageError
         from traceflops.mfu import PeakOptions
 
         chosen(self.device, self.peak, SeenDevice(None))  # before a large file is read in vain
@@ -201,14 +204,14 @@ class Privacy:
         check_privacy(self.include_environment, self.redact)
 
     def shown(self, trace: Trace, selection: Selection) -> Trace:
-        """Return what a selection leaves of a trace, with no more of the machine than is kept."""
+        """Return the selected part of a trace, without the names of the machine unless kept."""
         from traceflops.privacy import redacted
         from traceflops.windows import restrict
 
         return restrict(trace if self.include_environment else redacted(trace), selection)
 
     def placeholders(self) -> Placeholders | None:
-        """Return what gives names their placeholders, None where names are to stay."""
+        """Return the placeholders for names, None where names stay."""
         from traceflops.privacy import Placeholders
 
         return Placeholders() if self.redact else None
@@ -270,20 +273,35 @@ class ReadingOptions:
         given = (("--memory", self.memory), ("--gpu-samples", self.gpu_samples))
         return [(name, file) for name, files in given for file in files or ()]
 
-    def refuse_side_files(self, where: str) -> None:
-        """Raise UsageError for files beside the trace, where there is more than one trace."""
-        for name, _ in self.side_files:
-            from traceflops.errors import UsageError
+    def words(self) -> dict[str, Any]:
+        """Return the options as keyword arguments of `traceflops.parsers.read`."""
+        return {
+            "jobs": self.jobs,
+            "python_stacks": self.python_stacks,
+            "strict": self.strict,
+            "limits": not self.no_limits,
+            "memory": self.memory or (),
+            "gpu_samples": self.gpu_samples or (),
+            "zone": self.zone,
+        }
 
-            raise UsageError(
-                f"{name} does not work with {where}",
-                f"join them first: traceflops pack TRACE {name} FILE",
-            )
+    def read(self, traces: Sequence[str]) -> Trace:
+        """Return the trace in the files, with progress on a terminal."""
+        from traceflops.parsers import read
+
+        with watching() as watch:
+            return read(traces, watch=watch, **self.words())
+
+    def read_job(self, traces: Sequence[str], job: int | None) -> Trace:
+        """Return the chosen job of the files, all jobs where none is chosen."""
+        from traceflops.devices import of_job
+
+        return of_job(self.read(traces), job)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """All that an analysis depends on but the traces."""
+    """The options of commands that analyse traces."""
 
     question: Question
     rates: Rates
@@ -294,9 +312,31 @@ class Asked:
     privacy: Privacy
     reading: ReadingOptions
 
+    def analyze(self, traces: Sequence[str], *, brief: bool = False) -> Analysis:
+        """Return the analysis that is asked for; a `brief` one has what `summary` prints."""
+        from traceflops.front import analyze_files
+
+        return analyze_files(traces, self.request(), self.reading.read, brief=brief)
+
+    def request(self) -> Request:
+        """Return the options as the core takes them. Raises UsageError for what cannot be meant."""
+        from traceflops.front import Request
+
+        return Request(
+            self.question.selection(),
+            self.rates.peaks(),
+            tuple(self.pair or ()),
+            self.rules,
+            self.finding_rules,
+            self.privacy.include_environment,
+            self.privacy.redact,
+            self.reading.words(),
+            self.dask,
+        )
+
 
 def typed(*groups: DataclassInstance) -> dict[str, Any]:
-    """Return what the options of some groups say, by their names on the command line."""
+    """Return the values of the options in groups, by their names on the command line."""
     return {
         f"--{field.name.replace('_', '-')}": getattr(group, field.name)
         for group in groups
@@ -305,50 +345,55 @@ def typed(*groups: DataclassInstance) -> dict[str, Any]:
 
 
 def changed(*groups: DataclassInstance) -> set[str]:
-    """Return the names of the fields of some groups that are not as they are by default."""
-    every = ((group, field) for group in groups for field in fields(group))
-    return {field.name for group, field in every if getattr(group, field.name) != field.default}
+    """Return the names of the fields of groups whose values are not their defaults."""
+    return {
+        field.name
+        for group in groups
+        for field in fields(group)
+        if getattr(group, field.name) != field.default
+    }
 
 
-def grouped(command: Callable[..., None]) -> Callable[..., None]:
-    """Return the command with the fields of its option groups as parameters of its own.
+def flattened(command: Callable[..., None], **added: Any) -> Callable[..., None]:
+    """Return a command with one parameter per option, as Typer needs it: Typer has no groups.
 
-    A group may hold others. Its heading is that of its options which have none of their own.
+    Groups may hold groups. `added` are annotations of options that the command does not take.
     """
     hints = get_type_hints(command, include_extras=True)
-    parameters = [
-        option_of
-        for name, parameter in inspect.signature(command).parameters.items()
-        for option_of in _parameters(name, hints[name], parameter.default)
-    ]
+    hints.pop("return", None)
+    defaults = {name: one.default for name, one in inspect.signature(command).parameters.items()}
+    parameters = [*_parameters(hints, defaults), *_parameters(added, dict.fromkeys(added))]
     parameters.sort(key=lambda parameter: parameter.default is not inspect.Parameter.empty)
 
     @wraps(command)
     def flat(**given: Any) -> None:
-        wanted = inspect.signature(command).parameters
-        command(**{name: _value(name, hints[name], given) for name in wanted})
+        command(**{name: _value(name, hint, given) for name, hint in hints.items()})
 
     flat.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     flat.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return flat
 
 
-def _parameters(name: str, hint: Any, default: Any) -> Iterator[inspect.Parameter]:
-    if not is_dataclass(hint):
-        kind = inspect.Parameter.KEYWORD_ONLY
-        yield inspect.Parameter(name, kind, default=default, annotation=hint)
-        return
-    hints = get_type_hints(hint, include_extras=True)
-    for field in fields(hint):
-        for parameter in _parameters(field.name, hints[field.name], field.default):
-            if hasattr(hint, "HEADING"):
-                of_option = get_args(parameter.annotation)[1]
-                of_option.rich_help_panel = of_option.rich_help_panel or hint.HEADING
-            yield parameter
+def _parameters(
+    hints: Mapping[str, Any], defaults: Mapping[str, Any], heading: str | None = None
+) -> Iterator[inspect.Parameter]:
+    """Yield a parameter per option; the heading of a group is that of options without their own."""
+    for name, default in defaults.items():
+        hint = hints[name]
+        if is_dataclass(hint):
+            inner = {field.name: field.default for field in fields(hint)}
+            of_group = get_type_hints(hint, include_extras=True)
+            yield from _parameters(of_group, inner, getattr(hint, "HEADING", None))
+        else:
+            if heading is not None:
+                info = get_args(hint)[1]
+                info.rich_help_panel = info.rich_help_panel or heading
+            kind = inspect.Parameter.KEYWORD_ONLY
+            yield inspect.Parameter(name, kind, default=default, annotation=hint)
 
 
 def _value(name: str, hint: Any, given: Mapping[str, Any]) -> Any:
-    """Return what is given for a parameter: a group is built of its options."""
+    """Return the value of a parameter; a group is built from the values of its options."""
     if not is_dataclass(hint):
         return given[name]
     hints = get_type_hints(hint, include_extras=True)

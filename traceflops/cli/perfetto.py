@@ -13,11 +13,9 @@ from traceflops.cli.options import (
     Rules,
     Text,
     Traces,
-    grouped,
     option,
 )
 from traceflops.cli.printing import say
-from traceflops.cli.reading import read_job
 
 EXAMPLES = (
     "traceflops perfetto trace.json.gz",
@@ -26,7 +24,6 @@ EXAMPLES = (
 SUFFIX = ".perfetto.json.gz"
 
 
-@grouped
 def perfetto(
     traces: Traces,
     *,
@@ -65,7 +62,7 @@ def perfetto(
         spare_inputs([target], [*traces, rules])
         keep_apart(target.parent, traces)
         check_replaced(target, force=force)
-        trace = read_job(traces, reading, selection.job)
+        trace = reading.read_job(traces, selection.job)
         check_decided(trace, "a timeline")
         prepared = prepare(
             privacy.shown(trace, selection),

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from traceflops.cli.common import ended_at_once, failures
-from traceflops.cli.options import Asked, grouped, option
+from traceflops.cli.options import Asked, option
 from traceflops.cli.printing import say, say_object
-from traceflops.cli.reading import read_and_analyze
 from traceflops.errors import UsageError
 from traceflops.units import several
 
@@ -28,7 +27,6 @@ FORMATS: Final = ("table", "csv", "json")
 _MOST_ROWS, _WIDEST = 1_000, 80
 
 
-@grouped
 def query(
     traces: Annotated[
         list[str],
@@ -53,7 +51,7 @@ def query(
         sql = last if len(last.split()) > 1 and not os.path.exists(last) else None
         if sql is not None and not files:
             raise UsageError("no trace is given", 'write traceflops query TRACE "select …"')
-        analysis = read_and_analyze(files if sql is not None else traces, asked)
+        analysis = asked.analyze(files if sql is not None else traces)
         if sql is None:
             from traceflops.front import schema
 

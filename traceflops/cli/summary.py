@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Annotated
 
 from traceflops.cli.common import failures, print_summary
-from traceflops.cli.options import Asked, Json, Text, Traces, grouped, option
+from traceflops.cli.options import Asked, Json, Text, Traces, option
 from traceflops.cli.printing import say, say_object
-from traceflops.cli.reading import read_and_analyze
 from traceflops.errors import UsageError
 
 EXAMPLES = (
@@ -35,7 +34,6 @@ Only = Annotated[
 ]
 
 
-@grouped
 def summary(
     traces: Traces,
     *,
@@ -51,7 +49,7 @@ def summary(
             from traceflops.attribution import check_owner
 
             check_owner(by)
-        analysis = read_and_analyze(traces, asked, brief=not json and by is None)
+        analysis = asked.analyze(traces, brief=not json and by is None)
         if only is not None:
             from traceflops.reports.json import findings_object
 

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from traceflops.cli.common import failures, terminal_style
-from traceflops.cli.options import Asked, Json, grouped
+from traceflops.cli.options import Asked, Json
 from traceflops.cli.printing import say, say_object
-from traceflops.cli.reading import read_and_analyze
 
 if TYPE_CHECKING:
     from traceflops.replay import Outcome, WhatIf
@@ -27,7 +26,6 @@ _NEXT = 3
 _TOGETHER = "together"
 
 
-@grouped
 def what_if(
     trace: Annotated[
         str,
@@ -56,7 +54,7 @@ def what_if(
     with failures(asked.reading, asked.privacy):
         from traceflops.analysis import what_if
 
-        answer = what_if(read_and_analyze([trace], asked), *edits)
+        answer = what_if(asked.analyze([trace]), *edits)
         if json:
             from traceflops.reports.json import what_if_object
 
