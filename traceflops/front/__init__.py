@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from traceflops.front.files import (
         SUMMARY_SUFFIX,
         analyze_files,
+        captures_beside,
         check_pair,
         read_pair,
         schema_in,
