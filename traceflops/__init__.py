@@ -20,7 +20,8 @@ if not (_here / "parsers").is_dir():  # a source checkout: the sub-packages lie 
     __path__.append(str(_here.parent))
 
 if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis, what_if
+    from traceflops.analysis.recipe import what_if
+    from traceflops.analysis.result import Analysis
     from traceflops.comparison.result import Comparison, compare
     from traceflops.errors import InputError, TraceflopsError, UsageError
     from traceflops.front.words import analyze, schema

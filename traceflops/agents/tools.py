@@ -98,9 +98,10 @@ class Opened:
         """Return the part of the report at a path of names and numbers, as in `devices.0.gaps`."""
         value: Any = self.report
         for word in filter(None, path.split(".")):
-            items = enumerate(value) if isinstance(value, list) else ()
-            items = value.items() if isinstance(value, dict) else items
-            inner = {str(key): item for key, item in items}
+            if isinstance(value, list):
+                value = dict(enumerate(value))
+            parts = value if isinstance(value, dict) else {}
+            inner = {str(key): part for key, part in parts.items()}
             if word not in inner:
                 hint = f"there are {', '.join(inner)}" if inner else "it has no parts"
                 raise UsageError(f"no part {path} in the report", hint)
@@ -126,7 +127,8 @@ class Tools:
         @lru_cache(_MOST_OPEN)
         def read(asked: Asked, _: Stamps) -> Opened:
             path, words = asked
-            return Opened(analyze(path, **dict(words), **privacy))
+            options: dict[str, Any] = {**dict(words), **privacy}
+            return Opened(analyze(path, **options))
 
         self._read = read
 

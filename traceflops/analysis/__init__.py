@@ -31,8 +31,8 @@ if TYPE_CHECKING:
         summarised,
         summary_of,
     )
-    from traceflops.analysis.recipe import analysis_of, analyze, with_removed
-    from traceflops.analysis.result import Analysis, what_if, with_finding_rules
+    from traceflops.analysis.recipe import analysis_of, analyze, what_if, with_removed
+    from traceflops.analysis.result import Analysis, with_finding_rules
     from traceflops.analysis.sql import first_rows
     from traceflops.analysis.summaries import analysis_of_summaries
     from traceflops.analysis.summary_files import decoded, encoded, is_summary, packed, unpacked

@@ -26,6 +26,7 @@ from traceflops.attribution import (
     with_culprits,
 )
 from traceflops.devices import GPU_SAMPLES, check_decided, is_undecided, of_job
+from traceflops.errors import UsageError
 from traceflops.findings import (
     Finding,
     Verdict,
@@ -81,6 +82,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from traceflops.ranks import RankReport
+    from traceflops.replay import WhatIf
     from traceflops.timeline import Untimed
 
 
@@ -348,3 +350,17 @@ def judged(
         "serving": passes,
         "ranks": ranks,
     }
+
+
+def what_if(analysis: Analysis, *edits: str) -> WhatIf:
+    """Return how long the steps would take with edits such as `data_input=0`, and what decides it.
+
+    docs/replay.md lists what can be asked. Raises UsageError where an edit is none, or the
+    recording does not hold what it takes to answer.
+    """
+    if analysis.of_no_job:
+        raise UsageError("what-if needs one job", "choose one with --job")
+    if analysis.replay is None:
+        hint = "ask it of the traces that the summaries are of"
+        raise UsageError("what-if needs single kernels and calls, and summaries hold sums", hint)
+    return analysis.replay.what_if(edits)

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from traceflops.findings import Finding, Verdict
     from traceflops.mfu import Measurement
     from traceflops.ranks import Collective, RankReport
-    from traceflops.replay import Replay, WhatIf
+    from traceflops.replay import Replay
     from traceflops.reports import Plots
     from traceflops.timeline import Untimed
     from traceflops.windows import Prepared, State
@@ -316,17 +316,3 @@ def with_finding_rules(analysis: Analysis, rules: FindingRules) -> Analysis:
     text = f"Findings by rules of a file: {rules.changes}."
     notes = (Note("assumed", "finding-rules", text),) if rules.changes else ()
     return replace(analysis, finding_rules=rules, notes=(*analysis.notes, *notes))
-
-
-def what_if(analysis: Analysis, *edits: str) -> WhatIf:
-    """Return how long the steps would take with edits such as `data_input=0`, and what decides it.
-
-    docs/replay.md lists what can be asked. Raises UsageError where an edit is none, or the
-    recording does not hold what it takes to answer.
-    """
-    if analysis.of_no_job:
-        raise UsageError("what-if needs one job", "choose one with --job")
-    if analysis.replay is None:
-        hint = "ask it of the traces that the summaries are of"
-        raise UsageError("what-if needs single kernels and calls, and summaries hold sums", hint)
-    return analysis.replay.what_if(edits)

@@ -52,6 +52,7 @@ for name in COMMANDS:
 
 
 def _versions(wanted: bool) -> None:
+    """Print the versions of traceflops and of what it uses, and what plug-ins add."""
     if not wanted:
         return
     from importlib.metadata import PackageNotFoundError, version

@@ -117,11 +117,11 @@ def _table(specs: tuple[DeviceSpec, ...], width: int) -> Iterator[str]:
     spaced = {name: 2 + max(len(row[name]) for row in rows) for name in cells[0]}
     widths = fitting(spaced, width + 2, _DISPENSABLE)
     for row in rows:
-        line = (
+        padded = (
             f"{row[name]:{'<' if name in _TO_THE_LEFT else '>'}{wide - 2}}"
             for name, wide in widths.items()
         )
-        yield "  ".join(line).rstrip()
+        yield "  ".join(padded).rstrip()
     yield ""
     for line in (
         f"{len(specs)} devices. Rates are dense TFLOP/s; {_NONE}: not supported or not published.",
@@ -132,6 +132,7 @@ def _table(specs: tuple[DeviceSpec, ...], width: int) -> Iterator[str]:
 
 
 def _details(spec: DeviceSpec) -> Iterator[str]:
+    """Yield the whole row of a device."""
     kind = [spec.vendor, spec.arch]
     if spec.compute is not None:
         kind.append(f"compute capability {spec.compute[0]}.{spec.compute[1]}")
@@ -220,6 +221,7 @@ def _print_matches(matches: list[tuple[Match, list[str]]], json: bool) -> None:
 
 
 def _explanation(matched: Match, labels: list[str]) -> Iterator[str]:
+    """Yield which row a device of a trace is, and why; `labels` is what it is called there."""
     if labels:
         more = f" and {len(labels) - 4} more" if len(labels) > 4 else ""
         yield _line("devices", f"{', '.join(labels[:4])}{more}")
@@ -240,6 +242,7 @@ def _explanation(matched: Match, labels: list[str]) -> Iterator[str]:
 
 
 def _spec_object(spec: DeviceSpec) -> dict[str, Any]:
+    """Return the row of a device for JSON."""
     from traceflops.reports.view import as_float, fields
 
     link, formula = spec.host_link, as_float(spec.formula)
@@ -263,6 +266,7 @@ def _spec_object(spec: DeviceSpec) -> dict[str, Any]:
 
 
 def _match_object(matched: Match, labels: list[str]) -> dict[str, Any]:
+    """Return a device of a trace and its row for JSON."""
     from traceflops.reports.view import fields
 
     seen = matched.seen

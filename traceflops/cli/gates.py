@@ -49,6 +49,7 @@ class Gate:
         return written or f"{option} {text}", partial(self._judged, self.parse(option, text))
 
     def _judged(self, limit: Fraction, analysis: Analysis) -> Answer:
+        """Compare the bounds of the value with the limit."""
         if isinstance(bounds := self.value(analysis), str):
             return "unknown", bounds
         texts = []

@@ -107,6 +107,7 @@ def own_time(*, profile: bool, named: bool = True) -> Iterator[None]:
 
 
 def _print_profile(profile: Profile) -> None:
+    """Print the functions with most time of their own on stderr."""
     from pstats import Stats
 
     stats = Stats(profile, stream=sys.stderr)
@@ -148,6 +149,7 @@ class _Bar:
             )
 
     def _open(self) -> None:
+        """Put the bar on the screen."""
         from rich.console import Console
         from rich.progress import (
             BarColumn,

@@ -75,7 +75,7 @@ def _print(rows: pa.Table, format_: str) -> None:
 
 
 def _lines(rows: pa.Table) -> Iterator[str]:
-    """Give the lines of a table: numbers at the right, long texts shortened in the middle."""
+    """Yield the lines of a table: numbers at the right, long texts shortened in the middle."""
     from pyarrow import types
 
     from traceflops.reports.view import shorten_middle, visible
@@ -91,7 +91,7 @@ def _lines(rows: pa.Table) -> Iterator[str]:
         for name, column in zip(rows.column_names, rows.slice(0, _MOST_ROWS).columns, strict=True)
     ]
     widths = [max(map(len, column)) for column in columns]
-    right = [types.is_integer(one.type) or types.is_floating(one.type) for one in rows.schema]
+    right = [types.is_integer(t) or types.is_floating(t) for t in rows.schema.types]
     for line in zip(*columns, strict=True):
         cells = zip(line, widths, right, strict=True)
         yield "  ".join(c.rjust(w) if r else c.ljust(w) for c, w, r in cells).rstrip()

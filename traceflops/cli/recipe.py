@@ -23,10 +23,10 @@ def recipe(
         from traceflops.recording import known_recipes, recipe_named
 
         if name is None:
-            known = known_recipes()
-            width = max(map(len, known))
-            say("\n".join(f"{one:<{width}}  {known[one].title}" for one in known))
+            recipes = known_recipes()
+            width = max(map(len, recipes))
+            say("\n".join(f"{key:<{width}}  {one.title}" for key, one in recipes.items()))
             return
-        found = recipe_named(name)
-        say(f"# {found.title}: {found.gives}\n# options: {found.source}\n")
-        say(found.commands.strip())
+        chosen = recipe_named(name)
+        say(f"# {chosen.title}: {chosen.gives}\n# options: {chosen.source}\n")
+        say(chosen.commands.strip())

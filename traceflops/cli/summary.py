@@ -19,32 +19,30 @@ EXAMPLES = (
     "traceflops summary kernel_trace.csv --pair trace.json.gz",
 )
 
-By = Annotated[
-    Text,
-    option(
-        "WHAT",
-        "Show GPU time by module, layer, op, shape, source or range, CPU time by host-op, or more "
-        "kernels by kernel.",
-    ),
-]
-
-Only = Annotated[
-    Text,
-    option("PART", "With --json: print only a part of the report: findings, in 8 KB at most."),
-]
-
 
 def summary(
     traces: Traces,
     *,
     json: Json = False,
-    only: Only = None,
-    by: By = None,
+    only: Annotated[
+        Text,
+        option("PART", "With --json: print only a part of the report: findings, in 8 KB at most."),
+    ] = None,
+    by: Annotated[
+        Text,
+        option(
+            "WHAT",
+            "Show GPU time by module, layer, op, shape, source or range, CPU time by host-op, or "
+            "more kernels by kernel.",
+        ),
+    ] = None,
     asked: Asked,
 ) -> None:
     """Print where the time went, without writing a file."""
     with failures(asked.reading, asked.privacy):
-        _check_only(only, json=json)
+        if only is not None and (only != "findings" or not json):
+            problem = f"--only {only} cannot be printed"
+            raise UsageError(problem, "write --json --only findings")
         if by is not None:
             from traceflops.attribution import check_owner
 
@@ -58,9 +56,3 @@ def summary(
             say(analysis.to_json())
         else:
             print_summary(analysis, by)
-
-
-def _check_only(only: str | None, *, json: bool) -> None:
-    """Raise UsageError for a part that is none, and without --json."""
-    if only is not None and (only != "findings" or not json):
-        raise UsageError(f"--only {only} cannot be printed", "write --json --only findings")

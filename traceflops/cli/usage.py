@@ -63,6 +63,7 @@ class Plain(TyperGroup):
 
 @contextmanager
 def _two_lines() -> Iterator[None]:
+    """Turn what the parser refuses into one error line and one hint line."""
     try:
         yield
     except _WrongUsage as error:

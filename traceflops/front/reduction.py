@@ -182,6 +182,7 @@ def _summary_or_names(request: Request, files: Files) -> RankSummary | str:
 
 
 def _summary(request: Request, files: Files) -> RankSummary:
+    """Return the summary of files. Raises InputError where they cannot be read."""
     from traceflops.analysis import summarised
     from traceflops.devices import check_decided, of_job
 

@@ -141,6 +141,7 @@ def _as_strings(paths: Paths | None) -> list[str]:
 
 
 def _steps(steps: Steps | None) -> tuple[int | None, int | None] | None:
+    """Return the first and the last step, None where that is open."""
     if isinstance(steps, str):
         return parse_steps(steps)
     if isinstance(steps, int):
