@@ -28,7 +28,6 @@ from traceflops.attribution import (
 from traceflops.devices import GPU_SAMPLES, check_decided, is_undecided, of_job
 from traceflops.errors import UsageError
 from traceflops.findings import (
-    Finding,
     Verdict,
     all_losses,
     basis_of,
@@ -320,16 +319,12 @@ def judged(
     )
     basis = basis_of(choice)
     of_kernels = main_kernel_findings(table, total, losses, passes, basis, facts.trace)
-    of_ranks = (*late_rank_findings(ranks), *slow_link_findings(ranks))
-    findings: list[Finding] = []
-    if not on_host and records.is_judged:
-        findings += loss_findings(losses, measured, basis)
-        findings += of_ranks
-        findings += uneven_findings(spread, devices)
-        findings += of_kernels
+    # What recorded work waited for holds, whatever else ran without a record.
+    findings = [] if on_host else [*late_rank_findings(ranks), *slow_link_findings(ranks)]
+    if records.is_judged and not on_host:
+        findings = [*loss_findings(losses, measured, basis), *findings]
+        findings += [*uneven_findings(spread, devices), *of_kernels]
         findings.sort(key=attrgetter("share"), reverse=True)
-    elif not on_host:
-        findings += of_ranks  # what recorded work waited for holds, whatever else ran
     is_idle_known = records.is_judged and not facts.lacks_copies and not lost
     return {
         "verdict": led_by(first, measured.figure, facts.cut or lost),

@@ -6,12 +6,10 @@ group turns its options into what the core takes: a selection, peaks, a request.
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
-from functools import wraps
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, cast, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 
 import typer
 
@@ -352,50 +350,3 @@ def changed(*groups: DataclassInstance) -> set[str]:
         for field in fields(group)
         if getattr(group, field.name) != field.default
     }
-
-
-def flattened(command: Callable[..., None], **added: Any) -> Callable[..., None]:
-    """Return a command with one parameter per option, as Typer needs it: Typer has no groups.
-
-    Groups may hold groups. `added` are annotations of options that the command does not take.
-    """
-    hints = get_type_hints(command, include_extras=True)
-    hints.pop("return", None)
-    defaults = {name: one.default for name, one in inspect.signature(command).parameters.items()}
-    parameters = [*_parameters(hints, defaults), *_parameters(added, dict.fromkeys(added))]
-    parameters.sort(key=lambda parameter: parameter.default is not inspect.Parameter.empty)
-
-    @wraps(command)
-    def flat(**given: Any) -> None:
-        command(**{name: _value(name, hint, given) for name, hint in hints.items()})
-
-    flat.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    flat.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return flat
-
-
-def _parameters(
-    hints: Mapping[str, Any], defaults: Mapping[str, Any], heading: str | None = None
-) -> Iterator[inspect.Parameter]:
-    """Yield a parameter per option; the heading of a group is that of options without their own."""
-    for name, default in defaults.items():
-        hint = hints[name]
-        if is_dataclass(hint):
-            inner = {field.name: field.default for field in fields(hint)}
-            of_group = get_type_hints(hint, include_extras=True)
-            yield from _parameters(of_group, inner, getattr(hint, "HEADING", None))
-        else:
-            if heading is not None:
-                info = get_args(hint)[1]
-                info.rich_help_panel = info.rich_help_panel or heading
-            kind = inspect.Parameter.KEYWORD_ONLY
-            yield inspect.Parameter(name, kind, default=default, annotation=hint)
-
-
-def _value(name: str, hint: Any, given: Mapping[str, Any]) -> Any:
-    """Return the value of a parameter; a group is built from the values of its options."""
-    if not is_dataclass(hint):
-        return given[name]
-    hints = get_type_hints(hint, include_extras=True)
-    parts = {part.name: _value(part.name, hints[part.name], given) for part in fields(hint)}
-    return cast("type[Any]", hint)(**parts)
