@@ -21,10 +21,10 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import Field, fields, is_dataclass
 from functools import wraps
 from importlib import import_module
-from typing import Annotated, Any, cast, get_args, get_type_hints
+from typing import Annotated, Any, cast, get_args, get_origin, get_type_hints
 
 import typer
 
@@ -73,15 +73,20 @@ def _parameters(
     for name, default in defaults.items():
         hint = hints[name]
         if is_dataclass(hint):
-            inner = {field.name: field.default for field in fields(hint)}
+            inner = {one.name: one if one.metadata else one.default for one in fields(hint)}
             of_group = get_type_hints(hint, include_extras=True)
             yield from _parameters(of_group, inner, getattr(hint, "HEADING", None))
-        else:
-            if heading is not None:
-                info = get_args(hint)[1]
-                info.rich_help_panel = info.rich_help_panel or heading
-            kind = inspect.Parameter.KEYWORD_ONLY
-            yield inspect.Parameter(name, kind, default=default, annotation=hint)
+            continue
+        # An option is declared as the default, or in a type that several commands have.
+        plain, *declared = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+        if isinstance(default, Field):
+            default, declared = default.default, [default]
+        info = declared[0].metadata["typer"] if isinstance(declared[0], Field) else declared[0]
+        if heading is not None:
+            info.rich_help_panel = info.rich_help_panel or heading
+        annotation = Annotated[plain, info]
+        kind = inspect.Parameter.KEYWORD_ONLY
+        yield inspect.Parameter(name, kind, default=default, annotation=annotation)
 
 
 def _value(name: str, hint: Any, given: Mapping[str, Any]) -> Any:

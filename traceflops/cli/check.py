@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 from xml.etree import ElementTree
 
 import typer
@@ -41,28 +41,23 @@ class Gates:
 
     HEADING: ClassVar = "Gates"
 
-    min_mfu: Annotated[Text, option("SHARE", "Least MFU, e.g. 0.35 or 35%.")] = None
-    max_step_time: Annotated[Text, option("TIME", "Longest mean step, e.g. 410ms.")] = None
-    max_share: Annotated[
-        list[str] | None,
-        option("PART=SHARE", "Largest share of a component, e.g. idle=0.10. May be repeated."),
-    ] = None
-    max_exposed_communication: Annotated[
-        Text, option("SHARE", "Largest share of exposed communication, e.g. 0.15.")
-    ] = None
-    max_memory: Annotated[Text, option("SIZE", "Most allocated on a GPU, e.g. 70GB.")] = None
-    no_finding: Annotated[
-        Text, option("PRIORITY", "No finding of this priority or above: high, medium, low.")
-    ] = None
-    baseline: Annotated[
-        Text, option("FILE", "Steps must not be longer than in this report (JSON) or trace.")
-    ] = None
-    tolerance: Annotated[
-        Text, option("SHARE", f"How much longer they may be. Default: {_TOLERANCE}.")
-    ] = None
-    strict_tolerance: Annotated[
-        bool, flag("Judge the difference itself, not the lower end.", "--strict-tolerance")
-    ] = False
+    min_mfu: Text = option("SHARE", "Least MFU, e.g. 0.35 or 35%.")
+    max_step_time: Text = option("TIME", "Longest mean step, e.g. 410ms.")
+    max_share: list[str] | None = option(
+        "PART=SHARE", "Largest share of a component, e.g. idle=0.10. May be repeated."
+    )
+    max_exposed_communication: Text = option(
+        "SHARE", "Largest share of exposed communication, e.g. 0.15."
+    )
+    max_memory: Text = option("SIZE", "Most allocated on a GPU, e.g. 70GB.")
+    no_finding: Text = option(
+        "PRIORITY", "No finding of this priority or above: high, medium, low."
+    )
+    baseline: Text = option("FILE", "Steps must not be longer than in this report (JSON) or trace.")
+    tolerance: Text = option("SHARE", f"How much longer they may be. Default: {_TOLERANCE}.")
+    strict_tolerance: bool = flag(
+        "Judge the difference itself, not the lower end.", "--strict-tolerance"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +73,11 @@ def check(
     traces: Traces,
     *,
     gates: Gates,
-    update_baseline: Annotated[
-        bool, flag("Write TRACE as the baseline if all other gates pass.", "--update-baseline")
-    ] = False,
-    junit: Annotated[Text, option("FILE", "Also write the result as JUnit XML.")] = None,
-    github: Annotated[
-        bool, flag("Also print annotations, and append to $GITHUB_STEP_SUMMARY.", "--github")
-    ] = False,
+    update_baseline: bool = flag(
+        "Write TRACE as the baseline if all other gates pass.", "--update-baseline"
+    ),
+    junit: Text = option("FILE", "Also write the result as JUnit XML."),
+    github: bool = flag("Also print annotations, and append to $GITHUB_STEP_SUMMARY.", "--github"),
     force: Force = False,
     asked: Asked,
 ) -> None:

@@ -39,13 +39,11 @@ def compare(
         ),
     ],
     *,
-    names: Annotated[Text, option("LIST", "What to call them, e.g. main,branch.")] = None,
-    baseline: Annotated[
-        Text, option("NAME", "Which one to compare with. Default: the first.")
-    ] = None,
-    output: Annotated[
-        Text, option("FILE", "Also write the comparison: .html, .md or .json.", "-o", "--output")
-    ] = None,
+    names: Text = option("LIST", "What to call them, e.g. main,branch."),
+    baseline: Text = option("NAME", "Which one to compare with. Default: the first."),
+    output: Text = option(
+        "FILE", "Also write the comparison: .html, .md or .json.", "-o", "--output"
+    ),
     force: Force = False,
     json: Json = False,
     asked: Asked,

@@ -46,10 +46,9 @@ def devices(
             show_default=False,
         ),
     ] = None,
-    trace: Annotated[
-        list[str] | None,
-        option("FILE", "Match the GPUs of this trace against the table. May be repeated.", **INPUT),
-    ] = None,
+    trace: list[str] | None = option(
+        "FILE", "Match the GPUs of this trace against the table. May be repeated.", **INPUT
+    ),
     json: Json = False,
 ) -> None:
     """List devices and their peaks, or match a trace's GPUs."""

@@ -31,12 +31,10 @@ def export(
         str,
         option("FOLDER", "Folder to write to; created if missing.", "-o", "--output"),
     ],
-    table: Annotated[
-        list[str] | None, option("NAME", "Table to write; may be repeated. Default: all.")
-    ] = None,
-    format_: Annotated[
-        str, option("FORMAT", "File format: parquet, arrow or csv.", "--format")
-    ] = "parquet",
+    table: list[str] | None = option("NAME", "Table to write; may be repeated. Default: all."),
+    format_: str = option(
+        "FORMAT", "File format: parquet, arrow or csv.", "--format", default="parquet"
+    ),
     force: Force = False,
     json: Json = False,
     question: Question,

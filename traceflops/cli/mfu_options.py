@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 from traceflops.cli.completion import completed, model_ids
 from traceflops.cli.options import Text, changed, flag, option, typed
@@ -37,25 +37,18 @@ class ModelOptions:
 
     HEADING: ClassVar = "Model"
 
-    model: Annotated[
-        Text,
-        option(
-            "NAME|FILE",
-            "Preset, Hugging Face config.json (or its folder), or TOML card.",
-            **completed(model_ids),
-        ),
-    ] = None
-    params: Annotated[
-        Text, option("N", "Parameter count, if nothing else is known: 405e9, 8.03B.")
-    ] = None
-    mtp: Annotated[Text, option("N", "Number of active multi-token-prediction modules.")] = None
-    padded_vocab: Annotated[Text, option("ROWS", "Rows of the output head, padding included.")] = (
-        None
+    model: Text = option(
+        "NAME|FILE",
+        "Preset, Hugging Face config.json (or its folder), or TOML card.",
+        **completed(model_ids),
     )
-    expert_capacity: Annotated[
-        Text, option("FACTOR", "Rows computed per row routed to an expert, 1 or more.")
-    ] = None
-    list_models: Annotated[bool, flag("Print the presets.", "--list-models")] = False
+    params: Text = option("N", "Parameter count, if nothing else is known: 405e9, 8.03B.")
+    mtp: Text = option("N", "Number of active multi-token-prediction modules.")
+    padded_vocab: Text = option("ROWS", "Rows of the output head, padding included.")
+    expert_capacity: Text = option(
+        "FACTOR", "Rows computed per row routed to an expert, 1 or more."
+    )
+    list_models: bool = flag("Print the presets.", "--list-models")
 
     def card(self) -> ModelCard:
         """Return the model. Raises UsageError without one, InputError for a wrong one."""
@@ -88,31 +81,23 @@ class TokenOptions:
 
     HEADING: ClassVar = "Tokens per step, all devices together"
 
-    batch: Annotated[Text, option("N", "Sequences per step: the global batch.")] = None
-    seq: Annotated[Text, option("TOKENS", "Tokens per sequence, padding included.")] = None
-    tokens: Annotated[Text, option("N", "Tokens per step, instead of --batch or --seq.")] = None
-    real_tokens: Annotated[Text, option("N", "Tokens per step without padding.")] = None
-    documents: Annotated[
-        Text, option("LENGTHS", "Tokens of each packed document: 512,1024,3x4096.")
-    ] = None
-    seq_sum: Annotated[
-        Text, option("TOKENS", "Packed sequences: sum of their lengths, with the next option.")
-    ] = None
-    seq_square_sum: Annotated[
-        Text, option("N", "Packed sequences: sum of their squared lengths.")
-    ] = None
-    sequences: Annotated[Text, option("N", "Packed sequences: how many, if known.")] = None
-    encoder_seq: Annotated[Text, option("TOKENS", "Tokens per encoder sequence.")] = None
-    forward_only: Annotated[
-        bool | None,
-        flag(
-            "Inference: no backward pass. Default: as the trace shows, else training.",
-            "--forward-only/--no-forward-only",
-        ),
-    ] = None
-    cached: Annotated[
-        Text, option("TOKENS", "Decoding: tokens per sequence already in the KV cache.")
-    ] = None
+    batch: Text = option("N", "Sequences per step: the global batch.")
+    seq: Text = option("TOKENS", "Tokens per sequence, padding included.")
+    tokens: Text = option("N", "Tokens per step, instead of --batch or --seq.")
+    real_tokens: Text = option("N", "Tokens per step without padding.")
+    documents: Text = option("LENGTHS", "Tokens of each packed document: 512,1024,3x4096.")
+    seq_sum: Text = option(
+        "TOKENS", "Packed sequences: sum of their lengths, with the next option."
+    )
+    seq_square_sum: Text = option("N", "Packed sequences: sum of their squared lengths.")
+    sequences: Text = option("N", "Packed sequences: how many, if known.")
+    encoder_seq: Text = option("TOKENS", "Tokens per encoder sequence.")
+    forward_only: bool | None = flag(
+        "Inference: no backward pass. Default: as the trace shows, else training.",
+        "--forward-only/--no-forward-only",
+        default=None,
+    )
+    cached: Text = option("TOKENS", "Decoding: tokens per sequence already in the KV cache.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,16 +106,12 @@ class TimeOptions:
 
     HEADING: ClassVar = "Time (choose one)"
 
-    step_time: Annotated[
-        Text, option("TIME", "Step time: 30, 30s, 820ms. Without a unit: seconds.")
-    ] = None
-    tokens_per_s: Annotated[Text, option("N", "Tokens per second, all devices.")] = None
-    tokens_per_s_per_gpu: Annotated[Text, option("N", "Tokens per second per device.")] = None
-    samples_per_s: Annotated[Text, option("N", "Sequences per second, all devices.")] = None
-    achieved: Annotated[
-        Text, option("TFLOPS", "Published TFLOP/s per device, with the next option.")
-    ] = None
-    achieved_convention: Annotated[Text, option("ID", "Counting convention of --achieved.")] = None
+    step_time: Text = option("TIME", "Step time: 30, 30s, 820ms. Without a unit: seconds.")
+    tokens_per_s: Text = option("N", "Tokens per second, all devices.")
+    tokens_per_s_per_gpu: Text = option("N", "Tokens per second per device.")
+    samples_per_s: Text = option("N", "Sequences per second, all devices.")
+    achieved: Text = option("TFLOPS", "Published TFLOP/s per device, with the next option.")
+    achieved_convention: Text = option("ID", "Counting convention of --achieved.")
 
     def settings(self, devices: int) -> dict[str, Any]:
         """Return the fields of `Run` that these options set; `devices` is their number."""
@@ -163,18 +144,12 @@ class DeviceOptions:
 
     HEADING: ClassVar = "Devices and their peak"
 
-    gpus: Annotated[
-        Text, option("N", "Number of devices in the job. Default: 1.", "--gpus", "--devices")
-    ] = None
-    device: Annotated[
-        Text, option("ID", "Device: an id from `traceflops devices` such as h100-sxm, or its name.")
-    ] = None
-    dtype: Annotated[
-        Text, option("TYPE", "Data type of matrix products: bf16, fp16, fp8, tf32, ...")
-    ] = None
-    peak: Annotated[
-        Text, option("TFLOPS", "Dense peak per device in TFLOP/s, instead of the table's.")
-    ] = None
+    gpus: Text = option("N", "Number of devices in the job. Default: 1.", "--gpus", "--devices")
+    device: Text = option(
+        "ID", "Device: an id from `traceflops devices` such as h100-sxm, or its name."
+    )
+    dtype: Text = option("TYPE", "Data type of matrix products: bf16, fp16, fp8, tf32, ...")
+    peak: Text = option("TFLOPS", "Dense peak per device in TFLOP/s, instead of the table's.")
 
     @property
     def tflops(self) -> Fraction | None:
@@ -190,32 +165,22 @@ class TrainingOptions:
 
     HEADING: ClassVar = "Training"
 
-    lora: Annotated[
-        bool, flag("Frozen base weights; adapters count only if their size is given.", "--lora")
-    ] = False
-    lora_rank: Annotated[Text, option("R", "LoRA rank.")] = None
-    lora_targets: Annotated[
-        Text, option("LIST", "Matrices with adapters: q,k,v,o. Default: all in the blocks.")
-    ] = None
-    lora_params: Annotated[Text, option("N", "Parameters of all adapters, if known.")] = None
-    frozen: Annotated[
-        Text, option("PARTS", "Frozen parts: all, or some of encoder,attention,ffn,head,...")
-    ] = None
-    frozen_layers: Annotated[
-        Text, option("N", "Number of first layers that are not trained: forward only.")
-    ] = None
-    checkpointing: Annotated[
-        Text,
-        option(
-            "HOW",
-            "Activation checkpointing: none, selective (attention), full (blocks), or "
-            "recomputed shares of matrix products and attention: 0.75,1.",
-        ),
-    ] = None
-    attention_kernel: Annotated[
-        Text,
-        option("KIND", "For HFU: flash (recomputes scores) or unfused (computes masked pairs)."),
-    ] = None
+    lora: bool = flag("Frozen base weights; adapters count only if their size is given.", "--lora")
+    lora_rank: Text = option("R", "LoRA rank.")
+    lora_targets: Text = option(
+        "LIST", "Matrices with adapters: q,k,v,o. Default: all in the blocks."
+    )
+    lora_params: Text = option("N", "Parameters of all adapters, if known.")
+    frozen: Text = option("PARTS", "Frozen parts: all, or some of encoder,attention,ffn,head,...")
+    frozen_layers: Text = option("N", "Number of first layers that are not trained: forward only.")
+    checkpointing: Text = option(
+        "HOW",
+        "Activation checkpointing: none, selective (attention), full (blocks), or "
+        "recomputed shares of matrix products and attention: 0.75,1.",
+    )
+    attention_kernel: Text = option(
+        "KIND", "For HFU: flash (recomputes scores) or unfused (computes masked pairs)."
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,23 +189,17 @@ class AnswerOptions:
 
     HEADING: ClassVar = "Output"
 
-    convention: Annotated[
-        Text,
-        option("ID", "Counting convention. Default: exact-causal; with --params 6N, frozen 4N."),
-    ] = None
-    all_conventions: Annotated[
-        bool, flag("Print the figures of all conventions.", "--all-conventions")
-    ] = False
-    reported: Annotated[Text, option("PERCENT", "Explain a published or logged MFU: 46.2%.")] = None
-    reported_hfu: Annotated[Text, option("PERCENT", "Explain a published or logged HFU.")] = None
+    convention: Text = option(
+        "ID", "Counting convention. Default: exact-causal; with --params 6N, frozen 4N."
+    )
+    all_conventions: bool = flag("Print the figures of all conventions.", "--all-conventions")
+    reported: Text = option("PERCENT", "Explain a published or logged MFU: 46.2%.")
+    reported_hfu: Text = option("PERCENT", "Explain a published or logged HFU.")
 
-    ignore_description: Annotated[
-        bool,
-        flag(
-            "Ignore the trace's own description of its run, and its annotations.",
-            "--ignore-description",
-        ),
-    ] = False
+    ignore_description: bool = flag(
+        "Ignore the trace's own description of its run, and its annotations.",
+        "--ignore-description",
+    )
 
     def check(self) -> None:
         """Refuse options that exclude each other."""

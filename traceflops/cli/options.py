@@ -7,7 +7,7 @@ group turns its options into what the core takes: a selection, peaks, a request.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 
@@ -34,14 +34,19 @@ OTHERS: Final = {"rich_help_panel": "Options"}
 _LEAST_LINK, _LARGEST_LINK = 0.01, 100_000.0
 
 
-def option(metavar: str, help_text: str, *names: str, **more: Any) -> Any:
-    """Return what an option takes, in capitals, and what it is for; its name is the field's."""
-    return typer.Option(*names, metavar=metavar, help=help_text, **more)
+def option(metavar: str, help_text: str, *names: str, default: Any = None, **more: Any) -> Any:
+    """Declare an option, as the default of a parameter or of a field of a group.
+
+    `metavar` is what it takes, in capitals. Without `names` it is called as the parameter.
+    """
+    info = typer.Option(*names, metavar=metavar, help=help_text, **more)
+    return field(default=default, metadata={"typer": info})
 
 
-def flag(help_text: str, *names: str, **more: Any) -> Any:
-    """Return what an option without a value is for."""
-    return typer.Option(*names, help=help_text, show_default=False, **more)
+def flag(help_text: str, *names: str, default: bool | None = False, **more: Any) -> Any:
+    """Declare an option without a value; see `option`."""
+    info = typer.Option(*names, help=help_text, show_default=False, **more)
+    return field(default=default, metadata={"typer": info})
 
 
 Traces = Annotated[
@@ -92,33 +97,23 @@ class Question:
 
     HEADING: ClassVar = "Select"
 
-    steps: Annotated[
-        Text, option("A:B", "Step numbers, both included (A:, :B, A).", **completed(step_numbers))
-    ] = None
-    ranks: Annotated[Text, option("LIST", "Ranks, e.g. 0,2,4-7.")] = None
-    gpu: Annotated[Text, option("LIST", "GPU numbers as in the trace, e.g. 0,2.")] = None
-    start: Annotated[
-        Text, option("TIME", "Start after the first GPU operation, e.g. 1.5s.", "--from")
-    ] = None
-    end: Annotated[
-        Text, option("TIME", "End after the first GPU operation, e.g. 200ms.", "--to")
-    ] = None
-    step_mark: Annotated[
-        Text, option("REGEX", "Annotations whose full name matches are the steps.")
-    ] = None
-    run: Annotated[
-        int | None,
-        option(
-            "N",
-            "Run to show where GPUs ran several in sequence, from 1. Default: the one with "
-            "most GPU time.",
-        ),
-    ] = None
+    steps: Text = option(
+        "A:B", "Step numbers, both included (A:, :B, A).", **completed(step_numbers)
+    )
+    ranks: Text = option("LIST", "Ranks, e.g. 0,2,4-7.")
+    gpu: Text = option("LIST", "GPU numbers as in the trace, e.g. 0,2.")
+    start: Text = option("TIME", "Start after the first GPU operation, e.g. 1.5s.", "--from")
+    end: Text = option("TIME", "End after the first GPU operation, e.g. 200ms.", "--to")
+    step_mark: Text = option("REGEX", "Annotations whose full name matches are the steps.")
+    run: int | None = option(
+        "N",
+        "Run to show where GPUs ran several in sequence, from 1. Default: the one with "
+        "most GPU time.",
+    )
 
-    job: Annotated[
-        int | None,
-        option("N", "Job to show where a folder has several, numbered as in traceflops info."),
-    ] = None
+    job: int | None = option(
+        "N", "Job to show where a folder has several, numbered as in traceflops info."
+    )
 
     def selection(self) -> Selection:
         """Return the selection. Raises UsageError where an option cannot be understood."""
@@ -142,22 +137,16 @@ class Rates:
 
     HEADING: ClassVar = "MFU"
 
-    device: Annotated[
-        Text,
-        option(
-            "ID",
-            "Device for MFU: an id from `traceflops devices`, or its name.",
-            **completed(device_ids),
-        ),
-    ] = None
-    peak: Annotated[
-        float | None, option("TFLOPS", "Dense peak per device in TFLOP/s, for all data types.")
-    ] = None
+    device: Text = option(
+        "ID",
+        "Device for MFU: an id from `traceflops devices`, or its name.",
+        **completed(device_ids),
+    )
+    peak: float | None = option("TFLOPS", "Dense peak per device in TFLOP/s, for all data types.")
 
-    link: Annotated[
-        float | None,
-        option("GB/S", "Peak of the links between ranks, per device and direction, in GB/s."),
-    ] = None
+    link: float | None = option(
+        "GB/S", "Peak of the links between ranks, per device and direction, in GB/s."
+    )
 
     def peaks(self) -> PeakOptions:
         """Return them as `analyze` takes them. Raises UsageError for what cannot be meant."""
@@ -183,17 +172,12 @@ class Privacy:
 
     HEADING: ClassVar = "Privacy"
 
-    include_environment: Annotated[
-        bool, flag("Keep host and user names and paths.", "--include-environment")
-    ] = False
-    redact: Annotated[
-        bool,
-        flag(
-            "Replace names of files, modules, functions and annotations, and your own words "
-            "in kernels and operators, by placeholders.",
-            "--redact",
-        ),
-    ] = False
+    include_environment: bool = flag("Keep host and user names and paths.", "--include-environment")
+    redact: bool = flag(
+        "Replace names of files, modules, functions and annotations, and your own words "
+        "in kernels and operators, by placeholders.",
+        "--redact",
+    )
 
     def check(self) -> None:
         """Refuse options that exclude each other."""
@@ -225,45 +209,32 @@ class ReadingOptions:
 
     HEADING: ClassVar = "Input"
 
-    jobs: Annotated[
-        int | None,
-        option(
-            "N",
-            "Processes for reading large files or many. Default: one per core, at most 8.",
-            min=1,
-            max=256,
-        ),
-    ] = None
-    python_stacks: Annotated[
-        bool | None,
-        flag(
-            "Read or ignore Python frames. Default: read below 4 GB of text.",
-            "--python-stacks/--no-python-stacks",
-        ),
-    ] = None
-    memory: Annotated[
-        list[str] | None,
-        option("FILE", "PyTorch memory snapshot (pickle) of the same run; one per rank."),
-    ] = None
-    gpu_samples: Annotated[
-        list[str] | None,
-        option("FILE", "Clocks and power during the run: nvidia-smi or amd-smi as CSV, or dmon."),
-    ] = None
-    zone: Annotated[
-        Text, option("+HH:MM", "Time zone of --gpu-samples. Default: the one that fits.")
-    ] = None
-    strict: Annotated[
-        bool, flag("Reject damaged or incomplete files (exit code 3).", "--strict")
-    ] = False
-    no_limits: Annotated[
-        bool, flag("Also read files that unpack to more than 300 times their size.", "--no-limits")
-    ] = False
-    verbose: Annotated[
-        bool, flag("Print the time of each phase on stderr.", "-v", "--verbose", **OTHERS)
-    ] = False
-    profile_self: Annotated[
-        bool, flag("Profile traceflops itself; prints on stderr.", "--profile-self", **OTHERS)
-    ] = False
+    jobs: int | None = option(
+        "N",
+        "Processes for reading large files or many. Default: one per core, at most 8.",
+        min=1,
+        max=256,
+    )
+    python_stacks: bool | None = flag(
+        "Read or ignore Python frames. Default: read below 4 GB of text.",
+        "--python-stacks/--no-python-stacks",
+        default=None,
+    )
+    memory: list[str] | None = option(
+        "FILE", "PyTorch memory snapshot (pickle) of the same run; one per rank."
+    )
+    gpu_samples: list[str] | None = option(
+        "FILE", "Clocks and power during the run: nvidia-smi or amd-smi as CSV, or dmon."
+    )
+    zone: Text = option("+HH:MM", "Time zone of --gpu-samples. Default: the one that fits.")
+    strict: bool = flag("Reject damaged or incomplete files (exit code 3).", "--strict")
+    no_limits: bool = flag(
+        "Also read files that unpack to more than 300 times their size.", "--no-limits"
+    )
+    verbose: bool = flag("Print the time of each phase on stderr.", "-v", "--verbose", **OTHERS)
+    profile_self: bool = flag(
+        "Profile traceflops itself; prints on stderr.", "--profile-self", **OTHERS
+    )
 
     @property
     def side_files(self) -> list[tuple[str, str]]:

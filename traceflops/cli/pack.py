@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from traceflops.cli.common import failures, path_of, spare_inputs, stem_of
 from traceflops.cli.options import (
@@ -34,18 +34,13 @@ SUFFIX = ".tfpack"
 def pack(
     traces: Traces,
     *,
-    output: Annotated[
-        Text,
-        option(
-            "FILE",
-            f"File to write. Default: the trace's name with {SUFFIX}, in this folder.",
-            "-o",
-            "--output",
-        ),
-    ] = None,
-    without: Annotated[
-        Text, option("LIST", "Leave out: python-stacks, host (operators and calls).")
-    ] = None,
+    output: Text = option(
+        "FILE",
+        f"File to write. Default: the trace's name with {SUFFIX}, in this folder.",
+        "-o",
+        "--output",
+    ),
+    without: Text = option("LIST", "Leave out: python-stacks, host (operators and calls)."),
     force: Force = False,
     question: Question,
     privacy: Privacy,

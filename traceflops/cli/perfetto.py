@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 from traceflops.cli.common import failures, keep_apart, path_of, spare_inputs, stem_of
 from traceflops.cli.options import (
     Force,
@@ -27,16 +25,13 @@ SUFFIX = ".perfetto.json.gz"
 def perfetto(
     traces: Traces,
     *,
-    output: Annotated[
-        Text,
-        option(
-            "FILE",
-            f"File to write: .json or .json.gz. Default: the trace's name with {SUFFIX}, in "
-            "this folder.",
-            "-o",
-            "--output",
-        ),
-    ] = None,
+    output: Text = option(
+        "FILE",
+        f"File to write: .json or .json.gz. Default: the trace's name with {SUFFIX}, in "
+        "this folder.",
+        "-o",
+        "--output",
+    ),
     force: Force = False,
     question: Question,
     rules: Rules = None,

@@ -38,9 +38,9 @@ def query(
         ),
     ],
     *,
-    format_: Annotated[
-        str, option("FORMAT", f"How rows are printed: {', '.join(FORMATS)}.", "--format")
-    ] = FORMATS[0],
+    format_: str = option(
+        "FORMAT", f"How rows are printed: {', '.join(FORMATS)}.", "--format", default=FORMATS[0]
+    ),
     asked: Asked,
 ) -> None:
     """Answer a question in SQL over the tables of a trace. Needs traceflops[sql]."""

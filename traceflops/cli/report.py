@@ -8,7 +8,7 @@ import shlex
 from dataclasses import dataclass
 from itertools import chain, count
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from traceflops.cli.common import (
     failures,
@@ -47,19 +47,16 @@ class Added:
 
     HEADING: ClassVar = "Output"
 
-    title: Annotated[Text, option("TEXT", "Title of the report.")] = None
-    notes: Annotated[
-        Path | None,
-        option(
-            "FILE",
-            "Your notes for the top of the report: paragraphs, `- ` lists, `# ` headings, "
-            "``` code; UTF-8, at most 64 kB.",
-        ),
-    ] = None
-    post_mortem: Annotated[
-        Text, option("FILE", "Also write the case as text, in a .md file.", "--post-mortem")
-    ] = None
-    open: Annotated[bool, flag("Open the report in the browser.", "--open")] = False
+    title: Text = option("TEXT", "Title of the report.")
+    notes: Path | None = option(
+        "FILE",
+        "Your notes for the top of the report: paragraphs, `- ` lists, `# ` headings, "
+        "``` code; UTF-8, at most 64 kB.",
+    )
+    post_mortem: Text = option(
+        "FILE", "Also write the case as text, in a .md file.", "--post-mortem"
+    )
+    open: bool = flag("Open the report in the browser.", "--open")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,22 +106,19 @@ class Target:
 def report(
     traces: Traces,
     *,
-    output: Annotated[
-        Text,
-        option(
-            "FILE",
-            "File to write: .html, .json, .md or .zip; or a folder for tables. Default: "
-            "NAME.report.html in this folder; NAME-2.report.html beside that of another recording.",
-            "-o",
-            "--output",
-        ),
-    ] = None,
-    format_: Annotated[
-        Text, option("FORMAT", "Write tables to a folder: csv, parquet or arrow.", "--format")
-    ] = None,
+    output: Text = option(
+        "FILE",
+        "File to write: .html, .json, .md or .zip; or a folder for tables. Default: "
+        "NAME.report.html in this folder; NAME-2.report.html beside that of another recording.",
+        "-o",
+        "--output",
+    ),
+    format_: Text = option(
+        "FORMAT", "Write tables to a folder: csv, parquet or arrow.", "--format"
+    ),
     added: Added,
     force: Force = False,
-    quiet: Annotated[bool, flag("Print only the path.", "-q", "--quiet")] = False,
+    quiet: bool = flag("Print only the path.", "-q", "--quiet"),
     json: Json = False,
     asked: Asked,
 ) -> None:

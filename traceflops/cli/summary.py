@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 from traceflops.cli.common import failures, print_summary
 from traceflops.cli.options import Asked, Json, Text, Traces, option
 from traceflops.cli.printing import say, say_object
@@ -24,18 +22,14 @@ def summary(
     traces: Traces,
     *,
     json: Json = False,
-    only: Annotated[
-        Text,
-        option("PART", "With --json: print only a part of the report: findings, in 8 KB at most."),
-    ] = None,
-    by: Annotated[
-        Text,
-        option(
-            "WHAT",
-            "Show GPU time by module, layer, op, shape, source or range, CPU time by host-op, or "
-            "more kernels by kernel.",
-        ),
-    ] = None,
+    only: Text = option(
+        "PART", "With --json: print only a part of the report: findings, in 8 KB at most."
+    ),
+    by: Text = option(
+        "WHAT",
+        "Show GPU time by module, layer, op, shape, source or range, CPU time by host-op, or "
+        "more kernels by kernel.",
+    ),
     asked: Asked,
 ) -> None:
     """Print where the time went, without writing a file."""

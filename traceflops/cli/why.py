@@ -19,9 +19,7 @@ EXAMPLES = (
 
 def why(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Kernel name as in the trace.")],
-    op: Annotated[
-        bool, flag("The name is a CPU operator's, as in CPU-only traces.", "--op", **INPUT)
-    ] = False,
+    op: bool = flag("The name is a CPU operator's, as in CPU-only traces.", "--op", **INPUT),
     rules: Rules = None,
     json: Json = False,
 ) -> None:
