@@ -21,7 +21,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import Field, fields, is_dataclass
+from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import wraps
 from importlib import import_module
 from typing import Annotated, Any, cast, get_args, get_origin, get_type_hints
@@ -80,7 +80,8 @@ def _parameters(
         # An option is declared as the default, or in a type that several commands have.
         plain, *declared = get_args(hint) if get_origin(hint) is Annotated else (hint,)
         if isinstance(default, Field):
-            default, declared = default.default, [default]
+            declared = [default]
+            default = inspect.Parameter.empty if default.default is MISSING else default.default
         info = declared[0].metadata["typer"] if isinstance(declared[0], Field) else declared[0]
         if heading is not None:
             info.rich_help_panel = info.rich_help_panel or heading

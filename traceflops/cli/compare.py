@@ -6,12 +6,10 @@ import os
 from collections.abc import Sequence
 from glob import glob
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
-
-import typer
+from typing import TYPE_CHECKING, Final
 
 from traceflops.cli.common import failures, path_of, spare_inputs, terminal_style
-from traceflops.cli.options import Asked, Force, Json, Text, option
+from traceflops.cli.options import Asked, Force, Json, Text, argument, option
 from traceflops.cli.printing import print_lines, say_object
 from traceflops.errors import InputError, UsageError
 
@@ -29,15 +27,11 @@ _LEAST: Final = 2
 
 
 def compare(
-    runs: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="BEFORE AFTER...",
-            help="Two recordings or more: trace files, folders of ranks, patterns such as "
-            "'run1/*.json', or JSON reports.",
-            show_default=False,
-        ),
-    ],
+    runs: list[str] = argument(
+        "BEFORE AFTER...",
+        "Two recordings or more: trace files, folders of ranks, patterns such as "
+        "'run1/*.json', or JSON reports.",
+    ),
     *,
     names: Text = option("LIST", "What to call them, e.g. main,branch."),
     baseline: Text = option("NAME", "Which one to compare with. Default: the first."),

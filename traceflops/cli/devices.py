@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 import textwrap
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from traceflops.cli.common import failures, terminal_style
-from traceflops.cli.options import INPUT, Json, ReadingOptions, option
+from traceflops.cli.options import INPUT, Json, ReadingOptions, argument, option
 from traceflops.cli.printing import say, say_object
 from traceflops.errors import UsageError
 
@@ -38,14 +36,11 @@ _NONE = "-"
 
 
 def devices(
-    text: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[TEXT]",
-            help="Part of an id, a product or an architecture; or a GPU's name in a trace.",
-            show_default=False,
-        ),
-    ] = None,
+    text: str | None = argument(
+        "[TEXT]",
+        "Part of an id, a product or an architecture; or a GPU's name in a trace.",
+        default=None,
+    ),
     trace: list[str] | None = option(
         "FILE", "Match the GPUs of this trace against the table. May be repeated.", **INPUT
     ),

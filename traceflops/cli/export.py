@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 from traceflops.cli.common import failures, keep_apart, path_of, spare_inputs
 from traceflops.cli.options import (
+    REQUIRED,
     Force,
     Json,
     Privacy,
@@ -27,10 +26,9 @@ EXAMPLES = (
 def export(
     traces: Traces,
     *,
-    output: Annotated[
-        str,
-        option("FOLDER", "Folder to write to; created if missing.", "-o", "--output"),
-    ],
+    output: str = option(
+        "FOLDER", "Folder to write to; created if missing.", "-o", "--output", default=REQUIRED
+    ),
     table: list[str] | None = option("NAME", "Table to write; may be repeated. Default: all."),
     format_: str = option(
         "FORMAT", "File format: parquet, arrow or csv.", "--format", default="parquet"

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
-
-import typer
 
 from traceflops.cli.common import ended_at_once, failures
-from traceflops.cli.options import Privacy
+from traceflops.cli.options import Privacy, argument
 from traceflops.cli.printing import say
 from traceflops.errors import UsageError
 
@@ -16,14 +13,9 @@ EXAMPLES = ("traceflops mcp traces/", "traceflops mcp before/ after/ --redact")
 
 
 def mcp(
-    folders: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="FOLDER...",
-            help="Folders with traces. No file outside them is read.",
-            show_default=False,
-        ),
-    ] = None,
+    folders: list[str] | None = argument(
+        "FOLDER...", "Folders with traces. No file outside them is read.", default=None
+    ),
     *,
     privacy: Privacy,
 ) -> None:

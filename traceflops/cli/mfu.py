@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from traceflops.cli.common import failures, terminal_style
 from traceflops.cli.defaults import from_file
@@ -17,6 +15,7 @@ from traceflops.cli.options import (
     Privacy,
     Question,
     ReadingOptions,
+    argument,
     changed,
     typed,
 )
@@ -49,17 +48,12 @@ EXAMPLES = (
 
 
 def mfu(
-    traces: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[TRACE...]",
-            help=(
-                "Trace files or a folder. Times and devices come from the trace; so do FLOPs, "
-                "unless a model is given."
-            ),
-            show_default=False,
-        ),
-    ] = None,
+    traces: list[str] | None = argument(
+        "[TRACE...]",
+        "Trace files or a folder. Times and devices come from the trace; so do FLOPs, "
+        "unless a model is given.",
+        default=None,
+    ),
     *,
     described: Description,
     pair: Pair = None,

@@ -7,7 +7,7 @@ group turns its options into what the core takes: a selection, peaks, a request.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from traceflops.windows import Selection
 
 Text = str | None
+REQUIRED: Final = MISSING
 INPUT: Final = {"rich_help_panel": "Input"}
 OTHERS: Final = {"rich_help_panel": "Options"}
 """Headings of options outside the groups that have one."""
@@ -41,6 +42,13 @@ def option(metavar: str, help_text: str, *names: str, default: Any = None, **mor
     """
     info = typer.Option(*names, metavar=metavar, help=help_text, **more)
     return field(default=default, metadata={"typer": info})
+
+
+def argument(metavar: str, help_text: str, *, default: Any = REQUIRED) -> Any:
+    """Declare an argument, as the default of a parameter."""
+    return field(
+        default=default, metadata={"typer": typer.Argument(metavar=metavar, help=help_text)}
+    )
 
 
 def flag(help_text: str, *names: str, default: bool | None = False, **more: Any) -> Any:

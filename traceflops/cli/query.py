@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Annotated, Final
-
-import typer
+from typing import TYPE_CHECKING, Final
 
 from traceflops.cli.common import ended_at_once, failures
-from traceflops.cli.options import Asked, option
+from traceflops.cli.options import Asked, argument, option
 from traceflops.cli.printing import say, say_object
 from traceflops.errors import UsageError
 from traceflops.units import several
@@ -28,15 +26,11 @@ _MOST_ROWS, _WIDEST = 1_000, 80
 
 
 def query(
-    traces: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="TRACE... [SQL]",
-            help="Trace files, a folder of them, or - for standard input; then the query. Without "
-            "one the tables and their columns are listed.",
-            show_default=False,
-        ),
-    ],
+    traces: list[str] = argument(
+        "TRACE... [SQL]",
+        "Trace files, a folder of them, or - for standard input; then the query. Without "
+        "one the tables and their columns are listed.",
+    ),
     *,
     format_: str = option(
         "FORMAT", f"How rows are printed: {', '.join(FORMATS)}.", "--format", default=FORMATS[0]

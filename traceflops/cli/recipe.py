@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
 from traceflops.cli.common import failures
+from traceflops.cli.options import argument
 from traceflops.cli.printing import say
 
 EXAMPLES = ("traceflops recipe", "traceflops recipe pytorch", "traceflops recipe vllm")
 
 
 def recipe(
-    name: Annotated[
-        str | None,
-        typer.Argument(metavar="[NAME]", help="What is run. Without it all are listed."),
-    ] = None,
+    name: str | None = argument("[NAME]", "What is run. Without it all are listed.", default=None),
 ) -> None:
     """Print commands that record what a report needs."""
     with failures():

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import takewhile
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from traceflops.cli.common import failures, keep_apart, path_of, stem_of
-from traceflops.cli.options import Asked, Force, Traces, option
+from traceflops.cli.options import REQUIRED, Asked, Force, Traces, option
 from traceflops.cli.printing import say
 from traceflops.errors import UsageError
 from traceflops.units import several
@@ -26,7 +26,7 @@ EXAMPLES = (
 def reduce(
     traces: Traces,
     *,
-    output: Annotated[str, option("FOLDER", "Folder for the summaries.", "-o", "--output")],
+    output: str = option("FOLDER", "Folder for the summaries.", "-o", "--output", default=REQUIRED),
     force: Force = False,
     asked: Asked,
 ) -> None:

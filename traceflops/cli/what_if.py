@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from traceflops.cli.common import failures, terminal_style
-from traceflops.cli.options import Asked, Json
+from traceflops.cli.options import Asked, Json, argument
 from traceflops.cli.printing import say, say_object
 
 if TYPE_CHECKING:
@@ -27,25 +25,16 @@ _TOGETHER = "together"
 
 
 def what_if(
-    trace: Annotated[
-        str,
-        typer.Argument(
-            metavar="TRACE",
-            help="Trace file, a folder of them (the ranks of one job), or - for standard input.",
-            show_default=False,
-        ),
-    ],
-    edits: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="EDIT...",
-            help="What is changed: kernel:REGEX/2, host:REGEX=0, data_input=0, sync=0, "
-            "eager_overhead=0, launch_latency=5us, communication=hidden, recompute=off, "
-            "'rank 4=median'; or what the GPU waits on, as reports call it: "
-            "'launching operators=0'.",
-            show_default=False,
-        ),
-    ],
+    trace: str = argument(
+        "TRACE", "Trace file, a folder of them (the ranks of one job), or - for standard input."
+    ),
+    edits: list[str] = argument(
+        "EDIT...",
+        "What is changed: kernel:REGEX/2, host:REGEX=0, data_input=0, sync=0, "
+        "eager_overhead=0, launch_latency=5us, communication=hidden, recompute=off, "
+        "'rank 4=median'; or what the GPU waits on, as reports call it: "
+        "'launching operators=0'.",
+    ),
     *,
     json: Json = False,
     asked: Asked,
