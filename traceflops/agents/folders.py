@@ -66,7 +66,7 @@ class Folders:
         if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
             raise UsageError(f"neither a file nor a folder: {path}", "list_files shows what is")
         statuses = {file: os.stat(file) for file in files if os.path.exists(file)}
-        return tuple((file, one.st_size, one.st_mtime_ns) for file, one in statuses.items())
+        return tuple((name, stat.st_size, stat.st_mtime_ns) for name, stat in statuses.items())
 
     def listed(self, folder: str) -> Iterator[dict[str, Any]]:
         """Yield the folders and traces in a folder, or in all, each name as `path` takes it.

@@ -151,7 +151,7 @@ def summary_of(analysis: Analysis) -> RankSummary:
     long = work.long_steps()
     choices = [work.usual_steps(), *((step,) for step in long)]
     idle, idle_of = work.idle_of_each(records.devices, choices)
-    idle_ns = analysis.total.components.idle_ns - sum(one.idle_ns for one in idle.culprits)
+    idle_ns = analysis.total.components.idle_ns - sum(culprit.idle_ns for culprit in idle.culprits)
     is_unknown = any(why_no_figure(prepared, executed, measured.devices))
     launches = analysis.launches
     # Notes of the trace go with it; those of the measurement are made again once all are known.

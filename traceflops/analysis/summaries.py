@@ -44,7 +44,7 @@ from traceflops.remedies import cut_off
 from traceflops.table import Note, Trace, counted_note, together
 from traceflops.timeline import COPIES_MISSING, Window
 from traceflops.units import several
-from traceflops.windows import DeviceReport, StepChoice, told_apart
+from traceflops.windows import DeviceReport, told_apart
 
 _NAMED: Final = 5
 _ARE: Final = ("is", "are")
@@ -65,14 +65,11 @@ def analysis_of_summaries(
     UsageError for the summaries of several jobs.
     """
     ordered = sorted(summaries, key=lambda summary: by_rank(summary.trace))
-    of_gpus = [any(device.type != "cpu" for device in one.reports) for one in ordered]
-    if any(of_gpus):  # of operators on the CPU only processes are left then
-        ordered = [
-            one
-            if is_of_gpus
-            else replace(one, trace=_of_processes(one.trace), reports=(), notes=())
-            for one, is_of_gpus in zip(ordered, of_gpus, strict=True)
-        ]
+    of_gpus = [any(device.type != "cpu" for device in part.reports) for part in ordered]
+    for number, part in enumerate(ordered):
+        if any(of_gpus) and not of_gpus[number]:  # operators on the CPU do not count beside GPUs
+            trace = replace(part.trace, tables={"processes": part.trace.processes}, places=())
+            ordered[number] = replace(part, trace=trace, reports=(), notes=())
     trace = _joined([summary.trace for summary in ordered])
     moved = list(_moved(ordered))
     parts = [part for part in moved if part.reports] or moved
@@ -81,7 +78,11 @@ def analysis_of_summaries(
     empty = analysis_of(prepared)
     measured = _measured(parts, empty.measured)
     records = reduce(add, (part.launch_records for part in parts))
-    choice = _choice([part.choice for part in parts])
+    choice = replace(
+        parts[0].choice,
+        seen=tuple(sorted({step for part in parts for step in part.choice.seen})),
+        used=tuple(sorted({step for part in parts for step in part.choice.used})),
+    )
     launches = [part.launches for part in parts if part.launches is not None]
     lacks_copies = is_said(trace, COPIES_MISSING)
     figures = judged(
@@ -113,10 +114,6 @@ def analysis_of_summaries(
     )
 
 
-def _of_processes(trace: Trace) -> Trace:
-    return replace(trace, tables={"processes": trace.processes}, places=())
-
-
 def _joined(traces: Sequence[Trace]) -> Trace:
     """Return the trace of all, without events. Raises UsageError for those of several jobs."""
     jobs, _ = split(traces)
@@ -137,10 +134,10 @@ def _joined(traces: Sequence[Trace]) -> Trace:
 
 def _notes(summaries: Sequence[RankSummary], again: Sequence[Note]) -> list[Note]:
     """Return all notes in the order in which recordings show them; `again` are those of all."""
-    owned = [(number, note) for number, one in enumerate(summaries) for note in one.notes]
-    codes = dict.fromkeys(code for one in summaries for code in one.codes)
+    owned = [(number, note) for number, part in enumerate(summaries) for note in part.notes]
+    codes = dict.fromkeys(code for part in summaries for code in part.codes)
     order = {code: number for number, code in enumerate(codes)}
-    is_of_one = all(len(one.trace.source.files) == 1 for one in summaries)
+    is_of_one = all(len(part.trace.source.files) == 1 for part in summaries)
     noun = "summary" if is_of_one else "file batch"
     notes = (*again, *together(owned, len(summaries), noun))
     return sorted(notes, key=lambda note: order.get(note.code, -1))
@@ -155,30 +152,30 @@ def _failed(names: Sequence[str]) -> Iterator[Note]:
 
 def _moved(ordered: Sequence[RankSummary]) -> Iterator[RankSummary]:
     """Yield the same on the clock of the first that has one, devices and processes renumbered."""
-    origins = [one.trace.source.origin_unix_ns for one in ordered]
+    origins = [part.trace.source.origin_unix_ns for part in ordered]
     common = next((origin for origin in origins if origin is not None), None)
     processes = devices = 0
 
     def renumbered(rows: tuple[T, ...]) -> tuple[T, ...]:
         return tuple(replace(row, device=row.device + devices) for row in rows)  # type: ignore
 
-    for one, origin in zip(ordered, origins, strict=True):
+    for part, origin in zip(ordered, origins, strict=True):
         shift = origin - common if origin is not None and common is not None else 0
-        launches = one.launches
+        launches = part.launches
         if launches is not None:
             sums = {device + devices: each for device, each in launches.devices.items()}
             launches = replace(launches, devices=sums)
         yield replace(
-            one,
-            reports=tuple(_shifted(each, devices, processes, shift) for each in one.reports),
-            records=one.records.moved(shift, devices),
-            peaks=renumbered(one.peaks),
-            cells=renumbered(one.cells),
-            times=renumbered(one.times),
+            part,
+            reports=tuple(_shifted(each, devices, processes, shift) for each in part.reports),
+            records=part.records.moved(shift, devices),
+            peaks=renumbered(part.peaks),
+            cells=renumbered(part.cells),
+            times=renumbered(part.times),
             launches=launches,
         )
-        processes += one.trace.processes.num_rows
-        devices += one.trace.devices.num_rows
+        processes += part.trace.processes.num_rows
+        devices += part.trace.devices.num_rows
 
 
 def _shifted(device: DeviceReport, devices: int, processes: int, by_ns: int) -> DeviceReport:
@@ -199,14 +196,6 @@ def _shifted(device: DeviceReport, devices: int, processes: int, by_ns: int) -> 
         windows=tuple(map(moved, device.windows)),
         gaps=tuple(gaps),
     )
-
-
-def _choice(choices: Sequence[StepChoice]) -> StepChoice:
-    seen, used = (
-        tuple(sorted({step for choice in choices for step in getattr(choice, name)}))
-        for name in ("seen", "used")
-    )
-    return replace(choices[0], seen=seen, used=used)
 
 
 def _collectives(rows: Iterable[Collective]) -> tuple[Collective, ...]:
@@ -283,7 +272,7 @@ class _SummedWork:
 
     @property
     def windows(self) -> Mapping[int, tuple[Window, ...]]:
-        return {device.device: device.windows for one in self.parts for device in one.reports}
+        return {device.device: device.windows for part in self.parts for device in part.reports}
 
     def kernels(self, devices: Sequence[int], steps: Sequence[int | None]) -> KernelSums:
         of_step = [KernelSums.joined(list(sums)) for sums in self._by_step(steps, "work")]

@@ -100,7 +100,9 @@ def _defaults(context: Any, path: Path) -> Options:
 
     Raises UsageError for what is wrong anywhere in it.
     """
-    commands = {name: _options(one) for name, one in context.parent.command.commands.items()}
+    commands = {
+        name: _options(command) for name, command in context.parent.command.commands.items()
+    }
     tables = {str(key).replace("_", "-"): table for key, table in _content(path).items()}
     shared = {name: option for options in commands.values() for name, option in options.items()}
     options_of = {_SHARED: shared, **commands}
@@ -160,8 +162,9 @@ def _value(parameter: Any, value: object) -> Any:
 
 def _options(command: Any) -> Options:
     """Return the options of a command by their long names."""
-    options = (one for one in command.params if one.param_type_name == "option")
-    return {_name(option): option for option in options}
+    return {
+        _name(option): option for option in command.params if option.param_type_name == "option"
+    }
 
 
 def _name(parameter: Any) -> str:

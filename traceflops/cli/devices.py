@@ -155,8 +155,11 @@ def _rates_and_source(spec: DeviceSpec, matched: Match | None = None) -> Iterato
     if spec.host_link is not None:
         each_way = f"{float(spec.host_link.bandwidth):.3g} GB/s each way"
         yield _line("host link", f"{spec.host_link.name}, {each_way}")
-    balances = {dtype: spec.balance(dtype) for dtype in _SHOWN_RATES}
-    texts = [f"{dtype} {float(one):.0f}" for dtype, one in balances.items() if one is not None]
+    texts = [
+        f"{dtype} {float(balance):.0f}"
+        for dtype in _SHOWN_RATES
+        if (balance := spec.balance(dtype)) is not None
+    ]
     if texts:
         yield _line("balance", f"{', '.join(texts)} FLOP per byte")
     yield from _check(spec, matched)

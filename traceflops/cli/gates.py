@@ -168,8 +168,8 @@ def _findings(level: str, analysis: Analysis) -> Answer:
         return "unknown", "causes are not looked for on the CPU alone"
     bad = _LEVELS[: _LEVELS.index(level) + 1]
     causes = [finding for finding in analysis.findings if finding.confidence is not None]
-    failed = [one for one in causes if one.gain is not None and one.priority in bad]
-    doubtful = [one for one in causes if one.gain is None and one.severity in bad]
+    failed = [cause for cause in causes if cause.gain is not None and cause.priority in bad]
+    doubtful = [cause for cause in causes if cause.gain is None and cause.severity in bad]
 
     def named(finding: Finding) -> str:
         priority = f", priority {finding.priority}" if finding.gain is not None else ""
@@ -190,9 +190,11 @@ def against(comparison: Comparison, tolerance: Fraction, *, strict: bool) -> Ans
         return "unknown", comparison.obstacle
     if comparison.before.lacks_records:
         return "unknown", "GPU records of the baseline are incomplete"
-    other = [one for one in comparison.unlike if one.what in (*OF_WORK, "GPUs")]
+    other = [unlike for unlike in comparison.unlike if unlike.what in (*OF_WORK, "GPUs")]
     if other:
-        changes = listed(other, lambda one: f"{one.what} {one.before} became {one.after}", "; ")
+        changes = listed(
+            other, lambda unlike: f"{unlike.what} {unlike.before} became {unlike.after}", "; "
+        )
         return "unknown", f"the baseline is of other work, update it: {changes}"
     interval, difference_ns = comparison.interval, comparison.difference_ns
     if interval is None and difference_ns and not strict:

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 Text = str | None
 REQUIRED: Final = MISSING
-INPUT: Final = {"rich_help_panel": "Input"}
-OTHERS: Final = {"rich_help_panel": "Options"}
+INPUT: Final[dict[str, Any]] = {"rich_help_panel": "Input"}
+OTHERS: Final[dict[str, Any]] = {"rich_help_panel": "Options"}
 """Headings of options outside the groups that have one."""
 _LEAST_LINK, _LARGEST_LINK = 0.01, 100_000.0
 

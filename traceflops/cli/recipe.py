@@ -19,7 +19,7 @@ def recipe(
         if name is None:
             recipes = known_recipes()
             width = max(map(len, recipes))
-            say("\n".join(f"{key:<{width}}  {one.title}" for key, one in recipes.items()))
+            say("\n".join(f"{key:<{width}}  {recipe.title}" for key, recipe in recipes.items()))
             return
         chosen = recipe_named(name)
         say(f"# {chosen.title}: {chosen.gives}\n# options: {chosen.source}\n")

@@ -142,8 +142,8 @@ def _added_up(parts: Sequence[RankSummary | str], request: Request) -> Analysis 
     failed = [name for part in parts if isinstance(part, str) for name in part.split("\n")]
     notes = copies([summary.trace for summary in summaries])
     distinct = [
-        replace(one, trace=replace(one.trace, notes=(*notes[number], *one.trace.notes)))
-        for number, one in enumerate(summaries)
+        replace(part, trace=replace(part.trace, notes=(*notes[number], *part.trace.notes)))
+        for number, part in enumerate(summaries)
         if number in notes  # copies of a file count once
     ]
     return analysis_of_summaries(distinct, failed, request.peaks.link) if distinct else None
