@@ -16,16 +16,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from traceflops.devices import THROTTLE_BITS, Sampled, sampled_over_ns
-from traceflops.table import (
-    BoolArray,
-    FloatArray,
-    IntArray,
-    codes,
-    floats,
-    groups,
-    names,
-    numbers,
-)
+from traceflops.table import BoolArray, FloatArray, IntArray, codes, floats, groups, names, numbers
 from traceflops.timeline import Intervals
 from traceflops.units import percent
 

@@ -26,11 +26,7 @@ from traceflops.faces import lazy
 if TYPE_CHECKING:
     from traceflops.analysis.job_reports import listed_jobs
     from traceflops.analysis.preparation import prepare, prepare_pair, with_replays
-    from traceflops.analysis.rank_summary import (
-        RankSummary,
-        summarised,
-        summary_of,
-    )
+    from traceflops.analysis.rank_summary import RankSummary, summarised, summary_of
     from traceflops.analysis.recipe import analysis_of, analyze, what_if, with_removed
     from traceflops.analysis.result import Analysis, with_finding_rules
     from traceflops.analysis.sql import first_rows

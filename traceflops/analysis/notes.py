@@ -46,11 +46,7 @@ def notes_of(
         *_device_notes(prepared, devices),
         *_name_notes(linked.categorised),
         *_clock_notes(linked),
-        *records_notes(
-            records,
-            on_host=bool(devices),
-            share=_lost_share(records, devices),
-        ),
+        *records_notes(records, on_host=bool(devices), share=_lost_share(records, devices)),
         *_profiler_notes(trace, prepared.accounts),
         *(prepared.replays.notes if prepared.replays is not None else ()),
         *measured.notes,

@@ -38,13 +38,7 @@ from traceflops.mfu import (
     device_budgets,
     why_no_figure,
 )
-from traceflops.ranks import (
-    Collective,
-    CommRecords,
-    KernelSums,
-    PreparedWork,
-    records_of,
-)
+from traceflops.ranks import Collective, CommRecords, KernelSums, PreparedWork, records_of
 from traceflops.table import (
     Note,
     Trace,

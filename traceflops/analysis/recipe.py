@@ -292,12 +292,7 @@ def judged(
     spread, table = spread_of(devices), kernel_table(kernels, window_ns)
     lost = lost_graphs(records, total)
     losses = all_losses(
-        total,
-        measured,
-        moved,
-        idle,
-        lacks_copies=facts.lacks_copies,
-        waiting=waiting_words(ranks),
+        total, measured, moved, idle, lacks_copies=facts.lacks_copies, waiting=waiting_words(ranks)
     )
     late_rank = lasting_late_rank_sentence(ranks) or slow_link_sentence(ranks)
     on_host = all(device.type == "cpu" for device in devices)

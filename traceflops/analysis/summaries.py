@@ -15,31 +15,12 @@ from traceflops.analysis.preparation import prepare
 from traceflops.analysis.rank_summary import RankSummary, summed
 from traceflops.analysis.recipe import VerdictFacts, analysis_of, judged
 from traceflops.analysis.result import Analysis
-from traceflops.attribution import (
-    Culprit,
-    IdleCulprits,
-    Launches,
-    joined_culprits,
-    most_important,
-)
+from traceflops.attribution import Culprit, IdleCulprits, Launches, joined_culprits, most_important
 from traceflops.devices import NOT_SPLIT, OF_RANKS, by_rank, join, split
 from traceflops.errors import UsageError
 from traceflops.flops import waterfall
-from traceflops.mfu import (
-    Measurement,
-    Outside,
-    RoofTimes,
-    impossible,
-)
-from traceflops.ranks import (
-    Collective,
-    KernelSums,
-    Links,
-    RankReport,
-    joined,
-    links_of,
-    report_of,
-)
+from traceflops.mfu import Measurement, Outside, RoofTimes, impossible
+from traceflops.ranks import Collective, KernelSums, Links, RankReport, joined, links_of, report_of
 from traceflops.remedies import cut_off
 from traceflops.table import Note, Trace, counted_note, together
 from traceflops.timeline import COPIES_MISSING, Window

@@ -14,13 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 import typer
 
 from traceflops.cli.printing import own_time, print_lines, say
-from traceflops.errors import (
-    MORE_MEMORY,
-    InputError,
-    TraceflopsError,
-    UsageError,
-    is_out_of_memory,
-)
+from traceflops.errors import MORE_MEMORY, InputError, TraceflopsError, UsageError, is_out_of_memory
 from traceflops.phases import phase
 
 if TYPE_CHECKING:

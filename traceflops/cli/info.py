@@ -13,10 +13,7 @@ if TYPE_CHECKING:
     from traceflops.table import Trace
     from traceflops.windows import Selection
 
-EXAMPLES = (
-    "traceflops info trace.json.gz",
-    "traceflops info ranks/ --json",
-)
+EXAMPLES = ("traceflops info trace.json.gz", "traceflops info ranks/ --json")
 
 
 def info(

@@ -27,9 +27,7 @@ def mcp(
         from traceflops.agents import Folders, make_server
 
         server = make_server(
-            Folders(folders),
-            redact=privacy.redact,
-            include_environment=privacy.include_environment,
+            Folders(folders), redact=privacy.redact, include_environment=privacy.include_environment
         )
         if sys.stdin is None:
             raise UsageError("standard input is closed", "let an MCP client start this command")

@@ -67,8 +67,7 @@ Traces = Annotated[
     ),
 ]
 Rules = Annotated[
-    Path | None,
-    option("FILE", "File of category rules, tried before the built-in ones.", **INPUT),
+    Path | None, option("FILE", "File of category rules, tried before the built-in ones.", **INPUT)
 ]
 FindingRulesFile = Annotated[
     Path | None,

@@ -36,12 +36,7 @@ def reduce(
     """
     with failures(asked.reading, asked.privacy):
         from traceflops.analysis import decoded
-        from traceflops.front import (
-            SUMMARY_SUFFIX,
-            file_sets,
-            none_reduced,
-            summary_contents,
-        )
+        from traceflops.front import SUMMARY_SUFFIX, file_sets, none_reduced, summary_contents
         from traceflops.reports.files import write_pieces
 
         request = asked.request()

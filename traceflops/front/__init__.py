@@ -30,12 +30,7 @@ if TYPE_CHECKING:
         read_pair,
         schema_in,
     )
-    from traceflops.front.reduction import (
-        Files,
-        file_sets,
-        none_reduced,
-        summary_contents,
-    )
+    from traceflops.front.reduction import Files, file_sets, none_reduced, summary_contents
     from traceflops.front.request import Request
     from traceflops.front.words import analyze, schema
 else:
