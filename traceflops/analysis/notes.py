@@ -39,8 +39,13 @@ def notes_of(
     records = prepared.launch_records
     # Lost launches of graphs are counted anew, in the chosen time.
     outdated = {*(_ON_MODELS * is_told), *(("graph-launches-lost",) * (records.graph.lost > 0))}
+    # Figures and findings may depend on what installed packages add.
+    of_packages = (
+        f"From the package {package}: {listed(kinds)}. Without it, the report may differ."
+        for package, kinds in packages().items()
+    )
     return (
-        *_package_notes(),
+        *(Note("assumed", "package", text) for text in of_packages),
         *(note for note in trace.notes if note.code not in outdated),
         *prepared.plan.notes,
         *_device_notes(prepared, devices),
@@ -185,10 +190,3 @@ def _profiler_notes(trace: Trace, accounts: Mapping[int, DeviceAccount]) -> tupl
         f"{whose} was idle for {idle} of that. Without the profiler this idle time may not occur."
     )
     return (Note("assumed", "profiler-overhead", text, profiler.times),)
-
-
-def _package_notes() -> Iterator[Note]:
-    """Say what installed packages add, since figures and findings may depend on it."""
-    for package, kinds in packages().items():
-        text = f"From the package {package}: {listed(kinds)}. Without it, the report may differ."
-        yield Note("assumed", "package", text)

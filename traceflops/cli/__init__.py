@@ -85,7 +85,7 @@ def _parameters(
         info = declared[0].metadata["typer"] if isinstance(declared[0], Field) else declared[0]
         if heading is not None:
             info.rich_help_panel = info.rich_help_panel or heading
-        annotation: Any = Annotated[plain, info]  # type: ignore[valid-type]
+        annotation: Any = Annotated[plain, info]
         kind = inspect.Parameter.KEYWORD_ONLY
         yield inspect.Parameter(name, kind, default=default, annotation=annotation)
 
