@@ -101,7 +101,8 @@ def _defaults(context: Any, path: Path) -> Options:
     Raises UsageError for what is wrong anywhere in it.
     """
     commands = {
-        name: _options(command) for name, command in context.parent.command.commands.items()
+        name: {_name(each): each for each in command.params if each.param_type_name == "option"}
+        for name, command in context.parent.command.commands.items()
     }
     tables = {str(key).replace("_", "-"): table for key, table in _content(path).items()}
     shared = {name: option for options in commands.values() for name, option in options.items()}
@@ -158,13 +159,6 @@ def _value(parameter: Any, value: object) -> Any:
         return value if is_list else None
     is_plain = isinstance(value, str | int | float) and not isinstance(value, bool)
     return str(value) if is_plain else None
-
-
-def _options(command: Any) -> Options:
-    """Return the options of a command by their long names."""
-    return {
-        _name(option): option for option in command.params if option.param_type_name == "option"
-    }
 
 
 def _name(parameter: Any) -> str:
