@@ -393,12 +393,10 @@ def test_a_trace_without_a_command_gets_a_summary(
 
 
 def test_a_fault_of_ours_is_said_in_two_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    import traceflops.analysis.recipe
-
     def broken(*_: object, **__: object) -> None:
         raise KeyError("secret\nline")
 
-    monkeypatch.setattr(traceflops.analysis, "analyze", broken)
+    monkeypatch.setattr("traceflops.front.files.analyze", broken)
     assert_refused(run("summary", SAMPLE), 1, "TRACEFLOPS_DEBUG=1")
 
 
@@ -417,12 +415,10 @@ def test_a_fault_of_ours_is_said_in_two_lines(monkeypatch: pytest.MonkeyPatch) -
 def test_no_room_in_memory_is_no_fault_of_ours(
     monkeypatch: pytest.MonkeyPatch, shortage: Exception
 ) -> None:
-    import traceflops.analysis.recipe
-
     def short(*_: object, **__: object) -> None:
         raise shortage
 
-    monkeypatch.setattr(traceflops.analysis, "analyze", short)
+    monkeypatch.setattr("traceflops.front.files.analyze", short)
     assert_refused(run("summary", SAMPLE), 2, "more memory", "--ranks")
 
 

@@ -213,6 +213,8 @@ def analysis(
         categories=category_table(kernels),
         notes=tuple(notes),
         measured=measured(bool(devices)),
+        recording=prepare(trace_of()),
+        has_events=False,
     )
 
 

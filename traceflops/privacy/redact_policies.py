@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from functools import cache, partial
 from typing import Final
 
-from traceflops.attribution import SYSTEM_CALLS, standard_prefix
+from traceflops.attribution import SYSTEM_CALLS, facts_of_name, standard_prefix
 from traceflops.devices import (
     FULL_WAVES,
     Sampled,
