@@ -71,6 +71,13 @@ def nested(works: Sequence[tuple[str, int, int, int]]) -> Trace:
     return trace_of(**launched(*works), ops=ops)
 
 
+def test_operators_without_a_recorded_time_have_none() -> None:
+    work = [{"name": "k", "start_ns": 50, "dur_ns": 10, "external_id": at} for at in (1, 2)]
+    ops = [op("aten::add", 0, 5, external_id=1), op("aten::mul", 10, 0, external_id=2)]
+    rows = operators(prepare(trace_of(activities=work, ops=ops))).table.to_pylist()
+    assert {row["name"]: row["host_ns"] for row in rows} == {"aten::add": 5, "aten::mul": None}
+
+
 def test_a_kernel_names_op_shapes_and_types_of_each_way() -> None:
     trace = nested([("gemm", 6, 100, 10), ("gemm", 31, 200, 30), ("gemm", 50, 300, 5)])
     first, second, third = ways(trace)

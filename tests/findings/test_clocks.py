@@ -67,6 +67,7 @@ def test_inputs_of_several_sizes_count_by_their_time() -> None:
         lambda step, _: 1.2 if step < 2 else 1.0,  # faster, not slower
         lambda step, name: 1.5 if step >= 4 and name.endswith("a") else 1.0,  # one kernel alone
         lambda step, _: 1.2 if step % 2 else 1.0,  # as often early as late
+        lambda step, name: 1.2 if step >= 4 and not name.endswith("b") else 1.0,  # 72 % of the time
     ],
 )
 def test_other_changes_of_speed_are_no_clocks(times: Callable[[int, str], float]) -> None:

@@ -195,6 +195,16 @@ def test_the_remedy_is_that_of_the_reason_of_most_samples(mask: int, remedy: str
     assert remedy in found.remedy
 
 
+@pytest.mark.parametrize(("least", "count"), [(0.25, 1), (0.2501, 0)])
+def test_a_clock_as_low_as_the_threshold_is_low(least: float, count: int, tmp_path: Path) -> None:
+    """1,500 of 2,000 MHz are 25 % below."""
+    rules = tmp_path / "rules.toml"
+    rules.write_text(f"[low-clock]\nleast_below = {least}\n")
+    prepared = sampled([1500.0] * 6, max_sm_clock_mhz=2000.0).prepared
+    assert prepared is not None
+    assert len(low(tf.analyze(prepared.trace, finding_rules=rules))) == count
+
+
 @pytest.mark.parametrize(
     "analysis",
     [

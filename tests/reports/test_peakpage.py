@@ -1,6 +1,7 @@
 """The section on the peak: what it says with an MFU, without one, and of hostile names."""
 
 from dataclasses import replace
+from math import log10
 
 import pytest
 
@@ -86,6 +87,19 @@ def test_the_roofline_has_its_dot_under_the_roof() -> None:
     assert dot.text == "500 TFLOP/s at 333 FLOP/B, bf16, 4.00 µs"
     assert (flat.text, plot.slope.text) == ("bf16 1,000 TFLOP/s", "3,350 GB/s")
     assert plot.held == [Held("bf16", 1, "299")]
+
+
+def test_the_axes_of_the_roofline_leave_room_around_what_they_show() -> None:
+    """Each is 0.15 of a decade longer than its highest value, and 0.3 shorter than its lowest."""
+    plot = roofline_plot(tf.analyze(matmul(4_000), peaks=PeakOptions(tflops=1000)).measured)
+    assert plot is not None
+    # Across 686 pixels from a tenth of the balance, 29.9 FLOP per byte, to the dot at 333.3.
+    decade = 686 / (log10(1_000 / 3 / (1_000_000 / 3_350 / 10)) + 0.45)
+    at = {tick.text: tick.at for tick in plot.xs}
+    assert at["200"] - at["20"] == pytest.approx(decade, abs=0.2)
+    assert plot.dots[0].x == pytest.approx(744 - 0.15 * decade, abs=0.1)
+    # Up 266 pixels from the roof at a tenth of the balance, 100 TFLOP/s, to the peak of 1,000.
+    assert plot.flats[0].y1 == pytest.approx(30 + 0.15 * 266 / 1.45, abs=0.1)
 
 
 def test_the_roofline_shows_the_slope_and_says_what_it_leaves_out() -> None:
