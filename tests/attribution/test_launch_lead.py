@@ -162,9 +162,7 @@ def launching(*leads_us: tuple[int, ...]) -> Launches:
     """Return starved launches of several devices, each with these leads in turn."""
     run: Tables = {"activities": [], "calls": [], "devices": []}
     for device, leads in enumerate(leads_us):
-        works = [
-            ("k", 100 * n * US, (100 * n + us) * US, 10 * US) for n, us in enumerate(leads)
-        ]
+        works = [("k", 100 * n * US, (100 * n + us) * US, 10 * US) for n, us in enumerate(leads)]
         rows = launched(*works, first=1_000 * (device + 1))
         run["activities"] += [{**row, "device": device} for row in rows["activities"]]
         run["calls"] += rows["calls"]
