@@ -158,6 +158,12 @@ def test_launches_are_counted_by_device() -> None:
     assert found.total == LaunchSums(3, 5, 39 * US, 1, 30 * US, 2, 5, 2, 14 * US)
 
 
+@pytest.mark.parametrize(("called", "starved"), [(109, 1 / 2), (110, 1)])
+def test_a_launch_when_earlier_work_ends_is_starved(called: int, starved: float) -> None:
+    pace = pace_of(launched(("a", 0, 100, 10), ("b", called, 120, 10)))
+    assert pace.starved_share == starved
+
+
 def launching(*leads_us: tuple[int, ...]) -> Launches:
     """Return starved launches of several devices, each with these leads in turn."""
     run: Tables = {"activities": [], "calls": [], "devices": []}

@@ -195,3 +195,11 @@ def test_without_calls_and_without_anything() -> None:
     assert (row["op"], row["call"], row["scope"], row["sum_ns"]) == (None, None, None, 10)
     assert ways(trace_of()) == []
     assert operators(prepare(trace_of())).table.num_rows == 0
+
+
+@pytest.mark.parametrize(("longest", "mean"), [(11, 10), (12, 11), (14, 11)])
+def test_the_mean_of_kernels_is_rounded(longest: int, mean: int) -> None:
+    """Three kernels of 31, 32 and 34 ns."""
+    works = [("k", 100 * at, 100 * at + 50, ns) for at, ns in enumerate((10, 10, longest))]
+    (row,) = tf.analyze(trace_of(**launched(*works))).kernels.to_pylist()
+    assert (row["mean_ns"], row["min_ns"], row["max_ns"]) == (mean, 10, longest)
