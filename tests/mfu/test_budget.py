@@ -1,4 +1,4 @@
-"""Budgets: shares after a change of time, clocks that are odd, and what counts in a stretch."""
+"""Boundaries: of shares after a change of time, odd clocks, stretches of time, and the roofline."""
 
 from fractions import Fraction
 from types import SimpleNamespace
@@ -10,6 +10,7 @@ from tests.build import trace_of
 from traceflops import Selection
 from traceflops.analysis.preparation import prepare
 from traceflops.mfu.budget import DevicePeaks, ShareRange
+from traceflops.mfu.roof_times import Measured, verdict
 from traceflops.mfu.traced.coverage import chosen_activities
 
 
@@ -55,3 +56,11 @@ def test_work_that_begins_where_a_stretch_ends_is_not_in_it() -> None:
     rows = [{"name": "k", "start_ns": at, "dur_ns": 10} for at in (0, 100, 200, 300)]
     prepared = prepare(trace_of(activities=rows), Selection(from_ns=100, to_ns=200))
     assert chosen_activities(prepared).tolist() == [False, True, False, False]
+
+
+@pytest.mark.parametrize(("flops", "bound"), [(599, "memory"), (600, "memory"), (601, "compute")])
+def test_at_the_balance_of_a_device_the_nearer_roof_is_the_memory(flops: int, bound: str) -> None:
+    """900 FLOP and 3 bytes per ns: 300 FLOP per byte."""
+    found = verdict(Measured(flops, 2, 1), 900, 3)
+    assert found is not None
+    assert (found.bound, found.basis) == (bound, "shapes")
