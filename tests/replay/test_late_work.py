@@ -37,3 +37,16 @@ def test_a_delay_up_to_its_cap_is_explained(late_ns: int, unexplained: bool) -> 
     graph = RecordedGraph(nodes, edges, each)
     assert graph.delay_ns.tolist() == [0, late_ns]
     assert graph.is_unexplained.tolist() == [False, unexplained]
+
+
+def test_a_wait_that_was_over_at_once_takes_no_longer_than_others_once_it_waits() -> None:
+    """Work of 100 us had ended 390 us before the call that waits for it.
+
+    Six times as long it ends at 610 us; then the call returns in the usual 6 us.
+    """
+    us = 1_000
+    run = launched(("a", 0, 10 * us, 100 * us), ("b", 510 * us, 516 * us, 50 * us))
+    run["calls"].append({"name": "cudaDeviceSynchronize", "start_ns": 500 * us, "dur_ns": 2 * us})
+    outcome = what_if(analyze(trace_of(**run)), "kernel:^a$*6").together
+    assert outcome.before_ns == 556 * us
+    assert outcome.after_ns == (600 + 6 + 8 + 6 + 50) * us
