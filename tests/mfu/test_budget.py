@@ -1,4 +1,4 @@
-"""Boundaries: of shares after a change of time, odd clocks, stretches of time, and the roofline."""
+"""Boundaries: of shares after a change of time, odd clocks, stretches of time, roof and host."""
 
 from fractions import Fraction
 from types import SimpleNamespace
@@ -10,6 +10,7 @@ from tests.build import trace_of
 from traceflops import Selection
 from traceflops.analysis.preparation import prepare
 from traceflops.mfu.budget import DevicePeaks, ShareRange
+from traceflops.mfu.checked.reconciliation import Reconciliation
 from traceflops.mfu.roof_times import Measured, verdict
 from traceflops.mfu.traced.coverage import chosen_activities
 
@@ -64,3 +65,15 @@ def test_at_the_balance_of_a_device_the_nearer_roof_is_the_memory(flops: int, bo
     found = verdict(Measured(flops, 2, 1), 900, 3)
     assert found is not None
     assert (found.bound, found.basis) == (bound, "shapes")
+
+
+@pytest.mark.parametrize(("host_ns", "mfu"), [(40, None), (50, 1), (100, Fraction(1, 2))])
+def test_over_the_markers_of_the_host_the_mfu_is_at_most_all(
+    host_ns: int, mfu: Fraction | None
+) -> None:
+    """Half of the peak over 100 ns of devices: the host ran ahead if its markers are below 50."""
+    described: Any = SimpleNamespace(rate=SimpleNamespace(mfu=Fraction(1, 2), is_hfu=False))
+    job: Any = SimpleNamespace(window_ns=100, host_ns=host_ns)
+    measured: Any = None
+    found = Reconciliation(described, job, None, None, (), measured)
+    assert (found.host_mfu, found.host_ran_ahead) == (mfu, mfu is None)
