@@ -453,3 +453,17 @@ def test_more_work_shows_where_the_largest_kernel_has_no_larger_grid() -> None:
     sums = KernelSums(("wgrad", "fwd", "dgrad"), ones, time, threads, none, none[:, 0])
     assert by_kernels(sums) == ("more_work", "fwd", None)
     assert by_kernels(replace(sums, threads=64 * ones)).cause == "slow_clock"
+
+
+@pytest.mark.parametrize(("gap_us", "places"), [(45, None), (60, [1])])
+def test_a_rank_is_blamed_only_for_more_than_chance(gap_us: int, places: list[int] | None) -> None:
+    """Ten steps of two ranks, one later by 45 or 60 us with 40 more or less: t = 3.4 and 4.5.
+
+    A tail of 0.4 % for either of both ranks begins at 3.8.
+    """
+    own_us = [[1_000, 1_000 + gap_us + noise] for noise in (40, -40) * 5]
+    length = np.full(10, 2_000_000)
+    held = length[:, None] - 1_000 * np.array(own_us)
+    each = np.full(0, -1)
+    late = late_ranks(Cycles(tuple(range(10)), length, held, held, 0 * held, each, is_joint=True))
+    assert (None if late is None else late.places.tolist()) == places
