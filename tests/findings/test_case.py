@@ -70,6 +70,6 @@ def test_of_slow_links_that_which_costs_most_is_named() -> None:
         comparable=True,
         alignment=SimpleNamespace(residual_p95_ns=0),
     )
-    (found,) = slow_link_findings(ranks)
+    (found,) = slow_link_findings(ranks, frozenset())
     assert found.share == pytest.approx(0.35)
     assert found.sentence.startswith("The link of ranks 2, 3 is slow: allreduce runs at 40 GB/s")

@@ -20,6 +20,7 @@ from tests.build import launched, trace_of
 from tests.conftest import SAMPLES
 from tests.reports import factory
 from traceflops.analysis.result import Analysis
+from traceflops.facts import quoted
 from traceflops.findings.finding import Finding
 from traceflops.reports.markdown import render_markdown
 from traceflops.reports.page import overview
@@ -191,10 +192,9 @@ def test_a_bar_without_length_has_no_parts() -> None:
 
 
 def test_findings_link_to_sections_that_are_there(one: Analysis) -> None:
-    losses = Finding(
-        "loss-idle", "high", "Idle time takes 9.9 % of <b>.", 0.099, 0.33, ("no", "idle")
-    )
-    gone = replace(losses, evidence=("no",), mfu_without=None)
+    said = quoted("Idle time takes 9.9 % of <b>.")
+    losses = Finding("loss-idle", "high", 0.099, said, said, evidence=("no", "idle"))
+    gone = replace(losses, evidence=("no",))
     text = render_html(replace(one, losses=(losses, gone)))
     found = text.split('<ul class="findings">')[1].split("</section>")[0]
     links = re.findall(r'href="#([^"]*)"', found)
