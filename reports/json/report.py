@@ -9,27 +9,33 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from traceflops._version import __version__
-from traceflops.analysis import Analysis
-from traceflops.attribution import DeviceWork
+from traceflops.analysis.result import Analysis
+from traceflops.attribution.device_work import DeviceWork
 from traceflops.characters import visible_json
-from traceflops.devices import JobReport
+from traceflops.devices.jobs import JobReport
 from traceflops.facts import Fact, Value
-from traceflops.memory import Series, holders, memory_use
-from traceflops.mfu import counts_of_step
-from traceflops.ranks import Collective
+from traceflops.memory.at_peak import holders
+from traceflops.memory.usage import Series, memory_use
+from traceflops.mfu.checked.trace_description import counts_of_step
+from traceflops.ranks.collectives import Collective
 from traceflops.reports.json.measured import kernel_objects, measured_object, sampled_objects
-from traceflops.reports.view import critical_object, fields, headline, title_sentence, words
-from traceflops.table import Source
-from traceflops.timeline import Account, Gap, WholeSpan
-from traceflops.windows import DeviceReport, Selection
+from traceflops.reports.view.critical import critical_object
+from traceflops.reports.view.figures import fields
+from traceflops.reports.view.findings import headline, title_sentence
+from traceflops.reports.view.texts import words
+from traceflops.table.trace import Source
+from traceflops.timeline.records import Account, Gap, WholeSpan
+from traceflops.windows.records import DeviceReport
+from traceflops.windows.selection import Selection
 
 if TYPE_CHECKING:
-    from traceflops.attribution import HostBound, IdleCulprits, Launches
-    from traceflops.findings import Finding
-    from traceflops.mfu import PassKind
-    from traceflops.ranks import RankReport
-    from traceflops.timeline import Untimed
-    from traceflops.windows import Prepared
+    from traceflops.attribution.culprits import IdleCulprits
+    from traceflops.attribution.launch_lead import HostBound, Launches
+    from traceflops.findings.finding import Finding
+    from traceflops.mfu.serving_passes import PassKind
+    from traceflops.ranks.who_waits import RankReport
+    from traceflops.timeline.aggregates import Untimed
+    from traceflops.windows.prepared import Prepared
 
 SCHEMA: Final = "traceflops.report/1"
 FINDINGS_SCHEMA: Final = "traceflops.findings/1"

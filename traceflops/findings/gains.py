@@ -25,13 +25,14 @@ from traceflops.findings.finding import (
 )
 from traceflops.findings.idle_causes import rule_of_idle
 from traceflops.remedies import remedy
-from traceflops.replay import parse_edit
-from traceflops.table import is_one_of
+from traceflops.replay.edits import parse_edit
+from traceflops.table.columns import is_one_of
 
 if TYPE_CHECKING:
     from traceflops.findings.case import Case
-    from traceflops.mfu import ShareRange
-    from traceflops.replay import Outcome, PathPart, Replay
+    from traceflops.mfu.budget import ShareRange
+    from traceflops.replay.critical_path import PathPart
+    from traceflops.replay.what_if import Outcome, Replay
 
 _LEVELS: Final[tuple[Level, ...]] = ("high", "medium", "low")
 _MOST_ASKED: Final = 120
@@ -122,9 +123,9 @@ def weighed(cause: Cause, scales: Scales) -> Finding | None:
     if not (cause.edits or cause.on_path) and cause.doubts:
         return _finding(cause, scales, Worth(None, ()))  # it says itself why no gain is told
     if replay is None:
-        worth = _unreplayed(cause, scales)
-        is_little = worth.gain is not None and worth.gain.high_ns < least * scales.step_ns
-        return None if is_little else _finding(cause, scales, worth)
+        bounded = _unreplayed(cause, scales)
+        is_little = bounded.gain is not None and bounded.gain.high_ns < least * scales.step_ns
+        return None if is_little else _finding(cause, scales, bounded)
     bound_ns = sum(part.ns for part in replay.critical if _is_of(cause, part))
     least_ns = least * replay.before_ns
     if not cause.frees and cause.on_path and bound_ns < least_ns:
