@@ -285,7 +285,7 @@ def test_an_encrypted_archive_is_refused(tmp_path: Path) -> None:
 
 PROGRAM = """
 import sys
-from traceflops.parsers import read
+from traceflops.parsers.reading import read
 print(*read(sys.argv[1]).activities["name"].to_pylist())
 """
 
