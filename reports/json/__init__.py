@@ -20,5 +20,6 @@ if TYPE_CHECKING:
         render_json,
         report_object,
     )
+    from traceflops.reports.json.schema import json_schema
 else:
     __getattr__ = lazy(__name__, __file__)

@@ -1,4 +1,4 @@
-"""What differs, as JSON: traceflops.comparison/1 of recordings (see comparison.schema.json).
+"""What differs, as JSON: traceflops.comparison/1 of recordings.
 
 And traceflops.what-if/1 of one recording and what it would be.
 """

@@ -1,8 +1,8 @@
 """What `traceflops mfu --json` prints: a utilisation, and that of a trace beside a description.
 
-The schemas are traceflops.mfu/1 and traceflops.utilisation/1 (see mfu.schema.json,
-utilisation.schema.json and docs/mfu.md). Of the latter, `utilisation` is what the trace says, as in
-a report; `described` is what a description says of it.
+The schemas are traceflops.mfu/1 and traceflops.utilisation/1 (fields: utilisation.toml). Of the
+latter, `utilisation` is what the trace says, as in a report; `described` is what a description says
+of it.
 
 Counts of FLOPs may exceed 64 bits and be fractions, so each is given twice: as a number and, with
 `_text`, exactly.

@@ -1,4 +1,4 @@
-"""The report as JSON, schema traceflops.report/1 (see report.schema.json and docs/json.md)."""
+"""The report as JSON: traceflops.report/1 (fields: report.toml and docs/json.md)."""
 
 from __future__ import annotations
 
