@@ -54,8 +54,9 @@ def field_tables() -> dict[str, dict[str, Any]]:
 
 def _object(table: str, definitions: dict[str, Schema]) -> Schema:
     """Return the schema of an object with the fields of a table and of those that it extends."""
-    properties, required = {}, []
     fields = field_tables()[table]
+    properties: Schema = {}
+    required: list[str] = []
     for base in fields.get("extends", ()):
         inherited = _object(base, definitions)
         properties |= inherited["properties"]
@@ -93,7 +94,7 @@ def _type(kind: str, definitions: dict[str, Schema]) -> Schema:
     if kind in tables["documents"]:
         return {"const": kind}
     if kind in tables["types"]:
-        simple = tables["types"][kind]
+        simple: str | Schema = tables["types"][kind]
         if isinstance(simple, str):
             return _type(simple, definitions)
         parts = simple.keys() & {"items", "additionalProperties", "propertyNames"}
