@@ -133,6 +133,20 @@ def test_every_field_is_described_and_says_its_unit() -> None:
                     assert re.search(r"\bns\b|_ns\b", about), f"{table}.{field}"
 
 
+def test_every_table_is_part_of_a_schema() -> None:
+    tables = field_tables()
+    used = {table for table, _ in tables["documents"].values()} | {"types", "documents"}
+    used |= {name for schema in SCHEMAS.values() for name in schema["$defs"]}
+    for name in list(used):
+        used |= bases(name)
+    assert used == set(tables)
+
+
+def bases(table: str) -> set[str]:
+    found = set(field_tables()[table].get("extends", ()))
+    return found.union(*map(bases, found))
+
+
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_objects_require_all_their_fields_and_allow_no_others(name: str) -> None:
     optional = set()
