@@ -6,7 +6,7 @@
         ranks.py
         measured.py (utilisation)
           |                     |                              |
-          +---------- dicts and lists, times in ns, null is unknown
+          +---------------------+------------------------------+   dicts and lists
                                 |
                               encode()
                                 |
