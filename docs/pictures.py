@@ -117,7 +117,10 @@ def pages() -> Iterator[tuple[str, str]]:
 def digest_in(name: str) -> str | None:
     """Return the digest that a picture carries, None where there is no picture."""
     path = IMAGES / f"{name}.png"
-    return Image.open(path).info.get(_DIGEST) if path.exists() else None
+    if not path.exists():
+        return None
+    with Image.open(path) as picture:
+        return picture.info.get(_DIGEST)
 
 
 def shoot(browser: Browser, name: str, page: str) -> None:

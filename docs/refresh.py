@@ -14,9 +14,12 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
+
+from typer.testing import CliRunner
+
+from traceflops.cli import app
 
 ROOT = Path(__file__).resolve().parents[1]
 _BLOCK = re.compile(r"^<!-- output: traceflops ([^\n]+) -->\n```text\n(.*?)^```$", re.M | re.S)
@@ -40,22 +43,16 @@ def _block(arguments: str) -> str:
 def output_of(arguments: str) -> str:
     """Return what a command prints without colours on 100 columns."""
     arguments, _, most = arguments.partition(" | head -")
-    hidden = ("FORCE_COLOR", "TTY_COMPATIBLE", "PYTHONPATH")
-    environment = {name: value for name, value in os.environ.items() if name not in hidden}
-    environment |= {"COLUMNS": "100", "NO_COLOR": "1", "PYTHONIOENCODING": "utf-8"}
-    done = subprocess.run(
-        [sys.executable, "-m", "traceflops", *shlex.split(arguments)],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        check=True,
-    )
-    lines = done.stdout.decode().splitlines()[: int(most) if most else None]
+    plain = {"COLUMNS": "100", "NO_COLOR": "1", "FORCE_COLOR": None, "TTY_COMPATIBLE": None}
+    done = CliRunner().invoke(app, shlex.split(arguments), env=plain, catch_exceptions=False)
+    assert done.exit_code == 0, done.stderr
+    lines = done.stdout.splitlines()[: int(most) if most else None]
     return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
 def main() -> int:
     """Rewrite or compare; return 1 where a block is not what its command prints."""
+    os.chdir(ROOT)
     check = "--check" in sys.argv[1:]
     stale = 0
     for path in documents():

@@ -23,7 +23,6 @@ from traceflops.parsers.shared import (
     NOTHING_KNOWN,
     Format,
     ProcessFacts,
-    Reading,
     devices_table,
     in_order_of_time,
     processes_table,
@@ -122,14 +121,14 @@ class _Header:
         def places(pattern: str) -> list[int]:
             return [at for at, name in enumerate(plain) if re.fullmatch(pattern, name)]
 
-        keys = {role: found[0] for role, text in _KEYS.items() if (found := places(text))}
-        told = {
-            counter: [found for pattern in patterns if (found := places(pattern))]
+        keys = {role: columns[0] for role, text in _KEYS.items() if (columns := places(text))}
+        counters = {
+            counter: [columns for pattern in patterns if (columns := places(pattern))]
             for counter, patterns in _COUNTERS.items()
         }
         reasons = {at: bit for pattern, bit in _REASONS.items() for at in places(pattern)}
-        is_one = any(told.values()) and keys.keys() & {"time", "date", "gpu", "bus"}
-        return cls(len(cells), keys, told, reasons) if is_one else None
+        is_header = any(counters.values()) and keys.keys() & {"time", "date", "gpu", "bus"}
+        return cls(len(cells), keys, counters, reasons) if is_header else None
 
 
 @dataclass(slots=True)
@@ -147,15 +146,15 @@ class _Samples:
     def add(self, header: _Header, cells: Sequence[str]) -> None:
         """Add a row that has a time and a GPU."""
         named = {role: cells[at] for role, at in header.keys.items() if at < len(cells)}
-        told = _time(" ".join(named[role] for role in ("date", "time") if role in named))
+        time = _time(" ".join(named[role] for role in ("date", "time") if role in named))
         gpu = named.get("gpu", named.get("bus", ""))
         self.named |= bool(gpu)
         is_whole = len(cells) == header.width and _GPU.fullmatch(gpu)
-        if told is None or not is_whole or told[0] != (self.times or told[0]):
+        if time is None or not is_whole or time[0] != (self.times or time[0]):
             self.lost += 1
             return
-        self.times = told[0]
-        self.places.extend((told[1], self.gpus.setdefault(gpu, len(self.gpus))))
+        self.times = time[0]
+        self.places.extend((time[1], self.gpus.setdefault(gpu, len(self.gpus))))
         for counter, kinds in header.counters.items():
             most = _MOST[counter.rpartition("_")[2]]
             each = ([self._cell(cells[at], _number, most) for at in places] for places in kinds)
@@ -183,8 +182,8 @@ class _Samples:
 
 @lru_cache(maxsize=1 << 12)
 def _number(text: str) -> float:
-    found = _NUMBER.fullmatch(text)
-    return float(found[1]) if found else np.nan
+    number = _NUMBER.fullmatch(text)
+    return float(number[1]) if number else np.nan
 
 
 def _hexadecimal(text: str) -> float:
@@ -197,17 +196,17 @@ def _flag(text: str) -> float:
 
 def _time(text: str) -> tuple[str, int] | None:
     """Return how a time is told, and it in ns; None for a text that is none."""
-    found = _TIME.fullmatch(text)
-    if found is None:
+    time = _TIME.fullmatch(text)
+    if time is None:
         return None
-    if found["unix"]:
-        return _UNIX_TIME, int(found["unix"] + f"{found['part'] or '':0<9}")
-    hour, minute, second = map(int, found.group(4, 5, 6))
-    clock = int(f"{(hour * 60 + minute) * 60 + second}{found[7] or '':0<9}")
-    if not found[1]:
+    if time["unix"]:
+        return _UNIX_TIME, int(time["unix"] + f"{time['part'] or '':0<9}")
+    hour, minute, second = map(int, time.group(4, 5, 6))
+    clock = int(f"{(hour * 60 + minute) * 60 + second}{time[7] or '':0<9}")
+    if not time[1]:
         return TIME_OF_DAY, clock
     try:
-        day = date(*map(int, found.group(1, 2, 3))).toordinal() - _EPOCH
+        day = date(*map(int, time.group(1, 2, 3))).toordinal() - _EPOCH
     except ValueError:
         return None
     return LOCAL_TIME, day * DAY_NS + clock
@@ -219,38 +218,37 @@ def _split(line: str) -> list[str]:
     In quotes amd-smi has lists, whose commas are not between cells.
     """
     is_dmon = line.startswith("#")
-    line = _QUOTED.sub(lambda found: found[1].replace(",", ";"), line)
+    line = _QUOTED.sub(lambda quoted: quoted[1].replace(",", ";"), line)
     cells = line.removeprefix("#").split("," if "," in line else None)
     return [f"dmon {cell.strip()}" if is_dmon else cell.strip() for cell in cells]
 
 
 def _samples(source: ByteSource, damage: Damage) -> _Samples:
     """Return the rows below the headers of a file; dmon repeats its own after each screenful."""
-    samples, header, said, tries = _Samples(), None, "", 0
+    samples, header, header_line, tries = _Samples(), None, "", 0
     blocks = LineBlocks(source, 1 << 20, damage)
     for line in (line.strip() for block in blocks for line in block.decode().splitlines()):
-        if not line or line == said or (line.startswith("#") and "gpu" not in line):
+        if not line or line == header_line or (line.startswith("#") and "gpu" not in line):
             continue
-        cells, found = _split(line), None
+        cells, new = _split(line), None
         if not line[0].isdigit() and tries < _MOST_TRIES:
-            found, tries = _Header.of(cells), tries + 1
-        if found is not None:
-            header, said = found, line
+            new, tries = _Header.of(cells), tries + 1
+        if new is not None:
+            header, header_line = new, line
         elif header is not None:
             samples.add(header, cells)
     return samples
 
 
 def _is_samples(head: bytes) -> bool:
+    """Return whether one of the first lines is a header of samples."""
     lines = head.decode(errors="replace").splitlines()[:_LINES_LOOKED_AT]
     return any(_Header.of(_split(line.strip())) for line in lines if not line[:1].isdigit())
 
 
-def _read(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
-    return [_trace(source) for source in sources]
-
-
-GPU_SAMPLES_TEXT: Final = Format(GPU_SAMPLES, _is_samples, _read)
+GPU_SAMPLES_TEXT: Final = Format(
+    GPU_SAMPLES, _is_samples, lambda sources, _: [_trace(source) for source in sources]
+)
 
 
 def _trace(source: ByteSource) -> Trace:
@@ -305,7 +303,7 @@ def _check(source: ByteSource, samples: _Samples, time_ns: IntArray, values: Flo
 
 def _notes(source: ByteSource, samples: _Samples, damage: Damage, is_bus: bool) -> tuple[Note, ...]:
     damage.dropped_rows += samples.lost
-    found = [*text_notes(damage, source.cut)]
-    found += _NOTES.counted({"bad-cells": samples.bad}, "bad-cells")
-    found += [_NOTES.note("gpus-by-bus")] * is_bus + [_NOTES.note("one-gpu")] * (not samples.named)
-    return tuple(replace(note, file=source.label) for note in found)
+    notes = [*text_notes(damage, source.cut)]
+    notes += _NOTES.counted({"bad-cells": samples.bad}, "bad-cells")
+    notes += [_NOTES.note("gpus-by-bus")] * is_bus + [_NOTES.note("one-gpu")] * (not samples.named)
+    return tuple(replace(note, file=source.label) for note in notes)

@@ -22,12 +22,9 @@ GROUP: Final = "parsers"
 @cache
 def installed_formats() -> tuple[Format, ...]:
     """Return the formats of installed packages. Raises UsageError where one cannot be loaded."""
-    formats = zip(plugins(GROUP), loaded(GROUP, _format), strict=True)
+    given = loaded(GROUP, lambda value, *_: _of_type(value, Format))
+    formats = zip(plugins(GROUP), given, strict=True)
     return tuple(_watched(point, format_) for point, format_ in formats)
-
-
-def _format(given: object, *_: str) -> Format:
-    return _of_type(given, Format)
 
 
 def _watched(point: EntryPoint, format_: Format) -> Format:

@@ -53,15 +53,12 @@ _NOTES: Final = NoteTable(
 )
 
 
-def _is_pack(head: bytes) -> bool:
-    return head.startswith(_STREAM) and PACK.encode() in head
-
-
-def _read_packs(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
-    return [trace for source in sources for trace in traces_in(source)]
-
-
-TRACEFLOPS_PACK: Final = Format("pack", _is_pack, _read_packs, is_checked=True)
+TRACEFLOPS_PACK: Final = Format(
+    "pack",
+    lambda head: head.startswith(_STREAM) and PACK.encode() in head,
+    lambda sources, _: [trace for source in sources for trace in traces_in(source)],
+    is_checked=True,
+)
 
 
 def traces_in(source: ByteSource) -> list[Trace]:
@@ -69,13 +66,19 @@ def traces_in(source: ByteSource) -> list[Trace]:
 
     Of one that is damaged or cut, those that are whole.
     """
-    _refuse_newer(source)
+    try:
+        schema = pa.ipc.open_stream(pa.BufferReader(source.head())).schema
+    except _UNFIT as error:
+        raise damaged_arrow(source, error, "pack") from None
+    _check_version(source, schema)
     traces: list[Trace] = []
-    is_damaged, parts = False, _parts(source)
-    for several in parts:
-        trace = _trace(several)
-        is_damaged |= trace is None
-        traces += [trace] if trace is not None else []
+    is_damaged = False
+    for parts in _parts(source):
+        try:
+            traces += [trace_of(parts)] if parts is not None else []
+            is_damaged |= parts is None
+        except _UNFIT:
+            is_damaged = True
     if not traces:
         raise InputError(f"nothing in the pack is whole: {source.label}", "copy it again")
     if is_damaged:
@@ -84,27 +87,19 @@ def traces_in(source: ByteSource) -> list[Trace]:
     return traces
 
 
-def _is_page(head: bytes) -> bool:
-    return head[:15].lower() == b"<!doctype html>" and _GENERATOR in head
-
-
-def _read_pages(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
-    return [trace for source in sources for trace in traces_in(_pack_in(source))]
-
-
 def _pack_in(source: ByteSource) -> ByteSource:
     """Return the pack in a report's page. Raises InputError where there is none."""
     page = source.head(_MOST_BYTES)
-    found = _IN_PAGE.search(page)
-    if found is None and b"</html>" not in page[-100:]:
+    pack = _IN_PAGE.search(page)
+    if pack is None and b"</html>" not in page[-100:]:
         raise InputError(f"the report is cut off: {source.label}", "copy it again")
-    if found is None:
+    if pack is None:
         raise NotATrace(
             f"{source.label} is a report that holds no recording",
             "give the recording; the end of the page has its name",
         )
     try:
-        content = base64.b64decode(found[1], validate=True)
+        content = base64.b64decode(pack[1], validate=True)
     except ValueError:
         raise InputError(
             f"the recording in the report is damaged: {source.label}", "copy it again"
@@ -112,7 +107,12 @@ def _pack_in(source: ByteSource) -> ByteSource:
     return ByteSource(source.name, lambda: io.BytesIO(content), label=source.label)
 
 
-TRACEFLOPS_PAGE: Final = Format("page", _is_page, _read_pages, is_checked=True)
+TRACEFLOPS_PAGE: Final = Format(
+    "page",
+    lambda head: head[:15].lower() == b"<!doctype html>" and _GENERATOR in head,
+    lambda sources, _: [trace for source in sources for trace in traces_in(_pack_in(source))],
+    is_checked=True,
+)
 
 
 def or_exported(format_: Format, opened: Callable[[ByteSource], ArrowTable]) -> Format:
@@ -129,12 +129,12 @@ def or_exported(format_: Format, opened: Callable[[ByteSource], ArrowTable]) -> 
                 folders.setdefault(source.folder, []).append(table)
         traces = [_of_tables(tables) for tables in folders.values()]
         try:
-            found = format_.read(others, reading) if others else []
+            other_traces = format_.read(others, reading) if others else []
         except InputError:
             if not traces:
                 raise
             return [_without(traces[0], others), *traces[1:]]
-        return [*traces, *map(plausible, found)]
+        return [*traces, *map(plausible, other_traces)]
 
     return replace(format_, read=read, is_checked=True)
 
@@ -161,7 +161,8 @@ def _of_tables(tables: Sequence[tuple[Head, ArrowTable]]) -> Trace:
         (name,) = head.tables if len(head.tables) == 1 else ("",)
         try:
             columns = arrow_schema(name).names
-            kept[name] = pa.Table.from_batches(table.batches(columns), _kept(table, columns))
+            schema = pa.schema([field for field in table.schema if field.name in columns])
+            kept[name] = pa.Table.from_batches(table.batches(columns), schema)
         except _UNFIT:
             lost.append(table.source)
     first, table = tables[0]
@@ -181,19 +182,6 @@ def _without(trace: Trace, lost: Sequence[ByteSource]) -> Trace:
     return replace(
         trace, notes=(_NOTES.note("tables-damaged", len(lost), listed=listed), *trace.notes)
     )
-
-
-def _kept(table: ArrowTable, columns: Sequence[str]) -> pa.Schema:
-    return pa.schema([field for field in table.schema if field.name in columns])
-
-
-def _refuse_newer(source: ByteSource) -> None:
-    """Raise InputError for a pack of another version than those that are known."""
-    try:
-        schema = pa.ipc.open_stream(pa.BufferReader(source.head())).schema
-    except _UNFIT as error:
-        raise damaged_arrow(source, error, "pack") from None
-    _check_version(source, schema)
 
 
 def _check_version(source: ByteSource, schema: pa.Schema) -> None:
@@ -231,19 +219,12 @@ def _parts(source: ByteSource) -> Iterator[list[Part] | None]:
 
 def _part(head: str, data: bytes, source: ByteSource) -> Part:
     """Return a part unpacked. Raises one of _UNFIT where it is damaged."""
-    said = head_of(head)
-    if said.bytes < 0:
+    about = head_of(head)
+    if about.bytes < 0:
         raise ValueError("less than no bytes")
-    source.refuse_expansion(said.bytes)
-    plain = pa.Codec("zstd").decompress(data, decompressed_size=said.bytes, asbytes=True)
+    source.refuse_expansion(about.bytes)
+    plain = pa.Codec("zstd").decompress(data, decompressed_size=about.bytes, asbytes=True)
     stream = pa.BufferReader(plain)
-    for _ in said.tables:
+    for _ in about.tables:
         refuse_packed(stream, source)
-    return Part(said, plain)
-
-
-def _trace(parts: Sequence[Part] | None) -> Trace | None:
-    try:
-        return trace_of(parts) if parts is not None else None
-    except _UNFIT:
-        return None
+    return Part(about, plain)

@@ -121,7 +121,11 @@ def read(
         chain.from_iterable(read_apart(path, strict=strict, limits=limits) for path in paths)
         for paths in beside
     ]
-    return _with_samples(_with_memory(trace, records[0]), records[1], zone)
+    trace = _with_memory(trace, records[0])
+    for samples in records[1]:
+        check_side(samples, GPU_SAMPLES)
+        trace = with_gpu_samples(trace, samples, zone)
+    return trace
 
 
 def _with_memory(trace: Trace, snapshots: Iterable[Trace]) -> Trace:
@@ -143,14 +147,6 @@ def _with_memory(trace: Trace, snapshots: Iterable[Trace]) -> Trace:
         if is_apart(trace, records, shift_ns):
             bare = replace(bare, notes=(*bare.notes, _NOTES.note("apart")))
         trace = with_records(bare, records, shift_ns, devices)
-    return trace
-
-
-def _with_samples(trace: Trace, samples: Iterable[Trace], zone: str | None) -> Trace:
-    """Return a trace with samples of its GPUs. Raises InputError where they do not fit it."""
-    for records in samples:
-        check_side(records, GPU_SAMPLES)
-        trace = with_gpu_samples(trace, records, zone)
     return trace
 
 

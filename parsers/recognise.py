@@ -1,6 +1,6 @@
 """What a file is, told by its first bytes, a database by its tables; or what to do instead.
 
-A new format has its place in FORMATS; a new kind of database needs a reader and a row in SCHEMAS.
+A new format has its place in FORMATS; a new kind of database needs a reader, named in `_reader`.
 Formats of installed packages are asked first: they are what somebody chose to add.
 """
 
@@ -44,47 +44,12 @@ _MOST_NAMED: Final = 5
 Tables = frozenset[str]
 
 
-def _read_rocpd(database: Database) -> Sequence[Trace]:
-    from traceflops.parsers.rocprof import read_rocpd
-
-    return read_rocpd(database)
-
-
-def _read_rpd(database: Database) -> Sequence[Trace]:
-    from traceflops.parsers.rocprof import read_rpd
-
-    return read_rpd(database)
-
-
-def _read_v1(database: Database) -> Sequence[Trace]:
-    from traceflops.parsers.rocprof import read_v1_database
-
-    return read_v1_database(database)
-
-
 def _is_nsys(tables: Tables) -> bool:
     """Return whether there is a table of work, or else one of texts and one of the recording."""
     if _any_begins(tables, "CUPTI_ACTIVITY_KIND_", "NVTX_EVENTS", "OSRT_API"):
         return True
     about = ("TARGET_INFO_", "META_DATA_", "EXPORT_META_DATA", "ANALYSIS_", "PROFILER_OVERHEAD")
     return "StringIds" in tables and _any_begins(tables, *about)
-
-
-def _read_nsys(database: Database) -> Sequence[Trace]:
-    from traceflops.parsers.nsight import read_nsys
-
-    return read_nsys(database)
-
-
-def _is_nvprof(tables: Tables) -> bool:
-    """Return whether there are records of CUPTI beside the table that nvprof has for texts."""
-    return "StringTable" in tables and _any_begins(tables, "CUPTI_ACTIVITY_KIND_")
-
-
-def _read_nvprof(database: Database) -> Sequence[Trace]:
-    from traceflops.parsers.nsight import read_nvprof
-
-    return read_nvprof(database)
 
 
 def _refuse_metrics(database: Database) -> Sequence[Trace]:
@@ -101,17 +66,28 @@ def _any_begins(tables: Tables, *words: str) -> bool:
 
 
 _V1: Final = frozenset({"KERN", "OPS", "COPY", "HIP", "HSA", "rocTX"})
-SCHEMAS: Final[
-    tuple[tuple[Callable[[Tables], bool], Callable[[Database], Sequence[Trace]]], ...]
-] = (
-    (lambda tables: tables >= {"rocpd_op", "rocpd_string"}, _read_rpd),
-    (lambda tables: _any_begins(tables, "rocpd_"), _read_rocpd),
-    (lambda tables: tables >= {"compute_workload", "compute_metric_definition"}, _refuse_metrics),
-    (lambda tables: not tables.isdisjoint(_V1), _read_v1),
-    (_is_nvprof, _read_nvprof),
-    (_is_nsys, _read_nsys),
-)
-"""How databases are known by their tables, in the order in which it is asked; what reads them."""
+
+
+def _reader(tables: Tables) -> Callable[[Database], Sequence[Trace]] | None:
+    """Return what reads a database with these tables: the first row that fits, None if none does.
+
+    Readers are imported here, since most inputs are no databases.
+    """
+    if tables >= {"rocpd_op", "rocpd_string"}:
+        from traceflops.parsers.rocprof import read_rpd as read
+    elif _any_begins(tables, "rocpd_"):
+        from traceflops.parsers.rocprof import read_rocpd as read
+    elif tables >= {"compute_workload", "compute_metric_definition"}:
+        return _refuse_metrics
+    elif not tables.isdisjoint(_V1):
+        from traceflops.parsers.rocprof import read_v1_database as read
+    elif "StringTable" in tables and _any_begins(tables, "CUPTI_ACTIVITY_KIND_"):
+        from traceflops.parsers.nsight import read_nvprof as read
+    elif _is_nsys(tables):
+        from traceflops.parsers.nsight import read_nsys as read
+    else:
+        return None
+    return read
 
 
 def _read_databases(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
@@ -123,20 +99,19 @@ def _read_databases(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
     def traced(source: ByteSource) -> list[tuple[ByteSource, Trace]]:
         return [(source, trace) for trace in read_database(source)]
 
-    found, failed = read_each(sources, traced, close=True)
-    read = [one for several in found for one in several]
+    read, failed = read_each(sources, traced, close=True)
+    by_source = [pair for pairs in read for pair in pairs]
     from traceflops.parsers.nsight import without_clashes
     from traceflops.parsers.rocprof import without_repeated_passes
 
-    traces = without_clashes(without_repeated_passes(read))
-    notes = [_failure(source, error) for source, error in failed]
+    traces = without_clashes(without_repeated_passes(by_source))
+    notes = []
+    for source, error in failed:
+        code = "not-a-trace" if isinstance(error, NotATrace) else "file-not-read"
+        reason = error.message.replace(str(source.path), source.label)
+        text = f"A database could not be read: {reason}."
+        notes.append(Note("dropped", code, text, 1, source.label))
     return with_notes(traces, notes)
-
-
-def _failure(source: ByteSource, error: InputError) -> Note:
-    code = "not-a-trace" if isinstance(error, NotATrace) else "file-not-read"
-    reason = error.message.replace(str(source.path), source.label)
-    return Note("dropped", code, f"A database could not be read: {reason}.", 1, source.label)
 
 
 def read_database(source: ByteSource) -> Sequence[Trace]:
@@ -144,7 +119,7 @@ def read_database(source: ByteSource) -> Sequence[Trace]:
     from traceflops.parsers.io import Database, placed
 
     with placed(source) as place, Database(source, place) as database:
-        read = next((read for knows, read in SCHEMAS if knows(database.tables)), None)
+        read = _reader(database.tables)
         if read is None:
             raise _foreign(database)
         source.text_bytes = place.bytes
@@ -155,39 +130,33 @@ def read_database(source: ByteSource) -> Sequence[Trace]:
 
 
 def _foreign(database: Database) -> NotATrace:
+    """Return what to say of a database that no reader knows; its tables may be in the log."""
     names = sorted(database.tables)
-    if not names:
-        return _without_tables(database)
     if (other := other_database(names)) is not None:
         return NotATrace(f"{_place(database)} is {other.what}", other.hint)
-    named = ", ".join(_printable_name(name) for name in names[:_MOST_NAMED])
-    more = f", … {len(names)} total" if len(names) > _MOST_NAMED else ""
-    return NotATrace(
-        f"{_place(database)} is an unknown SQLite database (tables: {named}{more})",
-        "give a database from nsys export --type sqlite, rocprof (rocpd, results.db) or RPD",
-    )
-
-
-def _without_tables(database: Database) -> NotATrace:
-    """Return what to say of a database without tables: they may be in the log beside it."""
+    if names:
+        printable = ["".join(c if c.isprintable() else "?" for c in name[:24]) for name in names]
+        named = ", ".join(printable[:_MOST_NAMED])
+        more = f", … {len(names)} total" if len(names) > _MOST_NAMED else ""
+        return NotATrace(
+            f"{_place(database)} is an unknown SQLite database (tables: {named}{more})",
+            "give a database from nsys export --type sqlite, rocprof (rocpd, results.db) or RPD",
+        )
     from traceflops.parsers.io import how_to_copy, in_wal_mode
 
+    what = f"{_place(database)} is an SQLite database without tables"
     if not in_wal_mode(database.place.path) and not in_wal_mode(database.source.path):
-        return NotATrace(f"{_place(database)} is an SQLite database without tables", "record again")
-    log = f"{database.source.label}-wal"
+        return NotATrace(what, "record again")
+    label = database.source.label
     return NotATrace(
-        f"{_place(database)} is an SQLite database without tables: its content is in the "
-        f"write-ahead log beside it ({log}), which is missing or unreadable",
-        how_to_copy(database.source.label),
+        f"{what}: its content is in the write-ahead log beside it ({label}-wal), which is missing "
+        "or unreadable",
+        how_to_copy(label),
     )
 
 
 def _place(database: Database) -> str:
     return str(database.source.path or database.source.label)
-
-
-def _printable_name(name: str) -> str:
-    return "".join(c if c.isprintable() else "?" for c in name[:24])
 
 
 SQLITE: Final = Format(
@@ -224,8 +193,13 @@ _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 def recognise(source: ByteSource) -> Format:
     """Return the format of an input, told by its content. Raises InputError if it is none."""
     head = source.head()
+    if not head.strip() and source.cut:
+        raise InputError(
+            f"cut off before its first complete event: {source.label} ({source.cut})",
+            "nothing can be recovered; record or copy the trace again",
+        )
     if not head.strip():
-        raise _empty(source)
+        raise NotATrace(f"empty file: {source.path or source.label}", "record the trace again")
     text = head.removeprefix(_BYTE_ORDER_MARK)
     format_ = next((known for known in installed_formats() if known.recognises(text)), None)
     if format_ is not None:
@@ -240,33 +214,23 @@ def recognise(source: ByteSource) -> Format:
     raise NotATrace(f"{source.path or source.label} is {what}", hint)
 
 
-def _empty(source: ByteSource) -> InputError:
-    if source.cut:
-        return InputError(
-            f"cut off before its first complete event: {source.label} ({source.cut})",
-            "nothing can be recovered; record or copy the trace again",
-        )
-    return NotATrace(f"empty file: {source.path or source.label}", "record the trace again")
-
-
 def _unknown(head: bytes) -> tuple[str, str]:
-    """Return what an input is that has no sign of anything known, and what to do about it."""
+    """Return what an input is that has no sign of anything known, and what to do about it.
+
+    Nothing of its content is said: that may be a secret.
+    """
     if len(head) >= _TELLING_BYTES and MAGIC.startswith(head):
         return (
             f"the first {len(head)} bytes of an SQLite database",
             "the rest is lost; copy the database again or record again",
         )
+    try:
+        is_text = "\0" not in getincrementaldecoder("utf-8")().decode(head)
+    except UnicodeDecodeError:
+        is_text = False
     return (
-        f"not a known trace ({_kind_of(head)})",
+        f"not a known trace ({'text' if is_text else 'binary data'})",
         "give a torch.profiler trace (.json, .gz, .zst, .zip), a rocprof export (rocpd, CSV, "
         "JSON, pftrace), an nsys report or export (.nsys-rep, SQLite, parquetdir, nsys stats CSV), "
         "an ncu report or CSV page, or an XPlane file (.xplane.pb)",
     )
-
-
-def _kind_of(head: bytes) -> str:
-    """Return what bytes are, and nothing of what they say: that may be a secret."""
-    try:
-        return "binary data" if "\0" in getincrementaldecoder("utf-8")().decode(head) else "text"
-    except UnicodeDecodeError:
-        return "binary data"

@@ -43,6 +43,11 @@ def test_no_width_leaves_a_bracket_open(width: int) -> None:
 
 def test_nested_brackets_cost_what_the_width_does(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[tuple[tuple[int, int], ...]] = []
-    monkeypatch.setattr(_Bracketed, "joined", lambda _, *kept: tried.append(kept) or "x" * 99)
+
+    def joined(_: _Bracketed, *kept: tuple[int, int]) -> str:
+        tried.append(kept)
+        return "x" * 99
+
+    monkeypatch.setattr(_Bracketed, "joined", joined)
     shortened_around("(" * 2_000 + ")" * 2_000, 1_000, 20, 40)
     assert 0 < len(tried) <= 2 * 40

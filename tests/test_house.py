@@ -21,7 +21,7 @@ from tests.conftest import ROOT
 HEAVY = {"torch", "pandas", "holoviews", "bokeh", "panel", "jinja2"}
 STORES: Final = {
     "pyarrow.fs": "parsers/io/remote.py",
-    "distributed": "traceflops/cli/parts.py",
+    "distributed": "traceflops/front/cluster.py",
     "mcp": "traceflops/agents/server.py",
 }
 """What can open a connection, by the user's wish alone, and who alone imports it."""
@@ -65,7 +65,7 @@ ROOMS: Final = {
     "parsers.other_files": "files of other tools, refused by name",
     "parsers.recognise": "which reader reads an input",
     "parsers.reading": "read(): inputs -> one Trace",
-    "front": "analyze() as it is called from Python: paths, words of the CLI",
+    "front": "files to an Analysis, as tf.analyze and commands ask for it",
     "reports.view": "the report as tables and sentences that all renderers show",
     "reports.json": "as JSON, and what its fields mean",
     "reports.files": "files that are whole or not there",
@@ -85,7 +85,7 @@ ROOMS: Final = {
 A room is a folder or a file of `traceflops`. What it offers to others is its face: `__init__`.
 """
 NEEDED_BY_PARSERS: Final = {
-    *("errors", "plugins", "faces", "phases", "remedies", "units", "table", "devices")
+    *("errors", "plugins", "faces", "phases", "characters", "remedies", "units", "table", "devices")
 }
 """What readers use of the core: the tables that they fill, and what merges and describes them."""
 FRONT_DOOR: Final = "traceflops.reports"
@@ -252,7 +252,9 @@ def test_the_halls_are_entered_only_from_the_front_and_by_what_shows_itself() ->
         ("traceflops/analysis/result.py", FRONT_DOOR, False),
         ("traceflops/comparison/result.py", FRONT_DOOR, False),
         ("traceflops/findings/finding.py", FRONT_DOOR, False),
-        ("traceflops/front.py", "traceflops.parsers", True),
+        ("traceflops/front/files.py", "traceflops.parsers", True),
+        ("traceflops/front/reduction.py", "traceflops.parsers", True),
+        ("traceflops/front/words.py", "traceflops.parsers", True),
     }
 
 

@@ -20,11 +20,11 @@ if not (_here / "parsers").is_dir():  # a source checkout: the sub-packages lie 
     __path__.append(str(_here.parent))
 
 if TYPE_CHECKING:
-    from traceflops.analysis.questions import what_if
+    from traceflops.analysis.recipe import what_if
     from traceflops.analysis.result import Analysis
     from traceflops.comparison.result import Comparison, compare
     from traceflops.errors import InputError, TraceflopsError, UsageError
-    from traceflops.front import analyze, schema
+    from traceflops.front.words import analyze, schema
     from traceflops.parsers.reading import read
     from traceflops.recording.recorder import record
     from traceflops.table.trace import Note, Source, Trace

@@ -45,7 +45,7 @@ def visible(text: str) -> str:
 
 def visible_json(text: str) -> str:
     """Return JSON with the same values, in which hidden characters are escapes of JSON."""
-    return _NO_TEXT.sub(lambda found: _IN_JSON[ord(found.group())], text)
+    return _NO_TEXT.sub(lambda match: _IN_JSON[ord(match.group())], text)
 
 
 def _is_hidden(char: str) -> bool:
@@ -66,11 +66,11 @@ class _ShownInJson(dict[int, str]):
     """What stands for a character in JSON, by its code point."""
 
     def __missing__(self, code: int) -> str:
-        char = chr(code)
-        units = char.encode("utf-16-be", "surrogatepass").hex()
-        escapes = "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
-        acts = _is_hidden(char) or char in _LINE_BREAKS
-        shown = self[code] = escapes if acts else char
+        shown = char = chr(code)
+        if _is_hidden(char) or char in _LINE_BREAKS:
+            units = char.encode("utf-16-be", "surrogatepass").hex()
+            shown = "".join(f"\\u{units[i : i + 4]}" for i in range(0, len(units), 4))
+        self[code] = shown
         return shown
 
 
@@ -80,13 +80,9 @@ _IN_JSON: Final = _ShownInJson()
 
 def _escape(char: str) -> str:
     code = ord(char)
-    return (
-        f"\\x{code:02x}"
-        if code < 0x100
-        else f"\\u{code:04x}"
-        if code < 0x10000
-        else f"\\U{code:08x}"
-    )
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 _CLOSING: Final = {"<": ">", "(": ")", "[": "]", "{": "}"}
@@ -104,8 +100,8 @@ def shortened(text: str, width: int) -> str:
     if len(text) <= width:
         return text
     name = _Bracketed.of(text)
-    whole = name.middle_left_out(width, whole=True)
-    return whole if 2 * len(whole) > width else name.middle_left_out(width, whole=False)
+    whole = name.without_middle(width, whole=True)
+    return whole if 2 * len(whole) > width else name.without_middle(width, whole=False)
 
 
 def shortened_around(text: str, start: int, end: int, width: int) -> str:
@@ -116,12 +112,12 @@ def shortened_around(text: str, start: int, end: int, width: int) -> str:
     if len(text) <= width:
         return text
     name = _Bracketed.of(text)
-    head = max(place for place in range(min(end, start) + 1) if name.may_end(place))
+    head = max(index for index in range(min(end, start) + 1) if name.may_end(index))
     shown = text[:width]
     for whole in (True, False):
         last = min(start + width, len(text))
-        ends = (place for place in range(last, start, -1) if not whole or name.may_end(place))
-        labels = (name.joined((0, head), (start, place)) for place in ends)
+        stops = (index for index in range(last, start, -1) if not whole or name.may_end(index))
+        labels = (name.joined((0, head), (start, stop)) for stop in stops)
         shown = next((label for label in labels if len(label) <= width), shown)
         if 2 * len(shown) > width and shown != text[:width]:
             break
@@ -130,9 +126,10 @@ def shortened_around(text: str, start: int, end: int, width: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Bracketed:
-    """A text, and where its brackets and quotes close.
+    """A text and its brackets and quotes: `closes` is the index of the end by that of the start.
 
-    Before each character: the innermost that is open, -1 for none, and how many are.
+    Before each character, `inner` is the start of the innermost that is open, -1 for none, and
+    `depth` the number of open ones.
     """
 
     text: str
@@ -144,84 +141,104 @@ class _Bracketed:
     def of(cls, text: str) -> _Bracketed:
         closes = dict(_pairs(text)) if len(text) <= _LONGEST_CUT_AT else {}
         inner, depth = [-1], [0]
-        for place in range(len(text)):
-            mine, change = inner[place], 0
-            if place in closes:
-                mine, change = place, 1
-            elif closes.get(mine) == place:
-                mine, change = inner[mine], -1
-            inner.append(mine)
-            depth.append(depth[place] + change)
+        for index in range(len(text)):
+            opened, change = inner[index], 0
+            if index in closes:
+                opened, change = index, 1
+            elif closes.get(opened) == index:
+                opened, change = inner[opened], -1
+            inner.append(opened)
+            depth.append(depth[index] + change)
         return cls(text, closes, inner, depth)
 
-    def middle_left_out(self, width: int, *, whole: bool) -> str:
-        """Return the ends of the text, the first of about 3/5 of the width."""
-        length = len(self.text)
-        heads = [place for place in range(width) if not whole or self.may_end(place)]
+    def without_middle(self, width: int, *, whole: bool) -> str:
+        """Return the ends of the text, the first of about 3/5 of the width.
+
+        Only `whole` arguments are left out, or parts of them, too.
+        """
+        length, room = len(self.text), max(width - 1, 0)
+        heads = [index for index in range(width) if not whole or self.may_end(index)]
         nearest = range(max(length - width, 0), length + 1)
-        tails = [place for place in nearest if not whole or self._may_begin(place)]
-        most = max(width - 1, 0) - max(width - 1, 0) * 2 // 5
-        for head in reversed([place for place in heads if place <= most]):
+        tails = [index for index in nearest if not whole or self._may_begin(index)]
+        for head in reversed([index for index in heads if index <= room - room * 2 // 5]):
             tail = next((t for t in tails if t >= head and self._fits(head, t, width)), None)
             if tail is not None:
-                last = max(place for place in heads if self._fits(place, tail, width))
-                return self.joined((0, last), (tail, length))
+                longest = max(index for index in heads if self._fits(index, tail, width))
+                return self.joined((0, longest), (tail, length))
         return "…"[:width]
 
     def joined(self, *kept: tuple[int, int]) -> str:
         """Return stretches of the text; brackets that one leaves open are closed behind it."""
         parts = []
         for (start, end), (following, _) in pairwise([*kept, (len(self.text), 0)]):
-            mark = "…" + self._closing(end, following) if end < following else ""
-            parts.append(self.text[start:end] + mark)
+            part = self.text[start:end]
+            if end < following:
+                part += "…"
+                opened = self.inner[end]
+                while opened != -1 and self.closes[opened] < following:
+                    part += self.text[self.closes[opened]]
+                    opened = self.inner[opened]
+            parts.append(part)
         return "".join(parts)
 
-    def may_end(self, place: int) -> bool:
-        """Return whether what is before a place ends outside brackets or with an argument.
+    def may_end(self, index: int) -> bool:
+        """Return whether what is before an index ends outside brackets or with an argument.
 
         Template arguments may be cut: what tells kernels apart is in the long ones.
         """
-        mine = self.inner[place]
-        if mine in (-1, place - 1) or self.text[mine] == "<":
+        opened = self.inner[index]
+        if opened in (-1, index - 1) or self.text[opened] == "<":
             return True
-        before, here = self.text[max(place - 2, 0) : place], self.text[place]
-        return before.rstrip()[-1:] in {",", ";"} and here != " " and self.text[mine] in _CLOSING
+        before, char = self.text[max(index - 2, 0) : index], self.text[index]
+        return before.rstrip()[-1:] in {",", ";"} and char != " " and self.text[opened] in _CLOSING
 
-    def _may_begin(self, place: int) -> bool:
-        mine = self.inner[place]
-        if mine == -1 or self.closes[mine] == place or self.text[mine] == "<":
+    def _may_begin(self, index: int) -> bool:
+        opened = self.inner[index]
+        if opened == -1 or self.closes[opened] == index or self.text[opened] == "<":
             return True
-        return self.text[place] in ",;" and self.text[mine] in _CLOSING
+        return self.text[index] in ",;" and self.text[opened] in _CLOSING
 
     def _fits(self, head: int, tail: int, width: int) -> bool:
         closing = self.depth[head] - self.depth[tail]
         is_nested = self.inner[tail] < head <= tail
         return is_nested and head + 1 + closing + len(self.text) - tail <= width
 
-    def _closing(self, end: int, following: int) -> str:
-        """Return what closes the brackets open at one place and not at a later one."""
-        mine, closing = self.inner[end], ""
-        while mine != -1 and self.closes[mine] < following:
-            closing += self.text[self.closes[mine]]
-            mine = self.inner[mine]
-        return closing
-
 
 def _pairs(text: str) -> Iterator[tuple[int, int]]:
-    """Yield the places of brackets and quotes and of what closes them; others are text."""
-    quoted = {found.start(): found.end() - 1 for found in _QUOTED.finditer(text)}
+    """Yield the indices of brackets and quotes and of what closes them; others are text."""
+    quotes = {match.start(): match.end() - 1 for match in _QUOTED.finditer(text)}
     opened: list[int] = []
     behind = 0
-    for place, char in enumerate(text):
-        if place < behind:
+    for index, char in enumerate(text):
+        if index < behind:
             continue
-        if place in quoted:
-            behind = quoted[place] + 1
-            yield place, quoted[place]
+        if index in quotes:
+            behind = quotes[index] + 1
+            yield index, quotes[index]
         elif char in _CLOSING:
-            opened.append(place)
-        elif char in _CLOSING.values() and text[place - 1 : place] != "-":
+            opened.append(index)
+        elif char in _CLOSING.values() and text[index - 1 : index] != "-":
             while opened and char != ">" and text[opened[-1]] == "<":
                 opened.pop()  # "less than"
             if opened and _CLOSING[text[opened[-1]]] == char:
-                yield opened.pop(), place
+                yield opened.pop(), index
+
+
+_DESCRIPTOR: Final = re.compile(r"( ?\[clone \.kd\]| \(\.kd\)|\.kd)\Z")
+_FOLDER: Final = r"(?<![^\s()])(?:[^\s()]*[/\\])?"
+_FUNCTION: Final = r"(<[\w :]+>(?!\S)|\S+)"
+_FRAME: Final = re.compile(rf"{_FOLDER}([^\s/\\()]+\.py|<[\w .-]+>)\((\d+)\): {_FUNCTION}")
+_CELL: Final = re.compile(
+    rf"{_FOLDER}(?:(?:ipykernel_\d+\W\d+|\d{{6,}})\.py|<ipython-input-(\d+)-\w*>)(?=\()"
+)
+
+
+def kernel_name(text: str) -> str:
+    """Return the name of a kernel without the ending that marks its descriptor (.kd)."""
+    return _DESCRIPTOR.sub("", text)
+
+
+def function_name(text: str) -> str:
+    """Return a name in which a Python frame, "path/file.py(12): f", reads "f (file.py:12)"."""
+    text = _CELL.sub(lambda cell: f"<notebook cell{f' {cell[1]}' if cell[1] else ''}>", text)
+    return _FRAME.sub(r"\3 (\1:\2)", text)

@@ -59,5 +59,5 @@ def is_out_of_memory(error: BaseException | None) -> bool:
     if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
         return True
     is_ours = isinstance(error, TraceflopsError | ValueError | LookupError)
-    said = not is_ours and any(words in str(error).lower() for words in _NO_ROOM)
-    return said or is_out_of_memory(error.__cause__ or error.__context__)
+    says_so = not is_ours and any(words in str(error).lower() for words in _NO_ROOM)
+    return says_so or is_out_of_memory(error.__cause__ or error.__context__)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -19,7 +19,15 @@ def lazy(package: str, file: str) -> Callable[[str], object]:
 
     @cache
     def homes() -> dict[str, str]:
-        return dict(_offered(ast.parse(Path(file).read_text(encoding="utf-8"))))
+        """Return the module that defines each name."""
+        face = ast.parse(Path(file).read_text(encoding="utf-8"))
+        lines = (line for block in face.body if isinstance(block, ast.If) for line in block.body)
+        return {
+            alias.name: line.module
+            for line in lines
+            if isinstance(line, ast.ImportFrom) and line.module is not None
+            for alias in line.names
+        }
 
     def load(name: str) -> object:
         if name.startswith("__") or name not in homes():
@@ -29,12 +37,3 @@ def lazy(package: str, file: str) -> Callable[[str], object]:
         return value
 
     return load
-
-
-def _offered(face: ast.Module) -> Iterator[tuple[str, str]]:
-    """Yield the names that a face offers, each with the module that defines it."""
-    for block in face.body:
-        if isinstance(block, ast.If):
-            for line in block.body:
-                if isinstance(line, ast.ImportFrom) and line.module is not None:
-                    yield from ((alias.name, line.module) for alias in line.names)

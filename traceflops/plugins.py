@@ -28,8 +28,8 @@ KINDS: Final = {
 @cache
 def plugins(group: str) -> tuple[EntryPoint, ...]:
     """Return the plug-ins of a group, by package and name."""
-    found = entry_points(group=f"traceflops.{group}")
-    return tuple(sorted(found, key=lambda one: (package_of(one), one.name)))
+    points = entry_points(group=f"traceflops.{group}")
+    return tuple(sorted(points, key=lambda point: (package_of(point), point.name)))
 
 
 def package_of(point: EntryPoint) -> str:
@@ -40,15 +40,15 @@ def package_of(point: EntryPoint) -> str:
 
 def packages() -> dict[str, list[str]]:
     """Return the packages that add something, and of what kinds."""
-    found: dict[str, list[str]] = {}
+    kinds: dict[str, list[str]] = {}
     for group, kind in KINDS.items():
         for package in dict.fromkeys(map(package_of, plugins(group))):
-            found.setdefault(package, []).append(kind if kind.endswith("s") else f"{kind}s")
-    return found
+            kinds.setdefault(package, []).append(kind if kind.endswith("s") else f"{kind}s")
+    return kinds
 
 
 def loaded(group: str, make: Callable[[Any, str, str], T]) -> list[T]:
-    """Return what `make` gives for each plug-in of a group: of it, its full name, its package."""
+    """Return the results of `make`, called with each plug-in of a group, its name and package."""
     made = []
     for point in plugins(group):
         with blamed(group, point):

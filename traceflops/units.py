@@ -75,44 +75,44 @@ class _Read:
 
 def parse_count(option: str, text: str) -> int:
     """Return a whole number such as `1024`, `405e9`, `8.03B`, `16k` (decimal) or `16Ki`."""
-    found = _read(text, _SCALES)
-    if found is None or found.value.denominator != 1 or not 1 <= found.value <= LARGEST:
+    number = _read(text, _SCALES)
+    if number is None or number.value.denominator != 1 or not 1 <= number.value <= LARGEST:
         examples = _EXAMPLES.get(option.lstrip("-").replace("_", "-"), ("1024",))
         example = " or ".join(f"{option} {a_example}" for a_example in examples)
         raise _bad(option, text, "a whole number from 1 to 1e18", example)
-    return int(found.value)
+    return int(number.value)
 
 
 def parse_seconds(option: str, text: str) -> Fraction:
     """Return a time such as `30`, `30s` or `820ms` in seconds; without a unit it is seconds."""
-    found = _read(text, _SECONDS)
-    if found is None or not 0 < found.value <= LONGEST_SECONDS:
+    number = _read(text, _SECONDS)
+    if number is None or not 0 < number.value <= LONGEST_SECONDS:
         raise _bad(option, text, "a time above 0", f"{option} 0.82, {option} 820ms or {option} 30s")
-    return found.value
+    return number.value
 
 
 def parse_rate(option: str, text: str, example: str = "14079") -> Fraction:
     """Return a positive number such as `14079`, `1300`, `989.5` or `1.2e6`."""
-    found = _read(text, _SCALES)
-    if found is None or not 0 < found.value <= LARGEST_RATE:
+    number = _read(text, _SCALES)
+    if number is None or not 0 < number.value <= LARGEST_RATE:
         raise _bad(option, text, "a number above 0", f"{option} {example}")
-    return found.value
+    return number.value
 
 
 def parse_bytes(option: str, text: str) -> Fraction:
     """Return an amount of memory such as `70GB` (decimal) or `64GiB`; the unit is required."""
-    found = _read(text, _BYTES)
-    if found is None or not 0 < found.value <= LARGEST_RATE:
+    number = _read(text, _BYTES)
+    if number is None or not 0 < number.value <= LARGEST_RATE:
         raise _bad(option, text, "bytes with a unit", f"{option} 70GB or {option} 64GiB")
-    return found.value
+    return number.value
 
 
 def parse_limit(option: str, text: str) -> Fraction:
     """Return a share from 0 to 1, `0.35` or `35%`; what is above 1 was meant as a percentage."""
-    found = _read(text, _SHARES)
-    if found is None or found.value > 1:
+    number = _read(text, _SHARES)
+    if number is None or number.value > 1:
         raise _bad(option, text, "a share from 0 to 1", f"{option} 0.35 or {option} 35%")
-    return found.value
+    return number.value
 
 
 def parse_lengths(option: str, text: str) -> tuple[int, ...]:
@@ -157,21 +157,21 @@ def parse_reported(option: str, text: str) -> Reported:
 
     What has no sign and is 1 at most may be either; then it is a share, and `percent` the other.
     """
-    found = _read(text, _SHARES)
-    if found is None or found.value <= 0:
+    number = _read(text, _SHARES)
+    if number is None or number.value <= 0:
         raise _bad(option, text, "a percentage above 0", f"{option} 46.2%")
-    unit = Fraction(10) ** -found.decimals
-    if found.unit or found.value > 1:
-        scale = Fraction(1) if found.unit else Fraction(1, 100)
-        return Reported(found.value * scale, unit / 200, text.strip())
-    other = Reported(found.value / 100, unit / 200, text.strip(), ambiguous=True)
-    return Reported(found.value, unit / 2, text.strip(), other, ambiguous=True)
+    unit = Fraction(10) ** -number.decimals
+    if number.unit or number.value > 1:
+        scale = Fraction(1) if number.unit else Fraction(1, 100)
+        return Reported(number.value * scale, unit / 200, text.strip())
+    other = Reported(number.value / 100, unit / 200, text.strip(), ambiguous=True)
+    return Reported(number.value, unit / 2, text.strip(), other, ambiguous=True)
 
 
 def parse_share(text: str) -> Fraction | None:
     """Return a plain number such as `0.75`, `1` or `75%`; None for what is none."""
-    found = _read(text, _SHARES)
-    return found.value if found is not None else None
+    number = _read(text, _SHARES)
+    return number.value if number is not None else None
 
 
 def decimal_thousands(text: str) -> int | None:
@@ -232,13 +232,6 @@ PART_NAMES: Final = {
 }
 """What the components of the device time and the lines of a waterfall are called, everywhere."""
 
-_DESCRIPTOR: Final = re.compile(r"( ?\[clone \.kd\]| \(\.kd\)|\.kd)\Z")
-_FOLDER: Final = r"(?<![^\s()])(?:[^\s()]*[/\\])?"
-_FUNCTION: Final = r"(<[\w :]+>(?!\S)|\S+)"
-_FRAME: Final = re.compile(rf"{_FOLDER}([^\s/\\()]+\.py|<[\w .-]+>)\((\d+)\): {_FUNCTION}")
-_CELL: Final = re.compile(
-    rf"{_FOLDER}(?:(?:ipykernel_\d+\W\d+|\d{{6,}})\.py|<ipython-input-(\d+)-\w*>)(?=\()"
-)
 _QUOTED: Final = re.compile(r"\"[^\"]*\"|'[^']*'")
 _OF_ONE: Final = {"have": "has", "are": "is"}
 _MOST_LISTED: Final = 5
@@ -294,17 +287,6 @@ def command_lines(command: str, width: int) -> list[str]:
     wrapper.break_on_hyphens = wrapper.break_long_words = False
     *first, last = (line.replace("\xa0", " ") for line in wrapper.wrap(whole))
     return [*(f"{line} \\" for line in first), last]
-
-
-def kernel_name(text: str) -> str:
-    """Return the name of a kernel without the ending that marks its descriptor (.kd)."""
-    return _DESCRIPTOR.sub("", text)
-
-
-def function_name(text: str) -> str:
-    """Return a name in which a Python frame, "path/file.py(12): f", reads "f (file.py:12)"."""
-    text = _CELL.sub(lambda cell: f"<notebook cell{f' {cell[1]}' if cell[1] else ''}>", text)
-    return _FRAME.sub(r"\3 (\1:\2)", text)
 
 
 def time_amount(ns: int) -> str:

@@ -1,6 +1,16 @@
 """Bytes to rows: files, archives, worker processes, JSON, CSV and SQLite; no tool is named here.
 
-Takes paths; gives blocks of columns, however damaged, and says what could not be read.
+    path -> ByteSource                 places, remote, unpacking: files, archives, streams, stores
+    ByteSource -> blocks of bytes
+      JSON    -> EventStream, Document   lists in blocks, decoded by the workers of a Crew
+      CSV     -> CsvText                 blocks of columns, by the header of each table
+      SQLite  -> Database                batches of columns of its tables
+      Arrow   -> ArrowTable              record batches, checked
+      pickle  -> unpickled               plain values
+      protobuf-> Messages                fields of many messages as columns
+
+Damage never raises while anything can be read: one value, row or table is left out, reading goes
+on behind it, and counts of what was mended, dropped or cut off become notes.
 """
 
 from __future__ import annotations
@@ -64,8 +74,9 @@ if TYPE_CHECKING:
     from traceflops.parsers.io.database_rows import Database
     from traceflops.parsers.io.database_scan import LONGEST_VALUE, NotFast, record_batches
     from traceflops.parsers.io.inputs import ByteSource
+    from traceflops.parsers.io.json_blocks import JsonPart
     from traceflops.parsers.io.json_events import EventStream
-    from traceflops.parsers.io.json_lists import Found, ListStream
+    from traceflops.parsers.io.json_lists import Document
     from traceflops.parsers.io.json_mend import (
         INVALID_UTF8,
         event_text_notes,
@@ -74,14 +85,8 @@ if TYPE_CHECKING:
         repairs_and_losses,
         valid_utf8,
     )
-    from traceflops.parsers.io.json_places import (
-        SKIPPED,
-        UNDECODABLE,
-        WHOLE,
-        Elements,
-        Members,
-        Records,
-    )
+    from traceflops.parsers.io.json_shapes import SKIPPED, WHOLE, Elements, Members, Records
+    from traceflops.parsers.io.json_window import UNDECODABLE
     from traceflops.parsers.io.messages import (
         Block,
         Columns,

@@ -153,16 +153,16 @@ def _claims(message: Any) -> Iterator[int]:
         return
     buffers = _table(metadata, batch, _BUFFERS)
     first, count = buffers + 4, _integer(metadata, buffers, 4)
-    for at in range(first, min(first + 16 * count, len(metadata)), 16):
-        start, size = _integer(metadata, at, 8), _integer(metadata, at + 8, 8)
+    for offset in range(first, min(first + 16 * count, len(metadata)), 16):
+        start, size = _integer(metadata, offset, 8), _integer(metadata, offset + 8, 8)
         if size >= 8:
             yield max(0, _integer(message.body.slice(start, 8).to_pybytes(), 0, 8))
 
 
 def _table(metadata: bytes, table: int, field: int | None) -> int:
     """Return where the table or vector of a field is; of no field, where the outermost is."""
-    place = 0 if field is None else _place(metadata, table, field)
-    return place + _integer(metadata, place, 4)
+    position = 0 if field is None else _place(metadata, table, field)
+    return position + _integer(metadata, position, 4)
 
 
 def _place(metadata: bytes, table: int, field: int) -> int:
@@ -173,5 +173,5 @@ def _place(metadata: bytes, table: int, field: int) -> int:
     return table + offset if offset else 0
 
 
-def _integer(metadata: bytes, at: int, size: int) -> int:
-    return int.from_bytes(metadata[at : at + size], "little", signed=True)
+def _integer(metadata: bytes, offset: int, size: int) -> int:
+    return int.from_bytes(metadata[offset : offset + size], "little", signed=True)

@@ -120,8 +120,8 @@ def cells(
 def _places_to_loosen(error: str, loose: set[int], places: Iterable[int]) -> set[int]:
     """Return the columns to read cell by cell: the one that the error names, else all."""
     named = _COLUMN.search(error)
-    place, every = int(named[1]) if named else -1, set(places)
-    return {place} if place in every - loose and len(loose) < _MOST_RETRIES else every
+    place, all_places = int(named[1]) if named else -1, set(places)
+    return {place} if place in all_places - loose and len(loose) < _MOST_RETRIES else all_places
 
 
 def _table(
@@ -264,14 +264,14 @@ def clear_mark(cell: str) -> str | None:
 
 def is_ambiguous(cell: str) -> bool:
     """Return whether a number is 1000 times as large when its mark is that of thousands."""
-    found = _THREES.fullmatch(cell) if len(cell) <= _LONGEST else None
-    return found is not None and found[1] in ".," and clear_mark(cell) is None
+    match = _THREES.fullmatch(cell) if len(cell) <= _LONGEST else None
+    return match is not None and match[1] in ".," and clear_mark(cell) is None
 
 
 def decimal_mark(cells: Iterable[str]) -> str | None:
     """Return the decimal mark that most of some numbers clearly have; None where none has."""
-    told = Counter(mark for cell in cells if (mark := clear_mark(cell)) is not None)
-    return max(told, key=lambda mark: (told[mark], mark)) if told else None
+    marks = Counter(mark for cell in cells if (mark := clear_mark(cell)) is not None)
+    return max(marks, key=lambda mark: (marks[mark], mark)) if marks else None
 
 
 def plain_decimal(cell: str, *, comma: bool) -> str:

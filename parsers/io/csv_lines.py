@@ -85,8 +85,8 @@ class LineBlocks:
     def _chunks(self) -> Iterator[bytes]:
         """Yield the text without byte order mark; of carriage returns alone line feeds are made."""
         bare_returns = False
-        for place, chunk in enumerate(self._source.blocks()):
-            if place == 0:
+        for number, chunk in enumerate(self._source.blocks()):
+            if number == 0:
                 bare_returns = b"\n" not in chunk and b"\r" in chunk
                 if chunk.startswith(_BYTE_ORDER_MARK):
                     self._offset = len(_BYTE_ORDER_MARK)
@@ -94,6 +94,7 @@ class LineBlocks:
             yield chunk.replace(b"\r", b"\n") if bare_returns else chunk
 
     def _last(self, text: bytes) -> Iterator[bytes]:
+        """Yield the last block, without a line that was cut."""
         stop = text.rfind(b"\n") + 1
         tail = text[stop:]
         if not tail.strip(b"\0 \t\r"):
@@ -177,8 +178,8 @@ def is_regular(data: Bytes, separator: int) -> bool:
 def lines_of(data: Bytes, separator: int) -> Lines:
     """Return the lines of a block that ends with a line end."""
     special = np.flatnonzero((data == separator) | (data == QUOTE) | (data == _LINE_END))
-    at = special.astype(np.int32)
-    byte = data[at]
+    offsets = special.astype(np.int32)
+    byte = data[offsets]
     ends = np.flatnonzero(byte == _LINE_END)
     is_quote = byte == QUOTE
     line = np.repeat(np.arange(len(ends), dtype=np.int32), np.diff(ends, prepend=-1))
@@ -191,27 +192,27 @@ def lines_of(data: Bytes, separator: int) -> Lines:
     odd = inside[ends]
     wrong = np.concatenate(
         [
-            line[is_quote & ~inside][~_opens(data, at[is_quote & ~inside], separator)],
-            line[is_quote & inside][~_closes(data, at[is_quote & inside], separator)],
+            line[is_quote & ~inside][~_opens(data, offsets[is_quote & ~inside], separator)],
+            line[is_quote & inside][~_closes(data, offsets[is_quote & inside], separator)],
         ]
     )
     sound = ~odd
     sound[wrong] = False
     if not sound.all():
-        every = np.bincount(line[is_separator], minlength=len(ends))
-        separators = np.where(sound, separators, every)
-    after = at[ends].astype(np.int64) + 1
+        all_separators = np.bincount(line[is_separator], minlength=len(ends))
+        separators = np.where(sound, separators, all_separators)
+    after = offsets[ends].astype(np.int64) + 1
     start = np.append(np.int64(0), after[:-1])
     return Lines(start, after - 1, after, separators.astype(np.int64), sound, odd)
 
 
-def _opens(data: Bytes, at: npt.NDArray[np.integer[Any]], separator: int) -> BoolArray:
-    before = data[at - 1]
-    found = (before == separator) | (before == _LINE_END)
-    found[: np.searchsorted(at, 1)] = True  # the very first byte
-    return np.asarray(found)
+def _opens(data: Bytes, offsets: npt.NDArray[np.integer[Any]], separator: int) -> BoolArray:
+    before = data[offsets - 1]
+    opens = (before == separator) | (before == _LINE_END)
+    opens[: np.searchsorted(offsets, 1)] = True  # the very first byte
+    return np.asarray(opens)
 
 
-def _closes(data: Bytes, at: npt.NDArray[np.integer[Any]], separator: int) -> BoolArray:
-    behind = data[at + 1]  # a block ends with a line end, so there is one
+def _closes(data: Bytes, offsets: npt.NDArray[np.integer[Any]], separator: int) -> BoolArray:
+    behind = data[offsets + 1]  # a block ends with a line end, so there is one
     return np.asarray((behind == separator) | (behind == _LINE_END))

@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.parsers.io.csv_lines import QUOTE, Bytes, Lines
+from traceflops.parsers.io.csv_lines import Bytes, Lines
 from traceflops.table import BoolArray, IntArray
 
 _MOST_LINES_OF_A_ROW: Final = 50
@@ -19,44 +19,52 @@ _NUMBER: Final = re.compile(
     rb"\s*+(?:[-+]?\d+(?:[.,]\d*)?(?:e[-+]?\d+)?|0x[0-9a-f]+|none|null|nan|n/a|na|-|)\s*",
     re.IGNORECASE,
 )
+_STRICT: Final = rb'(?:"((?:[^"]|"")*+)"|([^"%b]*+))(%b|\Z)'
+"""A field whose quotes, if it has any, are around it and doubled inside, and what is behind it."""
+_LOOSE: Final = rb'"(.*?)"%b|(?!")([^%b]*+)%b'
+"""A field up to the separator behind it: of a quoted one to the first separator behind a quote."""
 
 
 def strict_fields(line: bytes, separator: bytes) -> list[bytes] | None:
     """Return the fields of a line whose quotes are doubled inside quoted fields, else None."""
-    fields = []
-    at = 0
-    while True:
-        if line.startswith(b'"', at):
-            end = _closing(line, at + 1, separator)
-            if end is None:
-                return None
-            fields.append(line[at + 1 : end].replace(b'""', b'"'))
-            end += 1
-        else:
-            end = line.find(separator, at)
-            end = len(line) if end < 0 else end
-            if line.find(b'"', at, end) >= 0:
-                return None
-            fields.append(line[at:end])
-        if end == len(line):
+    pattern, fields, offset = re.compile(_STRICT % (separator, separator)), list[bytes](), 0
+    while (match := pattern.match(line, offset)) is not None:
+        fields.append(match[2] if match[1] is None else match[1].replace(b'""', b'"'))
+        offset = match.end()
+        if not match[3]:
             return fields
-        at = end + 1
-
-
-def _closing(line: bytes, at: int, separator: bytes) -> int | None:
-    """Return where the quote is that closes a field; quotes before it are doubled."""
-    while (end := line.find(b'"', at)) >= 0:
-        behind = line[end + 1 : end + 2]
-        if behind in (b"", separator):
-            return end
-        if behind != b'"':
-            return None
-        at = end + 2
     return None
+
+
+def _loose_fields(line: bytes, count: int, separator: bytes) -> tuple[list[bytes], int] | None:
+    """Return the first fields of a line and the offset behind them; None where it has fewer."""
+    pattern = re.compile(_LOOSE % (separator, separator, separator), re.DOTALL)
+    fields, offset = [], 0
+    for _ in range(count):
+        if (match := pattern.match(line, offset)) is None:
+            return None
+        fields.append(match[1] or match[2] or b"")
+        offset = match.end()
+    return fields, offset
 
 
 def _quoted(field: bytes) -> bytes:
     return b'"' + field.replace(b'"', b'""') + b'"'
+
+
+@dataclass(frozen=True, slots=True)
+class Mended:
+    """Rows in which every field is sound; `repaired` of them were told from the ends of their line.
+
+    `last_kept` says whether the last line is a row of it, `ends_inside` whether a name in it holds
+    line ends.
+    """
+
+    text: bytes
+    repaired: int
+    dropped: int
+    last_kept: bool
+    ends_inside: bool
 
 
 @dataclass(slots=True)
@@ -73,6 +81,62 @@ class Mender:
     numbers: Sequence[int]
     joins: int = 0
 
+    def mend(self, data: Bytes, lines: Lines, fits: BoolArray) -> Mended:
+        """Return lines, of which some fit their table, with the others mended or left out.
+
+        `fits` has a flag per line.
+        """
+        empty = lines.start == lines.stop
+        wrong = ~fits & ~empty
+        enough = lines.separators >= self.columns - 1
+        rows: list[tuple[int, bytes]] = []
+        used, repaired, ends_inside = -1, 0, False
+        for line in np.flatnonzero(wrong & (enough | lines.open)).tolist():
+            if line <= used or (not enough[line] and self.joins >= _MOST_JOINS):
+                continue
+            row, used = self._row_from(data, lines, wrong, line)
+            if row is not None:
+                rows.append((line, row[0]))
+                repaired += row[1]
+                ends_inside |= used > line
+                wrong[line : used + 1] = False
+        # The lines that fit, with rows in the places of lines that did not.
+        length = lines.after - lines.start
+        kept = data[lines.start[0] : lines.after[-1]][np.repeat(fits, length)].tobytes()
+        before: IntArray = np.cumsum(np.where(fits, length, 0))
+        pieces, offset = [], 0
+        for line, text in rows:
+            pieces += [kept[offset : before[line]], text]
+            offset = int(before[line])
+        return Mended(
+            b"".join([*pieces, kept[offset:]]),
+            repaired=repaired,
+            dropped=int(wrong.sum()),
+            last_kept=bool(not wrong[-1] and not empty[-1]),
+            ends_inside=ends_inside,
+        )
+
+    def _row_from(
+        self, data: Bytes, lines: Lines, wrong: BoolArray, line: int
+    ) -> tuple[tuple[bytes, bool] | None, int]:
+        """Return the row that begins with a line, as `row` does, and its last line."""
+        begin = int(lines.start[line])
+        if lines.separators[line] >= self.columns - 1 or lines.sound[line]:
+            row = self.row(data[begin : lines.stop[line]].tobytes())
+            if row is not None:
+                return row, line
+        if not lines.open[line] or self.joins >= _MOST_JOINS:
+            return None, line
+        self.joins += 1
+        for last in range(line + 1, min(line + _MOST_LINES_OF_A_ROW, len(lines))):
+            if not wrong[last] and lines.start[last] < lines.stop[last]:
+                break
+            # An odd number of quotes may close what the first line opened.
+            row = self.row(data[begin : lines.stop[last]].tobytes()) if lines.open[last] else None
+            if row is not None:
+                return row, last
+        return None, line
+
     def row(self, line: bytes) -> tuple[bytes, bool] | None:
         """Return a line as a sound row, and whether its fields had to be told from its ends.
 
@@ -81,169 +145,31 @@ class Mender:
         if len(line) > _LONGEST_MENDED:
             return None
         may_be_sound = b'""' in line or b"\n" in line or line.endswith(self.separator)
-        found = strict_fields(line, self.separator) if may_be_sound else None
-        if found is not None and len(found) == self.columns + 1 and not found[-1]:
-            found.pop()  # a separator behind the last field
-        if found is not None and len(found) == self.columns:
-            row = self.separator.join(map(_quoted, found)) + b"\n"
-            return (row, False) if self._is_sound(found) else None
-        told = self._from_both_ends(line)
-        return None if told is None else (told, True)
-
-    def _is_sound(self, row: Sequence[bytes]) -> bool:
-        """Return whether the cells of numbers are some, with decimal commas, too, or say none."""
-        cells = (row[place] for place in self.numbers)
-        return all(cell.isdigit() or _NUMBER.fullmatch(cell) for cell in cells)
-
-    def _from_both_ends(self, line: bytes) -> bytes | None:
-        """Return the row in which the free field is what stands between those at its ends."""
+        fields = strict_fields(line, self.separator) if may_be_sound else None
+        if fields is not None and len(fields) == self.columns + 1 and not fields[-1]:
+            fields.pop()  # a separator behind the last field
+        if fields is not None and len(fields) == self.columns:
+            row = self.separator.join(map(_quoted, fields)) + b"\n"
+            return (row, False) if self._is_sound(fields) else None
         if self.free is None:
             return None
-        first, low = _fields_before(line, self.free, self.separator)
-        if low < 0:
+        # The free field is what stands between the fields at both ends; those behind it are read
+        # from the end of the line.
+        first = _loose_fields(line, self.free, self.separator)
+        last = _loose_fields(line[::-1], self.columns - 1 - self.free, self.separator)
+        if first is None or last is None or first[1] + last[1] > len(line):
             return None
-        last, high = _fields_behind(line, low, self.columns - 1 - self.free, self.separator)
-        if high < 0:
-            return None
+        low, high = first[1], len(line) - last[1]
         middle = line[low:high]
         if middle.startswith(b'"'):
             if len(middle) < 2 or not middle.endswith(b'"'):
                 return None
             middle = middle[1:-1]
-        if not self._is_sound([*first, middle, *last]):
+        if not self._is_sound([*first[0], middle, *(field[::-1] for field in reversed(last[0]))]):
             return None
-        return b"".join((line[:low], _quoted(middle), line[high:], b"\n"))
+        return b"".join((line[:low], _quoted(middle), line[high:], b"\n")), True
 
-
-def _fields_before(line: bytes, count: int, separator: bytes) -> tuple[list[bytes], int]:
-    """Return so many fields from the beginning, and where the next begins (-1: there are fewer)."""
-    found = []
-    at = 0
-    for _ in range(count):
-        field, at = _leading(line, at, separator)
-        if at < 0:
-            break
-        found.append(field)
-    return found, at
-
-
-def _fields_behind(line: bytes, low: int, count: int, separator: bytes) -> tuple[list[bytes], int]:
-    """Return so many fields from the end, and where the one before them ends (-1: there are fewer).
-
-    All fields lie behind `low`.
-    """
-    plain = line[low:].rsplit(separator, count)
-    if len(plain) == count + 1 and b'"' not in line[low + len(plain[0]) :]:
-        return plain[1:], low + len(plain[0])
-    found: list[bytes] = []
-    at = len(line)
-    for _ in range(count):
-        field, at = _trailing(line, low, at, separator)
-        if at < 0:
-            break
-        found.append(field)
-    return found[::-1], at
-
-
-def _leading(line: bytes, at: int, separator: bytes) -> tuple[bytes, int]:
-    """Return the field that begins there and where the next does (-1: nowhere)."""
-    quoted = line.startswith(b'"', at)
-    end = line.find(b'"' + separator, at + 1) if quoted else line.find(separator, at)
-    if end < 0:
-        return b"", -1
-    return line[at + quoted : end], end + quoted + 1
-
-
-def _trailing(line: bytes, low: int, high: int, separator: bytes) -> tuple[bytes, int]:
-    """Return the field that ends there and where the one before it does (-1: nowhere)."""
-    quoted = high > low and line[high - 1] == QUOTE
-    end = high - quoted
-    begin = line.rfind(separator + b'"' if quoted else separator, low, end)
-    if begin < 0:
-        return b"", -1
-    return line[begin + 1 + quoted : end], begin
-
-
-@dataclass(frozen=True, slots=True)
-class Mended:
-    """Rows in which every field is sound, so many of them told from the ends of their lines.
-
-    `last_kept` says whether the last line is a row of it, `ends_inside` whether a name in it holds
-    line ends.
-    """
-
-    text: bytes
-    repaired: int
-    dropped: int
-    last_kept: bool
-    ends_inside: bool
-
-
-def mend(data: Bytes, lines: Lines, fits: BoolArray, mender: Mender) -> Mended:
-    """Return lines, of which some fit their table, with the others mended or left out."""
-    empty = lines.start == lines.stop
-    wrong = ~fits & ~empty
-    enough = lines.separators >= mender.columns - 1
-    joinable = lines.open & (mender.joins < _MOST_JOINS)
-    hopeful = np.flatnonzero(wrong & (enough | joinable))
-    rows: list[tuple[int, bytes]] = []
-    used = -1
-    repaired = 0
-    ends_inside = False
-    for line in hopeful.tolist():
-        if line <= used or (not enough[line] and mender.joins >= _MOST_JOINS):
-            continue
-        found, last = _row(data, lines, wrong, line, mender)
-        if found is not None:
-            row, was_repaired = found
-            rows.append((line, row))
-            repaired += was_repaired
-            ends_inside |= last > line
-            wrong[line : last + 1] = False
-            used = last
-    return Mended(
-        _spliced(data, lines, fits, rows),
-        repaired=repaired,
-        dropped=int(wrong.sum()),
-        last_kept=bool(not wrong[-1] and not empty[-1]),
-        ends_inside=ends_inside,
-    )
-
-
-def _row(
-    data: Bytes, lines: Lines, wrong: BoolArray, line: int, mender: Mender
-) -> tuple[tuple[bytes, bool] | None, int]:
-    """Return what is told of the row that begins with a line, and its last line."""
-    begin = int(lines.start[line])
-    if lines.separators[line] >= mender.columns - 1 or lines.sound[line]:
-        found = mender.row(data[begin : lines.stop[line]].tobytes())
-        if found is not None:
-            return found, line
-    if not lines.open[line] or mender.joins >= _MOST_JOINS:
-        return None, line
-    mender.joins += 1
-    for last in range(line + 1, min(line + _MOST_LINES_OF_A_ROW, len(lines))):
-        if not wrong[last] and lines.start[last] < lines.stop[last]:
-            break
-        if lines.open[last]:  # an odd number of quotes: it may close what the first one opened
-            found = mender.row(data[begin : lines.stop[last]].tobytes())
-            if found is not None:
-                return found, last
-    return None, line
-
-
-def _spliced(
-    data: Bytes, lines: Lines, fits: BoolArray, rows: Sequence[tuple[int, bytes]]
-) -> bytes:
-    """Return the lines that fit, with rows in the places of lines that did not."""
-    length = lines.after - lines.start
-    kept = data[lines.start[0] : lines.after[-1]][np.repeat(fits, length)].tobytes()
-    if not rows:
-        return kept
-    before: IntArray = np.cumsum(np.where(fits, length, 0))
-    parts = []
-    at = 0
-    for line, row in rows:
-        parts += [kept[at : before[line]], row]
-        at = int(before[line])
-    return b"".join([*parts, kept[at:]])
+    def _is_sound(self, row: Sequence[bytes]) -> bool:
+        """Return whether the cells of numbers are numbers (decimal commas, too) or say none."""
+        cells = (row[column] for column in self.numbers)
+        return all(cell.isdigit() or _NUMBER.fullmatch(cell) for cell in cells)

@@ -16,7 +16,7 @@ import numpy as np
 
 from traceflops.parsers.io.csv_cells import Cells, Column, Field, Texts, cells
 from traceflops.parsers.io.csv_lines import Damage, LineBlocks, is_regular, lines_of
-from traceflops.parsers.io.csv_mend import Mender, mend, strict_fields
+from traceflops.parsers.io.csv_mend import Mender, strict_fields
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.notes import NoteTable
 from traceflops.table import ABSENT, Array, BoolArray, IntArray, Names, Note, distinct
@@ -268,7 +268,7 @@ class CsvText:
         fits = lines.sound & (lines.separators == plan.columns - 1)
         numbers = sorted({field.place for field in plan.fields.values() if field.kind != "text"})
         mender = Mender(plan.columns, plan.free, self._separator.encode(), numbers, self._joins)
-        mended = mend(array, lines, fits, mender)
+        mended = mender.mend(array, lines, fits)
         self._joins = mender.joins
         self.damage.repaired_rows += mended.repaired
         self.damage.dropped_rows += mended.dropped

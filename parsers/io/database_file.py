@@ -85,7 +85,10 @@ def placed(source: ByteSource) -> Iterator[PlacedFile]:
 
     Raises InputError where there is no room for a copy that cannot be avoided.
     """
-    plain = _plain(source)
+    # As SQLite does: a log lies beside the file itself. One that is packed has none.
+    plain = source.path.resolve() if source.path is not None else None
+    if plain is not None and not _first_bytes(plain).startswith(MAGIC):
+        plain = None
     log = _log_beside(plain) if plain is not None else None
     if plain is not None and log is None and not _extent(plain).rest:
         yield PlacedFile(plain, plain.stat().st_size, _extent(plain).missing)
@@ -100,14 +103,6 @@ def placed(source: ByteSource) -> Iterator[PlacedFile]:
         if extent.rest:
             path = _of_whole_pages(source, path, extent, folder)
         yield PlacedFile(path, path.stat().st_size, extent.missing, tuple(notes))
-
-
-def _plain(source: ByteSource) -> Path | None:
-    """Return the path of an input that is a database as it is, not compressed."""
-    if source.path is None:
-        return None
-    path = source.path.resolve()  # as SQLite does: a log lies beside the file itself
-    return path if _first_bytes(path).startswith(MAGIC) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +209,11 @@ def _with_log(database: Path, end: str, folder: Path) -> tuple[Path, list[Note]]
     """Return a copy of a database to which its log was applied, or the file as it is."""
     copy, log, code = folder / "database", _beside(database, end), _CODES[end]
     try:
-        _refuse_further_file(log)
+        # A journal may name a further file, which SQLite would delete.
+        with log.open("rb") as stream:
+            stream.seek(max(0, log.stat().st_size - len(_JOURNAL_MAGIC)))
+            if stream.read() == _JOURNAL_MAGIC:
+                raise OSError
         _copy(database, copy)
         _copy(log, _beside(copy, end))
         changed = _recover(copy, end)
@@ -223,14 +222,6 @@ def _with_log(database: Path, end: str, folder: Path) -> tuple[Path, list[Note]]
     notes = [_NOTES.note(f"{code}-applied")] if changed else []
     lost = _pages(log) - changed
     return copy, [*notes, *([_NOTES.note("log-cut", lost)] if lost > 0 else [])]
-
-
-def _refuse_further_file(log: Path) -> None:
-    """Raise OSError for a journal that names a further file: SQLite would delete that."""
-    with log.open("rb") as stream:
-        stream.seek(max(0, log.stat().st_size - len(_JOURNAL_MAGIC)))
-        if stream.read() == _JOURNAL_MAGIC:
-            raise OSError
 
 
 def _check_room(needed_bytes: int, folder: Path) -> None:
@@ -296,10 +287,10 @@ def _pages(log: Path) -> int:
                 return 0
             salts, step = header[16:24], _FRAME_HEADER_BYTES + page_bytes
             pages = -(-(size - _WAL_HEADER_BYTES) // step)
-            for place in range(pages):
-                stream.seek(_WAL_HEADER_BYTES + place * step)
+            for page in range(pages):
+                stream.seek(_WAL_HEADER_BYTES + page * step)
                 if not salts.startswith(stream.read(_FRAME_HEADER_BYTES)[8:16]):
-                    return place
+                    return page
             return pages
     except OSError:
         return 0

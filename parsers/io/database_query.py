@@ -233,9 +233,9 @@ class Lookup:
             last = len(self._values) - 1
             inside = (keys >= self._low) & (keys < self._low + last)
             return self._values[np.where(inside, keys - self._low, last)]
-        place = np.searchsorted(self._keys, keys, side="right") - 1
-        found = (place >= 0) & (self._keys[place] == keys)
-        return np.where(found, self._values[place], ABSENT)
+        index = np.searchsorted(self._keys, keys, side="right") - 1
+        known_codes = (index >= 0) & (self._keys[index] == keys)
+        return np.where(known_codes, self._values[index], ABSENT)
 
 
 class TextsById:
@@ -260,8 +260,8 @@ class TextsById:
         def code(ids: IntArray) -> Array:
             row = self._row(ids)
             row = np.where(row == ABSENT, len(self.texts), row)
-            found = codes[row]
-            for new in np.unique(row[found == _OPEN]).tolist():
+            known_codes = codes[row]
+            for new in np.unique(row[known_codes == _OPEN]).tolist():
                 text = (self.texts[new] if new < len(self.texts) else None) or unknown
                 codes[new] = -1 if text is None else names[text]
             return codes[row]
@@ -278,6 +278,6 @@ def by_distinct(values: IntArray, number: Callable[[int, int], int]) -> IntArray
         return np.empty(0, dtype=np.int64)
     if (values == values[0]).all():  # takes no memory however many there are
         return np.broadcast_to(np.int64(number(int(values[0]), 0)), len(values))
-    distinct, first, place = np.unique(values, return_index=True, return_inverse=True)
+    distinct, first, index = np.unique(values, return_index=True, return_inverse=True)
     pairs = zip(distinct.tolist(), first.tolist(), strict=True)
-    return np.array([number(value, row) for value, row in pairs], dtype=np.int64)[place]
+    return np.array([number(value, row) for value, row in pairs], dtype=np.int64)[index]

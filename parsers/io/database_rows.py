@@ -200,6 +200,7 @@ class Database:
             return raw.decode(errors="replace")
 
     def _list_tables(self, connection: sqlite3.Connection) -> None:
+        """Fill in the names of tables and their last row numbers, in a bounded number of steps."""
         calls = iter(range(_MOST_CALLS))
         connection.set_progress_handler(lambda: next(calls, None) is None, _STEPS_A_CALL)
         names = connection.execute(
@@ -284,6 +285,7 @@ class Database:
         conditions: Sequence[Condition],
         parts: Sequence[tuple[int, int]],
     ) -> Iterator[Batch]:
+        """Give batches of rows as SQLite's own driver reads them, around what is damaged."""
         most_rows = self.place.bytes // _BYTES_A_ROW
         scan = TableScan(self._connected, table, wanted, conditions, most_rows)
         salvage = Salvage(scan, self._last.get(table.name))

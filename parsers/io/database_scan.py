@@ -41,12 +41,12 @@ def fast_columns(uri: str, queries: Sequence[str]) -> Iterator[tuple[int, list[A
     try:
         going = list(enumerate(readers))
         while going:
-            for place, reader in tuple(going):
+            for query_number, reader in tuple(going):
                 columns = reader.ready.get()
                 if columns is None:
-                    going.remove((place, reader))
+                    going.remove((query_number, reader))
                 else:
-                    yield place, columns
+                    yield query_number, columns
     finally:
         for reader in readers:
             reader.stop()
@@ -177,7 +177,13 @@ class Salvage:
             return
         except Damaged:
             self.failures += 1
-        low, high = self._bounds(low, high)
+        # Between which numbers there may be rows behind the damage.
+        if high == HIGHEST and self.last is not None:
+            high = self.last
+        elif high == HIGHEST:  # how many there were is not known: see whether there are some near
+            self.lost = None
+            high = 0 if low == LOWEST else low + self.read + _FEW_ROWS
+        low = min(1, high) if low == LOWEST else low
         if low < high and self.failures < _MOST_FAILURES:
             middle = (low + high) // 2
             yield from self.rows(low, middle)
@@ -193,12 +199,3 @@ class Salvage:
                 yield rows
         except Damaged:
             self.lost = None
-
-    def _bounds(self, low: int, high: int) -> tuple[int, int]:
-        """Return between which numbers there may be rows behind damage."""
-        if high == HIGHEST and self.last is not None:
-            high = self.last
-        elif high == HIGHEST:  # how many there were is not known: see whether there are some near
-            self.lost = None
-            high = 0 if low == LOWEST else low + self.read + _FEW_ROWS
-        return min(1, high) if low == LOWEST else low, high

@@ -14,17 +14,9 @@ import msgspec
 from traceflops.errors import InputError, NotATrace
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.json_lists import Document
-from traceflops.parsers.io.json_mend import EVENT_START, PHASE, whole_events
-from traceflops.parsers.io.json_places import (
-    UNDECODABLE,
-    WHOLE,
-    Boundaries,
-    Members,
-    Path,
-    Place,
-    Records,
-    first_value,
-)
+from traceflops.parsers.io.json_mend import EVENT_START, PHASE
+from traceflops.parsers.io.json_shapes import WHOLE, Boundaries, Members, Path, Records, Shape
+from traceflops.parsers.io.json_window import UNDECODABLE, first_value
 from traceflops.parsers.io.worker_pool import BLOCK_BYTES, BlockReader, Crew
 
 B = TypeVar("B")
@@ -35,7 +27,7 @@ _HEAD_BYTES: Final = 1 << 16
 _AHEAD_BYTES: Final = 1 << 12
 _EVENT_SIGN: Final = re.compile(rb'"ph"\s*:\s*"[A-Za-z]"')
 _EVENTS: Final = Boundaries(
-    PHASE,
+    EVENT_START,
     re.compile(rb"[]}]\s*(?:,\s*)?(?P<next>" + EVENT_START.pattern + rb")"),
     re.compile(rb'\}\s*+(?P<next>\]\s*+(?:\}\s*+(?:[\[{]|\Z)|[\[{]|,\s*+"|\Z))'),
 )
@@ -45,8 +37,8 @@ _EVENTS: Final = Boundaries(
 class EventStream(Document, Generic[B]):
     """The events of one input, read block by block, each of about BLOCK_BYTES of text.
 
-    After iteration `header` holds the raw JSON of those of the other top-level `keys` that there
-    are, before and behind the events; `damage` says what was mended, dropped or cut off.
+    After iteration `header` holds those of the other top-level `keys` that there are, before and
+    behind the events, as raw JSON; `damage` says what was mended, dropped or cut off.
     Raises InputError where the text has no events in it.
     """
 
@@ -58,7 +50,7 @@ class EventStream(Document, Generic[B]):
         keys: Iterable[str],
         block_bytes: int = BLOCK_BYTES,
     ) -> None:
-        self._events = Records(reader, _EVENTS, whole_events)
+        self._events = Records(reader, _EVENTS)
         root = Members({_KEY: self._events, **dict.fromkeys(keys, WHOLE)})
         super().__init__(source, root, crew, block_bytes)
         self.header: dict[str, msgspec.Raw] = {}
@@ -67,14 +59,23 @@ class EventStream(Document, Generic[B]):
 
     def __iter__(self) -> Iterator[B]:
         """Yield what the blocks give, in the order of the text."""
-        for place, value in self.found():
+        for path, value in self.parts():
             if isinstance(value, msgspec.Raw):
-                self.header[str(place[0])] = value
+                self.header[str(path[0])] = value
             else:
                 yield value
-        if not self._lists:
-            raise self._no_events()
-        self.damage.repaired["second event list read like the first"] += self._lists - 1
+        if self._lists:
+            self.damage.repaired["second event list read like the first"] += self._lists - 1
+        elif self.source.cut or (self.cut_in is not None and not self._broken):
+            raise InputError(
+                f"cut off before its first complete event: {self.source.label}",
+                "nothing can be recovered; record or copy the trace again",
+            )
+        else:
+            raise NotATrace(
+                f"no events: {self.source.label} (JSON without a traceEvents list)",
+                "give a torch.profiler trace (prof.export_chrome_trace)",
+            )
 
     def _begin_document(self) -> None:
         if self._window.sign() == b"[":
@@ -95,22 +96,21 @@ class EventStream(Document, Generic[B]):
         text = window.text[window.at :]
         whole, length = first_value(text)
         try:
-            keys = msgspec.json.decode(text[:length], type=dict[str, msgspec.Raw])
+            return whole and "ph" in msgspec.json.decode(text[:length], type=dict[str, msgspec.Raw])
         except UNDECODABLE:
             return False
-        return whole and "ph" in keys
 
-    def _enter(self, place: Place, path: Path) -> None:
-        super()._enter(place, path)
-        self._lists += place is self._events
+    def _enter(self, shape: Shape, path: Path) -> None:
+        super()._enter(shape, path)
+        self._lists += shape is self._events
 
-    def _value(self, place: Place, path: Path) -> None:
-        if place is self._events and self._window.sign():
+    def _value(self, shape: Shape, path: Path) -> None:
+        if shape is self._events and self._window.sign():
             raise InputError(
                 f"traceEvents is not a list: {self.source.label}",
                 "another tool changed the file; export the trace again",
             )
-        super()._value(place, path)
+        super()._value(shape, path)
 
     def _has_ended(self) -> bool:
         """Return whether no event follows, unless it is one of another trace."""
@@ -124,23 +124,12 @@ class EventStream(Document, Generic[B]):
         self.damage.tail_events += len(PHASE.findall(text))
 
     def _cut(self, rest: bytes, more: int = 0, *, is_broken: bool = False) -> None:
-        within = bool(self._frames) and self._frames[-1].place is self._events
+        in_events = bool(self._frames) and self._frames[-1].shape is self._events
         super()._cut(rest, more, is_broken=is_broken)
         damage = self.damage
-        if within:
+        if in_events:
             damage.tail_cut = False
             damage.cut_bytes = damage.cut_bytes if damage.cut_bytes or self._in_list else None
-        elif self._lists:
+        elif self._lists:  # what is cut is behind the events
             damage.tail_bytes, damage.cut_bytes = damage.cut_bytes or 0, None
             damage.tail_events, damage.cut_events = damage.cut_events, 0
-
-    def _no_events(self) -> InputError:
-        if self.source.cut or (self.cut_in is not None and not self._broken):
-            return InputError(
-                f"cut off before its first complete event: {self.source.label}",
-                "nothing can be recovered; record or copy the trace again",
-            )
-        return NotATrace(
-            f"no events: {self.source.label} (JSON without a traceEvents list)",
-            "give a torch.profiler trace (prof.export_chrome_trace)",
-        )

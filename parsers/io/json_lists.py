@@ -1,36 +1,43 @@
 """A JSON document with long lists deep in it, as a stream: no list is ever held as a whole.
 
-The text is cut between the objects of a list at places that look like it. A cut is believed only
-where the text up to it is a list by itself; so strings and lists inside an object cannot mislead.
-Behind damage the text goes on with the next object or key that is known, whichever comes first.
+    blocks of text --> Window --guess--> text up to the last object in sight --> workers --> rows
+                         ^                                                          |
+                         +--------- it does not decode: look at each object --------+
 
-Blocks are decoded by a crew, in the order of the text. What else is wanted is handed over as it
-stands in the text.
+The text of a list is cut where an object seems to begin, and decoded by a pool of workers, in the
+order of the text. A string or an inner list may look like a cut; then the block does not decode,
+and its objects are taken one by one. An object that is damaged is mended or left out, and reading
+goes on at the next object of the list or the next key of an object around it.
 """
 
 from __future__ import annotations
 
 import re
-from collections import deque
-from collections.abc import Callable, Iterator
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterator
+from typing import Final
 
 import msgspec
 
 from traceflops.parsers.io.inputs import ByteSource
-from traceflops.parsers.io.json_mend import Damage
-from traceflops.parsers.io.json_objects import BETWEEN, LONGEST_VALUE, Frame, Then, Window
-from traceflops.parsers.io.json_places import (
-    SPACE,
-    STRING,
-    UNDECODABLE,
+from traceflops.parsers.io.json_blocks import BlockQueue, Frame, JsonPart
+from traceflops.parsers.io.json_mend import LONGEST_MENDED, Damage, mended
+from traceflops.parsers.io.json_shapes import (
     Elements,
     Members,
     Path,
-    Place,
+    Records,
+    Shape,
     Skipped,
     Whole,
-    commas,
+    boundaries_of,
+)
+from traceflops.parsers.io.json_window import (
+    BETWEEN,
+    LONGEST_VALUE,
+    SPACE,
+    STRING,
+    UNDECODABLE,
+    Window,
     first_value,
 )
 from traceflops.parsers.io.worker_pool import BLOCK_BYTES, Crew
@@ -39,7 +46,6 @@ _BOM: Final = b"\xef\xbb\xbf"
 _LONGEST_KEY: Final = 1 << 16
 _LOOK_BACK: Final = 1 << 10
 _COMMAS: Final = "extra or missing commas ignored"
-_EARLY_END: Final = "early closing brackets ignored"
 _UNUSED: Final = "damage in fields that are not used"
 _NO_END: Final = "missing closing brackets assumed"
 _MEMBER: Final = re.compile(
@@ -49,31 +55,15 @@ _ELEMENT: Final = re.compile(rb"([\s,]*+)(?:(?P<close>\])|(?=[^\s,\]]))")
 _NOTHING: Final = frozenset({b"null", b"{}", b"[]"})
 
 
-class Found(NamedTuple):
-    """Where something stands in the document, and what it is: a block's result or raw JSON."""
-
-    path: Path
-    value: Any
-
-
-class _Submitted(NamedTuple):
-    """Text of a list, or for a guess all that was passed for it, which is being decoded."""
-
-    frame: Frame
-    text: bytes
-    result: Callable[[], Any]
-    is_guess: bool
-
-
 class Document:
-    """What a document holds at its places, read from one input.
+    """The parts of a document that its shape asks for, read from one input.
 
     Afterwards `damage` says what was mended, dropped or cut off, and `cut_in` where the text
     ended too early.
     """
 
     def __init__(
-        self, source: ByteSource, root: Place, crew: Crew, block_bytes: int = BLOCK_BYTES
+        self, source: ByteSource, root: Shape, crew: Crew, block_bytes: int = BLOCK_BYTES
     ) -> None:
         self.source = source
         self.damage = Damage()
@@ -83,21 +73,21 @@ class Document:
         self._crew = crew
         self._block_bytes = block_bytes
         self._frames: list[Frame] = []
-        self._waiting: deque[_Submitted | Found] = deque()
 
-    def found(self) -> Iterator[Found]:
-        """Yield what stands at the places, in the order of the text."""
+    def parts(self) -> Iterator[JsonPart]:
+        """Yield the parts in the order of the text."""
         self._window = Window(iter(self.source.blocks()), self._block_bytes)
         self._window.more(len(_BOM))
         if self._window.text.startswith(_BOM):
             self._window.at = len(_BOM)
+        blocks = self._blocks = BlockQueue(self._window, self._crew, self._block_bytes)
         self._begin_document()
         while self._frames:
-            if not self._guess(self._frames[-1]):
-                yield from self._ready(0 if self._guessed else self._crew.ahead)
+            if not blocks.guess(self._frames[-1]):
+                yield from blocks.ready(0 if blocks.may_rewind else self._crew.ahead)
                 self._step(self._frames[-1])
-            yield from self._ready(self._crew.ahead)
-        yield from self._ready(0)
+            yield from blocks.ready(self._crew.ahead)
+        yield from blocks.ready(0)
         if self.cut_in is None:
             self._count_rest()
 
@@ -108,150 +98,120 @@ class Document:
         """Return whether a list ends where it seems to."""
         return True
 
-    # Blocks that are decoded
-
-    @property
-    def _guessed(self) -> bool:
-        last = self._waiting[-1] if self._waiting else None
-        return isinstance(last, _Submitted) and last.is_guess
-
-    def _guess(self, frame: Frame) -> bool:
-        """Have decoded what looks like objects of a list; return whether there was any."""
-        guess = frame.objects.guess(self._window) if frame.records else None
-        if guess is not None:
-            self._flush(frame)
-            self._submit(frame, guess.text, guess.objects)
-        return guess is not None
-
-    def _submit(self, frame: Frame, text: bytes, guessed: int | None = None) -> None:
-        if frame.records is not None:
-            result = self._crew.submit(frame.records.reader, memoryview(text)[:guessed])
-            self._waiting.append(_Submitted(frame, text, result, guessed is not None))
-
-    def _ready(self, ahead: int) -> Iterator[Found]:
-        while len(self._waiting) > ahead:
-            block = self._waiting.popleft()
-            if isinstance(block, Found):
-                yield block
-            elif (value := block.result()) is not None:
-                yield Found(block.frame.path, value)
-            elif block.is_guess:
-                self._go_back(block)
-            else:
-                yield from self._one_by_one(block)
-
-    def _go_back(self, wrong: _Submitted) -> None:
-        """Look closely at what does not decode; what follows it is guessed again."""
-        texts = [b.text for b in (wrong, *self._waiting) if isinstance(b, _Submitted)]
-        self._waiting.clear()
-        self._window.back(b"".join(texts))
-        wrong.frame.objects.doubtful_until = self._window.position + len(texts[0])
-
-    def _one_by_one(self, block: _Submitted) -> Iterator[Found]:
-        """Give what is good of sound values of which one cannot be decoded."""
-        place, text = block.frame.records, block.text
-        assert place is not None
-        good = Frame(place, block.frame.path, self._block_bytes, self.damage)
-        between = commas(text, 0, len(text))
-        for begin, end in zip([0, *(at + 1 for at in between)], [*between, len(text)], strict=True):
-            if place.reader.check(b"[" + text[begin:end] + b"]") is None:
-                good.salvage(text[begin:end], sound=True)
-            else:
-                good.accept(text[begin:end])
-        value = place.reader.read(b"[" + b",".join(good.pieces) + b"]") if good.pieces else None
-        if value is not None:
-            yield Found(good.path, value)
+    # Values, one by one
 
     def _step(self, frame: Frame) -> None:
-        if isinstance(frame.place, Members):
-            self._member(frame, frame.place)
-        elif isinstance(frame.place, Elements):
-            self._element(frame, frame.place)
+        """Take the next value of the innermost object or list, or leave that."""
+        if isinstance(frame.shape, Records | Skipped):
+            self._record(frame)
+        elif (token := self._token(frame)) is not None:
+            if isinstance(frame.shape, Members):
+                try:
+                    key = msgspec.json.decode(token["key"], type=str)
+                except UNDECODABLE:
+                    key = token["key"].decode(errors="replace")
+                self._begin(frame.shape.keys.get(key, frame.shape.other), (*frame.path, key))
+            elif isinstance(frame.shape, Elements):
+                self._begin(frame.shape.each, (*frame.path, frame.count - 1))
+
+    def _token(self, frame: Frame) -> re.Match[bytes] | None:
+        """Pass what stands before the next value of an object or a list.
+
+        Returns None where no value follows: it ends here, is damaged or cut off.
+        """
+        window = self._window
+        is_object = isinstance(frame.shape, Members)
+        pattern = _MEMBER if is_object else _ELEMENT
+        while (token := pattern.match(window.text, window.at)) is None:
+            if window.available <= _LONGEST_KEY and window.more():
+                continue
+            rest = (b"{" if is_object else b"[") + window.text[window.at :].strip(BETWEEN)
+            # The text ends in the middle of a key; anything else is damage.
+            if window.available <= _LONGEST_KEY and first_value(rest) == (False, len(rest)):
+                self._cut(rest[1:])
+            else:
+                self._lost(window.at)
+            return None
+        extra = token[1].count(b",") - (frame.needs_comma and not token["close"])
+        window.at = token.end()
+        # Without a comma before it, what is no object is damage of its own.
+        is_value = is_object or window.text.startswith(b"{", window.at)
+        self.damage.repaired[_COMMAS] += extra > 0 or (extra < 0 and is_value)
+        if token["close"] and isinstance(frame.shape, Records) and not self._has_ended():
+            frame.needs_comma = False
+            window.at -= 1
+            self._lost(window.at)
+        elif token["close"]:
+            self.damage.array_closed |= isinstance(frame.shape, Records)
+            self._leave()
         else:
-            self._objects(frame)
+            frame.count += 1
+            frame.needs_comma = True
+            return token
+        return None
 
-    # Objects, and lists whose elements are gone into
-
-    def _begin(self, place: Place, path: Path) -> None:
+    def _begin(self, shape: Shape, path: Path) -> None:
         """Go into the value that comes next, hand it over, or pass it."""
         sign = self._window.sign()
-        if isinstance(place, Elements) and sign == b"{":
-            place, path = place.each, (*path, 0)
-        goes_in = sign == (b"{" if isinstance(place, Members) else b"[")
-        if not isinstance(place, Whole) and (goes_in or not self._frames):
+        if isinstance(shape, Elements) and sign == b"{":
+            shape, path = shape.each, (*path, 0)
+        goes_in = sign == (b"{" if isinstance(shape, Members) else b"[")
+        if not isinstance(shape, Whole) and (goes_in or not self._frames):
             self._window.at += goes_in  # a document that is nothing of the kind is damaged
-            self._enter(place, path)
+            self._enter(shape, path)
         else:
-            self._value(place, path)
+            self._value(shape, path)
 
-    def _enter(self, place: Place, path: Path) -> None:
-        self._frames.append(Frame(place, path, self._block_bytes, self.damage))
-
-    def _member(self, frame: Frame, place: Members) -> None:
-        found = self._token(_MEMBER, frame)
-        if found is not None:
-            try:
-                key = msgspec.json.decode(found["key"], type=str)
-            except UNDECODABLE:
-                key = found["key"].decode(errors="replace")
-            frame, place = self._owner(frame, place, key)
-            self._begin(place.of(key), (*frame.path, key))
-
-    def _owner(self, frame: Frame, place: Members, key: str) -> tuple[Frame, Members]:
-        """Return the object that a key is of: this one, or one in it whose end came too early."""
-        inside, left = [], None if key in place.keys else frame.left
-        while left is not None:
-            inside.append(left)
-            if isinstance(left.place, Members) and key in left.place.keys:
-                self.damage.repaired[_EARLY_END] += 1
-                self._frames += inside
-                return left, left.place
-            left = left.left
-        return frame, place
+    def _enter(self, shape: Shape, path: Path) -> None:
+        boundaries = shape.boundaries if isinstance(shape, Records) else None
+        self._frames.append(Frame(shape, path, boundaries))
 
     def _leave(self) -> None:
         """Leave the innermost object or list."""
-        frame = self._frames.pop()
-        self._flush(frame)
-        if self._frames:
-            self._frames[-1].left = frame
+        self._blocks.flush(self._frames.pop())
 
-    def _element(self, frame: Frame, place: Elements) -> None:
-        if self._token(_ELEMENT, frame) is not None:
-            self._begin(place.each, (*frame.path, frame.count - 1))
-
-    def _token(self, pattern: re.Pattern[bytes], frame: Frame) -> re.Match[bytes] | None:
-        """Pass what stands before the next value of an object or a list, or leave it.
-
-        Returns None where no value follows.
-        """
-        window = self._window
-        while (found := pattern.match(window.text, window.at)) is None:
-            if window.available > _LONGEST_KEY or not window.more():
-                self._no_token(frame)
-                return None
-        commas = found.group(1).count(b",")
-        self.damage.repaired[_COMMAS] += commas != (frame.count > 0 and not found["close"])
-        window.at = found.end()
-        if found["close"]:
-            self._leave()
-            return None
-        frame.count += 1
-        return found
-
-    def _no_token(self, frame: Frame) -> None:
-        """Leave everything where the text ends in the middle of a key; anything else is damage."""
-        window = self._window
-        opener = b"{" if isinstance(frame.place, Members) else b"["
-        if window.ended and window.available <= _LONGEST_KEY:
-            rest = opener + window.text[window.at :].strip(SPACE + b",")
-            if first_value(rest) == (False, len(rest)):
-                self._cut(rest[1:])
-                return
-        self._lost(window.at)
-
-    def _value(self, place: Place, path: Path) -> None:
+    def _value(self, shape: Shape, path: Path) -> None:
         """Hand over a value that is kept whole; pass any other."""
+        value = self._pass_value(unused=isinstance(shape, Skipped))
+        if value is None:
+            return
+        if isinstance(shape, Whole):
+            self._blocks.put(JsonPart(path, msgspec.Raw(value)))
+        elif not isinstance(shape, Skipped) and value not in _NOTHING:
+            self._drop(value)
+
+    def _record(self, frame: Frame) -> None:
+        """Take the next object of a list."""
+        window = self._window
+        if self._token(frame) is None:
+            return
+        if frame.boundaries is None and frame.count == 1:
+            window.ensure(_LOOK_BACK)
+            frame.boundaries = boundaries_of(window.text, window.at)
+        elif frame.boundaries is not None and window.sign() == b"[":
+            window.ensure(_LOOK_BACK)
+            inner = window.text[window.at : window.at + _LOOK_BACK].lstrip(BETWEEN + b"[")
+            if frame.boundaries.start.match(inner):  # it would swallow all that follows
+                self._drop(b"[")
+                window.at += 1
+                frame.needs_comma = False
+                return
+        if window.sign() == b'"':
+            window.ensure(_LOOK_BACK)
+            if _MEMBER.match(window.text, window.at):  # a key: the list lacks its end
+                self._lost(window.at)
+                return
+        value = self._pass_value(unused=isinstance(frame.shape, Skipped))
+        if value is None or not isinstance(frame.shape, Records):
+            return
+        frame.looked_at += len(value)
+        if frame.shape.reader.check(b"[" + value + b"]") is not None:
+            self._blocks.accept(frame, value)
+        elif not self._mends(frame, value):
+            self._drop(value)
+
+    def _pass_value(self, *, unused: bool = False) -> bytes | None:
+        """Pass the value that comes next and return it; None where it is damaged or cut off."""
         window = self._window
         while True:
             whole, length = first_value(memoryview(window.text)[window.at :])
@@ -259,104 +219,121 @@ class Document:
             if length < window.available or (whole and window.closed):
                 break
             if window.available > LONGEST_VALUE:
-                whole = False
                 break
             if not window.more():
                 self._cut(window.text[window.at :])
-                return
-        if not whole:
-            self._lost(window.at + length, unused=isinstance(place, Skipped))
-            return
+                return None
+        if not whole or length > LONGEST_VALUE:
+            self._lost(window.at + length, unused=unused)
+            return None
         value = window.text[window.at : window.at + length].strip(SPACE)
         window.at += length
-        if isinstance(place, Whole):
-            self._waiting.append(Found(path, msgspec.Raw(value)))
-        elif not isinstance(place, Skipped) and value not in _NOTHING:
-            self._frames[-1].drop(value)
-
-    # Lists that are read in blocks
-
-    def _objects(self, frame: Frame) -> None:
-        """Take the next objects of a list."""
-        taken = frame.objects.take(self._window)
-        frame.accept(taken.text)
-        if frame.size >= self._block_bytes // 2:  # many small ones are decoded together
-            self._flush(frame)
-        self.damage.repaired[_COMMAS] += taken.commas
-        if taken.then == Then.THE_END and not self._has_ended():
-            self._window.at -= 1
-            self._lost(self._window.at)
-        elif taken.then == Then.THE_END:
-            self.damage.array_closed = True
-            self._leave()
-        elif taken.then == Then.DAMAGE:
-            self._lost(taken.broken)
-        elif taken.then == Then.A_CUT:
-            self._cut(self._window.text[self._window.at :])
-
-    def _flush(self, frame: Frame) -> None:
-        """Have decoded what was taken of a list."""
-        if frame.pieces:
-            self._submit(frame, b",".join(frame.pieces))
-        frame.pieces, frame.size = [], 0
+        return value
 
     # Damage
 
-    def _lost(self, broken: int, *, unused: bool = False) -> None:
-        """Go on behind damage, with the next object or key that is known.
+    def _mends(self, frame: Frame, text: bytes) -> bool:
+        """Take the one object in a damaged text if it can be mended, and count how."""
+        if not isinstance(frame.shape, Records) or len(text) > LONGEST_MENDED:
+            return False
+        repairs: list[str] = []
+        for words, better in mended(text):
+            repairs.append(words)
+            whole, length = first_value(better)
+            value, behind = better[:length], better[length:].strip(BETWEEN + b"]}")
+            is_record = whole and value.startswith(b"{") and not behind
+            if is_record and frame.shape.reader.check(b"[" + value + b"]") == 1:
+                self.damage.repaired.update(repairs)
+                self._blocks.accept(frame, value)
+                return True
+        return False
 
-        Before that stands nothing that is needed where the damage is in an `unused` value.
+    def _drop(self, text: bytes, more: int = 0) -> None:
+        """Count a text as lost, and so many bytes before it."""
+        self.damage.dropped_places += 1
+        self.damage.dropped_events += self._frames[-1].begun(text)
+        self.damage.dropped_bytes += len(text) + more
+
+    def _lost(self, broken: int, *, unused: bool = False) -> None:
+        """Mend or leave out what is damaged, and go on behind it.
+
+        `broken` is the offset where the text breaks. An `unused` value holds nothing of interest.
+        """
+        window, frame = self._window, self._frames[-1]
+        offset, depth, passed = self._resumption(broken)
+        is_mended = False
+        is_object = window.text.startswith(b"{", window.at)
+        if is_object and not passed and window.position >= frame.unmendable_until:
+            is_mended = self._mends(frame, window.text[window.at : offset].strip(BETWEEN))
+            frame.unmendable_until = window.position + offset - window.at
+        if not is_mended and not passed and frame.boundaries is not None:
+            # An object that begins before that place may be whole: what was lost may be its end.
+            start = window.search(frame.boundaries.start, window.at + 1)
+            if start is not None and start.start() < offset:
+                offset, depth = start.start(), len(self._frames) - 1
+        text = window.text[window.at : offset].strip(BETWEEN)
+        if depth < 0:
+            self._cut(b"" if is_mended else text, passed, is_broken=True)
+            return
+        if not text or unused or isinstance(frame.shape, Skipped):
+            self.damage.repaired[_UNUSED if text else _NO_END] += 1
+        elif not is_mended:
+            self._drop(text, passed)
+        frame.needs_comma = False
+        while len(self._frames) > depth + 1:
+            self._leave()
+        window.at = offset
+
+    def _resumption(self, broken: int) -> tuple[int, int, int]:
+        """Return where an open object or list goes on behind damage, and its depth.
+
+        Without such a place, that is the end of the text, and the depth -1. The third number is
+        that of bytes that were passed since they were too many to keep.
         """
         window, passed = self._window, 0
-        unused = unused or isinstance(self._frames[-1].place, Skipped)
         ahead = broken - window.at
-        while (known := self._next_known(window.at + ahead)) is None:
+        while not (matches := self._resumptions(window.at + ahead)):
             if window.available > LONGEST_VALUE:
                 passed += window.forget(_LOOK_BACK)
                 ahead = 0
             if not window.more():
-                self._cut(window.text[window.at :], passed, is_broken=True)
-                return
-        place, depth = known
-        goes_on = place.start("next")
-        text = window.text[window.at : goes_on].strip(BETWEEN)
-        if not text:
-            self.damage.repaired[_NO_END] += 1
-        elif unused:
-            self.damage.repaired[_UNUSED] += 1
-        elif passed or len(text) > LONGEST_VALUE:
-            self._frames[-1].drop(text, passed)
-        else:
-            self._frames[-1].salvage(text)
-        while len(self._frames) > depth + 1:
-            self._leave()
-        window.at = goes_on
+                return len(window.text), -1, passed
+        match, depth = min(matches, key=lambda pair: pair[0].start())
+        return match.start("next"), depth, passed
 
-    def _next_known(self, at: int) -> tuple[re.Match[bytes], int] | None:
-        """Return the first place at which one of the open objects and lists goes on; which one.
+    def _resumptions(self, broken: int) -> list[tuple[re.Match[bytes], int]]:
+        """Return where each open object or list seems to go on behind damage, with its depth.
 
-        Where the end of a list is missing, the key behind it stands before the place of damage.
+        A list whose objects are all known by their beginning goes on or ends; only at the end of
+        the text it is taken to lack its end.
         """
-        places: list[tuple[re.Match[bytes], int]] = []
-        innermost = len(self._frames) - 1
-        for depth, frame in reversed([*enumerate(self._frames)]):
-            since = at if depth == innermost else max(0, self._window.at - 1)
-            place = self._window.search(frame.resume, since) if frame.resume else None
-            if depth == innermost and frame.end and not place and self._window.ended:
-                place = self._window.search(frame.end, since)
-            places += [(place, depth)] if place else []
-            if depth == innermost and frame.end and (place or not self._window.ended):
-                break
-        return min(places, key=lambda known: known[0].start(), default=None)
+        window, frame = self._window, self._frames[-1]
+        depth = len(self._frames) - 1
+        match = window.search(frame.resume, broken) if frame.resume else None
+        matches = [(match, depth)] if match else []
+        if frame.boundaries is not None and frame.boundaries.end is not None:
+            if not matches and window.ended:
+                match = window.search(frame.boundaries.end, broken)
+                matches = [(match, depth)] if match else []
+            if matches or not window.ended:
+                return matches
+        # Where a list lacks its end, the key behind it stands before the place that breaks.
+        before = window.text[max(0, window.at - _LOOK_BACK) : window.at]
+        since = window.at - len(before) + len(before.rstrip(BETWEEN))
+        for depth, outer in enumerate(self._frames[:-1]):
+            if outer.resume and (match := window.search(outer.resume, since)):
+                matches.append((match, depth))
+        return matches
 
     def _cut(self, rest: bytes, more: int = 0, *, is_broken: bool = False) -> None:
-        """Remember that the text ends before the document does, and leave everything."""
+        """Note that the text ends before the document does, and leave everything.
+
+        `rest` is the unreadable end of it, behind `more` bytes that are no longer in memory.
+        """
         self.cut_in, self._broken = (), is_broken
         if self._frames:
-            frame = self._frames[-1]
-            self.cut_in = frame.path
-            rest = rest if more else frame.unfinished(rest, sound=not is_broken)
-            self.damage.cut_events = frame.begun(rest)
+            self.cut_in = self._frames[-1].path
+            self.damage.cut_events = self._frames[-1].begun(rest)
         self.damage.tail_cut = not is_broken
         self.damage.cut_bytes = len(rest.strip(BETWEEN + b"]}")) + more
         while self._frames:
@@ -373,11 +350,3 @@ class Document:
 
     def _count_tail(self, text: bytes) -> None:
         self.damage.tail_bytes += len(text)
-
-
-class ListStream(Document):
-    """A document whose finds are taken as they come."""
-
-    def __iter__(self) -> Iterator[Found]:
-        """Yield what stands at the places, in the order of the text."""
-        return self.found()

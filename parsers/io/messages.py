@@ -37,13 +37,13 @@ _STEPS: Final = tuple(
 """How the seven bits of each of eight bytes come together: shifts, and what is shifted and kept."""
 
 
-def varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
+def varint(data: bytes | memoryview, offset: int) -> tuple[int, int]:
     """Return the number at a place and where it ends. Raises ValueError where there is none."""
     value = 0
-    for step, byte in enumerate(data[at : at + _LONGEST_VARINT]):
+    for step, byte in enumerate(data[offset : offset + _LONGEST_VARINT]):
         value |= (byte & 0x7F) << (7 * step)
         if byte < 0x80:
-            return value & (2**64 - 1), at + step + 1
+            return value & (2**64 - 1), offset + step + 1
     raise ValueError("a number without an end")
 
 
@@ -57,43 +57,45 @@ def fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
 
     Content is a number, or bytes: a message, a text, or a number of fixed size.
     """
-    at = 0
-    while at < len(data):
-        number, at, content = _field(data, at, len(data))
+    offset = 0
+    while offset < len(data):
+        number, offset, content = _field(data, offset, len(data))
         yield number, data[content] if isinstance(content, slice) else content
 
 
-def _field(data: bytes, at: int, end: int) -> tuple[int, int, int | slice]:
+def _field(data: bytes, offset: int, end: int) -> tuple[int, int, int | slice]:
     """Return the number of a field, where it ends, and its content or where that is."""
-    tag, at = varint(data, at)
+    tag, offset = varint(data, offset)
     number, wire = divmod(tag, 8)
     if number == 0 or wire not in (VARINT, LENGTH, *_FIXED):
         raise ValueError("no field")
     if wire == VARINT:
-        value, at = varint(data, at)
-        return number, at, value
-    size, at = varint(data, at) if wire == LENGTH else (_FIXED[wire], at)
-    if at + size > end:
+        value, offset = varint(data, offset)
+        return number, offset, value
+    size, offset = varint(data, offset) if wire == LENGTH else (_FIXED[wire], offset)
+    if offset + size > end:
         raise ValueError("a field without an end")
-    return number, at + size, slice(at, at + size)
+    return number, offset + size, slice(offset, offset + size)
 
 
 def parts_of(data: bytes, number: int) -> tuple[list[bytes], bool]:
     """Return a field that repeats as bytes, and whether the message was whole."""
-    found: list[bytes] = []
+    matches: list[bytes] = []
     try:
-        found += [one for own, one in fields(data) if own == number and isinstance(one, bytes)]
+        matches += [
+            content for own, content in fields(data) if own == number and isinstance(content, bytes)
+        ]
     except ValueError:
-        return found, False
-    return found, True
+        return matches, False
+    return matches, True
 
 
 def last_fields(data: bytes) -> dict[int, Any]:
     """Return the fields of a message as far as it is whole; of one that repeats the last."""
-    said: dict[int, Any] = {}
+    content_by_number: dict[int, Any] = {}
     with suppress(ValueError):
-        said.update(fields(data))
-    return said
+        content_by_number.update(fields(data))
+    return content_by_number
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +143,8 @@ class Columns:
 
     def has(self, part: int) -> BoolArray:
         """Return which messages have a part."""
-        there: BoolArray = self.begins[part] != ABSENT
-        return there
+        is_there: BoolArray = self.begins[part] != ABSENT
+        return is_there
 
     def part(self, part: int, rows: BoolArray) -> Messages:
         """Return a part of some messages, all of which have it."""
@@ -170,7 +172,7 @@ class Block:
 
         Length, first and last eight bytes tell: no two of the texts may have these in common.
         """
-        found = np.full(len(begin), ABSENT, np.int64)
+        matches = np.full(len(begin), ABSENT, np.int64)
         first = self.words[np.maximum(begin, 0)]
         last = self.words[np.maximum(end, 8) - 8]
         for place, text in enumerate(texts):
@@ -179,32 +181,32 @@ class Block:
             is_so &= first & short == int.from_bytes(text[:8], "little")
             if len(text) > 8:
                 is_so &= last == int.from_bytes(text[-8:], "little")
-            found[is_so] = place
-        return found
+            matches[is_so] = place
+        return matches
 
-    def varints(self, at: IntArray) -> tuple[IntArray, IntArray]:
+    def varints(self, offset: IntArray) -> tuple[IntArray, IntArray]:
         """Return the numbers at places and where each ends; an endless one ends behind all."""
-        word = self.words[at]
+        word = self.words[offset]
         if not (word & _MORE).any():
-            return (word & _LOW).view(np.int64), at + 1
+            return (word & _LOW).view(np.int64), offset + 1
         stop = ~word & _ENDS
         stop &= ~stop + _ONE  # the last bit of the number
         value = word & (stop | (stop - _ONE))
         for shift, high, low in _STEPS:
             value = ((value & high) >> shift) | (value & low)
-        after = at + (((stop - _ONE & _BYTES) * _BYTES) >> np.uint64(56)).view(np.int64)
+        after = offset + (((stop - _ONE & _BYTES) * _BYTES) >> np.uint64(56)).view(np.int64)
         long = np.flatnonzero(stop == 0)
         if len(long):
-            value[long], after[long] = self._long(at[long], value[long])
+            value[long], after[long] = self._long(offset[long], value[long])
         return value.view(np.int64), after
 
-    def _long(self, at: IntArray, low: Array) -> tuple[Array, IntArray]:
+    def _long(self, offset: IntArray, low: Array) -> tuple[Array, IntArray]:
         """Return numbers of nine or ten bytes, of which eight are known."""
-        ninth, tenth = (self.data[at + place].astype(np.uint64) for place in (8, 9))
+        ninth, tenth = (self.data[offset + place].astype(np.uint64) for place in (8, 9))
         value = low | ((ninth & np.uint64(0x7F)) << np.uint64(56))
         is_ten = ninth >= 0x80
         value |= np.where(is_ten, (tenth & _ONE) << np.uint64(63), np.uint64(0))
-        after = at + np.where(is_ten, 10, 9)
+        after = offset + np.where(is_ten, 10, 9)
         return value, np.where(is_ten & (tenth >= 0x80), self.size + _PADDING, after)
 
 
@@ -233,6 +235,7 @@ class _Reader:
         self._slot[list(self._wanted)] = np.arange(len(self._wanted))
 
     def read(self) -> Columns:
+        """Return the fields, one field of each message per pass."""
         sound = (self._at >= 0) & (self._at <= self._end) & (self._end <= self._block.size)
         rows = np.flatnonzero(sound & (self._at < self._end))
         for _ in range(_MOST_FIELDS):
@@ -261,15 +264,15 @@ class _Reader:
     def _field(self, rows: IntArray) -> BoolArray:
         """Read the next field of some messages; return of which it fits."""
         end = self._end[rows]
-        tag, at = self._block.varints(self._at[rows])
+        tag, offset = self._block.varints(self._at[rows])
         wire = tag & 7
-        value, behind = self._block.varints(np.minimum(at, self._block.size))
+        value, behind = self._block.varints(np.minimum(offset, self._block.size))
         is_number, is_part = wire == VARINT, wire == LENGTH
         fixed = np.where(wire == FIXED64, 8, 4)
         room = end - behind
         fits = (tag > 7) & (is_number | (is_part & (value >= 0) & (value <= room)))
-        fits |= (tag > 7) & (((wire == FIXED64) | (wire == FIXED32)) & (at + fixed <= end))
-        after = np.where(is_number, behind, np.where(is_part, behind + value, at + fixed))
+        fits |= (tag > 7) & (((wire == FIXED64) | (wire == FIXED32)) & (offset + fixed <= end))
+        after = np.where(is_number, behind, np.where(is_part, behind + value, offset + fixed))
         fits &= after <= end
         number = tag >> 3
         slot = self._slot[np.where((number > 0) & (number < _MOST_NUMBER), number, 0)]
@@ -281,7 +284,7 @@ class _Reader:
         taken = fits & wanted
         rows, slot = rows[taken], slot[taken]
         if self._first_fixed < self._first_part:
-            word = self._block.words[np.minimum(at, self._block.size)]
+            word = self._block.words[np.minimum(offset, self._block.size)]
             value = np.where(is_fixed, word.view(np.int64), value)
         is_part = is_part[taken]
         self._values[slot, rows] = np.where(is_part, behind[taken], value[taken])
@@ -293,7 +296,7 @@ class _Reader:
 
 
 def split(
-    data: bytes, at: int, end: int, number: int, others: dict[int, int | slice] | None = None
+    data: bytes, offset: int, end: int, number: int, others: dict[int, int | slice] | None = None
 ) -> tuple[IntArray, IntArray, bool]:
     """Return where the parts of a message that repeats one field begin and end.
 
@@ -304,29 +307,29 @@ def split(
     begins: list[int] = []
     ends: list[int] = []
     try:
-        while at < end:
-            if data[at] != tag:
-                other, at, content = _field(data, at, end)
+        while offset < end:
+            if data[offset] != tag:
+                other, offset, content = _field(data, offset, end)
                 if others is not None:
                     others[other] = content
                 continue
-            size = data[at + 1]
-            at += 2
+            size = data[offset + 1]
+            offset += 2
             if size >= 0x80:
                 size, shift, byte = size & 0x7F, 7, 0x80
                 while byte >= 0x80 and shift <= _MOST_SHIFT:
-                    byte = data[at]
+                    byte = data[offset]
                     size |= (byte & 0x7F) << shift
-                    at, shift = at + 1, shift + 7
-            begins.append(at)
-            at += size
-            ends.append(at)
+                    offset, shift = offset + 1, shift + 7
+            begins.append(offset)
+            offset += size
+            ends.append(offset)
     except (ValueError, IndexError):
-        at = -1
+        offset = -1
     if ends and ends[-1] > end:
         begins.pop()
         ends.pop()
-    return np.array(begins, np.int64), np.array(ends[: len(begins)], np.int64), at == end
+    return np.array(begins, np.int64), np.array(ends[: len(begins)], np.int64), offset == end
 
 
 def message_text(value: object) -> str:

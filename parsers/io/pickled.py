@@ -81,28 +81,28 @@ class _Machine:
 
     def run(self, most: int) -> object:
         """Return the value that is left at the end."""
-        data, at, repeated = self.data, 0, 0
+        data, offset, repeated = self.data, 0, 0
         for _ in range(most):
-            code = data[at]
+            code = data[offset]
             if code == _STOP:
                 return self.stack.pop()
             if code in (_GET, _LONG_GET):
-                at, count = self._gets(at)
+                offset, count = self._gets(offset)
                 repeated += count
                 if repeated > _MOST_REPEATED * most:
                     raise _TooLarge
             elif code in _ALONE:
                 _ALONE[code](self)
-                at += 1
+                offset += 1
             else:
                 layout, do = _WITH_NUMBER[code]
-                at += 1 + layout.size
-                at += do(self, layout.unpack_from(data, at - layout.size)[0], at) or 0
-        if at >= len(data):
+                offset += 1 + layout.size
+                offset += do(self, layout.unpack_from(data, offset - layout.size)[0], offset) or 0
+        if offset >= len(data):
             raise IndexError
         raise _TooLarge
 
-    def _gets(self, at: int) -> tuple[int, int]:
+    def _gets(self, offset: int) -> tuple[int, int]:
         """Push what was memoized before, all in a row: most of a pickle is this.
 
         Return where the row ends and how many there were.
@@ -110,20 +110,20 @@ class _Machine:
         data, memo, push = self.data, self.memo, self.stack.append
         known = len(self.stack)
         while True:
-            if data[at] == _GET:
-                push(memo[data[at + 1]])
-                at += 2
-            elif data[at] == _LONG_GET:
-                push(memo[_U4.unpack_from(data, at + 1)[0]])
-                at += 5
+            if data[offset] == _GET:
+                push(memo[data[offset + 1]])
+                offset += 2
+            elif data[offset] == _LONG_GET:
+                push(memo[_U4.unpack_from(data, offset + 1)[0]])
+                offset += 5
             else:
-                return at, len(self.stack) - known
+                return offset, len(self.stack) - known
 
     def take(self, count: int | None = None) -> list[Any]:
         """Take so many values, or those above the last mark."""
-        place = self.marks.pop() if count is None else len(self.stack) - count
-        values = self.stack[place:]
-        del self.stack[place:]
+        index = self.marks.pop() if count is None else len(self.stack) - count
+        values = self.stack[index:]
+        del self.stack[index:]
         return values
 
     def set_items(self, values: list[Any]) -> None:
@@ -131,18 +131,18 @@ class _Machine:
         keys = self.keys
         self.stack[-1].update((k, v) for k, v in pairs if k.__class__ is str and k in keys)
 
-    def put(self, place: int, _: int) -> None:
+    def put(self, index: int, _: int) -> None:
         """Memoize: writers number in order, so no other place is known, however far."""
-        if place > len(self.memo):
+        if index > len(self.memo):
             raise ValueError
-        self.memo[place : place + 1] = [self.stack[-1]]
+        self.memo[index : index + 1] = [self.stack[-1]]
 
-    def text(self, size: int, at: int) -> int:
-        self.stack.append(self.data[at : at + size].decode(errors="replace"))
+    def text(self, size: int, offset: int) -> int:
+        self.stack.append(self.data[offset : offset + size].decode(errors="replace"))
         return size
 
-    def integer(self, size: int, at: int) -> int:
-        self.stack.append(int.from_bytes(self.data[at : at + size], "little", signed=True))
+    def integer(self, size: int, offset: int) -> int:
+        self.stack.append(int.from_bytes(self.data[offset : offset + size], "little", signed=True))
         return size
 
 

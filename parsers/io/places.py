@@ -60,26 +60,22 @@ def find_inputs(path: str) -> tuple[list[ByteSource], bool]:
     Raises InputError where there is nothing to read.
     """
     if path == "-":
-        return _members(_standard_input()), True
+        if sys.stdin is None:
+            raise InputError("standard input is closed", "pipe a trace into it, or name a file")
+        return _members(_once("stdin", sys.stdin.buffer)), True
     if not path:
         raise InputError("a trace has an empty name", "a shell variable may be unset")
     files = list(files_behind(path))
     if is_remote(path):
         is_file = files == [path]
-    elif not (is_file := not stat.S_ISDIR(_status(place := Path(path)).st_mode)):
-        _tried(place, lambda: os.scandir(place).close())
+    elif not (is_file := not stat.S_ISDIR(_status(Path(path)).st_mode)):
+        _tried(Path(path), lambda: os.scandir(path).close())
     if is_file:
         return _members(_file(path)), True
-    found = [source for file in files for source in _members_or_failure(file)]
-    for source in found:
+    sources = [source for file in files for source in _members_or_failure(file)]
+    for source in sources:
         source.inside = PurePath(path).name
-    return [source for source in found if not source.name.lower().endswith(_PAGES)], False
-
-
-def _standard_input() -> ByteSource:
-    if sys.stdin is None:
-        raise InputError("standard input is closed", "pipe a trace into it, or name a file")
-    return _once("stdin", sys.stdin.buffer)
+    return [source for source in sources if not source.name.lower().endswith(_PAGES)], False
 
 
 def _once(name: str, stream: IO[bytes], begun: bytes = b"") -> ByteSource:
@@ -108,6 +104,7 @@ class _Rejoined(io.RawIOBase):
 
 
 def _file(file: str) -> ByteSource:
+    """Return a source over a file, pipe or device. Raises InputError where it is unreadable."""
     if is_remote(file):
         folder, _, name = file.rpartition("/")
         return ByteSource(name, lambda: opened(file), size_of(file), folder=folder, uri=file)
@@ -183,17 +180,15 @@ def files_behind(path: str) -> Iterator[str]:
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(files):
             file = Path(root) / name
-            if not name.startswith(".") and _is_file(file):
+            if name.startswith("."):
+                continue
+            try:
+                is_file = stat.S_ISREG(file.stat().st_mode)
+            except OSError:
+                is_file = True  # it may be one: opening it says why it cannot be read
+            if is_file:
                 yield str(file)
     yield from (error.filename for error in closed)
-
-
-def _is_file(path: Path) -> bool:
-    """Return whether it is a file, or cannot be known to be none."""
-    try:
-        return stat.S_ISREG(path.stat().st_mode)
-    except OSError:
-        return True
 
 
 def _members_or_failure(file: str) -> list[ByteSource]:
@@ -226,7 +221,11 @@ def _members(source: ByteSource, *, in_folder: bool = False) -> list[ByteSource]
             return [source]  # reading it will say what is wrong
     if not first.startswith((_ZIP, _ZIP_OF_NOTHING)):
         return [source]
-    data = _Reopened(source.opener) if source.location else _in_memory(source)
+    if source.location:
+        data = _Reopened(source.opener)
+    else:
+        content = b"".join(source.blocks())
+        data = _Reopened(lambda: io.BytesIO(content))
     try:
         archive = zipfile.ZipFile(data)
     except (*UNREADABLE, NotImplementedError, ValueError, struct.error) as error:
@@ -238,18 +237,13 @@ def _members(source: ByteSource, *, in_folder: bool = False) -> list[ByteSource]
         data.rest()
     infos = [info for info in archive.infolist() if _may_be_trace(info)]
     if archive.comment.startswith(_REPORT):
-        infos = [] if in_folder else [one for one in infos if one.filename.endswith(_PACK)]
+        infos = [] if in_folder else [info for info in infos if info.filename.endswith(_PACK)]
     if len(infos) > _MOST_MEMBERS:
         raise InputError(
             f"archive of {len(infos):,} files, more than {_MOST_MEMBERS:,}: {source.name}",
             "unpack it and give the folder or files to read",
         )
     return [_member(source, data, archive, info) for info in infos]
-
-
-def _in_memory(source: ByteSource) -> _Reopened:
-    content = b"".join(source.blocks())
-    return _Reopened(lambda: io.BytesIO(content))
 
 
 def _may_be_trace(info: zipfile.ZipInfo) -> bool:
@@ -261,6 +255,7 @@ def _may_be_trace(info: zipfile.ZipInfo) -> bool:
 def _member(
     source: ByteSource, data: _Reopened, archive: zipfile.ZipFile, info: zipfile.ZipInfo
 ) -> ByteSource:
+    """Return a source over a member of an archive, which is opened when it is read."""
     name = Path(info.filename).name
 
     def open_member() -> io.RawIOBase:
@@ -304,8 +299,8 @@ class _Reopened(io.RawIOBase):
     def read(self, size: int = -1) -> bytes:
         return self._opened.read(size) or b""
 
-    def seek(self, place: int, whence: int = 0) -> int:
-        return self._opened.seek(place, whence)
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return self._opened.seek(offset, whence)
 
     def tell(self) -> int:
         return self._opened.tell()
@@ -337,6 +332,6 @@ class _Member(io.RawIOBase):
 
 
 def rank_in_name(name: str) -> int | None:
-    """Return the rank that the name of a file gives, as `run.rank3.sqlite`; None where it does."""
+    """Return the rank in the name of a file, such as `run.rank3.sqlite`; None without one."""
     rank = _RANK.search(name)
     return int(rank.group(1)) if rank else None

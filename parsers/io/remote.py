@@ -40,15 +40,18 @@ def files_at(uri: str) -> Iterator[str]:
     Raises InputError where there is no such file, or the store cannot be asked.
     """
     uri = uri.rstrip("/")
-    store, path = _place(uri)
+    store, path = _store_and_path(uri)
     folder = path.partition("*")[0].rpartition("/")[0] if "*" in path else path
-    found = _tried(uri, lambda: store.get_file_info(folder or "/"))
-    if found.type.name == "File":
+    info = _tried(uri, lambda: store.get_file_info(folder or "/"))
+    if info.type.name == "File":
         yield uri
         return
-    if found.type.name == "NotFound":
+    if info.type.name == "NotFound":
         raise _missing(uri)
-    files = _tried(uri, lambda: store.get_file_info(_selector(folder or "/")))
+    from pyarrow.fs import FileSelector
+
+    selector = FileSelector(folder or "/", recursive=True)
+    files = _tried(uri, lambda: store.get_file_info(selector))
     start = uri[: len(uri) - len(path) + len(folder)]
     for name in sorted(file.path for file in files if file.is_file):
         hidden = any(part.startswith(".") for part in PurePosixPath(name[len(folder) :]).parts)
@@ -59,20 +62,20 @@ def files_at(uri: str) -> Iterator[str]:
 
 def opened(uri: str) -> IO[bytes]:
     """Return an open file of a store, in which can be sought. Raises InputError where it cannot."""
-    store, path = _place(uri)
+    store, path = _store_and_path(uri)
     return cast(IO[bytes], _tried(uri, lambda: store.open_input_file(path)))
 
 
 def size_of(uri: str) -> int:
     """Return the bytes of a file of a store."""
-    store, path = _place(uri)
+    store, path = _store_and_path(uri)
     size = _tried(uri, lambda: store.get_file_info(path)).size
     if size is None:
         raise _missing(uri)
     return cast(int, size)
 
 
-def _place(uri: str) -> tuple[Any, str]:
+def _store_and_path(uri: str) -> tuple[Any, str]:
     """Return the store of a URI and the path in it, which the URI ends with."""
     scheme, _, rest = uri.partition("://")
     authority, _, path = rest.partition("/")
@@ -95,21 +98,15 @@ def _store(start: str) -> tuple[Any, str]:
         return store, root.rstrip("/")
     bucket = start[len("s3://") : -1]
     endpoint = next(filter(None, map(os.environ.get, _ENDPOINTS)), "")
-    is_known = endpoint or any(map(os.environ.get, _REGIONS))
+    is_configured = endpoint or any(map(os.environ.get, _REGIONS))
     store = fs.S3FileSystem(
         connect_timeout=_PATIENCE_S,
         request_timeout=_PATIENCE_S,
-        region=None if is_known else fs.resolve_s3_region(bucket),
+        region=None if is_configured else fs.resolve_s3_region(bucket),
         scheme=urlsplit(endpoint).scheme or None,
         endpoint_override=urlsplit(endpoint).netloc or None,
     )
     return store, bucket
-
-
-def _selector(folder: str) -> Any:
-    from pyarrow.fs import FileSelector
-
-    return FileSelector(folder, recursive=True)
 
 
 def _missing(uri: str) -> InputError:

@@ -57,7 +57,8 @@ def unpacked(first: bytes, raw: Iterator[bytes]) -> Unpacked | None:
     """Return what unpacks a stream that begins so, None of one that is not packed."""
     if first.startswith(_GZIP[:2]):
         return Unpacked(raw, _gunzip)
-    return Unpacked(raw, _decompress) if _begins_frame(first[:_MAGIC_BYTES]) else None
+    magic = first[:_MAGIC_BYTES]
+    return Unpacked(raw, _decompress) if magic in _FRAMES or _is_skipped(magic) else None
 
 
 class Feed:
@@ -127,14 +128,10 @@ def _gunzip(stream: Unpacked) -> Iterator[bytes]:
             return
         if member.eof:
             stream.feed.give_back(len(member.unused_data))
-            if not stream.goes_on(_begins_member):
+            if not stream.goes_on(lambda head: head.startswith(_GZIP) or _GZIP.startswith(head)):
                 return
             member = zlib.decompressobj(wbits=31)
     stream.cut = GZIP_CUT
-
-
-def _begins_member(begun: bytes) -> bool:
-    return begun.startswith(_GZIP) or _GZIP.startswith(begun)
 
 
 def _inflated(member: zlib._Decompress, data: bytes) -> Iterator[bytes]:
@@ -147,24 +144,14 @@ def _inflated(member: zlib._Decompress, data: bytes) -> Iterator[bytes]:
         try:
             plain = member.decompress(data, BLOCK_BYTES)
         except zlib.error:
-            yield from _before_damage(saved, data)
+            # Byte by byte, all comes out that stands before the damage.
+            for offset in range(len(data)):
+                yield saved.decompress(data[offset : offset + 1])
             raise
         yield plain
         data = member.unconsumed_tail
         if not data and len(plain) < BLOCK_BYTES:
             return
-
-
-def _before_damage(member: zlib._Decompress, data: bytes) -> Iterator[bytes]:
-    """Yield what can be decompressed of data that is damaged somewhere."""
-    for step in (1 << 12, 1):
-        for at in range(0, len(data), step):
-            saved = member.copy()
-            try:
-                yield member.decompress(data[at : at + step])
-            except zlib.error:
-                member, data = saved, data[at : at + step]
-                break
 
 
 def _decompress(stream: Unpacked) -> Iterator[bytes]:
@@ -207,20 +194,16 @@ def _skip(stream: Unpacked) -> None:
             stream.cut = "the compressed stream was cut off"
 
 
-def _begins_frame(begun: bytes) -> bool:
-    return begun in _FRAMES or _is_skipped(begun)
-
-
 def _is_skipped(begun: bytes) -> bool:
     return begun[1:] == _SKIPPED and begun[0] >> 4 == 5
 
 
 def _zstd_frame(feed: Feed) -> Iterator[bytes]:
     """Yield the bytes of a frame; of a damaged one all that there is, for the decompressor."""
-    said = (feed.peek(5) + b"\0")[4]
-    is_one = bool(said >> 5 & 1)
-    size_bytes = _OF_SIZE[said >> 6] or int(is_one)
-    yield from feed.exactly(5 + (not is_one) + _OF_ID[said & 3] + size_bytes)
+    descriptor = (feed.peek(5) + b"\0")[4]
+    is_single = bool(descriptor >> 5 & 1)
+    size_bytes = _OF_SIZE[descriptor >> 6] or int(is_single)
+    yield from feed.exactly(5 + (not is_single) + _OF_ID[descriptor & 3] + size_bytes)
     while len(head := feed.peek(3)) == 3:
         block = int.from_bytes(head, "little")
         kind = block >> 1 & 3
@@ -229,19 +212,19 @@ def _zstd_frame(feed: Feed) -> Iterator[bytes]:
         yield from feed.exactly(3 + (1 if kind == _RLE else block >> 3))
         if block & 1:
             break
-    yield from feed.exactly(4 if said >> 2 & 1 else 0)
+    yield from feed.exactly(4 if descriptor >> 2 & 1 else 0)
 
 
 def _lz4_frame(feed: Feed) -> Iterator[bytes]:
     """Yield the bytes of a frame; of a cut one all that there is."""
-    said = (feed.peek(5) + b"\0")[4]
-    yield from feed.exactly(7 + 8 * (said >> 3 & 1) + 4 * (said & 1))
+    descriptor = (feed.peek(5) + b"\0")[4]
+    yield from feed.exactly(7 + 8 * (descriptor >> 3 & 1) + 4 * (descriptor & 1))
     while len(head := feed.peek(4)) == 4:
         size = int.from_bytes(head, "little") & 0x7FFF_FFFF
-        yield from feed.exactly(4 + size + (4 * (said >> 4 & 1) if size else 0))
+        yield from feed.exactly(4 + size + (4 * (descriptor >> 4 & 1) if size else 0))
         if not size:
             break
-    yield from feed.exactly(4 * (said >> 2 & 1))
+    yield from feed.exactly(4 * (descriptor >> 2 & 1))
 
 
 class _Reader(io.RawIOBase):

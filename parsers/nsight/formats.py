@@ -1,12 +1,10 @@
-"""What Nsight's files are, known by their first bytes. Readers are loaded when they are needed.
-
-Reports of the profilers themselves are read as their exports are.
-"""
+"""Nsight's files, recognised by their first bytes. Readers are loaded when they are needed."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from traceflops.parsers.io import ByteSource
@@ -30,7 +28,7 @@ def _is_ncu(head: bytes) -> bool:
         return True
     if b"Kernel Name" not in head or head.lstrip()[:1] in _NO_TABLE:
         return False
-    from traceflops.parsers.nsight.ncu_layouts import NCU_TABLES
+    from traceflops.parsers.nsight.ncu_pages import NCU_TABLES
     from traceflops.parsers.nsight.stats_text import first_header
 
     return first_header(head, NCU_TABLES) is not None
@@ -53,20 +51,15 @@ def _is_stats(head: bytes) -> bool:
 
 
 def _read_stats(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
-    from traceflops.parsers.nsight.stats_set import read_reports
+    from traceflops.parsers.nsight.stats_trace import read_reports
 
     return read_reports(sources)
 
 
-def _tables_in(format_: str) -> Callable[[Sequence[ByteSource], Reading], list[Trace]]:
-    """Return what reads tables that are files of a format."""
+def _read_tables(format_: str, sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
+    from traceflops.parsers.nsight.nsys.read import read_tables
 
-    def read(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
-        from traceflops.parsers.nsight.nsys.read import read_tables
-
-        return read_tables(sources, format_)
-
-    return read
+    return read_tables(sources, format_)
 
 
 def _read_nsys_report(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
@@ -79,8 +72,11 @@ NSYS_REPORT: Final = Format("nsys report", lambda head: head.startswith(_NSYS), 
 NCU: Final = Format("Nsight Compute", _is_ncu, _read_ncu, gathers=True)
 NSYS_STATS: Final = Format("nsys stats", _is_stats, _read_stats, gathers=True)
 NSYS_ARROW: Final = Format(
-    "Arrow", lambda head: head.startswith(_ARROW), _tables_in("Arrow"), gathers=True
+    "Arrow", lambda head: head.startswith(_ARROW), partial(_read_tables, "Arrow"), gathers=True
 )
 NSYS_PARQUET: Final = Format(
-    "Parquet", lambda head: head.startswith(b"PAR1"), _tables_in("Parquet"), gathers=True
+    "Parquet",
+    lambda head: head.startswith(b"PAR1"),
+    partial(_read_tables, "Parquet"),
+    gathers=True,
 )

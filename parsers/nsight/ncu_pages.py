@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
@@ -14,15 +14,15 @@ import numpy as np
 from traceflops.parsers.io import (
     TEXT_BLOCK_BYTES,
     ByteSource,
-    CsvBlock,
     CsvText,
     Cut,
     Damage,
+    Field,
+    Kind,
+    Plan,
     Texts,
 )
-from traceflops.parsers.nsight.ncu_layouts import NCU_TABLES, Page
-from traceflops.parsers.nsight.ncu_rules import KINDS, SPEEDUP_KINDS, one_of, shares
-from traceflops.parsers.nsight.ncu_values import Marks, unit_of, values_of
+from traceflops.parsers.nsight.ncu_values import Marks, plain_numbers, unit_of, values_of
 from traceflops.parsers.nsight.stats_rows import sizes_in, texts_of, triple
 from traceflops.parsers.nsight.stats_text import from_header
 from traceflops.parsers.shared import chosen
@@ -37,23 +37,104 @@ from traceflops.table import (
     ranked,
 )
 
+_MOST_COLUMNS: Final = 20_000
+_ROLES: Final[Mapping[str, tuple[str, Kind]]] = {
+    "id": ("id", "integer"),
+    "pid": ("process id", "integer"),
+    "name": ("kernel name", "text"),
+    "host": ("host name", "text"),
+    "grid": ("grid size", "text"),
+    "block": ("block size", "text"),
+    "device": ("device", "text"),
+    "cc": ("cc", "text"),
+}
+"""Each role, the column that has it, and the kind of its cells."""
+_METRIC: Final[Mapping[str, tuple[str, Kind]]] = {
+    "section": ("section name", "text"),
+    "label": ("metric name", "text"),
+    "unit": ("metric unit", "text"),
+    "value": ("metric value", "text"),
+    "rule": ("rule name", "text"),
+    "kind": ("rule type", "text"),
+    "text": ("rule description", "text"),
+    "speedup_kind": ("estimated speedup type", "text"),
+    "speedup": ("estimated speedup", "text"),
+}
+_LAYOUTS: Final = (
+    ("rule name", "details with rules (2023 and later)"),
+    ("body item label", "full details"),
+    ("kernel time", "details (2020)"),
+)
+"""By a column that only it has, the layout of a page with a row for each metric."""
 UNNAMED: Final = "(unnamed kernel)"
-_OWN_METRICS: Final = "Command line profiler metrics"
-_MOST_HOSTS: Final = 100
-_MOST_PAGES: Final = 100
 FACTS: Final = ("device__attribute_display_name", "device__attribute_multiprocessor_count")
+RULE_KINDS: Final = ("INF", "WRN", "ERR", "OPT")
+"""Kinds of what a rule says, as pages print them and in the order in which reports number them."""
+SPEEDUP_KINDS: Final = ("local", "global")
+"""What an estimated speed-up is of, in that order."""
+_OWN_METRICS: Final = "Command line profiler metrics"
+_MOST_HOSTS, _MOST_PAGES = 100, 100
 _GRIDS: Final = ("Launch Statistics|Grid Size|", "launch__grid_size")
 _BLOCKS: Final = ("Launch Statistics|Block Size|", "launch__block_size")
 
 
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page: one row for each metric (details), or one for each kernel (raw).
+
+    `metrics` are those of a raw page by the roles of their columns.
+    """
+
+    layout: str
+    metrics: Mapping[str, str]
+
+
+class NcuTables:
+    """The pages of Nsight Compute, as the CSV reader asks for them."""
+
+    beginnings: Final = frozenset({'ID",', 'ID,"', "ID,P", "ID,K", 'ID";', "ID;P", "ID\tP"})
+
+    def of_header(self, names: Sequence[str]) -> Plan | None:
+        """Return what to read of the page with this header; None if it is none."""
+        if not 4 <= len(names) <= _MOST_COLUMNS:
+            return None
+        words = [name.strip().lower() for name in names]
+        if "id" not in words or "kernel name" not in words:
+            return None
+        is_details = "metric name" in words and "metric value" in words
+        roles = {**_ROLES, **(_METRIC if is_details else {})}
+        fields = {r: Field(words.index(w), kind) for r, (w, kind) in roles.items() if w in words}
+        if is_details:
+            # Rows may end behind the value: the columns of rules are then empty.
+            least = fields["value"].place + 1
+            layout = next((text for word, text in _LAYOUTS if word in words), "details (2022)")
+            page = Page(layout, {})
+        else:
+            least = len(names)
+            places = {f"metric {n}": n for n, name in enumerate(names) if "__" in name}
+            if not places:
+                return None
+            fields |= {role: Field(place, "text") for role, place in places.items()}
+            page = Page("raw page", {role: names[n].strip() for role, n in places.items()})
+        shorter = least if least < len(names) else None
+        return Plan(len(names), fields, fields["name"].place, page, shorter)
+
+    def of_row(self, row: Sequence[str]) -> Plan | None:
+        """Return nothing: pages always have a header."""
+        return None
+
+
+NCU_TABLES: Final = NcuTables()
+
+
 @dataclass(slots=True)
 class NcuPage:
-    """What one page says. In the column `device` stand places in `devices`: (number, CC).
+    """The content of one page. The column `device` holds codes of `devices`: "number|CC".
 
-    `values` are those of the column `value`, read with the point for decimals and with the comma
-    until it is known which it is, and `odd_either_way` what is odd then; `speedups` are as printed.
-    `repetition` is its pass, `processes` are by process id what is one process in every pass; both
-    are known at the end.
+    `values` are those of the column `value`, read with a decimal point and with a decimal comma
+    until it is known which the file has; `odd_by_mark` is what is odd with each. `speedups` are as
+    printed. `repetition` is the pass of the page; `processes` maps its process ids to numbers that
+    are the same in every pass. Both are known at the end.
     """
 
     source: ByteSource
@@ -62,7 +143,7 @@ class NcuPage:
     rules: TableBuilder = field(default_factory=lambda: TableBuilder("kernel_rules"))
     values: list[Array] = field(default_factory=list)
     speedups: list[str] = field(default_factory=list)
-    odd_either_way: tuple[Counter[str], Counter[str]] = field(
+    odd_by_mark: tuple[Counter[str], Counter[str]] = field(
         default_factory=lambda: (Counter(), Counter())
     )
     devices: Names = field(default_factory=Names)
@@ -74,20 +155,20 @@ class NcuPage:
     processes: dict[int, int] = field(default_factory=dict)
 
     def add(self, values: Array, **columns: Array | int) -> None:
-        """Add values, one column for each decimal mark, where one of the two is a number."""
-        known = np.isfinite(values).any(axis=0)
-        count = int(np.count_nonzero(known))
+        """Add values, shape (decimal marks, rows), of rows where one of the two is a number."""
+        is_number = np.isfinite(values).any(axis=0)
+        count = int(np.count_nonzero(is_number))
         if not count:
             return
-        same = np.array_equal(values[0], values[1], equal_nan=True)
-        self.values.append(values[: 2 - same, known])
-        cut = {n: c if np.ndim(c) == 0 else np.asarray(c)[known] for n, c in columns.items()}
-        self.table.add(count, value=values[0][known], **cut)
+        are_same = np.array_equal(values[0], values[1], equal_nan=True)
+        self.values.append(values[: 2 - are_same, is_number])
+        cut = {n: c if np.ndim(c) == 0 else np.asarray(c)[is_number] for n, c in columns.items()}
+        self.table.add(count, value=values[0][is_number], **cut)
 
 
 @dataclass(slots=True)
 class NcuFile:
-    """What a file says: its pages in order, facts of the recording, what is odd about its text."""
+    """The content of a file: its pages in order, facts of the recording, damage of its text."""
 
     source: ByteSource
     pages: list[NcuPage] = field(default_factory=list)
@@ -96,58 +177,55 @@ class NcuFile:
     marks: Marks = field(default_factory=Marks)
     facts: dict[str, str] = field(default_factory=dict)
 
+    def begin(self, page: Page) -> NcuPage:
+        """Begin another page; of very many the last one goes on."""
+        if len(self.pages) < _MOST_PAGES:
+            self.pages.append(NcuPage(self.source, page))
+        return self.pages[-1]
+
 
 def read_ncu(source: ByteSource, block_bytes: int = TEXT_BLOCK_BYTES) -> NcuFile:
-    """Return what a file says; no page where it is none after all."""
+    """Return the content of a file; without pages where it has none after all."""
     text = CsvText(from_header(source, NCU_TABLES), NCU_TABLES, block_bytes)
     file = NcuFile(source, damage=text.damage)
     plan = None
     for block in text:
         if block.plan is not plan:
             plan = block.plan
-            _begin(file, plan.what)
-        _take(block, file)
+            file.begin(plan.what)
+        cut = Cut(block.rows, block.columns)
+        hosts, host = texts_of(cut, "host")
+        for code in np.unique(host).tolist()[:_MOST_HOSTS]:
+            file.hosts[hosts[code]]
+        if plan.what.metrics:
+            _add_raw_rows(cut, file)
+        else:
+            _add_details(cut, file.pages[-1], file.marks)
     if not file.pages and text.plan is not None:
-        _begin(file, text.plan.what)
+        file.begin(text.plan.what)
     file.damage.repeated_headers = 0  # each header begins a page of its own
     for page in file.pages:
-        _settle(page, file.marks)
+        _choose_mark(page, comma=file.marks.comma)
         fill_sizes(page.table)
     return file
 
 
-def _begin(file: NcuFile, page: Page) -> NcuPage:
-    """Begin another page; of very many the last one goes on."""
-    if len(file.pages) < _MOST_PAGES:
-        file.pages.append(NcuPage(file.source, page))
-    return file.pages[-1]
-
-
-def _settle(page: NcuPage, marks: Marks) -> None:
-    """Take the values as they read with the file's decimal mark; those that are none are left."""
-    page.odd += page.odd_either_way[marks.comma]
+def _choose_mark(page: NcuPage, *, comma: bool) -> None:
+    """Keep the values as read with the file's decimal mark; those that are no numbers go."""
+    page.odd += page.odd_by_mark[comma]
     if page.table.count:
-        values = np.concatenate([piece[-1 if marks.comma else 0] for piece in page.values])
+        values = np.concatenate([piece[-1 if comma else 0] for piece in page.values])
         page.table.replace("value", values)
         page.table = chosen(page.table, np.isfinite(values))
         page.table.join()
     if page.speedups:
-        page.rules.replace("speedup_share", shares(page.speedups, comma=marks.comma))
-
-
-def _take(block: CsvBlock, file: NcuFile) -> None:
-    cut = Cut(block.rows, block.columns)
-    hosts, host = texts_of(cut, "host")
-    for code in np.unique(host).tolist()[:_MOST_HOSTS]:
-        file.hosts[hosts[code]]
-    if block.plan.what.metrics:
-        _take_raw(cut, file)
-    else:
-        _add_details(cut, file.pages[-1], file.marks)
+        percents = plain_numbers(page.speedups, comma=comma)[0].to_pylist()
+        shares = [np.nan if text is None else float(f"{text}e-2") for text in percents]
+        page.rules.replace("speedup_share", np.array(shares, np.float64))
 
 
 def _add_details(cut: Cut, page: NcuPage, marks: Marks) -> None:
-    """Add metrics that stand in a row each, and rules, which stand in rows without one."""
+    """Add metrics, which stand in a row each, and rules, which stand in rows without a metric."""
     labels, label = texts_of(cut, "label")
     is_metric = np.array([bool(text.strip()) for text in labels], np.bool_)[label]
     page.rows["rules"] += int(np.count_nonzero(~is_metric))
@@ -159,55 +237,44 @@ def _add_details(cut: Cut, page: NcuPage, marks: Marks) -> None:
     labels, label = texts_of(cut, "label")
     sections, section = texts_of(cut, "section")
     units, unit = texts_of(cut, "unit")
-    kind, first = group_rows([section, label, unit])
-    kinds = [(sections[section[at]], labels[label[at]], units[unit[at]]) for at in first.tolist()]
-    named = [(counter_name(*a_kind), a_kind[2]) for a_kind in kinds]
+    metric, first = group_rows([section, label, unit])
+    named = []
+    for row in first.tolist():
+        name, printed = labels[label[row]].strip(), units[unit[row]]
+        if "__" not in name and sections[section[row]] != _OWN_METRICS:
+            # The same label stands in several sections for different things.
+            name = f"{sections[section[row]].strip()}|{name}|{unit_of(printed).base}"
+        named.append((name, printed))
     counters = page.table.names["counter"].codes(name for name, _ in named)
-    page.add(
-        values_of(*texts_of(cut, "value"), named, kind, page.odd_either_way, marks),
-        **_launch(cut, page),
-        counter=counters[kind],
-    )
+    values = values_of(*texts_of(cut, "value"), named, metric, page.odd_by_mark, marks)
+    page.add(values, **_launch(cut, page), counter=counters[metric])
 
 
 def _add_rules(cut: Cut, page: NcuPage) -> None:
-    """Add what rules say."""
+    """Add what rules say, with their kinds as this module spells them."""
     if not cut.count or not cut.has("rule"):
         return
     launch, names = _launch(cut, page), page.rules.names
-    kinds, kind = texts_of(cut, "kind")
-    words, word = texts_of(cut, "speedup_kind")
     speedups, speedup = texts_of(cut, "speedup")
-    page.speedups += [speedups[one] for one in speedup.tolist()]
+    page.speedups += [speedups[code] for code in speedup.tolist()]
+    kinds = {}
+    for role, words in (("kind", RULE_KINDS), ("speedup_kind", SPEEDUP_KINDS)):
+        by_text = {word.casefold(): word for word in words}
+        texts, code = texts_of(cut, role)
+        known = (by_text.get(text.strip().casefold()) for text in texts)
+        codes = [-1 if word is None else names[role][word] for word in known]
+        kinds[role] = np.array(codes, np.int32)[code]
     page.rules.add(
         cut.count,
         **{name: launch[name] for name in ("process", "device", "dispatch")},
         name=cut.codes("name", names["name"], UNNAMED),
         **{role: cut.codes(role, names[role]) for role in ("section", "rule", "text")},
-        kind=_known(kinds, KINDS, names["kind"])[kind],
-        speedup_kind=_known(words, SPEEDUP_KINDS, names["speedup_kind"])[word],
+        **kinds,
     )
 
 
-def _known(texts: Sequence[str], words: Sequence[str], names: Names) -> Array:
-    """Return the codes of texts that are among some words, -1 for others."""
-    found = (one_of(words, text) for text in texts)
-    return np.array([-1 if word is None else names[word] for word in found], np.int32)
-
-
-def counter_name(section: str, label: str, unit: str) -> str:
-    """Return the name of a counter: of a metric its own, else section, label and base unit.
-
-    The same label stands in several sections for different things.
-    """
-    label = label.strip()
-    if "__" in label or section == _OWN_METRICS:
-        return label
-    return f"{section.strip()}|{label}|{unit_of(unit).base}"
-
-
-def _take_raw(cut: Cut, file: NcuFile) -> None:
-    """Add rows of a raw page; a row without kernel holds the units of those behind it."""
+def _add_raw_rows(cut: Cut, file: NcuFile) -> None:
+    """Add rows of a raw page; a row without kernel holds the units of the rows behind it."""
     names, name = texts_of(cut, "name")
     is_kernel = np.array([bool(text.strip()) for text in names], np.bool_)[name]
     is_kernel |= cut.numbers("id") != ABSENT
@@ -215,11 +282,11 @@ def _take_raw(cut: Cut, file: NcuFile) -> None:
     row_of_units = np.append(-1, units)[np.searchsorted(units, kernels)]
     edges = [0, *np.searchsorted(kernels, units).tolist(), len(kernels)]
     stretches = [(file.pages[-1], 0)]
-    for at, (begin, end) in enumerate(pairwise(edges)):
-        if at:  # one row of units before each stretch of kernels but the first
+    for number, (begin, end) in enumerate(pairwise(edges)):
+        if number:  # one row of units before each stretch of kernels but the first
             page = file.pages[-1]
             if page.rows["units"] or page.rows["kernels"]:
-                page = _begin(file, page.page)
+                page = file.begin(page.page)
             page.rows["units"] += 1
             if page is not stretches[-1][0]:
                 stretches.append((page, begin))
@@ -230,33 +297,39 @@ def _take_raw(cut: Cut, file: NcuFile) -> None:
             _add_raw(cut, kernels[begin:end], row_of_units[begin:end], page, file.marks)
     if len(units):
         page = file.pages[-1]
-        page.units = {r: _units(cut, r, units[-1:], "")[0][0] for r in page.page.metrics}
+        page.units = {role: _units(cut, role, units[-1:], "")[0][0] for role in page.page.metrics}
 
 
 def _add_raw(
     block: Cut, rows: IntArray, row_of_units: IntArray, page: NcuPage, marks: Marks
 ) -> None:
-    """Add metrics that stand in a column each, with the units in their rows of the block."""
+    """Add metrics that stand in a column each.
+
+    `rows` are the rows of kernels in the block, `row_of_units` the row with the units of each.
+    """
     cut = block.only(rows)
     launch = _launch(cut, page)
     texts: list[str] = []
     units: list[tuple[str, str]] = []
     text_of, unit_of_row, counters = [], [], []
     for role, metric in page.page.metrics.items():
-        mine, text = texts_of(cut, role)
-        if metric in FACTS:
-            _note_facts(page, metric, [mine[one] for one in text.tolist()], launch["device"])
-        own, unit = _units(block, role, row_of_units, page.units.get(role, ""))
+        own_texts, text = texts_of(cut, role)
+        if metric in FACTS:  # the first row of each device counts
+            devices = list(page.devices)
+            for code, row in zip(*np.unique(launch["device"], return_index=True), strict=True):
+                facts = page.facts.setdefault(devices[code], {})
+                facts.setdefault(metric, own_texts[text[row]].strip())
+        own_units, unit = _units(block, role, row_of_units, page.units.get(role, ""))
         text_of.append(text + len(texts))
         unit_of_row.append(unit + len(units))
-        texts += mine
-        units += [(metric, one) for one in own]
+        texts += own_texts
+        units += [(metric, own) for own in own_units]
         counters.append(page.table.names["counter"][metric])
-    every = np.tile(np.arange(cut.count), len(counters))
+    row_of_value = np.tile(np.arange(cut.count), len(counters))
     text, unit = np.concatenate(text_of), np.concatenate(unit_of_row)
     page.add(
-        values_of(texts, text, units, unit, page.odd_either_way, marks),
-        **{n: c if np.ndim(c) == 0 else np.asarray(c)[every] for n, c in launch.items()},
+        values_of(texts, text, units, unit, page.odd_by_mark, marks),
+        **{n: c if np.ndim(c) == 0 else np.asarray(c)[row_of_value] for n, c in launch.items()},
         counter=np.repeat(np.array(counters, np.int32), cut.count),
     )
 
@@ -264,50 +337,38 @@ def _add_raw(
 def _units(
     block: Cut, role: str, row_of_units: IntArray, before: str
 ) -> tuple[list[str], IntArray]:
-    """Return the distinct units of a column and which each row has: with -1 the one `before`."""
+    """Return the distinct units of a column and the index of each row's; row -1 has `before`."""
     column = block.columns.get(role)
     if not isinstance(column, Texts):
         return [before], np.zeros(len(row_of_units), np.int64)
     code = np.where(row_of_units < 0, -1, column.codes[row_of_units])
     distinct, unit = ranked(code)
-    return [before if one < 0 else column.values[one] for one in distinct.tolist()], unit
-
-
-def _note_facts(page: NcuPage, metric: str, texts: Sequence[str], device: Array | int) -> None:
-    """Keep what the first row of each device says of it."""
-    names = list(page.devices)
-    for number, at in zip(*np.unique(device, return_index=True), strict=True):
-        page.facts.setdefault(names[number], {}).setdefault(metric, texts[at].strip())
+    return [before if code < 0 else column.values[code] for code in distinct.tolist()], unit
 
 
 def _launch(cut: Cut, page: NcuPage) -> dict[str, Array | int]:
-    """Return the columns that say of which launch a row is; `process` holds process ids."""
+    """Return the columns that identify each row's launch; `process` holds process ids."""
     sizes = [texts_of(cut, role) for role in ("grid", "block")]
-    grid_size, block_size = (np.array([*map(product, t), 0], np.int64)[at] for t, at in sizes)
-    grid, block = (np.array([*map(triple, t)], np.int64).reshape(-1, 3)[at] for t, at in sizes)
-    known = (grid_size > 0) & (block_size > 0)
-    known &= grid_size.astype(np.float64) * block_size < 2.0**62
+    blocks, threads = (np.array([*map(_product, t), 0], np.int64)[code] for t, code in sizes)
+    grid, block = (np.array([*map(triple, t)], np.int64).reshape(-1, 3)[code] for t, code in sizes)
+    fits = (blocks > 0) & (threads > 0) & (blocks.astype(np.float64) * threads < 2.0**62)
+    numbers, number = texts_of(cut, "device")
+    capabilities, capability = texts_of(cut, "cc")
+    pair, first = group_rows([number, capability])
+    devices = [f"{numbers[number[row]]}|{capabilities[capability[row]]}" for row in first.tolist()]
     return {
         "process": compact(cut.numbers("pid")),
-        "device": _devices(cut, page.devices),
+        "device": page.devices.codes(devices)[pair],
         "name": cut.codes("name", page.table.names["name"], UNNAMED),
         "dispatch": compact(cut.numbers("id")),
-        "threads": np.where(known, grid_size * np.where(known, block_size, 1), ABSENT),
-        "block_threads": np.where(block_size > 0, block_size, ABSENT),
+        "threads": np.where(fits, blocks * np.where(fits, threads, 1), ABSENT),
+        "block_threads": np.where(threads > 0, threads, ABSENT),
         "grid": grid,
         "block": block,
     }
 
 
-def _devices(cut: Cut, names: Names) -> Array:
-    numbers, number = texts_of(cut, "device")
-    capabilities, capability = texts_of(cut, "cc")
-    pair, first = group_rows([number, capability])
-    codes = [f"{numbers[number[at]]}|{capabilities[capability[at]]}" for at in first.tolist()]
-    return names.codes(codes)[pair]
-
-
-def product(text: str) -> int:
+def _product(text: str) -> int:
     """Return the product of sizes such as (224, 1, 1); -1 where there are none."""
     sizes = sizes_in(text)
     total = math.prod(sizes)
@@ -315,26 +376,25 @@ def product(text: str) -> int:
 
 
 def fill_sizes(table: TableBuilder) -> None:
-    """Fill in the sizes of launches that stand among the counters only, as in old pages."""
-    threads = table.column("threads")
+    """Fill in the sizes of launches that stand only among the counters, as in old pages."""
+    threads, block_threads = table.column("threads"), table.column("block_threads")
     lacking = threads == ABSENT
     if not lacking.any():
         return
     launch, _ = group_rows([table.column("process"), table.column("dispatch")])
-    grid, block = (_of_launch(table, launch, names) for names in (_GRIDS, _BLOCKS))
-    known = lacking & (grid > 0) & (block > 0)
-    table.replace("threads", np.where(known, grid * block, threads))
-    own = table.column("block_threads")
-    table.replace("block_threads", np.where((own == ABSENT) & (block > 0), block, own))
+    grid, block = (_of_launch(table, launch, counters) for counters in (_GRIDS, _BLOCKS))
+    fits = lacking & (grid > 0) & (block > 0)
+    table.replace("threads", np.where(fits, grid * block, threads))
+    is_new = (block_threads == ABSENT) & (block > 0)
+    table.replace("block_threads", np.where(is_new, block, block_threads))
 
 
-def _of_launch(table: TableBuilder, launch: IntArray, wanted: Iterable[str]) -> IntArray:
+def _of_launch(table: TableBuilder, launch: IntArray, counters: Sequence[str]) -> IntArray:
     """Return, per row, the value of a counter of its launch; 0 where it has none."""
     names = table.names["counter"]
-    codes = [code for name, code in names.items() if name.startswith(tuple(wanted))]
-    rows = np.isin(table.column("counter"), codes)
-    by_launch = np.zeros(int(launch.max(initial=0)) + 1)
+    codes = [code for name, code in names.items() if name.startswith(tuple(counters))]
     value = table.column("value")
-    usable = rows & (value > 0) & (value < 2**31)
+    usable = np.isin(table.column("counter"), codes) & (value > 0) & (value < 2**31)
+    by_launch = np.zeros(int(launch.max(initial=0)) + 1)
     by_launch[launch[usable]] = value[usable]
     return by_launch[launch].astype(np.int64)

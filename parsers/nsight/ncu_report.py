@@ -1,12 +1,13 @@
-"""A report of Nsight Compute itself (.ncu-rep) as what a page holds: metrics and rules of kernels.
+"""A report of Nsight Compute itself (.ncu-rep) as a page: metrics and rules of kernels.
 
 The vendor documents how its parts are framed, not what is in them; that was found by comparing
-files (docs/parsers/nsight.md). Only the fields that are named here are read: others hold command
-lines, environment, hosts and folders.
+files (docs/parsers/nsight.md). Only the fields named here are read: others hold command lines,
+environment, hosts and folders.
 """
 
 from __future__ import annotations
 
+import re
 import shlex
 import struct
 from collections import Counter
@@ -20,15 +21,16 @@ import numpy as np
 
 from traceflops.errors import NotATrace
 from traceflops.parsers.io import ByteSource, fields, last_fields, message_text, parts_of
-from traceflops.parsers.nsight.ncu_layouts import Page
 from traceflops.parsers.nsight.ncu_pages import (
     FACTS,
+    RULE_KINDS,
+    SPEEDUP_KINDS,
     UNNAMED,
     NcuFile,
     NcuPage,
+    Page,
     fill_sizes,
 )
-from traceflops.parsers.nsight.ncu_rules import KINDS, SPEEDUP_KINDS, plain_text
 from traceflops.table import ABSENT, Array
 
 MAGIC: Final = b"NVR\x00"
@@ -37,7 +39,7 @@ _LENGTH_BYTES: Final = 4
 _SOURCES, _RESULTS, _SESSION, _TEXTS, _PAYLOAD, _PROCESS, _RANGES = range(1, 8)
 """Fields of the header of a block."""
 _CREATED, _GPU, _TOOL = 2, 6, 8
-"""Fields of what a block says of the session."""
+"""Fields of a session."""
 _WRITER: Final = "Nsight Compute Target"
 _NAMES: Final = (7, 6, 5)
 """Fields of a result that may hold the kernel's name: demangled, short, mangled."""
@@ -45,7 +47,7 @@ _GRID, _BLOCK, _METRIC, _RULE = 10, 11, 13, 19
 _INDEX, _VALUE, _INSTANCE = 1, 2, 3
 """Fields of a metric."""
 _RULE_ID, _BODY, _SECTION = 1, 3, 4
-_SAID, _SPEEDUP = 1, 10
+_MESSAGE, _SPEEDUP = 1, 10
 """Fields of an item of a rule's body."""
 _FLOATS: Final = {2: "<f", 3: "<d"}
 _WHOLE: Final = (4, 5)
@@ -57,11 +59,13 @@ _MOST: Final = 2**31
 _MOST_SECONDS: Final = 2**33
 _TEXT: Final = 1
 _UNKNOWN: Final = (ABSENT, ABSENT, ABSENT)
+_LINK: Final = re.compile(r"@url:([^:@]*):([^@]*)@")
+_REFERENCE: Final = re.compile(r"@\w+:(?:[^:@]*:)?([^:@]*)@")
+"""How texts of reports hold addresses, and references into the report."""
 
 Content: TypeAlias = int | bytes
 Value: TypeAlias = float | str | None
 Metrics: TypeAlias = dict[str, Value]
-Triple: TypeAlias = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +79,7 @@ class _Result:
 
 @dataclass(slots=True)
 class _Report:
-    """What a file holds. `devices` are facts by number; `odd` counts what could not be read."""
+    """The content of a file. `devices` are facts by number; `odd` counts what is unreadable."""
 
     results: list[_Result] = field(default_factory=list)
     devices: dict[int, dict[str, Value]] = field(default_factory=dict)
@@ -84,17 +88,24 @@ class _Report:
 
 
 def read_report(source: ByteSource) -> NcuFile:
-    """Return what a report says. Raises NotATrace where it is of a version that is not known."""
+    """Return the content of a report. Raises NotATrace where its version is unknown."""
     data = b"".join(source.blocks())
-    report = _Report()
+    version: object = None
     try:
-        head, at = _counted(data, len(MAGIC))
+        head, begin = _counted(data, len(MAGIC))
         version = dict(fields(head)).get(1)
     except (EOFError, ValueError):
-        version, at = None, len(data)
+        begin = len(data)
     if version != _VERSION:
-        raise _refused(source, version)
-    _read_blocks(data, at, report)
+        found = "cut off" if version is None else f"format version {version}, not {_VERSION}"
+        argument = "REPORT.ncu-rep" if source.path is None else shlex.quote(str(source.path))
+        raise NotATrace(
+            f"{source.path or source.label} is a binary Nsight Compute report (.ncu-rep) of an "
+            f"unknown layout ({found})",
+            f"export it: ncu --import {argument} --csv --page raw > kernels.csv",
+        )
+    report = _Report()
+    _read_blocks(data, begin, report)
     page = NcuPage(source, Page("", {}), odd=report.odd)
     for number, result in enumerate(report.results):
         try:
@@ -107,66 +118,53 @@ def read_report(source: ByteSource) -> NcuFile:
     return NcuFile(source, [page], facts=report.facts)
 
 
-def _refused(source: ByteSource, version: object) -> NotATrace:
-    known = "cut off" if version is None else f"format version {version}, not {_VERSION}"
-    argument = "REPORT.ncu-rep" if source.path is None else shlex.quote(str(source.path))
-    return NotATrace(
-        f"{source.path or source.label} is a binary Nsight Compute report (.ncu-rep) of an unknown "
-        f"layout ({known})",
-        f"export it: ncu --import {argument} --csv --page raw > kernels.csv",
-    )
-
-
-def _counted(data: bytes, at: int) -> tuple[bytes, int]:
+def _counted(data: bytes, offset: int) -> tuple[bytes, int]:
     """Return the bytes behind their length, and where they end. Raises EOFError where cut."""
-    begin = at + _LENGTH_BYTES
-    end = begin + int.from_bytes(data[at:begin], "little")
+    begin = offset + _LENGTH_BYTES
+    end = begin + int.from_bytes(data[offset:begin], "little")
     if max(begin, end) > len(data):
         raise EOFError
     return data[begin:end], end
 
 
-def _read_blocks(data: bytes, at: int, report: _Report) -> None:
-    """Read one block after the other, as far as they are whole."""
+def _read_blocks(data: bytes, offset: int, report: _Report) -> None:
+    """Read one block after the other, as far as they are whole.
+
+    In a block's payload, results stand behind sources and before ranges.
+    """
     texts: Sequence[str] = ()
     try:
-        while at < len(data):
-            message, at = _counted(data, at)
+        while offset < len(data):
+            message, offset = _counted(data, offset)
             head = dict(fields(message))
             if not head:
                 raise EOFError
             table, _ = parts_of(_bytes(head.get(_TEXTS)), 1)
             texts = [message_text(text) for text in table] or texts
             _take_session(_bytes(head.get(_SESSION)), report)
-            payload = data[at : at + _count(head, _PAYLOAD)]
-            at += _count(head, _PAYLOAD)
-            _take_payload(head, payload, texts, report)
+            process = _small(last_fields(_bytes(head.get(_PROCESS))).get(1))
+            counts = (head.get(key) for key in (_SOURCES, _RESULTS, _RANGES, _PAYLOAD))
+            sources, results, ranges, size = (n if isinstance(n, int) else 0 for n in counts)
+            payload = data[offset : offset + size]
+            offset += size
+            begin = number = 0
+            while begin < len(payload):
+                message, begin = _counted(payload, begin)
+                if not message:
+                    raise EOFError
+                if sources <= number < sources + results:
+                    report.results.append(_Result(process, texts, message))
+                report.odd["ranges-unread"] += number >= sources + results
+                number += 1
+            if number != sources + results + ranges:
+                raise EOFError
     except (EOFError, ValueError):
-        at = len(data) + 1
-    report.odd["input-cut"] += at > len(data)
-
-
-def _take_payload(
-    head: Mapping[int, Content], payload: bytes, texts: Sequence[str], report: _Report
-) -> None:
-    """Keep the results, which stand behind sources and before ranges. Raises EOFError where cut."""
-    process = _small(last_fields(_bytes(head.get(_PROCESS))).get(1))
-    before, wanted, ranges = (_count(head, number) for number in (_SOURCES, _RESULTS, _RANGES))
-    at = place = 0
-    while at < len(payload):
-        message, at = _counted(payload, at)
-        if not message:
-            raise EOFError
-        if before <= place < before + wanted:
-            report.results.append(_Result(process, texts, message))
-        report.odd["ranges-unread"] += place >= before + wanted
-        place += 1
-    if place != before + wanted + ranges:
-        raise EOFError
+        offset = len(data) + 1
+    report.odd["input-cut"] += offset > len(data)
 
 
 def _take_session(session: bytes, report: _Report) -> None:
-    """Keep what a block says of the recording: when it was made, by which version, on which GPU."""
+    """Keep the facts of the recording: when it was made, by which version, on which GPU."""
     created = last_fields(session).get(_CREATED)
     if isinstance(created, int) and 0 < created < _MOST_SECONDS:
         report.facts["created"] = f"{datetime.fromtimestamp(created, UTC):%Y-%m-%d %H:%M:%S} UTC"
@@ -175,84 +173,105 @@ def _take_session(session: bytes, report: _Report) -> None:
         if message_text(tool.get(1)) == _WRITER and version:
             report.facts["tool_version"] = version[0]
     for gpu in parts_of(session, _GPU)[0]:
-        known = report.devices.setdefault(_small(last_fields(gpu).get(1, 0)), {})
+        facts = report.devices.setdefault(_small(last_fields(gpu).get(1, 0)), {})
         for attribute in map(last_fields, parts_of(gpu, 3)[0]):
             name = message_text(attribute.get(1))
             if name in (*FACTS, *_CAPABILITY):
-                known[name] = _value(_bytes(attribute.get(2)))
+                facts[name] = _value(_bytes(attribute.get(2)))
 
 
 def _add(number: int, result: _Result, report: _Report, page: NcuPage) -> None:
     """Add the metrics and the rules of a kernel. Raises ValueError where its message is damaged."""
-    said: dict[int, Content] = {}
-    metrics, rules = [], []
-    for place, content in fields(result.message):
-        if place == _METRIC:
-            metrics.append(_bytes(content))
-        elif place == _RULE:
+    kernel: dict[int, Content] = {}
+    messages, rules = [], []
+    for key, content in fields(result.message):
+        if key == _METRIC:
+            messages.append(_bytes(content))
+        elif key == _RULE:
             rules.append(_bytes(content))
         else:
-            said[place] = content
-    found = _metrics(metrics, result.texts, report.odd)
-    name = next(filter(None, (message_text(said.get(place)) for place in _NAMES)), UNNAMED)
+            kernel[key] = content
+    metrics = _metrics(messages, result.texts, report.odd)
+    name = next(filter(None, (message_text(kernel.get(key)) for key in _NAMES)), UNNAMED)
     launch = {
         "process": result.process,
-        "device": page.devices[_device(found, report, page)],
+        "device": page.devices[_device(metrics, report, page)],
         "dispatch": number,
     }
     page.rows["kernels"] += 1
-    counters = {counter: value for counter, value in found.items() if isinstance(value, float)}
+    counters = {counter: value for counter, value in metrics.items() if isinstance(value, float)}
     page.table.add(
         len(counters),
         **launch,
-        **_sizes(said, found, len(counters), "tool_version" not in report.facts),
+        **_sizes(kernel, metrics, len(counters), is_old="tool_version" not in report.facts),
         name=page.table.names["name"][name],
         counter=page.table.names["counter"].codes(counters),
         value=np.fromiter(counters.values(), np.float64),
     )
-    for message in rules:
-        _add_rule(last_fields(message), launch, name, page)
+    for rule in map(last_fields, rules):
+        for item in map(last_fields, parts_of(_bytes(rule.get(_BODY)), 1)[0]):
+            said, speedup = (last_fields(_bytes(item.get(key))) for key in (_MESSAGE, _SPEEDUP))
+            if 1 not in said:
+                continue
+            # Pages print addresses in brackets, and no references.
+            text = _REFERENCE.sub(r"\1", _LINK.sub(r"\1 (\2)", message_text(said[1])))
+            percent = _decimal(speedup.get(2), "<d")
+            texts = {
+                "name": name,
+                "section": message_text(rule.get(_SECTION)),
+                "rule": message_text(rule.get(_RULE_ID)),
+                "kind": _word(RULE_KINDS, said.get(2)),
+                "text": text,
+                "speedup_kind": _word(SPEEDUP_KINDS, speedup.get(1)),
+            }
+            page.rows["rules"] += 1
+            page.rules.add(
+                1,
+                **launch,
+                **{role: page.rules.names[role][text] for role, text in texts.items() if text},
+                speedup_share=np.array([np.nan if percent is None else percent / 100]),
+            )
 
 
 def _metrics(messages: Sequence[bytes], texts: Sequence[str], odd: Counter[str]) -> Metrics:
-    """Return the values of metrics: numbers or texts. Of one that is there twice the last counts.
+    """Return metrics by name: numbers or texts. Of one that is there twice the last counts.
 
     Raises ValueError where a message is damaged.
     """
-    found: Metrics = {}
+    metrics: Metrics = {}
     for message in messages:
         index, value, instances = 0, b"", 0
-        for place, content in fields(message):
-            instances += place == _INSTANCE
-            if place == _INDEX:
+        for key, content in fields(message):
+            instances += key == _INSTANCE
+            if key == _INDEX:
                 index = content if isinstance(content, int) else len(texts)
-            elif place == _VALUE:
+            elif key == _VALUE:
                 value = _bytes(content)
         if index >= len(texts):
             odd["names-lost"] += 1
             continue
         odd["instances-apart"] += instances
-        one = found[texts[index]] = _value(value)
-        if not isinstance(one, float):
+        metric = metrics[texts[index]] = _value(value)
+        if not isinstance(metric, float):
             lacks = "instances-unread" if instances else "not-available"
-            odd["no-number" if isinstance(one, str) else lacks] += 1
-    return found
+            odd["no-number" if isinstance(metric, str) else lacks] += 1
+    return metrics
 
 
 def _value(message: bytes) -> Value:
     """Return a value; None where there is none. Raises ValueError where the message is damaged."""
-    found: Value = None
-    for place, content in fields(message):
+    value: Value = None
+    for key, content in fields(message):
         if isinstance(content, int):
-            found = float(content) if place in _WHOLE else None
-        elif place == _TEXT:
-            found = message_text(content)
+            value = float(content) if key in _WHOLE else None
+        elif key == _TEXT:
+            value = message_text(content)
         else:
-            found = _decimal(content, _FLOATS.get(place))
-    return found
+            value = _decimal(content, _FLOATS.get(key))
+    return value
 
 
-def _decimal(content: object, form: str | None = "<d") -> float | None:
+def _decimal(content: object, form: str | None) -> float | None:
     """Return a number of fixed size; None where it is none, or none that is finite."""
     if not isinstance(content, bytes) or form is None or len(content) != struct.calcsize(form):
         return None
@@ -260,98 +279,58 @@ def _decimal(content: object, form: str | None = "<d") -> float | None:
     return value if isfinite(value) else None
 
 
-def _device(found: Metrics, report: _Report, page: NcuPage) -> str:
-    """Return the number and the compute capability of a kernel's device, and keep its facts."""
-    number = found.get(_DEVICE)
+def _device(metrics: Metrics, report: _Report, page: NcuPage) -> str:
+    """Return a kernel's device as "number|compute capability", and keep its facts on the page."""
+
+    def printed(value: Value) -> str:
+        return "" if value is None else value if isinstance(value, str) else f"{value:.0f}"
+
+    number = metrics.get(_DEVICE)
     if number is None and len(report.devices) == 1:
         (number,) = report.devices
-    known = report.devices.get(int(number), {}) if isinstance(number, int | float) else {}
-    own = {name: found.get(name) for name in (*FACTS, *_CAPABILITY)}
-    known = known | {name: value for name, value in own.items() if value is not None}
-    capability = ".".join(_shown(known.get(name)) for name in _CAPABILITY)
-    text = f"{_shown(number)}|{capability}"
-    page.facts.setdefault(text, {name: _shown(known.get(name)) for name in FACTS})
-    return text
-
-
-def _shown(value: Value) -> str:
-    """Return a value as a page prints it."""
-    return "" if value is None else value if isinstance(value, str) else f"{value:.0f}"
+    facts = report.devices.get(int(number), {}) if isinstance(number, int | float) else {}
+    own = {name: metrics.get(name) for name in (*FACTS, *_CAPABILITY)}
+    facts = facts | {name: value for name, value in own.items() if value is not None}
+    capability = ".".join(printed(facts.get(name)) for name in _CAPABILITY)
+    device = f"{printed(number)}|{capability}"
+    page.facts.setdefault(device, {name: printed(facts.get(name)) for name in FACTS})
+    return device
 
 
 def _sizes(
-    said: Mapping[int, Content], found: Metrics, rows: int, is_old: bool
+    kernel: Mapping[int, Content], metrics: Metrics, rows: int, *, is_old: bool
 ) -> dict[str, Array | int]:
-    """Return the columns with the sizes of a launch."""
-    block = _triple(said.get(_BLOCK))
-    grid = _grid(_triple(said.get(_GRID)), block, found, is_old)
-    block_threads, threads = prod(block), prod(grid) * prod(block)
+    """Return the columns with the sizes of a launch, the same in so many `rows`.
+
+    Writers of 2018 and 2019 (`is_old`) have threads in the place of the grid's blocks; where other
+    metrics show that, the grid is divided by the block.
+    """
+    messages = [last_fields(_bytes(kernel.get(key))) for key in (_GRID, _BLOCK)]
+    grid, block = ([max(0, _small(m.get(axis, 0))) for axis in (1, 2, 3)] for m in messages)
+    own = [axis for axis in map(metrics.get, _OWN_GRID) if isinstance(axis, float)]
+    threads, size = metrics.get(_THREADS), metrics.get(_SIZE)
+    if len(own) == 3 and all(0 < axis < _MOST for axis in own):
+        grid = [int(axis) for axis in own]
+    elif size != prod(grid) and (is_old or threads == prod(grid)):
+        pairs = list(zip(grid, block, strict=True))
+        fits = threads == prod(grid) and all(b and g % b == 0 for g, b in pairs)
+        grid = [g // b for g, b in pairs] if fits else [0, 0, 0]
+    block_threads, all_threads = prod(block), prod(grid) * prod(block)
     return {
-        "threads": threads if 0 < threads < 2**62 else ABSENT,
+        "threads": all_threads if 0 < all_threads < 2**62 else ABSENT,
         "block_threads": block_threads if 0 < block_threads < 2**62 else ABSENT,
         "grid": np.tile(np.array(grid if prod(grid) else _UNKNOWN, np.int64), (rows, 1)),
         "block": np.tile(np.array(block if prod(block) else _UNKNOWN, np.int64), (rows, 1)),
     }
 
 
-def _grid(grid: Triple, block: Triple, found: Metrics, is_old: bool) -> Triple:
-    """Return the blocks of a launch; zeros where they are not known.
-
-    Writers of 2018 and 2019 have threads in the place of blocks, which tell by their number.
-    """
-    own = tuple(found.get(name) for name in _OWN_GRID)
-    if all(isinstance(axis, float) and 0 < axis < _MOST for axis in own):
-        return tuple(int(axis) for axis in own if isinstance(axis, float))
-    threads, size = found.get(_THREADS), found.get(_SIZE)
-    if size == prod(grid) or not (is_old or threads == prod(grid)):
-        return grid
-    fits = threads == prod(grid) and all(b and not g % b for g, b in zip(grid, block, strict=True))
-    return tuple(g // b for g, b in zip(grid, block, strict=True)) if fits else (0, 0, 0)
-
-
-def _triple(message: object) -> Triple:
-    said = last_fields(_bytes(message))
-    return tuple(max(0, _small(said.get(axis, 0))) for axis in (1, 2, 3))
-
-
-def _add_rule(
-    rule: Mapping[int, Content], launch: Mapping[str, int], name: str, page: NcuPage
-) -> None:
-    """Add what a rule says of a kernel, which may be nothing."""
-    for item in map(last_fields, parts_of(_bytes(rule.get(_BODY)), 1)[0]):
-        told, speedup = (last_fields(_bytes(item.get(place))) for place in (_SAID, _SPEEDUP))
-        if 1 not in told:
-            continue
-        percent = _decimal(speedup.get(2))
-        texts = {
-            "name": name,
-            "section": message_text(rule.get(_SECTION)),
-            "rule": message_text(rule.get(_RULE_ID)),
-            "kind": _of(KINDS, told.get(2)),
-            "text": plain_text(message_text(told[1])),
-            "speedup_kind": _of(SPEEDUP_KINDS, speedup.get(1)),
-        }
-        page.rows["rules"] += 1
-        page.rules.add(
-            1,
-            **launch,
-            **{role: page.rules.names[role][text] for role, text in texts.items() if text},
-            speedup_share=np.array([np.nan if percent is None else percent / 100]),
-        )
-
-
-def _of(words: Sequence[str], number: object) -> str:
+def _word(words: Sequence[str], number: object) -> str:
     """Return the word with a number, counted from 1; "" where there is none."""
     return words[number - 1] if isinstance(number, int) and 0 < number <= len(words) else ""
 
 
 def _bytes(content: object) -> bytes:
     return content if isinstance(content, bytes) else b""
-
-
-def _count(head: Mapping[int, Content], number: int) -> int:
-    content = head.get(number)
-    return content if isinstance(content, int) else 0
 
 
 def _small(content: object) -> int:

@@ -2,13 +2,13 @@
 
 A set of counters may be split over several calls of ncu: their pages have other counters of the
 same kernels, and count as passes of one run. Pages with the same counters are of other processes.
-A report of the profiler itself is as one page.
+A report of the profiler itself counts as one page.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import isclose
 from typing import Final
@@ -27,12 +27,9 @@ from traceflops.parsers.io import (
 )
 from traceflops.parsers.nsight.ncu_pages import NcuFile, NcuPage, read_ncu
 from traceflops.parsers.nsight.ncu_report import MAGIC, read_report
-from traceflops.parsers.nsight.ncu_rules import without_repeats
-from traceflops.parsers.shared import DeviceFacts, Gathered, ProcessFacts, overflow_notes
+from traceflops.parsers.shared import DeviceFacts, Gathered, ProcessFacts, chosen, overflow_notes
 from traceflops.table import ABSENT, Note, Source, SourceFile, Trace, distinct, group_rows
 
-_FORMAT: Final = "ncu CSV"
-_REPORT: Final = "ncu report"
 _CUT: Final = "copy the file again in full, or profile again"
 _AGAIN: Final = "export again with ncu --import FILE --csv --page raw"
 _NOTES: Final = NoteTable(
@@ -86,116 +83,39 @@ _NOTES: Final = NoteTable(
         ),
     },
 )
-
-
 _PRINTED: Final = 0.01
 """Pages print numbers with two decimals, the large ones of a prefixed unit."""
+_RULE_KEY: Final = ("process", "dispatch", "section", "rule", "text")
+"""Rules that have these in common are the same, on whichever page."""
 _NO_VALUES: Final = ("not-available", "instances-unread", "no-number")
 
 
 def read_pages(sources: Sequence[ByteSource]) -> list[Trace]:
-    """Return the traces of some files: one for each, or for files that are passes of one run.
+    """Return a trace for each run; files that are passes of one run are read together.
 
     A file that cannot be read is a note as long as another can. Raises InputError where none has a
     value.
     """
-    files, failed = read_each(sources, _read, close=True)
-    files.sort(key=is_page)  # reports first: their values are not rounded
+
+    def read(source: ByteSource) -> NcuFile:
+        is_report = source.head(len(MAGIC)) == MAGIC
+        file = read_report(source) if is_report else read_ncu(source)
+        if not any(page.table.count for page in file.pages):
+            raise _nothing(file)
+        return file
+
+    files, failed = read_each(sources, read, close=True)
+    files.sort(key=_has_layout)  # reports first: their values are not rounded
     return with_set_aside([trace_of(run) for run in runs(files)], failed)
 
 
-def _read(source: ByteSource) -> NcuFile:
-    """Return what a file says, which may be a page or a report. Raises InputError."""
-    is_report = source.head(len(MAGIC)) == MAGIC
-    return with_values(read_report(source) if is_report else read_ncu(source))
-
-
-def is_page(file: NcuFile) -> bool:
-    """Return whether a file is of pages and not a report."""
+def _has_layout(file: NcuFile) -> bool:
+    """Return whether a file holds pages; the page of a report has no layout."""
     return any(page.page.layout for page in file.pages)
 
 
-def with_values(file: NcuFile) -> NcuFile:
-    """Return a file that holds values. Raises InputError for any other."""
-    if not any(page.table.count for page in file.pages):
-        raise _nothing(file)
-    return file
-
-
-def trace_of(run: NcuRun) -> Trace:
-    """Return the trace of one or several files of a run."""
-    gathered = Gathered()
-    launches: set[tuple[int, ...]] = set()
-    counts: Counter[str] = Counter()
-    for page in run.pages:
-        counts += page.rows
-        if page.table.count:
-            _place(page, gathered)
-            process, dispatch = (page.table.column(name) for name in ("process", "dispatch"))
-            _, first = group_rows([process, dispatch])
-            launches |= set(zip(process[first].tolist(), dispatch[first].tolist(), strict=True))
-            gathered["kernel_counters"].absorb(page.table)
-            gathered["kernel_rules"].absorb(page.rules)
-    gathered.tables["kernel_rules"] = without_repeats(gathered["kernel_rules"])
-    counts["launches"] = len(launches)
-    layouts = dict.fromkeys(page.page.layout for page in run.pages if page.page.layout)
-    facts = {"page": ", ".join(layouts)} if layouts else {}
-    sources = [file.source for file in run.files]
-    source = Source(
-        format=_FORMAT if layouts else _REPORT,
-        files=tuple(
-            SourceFile(a_source.label, a_source.stored_bytes, a_source.text_bytes)
-            for a_source in sources
-        ),
-        tool="Nsight Compute (ncu)",
-        facts={name: text for file in run.files for name, text in file.facts.items()} | facts,
-        event_counts={name: count for name, count in sorted(counts.items()) if count},
-        identities=tuple(host for file in run.files for host in file.hosts if host),
-    )
-    notes = (*_run_notes(run), *overflow_notes(gathered.overflowed, sources[0].label))
-    return Trace(source, gathered.finish(), notes)
-
-
-def _place(page: NcuPage, gathered: Gathered) -> None:
-    """Put the numbers of processes and devices in the place of their ids."""
-    table, name = page.table, page.source.label
-    processes: dict[int, int] = {}
-    for pid, key in page.processes.items():
-        own = ProcessFacts(name, rank_in_name(name), pid=None if pid == ABSENT else pid)
-        processes[pid] = gathered.process(key, own)
-    first = next(iter(processes.values()))
-    known = [(text, _device(text, page.facts.get(text, {}))) for text in page.devices]
-    devices = [gathered.device(text, first, *facts) for text, facts in known]
-    for one in (table, page.rules):
-        process = by_distinct(one.column("process"), lambda pid, _: processes[pid])
-        one.replace("process", process)
-        one.replace("device", np.array(devices, np.int64)[one.column("device")])
-    table.replace("repetition", np.full(table.count, page.repetition, np.int64))
-
-
-def _device(text: str, facts: Mapping[str, str]) -> tuple[int, DeviceFacts]:
-    """Return the number of a device and what the page says of it: compute capability, product."""
-    number, _, capability = text.partition("|")
-    major, _, minor = capability.strip().partition(".")
-    known = _is_small(major) and _is_small(minor)
-    units = facts.get("device__attribute_multiprocessor_count", "").replace(",", "")
-    return (
-        int(number) if _is_small(number.strip()) else 0,
-        DeviceFacts(
-            product=facts.get("device__attribute_display_name") or None,
-            compute_major=int(major) if known else None,
-            compute_minor=int(minor) if known else None,
-            sm_count=int(units) if _is_small(units) else None,
-            architecture=f"sm{int(major)}{int(minor)}" if known else None,
-        ),
-    )
-
-
-def _is_small(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and len(text) < 6
-
-
 def _nothing(file: NcuFile) -> InputError:
+    """Return the error for a file without a value."""
     name = file.source.label
     rows = sum((page.rows for page in file.pages), Counter[str]())
     if rows["metrics"] or rows["kernels"]:
@@ -217,7 +137,7 @@ def _nothing(file: NcuFile) -> InputError:
 
 @dataclass(slots=True)
 class NcuRun:
-    """The files of a run and their pages; `repeated` counts those that say nothing new."""
+    """The files of a run and their pages; `repeated` counts pages with nothing new."""
 
     files: list[NcuFile] = field(default_factory=list)
     pages: list[NcuPage] = field(default_factory=list)
@@ -226,23 +146,24 @@ class NcuRun:
 
 
 def runs(files: Sequence[NcuFile]) -> list[NcuRun]:
-    """Return the runs of some files: those that are passes of each other, or the same, are one."""
-    placed: list[tuple[Hashable, NcuRun]] = []
+    """Return the runs of some files: files that are passes of each other, or the same, are one."""
+    runs_by_origin: list[tuple[Hashable, NcuRun]] = []
     for file in files:
-        place = (file.source.folder, rank_in_name(file.source.name))
-        mine = [run for where, run in placed if where == place and _is_of(file, run)]
-        run = mine[0] if mine else NcuRun()
-        if not mine:
-            placed.append((place, run))
+        origin = (file.source.folder, rank_in_name(file.source.name))
+        same = (run for other, run in runs_by_origin if other == origin and _is_of(file, run))
+        run = next(same, None)
+        if run is None:
+            run = NcuRun()
+            runs_by_origin.append((origin, run))
         run.files.append(file)
         for page in file.pages:
             _add(page, run)
-    return [run for _, run in placed]
+    return [run for _, run in runs_by_origin]
 
 
 def _is_of(file: NcuFile, run: NcuRun) -> bool:
-    """Return whether a file says what a run does, or has other counters of its kernels."""
-    if all(any(_is_again(page, one) for one in run.pages) for page in file.pages):
+    """Return whether a file repeats a run, or has other counters of its kernels."""
+    if all(any(_repeats(page, other) for other in run.pages) for page in file.pages):
         return True
     has_others = _is_new(_names(file.pages, "counter"), _names(run.pages, "counter"))
     return has_others and not _names(file.pages, "name").isdisjoint(_names(run.pages, "name"))
@@ -252,38 +173,33 @@ def _names(pages: Iterable[NcuPage], column: str) -> set[str]:
     return {name for page in pages for name in page.table.names[column]}
 
 
-def _is_new(counters: set[str], known: set[str]) -> bool:
+def _is_new(counters: set[str], others: set[str]) -> bool:
     """Return whether of two sets of counters each has its own; times may be in both."""
-    return bool(counters - known) and bool(known - counters)
+    return bool(counters - others) and bool(others - counters)
 
 
 def _add(page: NcuPage, run: NcuRun) -> None:
     """Add a page: to the pass that it goes on with, as another pass, or as other processes."""
-    held = [a_page for a_page in run.pages if a_page.table.count]
+    held = [other for other in run.pages if other.table.count]
     counters = _names([page], "counter")
-    same = [one for one in held if not _is_new(counters, _names([one], "counter"))]
-    if page.table.count and any(_is_again(page, one) for one in same):
+    same = [other for other in held if not _is_new(counters, _names([other], "counter"))]
+    if page.table.count and any(_repeats(page, other) for other in same):
         run.repeated += 1
         page = NcuPage(page.source, page.page, odd=page.odd)
     elif page.table.count and same:
-        page.processes, page.repetition = _beside(page, same), same[0].repetition
+        # The same counters again: of more launches of a process, else of another process.
+        first_number = sum(len(other.processes) for other in same)
+        for number, pid in enumerate(_pids(page), first_number):
+            page.processes[pid] = number
+            for other in same:
+                if pid in other.processes and not _launches(page, pid) & _launches(other, pid):
+                    page.processes[pid] = other.processes[pid]
+        page.repetition = same[0].repetition
     elif page.table.count:
         page.processes = {pid: number for number, pid in enumerate(_pids(page))}
         page.repetition = run.passes if held else 0
         run.passes += bool(held)
     run.pages.append(page)
-
-
-def _beside(page: NcuPage, same: Sequence[NcuPage]) -> dict[int, int]:
-    """Return the processes of a page of the same counters, which has more launches, or others."""
-    processes: dict[int, int] = {}
-    taken = sum(len(one.processes) for one in same)
-    for pid in _pids(page):
-        processes[pid] = taken + len(processes)
-        for one in same:
-            if pid in one.processes and not _ids(page, pid) & _ids(one, pid):
-                processes[pid] = one.processes[pid]
-    return processes
 
 
 def _pids(page: NcuPage) -> list[int]:
@@ -293,20 +209,20 @@ def _pids(page: NcuPage) -> list[int]:
     return [int(pid) for pid in column[np.sort(first)]]
 
 
-def _ids(page: NcuPage, pid: int) -> set[int]:
+def _launches(page: NcuPage, pid: int) -> set[int]:
     table = page.table
     return set(distinct(table.column("dispatch")[table.column("process") == pid]).tolist())
 
 
-def _is_again(page: NcuPage, other: NcuPage) -> bool:
-    """Return whether a page says what another does; beside a report, as far as it is printed."""
+def _repeats(page: NcuPage, other: NcuPage) -> bool:
+    """Return whether a page has the values of another; beside a report, as far as printed."""
     if not set(_pids(page)) <= set(_pids(other)):
         return False
-    mine, theirs = _values(page), _values(other)
-    shared = mine.keys() & theirs.keys()
-    near = 0.0 if page.page.layout == other.page.layout else _PRINTED
-    return 2 * len(shared) > len(mine) and all(
-        isclose(mine[key], theirs[key], rel_tol=near, abs_tol=near) for key in shared
+    own, others = _values(page), _values(other)
+    shared = own.keys() & others.keys()
+    tolerance = 0.0 if page.page.layout == other.page.layout else _PRINTED
+    return 2 * len(shared) > len(own) and all(
+        isclose(own[key], others[key], rel_tol=tolerance, abs_tol=tolerance) for key in shared
     )
 
 
@@ -315,14 +231,87 @@ def _values(page: NcuPage) -> dict[tuple[int, int, str, str], float]:
     table = page.table
     texts = ((list(table.names[name]), table.column(name).tolist()) for name in ("name", "counter"))
     names, counters = ([known[code] for code in codes] for known, codes in texts)
-    whole = (table.column(name).tolist() for name in ("process", "dispatch"))
-    return dict(zip(zip(*whole, names, counters, strict=True), table.column("value"), strict=True))
+    ids = (table.column(name).tolist() for name in ("process", "dispatch"))
+    return dict(zip(zip(*ids, names, counters, strict=True), table.column("value"), strict=True))
 
 
-def _run_notes(run: NcuRun) -> Iterator[Note]:
-    """Give the notes of the files of a run, and those of how they were put together."""
+def trace_of(run: NcuRun) -> Trace:
+    """Return the trace of one or several files of a run."""
+    gathered = Gathered()
+    launches: set[tuple[int, ...]] = set()
+    counts: Counter[str] = Counter()
+    for page in run.pages:
+        counts += page.rows
+        if page.table.count:
+            _place(page, gathered)
+            process, dispatch = (page.table.column(name) for name in ("process", "dispatch"))
+            _, first = group_rows([process, dispatch])
+            launches |= set(zip(process[first].tolist(), dispatch[first].tolist(), strict=True))
+            gathered["kernel_counters"].absorb(page.table)
+            gathered["kernel_rules"].absorb(page.rules)
+    rules = gathered["kernel_rules"]
+    if rules.count:
+        _, first = group_rows([rules.column(name) for name in _RULE_KEY])
+        gathered.tables["kernel_rules"] = chosen(rules, np.isin(np.arange(rules.count), first))
+    counts["launches"] = len(launches)
+    layouts = dict.fromkeys(page.page.layout for page in run.pages if page.page.layout)
+    facts = {"page": ", ".join(layouts)} if layouts else {}
+    sources = [file.source for file in run.files]
+    source = Source(
+        format="ncu CSV" if layouts else "ncu report",
+        files=tuple(SourceFile(s.label, s.stored_bytes, s.text_bytes) for s in sources),
+        tool="Nsight Compute (ncu)",
+        facts={name: text for file in run.files for name, text in file.facts.items()} | facts,
+        event_counts={name: count for name, count in sorted(counts.items()) if count},
+        identities=tuple(host for file in run.files for host in file.hosts if host),
+    )
+    notes = (*_notes(run), *overflow_notes(gathered.overflowed, sources[0].label))
+    return Trace(source, gathered.finish(), notes)
+
+
+def _place(page: NcuPage, gathered: Gathered) -> None:
+    """Replace process ids and codes of devices by the numbers that these have in the trace."""
+
+    def small(text: str) -> int | None:
+        return int(text) if text.isascii() and text.isdecimal() and len(text) < 6 else None
+
+    label = page.source.label
+    processes = {
+        pid: gathered.process(
+            number,
+            ProcessFacts(label, rank_in_name(label), pid=None if pid == ABSENT else pid),
+        )
+        for pid, number in page.processes.items()
+    }
+    devices = []
+    for text in page.devices:
+        facts = page.facts.get(text, {})
+        units = facts.get("device__attribute_multiprocessor_count", "").replace(",", "")
+        number, _, capability = text.partition("|")
+        major, minor = map(small, capability.strip().partition(".")[::2])
+        if major is None or minor is None:
+            major = minor = None
+        device = DeviceFacts(
+            product=facts.get("device__attribute_display_name") or None,
+            compute_major=major,
+            compute_minor=minor,
+            sm_count=small(units),
+            architecture=None if major is None else f"sm{major}{minor}",
+        )
+        process = next(iter(processes.values()))
+        devices.append(gathered.device(text, process, small(number.strip()) or 0, device))
+    for table in (page.table, page.rules):
+        process_of_row = by_distinct(table.column("process"), lambda pid, _: processes[pid])
+        table.replace("process", process_of_row)
+        table.replace("device", np.array(devices, np.int64)[table.column("device")])
+    repetition = np.full(page.table.count, page.repetition, np.int64)
+    page.table.replace("repetition", repetition)
+
+
+def _notes(run: NcuRun) -> Iterator[Note]:
+    """Yield the notes of the files of a run, then those of how they were put together."""
     for file in run.files:
-        for note in _notes(file) if is_page(file) else _report_notes(file):
+        for note in _page_notes(file) if _has_layout(file) else _report_notes(file):
             yield replace(note, file=file.source.label)
     name = run.files[0].source.label if len(run.files) == 1 else None
     if run.passes > 1:
@@ -332,7 +321,7 @@ def _run_notes(run: NcuRun) -> Iterator[Note]:
     yield replace(_NOTES.note("no-timeline"), file=name)
 
 
-def _notes(file: NcuFile) -> Iterator[Note]:
+def _page_notes(file: NcuFile) -> Iterator[Note]:
     yield from text_notes(file.damage, file.source.cut)
     odd = file.damage.with_bad_cells(page.odd for page in file.pages)
     yield from _NOTES.counted(odd, "bad-cells", *_NO_VALUES, "unit-unknown", "values-rounded")
@@ -343,7 +332,7 @@ def _notes(file: NcuFile) -> Iterator[Note]:
 
 
 def _report_notes(file: NcuFile) -> Iterator[Note]:
-    """Give the notes of a report: who wrote it, and what of it was lost or is not read."""
+    """Yield the notes of a report: who wrote it, and what of it was lost or is not read."""
     odd, counts = file.pages[0].odd, file.pages[0].rows
     version, apart = file.facts.get("tool_version"), odd["instances-apart"]
     by = f", written by Nsight Compute {version}" if version else ""

@@ -1,7 +1,7 @@
 """Values of Nsight Compute in base units: bytes, ns, Hz, and whatever is counted.
 
 Units are scaled row by row to print short numbers (Mbyte, us, Ghz); old releases spell them out.
-Values are read with either decimal mark while it is not known yet which a file has.
+Values are read with either decimal mark until it is known which a file has.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from functools import cache
@@ -56,9 +57,14 @@ class Unit:
 
 @cache
 def unit_of(text: str) -> Unit:
-    """Return a unit, such as Gbyte/s: 10^9 byte/s. One that is not known is a base unit itself."""
+    """Return a unit, such as Gbyte/s: 10^9 byte/s. An unknown one is a base unit itself."""
     top, _, bottom = text.strip()[:LONGEST].partition("/")
-    base, power = _part(top)
+    base, power = top, 0
+    if top.lower() in TIME_UNITS:
+        base, power = "ns", TIME_UNITS[top.lower()]
+    elif match := _SCALED.fullmatch(top):
+        word = match[2].lower()
+        base, power = "Hz" if word == "hz" else word, _PREFIXES[match[1].lower()]
     if not bottom:
         return Unit(base, power)
     if bottom.lower() in TIME_UNITS:
@@ -66,16 +72,6 @@ def unit_of(text: str) -> Unit:
         power += 9 - TIME_UNITS[bottom.lower()]
         return Unit("Hz" if base == "cycle" else f"{base}/s", power)
     return Unit(f"{base}/{bottom}", power)
-
-
-def _part(text: str) -> tuple[str, int]:
-    if text.lower() in TIME_UNITS:
-        return "ns", TIME_UNITS[text.lower()]
-    match = _SCALED.fullmatch(text)
-    if match is None:
-        return text, 0
-    word = match[2].lower()
-    return "Hz" if word == "hz" else word, _PREFIXES[match[1].lower()]
 
 
 def fits(counter: str, unit: Unit) -> bool:
@@ -99,37 +95,37 @@ def fits(counter: str, unit: Unit) -> bool:
 
 @dataclass(slots=True)
 class Marks:
-    """How often numbers of a file clearly have which decimal mark, and one that may have any."""
+    """How often numbers of a file clearly have each decimal mark, and an ambiguous number."""
 
-    told: Counter[str] = field(default_factory=Counter)
+    counts: Counter[str] = field(default_factory=Counter)
     ambiguous: str = ""
 
     def see(self, texts: Sequence[str]) -> None:
-        """Look at some numbers."""
+        """Count the marks of some numbers."""
         cells = pa.array(texts, pa.string())
         easy = _is_easy(cells)
         unclear = easy & _matches(cells, _AMBIGUOUS) & ~_matches(cells, _LESS_THAN_ONE)
-        for mark, patterns in _CLEAR.items():
-            clear = easy & ~unclear & _matches(cells, patterns)
-            self.told[mark] += int(np.count_nonzero(clear))
-        examples = [texts[at] for at in np.flatnonzero(unclear)[:1].tolist()]
-        for at in np.flatnonzero(~easy).tolist():
-            text = texts[at].strip()
-            if (clearly := clear_mark(text)) is not None:
-                self.told[clearly] += 1
+        for mark, pattern in _CLEAR.items():
+            clear = easy & ~unclear & _matches(cells, pattern)
+            self.counts[mark] += int(np.count_nonzero(clear))
+        examples = [texts[row] for row in np.flatnonzero(unclear)[:1].tolist()]
+        for row in np.flatnonzero(~easy).tolist():
+            text = texts[row].strip()
+            if (mark_of_text := clear_mark(text)) is not None:
+                self.counts[mark_of_text] += 1
             elif is_ambiguous(text):
                 examples.append(text)
         self.ambiguous = self.ambiguous or next(iter(examples), "")
 
     @property
     def comma(self) -> bool:
-        """Return whether the comma is the decimal mark; where nothing tells it is the point."""
-        return self.told[","] > self.told["."]
+        """Whether the comma is the decimal mark; without evidence it is the point."""
+        return self.counts[","] > self.counts["."]
 
     @property
     def is_open(self) -> bool:
-        """Return whether a number has a mark and nothing tells which it is."""
-        return bool(self.ambiguous) and not self.told.total()
+        """Whether a number has a mark and there is no evidence which it is."""
+        return bool(self.ambiguous) and not self.counts.total()
 
 
 def values_of(
@@ -140,47 +136,41 @@ def values_of(
     odd: Sequence[Counter[str]],
     marks: Marks,
 ) -> Array:
-    """Return values in base units for either decimal mark, NaN for what is no number.
+    """Return values in base units, shape (decimal marks, rows), NaN for what is no number.
 
-    `counters` are names of counters with the unit in which each row is. What is `odd` is counted,
-    apart for either mark.
+    Row i is `texts[text[i]]` of `counters[counter[i]]`: the name of a counter and its unit. The
+    marks are the point and the comma; `odd` counts what is odd with each.
     """
     marks.see(texts)
     units = [unit_of(unit) for _, unit in counters]
     fitting = [fits(name, unit) for (name, _), unit in zip(counters, units, strict=True)]
-    known = np.array(fitting, np.bool_)[counter]
+    has_unit = np.array(fitting, np.bool_)[counter]
     power = np.array([unit.power for unit in units], np.int64)[counter]
-    commas = (False, True) if has_marks(texts) else (False,)
-    read = [_read(texts, text, known, power, comma=comma) for comma in commas]
+    powers, place = ranked(power)
+    exponents = pa.array([f"e{p}" for p in powers.tolist()]).take(pa.array(place))
+    read: list[tuple[Array, Counter[str]]] = []
+    for comma in (False, True) if has_marks(texts) else (False,):
+        plain, what = plain_numbers(texts, comma=comma)
+        # As a text, so that a value is the one nearest to what is printed, its power included.
+        joined = pc.binary_join_element_wise(plain.take(pa.array(text)), exponents, "")
+        values = decimals(pa.chunked_array([pc.cast(joined, pa.float64())]))
+        what = what[text]
+        is_number = what == _NUMBER
+        is_rounded = is_number & has_unit & (power != 0) & (values != 0)
+        rows = {"unit-unknown": is_number & ~has_unit, "values-rounded": is_rounded}
+        rows |= {code: what == kind for kind, code in enumerate(WHATS) if kind != _NUMBER}
+        counts = Counter({code: int(np.count_nonzero(chosen)) for code, chosen in rows.items()})
+        read.append((np.where(has_unit, values, np.nan), counts))
     for total, (_, counts) in zip(odd, (read[0], read[-1]), strict=True):
         total.update(counts)
     return np.stack([read[0][0], read[-1][0]])
 
 
-def _read(
-    texts: Sequence[str], text: IntArray, known: BoolArray, power: IntArray, *, comma: bool
-) -> tuple[Array, Counter[str]]:
-    """Return values in base units, NaN for what is none, and how many rows are odd."""
-    plain, what = plain_numbers(texts, comma=comma)
-    # As a text, so that a value is the one nearest to what is printed, its power included.
-    powers, places = ranked(power)
-    exponents = pa.array([f"e{a_power}" for a_power in powers.tolist()]).take(pa.array(places))
-    joined = pc.binary_join_element_wise(plain.take(pa.array(text)), exponents, "")
-    values = decimals(pa.chunked_array([pc.cast(joined, pa.float64())]))
-    what = what[text]
-    is_number = what == _NUMBER
-    is_rounded = is_number & known & (power != 0) & (values != 0)
-    odd: dict[str, BoolArray] = {"unit-unknown": is_number & ~known, "values-rounded": is_rounded}
-    odd |= {code: what == place for place, code in enumerate(WHATS) if place != _NUMBER}
-    counts = Counter({code: int(np.count_nonzero(rows)) for code, rows in odd.items()})
-    return np.where(known, values, np.nan), counts
-
-
 def plain_numbers(texts: Sequence[str], *, comma: bool) -> tuple[pa.Array, IntArray]:
-    """Return numbers printed with a point and nothing else, null for what is none; and WHATS.
+    """Return numbers as texts with a decimal point, null for what is none; and places in WHATS.
 
-    `comma` says that the comma is the decimal mark, and not the mark of thousands. What is not
-    printed plainly is read one by one.
+    `comma`: the comma is the decimal mark, not the mark of thousands. What is not printed plainly
+    is read one by one.
     """
     cells = pa.array(texts, pa.string())
     thousands = "." if comma else ","
@@ -192,7 +182,7 @@ def plain_numbers(texts: Sequence[str], *, comma: bool) -> tuple[pa.Array, IntAr
     values = pc.if_else(pa.array(is_number), plain, None)
     others = ~(is_number | is_text)
     if others.any():
-        read = [_value_of(texts[at], comma=comma) for at in np.flatnonzero(others).tolist()]
+        read = [_value_of(texts[row], comma=comma) for row in np.flatnonzero(others).tolist()]
         what[others] = [kind for kind, _ in read]
         read_values = pa.array([value for _, value in read], pa.string())
         values = pc.replace_with_mask(values, pa.array(others), read_values)
@@ -200,29 +190,22 @@ def plain_numbers(texts: Sequence[str], *, comma: bool) -> tuple[pa.Array, IntAr
 
 
 def _value_of(text: str, *, comma: bool) -> tuple[int, str | None]:
-    """Return what a cell is and its number; that before a list in brackets is of all instances."""
+    """Return what a cell is and its number; one before a list in brackets is of all instances."""
     text = text.strip()
     if not text or text.lower() in ("n/a", "nan", "-", "none"):
         return _NOT_AVAILABLE, None
     listed = _LIST.match(text)
-    plain = _plain(listed[1].strip() if listed else text, comma=comma)
-    if plain is None:
-        return (_INSTANCES if listed else _TEXT), None
-    return _NUMBER, plain
-
-
-def _plain(text: str, *, comma: bool) -> str | None:
-    if len(text) > LONGEST or not _NUMBER_TEXT.fullmatch(text):
-        return None
-    try:
-        value = Decimal(text.replace("." if comma else ",", "").replace(",", "."))
-    except InvalidOperation:
-        return None
-    return f"{value:f}" if value.is_finite() and abs(value.adjusted()) < 250 else None
+    number = listed[1].strip() if listed else text
+    if len(number) <= LONGEST and _NUMBER_TEXT.fullmatch(number):
+        with suppress(InvalidOperation):
+            value = Decimal(number.replace("." if comma else ",", "").replace(",", "."))
+            if value.is_finite() and abs(value.adjusted()) < 250:
+                return _NUMBER, f"{value:f}"
+    return (_INSTANCES if listed else _TEXT), None
 
 
 def has_marks(texts: Sequence[str]) -> bool:
-    """Return whether any of some texts has a mark, so that it may be read in two ways."""
+    """Return whether any text has a mark, so that it may be read in two ways."""
     return any("." in text or "," in text for text in texts)
 
 

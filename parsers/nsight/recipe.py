@@ -1,4 +1,4 @@
-"""Reads what recipes of Nsight Systems write: ranges projected on the GPU, facts of devices."""
+"""Reads the output of Nsight Systems recipes: ranges projected on the GPU, facts of devices."""
 
 from __future__ import annotations
 
@@ -13,22 +13,20 @@ import numpy as np
 import pyarrow as pa
 
 from traceflops.errors import InputError, NotATrace
-from traceflops.parsers.io import ARROW_UNREADABLE, ArrowTable, ByteSource, NoteTable, damaged_arrow
+from traceflops.parsers.io import ARROW_UNREADABLE, ArrowTable, NoteTable, damaged_arrow
 from traceflops.parsers.nsight.nsys.tables import integers
 from traceflops.parsers.nsight.stats_rows import UNNAMED_RANGE
 from traceflops.parsers.shared import Gathered, ProcessFacts, overflow_notes
 from traceflops.table import (
     ABSENT,
     Array,
-    IntArray,
-    Names,
     Source,
     SourceFile,
     Trace,
     codes,
     group_rows,
-    names,
 )
+from traceflops.table import names as texts_in
 
 FORMAT: Final = "nsys recipe"
 _RANGES: Final = frozenset({"Name", "Projected Start", "Projected Duration"})
@@ -78,9 +76,9 @@ def _pair_of(column: str) -> tuple[str, str] | None:
 
 
 def read_recipes(files: Sequence[ArrowTable]) -> list[Trace]:
-    """Return the traces of files of ranges; files of devices tell of those beside them.
+    """Return the traces of files of ranges; a table of devices describes the files beside it.
 
-    Raises InputError where there are no ranges.
+    Beside it is in its folder or the one below. Raises InputError where there are no ranges.
     """
     ranges = [file for file in files if _has_ranges(file)]
     devices = [file for file in files if not _has_ranges(file)]
@@ -90,32 +88,31 @@ def read_recipes(files: Sequence[ArrowTable]) -> list[Trace]:
             "give the SQLite export of the report (nsys export --type sqlite), or the recipe's "
             "trace.parquet beside it",
         )
-    return [_trace(file, _beside(file, devices, len(ranges))) for file in ranges]
-
-
-def _beside(file: ArrowTable, devices: Sequence[ArrowTable], traces: int) -> list[ArrowTable]:
-    """Return the tables of devices that are of a file: in its folder or the one above."""
-    folder = PurePath(file.source.folder)
-    near = (folder, folder.parent)
-    return [device for device in devices if traces == 1 or PurePath(device.source.folder) in near]
+    traces = []
+    for file in ranges:
+        folder = PurePath(file.source.folder)
+        near = (folder, folder.parent)
+        is_only = len(ranges) == 1
+        beside = [d for d in devices if is_only or PurePath(d.source.folder) in near]
+        traces.append(_trace(file, beside))
+    return traces
 
 
 def _trace(file: ArrowTable, devices: Sequence[ArrowTable]) -> Trace:
-    source, gathered, counts = file.source, Gathered(), Counter[str]()
+    """Return the trace of a file of ranges and of the tables of devices that belong to it."""
+    label, gathered, counts = file.source.label, Gathered(), Counter[str]()
     try:
         for batch in file.batches(_USED):
-            _add(batch, source, gathered, counts)
+            _add(batch, label, gathered, counts)
     except ARROW_UNREADABLE as error:
-        raise damaged_arrow(source, error) from None
+        raise damaged_arrow(file.source, error) from None
     if not gathered["marks"].count:
         hint = "run the recipe again, or use nsys export"
-        raise InputError(f"no range with a valid time: {source.label}", hint)
-    files = [one.source for one in (file, *devices)]
-    made = Source(
+        raise InputError(f"no range with a valid time: {label}", hint)
+    sources = [table.source for table in (file, *devices)]
+    source = Source(
         format=FORMAT,
-        files=tuple(
-            SourceFile(a_file.label, a_file.stored_bytes, a_file.stored_bytes) for a_file in files
-        ),
+        files=tuple(SourceFile(s.label, s.stored_bytes, s.stored_bytes) for s in sources),
         tool="Nsight Systems recipe nvtx_gpu_proj_trace",
         facts=dict(fact for device in devices for fact in _device_facts(device)),
         event_counts={
@@ -126,63 +123,53 @@ def _trace(file: ArrowTable, devices: Sequence[ArrowTable]) -> Trace:
     notes = (
         *_NOTES.counted(counts, "nameless-ranges", "no-time"),
         _NOTES.note("no-device-work"),
-        *overflow_notes(gathered.overflowed, source.label),
+        *overflow_notes(gathered.overflowed, label),
     )
-    return Trace(made, gathered.finish(), tuple(replace(note, file=source.label) for note in notes))
+    return Trace(source, gathered.finish(), tuple(replace(note, file=label) for note in notes))
 
 
-def _add(
-    batch: pa.RecordBatch, source: ByteSource, gathered: Gathered, counts: Counter[str]
-) -> None:
+def _add(batch: pa.RecordBatch, label: str, gathered: Gathered, counts: Counter[str]) -> None:
     """Add the ranges of some rows."""
     start, length = (integers(batch, f"Projected {what}") for what in ("Start", "Duration"))
-    known = (start != ABSENT) & (np.abs(start) < _LIMIT) & (length >= 0) & (length < _LIMIT)
+    has_time = (start != ABSENT) & (np.abs(start) < _LIMIT) & (length >= 0) & (length < _LIMIT)
     operations = integers(batch, "NumGPUOps")
     table = gathered["marks"]
-    name = _texts(batch, "Name", table.names["name"])
+    names = batch.column("Name")
+    if pa.types.is_dictionary(names.type):
+        names = names.cast(names.type.value_type)
+    name = np.full(batch.num_rows, -1, np.int32)
+    if pa.types.is_string(names.type) or pa.types.is_large_string(names.type):
+        coded = names.dictionary_encode()
+        # The code behind the last is -1: that of null.
+        code_of = np.append(table.names["name"].codes(texts_in(coded)), np.int32(-1))
+        name = code_of[codes(coded)].astype(np.int32)
     counts["ranges"] += batch.num_rows
-    counts["no-time"] += int(np.count_nonzero(~known))
+    counts["no-time"] += int(np.count_nonzero(~has_time))
     counts["operations"] += int(operations[(operations > 0) & (operations < 2**40)].sum())
     counts["nameless-ranges"] += int(np.count_nonzero(name < 0))
+    pids, ranks = integers(batch, "PID"), integers(batch, "Rank")
+    group, first = group_rows([pids, ranks])
+    processes = []
+    for pid, rank in zip(pids[first].tolist(), ranks[first].tolist(), strict=True):
+        own_rank = rank if 0 <= rank < _MOST_RANKS else None
+        facts = ProcessFacts(label, own_rank, pid=None if pid == ABSENT else pid)
+        processes.append(gathered.process((pid, rank), facts))
     columns: dict[str, Array] = {
-        "process": _processes(integers(batch, "PID"), integers(batch, "Rank"), source, gathered),
+        "process": np.array(processes, np.int64)[group],
         "thread": integers(batch, "TID"),
         "name": np.where(name < 0, table.names["name"][UNNAMED_RANGE], name),
         "start_ns": start,
         "dur_ns": length,
     }
     table.add(
-        int(np.count_nonzero(known)),
+        int(np.count_nonzero(has_time)),
         kind=table.names["kind"]["gpu_annotation"],
-        **{column: values[known] for column, values in columns.items()},
+        **{column: values[has_time] for column, values in columns.items()},
     )
 
 
-def _processes(pid: IntArray, rank: IntArray, source: ByteSource, gathered: Gathered) -> IntArray:
-    def number(row: int) -> int:
-        own, of = int(pid[row]), int(rank[row])
-        known_rank = of if 0 <= of < _MOST_RANKS else None
-        facts = ProcessFacts(source.label, known_rank, pid=None if own == ABSENT else own)
-        return gathered.process((own, of), facts)
-
-    group, first = group_rows([pid, rank])
-    return np.array([number(row) for row in first.tolist()], np.int64)[group]
-
-
-def _texts(batch: pa.RecordBatch, column: str, known: Names) -> Array:
-    """Return a column of texts as codes of `known`, -1 for null and for what is no text."""
-    values = batch.column(column)
-    if pa.types.is_dictionary(values.type):
-        values = values.cast(values.type.value_type)
-    if not (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
-        return np.full(batch.num_rows, -1, np.int32)
-    coded = values.dictionary_encode()
-    own = known.codes(names(coded))
-    return np.append(own, np.int32(-1))[codes(coded)].astype(np.int32)
-
-
 def _device_facts(file: ArrowTable) -> Iterator[tuple[str, str]]:
-    """Yield what a table of devices says of the first; further ones of its kind are the same."""
+    """Yield the facts of the first device of a table; further ones of its kind are the same."""
     pairs = {column: _pair_of(column) or ("", "") for column in file.columns}
     columns = [c for c, (table, fact) in pairs.items() if table == _GPU and fact in _FACTS]
     try:
@@ -192,7 +179,7 @@ def _device_facts(file: ArrowTable) -> Iterator[tuple[str, str]]:
     row: Mapping[str, Any] = batch.slice(0, 1).to_pylist()[0] if batch else {}
     for column, value in row.items():
         if isinstance(value, str | int | float):
-            shown = str(int(value) if isinstance(value, float) else value)
-            yield _FACTS[pairs[column][1]], shown[:200]
+            text = str(int(value) if isinstance(value, float) else value)
+            yield _FACTS[pairs[column][1]], text[:200]
     if batch and batch.num_rows > 1:
         yield "gpus", str(batch.num_rows)

@@ -1,6 +1,6 @@
-"""The reports of `nsys stats`: which one a header is of, and which of its columns are read.
+"""The reports of `nsys stats`: which one a CSV header belongs to, and which columns are read.
 
-The unit of a column stands behind its name in brackets and changes with options and releases.
+The unit of a column stands in brackets behind its name and changes with options and releases.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ from typing import Final
 
 from traceflops.parsers.io import Field, Kind, Plan
 
-_UNIT: Final = re.compile(r"^(.*?)\(([^()]*)\)$")
-
 TIME_UNITS: Final[Mapping[str, int]] = {
     **dict.fromkeys(("ns", "nsec", "nsecond", "nanoseconds"), 0),
     **dict.fromkeys(("us", "usec", "usecond", "µs", "μs"), 3),
@@ -21,18 +19,23 @@ TIME_UNITS: Final[Mapping[str, int]] = {
     **dict.fromkeys(("s", "sec", "second", "seconds"), 9),
 }
 """Spellings of times, as powers of ten of 1 ns."""
-_BYTE_UNITS: Final[Mapping[str, int]] = {
+_BYTE_UNITS: Final[Mapping[str | None, int]] = {
     **dict.fromkeys(("b", "byte", "bytes"), 1),
     **{f"{prefix}b": 1_000**power for power, prefix in enumerate("kmgt", 1)},
     **{f"{prefix}ib": 1_024**power for power, prefix in enumerate("kmgt", 1)},
 }
+_SCALES: Final[Mapping[str, Mapping[str | None, int]]] = {
+    "time": {None: 1, **{unit: 10**power for unit, power in TIME_UNITS.items()}},
+    "size": _BYTE_UNITS,
+}
+"""ns or bytes per unit, by kind of column. A time without unit is in ns, a size without is lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One report: its name, the columns that make it (with | between them), what its rows are.
+    """A report: its name, the columns it must have (separated by |), what its rows are.
 
-    `kind` is what its sums are of; empty where each row says it.
+    `kind` is the kind of its totals; empty where each row has its own.
     """
 
     name: str
@@ -61,84 +64,72 @@ REPORTS: Final = (
     Report("cuda_gpu_kern_gb_sum", "total time|instances|name|gridxyz", "totals", "kernel"),
     Report("cuda_gpu_kern_sum", "total time|instances|name", "totals", "kernel"),
 )
-"""In the order in which a header is asked whether it is theirs: those with more columns first."""
+"""The first report whose columns a header has is the one: those with more columns come first."""
 
-ROLES: Final[tuple[tuple[str, tuple[str, ...], str], ...]] = (
-    ("start", ("kernel start", "start", "projected start"), "time"),
-    ("duration", ("kernel dur", "duration", "projected duration"), "time"),
-    ("call_start", ("api start",), "time"),
-    ("call_duration", ("api dur",), "time"),
-    ("call", ("api function", "api name"), "text"),
-    ("total", ("total time", "total proj time", "total range time"), "time"),
-    ("size", ("total",), "size"),
-    (
-        "count",
-        ("instances", "num calls", "count", "operations", "range instances", "calls"),
-        "integer",
-    ),
-    ("shortest", ("min", "minimum", "kmin", "proj min"), "time"),
-    ("longest", ("max", "maximum", "kmax", "proj max"), "time"),
-    ("name", ("kernel name", "name", "range", "operation"), "text"),
-    ("category", ("category",), "text"),
-    ("correlation", ("corrid",), "integer"),
-    *((f"grid_{axis}", (f"grd{axis}",), "integer") for axis in "xyz"),
-    *((f"block_{axis}", (f"blk{axis}",), "integer") for axis in "xyz"),
-    ("grid", ("gridxyz",), "text"),
-    ("block", ("blockxyz",), "text"),
-    ("registers", ("reg/trd",), "integer"),
-    ("bytes", ("bytes",), "size"),
-    ("device", ("device", "devid"), "text"),
-    ("stream", ("strm",), "integer"),
-    ("pid", ("pid",), "integer"),
-    ("thread", ("tid",), "integer"),
-    ("rank", ("rank",), "integer"),
+_ROLES: Final[tuple[tuple[str, str, str], ...]] = (
+    ("start", "time", "kernel start|start|projected start"),
+    ("duration", "time", "kernel dur|duration|projected duration"),
+    ("call_start", "time", "api start"),
+    ("call_duration", "time", "api dur"),
+    ("call", "text", "api function|api name"),
+    ("total", "time", "total time|total proj time|total range time"),
+    ("size", "size", "total"),
+    ("count", "integer", "instances|num calls|count|operations|range instances|calls"),
+    ("shortest", "time", "min|minimum|kmin|proj min"),
+    ("longest", "time", "max|maximum|kmax|proj max"),
+    ("name", "text", "kernel name|name|range|operation"),
+    ("category", "text", "category"),
+    ("correlation", "integer", "corrid"),
+    *((f"grid_{axis}", "integer", f"grd{axis}") for axis in "xyz"),
+    *((f"block_{axis}", "integer", f"blk{axis}") for axis in "xyz"),
+    ("grid", "text", "gridxyz"),
+    ("block", "text", "blockxyz"),
+    ("registers", "integer", "reg/trd"),
+    ("bytes", "size", "bytes"),
+    ("device", "text", "device|devid"),
+    ("stream", "integer", "strm"),
+    ("pid", "integer", "pid"),
+    ("thread", "integer", "tid"),
+    ("rank", "integer", "rank"),
 )
-"""Each role, the columns that have it, the best first, and what its cells are."""
+"""Each role, the kind of its cells, and the columns that have it (separated by |), best first."""
 
 _TWINS: Final = {
     **dict.fromkeys(("nvtx_startend_sum", "nvtxsssum"), ("nvtx_pushpop_sum", "nvtx_startend_sum")),
     **dict.fromkeys(("osrt_sum", "osrtsum"), ("cuda_api_sum", "osrt_sum")),
 }
-"""What a report is called: the one that it looks like, and the one that it is."""
+"""By name in the file: the report whose columns it has, and the report that it is."""
 _MOST_COLUMNS: Final = 200
-
-
-def _named(column: str) -> tuple[str, str | None]:
-    """Return what a column is called and its unit, both in small letters."""
-    match = _UNIT.match(column.strip())
-    word, unit = (match[1], match[2]) if match else (column, None)
-    return " ".join(word.lower().split()), None if unit is None else unit.strip().lower()
-
-
+_UNIT: Final = re.compile(r"^(.*?)\(([^()]*)\)$")
 _IN_TITLE: Final = re.compile(r"\((?:by )?\w+ in (\w+)\)", re.I)
 """A unit as it stands in a title: `(by size in KiB)`."""
 
 
 def unit_in_title(line: str) -> str | None:
-    """Return the unit that a title says the columns below it have; None where it says none."""
-    found = _IN_TITLE.search(line)
-    unit = found[1].lower() if found else ""
+    """Return the unit that a title gives for the columns below it; None where it gives none."""
+    match = _IN_TITLE.search(line)
+    unit = match[1].lower() if match else ""
     return unit if unit in TIME_UNITS or unit in _BYTE_UNITS else None
 
 
 def with_unit(names: Sequence[str], unit: str | None) -> list[str]:
-    """Return the names of columns, each with the unit of their title that has none of its own."""
+    """Return column names; those without a unit of their own get the one of their title."""
     kind = "time" if unit in TIME_UNITS else "size" if unit in _BYTE_UNITS else ""
-    words = {word for _, spellings, of in ROLES if of == kind for word in spellings}
+    words = {word for _, of, spellings in _ROLES if of == kind for word in spellings.split("|")}
     return [f"{name} ({unit})" if name.strip().lower() in words else name for name in names]
 
 
 def report_named(report: Report, name: str) -> Report:
-    """Return a report under the name that it is given, where several have its columns."""
+    """Return a report under its own name, where several reports have the same columns."""
     like, own = _TWINS.get(name, ("", ""))
     return replace(report, name=own) if report.name == like else report
 
 
 @dataclass(frozen=True, slots=True)
 class StatsTable:
-    """A report as it stands in a file: how many ns or bytes the unit of each role is.
+    """A report as it stands in a file: ns or bytes per unit, by role.
 
-    `without_unit` says that times have none: they are ns then.
+    `without_unit`: time columns name no unit, so they are in ns.
     """
 
     report: Report
@@ -147,7 +138,7 @@ class StatsTable:
 
 
 class StatsTables:
-    """The reports of `nsys stats`, as the reader of CSV asks for them."""
+    """The reports of `nsys stats`, as the CSV reader asks for them."""
 
     beginnings: Final = frozenset(
         {"Time", "Star", "Name", "Rang", "NVTX", "Tota", "API ", "Coun", "PID,", 'PID"'}
@@ -157,31 +148,34 @@ class StatsTables:
         """Return what to read of the report with this header; None if it is none."""
         if not 3 <= len(names) <= _MOST_COLUMNS:
             return None
-        columns = [_named(name) for name in names]
-        words = [word for word, _ in columns]
-        report = next((one for one in REPORTS if {*one.needs.split("|")} <= {*words}), None)
+        words: list[str] = []
+        units: list[str | None] = []
+        for name in names:
+            match = _UNIT.match(name.strip())
+            words.append(" ".join((match[1] if match else name).lower().split()))
+            units.append(match[2].strip().lower() if match else None)
+        report = next((r for r in REPORTS if {*r.needs.split("|")} <= {*words}), None)
         if report is None:
             return None
         fields: dict[str, Field] = {}
         scales: dict[str, int] = {}
-        without = False
-        for role, spellings, kind in ROLES:
-            word = next((spelling for spelling in spellings if spelling in words), None)
+        without_unit = False
+        for role, kind, spellings in _ROLES:
+            word = next((spelling for spelling in spellings.split("|") if spelling in words), None)
             if word is None:
                 continue
-            place = words.index(word)
-            unit = columns[place][1]
-            scale = _scale(kind, unit)
+            column = words.index(word)
+            scale = _SCALES[kind].get(units[column]) if kind in _SCALES else 1
             if scale is None or (kind == "time" and report.records == "sizes"):
                 continue
-            without |= kind == "time" and unit is None
-            integer: Kind = "integer" if scale == 1 else "number"
-            fields[role] = Field(place, "text" if kind == "text" else integer)
+            without_unit |= kind == "time" and units[column] is None
+            numeric: Kind = "integer" if scale == 1 else "number"
+            fields[role] = Field(column, "text" if kind == "text" else numeric)
             scales[role] = scale
         if "name" not in fields:
             return None
-        free = fields["name"].place
-        return Plan(len(names), fields, free, StatsTable(report, scales, without))
+        table = StatsTable(report, scales, without_unit)
+        return Plan(len(names), fields, fields["name"].place, table)
 
     def of_row(self, row: Sequence[str]) -> Plan | None:
         """Return nothing: reports always have a header."""
@@ -189,10 +183,3 @@ class StatsTables:
 
 
 STATS_TABLES: Final = StatsTables()
-
-
-def _scale(kind: str, unit: str | None) -> int | None:
-    """Return how many ns or bytes a unit is; None for one that is not known."""
-    if kind == "time" and unit is not None:
-        return 10 ** TIME_UNITS[unit] if unit in TIME_UNITS else None
-    return _BYTE_UNITS.get(unit or "") if kind == "size" else 1

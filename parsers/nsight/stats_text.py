@@ -1,7 +1,7 @@
 """What `nsys stats` prints, made into plain CSV: without its messages, console tables as rows.
 
-Console tables stand between rules of dashes, which say where each column begins and ends; their
-numbers have separators of thousands, and the decimal mark of the country they were printed in.
+Console tables have lines of dashes that show where each column begins and ends; their numbers have
+separators of thousands, and the decimal mark of the country they were printed in.
 """
 
 from __future__ import annotations
@@ -39,32 +39,34 @@ _BEGINNINGS: Final = (
     *(b"CUDA", b"NVTX", b"Oper", b"[1/1", b"[1/2", b"[2/2"),
 )
 _PRINTED: Final = _BEGINNINGS, _MESSAGES
+"""What nsys prints between its tables: the first four bytes of such lines, and their pattern."""
 _MARKED: Final = (b"==PR", b"==WA", b"==ER", b"==LO", b"==IN"), re.compile(rb"==[A-Z]+==")
-"""What ncu prints between its tables."""
+"""The same of ncu."""
 _NUMBER_CELL: Final = re.compile(rb'(?:^|[,;\t])"?-?\d[\d.]*"?(?=[,;\t\r\n]|\Z)')
 _SEPARATORS: Final = (",", ";", "\t")
-_LOOKED_AT: Final = 400
-"""So many lines are looked at for the first header."""
-_LEAST_BYTES: Final = 1 << 17
+_HEADER_LINES: Final = 400
+"""The first header is looked for in so many lines."""
+_HEADER_BYTES: Final = 1 << 17
+_LONGEST_LINE: Final = 8 << 20
 _RULE: Final = re.compile(
     r"[\s+|]*(?:-{2,}[\s+|]+)+-{2,}[\s+|]*\Z|[\s+|]*(?:={2,}[\s+|]+)+={2,}[\s+|]*\Z", re.ASCII
 )
-"""Runs of dashes with something between them: a run alone would be looked at in ever more parts."""
+"""Runs of dashes with something between them: a run alone would be tried in ever more parts."""
 _DASHES: Final = re.compile(r"[-=]+")
 _TITLE: Final = re.compile(r"\s*\*\* ([^*]{1,200}?)\s*(?::\s*)?")
 _TITLED: Final = re.compile(
     rb"(\((?:by )?\w{1,20} in \w{1,20}\)[^\n,;\t]{0,99}\n(?:[ \r]{0,9}\n)?)([^\r\n]{1,2000})", re.I
 )
-"""What stands in a title of its unit, and the line below it."""
+"""The part of a title that names a unit, and the line below it."""
 _BETWEEN: Final = re.compile(r"[\s|;]+|,(?!\d)|(?<!\d),")
 _MOST_TITLES: Final = 100
-_MOST_NUMBERS: Final = 1000
+_NUMBER_CHARACTERS: Final = 1000
 
 Filter = Callable[[ByteSource], Iterator[bytes]]
 
 
 class Filtered(ByteSource):
-    """A source of which something else is read than what it holds: `filter` makes it."""
+    """A source whose content passes through `filter` before it is read."""
 
     __slots__ = ("_filter", "_inner")
 
@@ -73,7 +75,7 @@ class Filtered(ByteSource):
         self._inner, self._filter = inner, filter_
 
     def blocks(self) -> Iterator[bytes]:
-        """Yield what the filter makes of the content."""
+        """Yield the filtered content."""
         yield from self._filter(self._inner)
         self.cut = self._inner.cut
 
@@ -84,15 +86,15 @@ def from_header(source: ByteSource, tables: Tables) -> Filtered:
     def blocks(inner: ByteSource) -> Iterator[bytes]:
         lines = whole_lines(inner)
         first = next(lines, b"").removeprefix(b"\xef\xbb\xbf")
-        at = first_header(first, tables) or 0
-        for block in chain([first[at:]], lines):
+        header = first_header(first, tables) or 0
+        for block in chain([first[header:]], lines):
             yield _without_messages(block, *_MARKED)
 
     return Filtered(source, blocks)
 
 
 def whole_lines(source: ByteSource) -> Iterator[bytes]:
-    """Yield the content in blocks of whole lines; the last may lack its end."""
+    """Yield the content in blocks of whole lines; the last may lack its line end."""
     rest = b""
     for block in source.blocks():
         block = rest + block
@@ -100,7 +102,7 @@ def whole_lines(source: ByteSource) -> Iterator[bytes]:
         if stop:
             yield block[:stop]
         rest = block[stop:]
-        if len(rest) > 8 << 20:  # no line of a table is so long
+        if len(rest) > _LONGEST_LINE:  # no line of a table is so long
             yield rest
             rest = b""
     if rest:
@@ -108,50 +110,44 @@ def whole_lines(source: ByteSource) -> Iterator[bytes]:
 
 
 def plain_tables(blocks: Iterator[bytes], console: Console, _source: ByteSource) -> Iterator[bytes]:
-    """Yield blocks of whole lines, which are of a source, as CSV that has nothing but tables."""
-    first = _beginning(blocks)
+    """Yield blocks of whole lines as CSV that holds nothing but tables."""
+    first = b""
+    for block in blocks:
+        first += block
+        if len(first) >= _HEADER_BYTES:
+            break
     if b"\r" in first and b"\n" not in first:
         first = first.replace(b"\r", b"\n")
     first, blocks = _with_units(first), map(_with_units, blocks)
-    at = first_header(first, console.tables)
-    if at is not None:
+    header = first_header(first, console.tables)
+    if header is not None:
         console.title = ""
-    for block in chain([first[at:]], blocks):
-        if at is None:
+    for block in chain([first[header:]], blocks):
+        if header is None:
             yield from console.rows(block)
         else:
             yield _without_messages(block, *_PRINTED)
 
 
 def _with_units(text: bytes) -> bytes:
-    """Return lines of CSV, each header with the unit that stands in the title above it."""
-    return _TITLED.sub(_with_unit, text) if b" in " in text else text
+    """Return lines of CSV; each header gets the unit of the title above it."""
 
+    def with_units_of(match: re.Match[bytes]) -> bytes:
+        title, header = (part.decode(errors="replace") for part in match.groups())
+        unit = unit_in_title(title)
+        mark = next((mark for mark in _SEPARATORS if mark.encode() in match[2]), None)
+        if unit is None or mark is None:
+            return match[0]
+        cells = [cell.strip('"') for cell in header.split(mark)]
+        return match[1] + mark.join(with_unit(cells, unit)).encode()
 
-def _with_unit(found: re.Match[bytes]) -> bytes:
-    title, header = found[1].decode(errors="replace"), found[2]
-    unit = unit_in_title(title)
-    mark = next((one for one in _SEPARATORS if one.encode() in header), None)
-    if unit is None or mark is None:
-        return found[0]
-    cells = [cell.strip('"') for cell in header.decode(errors="replace").split(mark)]
-    return found[1] + mark.join(with_unit(cells, unit)).encode()
-
-
-def _beginning(blocks: Iterator[bytes]) -> bytes:
-    """Return so many blocks that a header is among them where there is one."""
-    beginning = b""
-    for block in blocks:
-        beginning += block
-        if len(beginning) >= _LEAST_BYTES:
-            break
-    return beginning
+    return _TITLED.sub(with_units_of, text) if b" in " in text else text
 
 
 def first_header(text: bytes, tables: Tables) -> int | None:
-    """Return where the first header of CSV begins, None where there is none."""
+    """Return the offset of the first CSV header, None where there is none."""
     begin = 0
-    for line in text.split(b"\n", _LOOKED_AT)[:_LOOKED_AT]:
+    for line in text.split(b"\n", _HEADER_LINES)[:_HEADER_LINES]:
         has_cells = any(mark.encode() in line for mark in _SEPARATORS)
         if has_cells and header_in(line.removesuffix(b"\r"), tables, _SEPARATORS, 0):
             return begin
@@ -162,24 +158,24 @@ def first_header(text: bytes, tables: Tables) -> int | None:
 def _without_messages(
     text: bytes, beginnings: Sequence[bytes], messages: re.Pattern[bytes]
 ) -> bytes:
-    """Return lines without those that are messages, by their first four bytes and a pattern."""
+    """Return lines without messages, which are known by their first four bytes and a pattern."""
     data: Bytes = np.frombuffer(text, np.uint8)
     if not len(data):
         return text
     padded = np.append(data, np.frombuffer(b"\n\0\0\0", np.uint8))
     starts = line_starts(data if text.endswith(b"\n") else padded[: len(data) + 1])
     key = np.zeros(len(starts), np.int64)
-    for place in range(4):
-        key = key << 8 | padded[starts + place]
-    wanted = np.isin(key, [int.from_bytes(beginning, "big") for beginning in beginnings])
+    for byte in range(4):
+        key = key << 8 | padded[starts + byte]
+    candidates = np.isin(key, [int.from_bytes(beginning, "big") for beginning in beginnings])
     ends = np.append(starts[1:], len(text))
-    parts, at = [], 0
-    for line in np.flatnonzero(wanted).tolist():
+    parts, kept_from = [], 0
+    for line in np.flatnonzero(candidates).tolist():
         begin, end = int(starts[line]), int(ends[line])
         if messages.match(text, begin, end) and not is_row(text[begin:end]):
-            parts.append(text[at:begin])
-            at = end
-    return b"".join([*parts, text[at:]]) if at else text
+            parts.append(text[kept_from:begin])
+            kept_from = end
+    return b"".join([*parts, text[kept_from:]]) if kept_from else text
 
 
 def is_row(line: bytes) -> bool:
@@ -187,16 +183,12 @@ def is_row(line: bytes) -> bool:
     return len(list(islice(_NUMBER_CELL.finditer(line), 2))) == 2
 
 
-def _row(cells: Sequence[str]) -> bytes:
-    quoted = ('"' + cell.replace('"', '""') + '"' for cell in cells)
-    return ",".join(quoted).encode() + b"\n"
-
-
 @dataclass(slots=True)
 class Console:
-    """Makes rows of CSV of console tables, line by line.
+    """Turns console tables into rows of CSV, line by line.
 
-    `unread` are the titles of tables of which there are rows and no header that is known.
+    `unread` are the titles of tables that have rows but no known header. `columns` are the offsets
+    of the current table's columns in a line, `before` is the last line that was no rule.
     """
 
     tables: Tables
@@ -222,62 +214,63 @@ class Console:
         for line in lines:
             if _RULE.match(line):
                 if self.before.strip():
-                    yield from self._table(line)
+                    yield from self._header(line)
                 continue
             self.unit = unit_in_title(line) or self.unit
             title = _TITLE.fullmatch(line) if "**" in line else None
             if title is not None:
                 self.begin(title[1])
             elif self.plan is None:
-                self._has_rows = self._has_rows or (bool(self.title) and _has_numbers(line))
+                # Rows of all reports have two numbers.
+                cells = _BETWEEN.split(line[:_NUMBER_CHARACTERS]) if self.title else ()
+                has_numbers = sum(is_number(cell.strip('"')) for cell in cells) > 1
+                self._has_rows = self._has_rows or has_numbers
             elif not line.strip():
                 self.plan = None
             else:
-                cells = _cells(line, self.columns)
-                has_number = any(cell[:1].isdigit() for cell in cells)
-                if has_number and len(cells) == self.plan.columns:
-                    yield _row([self._plain(cell, at) for at, cell in enumerate(cells)])
+                yield from self._row(line, self.plan)
             self.before = line
 
-    def _table(self, rule: str) -> Iterator[bytes]:
+    def _header(self, rule: str) -> Iterator[bytes]:
+        """Begin the table whose header stands above a rule, if it is a known one."""
         columns = tuple(dashes.span() for dashes in _DASHES.finditer(rule))
-        names = with_unit(_names(self.before, columns), self.unit)
+        if "|" in self.before:
+            names = [cell.strip() for cell in self.before.strip().strip("|").split("|")]
+        else:
+            names = re.split(r"\s{2,}", self.before.strip())
+            if len(names) != len(columns):
+                names = [self.before[begin : max(end, begin)].strip() for begin, end in columns]
+        names = with_unit(names, self.unit)
         self.unit = None
         plan = self.tables.of_header(names)
         self.before = ""
         if plan is not None:
             self.plan, self.columns, self.title = plan, columns, ""
-            yield _row(names)
+            yield _csv_line(names)
 
-    def _plain(self, cell: str, place: int) -> str:
-        """Return a cell as CSV has it: a number without separators, its decimal mark a point."""
-        assert self.plan is not None
-        kinds = {field.place: field.kind for field in self.plan.fields.values()}
-        kind = kinds.get(place)
-        if kind in (None, "text") or not is_number(cell):
-            return cell
-        if kind == "integer":
-            return re.sub(r"[^\d-]", "", cell)
-        return plain_decimal(cell, comma=self.mark == ",")
+    def _row(self, line: str, plan: Plan) -> Iterator[bytes]:
+        """Yield a line of the current table as CSV; nothing where it is no row of it.
 
-
-def _has_numbers(line: str) -> bool:
-    """Return whether a line has two numbers, as rows of all reports have."""
-    return sum(is_number(cell.strip('"')) for cell in _BETWEEN.split(line[:_MOST_NUMBERS])) > 1
-
-
-def _names(text: str, columns: Sequence[tuple[int, int]]) -> list[str]:
-    if "|" in text:
-        return [cell.strip() for cell in text.strip().strip("|").split("|")]
-    cells = [text[begin : max(end, begin)].strip() for begin, end in columns]
-    spaced = re.split(r"\s{2,}", text.strip())
-    return spaced if len(spaced) == len(columns) else cells
+        The last column goes on to the end of the line.
+        """
+        if line.lstrip().startswith("|"):
+            columns = len(self.columns)
+            cells = [cell.strip() for cell in line.strip().strip("|").split("|", columns - 1)]
+        else:
+            ends = [*(begin for begin, _ in self.columns[1:]), len(line)]
+            starts = [0, *ends[:-1]]
+            cells = [line[begin:end].strip() for begin, end in zip(starts, ends, strict=True)]
+        if len(cells) != plan.columns or not any(cell[:1].isdigit() for cell in cells):
+            return
+        for column in plan.fields.values():
+            cell = cells[column.place]
+            if column.kind == "integer" and is_number(cell):
+                cells[column.place] = re.sub(r"[^\d-]", "", cell)
+            elif column.kind == "number" and is_number(cell):
+                cells[column.place] = plain_decimal(cell, comma=self.mark == ",")
+        yield _csv_line(cells)
 
 
-def _cells(line: str, columns: Sequence[tuple[int, int]]) -> list[str]:
-    """Return the cells of a row; the last column goes on to the end of the line."""
-    if line.lstrip().startswith("|"):
-        return [cell.strip() for cell in line.strip().strip("|").split("|", len(columns) - 1)]
-    ends = [*(begin for begin, _ in columns[1:]), len(line)]
-    starts = [0, *ends[:-1]]
-    return [line[begin:end].strip() for begin, end in zip(starts, ends, strict=True)]
+def _csv_line(cells: Sequence[str]) -> bytes:
+    quoted = ('"' + cell.replace('"', '""') + '"' for cell in cells)
+    return ",".join(quoted).encode() + b"\n"

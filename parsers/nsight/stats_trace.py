@@ -1,18 +1,30 @@
-"""Puts the reports of one profile together: one trace, and what to say of how it was made."""
+"""Reads the `nsys stats` reports of all given files: one trace for each profile."""
 
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
-from traceflops.parsers.io import Lookup, NoteTable, by_distinct, rank_in_name, text_notes
-from traceflops.parsers.nsight.stats_read import StatsFile, labels_of
+from traceflops.errors import InputError, NotATrace
+from traceflops.parsers.io import (
+    ByteSource,
+    Lookup,
+    NoteTable,
+    by_distinct,
+    rank_in_name,
+    read_each,
+    text_notes,
+    with_notes,
+)
+from traceflops.parsers.nsight.stats_layouts import REPORTS, report_named
+from traceflops.parsers.nsight.stats_read import StatsFile, labels_of, read_stats
 from traceflops.parsers.nsight.stats_rows import ReportPart
 from traceflops.parsers.shared import DeviceFacts, Gathered, ProcessFacts, chosen, overflow_notes
 from traceflops.remedies import NSYS
@@ -30,6 +42,17 @@ from traceflops.table import (
 )
 
 FORMAT: Final = "nsys stats"
+_OLD_NAMES: Final = (
+    *("gpukernsum", "gpukerngbsum", "gputrace", "cudaapisum", "cudaapitrace", "gpumemtimesum"),
+    *("gpumemsizesum", "apigpusum", "gpusum", "kernexecsum", "kernexectrace", "nvtxsum"),
+    *("nvtxpptrace", "nvtxppsum", "nvtxkernsum", "nvtxgpuproj", "pushpopsum", "pushpoptrace"),
+    *("cuda_gpu_sum", "nvtx_pushpop_sum", "nvtx_startend_sum", "osrt_sum", "nvtxsssum"),
+)
+_ENDINGS: Final = re.compile(r"(?:\.(?:csv|tsv|txt|log|gz|zst))*$", re.IGNORECASE)
+_NAMES: Final = sorted({*_OLD_NAMES, *(report.name for report in REPORTS)}, key=len, reverse=True)
+_REPORT: Final = re.compile(
+    rf"(?:^|(?<=[_.-]))({'|'.join(_NAMES)})(?:_base|_mangled|_nvtx[-_]name)?$"
+)
 _DEVICE: Final = re.compile(r"^(.*?)\((\d{1,9})\)$")
 _RECORDS: Final = ("activities", "calls", "marks")
 _PROJECTED: Final = "projected marks"
@@ -39,7 +62,7 @@ _TIMELINES: Final = {
     "mark": "marks",
     "gpu_mark": _PROJECTED,
 }
-"""The table with the records whose totals are of each kind."""
+"""By kind of a total: the table with the records that it sums up."""
 _ORDER: Final = (
     *("cuda_gpu_trace", "cuda_api_trace", "cuda_kern_exec_trace"),
     *("nvtx_pushpop_trace", "nvtx_startend_trace", "nvtx_gpu_proj_trace"),
@@ -47,11 +70,32 @@ _ORDER: Final = (
     *("nvtx_sum", "nvtx_pushpop_sum", "nvtx_startend_sum"),
     *("cuda_api_gpu_sum", "cuda_kern_exec_sum", "nvtx_gpu_proj_sum", "cuda_gpu_mem_size_sum"),
 )
-"""Reports that say most first: of each kind of record one of them counts."""
+"""The reports with most information first: of each kind of record one report counts."""
+_PRIORITY: Final = {name: priority for priority, name in enumerate(_ORDER)}
 _SIBLINGS: Final = frozenset({"nvtx_pushpop_sum", "nvtx_startend_sum"})
-"""Reports of one kind that tell of different records."""
+"""Reports of one kind of record that hold different records."""
 _MOST_RANKS: Final = 2**31
-_PLACES: Final = {name: place for place, name in enumerate(_ORDER)}
+_USELESS: Final[tuple[tuple[str, type[InputError], str, str], ...]] = (
+    (
+        "nested-sums",
+        NotATrace,
+        "kernel times by NVTX range, where nested ranges repeat a kernel",
+        "give cuda_gpu_kern_sum or cuda_gpu_trace of the same profile",
+    ),
+    (
+        "other-calls",
+        NotATrace,
+        "a report of API calls, but not CUDA's",
+        "give cuda_gpu_trace and cuda_api_trace of the same profile",
+    ),
+    (
+        "no-time",
+        InputError,
+        "no row has a valid time",
+        "give the file exactly as nsys stats wrote it",
+    ),
+)
+"""By what is odd about unusable rows: the error for files that have no others."""
 
 NOTES: Final = NoteTable(
     repaired={
@@ -110,20 +154,72 @@ NOTES: Final = NoteTable(
 )
 
 
+def read_reports(sources: Sequence[ByteSource]) -> list[Trace]:
+    """Return a trace for each profile whose reports are given.
+
+    A file that cannot be read is a note as long as another can. Raises InputError where no file has
+    a usable row.
+    """
+    read, failed = read_each(sources, read_stats, close=True)
+    profiles: defaultdict[tuple[str, str, str], list[StatsFile]] = defaultdict(list)
+    for file in chain.from_iterable(read):
+        stem = _ENDINGS.sub("", file.source.name)
+        report = _REPORT.search(stem)
+        if report is not None:
+            stem = stem[: report.start()]
+            if len(file.parts) == 1:
+                file.parts[0].report = report_named(file.parts[0].report, report[1])
+        profiles[file.source.folder, stem.strip("_.-"), file.profile].append(file)
+    traces: list[Trace] = []
+    empty: list[StatsFile] = []
+    for files in profiles.values():
+        trace = Assembly(files).trace()
+        if trace is None:
+            empty += files
+        else:
+            traces.append(trace)
+    if not traces:
+        raise _nothing(empty)
+    notes = [
+        replace(NOTES.note("file-not-read", 1, name=at.label, reason=error.message), file=at.label)
+        for at, error in failed
+    ]
+    notes += [replace(NOTES.note("no-rows"), file=file.source.label) for file in empty]
+    return with_notes(traces, notes)
+
+
+def _nothing(files: Sequence[StatsFile]) -> InputError:
+    """Return the error for files without a usable row."""
+    name = files[0].source.label
+    odd = {code for file in files for part in file.parts for code, n in part.odd.items() if n}
+    for code, error, text, hint in _USELESS:
+        if code in odd:
+            return error(f"{text}: {name}", hint)
+    if any(file.damage.dropped_rows or file.damage.cut_bytes for file in files):
+        return InputError(f"no readable row: {name}", "copy the file again or rerun nsys stats")
+    return InputError(
+        f"no rows: {name} (header only)",
+        f"nothing was launched while recording; record again with {NSYS}",
+    )
+
+
 class Assembly:
-    """Makes the trace of a profile."""
+    """Puts the reports of one profile together."""
 
     def __init__(self, files: Sequence[StatsFile]) -> None:
+        """Sort the reports of some files; note process ids and ranks."""
         self.files = files
         self.gathered = Gathered()
         parts = [part for file in files for part in file.parts]
-        self._parts = sorted(
-            parts, key=lambda a_part: _PLACES.get(a_part.report.name, len(_PLACES))
-        )
-        self._pids = sorted({pid for part in parts for pid in _pids(part) if pid != ABSENT})
-        named = (rank_in_name(file.profile or file.source.name) for file in files)
-        self._rank = next((rank for rank in named if rank is not None), None)
-        self._ranks = _ranks(parts)
+        self._parts = sorted(parts, key=lambda p: _PRIORITY.get(p.report.name, len(_PRIORITY)))
+        records = [part.tables[name] for part in parts for name in _RECORDS if name in part.tables]
+        pids = {pid for table in records for pid in distinct(table.column("process")).tolist()}
+        self._pids = sorted(pids - {ABSENT})
+        in_names = (rank_in_name(file.profile or file.source.name) for file in files)
+        self._rank = next((rank for rank in in_names if rank is not None), None)
+        pairs = {pair for part in parts for pair in part.ranks}
+        times = Counter(pid for pid, _ in pairs)
+        self._ranks = {p: rank for p, rank in pairs if times[p] == 1 and 0 <= rank < _MOST_RANKS}
         self._resolution_ns = 1
         self._repeated: list[str] = []
         self._is_of_nobody = False
@@ -141,15 +237,37 @@ class Assembly:
             return None
         overflowed = self.gathered.overflowed
         tables = self.gathered.finish()
-        return Trace(self._source(), tables, tuple(self._notes(tables, overflowed)))
+        events = {part.report.name: part.rows for part in self._parts}
+        # The bytes of a file with several profiles count for the first of them.
+        sizes = [
+            (None, None) if file.is_further else (file.source.stored_bytes, file.source.text_bytes)
+            for file in self.files
+        ]
+        source = Source(
+            format=FORMAT,
+            files=tuple(SourceFile(f.name, *s) for f, s in zip(self.files, sizes, strict=True)),
+            tool="Nsight Systems (nsys stats)",
+            facts={"reports": ", ".join(events)},
+            event_counts={name: count for name, count in sorted(events.items()) if count},
+            resolution_ns=self._resolution_ns,
+        )
+        return Trace(source, tables, tuple(self._notes(tables, overflowed)))
 
-    def _process(self, pid: int | None) -> int:
-        rank = self._ranks.get(ABSENT if pid is None else pid, self._rank)
-        facts = ProcessFacts(self.files[0].name, rank, None, None, pid)
-        return self.gathered.process(pid, facts)
+    def _process(self, pid: int) -> int:
+        """Return the number of a process; without an id that of the only process there is."""
+        if pid == ABSENT and len(self._pids) == 1:
+            pid = self._pids[0]
+        self._is_of_nobody |= pid == ABSENT
+        own_pid = None if pid == ABSENT else pid
+        rank = self._ranks.get(pid, self._rank)
+        facts = ProcessFacts(self.files[0].name, rank, None, None, own_pid)
+        return self.gathered.process(own_pid, facts)
 
     def _add_records(self, part: ReportPart, taken: dict[str, str]) -> None:
-        """Add the records of a report, of tables that no better report has filled."""
+        """Add the records of a report, for tables that no better report has filled.
+
+        `taken` are the reports by the table that each has filled.
+        """
         if "activities" in taken and "calls" not in taken and part.report.records == "launches":
             kernels = part.tables.pop("activities", None)
             if kernels is not None and "calls" in part.tables:
@@ -160,7 +278,9 @@ class Assembly:
             self._repeated.append(part.report.name)
         for name in fresh:
             table = part.tables.pop(name)
-            self._place_processes(table)
+            for _, columns in table.pieces:
+                pids = np.atleast_1d(columns.get("process", ABSENT))
+                columns["process"] = compact(by_distinct(pids, lambda pid, _: self._process(pid)))
             if name == "activities":
                 self._place_devices(list(part.devices), table)
                 self._resolution_ns = part.resolution_ns or 1
@@ -168,93 +288,76 @@ class Assembly:
         is_projected = part.report.name == "nvtx_gpu_proj_trace"
         taken |= {_PROJECTED if is_projected else name: part.report.name for name in fresh}
 
-    def _place_processes(self, table: TableBuilder) -> None:
-        """Put the numbers of processes in the place of their ids."""
-        for _, columns in table.pieces:
-            pids = np.atleast_1d(columns.get("process", ABSENT))
-            columns["process"] = compact(by_distinct(pids, lambda pid, _: self._number(pid)))
-
-    def _number(self, pid: int) -> int:
-        """Return the number of a process; without an id that of the only one there is."""
-        if pid == ABSENT and len(self._pids) == 1:
-            return self._process(self._pids[0])
-        self._is_of_nobody |= pid == ABSENT
-        return self._process(None if pid == ABSENT else pid)
-
     def _place_devices(self, texts: Sequence[str], table: TableBuilder) -> None:
-        process = self._number(ABSENT)
-        known = {text: _device(text) for text in texts}
-        for text in sorted(texts, key=lambda a_text: (known[a_text][0], a_text)):
-            self.gathered.device(text, process, *known[text])
+        """Replace codes of `texts`, the names of devices, by numbers of devices."""
+        process = self._process(ABSENT)
+        devices: dict[str, tuple[int, DeviceFacts]] = {}
+        for text in texts:  # `NVIDIA H100 (0)`, or `0`
+            match = _DEVICE.match(text)
+            name, number = (match[1].strip(), match[2]) if match else (text.strip(), text)
+            is_number = number.isascii() and number.isdecimal() and len(number) < 10
+            product = name if name and not name.isdecimal() else None
+            devices[text] = (int(number) if is_number else 0, DeviceFacts(product=product))
+        for text in sorted(texts, key=lambda text: (devices[text][0], text)):
+            self.gathered.device(text, process, *devices[text])
         codes = np.array([self.gathered.device(text, process, 0) for text in texts], np.int64)
         for _, columns in table.pieces:
             columns["device"] = codes[columns["device"]]
 
     def _add_totals(self, part: ReportPart, taken: dict[str, str]) -> None:
-        """Add the sums of what no record and no better report tells; sizes to sums of times."""
-        table = part.tables.get("totals")
+        """Add sums that no record and no better report has; sizes join the sums of times."""
+        table, report = part.tables.get("totals"), part.report.name
         if table is None or not table.count:
             return
         if part.report.records == "sizes":
-            table = _with_sizes(self.gathered["totals"], table)
+            totals = self.gathered["totals"]
+            row_of = {label: row for row, label in enumerate(labels_of(totals))}
+            rows = np.array([row_of.get(label, -1) for label in labels_of(table)], np.int64)
+            bytes_ = totals.column("bytes").copy()
+            bytes_[rows[rows >= 0]] = table.column("bytes")[rows >= 0]
+            totals.replace("bytes", bytes_)
+            table = chosen(table, rows < 0)
         kinds = list(table.names["kind"])
-        wanted = [not self._is_told(kind, part.report.name, taken) for kind in kinds]
+        wanted = []
+        for kind in kinds:
+            other = taken.get(kind)
+            is_first = other is None or {other, report} <= _SIBLINGS
+            wanted.append(is_first and _TIMELINES[kind] not in taken)
         used = np.unique(table.column("kind")).tolist()
         if used and not any(wanted[code] for code in used):
-            self._repeated.append(part.report.name)
+            self._repeated.append(report)
             return
         table = chosen(table, np.array(wanted, np.bool_)[table.column("kind")])
         for _, columns in table.pieces:
-            columns["process"] = self._number(ABSENT)
-        taken |= {kinds[code]: part.report.name for code in used if wanted[code]}
+            columns["process"] = self._process(ABSENT)
+        taken |= {kinds[code]: report for code in used if wanted[code]}
         self.gathered["totals"].absorb(table)
 
-    def _is_told(self, kind: str, report: str, taken: Mapping[str, str]) -> bool:
-        """Return whether a better report has the records of a kind, or their sums."""
-        other = taken.get(kind)
-        return _TIMELINES[kind] in taken or not (other is None or {other, report} <= _SIBLINGS)
-
-    def _source(self) -> Source:
-        events = {part.report.name: part.rows for part in self._parts}
-        return Source(
-            format=FORMAT,
-            files=tuple(
-                SourceFile(f.name, None, None)
-                if f.is_further
-                else SourceFile(f.name, f.source.stored_bytes, f.source.text_bytes)
-                for f in self.files
-            ),
-            tool="Nsight Systems (nsys stats)",
-            facts={"reports": ", ".join(events)},
-            event_counts={name: count for name, count in sorted(events.items()) if count},
-            resolution_ns=self._resolution_ns,
-        )
-
     def _notes(self, tables: Mapping[str, pa.Table], overflowed: Sequence[str]) -> Iterator[Note]:
-        """Give the notes of a profile: those of its files, then those of the whole."""
+        """Yield the notes of a profile: those of its files, then those of the whole."""
         for file in self.files:
             yield from (replace(note, file=file.name) for note in _file_notes(file))
         name = self.files[0].name if len(self.files) == 1 else None
         yield from overflow_notes(overflowed, self.files[0].name)
         if self._rank is not None:
             yield rank_from_name([self._rank], name)
-        yield from (replace(note, file=name) for note in self._content_notes(tables))
-
-    def _content_notes(self, tables: Mapping[str, pa.Table]) -> Iterator[Note]:
+        notes = []
         if self._repeated:
             reports = ", ".join(self._repeated)
-            yield NOTES.note("report-repeated", len(self._repeated), reports=reports)
+            notes.append(NOTES.note("report-repeated", len(self._repeated), reports=reports))
         has_calls = tables["calls"].num_rows > 0
         if not tables["activities"].num_rows:
             is_summed = tables["totals"].num_rows and not has_calls
-            yield NOTES.note("no-timeline" if is_summed else "no-device-work")
+            notes.append(NOTES.note("no-timeline" if is_summed else "no-device-work"))
         elif self._is_of_nobody and len(self._pids) > 1:
-            yield NOTES.note("process-unknown", len(self._pids))
+            notes.append(NOTES.note("process-unknown", len(self._pids)))
         elif not has_calls:
-            yield NOTES.note("no-calls")
+            notes.append(NOTES.note("no-calls"))
+        yield from (replace(note, file=name) for note in notes)
 
 
 def _file_notes(file: StatsFile) -> Iterator[Note]:
+    """Yield the notes on a file: its text, its cells, tables that are not used, units."""
     yield from text_notes(file.damage, file.source.cut)
     odd = file.damage.with_bad_cells(part.odd for part in file.parts)
     yield from NOTES.counted(
@@ -265,65 +368,30 @@ def _file_notes(file: StatsFile) -> Iterator[Note]:
     if file.profile:
         yield NOTES.note("several-profiles")
     if file.unread:
-        yield NOTES.note("tables-unread", len(file.unread), titles=_listed(file.unread))
+        titles = ("".join(c if c.isprintable() else "?" for c in text) for text in file.unread[:3])
+        listed = "; ".join(titles) + (", ..." if len(file.unread) > 3 else "")
+        yield NOTES.note("tables-unread", len(file.unread), titles=listed)
     yield from NOTES.counted(odd, "table-repeated")
     if odd["no-unit"]:
         yield NOTES.note("unit-assumed")
     yield from NOTES.counted(odd, "sizes-without-unit", "sizes-rounded")
 
 
-def _listed(titles: Sequence[str]) -> str:
-    some = "; ".join("".join(c if c.isprintable() else "?" for c in text) for text in titles[:3])
-    return f"{some}, ..." if len(titles) > 3 else some
-
-
-def _pids(part: ReportPart) -> set[int]:
-    tables = [part.tables[name] for name in _RECORDS if name in part.tables]
-    return {pid for table in tables for pid in distinct(table.column("process")).tolist()}
-
-
-def _ranks(parts: Iterable[ReportPart]) -> dict[int, int]:
-    """Return the rank of each process id that is said to be of one only."""
-    pairs = {pair for part in parts for pair in part.ranks}
-    times = Counter(pid for pid, _ in pairs)
-    return {pid: rank for pid, rank in pairs if times[pid] == 1 and 0 <= rank < _MOST_RANKS}
-
-
-def _device(text: str) -> tuple[int, DeviceFacts]:
-    """Return the number and the facts of a device that is called `NVIDIA H100 (0)`, or `0`."""
-    match = _DEVICE.match(text)
-    name, number = (match[1].strip(), match[2]) if match else (text.strip(), text)
-    is_number = number.isascii() and number.isdecimal() and len(number) < 10
-    product = name if name and not name.isdecimal() else None
-    return int(number) if is_number else 0, DeviceFacts(product=product)
-
-
 def _give_ids(calls: TableBuilder, kernels: TableBuilder, activities: TableBuilder) -> None:
     """Give calls the ids of the kernels they launched, as another report has these.
 
-    `kernels` are those of the report with the calls, which numbers them itself. A kernel is known
-    again by its times, where only one of each report has them; other calls get no id.
+    `kernels` are those of the report with the calls, which numbers them itself. Kernels of the two
+    reports are the same where one of each has the same times; other calls get no id.
     """
-    group, first = group_rows(
-        [
-            np.concatenate([table.column(name) for table in (activities, kernels)])
-            for name in ("start_ns", "dur_ns")
-        ]
-    )
-    there, here = group[: activities.count], group[activities.count :]
-    alone = [np.bincount(side, minlength=len(first)) == 1 for side in (there, here)]
+    times = [
+        np.concatenate([activities.column(name), kernels.column(name)])
+        for name in ("start_ns", "dur_ns")
+    ]
+    group, first = group_rows(times)
+    theirs, ours = group[: activities.count], group[activities.count :]
+    is_alone = [np.bincount(side, minlength=len(first)) == 1 for side in (theirs, ours)]
     id_of = np.full(len(first), ABSENT, np.int64)
-    id_of[there] = activities.column("correlation")
-    known = (alone[0] & alone[1])[here] & (id_of[here] != ABSENT)
-    launched = Lookup(kernels.column("correlation")[known], id_of[here][known])
+    id_of[theirs] = activities.column("correlation")
+    is_same = (is_alone[0] & is_alone[1])[ours] & (id_of[ours] != ABSENT)
+    launched = Lookup(kernels.column("correlation")[is_same], id_of[ours][is_same])
     calls.replace("correlation", launched(calls.column("correlation")))
-
-
-def _with_sizes(totals: TableBuilder, sizes: TableBuilder) -> TableBuilder:
-    """Put sizes of copies to the sums of their times; return those of other copies."""
-    place = {label: row for row, label in enumerate(labels_of(totals))}
-    rows = np.array([place.get(label, -1) for label in labels_of(sizes)], np.int64)
-    values = totals.column("bytes").copy()
-    values[rows[rows >= 0]] = sizes.column("bytes")[rows >= 0]
-    totals.replace("bytes", values)
-    return chosen(sizes, rows < 0)

@@ -54,8 +54,8 @@ class History:
     @property
     def moved(self) -> float:
         """Return the sum of all sizes; what exceeds 2^60 adds up to no size."""
-        every = (self.size, self.held.size, self.segments.size)
-        return float(sum(sizes.sum(dtype=np.float64) for sizes in every))
+        columns = (self.size, self.held.size, self.segments.size)
+        return float(sum(sizes.sum(dtype=np.float64) for sizes in columns))
 
     @cached_property
     def _by_address(self) -> IntArray:
@@ -126,26 +126,29 @@ class History:
         Reserved memory is left out where undoing the events leads below 0.
         """
         time, change, address, stack = self._all
-        told = np.arange(len(time)) >= len(self.before.size)
-        told |= stack >= 0  # who allocated the others is not known: together they are one row
-        head = [] if len(told) and told.all() else [self._start_ns]
+        has_row = np.arange(len(time)) >= len(self.before.size)
+        has_row |= stack >= 0  # who allocated the others is not known: together they are one row
+        head = [] if len(has_row) and has_row.all() else [self._start_ns]
         nothing = [0] * len(head)
         where = {
-            "time_ns": np.append(np.array(head, np.int64), time[told]),
-            "address": np.append(np.array(nothing, np.int64), address[told]),
+            "time_ns": np.append(np.array(head, np.int64), time[has_row]),
+            "address": np.append(np.array(nothing, np.int64), address[has_row]),
         }
-        value = np.append(np.array(nothing, np.float64), change[told])
-        named = np.append(np.full(len(head), -1, np.int32), stack[told].astype(np.int32))
+        value = np.append(np.array(nothing, np.float64), change[has_row])
+        named = np.append(np.full(len(head), -1, np.int32), stack[has_row].astype(np.int32))
         yield "change", {**where, "value": value, "stack": named}
         before = np.full(len(head), self.before.size.sum(), np.float64)
-        yield "allocated", {**where, "value": np.append(before, self._allocated[told])}
-        at = np.flatnonzero(np.isin(self.action, list(SEGMENTS)))
-        grown = np.cumsum(self._change[at])
-        first = int(self.segments.size.sum()) - int(grown[-1] if len(at) else 0)
+        yield "allocated", {**where, "value": np.append(before, self._allocated[has_row])}
+        rows = np.flatnonzero(np.isin(self.action, list(SEGMENTS)))
+        grown = np.cumsum(self._change[rows])
+        first = int(self.segments.size.sum()) - int(grown[-1] if len(rows) else 0)
         reserved = np.append(first, first + grown)
-        if len(self.segments.size) + len(at) == 0 or int(reserved.min()) < 0:
+        if len(self.segments.size) + len(rows) == 0 or int(reserved.min()) < 0:
             return
-        times, asked = np.append(self._start_ns, self.time_ns[at]), np.append(-1, self.stack[at])
+        times, asked = (
+            np.append(self._start_ns, self.time_ns[rows]),
+            np.append(-1, self.stack[rows]),
+        )
         called = {"time_ns": times, "stack": asked.astype(np.int32)}
         yield "reserved", {**called, "value": reserved.astype(np.float64)}
         peak = self._peak

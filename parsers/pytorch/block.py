@@ -74,6 +74,7 @@ class KinetoBlock:
                 self._add_flows(group)
 
     def _groups(self, events: list[Any]) -> Iterator[tuple[str, str, Group]]:
+        """Yield the events of each category and phase, with both."""
         by_type: defaultdict[Any, list[Any]] = defaultdict(list)
         for event in events:
             by_type[event.__class__].append(event)
@@ -88,6 +89,7 @@ class KinetoBlock:
                 yield category, phase, Group(same, args)
 
     def _loose_groups(self, events: list[Any]) -> Iterator[tuple[str, str, Group]]:
+        """Yield the same of events whose category the decoder did not know."""
         by_category: defaultdict[str, list[Any]] = defaultdict(list)
         categories = [legacy.category(event) for event in events]
         for event, category in zip(events, categories, strict=True):
@@ -97,7 +99,9 @@ class KinetoBlock:
         for category, group in by_category.items():
             for phase, same in _by_phase(group):
                 texts = [event.args for event in same]
-                args = self.args.read(texts, _args(category, phase))
+                # Old files write memory events without a category.
+                is_memory = phase == "i" and category not in KNOWN_CATEGORIES
+                args = self.args.read(texts, MemoryArgs if is_memory else ARGS.get(category, Args))
                 if category in (legacy.OPS, legacy.WORK):
                     legacy.add_ids(args, same, category == legacy.WORK)
                 yield category, phase, Group(same, args)
@@ -174,23 +178,12 @@ def _by_phase(events: list[Any]) -> Iterator[tuple[str, list[Any]]]:
     if first.__class__ is str and phases.count(first) == len(phases):
         yield first, events
         return
-    if any(phase.__class__ is not str for phase in phases):
-        phases = list(map(_phase, events))
-    for phase in dict.fromkeys(phases):
-        yield phase, [event for event, one in zip(events, phases, strict=True) if one == phase]
-
-
-def _phase(event: Any) -> str:
-    if event.ph is None and getattr(event, "dur", None) is not None:
-        return "X"
-    return event.ph if event.ph.__class__ is str else str(event.ph)[:20]
-
-
-def _args(category: str, phase: str) -> type[Args]:
-    """Return what is read of the arguments; old files write memory events without a category."""
-    if phase == "i" and category not in KNOWN_CATEGORIES:
-        return MemoryArgs
-    return ARGS.get(category, Args)
+    groups: defaultdict[str, list[Any]] = defaultdict(list)
+    for event in events:
+        is_complete = event.ph is None and getattr(event, "dur", None) is not None
+        phase = "X" if is_complete else event.ph
+        groups[phase if phase.__class__ is str else str(phase)[:20]].append(event)
+    yield from groups.items()
 
 
 @cache
@@ -242,6 +235,7 @@ class ArgsReader:
             return [self._one(text, args_type) for text in objects]
 
     def _one(self, text: bytes, args_type: type[A]) -> A:
+        """Return the arguments of one event; all are absent where they cannot be decoded."""
         if text == b"null":
             return args_type()
         # The decoder checks UTF-8 only in the fields that it builds, so it may fail only here.
@@ -274,15 +268,10 @@ def _loose(args_type: type[Args]) -> Any:
     return msgspec.defstruct(args_type.__name__, fields, bases=(args_type,), gc=False)
 
 
-@cache
-def _integers(args_type: type[Args]) -> tuple[str, ...]:
-    fields = msgspec.structs.fields(args_type)
-    return tuple(f.name for f in fields if f.type in (int, int | None))
-
-
 def _narrowed(loose: list[A], args_type: type[A]) -> list[A]:
     """Put integers where integers belong, whatever the writer put there."""
-    names = _integers(args_type)
+    fields = msgspec.structs.fields(args_type)
+    names = [f.name for f in fields if f.type in (int, int | None)]
     for args in loose:
         for name in names:
             value = getattr(args, name)

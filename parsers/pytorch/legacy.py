@@ -78,13 +78,13 @@ def number_ops(events: Sequence[Any], categories: Sequence[str]) -> int:
     op: Any = None
     arrow: Any = None
     last: Any = None
-    for event, one in zip(events, categories, strict=True):
-        if one == OPS:
+    for event, kind in zip(events, categories, strict=True):
+        if kind == OPS:
             op, arrow, event.id = event, None, count
             count += 1
-        elif one == ARROWS:
+        elif kind == ARROWS:
             last, arrow = event, event if event.ph == "s" else arrow
-        elif one == WORK:
+        elif kind == WORK:
             own = op is None or (
                 arrow is not None and (arrow.ts, arrow.tid, arrow.id) == (op.ts, op.tid, last.id)
             )
@@ -94,10 +94,10 @@ def number_ops(events: Sequence[Any], categories: Sequence[str]) -> int:
 
 def add_ids(args: Sequence[Any], events: Sequence[Any], of_device: bool) -> None:
     """Write what the events say into their arguments."""
-    for one, event in zip(args, events, strict=True):
-        one.external_id = event.id
+    for of_event, event in zip(args, events, strict=True):
+        of_event.external_id = event.id
         if of_device:
-            one.device = trailing_integer(event.tid)
+            of_event.device = trailing_integer(event.tid)
 
 
 def move_ids(rows: Rows, before: int) -> None:
@@ -135,10 +135,10 @@ def linked_to_ops(tables: Mapping[str, pa.Table]) -> pa.Table:
 
 def use_old_spelling(args: Sequence[Any]) -> None:
     """Put `Input dims` where `Input Dims` is; such files write [] for what was not recorded."""
-    for one in args:
-        if one.old_input_dims:
-            texts = (one.old_input_dims, one.input_types)
-            one.input_dims, one.input_types = (
+    for of_event in args:
+        if of_event.old_input_dims:
+            texts = (of_event.old_input_dims, of_event.input_types)
+            of_event.input_dims, of_event.input_types = (
                 text if bytes(text).strip(b"[] ") else msgspec.Raw(b"") for text in texts
             )
 

@@ -73,8 +73,8 @@ def owner_codes(names: Names, pids: Sequence[Any], ranks: IntArray | None) -> Ar
 
 def _owner_text(pid: Any, rank: int = -1) -> str:
     text = pid if isinstance(pid, str) and not pid.isdigit() else ""
-    found = _LABEL.fullmatch(text)
-    label = ".".join(number[:9] for number in re.findall(r"\d+", found[1] if found else text))
+    labelled = _LABEL.fullmatch(text)
+    label = ".".join(number[:9] for number in re.findall(r"\d+", labelled[1] if labelled else text))
     return f"{rank if 0 <= rank < _MOST_RANKS else ''}|{label}|{trailing_integer(pid)}"
 
 
@@ -83,45 +83,44 @@ def split_ranks(tables: Mapping[str, TableBuilder], rank: int | None) -> list[Ra
 
     `rank` is that of a file of one rank.
     """
-    known = {text: Owner.of(text) for table in tables.values() for text in table.names["process"]}
-    shift = _shift([known[text].pid for text in tables["activities"].names["process"]])
-    of_host = {known[text].label for name in _HOST for text in tables[name].names["process"]}
-    of_gpus = {known[text].label for text in tables["activities"].names["process"]}
-    told = _told(known, shift, has_labels=len(of_gpus) > 1 and of_gpus <= of_host)
-    ranks = sorted(set(told.values()))
+    owners = {text: Owner.of(text) for table in tables.values() for text in table.names["process"]}
+    shift = _shift([owners[text].pid for text in tables["activities"].names["process"]])
+    of_host = {owners[text].label for name in _HOST for text in tables[name].names["process"]}
+    of_gpus = {owners[text].label for text in tables["activities"].names["process"]}
+    keys = _rank_keys(owners, shift, has_labels=len(of_gpus) > 1 and of_gpus <= of_host)
+    ranks = sorted(set(keys.values()))
     several = 1 < len(ranks) <= _MOST_PROCESSES
-    place = {one: at for at, one in enumerate(ranks)}
-    number = {text: place[told[text]] if several else 0 for text in known}
-    pids = _pids(tables, known, number, shift if several else 0)
+    index = {key: n for n, key in enumerate(ranks)}
+    number = {text: index[keys[text]] if several else 0 for text in owners}
+    pids = _pids(tables, owners, number, shift if several else 0)
     for table in tables.values():
-        _renumber(table, [number[text] for text in table.names["process"]])
+        numbers = np.array([number[text] for text in table.names["process"]], dtype=np.int32)
+        for _, piece in table.pieces:
+            code = piece["process"]
+            piece["process"] = int(numbers[0]) if len(set(number.values())) == 1 else numbers[code]
     if several and shift:
         device = tables["activities"].column("device")
         tables["activities"].replace("device", np.where(device < 0, device, device % shift))
-    numbers = _rank_numbers(ranks) if several or ranks[:1] > [()] else [rank]
-    return [RankProcess(one, pids.get(place)) for place, one in enumerate(numbers)]
+    rank_numbers = _rank_numbers(ranks) if several or ranks[:1] > [()] else [rank]
+    return [RankProcess(rank, pids.get(number)) for number, rank in enumerate(rank_numbers)]
 
 
-def _told(
-    known: Mapping[str, Owner], shift: int, *, has_labels: bool
+def _rank_keys(
+    owners: Mapping[str, Owner], shift: int, *, has_labels: bool
 ) -> dict[str, tuple[int, ...]]:
     """Return what tells the rank of each owner, the same for all where nothing does."""
-    owners = known.values()
-    told: dict[str, tuple[int, ...] | None]
-    if any(owner.rank is not None for owner in owners):
-        same = {owner.pid: owner.rank for owner in owners if owner.rank is not None}
-        found = {t: o.rank if o.rank is not None else same.get(o.pid) for t, o in known.items()}
-        told = {text: (one,) if one is not None else None for text, one in found.items()}
-    elif has_labels:
-        told = {text: owner.label for text, owner in known.items()}
-    else:
-        told = {text: _multiple(owner.pid, shift) for text, owner in known.items()}
-    first = min((one for one in told.values() if one is not None), default=())
-    return {text: first if one is None else one for text, one in told.items()}
-
-
-def _multiple(pid: int, shift: int) -> tuple[int, ...] | None:
-    return (pid // shift,) if shift and pid >= 0 else None
+    by_pid = {owner.pid: owner.rank for owner in owners.values() if owner.rank is not None}
+    keys: dict[str, tuple[int, ...] | None] = {}
+    for text, owner in owners.items():
+        if by_pid:
+            rank = by_pid.get(owner.pid) if owner.rank is None else owner.rank
+            keys[text] = None if rank is None else (rank,)
+        elif has_labels:
+            keys[text] = owner.label
+        else:
+            keys[text] = (owner.pid // shift,) if shift and owner.pid >= 0 else None
+    first = min((key for key in keys.values() if key is not None), default=())
+    return {text: first if key is None else key for text, key in keys.items()}
 
 
 def _shift(devices: Sequence[int]) -> int:
@@ -134,18 +133,18 @@ def _shift(devices: Sequence[int]) -> int:
     return 0
 
 
-def _rank_numbers(told: Sequence[tuple[int, ...]]) -> list[int | None]:
-    """Return the ranks: the one number by which what tells them differs."""
-    if len({len(one) for one in told}) > 1:
-        return [None] * len(told)
-    differs = [at for at, values in enumerate(zip(*told, strict=True)) if len(set(values)) > 1]
-    at = differs[0] if len(differs) == 1 else 0
-    return [one[at] if len(differs) < 2 else None for one in told]
+def _rank_numbers(keys: Sequence[tuple[int, ...]]) -> list[int | None]:
+    """Return the ranks: the only number by which their keys differ, None where several do."""
+    if len({len(key) for key in keys}) > 1:
+        return [None] * len(keys)
+    differs = [i for i, values in enumerate(zip(*keys, strict=True)) if len(set(values)) > 1]
+    index = differs[0] if len(differs) == 1 else 0
+    return [key[index] if len(differs) < 2 else None for key in keys]
 
 
 def _pids(
     tables: Mapping[str, TableBuilder],
-    known: Mapping[str, Owner],
+    owners: Mapping[str, Owner],
     number: Mapping[str, int],
     shift: int,
 ) -> dict[int, int]:
@@ -155,19 +154,10 @@ def _pids(
         texts = list(tables[name].names["process"])
         rows = np.bincount(tables[name].column("process"), minlength=len(texts))
         for text, count in zip(texts, rows.tolist(), strict=True):
-            pid = known[text].pid
+            pid = owners[text].pid
             if pid != ABSENT:
                 counts[number[text]][pid % shift if shift else pid] += count
-    return {place: found.most_common(1)[0][0] for place, found in counts.items()}
-
-
-def _renumber(table: TableBuilder, numbers: Sequence[int]) -> None:
-    """Put these numbers in the place of the codes of owners."""
-    one = numbers[0] if len(set(numbers)) == 1 else None
-    places = np.array(numbers, dtype=np.int32)
-    for _, piece in table.pieces:
-        code = piece["process"]
-        piece["process"] = one if one is not None else places[code]
+    return {number: pids.most_common(1)[0][0] for number, pids in counts.items()}
 
 
 def number_devices(tables: Mapping[str, TableBuilder], several: bool) -> list[tuple[int, int]]:

@@ -7,7 +7,7 @@ the trace, never gets past this module.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, Final
@@ -103,40 +103,38 @@ class Metadata:
         return named or self.common
 
 
-def _common(devices: Sequence[DeviceFacts]) -> DeviceFacts | None:
-    """Return what holds for every device of a list, None where more than memory differs."""
-    alike = {replace(device, memory_bytes=None) for device in devices}
-    return devices[0] if len(alike) == 1 else None
-
-
 def read_metadata(header: Mapping[str, msgspec.Raw], file_name: str) -> Metadata:
     """Return the facts in the top-level keys of a trace, its file name as second source."""
-    distributed = _value(header, "distributedInfo")
-    distributed = distributed if isinstance(distributed, dict) else {}
+    distributed, cost = (
+        value if isinstance(value := _value(header, key), dict) else {}
+        for key in ("distributedInfo", _COST_KEY)
+    )
     rank = _between(distributed.get("rank"), 0, _INT32_MAX)
-    devices = _devices(_value(header, "deviceProperties"))
+    listed = _value(header, "deviceProperties")
+    entries = [e for e in (listed if isinstance(listed, list) else []) if isinstance(e, dict)]
+    devices = [(_integer(entry.get("id")), _device(entry)) for entry in entries]
+    alike = {replace(facts, memory_bytes=None) for _, facts in devices}
+    host_in_name = _HOST_IN_NAME.match(file_name)
+    names = [_optional_text(_value(header, key)) for key in _IDENTITY_KEYS]
+    names.append(host_in_name[1] if host_in_name else None)
+    before, recorded = (
+        _between(cost.get(key), 1, LIMIT_NS) for key in ("unrecorded_step_ns", "recorded_step_ns")
+    )
     return Metadata(
         rank=rank_in_name(file_name) if rank is None else rank,
         rank_from_name=rank is None,
         world_size=_between(distributed.get("world_size"), 0, _INT32_MAX),
         host=_optional_text(_value(header, "host_name")),
-        identities=_identities(header, file_name),
+        identities=tuple(dict.fromkeys(name for name in names if name)),
         base_ns=_between(_value(header, "baseTimeNanoseconds"), -LIMIT_NS, LIMIT_NS),
         facts=_facts(header, distributed),
         by_id=dict(reversed(devices)),
-        common=_common([facts for _, facts in devices]),
+        common=devices[0][1] if len(alike) == 1 else None,
         is_rocm=any(key in header for key in _ROCM_KEYS),
         described=read_description(header),
         groups=_groups(distributed.get("pg_config")),
-        step_ns=_step_times(_value(header, _COST_KEY)),
+        step_ns=None if before is None or recorded is None else (before, recorded),
     )
-
-
-def _step_times(value: Any) -> tuple[int, int] | None:
-    cost = value if isinstance(value, dict) else {}
-    keys = ("unrecorded_step_ns", "recorded_step_ns")
-    before, recorded = (_between(cost.get(key), 1, LIMIT_NS) for key in keys)
-    return None if before is None or recorded is None else (before, recorded)
 
 
 def _groups(value: Any) -> dict[str, dict[str, str]]:
@@ -150,14 +148,6 @@ def _groups(value: Any) -> dict[str, dict[str, str]]:
         for entry in entries
         if isinstance(entry, dict)
     }
-
-
-def _identities(header: Mapping[str, msgspec.Raw], file_name: str) -> tuple[str, ...]:
-    """Return the host and user names that the file or its name gives."""
-    host_in_name = _HOST_IN_NAME.match(file_name)
-    found = [_optional_text(_value(header, key)) for key in _IDENTITY_KEYS]
-    found.append(host_in_name.group(1) if host_in_name else None)
-    return tuple(dict.fromkeys(name for name in found if name))
 
 
 def _value(header: Mapping[str, msgspec.Raw], key: str) -> Any:
@@ -181,11 +171,6 @@ def _facts(header: Mapping[str, msgspec.Raw], distributed: Mapping[str, object])
     }
 
 
-def _devices(value: Any) -> tuple[tuple[int | None, DeviceFacts], ...]:
-    entries = value if isinstance(value, list) else []
-    return tuple((_known(e.get("id")), _device(e)) for e in entries if isinstance(e, dict))
-
-
 def _device(entry: Mapping[str, object]) -> DeviceFacts:
     sm_count = entry.get("numSms", entry.get("maxComputeUnits"))
     return DeviceFacts(
@@ -198,14 +183,15 @@ def _device(entry: Mapping[str, object]) -> DeviceFacts:
     )
 
 
-def _known(value: object) -> int | None:
+def _integer(value: object) -> int | None:
+    """Return a number that an int64 holds as it is, None for anything else."""
     number = integer(value)
     wrapped = isinstance(value, int | str) and number != ABSENT and number != int(value)
     return None if number == ABSENT or wrapped else number
 
 
 def _between(value: object, low: int, high: int) -> int | None:
-    number = _known(value)
+    number = _integer(value)
     return number if number is not None and low <= number <= high else None
 
 
@@ -249,11 +235,9 @@ def _bounded(raw: msgspec.Raw) -> dict[str, object]:
         raise ValueError("not a JSON object")
     level: list[object] = [described]
     for _ in range(DEEPEST):
-        level = [inner for value in level for inner in _inside(value)]
+        objects = [value.values() for value in level if isinstance(value, dict)]
+        lists = [value for value in level if isinstance(value, list)]
+        level = [inner for values in (*objects, *lists) for inner in values]
     if any(isinstance(value, dict | list) for value in level):
         raise ValueError(f"nested more than {DEEPEST} levels deep")
     return described
-
-
-def _inside(value: object) -> Iterable[object]:
-    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()

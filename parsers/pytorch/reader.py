@@ -150,6 +150,7 @@ def reading_notes(
 
 
 def _event_notes(counts: Mapping[str, int], python_stacks: bool) -> Iterator[Note]:
+    """Yield the notes on events that were skipped."""
     unknown = {
         category: count
         for category, count in sorted(counts.items())
@@ -168,6 +169,7 @@ def _event_notes(counts: Mapping[str, int], python_stacks: bool) -> Iterator[Not
 def _content_notes(
     tables: Mapping[str, pa.Table], is_lossy: bool, is_recorder: bool, activities: str
 ) -> Iterator[Note]:
+    """Yield the notes on what a file lacks: device work, calls, shapes."""
     calls, ops = tables["calls"].num_rows, tables["ops"]
     if not tables["activities"].num_rows:
         why = " lost" * is_lossy or " calls" * (calls > 0) or " recorder" * is_recorder
@@ -190,6 +192,7 @@ def _content_notes(
 
 
 def _metadata_notes(metadata: Metadata, devices: Sequence[int], processes: int) -> Iterator[Note]:
+    """Yield the notes on description, recording cost, ranks and models of devices."""
     if metadata.described.problem:
         yield _NOTES.note("description-left-out", problem=metadata.described.problem)
     if metadata.step_ns is not None:
@@ -249,7 +252,11 @@ def read_pytorch(
     for block in stream:
         collected.absorb(block)
     _refuse_foreign(source, stream, collected)
-    _refuse_timeless(source, collected)
+    if collected.odd["no-time"] and not any(collected.tables[name].count for name in _TIMED):
+        raise InputError(
+            f"no event has a valid time: {source.label}",
+            "ts and dur must be in microseconds; convert other units",
+        )
     _lend_correlations(collected)
     if legacy.WORK in collected.counts:
         work = collected.tables["activities"]
@@ -260,6 +267,7 @@ def read_pytorch(
 def _refuse_foreign(
     source: ByteSource, stream: EventStream[KinetoBlock], collected: Collected
 ) -> None:
+    """Raise InputError for a file without any event of PyTorch, unless it is an empty trace."""
     counts, damage = collected.counts, stream.damage
     whole = damage.array_closed and not damage.dropped_places
     is_empty_kineto = not counts and "schemaVersion" in stream.header and whole
@@ -283,15 +291,6 @@ def _refuse_foreign(
     )
 
 
-def _refuse_timeless(source: ByteSource, collected: Collected) -> None:
-    """Raise InputError where events have times and none of them can be one."""
-    if collected.odd["no-time"] and not any(collected.tables[name].count for name in _TIMED):
-        raise InputError(
-            f"no event has a valid time: {source.label}",
-            "ts and dur must be in microseconds; convert other units",
-        )
-
-
 def _lend_correlations(collected: Collected) -> None:
     """Give rows without correlation the id of the arrow that starts or ends at their time.
 
@@ -306,10 +305,10 @@ def _lend_correlations(collected: Collected) -> None:
         return
     for table in (collected.tables["activities"], collected.tables["calls"]):
         correlation, start = table.column("correlation"), table.column("start_ns")
-        at = np.minimum(np.searchsorted(instants, start), len(instants) - 1)
-        lends = (correlation == ABSENT) & (instants[at] == start)
+        nearest = np.minimum(np.searchsorted(instants, start), len(instants) - 1)
+        lends = (correlation == ABSENT) & (instants[nearest] == start)
         if lends.any():
-            table.replace("correlation", np.where(lends, ids[at], correlation))
+            table.replace("correlation", np.where(lends, ids[nearest], correlation))
 
 
 def _assemble(
@@ -326,12 +325,12 @@ def _assemble(
     used = number_devices(collected.tables, len(processes) > 1)
     devices = [local for _, local in used]
     too_many = overflowed(collected.tables.values())
-    facts = [(one, local, metadata.facts_of(local) or NOTHING_KNOWN) for one, local in used]
+    facts = [(process, n, metadata.facts_of(n) or NOTHING_KNOWN) for process, n in used]
     tables = {
         "processes": processes_table(
             [
-                ProcessFacts(source.label, one.rank, metadata.world_size, metadata.host, one.pid)
-                for one in processes
+                ProcessFacts(source.label, own.rank, metadata.world_size, metadata.host, own.pid)
+                for own in processes
             ]
         ),
         "devices": devices_table(facts),

@@ -25,7 +25,6 @@ from traceflops.parsers.shared import (
     NOTHING_KNOWN,
     Format,
     ProcessFacts,
-    Reading,
     devices_table,
     in_order_of_time,
     overflow_notes,
@@ -131,32 +130,29 @@ def read_snapshot(source: ByteSource) -> Trace:
     """Return the snapshot as a trace. Raises InputError where it is none or damaged."""
     value = unpickled(source, _KEYS)
     try:
-        found = msgspec.convert(value, _Snapshot)
-        segments = msgspec.convert(found.segments, list[_Segment])
-        _refuse_shared([*found.device_traces, *(one.blocks for one in segments)])
-        blocks = [msgspec.convert(one.blocks, list[_Block]) for one in segments]
-        traces = [msgspec.convert(events, list[_Event]) for events in found.device_traces]
+        snapshot = msgspec.convert(value, _Snapshot)
+        segments = msgspec.convert(snapshot.segments, list[_Segment])
+        # A list that stands in several places would be read anew for each.
+        lists = [*snapshot.device_traces, *(segment.blocks for segment in segments)]
+        filled = [id(items) for items in lists if items.__class__ is list and items]
+        if len(set(filled)) < len(filled):
+            raise msgspec.ValidationError("lists in several places at once")
+        blocks = [msgspec.convert(segment.blocks, list[_Block]) for segment in segments]
+        traces = [msgspec.convert(events, list[_Event]) for events in snapshot.device_traces]
     except msgspec.ValidationError as error:
         raise NotATrace(
             f"not a memory snapshot of PyTorch: {source.label} ({str(error)[:200]})",
             "give what torch.cuda.memory._dump_snapshot wrote",
         ) from None
     own: defaultdict[int, list[tuple[_Segment, list[_Block]]]] = defaultdict(list)
-    for one, inside in zip(segments, blocks, strict=True):
-        own[one.device].append((one, inside))
+    for segment, inside in zip(segments, blocks, strict=True):
+        own[segment.device].append((segment, inside))
     reader = _Reader(source)
     for device in sorted({*own, *(n for n, events in enumerate(traces) if events)}):
         held = [block for _, inside in own[device] for block in inside if block.state == _HELD]
         events = traces[device] if device < len(traces) else []
-        reader.add(device, events, [one for one, _ in own[device]], held)
+        reader.add(device, events, [segment for segment, _ in own[device]], held)
     return reader.trace()
-
-
-def _refuse_shared(lists: Sequence[Any]) -> None:
-    """Raise ValidationError where one list stands in several places: each would be read anew."""
-    filled = [id(one) for one in lists if one.__class__ is list and one]
-    if len(set(filled)) < len(filled):
-        raise msgspec.ValidationError("lists in several places at once")
 
 
 class _Reader:
@@ -180,9 +176,16 @@ class _Reader:
         blocks: Sequence[_Block],
     ) -> None:
         """Add the rows of one device, whose blocks are those that are held."""
+        times = _column(events, "time_us")
+        if (times == ABSENT).any():  # the writer gave none: their order
+            times = np.arange(len(events))
+        else:
+            self._has_times |= bool(len(events))
+            self._odd["times-ordered"] += int(np.count_nonzero(np.diff(times) < 0))
+            times = np.maximum.accumulate(times)
         history = History(
-            action=np.array([_CODES.get(one.action, 0) for one in events], np.int64),
-            time_ns=self._times(events),
+            action=np.array([_CODES.get(event.action, 0) for event in events], np.int64),
+            time_ns=times * 1_000,
             address=_column(events, "addr"),
             size=_column(events, "size"),
             stack=self._stacks.codes(events),
@@ -197,7 +200,7 @@ class _Reader:
         )
         if history.moved > 2**60:
             raise InputError(f"impossible sizes: {self._source.label}", "dump the snapshot again")
-        self._counts.update(one.action if one.action in _CODES else _OTHER for one in events)
+        self._counts.update(e.action if e.action in _CODES else _OTHER for e in events)
         if events:
             self._odd["events-contradict"] += history.contradictions
             self._odd["held-before"] += int(np.count_nonzero(history.before.code < 0))
@@ -206,22 +209,14 @@ class _Reader:
         self._add_rows(history)
         self._devices.append(device)
 
-    def _times(self, events: Sequence[_Event]) -> IntArray:
-        """Return the times of events, in order; places where the writer gave none."""
-        times = _column(events, "time_us")
-        if (times == ABSENT).any():
-            return np.arange(len(events)) * 1_000
-        self._has_times |= bool(len(events))
-        self._odd["times-ordered"] += int(np.count_nonzero(np.diff(times) < 0))
-        return np.maximum.accumulate(times) * 1_000
-
     def _add_rows(self, history: History) -> None:
-        place = len(self._devices)
+        """Add the counters of a device, its failed requests and its calls for segments."""
+        device = len(self._devices)
         names, counters = self._tables["counters"].names["name"], self._tables["counters"]
         for what, series in history.series():
             label = names[f"device_memory.{what}_bytes"]
             count = len(series["time_ns"])
-            counters.add(count, process=0, device=place, name=label, **series)
+            counters.add(count, process=0, device=device, name=label, **series)
         failed = history.action == _FAILED
         asked = {
             "time_ns": history.time_ns[failed],
@@ -229,7 +224,7 @@ class _Reader:
             "stack": history.stack[failed].astype(np.int32),
         }
         label = names["device_memory.failed_bytes"]
-        counters.add(int(failed.sum()), process=0, device=place, name=label, **asked)
+        counters.add(int(failed.sum()), process=0, device=device, name=label, **asked)
         marks = self._tables["marks"]
         kind = marks.names["kind"]["event"]
         for code, action in _MARKED.items():
@@ -272,7 +267,7 @@ class _Reader:
 
 
 def _column(rows: Sequence[Any], name: str) -> IntArray:
-    values = (getattr(one, name) for one in rows)
+    values = (getattr(row, name) for row in rows)
     return typed_integers([ABSENT if value is None else int(value) for value in values])
 
 
@@ -300,35 +295,36 @@ class Stacks:
 
     def codes(self, rows: Sequence[_Event] | Sequence[_Block]) -> IntArray:
         """Return the codes of stacks, -1 for none; a list that many have is read once."""
-        return np.fromiter((self._code(one.frames) for one in rows), np.int64, len(rows))
-
-    def _code(self, frames: Any) -> int:
-        if frames.__class__ is not list or not frames:
-            return -1
-        if id(frames) not in self._codes:
-            self._codes[id(frames)] = self._names[self._text(frames)]
-        return self._codes[id(frames)]
+        codes = np.full(len(rows), -1, np.int64)
+        for n, frames in enumerate(row.frames for row in rows):
+            if frames.__class__ is not list or not frames:
+                continue
+            if id(frames) not in self._codes:
+                self._codes[id(frames)] = self._names[self._text(frames)]
+            codes[n] = self._codes[id(frames)]
+        return codes
 
     def _text(self, frames: list[Any]) -> str:
-        found: tuple[list[str], ...] = ([], [], [], [])
+        """Return a stack as text, of the best kinds of frames that it has."""
+        kinds: tuple[list[str], ...] = ([], [], [], [])
         for frame in frames:
             if id(frame) not in self._frames:
                 self._frames[id(frame)] = _frame(frame)
             text, kind = self._frames[id(frame)]
-            if kind < 2 or not (found[0] or found[1]):
-                found[kind].append(text)
-            if len(found[0]) == _MOST_FRAMES:
+            if kind < 2 or not (kinds[0] or kinds[1]):
+                kinds[kind].append(text)
+            if len(kinds[0]) == _MOST_FRAMES:
                 break
-        program, torch, called, others = found
+        program, torch, called, others = kinds
         python = program or torch
-        told = [*called[-1:], *python] if python else called or others
-        return " < ".join(told[:_MOST_FRAMES])
+        shown = [*called[-1:], *python] if python else called or others
+        return " < ".join(shown[:_MOST_FRAMES])
 
 
 def _frame(frame: Any) -> tuple[str, int]:
     """Return a frame as text, and which kind of frame it is, the best being 0."""
-    said = frame if isinstance(frame, dict) else {}
-    path, name, line = (said.get(key) for key in ("filename", "name", "line"))
+    fields = frame if isinstance(frame, dict) else {}
+    path, name, line = (fields.get(key) for key in ("filename", "name", "line"))
     path, name = (text if isinstance(text, str) else "" for text in (path, name))
     if not _OF_PYTHON.search(path):
         if (called := _OPERATOR.search(name)) is not None:
@@ -336,13 +332,13 @@ def _frame(frame: Any) -> tuple[str, int]:
         if (backward := _BACKWARD.search(name)) is not None:
             return backward[1][:_LONGEST], 2
     file = re.split(r"[/\\]", path)[-1][:_LONGEST]
-    place = f"{file}({line})" if isinstance(line, int) and 0 < line < 10**9 else file
+    where = f"{file}({line})" if isinstance(line, int) and 0 < line < 10**9 else file
     kind = 3 if not _OF_PYTHON.search(path) else 1 if _OF_TORCH.search(path) else 0
-    return ": ".join(filter(None, (place, name[:_LONGEST]))), kind
+    return ": ".join(filter(None, (where, name[:_LONGEST]))), kind
 
 
-def _read(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
-    return [read_snapshot(source) for source in sources]
-
-
-SNAPSHOT: Final = Format(MEMORY_SNAPSHOT, lambda head: _SIGN.match(head) is not None, _read)
+SNAPSHOT: Final = Format(
+    MEMORY_SNAPSHOT,
+    lambda head: _SIGN.match(head) is not None,
+    lambda sources, _: [read_snapshot(source) for source in sources],
+)

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from traceflops.parsers.pytorch import legacy
-from traceflops.parsers.pytorch.events import Args, CallArgs, CollectiveArgs, DeviceArgs, OpArgs
+from traceflops.parsers.pytorch.events import CallArgs, CollectiveArgs, DeviceArgs, OpArgs
 from traceflops.parsers.pytorch.merged_ranks import owner_codes
 from traceflops.parsers.pytorch.values import (
     all_absent,
@@ -34,6 +34,7 @@ from traceflops.table import ABSENT, Array, IntArray, Names, Rows, narrow
 
 _JSON_COLUMNS = ("input_dims", "input_types", "input_strides", "concrete_inputs")
 _GENERATED = ("kernel_backend", "kernel_hash", "kernel_kwargs", "num_warps", "num_stages")
+_UNFINISHED = (False, "false", "False", 0)
 _COLLECTIVE_TEXTS = {
     "collective": "collective",
     "collective_dtype": "dtype",
@@ -83,8 +84,18 @@ class KinetoRows:
     def add_activities(self, group: Group, kind: str) -> None:
         """Add device work of one kind."""
         group, start, dur = self._timed(group)
-        args = group.args
-        table = self.activities
+        args, table = group.args, self.activities
+        direction = np.full(len(group), -1, np.int32)
+        if kind == "memcpy":
+            texts = [
+                (as_text(event.name), as_text(a.kind))
+                for event, a in zip(group.events, args, strict=True)
+            ]
+            ways = [way_named(name) or way_named(other) for name, other in texts]
+            direction = optional_codes(table.names["direction"], ways)
+        sizes = _numbers(args, "bytes")
+        negative = (sizes < 0) & (sizes != ABSENT)
+        self.odd["negative-size"] += int(negative.sum())
         _add_named(
             table,
             group,
@@ -94,15 +105,15 @@ class KinetoRows:
             stream=first_known(_numbers(args, "stream"), _tids(group), _numbers(args, "queue")),
             kind=table.names["kind"][kind],
             external_id=_external_ids(args),
-            bytes=self._sizes(_numbers(args, "bytes")),
-            direction=_directions(table.names["direction"], kind, group),
+            bytes=np.where(negative, ABSENT, sizes),
+            direction=direction,
             grid=triples([a.grid for a in args]),
             block=triples([a.block for a in args]),
             registers_per_thread=_numbers(args, "registers"),
             shared_memory_bytes=_numbers(args, "shared_memory"),
             occupancy_percent=_numbers(args, "occupancy"),
             **_same_numbers(args, "correlation", "graph", "graph_node"),
-            **_told_later(table, args),
+            **_annotations(table, args),
             **_collective(table, args),
         )
 
@@ -126,13 +137,17 @@ class KinetoRows:
         """Add framework operators with their shapes as recorded."""
         group, start, dur = self._timed(group)
         table, args = self.ops, group.args
+        flags, columns = [a.finished for a in args], dict[str, Array]()
+        if not _none_of(flags):
+            known = [None if flag is None else int(flag not in _UNFINISHED) for flag in flags]
+            columns["finished"] = integers(known)
         _add_named(
             table,
             group,
             start,
             dur,
             thread=_tids(group),
-            finished=_flags([a.finished for a in args]),
+            **columns,
             **_same_numbers(args, "external_id", "sequence", "forward_thread"),
             **_inputs(table, args),
             **_generated_kernels(table.names["generated_kernel"], args),
@@ -142,7 +157,11 @@ class KinetoRows:
     def add_host_marks(self, group: Group, kind: str) -> None:
         """Add named ranges of the host."""
         group, start, dur = self._timed(group)
-        kinds, inputs = self.marks.names["kind"], _range_inputs(self.marks, group.args)
+        kinds, inputs = self.marks.names["kind"], dict[str, Array]()
+        if group.args and hasattr(group.args[0], "input_dims"):
+            for name in ("input_dims", "input_types"):
+                texts = [getattr(a, name) for a in group.args]
+                inputs[name] = json_codes(self.marks.names[name], texts)
         _add_named(self.marks, group, start, dur, kind=kinds[kind], thread=_tids(group), **inputs)
 
     def add_instants(self, group: Group) -> None:
@@ -228,12 +247,6 @@ class KinetoRows:
             dur = np.maximum(dur, 0)
         return group, start, dur
 
-    def _sizes(self, sizes: IntArray) -> IntArray:
-        """Return numbers of bytes; a negative one is none."""
-        wrong = (sizes < 0) & (sizes != ABSENT)
-        self.odd["negative-size"] += int(wrong.sum())
-        return np.where(wrong, ABSENT, sizes)
-
 
 def _add(table: Rows, count: int, **columns: Array | int) -> None:
     """Add rows without the columns that are null in all of them."""
@@ -274,13 +287,10 @@ def _same_numbers(args: Sequence[Any], *fields: str) -> dict[str, IntArray]:
     return {field: _numbers(args, field) for field in fields}
 
 
-def _pids(group: Group) -> IntArray:
-    return trailing_integers([event.pid for event in group.events])
-
-
 def _devices(group: Group) -> IntArray:
     """Return the numbers of devices; those of processes may be other ones where ranks are named."""
-    rank, own, pid = _numbers(group.args, "rank"), _numbers(group.args, "device"), _pids(group)
+    rank, own = _numbers(group.args, "rank"), _numbers(group.args, "device")
+    pid = trailing_integers([event.pid for event in group.events])
     return np.where(rank >= 0, first_known(own, pid), first_known(pid, own))
 
 
@@ -309,42 +319,25 @@ def _inputs(table: Rows, args: Sequence[OpArgs]) -> dict[str, Array]:
     }
 
 
-def _range_inputs(table: Rows, args: Sequence[Args]) -> dict[str, Array]:
-    """Return the columns of the inputs of ranges; {} where their category has none."""
-    if not args or not hasattr(args[0], "input_dims"):
-        return {}
-    return {
-        name: json_codes(table.names[name], [getattr(a, name) for a in args])
-        for name in ("input_dims", "input_types")
-    }
-
-
 def _none_of(values: Sequence[object]) -> bool:
     return values.count(None) == len(values)
 
 
-def _flags(values: Sequence[object]) -> IntArray:
-    if _none_of(values):
-        return np.full(len(values), ABSENT, np.int64)
-    flags = [ABSENT if v is None else int(v not in (False, "false", "False", 0)) for v in values]
-    return np.array(flags, dtype=np.int64)
-
-
 def _collective(table: Rows, args: Sequence[CollectiveArgs]) -> dict[str, Array]:
     """Return the columns of collective metadata; {} where no event of the block has any."""
-    mine = [at for at, a in enumerate(args) if a.collective is not None]
-    if not mine:
+    rows = [row for row, a in enumerate(args) if a.collective is not None]
+    if not rows:
         return {}
-    real = [args[at] for at in mine]
-    found: dict[str, Array] = {}
+    collectives = [args[row] for row in rows]
+    columns: dict[str, Array] = {}
     for column, field in _COLLECTIVE_TEXTS.items():
-        found[column] = np.full(len(args), -1, np.int32)
-        texts = [getattr(one, field) for one in real]
-        found[column][mine] = optional_codes(table.names[column], texts)
+        columns[column] = np.full(len(args), -1, np.int32)
+        texts = [getattr(a, field) for a in collectives]
+        columns[column][rows] = optional_codes(table.names[column], texts)
     for column, field in _COLLECTIVE_NUMBERS.items():
-        found[column] = np.full(len(args), ABSENT)
-        found[column][mine] = _numbers(real, field)
-    return found
+        columns[column] = np.full(len(args), ABSENT)
+        columns[column][rows] = _numbers(collectives, field)
+    return columns
 
 
 def _launched_kernels(table: Rows, args: Sequence[CallArgs]) -> dict[str, Array]:
@@ -357,8 +350,8 @@ def _launched_kernels(table: Rows, args: Sequence[CallArgs]) -> dict[str, Array]
     return {"kernel": kernel, "grid": grid, "block": block}
 
 
-def _told_later(table: Rows, args: Sequence[DeviceArgs]) -> dict[str, Array]:
-    """Return the columns that tools of PyTorch write into a finished trace.
+def _annotations(table: Rows, args: Sequence[DeviceArgs]) -> dict[str, Array]:
+    """Return the columns that tools of PyTorch add to a finished trace.
 
     `torch.cuda.graph_annotations` gives nodes of graphs a name, Inductor its kernels a stack.
     """
@@ -372,23 +365,12 @@ def _told_later(table: Rows, args: Sequence[DeviceArgs]) -> dict[str, Array]:
 
 
 def _generated_kernels(names: Names, args: Sequence[OpArgs]) -> dict[str, Array]:
-    """Return the column of facts about compiled kernels; {} where no event has any."""
+    """Return the column of facts about compiled kernels, as JSON; {} where no event has any."""
     if _none_of([a.kernel_backend for a in args]):
         return {}
-    return {"generated_kernel": optional_codes(names, [_generated(a) for a in args])}
-
-
-def _generated(args: OpArgs) -> str | None:
-    if args.kernel_backend is None:
-        return None
-    facts = {field: getattr(args, field) for field in _GENERATED}
-    return msgspec.json.encode({k: v for k, v in facts.items() if v is not None}).decode()
-
-
-def _directions(names: Names, kind: str, group: Group) -> Array:
-    if kind != "memcpy":
-        return np.full(len(group), -1, np.int32)
-    pairs = zip(group.events, group.args, strict=True)
-    return optional_codes(
-        names, [way_named(as_text(e.name)) or way_named(as_text(a.kind)) for e, a in pairs]
-    )
+    texts: list[str | None] = []
+    for a in args:
+        facts = {field: getattr(a, field) for field in _GENERATED if a.kernel_backend is not None}
+        known = {field: value for field, value in facts.items() if value is not None}
+        texts.append(msgspec.json.encode(known).decode() if known else None)
+    return {"generated_kernel": optional_codes(names, texts)}

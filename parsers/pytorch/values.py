@@ -166,10 +166,10 @@ def _printed_nanoseconds(values: Sequence[msgspec.Raw]) -> IntArray:
     if not _THOUSANDTHS.fullmatch(text):
         raise ValueError
     digits = text.replace(b".", b"").split(b",")
-    found = np.fromiter(map(int, digits), np.int64, len(digits))
-    if max(int(found.max()), -int(found.min())) > LIMIT_NS:
+    times = np.fromiter(map(int, digits), np.int64, len(digits))
+    if max(int(times.max()), -int(times.min())) > LIMIT_NS:
         raise OverflowError
-    return found
+    return times
 
 
 def _rounded_nanoseconds(micros: npt.NDArray[np.float64]) -> IntArray:
@@ -216,7 +216,7 @@ def source_lines(stack: object) -> str | None:
     """Return the innermost line of its author in each stack of what a kernel was fused from."""
     lines: dict[str, None] = {}
     for text in stack[:_MOST_STACKS] if isinstance(stack, list) else ():
-        frames = ["{}({}): {}".format(*found) for found in _FRAME.findall(as_text(text))]
+        frames = ["{}({}): {}".format(*frame) for frame in _FRAME.findall(as_text(text))]
         own = [frame for frame in frames if not _OF_TORCH.search(frame)]
         lines |= dict.fromkeys((own or frames)[-1:])
     return ", ".join(lines) or None

@@ -1,4 +1,4 @@
-"""What rocprof says of an agent: the facts of a device, and which device a text names.
+"""Agents of rocprof: the facts of a device, and which device a text names.
 
 All generations since rocprofv3 use the same words for an agent (JSON keys, columns of
 agent_info.csv in another case, the extdata of rocpd). Sources: rocprofiler-sdk's agent.h.
@@ -31,7 +31,7 @@ _AMOUNT: Final = re.compile(r"(\d{1,15})(?:\(0x[0-9a-fA-F]+\))?(KB)?")
 _POOL: Final = re.compile(r"(MemoryProperties\.PoolInfo\.Pool\d+\.)Segment")
 _WORD: Final = re.compile("AMD|Instinct|Radeon|Graphics|PRO|Pro|AI|RX|VII")
 _NUMBERINGS: Final = ("logical", "node")
-"""What the number of an agent may be: its place among those listed, or the node of the machine."""
+"""What the number of an agent may be: its index among those listed, or the machine's node."""
 GAUGES: Final[Mapping[str, tuple[str, int]]] = {
     "device_gfx_clock": ("gpu.sm_clock_mhz", 1),
     "device_mem_clock": ("gpu.memory_clock_mhz", 1),
@@ -41,13 +41,11 @@ GAUGES: Final[Mapping[str, tuple[str, int]]] = {
     "device_busy_umc": ("gpu.memory_busy_percent", 1),
     "device_memory_usage": ("gpu.memory_used_bytes", 10**6),
 }
-"""What rocprof-sys samples of devices, by its names: the names of counters, factors of units."""
-
-Words = Mapping[str, str]
+"""What rocprof-sys samples of devices: the name of the counter, and the factor of its unit."""
 
 
 def facts_of_agent(agent: Mapping[str, object]) -> DeviceFacts:
-    """Return the facts of an agent whose keys are those of rocprofv3's JSON, in any case.
+    """Return the facts of an agent with the keys of rocprofv3's JSON, in upper or lower case.
 
     The clock is that of the compute units (fcompute; ccompute is the host's). The memory is that
     of the banks where local_mem_size is 0.
@@ -55,9 +53,13 @@ def facts_of_agent(agent: Mapping[str, object]) -> DeviceFacts:
     words = {key.lower(): value for key, value in agent.items()}
     version = _number(words.get("gfx_target_version"))
     clock = _number(words.get("max_engine_clk_fcompute"))
+    listed = words.get("mem_banks")
+    banks = [bank for bank in listed if isinstance(bank, dict)] if isinstance(listed, list) else []
+    sizes = [_number(bank.get("size_in_bytes"), _INT63) or 0 for bank in banks]
+    of_banks = sum(sizes) if 0 < sum(sizes) < _INT63 else None
     return DeviceFacts(
         product=text_of(words.get("product_name")),
-        memory_bytes=_number(words.get("local_mem_size"), _INT63) or _banks(words.get("mem_banks")),
+        memory_bytes=_number(words.get("local_mem_size"), _INT63) or of_banks,
         compute_major=version // 10_000 if version else None,
         compute_minor=version // 100 % 100 if version else None,
         sm_count=_number(words.get("cu_count")),
@@ -74,29 +76,20 @@ def is_gpu(agent: Mapping[str, object]) -> bool:
     return str(kind).upper() in ("2", "GPU")
 
 
-def _banks(value: object) -> int | None:
-    sizes = [
-        size
-        for bank in (value if isinstance(value, list) else [])
-        if isinstance(bank, dict) and (size := _number(bank.get("size_in_bytes"), _INT63))
-    ]
-    return sum(sizes) if sizes and sum(sizes) < _INT63 else None
-
-
 def _number(value: object, below: int = _INT32) -> int | None:
-    """Return a number above 0, which stands for "unknown" in these records; else None."""
+    """Return a number above 0, which means unknown in these records; else None."""
     if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) < 20:
         value = int(value)
     return value if type(value) is int and 0 < value < below else None
 
 
 def text_of(value: object) -> str | None:
-    """Return the beginning of a text, None where there is none."""
+    """Return the first 256 characters of a text, None for anything else."""
     return (value.strip()[:256] or None) if isinstance(value, str) else None
 
 
 def facts_of_system(system: Mapping[str, str]) -> DeviceFacts:
-    """Return what rocprof-compute's sysinfo.csv says of the devices of its machine."""
+    """Return the facts of the devices in rocprof-compute's sysinfo.csv."""
     words = {key.lower(): value.strip() for key, value in system.items()}
 
     def first(*keys: str) -> str | None:
@@ -123,9 +116,9 @@ def facts_of_system(system: Mapping[str, str]) -> DeviceFacts:
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """A device that did something: `key` is what makes it one, `number` as the file has it.
+    """A device that did something: `key` identifies it, `number` is that in the file.
 
-    `node` is that of the machine, -1 where no list of agents tells it.
+    `node` is its number on the machine, -1 where no list of agents has it.
     """
 
     key: Hashable
@@ -136,10 +129,19 @@ class Agent:
 
 
 class Agents:
-    """The agents of one machine, as its list has them; what is not listed is told by its number."""
+    """The agents of one machine, as its list has them; others are known by their number alone."""
 
     def __init__(self, rows: Sequence[Mapping[str, str]], system: Mapping[str, str]) -> None:
-        listed = sorted(filter(None, map(_listed, rows)), key=lambda agent: agent.node)
+        """Take the rows of agent_info.csv, and the words of sysinfo.csv on all devices."""
+        listed = []
+        for row in rows:
+            words = {key.lower(): value.strip() for key, value in row.items()}
+            node, logical = words.get("node_id", ""), words.get("logical_node_id", "")
+            if _NODE.fullmatch(node):
+                facts = facts_of_agent(words) if is_gpu(words) else NOTHING_KNOWN
+                number = int(logical if _NODE.fullmatch(logical) else node)
+                listed.append(Agent(("node", int(node)), number, is_gpu(words), facts, int(node)))
+        listed.sort(key=lambda agent: agent.node)
         self._by: dict[str, dict[int, Agent]] = {
             "logical": {agent.number: agent for agent in listed},
             "node": {agent.node: agent for agent in listed},
@@ -149,13 +151,13 @@ class Agents:
         self._of_system = facts_of_system(system)
 
     def numbering(self, texts: Iterable[str]) -> str:
-        """Return what the numbers of agents that ran kernels are: one by which all are GPUs.
+        """Return how the agents in `texts`, which ran kernels, are numbered: so that all are GPUs.
 
-        By default the place in the list for "Agent 4", and the node for 4 alone, as ROCm 6.2 wrote.
+        By default the index in the list for "Agent 4", and the node for 4 alone, as ROCm 6.2 wrote.
         """
-        found = [match for text in texts if (match := _TEXT.fullmatch(text.strip()))]
-        numbers = [int(match[2]) for match in found if _kind(match) in ("", "agent")]
-        bare = any(match[1] is None for match in found)
+        matches = [match for text in texts if (match := _TEXT.fullmatch(text.strip()))]
+        numbers = [int(match[2]) for match in matches if _kind(match) in ("", "agent")]
+        bare = any(match[1] is None for match in matches)
         order = _NUMBERINGS[::-1] if bare else _NUMBERINGS
         for numbering in order:
             agents = self._by[numbering]
@@ -169,77 +171,57 @@ class Agents:
         if match is None:
             return Agent(UNKNOWN, 0, None, self._of_system)
         kind, number = _kind(match), int(match[2])
-        typed = kind in ("gpu", "cpu")
-        listed = self._by[kind if typed else numbering].get(number)
-        if listed is None:
-            known = kind == "gpu" if typed else None
-            return Agent((kind if typed else "agent", number), number, known, self._of_system)
-        return listed if typed else replace(listed, number=number)
+        is_typed = kind in ("gpu", "cpu")
+        listed = self._by[kind if is_typed else numbering].get(number)
+        if listed is not None:
+            return listed if is_typed else replace(listed, number=number)
+        key = (kind if is_typed else "agent", number)
+        return Agent(key, number, kind == "gpu" if is_typed else None, self._of_system)
 
 
 def _kind(match: re.Match[str]) -> str:
     return (match[1] or "").lower()
 
 
-def _listed(row: Mapping[str, str]) -> Agent | None:
-    words = {key.lower(): value.strip() for key, value in row.items()}
-    node, logical = words.get("node_id", ""), words.get("logical_node_id", "")
-    if not _NODE.fullmatch(node):
-        return None
-    agent_is_gpu = is_gpu(words)
-    facts = facts_of_agent(words) if agent_is_gpu else NOTHING_KNOWN
-    number = int(logical if _NODE.fullmatch(logical) else node)
-    return Agent(("node", int(node)), number, agent_is_gpu, facts, int(node))
-
-
 def gpus_of(header: Mapping[str, msgspec.Raw]) -> dict[int, DeviceFacts]:
-    """Return the GPUs by rocprof's (v1) numbers: its JSON has rocminfo's words without blanks."""
-    agents: defaultdict[int, dict[str, str]] = defaultdict(dict)
-    for key, value in _other_data(header).items():
-        name = _V1_KEY.fullmatch(key)
-        if name and isinstance(value, str) and value.strip():
-            agents[int(name[1])][name[2]] = value.strip()[:256]
-    gpus = {place: words for place, words in agents.items() if _is_gpu_of_v1(words)}
-    return {_node_number(place, words): _facts_of_v1(words) for place, words in gpus.items()}
+    """Return the GPUs by rocprof's (v1) numbers, which count the machine's nodes from 0.
 
-
-def _other_data(header: Mapping[str, msgspec.Raw]) -> Mapping[str, Any]:
+    Its JSON has rocminfo's words without blanks.
+    """
     try:
-        return msgspec.json.decode(header.get("otherData", b"{}"), type=dict[str, Any])
+        words = msgspec.json.decode(header.get("otherData", b"{}"), type=dict[str, Any])
     except UNDECODABLE:
         return {}
-
-
-def _is_gpu_of_v1(words: Words) -> bool:
-    kind = words.get("DeviceType")
-    return kind == "GPU" if kind else words.get("Name", "").startswith("gfx")
-
-
-def _node_number(place: int, words: Words) -> int:
-    """Return rocprof's number of an agent: it counts all nodes of the machine from 0."""
-    node = _value(words.get("Node"))
-    return place - 1 if node is None else node
-
-
-def _facts_of_v1(words: Words) -> DeviceFacts:
-    """Return the facts of an agent, which rocprofv3 says in other words."""
-    name = words.get("Name", "")
-    version = _GFX.fullmatch(name)
-    return facts_of_agent(
-        {
-            "product_name": _with_blanks(words.get("MarketingName", "")),
-            "local_mem_size": _memory(words),
+    agents: defaultdict[int, dict[str, str]] = defaultdict(dict)
+    for key, value in words.items():
+        match = _V1_KEY.fullmatch(key)
+        if match and isinstance(value, str) and value.strip():
+            agents[int(match[1])][match[2]] = value.strip()[:256]
+    gpus = {}
+    for index, agent in agents.items():
+        name = agent.get("Name", "")
+        if agent.get("DeviceType", "GPU" if name.startswith("gfx") else "") != "GPU":
+            continue
+        version = _GFX.fullmatch(name)
+        # The largest pool of global memory: pools may be views of the same.
+        pools = [_POOL.fullmatch(key) for key, segment in agent.items() if segment == "GLOBAL"]
+        sizes = [_value(agent.get(f"{pool[1]}Size"), _INT32 * 2**20) for pool in pools if pool]
+        facts = {
+            "product_name": _with_blanks(agent.get("MarketingName", "")),
+            "local_mem_size": max(filter(None, sizes), default=None),
             "gfx_target_version": version and int(version[1]) * 10_000 + int(version[2], 16) * 100,
-            "cu_count": _value(words.get("ComputeUnit")),
-            "wave_front_size": _value(words.get("MemoryProperties.WavefrontSize")),
+            "cu_count": _value(agent.get("ComputeUnit")),
+            "wave_front_size": _value(agent.get("MemoryProperties.WavefrontSize")),
             "name": name,
-            "max_engine_clk_fcompute": _value(words.get("MaxClockFreq.(MHz)")),
+            "max_engine_clk_fcompute": _value(agent.get("MaxClockFreq.(MHz)")),
         }
-    )
+        node = _value(agent.get("Node"))
+        gpus[index - 1 if node is None else node] = facts_of_agent(facts)
+    return gpus
 
 
 def _with_blanks(product: str) -> str:
-    """Return a product's name with the blanks behind the words that stand by themselves in it."""
+    """Return a product's name with blanks after the words that are known: AMDInstinctMI210."""
     if " " in product:
         return product
     rest, words = product, []
@@ -247,13 +229,6 @@ def _with_blanks(product: str) -> str:
         words.append(word[0])
         rest = rest[word.end() :]
     return " ".join(filter(None, (*words, rest)))
-
-
-def _memory(words: Words) -> int | None:
-    """Return the size of the largest pool of global memory: pools may be views of the same."""
-    pools = [_POOL.fullmatch(key) for key, segment in words.items() if segment == "GLOBAL"]
-    sizes = [_value(words.get(f"{pool[1]}Size"), _INT32 * 2**20) for pool in pools if pool]
-    return max(filter(None, sizes), default=None)
 
 
 def _value(text: str | None, below: int = _INT32) -> int | None:
@@ -266,5 +241,5 @@ def _value(text: str | None, below: int = _INT32) -> int | None:
 
 
 def place_of_node(node: int) -> str | None:
-    """Return what names a device among those of its machine, by its node there."""
+    """Return the name of a device on its machine by its node there."""
     return f"node {node}" if node >= 0 else None

@@ -1,4 +1,4 @@
-"""The direction of a memory copy, by whichever word a generation has for it; its bytes."""
+"""The direction of memory copies, in the words of all generations, and their bytes."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ BETWEEN: Final = WAYS.index("PtoP")
 
 
 def ways_named(names: Iterable[str]) -> IntArray:
-    """Return the places in WAYS of the directions that names say; -1 for none."""
+    """Return the indices in WAYS of the directions in names, -1 for none."""
     ways = map(way_named, names)
     return np.array([-1 if way is None else WAYS.index(way) for way in ways], np.int64)
 
 
 def ways_between(named: IntArray, source: IntArray, target: IntArray, apart: Array) -> IntArray:
-    """Return the way of each copy: as its name says, else by its ends.
+    """Return the way of each copy as an index in WAYS: that of its name, else by its ends.
 
-    An end is HOST, GPU or UNKNOWN. Between GPUs that are `apart` a copy is PtoP.
+    `source` and `target` are HOST, GPU or UNKNOWN. Between GPUs that are `apart` a copy is PtoP.
     """
     way = named
     for text, (first, last) in _BY_ENDS.items():
@@ -39,7 +39,7 @@ def ways_between(named: IntArray, source: IntArray, target: IntArray, apart: Arr
 
 
 def ends_of(way: IntArray) -> tuple[IntArray, IntArray]:
-    """Return what source and target are by the way of a copy alone."""
+    """Return what source and target are (HOST, GPU, UNKNOWN) by the way of a copy alone."""
     ends = [_BY_ENDS.get(text, (GPU, GPU)) for text in WAYS]
     sources, targets = np.array([*ends, (UNKNOWN, UNKNOWN)]).T
     return sources[way], targets[way]
@@ -51,9 +51,10 @@ def copies_in(activities: TableBuilder) -> list[int]:
 
 
 def fill_sizes(activities: TableBuilder, since: int, calls: IntArray, sizes: IntArray) -> None:
-    """Give kernels that copy or fill, of the process whose rows begin there, their calls' sizes.
+    """Give kernels that copy or fill the `sizes` in bytes that their `calls` (ids) were given.
 
-    A call that launched several of them does not say how much each did.
+    Only rows from `since` on are of their process. A call that launched several kernels does not
+    say how much each did.
     """
     copying = copies_in(activities)
     if not copying or not len(calls):

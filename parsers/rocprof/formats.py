@@ -1,4 +1,4 @@
-"""What rocprof's files are, known by their first bytes. Readers are loaded when they are needed."""
+"""The formats of rocprof's files, recognised by their first bytes; readers load when needed."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def _read_v3(sources: Sequence[ByteSource], reading: Reading) -> list[Trace]:
 
 
 def _is_perfetto(head: bytes) -> bool:
-    """Return whether a message begins whose first field is a message, and that is no text."""
+    """Return whether a message begins whose first field is a message; text does not."""
     if not head.startswith(b"\n") or _NO_TEXT.match(head) is None:
         return False
     from traceflops.parsers.io import fields, last_fields, varint
 
     try:
-        size, at = varint(head, 1)
-        packet = head[at : at + size]
+        size, begin = varint(head, 1)
+        packet = head[begin : begin + size]
         return bool(list(fields(packet)) if len(packet) == size else last_fields(packet))
     except ValueError:
         return False
@@ -68,7 +68,7 @@ ROCPROF_TABLES: Final = Format("rocprof CSV", _is_table, _read_tables, gathers=T
 ROCPROF_V1_JSON: Final = Format(
     "rocprof (v1) JSON", lambda head: _V1_START.match(head) is not None, _read_v1
 )
-"""Known by the empty event with which the list begins; no other writer of such lists has one."""
+"""Recognised by the empty event at the start of its list, which no other tool writes."""
 ROCPROF_JSON: Final = Format(
     "rocprofv3 JSON", lambda head: _V3_START.match(head) is not None, _read_v3, gathers=True
 )

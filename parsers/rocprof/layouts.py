@@ -1,7 +1,7 @@
-"""The tables that rocprof writes as CSV: which columns make which table of which release.
+"""The tables that rocprof writes as CSV, and how they are recognised by their columns.
 
-A table is known by the set of its columns, in any order and any case, so that later releases and
-tables that were saved again are read, too. One row of LAYOUTS is one generation of one table.
+The set of columns counts, in any order and case, so that later releases and tables that were saved
+again are read, too. A row of LAYOUTS is one generation of one table.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ _BLOCKS: Final = (
     *("PASU", "PC", "RLC", "RMI", "RPB", "SDMA", "SPI", "SQ", "SQC", "SQG", "SX", "TA", "TCA"),
     *("TCC", "TCP", "TCS", "TD", "UTCL1", "UTCL2", "VGT", "WD"),
 )
-"""Parts of the chip: a hardware counter is named by its part and an underscore."""
+"""Parts of the chip: the name of a hardware counter begins with its part and an underscore."""
 _DERIVED: Final = re.compile(
     r"\w*(?:Busy\w*|Insts|Util\w*|Stalled\w*|CacheHit\w*|BankConflict|FetchSize|WriteSize"
     r"|Writes?32B|MfmaFlops\w*|Occupancy\w*|Wavefronts|Latency)"
     r"|(?:FETCH|WRITE)_SIZE|WRITE_REQ_32B|(?:CU|SE|SIMD|XCC)_NUM|CU_\w+|TOTAL_\d+_OPS"
     r"|MAX_WAVE_SIZE|\w+_(?:sum|avr|max|min)"
 )
-"""Names that rocprof gives to what it computes from hardware counters."""
+"""Names of what rocprof computes from hardware counters."""
 _REPEATED: Final = re.compile(r"(.+)_\d+")
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """One table of one generation: the columns that it must have, all others are optional.
+    """One table of one generation, by the columns that it must have; all others are optional.
 
-    `what` says how it is read, `name` what rocprof calls it, `release` what the columns tell.
+    `what` says how it is read, `name` is rocprof's, `release` is what the columns tell.
     """
 
     what: str
@@ -47,15 +47,6 @@ class Layout:
     release: str
     needs: frozenset[str]
     lacks: frozenset[str] = frozenset()
-
-    @property
-    def may_be_wide(self) -> bool:
-        """Return whether further columns of it may be counters: rocprofv3 has a table for these."""
-        return self.what in ("kernels", "untimed") and self.generation != V3
-
-    def has(self, columns: frozenset[str]) -> bool:
-        """Return whether these are the columns of such a table."""
-        return self.needs <= columns and not self.lacks & columns
 
 
 def plain(name: str) -> str:
@@ -75,6 +66,7 @@ def _columns(names: str) -> frozenset[str]:
 
 _V3_KERNEL: Final = "Kind Agent_Id Kernel_Name Start_Timestamp End_Timestamp"
 _V1_KERNEL: Final = "Index KernelName gpu-id"
+_V2_KERNEL: Final = "Dispatch_ID GPU_ID Kernel_Name Start_Timestamp End_Timestamp"
 _LONG: Final = "Dispatch_Id Kernel_Name Counter_Name Counter_Value"
 _CONVERTED: Final = "ROCm 7 (rocpd convert)"
 _OF_ROCPD: Final = "ROCm 7 (rocpd summary)"
@@ -114,31 +106,13 @@ LAYOUTS: Final = (
     _layout("kernels", "results", V1, "ROCm 5.2 or before", "BeginNs EndNs " + _V1_KERNEL),
     _layout("untimed", "results", V1, "ROCm 5.3 or later", "arch_vgpr " + _V1_KERNEL),
     _layout("untimed", "results", V1, "ROCm 5.2 or before", _V1_KERNEL),
-    _layout(
-        "kernels",
-        "results",
-        V2,
-        "ROCm 5.7",
-        "Dispatch_ID GPU_ID GRD WGR Kernel_Name Start_Timestamp End_Timestamp",
-    ),
-    _layout(
-        "kernels",
-        "results",
-        V2,
-        "ROCm 6.0 or later",
-        "Dispatch_ID GPU_ID PID Grid_Size Kernel_Name Start_Timestamp End_Timestamp",
-    ),
-    _layout(
-        "kernels",
-        "pmc_perf",
-        COMPUTE,
-        "",
-        "Dispatch_ID GPU_ID Grid_Size Kernel_Name Start_Timestamp End_Timestamp",
-    ),
+    _layout("kernels", "results", V2, "ROCm 5.7", "GRD WGR " + _V2_KERNEL),
+    _layout("kernels", "results", V2, "ROCm 6.0 or later", "PID Grid_Size " + _V2_KERNEL),
+    _layout("kernels", "pmc_perf", COMPUTE, "", "Grid_Size " + _V2_KERNEL),
     _layout("system", "sysinfo", COMPUTE, "", "workload_name gpu_arch"),
     _layout("system", "sysinfo", COMPUTE, "", "workload_name gpu_soc"),
 )
-"""In the order in which they are asked: of two that fit the more particular one first."""
+"""The first that fits counts."""
 
 
 def _role(kind: Kind, *spellings: str) -> tuple[Kind, tuple[str, ...]]:
@@ -167,12 +141,8 @@ _ROLES: Final = {
     "source": _role("text", "Source_Agent_Id"),
     "target": _role("text", "Destination_Agent_Id"),
     "marker": _role("integer", "ROCTX_ID"),
-    "block_x": _role("integer", "Workgroup_Size_X"),
-    "block_y": _role("integer", "Workgroup_Size_Y"),
-    "block_z": _role("integer", "Workgroup_Size_Z"),
-    "grid_x": _role("integer", "Grid_Size_X"),
-    "grid_y": _role("integer", "Grid_Size_Y"),
-    "grid_z": _role("integer", "Grid_Size_Z"),
+    **{f"block_{axis}": _role("integer", f"Workgroup_Size_{axis}") for axis in "xyz"},
+    **{f"grid_{axis}": _role("integer", f"Grid_Size_{axis}") for axis in "xyz"},
     "threads": _role("integer", "Grid_Size", "grd"),
     "block_threads": _role("integer", "Workgroup_Size", "wgr"),
     "registers": _role("integer", "VGPR_Count", "arch_vgpr", "vgpr"),
@@ -189,7 +159,7 @@ _ROLES: Final = {
     "instance": _role("integer", "XCC_Index"),
     "completed": _role("integer", "CompleteNs"),
 }
-"""What a column is to the reader, and how releases spell it, the usual spelling first."""
+"""The role of a column, its kind, and how releases spell it, the usual spelling first."""
 
 _PROCESS: Final = ("guid", "pid", "thread")
 _WORK: Final = (*_PROCESS, "correlation", "start", "end")
@@ -235,33 +205,32 @@ _KNOWN: Final = _OTHERS | {
 
 
 def counters_in(names: Sequence[str]) -> dict[str, list[int]]:
-    """Return the counters of a wide table and the places of their columns.
+    """Return the counters of a wide table and the indices of their columns.
 
-    Several columns are the instances of one counter; where it has a column of its own, that one.
+    Several columns are the instances of one counter; if it has a column of its own, that is used.
     """
     present = set(names)
-    whole: dict[str, list[int]] = {}
+    single: dict[str, list[int]] = {}
     instances: dict[str, list[int]] = {}
-    for place, name in enumerate(names):
+    for index, name in enumerate(names):
         repeated = _REPEATED.fullmatch(name)
         if repeated and repeated[1] in present:
             continue  # Wave_Size_10: the column of another pass that was joined to this table
         counter = _COUNTER.fullmatch(name)
-        if counter and plain(name) not in _KNOWN and _is_counter(counter[1]):
-            (instances if counter[2] else whole).setdefault(counter[1], []).append(place)
-    return instances | {name: places[:1] for name, places in whole.items()}
-
-
-def _is_counter(name: str) -> bool:
-    """Return whether a column is a counter by its name: people add columns of their own."""
-    part, underscore, _ = name.partition("_")
-    return (bool(underscore) and part in _BLOCKS) or _DERIVED.fullmatch(name) is not None
+        if counter is None or plain(name) in _KNOWN:
+            continue
+        # People add columns of their own: only names of rocprof's kinds are counters.
+        part, underscore, _ = counter[1].partition("_")
+        if (underscore and part in _BLOCKS) or _DERIVED.fullmatch(counter[1]):
+            (instances if counter[2] else single).setdefault(counter[1], []).append(index)
+    return instances | {name: indices[:1] for name, indices in single.items()}
 
 
 def layout_of(names: Sequence[str]) -> Layout | None:
-    """Return what table has these columns, None if none of rocprof's."""
+    """Return the table that has these columns, None if none of rocprof's does."""
     columns = frozenset(map(plain, names))
-    return next((layout for layout in LAYOUTS if layout.has(columns)), None)
+    fitting = (x for x in LAYOUTS if x.needs <= columns and not x.lacks & columns)
+    return next(fitting, None)
 
 
 _XYZ: Final = " ".join(f"{w}_Size_{axis}" for w in ("Workgroup", "Grid") for axis in "XYZ")
@@ -301,15 +270,13 @@ _HEADLESS: Final[tuple[tuple[str, Mapping[str, str]], ...]] = (
     (_V1_53, _HEX),
     (_V1_52, _HEX),
 )
-"""The columns of tables that are known by a row where the header was lost: how cells begin."""
-
-
+"""Columns of tables that are recognised by a row, where the header was lost: how cells begin."""
 _JOINED: Final = ('Pid"', "Pid,", "Guid", "GPU_ID", "Node_Id", "Dispatch_ID", "dispatch_id", "Name")
 
 
 @dataclass(frozen=True, slots=True)
 class RocprofTable:
-    """What a table is: its layout, how its rows are read, and the columns of each counter in it."""
+    """A table: its layout, how its rows are read, and the columns of each counter in it."""
 
     layout: Layout
     what: str
@@ -322,7 +289,7 @@ class RocprofTables:
     beginnings: Final = frozenset({*_JOINED, *(columns.split()[0] for columns, _ in _HEADLESS)})
 
     def of_header(self, names: Sequence[str]) -> Plan | None:
-        """Return what to read of the table with this header; None if it is none of rocprof's."""
+        """Return what to read of the table with this header, None for tables of other tools."""
         layout = layout_of(names)
         return None if layout is None else _plan(layout, names)
 
@@ -340,38 +307,40 @@ ROCPROF_TABLES: Final = RocprofTables()
 
 
 def table_in(head: bytes) -> RocprofTable | None:
-    """Return which table of rocprof's a text is, told by its first lines."""
+    """Return which table of rocprof's a text is, by its first lines."""
     start = find_start(head, ROCPROF_TABLES)
     return start.plan.what if start else None
 
 
 def _plan(layout: Layout, names: Sequence[str]) -> Plan:
+    """Return what to read of a table; of agents and of a system all columns."""
     if layout.what in ("agents", "system"):
-        every = {name: Field(place, "text") for place, name in enumerate(names)}
-        return Plan(len(names), every, None, RocprofTable(layout, layout.what, {}))
-    places_of = counters_in(names) if layout.may_be_wide else {}
-    what = "wide" if places_of else layout.what
+        fields = {name: Field(index, "text") for index, name in enumerate(names)}
+        return Plan(len(names), fields, None, RocprofTable(layout, layout.what, {}))
+    # Further columns may be counters; rocprofv3 has a table for these.
+    may_be_wide = layout.what in ("kernels", "untimed") and layout.generation != V3
+    columns_of = counters_in(names) if may_be_wide else {}
+    what = "wide" if columns_of else layout.what
     is_timed = layout.generation == V1 and layout.what == "kernels"
-    fields = _fields("timed wide" if places_of and is_timed else what, list(map(plain, names)))
+    fields = _fields("timed wide" if columns_of and is_timed else what, list(map(plain, names)))
     free = next((fields[role].place for role in _FREE if role in fields), None)
-    counters = {}
-    for name, places in places_of.items():
-        counters[name] = tuple(f"counter {place}" for place in places)
-        fields |= {f"counter {place}": Field(place, "number") for place in places}
+    counters = {name: tuple(f"counter {i}" for i in own) for name, own in columns_of.items()}
+    of_counters = [index for own in columns_of.values() for index in own]
+    fields |= {f"counter {index}": Field(index, "number") for index in of_counters}
     return Plan(len(names), fields, free, RocprofTable(layout, what, counters))
 
 
 def _fields(what: str, columns: Sequence[str]) -> dict[str, Field]:
-    """Return the columns with a role; of two of one name the first. One at least is read."""
-    found: dict[str, Field] = {}
+    """Return the columns with a role; of two with one name the first. One at least is read."""
+    fields: dict[str, Field] = {}
     for role in _ROLES_OF[what]:
         kind, spellings = _ROLES[role]
         spelling = next((spelling for spelling in spellings if spelling in columns), None)
         if spelling is not None:
-            found[role] = Field(columns.index(spelling), kind)
-    if what == "counters" and "guid" not in found and "pid" in columns:
-        # rocpd convert names the column of the run's id so.
-        place = columns.index("pid")
-        found = {role: field for role, field in found.items() if field.place != place}
-        found["guid"] = Field(place, "text")
-    return found or {"row": Field(0, "text")}
+            fields[role] = Field(columns.index(spelling), kind)
+    if what == "counters" and "guid" not in fields and "pid" in columns:
+        # rocpd convert calls the column of the run's id pid.
+        index = columns.index("pid")
+        fields = {role: field for role, field in fields.items() if field.place != index}
+        fields["guid"] = Field(index, "text")
+    return fields or {"row": Field(0, "text")}

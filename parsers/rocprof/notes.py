@@ -1,4 +1,4 @@
-"""What readers of rocprof say: the notes of all generations, and names of clocks."""
+"""The notes of readers of rocprof, and names of clocks."""
 
 from __future__ import annotations
 
@@ -14,16 +14,7 @@ from traceflops.parsers.io import NoteTable, text_notes
 from traceflops.parsers.rocprof.tables.parts import TableFile
 from traceflops.parsers.shared import COUNTED_WHILE_TIMED, DISPATCH, overflow_notes, span_notes
 from traceflops.remedies import ROCPROFV3
-from traceflops.table import (
-    ABSENT,
-    BoolArray,
-    Note,
-    joint_codes,
-    names,
-    numbers,
-    rank_from_name,
-    together,
-)
+from traceflops.table import ABSENT, Note, joint_codes, names, numbers, rank_from_name, together
 from traceflops.units import does, percent, several
 
 if TYPE_CHECKING:
@@ -52,7 +43,7 @@ _ROUNDED: Final = ("start", "end", "dispatched", "completed")
 NOTES: Final = NoteTable(
     repaired={
         "instances-summed": "{n} counter [value|values] of chip instances merged: summed per "
-        "launch (GRBM counters: largest value).",
+        "launch (GRBM counters: largest value)."
     },
     dropped={
         "file-not-read": "{name} could not be read: {reason}.",
@@ -105,14 +96,14 @@ _NO_CALLS: Final = (
 
 
 def instance_notes(rows: int) -> Iterator[Note]:
-    """Say how many rows of instances were added to others."""
+    """Yield a note if `rows` of instances were added to others."""
     return NOTES.counted({"instances-summed": rows}, "instances-summed")
 
 
 def clock_of(machine: str | None, host: str | None) -> str | None:
-    """Return the name of a machine's clock: a digest, since neither id nor name is to be shared.
+    """Return a name of a machine's clock: a digest, since neither id nor name is to be shared.
 
-    Both count: machines that were set up as copies of one have the same id.
+    Both are used: machines that were set up as copies of one have the same id.
     """
     if not machine and not host:
         return None
@@ -121,7 +112,7 @@ def clock_of(machine: str | None, host: str | None) -> str | None:
 
 
 def clock_of_folder(root: str) -> str | None:
-    """Return what names the clock of the machine whose folder it is, without naming the folder."""
+    """Return a name of the clock of a machine by its folder, without naming the folder."""
     if root in ("", "."):
         return None
     return f"folder {_digest(root)}"
@@ -132,16 +123,25 @@ def _digest(text: str) -> str:
 
 
 def link_notes(tables: Mapping[str, pa.Table], *, no_calls: str = _NO_CALLS) -> Iterator[Note]:
-    """Say that no calls were recorded, or of how much work the call is missing."""
+    """Yield notes on the calls that launched the work; there must be some work."""
     activities, calls = tables["activities"], tables["calls"]
     total = activities.num_rows
-    if not total:
-        return
     if not calls.num_rows:
         yield Note("missing", "no-calls", no_calls)
         return
-    linked = int(np.count_nonzero(_linked(activities, calls)))
-    nameless = _of_unknown_process(tables)
+    if names(calls["name"]) == [DISPATCH]:
+        yield LAUNCH_IS_QUEUEING
+        return
+    work_ids, call_ids = (numbers(table["correlation"], ABSENT) for table in (activities, calls))
+    processes = [numbers(table["process"]) for table in (activities, calls)]
+    keys = joint_codes(np.concatenate(processes), np.append(work_ids, call_ids))
+    is_linked = np.isin(keys[:total], keys[total:]) & (work_ids != ABSENT)
+    linked = int(np.count_nonzero(is_linked))
+    # Calls of a process without an id and without device work of its own.
+    pids = tables["processes"]["pid"].to_pylist()
+    working = np.unique(processes[0])
+    idle = [row for row, pid in enumerate(pids) if pid is None and row not in working]
+    nameless = int(np.isin(processes[1], idle).sum())
     if linked < total and nameless:
         work = several(total - linked, "GPU operation")
         yield NOTES.note("calls-of-unknown-process", nameless, work=work)
@@ -151,28 +151,11 @@ def link_notes(tables: Mapping[str, pa.Table], *, no_calls: str = _NO_CALLS) -> 
         yield NOTES.note("calls-missing", total - linked, **fields)
 
 
-def _of_unknown_process(tables: Mapping[str, pa.Table]) -> int:
-    """Return how many calls are of a process without an id and without any device work."""
-    pids = tables["processes"]["pid"].to_pylist()
-    working = np.unique(numbers(tables["activities"]["process"]))
-    idle = [row for row, pid in enumerate(pids) if pid is None and row not in working]
-    return int(np.isin(numbers(tables["calls"]["process"]), idle).sum())
-
-
-def _linked(activities: pa.Table, calls: pa.Table) -> BoolArray:
-    """Return which activities have a call of their process with their correlation."""
-    ids = [numbers(table["correlation"], ABSENT) for table in (activities, calls)]
-    processes = [numbers(table["process"]) for table in (activities, calls)]
-    keys = joint_codes(np.concatenate(processes), np.concatenate(ids))
-    count = activities.num_rows
-    return np.asarray(np.isin(keys[:count], keys[count:]) & (ids[0] != ABSENT))
-
-
 def run_notes(
     run: TableRun, tables: Mapping[str, pa.Table], overflowed: Sequence[str]
 ) -> Iterator[Note]:
-    """Give the notes of a run: those of its files, then those of the whole."""
-    of_files = [(place, n) for place, file in enumerate(run.files) for n in file_notes(file)]
+    """Yield the notes of a run: those of its files, then those of the whole."""
+    of_files = [(index, n) for index, file in enumerate(run.files) for n in file_notes(file)]
     yield from together(of_files, len(run.files))
     label = run.files[0].source.label
     yield from overflow_notes(overflowed, label)
@@ -181,12 +164,20 @@ def run_notes(
         yield rank_from_name(ranks)
     if run.number:
         yield NOTES.note("runs-apart")
-    for note in (*_odd_notes(run), *_content_notes(run, tables)):
+    odd = run.odd
+    notes = list[Note]()
+    if run.passes_left_out:
+        listed = ", ".join(map(str, run.passes_left_out[:8]))
+        notes.append(NOTES.note("repeated-passes", len(run.passes_left_out), passes=listed))
+    notes += NOTES.counted(odd, "merged-passes", "launcher", "host-copies")
+    notes += [DEVICE_UNKNOWN] if odd["device-unknown"] else []
+    notes += [*instance_notes(odd["instances"]), *NOTES.counted(odd, "counters-written-twice")]
+    for note in (*notes, *_content_notes(run, tables)):
         yield replace(note, file=label if len(run.files) == 1 else None)
 
 
 def file_notes(file: TableFile) -> Iterator[Note]:
-    """Give what is to be said of one file."""
+    """Yield the notes of one file."""
     odd, bad = file.odd, file.damage.bad_cells
     times = sum(bad[role] for role in _ROUNDED)
     samples = file.events["pc_sampling"] + file.events["spm_counters"]
@@ -202,25 +193,13 @@ def file_notes(file: TableFile) -> Iterator[Note]:
         yield replace(note, file=file.source.label)
 
 
-def _odd_notes(run: TableRun) -> Iterator[Note]:
-    """Say what was odd about the files as a whole."""
-    if run.passes_left_out:
-        listed = ", ".join(map(str, run.passes_left_out[:8]))
-        yield NOTES.note("repeated-passes", len(run.passes_left_out), passes=listed)
-    yield from NOTES.counted(run.odd, "merged-passes", "launcher", "host-copies")
-    if run.odd["device-unknown"]:
-        yield DEVICE_UNKNOWN
-    yield from instance_notes(run.odd["instances"])
-    yield from NOTES.counted(run.odd, "counters-written-twice")
-
-
 def _content_notes(run: TableRun, tables: Mapping[str, pa.Table]) -> Iterator[Note]:
+    """Yield what the run lacks as a whole, and what is strange about its times."""
     if tables["activities"].num_rows:
-        if names(tables["calls"]["name"]) == [DISPATCH]:
-            yield LAUNCH_IS_QUEUEING
-        else:
-            yield from link_notes(tables)
-        yield from _long_notes(tables["activities"])
+        yield from link_notes(tables)
+        length = numbers(tables["activities"]["dur_ns"])
+        if long := int(np.count_nonzero(length >= _LONG_NS)):
+            yield NOTES.note("very-long", long, longest=f"{int(length.max()) / 1e9:,.1f}")
         if run.odd["counted-while-timed"]:
             yield COUNTED_WHILE_TIMED
     elif tables["kernel_counters"].num_rows:
@@ -228,10 +207,3 @@ def _content_notes(run: TableRun, tables: Mapping[str, pa.Table]) -> Iterator[No
     else:
         only_totals = tables["totals"].num_rows and not tables["calls"].num_rows
         yield NOTES.note("no-timeline" if only_totals else "no-device-work")
-
-
-def _long_notes(activities: pa.Table) -> Iterator[Note]:
-    length = numbers(activities["dur_ns"])
-    long = int(np.count_nonzero(length >= _LONG_NS))
-    if long:
-        yield NOTES.note("very-long", long, longest=f"{int(length.max()) / 1e9:,.1f}")

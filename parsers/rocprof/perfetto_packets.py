@@ -1,13 +1,14 @@
 """The packets of a Perfetto trace as columns: events with their times, tracks, names.
 
-Fields are read by their numbers, those alone that stand here: others may hold command lines. Ids of
-names, clocks and defaults hold until a sequence of packets is cleared: for an era.
+The numbers below are those of the fields in Perfetto's .proto files; no other field is read, since
+some hold command lines. An era is the part of a sequence of packets until its state is cleared:
+ids of names, defaults and the clocks of the sequence are valid within it.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from typing import Final, NamedTuple
 
@@ -22,9 +23,9 @@ from traceflops.parsers.io import (
     fields,
     last_fields,
     message_text,
+    signed,
     split,
 )
-from traceflops.parsers.rocprof.perfetto_times import IDS, Clocks, numbers_in, pairs
 from traceflops.table import (
     ABSENT,
     BEYOND,
@@ -40,7 +41,7 @@ from traceflops.table import (
 
 _PACKET: Final = 1
 _CHUNK_BYTES: Final = 1 << 20
-"""So much is taken apart at once: its columns fit in the cache."""
+"""Bytes decoded at once: their columns fit in the cache."""
 _MOST_PACKET: Final = 1 << 28
 _TIME, _SEQUENCE, _FLAGS, _LOST, _CLOCK = 8, 10, 13, 42, 58
 _CLOCKS, _EVENT, _INTERNED, _PACKED, _DEFAULTS, _TRACK = 6, 11, 12, 50, 59, 60
@@ -50,9 +51,16 @@ _BEGIN, _END, _INSTANT, _COUNTER = 1, 2, 3, 4
 _CATEGORIES, _NAMES, _ANNOTATIONS = 1, 2, 3
 _ANNOTATION_ID, _ANNOTATION_NAME, _TEXT, _VALUES = 1, 10, 6, (3, 4, 2, 7)
 _MOST_WANTED: Final = 64
-"""So many ids an era may have for the names of the annotations that are wanted."""
+"""Ids that an era may have for the names of the annotations that are wanted."""
 TEXT: Final = 1 << 62
-"""An annotation that is a text has the place of it among the texts, and this added."""
+"""An annotation that is a text has the index of the text with this added."""
+_IDS: Final = 1 << 32
+"""More than there are ids in an era."""
+_BOOT_CLOCK: Final = 6
+"""The clock that counts from the start of the machine; all others are converted to it."""
+_FIRST_OWN_CLOCK: Final = 64
+"""Clocks of a sequence have numbers from this on."""
+_CLOCK_NUMBER, _CLOCK_TIME, _CLOCK_COUNTS_ON, _CLOCK_UNIT = 1, 2, 3, 4
 
 
 class Track(NamedTuple):
@@ -79,18 +87,24 @@ class Table:
             self._pieces[name].append(narrow(values[rows]))
 
     def take(self) -> dict[str, Array]:
-        """Return the columns, which are given up one by one."""
-        return {name: _wide(self._pieces.pop(name)) for name in [*self._pieces]}
+        """Return the columns as int64 or float64; each is given up when it is made."""
+        columns = {}
+        for name in [*self._pieces]:
+            column = np.concatenate(self._pieces.pop(name))
+            is_real = column.dtype.kind == "f"
+            columns[name] = column if is_real else column.astype(np.int64, copy=False)
+        return columns
 
 
 class Packets:
     """What a trace holds. `slices` begin or are instants, `values` are of counters.
 
-    Of both there are times, the ends of slices, tracks, categories, and of slices names and the
-    `wanted` annotations. `read_bytes` could be read; `is_cut` says that there are more.
+    Both have times, tracks and categories; slices also ends, names and the `wanted` annotations.
+    `read_bytes` could be read; `is_cut` says that there are more.
     """
 
     def __init__(self, source: ByteSource, wanted: Sequence[str], odd: Counter[str]) -> None:
+        """Prepare to read `source`; `odd` counts damage by the codes of notes."""
         self.tracks: dict[int, Track] = {}
         self.names, self.categories, self.texts = Names(), Names(), Names()
         for names in (self.names, self.categories, self.texts):
@@ -103,7 +117,7 @@ class Packets:
         self._annotations: dict[int, dict[int, int]] = {}
         self._era_of: dict[int, int] = {}
         self._defaults: dict[int, tuple[int, int]] = {}
-        self._clocks = Clocks()
+        self._clocks = _Clocks()
         self._parts = {
             _CLOCKS: self._clocks.add,
             _DEFAULTS: self._add_defaults,
@@ -112,14 +126,7 @@ class Packets:
         }
 
     def read(self) -> tuple[dict[str, Array], dict[str, Array]]:
-        """Return the slices and the values."""
-        for messages in self._chunks():
-            self._add(messages)
-        events = self._timed(self._packets.take())
-        return self._rows(self._slices, events), self._rows(self._values, events)
-
-    def _chunks(self) -> Iterator[Messages]:
-        """Yield whole packets, some at a time."""
+        """Return the columns of the slices and of the values."""
         waiting, size, least = list[bytes](), 0, _CHUNK_BYTES
         for block in chain(self._source.blocks(), (b"",)):
             waiting.append(block)
@@ -128,129 +135,130 @@ class Packets:
                 continue
             data = b"".join(waiting)
             begin, end, is_whole = split(data, 0, len(data), _PACKET)
-            yield Messages(Block(data), begin, end)
+            self._add(Messages(Block(data), begin, end))
             rest = data[int(end[-1]) if len(end) else 0 :]
             waiting, size = [rest], len(rest)
             self.read_bytes += len(data) - len(rest)
             self.is_cut = not is_whole
-            # What is longer waits for twice as much, so that no byte is seen often.
+            # A longer packet waits for twice as much, so that no byte is seen often.
             least = max(_CHUNK_BYTES, 2 * len(rest))
             if len(rest) > _MOST_PACKET:
-                return
+                break
+        events = self._timed(self._packets.take())
+        return self._rows(self._slices, events), self._rows(self._values, events)
 
     def _add(self, messages: Messages) -> None:
+        """Add packets: what they define at once, their events as columns."""
         numbers = (_TIME, _SEQUENCE, _FLAGS, _LOST, _CLOCK)
-        found = messages.columns(numbers, (*self._parts, _EVENT, _PACKED))
-        self._odd["rows-lost"] += int(np.count_nonzero(~found.sound))
-        self._odd["packets-packed"] += int(np.count_nonzero(found.has(_PACKED)))
-        self._odd["packets-dropped"] += int(np.count_nonzero(found.numbers[_LOST] == 1))
-        sequence, flags = found.numbers[_SEQUENCE], found.numbers[_FLAGS]
-        era = self._eras_of(sequence, (flags != ABSENT) & (flags & 1 == 1))
-        for part, add in self._parts.items():
-            rows = np.flatnonzero(found.has(part) & found.sound)
-            texts = found.block.texts(found.begins[part][rows], found.ends[part][rows])
-            for own, text in zip(era[rows].tolist(), texts, strict=True):
-                try:
-                    add(own, text or b"")
-                except ValueError:  # what stands before the damage is used
-                    self._odd["rows-lost"] += 1
-        is_event = found.has(_EVENT) & found.sound
-        packet = self._packets.count + np.flatnonzero(is_event)
-        columns = {"time": found.numbers[_TIME], "clock": found.numbers[_CLOCK]}
-        every = np.ones(len(era), np.bool_)
-        self._packets.add(every, sequence=sequence, era=era, **columns)
-        if len(packet):
-            self._add_events(found.part(_EVENT, is_event), packet, era[is_event])
-
-    def _eras_of(self, sequence: IntArray, cleared: BoolArray) -> IntArray:
-        """Return the era of each packet: it begins where its sequence does, or is cleared."""
+        packets = messages.columns(numbers, (*self._parts, _EVENT, _PACKED))
+        self._odd["rows-lost"] += int(np.count_nonzero(~packets.sound))
+        self._odd["packets-packed"] += int(np.count_nonzero(packets.has(_PACKED)))
+        self._odd["packets-dropped"] += int(np.count_nonzero(packets.numbers[_LOST] == 1))
+        # An era begins where a sequence does, or is cleared.
+        sequence, flags = packets.numbers[_SEQUENCE], packets.numbers[_FLAGS]
+        cleared = (flags != ABSENT) & (flags & 1 == 1)
         begins = cleared.copy()
         begins[:1] = True
         begins[1:] |= sequence[1:] != sequence[:-1]
-        places, ids = np.flatnonzero(begins), list[int]()
-        for key, is_new in zip(sequence[places].tolist(), cleared[places].tolist(), strict=True):
+        firsts, eras = np.flatnonzero(begins), list[int]()
+        for key, is_new in zip(sequence[firsts].tolist(), cleared[firsts].tolist(), strict=True):
             if is_new or key not in self._era_of:
                 self._era_of[key] = self._eras
                 self._eras += 1
-            ids.append(self._era_of[key])
-        return np.repeat(np.array(ids, np.int64), np.diff(np.append(places, len(sequence))))
+            eras.append(self._era_of[key])
+        era = np.repeat(np.array(eras, np.int64), np.diff(np.append(firsts, len(sequence))))
+        for part, add in self._parts.items():
+            rows = np.flatnonzero(packets.has(part) & packets.sound)
+            texts = packets.block.texts(packets.begins[part][rows], packets.ends[part][rows])
+            for own, text in zip(era[rows].tolist(), texts, strict=True):
+                try:
+                    add(own, text or b"")
+                except ValueError:  # what precedes the damage is used
+                    self._odd["rows-lost"] += 1
+        is_event = packets.has(_EVENT) & packets.sound
+        packet = self._packets.count + np.flatnonzero(is_event)
+        times = {"time": packets.numbers[_TIME], "clock": packets.numbers[_CLOCK]}
+        self._packets.add(np.ones(len(era), np.bool_), sequence=sequence, era=era, **times)
+        if len(packet):
+            self._add_events(packets.part(_EVENT, is_event), packet, era[is_event])
 
     def _add_defaults(self, era: int, data: bytes) -> None:
-        track = numbers_in(last_fields(data).get(_EVENT)).get(_ON, ABSENT)
-        self._defaults[era] = (numbers_in(data).get(_CLOCK, ABSENT), track)
+        track = _numbers_in(last_fields(data).get(_EVENT)).get(_ON, ABSENT)
+        self._defaults[era] = (_numbers_in(data).get(_CLOCK, ABSENT), track)
 
     def _add_names(self, era: int, data: bytes) -> None:
         for kind, part in fields(data):
-            said = last_fields(part) if isinstance(part, bytes) else {}
-            iid, text = numbers_in(part).get(1, -1), message_text(said.get(2))
-            ids = self._annotations.setdefault(era, {})
+            text = message_text((last_fields(part) if isinstance(part, bytes) else {}).get(2))
+            iid, ids = _numbers_in(part).get(1, -1), self._annotations.setdefault(era, {})
             if kind == _ANNOTATIONS and text in self._wanted and len(ids) < _MOST_WANTED:
                 ids[iid] = self._wanted.index(text)
-            elif kind in self._interned and 0 <= iid < IDS:
+            elif kind in self._interned and 0 <= iid < _IDS:
                 names = self.names if kind == _NAMES else self.categories
-                self._interned[kind].append((era * IDS + iid, names[text]))
+                self._interned[kind].append((era * _IDS + iid, names[text]))
 
     def _add_track(self, _: int, data: bytes) -> None:
-        said, own = last_fields(data), numbers_in(data)
-        process, thread, counter = (numbers_in(said.get(part)) for part in (3, 4, 8))
-        name = next((message_text(said[part]) for part in (2, 10, 13) if part in said), "")
-        pid = process.get(1, thread.get(1))
-        if name or own.get(1, 0) not in self.tracks:
-            track = Track(name, own.get(5), pid, thread.get(2), counter.get(4, 1))
-            self.tracks[own.get(1, 0)] = track
+        parts, numbers = last_fields(data), _numbers_in(data)
+        process, thread, counter = (_numbers_in(parts.get(part)) for part in (3, 4, 8))
+        name = next((message_text(parts[part]) for part in (2, 10, 13) if part in parts), "")
+        pid, uuid = process.get(1, thread.get(1)), numbers.get(1, 0)
+        if name or uuid not in self.tracks:
+            self.tracks[uuid] = Track(name, numbers.get(5), pid, thread.get(2), counter.get(4, 1))
 
     def _add_events(self, messages: Messages, packet: IntArray, era: IntArray) -> None:
+        """Add events, given the row of the packet and the era of each."""
         numbers = (_CATEGORY_ID, _TYPE, _NAME_ID, _ON, _INTEGER)
-        found = messages.columns(numbers, (_CATEGORY, _NAME), (_REAL,), _ANNOTATION)
-        self._odd["rows-lost"] += int(np.count_nonzero(~found.sound))
-        kind = np.where(found.sound, found.numbers[_TYPE], ABSENT)
-        event = self._events.count + np.arange(len(kind))
-        self._events.add(found.sound | True, kind=kind, track=found.numbers[_ON], packet=packet)
+        events = messages.columns(numbers, (_CATEGORY, _NAME), (_REAL,), _ANNOTATION)
+        self._odd["rows-lost"] += int(np.count_nonzero(~events.sound))
+        kind = np.where(events.sound, events.numbers[_TYPE], ABSENT)
+        row = self._events.count + np.arange(len(kind))
+        columns = {"kind": kind, "track": events.numbers[_ON], "packet": packet}
+        self._events.add(np.ones(len(kind), np.bool_), **columns)
         category = {
-            "event": event,
-            "category": _codes(self.categories, found, _CATEGORY, found.sound),
-            "category id": found.numbers[_CATEGORY_ID],
+            "event": row,
+            "category": _codes(self.categories, events, _CATEGORY, events.sound),
+            "category id": events.numbers[_CATEGORY_ID],
         }
         is_value, is_slice = kind == _COUNTER, (kind == _BEGIN) | (kind == _INSTANT)
         if is_value.any():
-            real, whole = found.numbers[_REAL], found.numbers[_INTEGER]
-            value = np.where(whole == ABSENT, np.nan, whole.astype(np.float64))
+            real, integer = events.numbers[_REAL], events.numbers[_INTEGER]
+            value = np.where(integer == ABSENT, np.nan, integer.astype(np.float64))
             value = np.where(real == ABSENT, value, real.view(np.float64))
             self._values.add(is_value, value=value, **category)
         if is_slice.any():
-            name = _codes(self.names, found, _NAME, found.sound)
-            ids = {"name": name, "name id": found.numbers[_NAME_ID]}
-            self._slices.add(is_slice, **category, **ids, **self._annotated(found, era))
+            name = _codes(self.names, events, _NAME, events.sound)
+            ids = {"name": name, "name id": events.numbers[_NAME_ID]}
+            self._slices.add(is_slice, **category, **ids, **self._annotated(events, era))
 
-    def _annotated(self, found: Columns, era: IntArray) -> dict[str, IntArray]:
+    def _annotated(self, events: Columns, era: IntArray) -> dict[str, IntArray]:
         """Return the annotations of events that are wanted, by name."""
-        said = found.each.columns((_ANNOTATION_ID, *_VALUES), (_ANNOTATION_NAME, _TEXT))
+        notes = events.each.columns((_ANNOTATION_ID, *_VALUES), (_ANNOTATION_NAME, _TEXT))
         ids = [
-            (own * IDS + iid, place)
+            (own * _IDS + iid, index)
             for own in np.unique(era).tolist()
-            for iid, place in self._annotations.get(own, {}).items()
+            for iid, index in self._annotations.get(own, {}).items()
         ]
-        keys, places = np.array(ids, np.int64).reshape(-1, 2).T
-        which = Lookup(keys, places)(era[found.owner] * IDS + said.numbers[_ANNOTATION_ID])
-        spelled = said.begins[_ANNOTATION_NAME], said.ends[_ANNOTATION_NAME]
+        keys, indices = np.array(ids, np.int64).reshape(-1, 2).T
+        iid = era[events.owner] * _IDS + notes.numbers[_ANNOTATION_ID]
+        which = Lookup(keys, indices)(iid)
+        spelled = notes.begins[_ANNOTATION_NAME], notes.ends[_ANNOTATION_NAME]
         if (spelled[0] != ABSENT).any():
             names = [name.encode() for name in self._wanted]
-            which = np.where(which == ABSENT, said.block.known(*spelled, names), which)
-        taken = said.sound & (which != ABSENT)
-        value = _codes(self.texts, said, _TEXT, taken)
+            which = np.where(which == ABSENT, notes.block.known(*spelled, names), which)
+        taken = notes.sound & (which != ABSENT)
+        value = _codes(self.texts, notes, _TEXT, taken)
         value[value != ABSENT] += TEXT
         for number in _VALUES:
-            value = np.where(value == ABSENT, said.numbers[number], value)
+            value = np.where(value == ABSENT, notes.numbers[number], value)
         values = np.full((len(self._wanted), len(era)), ABSENT, np.int64)
-        values[which[taken], found.owner[taken]] = value[taken]
+        values[which[taken], events.owner[taken]] = value[taken]
         return dict(zip(self._wanted, values, strict=True))
 
     def _timed(self, packets: dict[str, IntArray]) -> dict[str, IntArray]:
-        """Return all events with their times and tracks; of what ends where that is."""
+        """Return start, end, track and era of all events; `end` is ABSENT where none is found."""
         if not self._events.count:
             return {}
         era, clock = packets["era"], packets["clock"]
-        defaults = [(own, *said) for own, said in self._defaults.items()]
+        defaults = [(own, *values) for own, values in self._defaults.items()]
         eras, clocks, tracks = np.array(defaults, np.int64).reshape(-1, 3).T
         clock = np.where(clock == ABSENT, Lookup(eras, clocks)(era), clock)
         kind, track, packet = self._events.take().values()
@@ -259,10 +267,10 @@ class Packets:
         end = np.where(kind == _INSTANT, time, ABSENT)
         rows = np.flatnonzero((kind == _BEGIN) | (kind == _END))
         sequence = packets["sequence"][packet[rows]]
-        whose = ranked(joint_codes(ranked(track[rows])[1], sequence))[1]
-        begins, ends, alone = pairs(kind[rows] == _BEGIN, whose)
+        stack = ranked(joint_codes(ranked(track[rows])[1], sequence))[1]
+        begins, ends, unpaired = _pairs(kind[rows] == _BEGIN, stack)
         end[rows[begins]] = time[rows[ends]]
-        self._odd["unpaired-ends"] += alone
+        self._odd["unpaired-ends"] += unpaired
         return {"start": time, "end": end, "track": track, "era": era}
 
     def _rows(self, table: Table, events: dict[str, IntArray]) -> dict[str, Array]:
@@ -276,21 +284,93 @@ class Packets:
             if what in rows:
                 keys, codes = np.array(self._interned[kind], np.int64).reshape(-1, 2).T
                 iid = rows.pop(f"{what} id")
-                key = np.where((iid < 0) | (iid >= IDS), ABSENT, rows["era"] * IDS + iid)
+                key = np.where((iid < 0) | (iid >= _IDS), ABSENT, rows["era"] * _IDS + iid)
                 code = np.where(rows[what] == ABSENT, Lookup(keys, codes)(key), rows[what])
                 rows[what] = np.where(code == ABSENT, -1, code)
         return rows
 
 
-def _wide(pieces: Sequence[Array]) -> Array:
-    found = np.concatenate(pieces)
-    return found if found.dtype.kind == "f" else found.astype(np.int64, copy=False)
-
-
-def _codes(names: Names, found: Columns, part: int, among: BoolArray) -> IntArray:
-    """Return the codes of texts that stand in some messages themselves, ABSENT for none."""
+def _codes(names: Names, messages: Columns, part: int, among: BoolArray) -> IntArray:
+    """Return the codes of texts per message; ABSENT without one, and for messages not `among`."""
     codes = np.full(len(among), ABSENT, np.int64)
-    rows = np.flatnonzero(found.has(part) & among)
-    texts = found.block.texts(found.begins[part][rows], found.ends[part][rows])
+    rows = np.flatnonzero(messages.has(part) & among)
+    texts = messages.block.texts(messages.begins[part][rows], messages.ends[part][rows])
     codes[rows] = names.codes(map(message_text, texts))
     return codes
+
+
+class _Clocks:
+    """The clocks of a trace. A sequence may have some of its own, each valid for an era."""
+
+    def __init__(self) -> None:
+        self._own: dict[int, tuple[int, int, int]] = {}
+        self._ahead: dict[int, int] = {_BOOT_CLOCK: 0}
+
+    def add(self, era: int, snapshot: bytes) -> None:
+        """Take what several clocks showed at the same time."""
+        clocks = [_numbers_in(part) for number, part in fields(snapshot) if number == 1]
+        shown = {clock.get(_CLOCK_NUMBER, 0): clock for clock in clocks}
+        builtin = [number for number in (*self._ahead, *shown) if number < _FIRST_OWN_CLOCK]
+        base = next((number for number in builtin if number in shown), None)
+        if base is None:
+            return
+        now = shown[base].get(_CLOCK_TIME, 0) + self._ahead.get(base, 0)
+        for number, clock in shown.items():
+            time, unit = clock.get(_CLOCK_TIME, 0), clock.get(_CLOCK_UNIT, 1)
+            counts_on = clock.get(_CLOCK_COUNTS_ON, 0)
+            if _FIRST_OWN_CLOCK <= number < _IDS:
+                start = signed((now if counts_on else now - time * unit) % 2**64)
+                self._own.setdefault(era * _IDS + number, (start, unit, counts_on))
+            elif number < _FIRST_OWN_CLOCK:
+                self._ahead.setdefault(number, signed((now - time) % 2**64))
+
+    def times(self, time: IntArray, clock: IntArray, era: IntArray) -> IntArray:
+        """Return the times of packets in ns since boot, in the order of the file; else ABSENT."""
+        time = time.copy()
+        for number, ahead in self._ahead.items():
+            time[(clock == number) & (time != ABSENT)] += ahead
+        rows = np.flatnonzero((clock >= _FIRST_OWN_CLOCK) & (clock < _IDS))
+        keys = np.array([*self._own], np.int64)
+        own = Lookup(keys, np.arange(len(keys)))(era[rows] * _IDS + clock[rows])
+        time[rows[own == ABSENT]] = ABSENT
+        rows, own = rows[own != ABSENT], own[own != ABSENT]
+        order = np.argsort(own, kind="stable")
+        rows, own = rows[order], own[order]
+        step = np.where(time[rows] == ABSENT, 0, time[rows])
+        passed = np.cumsum(step)
+        passed -= (passed - step)[np.searchsorted(own, own)]
+        start, unit, counts_on = np.array([*self._own.values()], np.int64).reshape(-1, 3)[own].T
+        own_time = start + unit * np.where(counts_on == 1, passed, step)
+        time[rows] = np.where(time[rows] == ABSENT, ABSENT, own_time)
+        return time
+
+
+def _numbers_in(data: object) -> dict[int, int]:
+    """Return the fields of a message that are numbers."""
+    parts = last_fields(data) if isinstance(data, bytes) else {}
+    return {number: signed(value) for number, value in parts.items() if isinstance(value, int)}
+
+
+def _pairs(is_begin: BoolArray, stack: IntArray) -> tuple[IntArray, IntArray, int]:
+    """Return the rows of begins, the rows of their ends, and the number of ends without a begin.
+
+    An end goes with the last begin before it on the same stack (a number per row) that is open.
+    """
+    order = np.argsort(stack, kind="stable")
+    begins, stack = is_begin[order], stack[order]
+    step = np.where(begins, 1, -1)
+    depth = np.cumsum(step)
+    depth -= (depth - step)[np.searchsorted(stack, stack)]
+    # An end that leads below the lowest depth so far has no begin: it does not count.
+    apart = stack * (len(stack) + 1)
+    lowest = np.minimum.accumulate(np.minimum(depth, 0) - apart) + apart
+    before = np.append(0, lowest[:-1])[: len(lowest)]
+    before[np.flatnonzero(np.diff(stack)) + 1] = 0
+    unpaired = lowest < before
+    level = depth - lowest + ~begins
+    rows = np.flatnonzero(~unpaired)
+    rows = rows[np.lexsort((level[rows], stack[rows]))]
+    first, second = rows[:-1], rows[1:]
+    fits = begins[first] & ~begins[second]
+    fits &= (level[first] == level[second]) & (stack[first] == stack[second])
+    return order[first[fits]], order[second[fits]], int(np.count_nonzero(unpaired))

@@ -1,7 +1,7 @@
 """Regions and samples of a rocpd database: calls of APIs, and marks.
 
-What a record of the host is, its category tells: rocprofv3 writes categories such as
-HIP_RUNTIME_API_EXT and MARKER_CORE_RANGE_API, rocprof-sys such as rocm_hip_api and timer_sampling.
+The category of a record tells what it is: rocprofv3 writes categories such as HIP_RUNTIME_API_EXT
+and MARKER_CORE_RANGE_API, rocprof-sys such as rocm_hip_api and timer_sampling.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from traceflops.table import ABSENT, Array, IntArray
 APIS: Final = ("hip", "hsa", "rccl", "rocdecode", "rocjpeg")
 MARK: Final = "mark"
 _MESSAGE: Final = "message"
-"""A mark whose text is not its name but stands with its event."""
+"""A mark whose text is not its name but the message of its event."""
 _SAMPLED: Final = "sampled"
-"""A place in the program that a sampling profiler saw; not what the program marked."""
+"""A line of the program that a sampling profiler saw; not what the program marked."""
 _SYSTEM: Final = "system"
 """What the driver did: page faults, queue evictions."""
 _KINDS: Final = (*APIS, MARK, _MESSAGE, _SAMPLED, _SYSTEM)
@@ -57,11 +57,6 @@ _TRACK: Final = Wanted(integers=("id", "pid", "tid", "name_id"))
 def kind_by_name(name: str | None) -> str:
     """Return the API of a call by its name, else what kind of mark it is."""
     return next((kind for sign, kind in _NAMES if sign.match(name or "")), MARK)
-
-
-def _kind_by_category(category: str) -> str:
-    word = category.upper()
-    return next((kind for sign, kind in _CATEGORIES if sign.search(word)), MARK)
 
 
 class HostReader:
@@ -103,74 +98,64 @@ class HostReader:
             self._add(timed(rows, reading.odd, "timestamp", "timestamp"))
 
     def _add(self, rows: Batch) -> None:
-        category = self._reading.categories(rows["event_id"])
-        kind = self._kinds(rows, category)
-        for left_out in (_SAMPLED, _SYSTEM):
-            self._reading.odd[left_out] += int(np.count_nonzero(kind == _KINDS.index(left_out)))
-        rows = Batch(rows.count, {**rows.numbers, "category": category, "kind": kind}, {})
-        self._add_calls(self._placed(rows.only(kind < len(APIS))))
-        is_mark = np.isin(kind, [_KINDS.index(MARK), _KINDS.index(_MESSAGE)])
-        self._add_marks(self._placed(rows.only(is_mark)))
+        """Add records as calls or marks, by their category or else their name."""
+        reading, strings = self._reading, self._reading.strings
+        category = reading.categories(rows["event_id"])
 
-    def _placed(self, rows: Batch) -> Batch:
+        def by_category(key: int, _: int) -> int:
+            word = "" if key == ABSENT else (strings[key] or "").upper()
+            kind = next((kind for sign, kind in _CATEGORIES if sign.search(word)), MARK)
+            return _KINDS.index(kind) if word else _NO_KIND
+
+        kind = by_distinct(category, by_category)
+        unclear = kind == _NO_KIND
+        if unclear.any():
+            kind = kind.copy()
+            kind[unclear] = by_distinct(
+                rows["name_id"][unclear], lambda key, _: _KINDS.index(kind_by_name(strings[key]))
+            )
+        for left_out in (_SAMPLED, _SYSTEM):
+            reading.odd[left_out] += int(np.count_nonzero(kind == _KINDS.index(left_out)))
+        rows = Batch(rows.count, {**rows.numbers, "category": category, "kind": kind}, {})
+
+        calls = self._on_threads(rows.only(kind < len(APIS)))
+        is_rccl = calls["kind"] == _RCCL
+        if is_rccl.any():
+            call_rows = reading["calls"].count + np.flatnonzero(is_rccl)
+            self.rccl.append((calls["event_id"][is_rccl], call_rows))
+        correlation = reading.correlations(calls["event_id"])
+        add_calls(reading, calls, self._call_name(calls["name_id"]), correlation, APIS)
+
+        is_mark = np.isin(kind, [_KINDS.index(MARK), _KINDS.index(_MESSAGE)])
+        marks = self._on_threads(rows.only(is_mark))
+        if marks.count:
+            process, thread, name = marks["process"], marks["thread"], self._mark_names(marks)
+            Marks(rows=marks, process=process, thread=thread, name=name).add_to(reading)
+
+    def _on_threads(self, rows: Batch) -> Batch:
         """Return rows with the numbers of their processes and threads."""
         process = self._reading.processes(rows["pid"])
         thread = self._reading.threads(rows["tid"])
         return Batch(rows.count, {**rows.numbers, "process": process, "thread": thread}, {})
 
-    def _kinds(self, rows: Batch, category: IntArray) -> IntArray:
-        """Return the place of each record's kind in the list of kinds."""
-        strings = self._reading.strings
-
-        def by_category(key: int, _: int) -> int:
-            text = None if key == ABSENT else strings[key]
-            return _KINDS.index(_kind_by_category(text)) if text else _NO_KIND
-
-        def by_name(key: int, _: int) -> int:
-            return _KINDS.index(kind_by_name(strings[key]))
-
-        kind = by_distinct(category, by_category)
-        unsaid = kind == _NO_KIND
-        if unsaid.any():
-            kind = kind.copy()
-            kind[unsaid] = by_distinct(rows["name_id"][unsaid], by_name)
-        return kind
-
-    def _add_calls(self, rows: Batch) -> None:
-        is_rccl = rows["kind"] == _RCCL
-        if is_rccl.any():
-            since = self._reading["calls"].count
-            self.rccl.append((rows["event_id"][is_rccl], since + np.flatnonzero(is_rccl)))
-        name, call = self._call_name(rows["name_id"]), self._reading.correlations(rows["event_id"])
-        add_calls(self._reading, rows, name, call, APIS)
-
-    def _add_marks(self, rows: Batch) -> None:
-        if rows.count:
-            process, thread, name = rows["process"], rows["thread"], self._mark_names(rows)
-            Marks(rows=rows, process=process, thread=thread, name=name).add_to(self._reading)
-
     def _mark_names(self, rows: Batch) -> Array:
         """Return the codes of the marks' names: the message of the event, where it has one."""
-        codes = self._mark_name(rows["name_id"])
+        codes, names = self._mark_name(rows["name_id"]), self._reading["marks"].names["name"]
         has_message = rows["kind"] == _KINDS.index(_MESSAGE)
         category = np.where(has_message, rows["category"], ABSENT)
         for key in np.unique(category[category != ABSENT]).tolist()[:_MOST_CATEGORIES]:
-            mine = category == key
-            message = self._message_name(key)(rows["event_id"][mine])
-            codes[mine] = np.where(message >= 0, message, codes[mine])
+            if key not in self._message_names:
+                self._message_names[key] = self._reading.messages(key).coder(names, None)
+            of_category = category == key
+            message = self._message_names[key](rows["event_id"][of_category])
+            codes[of_category] = np.where(message >= 0, message, codes[of_category])
         return codes
-
-    def _message_name(self, category: int) -> Coder:
-        if category not in self._message_names:
-            names = self._reading["marks"].names["name"]
-            self._message_names[category] = self._reading.messages(category).coder(names, None)
-        return self._message_names[category]
 
 
 def add_calls(
     recorded: Recorded, rows: Batch, name: Array, correlation: IntArray, apis: tuple[str, ...]
 ) -> None:
-    """Add calls, whose `kind` is the place of their API among some."""
+    """Add calls, whose `kind` is the index of their API in `apis`."""
     codes = recorded["calls"].names["api"]
     Calls(
         rows=rows,
@@ -178,12 +163,12 @@ def add_calls(
         thread=rows["thread"],
         name=name,
         correlation=correlation,
-        api=by_distinct(rows["kind"], lambda place, _: codes[apis[place]]),
+        api=by_distinct(rows["kind"], lambda kind, _: codes[apis[kind]]),
     ).add_to(recorded)
 
 
 def read_allocations(reading: RunReading) -> None:
-    """Count allocations; the making of scratch memory, for which a queue waits, is overhead."""
+    """Count allocations; a queue waits while scratch memory is made: that is overhead."""
     for batch in reading.run.batches("memory_allocate", Wanted()):
         reading.counts["memory_allocate"] += batch.count
     names = reading["marks"].names["name"]

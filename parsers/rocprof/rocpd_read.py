@@ -1,11 +1,11 @@
 """Reads rocpd databases: what rocprofv3 and rocprof-sys write by default since ROCm 7.0.
 
-Schema 3 in all its minor versions; docs/parsers/rocprof.md says what goes where.
+Schema 3 in all its minor versions; docs/parsers/rocprof.md says what becomes what.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -43,9 +43,8 @@ from traceflops.parsers.shared import (
 )
 from traceflops.table import ABSENT, IntArray, Note, Source, TableBuilder, Trace, distinct
 
-_AXES: Final = ("x", "y", "z")
-_GRID: Final = tuple(f"grid_size_{axis}" for axis in _AXES)
-_BLOCK: Final = tuple(f"workgroup_size_{axis}" for axis in _AXES)
+_GRID: Final = tuple(f"grid_size_{axis}" for axis in "xyz")
+_BLOCK: Final = tuple(f"workgroup_size_{axis}" for axis in "xyz")
 _GRAPH: Final = ("graph_exec_id", "graph_node_id")
 _COMMON: Final = ("pid", "start", "end", *_GRAPH, "event_id")
 _OF_DISPATCH: Final = (
@@ -59,19 +58,85 @@ _UNNAMED: Final = "(unnamed counter)"
 _COUNTER: Final = Wanted(integers=("id", "agent_id"), texts=("name",))
 _VALUE: Final = Wanted(integers=("event_id", "pmc_id", "sample_id"), reals=("value",))
 _TABLE: Final = "kernel_counters"
-_COPIED: Final = ("process", "device", "correlation", "dispatch", "threads", "block_threads")
+_OF_COUNTED: Final = ("process", "device", "correlation", "dispatch", "threads", "block_threads")
 """What a counter has of its dispatch."""
 _TRACED: Final = ("region", "sample", "memory_copy", "graph_launch", "memory_allocate")
+
+
+_OF_SYSTEMS_PROFILER: Final = ("rocm_kernel_dispatch", "rocm_hip_api", "rocm_memory_copy")
+"""Categories as rocprof-sys spells them."""
+_OF_FILES: Final = ("rank-unknown",)
+"""Codes of notes on files, which do not apply to the runs of one file."""
+_COUNTS: Final = {kind.count for kind in rccl.COLLECTIVES.values()}
+_OF_RCCL: Final = tuple(
+    sorted(filter(None, {"datatype", *rccl.MADE, *rccl.SIZES.values(), *_COUNTS}))
+)
+"""The arguments of RCCL's calls that are used; others are not read."""
+_LONGEST: Final = 200
+_SIZE: Final = "sizeBytes"
+
+
+def read_rocpd(database: Database) -> Sequence[Trace]:
+    """Return the trace in a rocpd database. Raises InputError if none can be read."""
+    versions = [(run, *version_of(run)) for run in runs_of(database)]
+    traces = [_read_run(run, version, notes) for run, version, notes in versions]
+    trace = join(traces, "process")
+    if len(traces) > 1:  # processes of one file, not several files
+        notes = tuple(
+            SEVERAL_MACHINES if note.code == SEVERAL_MACHINES.code else note
+            for note in trace.notes
+            if note.code not in _OF_FILES
+        )
+        source = replace(trace.source, files=traces[0].source.files)
+        trace = replace(trace, source=source, notes=notes)
+    return [with_losses(database, trace, label)]
+
+
+def _read_run(run: RocpdRun, version: str | None, notes: Sequence[Note]) -> Trace:
+    """Return the trace of one run, with `notes` first."""
+    reading = RunReading(run)
+    dispatches = DispatchReader(reading)
+    dispatches.read()
+    read_copies(reading)
+    read_graphs(reading)
+    was_only_counted = dispatches.read_counters()
+    events = [np.empty(0, np.int64), *(batch["event_id"] for batch in dispatches.others)]
+    host = HostReader(reading, np.unique(np.concatenate(events)))
+    host.read()
+    dispatches.add_values_over_time(host.measured)
+    activities = reading["activities"]
+    if was_only_counted:
+        activities = reading.tables["activities"] = TableBuilder("activities")
+    if copies_in(activities) and run.has_rows("arg"):
+        wanted = Wanted(integers=("event_id", "value"))
+        sizes = run.whole("arg", wanted, Among("name", (_SIZE,)))
+        fill_sizes(activities, 0, reading.correlations(sizes["event_id"]), sizes["value"])
+    fill_collectives(reading, _rccl_arguments(reading, host.rccl))
+    read_allocations(reading)
+    spelled = run.whole("string", Wanted(integers=("id",)), Among("string", _OF_SYSTEMS_PROFILER))
+    about = Source(
+        format="rocpd",
+        files=(),
+        tool="rocprof-sys" if spelled.count else "rocprofv3",
+        clock=reading.clock,
+        facts={"generation": "v3", **({"schema_version": version[:20]} if version else {})},
+        identities=reading.hosts,
+        lifetimes=reading.lifetimes,
+    )
+    several = [SEVERAL_MACHINES] if reading.is_of_several_machines else []
+    file, clocks = run.database.source, reading.clocks
+    trace = trace_of(reading, file, about, "database", notes=several, clocks=clocks)
+    return replace(trace, notes=(*notes, *trace.notes))
 
 
 class DispatchReader:
     """Adds the dispatches, and what was counted while they ran.
 
-    `others` are measurements of other events, which stay as they are until it is known when they
-    were taken.
+    `others` are values of other events, kept until the time of these events is read.
     """
 
     def __init__(self, reading: RunReading) -> None:
+        """Read the tables of kernels and counters."""
         self._reading = reading
         rows = reading.run.whole("info_kernel_symbol", _KERNEL)
         pairs = zip(rows.texts["display_name"], rows.texts["kernel_name"], strict=True)
@@ -81,9 +146,10 @@ class DispatchReader:
         rows = reading.run.whole("info_pmc", _COUNTER)
         counters = [GAUGES.get(name or "", (name, 1)) for name in rows.texts["name"]]
         self._counters = TextsById(rows["id"], [name for name, _ in counters])
-        self._factor = Lookup(rows["id"], np.array([one for _, one in counters], np.int64))
+        factors = np.array([factor for _, factor in counters], np.int64)
+        self._factor = Lookup(rows["id"], factors)
         self._agent = Lookup(rows["id"], rows["agent_id"])
-        self._counted: list[dict[str, IntArray]] = []
+        self._dispatches: list[dict[str, IntArray]] = []
         self.others: list[Batch] = []
 
     def read(self) -> None:
@@ -96,7 +162,7 @@ class DispatchReader:
             reading.counts["kernel_dispatch"] += batch.count
             rows = timed(batch, reading.odd)
             common = _common(reading, rows, rows["agent_id"])
-            grid, block = _axes(rows, _GRID), _axes(rows, _BLOCK)
+            grid, block = (np.stack([rows[c] for c in axes], axis=1) for axes in (_GRID, _BLOCK))
             Kernels(
                 rows=rows,
                 **common,
@@ -108,7 +174,7 @@ class DispatchReader:
                 shared_memory_bytes=rows["group_segment_size"],
             ).add_to(reading)
             if is_counted:
-                self._counted.append(
+                self._dispatches.append(
                     {name: common[name] for name in ("process", "device", "correlation")}
                     | {name: rows[f"{name}_id"] for name in ("kernel", "dispatch", "event")}
                     | {"threads": product_of(grid), "block_threads": product_of(block)}
@@ -121,39 +187,40 @@ class DispatchReader:
         one. A dispatch and a counter have several values where the counter has instances.
         """
         reading, odd = self._reading, self._reading.odd
-        of_all = {
-            name: np.concatenate([np.empty(0, np.int64), *(piece[name] for piece in self._counted)])
-            for name in (*_COPIED, "kernel", "event")
+        none = np.empty(0, np.int64)
+        dispatches = {
+            name: np.concatenate([none, *(piece[name] for piece in self._dispatches)])
+            for name in (*_OF_COUNTED, "kernel", "event")
         }
-        row_of = Lookup(of_all["event"], np.arange(len(of_all["event"])))
+        row_of = Lookup(dispatches["event"], np.arange(len(dispatches["event"])))
+        table = reading[_TABLE]
+        name = self._kernels.coder(table.names["name"], UNNAMED_KERNEL)
+        counter = self._counters.coder(table.names["counter"], _UNNAMED)
         for batch in reading.run.batches("pmc_event", _VALUE):
             reading.counts["pmc_event"] += batch.count
             streamed = batch["sample_id"] != ABSENT  # sampled while kernels ran, of no single one
-            unknown = np.isnan(batch["value"])
+            no_value = np.isnan(batch["value"])
             odd["streamed-counter"] += int(np.count_nonzero(streamed))
-            odd["no-value"] += int(np.count_nonzero(unknown & ~streamed))
-            rows = batch.only(~streamed & ~unknown)
-            of_dispatch = row_of(rows["event_id"])
-            is_of_kernel = of_dispatch != ABSENT
-            self._add_counters(rows.only(is_of_kernel), of_all, of_dispatch[is_of_kernel])
+            odd["no-value"] += int(np.count_nonzero(no_value & ~streamed))
+            rows = batch.only(~streamed & ~no_value)
+            row = row_of(rows["event_id"])
+            is_of_kernel = row != ABSENT
+            values, row = rows.only(is_of_kernel), row[is_of_kernel]
+            if values.count:
+                table.add(
+                    values.count,
+                    **{name: dispatches[name][row] for name in _OF_COUNTED},
+                    name=name(dispatches["kernel"][row]),
+                    counter=counter(values["pmc_id"]),
+                    value=values["value"],
+                )
             if not is_of_kernel.all():
                 self.others.append(rows.only(~is_of_kernel))
-        reading.tables[_TABLE], odd["instances"] = summed_instances(reading[_TABLE])
-        if not len(of_all["event"]) or any(map(reading.run.has_rows, _TRACED)):
+        reading.tables[_TABLE], odd["instances"] = summed_instances(table)
+        if not len(dispatches["event"]) or any(map(reading.run.has_rows, _TRACED)):
             return False
         counted = np.setdiff1d(reading[_TABLE].column("dispatch"), [ABSENT])
-        return bool(np.isin(of_all["dispatch"], counted).all())
-
-    def _add_counters(self, rows: Batch, of_all: Mapping[str, IntArray], at: IntArray) -> None:
-        table = self._reading[_TABLE]
-        if rows.count:
-            table.add(
-                rows.count,
-                **{name: of_all[name][at] for name in _COPIED},
-                name=self._kernels.coder(table.names["name"], UNNAMED_KERNEL)(of_all["kernel"][at]),
-                counter=self._counters.coder(table.names["counter"], _UNNAMED)(rows["pmc_id"]),
-                value=rows["value"],
-            )
+        return bool(np.isin(dispatches["dispatch"], counted).all())
 
     def add_values_over_time(self, samples: Sequence[Batch]) -> None:
         """Add the measurements that were taken at some time, not of a dispatch."""
@@ -178,7 +245,7 @@ class DispatchReader:
 
 
 def read_copies(reading: RunReading) -> None:
-    """Add the copies; one between two places of the host is no work of a device."""
+    """Add the copies; one within the host's memory is no work of a device."""
     name = reading.strings.coder(reading["activities"].names["name"], UNNAMED_COPY)
     for batch in reading.run.batches("memory_copy", Wanted(integers=_OF_COPY)):
         reading.counts["memory_copy"] += batch.count
@@ -188,11 +255,11 @@ def read_copies(reading: RunReading) -> None:
         reading.odd["host-copies"] += int(np.count_nonzero(~on_device))
         rows, from_gpu, to_gpu = rows.only(on_device), from_gpu[on_device], to_gpu[on_device]
         source, target = rows["src_agent_id"], rows["dst_agent_id"]
-        ids, place = np.unique(rows["name_id"], return_inverse=True)
-        named = ways_named(reading.strings[key] or "" for key in ids.tolist())[place]
+        ids, inverse = np.unique(rows["name_id"], return_inverse=True)
+        named = ways_named(reading.strings[key] or "" for key in ids.tolist())[inverse]
         Copies(
             rows=rows,
-            # An engine for copies works it off: neither a queue nor a stream is its place.
+            # A copy engine executes it: it belongs to no queue or stream.
             **_common(reading, rows, np.where(to_gpu, target, source)),
             name=name(rows["name_id"]),
             bytes=rows["size"],
@@ -232,91 +299,10 @@ def _common(reading: RunReading, rows: Batch, agents: IntArray) -> dict[str, Int
     }
 
 
-def _axes(rows: Batch, columns: tuple[str, ...]) -> IntArray:
-    return np.stack([rows[column] for column in columns], axis=1)
-
-
-_OF_SYSTEMS_PROFILER: Final = ("rocm_kernel_dispatch", "rocm_hip_api", "rocm_memory_copy")
-"""Categories as rocprof-sys spells them."""
-_OF_FILES: Final = ("rank-unknown",)
-"""Codes of notes that are said of files only."""
-_COUNTS: Final = {kind.count for kind in rccl.COLLECTIVES.values()}
-_OF_RCCL: Final = tuple(
-    sorted(filter(None, {"datatype", *rccl.MADE, *rccl.SIZES.values(), *_COUNTS}))
-)
-"""The arguments of RCCL's calls that say something here; others are not read."""
-_LONGEST: Final = 200
-_SIZE: Final = "sizeBytes"
-
-
-def read_rocpd(database: Database) -> Sequence[Trace]:
-    """Return the trace in a rocpd database. Raises InputError where there is none to be read."""
-    versions = [(run, *version_of(run)) for run in runs_of(database)]
-    traces = [_read_run(run, version, notes) for run, version, notes in versions]
-    return [with_losses(database, _merged(traces), label)]
-
-
-def _merged(traces: Sequence[Trace]) -> Trace:
-    """Return the runs of one database as one trace: processes of one file, not several files."""
-    trace = join(traces, "process")
-    if len(traces) == 1:
-        return trace
-    notes = tuple(
-        SEVERAL_MACHINES if note.code == SEVERAL_MACHINES.code else note
-        for note in trace.notes
-        if note.code not in _OF_FILES
-    )
-    source = replace(trace.source, files=traces[0].source.files)
-    return replace(trace, source=source, notes=notes)
-
-
-def _read_run(run: RocpdRun, version: str | None, notes: Sequence[Note]) -> Trace:
-    reading = RunReading(run)
-    _read_records(reading)
-    about = Source(
-        format="rocpd",
-        files=(),
-        tool=_tool(run),
-        clock=reading.clock,
-        facts={"generation": "v3", **({"schema_version": version[:20]} if version else {})},
-        identities=reading.hosts,
-        lifetimes=reading.lifetimes,
-    )
-    several = [SEVERAL_MACHINES] if reading.is_of_several_machines else []
-    file, clocks = run.database.source, reading.clocks
-    trace = trace_of(reading, file, about, "database", notes=several, clocks=clocks)
-    return replace(trace, notes=(*notes, *trace.notes))
-
-
-def _read_records(reading: RunReading) -> None:
-    dispatches = DispatchReader(reading)
-    dispatches.read()
-    read_copies(reading)
-    read_graphs(reading)
-    was_only_counted = dispatches.read_counters()
-    events = [np.empty(0, np.int64), *(batch["event_id"] for batch in dispatches.others)]
-    host = HostReader(reading, np.unique(np.concatenate(events)))
-    host.read()
-    dispatches.add_values_over_time(host.measured)
-    activities = reading["activities"]
-    if was_only_counted:
-        activities = reading.tables["activities"] = TableBuilder("activities")
-    if copies_in(activities) and reading.run.has_rows("arg"):
-        fill_sizes(activities, 0, *_sizes(reading))
-    fill_collectives(reading, _rccl_arguments(reading, host.rccl))
-    read_allocations(reading)
-
-
-def _tool(run: RocpdRun) -> str:
-    spelled = Among("string", _OF_SYSTEMS_PROFILER)
-    rows = run.whole("string", Wanted(integers=("id",)), spelled)
-    return "rocprof-sys" if rows.count else "rocprofv3"
-
-
 def _rccl_arguments(
     reading: RunReading, calls: Sequence[tuple[IntArray, IntArray]]
 ) -> dict[int, dict[str, str]]:
-    """Return by row of the calls the arguments of RCCL's calls, given their events and rows."""
+    """Return the arguments of RCCL's calls by row of the calls, given their events and rows."""
     arguments: dict[int, dict[str, str]] = {}
     if not calls:
         return arguments
@@ -325,16 +311,9 @@ def _rccl_arguments(
     of_calls = Between("event_id", int(events.min()), int(events.max()))
     wanted = Wanted(integers=("event_id",), texts=("name", "value"))
     for batch in reading.run.batches("arg", wanted, of_calls, Among("name", _OF_RCCL)):
-        places = row_of(batch["event_id"])
-        for at in np.flatnonzero(places != ABSENT).tolist():
-            name, value = batch.texts["name"][at], batch.texts["value"][at]
+        call = row_of(batch["event_id"])
+        for row in np.flatnonzero(call != ABSENT).tolist():
+            name, value = batch.texts["name"][row], batch.texts["value"][row]
             if name is not None and value is not None:
-                arguments.setdefault(int(places[at]), {})[name] = value[:_LONGEST]
+                arguments.setdefault(int(call[row]), {})[name] = value[:_LONGEST]
     return arguments
-
-
-def _sizes(reading: RunReading) -> tuple[IntArray, IntArray]:
-    """Return the correlations of calls that state a size, and the sizes."""
-    wanted = Wanted(integers=("event_id", "value"))
-    rows = reading.run.whole("arg", wanted, Among("name", (_SIZE,)))
-    return reading.correlations(rows["event_id"]), rows["value"]

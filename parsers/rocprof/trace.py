@@ -1,4 +1,4 @@
-"""What a reader of rocprof gathers of a recording, the trace it becomes, and how passes join."""
+"""The rows that a reader of rocprof collects, the trace they become, and how passes are joined."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ from traceflops.parsers.io import ByteSource, Database, NoteTable, nothing_left
 from traceflops.parsers.rocprof.notes import (
     COUNTERS_ONLY,
     DEVICE_UNKNOWN,
-    LAUNCH_IS_QUEUEING,
     instance_notes,
     link_notes,
 )
+from traceflops.parsers.rocprof.notes import NOTES as RUN_NOTES
 from traceflops.parsers.rocprof.tables.parts import OutputPlace, place_of
 from traceflops.parsers.shared import (
     COUNTED_WHILE_TIMED,
-    DISPATCH,
     UNNAMED_KERNEL,
     Gathered,
     overflow_notes,
@@ -54,10 +53,6 @@ _DROPPED: Final = {
     "system": of_noun("driver event", "skipped: not supported."),
     "streamed-counter": of_noun("counter value", "skipped: sampled over time, not per kernel."),
     "no-value": of_noun("counter value", "skipped: not a number."),
-    "repeated-passes": (
-        "The run was repeated for more counters. Times are from one pass; only counters are used "
-        "from the others (pass {passes})."
-    ),
     "launcher": of_noun("launcher", "left no records: not shown."),
     "loose-arrows": of_noun(
         "arrow", "between calls and GPU operations skipped: the link is ambiguous."
@@ -96,14 +91,13 @@ _LOSSES: Final = (
     *("input-cut", "rows-lost", "log-unread", "log-cut"),
     *("text-cut", "json-dropped", "json-repaired", "second-trace", "tail-unread"),
 )
-"""Notes on a pass of which only the counters are used that are still to be read."""
-Placed = tuple[OutputPlace, Trace]
+"""Codes of notes that are kept from a pass that only gives counters."""
 
 
 class Recorded(Gathered):
-    """The rows of a recording, how many odd records it has, and how many of each kind.
+    """The rows of a recording, and how many records of each kind.
 
-    Odd records are counted under the keys of the notes above.
+    `odd` counts odd records under the keys of the notes above.
     """
 
     def __init__(self) -> None:
@@ -121,7 +115,7 @@ def trace_of(
     notes: Iterable[Note] = (),
     clocks: Iterable[str] = (),
 ) -> Trace:
-    """Return the trace of what was recorded, with the notes on its records behind others.
+    """Return the trace of what was recorded, with `notes` before those on its records.
 
     `about` lacks the file and the counts; `holder` is what held the records: a database, a file or
     a v1 file; `clocks` are those of processes where they differ.
@@ -133,12 +127,22 @@ def trace_of(
     facts = dict(about.facts)
     if counts:
         facts.setdefault("recorded", ", ".join(counts))
-    all_notes = [
-        *notes,
-        *_ranked(tables, place_of(file.folder, file.name).rank),
-        *_record_notes(tables, recorded.odd),
-        *_content_notes(tables, holder),
-    ]
+    all_notes = [*notes]
+    rank = place_of(file.folder, file.name).rank
+    if rank is not None and count == 1:
+        tables["processes"] = with_numbers(tables["processes"], "rank", np.array([rank]))
+        all_notes.append(rank_from_name([rank]))
+    odd, kernels = recorded.odd, tables["activities"]["name"]
+    all_notes += [*span_notes(odd), *NOTES.counted(odd, *_DROPPED)]
+    all_notes += instance_notes(odd["instances"])
+    all_notes += [DEVICE_UNKNOWN] if odd["device-unknown"] else []
+    all_notes += NOTES.counted(odd, *_ASSUMED)
+    labels = names(kernels)
+    if UNNAMED_KERNEL in labels:
+        nameless = np.count_nonzero(codes(kernels) == labels.index(UNNAMED_KERNEL))
+        odd["kernels-unnamed"] = int(nameless)
+    all_notes += NOTES.counted(odd, "kernels-unnamed", "kernels-unnamed json", "agents-missing")
+    all_notes += _content_notes(tables, holder)
     return Trace(
         source=replace(
             about,
@@ -157,40 +161,13 @@ def trace_of(
     )
 
 
-def _ranked(tables: dict[str, pa.Table], rank: int | None) -> Iterator[Note]:
-    """Fill in the rank of the only process, and say where it is from."""
-    if rank is not None and tables["processes"].num_rows == 1:
-        tables["processes"] = with_numbers(tables["processes"], "rank", np.array([rank]))
-        yield rank_from_name([rank])
-
-
-def _record_notes(tables: Mapping[str, pa.Table], odd: Counter[str]) -> Iterator[Note]:
-    """Say which records were repaired, dropped or guessed at."""
-    yield from span_notes(odd)
-    yield from NOTES.counted(odd, *_DROPPED)
-    yield from instance_notes(odd["instances"])
-    if odd["device-unknown"]:
-        yield DEVICE_UNKNOWN
-    yield from NOTES.counted(odd, *_ASSUMED)
-    kernels = tables["activities"]["name"]
-    labels = names(kernels)
-    if UNNAMED_KERNEL in labels:
-        nameless = np.count_nonzero(codes(kernels) == labels.index(UNNAMED_KERNEL))
-        odd["kernels-unnamed"] = int(nameless)
-    yield from NOTES.counted(odd, "kernels-unnamed", "kernels-unnamed json", "agents-missing")
-
-
 def _content_notes(tables: Mapping[str, pa.Table], holder: str) -> Iterator[Note]:
-    """Say what the recording lacks as a whole."""
+    """Yield what the recording lacks as a whole."""
     was_counted = tables["kernel_counters"].num_rows > 0
     if not tables["activities"].num_rows:
         yield COUNTERS_ONLY if was_counted else NOTES.note(f"no-device-work {holder}")
         return
-    if names(tables["calls"]["name"]) == [DISPATCH]:
-        yield LAUNCH_IS_QUEUEING
-    else:
-        no_calls = {"no_calls": _NO_CALLS_V1} if holder == "v1 file" else {}
-        yield from link_notes(tables, **no_calls)
+    yield from link_notes(tables, **({"no_calls": _NO_CALLS_V1} if holder == "v1 file" else {}))
     if was_counted:
         yield COUNTED_WHILE_TIMED
 
@@ -207,13 +184,13 @@ def with_losses(database: Database, trace: Trace, label: Callable[[str], str] = 
 
 
 def without_repeated_passes(read: Iterable[tuple[ByteSource, Trace]]) -> list[Trace]:
-    """Return traces, of which those of passes of one run are put together.
+    """Return the traces, joining those that are passes of one run.
 
     Times are those of one pass: the first that has any and counted nothing, else the first that has
     any. Of others only the counters are used; the n-th process of a pass is the n-th of the others.
     """
-    runs: defaultdict[tuple[str, int | None, int], list[Placed]] = defaultdict(list)
-    traces: list[Trace] = []
+    runs: defaultdict[tuple[str, int | None, int], list[tuple[OutputPlace, Trace]]]
+    runs, traces = defaultdict(list), list[Trace]()
     for source, trace in read:
         place = place_of(source.folder, source.name)
         if place.run_pass is None:
@@ -221,25 +198,21 @@ def without_repeated_passes(read: Iterable[tuple[ByteSource, Trace]]) -> list[Tr
         else:
             runs[place.root, place.rank, trace.processes.num_rows].append((place, trace))
     for members in runs.values():
-        traces += _joined(members)
+        passes: defaultdict[int, list[Trace]] = defaultdict(list)
+        for place, trace in sorted(
+            members, key=lambda m: (m[0].pid or 0, m[1].source.files[0].name)
+        ):
+            passes[place.run_pass or 0].append(trace)
+        if len(passes) == 1:
+            traces += [trace for _, trace in members]
+            continue
+        with_times = _with_rows("activities", passes) or set(passes)
+        timed = min(with_times - _with_rows(_COUNTERS, passes) or with_times)
+        others = sorted(number for number in passes if number != timed)
+        for row, trace in enumerate(passes[timed]):
+            again = [(n, passes[n][row]) for n in others if row < len(passes[n])]
+            traces.append(_with_passes(trace, timed, again))
     return traces
-
-
-def _joined(members: Sequence[Placed]) -> list[Trace]:
-    """Return the traces of a run, one for each process."""
-    passes: defaultdict[int, list[Trace]] = defaultdict(list)
-    in_order = sorted(members, key=lambda p: (p[0].pid or 0, p[1].source.files[0].name))
-    for place, trace in in_order:
-        passes[place.run_pass or 0].append(trace)
-    if len(passes) == 1:
-        return [trace for _, trace in members]
-    with_times = _with_rows("activities", passes) or set(passes)
-    timed = min(with_times - _with_rows(_COUNTERS, passes) or with_times)
-    others = sorted(number for number in passes if number != timed)
-    return [
-        _with_passes(trace, timed, [(n, passes[n][row]) for n in others if row < len(passes[n])])
-        for row, trace in enumerate(passes[timed])
-    ]
 
 
 def _with_rows(table: str, passes: Mapping[int, Sequence[Trace]]) -> set[int]:
@@ -248,39 +221,35 @@ def _with_rows(table: str, passes: Mapping[int, Sequence[Trace]]) -> set[int]:
 
 
 def _with_passes(trace: Trace, timed: int, others: Sequence[tuple[int, Trace]]) -> Trace:
-    """Return a trace with the counters of the same process in other passes."""
-    passes = [(timed, trace.kernel_counters), *((n, _moved(other, trace)) for n, other in others)]
-    repeated = [with_numbers(t, "repetition", np.full(t.num_rows, number)) for number, t in passes]
-    counters = pa.concat_tables(repeated).unify_dictionaries().combine_chunks()
+    """Return a trace with the counters of the same process in other passes.
+
+    They count for the devices of the trace. The ids of another run link to nothing here.
+    """
+    passes = [(timed, trace.kernel_counters)]
+    row_of = {device: row for row, device in enumerate(_devices(trace))}
     source, counts = trace.source, Counter(trace.source.event_counts)
     files, lost = list(source.files), list[Note]()
-    for _, other in others:
+    for number, other in others:
+        counters = other.kernel_counters
+        rows = [row_of.get(device, ABSENT) for device in _devices(other)]
+        device = numbers(counters["device"], ABSENT)
+        device = np.array([*rows, ABSENT])[np.where(device == ABSENT, len(rows), device)]
+        counters = with_numbers(counters, "device", device)
+        no_calls = np.full(counters.num_rows, ABSENT)
+        passes.append((number, with_numbers(counters, "correlation", no_calls)))
         files += other.source.files
         counts.update(other.source.event_counts)
         lost += [note for note in other.notes if note.code in _LOSSES]
+    repeated = [with_numbers(t, "repetition", np.full(t.num_rows, number)) for number, t in passes]
+    joined = pa.concat_tables(repeated).unify_dictionaries().combine_chunks()
     listed = ", ".join(str(number) for number, _ in others[:_MOST_NAMED])
-    note = NOTES.note("repeated-passes", len(others), passes=listed)
+    note = RUN_NOTES.note("repeated-passes", len(others), passes=listed)
     return replace(
         trace,
         source=replace(source, files=tuple(files), event_counts=dict(sorted(counts.items()))),
-        tables={**trace.tables, _COUNTERS: counters},
+        tables={**trace.tables, _COUNTERS: joined},
         notes=(replace(note, file=files[0].name), *trace.notes, *lost),
     )
-
-
-def _moved(other: Trace, trace: Trace) -> pa.Table:
-    """Return the counters of another pass as of the process and the devices of a trace.
-
-    The ids of another run link to nothing here.
-    """
-    counters = other.kernel_counters
-    mine = {device: row for row, device in enumerate(_devices(trace))}
-    rows = [mine.get(device, ABSENT) for device in _devices(other)]
-    device = numbers(counters["device"], ABSENT)
-    row_of = np.array([*rows, ABSENT], dtype=np.int64)
-    device = row_of[np.where(device == ABSENT, len(rows), device)]
-    counters = with_numbers(counters, "device", device)
-    return with_numbers(counters, "correlation", np.full(counters.num_rows, ABSENT))
 
 
 def _devices(trace: Trace) -> list[tuple[int, int]]:

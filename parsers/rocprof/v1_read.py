@@ -1,4 +1,4 @@
-"""Reads rocprof's (v1) JSON into a trace. docs/parsers/rocprof.md says what goes where."""
+"""Reads rocprof's (v1) JSON into a trace. docs/parsers/rocprof.md says what becomes what."""
 
 from __future__ import annotations
 
@@ -36,28 +36,26 @@ from traceflops.parsers.rocprof.v1_events import (
     WORK,
     EventRows,
     V1Reader,
-    V1Tables,
-    without_markers,
 )
-from traceflops.parsers.rocprof.v1_processes import Owners
+from traceflops.parsers.rocprof.v1_tables import Owners, V1Tables, without_markers
 from traceflops.parsers.shared import UNNAMED
-from traceflops.table import ABSENT, Array, BoolArray, IntArray, Names, Source, Trace, joint_codes
+from traceflops.table import ABSENT, Array, IntArray, Names, Source, Trace, joint_codes
 
 _AT_END: Final = "the list of GPUs"
 _KINDS: Final[Mapping[str, str]] = {WORK: "kernel", COPY: "memcpy", FILL: "memset"}
 _APIS: Final = {name: name.removesuffix("_api") for name in CALLS.values()}
 _CALL_IDS: Final = 1 << 40
-"""The places of calls stand for ids above this; kernels of results.csv have the ids below."""
+"""Calls have ids from here on, in the order of the text; kernels of results.csv those below."""
 
 _ASKING: Final = re.compile(
     "Launch|Memcpy|Memset|WaitEvent|Synchronize|Stream(?:Wait|Write)Value|async_copy"
 )
-"""Calls from which arrows lead."""
-_PLACE: Final = ("section", "lane", "shown_us")
-_SHOWN: Final = (*_PLACE, "start", "end")
+"""Calls from which arrows lead to work."""
+_SHOWN: Final = ("section", "lane", "shown_us")
+_TIMED: Final = (*_SHOWN, "start", "end")
 _NONE: Final = -1
 _SPREAD: Final = 1 << 32
-"""More than the distinct times of one file: lanes lie so far apart."""
+"""More than the distinct times of a file: the distance of lanes in one number per lane and time."""
 
 Columns = Mapping[str, Array]
 AllRows = Mapping[str, EventRows]
@@ -73,14 +71,24 @@ def read_v1_json(source: ByteSource, crew: Crew, block_bytes: int = BLOCK_BYTES)
     for block in stream:
         for kind, events in block.items():
             rows[kind].absorb(events)
+    damage = stream.damage
     if not rows:
-        raise _nothing_in(source, stream)
+        if source.cut or damage.cut_bytes is not None or damage.dropped_places:
+            raise InputError(
+                f"no readable record: {source.label} (cut off or damaged)",
+                "use results.csv or results.db of the same run",
+            )
+        raise NotATrace(
+            f"no records: {source.label} (rocprof JSON without kernels, copies and calls)",
+            "nothing was launched while recording; record with rocprof --hip-trace or --timestamp "
+            "on",
+        )
     for kind, events in rows.items():
         events.join(np.nan if kind == COUNTERS else ABSENT)
     tables = V1Tables(source.label, gpus_of(stream.header))
     tables.counts.update({kind: rows[kind].count for kind in rows if kind != COUNTERS})
     _add_all(tables, rows)
-    notes = [*event_text_notes(source, stream.damage, _AT_END)]
+    notes = [*event_text_notes(source, damage, _AT_END)]
     if tables.open_devices:
         listed = ", ".join(map(str, sorted(tables.open_devices)[:8]))
         notes.append(NOTES.note("device-ambiguous", numbers=listed))
@@ -95,44 +103,56 @@ def read_v1_json(source: ByteSource, crew: Crew, block_bytes: int = BLOCK_BYTES)
     return trace_of(tables, source, about, "v1 file", notes=notes)
 
 
-def _nothing_in(source: ByteSource, stream: EventStream[dict[str, EventRows]]) -> InputError:
-    if source.cut or stream.damage.cut_bytes is not None or stream.damage.dropped_places:
-        return InputError(
-            f"no readable record: {source.label} (cut off or damaged)",
-            "use results.csv or results.db of the same run",
-        )
-    return NotATrace(
-        f"no records: {source.label} (rocprof JSON without kernels, copies and calls)",
-        "nothing was launched while recording; record with rocprof --hip-trace or --timestamp on",
-    )
-
-
 def _add_all(tables: V1Tables, rows: defaultdict[str, EventRows]) -> None:
+    """Add all kinds of events, the work with the calls that launched it."""
+    kernels, have_work = rows[KERNEL], rows[WORK].count > 0
     gpus = np.concatenate([rows[kind].column("gpu") for kind in (KERNEL, *_KINDS)])
     tables.gpus |= set(gpus[gpus != ABSENT].tolist())
     only_gpu = min(tables.gpus) if len(tables.gpus) == 1 else 0
-    asked_by = _asked_by(tables, rows)
-    tables.owners = _owners(rows, asked_by)
-    if rows[KERNEL].count:
-        _add_kernels(tables, rows)
+    call_of = _launching_calls(tables, rows)
+    asked = _together(rows, _APIS, ("thread", "bytes"))
+    pids = _together(rows, _KINDS, ("pid",))["pid"]
+    votes = [(kernels.column("thread"), kernels.column("pid"))]
+    if call_of:
+        calls_of_work = np.concatenate([call_of[kind] for kind in _KINDS])
+        linked = calls_of_work >= 0
+        votes.append((asked["thread"][calls_of_work[linked]], pids[linked]))
+    tables.owners = Owners(np.append(kernels.column("pid"), pids), votes)
+    if kernels.count:  # rows of results.csv, numbered in their order there
+        batch, labels = _batch(kernels, np.arange(kernels.count)), _labels(kernels)
+        if not have_work:  # else the same kernels are among the operations
+            tables.add_kernels(batch, labels)
+        tables.add_counters(batch, labels, rows[COUNTERS].joined)
     offset = _CALL_IDS
     for kind in (kind for kind in _APIS if rows[kind].count):
         calls = _batch(rows[kind], offset + np.arange(rows[kind].count))
         tables.add_calls(calls, _labels(rows[kind]), _APIS[kind])
         offset += calls.count
     for kind in (kind for kind in _KINDS if rows[kind].count):
-        _add_work(tables, rows, kind, asked_by.get(kind), only_gpu)
+        work, labels, call = rows[kind], _labels(rows[kind]), call_of.get(kind)
+        gpu, sizes = work.column("gpu"), work.column("bytes")
+        tables.odd["device-unknown json"] += int(np.count_nonzero(gpu == ABSENT))
+        columns = {"gpu": np.where(gpu == ABSENT, only_gpu, gpu)}
+        if call is not None:
+            # A call that launched several does not say how many bytes each moved.
+            launching, inverse, count = np.unique(call, return_inverse=True, return_counts=True)
+            once = (launching >= 0) & (count == 1)
+            of_call = np.append(asked["bytes"], ABSENT)[np.where(once, launching, -1)]
+            columns["bytes"] = np.where(sizes == ABSENT, of_call[inverse], sizes)
+            columns["index"] = np.where(call < 0, ABSENT, call + _CALL_IDS)
+        if kind == COPY:  # a copy engine executes it: it belongs to no queue
+            columns["queue"] = np.full(work.count, ABSENT)
+        if kind == WORK:  # arrows lead to markers, too
+            that_ran = without_markers(_batch(work, **columns), labels)
+            tables.counts[BARRIER] += work.count - that_ran.count
+            tables.counts[WORK] -= work.count - that_ran.count
+            tables.add_kernels(that_ran, labels)
+        else:
+            kinds = [_KINDS[kind]] * len(labels)
+            tables.add_copies(_batch(work, **columns), labels, kinds)
     if rows[MARK].count:
         tables.add_marks(_batch(rows[MARK]), _labels(rows[MARK]))
     tables.sum_instances()
-
-
-def _add_kernels(tables: V1Tables, rows: AllRows) -> None:
-    """Add what results.csv holds, numbered as there: in the order in which it stands there."""
-    kernels, labels = _batch(rows[KERNEL], np.arange(rows[KERNEL].count)), _labels(rows[KERNEL])
-    if not rows[WORK].count:  # else the same kernels stand among the operations
-        tables.add_kernels(kernels, labels)
-    tables.add_counters(kernels, labels, rows[COUNTERS].joined)
 
 
 def _labels(rows: EventRows) -> list[str]:
@@ -142,82 +162,40 @@ def _labels(rows: EventRows) -> list[str]:
 
 def _batch(rows: EventRows, index: IntArray | None = None, **columns: Array) -> Batch:
     """Return rows as `V1Tables` takes them."""
-    known = rows.columns((*NUMBERS, "name", "bytes"))
-    known["index"] = np.full(rows.count, ABSENT) if index is None else index
-    return Batch(rows.count, known | columns, {})
+    own = rows.columns((*NUMBERS, "name", "bytes"))
+    own["index"] = np.full(rows.count, ABSENT) if index is None else index
+    return Batch(rows.count, own | columns, {})
 
 
-def _asked_by(tables: V1Tables, rows: AllRows) -> dict[str, IntArray]:
-    """Return the place, among all calls, of the call that asked for each piece of work."""
+def _launching_calls(tables: V1Tables, rows: AllRows) -> dict[str, IntArray]:
+    """Return by kind of work the row, among all calls, of the call that launched it, -1 for none.
+
+    There are none where the file has no arrows.
+    """
     if not rows[ARROW_FROM].count or not rows[ARROW_TO].count:
         return {}
     names = Names()
     codes = [names.codes(_labels(rows[kind]))[rows[kind].column("name")] for kind in _APIS]
-    calls: dict[str, Array] = _together(rows, _APIS, _SHOWN) | {"name": np.concatenate(codes)}
-    begins, ends = (rows[kind].columns((*_PLACE, "id")) for kind in (ARROW_FROM, ARROW_TO))
-    if not rows[WORK].count:  # kernels know when they were dispatched: no arrow needs to tell it
+    calls: dict[str, Array] = _together(rows, _APIS, _TIMED) | {"name": np.concatenate(codes)}
+    begins, ends = (rows[kind].columns((*_SHOWN, "id")) for kind in (ARROW_FROM, ARROW_TO))
+    if not rows[WORK].count:  # kernels state when they were dispatched and need no arrow
         others = ~np.isin(ends["section"], rows[KERNEL].column("section"))
-        ends = {name: column[others] for name, column in ends.items()}
-    work = _together(rows, _KINDS, _SHOWN)
-    asked, tables.odd["loose-arrows"] = _links(begins, ends, work, calls, names)
+        ends = _rows_of(ends, others)
+    work = _together(rows, _KINDS, _TIMED)
+    call, tables.odd["loose-arrows"] = _linked(begins, ends, work, calls, names)
     sizes = [rows[kind].count for kind in _KINDS]
-    return dict(zip(_KINDS, np.split(asked, np.cumsum(sizes)[:-1]), strict=True))
-
-
-def _owners(rows: AllRows, asked_by: Mapping[str, IntArray]) -> Owners:
-    """Return the processes of the file, and whose its threads are."""
-    kernels, work = rows[KERNEL], _together(rows, _KINDS, ("pid",))["pid"]
-    votes = [(kernels.column("thread"), kernels.column("pid"))]
-    if asked_by:
-        call = np.concatenate([asked_by[kind] for kind in _KINDS])
-        thread = _together(rows, _APIS, ("thread",))["thread"]
-        votes.append((thread[call[call >= 0]], work[call >= 0]))
-    return Owners(np.append(kernels.column("pid"), work), votes)
-
-
-def _add_work(
-    tables: V1Tables, rows: AllRows, kind: str, asked_by: IntArray | None, only_gpu: int
-) -> None:
-    """Add kernels, copies or fills as they were seen to run.
-
-    What names no GPU ran on the only one, or on 0.
-    """
-    work, labels = rows[kind], _labels(rows[kind])
-    gpu, sizes = work.column("gpu"), work.column("bytes")
-    tables.odd["device-unknown json"] += int(np.count_nonzero(gpu == ABSENT))
-    columns = {"gpu": np.where(gpu == ABSENT, only_gpu, gpu)}
-    if asked_by is not None:
-        columns["bytes"] = np.where(sizes == ABSENT, _sizes_asked(rows, asked_by), sizes)
-        columns["index"] = np.where(asked_by < 0, ABSENT, asked_by + _CALL_IDS)
-    if kind == COPY:  # an engine for copies works these off: no queue is their place
-        columns["queue"] = np.full(work.count, ABSENT)
-    if kind == WORK:  # arrows lead to markers, too
-        rows_that_ran = without_markers(_batch(work, **columns), labels)
-        tables.counts[BARRIER] += work.count - rows_that_ran.count
-        tables.counts[WORK] -= work.count - rows_that_ran.count
-        tables.add_kernels(rows_that_ran, labels)
-    else:
-        tables.add_copies(_batch(work, **columns), labels, lambda _: _KINDS[kind])
-
-
-def _sizes_asked(rows: AllRows, asked_by: IntArray) -> IntArray:
-    """Return how many bytes were asked for, where a call asked for one piece of work only."""
-    said = _together(rows, _APIS, ("bytes",))["bytes"]
-    calls, place, count = np.unique(asked_by, return_inverse=True, return_counts=True)
-    once = (calls >= 0) & (count == 1)
-    sizes = np.append(said, ABSENT)  # the last is of those without a call
-    return np.where(once, sizes[np.where(once, calls, -1)], ABSENT)[place]
+    return dict(zip(_KINDS, np.split(call, np.cumsum(sizes)[:-1]), strict=True))
 
 
 def _together(rows: AllRows, kinds: Iterable[str], columns: Sequence[str]) -> dict[str, Array]:
-    """Return columns of several kinds, one behind the other."""
+    """Return columns of several kinds, concatenated."""
     return {name: np.concatenate([rows[kind].column(name) for kind in kinds]) for name in columns}
 
 
-def _links(
+def _linked(
     begins: Columns, ends: Columns, work: Columns, calls: Columns, names: Iterable[str]
 ) -> tuple[IntArray, int]:
-    """Return the row of the call that asked for each piece of work or -1, and the loose arrows.
+    """Return the row of the call that launched each piece of work or -1, and the loose arrows.
 
     `names` are those of the calls, by code. The JSON has no ids of calls. An arrow leads from the
     middle of a call (in ROCm 3 and 4 from its end), or from the beginning of the work if that was
@@ -225,126 +203,116 @@ def _links(
     Where several arrows meet in one microsecond, the first leads to what comes first. If these are
     not as many as what they could lead to, they lead to nothing.
     """
-    start, end = _paired(begins["id"], ends["id"])
-    origin = {name: begins[name][start] for name in _PLACE}
-    goal = {name: ends[name][end] for name in _PLACE}
-    to = _in_order(goal, origin["shown_us"], work)
-    may_ask = np.array([_ASKING.search(name) is not None for name in names], dtype=np.bool_)
-    asking = np.flatnonzero(may_ask[calls["name"]])
-    chosen = {name: calls[name][asking] for name in (*_PLACE, "start", "end")}
+    sides = []  # ids that are used twice link nothing
+    for ids in (begins["id"], ends["id"]):
+        distinct, row, count = np.unique(ids, return_index=True, return_counts=True)
+        once = (count == 1) & (distinct != ABSENT)
+        sides.append((distinct[once], row[once]))
+    (first, begin_row), (last, end_row) = sides
+    _, of_begin, of_end = np.intersect1d(first, last, assume_unique=True, return_indices=True)
+    shown = {name: begins[name] for name in _SHOWN}, {name: ends[name] for name in _SHOWN}
+    origin, goal = _rows_of(shown[0], begin_row[of_begin]), _rows_of(shown[1], end_row[of_end])
+    target = _in_order(goal, origin["shown_us"], work)
+
+    may_launch = np.array([_ASKING.search(name) is not None for name in names], dtype=np.bool_)
+    launching = np.flatnonzero(may_launch[calls["name"]])
+    chosen = {name: calls[name][launching] for name in _TIMED}
     took_us = (chosen["end"] - chosen["start"]) // 1000
-    sources = [
+    candidates = [
         _in_order(origin, goal["shown_us"], chosen | {"shown_us": chosen["shown_us"] + after})
         for after in (took_us // 2, took_us)
     ]
-    from_end = np.count_nonzero(sources[1] != _NONE) > np.count_nonzero(sources[0] != _NONE)
-    source = sources[int(from_end)]
-    if len(asking):
+    middle, end = (np.count_nonzero(source != _NONE) for source in candidates)
+    source, after = candidates[int(end > middle)], took_us if end > middle else took_us // 2
+    if len(launching):
         early = (source == _NONE) & (origin["shown_us"] == goal["shown_us"])
-        after = took_us if from_end else took_us // 2
-        to_come = _not_yet_in_the_middle(_at(origin, early), chosen, after, source)
-        source[early] = to_come
+        source[early] = _still_to_come(_rows_of(origin, early), chosen, after, source)
         other = source == _NONE
-        source[other] = _around(_at(origin, other), chosen, took_us)
-    known = (to != _NONE) & (source != _NONE)
+        source[other] = _around(_rows_of(origin, other), chosen, took_us)
+    is_linked = (target != _NONE) & (source != _NONE)
     call = np.full(len(work["start"]), _NONE, dtype=np.int64)
-    call[to[known]] = asking[source[known]]
-    return _with_earlier(call, work, calls["start"]), int(np.count_nonzero(~known))
+    call[target[is_linked]] = launching[source[is_linked]]
+    loose = int(np.count_nonzero(~is_linked))
+    if not is_linked.any():
+        return call, loose
 
-
-def _with_earlier(call: IntArray, work: Columns, call_start: IntArray) -> IntArray:
-    """Return the call of each piece of work, also where it asked for several.
-
-    Its arrow leads to the last of them. Those before it lie in the same lane, behind its beginning.
-    """
+    # Of the work that a call launched, its arrow leads to the last; what comes before that in the
+    # same lane, but not before the call, is its work, too.
     order = np.lexsort((work["start"], work["lane"], work["section"]))
-    place = np.where(call[order] >= 0, np.arange(len(order)), len(order))
-    following = np.minimum.accumulate(place[::-1])[::-1]
+    linked = np.where(call[order] >= 0, np.arange(len(order)), len(order))
+    following = np.minimum.accumulate(linked[::-1])[::-1]
     last = order[np.minimum(following, len(order) - 1)]
     same = following < len(order)
     for name in ("section", "lane"):
         same &= work[name][last] == work[name][order]
-    same &= work["start"][order] >= call_start[call[last]]
-    whole = call.copy()
-    whole[order[same]] = call[last[same]]
-    return whole
-
-
-def _paired(begins: IntArray, ends: IntArray) -> tuple[IntArray, IntArray]:
-    """Return the rows of beginnings and ends of arrows with one id; ids used twice are left out."""
-    sides = []
-    for ids in (begins, ends):
-        distinct, row, count = np.unique(ids, return_index=True, return_counts=True)
-        once = (count == 1) & (distinct != ABSENT)
-        sides.append((distinct[once], row[once]))
-    (first, first_row), (last, last_row) = sides
-    _, mine, theirs = np.intersect1d(first, last, assume_unique=True, return_indices=True)
-    return first_row[mine], last_row[theirs]
+    same &= work["start"][order] >= calls["start"][call[last]]
+    with_earlier = call.copy()
+    with_earlier[order[same]] = call[last[same]]
+    return with_earlier, loose
 
 
 def _in_order(arrows: Columns, order: Array, targets: Columns) -> IntArray:
-    """Return the row of the target of each arrow: same place and time, and the same rank there."""
+    """Return the row of the target of each arrow or -1: same lane, time, and rank among those."""
     count = len(order)
-    lanes = _codes(*(np.append(arrows[name], targets[name]) for name in _PLACE[:2]))
+    lanes = _codes(*(np.append(arrows[name], targets[name]) for name in ("section", "lane")))
     keys = _codes(lanes, np.append(arrows["shown_us"], targets["shown_us"]))
-    mine, theirs = keys[:count], keys[count:]
+    of_arrow, of_target = keys[:count], keys[count:]
     size = int(keys.max(initial=0)) + 1
-    fits = np.bincount(mine, minlength=size) == np.bincount(theirs, minlength=size)
-    by_arrow = np.lexsort((order, mine))
-    by_target = np.lexsort((targets["start"], theirs))
+    fits = np.bincount(of_arrow, minlength=size) == np.bincount(of_target, minlength=size)
+    by_arrow = np.lexsort((order, of_arrow))
+    by_target = np.lexsort((targets["start"], of_target))
     target = np.full(count, _NONE, dtype=np.int64)
-    target[by_arrow[fits[mine[by_arrow]]]] = by_target[fits[theirs[by_target]]]
+    target[by_arrow[fits[of_arrow[by_arrow]]]] = by_target[fits[of_target[by_target]]]
     return target
 
 
-def _not_yet_in_the_middle(
+def _still_to_come(
     arrows: Columns, calls: Columns, after_us: IntArray, taken: IntArray
 ) -> IntArray:
-    """Return, for arrows that begin with their work, the call whose middle was still to come.
+    """Return, for arrows that begin with their work, the next call whose middle is to come.
 
-    Or its end: arrows begin `after_us` behind the beginning of a call. Of a call before, such an
-    arrow would begin there. If that call is yet to begin, the
-    clocks of host and device disagree; then it is told only if no other arrow leads from it.
+    Or its end: arrows begin `after_us` behind the beginning of a call, so one of an earlier call
+    would begin there. If the call is yet to begin, the clocks of host and device disagree; then it
+    counts only if no other arrow leads from it. `taken` are the calls of the other arrows.
     """
-    middle = calls["shown_us"] + after_us
-    here, there, order = _places(arrows, calls, middle)
-    after = np.searchsorted(there[order], here)
-    known = after < len(order)
-    call = np.where(known, order[np.minimum(after, len(order) - 1)], 0)
-    known &= there[call] // _SPREAD == here // _SPREAD
-    often = np.bincount(np.append(call[known], taken[taken != _NONE]), minlength=len(order))
+    arrow, begin, order = _on_one_axis(arrows, calls, calls["shown_us"] + after_us)
+    after = np.searchsorted(begin[order], arrow)
+    exists = after < len(order)
+    call = np.where(exists, order[np.minimum(after, len(order) - 1)], 0)
+    exists &= begin[call] // _SPREAD == arrow // _SPREAD
+    uses = np.bincount(np.append(call[exists], taken[taken != _NONE]), minlength=len(order))
     runs = calls["shown_us"][call] <= arrows["shown_us"]
-    return np.where(known & (runs | (often[call] == 1)), call, _NONE)
+    return np.where(exists & (runs | (uses[call] == 1)), call, _NONE)
 
 
 def _around(arrows: Columns, calls: Columns, took_us: IntArray) -> IntArray:
-    """Return the latest call of the same lane that runs where each arrow begins."""
-    here, there, order = _places(arrows, calls, calls["shown_us"])
-    before = np.searchsorted(there[order], here, side="right") - 1
+    """Return the latest call of the same lane that runs where each arrow begins, else -1."""
+    arrow, begin, order = _on_one_axis(arrows, calls, calls["shown_us"])
+    before = np.searchsorted(begin[order], arrow, side="right") - 1
     call = order[np.maximum(before, 0)]
-    runs = (before >= 0) & (there[call] // _SPREAD == here // _SPREAD)
+    runs = (before >= 0) & (begin[call] // _SPREAD == arrow // _SPREAD)
     runs &= arrows["shown_us"] <= calls["shown_us"][call] + took_us[call]
     return np.where(runs, call, _NONE)
 
 
-def _places(
-    arrows: Columns, calls: Columns, at_us: IntArray
+def _on_one_axis(
+    arrows: Columns, calls: Columns, time_us: IntArray
 ) -> tuple[IntArray, IntArray, IntArray]:
-    """Return where arrows begin and calls are, lane by lane in order of time, and that order."""
+    """Return lane and time of arrows and calls as one number each, and the order of the calls."""
     count = len(arrows["lane"])
-    lanes = _codes(*(np.append(arrows[name], calls[name]) for name in _PLACE[:2]))
-    _, times = np.unique(np.append(arrows["shown_us"], at_us), return_inverse=True)
-    places = lanes * _SPREAD + times
-    return places[:count], places[count:], np.lexsort((calls["start"], places[count:]))
+    lanes = _codes(*(np.append(arrows[name], calls[name]) for name in ("section", "lane")))
+    _, times = np.unique(np.append(arrows["shown_us"], time_us), return_inverse=True)
+    axis = lanes * _SPREAD + times
+    return axis[:count], axis[count:], np.lexsort((calls["start"], axis[count:]))
 
 
-def _at(columns: Columns, rows: BoolArray) -> Columns:
+def _rows_of(columns: Columns, rows: Array) -> dict[str, Array]:
     """Return some rows of columns."""
     return {name: column[rows] for name, column in columns.items()}
 
 
 def _codes(first: IntArray, second: IntArray) -> IntArray:
     """Return one small number per distinct pair."""
-    _, place = np.unique(first, return_inverse=True)
-    _, codes = np.unique(joint_codes(place, second), return_inverse=True)
+    _, inverse = np.unique(first, return_inverse=True)
+    _, codes = np.unique(joint_codes(inverse, second), return_inverse=True)
     return codes

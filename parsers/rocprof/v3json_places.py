@@ -1,4 +1,4 @@
-"""Where things stand in rocprofv3's JSON, and what one process of it holds."""
+"""The paths of lists in rocprofv3's JSON, and the lists of one process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from traceflops.parsers.io import SKIPPED, UNDECODABLE, WHOLE, Elements, Found, Members, Records
+from traceflops.parsers.io import SKIPPED, UNDECODABLE, WHOLE, Elements, JsonPart, Members, Records
 from traceflops.parsers.rocprof.agents import text_of
 from traceflops.parsers.rocprof.notes import clock_of
 from traceflops.parsers.rocprof.v3json_records import READERS, RecordBlock
@@ -38,8 +38,7 @@ _BUFFERED: Final = {
     "hip_api": _LISTS["hip call"],
     "rccl_api": _LISTS["collective"],
 }
-
-PROCESS: Final = Members(
+_PROCESS: Final = Members(
     {
         "metadata": WHOLE,
         "agents": _LISTS["agent"],
@@ -53,7 +52,7 @@ PROCESS: Final = Members(
         "buffer_records": Members(_BUFFERED, _LISTS["other"]),
     }
 )
-ROOT: Final = Members({ROOT_KEY: Elements(PROCESS)})
+ROOT: Final = Members({ROOT_KEY: Elements(_PROCESS)})
 
 
 class _Node(msgspec.Struct):
@@ -73,34 +72,39 @@ class _Operations(msgspec.Struct):
     operations: list[str] = msgspec.field(default_factory=list)
 
 
-class Described:
-    """What a process says of itself. Command, configuration and environment are never read."""
+class Metadata:
+    """The metadata of a process. Command, configuration and environment are never read."""
 
     def __init__(self, raw: msgspec.Raw | bytes = b"{}") -> None:
+        """Decode the metadata; values that cannot be are None."""
         metadata = _decoded(raw, _Metadata) or _Metadata()
         node, times = metadata.node or _Node(), (metadata.init_time, metadata.fini_time)
         self.has_node = metadata.node is not None
-        self.machine, self.host = text_of(node.machine_id), text_of(node.hostname)
-        self.clock = clock_of(self.machine, self.host)
-        self.pid = metadata.pid if _is_number(metadata.pid, 0, 2**63) else None
-        known = all(_is_number(time, 1, 2**61) for time in times) and times[0] <= times[1]
-        self.lifetime_ns: tuple[int, int] | None = times if known else None
+        self.host = text_of(node.hostname)
+        self.clock = clock_of(text_of(node.machine_id), self.host)
+        pid, are_ints = metadata.pid, all(type(time) is int for time in times)
+        self.pid = pid if type(pid) is int and 0 <= pid < 2**63 else None
+        fits = are_ints and 1 <= times[0] <= times[1] < 2**61
+        self.lifetime_ns: tuple[int, int] | None = times if fits else None
 
 
 class ProcessRecords:
-    """What the file holds of one process, until its end is reached: names may follow records."""
+    """The lists of one process, held until its end: names may follow the records that use them.
+
+    `counts` are the records of each list, `unreadable` those left out, `mended` repairs by kind.
+    """
 
     def __init__(self) -> None:
         self.lists: defaultdict[str, list[RecordBlock]] = defaultdict(list)
         self.counts: Counter[str] = Counter()
         self.unreadable: Counter[str] = Counter()
         self.mended: Counter[str] = Counter()
-        self.described = Described()
+        self.metadata = Metadata()
         self.kinds: list[_Operations] = []
 
-    def absorb(self, item: Found) -> None:
-        """Add what stands at a place of this process."""
-        place = ".".join(map(str, item.path[2:]))
+    def absorb(self, item: JsonPart) -> None:
+        """Add a value of this process; its path is root, process, list."""
+        path = ".".join(map(str, item.path[2:]))
         if isinstance(item.value, RecordBlock):
             block, name = item.value, str(item.path[-1])
             if len(item.path) == 4 and item.path[2] != "strings":
@@ -108,19 +112,19 @@ class ProcessRecords:
             self.unreadable[name] += block.unreadable
             self.mended.update(block.mended)
             block.slim()
-            self.lists[place].append(block)
-        elif place == "metadata":
-            self.described = Described(item.value)
-        elif place == "strings.buffer_records":
+            self.lists[path].append(block)
+        elif path == "metadata":
+            self.metadata = Metadata(item.value)
+        elif path == "strings.buffer_records":
             self.kinds = _decoded(item.value, list[_Operations]) or []
 
-    def take(self, place: str) -> list[RecordBlock]:
+    def take(self, path: str) -> list[RecordBlock]:
         """Return the blocks of a list and forget them."""
-        return self.lists.pop(place, [])
+        return self.lists.pop(path, [])
 
-    def each(self, place: str) -> Iterator[RecordBlock]:
+    def each(self, path: str) -> Iterator[RecordBlock]:
         """Yield the blocks of a list in order and forget each."""
-        blocks = deque(self.take(place))
+        blocks = deque(self.take(path))
         while blocks:
             yield blocks.popleft()
 
@@ -135,7 +139,3 @@ def _decoded(raw: msgspec.Raw | bytes, form: type[T]) -> T | None:
         return msgspec.json.decode(raw, type=form)
     except UNDECODABLE:
         return None
-
-
-def _is_number(value: object, low: int, below: int) -> bool:
-    return type(value) is int and low <= value < below

@@ -1,7 +1,7 @@
-"""The records of rocprofv3's JSON: how the text of many of one kind becomes columns.
+"""The records of rocprofv3's JSON: the text of many of one kind becomes columns.
 
-Only what is read is named. Names stand in tables of strings that may follow the records, so the
-columns hold numbers: of kernels, kinds, operations, agents.
+The structs name only the fields that are read. Columns hold numbers of kernels, kinds, operations
+and agents, since the tables with their names may follow the records.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class _Symbol(msgspec.Struct, gc=False):
 
     @property
     def name(self) -> str:
-        """Return the name as rocprofv3 prints it; one that stands for no kernel has none."""
+        """Return the name as rocprofv3 prints it; kernel 0 is no kernel and has none."""
         name = self.formatted_kernel_name or self.demangled_kernel_name or self.kernel_name
         return name if self.kernel_id else ""
 
@@ -156,12 +156,13 @@ Columns = dict[str, Array]
 
 
 def _ids(values: Sequence[Any]) -> IntArray:
-    """Return ids, as numbers or as handles; 0 stands for none."""
+    """Return ids, written as numbers or as handles; 0 is none."""
     ids = typed_integers([v.handle if isinstance(v, _Handle) else v for v in values])
     return np.where(ids == 0, ABSENT, ids)
 
 
 def _axes(sizes: Sequence[_Axes]) -> IntArray:
+    """Return sizes by axis, (records, 3)."""
     columns = ([s.x for s in sizes], [s.y for s in sizes], [s.z for s in sizes])
     return np.stack([typed_integers(column) for column in columns], axis=1)
 
@@ -176,7 +177,7 @@ _FORMS: Final[Mapping[str, Callable[[Sequence[Any]], Array]]] = {
     **dict.fromkeys(("grid", "block"), _axes),
     "size": _sizes,
 }
-"""The columns that are more than the integers of the records."""
+"""Columns that are not plain integers of the records."""
 
 Get = Callable[[Sequence[Any]], list[Any]]
 _TIMED: Final[Mapping[str, Get]] = {
@@ -200,7 +201,10 @@ _LAUNCH: Final[Mapping[str, Get]] = {
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """A kind of records: how one is decoded, its columns, its text, what is kept of it as is."""
+    """A kind of records: how one is decoded, its columns, its text, what is kept of it as is.
+
+    `launches` are columns of the launches that `launched` gives, one per record.
+    """
 
     record: type[msgspec.Struct]
     columns: Mapping[str, Get] = field(default_factory=dict)
@@ -271,35 +275,35 @@ _KINDS: Final[Mapping[str, _Kind]] = {
 }
 
 
-def _columns(records: Sequence[Any], columns: Mapping[str, Get]) -> Columns:
-    return {name: _FORMS.get(name, typed_integers)(get(records)) for name, get in columns.items()}
-
-
 def _counter_columns(records: Sequence[_Counting], launches: Columns) -> Columns:
-    """Return one row per launch and counter: the sum and the largest of its instances."""
+    """Return a row per launch and counter, given columns per launch.
+
+    `sum` and `largest` are over the instances of the counter; `valueless` counts those of the block
+    without a value, in every row.
+    """
     values = list(chain.from_iterable(r.records for r in records))
     launch = np.repeat(np.arange(len(records)), [len(r.records) for r in records])
     value = np.array([v.value for v in values], dtype=np.float64)
     counter = typed_integers([v.counter_id.handle for v in values])
-    known = np.isfinite(value)
-    launch, counter, value = launch[known], counter[known], value[known]
+    is_value = np.isfinite(value)
+    launch, counter, value = launch[is_value], counter[is_value], value[is_value]
     order = np.lexsort((counter, launch))
     launch, counter, value = launch[order], counter[order], value[order]
-    opens = (launch[1:] != launch[:-1]) | (counter[1:] != counter[:-1])
-    first = np.flatnonzero(np.append(True, opens)[: len(launch)])
+    differs = (launch[1:] != launch[:-1]) | (counter[1:] != counter[:-1])
+    first = np.flatnonzero(np.append(True, differs)[: len(launch)])
     return {
         **{name: column[launch[first]] for name, column in launches.items()},
         "counter": counter[first],
         "sum": np.add.reduceat(value, first) if len(first) else value,
         "largest": np.maximum.reduceat(value, first) if len(first) else value,
         "instances": np.diff(np.append(first, len(value))),
-        "valueless": np.full(len(first), int((~known).sum())),
+        "valueless": np.full(len(first), int((~is_value).sum())),
     }
 
 
 @dataclass(slots=True)
 class RecordBlock:
-    """What a block gives: `records` of which `unreadable` are left out of everything else.
+    """The columns of a block of `records`; those `unreadable` are left out of everything else.
 
     `texts` and `kept` have one value per record or are empty; `mended` counts repairs by kind.
     """
@@ -324,7 +328,7 @@ class RecordBlock:
 
 
 class RecordReader:
-    """Reads blocks of records of one kind; this is what a process that helps is given."""
+    """Reads blocks of records of one kind, also in worker processes."""
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
@@ -368,9 +372,11 @@ class RecordReader:
         return self._block(records, block)
 
     def _block(self, records: list[Any], block: RecordBlock) -> RecordBlock:
-        kind = _KINDS[self._kind]
-        columns = _columns(records, kind.columns)
-        columns |= _columns(kind.launched(records), kind.launches)
+        """Fill a block with the columns, texts and what is kept of its records."""
+        kind, columns = _KINDS[self._kind], Columns()
+        for rows, getters in ((records, kind.columns), (kind.launched(records), kind.launches)):
+            for name, get in getters.items():
+                columns[name] = _FORMS.get(name, typed_integers)(get(rows))
         if kind.record is _Counting:
             columns = _counter_columns(records, columns)
         block.columns = {name: narrow(column) for name, column in columns.items()}

@@ -13,7 +13,7 @@ from traceflops.parsers.io import (
     BLOCK_BYTES,
     ByteSource,
     Crew,
-    ListStream,
+    Document,
     input_cut,
     read_each,
     repairs_and_losses,
@@ -22,22 +22,22 @@ from traceflops.parsers.io import (
 from traceflops.parsers.rocprof.notes import SEVERAL_MACHINES, clock_of_folder
 from traceflops.parsers.rocprof.tables.parts import place_of
 from traceflops.parsers.rocprof.trace import NOTES, trace_of, without_repeated_passes
-from traceflops.parsers.rocprof.v3json_places import ROOT, ROOT_KEY, Described, ProcessRecords
+from traceflops.parsers.rocprof.v3json_places import ROOT, ROOT_KEY, Metadata, ProcessRecords
 from traceflops.parsers.rocprof.v3json_tables import JsonRecorded, ProcessTables
 from traceflops.parsers.shared import ProcessFacts, Reading, fill_collectives
 from traceflops.table import ABSENT, Note, Source, Trace
 from traceflops.units import several
 
 _NEWEST: Final = "MARKER_CORE_RANGE_API"
-"""The kind of records by which releases since ROCm 7.0 are known."""
+"""A kind of records that only releases since ROCm 7.0 have."""
 _WORTH_BYTES: Final = 1 << 29
-"""These records are decoded so quickly that other processes cost more than they save below this."""
+"""Below this size other processes cost more than they save: decoding is quick."""
 
 
 def read_runs(sources: Sequence[ByteSource], reading: Reading) -> list[Trace]:
     """Return the traces of some files. Raises InputError where none can be read.
 
-    One that cannot be read is a note as long as another can.
+    An unreadable file is a note as long as another can be read.
     """
 
     def traced(source: ByteSource) -> tuple[ByteSource, Trace]:
@@ -45,59 +45,65 @@ def read_runs(sources: Sequence[ByteSource], reading: Reading) -> list[Trace]:
         return source, read_v3_json(source, reading.crew if is_large else Crew())
 
     read, failed = read_each(sources, traced, close=True)
-    notes = [
-        Note(
-            "dropped",
-            "file-not-read",
-            f"{at.label} could not be read: {error.message}.",
-            1,
-            at.label,
-        )
-        for at, error in failed
-    ]
+    notes = []
+    for source, error in failed:
+        text = f"{source.label} could not be read: {error.message}."
+        notes.append(Note("dropped", "file-not-read", text, 1, source.label))
     traces = without_repeated_passes(read)
     working = [trace for trace in traces if trace.source.event_counts]
     idle = [trace for trace in traces if not trace.source.event_counts]
     if working and idle:
         launchers = NOTES.note("launcher", len(idle))
         notes.append(replace(launchers, file=idle[0].source.files[0].name))
-    traces = working or idle
-    return with_notes(traces, notes)
+    return with_notes(working or idle, notes)
 
 
 def read_v3_json(source: ByteSource, crew: Crew, block_bytes: int = BLOCK_BYTES) -> Trace:
     """Return the trace in a file. Raises InputError where nothing of it can be used."""
-    stream = ListStream(source, ROOT, crew, block_bytes)
-    reading = _FileReading()
-    inside = (value for value in stream if len(value.path) > 2)
+    document = Document(source, ROOT, crew, block_bytes)
+    recording = _Recording()
+    inside = (value for value in document.parts() if len(value.path) > 2)
     number = None
     for number, values in groupby(inside, key=lambda value: int(value.path[1])):
         records = ProcessRecords()
         for value in values:
             records.absorb(value)
-        reading.add(number, records, source.label)
+        recording.add(number, records, source.label)
     if number is None:
-        raise _nothing_in(source, stream)
-    return reading.trace(source, _text_notes(source, stream))
+        if source.cut or document.cut_in is not None:
+            raise InputError(
+                f"cut off before its first complete record: {source.label}",
+                "nothing can be recovered; record or copy the file again",
+            )
+        if document.damage.dropped_places:
+            raise InputError(
+                f"no readable record: {source.label} (damaged JSON)",
+                "its JSON is broken; copy the file again or record again",
+            )
+        raise NotATrace(
+            f"no process: {source.label} ({ROOT_KEY} holds no records)",
+            "give the JSON written by rocprofv3 --output-format json",
+        )
+    return recording.trace(source, _text_notes(source, document))
 
 
-class _FileReading(JsonRecorded):
-    """Adds up the processes of a file."""
+class _Recording(JsonRecorded):
+    """The rows of all processes of a file, and their metadata."""
 
     def __init__(self) -> None:
         super().__init__()
         self._unreadable: Counter[str] = Counter()
         self._mended: Counter[str] = Counter()
-        self._described: list[Described] = []
+        self._metadata: list[Metadata] = []
         self._releases: dict[str, None] = {}
         self._launchers: list[tuple[int, ProcessFacts]] = []
 
     def add(self, number: int, records: ProcessRecords, file: str) -> None:
-        """Add the rows of a process, whose records are all known."""
-        described = records.described
+        """Add the rows of a process that was read to its end."""
+        metadata = records.metadata
         self._unreadable.update(records.unreadable)
         self._mended.update(records.mended)
-        facts = ProcessFacts(file, host=described.host, pid=described.pid)
+        facts = ProcessFacts(file, host=metadata.host, pid=metadata.pid)
         if not +records.counts:
             self._launchers.append((number, facts))
             return
@@ -105,105 +111,74 @@ class _FileReading(JsonRecorded):
         tables.add_timeline()
         tables.add_counters()
         self.counts.update(records.counts)
-        self._described.append(described)
-        self._releases |= dict.fromkeys(_release(records))
+        self._metadata.append(metadata)
+        kinds = {operations.kind for operations in records.kinds}
+        if _NEWEST in kinds:
+            self._releases["ROCm 7.0 or later"] = None
+        elif kinds:
+            self._releases["ROCm 6.3 or 6.4" if metadata.has_node else "ROCm 6.2 or 6.3"] = None
 
     def trace(self, source: ByteSource, text_notes: Iterator[Note]) -> Trace:
         """Return the trace of what was added."""
         if not self.counts:  # nothing else is known of the run
-            for number, facts in self._launchers:
-                self.process(number, facts)
+            for number, launcher in self._launchers:
+                self.process(number, launcher)
             self._launchers.clear()
         fill_collectives(self, self.arguments)
         self.odd["kernels-unnamed json"] = len(self.unknown_kernels)
         self.odd["agents-missing"] = len(self.unlisted_agents)
-        clocks = [described.clock for described in self._described] or [None]
+        clocks = [metadata.clock for metadata in self._metadata] or [None]
         are_several = len(set(clocks)) > 1
         folder = clock_of_folder(place_of(source.folder, source.name).root)
-        releases = ", ".join(self._releases)
-        hosts = [described.host for described in self._described if described.host]
-        lifetimes = [d.lifetime_ns for d in self._described if d.lifetime_ns]
+        lifetimes = [m.lifetime_ns for m in self._metadata if m.lifetime_ns]
+        facts = {"generation": "v3"}
+        if releases := ", ".join(self._releases):
+            facts["layout"] = releases
+        if self.counts:
+            facts["recorded"] = ", ".join(sorted(+self.counts))
+        if (streams := self.streams - {ABSENT}) - {0}:
+            facts["hip_streams"] = str(len(streams))
+        if len(lifetimes) == 1:
+            facts["process_lifetime_ns"] = str(lifetimes[0][1] - lifetimes[0][0])
         about = Source(
             format="rocprof",
             files=(),
             tool="rocprofv3 JSON" + (f" (records of {releases})" if releases else ""),
             clock=None if are_several else clocks[0] or folder,
-            facts=dict(self._facts(releases, lifetimes)),
-            identities=tuple(dict.fromkeys(hosts)),
+            facts=facts,
+            identities=tuple(dict.fromkeys(m.host for m in self._metadata if m.host)),
             lifetimes=tuple(lifetimes),
         )
-        notes = [*text_notes, *self._notes()]
+        notes = [*text_notes]
+        for what, count in sorted(self._mended.items()):
+            text = f"Damaged JSON: {what} ({count:,})."
+            notes.append(Note("repaired", "json-repaired", text, count))
+        if unreadable := +self._unreadable:
+            listed = ", ".join(f"{name} ({count:,})" for name, count in sorted(unreadable.items()))
+            text = f"Records in an unknown form were skipped: {listed}."
+            notes.append(Note("dropped", "json-dropped", text, unreadable.total()))
+        if len(set(clocks) - {None}) > 1:
+            notes.append(SEVERAL_MACHINES)
+        notes += NOTES.counted({"launcher": len(self._launchers)}, "launcher")
         of_processes = [clock or "" for clock in clocks] if are_several else ()
         return trace_of(self, source, about, "file", notes=notes, clocks=of_processes)
 
-    def _notes(self) -> Iterator[Note]:
-        for what, count in sorted(self._mended.items()):
-            yield Note("repaired", "json-repaired", f"Damaged JSON: {what} ({count:,}).", count)
-        unreadable = +self._unreadable
-        if unreadable:
-            listed = ", ".join(f"{name} ({count:,})" for name, count in sorted(unreadable.items()))
-            text = f"Records in an unknown form were skipped: {listed}."
-            yield Note("dropped", "json-dropped", text, unreadable.total())
-        if len({described.clock for described in self._described} - {None}) > 1:
-            yield SEVERAL_MACHINES
-        yield from NOTES.counted({"launcher": len(self._launchers)}, "launcher")
 
-    def _facts(self, releases: str, lifetimes: list[tuple[int, int]]) -> Iterator[tuple[str, str]]:
-        yield "generation", "v3"
-        if releases:
-            yield "layout", releases
-        if self.counts:
-            yield "recorded", ", ".join(sorted(+self.counts))
-        streams = self.streams - {ABSENT}
-        if streams - {0}:
-            yield "hip_streams", str(len(streams))
-        if len(lifetimes) == 1:
-            yield "process_lifetime_ns", str(lifetimes[0][1] - lifetimes[0][0])
-
-
-def _release(records: ProcessRecords) -> list[str]:
-    """Return which releases write such records, as far as the file tells."""
-    kinds = {operations.kind for operations in records.kinds}
-    if _NEWEST in kinds:
-        return ["ROCm 7.0 or later"]
-    older = "ROCm 6.3 or 6.4" if records.described.has_node else "ROCm 6.2 or 6.3"
-    return [older] if kinds else []
-
-
-def _text_notes(source: ByteSource, stream: ListStream) -> Iterator[Note]:
-    damage = stream.damage
+def _text_notes(source: ByteSource, document: Document) -> Iterator[Note]:
+    """Yield notes on damage of the text, which must have been read to its end."""
+    damage = document.damage
     if source.cut:
         yield input_cut(source.cut, damage)
-    if stream.cut_in is not None:
-        yield Note("dropped", "text-cut", _cut(stream), damage.cut_bytes)
+    if document.cut_in is not None:
+        name = str(document.cut_in[-1]) if document.cut_in else "the document"
+        where = "".join(c if c.isprintable() else "?" for c in name[:40])
+        text = (
+            f"The file ends early (in {where}). Every complete record is used; the rest is missing "
+            f"({several(damage.cut_bytes or 0, 'byte')} of an incomplete record lost)."
+        )
+        yield Note("dropped", "text-cut", text, damage.cut_bytes)
     yield from repairs_and_losses(damage, "record")
     if damage.tail_bytes:
         code = "second-trace" if damage.another else "tail-unread"
         text = f"{several(damage.tail_bytes, 'byte')} after the end of the document not read."
         yield Note("dropped", code, text, damage.tail_bytes)
-
-
-def _cut(stream: ListStream) -> str:
-    place = str(stream.cut_in[-1]) if stream.cut_in else "the document"
-    where = "".join(c if c.isprintable() else "?" for c in place[:40])
-    return (
-        f"The file ends early (in {where}). Every complete record is used; the rest is missing "
-        f"({several(stream.damage.cut_bytes or 0, 'byte')} of an incomplete record lost)."
-    )
-
-
-def _nothing_in(source: ByteSource, stream: ListStream) -> InputError:
-    if source.cut or stream.cut_in is not None:
-        return InputError(
-            f"cut off before its first complete record: {source.label}",
-            "nothing can be recovered; record or copy the file again",
-        )
-    if stream.damage.dropped_places:
-        return InputError(
-            f"no readable record: {source.label} (damaged JSON)",
-            "its JSON is broken; copy the file again or record again",
-        )
-    return NotATrace(
-        f"no process: {source.label} ({ROOT_KEY} holds no records)",
-        "give the JSON written by rocprofv3 --output-format json",
-    )

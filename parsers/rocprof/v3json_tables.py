@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import compress
 from typing import Any, Final
 
 import numpy as np
@@ -34,7 +33,10 @@ _KIND_BASE: Final = 1 << 20
 
 
 class JsonRecorded(Recorded):
-    """What is recorded of a file: also what its records name, and the arguments of RCCL's calls."""
+    """The rows of a file, what its records refer to in vain, and the arguments of RCCL's calls.
+
+    `arguments` are by row of the calls.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,25 +47,31 @@ class JsonRecorded(Recorded):
 
 
 class ProcessTables:
-    """Adds the records of one process to what is recorded, where its `number` is given."""
+    """Adds the records of one process to `recorded`, under its `number` there."""
 
     def __init__(self, recorded: JsonRecorded, records: ProcessRecords, number: int) -> None:
+        """Read the lists to which others refer: agents, kernels with their registers."""
         self._recorded = recorded
         self._records = records
         self._number = number
-        self._machine = records.described.clock or ""
+        self._machine = records.metadata.clock or ""
         kept = [agent for block in records.take("agents") for agent in block.kept]
         self._agents: dict[int, Mapping[str, Any]] = {a["id"].handle: a for a in kept}
         symbols = records.take("kernel_symbols")
-        kernels, registers = _column(symbols, "kernel"), _column(symbols, "registers")
+        ids, registers = _column(symbols, "kernel"), _column(symbols, "registers")
         self._kernels = _texts(symbols, "kernel")
-        self._registers = Lookup(kernels, np.where(registers > 0, registers, ABSENT))
-        self._clashing = _clashing(kernels, self._kernels.texts)
-        self._asked = [(np.empty(0, np.int64), np.empty(0, np.int64))]
+        self._registers = Lookup(ids, np.where(registers > 0, registers, ABSENT))
+        texts, order = self._kernels.texts, np.argsort(ids, kind="stable")
+        same = np.flatnonzero(ids[order][1:] == ids[order][:-1])
+        pairs = zip(order[same].tolist(), order[same + 1].tolist(), strict=True)
+        differ = np.array([texts[first] != texts[second] for first, second in pairs], np.bool_)
+        self._ambiguous_kernels = ids[order[same]][differ]
+        self._copy_sizes = [(np.empty(0, np.int64), np.empty(0, np.int64))]
 
     def add_timeline(self) -> None:
         """Add everything that has a time."""
-        since = self._recorded["activities"].count
+        activities = self._recorded["activities"]
+        since = activities.count
         for block in self._records.each("buffer_records.kernel_dispatch"):
             self._add_dispatches(block)
         for block in self._records.each("buffer_records.memory_copy"):
@@ -71,20 +79,30 @@ class ProcessTables:
         for name, api in APIS.items():
             for block in self._records.each(f"buffer_records.{name}"):
                 self._add_calls(block, api)
-        calls, sizes = (np.concatenate(columns) for columns in zip(*self._asked, strict=True))
-        fill_sizes(self._recorded["activities"], since, calls, sizes)
+        calls, sizes = (np.concatenate(columns) for columns in zip(*self._copy_sizes, strict=True))
+        fill_sizes(activities, since, calls, sizes)
         self._add_marks()
+        # A queue waits while its scratch memory is made: overhead of the device.
+        names = self._recorded["marks"].names["name"]
         for block in self._records.each("buffer_records.scratch_memory"):
-            self._add_scratch(block)
+            rows = self._timed(block)
+            Overheads(
+                rows=rows,
+                process=self._number,
+                thread=rows["thread"],
+                device=self._devices(rows["agent"]),
+                stream=rows["queue"],
+                name=self._operations(rows, names, "(unknown scratch operation {})"),
+            ).add_to(self._recorded)
 
     def add_counters(self) -> None:
-        """Add counters, whose instances are summed or, of the whole chip, the largest taken."""
+        """Add counters; their instances are summed or, of the whole chip, the largest is taken."""
         counters = _texts(self._records.take("counters"), "counter")
         table, odd = self._recorded["kernel_counters"], self._recorded.odd
         for block in self._records.each("callback_records.counter_collection"):
-            columns, known = block.columns, Names()
-            counter, _ = _named(counters, columns["counter"], known, "(unknown counter {})")
-            largest = np.array([takes_largest(text) for text in known], dtype=np.bool_)
+            columns, names = block.columns, Names()
+            counter, _ = _named(counters, columns["counter"], names, "(unknown counter {})")
+            largest = np.array([takes_largest(text) for text in names], dtype=np.bool_)
             odd["no-value json"] += int(columns["valueless"].max(initial=0))
             odd["instances"] += int((columns["instances"] - 1).sum())
             table.add(
@@ -96,11 +114,12 @@ class ProcessTables:
                 correlation=columns["correlation"],
                 threads=product_of(columns["grid"]),
                 block_threads=product_of(columns["block"]),
-                counter=table.names["counter"].codes(known)[counter],
+                counter=table.names["counter"].codes(names)[counter],
                 value=np.where(largest[counter], columns["largest"], columns["sum"]),
             )
 
     def _add_dispatches(self, block: RecordBlock) -> None:
+        """Add kernels."""
         rows = self._timed(block)
         self._recorded.streams.update(np.unique(rows["stream"]).tolist())
         Kernels(
@@ -119,7 +138,7 @@ class ProcessTables:
         ).add_to(self._recorded)
 
     def _add_copies(self, block: RecordBlock) -> None:
-        """Add copies; one between two places of the host is no work of a device."""
+        """Add copies; one within the host's memory is no work of a device."""
         rows = self._timed(block)
         on_device = self._are_gpus(rows["source"]) | self._are_gpus(rows["target"])
         self._recorded.odd["host-copies json"] += int(np.count_nonzero(~on_device))
@@ -131,7 +150,7 @@ class ProcessTables:
         Copies(
             rows=rows,
             process=self._number,
-            # An engine for copies works it off: neither a queue nor a stream is its place.
+            # A copy engine executes it: it belongs to no queue or stream.
             device=self._devices(np.where(to_gpu, target, source)),
             name=self._recorded["activities"].names["name"].codes(texts)[operation],
             correlation=rows["correlation"],
@@ -140,13 +159,18 @@ class ProcessTables:
         ).add_to(self._recorded)
 
     def _add_calls(self, block: RecordBlock, api: str) -> None:
+        """Add calls, the arguments of RCCL's, and the sizes that calls of copies were given."""
         rows, table = self._timed(block), self._recorded["calls"]
-        for row, given in enumerate(rows.texts["kept"]):
-            if given:
-                self._recorded.arguments[table.count + row] = _arguments(given)
+        kept: Sequence[Any] = rows.texts["kept"]
+        for row, given in enumerate(kept):
+            if given:  # one object, or in other releases a list of names and values
+                pairs = [p for p in given if isinstance(p, dict)] if isinstance(given, list) else []
+                items = [(pair.get("name"), pair.get("value")) for pair in pairs]
+                items = [*given.items()] if isinstance(given, dict) else items
+                self._recorded.arguments[table.count + row] = {str(n): str(v) for n, v in items}
         if "size" in rows.numbers:
-            said = rows["size"] != ABSENT
-            self._asked.append((rows["correlation"][said], rows["size"][said]))
+            has_size = rows["size"] != ABSENT
+            self._copy_sizes.append((rows["correlation"][has_size], rows["size"][has_size]))
         Calls(
             rows=rows,
             process=self._number,
@@ -164,23 +188,11 @@ class ProcessTables:
         for block in self._records.each("buffer_records.marker_api"):
             rows = self._timed(block)
             name = message(rows["correlation"].astype(np.int64))
-            unsaid = name < 0
-            if unsaid.any():
-                name[unsaid] = self._operations(rows.only(unsaid), names, "(unknown mark {})")
+            textless = name < 0
+            if textless.any():
+                name[textless] = self._operations(rows.only(textless), names, "(unknown mark {})")
             marks = Marks(rows=rows, process=self._number, thread=rows["thread"], name=name)
             marks.add_to(self._recorded)
-
-    def _add_scratch(self, block: RecordBlock) -> None:
-        """Add the making of scratch memory, for which a queue waits, as overhead of the device."""
-        rows, names = self._timed(block), self._recorded["marks"].names["name"]
-        Overheads(
-            rows=rows,
-            process=self._number,
-            thread=rows["thread"],
-            device=self._devices(rows["agent"]),
-            stream=rows["queue"],
-            name=self._operations(rows, names, "(unknown scratch operation {})"),
-        ).add_to(self._recorded)
 
     def _timed(self, block: RecordBlock) -> Batch:
         """Return the records that have a time."""
@@ -190,45 +202,41 @@ class ProcessTables:
         )
 
     def _devices(self, agents: Array) -> IntArray:
-        return by_distinct(agents, lambda handle, _: self._device(handle))
+        """Return the devices of agents; of one that is not listed only the id is known."""
 
-    def _device(self, handle: int) -> int:
-        agent = self._agents.get(handle)
-        if agent is None:
-            return self._unlisted(handle)
-        node = agent["node_id"] if agent["node_id"] != ABSENT else agent["logical_node_id"]
-        local = node if 0 <= node < 2**31 else _UNLISTED
-        place = (node,) if node != ABSENT else ("handle", handle)
-        facts = facts_of_agent(agent)
-        return self._recorded.device(
-            (self._machine, *place), self._number, local, facts, place_of_node(node)
-        )
+        def device(handle: int, _: int) -> int:
+            agent = self._agents.get(handle)
+            if agent is None:
+                handle = told_apart(self._recorded.unlisted_agents, handle, ABSENT)
+                local = handle if 0 <= handle < 2**31 else _UNLISTED
+                return self._recorded.device((self._machine, "handle", handle), self._number, local)
+            node = agent["node_id"] if agent["node_id"] != ABSENT else agent["logical_node_id"]
+            local = node if 0 <= node < 2**31 else _UNLISTED
+            key = (self._machine, *((node,) if node != ABSENT else ("handle", handle)))
+            facts, place = facts_of_agent(agent), place_of_node(node)
+            return self._recorded.device(key, self._number, local, facts, place)
 
-    def _unlisted(self, handle: int) -> int:
-        """Return the number of a device of which nothing is known but the id of its records."""
-        handle = told_apart(self._recorded.unlisted_agents, handle, ABSENT)
-        local = handle if 0 <= handle < 2**31 else _UNLISTED
-        return self._recorded.device((self._machine, "handle", handle), self._number, local)
+        return by_distinct(agents, device)
 
     def _are_gpus(self, agents: Array) -> BoolArray:
         """Return which agents are GPUs; one that is not listed is taken for one."""
 
-        def known(handle: int, _: int) -> int:
+        def is_one(handle: int, _: int) -> int:
             agent = self._agents.get(handle)
             return is_gpu(agent) if agent is not None else handle not in (0, ABSENT)
 
-        are_gpus: BoolArray = by_distinct(agents, known) == 1
+        are_gpus: BoolArray = by_distinct(agents, is_one) == 1
         return are_gpus
 
     def _kernel_names(self, kernels: Array, names: Names) -> Array:
-        clashes = np.count_nonzero(np.isin(kernels, self._clashing))
-        self._recorded.odd["kernel-clash"] += int(clashes)
+        ambiguous = np.count_nonzero(np.isin(kernels, self._ambiguous_kernels))
+        self._recorded.odd["kernel-clash"] += int(ambiguous)
         codes, missing = _named(self._kernels, kernels, names, "(unknown kernel {})")
         self._recorded.unknown_kernels |= set(missing.tolist())
         return codes
 
     def _operations(self, rows: Batch, names: Names, unknown: str) -> Array:
-        """Return the codes of the names of operations, which kinds and numbers stand for."""
+        """Return the codes of the names of operations; kind and number identify one."""
         kind, operation = rows["kind"], rows["operation"]
         both = np.clip(kind, -1, _KIND_BASE) * _KIND_BASE + np.clip(operation, -1, _KIND_BASE - 2)
 
@@ -237,14 +245,6 @@ class ProcessTables:
             return names[text or unknown.format(int(operation[row]))]
 
         return by_distinct(both, name).astype(np.int32)
-
-
-def _arguments(given: Any) -> dict[str, str]:
-    """Return the arguments of a call by name, as one object or as a list of names and values."""
-    if isinstance(given, dict):
-        return {str(name): str(value) for name, value in given.items()}
-    pairs = [pair for pair in given if isinstance(pair, dict)] if isinstance(given, list) else []
-    return {str(pair.get("name")): str(pair.get("value")) for pair in pairs}
 
 
 def _texts(blocks: Sequence[RecordBlock], key: str) -> TextsById:
@@ -259,9 +259,9 @@ def _column(blocks: Sequence[RecordBlock], name: str) -> IntArray:
 
 
 def _named(texts: TextsById, numbers: Array, names: Names, unknown: str) -> tuple[Array, IntArray]:
-    """Return the codes that the texts of numbers have among names, and the numbers without one.
+    """Return the codes among `names` of the texts of numbers, and the numbers without a text.
 
-    These are called by their number, whose place `unknown` has.
+    The latter are called `unknown`, formatted with their number.
     """
     wide = numbers.astype(np.int64)
     codes = texts.coder(names, None)(wide)
@@ -271,12 +271,3 @@ def _named(texts: TextsById, numbers: Array, names: Names, unknown: str) -> tupl
         wide[missing], lambda number, _: names[unknown.format(called.get(number, number))]
     )
     return codes, np.unique(wide[missing])
-
-
-def _clashing(ids: IntArray, texts: Sequence[str | None]) -> IntArray:
-    """Return the ids that stand for two texts."""
-    order = np.argsort(ids, kind="stable")
-    same = np.flatnonzero(ids[order][1:] == ids[order][:-1])
-    pairs = zip(order[same].tolist(), order[same + 1].tolist(), strict=True)
-    differ = [texts[first] != texts[second] for first, second in pairs]
-    return np.array(list(compress(ids[order[same]].tolist(), differ)), dtype=np.int64)

@@ -62,10 +62,10 @@ def fill_collectives(gathered: Gathered, arguments: Arguments) -> int:
     scope = calls.scope_of(launch)
     communicators = _communicators(calls, arguments)
     facts: dict[int, _Facts] = {}
-    for number, mine in groups(scope):
+    for number, launched in groups(scope):
         members = calls.members.get(number, [])
         moved = [calls.moved(row, arguments, communicators) for row in members]
-        common = _facts(moved, len(mine))
+        common = _facts(moved, len(launched))
         if common is not None:
             facts[number] = common
     known = np.flatnonzero(np.isin(scope, list(facts)))
@@ -120,12 +120,15 @@ class _Calls:
         self.members: dict[int, list[int]] = {}
         self._by_thread: dict[int, tuple[IntArray, IntArray]] = {}
         for thread, places in groups(self._thread[rows]):
-            mine = self._outermost(rows[places])
-            scope = self._scopes(mine)
-            self._by_thread[thread] = mine, scope
-            for row, one in zip(mine.tolist(), scope.tolist(), strict=True):
-                if one >= 0 and self.label(row) in rccl.COLLECTIVES:
-                    self.members.setdefault(one, []).append(row)
+            # Only the outermost calls: each ends after all that began before it.
+            order = rows[places][np.lexsort((-self._end[rows[places]], self._start[rows[places]]))]
+            latest = np.maximum.accumulate(self._end[order])
+            outer = order[np.append(True, self._end[order][1:] > latest[:-1])]
+            scope = self._scopes(outer)
+            self._by_thread[thread] = outer, scope
+            for row, number in zip(outer.tolist(), scope.tolist(), strict=True):
+                if number >= 0 and self.label(row) in rccl.COLLECTIVES:
+                    self.members.setdefault(number, []).append(row)
 
     def label(self, row: int) -> str:
         """Return the name of a call."""
@@ -137,17 +140,17 @@ class _Calls:
 
     def scope_of(self, launch: IntArray) -> IntArray:
         """Return the scope in which each launch lies, -1 where it lies in none."""
-        found = np.full(len(launch), -1, dtype=np.int64)
-        known = np.flatnonzero(launch >= 0)
-        for thread, places in groups(self._thread[launch[known]]):
+        scopes = np.full(len(launch), -1, dtype=np.int64)
+        launched = np.flatnonzero(launch >= 0)
+        for thread, members in groups(self._thread[launch[launched]]):
             if thread not in self._by_thread:
                 continue
-            mine, scope = self._by_thread[thread]
-            at = self._start[launch[known[places]]]
-            before = np.searchsorted(self._start[mine], at, side="right") - 1
-            inside = (before >= 0) & (at <= self._end[mine[before]])
-            found[known[places]] = np.where(inside, scope[before], -1)
-        return found
+            calls, scope = self._by_thread[thread]
+            start = self._start[launch[launched[members]]]
+            before = np.searchsorted(self._start[calls], start, side="right") - 1
+            inside = (before >= 0) & (start <= self._end[calls[before]])
+            scopes[launched[members]] = np.where(inside, scope[before], -1)
+        return scopes
 
     def moved(
         self, row: int, arguments: Arguments, communicators: Mapping[int, _Communicators]
@@ -165,14 +168,6 @@ class _Calls:
             size,
             given.get("group") or None,
         )
-
-    def _outermost(self, rows: IntArray) -> IntArray:
-        """Return the calls of one thread in order, without those inside another."""
-        order = rows[np.lexsort((-self._end[rows], self._start[rows]))]
-        latest = np.maximum.accumulate(self._end[order])
-        inside = np.append(False, self._end[order][1:] <= latest[:-1])
-        outer: IntArray = order[~inside]
-        return outer
 
     def _scopes(self, rows: IntArray) -> IntArray:
         """Return the scope of each call of one thread, -1 for none that is known.
@@ -217,19 +212,19 @@ class _Communicators:
 
 def _communicators(calls: _Calls, arguments: Arguments) -> Mapping[int, _Communicators]:
     """Return the communicators of each process, from the calls that made and used them."""
-    found: defaultdict[int, _Communicators] = defaultdict(_Communicators)
+    by_process: defaultdict[int, _Communicators] = defaultdict(_Communicators)
     for row in calls.rows.tolist():
         label, given = calls.label(row), arguments.get(row, {})
-        mine = found[calls.process(row)]
+        own = by_process[calls.process(row)]
         if label in rccl.SIZES:
             argument = rccl.SIZES[label]
             size = rccl.amount(given.get(argument)) if argument is not None else None
             named = next((given[name] for name in rccl.MADE if name in given), None)
-            mine.sizes.setdefault(named, set()).add(size)
-            mine.made += (size or 1) if label in rccl.MAKE_MANY else 1
+            own.sizes.setdefault(named, set()).add(size)
+            own.made += (size or 1) if label in rccl.MAKE_MANY else 1
         elif label in rccl.COLLECTIVES and given.get("comm"):
-            mine.used.add(given["comm"])
-    return found
+            own.used.add(given["comm"])
+    return by_process
 
 
 def _facts(moved: Sequence[_Facts], kernels: int) -> _Facts | None:
@@ -237,10 +232,10 @@ def _facts(moved: Sequence[_Facts], kernels: int) -> _Facts | None:
 
     One kernel ran all of it. Several kernels for as many equal calls ran one each.
     """
-    kinds = {one.name for one in moved}
+    kinds = {call.name for call in moved}
     if len(kinds) != 1 and kinds != {"send", "recv"}:
         return None
-    puts, gets = [one.puts for one in moved], [one.gets for one in moved]
+    puts, gets = [call.puts for call in moved], [call.gets for call in moved]
     if kernels == 1:
         moves = _sum(puts), _sum(gets)
     elif kernels == len(moved):
@@ -249,10 +244,10 @@ def _facts(moved: Sequence[_Facts], kernels: int) -> _Facts | None:
         moves = None, None
     return _Facts(
         kinds.pop() if len(kinds) == 1 else rccl.EXCHANGE,
-        _common(one.data_type for one in moved),
+        _common(call.data_type for call in moved),
         *moves,
-        _common(one.ranks for one in moved),
-        _common(one.group for one in moved),
+        _common(call.ranks for call in moved),
+        _common(call.group for call in moved),
     )
 
 

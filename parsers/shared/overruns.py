@@ -6,7 +6,6 @@ import re
 from typing import Final
 
 import numpy as np
-import pyarrow as pa
 
 from traceflops.table import (
     ABSENT,
@@ -40,31 +39,43 @@ def overrunning(trace: Trace) -> BoolArray:
     whole GPU returns after all that was launched before it. Where more than 5 % of the work is so,
     the streams or clocks are not what they seem, and nothing is said.
     """
-    found = _after_later_work(trace) | _after_waits(trace)
-    is_slip = int(found.sum()) <= max(1, _SLIP * len(found))
-    return found if is_slip else np.zeros_like(found)
+    late = _after_later_work(trace) | _after_waits(trace)
+    is_slip = int(late.sum()) <= max(1, _SLIP * len(late))
+    return late if is_slip else np.zeros_like(late)
 
 
 def _after_later_work(trace: Trace) -> BoolArray:
     """Return the activities during which much later work of their stream begins and ends."""
     activities = trace.activities
-    found = np.zeros(activities.num_rows, dtype=np.bool_)
-    if not _has_streams(trace):
-        return found
+    late = np.zeros(activities.num_rows, dtype=np.bool_)
+    # Elsewhere streams may be queues of the hardware, which several streams share.
+    if trace.source.format == "pytorch":
+        has_streams = bool(matching(trace.calls["name"], _CUDA.match).any())
+    else:
+        has_streams = trace.source.format.startswith("nsys")
+    if not has_streams:
+        return late
     start, stream = (numbers(activities[name], ABSENT) for name in ("start_ns", "stream"))
     end = start + numbers(activities["dur_ns"])
-    rows = np.flatnonzero((stream != ABSENT) & _is_single(activities))
-    process, device = (numbers(activities[name])[rows] for name in ("process", "device"))
-    queue = joint_codes(joint_codes(process, device), stream[rows])
+    process, device = (numbers(activities[name]) for name in ("process", "device"))
+    # Work with a launch of its own: nodes of a graph run side by side.
+    correlation = numbers(activities["correlation"], ABSENT)
+    key = joint_codes(process, correlation)
+    _, code, count = np.unique(key, return_inverse=True, return_counts=True)
+    single = (stream != ABSENT) & (correlation != ABSENT) & (count[code] == 1)
+    for name in ("graph", "graph_node"):
+        single &= numbers(activities[name], ABSENT) == ABSENT
+    rows = np.flatnonzero(single)
+    queue = joint_codes(joint_codes(process[rows], device[rows]), stream[rows])
     order = np.lexsort((end[rows], start[rows], queue))
     rows, queue = rows[order], queue[order]
     overlaps = (queue[1:] == queue[:-1]) & (start[rows[1:]] < end[rows[:-1]] - _CLOCKS_NS)
-    if np.count_nonzero(overlaps) > max(1, _SLIP * len(found)):
-        return found
-    for _, mine in groups(queue):
-        ended = end[rows[mine]]
-        found[rows[mine]] = _end_of_later(ended) < ended - _CLOCKS_NS
-    return found
+    if np.count_nonzero(overlaps) > max(1, _SLIP * len(late)):
+        return late
+    for _, members in groups(queue):
+        ended = end[rows[members]]
+        late[rows[members]] = _end_of_later(ended) < ended - _CLOCKS_NS
+    return late
 
 
 def _end_of_later(end: IntArray) -> IntArray:
@@ -81,50 +92,27 @@ def _end_of_later(end: IntArray) -> IntArray:
     return least
 
 
-def _has_streams(trace: Trace) -> bool:
-    """Return whether streams are those of the program: elsewhere they may be shared queues."""
-    if trace.source.format == "pytorch":
-        return bool(matching(trace.calls["name"], _CUDA.match).any())
-    return trace.source.format.startswith("nsys")
-
-
-def _is_single(activities: pa.Table) -> BoolArray:
-    """Return which activities have a launch of their own: nodes of a graph run side by side."""
-    correlation = numbers(activities["correlation"], ABSENT)
-    key = joint_codes(numbers(activities["process"]), correlation)
-    _, code, count = np.unique(key, return_inverse=True, return_counts=True)
-    single = (correlation != ABSENT) & (count[code] == 1)
-    for name in ("graph", "graph_node"):
-        single &= numbers(activities[name], ABSENT) == ABSENT
-    return np.asarray(single)
-
-
 def _after_waits(trace: Trace) -> BoolArray:
     """Return the activities that end long after a call returned that waited for them."""
     activities, calls = trace.activities, trace.calls
-    found = np.zeros(activities.num_rows, dtype=np.bool_)
+    late = np.zeros(activities.num_rows, dtype=np.bool_)
     waits = np.flatnonzero(matching(calls["name"], WAITS_FOR_DEVICE.match))
-    if not len(waits) or not len(found):
-        return found
+    if not len(waits) or not len(late):
+        return late
     begun, process = numbers(calls["start_ns"]), numbers(activities["process"])
     returned, owner = begun + numbers(calls["dur_ns"]), numbers(calls["process"])
     call, device = first_of_same(calls, "correlation", activities), numbers(activities["device"])
     end = numbers(activities["start_ns"]) + numbers(activities["dur_ns"])
     launched = np.flatnonzero(call >= 0)
-    of_process = {one: launched[mine] for one, mine in groups(process[launched])}
-    for one, mine in groups(owner[waits]):
-        rows = of_process.get(one, launched[:0])
-        if len(distinct(device[rows])) == 1:
-            found[rows] = _outlasts(begun[call[rows]], end[rows], begun, returned, waits[mine])
-    return found
-
-
-def _outlasts(
-    called: IntArray, end: IntArray, begun: IntArray, returned: IntArray, waits: IntArray
-) -> BoolArray:
-    """Return which work ends long after the first wait that began after it was called."""
-    waits = waits[np.argsort(begun[waits], kind="stable")]
-    place = np.searchsorted(begun[waits], called, side="right")
-    until = np.append(np.minimum.accumulate(returned[waits][::-1])[::-1], np.iinfo(np.int64).max)
-    limit = until[place]
-    return np.asarray(limit < end - _HOST_NS)
+    of_process = {pid: launched[members] for pid, members in groups(process[launched])}
+    for pid, members in groups(owner[waits]):
+        rows = of_process.get(pid, launched[:0])
+        if len(distinct(device[rows])) != 1:
+            continue
+        # Work is over when the first wait returns that began after its call.
+        wait = waits[members][np.argsort(begun[waits[members]], kind="stable")]
+        next_wait = np.searchsorted(begun[wait], begun[call[rows]], side="right")
+        first_return = np.minimum.accumulate(returned[wait][::-1])[::-1]
+        until = np.append(first_return, np.iinfo(np.int64).max)[next_wait]
+        late[rows] = until < end[rows] - _HOST_NS
+    return late

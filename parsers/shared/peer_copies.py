@@ -14,8 +14,6 @@ import numpy as np
 
 from traceflops.table import (
     ABSENT,
-    BoolArray,
-    IntArray,
     Trace,
     codes,
     dictionary_column,
@@ -50,23 +48,17 @@ def with_peer_copies(trace: Trace) -> Trace:
     )
     rows, call = rows[call >= 0], call[call >= 0]
     of_peers = matching(calls["name"], _PEER.search)[copying]
-    rows = rows[of_peers[call] | _are_halves(trace, rows, call, len(copying))]
+    # Per call the device that it copied from and the one that it copied to.
+    device, ends = numbers(work["device"], ABSENT)[rows], np.full((2, len(copying)), ABSENT)
+    for end, direction in zip(ends, _HALVES, strict=True):
+        is_half = is_one_of(work["direction"], direction)[rows]
+        end[call[is_half]] = device[is_half]
+    of_peers |= (ends != ABSENT).all(axis=0) & (ends[0] != ends[1])
+    rows = rows[of_peers[call]]
     if not len(rows):
         return trace
-    ways = [*names(work["direction"]), _BETWEEN]
-    way = codes(work["direction"]).copy()
-    way[rows] = ways.index(_BETWEEN)
-    changed = with_column(work, "direction", dictionary_column(way, ways))
+    directions = [*names(work["direction"]), _BETWEEN]
+    code = codes(work["direction"]).copy()
+    code[rows] = directions.index(_BETWEEN)
+    changed = with_column(work, "direction", dictionary_column(code, directions))
     return replace(trace, tables={**trace.tables, "activities": changed})
-
-
-def _are_halves(trace: Trace, rows: IntArray, call: IntArray, count: int) -> BoolArray:
-    """Return which copies are from or to a device where their call made both, on two of them."""
-    work = trace.activities
-    device = numbers(work["device"], ABSENT)[rows]
-    ends = np.full((2, count), ABSENT)
-    for end, way in zip(ends, _HALVES, strict=True):
-        mine = is_one_of(work["direction"], way)[rows]
-        end[call[mine]] = device[mine]
-    found = (ends != ABSENT).all(axis=0) & (ends[0] != ends[1])
-    return np.asarray(found[call])

@@ -79,32 +79,32 @@ def without_repeats(trace: Trace) -> Trace:
 
 def _same_as_before(table: pa.Table) -> BoolArray:
     """Return the rows that are the same as the one before them; times and ids order the rows."""
-    found = np.zeros(table.num_rows, dtype=np.bool_)
+    repeats = np.zeros(table.num_rows, dtype=np.bool_)
     if table.num_rows < 2:
-        return found
+        return repeats
     length, start, name = numbers(table["dur_ns"]), numbers(table["start_ns"]), codes(table["name"])
     alike = length[1:] > 0
     for values in (start, length, name):
         alike &= values[1:] == values[:-1]
     before = np.flatnonzero(alike)
     if not len(before):
-        return found
+        return repeats
     first, second = (table.take(number_column(rows, pa.int64())) for rows in (before, before + 1))
     same = np.ones(len(before), dtype=np.bool_)
     for column in table.schema.names:
         same &= _equal(first[column], second[column])
-    found[before[same] + 1] = True
-    return found
+    repeats[before[same] + 1] = True
+    return repeats
 
 
-def _equal(one: pa.ChunkedArray, other: pa.ChunkedArray) -> BoolArray:
+def _equal(left: pa.ChunkedArray, right: pa.ChunkedArray) -> BoolArray:
     """Return, row by row, whether two columns are equal; nulls are."""
-    if pa.types.is_dictionary(one.type):
-        return np.asarray(codes(one) == codes(other))
-    if pa.types.is_integer(one.type):
-        return np.asarray(numbers(one, ABSENT) == numbers(other, ABSENT))
-    pairs = zip(one.to_pylist(), other.to_pylist(), strict=True)
-    return np.fromiter((a == b for a, b in pairs), dtype=np.bool_, count=len(one))
+    if pa.types.is_dictionary(left.type):
+        return np.asarray(codes(left) == codes(right))
+    if pa.types.is_integer(left.type):
+        return np.asarray(numbers(left, ABSENT) == numbers(right, ABSENT))
+    pairs = zip(left.to_pylist(), right.to_pylist(), strict=True)
+    return np.fromiter((a == b for a, b in pairs), dtype=np.bool_, count=len(left))
 
 
 def _is_proof(table: pa.Table, name: str, again: BoolArray) -> bool:
@@ -117,8 +117,8 @@ def _is_proof(table: pa.Table, name: str, again: BoolArray) -> bool:
     ids, start = numbers(table[_UNIQUE[name]], ABSENT), numbers(table["start_ns"])
     if name == "activities" and not (start % 1_000).any():
         return False
-    known = (ids != ABSENT) & (ids != 0)
-    return bool((again & known & (numbers(table["dur_ns"]) >= _SURELY_APART_NS)).any())
+    has_id = (ids != ABSENT) & (ids != 0)
+    return bool((again & has_id & (numbers(table["dur_ns"]) >= _SURELY_APART_NS)).any())
 
 
 def each_run_once(traces: Sequence[Trace]) -> list[Trace]:
@@ -127,27 +127,24 @@ def each_run_once(traces: Sequence[Trace]) -> list[Trace]:
 
 
 def copies(traces: Sequence[Trace]) -> dict[int, list[Note]]:
-    """Return the places of traces of which none holds the recording of another, with a note each.
+    """Return the indexes of traces of which none holds the recording of another, with a note each.
 
     Of copies the one of the shortest name counts: who copies a file adds to its name.
     """
     circumstances = [_circumstances(trace) for trace in traces]
     often = Counter(circumstances)
     alike: defaultdict[Hashable, list[int]] = defaultdict(list)
-    for place, (trace, same) in enumerate(zip(traces, circumstances, strict=True)):
+    for index, (trace, same) in enumerate(zip(traces, circumstances, strict=True)):
         # Their kernels are looked at only where all else is the same: that takes a while.
         kernels = next(_runs(trace), None) if same is not None and often[same] > 1 else None
-        alike[place if kernels is None else (same, kernels)].append(place)
+        alike[index if kernels is None else (same, kernels)].append(index)
+    name_length = [sum(len(file.name) for file in trace.source.files) for trace in traces]
     notes: dict[int, list[Note]] = {}
-    for places in alike.values():
-        first, *others = sorted(places, key=lambda place: _name_length(traces[place]))
+    for members in alike.values():
+        first, *others = sorted(members, key=name_length.__getitem__)
         ignored = [traces[other] for other in others]
         notes[first] = [_note("copies", traces[first], ignored)] if ignored else []
     return notes
-
-
-def _name_length(trace: Trace) -> int:
-    return sum(len(file.name) for file in trace.source.files)
 
 
 def _circumstances(trace: Trace) -> Hashable | None:
@@ -173,25 +170,31 @@ def without_other_exports(traces: Sequence[Trace]) -> list[Trace]:
         return list(traces)
     runs = [list(_runs(trace)) for trace in traces]
     notes: dict[int, list[Note]] = {}
-    for place in sorted(range(len(traces)), key=lambda place: _worth(traces[place])):
-        trace = traces[place]
+    order = []
+    for index, trace in enumerate(traces):
+        products = trace.devices["product"]
+        is_unnamed = products.null_count == len(products)
+        rows = sum(table.num_rows for table in trace.tables.values())
+        order.append((is_unnamed, -rows, -len(trace.source.facts), index))
+    for *_, index in sorted(order):
+        trace, own = traces[index], runs[index]
         others = [other for other in notes if _writer(traces[other]) != _writer(trace)]
-        twins = [other for other in others if set(runs[other]) & set(runs[place])]
-        known = {run for other in twins for run in runs[other]}
+        twins = [other for other in others if set(runs[other]) & set(own)]
+        elsewhere = {run for other in twins for run in runs[other]}
         # The first of its runs is of all its processes.
-        if runs[place][:1] and (runs[place][0] in known or known.issuperset(runs[place][1:])):
+        if own and (own[0] in elsewhere or elsewhere.issuperset(own[1:])):
             kept = twins[0]
             notes[kept].append(_note("exports", traces[kept], [trace]))
         else:
-            notes[place] = []
+            notes[index] = []
     return _kept(traces, notes)
 
 
 def _kept(traces: Sequence[Trace], notes: Mapping[int, Sequence[Note]]) -> list[Trace]:
     """Return the traces of which there are notes, which may be none, with these first."""
     return [
-        replace(traces[place], notes=(*notes[place], *traces[place].notes))
-        for place in sorted(notes)
+        replace(traces[index], notes=(*notes[index], *traces[index].notes))
+        for index in sorted(notes)
     ]
 
 
@@ -212,14 +215,6 @@ def _writer(trace: Trace) -> tuple[str, str | None]:
     return trace.source.format, trace.source.tool
 
 
-def _worth(trace: Trace) -> tuple[bool, int, int]:
-    """Return what sorts the trace that says most before the others."""
-    products = trace.devices["product"]
-    unnamed = products.null_count == len(products)
-    rows = sum(table.num_rows for table in trace.tables.values())
-    return unnamed, -rows, -len(trace.source.facts)
-
-
 def _runs(trace: Trace) -> Iterator[str]:
     """Yield what tells the kernels of the trace, and those of each process; nothing without any."""
     activities = trace.activities
@@ -229,8 +224,8 @@ def _runs(trace: Trace) -> Iterator[str]:
     rows = np.flatnonzero(codes(activities["kind"]) == kinds.index("kernel"))
     if len(rows):
         yield _digest(activities, rows)
-        for _, mine in groups(numbers(activities["process"])[rows]):
-            yield _digest(activities, rows[mine])
+        for _, members in groups(numbers(activities["process"])[rows]):
+            yield _digest(activities, rows[members])
 
 
 def _digest(activities: pa.Table, rows: IntArray) -> str:

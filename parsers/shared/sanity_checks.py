@@ -91,6 +91,10 @@ def plausible(trace: Trace) -> Trace:
 
 
 def _without_impossible_times(trace: Trace) -> Trace:
+    """Return the trace without records far away from the others, or far too long.
+
+    Where these are too many to be a slip of the recording, they stay, and a note says so.
+    """
     ranges = {name: trace.table(name) for name in _RANGES if trace.table(name).num_rows}
     if not ranges:
         return trace
@@ -99,12 +103,9 @@ def _without_impossible_times(trace: Trace) -> Trace:
     low, high = _main_stretch(list(starts.values()))
     far = {name: (start < low) | (start > high) for name, start in starts.items()}
     if not _few(far):
-        said = (
-            []
-            if _are_clocks(far) and recorded_calls(trace).any()
-            else [_NOTES.note("times-apart", _count(far))]
-        )
-        return with_notes(trace, said)
+        if _are_clocks(far) and recorded_calls(trace).any():
+            return trace
+        return with_notes(trace, [_NOTES.note("times-apart", _count(far))])
     most_ns = max(DAY_NS, high - low)
     long = {name: ~far[name] & (lengths[name] > most_ns) for name in ranges}
     if _is_hang(long, starts, lengths) or not _few(long):
@@ -120,7 +121,14 @@ def _without_impossible_times(trace: Trace) -> Trace:
         device_ns = sum(lengths["activities"][~keep["activities"]].tolist())
     times = numbers(trace.counters["time_ns"])
     keep["counters"] = (times >= low - DAY_NS) & (times <= high + DAY_NS)
-    notes = _time_notes(_count(far), _count(long), overruns, device_ns)
+    reasons = {
+        "more than a day from the others or at an unset time": _count(far),
+        "longer than the recording": _count(long),
+        "running on after later work of the stream or a wait for it": overruns,
+    }
+    parts = "; ".join(f"{count:,} {reason}" for reason, count in reasons.items() if count)
+    time, count = time_amount(device_ns), sum(reasons.values())
+    notes = [_NOTES.note("set-aside", count, parts=parts, time=time)] if count else []
     return with_notes(trace, notes, only_rows(trace.tables, keep))
 
 
@@ -190,8 +198,8 @@ def _are_clocks(far: Mapping[str, BoolArray]) -> bool:
     """Return whether GPU and CPU each have a stretch of their own, as by clocks apart."""
     device = far.get("activities", np.zeros(0, dtype=np.bool_))
     host = np.concatenate([np.zeros(0, np.bool_), *(far[n] for n in far if n != "activities")])
-    one, other = (device, host) if device.any() else (host, device)
-    return bool(len(other) and one.all() and not other.any())
+    away, others = (device, host) if device.any() else (host, device)
+    return bool(len(others) and away.all() and not others.any())
 
 
 def _main_stretch(columns: list[IntArray]) -> tuple[int, int]:
@@ -211,18 +219,6 @@ def _main_stretch(columns: list[IntArray]) -> tuple[int, int]:
     edges = np.concatenate([[0], np.flatnonzero(breaks) + 1, [len(starts)]])
     longest = int(np.argmax(np.diff(edges)))
     return int(starts[edges[longest]]), int(starts[edges[longest + 1] - 1])
-
-
-def _time_notes(far: int, too_long: int, overruns: int, device_ns: int) -> Iterator[Note]:
-    reasons = (
-        (far, f"{far:,} more than a day from the others or at an unset time"),
-        (too_long, f"{too_long:,} longer than the recording"),
-        (overruns, f"{overruns:,} running on after later work of the stream or a wait for it"),
-    )
-    parts = "; ".join(text for count, text in reasons if count)
-    if parts:
-        count = far + too_long + overruns
-        yield _NOTES.note("set-aside", count, parts=parts, time=time_amount(device_ns))
 
 
 def _long_notes(trace: Trace) -> Iterator[Note]:

@@ -129,16 +129,6 @@ class Gathered:
 
         A device of which there are only counters is among them if anything is known of it.
         """
-        used = self._number_devices()
-        self._used = used.tolist()
-        return {
-            "processes": processes_table(self._process_facts),
-            "devices": devices_table([self._device_rows[row] for row in used.tolist()]),
-            **{name: in_order_of_time(self.tables[name]) for name in _ORDERS},
-            **{name: self.tables[name].finish() for name in _UNORDERED},
-        }
-
-    def _number_devices(self) -> IntArray:
         used = distinct(self["activities"].column("device"))
         counted = set(distinct(self["kernel_counters"].column("device")).tolist())
         others = counted - {*used.tolist(), ABSENT}
@@ -146,7 +136,13 @@ class Gathered:
         used = np.sort(np.append(used, np.array(known, dtype=np.int64)))
         for name in ("activities", "marks", "counters", "kernel_counters", "kernel_rules"):
             renumber_devices(self[name], used)
-        return used
+        self._used = used.tolist()
+        return {
+            "processes": processes_table(self._process_facts),
+            "devices": devices_table([self._device_rows[row] for row in used.tolist()]),
+            **{name: in_order_of_time(self.tables[name]) for name in _ORDERS},
+            **{name: self.tables[name].finish() for name in _UNORDERED},
+        }
 
 
 class ProcessIds:
@@ -244,16 +240,15 @@ def devices_table(devices: Sequence[tuple[int, int, DeviceFacts]]) -> pa.Table:
 def _table_of(name: str, rows: Sequence[Mapping[str, str | int | None]]) -> pa.Table:
     table = TableBuilder(name)
     for row in rows:
-        table.add(1, **{column: _cell(table, column, value) for column, value in row.items()})
+        cells: dict[str, Array | int] = {}
+        for column, value in row.items():
+            if isinstance(value, int):
+                cells[column] = value
+            elif pa.types.is_dictionary(table.types[column]):
+                code = table.names[column][value] if value else -1
+                cells[column] = np.array([code], dtype=np.int32)
+        table.add(1, **cells)
     return table.finish()
-
-
-def _cell(table: TableBuilder, column: str, value: str | int | None) -> Array | int:
-    if isinstance(value, int):
-        return value
-    if not pa.types.is_dictionary(table.types[column]):
-        return ABSENT
-    return np.array([table.names[column][value] if value else -1], dtype=np.int32)
 
 
 def overflow_notes(columns: Sequence[str], file: str) -> tuple[Note, ...]:

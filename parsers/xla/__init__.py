@@ -1,4 +1,21 @@
-"""Readers of what XLA's profiler writes: XPlane files of JAX, TensorFlow and PyTorch/XLA."""
+"""Reads XPlane files: what XLA's profiler writes for JAX, TensorFlow and PyTorch/XLA.
+
+host.xplane.pb (Protocol Buffers)
+    |  planes.space_of
+    v
+Space -- Plane "/device:GPU:0" -- Line "Stream #7" ---+
+     |                         -- Line "Steps"        |  Plane.events: columns, a row per event
+     +-- Plane "/host:CPU"     -- Line per thread ----+  name, start, end and Stats by name
+    |  read._trace
+    v
+"Stream #"  details or name -> kernel, memcpy, memset, graph      -> activities
+"Steps", "XLA Modules"                                            -> marks of the GPU
+host        cuda*, cu*, hip*, hsa_* -> calls; $file.py:1 f        -> marks (python)
+            MemoryAllocation        -> counters; all other names  -> marks
+    |
+    v
+Trace of one process; other devices than GPUs are named in a note
+"""
 
 from __future__ import annotations
 

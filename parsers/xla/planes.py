@@ -1,11 +1,12 @@
-"""An XPlane file as planes: their lines, the events on these, and the stats of each event.
+"""Planes of an XPlane file: their lines, the events on the lines, the stats of each event.
 
-A plane is a device or the threads of a host. The schema is public (xplane.proto); fields are read
-by their numbers, those alone that stand here.
+A plane is a device or a host. The schema is public (xplane.proto in openxla/xla); the numbers below
+are those of its fields, and no other field is read.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -25,7 +26,7 @@ from traceflops.parsers.io import (
     signed,
     split,
 )
-from traceflops.table import ABSENT, Array, BoolArray, IntArray, Names
+from traceflops.table import ABSENT, Array, BoolArray, IntArray, Names, groups, innermost
 
 _PLANES, _HOSTS = 1, 4
 _LINES, _EVENT_NAMES, _STAT_NAMES, _STATS = 3, 4, 5, 6
@@ -38,15 +39,23 @@ _MOST_BYTES: Final = 1 << 31
 """No message of Protocol Buffers is larger."""
 _MOST_PLANES: Final = 1_024
 _CHUNK: Final = 1 << 18
-"""So many events are taken apart at once."""
+"""Events that are decoded at once."""
 _MOST_PS: Final = 2**62
 _NO_TIME: Final = -1
 _NO_STAT: Final = -1
+_ROCM_LAUNCHES: Final = re.compile(r"Host Threads/")
+"""Lines of the tracer for ROCm, which numbers threads otherwise than the lines of the program."""
+_ENDLESS: Final = np.iinfo(np.int64).max
+MOST_THREADS: Final = 1_024
+"""Every line is compared with every call; a process has fewer threads than that."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A stream of a device, a thread of a host, or what was derived from others."""
+    """A stream of a device, a thread of a host, or what was derived from other lines.
+
+    `begin` and `end` are the byte offsets of its events in the file, one each per event.
+    """
 
     id: int
     name: str
@@ -57,9 +66,9 @@ class Line:
 
 @dataclass(slots=True)
 class Plane:
-    """A device or a host: times count from `zero_ns`.
+    """A device or a host. Times count from `zero_ns`.
 
-    `lost` counts events that could not be read, and places from which on nothing could.
+    `lost` counts unreadable events, and lists that are unreadable from some byte on.
     """
 
     name: str
@@ -74,47 +83,90 @@ class Plane:
     stat_of: Lookup = field(init=False)
 
     def __post_init__(self) -> None:
-        """Number the names of stats, of which several keys may have one."""
+        """Number the names of stats; several keys may share a name."""
         keys = np.array([*self.stat_names], np.int64)
         codes = self.stats.codes(self.stat_names.values())
         self.stat_of = Lookup(keys, codes.astype(np.int64))
 
-    def by_name(self, rows: Batch, give: Callable[[str], int]) -> IntArray:
-        """Return what a function gives for the name of each event."""
-        return by_distinct(rows["name"], lambda key, _: give(self.event_names.get(key, "")))
+    def by_name(self, rows: Batch, value_of: Callable[[str], int]) -> IntArray:
+        """Return `value_of` the name of each event; it is called once per distinct name."""
+        return by_distinct(rows["name"], lambda key, _: value_of(self.event_names.get(key, "")))
 
     def about(self) -> Stats:
-        """Return what the plane says of the device, or of the recording, as of a single event."""
+        """Return the stats of the plane itself, as those of a single event."""
         return _stats_of(self, np.zeros(len(self._stats.begin), np.int64), self._stats, 1)
 
     def events(self) -> Iterator[Events]:
-        """Give the events of all lines, so many at a time."""
+        """Yield the events of all lines in chunks."""
         none = np.empty(0, np.int64)
         begin = np.concatenate([none, *(line.begin for line in self.lines)])
         end = np.concatenate([none, *(line.end for line in self.lines)])
-        place = np.repeat(np.arange(len(self.lines)), [len(line.begin) for line in self.lines])
-        zero_ns = np.array([line.start_ns - self.zero_ns for line in self.lines], np.int64)
-        for at in range(0, len(begin), _CHUNK):
-            some = slice(at, at + _CHUNK)
-            yield self._events(Messages(self.block, begin[some], end[some]), place[some], zero_ns)
+        line_of = np.repeat(np.arange(len(self.lines)), [len(line.begin) for line in self.lines])
+        line_ns = np.array([line.start_ns - self.zero_ns for line in self.lines], np.int64)
+        numbers = (_EVENT_NAME, _OFFSET, _DURATION, _OCCURRENCES)
+        for first in range(0, len(begin), _CHUNK):
+            chunk = slice(first, first + _CHUNK)
+            messages = Messages(self.block, begin[chunk], end[chunk])
+            event = messages.columns(numbers, repeated=_EVENT_STATS)
+            sound = event.sound
+            count, line = int(np.count_nonzero(sound)), line_of[chunk][sound]
+            self.lost += len(sound) - count
+            name, offset_ps, dur_ps, occurrences = (
+                event.numbers[number][sound] for number in numbers
+            )
+            offset_ps, dur_ps, zero_ns = _or_0(offset_ps), _or_0(dur_ps), line_ns[line]
+            fits = (zero_ns >= 0) & (zero_ns < _MOST_PS)
+            for ps in (offset_ps, dur_ps):
+                fits &= (ps >= 0) & (ps < _MOST_PS)
+            # Start and end are rounded, not start and duration: neighbours stay neighbours.
+            start, end_ns = (
+                zero_ns + (np.where(fits, ps, 0) + 500) // 1000
+                for ps in (offset_ps, offset_ps + dur_ps)
+            )
+            start[~fits | (occurrences != ABSENT)] = _NO_TIME  # occurrences: a sum of many events
+            columns = {"line": line, "name": _or_0(name), "start": start, "end": end_ns}
+            rows = Batch(count, {**columns, "row": np.arange(count)}, {})
+            owner = np.cumsum(sound)[event.owner] - 1
+            yield rows, _stats_of(self, owner, event.each, count)
 
-    def _events(self, events: Messages, place: IntArray, zero_ns: IntArray) -> Events:
-        of_event = (_EVENT_NAME, _OFFSET, _DURATION, _OCCURRENCES)
-        said = events.columns(of_event, repeated=_EVENT_STATS)
-        self.lost += int(np.count_nonzero(~said.sound))
-        place, count = place[said.sound], int(np.count_nonzero(said.sound))
-        name, offset, dur, occurrences = (values[said.sound] for values in said.numbers.values())
-        start, end = _times_ns(zero_ns[place], _or_0(offset), _or_0(dur))
-        start[occurrences != ABSENT] = _NO_TIME  # sums of many events
-        columns = {"line": place, "name": _or_0(name), "start": start, "end": end}
-        rows = Batch(count, {**columns, "row": np.arange(count)}, {})
-        owner = np.cumsum(said.sound)[said.owner] - 1
-        return rows, _stats_of(self, owner, said.each, count)
+    def threads(self) -> IntArray:
+        """Return the thread of each line: its id, or for ROCm's launches the id of another line.
+
+        The line chosen is the one with the shortest event around most of the launches.
+        """
+        thread = np.array([line.id for line in self.lines], np.int64)
+        is_launch = np.array([bool(_ROCM_LAUNCHES.match(line.name)) for line in self.lines])
+        if all(is_launch) or not any(is_launch) or len(thread) > MOST_THREADS:
+            return thread
+        lost = self.lost
+        pieces = [(rows["line"], rows["start"], rows["end"]) for rows, _ in self.events()]
+        self.lost = lost  # the events are read again, and counted then
+        line, start, end = map(np.concatenate, zip(*pieces, strict=True))
+        calls = np.flatnonzero(is_launch[line] & (start >= 0))
+        others = np.flatnonzero(~is_launch[line] & (start >= 0) & (end > start))
+        shortest, nearest = np.full(len(calls), _ENDLESS), np.full(len(calls), -1, np.int64)
+        none = np.zeros(len(calls), np.int64)
+        for other, rows in groups(line[others]):
+            begin, until = start[others[rows]], end[others[rows]]
+            event = innermost(np.zeros_like(begin), begin, until, none, start[calls])
+            encloses = (event >= 0) & (until[event] >= end[calls])
+            length = np.where(encloses, until[event] - begin[event], _ENDLESS)
+            nearer = length < shortest
+            shortest[nearer], nearest[nearer] = length[nearer], other
+        for launches, rows in groups(line[calls]):
+            votes = nearest[rows]
+            count = np.bincount(votes[votes >= 0], minlength=1)
+            if 2 * count.max() > len(votes):
+                thread[launches] = thread[count.argmax()]
+        return thread
 
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """What is known of each of some events, by the names of the plane's stats."""
+    """The stats of `count` events, by the names of the plane's stats.
+
+    `_owner` is the event of each stat, `_which` the number of its name.
+    """
 
     count: int
     _plane: Plane
@@ -123,43 +175,42 @@ class Stats:
     _which: IntArray
 
     def numbers(self, name: str) -> IntArray:
-        """Return a number of each event, ABSENT where it has none."""
-        found = np.full(self.count, ABSENT)
-        rows = self._rows(name)
-        both = self._columns.numbers
-        value = np.where(both[_UNSIGNED] != ABSENT, both[_UNSIGNED], both[_SIGNED])
-        found[self._owner[rows]] = value[rows]
-        return found
+        """Return a number per event, ABSENT where it has none."""
+        numbers = np.full(self.count, ABSENT)
+        stats, columns = self._named(name), self._columns.numbers
+        value = np.where(columns[_UNSIGNED] != ABSENT, columns[_UNSIGNED], columns[_SIGNED])
+        numbers[self._owner[stats]] = value[stats]
+        return numbers
 
     def has(self, name: str) -> BoolArray:
-        """Return which events have something of this name."""
-        found = np.zeros(self.count, np.bool_)
-        found[self._owner[self._rows(name)]] = True
-        return found
+        """Return whether each event has a stat of this name."""
+        has = np.zeros(self.count, np.bool_)
+        has[self._owner[self._named(name)]] = True
+        return has
 
     def texts(self, name: str) -> tuple[IntArray, list[str]]:
-        """Return a text of each event as its place among the texts, -1 where it has none."""
-        rows = np.flatnonzero(self._rows(name))
-        names, plane, said = Names(), self._plane, self._columns
-        spelled = plane.block.texts(said.begins[_TEXT][rows], said.ends[_TEXT][rows])
+        """Return texts, and per event the index of its text, -1 where it has none."""
+        stats = np.flatnonzero(self._named(name))
+        names, plane, columns = Names(), self._plane, self._columns
+        spelled = plane.block.texts(columns.begins[_TEXT][stats], columns.ends[_TEXT][stats])
         of_text = [-1 if text is None else names[message_text(text)] for text in spelled]
         of_ref = by_distinct(
-            said.numbers[_TEXT_REF][rows],
+            columns.numbers[_TEXT_REF][stats],
             lambda ref, _: names[plane.stat_names[ref]] if ref in plane.stat_names else -1,
         )
-        found = np.full(self.count, -1)
-        found[self._owner[rows]] = np.maximum(np.array(of_text, np.int64), of_ref)
-        return found, list(names)
+        codes = np.full(self.count, -1)
+        codes[self._owner[stats]] = np.maximum(np.array(of_text, np.int64), of_ref)
+        return codes, list(names)
 
-    def _rows(self, name: str) -> BoolArray:
-        rows: BoolArray = self._which == self._plane.stats.get(name, _NO_STAT)
-        return rows
+    def _named(self, name: str) -> BoolArray:
+        stats: BoolArray = self._which == self._plane.stats.get(name, _NO_STAT)
+        return stats
 
 
 Events = tuple[Batch, Stats]
-"""Events of a plane: place of their line, key of their name, start, end; and their stats.
+"""Events of a plane: index of their line, key of their name, start, end in ns; and their stats.
 
-`row` is the place of an event among those that the stats are of.
+`row` is the index of an event in the stats, also after some events were left out.
 """
 
 
@@ -191,73 +242,58 @@ def space_of(source: ByteSource) -> Space:
     if len(begin) > _MOST_PLANES:
         raise InputError(f"{len(begin):,} devices in one file: {source.label}", "record it again")
     spans = zip(begin.tolist(), end.tolist(), strict=True)
-    planes = tuple(_plane(data, block, at, until) for at, until in spans)
+    planes = tuple(_plane(data, block, first, last) for first, last in spans)
     host = _text(data, others.get(_HOSTS)) or None
     return Space(planes, host, not is_whole or source.cut is not None)
 
 
-def _plane(data: bytes, block: Block, at: int, end: int) -> Plane:
+def _plane(data: bytes, block: Block, begin: int, end: int) -> Plane:
+    """Return the plane between two byte offsets."""
     others: dict[int, int | slice] = {}
-    places, lost = {}, 0
+    parts, lost = dict[int, Messages](), 0
     for number in (_LINES, _EVENT_NAMES, _STAT_NAMES, _STATS):
-        begins, ends, is_whole = split(data, at, end, number, others)
-        places[number] = Messages(block, begins, ends)
+        begins, ends, is_whole = split(data, begin, end, number, others)
+        parts[number] = Messages(block, begins, ends)
         lost = max(lost, int(not is_whole))
     lines = []
-    spans = places[_LINES].begin.tolist(), places[_LINES].end.tolist()
-    for begin, until in zip(*spans, strict=True):
-        line, is_whole = _line(data, begin, until)
-        lines += [line] * bool(len(line.begin))
+    spans = parts[_LINES].begin.tolist(), parts[_LINES].end.tolist()
+    for first, last in zip(*spans, strict=True):
+        own: dict[int, int | slice] = {}
+        begins, ends, is_whole = split(data, first, last, _LINE_EVENTS, own)
         lost += int(not is_whole)
-    events, stats = (_names(places[number]) for number in (_EVENT_NAMES, _STAT_NAMES))
-    name = _text(data, others.get(_NAME))
-    return Plane(name, block, lines, events, stats, places[_STATS], lost)
-
-
-def _line(data: bytes, at: int, end: int) -> tuple[Line, bool]:
-    others: dict[int, int | slice] = {}
-    begin, until, is_whole = split(data, at, end, _LINE_EVENTS, others)
-    number, start = (others.get(key, 0) for key in (_LINE_ID, _LINE_START))
-    start_ns = start if isinstance(start, int) and start < _MOST_PS else _NO_TIME
-    name = _text(data, others.get(_LINE_NAME))
-    line_id = signed(number) if isinstance(number, int) else 0
-    return Line(line_id, name, start_ns, begin, until), is_whole
+        if len(begins):
+            key, start = own.get(_LINE_ID, 0), own.get(_LINE_START, 0)
+            start_ns = start if isinstance(start, int) and start < _MOST_PS else _NO_TIME
+            line_id = signed(key) if isinstance(key, int) else 0
+            lines.append(Line(line_id, _text(data, own.get(_LINE_NAME)), start_ns, begins, ends))
+    events, stats = (_names(parts[number]) for number in (_EVENT_NAMES, _STAT_NAMES))
+    return Plane(_text(data, others.get(_NAME)), block, lines, events, stats, parts[_STATS], lost)
 
 
 def _names(entries: Messages) -> dict[int, str]:
-    """Return names by their keys; of a name and one for display the latter."""
-    said = entries.columns((_KEY,), (_VALUE,))
-    rows = said.sound & said.has(_VALUE)
-    named = said.part(_VALUE, rows).columns((), (_VALUE_NAME, _DISPLAY_NAME))
-    block = entries.block
-    plain, shown = (
-        block.texts(np.where(named.sound, named.begins[part], ABSENT), named.ends[part])
+    """Return names by their keys; a name for display is preferred."""
+    entry = entries.columns((_KEY,), (_VALUE,))
+    rows = entry.sound & entry.has(_VALUE)
+    value = entry.part(_VALUE, rows).columns((), (_VALUE_NAME, _DISPLAY_NAME))
+    names, shown = (
+        entries.block.texts(np.where(value.sound, value.begins[part], ABSENT), value.ends[part])
         for part in (_VALUE_NAME, _DISPLAY_NAME)
     )
-    keys = _or_0(said.numbers[_KEY][rows]).tolist()
-    texts = (message_text(one or other) for one, other in zip(shown, plain, strict=True))
+    keys = _or_0(entry.numbers[_KEY][rows]).tolist()
+    texts = (message_text(display or name) for display, name in zip(shown, names, strict=True))
     return dict(zip(keys, texts, strict=True))
 
 
 def _stats_of(plane: Plane, owner: IntArray, stats: Messages, count: int) -> Stats:
-    said = stats.columns((_STAT_NAME, _UNSIGNED, _SIGNED, _TEXT_REF), (_TEXT,))
-    which = plane.stat_of(_or_0(said.numbers[_STAT_NAME]))
-    return Stats(count, plane, owner, said, np.where(said.sound, which, ABSENT))
-
-
-def _times_ns(line_ns: IntArray, offset: IntArray, duration: IntArray) -> tuple[IntArray, IntArray]:
-    """Return start and end: both are rounded, so that what follows at once still does."""
-    fits = (line_ns >= 0) & (line_ns < _MOST_PS) & (offset >= 0) & (offset < _MOST_PS)
-    fits &= (duration >= 0) & (duration < _MOST_PS)
-    ends = np.where(fits, offset, 0), np.where(fits, offset + duration, 0)
-    start, end = (line_ns + (ps + 500) // 1000 for ps in ends)
-    return np.where(fits, start, _NO_TIME), end
+    columns = stats.columns((_STAT_NAME, _UNSIGNED, _SIGNED, _TEXT_REF), (_TEXT,))
+    which = plane.stat_of(_or_0(columns.numbers[_STAT_NAME]))
+    return Stats(count, plane, owner, columns, np.where(columns.sound, which, ABSENT))
 
 
 def _or_0(values: Array) -> IntArray:
-    """Return numbers, 0 where they were left out, as writers do with it."""
+    """Return numbers with 0 for those left out: writers leave out zeros."""
     return np.where(values == ABSENT, 0, values)
 
 
-def _text(data: bytes, place: int | slice | None) -> str:
-    return message_text(data[place]) if isinstance(place, slice) else ""
+def _text(data: bytes, span: int | slice | None) -> str:
+    return message_text(data[span]) if isinstance(span, slice) else ""

@@ -11,7 +11,7 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 
-from traceflops import units
+from traceflops import characters, units
 from traceflops.categories import without_return_type
 from traceflops.reports.page import overview, roofline
 from traceflops.reports.view import (
@@ -83,7 +83,7 @@ def environment(narrower: int = 1) -> Environment:
         "gap_place": wording.gap_place,
         "gap_length": culprits.length_label,
         "capitalized": units.capitalized,
-        "function_name": lambda name: without_return_type(units.function_name(name)),
+        "function_name": lambda name: without_return_type(characters.function_name(name)),
         "component_label": wording.component_label,
         "category_label": palette.category_label,
         "segments": overview.segments,

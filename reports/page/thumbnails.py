@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from traceflops.characters import function_name
 from traceflops.findings import row_name
 from traceflops.reports.page.overview import MOST_GAPS
 from traceflops.reports.page.steps import small_bars
@@ -23,7 +24,7 @@ from traceflops.reports.view import (
     shorten_middle,
 )
 from traceflops.timeline import COMPONENTS
-from traceflops.units import PART_NAMES, function_name
+from traceflops.units import PART_NAMES
 from traceflops.windows import DeviceReport, most_and_least
 
 if TYPE_CHECKING:

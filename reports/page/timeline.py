@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from traceflops.attribution import CLASSES
+from traceflops.characters import function_name
 from traceflops.drawing import (
     Drawable,
     Lane,
@@ -43,7 +44,6 @@ from traceflops.reports.view import (
     short_labels,
 )
 from traceflops.table import ABSENT
-from traceflops.units import function_name
 
 if TYPE_CHECKING:
     from traceflops.analysis import Analysis

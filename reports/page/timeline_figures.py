@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from traceflops.attribution import CLASSES, NamedIdle, named_idle
+from traceflops.characters import function_name
 from traceflops.table import IntArray, codes, group_sums, names, numbers, runs
 from traceflops.timeline import WORK
-from traceflops.units import function_name
 
 if TYPE_CHECKING:
     from traceflops.drawing import Level, Span, Timeline

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rich.text import Text
 
+from traceflops.characters import function_name
 from traceflops.findings import memory_facts
 from traceflops.memory import fullest_gpu, holders, memory_use
 from traceflops.reports.terminal.lines import (
@@ -36,7 +37,7 @@ from traceflops.reports.view import (
     words,
 )
 from traceflops.table import DEVICE_KINDS
-from traceflops.units import command_lines, function_name
+from traceflops.units import command_lines
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from traceflops.attribution import CLASSES, Culprit, GapLengths, IdleClass
+from traceflops.characters import function_name
 from traceflops.facts import Fact
 from traceflops.remedies import remedy
 from traceflops.reports.view.figures import TIME_UNITS, duration, percent, unit_for
 from traceflops.reports.view.texts import words
-from traceflops.units import capitalized, function_name, several
+from traceflops.units import capitalized, several
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -12,7 +12,7 @@ import msgspec
 
 from traceflops import units as words
 from traceflops.categories import without_return_type
-from traceflops.characters import shortened
+from traceflops.characters import kernel_name, shortened
 from traceflops.characters import visible as visible
 from traceflops.flops import Count
 from traceflops.units import significant as significant
@@ -163,7 +163,7 @@ def kernel_label(name: str, width: int) -> str:
     first; only then is the middle left out, behind the function's own name if there is room for
     it. The return type and marks of a kernel's descriptor (.kd) always go.
     """
-    name = without_return_type(words.kernel_name(name))
+    name = without_return_type(kernel_name(name))
     if len(name) <= width or len(name) > _LONGEST_NAME:
         return shorten_middle(name, width)
     if at_line := _AT_LINE.search(name):
@@ -188,7 +188,7 @@ def kernel_text(name: str) -> str:
     """
     if len(name) > _LONGEST_NAME:
         return name
-    label = _unreturned(words.kernel_name(name))
+    label = _unreturned(kernel_name(name))
     opening = _opening(label) if label.endswith(")") else 0
     if opening and label[opening - 1] != " ":  # "Memcpy HtoD (Pinned -> Device)" has none
         label = label[:opening]

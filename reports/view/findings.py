@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from traceflops.characters import function_name
 from traceflops.facts import Fact, fact
 from traceflops.findings import (
     COUNTED_KERNEL,
@@ -21,7 +22,6 @@ from traceflops.remedies import is_cut_off
 from traceflops.reports.view.figures import duration, percent
 from traceflops.reports.view.texts import words
 from traceflops.reports.view.who_waits import late_rank_statement
-from traceflops.units import function_name
 
 if TYPE_CHECKING:
     from traceflops.analysis import Analysis

@@ -8,12 +8,13 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from traceflops.attribution import HOST_OP, Owner, work_owners
+from traceflops.characters import function_name
 from traceflops.reports.view.figures import count, duration, percent
 from traceflops.reports.view.host import host_operators_table
 from traceflops.reports.view.short_names import short_labels
 from traceflops.reports.view.tables import Cell, Column, Name, ReportTable, Share, table_of
 from traceflops.reports.view.wording import shape_words, time_shared
-from traceflops.units import capitalized, function_name
+from traceflops.units import capitalized
 
 if TYPE_CHECKING:
     from traceflops.analysis import Analysis

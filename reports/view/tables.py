@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from traceflops.characters import function_name
 from traceflops.reports.view.culprits import gap_culprits, length_label, pace_sentence, waited_for
 from traceflops.reports.view.figures import (
     UNKNOWN,
@@ -38,7 +39,7 @@ from traceflops.reports.view.wording import (
 )
 from traceflops.table import DEVICE_KINDS
 from traceflops.timeline import COMPONENTS
-from traceflops.units import capitalized, function_name
+from traceflops.units import capitalized
 
 if TYPE_CHECKING:
     from traceflops.analysis import Analysis

@@ -91,12 +91,12 @@ def test_no_path_leads_out(inside: Path, words: list[str], from_root: bool) -> N
     folders = Folders([str(inside)])
     path = str(inside) * from_root + "/".join(words)
     try:
-        place = folders.place(path)
-        read = [file for file, _, _ in folders.stamps(place)]
+        real = folders.path(path)
+        read = [file for file, _, _ in folders.stamps(real)]
     except UsageError as error:
         assert error.message == OUTSIDE
     else:
-        assert all(Path(one).resolve().is_relative_to(inside) for one in (place, *read))
+        assert all(Path(one).resolve().is_relative_to(inside) for one in (real, *read))
 
 
 def test_files_that_sqlite_reads_beside_a_database_are_inside_too(
@@ -166,7 +166,7 @@ def test_only_what_can_be_opened_is_listed(
     shutil.copy(ONE, tmp_path / "d")
     (tmp_path / "e.log").write_text("step 1 done")
     assert [one["file"] for one in serve().ask("list_files")["files"]] == ["d"]
-    monkeypatch.setattr("traceflops.agents.folders._MOST_LOOKED_AT", 5)
+    monkeypatch.setattr("traceflops.agents.folders._MOST_OPENED", 5)
     assert [one["file"] for one in serve().ask("list_files")["files"]] == ["d", "e.log"]
 
 
@@ -396,3 +396,26 @@ def test_the_command_needs_folders_and_the_sdk(
     monkeypatch.setitem(sys.modules, "mcp.server.mcpserver", None)
     done = run("mcp", tmp_path)
     assert done.exit_code == 2 and "pip install 'traceflops[mcp]'" in done.stderr
+
+
+def test_captures_outside_the_folders_are_not_read(tmp_path: Path) -> None:
+    """They would be read with the trace that they lie beside."""
+    from traceflops.agents import Folders
+    from traceflops.errors import UsageError
+
+    inside, outside = tmp_path / "in", tmp_path / "out"
+    inside.mkdir()
+    outside.mkdir()
+    trace = inside / "trace.json.gz"
+    shutil.copy(SAMPLES / "gpt_1rank.json.gz", trace)
+    (outside / "capture.json").write_text("{}")
+    folders = Folders([str(inside)])
+    (inside / "capture_traces").symlink_to(outside)
+    with pytest.raises(UsageError, match="not below the folders"):
+        folders.stamps(str(trace))
+    (inside / "capture_traces").unlink()
+    shutil.copytree(outside, inside / "capture_traces")
+    assert [Path(name).name for name, _, _ in folders.stamps(str(trace))] == [
+        "trace.json.gz",
+        "capture.json",
+    ]

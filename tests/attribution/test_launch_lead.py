@@ -9,7 +9,7 @@ from tests.attribution.test_culprits import US, WORK, event
 from tests.build import launched, trace_of
 from tests.conftest import examples, shared_file
 from traceflops import analyze, read
-from traceflops.attribution import HostBound, LaunchSums
+from traceflops.attribution import HostBound, Launches, LaunchSums
 from traceflops.reports.view import pace_sentence
 
 NODE = "autograd::engine::evaluate_function: MmBackward0"
@@ -156,6 +156,37 @@ def test_launches_are_counted_by_device() -> None:
     one = LaunchSums(2, 4, 35 * US, 1, 30 * US, 1, 4, 2, 14 * US)
     assert found.devices == {0: one, 1: LaunchSums(1, 1, 4 * US, 0, 0, 1, 1, 0, 0)}
     assert found.total == LaunchSums(3, 5, 39 * US, 1, 30 * US, 2, 5, 2, 14 * US)
+
+
+@pytest.mark.parametrize(("called", "starved"), [(109, 1 / 2), (110, 1)])
+def test_a_launch_when_earlier_work_ends_is_starved(called: int, starved: float) -> None:
+    pace = pace_of(launched(("a", 0, 100, 10), ("b", called, 120, 10)))
+    assert pace.starved_share == starved
+
+
+def launching(*leads_us: tuple[int, ...]) -> Launches:
+    """Return starved launches of several devices, each with these leads in turn."""
+    run: Tables = {"activities": [], "calls": [], "devices": []}
+    for device, leads in enumerate(leads_us):
+        works = [("k", 100 * n * US, (100 * n + us) * US, 10 * US) for n, us in enumerate(leads)]
+        rows = launched(*works, first=1_000 * (device + 1))
+        run["activities"] += [{**row, "device": device} for row in rows["activities"]]
+        run["calls"] += rows["calls"]
+        run["devices"].append({"device": device, "local_id": device})
+    found = analyze(trace_of(**run)).launches
+    assert found is not None
+    return found
+
+
+def test_the_floor_is_the_lower_quartile_of_the_fastest_device() -> None:
+    """Starved launches that took 12 to 20 us on one device, 30 us on the other."""
+    quick, slow = (12, 14, 16, 18, 20) * 2, (30,) * 10
+    assert launching(quick).leads.floor_ns == 14 * US
+    both = launching(quick, slow)
+    assert (both.leads.floor_ns, both.short_ns) == (14 * US, 14 * US)
+    # What several recordings call short is below the floor of each.
+    joined = Launches.joined([launching(quick), launching(slow)])
+    assert (joined.leads.floor_ns, joined.short_ns) == (14 * US, 30 * US)
 
 
 @settings(max_examples=examples(50), deadline=None)

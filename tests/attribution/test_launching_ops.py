@@ -71,6 +71,13 @@ def nested(works: Sequence[tuple[str, int, int, int]]) -> Trace:
     return trace_of(**launched(*works), ops=ops)
 
 
+def test_operators_without_a_recorded_time_have_none() -> None:
+    work = [{"name": "k", "start_ns": 50, "dur_ns": 10, "external_id": at} for at in (1, 2)]
+    ops = [op("aten::add", 0, 5, external_id=1), op("aten::mul", 10, 0, external_id=2)]
+    rows = operators(prepare(trace_of(activities=work, ops=ops))).table.to_pylist()
+    assert {row["name"]: row["host_ns"] for row in rows} == {"aten::add": 5, "aten::mul": None}
+
+
 def test_a_kernel_names_op_shapes_and_types_of_each_way() -> None:
     trace = nested([("gemm", 6, 100, 10), ("gemm", 31, 200, 30), ("gemm", 50, 300, 5)])
     first, second, third = ways(trace)
@@ -188,3 +195,11 @@ def test_without_calls_and_without_anything() -> None:
     assert (row["op"], row["call"], row["scope"], row["sum_ns"]) == (None, None, None, 10)
     assert ways(trace_of()) == []
     assert operators(prepare(trace_of())).table.num_rows == 0
+
+
+@pytest.mark.parametrize(("longest", "mean"), [(11, 10), (12, 11), (14, 11)])
+def test_the_mean_of_kernels_is_rounded(longest: int, mean: int) -> None:
+    """Three kernels of 31, 32 and 34 ns."""
+    works = [("k", 100 * at, 100 * at + 50, ns) for at, ns in enumerate((10, 10, longest))]
+    (row,) = tf.analyze(trace_of(**launched(*works))).kernels.to_pylist()
+    assert (row["mean_ns"], row["min_ns"], row["max_ns"]) == (mean, 10, longest)

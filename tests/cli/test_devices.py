@@ -10,11 +10,12 @@ from typer.testing import CliRunner, Result
 from tests.cli.test_commands import JOB, assert_refused
 from tests.conftest import SAMPLES
 from tests.parsers.rocprof.rocpdfile import rocpd
+from traceflops.cli import flattened
 from traceflops.cli.devices import EXAMPLES, devices
 from traceflops.devices.peaks import load_devices
 
 APP = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
-APP.command(epilog="\n".join(EXAMPLES))(devices)
+APP.command(epilog="\n".join(EXAMPLES))(flattened(devices))
 
 
 def run(*words: str | Path, width: int = 400) -> Result:

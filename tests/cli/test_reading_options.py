@@ -61,7 +61,9 @@ def test_the_result_does_not_depend_on_the_jobs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("jobs", ["0", "-1", "many", "100000"])
 def test_a_wrong_number_of_jobs_is_wrong_usage(jobs: str) -> None:
-    assert run("summary", SAMPLE, "--jobs", jobs).exit_code == 2
+    done = run("summary", SAMPLE, "--jobs", jobs)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "--jobs" in done.stderr
 
 
 def test_python_frames_are_left_out_on_request() -> None:

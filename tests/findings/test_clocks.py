@@ -17,13 +17,19 @@ STEPS = 8
 
 
 def run(
-    times: Callable[[int, str], float], grid: Callable[[int], int] = lambda _: 8
+    times: Callable[[int, str], float],
+    grid: Callable[[int], int] = lambda _: 8,
+    own_ns: int = 0,
 ) -> tf.Analysis:
-    """Return steps of three products of 1 ms, each so many times as long; one more is not used."""
+    """Return steps of three products of 1 ms, each so many times as long; one more is not used.
+
+    Each step may have one more product, of a name that no other step has.
+    """
     works, marks, sizes, at = [], [], [], 1_000_000
     for step in range(STEPS + 1):
         marks.append((f"ProfilerStep#{step}", 10_000 * step, 9_000))  # the host is far ahead
-        for place, (name, ns) in enumerate(KERNELS.items()):
+        own = {f"sm90_gemm_bf16_of_{step}": own_ns} if own_ns else {}
+        for place, (name, ns) in enumerate((KERNELS | own).items()):
             dur = round(ns * times(step, name))
             works.append((name, marks[-1][1] + 100 * (place + 1), at, dur))
             sizes.append([grid(step), 1, 1])
@@ -67,10 +73,19 @@ def test_inputs_of_several_sizes_count_by_their_time() -> None:
         lambda step, _: 1.2 if step < 2 else 1.0,  # faster, not slower
         lambda step, name: 1.5 if step >= 4 and name.endswith("a") else 1.0,  # one kernel alone
         lambda step, _: 1.2 if step % 2 else 1.0,  # as often early as late
+        lambda step, name: 1.2 if step >= 4 and not name.endswith("b") else 1.0,  # 72 % of the time
     ],
 )
 def test_other_changes_of_speed_are_no_clocks(times: Callable[[int, str], float]) -> None:
     assert clocks(run(times)) == []
+
+
+@pytest.mark.parametrize(("own_ns", "found"), [(400_000, True), (1_500_000, False)])
+def test_half_of_the_time_must_be_of_kernels_that_run_in_all_quarters(
+    own_ns: int, found: bool
+) -> None:
+    slower = run(lambda step, name: 1.2 if step >= 4 and name in KERNELS else 1.0, own_ns=own_ns)
+    assert bool(clocks(slower)) is found
 
 
 def test_other_shapes_are_other_kernels() -> None:

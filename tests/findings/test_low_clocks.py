@@ -33,10 +33,10 @@ SLOWLY: dict[str, Any] = {
 
 
 @cache
-def both() -> tuple[tf.Analysis, tf.Analysis]:
+def both(clock: int = 1_414) -> tuple[tf.Analysis, tf.Analysis]:
     """Return a run with samples, and the samples alone.
 
-    Of four ranks the third has 1,414 of 1,980 MHz, and its kernels take 1.4 times as long.
+    Of four ranks the third has this clock of 1,980 MHz, and its kernels take 1.4 times as long.
     """
     slow = {"straggler_rank": 2, "straggler_percent": 140, **SLOWLY}
     run = simulate(RunConfig(ranks=4, layers=1, steps=6, sync_each_step=True, **slow))
@@ -45,6 +45,7 @@ def both() -> tuple[tf.Analysis, tf.Analysis]:
         list(write_pytorch(run, folder / "ranks"))
         options = SamplingOptions(every_ns=200 * MS, zone_minutes=-330, more_gpus=4)
         smi = write_gpu_samples(run, folder / "smi.csv", options)
+        smi.write_text(smi.read_text().replace("1414 MHz", f"{clock} MHz"))
         joined = tf.read(folder / "ranks", gpu_samples=smi)
         return tf.analyze(joined), tf.analyze(tf.read(smi))
 
@@ -61,6 +62,21 @@ def test_a_late_rank_is_explained_by_its_clock() -> None:
     assert [(one.device, round(one.clock_mhz or 0)) for one in analysis.gpu_samples] == [
         *((0, 1980), (1, 1980), (2, 1414), (3, 1980))
     ]
+
+
+@pytest.mark.parametrize(
+    ("clock", "said"),
+    [
+        (1_900, "Its clock is no lower than theirs: 1,900 MHz while it works."),  # 4 %
+        (1_870, "Its clock is 1,870 MHz while it works, 5.6 % below its maximum"),
+    ],
+)
+def test_a_late_rank_of_nearly_the_same_clock_is_slow_for_another_reason(
+    clock: int, said: str
+) -> None:
+    analysis, _ = both(clock)
+    (late,) = (one for one in analysis.findings if one.rule == "late-rank")
+    assert said in late.sentence
 
 
 def test_redaction_keeps_the_samples() -> None:
@@ -193,6 +209,16 @@ def test_the_remedy_is_that_of_the_reason_of_most_samples(mask: int, remedy: str
     masks = [mask, mask, mask, 0x20 * bool(mask & ~1), mask, mask]
     (found,) = low(sampled([1500.0] * 6, masks, max_sm_clock_mhz=2000.0))
     assert remedy in found.remedy
+
+
+@pytest.mark.parametrize(("least", "count"), [(0.25, 1), (0.2501, 0)])
+def test_a_clock_as_low_as_the_threshold_is_low(least: float, count: int, tmp_path: Path) -> None:
+    """1,500 of 2,000 MHz are 25 % below."""
+    rules = tmp_path / "rules.toml"
+    rules.write_text(f"[low-clock]\nleast_below = {least}\n")
+    prepared = sampled([1500.0] * 6, max_sm_clock_mhz=2000.0).prepared
+    assert prepared is not None
+    assert len(low(tf.analyze(prepared.trace, finding_rules=rules))) == count
 
 
 @pytest.mark.parametrize(

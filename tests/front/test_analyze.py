@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 import traceback
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,7 @@ from typer.testing import CliRunner
 
 import traceflops as tf
 from tests.build import launched, trace_of
-from tests.conftest import SAMPLES
+from tests.conftest import SAMPLES, shared_file
 from traceflops.cli import app
 from traceflops.windows.selection import Selection
 
@@ -58,6 +60,58 @@ def test_errors_say_what_to_give(words: dict[str, Any], hint: str) -> None:
     with pytest.raises(tf.UsageError) as error:
         tf.analyze(ONE, **words)
     assert hint in error.value.hint
+
+
+@pytest.mark.parametrize("kind", ["large", "summaries", "some reduced"])
+def test_a_folder_of_many_files_is_analysed_as_the_report_analyses_it(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "ranks"
+    shutil.copytree(RANKS, folder)
+    if kind == "large":
+        monkeypatch.setattr("traceflops.front.reduction._MANY", 4)
+        monkeypatch.setattr("traceflops.front.reduction._LARGE_BYTES", 1)
+    else:
+        reduced = sorted(folder.iterdir())[: 4 if kind == "summaries" else 2]
+        made = CliRunner().invoke(app, ["reduce", *map(str, reduced), "-o", str(folder)])
+        assert made.exit_code == 0, made.output
+        for file in reduced:
+            file.unlink()
+    shown = CliRunner().invoke(app, ["summary", str(folder), "--json"]).stdout
+    analysis = tf.analyze(folder)
+    assert not analysis.has_events
+    assert "from-summaries" in {note.code for note in analysis.notes}
+    assert json.loads(analysis.to_json()) == json.loads(shown)
+
+
+def test_what_summaries_do_not_have_is_empty_wherever_it_is_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("traceflops.front.reduction._MANY", 4)
+    monkeypatch.setattr("traceflops.front.reduction._LARGE_BYTES", 1)
+    analysis = tf.analyze(RANKS)
+    assert analysis.recording.trace.activities.num_rows == 0
+    assert (analysis.memory_operations, analysis.gpu_samples, analysis.modules) == ((), (), ())
+    assert [analysis.charged, analysis.attribution, analysis.replay] == [None] * 3
+    assert analysis.host_operators and analysis.synchronisations
+    assert list(analysis.tables) == ["kernels", "categories", "steps"]
+
+
+def test_a_capture_beside_a_trace_is_its_pair(tmp_path: Path) -> None:
+    trace = tmp_path / "decode.json.gz"
+    (tmp_path / "capture_traces").mkdir()
+    for link, name in ((trace, "graph"), (tmp_path / "capture_traces" / "c.json.gz", "capture")):
+        link.symlink_to(shared_file(f"traces/pytorch/mi300x_sglang_qwen3_decode_{name}.json.gz"))
+    assert "paired-found" in {note.code for note in tf.analyze(trace).notes}
+
+
+def test_a_result_is_no_recording(tmp_path: Path) -> None:
+    file = tmp_path / "a.json"
+    tf.analyze(ONE).save(file)
+    with pytest.raises(tf.InputError, match="a result of traceflops, no recording"):
+        tf.analyze(file)
+    with pytest.raises(tf.UsageError, match="--pair names the same trace"):
+        tf.analyze(ONE, pair=ONE)
 
 
 def test_a_traceback_shows_the_hint_and_the_command_line_once() -> None:

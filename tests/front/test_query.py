@@ -190,7 +190,9 @@ def test_a_query_is_one_however_it_begins(before: str) -> None:
 
 def test_the_questions_can_be_pasted_as_they_stand() -> None:
     for question in questions():
-        assert run(ONE, question).exit_code == 0
+        done = run(ONE, question)
+        assert done.exit_code == 0, done.stderr
+        assert done.stdout.strip(), question  # its columns at least
 
 
 def test_a_file_named_like_a_query_is_a_file(

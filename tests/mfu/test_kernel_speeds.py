@@ -182,8 +182,9 @@ def test_of_the_memory_system_the_part_is_named_that_is_as_busy() -> None:
 def test_all_that_leaves_room_for_as_few_blocks_is_named() -> None:
     both = NAMES | {"launch__occupancy_limit_shared_mem": 2.0}
     assert only(both).limiters == ("registers", "shared memory")
-    full = NAMES | {"sm__maximum_warps_per_active_cycle_pct": 100.0}
-    assert only(full).limiters == ()
+    for percent, limiters in ((99.4, ("registers",)), (99.5, ()), (100.0, ())):
+        full = NAMES | {"sm__maximum_warps_per_active_cycle_pct": percent}
+        assert only(full).limiters == limiters
 
 
 def test_launches_of_one_size_are_one_row_and_shares_are_means_by_time() -> None:

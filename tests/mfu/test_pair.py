@@ -18,8 +18,8 @@ from tests.mfu.counting import BF16, GEMM, MI300X, UNITS, counted, rocprof, time
 from tests.mfu.counting import FLOPS as COUNTED
 from traceflops.analysis.preparation import prepare
 from traceflops.analysis.recipe import analyze
-from traceflops.cli.reading import capture_beside
 from traceflops.errors import UsageError
+from traceflops.front.files import captures_beside
 from traceflops.mfu.measurement import Measurement, measure
 from traceflops.mfu.traced.executed import executed
 from traceflops.parsers import read
@@ -382,7 +382,7 @@ def test_the_capture_beside_a_replay_is_found(tmp_path: Path) -> None:
         assert {"replays-paired", "paired-found"} <= {
             note["code"] for note in json.loads(done.stdout)["notes"]
         }
-    assert capture_beside([str(folder / "bs_32.json.gz")]) is None
+    assert captures_beside([str(folder / "bs_32.json.gz")]) is None
 
 
 @pytest.mark.parametrize("named", [True, False])

@@ -16,6 +16,8 @@ import pytest
 import typer.main
 from typer.testing import CliRunner
 
+from docs import manual, pictures
+from docs.refresh import documents, refreshed
 from tests.conftest import ROOT
 from traceflops.cli import app
 
@@ -145,19 +147,22 @@ def test_every_document_is_on_the_map() -> None:
     assert [page for page in pages if page != "index.md" and f"({page})" not in text] == []
 
 
-def test_blocks_of_output_are_what_the_commands_print() -> None:
-    done = subprocess.run(
-        [sys.executable, "docs/refresh.py", "--check"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stdout) == (0, ""), f"run docs/refresh.py: {done.stdout}"
+@pytest.mark.parametrize("name", [name for name in NAMES if "<!-- output: " in text_of(name)])
+def test_blocks_of_output_are_what_the_commands_print(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    text = text_of(name)
+    assert refreshed(text) == text, "run docs/refresh.py"
 
 
-def test_the_manual_page_is_what_the_help_says_and_has_no_fault(tmp_path: Path) -> None:
-    run(["-m", "docs.manual", "--check"], ROOT)
+def test_the_documents_that_are_refreshed_are_those_with_output() -> None:
+    with_output = {ROOT / name for name in NAMES if "<!-- output: traceflops" in text_of(name)}
+    assert with_output <= {*documents()}
+
+
+def test_the_manual_page_is_what_the_help_says_and_has_no_fault() -> None:
+    assert manual.PAGE.read_text(encoding="utf-8") == manual.page(), "run python -m docs.manual"
     if shutil.which("man") is None:
         pytest.skip("needs man")
     done = subprocess.run(
@@ -175,16 +180,14 @@ def test_the_manual_page_is_what_the_help_says_and_has_no_fault(tmp_path: Path) 
     assert options - {*_OPTION.findall(done.stdout)} == set()
 
 
-def test_pictures_show_what_pages_say_today() -> None:
+def test_pictures_show_what_pages_say_today(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Those of samples, and where the public traces are all; together they stay small."""
-    done = subprocess.run(
-        [sys.executable, "-m", "docs.pictures", "--check"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stdout) == (0, ""), f"run python -m docs.pictures: {done.stdout}"
+    monkeypatch.setattr(sys, "argv", ["pictures", "--check"])
+    code = pictures.main()
+    stale = capsys.readouterr().out
+    assert (code, stale) == (0, ""), f"run python -m docs.pictures: {stale}"
     assert sum(path.stat().st_size for path in ROOT.glob("docs/images/*")) < 1_000_000
 
 
@@ -217,27 +220,22 @@ def python_examples() -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("name", "code"), python_examples(), ids=[n for n, _ in python_examples()])
-def test_python_examples_run(name: str, code: str, tmp_path: Path) -> None:
+def test_python_examples_run(
+    name: str,
+    code: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     if "import torch" in code:
         pytest.importorskip("torch")
     (tmp_path / "sample_traces").symlink_to(ROOT / "sample_traces")
+    monkeypatch.chdir(tmp_path)
     for arguments in shell_commands(name):
         if arguments[-1] == "--json" and arguments[1].startswith("sample_traces/"):
-            (tmp_path / "report.json").write_bytes(run(["-m", "traceflops", *arguments], ROOT))
-    assert run(["-c", code], tmp_path)
-
-
-def run(arguments: list[str], cwd: Path) -> bytes:
-    """Return what Python prints with the sources at hand; it must end well."""
-    done = subprocess.run(
-        [sys.executable, *arguments],
-        cwd=cwd,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8"},
-        capture_output=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr.decode()
-    return done.stdout
+            Path("report.json").write_text(CliRunner().invoke(app, arguments).stdout)
+    exec(compile(code, name, "exec"), {"__name__": "__main__"})
+    assert capsys.readouterr().out
 
 
 def test_other_python_in_the_documents_is_python() -> None:

@@ -15,6 +15,7 @@ import pytest
 from tests.conftest import ROOT, some
 
 SAMPLE = ROOT / "sample_traces" / "gpt_1rank.json.gz"
+TINY = ROOT / "tests" / "fixtures" / "pytorch" / "q24_waits_are_not_work.json"
 LOG = "ACME 1\n0 25000 gemm_kernel\n30000 10000 halo_exchange\n50000 9000 foo_softmax\n"
 _MODULE = re.compile(r"^```(?:python|toml)\n# (\S+)\n(.*?)^```$", re.M | re.S)
 
@@ -198,7 +199,7 @@ def test_a_plug_in_that_fails_is_one_error_with_its_name(
 ) -> None:
     code = code.replace("{}, {}", "None, None")
     asked = {"categories": ("why", "a"), "devices": ("devices",)}
-    done = traceflops(failing(tmp_path, group, code), *asked.get(group, ("summary", SAMPLE)))
+    done = traceflops(failing(tmp_path, group, code), *asked.get(group, ("summary", TINY)))
     error, hint = done.stderr.splitlines()
     assert done.returncode == exit_code
     assert "'mine' of the package acme-bad" in error
@@ -211,7 +212,7 @@ def test_in_a_folder_a_format_that_fails_is_a_note(tmp_path: Path) -> None:
     for made in (folder, site):
         made.mkdir()
     (folder / "a.log").write_text(LOG)
-    (folder / "b.json.gz").write_bytes(SAMPLE.read_bytes())
+    (folder / "b.json").write_bytes(TINY.read_bytes())
     code = FORMAT.format("lambda head: head.startswith(b'ACME')", "lambda s, r: {}['x']")
     report = json.loads(printed(failing(site, "parsers", code), "summary", folder, "--json"))
     texts = [note["text"] for note in report["notes"]]

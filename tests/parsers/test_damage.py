@@ -21,7 +21,7 @@ from tests.parsers.documents import (
 from traceflops.analysis import analyze
 from traceflops.errors import InputError
 from traceflops.parsers.io.json_mend import REPAIRS
-from traceflops.parsers.io.json_places import commas, first_value
+from traceflops.parsers.io.json_window import first_value
 from traceflops.table.trace import Trace
 
 NAMES = ("gemm", "a}, {b", "]", "x: 5, y", "é", '"quoted"', "C:\\new", "")
@@ -164,27 +164,6 @@ def test_repairs_leave_sound_json_alone(value: Any, ascii_only: bool, indent: An
         return
     for repair in REPAIRS:
         assert repair.change(text) == text, repair.words
-
-
-@given(
-    st.lists(
-        st.recursive(
-            st.none() | st.integers() | st.text(max_size=6),
-            lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
-            max_leaves=6,
-        ),
-        max_size=5,
-    ),
-    st.sampled_from([",", " , ", ",\n"]),
-)
-def test_split_finds_the_commas_between_values(values: list[Any], comma: str) -> None:
-    texts = [json.dumps(value) for value in values]
-    text = comma.join(texts).encode()
-    between = commas(text, 0, len(text))
-    ends = zip([0, *(at + 1 for at in between)], [*between, len(text)], strict=True)
-    pieces = [text[begin:end] for begin, end in ends]
-    assert [json.loads(piece) for piece in pieces if piece] == values
-    assert commas(text + b"] tail, x", 0, len(text) + 9) == between
 
 
 @given(st.lists(st.dictionaries(st.text(max_size=3), st.integers() | st.text()), max_size=4))

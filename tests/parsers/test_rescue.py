@@ -12,7 +12,6 @@ from tests.conftest import examples
 from tests.parsers.documents import COMPACT, PRETTY, Layout, codes, read_bytes, read_one, source_of
 from tests.parsers.test_damage import kernels, names
 from traceflops.errors import InputError
-from traceflops.parsers.io.json_mend import whole_events
 from traceflops.table.trace import Trace
 
 SIZES = (7, 90, 700, 1 << 20)
@@ -150,7 +149,7 @@ def test_a_second_trace_in_the_list_is_said() -> None:
     for half in ("", '{"ph":"X","ts":'):
         trace = read_bytes((cut + half + whole).encode())
         texts = " ".join(note.text for note in trace.notes)
-        assert "1 event could not be read" in texts or "without a phase" in texts
+        assert "in which 10 events begin" in texts or "without a phase" in texts
 
 
 @settings(max_examples=examples(150))
@@ -169,28 +168,12 @@ def test_any_bytes_without_structure_between_events_cost_none(
     assert names(read_bytes(data, size)) == NAMES
 
 
-def test_what_is_inside_an_event_is_none() -> None:
-    inner = '{"ph":"X","cat":"kernel","name":"no event","ts":1,"dur":1}'
-    texts = [
-        f'{{"ph":"X","args":{{"a":{inner}, oops}}}}',
-        f'{{"ph":"X","args":{{"l":[{inner},{inner}], oops}}}}',
-        f'{{"ph":"X","name":"x" y,"args":{inner}}}',
-    ]
-    for text in texts:
-        assert list(whole_events(text.encode())) == []
-
-
-def test_an_event_that_was_swallowed_is_found() -> None:
-    event = b'{"ph":"X","ts":1}'
-    text = b'{"ph":"X","args":{"a":1, "b":' + b",\n" + event
-    assert [text[a:b] for a, b in whole_events(text)] == [event]
-
-
 def test_looking_for_events_is_bounded() -> None:
     """Neither nested nor repeated beginnings cost their square: this would not end in a day."""
-    for text in (b'{"id":' * 400_000, b'{"id":[' * 300_000, b'{"id":"' * 300_000):
-        assert list(whole_events(text)) == []
     event = printed(COMPACT)[0].encode()
+    for text in (b'{"id":' * 100_000, b'{"id":[' * 100_000, b'{"id":"' * 100_000):
+        found = read_bytes(b"[" + event + b"," + text)
+        assert len(names(found)) == 1
     for text in (b'[{"name":"x"},' * 40_000, b"{" * 500_000, (b"[" + event + b",") * 9_000):
         found = read_bytes(b"[" + event + b"," + text + event + b"]")
         assert len(names(found)) == 2 + text.count(event)

@@ -19,7 +19,9 @@ MAKES_NOTES = re.compile(r"\bNote\b|counted_note|of_noun|rank_unknown")
 CHOICE = re.compile(r"\[([^\[\]|]*)\|([^\[\]|]*)\]")
 NO_SENTENCES = ("SELECT ", "pragma_", "\\", "\n")
 """Signs of queries, of expressions and of lists of words."""
-NOT_OF_TRACES = ("traceflops/cli", "traceflops/mfu/traced", "traceflops/__init__.py")
+NOT_OF_TRACES = (
+    *("traceflops/cli", "traceflops/front", "traceflops/mfu/traced", "traceflops/__init__.py"),
+)
 """What is said by options, and of operators after names have gone."""
 
 

@@ -275,7 +275,7 @@ def test_what_a_late_rank_costs_is_a_share_of_the_one_step_that_was_recorded() -
     big = {"hidden": 2_048, "batch": 2, "gradient_buckets": 5, "steps": 1}
     job = RunConfig(**_SMALL | big)
     late = simulate(replace(job, straggler_rank=2, straggler_percent=115))
-    (finding,) = late_rank_findings(report_of(late, "pytorch"))
+    (finding,) = late_rank_findings(report_of(late, "pytorch"), frozenset())
     took, even_ns = (
         max(one.end_ns for rank in run.ranks for one in rank.activities)
         for run in (late, simulate(job))

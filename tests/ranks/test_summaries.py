@@ -6,7 +6,7 @@ import os
 import shutil
 import signal
 import zipfile
-from dataclasses import astuple, replace
+from dataclasses import astuple
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -34,11 +34,12 @@ from traceflops.analysis import (
 )
 from traceflops.attribution.launch_lead import Launches, LeadCounts, host_bound
 from traceflops.cli import app
-from traceflops.cli.options import Asked, Privacy, Question, Rates, ReadingOptions
-from traceflops.cli.parts import analysis_of_many, on_dask, reduced, runs_of
-from traceflops.cli.reduce import _targets
+from traceflops.cli.reduce import targets_of
 from traceflops.errors import UsageError
 from traceflops.findings.finding import Gain
+from traceflops.front.cluster import on_dask
+from traceflops.front.reduction import analysis_of_many, file_sets, reduced
+from traceflops.front.request import Request
 from traceflops.reports.view import post_mortem
 
 RANKS = SAMPLES / "gpt_ddp_4rank"
@@ -53,8 +54,7 @@ MANY: tuple[dict[str, Any], ...] = (
 EVENTS = ("critical_path", "memory", "memory_operations", "attribution", "modules", "notes")
 """What a summary lacks, and says that it lacks."""
 CLI = CliRunner()
-PARTS = "traceflops.cli.parts"
-ASKED = Asked(question=Question(), rates=Rates(), privacy=Privacy(), reading=ReadingOptions(jobs=1))
+REDUCTION = "traceflops.front.reduction"
 
 
 def sent(file: Path) -> RankSummary:
@@ -318,7 +318,7 @@ def test_sets_of_files_are_reduced_rank_by_rank(tmp_path: Path) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(table, file)
     first, second = map(str, files[:2]), map(str, files[2:4])
-    assert runs_of([str(file) for file in files]) == [
+    assert file_sets([str(file) for file in files]) == [
         tuple(first),
         tuple(second),
         *((str(file),) for file in files[4:]),
@@ -355,13 +355,13 @@ def test_a_cluster_reports_all_but_what_cannot_be_read(tmp_path: Path) -> None:
     simulated = write_pytorch(simulate(RunConfig(ranks=5, steps=2, layers=1, vocab=1024)), tmp_path)
     simulated[2].write_bytes(b"no trace")
     simulated[3].write_bytes(simulated[3].read_bytes()[:-2_000])
-    seen, asked = tmp_path / "seen", ASKED
+    seen, request = tmp_path / "seen", Request()
 
     def mortal(files: tuple[str, ...]) -> bytes:  # sent as it is: workers do not load this file
         if "rank1" in files[0] or ("rank0" in files[0] and not seen.exists()):
             seen.touch()
             os.kill(os.getpid(), signal.SIGKILL)
-        return reduced(asked, files)
+        return reduced(request, files)
 
     parts = on_dask(mortal, [(str(file),) for file in simulated], "local", 2)
     found = [decoded(part, "") for part in parts]
@@ -417,7 +417,7 @@ def test_a_cluster_that_is_lost_is_one_error(capfd: pytest.CaptureFixture[str]) 
 def test_summaries_lie_in_the_folder_whatever_the_paths(
     files: tuple[str, ...], names: list[str], tmp_path: Path
 ) -> None:
-    targets = _targets([(file,) for file in files], tmp_path, force=False)
+    targets = targets_of([(file,) for file in files], tmp_path, force=False)
     assert [target.relative_to(tmp_path).stem for target in targets] == names
 
 
@@ -439,10 +439,9 @@ def test_a_terminal_shows_the_same_however_many_processes_reduce(
         write_pytorch(simulate(RunConfig(ranks=4, steps=3, layers=1, **groups)), tmp_path)
     job = str(RANKS if groups is None else tmp_path)
     for name, value in {"_MANY": 4, "_GROUPS": 2, "_WORTH_BYTES": 1}.items():
-        monkeypatch.setattr(f"{PARTS}.{name}", value)
+        monkeypatch.setattr(f"{REDUCTION}.{name}", value)
     one, two = (
-        analysis_of_many([job], replace(ASKED, reading=ReadingOptions(jobs=jobs)), brief=True)
-        for jobs in (1, 2)
+        analysis_of_many([job], Request(reading={"jobs": jobs}), brief=True) for jobs in (1, 2)
     )
     assert one is not None and two is not None
     assert figures(one) == figures(two) == figures(analyze(read(job)))
@@ -458,9 +457,9 @@ def test_files_that_are_many_and_large_are_reduced_one_by_one(
         return {note["code"] for note in json.loads(found.stdout)["notes"]}
 
     assert not codes() & {"files-reduced", "from-summaries"}
-    monkeypatch.setattr(f"{PARTS}._MANY", 4)
+    monkeypatch.setattr(f"{REDUCTION}._MANY", 4)
     assert "files-reduced" not in codes()
-    monkeypatch.setattr(f"{PARTS}._LARGE_BYTES", 1_000_000)
+    monkeypatch.setattr(f"{REDUCTION}._LARGE_BYTES", 1_000_000)
     assert codes() >= {"files-reduced", "from-summaries"}
     for asked in ("--ranks=0-3", "--redact", "--strict"):
         assert "files-reduced" not in codes(asked)

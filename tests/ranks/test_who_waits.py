@@ -483,3 +483,28 @@ def test_a_rank_is_blamed_for_waiting_in_two_collectives_at_once() -> None:
     # Five cycles from one end to the next; the GPUs of the others stand still for 200 us in each.
     assert report.slow.lost_ns_per_step == 5 * 200_000
     assert (report.slow.own_ns, report.slow.busy_ns) == (1_000_000, 1_000_000)
+
+
+def test_a_margin_up_to_twice_the_error_of_the_clocks_is_a_tie() -> None:
+    """Ends lie 1 us from their middle; starts 1, 2 and 3 us apart."""
+    apart = [2, 2, -2, -2, 2, -2, -2, 2, 2, -2, 2, -2]
+    report = report_of(
+        [(REDUCE, 100 * at, 100 * at + 40) for at in range(12)],
+        [(REDUCE, 100 * at + 1 + at % 3, 100 * at + 40 + us) for at, us in enumerate(apart)],
+    )
+    assert report.alignment.residual_p95_ns == 1_000
+    assert [(one.margin_ns, one.tie) for one in report.collectives()] == [
+        (1_000, True),
+        (2_000, True),
+        (3_000, False),
+    ] * 4
+
+
+def test_the_error_of_the_clocks_is_that_of_nearly_all_ends() -> None:
+    """Of 40 collectives three end 6 us apart on the two ranks, all others together."""
+    report = report_of(
+        [(REDUCE, 100 * at, 100 * at + 40) for at in range(40)],
+        [(REDUCE, 100 * at + 5, 100 * at + 40 + 6 * (at % 13 == 5)) for at in range(40)],
+    )
+    assert report.alignment.residual_median_ns == 0
+    assert report.alignment.residual_p95_ns == 3_000

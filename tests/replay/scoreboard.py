@@ -216,7 +216,7 @@ def _signed(shares: Sequence[float]) -> str:
 def _median_ns(analysis: Analysis, *edits: str) -> float:
     """Return the median of the chosen windows in a replay, as reports give the step time."""
     replay = _replay(analysis)
-    one = replay.replayed(replay.ways[0], [parse_edit(text) for text in edits])
+    one = replay.replayed(replay.readings[0], [parse_edit(text) for text in edits])
     return float(np.median(one.windows_ns))
 
 

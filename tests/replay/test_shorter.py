@@ -116,8 +116,8 @@ def test_each_reading_of_a_recording_takes_its_time(name: str) -> None:
     analysis = analyze(read([str(shared_file(f"traces/pytorch/{name}.json.gz"))]))
     replay = analysis.replay
     assert isinstance(replay, Replay)
-    assert len(replay.ways) == 4
-    totals = {replay.replayed(way, ()).total_ns for way in replay.ways}
+    assert len(replay.readings) == 4
+    totals = {replay.replayed(way, ()).total_ns for way in replay.readings}
     assert totals == {analysis.components.window_ns}
 
 

@@ -152,8 +152,8 @@ def halved(replay: Replay, edit: str) -> tuple[int, int, float, int]:
 
     The gain is between them, and last by how much rounding may move it.
     """
-    one = replay.replayed(replay.ways[0], [parse_edit(edit)])
-    graph, base, world = one.way.graph, one.way.base, one.changed.world
+    one = replay.replayed(replay.readings[0], [parse_edit(edit)])
+    graph, base, world = one.reading.graph, one.reading.base, one.changed.world
     mine, times = base.dur_ns != world.dur_ns, graph.nodes.time_ns
     device = int(graph.nodes.device[np.argmax(np.where(graph.nodes.row >= 0, times, 0))])
     none, zero = np.empty(0, np.int64), np.array([0])
@@ -513,8 +513,8 @@ def test_ranks_that_are_not_recorded_leave_a_range() -> None:
     path = shared_file("traces/pytorch/mi300x_resnet18_ddp_train.json.gz")
     analysis = analyze(read([str(path)]))
     assert analysis.replay is not None
-    assert len(analysis.replay.ways) == 4
-    for way in analysis.replay.ways:
+    assert len(analysis.replay.readings) == 4
+    for way in analysis.replay.readings:
         assert np.array_equal(way.graph.times(way.base), way.graph.nodes.time_ns)
     outcome = what_if(analysis, "kernel:batch_norm/2").together
     assert outcome.after_ns is None

@@ -12,6 +12,7 @@ from tests.build import trace_of
 from tests.conftest import ROOT
 from traceflops.analysis.preparation import prepare
 from traceflops.analysis.result import Analysis
+from traceflops.facts import quoted
 from traceflops.findings.finding import Confidence, Finding, Gain, Row, Verdict, Where
 from traceflops.mfu.measurement import Measurement, measure
 from traceflops.parsers import read
@@ -194,9 +195,14 @@ def analysis(
         source=Source("pytorch", tuple(SourceFile(f, 1_771_264, 20_000_000) for f in files)),
         selection=Selection(),
         verdict=Verdict(
-            f"The largest loss is exposed communication: {share:.0%} of each step."
-            if found
-            else "This trace has no GPU operations.",
+            (
+                quoted(
+                    f"The largest loss is exposed communication: {share:.0%} of each step."
+                    if found
+                    else "This trace has no GPU operations."
+                ),
+            ),
+            "communication" if found else "no-gpu-work",
             "communication" if found else None,
             share,
         ),
@@ -213,6 +219,8 @@ def analysis(
         categories=category_table(kernels),
         notes=tuple(notes),
         measured=measured(bool(devices)),
+        recording=prepare(trace_of()),
+        has_events=False,
     )
 
 
@@ -266,7 +274,7 @@ def hostile() -> Analysis:
             facts=dict.fromkeys(HOSTILE, HOSTILE[1]),
             event_counts=counts,
         ),
-        verdict=Verdict(HOSTILE[0], HOSTILE[1], 0.2),
+        verdict=Verdict((quoted(HOSTILE[0]),), "communication", HOSTILE[1], 0.2),
         steps=replace(made.steps, text=HOSTILE[0]),
     )
     vars(found)["findings"] = tuple(_hostile_findings())
@@ -275,19 +283,18 @@ def hostile() -> Analysis:
 
 def _hostile_findings() -> Iterator[Finding]:
     """Yield one that is the title, then causes with their places."""
-    yield Finding("a", "high", HOSTILE[0], 0.5, None, (), remedy=HOSTILE[1])
+    first = quoted(HOSTILE[0])
+    yield Finding("a", "high", 0.5, first, first, advice=quoted(HOSTILE[1]))
     for text in HOSTILE:
         yield Finding(
             rule=text,
             severity="high",
-            sentence=text,
             share=0.5,
-            mfu_without=None,
-            evidence=(),
-            title=text,
-            remedy=text,
+            name=quoted(text),
+            claim=quoted(text),
+            advice=quoted(text),
             gain=Gain(MS, 2 * MS, MS),
-            confidence=Confidence("low", (text,)),
+            confidence=Confidence("low", (quoted(text),)),
             rows=(Row(text, MS, 1),),
             where=Where(file=text, line=1, module=text),
         )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import pytest
 
 import traceflops as tf
-from tests.conftest import SAMPLES
+from tests.conftest import SAMPLES, some
 from tests.reports.test_browser import Opened, opened, until
 from traceflops.reports.page.html import render_html
 
@@ -36,6 +36,15 @@ COLOURS: Final = """(plot) => {
 }"""
 """Number of colours on the canvases of a figure; a figure that is not painted has none."""
 
+DRAWINGS: Final = """() => [...document.querySelectorAll('main svg')]
+    .map((svg) => {
+        const { width, height } = svg.getBoundingClientRect();
+        const parts = svg.querySelectorAll('rect, path, circle, line, polygon, use').length;
+        return { name: svg.outerHTML.slice(0, 120), sides: [width, height], parts };
+    })
+    .filter(({ sides }) => sides[0] && sides[1])"""
+"""The drawings that are visible: their sides in pixels, and how many parts they have."""
+
 COLUMNS_APART: Final = """() => {
     const spans = (row) => [...row.cells].some((cell) => cell.colSpan > 1);
     const edges = (row) => [...row.cells]
@@ -56,7 +65,7 @@ A4_WIDTH: Final = 718
 """Pixels between the margins of the page."""
 
 
-@pytest.fixture(scope="module", params=["gpt_1rank.json.gz", "gpt_ddp_4rank"])
+@pytest.fixture(scope="module", params=some(["gpt_ddp_4rank", "gpt_1rank.json.gz"], 2))
 def whole(
     browser: Browser, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[Opened]:
@@ -82,14 +91,9 @@ def test_each_figure_is_painted(whole: Opened, theme: str) -> None:
 
 
 def test_each_drawing_has_a_size_and_parts(whole: Opened) -> None:
-    drawings = whole.page.locator("main svg:visible").all()
+    drawings = whole.page.evaluate(DRAWINGS)
     assert len(drawings) >= 5
-    for drawing in drawings:
-        box = drawing.bounding_box()
-        assert box
-        assert box["width"] > 4
-        assert box["height"] > 4
-        assert drawing.locator("rect, path, circle, line, polygon, use").count() > 0
+    assert [one for one in drawings if min(one["sides"]) <= 4 or one["parts"] == 0] == []
 
 
 def test_labels_of_kernels_cover_nothing_on_a_telephone(whole: Opened) -> None:

@@ -45,19 +45,24 @@ def test_samples(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ranks", "steps", "kernels"),
+    ("ranks", "steps", "kernels", "most_bytes"),
     [
-        pytest.param(512, 100, 4, id="512 ranks of 100 steps"),
-        pytest.param(1, 10_000, 10, id="10,000 steps", marks=by_night()),
-        pytest.param(1, 100, 2_000, id="a million events", marks=by_night()),
-        pytest.param(8, 20, 1_250, id="a million of 8 ranks", marks=by_night()),
+        pytest.param(512, 3, 4, 750_000, id="512 ranks"),
+        pytest.param(64, 20, 4, 1_300_000, id="64 ranks of 20 steps"),
+        pytest.param(1, 400, 4, 1_550_000, id="400 steps"),
+        pytest.param(1, 20, 2_000, 1_250_000, id="40,000 kernels"),
+        pytest.param(512, 100, 4, MOST_BYTES, id="512 ranks of 100 steps", marks=by_night()),
+        pytest.param(1, 10_000, 10, MOST_BYTES, id="10,000 steps", marks=by_night()),
+        pytest.param(1, 100, 2_000, MOST_BYTES, id="a million events", marks=by_night()),
+        pytest.param(8, 20, 1_250, MOST_BYTES, id="a million of 8 ranks", marks=by_night()),
     ],
 )
-def test_large_traces(ranks: int, steps: int, kernels: int) -> None:
+def test_large_traces(ranks: int, steps: int, kernels: int, most_bytes: int) -> None:
+    """By day each budget is a fifth above what the page has, so that a section that grows shows."""
     trace = big_trace(ranks, steps, kernels)
     assert trace.activities.num_rows == ranks * steps * kernels
     page = page_of(trace)
-    assert len(page.encode()) <= MOST_BYTES
+    assert len(page.encode()) <= most_bytes
     assert {"steps", "kernels", "operators", "timeline"} <= sections(page)
     assert ("ranks" in sections(page)) is (ranks > 1)
 

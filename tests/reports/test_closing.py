@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import traceflops as tf
-from tests.conftest import SAMPLES
+from tests.conftest import SAMPLES, some
 from tests.memory.test_usage import totals
 from tests.reports import factory
 from tests.reports.test_memory import MIB, trace
@@ -86,8 +87,7 @@ def test_a_redacted_page_says_so() -> None:
     assert "Names are redacted" in render_html(redacted)
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 360])
+@pytest.mark.parametrize(("width", "theme"), some(product((360, 1280), ("dark", "light")), 4))
 def test_axe_finds_nothing_in_memory_and_notes(
     browser: Browser, tmp_path: Path, width: int, theme: Any
 ) -> None:

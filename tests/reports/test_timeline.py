@@ -17,6 +17,7 @@ from tests.conftest import SAMPLES
 from tests.reports.bigtraces import big_trace
 from tests.reports.factory import HOSTILE
 from tests.reports.test_browser import Opened, opened, until
+from traceflops.reports.page import timeline_data
 from traceflops.reports.page.html import render_html
 
 if TYPE_CHECKING:
@@ -494,8 +495,13 @@ def test_the_length_of_a_step_is_not_that_of_what_is_drawn_of_it() -> None:
     assert all(one.endswith(", 100 µs") for one in options)
 
 
-def test_what_the_page_holds_only_together_is_counted(browser: "Browser", tmp_path: Path) -> None:
-    text = render_html(tf.analyze(big_trace(1, 60, 2_000)))
+def test_what_the_page_holds_only_together_is_counted(
+    browser: "Browser", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with half a million events, with less room for fewer."""
+    for name in ("_MOST_PACKED", "_MOST_TEXT"):
+        monkeypatch.setattr(timeline_data, name, getattr(timeline_data, name) // 40)
+    text = render_html(tf.analyze(big_trace(1, 20, 600)))
     header, content = data_of(text)
     more = column(header, content, 0, "more")
     found = opened(browser, tmp_path / "big.html", text)

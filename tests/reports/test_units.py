@@ -1,6 +1,6 @@
 import pytest
 
-from traceflops import units as words
+from traceflops.characters import function_name
 from traceflops.reports.page.axes import time_ticks
 from traceflops.reports.view import figures
 
@@ -232,7 +232,7 @@ def test_a_name_of_blanks_is_seen(name: str, shown: str) -> None:
     ids=lambda text: text[:40],
 )
 def test_a_function_is_told_before_its_file(name: str, expected: str) -> None:
-    assert words.function_name(name) == expected
+    assert function_name(name) == expected
 
 
 def test_the_file_of_a_function_is_no_parameter_list() -> None:

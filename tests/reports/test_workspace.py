@@ -16,12 +16,12 @@ from tests.reports.test_browser import Opened, opened, until
 from tests.reports.test_timeline import MICRO, hover, painted, settle, small, status
 from traceflops.attribution import CLASSES, culprits_of, gap_parts
 from traceflops.categories import without_return_type
+from traceflops.characters import function_name
 from traceflops.drawing import Budget
 from traceflops.reports.page import timeline_data
 from traceflops.reports.page.html import render_html
 from traceflops.reports.view import LOOKS
 from traceflops.timeline import Intervals
-from traceflops.units import function_name
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

@@ -122,9 +122,15 @@ def test_standard_input_is_not_overwritten(tmp_path: Path) -> None:
 
 def test_a_report_in_the_folder_of_its_traces_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "t.json.gz").write_bytes(SAMPLE.read_bytes())
-    for _ in range(2):
-        words = ["report", str(tmp_path), "-q", "-o", str(tmp_path / "report.md")]
-        assert CliRunner().invoke(app, words).exit_code == 0
+    report = tmp_path / "report.md"
+    words = ["report", str(tmp_path), "-q", "-o", str(report)]
+    assert CliRunner().invoke(app, words).exit_code == 0
+    first = report.read_text()
+    report.write_text(f"{first}of yesterday\n")
+    assert CliRunner().invoke(app, words).exit_code == 0
+    again = report.read_text()
+    assert again[:1_000] == first[:1_000]
+    assert "of yesterday" not in again
 
 
 def test_a_link_to_a_strangers_file_is_refused(tmp_path: Path) -> None:

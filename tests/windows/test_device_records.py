@@ -404,7 +404,7 @@ def test_a_public_capture_is_said_to_be_one(model: str, calls_: str) -> None:
     path = shared_file(f"traces/pytorch/mi300x_{model}_decode_capture.json.gz")
     sentence = analyze(tf.read(path)).verdict.sentence
     assert sentence.startswith(f"This trace is a graph capture: {calls_} launch calls")
-    assert without_figures(replace(analyze(tf.read(path)), prepared=None))
+    assert without_figures(replace(analyze(tf.read(path)), has_events=False))
 
 
 @pytest.mark.parametrize("kept", [slice(0, 3), slice(None, None, 2), slice(0, 853)])

@@ -14,70 +14,80 @@ from pathlib import Path
 from typing import Any, Final
 
 from traceflops.errors import InputError, UsageError
+from traceflops.front import captures_beside
 from traceflops.parsers.io import files_behind, find_inputs
 from traceflops.parsers.recognise import recognise
 
 Stamps = tuple[tuple[str, int, int], ...]
 """Files, each with its size and the time of its last change."""
+_MOST_OPENED: Final = 500
+"""How many files are opened to see what they are: this takes about a second."""
 
 
-_MOST_LOOKED_AT: Final = 500
-"""To look at so many files takes about a second."""
+_OUTSIDE: Final = (
+    "not below the folders that this server reads",
+    "list_files() shows what there is; links may not lead out of these folders",
+)
 
 
 class Folders:
     """Folders that may be read."""
 
-    def __init__(self, given: Sequence[str]) -> None:
+    def __init__(self, names: Sequence[str]) -> None:
         """Take the folders. Raises UsageError where one is none."""
-        for name in given:
+        for name in names:
             if not os.path.isdir(name):
                 raise UsageError(f"no such folder: {name}", "name folders that hold traces")
-        self._roots = tuple(os.path.realpath(name) for name in given)
+        self._roots = tuple(os.path.realpath(name) for name in names)
 
-    def place(self, name: str) -> str:
+    def path(self, name: str) -> str:
         """Return the real path of a name. Raises UsageError where that is outside.
 
         A relative name is looked up in all folders, in their order.
         """
         inside = [path for root in self._roots if (path := self._inside(os.path.join(root, name)))]
         if not inside:
-            raise _outside()
+            raise UsageError(*_OUTSIDE)
         return next(filter(os.path.exists, inside), inside[0])
 
     def stamps(self, path: str) -> Stamps:
         """Return the files that are read for a path. Raises UsageError where one is outside.
 
-        SQLite also reads files beside a database, whose names begin with that of the database.
+        Beside a database SQLite also reads files whose names begin with its name, and captures of
+        graphs beside a trace are read with it.
         """
-        files = dict.fromkeys((path, *files_behind(path), *sorted(glob(f"{escape(path)}-*"))))
+        captures = captures_beside([path])
+        beside = files_behind(str(captures)) if captures is not None else ()
+        files = dict.fromkeys(
+            (path, *files_behind(path), *sorted(glob(f"{escape(path)}-*")), *beside)
+        )
         if not all(map(self._inside, files)):
-            raise _outside()
+            raise UsageError(*_OUTSIDE)
         if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
             raise UsageError(f"neither a file nor a folder: {path}", "list_files shows what is")
-        known = [(file, os.stat(file)) for file in files if os.path.exists(file)]
-        return tuple((file, status.st_size, status.st_mtime_ns) for file, status in known)
+        statuses = {file: os.stat(file) for file in files if os.path.exists(file)}
+        return tuple((name, stat.st_size, stat.st_mtime_ns) for name, stat in statuses.items())
 
     def listed(self, folder: str) -> Iterator[dict[str, Any]]:
-        """Yield the folders and traces in a folder, or in all, each name as `place` takes it.
+        """Yield the folders and traces in a folder, or in all, each name as `path` takes it.
 
-        What the first files are is looked at; of so many more all are named.
+        The first files are opened, to see whether they are traces; of further ones all are named.
         """
-        looked_at = 0
-        for root in [self.place(folder)] if folder else self._roots:
+        opened = 0
+        for root in [self.path(folder)] if folder else self._roots:
             if not os.path.isdir(root):
                 raise UsageError(f"no such folder: {folder}", "list_files() shows what there is")
-            for name in sorted(one for one in os.listdir(root) if not one.startswith(".")):
+            for name in sorted(entry for entry in os.listdir(root) if not entry.startswith(".")):
                 real = self._inside(os.path.join(root, name))
                 if real is None:
                     continue
                 path = os.path.join(folder, name)
-                path = path if self.place(path) == real else real  # another folder has that name
+                path = path if self.path(path) == real else real  # another folder has that name
                 if os.path.isdir(real):
                     yield {"folder": path}
                 elif os.path.isfile(real):
-                    looked_at += 1
-                    if looked_at <= _MOST_LOOKED_AT and not _is_known(real):
+                    opened += 1
+                    if opened <= _MOST_OPENED and not _is_known(real):
                         continue
                     yield {"file": path, "bytes": os.path.getsize(real)}
 
@@ -102,11 +112,6 @@ def _is_known(file: str) -> bool:
         sources, _ = find_inputs(file)
         with ExitStack() as stack:
             opened = [stack.enter_context(closing(source)) for source in sources]
-            return len(opened) > 1 or any(recognise(one).name for one in opened)
+            return len(opened) > 1 or any(recognise(source).name for source in opened)
     except InputError:
         return False
-
-
-def _outside() -> UsageError:
-    hint = "list_files() shows what there is; links may not lead out of these folders"
-    return UsageError("not below the folders that this server reads", hint)

@@ -18,13 +18,7 @@ import msgspec
 
 from traceflops._version import __version__
 from traceflops.agents.tools import MOST_ROWS, Some, Tools
-from traceflops.errors import (
-    MORE_MEMORY,
-    TraceflopsError,
-    UsageError,
-    is_out_of_memory,
-    lacks,
-)
+from traceflops.errors import MORE_MEMORY, TraceflopsError, UsageError, is_out_of_memory, lacks
 from traceflops.reports.view import shorten_middle, visible
 
 if TYPE_CHECKING:
@@ -33,12 +27,11 @@ if TYPE_CHECKING:
     from traceflops.agents.folders import Folders
 
 PATIENCE_S: Final = 60.0
-"""So long a call waits for another at most: longer than a query may take."""
+"""How long a call waits for another: longer than a query may take."""
 MOST_BYTES: Final = 8_192
-"""So long is an answer at most."""
 _LENGTHS: Final = (MOST_ROWS, 80, 64, 50, 40, 32, 25, 20, 16, 12, 10, 8, 6, 5, 4, 3, 2, 1, 0)
 _TEXTS: Final = (1_000, 160)
-"""How many items lists may have and characters texts: the first that make an answer fit are taken,
+"""Most items of lists and characters of texts: the first pair that makes an answer fit is taken,
 shorter texts before shorter lists."""
 _LISTS: Final = (list, tuple, Some)
 TOOLS: Final = (
@@ -63,24 +56,24 @@ def make_server(folders: Folders, **privacy: bool) -> MCPServer[Any]:
     except ImportError as error:
         install = "pip install 'traceflops[mcp]'"
         raise lacks(error, "traceflops mcp needs mcp 2", install) from None
-    made: MCPServer[Any] = MCPServer(
+    server: MCPServer[Any] = MCPServer(
         "traceflops", instructions=INSTRUCTIONS, version=__version__, log_level="ERROR"
     )
     reads = ToolAnnotations(read_only_hint=True, idempotent_hint=True, open_world_hint=False)
     tools, lock = Tools(folders, **privacy), Lock()
     for name in TOOLS:
         tool = _answering(getattr(tools, name), folders, lock)
-        made.add_tool(tool, description=getdoc(tool), annotations=reads, structured_output=False)
-    return made
+        server.add_tool(tool, description=getdoc(tool), annotations=reads, structured_output=False)
+    return server
 
 
 def _answering(
     tool: Callable[..., dict[str, Any]], folders: Folders, lock: Lock
 ) -> Callable[..., str]:
-    """Return a tool that gives JSON. What else fails than our errors and memory the SDK only logs.
+    """Return a tool that gives JSON; its errors have two lines. Faults of ours the SDK logs.
 
-    One works at a time, each in a thread of its own; none waits for another for long. What lists
-    files waits for none.
+    One call works at a time, each in a thread of its own, and waits for another only so long. What
+    lists files waits for none.
     """
     from mcp.server.mcpserver.exceptions import ToolError
 
@@ -95,8 +88,8 @@ def _answering(
                     raise
                 error = UsageError("out of memory", MORE_MEMORY)
             lines = (folders.without(line) for line in (error.message, error.hint))
-            said = "\nhint: ".join(shorten_middle(line, _TEXTS[0]) for line in lines)
-            raise ToolError(said) from None
+            text = "\nhint: ".join(shorten_middle(line, _TEXTS[0]) for line in lines)
+            raise ToolError(text) from None
 
     return answer
 
@@ -129,10 +122,10 @@ def _cut(value: Any, most: int, longest: int) -> Any:
     if isinstance(value, str):
         return shorten_middle(value, longest)
     if isinstance(value, _LISTS):
-        return [_cut(one, most, longest) for one in value[:most]]
+        return [_cut(item, most, longest) for item in value[:most]]
     if not isinstance(value, dict):
         return value
-    cut = {visible(str(key)): _cut(one, most, longest) for key, one in value.items()}
-    lists = {visible(str(key)): one for key, one in value.items() if isinstance(one, _LISTS)}
-    more = {key: left for key, one in lists.items() if (left := len(one) - len(cut[key]))}
+    cut = {visible(str(key)): _cut(item, most, longest) for key, item in value.items()}
+    lists = {visible(str(key)): item for key, item in value.items() if isinstance(item, _LISTS)}
+    more = {key: left for key, items in lists.items() if (left := len(items) - len(cut[key]))}
     return cut | {"more": more} if more else cut

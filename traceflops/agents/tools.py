@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,7 +29,11 @@ Asked = tuple[str, tuple[tuple[str, Any], ...]]
 """A trace as it was asked for: its path, and which part of it."""
 
 MOST_ROWS: Final = 100
-_MOST_OPEN, _MOST_KNOWN, _FEW, _QUERY_S = 4, 64, 6, 30
+_MOST_OPEN: Final = 4
+"""How many analyses are kept in memory; of `_MOST_KNOWN` the ids still work."""
+_MOST_KNOWN: Final = 64
+_FEW: Final = 6
+_QUERY_S: Final = 30
 EVIDENCE: Final = {
     "clocks": "gpu_samples",
     "communication": "collectives",
@@ -65,8 +69,8 @@ class Some:
     def __len__(self) -> int:
         return self.of
 
-    def __getitem__(self, place: slice) -> Sequence[Any]:
-        return self.items[place]
+    def __getitem__(self, part: slice) -> Sequence[Any]:
+        return self.items[part]
 
 
 @dataclass(frozen=True)  # without slots, so that there is a place for what is found on demand
@@ -83,17 +87,21 @@ class Opened:
     @cached_property
     def findings(self) -> dict[str, Answer]:
         """Return the findings by id: the rule, numbered where it found several."""
-        found: dict[str, Answer] = {}
-        for one in self.report["findings"]:
-            before = sum(each["rule"] == one["rule"] for each in found.values())
-            found[f"{one['rule']}-{before + 1}" if before else one["rule"]] = one
-        return found
+        by_id: dict[str, Answer] = {}
+        for finding in self.report["findings"]:
+            rule = finding["rule"]
+            before = sum(earlier["rule"] == rule for earlier in by_id.values())
+            by_id[f"{rule}-{before + 1}" if before else rule] = finding
+        return by_id
 
     def part(self, path: str) -> Any:
-        """Return a part of the report, which has names and numbers with dots between them."""
+        """Return the part of the report at a path of names and numbers, as in `devices.0.gaps`."""
         value: Any = self.report
         for word in filter(None, path.split(".")):
-            inner = _inner(value)
+            if isinstance(value, list):
+                value = dict(enumerate(value))
+            parts = value if isinstance(value, dict) else {}
+            inner = {str(key): part for key, part in parts.items()}
             if word not in inner:
                 hint = f"there are {', '.join(inner)}" if inner else "it has no parts"
                 raise UsageError(f"no part {path} in the report", hint)
@@ -114,8 +122,15 @@ class Tools:
     def __init__(self, folders: Folders, **privacy: bool) -> None:
         """Take where files may be read, and what is shown: `redact`, `include_environment`."""
         self._folders = folders
-        self._known: dict[str, Asked] = {}  # that which was asked for last is last
-        self._read = lru_cache(_MOST_OPEN)(partial(_opened, privacy))
+        self._asked: dict[str, Asked] = {}  # by id; that which was asked for last is last
+
+        @lru_cache(_MOST_OPEN)
+        def read(asked: Asked, _: Stamps) -> Opened:
+            path, words = asked
+            options: dict[str, Any] = {**dict(words), **privacy}
+            return Opened(analyze(path, **options))
+
+        self._read = read
 
     def list_files(self, folder: str = "", start: int = 0) -> Answer:
         """List traces and folders that open_trace takes; a folder holds the ranks of one job."""
@@ -136,12 +151,12 @@ class Tools:
         """
         words = {"steps": steps, "ranks": ranks, "device": device, "job": job}
         given = tuple((name, value) for name, value in words.items() if value is not None)
-        asked = self._folders.place(path), given
+        asked = self._folders.path(path), given
         self._open(asked)
         digest = hashlib.sha256(repr(asked).encode()).hexdigest()
         stem = re.sub(r"[^A-Za-z0-9_]", "", Path(asked[0]).name.partition(".")[0])[:40]
         trace = f"{stem}-{digest[:8]}"
-        self._known[trace] = asked
+        self._asked[trace] = asked
         return self.overview(trace)
 
     def overview(self, trace: str) -> Answer:
@@ -158,12 +173,12 @@ class Tools:
             "median_step_ns": report["steps"]["typical_ns"],
             "steps_used": report["steps"]["used"],
             **_of(report["total"], "window_ns", "components_ns", "hidden_communication_ns"),
-            "idle": _few([_of(one, "class", "label", "idle_ns") for one in idle]),
-            "kernels": _few([_of(one, "name", "count", "sum_ns") for one in report["kernels"]]),
-            "findings": _few([_titled(id, one) for id, one in opened.findings.items()]),
-            "devices": _few([_device(one) for one in report["devices"]]),
-            "jobs": _few([_of(one, "number", "files", "ranks") for one in report["jobs"]]),
-            "notes": _few([one["text"] for one in report["notes"]]),
+            "idle": _few([_of(culprit, "class", "label", "idle_ns") for culprit in idle]),
+            "kernels": _few([_of(row, "name", "count", "sum_ns") for row in report["kernels"]]),
+            "findings": _few([_titled(*item) for item in opened.findings.items()]),
+            "devices": _few(list(map(_device, report["devices"]))),
+            "jobs": _few([_of(job, "number", "files", "ranks") for job in report["jobs"]]),
+            "notes": _few([note["text"] for note in report["notes"]]),
             "files": _few([file["name"] for file in report["source"]["files"]]),
         }
 
@@ -173,8 +188,8 @@ class Tools:
         return {
             "verdict": opened.report["verdict"]["sentence"],
             "findings": [
-                _titled(id, one) | _of(one, "share", "owner", "sentence")
-                for id, one in opened.findings.items()
+                _titled(id, finding) | _of(finding, "share", "owner", "sentence")
+                for id, finding in opened.findings.items()
             ],
         }
 
@@ -186,13 +201,13 @@ class Tools:
         opened = self._trace(trace)
         if id not in opened.findings:
             raise UsageError(f"no finding {id}", f"there are {', '.join(opened.findings)}")
-        one = opened.findings[id]
-        parts = dict.fromkeys(EVIDENCE.get(name, name) for name in one["evidence"])
+        finding = opened.findings[id]
+        parts = dict.fromkeys(EVIDENCE.get(name, name) for name in finding["evidence"])
         evidence: Answer = {}
         for part in parts:
             with suppress(UsageError):  # it is not known of this trace
                 evidence[part] = _few(opened.part(part))
-        return {"id": id, **one, "evidence": evidence}
+        return {"id": id, **finding, "evidence": evidence}
 
     def report(self, trace: str, part: str = "", start: int = 0) -> Answer:
         """Return a part of the whole report, such as kernels, idle.culprits or devices.0.gaps.
@@ -210,7 +225,7 @@ class Tools:
         if table is not None:
             opened.table(table)
             rows = schema(opened.analysis).to_pylist()
-            return {"table": table, "columns": [one for one in rows if one.pop("table") == table]}
+            return {"table": table, "columns": [row for row in rows if row.pop("table") == table]}
         tables = opened.analysis.tables.items()
         names = [{"table": n, "rows": t.num_rows, "columns": t.column_names} for n, t in tables]
         return {"tables": names}
@@ -242,11 +257,10 @@ class Tools:
         if table not in _SHOWN:
             raise UsageError(f"no events in {table}", f"choose from {', '.join(_SHOWN)}")
         opened = self._trace(trace)
-        rows = opened.table(table)
-        found = _inside(rows, from_ns, to_ns, {"rank": rank, "device": device})
-        shown = found.slice(0, min(max(limit, 0), MOST_ROWS)).select(_SHOWN[table]).to_pylist()
-        events = [{key: one for key, one in row.items() if one is not None} for row in shown]
-        return {"event_count": found.num_rows, "events": Some(events, found.num_rows)}
+        rows = _inside(opened.table(table), from_ns, to_ns, {"rank": rank, "device": device})
+        shown = rows.slice(0, min(max(limit, 0), MOST_ROWS)).select(_SHOWN[table]).to_pylist()
+        events = [{key: cell for key, cell in row.items() if cell is not None} for row in shown]
+        return {"event_count": rows.num_rows, "events": Some(events, rows.num_rows)}
 
     def what_if(self, trace: str, scenario: str | list[str]) -> Answer:
         """Predict the time if parts of the steps took another time: each edit alone, then together.
@@ -265,23 +279,18 @@ class Tools:
         )
 
     def _trace(self, trace: str) -> Opened:
-        if trace not in self._known:
-            known = f"the last {_MOST_KNOWN} are known: {', '.join(self._known) or 'none so far'}"
+        if trace not in self._asked:
+            known = f"the last {_MOST_KNOWN} are known: {', '.join(self._asked) or 'none so far'}"
             hint = f"open_trace gives ids, and an older one again; {known}"
             raise UsageError(f"no trace {trace} is open", hint)
-        asked = self._known[trace] = self._known.pop(trace)
-        while len(self._known) > _MOST_KNOWN:
-            del self._known[next(iter(self._known))]
+        asked = self._asked[trace] = self._asked.pop(trace)
+        while len(self._asked) > _MOST_KNOWN:
+            del self._asked[next(iter(self._asked))]
         return self._open(asked)
 
     def _open(self, asked: Asked) -> Opened:
         """Return a trace as its files are now."""
         return self._read(asked, self._folders.stamps(asked[0]))
-
-
-def _opened(privacy: Mapping[str, Any], asked: Asked, _: Stamps) -> Opened:
-    path, words = asked
-    return Opened(analyze(path, **dict(words), **privacy))
 
 
 def _inside(
@@ -290,35 +299,22 @@ def _inside(
     """Return the events that overlap a stretch of time, or begin where it does, by start."""
     from pyarrow.compute import field, scalar
 
+    def int64(number: int) -> int:
+        return max(-_LARGEST, min(number, _LARGEST))
+
     start = field("start_ns")
     wanted = scalar(True)
     if to is not None:
-        wanted &= start < _int64(to)
+        wanted &= start < int64(to)
     if since is not None:
-        wanted &= (start >= _int64(since)) | (start + field("dur_ns") > _int64(since))
+        wanted &= (start >= int64(since)) | (start + field("dur_ns") > int64(since))
     for name, number in only.items():
         if number is None:
             continue
         if name not in rows.column_names:
             raise UsageError(f"these events have no {name}", f"leave {name} out")
-        wanted &= field(name) == _int64(number)
+        wanted &= field(name) == int64(number)
     return rows.filter(wanted).sort_by([("start_ns", "ascending")])
-
-
-def _int64(number: int) -> int:
-    return max(-_LARGEST, min(number, _LARGEST))
-
-
-def _inner(value: Any) -> dict[str, Any]:
-    """Return what lists and objects hold, by name or number."""
-    pairs = (
-        enumerate(value)
-        if isinstance(value, list)
-        else value.items()
-        if isinstance(value, dict)
-        else ()
-    )
-    return {str(key): one for key, one in pairs}
 
 
 def _from(items: Sequence[Any], start: int) -> Some:
@@ -330,18 +326,18 @@ def _few(value: Any) -> Any:
     return Some(value[:_FEW], len(value)) if isinstance(value, list) else value
 
 
-def _of(one: Answer, *names: str) -> Answer:
-    return {name: one[name] for name in names}
+def _of(item: Answer, *names: str) -> Answer:
+    return {name: item[name] for name in names}
 
 
-def _titled(id: str, one: Answer) -> Answer:
-    return {"id": id, **_of(one, "title", "priority"), "gain_per_step": one["gain"]}
+def _titled(id: str, finding: Answer) -> Answer:
+    return {"id": id, **_of(finding, "title", "priority"), "gain_per_step": finding["gain"]}
 
 
-def _device(one: Answer) -> Answer:
-    used = [window for window in one["windows"] if window["used"]]
+def _device(device: Answer) -> Answer:
+    used = [window for window in device["windows"] if window["used"]]
     return {
-        **_of(one, "device", "rank", "label", "product"),
+        **_of(device, "device", "rank", "label", "product"),
         "from_ns": min((window["start_ns"] for window in used), default=None),
         "to_ns": max((window["end_ns"] for window in used), default=None),
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ from traceflops.errors import UsageError
 from traceflops.findings import jobs_verdict
 from traceflops.privacy import Placeholders, redacted
 from traceflops.table import Trace
-from traceflops.windows import NO_LAUNCHES, LaunchRecords, Selection
+from traceflops.windows import NO_LAUNCHES, Selection
 
 if TYPE_CHECKING:
     from traceflops.analysis.result import Analysis
@@ -48,43 +48,38 @@ def analysis_of_jobs(
     analyzed: Callable[[Trace, Selection], Analysis],
 ) -> Analysis:
     """Return what there is to say of several jobs, of which none is chosen: each by itself."""
-    figures = [_with_figures(job, trace, selection, analyzed) for job in jobs]
-    jobs = tuple(_with_pairs(figures))
-    empty = replace(analyzed(of_no_job(trace), Selection()), prepared=None)
-    return replace(empty, selection=selection, verdict=jobs_verdict(len(jobs)), jobs=jobs)
-
-
-def _with_figures(
-    job: JobReport,
-    trace: Trace,
-    selection: Selection,
-    analyzed: Callable[[Trace, Selection], Analysis],
-) -> tuple[JobReport, LaunchRecords]:
-    """Return a job with its figures; where the selection leaves nothing of it, that is said."""
-    try:
-        analysis = analyzed(trace, replace(selection, job=job.number))
-    except UsageError as error:
-        return replace(job, verdict=f"Nothing to show: {error.message}."), NO_LAUNCHES
-    with_figures = replace(
-        job,
-        devices=sum(device.type != "cpu" for device in analysis.devices),
-        total=analysis.total,
-        verdict=analysis.verdict.sentence,
-    )
-    prepared = analysis.prepared
-    return with_figures, prepared.launch_records if prepared is not None else NO_LAUNCHES
-
-
-def _with_pairs(jobs: Sequence[tuple[JobReport, LaunchRecords]]) -> Iterator[JobReport]:
-    """Yield the jobs; a capture says how to give it to the one trace here that launches graphs."""
-    launching = [job.files for job, records in jobs if records.graph.calls]
-    for job, records in jobs:
-        if (
-            records.state == "capture"
-            and [len(names) for names in (job.files, *launching)] == [1] * 2
-        ):
-            files = [shlex.quote(names[0]) for names in (*launching, job.files)]
-            command = f"traceflops summary {' --pair '.join(files)}"
-            yield replace(job, verdict=f"{(job.verdict or '').removesuffix('.')}: {command}")
+    reports, all_records = [], []
+    for job in jobs:
+        records = NO_LAUNCHES
+        try:
+            analysis = analyzed(trace, replace(selection, job=job.number))
+        except UsageError as error:  # the selection leaves nothing of it
+            job = replace(job, verdict=f"Nothing to show: {error.message}.")
         else:
-            yield job
+            job = replace(
+                job,
+                devices=sum(device.type != "cpu" for device in analysis.devices),
+                total=analysis.total,
+                verdict=analysis.verdict.sentence,
+            )
+            records = analysis.recording.launch_records
+        reports.append(job)
+        all_records.append(records)
+    launching = [
+        job.files for job, records in zip(reports, all_records, strict=True) if records.graph.calls
+    ]
+    for number, (job, records) in enumerate(zip(reports, all_records, strict=True)):
+        # A capture says how to give it to the one trace here that launches graphs.
+        is_one_file_each = [len(files) for files in (job.files, *launching)] == [1, 1]
+        if records.state == "capture" and is_one_file_each:
+            files = [shlex.quote(files[0]) for files in (*launching, job.files)]
+            command = f"traceflops summary {' --pair '.join(files)}"
+            sentence = (job.verdict or "").removesuffix(".")
+            reports[number] = replace(job, verdict=f"{sentence}: {command}")
+    return replace(
+        analyzed(of_no_job(trace), Selection()),
+        has_events=False,
+        selection=selection,
+        verdict=jobs_verdict(len(jobs)),
+        jobs=tuple(reports),
+    )

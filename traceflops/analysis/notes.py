@@ -21,12 +21,12 @@ from traceflops.units import listed, several, some_of, time_amount
 from traceflops.windows import DeviceReport, LaunchRecords, Prepared, records_notes
 
 OF_DEVICES = ("unlinked", "overlap-on-stream", "earlier-work-missing", "no-calls")
-"""Notes that are told by the reports of devices alone."""
+"""Notes that are made from the reports of devices alone, so that summaries need not hold them."""
 _ON_MODELS = ("gpu-unknown", "device-ambiguous")
 """Notes of readers that no longer hold where the user says which GPU it is."""
 _FEW_OVERLAPS = 0.01
 _DAY_NS = 86_400 * 10**9
-_CALLS_SAID = ("calls-missing", "calls-of-unknown-process", "process-unknown")
+_ON_CALLS = ("calls-missing", "calls-of-unknown-process", "process-unknown")
 """Notes of readers that say which calls are not known, or whose."""
 
 
@@ -38,22 +38,20 @@ def notes_of(
     is_told = bool(measured.devices) and all(d.match.how == "given" for d in measured.devices)
     records = prepared.launch_records
     # Lost launches of graphs are counted anew, in the chosen time.
-    said = {*(_ON_MODELS * is_told), *(("graph-launches-lost",) * (records.graph.lost > 0))}
+    outdated = {*(_ON_MODELS * is_told), *(("graph-launches-lost",) * (records.graph.lost > 0))}
+    # Figures and findings may depend on what installed packages add.
+    of_packages = (
+        f"From the package {package}: {listed(kinds)}. Without it, the report may differ."
+        for package, kinds in packages().items()
+    )
     return (
-        *_package_notes(),
-        *(note for note in trace.notes if note.code not in said),
+        *(Note("assumed", "package", text) for text in of_packages),
+        *(note for note in trace.notes if note.code not in outdated),
         *prepared.plan.notes,
-        *_link_notes(trace, devices),
-        *_overlap_notes(devices),
-        *_earlier_work_notes(devices, prepared.unseen_ns, is_judged=records.is_judged),
-        *_no_calls_notes(trace, devices),
+        *_device_notes(prepared, devices),
         *_name_notes(linked.categorised),
         *_clock_notes(linked),
-        *records_notes(
-            records,
-            on_host=bool(devices),
-            share=_lost_share(records, devices),
-        ),
+        *records_notes(records, on_host=bool(devices), share=_lost_share(records, devices)),
         *_profiler_notes(trace, prepared.accounts),
         *(prepared.replays.notes if prepared.replays is not None else ()),
         *measured.notes,
@@ -61,19 +59,19 @@ def notes_of(
 
 
 def _lost_share(records: LaunchRecords, devices: Sequence[DeviceReport]) -> float | None:
-    """Return the share of the chosen time of work without record, if it is like that with one."""
+    """Return the share of the chosen time of work without record, if it is like that with one.
+
+    It is unknown where no work of a kind has a record.
+    """
     window_ns = sum(device.chosen.components.window_ns for device in devices)
     lost_ns = 0
-    for calls, kind in (
-        (records.kernel, "kernel"),
-        (records.graph, "graph"),
-        (records.copy, "memcpy"),
-    ):
+    kinds = {"kernel": records.kernel, "graph": records.graph, "memcpy": records.copy}
+    for kind, calls in kinds.items():
         sums = [device.whole.kinds[kind] for device in devices if kind in device.whole.kinds]
-        count = sum(one.count for one in sums)
+        count = sum(each.count for each in sums)
         if calls.lost and not count:
             return None
-        lost_ns += calls.lost * sum(one.sum_ns for one in sums) // max(count, 1)
+        lost_ns += calls.lost * sum(each.sum_ns for each in sums) // max(count, 1)
     return lost_ns / window_ns if window_ns else None
 
 
@@ -82,27 +80,29 @@ def is_said(trace: Trace, *codes: str) -> bool:
     return any(note.code in codes for note in trace.notes)
 
 
-def _link_notes(trace: Trace, devices: Sequence[DeviceReport]) -> Iterator[Note]:
-    """Say how many activities have no launch record, unless the reader of the trace said so.
-
-    Sums are over the devices shown.
-    """
+def _device_notes(prepared: Prepared, devices: Sequence[DeviceReport]) -> Iterator[Note]:
+    """Yield what is missing or odd in the work of devices, unless the reader said so already."""
+    trace = prepared.linked.trace
+    operations = sum(sums.count for device in devices for sums in device.whole.kinds.values())
     unlinked = sum(sum((device.whole.unlinked or {}).values()) for device in devices)
-    if unlinked and not is_said(trace, *_CALLS_SAID):
+    if unlinked and not is_said(trace, *_ON_CALLS):
         text = (
-            f"{some_of(unlinked, _operations(devices), 'GPU operation', 'have')} no launch record: "
+            f"{some_of(unlinked, operations, 'GPU operation', 'have')} no launch record: "
             "their step and operator are unknown."
         )
         yield Note("missing", "unlinked", text, unlinked)
-
-
-def _operations(devices: Sequence[DeviceReport]) -> int:
-    return sum(sums.count for device in devices for sums in device.whole.kinds.values())
-
-
-def _no_calls_notes(trace: Trace, devices: Sequence[DeviceReport]) -> Iterator[Note]:
-    without = any(d.type != "cpu" and d.whole.unlinked is None for d in devices)
-    if without and not is_said(trace, "no-calls", *_CALLS_SAID):
+    gpus = [device.whole for device in devices if device.type != "cpu"]
+    total = sum(sums.count for whole in gpus for sums in whole.kinds.values())
+    if (count := sum(whole.same_stream_overlaps for whole in gpus)) > _FEW_OVERLAPS * total:
+        longest = max(whole.same_stream_overlap_max_ns for whole in gpus)
+        text = (
+            f"{some_of(count, total, 'GPU operation', 'start')} before the previous one on "
+            f"their stream ends (by up to {time_amount(longest)}). Some hardware allows "
+            "this; a clock that jumped back looks the same. No time counts twice."
+        )
+        yield Note("assumed", "overlap-on-stream", text, count)
+    yield from _earlier_work_notes(prepared, devices)
+    if any(whole.unlinked is None for whole in gpus) and not is_said(trace, "no-calls", *_ON_CALLS):
         how = remedy(trace, "calls")
         text = (
             "The trace has no CPU API calls. Work cannot be linked to operators, and the causes of "
@@ -111,39 +111,25 @@ def _no_calls_notes(trace: Trace, devices: Sequence[DeviceReport]) -> Iterator[N
         yield Note("missing", "no-calls", f"{text} To record them: {how}." if how else text)
 
 
-def _overlap_notes(devices: Sequence[DeviceReport]) -> Iterator[Note]:
-    devices = [device for device in devices if device.type != "cpu"]
-    count = sum(device.whole.same_stream_overlaps for device in devices)
-    total = _operations(devices)
-    if count > _FEW_OVERLAPS * total:
-        longest = max(device.whole.same_stream_overlap_max_ns for device in devices)
-        text = (
-            f"{some_of(count, total, 'GPU operation', 'start')} before the previous one on "
-            f"their stream ends (by up to {time_amount(longest)}). Some hardware allows "
-            "this; a clock that jumped back looks the same. No time counts twice."
-        )
-        yield Note("assumed", "overlap-on-stream", text, count)
-
-
-def _earlier_work_notes(
-    devices: Sequence[DeviceReport], unseen_ns: Mapping[int, int], *, is_judged: bool
-) -> Iterator[Note]:
-    """Say how long work without a record may have run; of graphs that is given by device.
+def _earlier_work_notes(prepared: Prepared, devices: Sequence[DeviceReport]) -> Iterator[Note]:
+    """Say how much idle time work without a record may have run in; of graphs by itself.
 
     Where too many records are lost to judge idle time, all of it may be lost work.
     """
+    unseen_ns = prepared.unseen_ns
     unknown_ns = [
         device.chosen.idle_causes.unrecorded_ns - unseen_ns.get(device.device, 0)
         for device in devices
     ]
-    window_ns = sum(device.chosen.components.window_ns for device in devices)
-    if is_judged and (count := sum(ns > 0 for ns in unknown_ns)):
+    window_ns = max(sum(device.chosen.components.window_ns for device in devices), 1)
+    count = sum(ns > 0 for ns in unknown_ns)
+    if count and prepared.launch_records.is_judged:
         text = (
             f"On {several(count, 'GPU')} recorded work starts long after its launch call "
             f"({time_amount(sum(unknown_ns))} of idle time), and no recorded wait explains it. "
             "Earlier work or waits may be missing, so the cause of that idle time is unknown."
         )
-        share = sum(unknown_ns) / max(window_ns, 1)
+        share = sum(unknown_ns) / window_ns
         yield Note("missing", "earlier-work-missing", text, count, share=share)
     if count := sum(ns > 0 for ns in unseen_ns.values()):
         replays_ns = sum(unseen_ns.values())
@@ -151,7 +137,7 @@ def _earlier_work_notes(
             f"On {several(count, 'GPU')} graphs whose launches have no GPU record may have run for "
             f"up to {time_amount(replays_ns)} of the idle time, whose cause is unknown."
         )
-        share = replays_ns / max(window_ns, 1)
+        share = replays_ns / window_ns
         yield Note("missing", "replays-unrecorded", text, count, share=share)
 
 
@@ -165,10 +151,21 @@ def _name_notes(categorised: Categorised) -> Iterator[Note]:
 
 
 def _clock_notes(linked: LinkedTrace) -> Iterator[Note]:
+    """Say where clocks of CPU and GPU disagree: by a whole offset, or for some operations."""
     call, process = linked.links.call_of_activity, numbers(linked.trace.activities["process"])
     offsets = linked.clock_offsets
     if apart := int(np.count_nonzero(offsets)):
-        yield _clocks_apart(int(offsets[np.argmax(np.abs(offsets))]), apart)
+        offset_ns = int(offsets[np.argmax(np.abs(offsets))])
+        whose = f" of {several(apart, 'process')}" if apart > 1 else ""
+        how = "after" if offset_ns > 0 else "before"
+        days = abs(offset_ns) / _DAY_NS
+        length = f"{days:,.1f} days" if days >= 1 else time_amount(abs(offset_ns))
+        text = (
+            f"CPU and GPU clocks{whose} disagree by {length} or more: all GPU work starts that "
+            f"long {how} its launch. Causes of idle time and launch latency are unknown; times on "
+            "the GPU's own clock hold."
+        )
+        yield Note("missing", "clocks-apart", text, apart)
     launched = np.flatnonzero((call >= 0) & (offsets[process] == 0))
     begun = numbers(linked.trace.activities["start_ns"])[launched]
     early = numbers(linked.trace.calls["start_ns"])[call[launched]] - begun
@@ -181,36 +178,15 @@ def _clock_notes(linked: LinkedTrace) -> Iterator[Note]:
         yield Note("assumed", "device-before-launch", text, count)
 
 
-def _clocks_apart(offset_ns: int, processes: int) -> Note:
-    """Return that times of CPU and GPU do not compare; `offset_ns` is the largest offset."""
-    whose = f" of {several(processes, 'process')}" if processes > 1 else ""
-    how = "after" if offset_ns > 0 else "before"
-    days = abs(offset_ns) / _DAY_NS
-    length = f"{days:,.1f} days" if days >= 1 else time_amount(abs(offset_ns))
-    text = (
-        f"CPU and GPU clocks{whose} disagree by {length} or more: all GPU work starts that long "
-        f"{how} its launch. Causes of idle time and launch latency are unknown; times on the "
-        "GPU's own clock hold."
-    )
-    return Note("missing", "clocks-apart", text, processes)
-
-
 def _profiler_notes(trace: Trace, accounts: Mapping[int, DeviceAccount]) -> tuple[Note, ...]:
     """Return what to say of the time in which the profiler held up the program."""
-    found = profiler_time(trace, accounts)
-    if not found.idle_ns:
+    profiler = profiler_time(trace, accounts)
+    if not profiler.idle_ns:
         return ()
     whose = "the GPU" if len(accounts) == 1 else "at least one GPU of its process"
+    spent, idle = time_amount(profiler.spent_ns), time_amount(profiler.idle_ns)
     text = (
-        f"The profiler itself ran {several(found.times, 'time')} on the CPU, "
-        f"{time_amount(found.spent_ns)} total; {whose} was idle for "
-        f"{time_amount(found.idle_ns)} of that. Without the profiler this idle time may not occur."
+        f"The profiler itself ran {several(profiler.times, 'time')} on the CPU, {spent} total; "
+        f"{whose} was idle for {idle} of that. Without the profiler this idle time may not occur."
     )
-    return (Note("assumed", "profiler-overhead", text, found.times),)
-
-
-def _package_notes() -> Iterator[Note]:
-    """Say what installed packages add, since figures and findings may depend on it."""
-    for package, kinds in packages().items():
-        text = f"From the package {package}: {listed(kinds)}. Without it, the report may differ."
-        yield Note("assumed", "package", text)
+    return (Note("assumed", "profiler-overhead", text, profiler.times),)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from traceflops.attribution import created_nodes, replays
-from traceflops.categories import Classifier, categorise, load
+from traceflops.categories import categorise, load
 from traceflops.devices import of_job
 from traceflops.errors import UsageError
 from traceflops.mfu import with_captured_launches
@@ -19,8 +20,8 @@ from traceflops.table import Trace, distinct, link, numbers
 from traceflops.timeline import (
     DeviceAccount,
     LinkedTrace,
+    split_work,
     untimed,
-    whole_work,
     with_fine_times,
     with_host_activities,
     with_known_idle,
@@ -47,21 +48,29 @@ def prepare(
 ) -> Prepared:
     """Return a trace ready for questions; other arguments and errors are those of `analyze`.
 
-    With `placeholders` the names in it are replaced by them, once they have told what they tell:
-    the categories of kernels, and what is a step.
+    With `placeholders` the names in it are replaced, after categories and steps are found by them.
     """
     selection = selection or Selection()
     trace = of_job(trace, selection.job)
     trace = with_known_idle(with_fine_times(trace))
     shown = trace if include_environment else redacted(trace)
     with phase("link and categorise"):
-        classifier = load(rules)
-        named = linked = _linked(with_host_activities(shown), classifier)
+        classifier, with_host = load(rules), with_host_activities(shown)
+        links = link(with_host)
+        categorised = categorise(with_host, links, classifier)
+        split = split_work(with_host.activities)
+        named = linked = LinkedTrace(with_host, links, categorised, split)
     totals = untimed(shown, classifier)
     if placeholders is not None:
         with phase("redact"):
             redaction = Redaction(placeholders, selection.step_mark)
-            linked = _without_names(named, redaction)
+            # Rules of a file of the author's are numbered.
+            numbered = tuple(map(redaction.rule, categorised.rules))
+            linked = replace(
+                named,
+                trace=redaction.trace(with_host),
+                categorised=replace(categorised, rules=numbered),
+            )
             totals = redaction.untimed(totals) if totals is not None else None
     with phase("components of devices"):
         accounts, notes = one_run_per_gpu(linked.trace, _accounts(linked, selection), selection)
@@ -80,64 +89,41 @@ def prepare(
     return Prepared(selection, linked, accounts, plan, windows, cut, totals, replays=nodes)
 
 
-def _without_names(linked: LinkedTrace, redaction: Redaction) -> LinkedTrace:
-    """Return the same without the names of its author; rules of a file of theirs are numbered."""
-    categorised = linked.categorised
-    rules = tuple(map(redaction.rule, categorised.rules))
-    return replace(
-        linked,
-        trace=redaction.trace(linked.trace),
-        categorised=replace(categorised, rules=rules),
-    )
-
-
-def _linked(trace: Trace, classifier: Classifier) -> LinkedTrace:
-    links = link(trace)
-    categorised = categorise(trace, links, classifier)
-    return LinkedTrace(trace, links, categorised, whole_work(trace.activities))
-
-
 def _accounts(linked: LinkedTrace, selection: Selection) -> dict[int, DeviceAccount]:
-    activities = linked.trace.activities
-    device = numbers(activities["device"])
+    """Return the account of each selected device, by row of the devices table.
+
+    Of ranks these are the devices that did their work: processes may share a device. Raises
+    UsageError where no device is left.
+    """
+    trace, device = linked.trace, numbers(linked.trace.activities["device"])
+    rows = trace.devices.to_pylist()
+    selected = {
+        row["device"] for row in rows if selection.gpus is None or row["local_id"] in selection.gpus
+    }
+    if selection.ranks is not None:
+        processes = [number for number, rank in enumerate(trace.ranks) if rank in selection.ranks]
+        is_theirs = np.isin(numbers(trace.activities["process"]), processes)
+        selected &= set(distinct(device[is_theirs]).tolist())
     order = np.argsort(device, kind="stable")
     used, first = np.unique(device[order], return_index=True)
-    rows = np.split(order, first[1:])
-    wanted, lost = _wanted(linked.trace, selection), lost_replays(linked.trace)
+    lost = lost_replays(trace)
     accounts = {
-        number: DeviceAccount(linked, mine, lost)
-        for number, mine in zip(used.tolist(), rows, strict=False)
-        if number in wanted
+        number: DeviceAccount(linked, of_device, lost)
+        for number, of_device in zip(used.tolist(), np.split(order, first[1:]), strict=False)
+        if number in selected
     }
     if not accounts and (selection.ranks is not None or selection.gpus is not None):
-        raise _nothing_selected(linked.trace)
+        ranks = sorted({rank for rank in trace.ranks if rank is not None})
+        gpus = sorted({row["local_id"] for row in rows})
+        raise UsageError(
+            "no device matches --ranks/--gpu",
+            f"ranks in the trace: {_listed(ranks)}; GPU numbers: {_listed(gpus)}",
+        )
     return accounts
 
 
-def _wanted(trace: Trace, selection: Selection) -> set[int]:
-    """Return the devices asked for; of ranks those that did their work: processes may share one."""
-    rows, activities = trace.devices.to_pylist(), trace.activities
-    if selection.gpus is not None:
-        rows = [row for row in rows if row["local_id"] in selection.gpus]
-    devices = {row["device"] for row in rows}
-    if selection.ranks is None:
-        return devices
-    processes = [process for process, rank in enumerate(trace.ranks) if rank in selection.ranks]
-    mine = np.isin(numbers(activities["process"]), processes)
-    return devices & set(distinct(numbers(activities["device"])[mine]).tolist())
-
-
-def _nothing_selected(trace: Trace) -> UsageError:
-    ranks = sorted({rank for rank in trace.ranks if rank is not None})
-    gpus = sorted(set(trace.devices["local_id"].to_pylist()))
-    return UsageError(
-        "no device matches --ranks/--gpu",
-        f"ranks in the trace: {_listed(ranks)}; GPU numbers: {_listed(gpus)}",
-    )
-
-
-def _listed(numbers_known: list[int]) -> str:
-    return ", ".join(map(str, numbers_known)) or "unknown"
+def _listed(values: Sequence[int]) -> str:
+    return ", ".join(map(str, values)) or "unknown"
 
 
 def prepare_pair(pair: Trace, **asked: Any) -> Prepared:
@@ -147,5 +133,5 @@ def prepare_pair(pair: Trace, **asked: Any) -> Prepared:
 
 def with_replays(prepared: Prepared, pair: Prepared | None) -> Prepared:
     """Return the same with what the pair captured of the graphs that the trace replays."""
-    found = replays(prepared.linked, pair.linked) if pair is not None else None
-    return prepared if found is None else replace(prepared, replays=found)
+    captured = replays(prepared.linked, pair.linked) if pair is not None else None
+    return prepared if captured is None else replace(prepared, replays=captured)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from operator import attrgetter
 from typing import Any, Final, TypeVar
@@ -38,13 +38,7 @@ from traceflops.mfu import (
     device_budgets,
     why_no_figure,
 )
-from traceflops.ranks import (
-    Collective,
-    CommRecords,
-    KernelSums,
-    PreparedWork,
-    records_of,
-)
+from traceflops.ranks import Collective, CommRecords, KernelSums, PreparedWork, records_of
 from traceflops.table import (
     Note,
     Trace,
@@ -57,8 +51,8 @@ from traceflops.table import (
 )
 from traceflops.windows import DeviceReport, LaunchRecords, Selection, StepChoice
 
-_ROWS: Final = 1_000
-"""So many rows of a table are kept."""
+_MOST_ROWS: Final = 1_000
+"""How many rows of the tables of kernels and operators are kept."""
 _MOST_WINDOWS: Final = 1 << 14
 _STEPS_CUT: Final = (
     "{n} [step|steps] at the end [is|are] not in the summaries; all figures are without [it|them]."
@@ -75,10 +69,9 @@ class RankSummary:
     """The figures of recordings in their chosen windows; fields are those of `Analysis`.
 
     `trace` has no events but one activity for all of each device. `notes` are those of the analysis
-    alone, `codes` those of all in the order shown.
-    `idle_of` are the culprits by device,
-    `work` the kernels by device: of all steps in which ranks are compared, then of each of
-    `long_steps` alone. `moved` is the time of memory work.
+    alone, `codes` those of all in the order shown. `idle_of` are the culprits by device, `work` the
+    kernels by device: of all steps in which ranks are compared, then of each of `long_steps` alone.
+    `moved` is the time of memory work.
     """
 
     trace: Trace
@@ -138,51 +131,57 @@ def summarised(trace: Trace, selection: Selection, peaks: PeakOptions, **asked: 
     if whole.windows_used <= _MOST_WINDOWS or not used:
         return summary_of(whole)
     first = used[: max(1, _MOST_WINDOWS // len(whole.devices_used))]
-    some = replace(selection, steps=(first[0], first[-1]), from_ns=None, to_ns=None)
-    few = analysis_of(prepare(trace, some, **asked), peaks, is_summarised=True)
-    note = counted_note("dropped", "steps-cut", _STEPS_CUT, len(used) - len(few.steps.used))
-    return summary_of(replace(few, notes=(*few.notes, note)))
+    selection = replace(selection, steps=(first[0], first[-1]), from_ns=None, to_ns=None)
+    some = analysis_of(prepare(trace, selection, **asked), peaks, is_summarised=True)
+    note = counted_note("dropped", "steps-cut", _STEPS_CUT, len(used) - len(some.steps.used))
+    return summary_of(replace(some, notes=(*some.notes, note)))
 
 
 def summary_of(analysis: Analysis) -> RankSummary:
-    """Return the summary of an analysis, which has kept what it was prepared from."""
-    prepared, measured = analysis.prepared, analysis.measured
-    assert prepared is not None
-    trace, linked, done = prepared.trace, prepared.linked, measured.executed
-    tuple(prepared.accounts)
+    """Return the summary of an analysis that has events."""
+    prepared, measured = analysis.recording, analysis.measured
+    trace, linked, executed = prepared.trace, prepared.linked, measured.executed
     records, work = records_of(prepared), PreparedWork(prepared)
     long = work.long_steps()
     choices = [work.usual_steps(), *((step,) for step in long)]
-    by_time = attrgetter("measured.time_ns")
     idle, idle_of = work.idle_of_each(records.devices, choices)
-    is_unknown = any(why_no_figure(prepared, done, measured.devices))
+    idle_ns = analysis.total.components.idle_ns - sum(culprit.idle_ns for culprit in idle.culprits)
+    is_unknown = any(why_no_figure(prepared, executed, measured.devices))
+    launches = analysis.launches
+    # Notes of the trace go with it; those of the measurement are made again once all are known.
+    again = {*linked.trace.notes, *measured.notes} - set(executed.notes)
+
+    def longest(rows: Sequence[T]) -> tuple[T, ...]:
+        return tuple(sorted(rows, key=attrgetter("measured.time_ns"), reverse=True)[:_MOST_ROWS])
+
     return RankSummary(
-        trace=replace(_outline(trace), places=()),
-        notes=tuple(_notes(analysis)),
+        trace=_outline(trace),
+        notes=tuple(
+            note for note in analysis.notes if note.code not in OF_DEVICES and note not in again
+        ),
         codes=tuple(note.code for note in analysis.notes),
         choice=analysis.steps,
         launch_records=prepared.launch_records,
-        reports=tuple(_brief(device) for device in analysis.devices),
-        kernels=kernel_totals(trace, linked.categorised, linked.whole, prepared.chosen),
+        reports=tuple(map(_brief, analysis.devices)),
+        kernels=kernel_totals(trace, linked.categorised, linked.split, prepared.chosen),
         moved=memory_times(trace, linked.categorised, prepared.chosen),
-        idle=_explained(idle, analysis.total.components.idle_ns),
+        idle=replace(idle, unexplained_ns=idle_ns),
         long_steps=long,
         idle_of=tuple(map(tuple, idle_of)),
         records=records.compact(keeps_work=True),
-        work=tuple(one.used for one in work.kernels_of_each(records.devices, choices)),
+        work=tuple(sums.used for sums in work.kernels_of_each(records.devices, choices)),
         peaks=measured.devices,
-        budgets=() if is_unknown else device_budgets(prepared, done, measured.rates),
+        budgets=() if is_unknown else device_budgets(prepared, executed, measured.rates),
         lacks=measured.lacks,
-        cells=_of_all_windows(done.select(), *_OF_A_CELL),
-        times=_of_all_windows((time for time in done.times if time.used), *_OF_A_TIME),
-        open_lines=dict(done.open_lines),
-        outside=done.outside,
-        kernel_rows=tuple(sorted(measured.kernels, key=by_time, reverse=True)[:_ROWS]),
-        op_rows=tuple(sorted(measured.ops, key=by_time, reverse=True)[:_ROWS]),
+        cells=_of_all_windows(executed.select(), *_OF_A_CELL),
+        times=_of_all_windows((time for time in executed.times if time.used), *_OF_A_TIME),
+        open_lines=dict(executed.open_lines),
+        outside=executed.outside,
+        kernel_rows=longest(measured.kernels),
+        op_rows=longest(measured.ops),
         roofs=measured.roofs,
         collectives=analysis.collectives,
-        launches=analysis.launches
-        and replace(analysis.launches, leads=analysis.launches.leads.compact),
+        launches=launches and replace(launches, leads=launches.leads.compact),
         host_operators=analysis.host_operators,
         synchronisations=analysis.synchronisations,
     )
@@ -193,16 +192,6 @@ _OF_A_TIME: Final = ("device", "used")
 _OF_A_CELL: Final = (*_OF_A_TIME, "component", "dtype", "line", "rule", "was")
 
 
-def _notes(analysis: Analysis) -> Iterator[Note]:
-    """Yield the notes but for those of the trace, and those told again once all are known."""
-    assert analysis.prepared is not None
-    again = {*analysis.prepared.linked.trace.notes, *analysis.measured.notes}
-    again -= set(analysis.measured.executed.notes)
-    for note in analysis.notes:
-        if note.code not in OF_DEVICES and note not in again:
-            yield note
-
-
 def _outline(trace: Trace) -> Trace:
     """Return a trace of the same processes and devices, with one activity for all of each."""
     device, process, start, length = (numbers(trace.activities[name]) for name in _OUTLINE)
@@ -211,19 +200,13 @@ def _outline(trace: Trace) -> Trace:
     np.minimum.at(begin, of_row, start)
     np.maximum.at(end, of_row, start + length)
     schema = arrow_schema("activities")
-    columns = zip(_OUTLINE, (device[first], process[first], begin, end - begin), strict=True)
-    known = {name: number_column(values, schema.field(name).type) for name, values in columns}
-    kinds = np.zeros(len(first), dtype=np.int32)
-    known["kind"] = dictionary_column(kinds, ["kernel"])
-    every = [known.get(field.name, pa.nulls(len(first), field.type)) for field in schema]
-    activities = pa.Table.from_arrays(every, schema=schema)
+    values = zip(_OUTLINE, (device[first], process[first], begin, end - begin), strict=True)
+    columns = {name: number_column(value, schema.field(name).type) for name, value in values}
+    columns["kind"] = dictionary_column(np.zeros(len(first), dtype=np.int32), ["kernel"])
+    arrays = [columns.get(field.name, pa.nulls(len(first), field.type)) for field in schema]
+    activities = pa.Table.from_arrays(arrays, schema=schema)
     tables = {"processes": trace.processes, "devices": trace.devices, "activities": activities}
-    return replace(trace, tables=tables, jobs=(), job=None)
-
-
-def _explained(idle: IdleCulprits, idle_ns: int) -> IdleCulprits:
-    """Return the culprits of so much idle time; some of it has none."""
-    return replace(idle, unexplained_ns=idle_ns - sum(one.idle_ns for one in idle.culprits))
+    return replace(trace, tables=tables, jobs=(), job=None, places=())
 
 
 def _brief(device: DeviceReport) -> DeviceReport:
@@ -242,23 +225,22 @@ def _of_all_windows(rows: Iterable[T], *keys: str) -> tuple[T, ...]:
 def summed(rows: Iterable[T], *keys: str) -> tuple[T, ...]:
     """Return rows with the same keys as one: numbers add up, all else is that of the first.
 
-    What one of them does not know is not known.
+    A sum is None where one of its numbers is.
     """
     key = attrgetter(*keys)
-    found: dict[Any, list[T]] = {}
+    groups: dict[Any, list[Any]] = {}
     for row in rows:
-        found.setdefault(key(row), []).append(row)
-    return tuple(_sum_of(same, keys) if len(same) > 1 else same[0] for same in found.values())
-
-
-def _sum_of(same: Sequence[Any], keys: Sequence[str]) -> Any:
-    sums: dict[str, Any] = {}
-    for field in fields(same[0]):
-        first, *others = (getattr(row, field.name) for row in same)
-        if field.name in keys or isinstance(first, bool):
-            continue
-        if first is None or None in others:
-            sums[field.name] = None
-        elif isinstance(first, int | Measured):
-            sums[field.name] = sum(others, first)
-    return replace(same[0], **sums)
+        groups.setdefault(key(row), []).append(row)
+    total_rows: list[T] = []
+    for same in groups.values():
+        sums: dict[str, Any] = {}
+        for field in fields(same[0]) if len(same) > 1 else ():
+            first, *others = (getattr(row, field.name) for row in same)
+            if field.name in keys or isinstance(first, bool):
+                continue
+            if first is None or None in others:
+                sums[field.name] = None
+            elif isinstance(first, int | Measured):
+                sums[field.name] = sum(others, first)
+        total_rows.append(replace(same[0], **sums) if sums else same[0])
+    return tuple(total_rows)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
@@ -26,10 +26,9 @@ from traceflops.attribution import (
     with_culprits,
 )
 from traceflops.devices import GPU_SAMPLES, check_decided, is_undecided, of_job
+from traceflops.errors import UsageError
 from traceflops.facts import Fact
 from traceflops.findings import (
-    Finding,
-    Loss,
     Verdict,
     all_losses,
     basis_of,
@@ -67,7 +66,7 @@ from traceflops.privacy import Placeholders, check_privacy, removed
 from traceflops.ranks import collective_work
 from traceflops.remedies import advice
 from traceflops.table import Trace, distinct, numbers
-from traceflops.timeline import COPIES_MISSING, EMPTY_ACCOUNT, Account, DeviceAccount, whole_span
+from traceflops.timeline import COPIES_MISSING, EMPTY_ACCOUNT, DeviceAccount, whole_span
 from traceflops.windows import (
     PARTIAL,
     DeviceReport,
@@ -75,7 +74,6 @@ from traceflops.windows import (
     Prepared,
     Selection,
     StepChoice,
-    StepSpread,
     chosen_time,
     partition_text,
     spread_of,
@@ -86,11 +84,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from traceflops.ranks import RankReport
+    from traceflops.replay import WhatIf
     from traceflops.timeline import Untimed
 
 
 GAPS_OF_SUMMARY: Final = 3
-"""So many gaps of a device are kept in a summary."""
+"""How many gaps of a device a summary keeps."""
 
 
 def analyze(
@@ -113,7 +112,7 @@ def analyze(
     With `redact` names are replaced by placeholders. Raises UsageError where the selection asks
     for something the trace does not have, the pair tells nothing, or a file of rules is wrong.
     """
-    of_user = read_finding_rules(finding_rules, redact=redact)
+    user_rules = read_finding_rules(finding_rules, redact=redact)
     check_privacy(include_environment, redact)
     selection = selection or Selection()
     names = Placeholders() if redact else None
@@ -133,43 +132,14 @@ def analyze(
         analysis = analysis_of(with_replays(prepared, paired), peaks, pair=paired)
         analysis = replace(analysis, jobs=listed_jobs(trace, selection.job, **shown))
     analysis = with_removed(analysis, names) if names is not None else analysis
-    return with_finding_rules(analysis, of_user)
+    return with_finding_rules(analysis, user_rules)
 
 
 def with_removed(analysis: Analysis, placeholders: Placeholders) -> Analysis:
-    """Return an analysis whose note counts all names that were replaced, those of a pair, too."""
+    """Return an analysis whose note counts all names that were replaced, also those of a pair."""
     counted = removed(placeholders)
     notes = tuple(counted if note.code == counted.code else note for note in analysis.notes)
     return replace(analysis, notes=notes)
-
-
-class Judged(NamedTuple):
-    """What a verdict asks of the recording; `how` device records are made, that a file is `cut`."""
-
-    trace: Trace
-    how: str
-    cut: Fact | None
-    records: LaunchRecords
-    untimed: Untimed | None
-    choice: StepChoice
-    lacks_copies: bool
-    samples: Verdict | None = None
-    memory: Verdict | None = None
-
-    @property
-    def program(self) -> frozenset[str]:
-        """Return what is known of the program that was recorded."""
-        return program_of_trace(self.trace)
-
-    @classmethod
-    def of(cls, prepared: Prepared) -> Judged:
-        """Return what is asked of a prepared trace."""
-        trace, lacks_copies = prepared.trace, is_said(prepared.trace, COPIES_MISSING)
-        records, choice = prepared.launch_records, prepared.plan.choice
-        how, untimed = advice(trace, "device records"), prepared.untimed
-        told = trace, how, cut_file(trace), records, untimed, choice, lacks_copies
-        sampled = gpu_samples(prepared) if trace.source.format == GPU_SAMPLES else ()
-        return cls(*told, samples_verdict(sampled, trace), memory_verdict(prepared))
 
 
 def analysis_of(
@@ -182,119 +152,66 @@ def analysis_of(
 ) -> Analysis:
     """Return where the time of a prepared trace went and how much of its devices was used.
 
-    `measured` is what is known of that already: by default it is what the trace tells, or its
-    `pair`, without padding where it tells that, too. For a summary nothing is said about causes of
-    idle time and about ranks: it is found again, by step.
+    `measured` replaces what the trace and its `pair` say of FLOPs. Culprits of idle time and ranks
+    are left out if `is_summarised`: a summary has them by step.
     """
-    recorded, linked = prepared, prepared.linked
+    whole, linked = prepared, prepared.linked
     if prepared.launch_records.state == "capture":
         prepared = prepared.without_work
-    named, devices, total = _accounted(prepared, GAPS_OF_SUMMARY if is_summarised else None)
+    with phase("accounts"):
+        most_gaps = GAPS_OF_SUMMARY if is_summarised else None
+        reports = [
+            _device_report(prepared, device, account, most_gaps)
+            for device, account in prepared.accounts.items()
+        ]
+        named = devices = told_apart(linked.trace, reports)
+        if prepared.launch_records.state in PARTIAL:
+            devices = [device.with_idle_unrecorded for device in named]
+        devices = with_culprits(prepared, devices)
+        total = sum((device.chosen for device in devices), EMPTY_ACCOUNT)
     with phase("idle time"):  # takes much memory for a while, FLOPs keep what they take
         idle_ns = total.components.idle_ns
         idle = NO_CULPRITS if is_summarised else idle_culprits(prepared, idle_ns)
     if measured is None:
         with phase("FLOPs"):
-            measured = without_stated_padding(measure(recorded, peaks, pair), recorded)
+            measured = without_stated_padding(measure(whole, peaks, pair), whole)
     with phase("kernel tables"):
-        totals = kernel_totals(linked.trace, linked.categorised, linked.whole, prepared.chosen)
+        totals = kernel_totals(linked.trace, linked.categorised, linked.split, prepared.chosen)
         moved = memory_times(linked.trace, linked.categorised, prepared.chosen)
+    ranks = None
+    several = max(len(prepared.accounts), prepared.trace.processes.num_rows) > 1
+    if several and not is_summarised:
+        from traceflops.ranks import links_of, rank_report
+
+        ranks = rank_report(prepared, links_of(prepared, measured.devices, peaks.link))
     return Analysis(
         source=linked.trace.source,
         selection=prepared.selection,
         notes=notes_of(prepared, named, measured),
         collectives=collective_work(linked, prepared.accounts, prepared.windows),
-        prepared=prepared,
+        recording=prepared,
         **judged(
-            Judged.of(prepared),
+            VerdictFacts.of(prepared),
             devices,
             measured,
             kernels=[totals],
             moved=moved,
             idle=idle,
             launches=launching(prepared, measured.executed.phases),
-            ranks=None if is_summarised else _who_waits(prepared, measured, peaks),
+            ranks=ranks,
             passes=serving(prepared, measured.executed.attribution),
         ),
     )
 
 
-def judged(
-    asked: Judged,
-    devices: Sequence[DeviceReport],
-    measured: Measurement,
-    *,
-    kernels: Sequence[pa.Table],
-    moved: Mapping[str, int],
-    idle: IdleCulprits,
-    launches: Launches | None,
-    ranks: RankReport | None,
-    passes: Serving,
-) -> dict[str, Any]:
-    """Return figures as fields of an analysis, with those that follow from them."""
-    choice, total = asked.choice, sum((device.chosen for device in devices), EMPTY_ACCOUNT)
-    spread = spread_of(devices)
-    window_ns = total.components.window_ns
-    table = kernel_table(kernels, window_ns)
-    is_known = asked.records.is_judged and not asked.lacks_copies
-    is_known &= not lost_graphs(asked.records, total)
-    known_idle = total.components.share("idle") if is_known else None
-    waiting = waiting_for(ranks)
-    found = all_losses(
-        total, measured, moved, idle, lacks_copies=asked.lacks_copies, waiting=waiting
-    )
-    main = main_kernel_findings(table, total, found, passes, basis_of(choice), asked.program)
-    return {
-        "verdict": _verdict(asked, devices, total, measured, found, ranks),
-        "steps": replace(choice, typical_ns=spread.median_ns) if spread is not None else choice,
-        "devices": tuple(devices),
-        "total": total,
-        "kernels": table,
-        "categories": category_table(table, window_ns),
-        "measured": measured,
-        "untimed": asked.untimed,
-        "losses": _losses(asked, devices, spread, measured, found, ranks, main),
-        "recorded": asked.records.state,
-        "idle": idle,
-        "host_bound": host_bound(launches, known_idle),
-        "launches": launches,
-        "serving": passes,
-        "ranks": ranks,
-    }
-
-
-def _who_waits(prepared: Prepared, measured: Measurement, peaks: PeakOptions) -> RankReport | None:
-    if max(len(prepared.accounts), prepared.trace.processes.num_rows) < 2:
-        return None
-    from traceflops.ranks import links_of, rank_report
-
-    return rank_report(prepared, links_of(prepared, measured.devices, peaks.link))
-
-
-def _accounted(
-    prepared: Prepared, most_gaps: int | None
-) -> tuple[list[DeviceReport], list[DeviceReport], Account]:
-    """Return the devices, the same with what their idle time is due to, and their sum."""
-    with phase("accounts"):
-        reports = [_device_report(prepared, *one, most_gaps) for one in prepared.accounts.items()]
-        named = told_apart(prepared.linked.trace, reports)
-        devices = _with_idle_time(prepared, named)
-        return named, devices, sum((device.chosen for device in devices), EMPTY_ACCOUNT)
-
-
-def _with_idle_time(prepared: Prepared, devices: list[DeviceReport]) -> list[DeviceReport]:
-    """Return devices with what is known of their idle time."""
-    if prepared.launch_records.state in PARTIAL:
-        devices = [device.with_idle_unrecorded for device in devices]
-    return with_culprits(prepared, devices)
-
-
 def _device_report(
     prepared: Prepared, device: int, account: DeviceAccount, most_gaps: int | None
 ) -> DeviceReport:
+    """Return the figures of a device, without what its idle time is due to."""
     linked, trace, windows = prepared.linked, prepared.trace, prepared.windows[device]
-    about = trace.devices.slice(device, 1).to_pylist()[0]
-    process = trace.processes.slice(about["process"], 1).to_pylist()[0]
+    row = trace.devices.slice(device, 1).to_pylist()[0]
+    process = trace.processes.slice(row["process"], 1).to_pylist()[0]
+    users = distinct(numbers(trace.activities["process"])[account.rows.row]).tolist()
     whole = whole_span(
         trace,
         linked.links,
@@ -307,83 +224,143 @@ def _device_report(
     return DeviceReport(
         device=device,
         rank=process["rank"],
-        process=about["process"],
+        process=row["process"],
         file=process["file"],
-        type=about["type"],
-        local_id=about["local_id"],
-        product=about["product"],
-        memory_bytes=about["memory_bytes"],
-        sm_count=about["sm_count"],
+        type=row["type"],
+        local_id=row["local_id"],
+        product=row["product"],
+        memory_bytes=row["memory_bytes"],
+        sm_count=row["sm_count"],
         whole=whole,
         windows=windows,
         chosen=sum((window.account for window in windows if window.used), EMPTY_ACCOUNT),
         gaps=account.gaps(device, chosen_time(windows), windows, most_gaps),
-        architecture=about["architecture"],
-        partition=partition_text(about),
-        ranks=_ranks_on(trace, account),
+        architecture=row["architecture"],
+        partition=partition_text(row),
+        ranks=tuple(sorted({rank for user in users if (rank := trace.ranks[user]) is not None})),
     )
 
 
-def _ranks_on(trace: Trace, account: DeviceAccount) -> tuple[int, ...]:
-    """Return the known ranks of the processes that worked on a device."""
-    users = distinct(numbers(trace.activities["process"])[account.rows.row]).tolist()
-    return tuple(sorted({rank for user in users if (rank := trace.ranks[user]) is not None}))
+class VerdictFacts(NamedTuple):
+    """What a verdict needs of the recording, whole or from summaries.
+
+    `how` says how device records are made, `cut` that a file is cut off. `samples` and `memory` are
+    verdicts on recordings of samples or memory alone.
+    """
+
+    trace: Trace
+    how: str
+    cut: Fact | None
+    records: LaunchRecords
+    untimed: Untimed | None
+    choice: StepChoice
+    lacks_copies: bool
+    samples: Verdict | None = None
+    memory: Verdict | None = None
+
+    @classmethod
+    def of(cls, prepared: Prepared) -> VerdictFacts:
+        """Return the facts of a prepared trace."""
+        trace = prepared.trace
+        is_of_samples = trace.source.format == GPU_SAMPLES
+        return cls(
+            trace,
+            advice(trace, "device records"),
+            cut_file(trace),
+            prepared.launch_records,
+            prepared.untimed,
+            prepared.plan.choice,
+            is_said(trace, COPIES_MISSING),
+            samples_verdict(gpu_samples(prepared) if is_of_samples else (), trace),
+            memory_verdict(prepared),
+        )
 
 
-def _verdict(
-    asked: Judged,
+def judged(
+    facts: VerdictFacts,
     devices: Sequence[DeviceReport],
-    total: Account,
     measured: Measurement,
-    found: Sequence[Loss],
-    who_waits: RankReport | None,
-) -> Verdict:
-    """Return what to say first: what is not recorded, what has no timeline, or what costs most."""
-    late_rank = late_rank_fact(who_waits, lasting=True) or slow_link_fact(who_waits)
-    said = (
-        asked.samples
-        or records_verdict(asked.records, asked.how, late_rank)
-        or untimed_verdict(asked.untimed, late_rank)
-        or asked.memory
+    *,
+    kernels: Sequence[pa.Table],
+    moved: Mapping[str, int],
+    idle: IdleCulprits,
+    launches: Launches | None,
+    ranks: RankReport | None,
+    passes: Serving,
+) -> dict[str, Any]:
+    """Return figures as fields of an analysis, with those that follow from them."""
+    records, choice = facts.records, facts.choice
+    total = sum((device.chosen for device in devices), EMPTY_ACCOUNT)
+    window_ns = total.components.window_ns
+    spread, table = spread_of(devices), kernel_table(kernels, window_ns)
+    lost = lost_graphs(records, total)
+    losses = all_losses(
+        total, measured, moved, idle, lacks_copies=facts.lacks_copies, waiting=waiting_for(ranks)
+    )
+    late_rank = late_rank_fact(ranks, lasting=True) or slow_link_fact(ranks)
+    on_host = all(device.type == "cpu" for device in devices)
+    # What to say first: what is not recorded, what has no timeline, or what costs most.
+    first = (
+        facts.samples
+        or records_verdict(records, facts.how, late_rank)
+        or untimed_verdict(facts.untimed, late_rank)
+        or facts.memory
         or verdict(
             total,
-            asked.choice,
+            choice,
             len(devices),
             measured,
-            losses=found,
-            on_host=_on_host(devices),
+            losses=losses,
+            on_host=on_host,
             late_rank=late_rank,
         )
     )
-    return led_by(said, asked.cut or lost_graphs(asked.records, total))
-
-
-def _losses(
-    asked: Judged,
-    devices: Sequence[DeviceReport],
-    spread: StepSpread | None,
-    measured: Measurement,
-    found: Sequence[Loss],
-    who_waits: RankReport | None,
-    more: Iterable[Finding] = (),
-) -> tuple[Finding, ...]:
-    """Return what costs time, the most costly first; only what is recorded where much is not."""
-    if _on_host(devices):
-        return ()
-    of_ranks = (
-        *late_rank_findings(who_waits, asked.program),
-        *slow_link_findings(who_waits, asked.program),
-    )
-    if not asked.records.is_judged:
-        return of_ranks  # what recorded work waited for holds, whatever else ran
+    basis, program = basis_of(choice), program_of_trace(facts.trace)
+    of_kernels = main_kernel_findings(table, total, losses, passes, basis, program)
+    # What recorded work waited for holds, whatever else ran without a record.
     findings = (
-        *loss_findings(found, measured, basis_of(asked.choice)),
-        *of_ranks,
-        *uneven_findings(spread, devices),
-        *more,
+        []
+        if on_host
+        else [
+            *late_rank_findings(ranks, program),
+            *slow_link_findings(ranks, program),
+        ]
     )
-    return tuple(sorted(findings, key=attrgetter("share"), reverse=True))
+    if records.is_judged and not on_host:
+        findings = [*loss_findings(losses, measured, basis), *findings]
+        findings += [*uneven_findings(spread, devices), *of_kernels]
+        findings.sort(key=attrgetter("share"), reverse=True)
+    is_idle_known = records.is_judged and not facts.lacks_copies and not lost
+    return {
+        "verdict": led_by(first, facts.cut or lost),
+        "steps": replace(choice, typical_ns=spread.median_ns) if spread is not None else choice,
+        "devices": tuple(devices),
+        "total": total,
+        "kernels": table,
+        "categories": category_table(table, window_ns),
+        "measured": measured,
+        "untimed": facts.untimed,
+        "losses": tuple(findings),
+        "recorded": records.state,
+        "idle": idle,
+        "host_bound": host_bound(
+            launches, total.components.share("idle") if is_idle_known else None
+        ),
+        "launches": launches,
+        "serving": passes,
+        "ranks": ranks,
+    }
 
 
-def _on_host(devices: Sequence[DeviceReport]) -> bool:
-    return all(device.type == "cpu" for device in devices)
+def what_if(analysis: Analysis, *edits: str) -> WhatIf:
+    """Return how long the steps would take with edits such as `data_input=0`, and what decides it.
+
+    docs/replay.md lists what can be asked. Raises UsageError where an edit is none, or the
+    recording does not hold what it takes to answer.
+    """
+    if analysis.of_no_job:
+        raise UsageError("what-if needs one job", "choose one with --job")
+    if analysis.replay is None:
+        hint = "ask it of the traces that the summaries are of"
+        raise UsageError("what-if needs single kernels and calls, and summaries hold sums", hint)
+    return analysis.replay.what_if(edits)

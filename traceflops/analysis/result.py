@@ -11,8 +11,8 @@ An `Analysis` has four layers, from what is certain to what is judged:
 * what that means: `headline` is one sentence, `findings` are causes, the best first.
 
 Times are integer nanoseconds, shares are 0 to 1, and what is unknown is None, never 0. Nothing
-here is computed from another field, but for the properties; `prepared` is what all came from, also
-what only long reports show, which is found when they ask for it.
+here is computed from another field, but for the properties; `recording` is what all came from.
+Cached properties are for long reports: they ask the recording when they are first used.
 """
 
 from __future__ import annotations
@@ -76,9 +76,11 @@ class Analysis:
     calls have device records: where they do not, nothing is judged. `idle` is what the host did in
     the idle time of the chosen windows, `host_bound` whether it is fast enough for the devices,
     `launches` what launching took. `serving` are the passes that a serving engine annotates.
-    `ranks` is who waits for whom, None with one rank. `prepared` is for reports that show single
-    events and what is found on demand; None where it was not kept. There `known_operators` and
-    `known_synchronisations` are what is known of these. `finding_rules` are the user's.
+    `ranks` is who waits for whom, None with one rank. `finding_rules` are the user's.
+
+    `recording` is always there, so that asking it needs no other case: where `has_events` is False
+    (summaries; several jobs of which none is chosen) it has no events, and answers are empty.
+    `summed_operators` and `summed_synchronisations` are what summaries say of these.
     """
 
     source: Source
@@ -99,22 +101,28 @@ class Analysis:
     idle: IdleCulprits = NO_CULPRITS
     host_bound: HostBound | None = None
     launches: Launches | None = None
-    known_operators: tuple[HostOperator, ...] = ()
-    known_synchronisations: tuple[Synchronisation, ...] = ()
+    summed_operators: tuple[HostOperator, ...] = ()
+    summed_synchronisations: tuple[Synchronisation, ...] = ()
     serving: Serving = NO_SERVING
     ranks: RankReport | None = None
     finding_rules: FindingRules = NO_RULES
-    prepared: Prepared | None = field(default=None, repr=False, compare=False)
+    recording: Prepared = field(kw_only=True, repr=False, compare=False)
+    has_events: bool = True
+
+    @property
+    def prepared(self) -> Prepared | None:
+        """Return `recording` where it has events. New code asks `recording`."""
+        return self.recording if self.has_events else None
 
     @cached_property
     def host_operators(self) -> tuple[HostOperator, ...]:
         """Return the operators of the threads that launch, those of most own time first."""
-        return host_operators(self.prepared) if self.prepared else self.known_operators
+        return self.summed_operators or host_operators(self.recording)
 
     @cached_property
     def synchronisations(self) -> tuple[Synchronisation, ...]:
         """Return the calls in which the host waited for the devices, the longest first."""
-        return synchronisations(self.prepared) if self.prepared else self.known_synchronisations
+        return self.summed_synchronisations or synchronisations(self.recording)
 
     @cached_property
     def spread(self) -> StepSpread | None:
@@ -124,27 +132,26 @@ class Analysis:
     @cached_property
     def memory_operations(self) -> tuple[MemoryOperation, ...]:
         """Return copies, fills and allocations."""
-        return memory_operations(self.prepared) if self.prepared else ()
+        return memory_operations(self.recording)
 
     @cached_property
     def gpu_samples(self) -> tuple[GpuSamples, ...]:
         """Return what was sampled of clocks, power and temperature, of each GPU."""
-        return gpu_samples(self.prepared) if self.prepared else ()
+        return gpu_samples(self.recording)
 
     @cached_property
     def attribution(self) -> DeviceWork | None:
         """Return whose work the devices did, None without any."""
-        if self.prepared is None:
-            return None
-        return attributed_work(self.prepared.as_launched, activity_flops(self.measured.executed))
+        recorded = self.recording.as_launched
+        return attributed_work(recorded, activity_flops(self.measured.executed))
 
     @cached_property
     def charged(self) -> tuple[ChargedKernel, ...] | None:
         """Return the time that each kernel was charged by what launched it, None of summaries."""
-        if self.prepared is None:
+        if not self.has_events:
             return None
-        count, ranks = self.prepared.trace.activities.num_rows, self.ranks
-        return charged_kernels(self.prepared, None if ranks is None else ranks.by_activity(count))
+        count, ranks = self.recording.trace.activities.num_rows, self.ranks
+        return charged_kernels(self.recording, None if ranks is None else ranks.by_activity(count))
 
     @cached_property
     def replay(self) -> Replay | None:
@@ -152,12 +159,12 @@ class Analysis:
 
         Raises UsageError where it does not hold what they need.
         """
-        if self.prepared is None:
+        if not self.has_events:
             return None
         from traceflops.replay import Replay
 
         phases = self.measured.executed.phases
-        return Replay(self.prepared, self.ranks, phases, self.measured.mfu_range)
+        return Replay(self.recording, self.ranks, phases, self.measured.mfu_range)
 
     @cached_property
     def replay_or_reason(self) -> tuple[Replay | None, str]:
@@ -263,7 +270,7 @@ class Analysis:
         from traceflops.analysis.tables import tables_of
 
         report = {"kernels": self.kernels, "categories": self.categories}
-        return tables_of(report, self.devices, self.prepared)
+        return tables_of(report, self.devices, self.recording, has_events=self.has_events)
 
     def to_pandas(self, table: str = "kernels") -> pd.DataFrame:
         """Return a table as a DataFrame. Raises UsageError for a name that is none."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from itertools import count
+from contextlib import contextmanager, suppress
+from itertools import chain, count
 from threading import Timer
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
@@ -57,8 +57,8 @@ def run_sql(tables: Mapping[str, pa.Table | OnDemand], query: str) -> pa.Table:
     Sums of whole numbers are whole numbers again, where int64 holds them. Columns of one name are
     numbered.
     """
-    with _asked(tables, query) as found:
-        return _tidied(found.to_arrow_table())
+    with _asked(tables, query) as result:
+        return _tidied(result.to_arrow_table())
 
 
 def first_rows(
@@ -69,8 +69,8 @@ def first_rows(
     No others are held. Raises UsageError also where it takes more time or memory than it may.
     """
     kept, rows = [], 0
-    with _asked(tables, query, seconds, _MODEST) as found:
-        reader = found.to_arrow_reader(_BATCH_ROWS)
+    with _asked(tables, query, seconds, _MODEST) as result:
+        reader = result.to_arrow_reader(_BATCH_ROWS)
         for batch in reader:
             if rows < most:
                 kept.append(batch.slice(0, most - rows))
@@ -85,7 +85,7 @@ def _asked(
     seconds: float | None = None,
     limits: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[Any]:
-    """Give what a query finds, before it is fetched. Raises UsageError where it is wrong."""
+    """Yield the result of a query, not fetched yet. Raises UsageError where it is wrong."""
     try:
         import duckdb
     except ImportError as error:
@@ -145,36 +145,23 @@ def _nodes(value: Any) -> Iterator[dict[str, Any]]:
 
 
 def _tidied(result: pa.Table) -> pa.Table:
-    return _with_whole_numbers(result.rename_columns(list(_distinct(result.column_names))))
-
-
-def _refused(said: str, tables: Mapping[str, pa.Table | OnDemand]) -> UsageError:
-    """Return what DuckDB says is wrong: its first line, and the names that it proposes."""
-    first, *more = said.strip().splitlines() or ["the query failed"]
-    near = [f"{one.rstrip('.?')}; " for one in more if one.startswith(("Did you", "Candidate"))]
-    hint = f"{''.join(near[:1])}tables: {', '.join(tables)}; columns: traceflops query TRACE"
-    return UsageError(f"SQL: {first}", hint)
-
-
-def _distinct(names: list[str]) -> Iterator[str]:
-    taken: set[str] = set()
-    for name in names:
-        numbered = (f"{name}_{number}" for number in count(1))
-        one = name if name not in taken else next(one for one in numbered if one not in taken)
-        taken.add(one)
-        yield one
-
-
-def _with_whole_numbers(table: pa.Table) -> pa.Table:
-    for place, field in enumerate(table.schema):
+    """Return a result with different names of columns, and sums of whole numbers as int64."""
+    names: list[str] = []
+    for name in result.column_names:
+        numbered = chain((name,), (f"{name}_{number}" for number in count(1)))
+        names.append(next(free for free in numbered if free not in names))
+    table = result.rename_columns(names)
+    for index, field in enumerate(table.schema):
         if kinds.is_decimal(field.type) and field.type.scale == 0:
-            table = _as_int64(table, place, field)
+            with suppress(pa.ArrowInvalid):  # too large
+                column = table.column(index).cast(pa.int64())
+                table = table.set_column(index, field.with_type(pa.int64()), column)
     return table
 
 
-def _as_int64(table: pa.Table, place: int, field: Any) -> pa.Table:
-    try:
-        column = table.column(place).cast(pa.int64())
-    except pa.ArrowInvalid:
-        return table
-    return table.set_column(place, field.with_type(pa.int64()), column)
+def _refused(message: str, tables: Mapping[str, pa.Table | OnDemand]) -> UsageError:
+    """Return what DuckDB says is wrong: its first line, and the names that it proposes."""
+    first, *more = message.strip().splitlines() or ["the query failed"]
+    near = [f"{line.rstrip('.?')}; " for line in more if line.startswith(("Did you", "Candidate"))]
+    hint = f"{''.join(near[:1])}tables: {', '.join(tables)}; columns: traceflops query TRACE"
+    return UsageError(f"SQL: {first}", hint)

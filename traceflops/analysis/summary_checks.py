@@ -1,7 +1,7 @@
 """What must hold of a summary that somebody hands in: figures of one recording fit each other.
 
-All names carry units, so what a figure may be is told by its name; what refers to a device, a
-group or a step is checked against those that there are.
+Names carry units, so that the name of a figure bounds it. What refers to a device, a group or a
+step is checked against those in the summary.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from traceflops.attribution import KERNEL_TOTALS
-from traceflops.flops import FAMILIES, UNSPLIT, DeviceBudget
+from traceflops.flops import FAMILIES, UNSPLIT
 from traceflops.ranks import KINDS, CommRecords, KernelSums
 from traceflops.table import (
     ABSENT,
@@ -28,7 +28,7 @@ from traceflops.table import (
     checked,
     require,
 )
-from traceflops.timeline import COMPONENTS, EMPTY_ACCOUNT, Account, Intervals
+from traceflops.timeline import COMPONENTS, EMPTY_ACCOUNT, Account
 from traceflops.windows import DeviceReport
 
 if TYPE_CHECKING:
@@ -74,14 +74,20 @@ def check_summary(summary: RankSummary) -> None:
 
 
 def _check_utilisation(summary: RankSummary, reported: set[int]) -> None:
+    """Check peaks, FLOPs and bytes; `reported` are the devices that have a report."""
     require(summary.budgets or summary.lacks)
-    require(not reported or {one.device for one in summary.peaks} == reported)  # a graph capture
-    require(all(rate > 0 for one in summary.peaks for rate in one.rates.values()))
+    of_devices = {peak.device for peak in summary.peaks}
+    require(not reported or of_devices == reported)  # a graph capture reports no device
+    require(all(rate > 0 for peak in summary.peaks for rate in peak.rates.values()))
     for cell in summary.cells:
         require(cell.device in reported and cell.component in COMPONENTS)
         require(cell.line.split(".")[0] in _FAMILIES)
     for budget in summary.budgets:
-        _check_budget(budget)
+        require(set(budget.components) <= set(COMPONENTS))
+        require(budget.uncounted_ns <= budget.components.get("compute", 0))
+        for work in budget.work:
+            require(work.family in _FAMILIES and work.component in COMPONENTS)
+            require(budget.peaks.get(work.dtype, 0) > 0)
     for roof in (summary.roofs.memory, summary.roofs.compute):
         require(min(roof.excess_ns, roof.bytes_ns) >= 0)
 
@@ -92,11 +98,11 @@ def _check_values(value: Any, name: str, processes: int, devices: int) -> None:
         for field in fields(value):
             _check_values(getattr(value, field.name), field.name, processes, devices)
     elif isinstance(value, Mapping):
-        for one in value.values():
-            _check_values(one, name, processes, devices)
+        for item in value.values():
+            _check_values(item, name, processes, devices)
     elif isinstance(value, tuple):
-        for one in value:
-            _check_values(one, name, processes, devices)
+        for item in value:
+            _check_values(item, name, processes, devices)
     elif isinstance(value, int):
         counts = {"device": devices, "process": processes}
         require((-LIMIT_NS if name in _SIGNED else 0) <= value < counts.get(name, 2 * LARGEST))
@@ -104,15 +110,16 @@ def _check_values(value: Any, name: str, processes: int, devices: int) -> None:
 
 
 def _check_report(device: DeviceReport) -> None:
-    whole, at = device.whole, device.whole.start_ns
+    """Check that the parts of a device add up, and that its windows are in order inside it."""
+    whole, last_ns = device.whole, device.whole.start_ns
     exposed_ns, hidden_ns = whole.exposed_communication_ns, whole.hidden_communication_ns
     require(exposed_ns + hidden_ns == whole.communication.union_ns)
     _check_account(whole.account, whole.span_ns)
     require(whole.account.components.idle_ns == whole.idle_ns and whole.busy_ns <= whole.sum_ns)
     for window in device.windows:
-        require(at <= window.start_ns <= window.end_ns <= whole.end_ns)
+        require(last_ns <= window.start_ns <= window.end_ns <= whole.end_ns)
         _check_account(window.account, window.dur_ns)
-        at = window.end_ns
+        last_ns = window.end_ns
     used = [window.account for window in device.windows if window.used]
     require(device.chosen == reduce(add, used, EMPTY_ACCOUNT))
     for gap in device.gaps:
@@ -128,6 +135,7 @@ def _check_account(account: Account, window_ns: int) -> None:
 
 
 def _check_records(records: CommRecords) -> None:
+    """Check the collectives: one row of each column per record, within what sums can hold."""
     ranks = len(records.ranks)
     require(len(records.alone) == ranks and len(records.work) in (0, ranks))
     require(len(records.devices) in (0, ranks))  # a projection has none
@@ -144,37 +152,25 @@ def _check_records(records: CommRecords) -> None:
     require((records.end_ns >= records.start_ns).all() and (records.busy_ns >= 0).all())
     for name in ("elements", "received", "bytes"):
         amounts = getattr(records, name)
-        known = amounts[amounts != ABSENT]
-        require(_within(known, -1, LARGEST) and _sums_fit(known))
-    for several in (*records.alone, *records.work):
-        _check_intervals(several)
-
-
-def _check_intervals(several: Intervals) -> None:
-    _check_columns([several.start_ns, several.end_ns])
-    edges = np.stack([several.start_ns, several.end_ns], axis=1).ravel()
-    require(_within(edges, -LIMIT_NS, LIMIT_NS) and (np.diff(edges) > 0).all())
+        amounts = amounts[amounts != ABSENT]
+        require(_within(amounts, -1, LARGEST) and _sums_fit(amounts))
+    for intervals in (*records.alone, *records.work):
+        _check_columns([intervals.start_ns, intervals.end_ns])
+        edges = np.stack([intervals.start_ns, intervals.end_ns], axis=1).ravel()
+        require(_within(edges, -LIMIT_NS, LIMIT_NS) and (np.diff(edges) > 0).all())
 
 
 def _check_choices(summary: RankSummary, devices: int) -> None:
-    """Check what is told of all steps, and of each long step by itself."""
+    """Check the figures of all steps together, and of each long step by itself."""
     choices = 1 + len(summary.long_steps)
     require(len(summary.work) == len(summary.idle_of) == choices)
-    require(all(len(one) == devices for one in summary.idle_of))
+    require(all(len(culprits) == devices for culprits in summary.idle_of))
     for sums in summary.work:
         require(len(set(sums.names)) == len(sums.names) and sums.received.shape == (devices,))
         for column in (*(getattr(sums, name) for name in _BY_NAME), sums.received):
             require(_within(column, 0, LARGEST) and _sums_fit(column))
         shapes = {getattr(sums, name).shape for name in _BY_NAME}
         require(shapes == {(devices, len(sums.names))})
-
-
-def _check_budget(budget: DeviceBudget) -> None:
-    require(set(budget.components) <= set(COMPONENTS))
-    require(budget.uncounted_ns <= budget.components.get("compute", 0))
-    for one in budget.work:
-        require(one.family in _FAMILIES and one.component in COMPONENTS)
-        require(budget.peaks.get(one.dtype, 0) > 0)
 
 
 def _check_columns(columns: Sequence[IntArray]) -> None:

@@ -36,7 +36,10 @@ def is_summary(head: bytes) -> bool:
 
 
 def encoded(summary: RankSummary | str) -> bytes:
-    """Return a summary, or the name of a file that could not be read, as the content of a file."""
+    """Return a summary, or the name of a file that could not be read, as the content of a file.
+
+    Collectives at the end are left out until it fits.
+    """
     if isinstance(summary, str):
         return _file(None, summary)
     most = _MOST_RECORDS

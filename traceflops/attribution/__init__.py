@@ -1,6 +1,21 @@
 """Whose work a kernel is: its launch, operator, phase, module; tables of kernels and operators.
 
-Takes a Prepared trace; gives owners by row of its activities, and tables for the chosen windows.
+    Prepared: activities of the chosen windows, idle gaps of the devices
+        |
+        |  work                                        idle time
+        |  activity -> call -> op   (launching_ops)    gap -> slices of the launching thread's
+        |     -> forward op         (scopes)                  time  (idle_slices)
+        |     -> module, annotation (scopes, marks)       -> class  (idle_classes)
+        |     -> phase, role, fate  (scopes, products,    -> name: function, operator, label
+        |                            op_kernels)                    (host_events, named_slices)
+        v                                              v
+    owners by row of activities, -1: unknown          culprits: class, name, ns
+        |                                              |
+        v                                              v
+    tables: kernels, operators, launchers,            IdleCulprits, Synchronisation,
+    charged time, device work, trees                  HostBound (launch_lead)
+
+All times are ns inside the chosen windows; each ns of work is charged to one activity.
 """
 
 from __future__ import annotations
@@ -60,10 +75,10 @@ if TYPE_CHECKING:
     from traceflops.attribution.host_events import (
         FACTS,
         SYSTEM_CALLS,
-        facts_told,
+        facts_of_name,
+        has_fact,
         is_of_library,
         standard_prefix,
-        told,
     )
     from traceflops.attribution.idle_classes import CLASSES, TAGS, waiting_calls
     from traceflops.attribution.idle_slices import GapLengths, GapParts, gap_parts, places_in_groups

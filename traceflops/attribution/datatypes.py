@@ -1,4 +1,4 @@
-"""The data type of every product; whether float operands were TF32 or FP32 kernel names tell."""
+"""The data type of every product; for float operands, whether kernel names say TF32 or FP32."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from traceflops.attribution.op_kernels import Attribution
 from traceflops.flops import TF32_OR_FP32, Work
-from traceflops.table import IntArray, Trace, codes, names, numbers
+from traceflops.table import IntArray, codes, names, numbers
 from traceflops.windows import Prepared
 
 UNKNOWN_TYPE: Final = "unknown"
@@ -52,21 +52,21 @@ _OPERANDS: Final[tuple[tuple[str | None, str], ...]] = (
     ("tf32", r"s1688gemm|s1684gemm|s1688fprop|s1688dgrad|s1688wgrad|tensorop_s1688"),
     ("fp32", r"sgemm|scudnn|simt_s|f32f32_f32f32_f32|ffma|<(?:int, )*float\b"),
 )
-"""The same for operands of which nothing is recorded; None where the name tells of several."""
+"""The same for operands of which nothing is recorded; None where the name names several types."""
 
 
 def float_type(kernel: str) -> str:
-    """Return `tf32` or `fp32` by the name of a kernel with float operands; both where it is mute.
+    """Return `tf32` or `fp32` by the name of a kernel with float operands, or else TF32_OR_FP32.
 
-    Unknown is `tf32-or-fp32`: the peaks of the two differ by up to eight times.
+    That is not guessed: the peaks of the two differ by up to eight times.
     """
     return _first(_FLOAT_KERNELS, kernel) or TF32_OR_FP32
 
 
 def operand_type(kernel: str) -> str:
-    """Return the data type of a product by the name of its kernel alone, UNKNOWN_TYPE if mute.
+    """Return the data type of a product by the name of its kernel alone, or else UNKNOWN_TYPE.
 
-    A name that tells of bfloat16 and FP8 is of a kernel with FP8 operands.
+    A name with both bfloat16 and FP8 is of a kernel with FP8 operands.
     """
     return _first(_OPERANDS, kernel) or UNKNOWN_TYPE
 
@@ -85,48 +85,35 @@ def without_tf32(device: Mapping[str, Any]) -> bool:
 
 
 def types_of_ops(prepared: Prepared, attribution: Attribution) -> tuple[IntArray, list[str]]:
-    """Return, per op, the place of the data type of its product, and the types.
+    """Return, per op, the code of the data type of its product, and the types by code.
 
-    Float operands are FP32 where the device has no TF32; elsewhere the kernel's name tells. It
-    also tells where no types were recorded, as in the ranges of emit_nvtx.
+    Float operands are FP32 where the device has no TF32; elsewhere the kernel's name decides. It
+    also decides where no types were recorded, as in the ranges of emit_nvtx.
     """
-    trace, work = prepared.trace, attribution.work
+    trace, work, main = prepared.trace, attribution.work, attribution.main
+    kernels = names(trace.activities["name"])
     own = [
         (a_work.dtype if isinstance(a_work, Work) else None) or UNKNOWN_TYPE
         for a_work in work.works
     ]
-    by_name = [float_type(label) for label in names(trace.activities["name"])]
-    by_name_alone = [operand_type(label) for label in names(trace.activities["name"])]
-    types = list(dict.fromkeys([*own, *by_name, *by_name_alone, *_ALWAYS]))
-    place = {name: number for number, name in enumerate(types)}
-    found = np.array([place[one] for one in own], dtype=np.int64)[work.place]
-    told_alone = [place[one] for one in by_name_alone]
-    _tell_by_name(trace, attribution, found, place[UNKNOWN_TYPE], told_alone)
-    open_ops = np.flatnonzero((found == place[TF32_OR_FP32]) & (attribution.main >= 0))
-    main = attribution.main[open_ops]
-    told = np.array([place[one] for one in by_name], dtype=np.int64)
-    told_of = _told(trace, attribution, told, place[TF32_OR_FP32])
-    single = np.array([without_tf32(row) for row in trace.devices.to_pylist()], dtype=np.bool_)
-    device = numbers(trace.activities["device"])[main]
-    found[open_ops] = np.where(single[device], place[FP32], told_of[open_ops])
-    return found, types
-
-
-def _tell_by_name(
-    trace: Trace, attribution: Attribution, found: IntArray, unknown: int, by_name: list[int]
-) -> None:
-    """Write the type that the main kernel tells to ops of which no types were recorded."""
+    as_float, by_name = [*map(float_type, kernels)], [*map(operand_type, kernels)]
+    types = list(dict.fromkeys([*own, *as_float, *by_name, *_ALWAYS]))
+    code_of = {name: code for code, name in enumerate(types)}
+    dtype, float_code, name_code = (
+        np.array([code_of[name] for name in column], dtype=np.int64)
+        for column in (own, as_float, by_name)
+    )
+    dtype, kernel = dtype[work.place], codes(trace.activities["name"])
     silent = codes(trace.ops["input_types"]) < 0
-    rows = np.flatnonzero(silent & (found == unknown) & (attribution.main >= 0))
-    if len(rows):
-        label = codes(trace.activities["name"])[attribution.main[rows]]
-        found[rows] = np.array(by_name, dtype=np.int64)[label]
-
-
-def _told(trace: Trace, attribution: Attribution, told: IntArray, mute: int) -> IntArray:
-    """Return, per op, the type that one of its kernels tells, `mute` where none does."""
-    found = np.full(trace.ops.num_rows, mute, dtype=np.int64)
-    by_kernel = told[codes(trace.activities["name"])]
-    rows = np.flatnonzero((attribution.owner >= 0) & (by_kernel != mute))
-    found[attribution.owner[rows]] = by_kernel[rows]
-    return found
+    rows = np.flatnonzero(silent & (dtype == code_of[UNKNOWN_TYPE]) & (main >= 0))
+    dtype[rows] = name_code[kernel[main[rows]]]
+    # Of float operands any of an op's kernels may name the type.
+    named = np.full(len(dtype), code_of[TF32_OR_FP32])
+    of_kernel = float_code[kernel]
+    rows = np.flatnonzero((attribution.owner >= 0) & (of_kernel != code_of[TF32_OR_FP32]))
+    named[attribution.owner[rows]] = of_kernel[rows]
+    single = np.array([without_tf32(row) for row in trace.devices.to_pylist()], dtype=np.bool_)
+    rows = np.flatnonzero((dtype == code_of[TF32_OR_FP32]) & (main >= 0))
+    device = numbers(trace.activities["device"])[main[rows]]
+    dtype[rows] = np.where(single[device], code_of[FP32], named[rows])
+    return dtype, types

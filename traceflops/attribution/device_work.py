@@ -1,7 +1,7 @@
 """Whose work the devices did: by module, function, annotation, operator. See `attributed`.
 
-Work belongs to the first of RULES that gives an answer. A module is told by the stack of the launch
-call; what a backward node launched belongs to the module of its forward op.
+Work belongs to the first of RULES that gives an answer. Modules are those on the stack of the
+launch call; what a backward node launched belongs to the module of its forward op.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.attribution.host_events import is_of_library, told
+from traceflops.attribution.host_events import has_fact, is_of_library
 from traceflops.attribution.launching_ops import ops_that_launched
 from traceflops.attribution.marks import Instants, host_marks, innermost_mark, instants
 from traceflops.attribution.scopes import (
@@ -46,7 +46,7 @@ _FUSED: Final = re.compile(r"triton_[a-z]+_fused_")
 """How Inductor names a kernel after the operators that it fuses."""
 _REGION: Final = re.compile(r"Torch-Compiled Region")
 _PATH_LEVELS: Final = 100
-"""So many modules are named of a path, the innermost ones."""
+"""At most so many modules of a path are named, the innermost ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +57,13 @@ class WorkSum:
     device_ns: int
 
     def __add__(self, other: WorkSum) -> WorkSum:
-        """Return both together."""
         return WorkSum(self.activities + other.activities, self.device_ns + other.device_ns)
 
 
 NOTHING: Final = WorkSum(0, 0)
 
 Named = tuple[IntArray, Sequence[str]]
-"""The name of each piece of work, a place in some texts; -1: unknown."""
+"""A code per piece of work (-1: unknown), and the names by code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +81,7 @@ class ModuleWork:
 
 @dataclass(frozen=True, slots=True)
 class DeviceWork:
-    """Work of the chosen windows of all devices by the rule that says whose it is, all of RULES.
+    """Work of the chosen windows of all devices by the rule that attributes it, all of RULES.
 
     `modules` are those that launched any, with most time first.
     """
@@ -92,8 +91,8 @@ class DeviceWork:
 
     def share(self, *rules: str) -> float | None:
         """Return the share of activities that some rules attribute, None where none starts."""
-        every = sum(one.activities for one in self.by_rule.values())
-        return sum(self.by_rule[rule].activities for rule in rules) / every if every else None
+        total = sum(work.activities for work in self.by_rule.values())
+        return sum(self.by_rule[rule].activities for rule in rules) / total if total else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,72 +117,71 @@ class Launched:
 
     def only(self, places: IntArray) -> Launched:
         """Return some of them."""
-        columns = (getattr(self, one.name)[places] for one in fields(self)[1:])
+        columns = (getattr(self, column.name)[places] for column in fields(self)[1:])
         return Launched(self.prepared, *columns)
 
     @property
     def causes(self) -> tuple[Instants, Instants]:
-        """Return when and where they were launched, and the forward ops."""
+        """When and where they were launched, and the same of the forward ops."""
         trace, none = self.prepared.trace, np.full(len(self.row), -1, dtype=np.int64)
         return instants(trace, self.call, self.op), instants(trace, none, self.forward)
 
-    def first_known(self, around: Callable[[Instants], IntArray]) -> IntArray:
-        """Return what is around the launch, or else around the forward op; -1 for neither."""
-        launch, forward = map(around, self.causes)
-        return np.where(launch >= 0, launch, forward)
+    def own(self, column: str) -> Named:
+        """Return the names in a column of their own table."""
+        values = self.prepared.trace.activities[column]
+        return codes(values)[self.row], names(values)
+
+    def is_inside(self, marked: BoolArray) -> BoolArray:
+        """Return whether a marked op launched the work, or is around the op that did."""
+        return taken(self.prepared.linked.op_tree.nearest(marked), self.op) >= 0
 
 
 def launching_names(work: Launched) -> Named:
     """Return the name of the op that launched the work; of fused ops that of their kernel."""
     trace = work.prepared.trace
     fused = matching(trace.activities["name"], _FUSED.match)[work.row]
-    own, texts = _own(work, "name")
-    found = taken(codes(trace.ops["name"]), work.op), names(trace.ops["name"])
-    return _first_named((np.where(fused, own, -1), texts), found)
+    code, texts = work.own("name")
+    by_op = taken(codes(trace.ops["name"]), work.op), names(trace.ops["name"])
+    return _first_named((np.where(fused, code, -1), texts), by_op)
 
 
 def user_functions(work: Launched) -> Named:
-    """Return the innermost function of a user, or the lines that a compiler says.
+    """Return the innermost function of a user, or the lines of source that a compiler states.
 
     Code that a compiler made, and what runs it, is no user's.
     """
     trace = work.prepared.trace
-    rows = host_marks(trace, "python")
-    rows = rows[matching(trace.marks["name"], lambda label: not is_of_library(label))[rows]]
-    rows = rows[~told(trace.marks["name"], "compiled")[rows]]
-    name = codes(trace.marks["name"])[rows]
-    found = work.first_known(lambda at: taken(name, innermost_mark(trace, rows, at)))
-    return _first_named(_own(work, "source"), (found, names(trace.marks["name"])))
+    rows, labels = host_marks(trace, "python"), trace.marks["name"]
+    rows = rows[~(matching(labels, is_of_library) | has_fact(labels, "compiled"))[rows]]
+    name = codes(labels)[rows]
+    launch, forward = (taken(name, innermost_mark(trace, rows, cause)) for cause in work.causes)
+    function = np.where(launch >= 0, launch, forward), names(labels)
+    return _first_named(work.own("source"), function)
 
 
 def annotated(work: Launched) -> Named:
     """Return the annotation of a graph's node, or that of the launch or of the forward op."""
     trace, mark = work.prepared.trace, work.prepared.selection.step_mark
-    found, _ = annotation_around(trace, *work.causes, mark)
-    return _first_named(_own(work, "annotation"), (found, names(trace.marks["name"])))
+    name, _ = annotation_around(trace, *work.causes, mark)
+    return _first_named(work.own("annotation"), (name, names(trace.marks["name"])))
 
 
 def ranges(work: Launched) -> Named:
     """Return the annotation, or else the compiled region around the launch."""
     ops = work.prepared.trace.ops
     regions = work.prepared.linked.op_tree.nearest(matching(ops["name"], _REGION.match))
-    found = taken(codes(ops["name"]), taken(regions, work.op)), names(ops["name"])
-    return _first_named(annotated(work), found)
-
-
-def _own(work: Launched, column: str) -> Named:
-    told = work.prepared.trace.activities[column]
-    return codes(told)[work.row], names(told)
+    region = taken(codes(ops["name"]), taken(regions, work.op)), names(ops["name"])
+    return _first_named(annotated(work), region)
 
 
 def _first_named(first: Named, second: Named) -> Named:
-    """Return the first name of each, or else the second."""
+    """Return the first name of each piece of work, or else the second."""
     (code, texts), (other, others) = first, second
-    place = Names()
+    joined = Names()
     of_first, of_second = (
-        np.append(place.codes(each), -1).astype(np.int64) for each in (texts, others)
+        np.append(joined.codes(labels), -1).astype(np.int64) for labels in (texts, others)
     )
-    return np.where(code >= 0, of_first[code], of_second[other]), tuple(place)
+    return np.where(code >= 0, of_first[code], of_second[other]), tuple(joined)
 
 
 def _communicates(work: Launched) -> BoolArray:
@@ -192,30 +190,25 @@ def _communicates(work: Launched) -> BoolArray:
 
 
 def _accumulates(work: Launched) -> BoolArray:
-    """Return which work adds gradients up; what a hook there communicates is none of it."""
+    """Return which work accumulates gradients, without what a hook there communicates."""
     ops = work.prepared.trace.ops
     adds = matching(ops["name"], lambda label: label.endswith("::AccumulateGrad"))
-    return _is_around(work, adds) & ~_communicates(work)
+    return work.is_inside(adds) & ~_communicates(work)
 
 
 def _in_optimizer(work: Launched) -> BoolArray:
     trace = work.prepared.trace
     rows = host_marks(trace, "annotation", "python")
-    rows = rows[told(trace.marks["name"], "optimizer")[rows]]
+    rows = rows[has_fact(trace.marks["name"], "optimizer")[rows]]
     inside = innermost_mark(trace, rows, work.causes[0]) >= 0
-    return inside | _is_around(work, told(trace.ops["name"], "optimizer"))
+    return inside | work.is_inside(has_fact(trace.ops["name"], "optimizer"))
 
 
 def _is_compiled(work: Launched) -> BoolArray:
     ops, activities = work.prepared.trace.ops, work.prepared.trace.activities
-    regions = told(ops["name"], "compiled") | (codes(ops["generated_kernel"]) >= 0)
+    regions = has_fact(ops["name"], "compiled") | (codes(ops["generated_kernel"]) >= 0)
     kernels = matching(activities["name"], lambda name: name.startswith("triton_"))
-    return _is_around(work, regions) | kernels[work.row]
-
-
-def _is_around(work: Launched, marked: BoolArray) -> BoolArray:
-    """Return whether a marked op launched the work, or is around the one that did."""
-    return taken(work.prepared.linked.op_tree.nearest(marked), work.op) >= 0
+    return work.is_inside(regions) | kernels[work.row]
 
 
 _TESTS: Final[dict[str, Callable[[Launched], BoolArray]]] = {
@@ -260,33 +253,23 @@ def attributed_work(prepared: Prepared, flops: IntArray) -> DeviceWork | None:
 
     `flops` are by row of activities, -1 where they are not counted.
     """
-    row = prepared.chosen.row
+    row, starts = prepared.chosen.row, prepared.begins
     if not len(row):
         return None
-    found, times = attributed(prepared, row), (prepared.begins, prepared.chosen.inside_ns)
-    sums = zip(*(exact_sums(found.rule, one, len(RULES)) for one in times), strict=True)
-    by_rule = {rule: WorkSum(*each) for rule, each in zip(RULES, sums, strict=True)}
-    return DeviceWork(by_rule, tuple(_modules(prepared, found.paths, taken(flops, row))))
-
-
-def _modules(prepared: Prepared, paths: ModulePaths, flops: IntArray) -> list[ModuleWork]:
-    mine, number = np.flatnonzero(paths.node >= 0), len(paths.parent)
-    known, starts = flops >= 0, prepared.begins
-    columns = (starts, prepared.chosen.inside_ns, np.where(known, flops * starts, 0), known)
-    sums = [exact_sums(paths.node[mine], one[mine].astype(np.int64), number) for one in columns]
+    owner, inside_ns = attributed(prepared, row), prepared.chosen.inside_ns
+    sums = (exact_sums(owner.rule, values, len(RULES)) for values in (starts, inside_ns))
+    by_rule = dict(zip(RULES, map(WorkSum, *sums), strict=True))
+    paths, done = owner.paths, taken(flops, row)
+    mine, nodes, known = np.flatnonzero(paths.node >= 0), len(paths.parent), done >= 0
+    columns = (starts, inside_ns, np.where(known, done * starts, 0), known.astype(np.int64))
+    of_node = zip(*(exact_sums(paths.node[mine], c[mine], nodes) for c in columns), strict=True)
     texts = names(prepared.trace.marks["name"])
-    modules = [
-        ModuleWork(_path(paths, node, texts), count, ns, done if told else None)
-        for node, (count, ns, done, told) in enumerate(zip(*sums, strict=True))
-        if count or ns
-    ]
-    return sorted(modules, key=attrgetter("device_ns"), reverse=True)
-
-
-def _path(paths: ModulePaths, node: int, texts: list[str]) -> str:
-    """Return the names of a module and of those around it, the outermost first."""
-    levels: list[str] = []
-    while node >= 0 and len(levels) < _PATH_LEVELS:
-        levels.append(module_name(texts[paths.name[node]]))
-        node = int(paths.parent[node])
-    return "/".join(reversed([*levels, "…"] if node >= 0 else levels))
+    modules = []
+    for node, (count, ns, flop, counted) in enumerate(of_node):
+        if count or ns:
+            levels = paths.levels(node, texts, _PATH_LEVELS + 1, module_name)
+            if len(levels) > _PATH_LEVELS:
+                levels[0] = "…"
+            modules.append(ModuleWork("/".join(levels), count, ns, flop if counted else None))
+    modules.sort(key=attrgetter("device_ns"), reverse=True)
+    return DeviceWork(by_rule, tuple(modules))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from itertools import repeat
@@ -22,13 +22,13 @@ from traceflops.attribution.device_work import (
     user_functions,
 )
 from traceflops.attribution.range_labels import range_names
-from traceflops.attribution.scopes import ModulePaths, module_class, module_name
+from traceflops.attribution.scopes import module_class, module_name
 from traceflops.errors import UsageError
 from traceflops.table import IntArray, codes, exact_sums, group_rows, names, taken
 from traceflops.windows import Prepared
 
 _MANY: Final = 4
-"""From so many on modules of one class in another are listed as one, and the slowest in it."""
+"""From so many on, modules of one class in one module are listed as one, with the slowest."""
 HOST_OP: Final = "host-op"
 KERNEL: Final = "kernel"
 """Operators by time of the host, and kernels: no owners of device work, asked for like them."""
@@ -36,7 +36,7 @@ KERNEL: Final = "kernel"
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """What a thing launched, a module with those inside it; `depth` is that in a tree.
+    """What an owner launched, a module with those inside it; `depth` is that in a tree.
 
     It may stand for several `instances`; `slowest` is the one with most time. `shapes` are those of
     an operator's inputs, as recorded.
@@ -59,7 +59,7 @@ class WorkOwners:
 
 
 def check_owner(by: str) -> None:
-    """Refuse what cannot own work. Raises UsageError."""
+    """Raise UsageError for what cannot own work."""
     known = (*BY, HOST_OP, KERNEL)
     if by not in known:
         near = get_close_matches(by, known, 1)
@@ -73,10 +73,10 @@ def work_owners(prepared: Prepared, by: str) -> WorkOwners:
 
 
 def _sums(prepared: Prepared, group: IntArray, groups: int) -> list[WorkSum]:
-    """Return the work of each group; the last has that of -1."""
+    """Return the work of each group; the last has that of -1. `group` is per chosen activity."""
     columns = (prepared.begins, prepared.chosen.inside_ns)
     place = np.where(group < 0, groups, group)
-    return list(map(WorkSum, *(exact_sums(place, one, groups + 1) for one in columns)))
+    return list(map(WorkSum, *(exact_sums(place, values, groups + 1) for values in columns)))
 
 
 def _of_texts(
@@ -84,10 +84,9 @@ def _of_texts(
 ) -> WorkOwners:
     """Return work by name, where each activity has a code, -1 for none."""
     *sums, rest = _sums(prepared, code, len(texts))
-    each = zip(texts, sums, shapes, strict=False)
-    owners = [Owner(text, one, shapes=dims) for text, one, dims in each if one != NOTHING]
-    owners.sort(key=lambda owner: owner.work.device_ns, reverse=True)
-    return WorkOwners(tuple(owners), rest)
+    rows = zip(texts, sums, shapes, strict=False)
+    owners = [Owner(text, work, shapes=dims) for text, work, dims in rows if work != NOTHING]
+    return WorkOwners(tuple(sorted(owners, key=_time, reverse=True)), rest)
 
 
 def _by_shape(prepared: Prepared) -> WorkOwners:
@@ -96,36 +95,28 @@ def _by_shape(prepared: Prepared) -> WorkOwners:
     name, shape = (taken(codes(ops[column]), op) for column in ("name", "input_dims"))
     group, first = group_rows((name, shape))
     labels, shapes = [*names(ops["name"]), ""], [*names(ops["input_dims"]), ""]  # last: those of -1
-    texts = [labels[one] for one in name[first].tolist()]
-    dims = [shapes[one] for one in shape[first].tolist()]
+    texts = [labels[code] for code in name[first].tolist()]
+    dims = [shapes[code] for code in shape[first].tolist()]
     return _of_texts(prepared, np.where(op >= 0, group, -1), texts, dims)
 
 
 def _by_name(name_of: Callable[[Launched], Named]) -> Callable[[Prepared], WorkOwners]:
-    def found(prepared: Prepared) -> WorkOwners:
-        return _of_texts(prepared, *name_of(Launched.of(prepared, prepared.chosen.row)))
-
-    return found
+    return lambda p: _of_texts(p, *name_of(Launched.of(p, p.chosen.row)))
 
 
 def _by_range(prepared: Prepared) -> WorkOwners:
     """Return work by annotation; those that differ only in their numbers are one."""
-    found = _by_name(ranges)(prepared)
-    alike: defaultdict[str, list[Owner]] = defaultdict(list)
-    called = range_names(prepared.trace)
-    for one in found.owners:
-        alike[called(one.label)].append(one)
-    owners = [_together(label, mine) for label, mine in alike.items()]
-    owners.sort(key=lambda owner: owner.work.device_ns, reverse=True)
-    return WorkOwners(tuple(owners), found.rest)
-
-
-def _together(label: str, owners: Sequence[Owner]) -> Owner:
-    slowest, *others = owners
-    if not others:
-        return slowest
-    work = sum((one.work for one in others), slowest.work)
-    return Owner(label, work, instances=len(owners), slowest=slowest.label)
+    work = _by_name(ranges)(prepared)
+    by_name: defaultdict[str, list[Owner]] = defaultdict(list)
+    range_name = range_names(prepared.trace)
+    for owner in work.owners:
+        by_name[range_name(owner.label)].append(owner)
+    owners = []
+    for label, (slowest, *others) in by_name.items():
+        total = sum((owner.work for owner in others), slowest.work)
+        joined = Owner(label, total, instances=len(others) + 1, slowest=slowest.label)
+        owners.append(joined if others else slowest)
+    return WorkOwners(tuple(sorted(owners, key=_time, reverse=True)), work.rest)
 
 
 @dataclass(slots=True)
@@ -140,67 +131,57 @@ class _Branch:
         self.work += work
         self.members.append((work.device_ns, name))
 
+    def folded(self) -> list[tuple[str, _Branch]]:
+        """Return what is inside, the least time first; of many of one class only the slowest."""
+        by_class: defaultdict[str, list[tuple[str, _Branch]]] = defaultdict(list)
+        for label, branch in self.inside.items():
+            by_class[module_class(label)].append((label, branch))
+        folded = []
+        for label, branches in by_class.items():
+            if len(branches) < _MANY:
+                folded += branches
+                continue
+            slowest = max(branches, key=lambda item: _time(item[1]))
+            joined = _Branch(inside=defaultdict(_Branch, [slowest]))
+            for name, branch in branches:
+                joined.add(name, branch.work)
+            folded.append((label, joined))
+        return sorted(folded, key=lambda item: _time(item[1]))
 
-def _by_module(called: Callable[[str], str]) -> Callable[[Prepared], WorkOwners]:
-    """Return how to list modules as a tree; those that are called the same in one other are one."""
 
-    def found(prepared: Prepared) -> WorkOwners:
+def _by_module(class_of: Callable[[str], str]) -> Callable[[Prepared], WorkOwners]:
+    """Return how to list modules as a tree; those of one class in one module are one."""
+
+    def by_module(prepared: Prepared) -> WorkOwners:
+        """Return modules as a tree, the most time first, each before those inside it."""
         paths, _ = launched_modules(Launched.of(prepared, prepared.chosen.row))
-        *own, rest = _sums(prepared, paths.node, len(paths.parent))
-        names_of = list(map(module_name, names(prepared.trace.marks["name"])))
-        root = _Branch()
-        branches: list[_Branch] = []
-        columns = (paths.parent.tolist(), paths.name.tolist(), _with_inside(own, paths))
-        for above, code, work in zip(*columns, strict=True):
-            outer = branches[above] if above >= 0 else root
-            branches.append(outer.inside[called(names_of[code])])
-            branches[-1].add(names_of[code], work)
-        return WorkOwners(tuple(_listed(root)), rest)
+        *work, rest = _sums(prepared, paths.node, len(paths.parent))
+        above = paths.parent.tolist()
+        for node in range(len(above) - 1, -1, -1):  # with that of all nodes inside it
+            if above[node] >= 0:
+                work[above[node]] += work[node]
+        labels = list(map(module_name, names(prepared.trace.marks["name"])))
+        root, branches = _Branch(), list[_Branch]()
+        for parent, code, own in zip(above, paths.name.tolist(), work, strict=True):
+            outer = branches[parent] if parent >= 0 else root
+            branches.append(outer.inside[class_of(labels[code])])
+            branches[-1].add(labels[code], own)
+        # The most time first, each module before those inside it.
+        owners = []
+        stack = [(0, *item) for item in root.folded()]
+        while stack:
+            depth, label, branch = stack.pop()
+            if branch.work != NOTHING:
+                slowest = max(branch.members)[1]
+                owners.append(Owner(label, branch.work, depth, len(branch.members), slowest))
+                stack += [(depth + 1, *item) for item in branch.folded()]
+        return WorkOwners(tuple(owners), rest)
 
-    return found
-
-
-def _with_inside(own: list[WorkSum], paths: ModulePaths) -> list[WorkSum]:
-    """Return the work of each node with that of all nodes inside it."""
-    total = list(own)
-    for node, above in reversed(list(enumerate(paths.parent.tolist()))):
-        if above >= 0:
-            total[above] += total[node]
-    return total
-
-
-def _folded(branch: _Branch) -> Iterator[tuple[str, _Branch]]:
-    """Yield what is in a branch; of many modules of one class only the slowest, in one for all."""
-    alike: defaultdict[str, list[tuple[str, _Branch]]] = defaultdict(list)
-    for label, one in branch.inside.items():
-        alike[module_class(label)].append((label, one))
-    for label, mine in alike.items():
-        if len(mine) < _MANY:
-            yield from mine
-            continue
-        every = _Branch(
-            inside=defaultdict(_Branch, [max(mine, key=lambda each: _time((0, *each)))])
-        )
-        for name, one in mine:
-            every.add(name, one.work)
-        yield label, every
+    return by_module
 
 
-def _listed(root: _Branch) -> Iterator[Owner]:
-    """Yield what is in a branch, the most time first, each before what is in it."""
-    open_ones = [(0, label, one) for label, one in _folded(root)]
-    open_ones.sort(key=_time)
-    while open_ones:
-        depth, label, branch = open_ones.pop()
-        if branch.work == NOTHING:
-            continue
-        yield Owner(label, branch.work, depth, len(branch.members), max(branch.members)[1])
-        inside = [(depth + 1, label, one) for label, one in _folded(branch)]
-        open_ones += sorted(inside, key=_time)
-
-
-def _time(branch: tuple[int, str, _Branch]) -> int:
-    return branch[2].work.device_ns
+def _time(of: Owner | _Branch) -> int:
+    return of.work.device_ns
 
 
 BY: Final[dict[str, Callable[[Prepared], WorkOwners]]] = {

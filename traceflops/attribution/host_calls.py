@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final
@@ -14,12 +14,12 @@ import numpy as np
 from traceflops.attribution.culprits import REST
 from traceflops.attribution.host_events import (
     HostEvents,
+    has_fact,
     host_events,
     host_span,
     host_time,
     host_windows,
     owners,
-    told,
 )
 from traceflops.attribution.idle_classes import waiting_calls
 from traceflops.attribution.idle_slices import chosen_gaps
@@ -45,7 +45,7 @@ from traceflops.timeline import Intervals, latest_end_before
 from traceflops.windows import Prepared, is_step_label
 
 _MOST_CALLS: Final = 50
-"""So many are named; the rest is one more."""
+"""At most so many are named; the rest is one more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +69,29 @@ def synchronisations(prepared: Prepared) -> tuple[Synchronisation, ...]:
     if not prepared.launch_records.is_judged or not prepared.accounts:
         return ()
     events, event, blocked_ns = calls_inside(prepared, waiting_calls(prepared.trace.calls))
-    return _most_important(
-        _grouped(events, event, blocked_ns, _idle_after(prepared, events, event))
-    )
+    # The idle time in the gaps that began during each call.
+    gaps, idle_ns = chosen_gaps(prepared), np.zeros(len(event), dtype=np.int64)
+    thread = taken(events.thread_of_call, gaps.call)
+    span = events.thread[event], events.start_ns[event], events.end_ns[event]
+    call = innermost(*span, thread, gaps.gap_start_ns)
+    np.add.at(idle_ns, call[call >= 0], (gaps.end_ns - gaps.start_ns)[call >= 0])
+    owner = taken(owners(events), event)
+    site = np.where(owner == event, -1, owner)
+    sums: defaultdict[tuple[str, str], IntArray] = defaultdict(lambda: np.zeros(3, np.int64))
+    for row, (call_event, around) in enumerate(zip(event.tolist(), site.tolist(), strict=True)):
+        name = events.text(call_event), events.text(around)
+        sums[name] += 1, blocked_ns[row], idle_ns[row]
+    waits = [Synchronisation(*name, *times.tolist()) for name, times in sums.items()]
+    waits.sort(key=attrgetter("blocked_ns"), reverse=True)
+    rest = [(w.count, w.blocked_ns, w.idle_after_ns) for w in waits[_MOST_CALLS:]]
+    others = [Synchronisation(REST, "", *map(sum, zip(*rest, strict=True)))] if rest else []
+    return (*waits[:_MOST_CALLS], *others)
 
 
 def calls_inside(prepared: Prepared, wanted: BoolArray) -> tuple[HostEvents, IntArray, IntArray]:
-    """Return wanted calls in the chosen windows, as events, and the time of each there.
+    """Return wanted calls in the chosen windows, as events, and the ns of each there.
 
-    Calls that another call makes are none of them.
+    Calls that another call makes are left out.
     """
     span = host_span(prepared.trace.calls)
     inside_ns = host_time(host_windows(prepared), *span)
@@ -85,39 +99,8 @@ def calls_inside(prepared: Prepared, wanted: BoolArray) -> tuple[HostEvents, Int
     start = span[1][row]
     events = host_events(prepared.trace, Intervals.of(start, start + 1))
     event = events.of_call(row)
-    mine = events.is_work[event]
-    return events, event[mine], inside_ns[row[mine]]
-
-
-def _idle_after(prepared: Prepared, events: HostEvents, event: IntArray) -> IntArray:
-    """Return, by call, the idle time in the gaps that began during it."""
-    gaps = chosen_gaps(prepared)
-    thread = taken(events.thread_of_call, gaps.call)
-    span = events.thread[event], events.start_ns[event], events.end_ns[event]
-    call = innermost(*span, thread, gaps.gap_start_ns)
-    idle_ns = np.zeros(len(event), dtype=np.int64)
-    np.add.at(idle_ns, call[call >= 0], (gaps.end_ns - gaps.start_ns)[call >= 0])
-    return idle_ns
-
-
-def _grouped(
-    events: HostEvents, event: IntArray, blocked_ns: IntArray, idle_ns: IntArray
-) -> Iterable[Synchronisation]:
-    """Return calls by name and site."""
-    owner = taken(owners(events), event)
-    site = np.where(owner == event, -1, owner)
-    sums: defaultdict[tuple[str, str], IntArray] = defaultdict(lambda: np.zeros(3, np.int64))
-    for row, (call, around) in enumerate(zip(event.tolist(), site.tolist(), strict=True)):
-        sums[events.text(call), events.text(around)] += 1, blocked_ns[row], idle_ns[row]
-    return [Synchronisation(*names, *times.tolist()) for names, times in sums.items()]
-
-
-def _most_important(found: Iterable[Synchronisation]) -> tuple[Synchronisation, ...]:
-    """Return those with most time, the most first, and the others as one."""
-    ordered = sorted(found, key=attrgetter("blocked_ns"), reverse=True)
-    rest = [(one.count, one.blocked_ns, one.idle_after_ns) for one in ordered[_MOST_CALLS:]]
-    others = [Synchronisation(REST, "", *map(sum, zip(*rest, strict=True)))] if rest else []
-    return (*ordered[:_MOST_CALLS], *others)
+    is_outer = events.is_work[event]
+    return events, event[is_outer], inside_ns[row[is_outer]]
 
 
 _KINDS: Final = ("memcpy", "memset")
@@ -147,56 +130,49 @@ class MemoryOperation:
 
 def memory_operations(prepared: Prepared) -> tuple[MemoryOperation, ...]:
     """Return copies and fills by kind, then calls that allocate or free; the longest first."""
-    return tuple(
-        one
-        for found in (_on_device(prepared), _allocations(prepared))
-        for one in sorted(found, key=attrgetter("sum_ns"), reverse=True)
+    on_device, calls = [*_on_device(prepared)], []
+    if prepared.accounts:
+        allocates = has_fact(prepared.trace.calls["name"], "allocates")
+        events, event, inside_ns = calls_inside(prepared, allocates)
+        columns = (np.ones_like(event), inside_ns)
+        sums = (exact_sums(events.name[event], c, len(events.labels)) for c in columns)
+        for label, count, ns in zip(events.labels, *sums, strict=True):
+            if count:
+                calls.append(MemoryOperation("call", label, None, count, ns))
+    longest = attrgetter("sum_ns")
+    return (
+        *sorted(on_device, key=longest, reverse=True),
+        *sorted(calls, key=longest, reverse=True),
     )
 
 
 def _on_device(prepared: Prepared) -> Iterator[MemoryOperation]:
+    """Yield copies and fills in the chosen windows, by kind, direction and memory of the host."""
     activities, chosen = prepared.trace.activities, prepared.chosen
     mine = np.flatnonzero(is_one_of(activities["kind"], *_KINDS)[chosen.row])
     row, starts = chosen.row[mine], chosen.starts_inside[mine]
     kind, direction = codes(activities["kind"])[row], codes(activities["direction"])[row]
-    memory = np.array([*map(_memory, names(activities["name"])), -1])[codes(activities["name"])]
-    group, first = group_rows((kind, direction, memory[row]))
+    matches = map(_HOST_MEMORY.search, names(activities["name"]))
+    memory_of = [_MEMORIES.index(m[0].lower()) if m else -1 for m in matches]
+    memory = np.array([*memory_of, -1])[codes(activities["name"])[row]]
+    group, first = group_rows((kind, direction, memory))
     size, lasting = numbers(activities["bytes"], ABSENT)[row], numbers(activities["dur_ns"])[row]
     sized = starts * (size >= 0)
     columns = (starts, chosen.inside_ns[mine], sized, size * sized, lasting * sized)
-    sums = (exact_sums(group, one, len(first)) for one in columns)
+    sums = (exact_sums(group, column, len(first)) for column in columns)
     largest = np.full(len(first), ABSENT)
     np.maximum.at(largest, group, np.where(sized > 0, size, ABSENT))
-    kinds, ways = names(activities["kind"]), [*names(activities["direction"]), ""]
-    for at, most, (count, ns, known, moved, took_ns) in zip(
+    kinds, directions = names(activities["kind"]), [*names(activities["direction"]), ""]
+    for place, most, (count, ns, known, moved, took_ns) in zip(
         first.tolist(), largest.tolist(), zip(*sums, strict=True), strict=True
     ):
-        of = (kinds[kind[at]], ways[direction[at]], _MEMORIES[memory[row[at]]], count, ns)
+        name = kinds[kind[place]], directions[direction[place]], _MEMORIES[memory[place]]
         rate = moved / took_ns if took_ns else None
-        yield MemoryOperation(*of, *((moved, most, rate) if known else ()))
-
-
-def _memory(name: str) -> int:
-    """Return the place of the memory of the host that a name tells, -1 for none."""
-    found = _HOST_MEMORY.search(name)
-    return _MEMORIES.index(found[0].lower()) if found else -1
-
-
-def _allocations(prepared: Prepared) -> Iterator[MemoryOperation]:
-    if not prepared.accounts:
-        return
-    wanted = told(prepared.trace.calls["name"], "allocates")
-    events, event, inside_ns = calls_inside(prepared, wanted)
-    name = events.name[event]
-    columns = (np.ones_like(event), inside_ns)
-    sums = (exact_sums(name, one, len(events.labels)) for one in columns)
-    for label, count, ns in zip(events.labels, *sums, strict=True):
-        if count:
-            yield MemoryOperation("call", label, None, count, ns)
+        yield MemoryOperation(*name, count, ns, *((moved, most, rate) if known else ()))
 
 
 _MOST_OPERATORS: Final = 100
-"""So many are named; the rest is one more."""
+"""At most so many are named; the rest is one more."""
 _AT_ONCE: Final = 1 << 15
 """So many are looked at together, which takes less memory than all."""
 
@@ -219,11 +195,17 @@ class HostOperator:
 def host_operators(prepared: Prepared) -> tuple[HostOperator, ...]:
     """Return the operators of the launching threads, those with most time of their own first.
 
-    Marks of steps that old profilers wrote as operators are none of them.
+    Marks of steps that old profilers wrote as operators are left out.
     """
-    ops, windows = prepared.trace.ops, host_windows(prepared)
-    span, (thread, launches) = host_span(ops), _threads(prepared)
-    is_step = matching(ops["name"], lambda label: is_step_label(label, None))
+    ops, calls, windows = prepared.trace.ops, prepared.trace.calls, host_windows(prepared)
+    owner, tid = (
+        np.concatenate([numbers(table[column], ABSENT) for table in (ops, calls)])
+        for column in ("process", "thread")
+    )
+    thread, calling = np.split(joint_codes(owner, tid), [ops.num_rows])
+    call = prepared.linked.links.call_of_activity[prepared.chosen.row]
+    launches = np.isin(thread, calling[call[call >= 0]])
+    span, is_step = host_span(ops), matching(ops["name"], lambda text: is_step_label(text, None))
     row = np.flatnonzero(launches & ~is_step & (host_time(windows, *span) > 0))
     labels, name = names(ops["name"]), codes(ops["name"])
     count = group_sums(name[row], np.ones_like(row), len(labels))
@@ -237,8 +219,7 @@ def host_operators(prepared: Prepared) -> tuple[HostOperator, ...]:
         first_ns = host_time(windows, process, begun, np.maximum(begun, end))
         total += group_sums(name[mine], first_ns, len(total))
     sums = zip(labels, count.tolist(), own.tolist(), total.tolist(), strict=True)
-    found = [HostOperator(*one) for one in sums if one[1]]
-    return most_important(found)
+    return most_important([HostOperator(*figures) for figures in sums if figures[1]])
 
 
 def _stretches(thread: IntArray, start: IntArray, end: IntArray) -> Iterator[IntArray]:
@@ -251,22 +232,10 @@ def _stretches(thread: IntArray, start: IntArray, end: IntArray) -> Iterator[Int
         yield from np.split(mine, cuts[np.unique(wanted[wanted < len(cuts)])])
 
 
-def _threads(prepared: Prepared) -> tuple[IntArray, BoolArray]:
-    """Return the thread of each op, a number, and whether it launched work of the windows."""
-    tables = (prepared.trace.ops, prepared.trace.calls)
-    process, thread = (
-        np.concatenate([numbers(table[column], ABSENT) for table in tables])
-        for column in ("process", "thread")
-    )
-    one, count = joint_codes(process, thread), tables[0].num_rows
-    call = prepared.linked.links.call_of_activity[prepared.chosen.row]
-    return one[:count], np.isin(one[:count], one[count:][call[call >= 0]])
-
-
-def most_important(found: Sequence[HostOperator]) -> tuple[HostOperator, ...]:
+def most_important(operators: Sequence[HostOperator]) -> tuple[HostOperator, ...]:
     """Return those with most time of their own, and the others as one, the last."""
-    ordered = sorted(found, key=lambda one: (one.name == REST, -one.self_ns))
+    ordered = sorted(operators, key=lambda op: (op.name == REST, -op.self_ns))
     rest = ordered[_MOST_OPERATORS:]
-    count, self_ns = sum(one.count for one in rest), sum(one.self_ns for one in rest)
+    count, self_ns = sum(op.count for op in rest), sum(op.self_ns for op in rest)
     others = (HostOperator(REST, count, self_ns, None),) if rest else ()
     return (*ordered[:_MOST_OPERATORS], *others)

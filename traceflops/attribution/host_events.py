@@ -3,14 +3,14 @@
 A row is an event of one thread, [start, end) in ns. Events of a thread nest; at each instant the
 innermost one is what the thread does. Labels only name what is inside them: they are no work.
 
-What the name of a call, an operator, a Python frame or a label says of the work of the host.
+FACTS says what the name of an event reveals of the work of the host.
 """
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Final
@@ -97,10 +97,10 @@ FACTS: Final[dict[str, str]] = {
     ),
     "is_work": r"^record_param_comms$|^nccl[:A-Z]|\w::\w",
 }
-"""Fact -> pattern. `is_work` are labels that a library sets around work of its own.
+"""Fact -> pattern of the names that reveal it.
 
-Functions that help are hooks that Python calls, and those of libraries for arrays and images: what
-calls them says more.
+`is_work` are labels that a library sets around work of its own. Functions that help are hooks that
+Python calls, and those of libraries for arrays and images: what calls them says more.
 """
 
 
@@ -108,22 +108,22 @@ _ANY: Final = re.compile("|".join(f"(?:{pattern})" for pattern in FACTS.values()
 
 
 @lru_cache(maxsize=10_000)
-def facts_told(label: str) -> frozenset[str]:
-    """Return the facts that a name tells."""
+def facts_of_name(label: str) -> frozenset[str]:
+    """Return the facts that a name reveals."""
     if _ANY.search(label) is None:
         return frozenset()
     return frozenset(fact for fact, pattern in FACTS.items() if re.search(pattern, label))
 
 
-def facts_of(labels: Sequence[str]) -> dict[str, BoolArray]:
-    """Return, by fact, which of the names tell it."""
-    found = [facts_told(label) for label in labels]
-    return {fact: np.array([fact in one for one in found], dtype=np.bool_) for fact in FACTS}
+def facts_of_names(labels: Sequence[str]) -> dict[str, BoolArray]:
+    """Return, by fact, an array per name: whether it reveals the fact."""
+    known = [facts_of_name(label) for label in labels]
+    return {fact: np.array([fact in facts for facts in known], dtype=np.bool_) for fact in FACTS}
 
 
-def told(column: pa.ChunkedArray, fact: str) -> BoolArray:
-    """Return, per row of a column of names, whether the name tells a fact."""
-    return matching(column, lambda label: fact in facts_told(label))
+def has_fact(column: pa.ChunkedArray, fact: str) -> BoolArray:
+    """Return, per row of a column of names, whether the name reveals a fact."""
+    return matching(column, lambda label: fact in facts_of_name(label))
 
 
 CALL, OP, FRAME, SYSTEM, LABEL = range(5)
@@ -133,10 +133,10 @@ _OF_MARK: Final = {"python": FRAME, "module": FRAME, "system": SYSTEM, "annotati
 def host_time(
     windows: Mapping[int, Intervals], process: IntArray, start_ns: IntArray, end_ns: IntArray
 ) -> IntArray:
-    """Return the time of stretches of the host in the windows of their processes."""
+    """Return, per stretch of the host, its time in the windows of its process."""
     inside_ns = np.zeros(len(process), dtype=np.int64)
-    for one, mine in groups(process):
-        if (chosen := windows.get(one)) is not None:
+    for number, mine in groups(process):
+        if (chosen := windows.get(number)) is not None:
             inside_ns[mine] = chosen.length_within(start_ns[mine], end_ns[mine])
     return inside_ns
 
@@ -149,22 +149,22 @@ def host_span(table: pa.Table) -> tuple[IntArray, IntArray, IntArray]:
 
 def host_windows(prepared: Prepared) -> Mapping[int, Intervals]:
     """Return, by process, the chosen windows of the devices that it launched work on."""
-    found: dict[int, Intervals] = {}
+    by_process: dict[int, Intervals] = {}
     for device, account in prepared.accounts.items():
         windows = chosen_time(prepared.windows[device])
         users = numbers(prepared.trace.activities["process"])[account.rows.row]
-        for one in distinct(users).tolist():
-            found[one] = windows.union(found.get(one, Intervals.empty()))
-    return found
+        for process in distinct(users).tolist():
+            by_process[process] = windows.union(by_process.get(process, Intervals.empty()))
+    return by_process
 
 
-@dataclass(frozen=True)  # without slots, so that there is a place for what is found on demand
+@dataclass(frozen=True)  # without slots, for the cached properties
 class HostEvents:
     """Events by row: `kind` is CALL to LABEL, `source` the row in its table, `name` a code.
 
-    Of events with the same times the later row is the inner one. `range_name` is what annotations
-    are called. `thread` is one number per process
-    and thread; `thread_of_call` and `process_of_call` are by row of calls.
+    Of events with the same times the later row is the inner one. `range_name` names annotations.
+    `thread` is one number per process and thread; `thread_of_call` and `process_of_call` are by
+    row of calls.
     """
 
     kind: SmallArray
@@ -181,16 +181,16 @@ class HostEvents:
 
     @cached_property
     def tree(self) -> OpTree:
-        """Return what is inside what, thread by thread."""
+        """The forest of events, thread by thread."""
         return OpTree.nested(self.thread, self.start_ns, self.end_ns)
 
     @cached_property
     def _facts(self) -> dict[str, BoolArray]:
-        return facts_of(self.labels)
+        return facts_of_names(self.labels)
 
     @cached_property
     def is_work(self) -> BoolArray:
-        """Return which events are more than a label, and no call that another call makes."""
+        """Per event, whether it is more than a label, and no call that another call makes."""
         call = self.kind == CALL
         caller_end_ns = taken(self.end_ns, self.tree.around(call), NEVER)
         is_inner = (call | (self.kind == SYSTEM)) & (self.end_ns <= caller_end_ns)
@@ -199,7 +199,7 @@ class HostEvents:
 
     @cached_property
     def function(self) -> IntArray:
-        """Return the nearest function around each event that is no library's, or -1."""
+        """Per event, the nearest function around it that is no library's, or -1."""
         known = np.array([not is_of_library(label) for label in self.labels], dtype=np.bool_)
         return self.tree.nearest((self.kind == FRAME) & known[self.name])
 
@@ -212,22 +212,22 @@ class HostEvents:
             return label
         return self.range_name(label, int(self.process[event]))
 
-    def told(self, fact: str, event: IntArray) -> BoolArray:
-        """Return whether the names of events (-1: none) tell a fact of `host_names.FACTS`."""
-        tells = self._facts[fact].astype(np.int8)
-        return np.asarray(taken(tells, taken(self.name, event), 0) > 0)
+    def has_fact(self, fact: str, event: IntArray) -> BoolArray:
+        """Return, per event (-1: none), whether its name reveals a fact of FACTS."""
+        reveals = self._facts[fact].astype(np.int8)
+        return np.asarray(taken(reveals, taken(self.name, event), 0) > 0)
 
     def around(self, fact: str, event: IntArray) -> IntArray:
-        """Return the nearest event around each (-1: none), itself included, that tells a fact."""
+        """Return the nearest event around each (-1: none), itself included, that has a fact."""
         return taken(self.tree.nearest(self._facts[fact][self.name]), event)
 
     def nearest(self, fact: str, event: IntArray, other: IntArray) -> IntArray:
-        """Return what tells a fact around each event (-1: none), or else around each other."""
-        found = self.around(fact, event)
-        return np.where(found < 0, self.around(fact, other), found)
+        """Return what has a fact around each event (-1: none), or else around each other."""
+        around = self.around(fact, event)
+        return np.where(around < 0, self.around(fact, other), around)
 
     def is_inside(self, fact: str, *events: IntArray) -> BoolArray:
-        """Return whether any of several events (-1: none) is, or lies in, one that tells a fact."""
+        """Return, per row, whether any of its events (-1: none) is or lies in one with a fact."""
         inside = [self.around(fact, event) >= 0 for event in events]
         return np.asarray(np.any(inside, axis=0))
 
@@ -244,45 +244,45 @@ class HostEvents:
 
 
 def host_events(trace: Trace, within: Intervals) -> HostEvents:
-    """Return the events that touch some instants: all that is needed to tell what went on there."""
-    pool = Names()
-    pieces = [_piece(*one, within, pool) for one in _tables(trace)]
+    """Return the events that touch some instants: all that explains what went on there."""
+    pool, marks = Names(), trace.marks
+    kind_of = np.array([*(_OF_MARK.get(kind, -1) for kind in names(marks["kind"])), -1])
+    kind_of_mark = kind_of[codes(marks["kind"])]
+    pieces = [
+        _touching(kind, table, rows, within, pool)
+        for kind, table, rows in (
+            (LABEL, marks, np.flatnonzero(kind_of_mark == LABEL)),
+            (FRAME, marks, np.flatnonzero(kind_of_mark == FRAME)),
+            (OP, trace.ops, np.arange(trace.ops.num_rows)),
+            (CALL, trace.calls, np.arange(trace.calls.num_rows)),
+            (SYSTEM, marks, np.flatnonzero(kind_of_mark == SYSTEM)),
+        )
+    ]
     kind, source, process, thread, start, end, name = map(np.concatenate, zip(*pieces, strict=True))
     caller, calling = numbers(trace.calls["process"]), numbers(trace.calls["thread"], ABSENT)
     threads = joint_codes(np.append(process, caller), np.append(thread, calling))
-    mine, of_call = threads[: len(start)], threads[len(start) :]
-    columns = kind, source, process, mine, start, end, name
+    own, of_call = threads[: len(start)], threads[len(start) :]
+    columns = kind, source, process, own, start, end, name
     return HostEvents(*columns, tuple(pool), names_by_process(trace), of_call, caller)
 
 
-def _tables(trace: Trace) -> Iterator[tuple[int, pa.Table, IntArray]]:
-    kinds = names(trace.marks["kind"])
-    of_mark = np.array([*(_OF_MARK.get(one, -1) for one in kinds), -1])
-    of_marks = of_mark[codes(trace.marks["kind"])]
-    for kind in (LABEL, FRAME):
-        yield kind, trace.marks, np.flatnonzero(of_marks == kind)
-    yield OP, trace.ops, np.arange(trace.ops.num_rows)
-    yield CALL, trace.calls, np.arange(trace.calls.num_rows)
-    yield SYSTEM, trace.marks, np.flatnonzero(of_marks == SYSTEM)
-
-
-def _piece(
+def _touching(
     kind: int, table: pa.Table, rows: IntArray, within: Intervals, pool: Names
 ) -> tuple[WholeArray, ...]:
-    """Return the columns of the events of some rows that touch some instants."""
+    """Return the first columns of HostEvents for those of some rows that touch some instants."""
     starts, durations = numbers(table["start_ns"]), numbers(table["dur_ns"])
     touches = np.empty(len(rows), dtype=np.bool_)
     for some in slices(len(rows)):
         start, length = starts[rows[some]], durations[rows[some]]
         ended = np.searchsorted(within.end_ns, start, side="right")
         touches[some] = ended < np.searchsorted(within.start_ns, start + length, side="left")
-    mine = rows[touches].astype(np.int32)
-    known, place = np.unique(codes(table["name"])[mine], return_inverse=True)
+    row = rows[touches].astype(np.int32)
+    used, place = np.unique(codes(table["name"])[row], return_inverse=True)
     texts = [*names(table["name"]), ""]
-    code = pool.codes(texts[at] for at in known.tolist())[place.reshape(-1)]
-    process, thread = numbers(table["process"])[mine], numbers(table["thread"], ABSENT)[mine]
-    kinds, start = np.full(len(mine), kind, dtype=np.int8), starts[mine]
-    return kinds, mine, process, thread, start, start + durations[mine], code
+    code = pool.codes(texts[name] for name in used.tolist())[place.reshape(-1)]
+    process, thread = numbers(table["process"])[row], numbers(table["thread"], ABSENT)[row]
+    kinds, start = np.full(len(row), kind, dtype=np.int8), starts[row]
+    return kinds, row, process, thread, start, start + durations[row], code
 
 
 _LIBRARY: Final = re.compile(
@@ -294,7 +294,7 @@ _FIRST: Final = re.compile(r"(\w+)(?:/|\.py\()")
 
 
 def standard_prefix(frame: str) -> str:
-    """Return with what the name of a built-in or standard function begins, "" for others.
+    """Return the beginning of the name of a built-in or standard function, "" for others.
 
     Profilers leave out the folder that a module is found in: `queue.py(154): get`.
     """
@@ -316,19 +316,17 @@ def owners(events: HostEvents) -> IntArray:
     That is the nearest function of a user, else one that helps, else the outermost operator, else,
     for a call, the annotation around it that is no step, else the event itself.
     """
-    owner = np.arange(len(events.kind))
-    for known in _named_by(events):
-        owner = np.where(known >= 0, known, owner)
-    return owner
-
-
-def _named_by(events: HostEvents) -> Iterator[IntArray]:
-    """Yield what each event may be named by, -1 for nothing; what comes later is known better."""
     is_call, is_op = (events.kind == CALL) | (events.kind == SYSTEM), events.kind == OP
     is_step = np.array([is_step_label(label, None) for label in events.labels], dtype=np.bool_)
     is_label = (events.kind == LABEL) & ~is_step[events.name]
-    yield np.where(is_call, events.tree.nearest(is_label), -1)
-    yield events.tree.nearest(is_op & (events.tree.around(is_op) < 0))
-    yield events.function
-    every = np.arange(len(events.kind))
-    yield events.tree.nearest((events.function == every) & ~events.told("helps", every))
+    event = np.arange(len(events.kind))
+    is_user = (events.function == event) & ~events.has_fact("helps", event)
+    owner = event
+    for candidate in (  # a later one is better known
+        np.where(is_call, events.tree.nearest(is_label), -1),
+        events.tree.nearest(is_op & (events.tree.around(is_op) < 0)),
+        events.function,
+        events.tree.nearest(is_user),
+    ):
+        owner = np.where(candidate >= 0, candidate, owner)
+    return owner

@@ -16,7 +16,7 @@ from traceflops.attribution.host_events import (
     OP,
     SYSTEM,
     HostEvents,
-    facts_of,
+    facts_of_names,
     owners,
 )
 from traceflops.attribution.idle_slices import AFTER_CALL, HOST, IN_CALL, GapParts, Slices
@@ -75,105 +75,57 @@ _STREAM: Final = re.compile("Stream(?!WaitEvent)")
 
 
 def class_of(slices: Slices, parts: GapParts, events: HostEvents, trace: Trace) -> SmallArray:
-    """Return the class of each slice as its place in CLASSES."""
-    rules = {
-        **_rules_of_calls(slices, parts, events, trace.calls),
-        **_rules_of_work(slices, parts, events),
-        **_rules_of_rest(slices, parts, events, trace),
-    }
-    fits = [rules[name] for name in CLASSES if name in rules]
-    return _first_fit(fits, len(fits))
-
-
-def _first_fit(fits: Sequence[BoolArray], other: int) -> SmallArray:
-    """Return the place of the first condition that each row fits."""
-    return np.select(fits, [*np.arange(len(fits), dtype=np.int8)], np.int8(other))
-
-
-def slow_calls(calls: pa.Table) -> BoolArray:
-    """Return which calls took long: much longer than others of their name, where there are some."""
-    duration, name = numbers(calls["dur_ns"]), codes(calls["name"])
-    order = np.lexsort((duration, name))
-    known, first, count = np.unique(name[order], return_index=True, return_counts=True)
-    limit = np.where(count < _FEW_CALLS, 0, _TIMES_MEDIAN * duration[order][first + count // 2])
-    limit = np.maximum(limit, _LONG_CALL_NS)
-    return np.asarray(duration > taken(limit, np.searchsorted(known, name)))
-
-
-def waiting_calls(calls: pa.Table) -> BoolArray:
-    """Return which calls wait for the device, or copy and return late or not before the end."""
-    facts, code = facts_of(names(calls["name"])), codes(calls["name"])
-    is_late = (numbers(calls["dur_ns"]) > _LONG_CALL_NS) | ~facts["copies_async"][code]
-    return np.asarray(facts["waits_for_device"][code] | (facts["copies"][code] & is_late))
-
-
-def _rules_of_calls(
-    slices: Slices, parts: GapParts, events: HostEvents, calls: pa.Table
-) -> dict[str, BoolArray]:
-    """Return the rules of slices in a call, also in the launch if that takes long itself."""
-    event = slices.event
+    """Return the class of each slice as its place in CLASSES: the first whose rule it fits."""
+    event, label, role, part = slices.event, slices.label, slices.role, slices.part
+    is_host = role == HOST
+    works, silent = is_host & (event >= 0), is_host & (event < 0)
+    # Slices in a call, also in the launch if that takes long itself.
     in_launch_ns = np.minimum(parts.call_end_ns, parts.gap_end_ns) - parts.launched_ns
-    takes_long = (in_launch_ns >= parts.cap_ns)[slices.part] & (slices.role == IN_CALL)
-    in_call = events.is_kind(CALL, event) & ((slices.role == HOST) | takes_long)
+    takes_long = (in_launch_ns >= parts.cap_ns)[part] & (role == IN_CALL)
+    in_call = events.is_kind(CALL, event) & (is_host | takes_long)
     call = np.where(in_call, taken(events.source, event), -1)
     is_slow, waits = (
         taken(some.astype(np.int8), call, 0) > 0
-        for some in (slow_calls(calls), waiting_calls(calls))
+        for some in (slow_calls(trace.calls), waiting_calls(trace.calls))
     )
-    copies = in_call & events.told("copies", event)
+    copies = in_call & events.has_fact("copies", event)
+    waits_for_device = in_call & events.has_fact("waits_for_device", event)
     reads_scalar = events.around("reads_scalar", event) >= 0
-    return {
-        "sync_call": (in_call & events.told("waits_for_device", event)) | (copies & reads_scalar),
-        "blocking_copy": copies & waits,
-        "memory_alloc": in_call & events.told("allocates", event),
-        "slow_driver_call": is_slow | takes_long,
-    }
-
-
-def _rules_of_work(slices: Slices, parts: GapParts, events: HostEvents) -> dict[str, BoolArray]:
-    """Return the rules of slices in which some thread worked before the launch."""
-    is_host, event, label = slices.role == HOST, slices.event, slices.label
-    works = is_host & (event >= 0)
-    built_in = np.array([label.startswith(_BUILT_IN) for label in events.labels], dtype=np.bool_)
-    is_told = (events.kind != CALL) & (events.kind != LABEL) & ~built_in[events.name]
-    code = events.tree.nearest(is_told)
-    gap_ns = (parts.gap_end_ns - parts.gap_start_ns)[slices.part]
-    return {
-        "data_input": is_host & events.is_inside("data_input", event, label),
-        "compiled_runtime": is_host
-        & events.told("compiled", np.where(event < 0, label, taken(code, event))),
-        "optimizer_loop": is_host & events.is_inside("optimizer", event, label),
-        "own_sleep": works & events.told("sleeps", event),
-        "external_wait": works & events.told("waits", event),
-        "host_code": works
-        & (
-            (events.is_kind(FRAME, event) & (gap_ns >= _LONG_GAP_NS))
-            | (events.is_kind(OP, event) & (slices.dur_ns >= _LONG_OP_NS))
-            | (events.is_kind(SYSTEM, event) & events.told("uses_files", event))
-        ),
-        "eager_overhead": works,
-    }
-
-
-def _rules_of_rest(
-    slices: Slices, parts: GapParts, events: HostEvents, trace: Trace
-) -> dict[str, BoolArray]:
-    """Return the rules of slices in which no thread showed work, and of those of the launch."""
-    role, silent = slices.role, (slices.role == HOST) & (slices.event < 0)
+    # Slices in which some thread worked before the launch.
+    built_in = np.array([name.startswith(_BUILT_IN) for name in events.labels], dtype=np.bool_)
+    names_code = (events.kind != CALL) & (events.kind != LABEL) & ~built_in[events.name]
+    code = np.where(event < 0, label, taken(events.tree.nearest(names_code), event))
+    gap_ns = (parts.gap_end_ns - parts.gap_start_ns)[part]
+    is_host_code = events.is_kind(FRAME, event) & (gap_ns >= _LONG_GAP_NS)
+    is_host_code |= events.is_kind(OP, event) & (slices.dur_ns >= _LONG_OP_NS)
+    is_host_code |= events.is_kind(SYSTEM, event) & events.has_fact("uses_files", event)
+    # Slices in which no thread showed work, and those of the launch.
+    handed_over = silent & events.has_fact("runs_backward", slices.own)
+    handed_over[silent] |= _other_thread_was_last(slices.only(silent), parts, trace)
     left_ns = parts.gap_end_ns - np.maximum(parts.call_end_ns, parts.gap_start_ns)
-    is_usual = (role == AFTER_CALL) & (left_ns < parts.cap_ns)[slices.part]
-    handed_over = silent & events.told("runs_backward", slices.own)
-    handed_over[silent] |= _last_was_other(slices.only(silent), parts, trace)
-    return {
+    is_usual = (role == AFTER_CALL) & (left_ns < parts.cap_ns)[part]
+    rules = {
+        "data_input": is_host & events.is_inside("data_input", event, label),
+        "sync_call": waits_for_device | (copies & reads_scalar),
+        "blocking_copy": copies & waits,
+        "memory_alloc": in_call & events.has_fact("allocates", event),
+        "slow_driver_call": is_slow | takes_long,
+        "compiled_runtime": is_host & events.has_fact("compiled", code),
+        "optimizer_loop": is_host & events.is_inside("optimizer", event, label),
+        "own_sleep": works & events.has_fact("sleeps", event),
+        "external_wait": works & events.has_fact("waits", event),
+        "host_code": works & is_host_code,
+        "eager_overhead": works,
         "thread_handover": handed_over,
         "host_unrecorded": silent,
         "launch_latency": (role == IN_CALL) | is_usual,
         "device_wait": role == AFTER_CALL,
     }
+    return _first_fit([rules[name] for name in CLASSES if name in rules], len(rules))
 
 
-def _last_was_other(slices: Slices, parts: GapParts, trace: Trace) -> BoolArray:
-    """Return whether another thread than the launching one was the last to work before slices.
+def _other_thread_was_last(slices: Slices, parts: GapParts, trace: Trace) -> BoolArray:
+    """Return, per slice, whether another thread than the launching one was the last to work before.
 
     Nothing goes on when they begin, so of what began before, the last to end was the last to work.
     """
@@ -185,21 +137,46 @@ def _last_was_other(slices: Slices, parts: GapParts, trace: Trace) -> BoolArray:
     return np.asarray((np.maximum(call_end_ns, op_end_ns) > NEVER) & (worker != thread))
 
 
+def _first_fit(fits: Sequence[BoolArray], other: int) -> SmallArray:
+    """Return, per row, the place of the first condition that it fits."""
+    return np.select(fits, [*np.arange(len(fits), dtype=np.int8)], np.int8(other))
+
+
+def slow_calls(calls: pa.Table) -> BoolArray:
+    """Return, per call, whether it took long: much longer than others of its name, if any."""
+    duration, name = numbers(calls["dur_ns"]), codes(calls["name"])
+    order = np.lexsort((duration, name))
+    known, first, count = np.unique(name[order], return_index=True, return_counts=True)
+    limit = np.where(count < _FEW_CALLS, 0, _TIMES_MEDIAN * duration[order][first + count // 2])
+    limit = np.maximum(limit, _LONG_CALL_NS)
+    return np.asarray(duration > taken(limit, np.searchsorted(known, name)))
+
+
+def waiting_calls(calls: pa.Table) -> BoolArray:
+    """Return, per call, whether it waits for the device, or copies and blocks or returns late."""
+    facts, code = facts_of_names(names(calls["name"])), codes(calls["name"])
+    is_late = (numbers(calls["dur_ns"]) > _LONG_CALL_NS) | ~facts["copies_async"][code]
+    return np.asarray(facts["waits_for_device"][code] | (facts["copies"][code] & is_late))
+
+
 def _last_ended(table: pa.Table, process: IntArray, at_ns: IntArray) -> tuple[IntArray, IntArray]:
-    """Return the end and thread of the last to end of all begun in processes up to some times."""
-    of, start, threads = (
+    """Return, per process and time, the end and thread of the last to end of what began until then.
+
+    NEVER and ABSENT where nothing did.
+    """
+    owner, start, threads = (
         numbers(table[name], ABSENT) for name in ("process", "start_ns", "thread")
     )
     end_ns, thread = np.full((2, len(at_ns)), [[NEVER], [ABSENT]])
-    order = in_order(of, start)
-    for group, asked in by_group(process):
-        mine = order[slice(*np.searchsorted(of, [group, group + 1], sorter=order))]
+    order = in_order(owner, start)
+    for number, instants in by_group(process):
+        mine = order[slice(*np.searchsorted(owner, [number, number + 1], sorter=order))]
         end = start[mine] + numbers(table["dur_ns"])[mine]
         reach = np.maximum.accumulate(end)
         latest = np.maximum.accumulate(np.where(end == reach, np.arange(len(mine)), 0))
-        place = np.searchsorted(start[mine], at_ns[asked], side="right") - 1
-        end_ns[asked] = taken(reach, place, NEVER)
-        thread[asked] = taken(threads[mine][latest], place, ABSENT)
+        place = np.searchsorted(start[mine], at_ns[instants], side="right") - 1
+        end_ns[instants] = taken(reach, place, NEVER)
+        thread[instants] = taken(threads[mine][latest], place, ABSENT)
     return end_ns, thread
 
 
@@ -207,45 +184,37 @@ def tags_of(
     slices: Slices, kind: SmallArray, parts: GapParts, events: HostEvents, trace: Trace
 ) -> SmallArray:
     """Return the tag of each slice as its place in TAGS, -1 for none."""
+    calls, activities = trace.calls, trace.activities
     allocates, is_slow = (kind == PLACES[name] for name in ("memory_alloc", "slow_driver_call"))
     call = np.where(allocates | is_slow, taken(events.source, slices.event), -1)
-    starts_up, of_stream = (
-        taken(some.astype(np.int8), call, 0) > 0
-        for some in (_start_up(trace.calls), matching(trace.calls["name"], _STREAM.search))
-    )
-    launches = is_slow & (slices.role == IN_CALL)
-    is_first = taken(_is_first(trace.activities), parts.activity)[slices.part] > 0
-    thread = taken(events.thread_of_call, parts.call)[slices.part]
-    fits = [
-        _captures(trace.calls, events.thread_of_call, thread, slices.start_ns),
-        starts_up & (allocates | of_stream),
-        launches & is_first,
-        launches,
-    ]
-    return _first_fit(fits, -1)
-
-
-def _start_up(calls: pa.Table) -> BoolArray:
-    """Return which calls take very long, as few of their name and process do."""
+    # Start-up: calls that take very long, as few of their name and process do.
     long = np.flatnonzero(slow_calls(calls) & (numbers(calls["dur_ns"]) >= _START_UP_NS))
     group, _ = group_rows((numbers(calls["process"])[long], codes(calls["name"])[long]))
-    starts_up = np.zeros(calls.num_rows, dtype=np.bool_)
-    starts_up[long] = np.bincount(group)[group] < _FEW_CALLS
-    return starts_up
-
-
-def _is_first(activities: pa.Table) -> SmallArray:
-    """Return which activities are the first of their name in their process."""
+    is_start_up = np.zeros(calls.num_rows, dtype=np.bool_)
+    is_start_up[long] = np.bincount(group)[group] < _FEW_CALLS
+    starts_up, of_stream = (
+        taken(some.astype(np.int8), call, 0) > 0
+        for some in (is_start_up, matching(calls["name"], _STREAM.search))
+    )
+    # The first activity of each name in its process.
     order = in_order(numbers(activities["start_ns"]))
     columns = (numbers(activities["process"]), codes(activities["name"]))
     _, first = group_rows([column[order] for column in columns])
     is_first = np.zeros(activities.num_rows, dtype=np.int8)
     is_first[order[first]] = 1
-    return is_first
+    launches = is_slow & (slices.role == IN_CALL)
+    thread = taken(events.thread_of_call, parts.call)[slices.part]
+    fits = [
+        _captures(calls, events.thread_of_call, thread, slices.start_ns),
+        starts_up & (allocates | of_stream),
+        launches & (taken(is_first, parts.activity)[slices.part] > 0),
+        launches,
+    ]
+    return _first_fit(fits, -1)
 
 
 def _captures(calls: pa.Table, thread: IntArray, at_thread: IntArray, at_ns: IntArray) -> BoolArray:
-    """Return whether threads captured a graph at some times."""
+    """Return, per thread and time, whether a graph was captured there; `thread` is per call."""
     begins = matching(calls["name"], lambda name: "StreamBeginCapture" in name)
     start = numbers(calls["start_ns"])
     row = np.flatnonzero(begins | matching(calls["name"], lambda name: "StreamEndCapture" in name))
@@ -260,7 +229,7 @@ def owner_of(slices: Slices, kind: SmallArray, events: HostEvents) -> IntArray:
     """Return the event that each slice is named by, -1 where nothing is recorded."""
     event, label = slices.event, slices.label
     owner = np.where(event < 0, label, taken(owners(events), event))
-    is_inside = events.is_kind(FRAME, owner) & ~events.told("helps", owner)
+    is_inside = events.is_kind(FRAME, owner) & ~events.has_fact("helps", owner)
     is_inside &= events.is_inside("data_input", owner)
     loader = np.where(is_inside, owner, events.nearest("data_input", label, event))
     step = events.nearest("optimizer", label, event)

@@ -48,7 +48,7 @@ class GapParts:
     def joined(cls, several: Iterable[GapParts]) -> GapParts:
         """Return the parts of several devices."""
         parts = list(several)
-        return cls(*(np.concatenate([getattr(one, name) for one in parts]) for name in _PARTS))
+        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in _PARTS))
 
     def only(self, rows: IntArray) -> GapParts:
         """Return some of the parts."""
@@ -64,7 +64,7 @@ _PARTS = tuple(GapParts.__dataclass_fields__)
 
 
 def chosen_gaps(prepared: Prepared) -> GapParts:
-    """Return the parts of gaps in the chosen windows of all devices, of which there is one."""
+    """Return the parts of gaps in the chosen windows of all devices, at least one."""
     return GapParts.joined(
         gap_parts(account, chosen_time(prepared.windows[device]))
         for device, account in prepared.accounts.items()
@@ -79,8 +79,8 @@ def gap_parts(account: DeviceAccount, within: Intervals, cap_ns: int | None = No
     idle, work = account.idle, account.work
     unseen = within.intersect(idle.unseen)
     pieces = within.subtract(unseen), unseen
-    begin_ns = np.sort(np.concatenate([one.start_ns for one in pieces]))
-    end_ns = np.sort(np.concatenate([one.end_ns for one in pieces]))
+    begin_ns = np.sort(np.concatenate([piece.start_ns for piece in pieces]))
+    end_ns = np.sort(np.concatenate([piece.end_ns for piece in pieces]))
     first = np.searchsorted(idle.gap_end_ns, begin_ns, side="right")
     stop = np.searchsorted(idle.gap_start_ns, end_ns, side="left")
     gap, window = runs(first, stop)
@@ -156,74 +156,66 @@ def idle_slices(parts: GapParts, events: HostEvents) -> Slices:
     launched = np.clip(parts.launched_ns, parts.start_ns, parts.end_ns)
     returned = np.clip(parts.call_end_ns, launched, parts.end_ns)
     waits = np.flatnonzero(known & (launched > parts.start_ns))
-    pieces = (
-        *_host_slices(parts, waits, launched, events),
-        _plain(IN_CALL, known, launched, returned, events.of_call(parts.call)),
-        _plain(AFTER_CALL, known, returned, parts.end_ns, events.of_call(parts.call)),
-        _plain(NO_LAUNCH, ~known, parts.start_ns, parts.end_ns, np.full_like(parts.call, -1)),
-    )
-    return Slices(*(np.concatenate([getattr(one, name) for one in pieces]) for name in _SLICES))
-
-
-def _plain(role: int, mine: BoolArray, start: IntArray, end: IntArray, event: IntArray) -> Slices:
-    part = np.flatnonzero(mine & (end > start))
-    roles, none = np.full((2, len(part)), [[role], [-1]])
-    return Slices(part, roles, start[part], end[part], event[part], event[part], none)
+    pieces = list(_host_slices(parts, waits, launched, events))
+    call = events.of_call(parts.call)
+    for role, mine, start, end, event in (
+        (IN_CALL, known, launched, returned, call),
+        (AFTER_CALL, known, returned, parts.end_ns, call),
+        (NO_LAUNCH, ~known, parts.start_ns, parts.end_ns, np.full_like(parts.call, -1)),
+    ):
+        part = np.flatnonzero(mine & (end > start))
+        roles, none = np.full((2, len(part)), [[role], [-1]])
+        pieces.append(Slices(part, roles, start[part], end[part], event[part], event[part], none))
+    return Slices(*(np.concatenate([getattr(piece, name) for piece in pieces]) for name in _SLICES))
 
 
 def _host_slices(
     parts: GapParts, part: IntArray, until: IntArray, events: HostEvents
-) -> tuple[Slices, ...]:
-    """Return the slices of some parts up to a time: those told by their own thread, and others."""
+) -> tuple[Slices, Slices]:
+    """Return the slices of some parts up to a time: by their own thread, and by other threads."""
     thread = events.thread_of_call[parts.call[part]]
-    spans, is_label = _Spans(parts.start_ns[part], until[part], thread), events.kind == LABEL
+    is_label = events.kind == LABEL
+    spans = parts.start_ns[part], until[part], thread
     which, start, end = _cut(spans, events, events.thread, events.is_work | is_label)
     own = innermost_of(events, events.is_work, events.thread, thread[which], start)
     label = innermost_of(events, is_label, events.thread, thread[which], start)
     slices = Slices(part[which], np.full_like(which, HOST), start, end, own, own, label)
     loads = events.is_inside("data_input", own, label)
-    silent = ((own < 0) | events.told("runs_backward", own)) & ~loads
-    return slices.only(~silent), _of_any_thread(slices.only(silent), parts, events)
-
-
-def _of_any_thread(slices: Slices, parts: GapParts, events: HostEvents) -> Slices:
-    """Return slices cut by what any thread of the process did."""
-    process = events.process_of_call[parts.call[slices.part]]
-    spans = _Spans(slices.start_ns, slices.end_ns, process)
+    silent = ((own < 0) | events.has_fact("runs_backward", own)) & ~loads
+    # Where the own thread shows nothing: what any thread of the process did.
+    others = slices.only(silent)
+    process = events.process_of_call[parts.call[others.part]]
     works = ((events.kind == CALL) | (events.kind == OP)) & events.is_work
+    spans = others.start_ns, others.end_ns, process
     which, start, end = _cut(spans, events, events.process, works)
     event = innermost_of(events, works, events.process, process[which], start)
-    return replace(slices.only(which), start_ns=start, end_ns=end, event=event)
-
-
-@dataclass(frozen=True, slots=True)
-class _Spans:
-    """Spans of time, each of a group (a thread or a process)."""
-
-    start_ns: IntArray
-    end_ns: IntArray
-    group: IntArray
+    others = replace(others.only(which), start_ns=start, end_ns=end, event=event)
+    return slices.only(~silent), others
 
 
 def _cut(
-    spans: _Spans, events: HostEvents, group: IntArray, some: BoolArray
+    spans: tuple[IntArray, IntArray, IntArray],
+    events: HostEvents,
+    group: IntArray,
+    some: BoolArray,
 ) -> tuple[IntArray, IntArray, IntArray]:
     """Return the pieces of spans between the edges of some events of their group.
 
-    Per piece, in the order of spans and times: the span, start and end.
+    `spans` are start, end and group (a thread or a process) per span, `group` is per event. Per
+    piece, in the order of spans and times: the span, start and end.
     """
+    span_start, span_end, span_group = spans
     rows = np.flatnonzero(some)
     groups, edges = np.tile(group[rows], 2), np.append(events.start_ns[rows], events.end_ns[rows])
     order = in_order(groups, edges)
     groups, edges = groups[order], edges[order]
-    first = places_in_groups(groups, edges, spans.group, spans.start_ns)
-    stop = places_in_groups(groups, edges, spans.group, spans.end_ns)
+    first = places_in_groups(groups, edges, span_group, span_start)
+    stop = places_in_groups(groups, edges, span_group, span_end)
     places, which = runs(first - 1, stop)  # the first piece of a span begins with it
     opens = np.append(True, which[1:] != which[:-1])[: len(which)]
-    start = np.where(opens, spans.start_ns[which], taken(edges, places))
-    end = np.where(
-        np.append(opens[1:], True)[: len(which)], spans.end_ns[which], np.roll(start, -1)
-    )
+    closes = np.append(opens[1:], True)[: len(which)]
+    start = np.where(opens, span_start[which], taken(edges, places))
+    end = np.where(closes, span_end[which], np.roll(start, -1))
     lasts = end > start
     return which[lasts], start[lasts], end[lasts]
 
@@ -231,7 +223,10 @@ def _cut(
 def places_in_groups(
     groups: IntArray, times: IntArray, at_group: IntArray, at_ns: IntArray
 ) -> IntArray:
-    """Return behind how many of sorted (group, time) pairs each asked one comes."""
+    """Return, per instant (group and time), how many of the sorted (group, time) pairs are before.
+
+    Pairs with the same time count.
+    """
     places = np.empty(len(at_ns), dtype=np.int64)
     for group, rows in by_group(at_group):
         first, stop = np.searchsorted(groups, [group, group + 1])
@@ -242,7 +237,7 @@ def places_in_groups(
 def innermost_of(
     events: HostEvents, some: BoolArray, group: IntArray, at_group: IntArray, at_ns: IntArray
 ) -> IntArray:
-    """Return the innermost of some events of each group at each time, or -1."""
+    """Return, per instant, the innermost of some events of its group, or -1."""
     rows = np.flatnonzero(some)
-    at = innermost(group[rows], events.start_ns[rows], events.end_ns[rows], at_group, at_ns)
-    return taken(rows, at)
+    start, end = events.start_ns[rows], events.end_ns[rows]
+    return taken(rows, innermost(group[rows], start, end, at_group, at_ns))

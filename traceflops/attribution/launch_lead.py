@@ -1,6 +1,6 @@
 """How far the host is ahead of the device: the lead of each launch, and whether it is enough.
 
-Also what launching takes: calls, their time, and the kernels too short to hide it.
+Also the cost of launching: calls, their time, and the kernels too short to hide it.
 
 The lead of a launch is the time from the start of its call to the start of its first activity. A
 launch is starved where all earlier work of the device had ended when it was called.
@@ -30,12 +30,12 @@ from traceflops.timeline import DeviceAccount, Intervals, Window
 from traceflops.windows import Prepared, chosen_time
 
 _USUAL_FLOOR_NS: Final = 6_000
-"""The floor where too few launches tell it."""
+"""The floor where there are too few starved launches to measure it."""
 _ENOUGH: Final = 8
 _LEAST_CAP_NS: Final = 20_000
 _AHEAD_NS: Final = 1_000_000
 _BUSY: Final = 0.05
-"""Below so much idle time only looming is left to say."""
+"""Below this share of idle time the verdict is at worst "looming"."""
 _SHORT_NS: Final = 10_000
 _LONG_CALL_NS: Final = 20_000
 _EXACT: Final = 1 << 14
@@ -65,22 +65,15 @@ class Leads:
     lead_ns: IntArray
     is_starved: BoolArray
 
-    @classmethod
-    def joined(cls, several: Iterable[Leads]) -> Leads:
-        """Return the launches of several devices."""
-        every = (NO_LEADS, *several)
-        columns = ([getattr(one, column.name) for one in every] for column in fields(cls))
-        return cls(*map(np.concatenate, columns))
-
     @property
     def floor_ns(self) -> int:
-        """Return how long a launch takes when nothing is before it: their lower quartile."""
+        """How long a launch takes when nothing is before it: their lower quartile."""
         alone = self.lead_ns[self.is_starved]
         return int(np.quantile(alone, 0.25)) if len(alone) >= _ENOUGH else _USUAL_FLOOR_NS
 
     @property
     def cap_ns(self) -> int:
-        """Return up to when a launch is called ordinary."""
+        """The longest lead of an ordinary launch."""
         return max(3 * self.floor_ns, _LEAST_CAP_NS)
 
     def falls(self, window: Window) -> bool:
@@ -95,20 +88,16 @@ class Leads:
     def within(self, chosen: Intervals) -> Leads:
         """Return the launches whose first activity starts at some instants."""
         mine = chosen.contains(self.start_ns)
-        return Leads(*(getattr(self, one.name)[mine] for one in fields(self)))
-
-
-_NONE: Final = np.empty(0, dtype=np.int64)
-NO_LEADS: Final = Leads(_NONE, _NONE, _NONE, np.empty(0, dtype=np.bool_))
+        return Leads(*(getattr(self, column.name)[mine] for column in fields(self)))
 
 
 @dataclass(frozen=True, slots=True)
 class HostBound:
     """Whether the host is too slow for the device. Times in ns; shares 0 to 1.
 
-    `looming` says that the device is busy and the host hardly ahead of it, or less and less through
-    most steps: once the device is faster, it will wait. The verdict is None where the idle time is
-    not known, or neither busy nor starved launches tell. `phases` is the same of the phases of a
+    `looming`: the device is busy and the host hardly ahead of it, or less and less through most
+    steps; once the device is faster, it will wait. The verdict is None where the idle time is not
+    known, or neither busy nor starved launches allow one. `phases` are the same of the phases of a
     training step, with the floor of the whole.
     """
 
@@ -122,15 +111,15 @@ class HostBound:
 
     @property
     def is_bound(self) -> bool:
-        """Return whether the host holds the device back already, at least in part."""
+        """Whether the host holds the device back already, at least in part."""
         return self.verdict in PACES[:2]
 
     @property
     def bound_in(self) -> tuple[str, ...]:
-        """Return the phases that are at least as bad as the whole, where others are better."""
+        """The phases that are at least as bad as the whole, where others are better."""
         worst = PACES[: PACES.index(self.verdict) + 1] if self.verdict else ()
-        found = [name for name, one in self.phases.items() if one.verdict in worst]
-        return tuple(found) if len(found) < len(self.phases) else ()
+        bound = [name for name, phase in self.phases.items() if phase.verdict in worst]
+        return tuple(bound) if len(bound) < len(self.phases) else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,13 +141,12 @@ class LaunchSums:
     short_kernel_ns: int = 0
 
     def __add__(self, other: LaunchSums) -> LaunchSums:
-        """Return both together."""
         return LaunchSums(*map(add, astuple(self), astuple(other)))
 
 
 @dataclass(frozen=True, slots=True)
 class LeadCounts:
-    """How many launches had which lead, by phase: a place in PHASES, -1 where nothing tells it.
+    """How many launches had which lead, by phase: a place in PHASES, -1 where it is unknown.
 
     `steps` is how many steps there are, `falling` in how many of them the lead falls.
     """
@@ -174,31 +162,27 @@ class LeadCounts:
     @classmethod
     def joined(cls, parts: Sequence[LeadCounts]) -> LeadCounts:
         """Return those of several recordings."""
-        every: dict[str, Any] = {
+        columns: dict[str, Any] = {
             name: np.concatenate([getattr(part, name) for part in parts]) for name in _COUNTED
         }
-        every |= {name: sum(getattr(one, name) for one in parts) for name in ("steps", "falling")}
-        return cls(**every, floor_ns=min(part.floor_ns for part in parts))
+        sums = {name: sum(getattr(part, name) for part in parts) for name in ("steps", "falling")}
+        return cls(**columns, **sums, floor_ns=min(part.floor_ns for part in parts))
 
     @property
     def compact(self) -> LeadCounts:
-        """Return the same with a row for equal launches; of very many, leads within 0.1 %."""
+        """The same with a row for equal launches; of very many, leads within 0.1 %."""
         lead_ns = self.lead_ns
         if len(lead_ns) > _EXACT:
             rough = np.frexp(lead_ns.astype(np.float64))[1].clip(_LEAD_BITS) - _LEAD_BITS
             lead_ns = lead_ns >> rough << rough
         group, first = group_rows((self.phase, self.is_starved.astype(np.int64), lead_ns))
-        return replace(
-            self,
-            lead_ns=lead_ns[first],
-            is_starved=self.is_starved[first],
-            phase=self.phase[first],
-            count=group_sums(group, self.count, len(first)),
-        )
+        count = group_sums(group, self.count, len(first))
+        starved, phase = self.is_starved[first], self.phase[first]
+        return replace(self, lead_ns=lead_ns[first], is_starved=starved, phase=phase, count=count)
 
     def of_phases(self, phases: Iterable[Phase]) -> LeadCounts:
         """Return those of some phases."""
-        mine = np.isin(self.phase, [PHASES.index(one) for one in phases])
+        mine = np.isin(self.phase, [PHASES.index(phase) for phase in phases])
         return replace(self, **{name: getattr(self, name)[mine] for name in _COUNTED})
 
 
@@ -216,13 +200,13 @@ class Launches:
     @classmethod
     def joined(cls, parts: Sequence[Launches]) -> Launches:
         """Return those of several recordings of other devices."""
-        devices = {at: sums for part in parts for at, sums in part.devices.items()}
+        devices = {device: sums for part in parts for device, sums in part.devices.items()}
         short_ns = max(part.short_ns for part in parts)
         return cls(short_ns, LeadCounts.joined([part.leads for part in parts]), devices)
 
     @property
     def total(self) -> LaunchSums:
-        """Return those of all devices; a call that launches on two counts at both."""
+        """Those of all devices; a call that launches on two counts at both."""
         return sum(self.devices.values(), LaunchSums())
 
 
@@ -241,10 +225,11 @@ def outstanding_launches(account: DeviceAccount) -> tuple[IntArray, IntArray]:
     """Return when the number of launches called and not yet started changes, and to what."""
     launched = leads(account)
     called = launched.start_ns - launched.lead_ns
-    at, place = np.unique(np.append(called, launched.start_ns), return_inverse=True)
+    time_ns, place = np.unique(np.append(called, launched.start_ns), return_inverse=True)
     begun, started = np.split(place, 2)
-    change = np.bincount(begun, minlength=len(at)) - np.bincount(started, minlength=len(at))
-    return at[change != 0], np.cumsum(change)[change != 0]
+    change = np.bincount(begun, minlength=len(time_ns))
+    change -= np.bincount(started, minlength=len(time_ns))
+    return time_ns[change != 0], np.cumsum(change)[change != 0]
 
 
 def launching(prepared: Prepared, phases: Phases) -> Launches | None:
@@ -252,52 +237,57 @@ def launching(prepared: Prepared, phases: Phases) -> Launches | None:
 
     The floors are over all launches of a device; `phases` is by row of ops.
     """
-    known = {device: leads(account) for device, account in prepared.accounts.items()}
-    windows = prepared.windows
-    chosen = {device: one.within(chosen_time(windows[device])) for device, one in known.items()}
-    every = Leads.joined(chosen.values())
-    if not len(every.call):
+    trace, windows = prepared.trace, prepared.windows
+    of_device = {device: leads(account) for device, account in prepared.accounts.items()}
+    chosen = {
+        device: launches.within(chosen_time(windows[device]))
+        for device, launches in of_device.items()
+    }
+    call = np.concatenate([np.empty(0, np.int64), *(own.call for own in chosen.values())])
+    if not len(call):
         return None
     falls = [
-        one.falls(window)
-        for device, one in known.items()
+        launches.falls(window)
+        for device, launches in of_device.items()
         for window in windows[device]
         if window.used and window.role == "step"
     ]
+    phase = taken(phases.phase, prepared.linked.links.op_of_call).astype(np.int64)
+    phase[(phase < 0) & in_optimizer(trace, trace.calls)] = _OPTIMIZER
     counts = LeadCounts(
-        every.lead_ns,
-        every.is_starved,
-        _phase_of_calls(prepared, phases)[every.call],
-        np.ones_like(every.lead_ns),
-        min(one.floor_ns for one in known.values()),
+        np.concatenate([own.lead_ns for own in chosen.values()]),
+        np.concatenate([own.is_starved for own in chosen.values()]),
+        phase[call],
+        np.ones_like(call),
+        min(launches.floor_ns for launches in of_device.values()),
         len(falls),
         sum(falls),
     )
     short_ns = max(counts.floor_ns, _SHORT_NS)
     sums = {
-        device: _sums(prepared, device, one, known[device].cap_ns, short_ns)
-        for device, one in chosen.items()
+        device: _sums(prepared, device, own, of_device[device].cap_ns, short_ns)
+        for device, own in chosen.items()
     }
     return Launches(short_ns, counts, sums)
 
 
-def _sums(prepared: Prepared, device: int, some: Leads, cap_ns: int, short_ns: int) -> LaunchSums:
-    """Return the launches of a device in the chosen windows, and its kernels there."""
+def _sums(prepared: Prepared, device: int, own: Leads, cap_ns: int, short_ns: int) -> LaunchSums:
+    """Return the sums of the launches `own` of a device, and of its work in the chosen windows."""
     activities, chosen = prepared.trace.activities, prepared.chosen
     mine = (numbers(activities["device"])[chosen.row] == device) & (chosen.starts_inside > 0)
     row = chosen.row[mine]
     is_kernel = is_one_of(activities["kind"], "kernel")[row]
     kernel_ns = numbers(activities["dur_ns"])[row[is_kernel]]
     short = kernel_ns < short_ns
-    call_ns = numbers(prepared.trace.calls["dur_ns"])[some.call]
+    call_ns = numbers(prepared.trace.calls["dur_ns"])[own.call]
     is_long = call_ns > _LONG_CALL_NS
     return LaunchSums(
-        launches=len(some.call),
+        launches=len(own.call),
         operations=int((prepared.linked.links.call_of_activity[row] >= 0).sum()),
         call_ns=int(call_ns.sum()),
         long_calls=int(is_long.sum()),
         long_call_ns=int(call_ns[is_long].sum()),
-        late_starts=int((some.is_starved & (some.lead_ns > cap_ns)).sum()),
+        late_starts=int((own.is_starved & (own.lead_ns > cap_ns)).sum()),
         kernels=len(kernel_ns),
         short_kernels=int(short.sum()),
         short_kernel_ns=int(kernel_ns[short].sum()),
@@ -311,48 +301,32 @@ def host_bound(launches: Launches | None, idle: float | None) -> HostBound | Non
     """
     if launches is None:
         return None
-    known = launches.leads
-    pace = _paced(known, idle)
+    counts = launches.leads
+    pace = _paced(counts, idle)
     is_busy = idle is not None and idle < _BUSY
-    if is_busy and pace.verdict == "not host-bound" and 2 * known.falling > known.steps:
+    if is_busy and pace.verdict == "not host-bound" and 2 * counts.falling > counts.steps:
         pace = replace(pace, verdict="looming")
-    return replace(pace, phases=_by_phase(known, idle))
+    by_phase = {name: counts.of_phases(phases) for name, phases in _OF_STEP.items()}
+    paces = {name: _paced(own, idle) for name, own in by_phase.items() if len(own.count)}
+    return replace(pace, phases=paces if len(paces) > 1 else {})
 
 
-def _phase_of_calls(prepared: Prepared, phases: Phases) -> IntArray:
-    """Return the place in PHASES of each call, -1 where no operator tells it."""
-    phase = taken(phases.phase, prepared.linked.links.op_of_call).astype(np.int64)
-    phase[(phase < 0) & in_optimizer(prepared.trace, prepared.trace.calls)] = _OPTIMIZER
-    return phase
-
-
-def _by_phase(known: LeadCounts, idle: float | None) -> Mapping[str, HostBound]:
-    """Return the pace of each phase of a step; nothing where all that is known is one phase."""
-    of_phase = ((name, known.of_phases(several)) for name, several in _OF_STEP.items())
-    found = {name: _paced(some, idle) for name, some in of_phase if len(some.count)}
-    return found if len(found) > 1 else {}
-
-
-def _paced(some: LeadCounts, idle: float | None) -> HostBound:
+def _paced(counts: LeadCounts, idle: float | None) -> HostBound:
     """Return the pace of some launches."""
-    order = np.argsort(some.lead_ns, kind="stable")
-    upto = np.cumsum(some.count[order])
-    every = int(upto[-1])
-    starved = int(some.count[some.is_starved].sum()) / every
-    places = np.searchsorted(upto, [int((every - 1) * part) for part in (0.1, 0.5)], side="right")
-    p10, median = some.lead_ns[order][places].tolist()
-    floor_ns = some.floor_ns
-    verdict = _verdict(starved, p10, median, floor_ns, idle) if idle is not None else None
-    return HostBound(verdict, every, starved, median, p10, floor_ns)
-
-
-def _verdict(
-    starved: float, p10_ns: int, median_ns: int, floor_ns: int, idle: float
-) -> Pace | None:
+    order = np.argsort(counts.lead_ns, kind="stable")
+    upto = np.cumsum(counts.count[order])
+    launches, floor_ns = int(upto[-1]), counts.floor_ns
+    starved = int(counts.count[counts.is_starved].sum()) / launches
+    ranks = [int((launches - 1) * part) for part in (0.1, 0.5)]
+    places = np.searchsorted(upto, ranks, side="right")
+    p10_ns, median_ns = counts.lead_ns[order][places].tolist()
+    verdict: Pace | None = None
     if idle and starved >= 0.5 and median_ns <= 4 * floor_ns:
-        return "host-bound"
-    if idle and (starved >= 0.1 or (starved >= 0.05 and p10_ns < 3 * floor_ns)):
-        return "partly host-bound"
-    if p10_ns >= _AHEAD_NS:
-        return "not host-bound"
-    return "looming" if idle < _BUSY else None
+        verdict = "host-bound"
+    elif idle and (starved >= 0.1 or (starved >= 0.05 and p10_ns < 3 * floor_ns)):
+        verdict = "partly host-bound"
+    elif idle is not None and p10_ns >= _AHEAD_NS:
+        verdict = "not host-bound"
+    elif idle is not None and idle < _BUSY:
+        verdict = "looming"
+    return HostBound(verdict, launches, starved, median_ns, p10_ns, floor_ns)

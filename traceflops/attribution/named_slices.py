@@ -1,4 +1,4 @@
-"""What slices of idle time are named after: class, owner, call, what lies around."""
+"""The names of slices of idle time: class, owner, call, and what lies around."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ from traceflops.attribution.idle_slices import (
     idle_slices,
     innermost_of,
 )
+from traceflops.characters import kernel_name
 from traceflops.table import (
     BoolArray,
     IntArray,
@@ -44,7 +45,6 @@ from traceflops.table import (
     taken,
 )
 from traceflops.timeline import Intervals
-from traceflops.units import kernel_name
 
 _CALLS: Final = ("sync_call", "blocking_copy", "memory_alloc", "slow_driver_call")
 _KINDS: Final = tuple(CLASSES)
@@ -75,15 +75,7 @@ class NamedSlices:
         return tags_of(self.slices, self.kind, self.parts, self.events, self.trace)
 
     def culprits(self) -> Iterator[tuple[tuple[str, str], IntArray]]:
-        """Yield each class and name with its slices."""
-        by_name: defaultdict[tuple[str, str], list[IntArray]] = defaultdict(list)
-        for rows in self.alike():
-            by_name[_KINDS[self.kind[rows[0]]], self.name(int(rows[0]))].append(rows)
-        for key, several in by_name.items():
-            yield key, np.concatenate(several)
-
-    def alike(self) -> list[IntArray]:
-        """Return the slices of culprits, those of one class and name together."""
+        """Yield each class and name with its slices; idle time without a culprit has none."""
         named, inner = (taken(self.events.name, event) for event in (self.owner, self.inner))
         for kind, table, row in (
             ("launch_latency", "calls", self.parts.call),
@@ -92,9 +84,19 @@ class NamedSlices:
             mine = np.flatnonzero(self.kind == PLACES[kind])
             labels = codes(self.trace.table(table)["name"])
             named[mine] = taken(labels, row[self.slices.part[mine]])
+        by_name: defaultdict[tuple[str, str], list[IntArray]] = defaultdict(list)
         group, _ = group_rows((self.kind, named, inner))
-        alike = [rows for _, rows in groups(group)]
-        return [rows for rows in alike if self.kind[rows[0]] != PLACES["unexplained"]]
+        for _, rows in groups(group):
+            if (kind := _KINDS[self.kind[rows[0]]]) != "unexplained":
+                by_name[kind, self.name(int(rows[0]))].append(rows)
+        for key, several in by_name.items():
+            yield key, np.concatenate(several)
+
+    def slices_by_name(self) -> tuple[tuple[tuple[str, str], ...], IntArray, IntArray]:
+        """Return classes and names, the slices of these, and per slice the place of its name."""
+        rows = dict(self.culprits())
+        row = np.concatenate([np.empty(0, dtype=np.int64), *rows.values()])
+        return tuple(rows), row, np.repeat(np.arange(len(rows)), [*map(len, rows.values())])
 
     def name(self, row: int) -> str:
         """Return the name of a slice."""
@@ -109,7 +111,7 @@ class NamedSlices:
 
     @cached_property
     def inner(self) -> IntArray:
-        """Return the calls and functions that slices are named by besides their owners, or -1."""
+        """Per slice, the call or function that it is named by besides its owner, or -1."""
         event, place = self.slices.event, self.events.tree.place
         is_step = self.kind == PLACES["optimizer_loop"]
         in_call = np.isin(self.kind, [PLACES[name] for name in _CALLS])
@@ -122,17 +124,18 @@ class NamedSlices:
     def evidence(self, row: int) -> tuple[str, ...]:
         """Return the names around a slice: innermost, operator, function, label, launch, work."""
         events, part = self.events, self.slices.part[row]
-        around = [*self._around(int(self.slices.event[row]))]
+        around, event = [], int(self.slices.event[row])
+        while event >= 0:
+            around.append(event)
+            event = int(events.tree.parent[event])
         ops = [event for event in around if events.kind[event] == OP]
         frames = [*events.function[around[:1]], *{self.owner[row]} & {*around}]
-        told = [events.text(int(event)) for event in (*around[:1], *ops[-1:], *frames)]
-        told += [self.events.text(self.slices.label[row])]
+        texts = [events.text(int(event)) for event in (*around[:1], *ops[-1:], *frames)]
+        texts.append(events.text(self.slices.label[row]))
         if self.slices.role[row] != HOST:
-            told += [
-                self._text("calls", self.parts.call[part]),
-                self._text("activities", self.parts.activity[part]),
-            ]
-        return tuple(dict.fromkeys(filter(None, told))) or (self._neighbours(row),)
+            texts.append(self._text("calls", self.parts.call[part]))
+            texts.append(self._text("activities", self.parts.activity[part]))
+        return tuple(dict.fromkeys(filter(None, texts))) or (self._neighbours(row),)
 
     def _neighbours(self, row: int) -> str:
         """Return what the process did last before a slice and first after it, the outermost."""
@@ -144,17 +147,13 @@ class NamedSlices:
             end = start + numbers(table["dur_ns"])[mine]
             ended = np.where(end <= self.slices.start_ns[row], end, _NEVER)
             begun = np.where(start >= self.slices.end_ns[row], -start, _NEVER)
-            for found, times in ((before, ended), (after, begun)):
-                at = int(times.argmax()) if len(times) else -1
-                if at >= 0 and times[at] > _NEVER:
-                    found.append((int(times[at]), str(table["name"][int(mine[at])])))
-        last, following = (max(one, key=itemgetter(0))[1] for one in (before, after))
+            for neighbours, times in ((before, ended), (after, begun)):
+                nearest = int(times.argmax()) if len(times) else -1
+                if nearest >= 0 and times[nearest] > _NEVER:
+                    text = str(table["name"][int(mine[nearest])])
+                    neighbours.append((int(times[nearest]), text))
+        last, following = (max(side, key=itemgetter(0))[1] for side in (before, after))
         return f"between {last} and {following}"
-
-    def _around(self, event: int) -> Iterator[int]:
-        while event >= 0:
-            yield event
-            event = int(self.events.tree.parent[event])
 
     def _text(self, table: str, row: int) -> str:
         text = self.trace.table(table)["name"][int(row)].as_py()
@@ -164,7 +163,7 @@ class NamedSlices:
         """Return which gaps began while the launching thread waited for the device or copied."""
         events, parts = self.events, self.parts
         every = np.arange(len(events.kind))
-        waits = events.told("waits_for_device", every) | events.told("copies", every)
+        waits = events.has_fact("waits_for_device", every) | events.has_fact("copies", every)
         waits &= (events.kind == CALL) & events.is_work
         thread = taken(events.thread_of_call, parts.call)
         return innermost_of(events, waits, events.thread, thread, parts.gap_start_ns) >= 0

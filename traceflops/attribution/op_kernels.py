@@ -20,6 +20,7 @@ from traceflops.flops import OpWork, Work, count_ops
 from traceflops.table import (
     BoolArray,
     IntArray,
+    Names,
     OpTree,
     SmallArray,
     codes,
@@ -69,7 +70,7 @@ class Attribution:
     `fate` is, per op, its place in FATES. `op` is, per activity, the innermost op it belongs to
     and `owner` the executed op around it, -1 for none. `main` is, per op, the activity that stands
     for it: its longest compute kernel (-1 for ops that are not executed). `untold` says that
-    ghosts on the CPU cannot be told from executed ops.
+    ghosts on the CPU cannot be distinguished from executed ops.
     """
 
     work: OpWork
@@ -86,16 +87,18 @@ class Attribution:
 
     @property
     def executed(self) -> IntArray:
-        """Return the rows of the executed ops."""
+        """The rows of the executed ops."""
         return np.flatnonzero(self.has("executed"))
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
-    """What the rules look at: the ops' names and, per activity, what it is.
+class _Input:
+    """What the rules look at: ops and, per activity, what it is.
 
-    `known` says which ops have known matrix work, `nearest` the innermost of those around each op,
-    itself included; `on_host` which ops are of processes without device work.
+    Per op: `known` whether its matrix work is known, `nearest` the innermost known op around it,
+    itself included, `on_host` whether its process has no device work, `in_mode` whether a dispatch
+    mode got it, which runs it again or not at all. Per activity: `op` that launched it, whether
+    it is a `compute` kernel, or an `unnamed` one that no rule knows.
     """
 
     linked: LinkedTrace
@@ -104,189 +107,132 @@ class _Seen:
     known: BoolArray
     nearest: IntArray
     on_host: BoolArray
+    in_mode: BoolArray
     op: IntArray
     compute: BoolArray
     unnamed: BoolArray
 
-    @property
-    def ops(self) -> pa.Table:
-        """Return the table of ops."""
-        return self.linked.trace.ops
-
     def named(self, *wanted: str) -> BoolArray:
         """Return, per op, whether it has one of these names."""
-        return is_one_of(self.ops["name"], *wanted)
+        return is_one_of(self.linked.trace.ops["name"], *wanted)
+
+    def marked(self, op: IntArray) -> BoolArray:
+        """Return a mask of ops (-1: none)."""
+        mask = np.zeros(len(self.known), dtype=np.bool_)
+        mask[op[op >= 0]] = True
+        return mask
 
     def owning(self, activities: BoolArray) -> BoolArray:
         """Return, per op, whether it is the innermost known one around such an activity."""
-        around = taken(self.nearest, self.op[activities])
-        found = np.zeros(self.ops.num_rows, dtype=np.bool_)
-        found[around[around >= 0]] = True
-        return found
+        return self.marked(taken(self.nearest, self.op[activities]))
 
 
 def attribute(linked: LinkedTrace) -> Attribution:
-    """Return which ops of a linked trace were executed and who worked for them."""
-    seen = _seen(linked)
-    proven, untold = _proven(seen)
-    owning = np.where(seen.on_host, proven, _with_kernels(seen)) & seen.known
-    executed = owning & (seen.tree.below(owning) == 0)
-    owner = taken(seen.tree.nearest(executed), seen.op)
-    return Attribution(
-        seen.work,
-        seen.tree,
-        _fates(seen, executed),
-        seen.op,
-        owner,
-        _main(seen, owner),
-        untold,
-    )
-
-
-def _seen(linked: LinkedTrace) -> _Seen:
-    trace = linked.trace
+    """Return which ops of a linked trace were executed and what activities worked for them."""
+    trace, tree, activities = linked.trace, linked.op_tree, linked.trace.activities
     work = count_ops(trace.ops)
-    activities = trace.activities
-    device_work = distinct(numbers(activities["process"])[~ran_on_cpu(trace)])
-    tree = linked.op_tree
     known = _known(work, tree)
     is_op = is_one_of(activities["kind"], "op")
     op = np.where(is_op, -1 - numbers(activities["correlation"], 0), linked.links.op_of_activity)
+    device_work = distinct(numbers(activities["process"])[~ran_on_cpu(trace)])
+    on_host = ~np.isin(numbers(trace.ops["process"]), device_work)
+    modes = tree.parent[is_one_of(trace.ops["name"], DISPATCH_MODE)]
+    in_mode = np.zeros(len(known), dtype=np.bool_)
+    in_mode[modes[modes >= 0]] = True
     kernel = is_one_of(activities["kind"], "kernel", "op")
-    return _Seen(
-        linked,
-        work,
-        tree,
-        known,
-        tree.nearest(known),
-        ~np.isin(numbers(trace.ops["process"]), device_work),
-        op,
-        kernel & is_top(linked.categorised, "compute"),
-        kernel & is_top(linked.categorised, "other"),
+    compute, unnamed = (kernel & is_top(linked.categorised, top) for top in ("compute", "other"))
+    given = _Input(
+        linked, work, tree, known, tree.nearest(known), on_host, in_mode, op, compute, unnamed
     )
+    # On a device ops own a compute kernel, or are a lone op with a kernel no rule knows.
+    lone = (tree.below(known) == 0) & ~work.wrapper
+    with_kernels = given.owning(compute) | (lone & given.owning(unnamed))
+    proven, untold = _proven(given)
+    owning = np.where(on_host, proven, with_kernels) & known
+    executed = owning & (tree.below(owning) == 0)
+    owner = taken(tree.nearest(executed), op)
+
+    # The longest compute kernel of each op, of equal ones the first; helping kernels come last.
+    rows = np.flatnonzero(owner >= 0)
+    start, dur = numbers(activities["start_ns"])[rows], numbers(activities["dur_ns"])[rows]
+    helps = matching(activities["name"], lambda t: _AUXILIARY.search(t[:_LONGEST_NAME].lower()))
+    rank = 2 * (compute & ~helps)[rows] + (unnamed | compute)[rows]
+    order = rows[np.lexsort((-start, dur, rank, owner[rows]))]
+    main = np.full(len(known), -1, dtype=np.int64)
+    main[owner[order]] = order  # the last one of each op stays
+    return Attribution(work, tree, _fates(given, executed), op, owner, main, untold)
 
 
 def _known(work: OpWork, tree: OpTree) -> BoolArray:
-    """Return which ops have known matrix work.
+    """Return, per op, whether its matrix work is known.
 
     One whose work lies between two bounds is passed over where the op around it is of the same
     kind and knows exactly: older schemas do not show the mask to the inner one.
     """
-    does = np.array(
-        [isinstance(a_work, Work) and a_work.flops > 0 for a_work in work.works], dtype=np.bool_
-    )
-    exact = np.array(
-        [isinstance(a_work, Work) and a_work.exact for a_work in work.works], dtype=np.bool_
-    )
-    kinds = [a_work.kind if isinstance(a_work, Work) else "" for a_work in work.works]
-    kind = np.array([kinds.index(a_kind) for a_kind in kinds], dtype=np.int64)[work.place]
+    works = [a_work if isinstance(a_work, Work) else None for a_work in work.works]
+    does = np.array([w is not None and w.flops > 0 for w in works], dtype=np.bool_)
+    exact = np.array([w is not None and w.exact for w in works], dtype=np.bool_)
     known: BoolArray = does[work.place]
     if exact[does].all():
         return known
+    kind = Names().codes(w.kind if w is not None else "" for w in works)[work.place]
     around = tree.around(known)
     better = known & (around >= 0) & exact[work.place][np.maximum(around, 0)]
     better &= kind[np.maximum(around, 0)] == kind
     return known & (exact[work.place] | ~better)
 
 
-def _with_kernels(seen: _Seen) -> BoolArray:
-    """Return which ops own a compute kernel, or are a lone op with a kernel no rule knows."""
-    innermost = seen.tree.below(seen.known) == 0
-    lone = innermost & ~seen.work.wrapper
-    found: BoolArray = seen.owning(seen.compute) | (lone & seen.owning(seen.unnamed))
-    return found
-
-
-def _proven(seen: _Seen) -> tuple[BoolArray, bool]:
-    """Return which ops on the CPU have left a proof, and whether there are no proofs to look for.
+def _proven(given: _Input) -> tuple[BoolArray, bool]:
+    """Return, per op, whether it has left a proof on the CPU; and whether proofs are not recorded.
 
     Of ops that wrap others only one without a known op below it can own anything.
     """
-    proven = ~seen.work.wrapper | (seen.tree.below(seen.known) == 0)
-    untold = False
+    tree, proven, untold = given.tree, ~given.work.wrapper, False
+    proven = proven | (tree.below(given.known) == 0)
     for proof in dict.fromkeys(PROOFS.values()):
-        wanted = seen.named(*(name for name, left in PROOFS.items() if left == proof))
-        left = seen.tree.below(seen.named(proof)) > 0
-        asked = wanted & seen.known & seen.on_host
-        if proof == _CLEAR_PROOF and asked.any() and not (asked & left).any():
+        wanted = given.named(*(name for name, left in PROOFS.items() if left == proof))
+        left = tree.below(given.named(proof)) > 0
+        required = wanted & given.known & given.on_host
+        if proof == _CLEAR_PROOF and required.any() and not (required & left).any():
             untold = True  # an older version, or work of a device whose records are not there
             continue
         proven = np.where(wanted, left, proven)
-    found: BoolArray = proven & ~_through_a_mode(seen)
-    return found, untold
+    return proven & ~given.in_mode, untold
 
 
-def _through_a_mode(seen: _Seen) -> BoolArray:
-    """Return which ops were handed to a dispatch mode, which runs them again or not at all."""
-    found = np.zeros(seen.ops.num_rows, dtype=np.bool_)
-    parent = seen.tree.parent[seen.named(DISPATCH_MODE)]
-    found[parent[parent >= 0]] = True
-    return found
-
-
-def _fates(seen: _Seen, executed: BoolArray) -> SmallArray:
-    tree, known = seen.tree, seen.known
+def _fates(given: _Input, executed: BoolArray) -> SmallArray:
+    """Return the fate of each op, its place in FATES."""
+    tree, known, name = given.tree, given.known, codes(given.linked.trace.ops["name"])
     inside = tree.below(executed) > 0
+    # Known ops with a known op of the same name as the next one below them.
+    around = taken(given.nearest, tree.parent)
+    rows = np.flatnonzero(known & (around >= 0))
+    around_itself = given.marked(around[rows[name[rows] == name[around[rows]]]])
     bare = known & ~executed & ~inside & (tree.below(known) == 0)
-    handed = _through_a_mode(seen)
     fate = np.zeros(len(known), dtype=np.int8)
     fate[known] = FATES.index("wrapper")
-    fate[known & inside & _around_itself(seen)] = FATES.index("duplicate")
+    fate[known & inside & around_itself] = FATES.index("duplicate")
     fate[bare] = FATES.index("ghost")
-    fate[bare & _launched(seen)] = FATES.index("lost")
-    fate[bare & handed] = FATES.index("cached")
+    fate[bare & _launched(given)] = FATES.index("lost")
+    fate[bare & given.in_mode] = FATES.index("cached")
     fate[executed] = FATES.index("executed")
     return fate
 
 
-def _around_itself(seen: _Seen) -> BoolArray:
-    """Return which known ops have a known op of the same name as the next one below them."""
-    found = np.zeros(len(seen.known), dtype=np.bool_)
-    name = codes(seen.ops["name"])
-    around = taken(seen.nearest, seen.tree.parent)
-    rows = np.flatnonzero(seen.known & (around >= 0))
-    same = rows[name[rows] == name[around[rows]]]
-    found[around[same]] = True
-    return found
-
-
-def _launched(seen: _Seen) -> BoolArray:
-    """Return which known ops have a launch below them whose activity is not in the trace.
+def _launched(given: _Input) -> BoolArray:
+    """Return, per op, whether it is known and has a launch below whose activity is not recorded.
 
     A call is a launch if one of its name launched something elsewhere in the trace.
     """
-    found = np.zeros(len(seen.known), dtype=np.bool_)
-    links, calls = seen.linked.links, seen.linked.trace.calls
+    links, calls = given.linked.links, given.linked.trace.calls
     if not calls.num_rows:
-        return found
+        return np.zeros(len(given.known), dtype=np.bool_)
     served = np.zeros(calls.num_rows, dtype=np.bool_)
-    kernels = links.call_of_activity[seen.compute]
-    launching = distinct(codes(calls["name"])[kernels[kernels >= 0]])
     served[links.call_of_activity[links.call_of_activity >= 0]] = True
+    kernels = links.call_of_activity[given.compute]
+    launching = distinct(codes(calls["name"])[kernels[kernels >= 0]])
     lost = np.isin(codes(calls["name"]), launching) & ~served
-    around = taken(seen.nearest, links.op_of_call[lost])
-    found[around[around >= 0]] = True
-    return found
-
-
-def _main(seen: _Seen, owner: IntArray) -> IntArray:
-    """Return, per op, the longest compute kernel that it owns; of equal ones the first."""
-    activities = seen.linked.trace.activities
-    rows = np.flatnonzero(owner >= 0)
-    start, dur = numbers(activities["start_ns"])[rows], numbers(activities["dur_ns"])[rows]
-    rank = (
-        2 * (seen.compute & ~matching(activities["name"], _is_auxiliary))[rows]
-        + (seen.unnamed | seen.compute)[rows]
-    )
-    order = rows[np.lexsort((-start, dur, rank, owner[rows]))]
-    found = np.full(seen.ops.num_rows, -1, dtype=np.int64)
-    found[owner[order]] = order  # the last one of each op stays
-    return found
-
-
-def _is_auxiliary(label: str) -> bool:
-    """Return whether such an activity only helps a product, whatever time it takes."""
-    return _AUXILIARY.search(label[:_LONGEST_NAME].lower()) is not None
+    return given.marked(taken(given.nearest, links.op_of_call[lost]))
 
 
 def named(table: pa.Table, wanted: frozenset[str]) -> BoolArray:

@@ -16,7 +16,6 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Final, Literal, get_args
 
 import numpy as np
@@ -47,7 +46,10 @@ ProductRole = Literal[
     "none", "forward", "recompute", "input_grad", "weight_grad", "gradient", "optimizer"
 ]
 PRODUCT_ROLES: Final[tuple[ProductRole, ...]] = get_args(ProductRole)
-"""`gradient` is one of the two, and nothing tells which."""
+"""`gradient` is one of the two gradients; which of them is unknown."""
+_OfPhase = Literal["forward", "recompute", "optimizer"]
+_BY_PHASE: Final[tuple[_OfPhase, ...]] = get_args(_OfPhase)
+"""Roles that are those of the phase."""
 
 _ENDING: Final = re.compile(r"Backward[0-9]{0,3}$")
 _LETTERS: Final = re.compile(r"[^a-z0-9]+")
@@ -67,16 +69,16 @@ class Verdict:
 
 
 class Forwards:
-    """The distinct products of a forward pass, found by what their gradients look like."""
+    """The distinct products of a forward pass, indexed by the sizes of their gradients."""
 
     def __init__(self, products: Iterable[Product]) -> None:
-        self._found: defaultdict[tuple[Role, tuple[int, ...]], list[Product]] = defaultdict(list)
+        self._by_sizes: defaultdict[tuple[Role, tuple[int, ...]], list[Product]] = defaultdict(list)
         for product in products:
             b, m, k, n = product.batch, product.m, product.k, product.n
-            self._found["recompute", (b, m, k, n)].append(product)
-            self._found["input_grad", (b, m, n, k)].append(product)
+            self._by_sizes["recompute", (b, m, k, n)].append(product)
+            self._by_sizes["input_grad", (b, m, n, k)].append(product)
             for sizes in {(b, k, m, n), (b, n, m, k)}:
-                self._found["weight_grad", sizes].append(product)
+                self._by_sizes["weight_grad", sizes].append(product)
 
     def verdict(self, product: Product, *, again: bool = True) -> Verdict:
         """Return what a product can be; a forward computed again only if `again` is set."""
@@ -91,11 +93,12 @@ class Forwards:
         return frozenset(
             role
             for role, lies in _LIES.items()
-            if any(lies(product, one) for one in self._like(role, product))
+            if any(lies(product, forward) for forward in self._like(role, product))
         )
 
     def _like(self, role: Role, product: Product) -> list[Product]:
-        return self._found.get((role, (product.batch, product.m, product.k, product.n)), [])
+        sizes = (product.batch, product.m, product.k, product.n)
+        return self._by_sizes.get((role, sizes), [])
 
 
 def _as_before(product: Product, forward: Product) -> bool:
@@ -132,13 +135,13 @@ def usual_role(product: Product) -> Role | None:
 
 
 def surplus(product: Product, times: int, forward: Mapping[Product, int]) -> int:
-    """Return how many of equal products are more than all gradients of the forward pass can be.
+    """Return by how much equal products outnumber all possible gradients of the forward pass.
 
     `forward` says how often each product was formed in the forward pass.
     """
     slots = sum(
-        count * len(Forwards([one]).lying(product) - {"recompute"})
-        for one, count in forward.items()
+        count * len(Forwards([formed]).lying(product) - {"recompute"})
+        for formed, count in forward.items()
     )
     return max(0, min(times, times - slots))
 
@@ -165,79 +168,61 @@ class ProductRoles:
 
 def product_roles(trace: Trace, attribution: Attribution, phases: Phases) -> ProductRoles:
     """Return the role of every matrix product of a trace, executed or not."""
-    return _Judge(trace, attribution, phases).roles()
+    return _RoleFinder(trace, attribution, phases).roles()
 
 
-class _Judge:
+class _RoleFinder:
     def __init__(self, trace: Trace, attribution: Attribution, phases: Phases) -> None:
-        self._ops = trace.ops
-        self._work = attribution.work
+        self._ops, count = trace.ops, trace.ops.num_rows
+        self._place = attribution.work.place
         self._phases = phases
         self._executed = attribution.has("executed")
         self._process = numbers(trace.ops["process"])
-        self._forward = np.full(trace.ops.num_rows, -1, dtype=np.int64)
-        self._role = np.zeros(trace.ops.num_rows, dtype=np.int8)
-        self._open: dict[Role, BoolArray] = {
-            role: np.zeros(trace.ops.num_rows, dtype=np.bool_) for role in ROLES
-        }
-
-    @cached_property
-    def _product(self) -> tuple[Product | None, ...]:
-        """Return the sizes of each distinct work that is a product."""
-        return tuple(
+        # Per distinct work: its sizes if it is a product, and the first work of the same sizes
+        # (with a bias, say).
+        self._product = tuple(
             work.signature
             if isinstance(work, Work) and isinstance(work.signature, Product) and work.flops
             else None
-            for work in self._work.works
+            for work in attribution.work.works
         )
-
-    @cached_property
-    def _same_product(self) -> IntArray:
-        """Return, per distinct work, the first one that is the same product (with a bias, say)."""
         first: dict[Product | None, int] = {}
-        places = [first.setdefault(one, place) for place, one in enumerate(self._product)]
-        return np.array(places, dtype=np.int64)
-
-    @cached_property
-    def _is_product(self) -> BoolArray:
-        chosen = np.array([one is not None for one in self._product], dtype=np.bool_)
-        return chosen[self._work.place]
+        same = [first.setdefault(product, place) for place, product in enumerate(self._product)]
+        self._same_product = np.array(same, dtype=np.int64)
+        is_product = np.array([product is not None for product in self._product], dtype=np.bool_)
+        self._is_product = is_product[self._place]
+        # The result, per op.
+        self._forward = np.full(count, -1, dtype=np.int64)
+        self._role = np.zeros(count, dtype=np.int8)
+        self._open: dict[Role, BoolArray] = {r: np.zeros(count, dtype=np.bool_) for r in ROLES}
 
     def roles(self) -> ProductRoles:
         """Return the roles."""
-        given: tuple[Literal["forward", "recompute", "optimizer"], ...] = (
-            "forward",
-            "recompute",
-            "optimizer",
-        )
-        for role in given:
-            self._role[self._phases.is_in(role) & self._is_product] = PRODUCT_ROLES.index(role)
+        for phase in _BY_PHASE:
+            rows = self._phases.is_in(phase) & self._is_product
+            self._role[rows] = PRODUCT_ROLES.index(phase)
         backward = np.flatnonzero(self._is_product & self._phases.is_in("backward"))
-        derivative = self._derivatives(backward)
-        linked, others = backward[derivative], backward[~derivative]
-        self._forward[linked] = _forwards_of(self._ops, self._is_product, self._phases.root[linked])
-        known = self._forward[linked] >= 0
-        self._judge_linked(linked[known])
-        self._judge_by_shapes(linked[~known], again=False)
-        self._judge_by_shapes(others, again=True)
-        by_shapes = np.zeros(self._ops.num_rows, dtype=np.bool_)
-        by_shapes[others] = True
-        return ProductRoles(self._role, self._forward, self._open, by_shapes)
-
-    def _derivatives(self, rows: IntArray) -> BoolArray:
-        """Return which ops are inside a node that is the derivative of one product."""
-        root = self._phases.root[rows]
         of_product = matching(
             self._ops["name"], lambda label: _plain(label, node=True) in _PRODUCTS
         )
-        return (root >= 0) & of_product[np.maximum(root, 0)]
+        root = self._phases.root[backward]
+        derivative = (root >= 0) & of_product[np.maximum(root, 0)]
+        linked, others = backward[derivative], backward[~derivative]
+        self._forward[linked] = _forwards_of(self._ops, self._is_product, root[derivative])
+        known = self._forward[linked] >= 0
+        self._find_linked(linked[known])
+        self._find_by_shapes(linked[~known], again=False)
+        self._find_by_shapes(others, again=True)
+        by_shapes = np.zeros(len(self._role), dtype=np.bool_)
+        by_shapes[others] = True
+        return ProductRoles(self._role, self._forward, self._open, by_shapes)
 
-    def _judge_linked(self, rows: IntArray) -> None:
-        """Judge derivatives of one product whose forward op is known."""
-        place = self._work.place
+    def _find_linked(self, rows: IntArray) -> None:
+        """Find the roles of derivatives of one product whose forward op is known."""
+        place, root = self._place, self._phases.root
         pairs = joint_codes(place[rows], place[self._forward[rows]])
-        for _, at in groups(pairs):
-            mine = rows[at]
+        for _, members in groups(pairs):
+            mine = rows[members]
             product = self._product[int(place[mine[0]])]
             forward = self._product[int(place[self._forward[mine[0]]])]
             if product is None or forward is None:
@@ -246,60 +231,57 @@ class _Judge:
             role = verdict.role or usual_role(product)
             self._role[mine] = PRODUCT_ROLES.index(role or "gradient")
             if role is None:
-                self._leave_open(self._without_pairs(mine), verdict.by_shape)
+                # Two equal products of one node have a role each; which is which is unknown, and
+                # does not matter: they are equal.
+                order = np.lexsort((mine, root[mine]))
+                _, first, count = np.unique(
+                    root[mine][order], return_index=True, return_counts=True
+                )
+                first = first[count == 2]
+                one, other = order[first], order[first + 1]
+                self._role[mine[one]] = PRODUCT_ROLES.index("input_grad")
+                self._role[mine[other]] = PRODUCT_ROLES.index("weight_grad")
+                self._leave_open(np.delete(mine, [*one, *other]), verdict.by_shape)
 
-    def _without_pairs(self, rows: IntArray) -> IntArray:
-        """Give two equal products of one node a role each; return the others.
+    def _find_by_shapes(self, rows: IntArray, *, again: bool) -> None:
+        """Find the roles of products by all forward products of their process (R3).
 
-        Which is which is not known, nor does it matter: they are equal.
+        Where several roles fit equal products, as many as possible are gradients.
         """
-        root = self._phases.root[rows]
-        order = np.lexsort((rows, root))
-        _, first, count = np.unique(root[order], return_index=True, return_counts=True)
-        first = first[count == 2]
-        self._role[rows[order[first]]] = PRODUCT_ROLES.index("input_grad")
-        self._role[rows[order[first + 1]]] = PRODUCT_ROLES.index("weight_grad")
-        paired = np.concatenate([order[first], order[first + 1]])
-        return np.delete(rows, paired)
-
-    def _judge_by_shapes(self, rows: IntArray, *, again: bool) -> None:
-        """Judge products by all forward products of their process (R3)."""
-        for process, at in groups(self._process[rows]):
-            mine = rows[at]
-            forward = self._forward_products(process)
+        executed_forward = self._is_product & self._executed & self._phases.is_in("forward")
+        for process, members in groups(self._process[rows]):
+            mine = rows[members]
+            # How often each product was formed in the forward passes of the process.
+            formed = self._place[executed_forward & (self._process == process)]
+            times = np.bincount(formed, minlength=len(self._product)).tolist()
+            forward: Counter[Product] = Counter()
+            for product, count in zip(self._product, times, strict=True):
+                if product is not None and count:
+                    forward[product] += count
             forwards = Forwards(forward)
-            for place, these in groups(self._same_product[self._work.place[mine]]):
+            for place, equal in groups(self._same_product[self._place[mine]]):
                 product = self._product[place]
                 if product is not None:
                     verdict = forwards.verdict(product, again=again)
-                    self._settle(mine[these], product, verdict, forward)
-
-    def _forward_products(self, process: int) -> Counter[Product]:
-        """Return how often each product was formed in the forward passes of a process."""
-        rows = self._is_product & self._executed & self._phases.is_in("forward")
-        places = self._work.place[rows & (self._process == process)]
-        times = np.bincount(places, minlength=len(self._product)).tolist()
-        found: Counter[Product] = Counter()
-        for product, count in zip(self._product, times, strict=True):
-            if product is not None and count:
-                found[product] += count
-        return found
+                    self._settle(mine[equal], product, verdict, forward)
 
     def _settle(
         self, rows: IntArray, product: Product, verdict: Verdict, forward: Counter[Product]
     ) -> None:
-        """Give equal products their roles; where several fit, as many as can be are gradients."""
-        role = verdict.role
-        if role is None and "recompute" in verdict.roles:
+        """Set the role of equal products, of which as many as possible are gradients."""
+        gradients = verdict.roles - {"recompute"}
+        if verdict.role is None and "recompute" in verdict.roles:
             counted = rows[self._executed[rows]]
-            extra = _spread(len(counted), surplus(product, len(counted), forward))
-            rest = Verdict(verdict.roles - {"recompute"}, verdict.by_shape - {"recompute"})
+            chosen = surplus(product, len(counted), forward)
+            # Spread evenly among the equal products.
+            reached = np.arange(len(counted) + 1, dtype=np.int64) * chosen // max(len(counted), 1)
+            rest = Verdict(gradients, verdict.by_shape - {"recompute"})
             self._role[rows] = self._gradient(product, rest)
-            self._role[counted[extra]] = PRODUCT_ROLES.index("recompute")
+            self._role[counted[np.diff(reached) > 0]] = PRODUCT_ROLES.index("recompute")
             self._leave_open(rows, verdict.roles)
             return
         self._role[rows] = self._gradient(product, verdict)
-        if role != "recompute":
+        if verdict.role != "recompute":
             self._leave_open(rows, verdict.by_shape - {"recompute"})
 
     def _gradient(self, product: Product, verdict: Verdict) -> int:
@@ -309,12 +291,6 @@ class _Judge:
         if len(roles) > 1:
             for role in roles:
                 self._open[role][rows] = True
-
-
-def _spread(count: int, chosen: int) -> BoolArray:
-    """Return which of a number of equal things are chosen, spread evenly among them."""
-    reached = np.arange(count + 1, dtype=np.int64) * chosen // max(count, 1)
-    return np.asarray(np.diff(reached) > 0)
 
 
 def _plain(label: str, *, node: bool) -> str:
@@ -344,18 +320,13 @@ def _forwards_of(ops: pa.Table, wanted: BoolArray, roots: IntArray) -> IntArray:
     sequence = numbers(ops["sequence"], ABSENT)
     rows = np.flatnonzero(wanted & (sequence != ABSENT))
     both = np.concatenate([rows, roots])
-    name = Names().codes(map(_bare, names(ops["name"])))
-    key = joint_codes(
-        joint_codes(numbers(ops["process"])[both], sequence[both]), name[codes(ops["name"])[both]]
-    )
+    bare = (_plain(t, node=_ENDING.search(t) is not None) for t in names(ops["name"]))
+    name, process = Names().codes(bare)[codes(ops["name"])[both]], numbers(ops["process"])[both]
+    key = joint_codes(joint_codes(process, sequence[both]), name)
     order = np.lexsort((numbers(ops["start_ns"])[both], key))
     is_forward = order < len(rows)
     last = np.maximum.accumulate(np.where(is_forward, np.arange(len(order)), -1))
-    found = np.full(len(both), -1, dtype=np.int64)
+    forward = np.full(len(both), -1, dtype=np.int64)
     fits = (last >= 0) & (taken(key[order], last) == key[order])
-    found[order] = np.where(fits, taken(both[order], last), -1)
-    return found[len(rows) :]
-
-
-def _bare(label: str) -> str:
-    return _plain(label, node=_ENDING.search(label) is not None)
+    forward[order] = np.where(fits, taken(both[order], last), -1)
+    return forward[len(rows) :]

@@ -1,4 +1,4 @@
-"""What ranges are called: without the numbers that count steps, with those that say what it is."""
+"""What ranges are called: without numbers that count steps, with those that distinguish them."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def names_by_process(trace: Trace) -> Callable[[str, int], str]:
     """Return how to call a range of a process: as `range_names` of that process alone does."""
     rows = np.flatnonzero(is_one_of(trace.marks["kind"], "annotation"))
     by_process = groups(numbers(trace.marks["process"])[rows])
-    found = {process: _names_of(trace, rows[mine]) for process, mine in by_process}
-    return lambda label, process: found.get(process, {}).get(label) or numberless(label)
+    known = {process: _names_of(trace, rows[mine]) for process, mine in by_process}
+    return lambda label, process: known.get(process, {}).get(label) or numberless(label)
 
 
 def range_names(trace: Trace) -> Callable[[str], str]:
@@ -34,8 +34,8 @@ def range_names(trace: Trace) -> Callable[[str], str]:
     "IO 12" and "IO 13" are "IO"; the sizes in "moe[tokens=16]", which are the same in all, stay.
     Of one alone only a number at its end, often that of a step, is left out.
     """
-    found = _names_of(trace, np.flatnonzero(is_one_of(trace.marks["kind"], "annotation")))
-    return lambda label: found.get(label) or numberless(label)
+    known = _names_of(trace, np.flatnonzero(is_one_of(trace.marks["kind"], "annotation")))
+    return lambda label: known.get(label) or numberless(label)
 
 
 def _names_of(trace: Trace, rows: IntArray) -> dict[str, str]:
@@ -45,18 +45,18 @@ def _names_of(trace: Trace, rows: IntArray) -> dict[str, str]:
     for code in times:
         alike[tuple(_NUMBER.split(texts[code]))].append(texts[code])
     lone = {texts[code] for code, count in times.items() if count == 1}
-    found: dict[str, str] = {}
+    name_of: dict[str, str] = {}
     for labels in alike.values():
         values = zip(*map(_NUMBER.findall, labels), strict=True)
-        differs = [len({*each}) > 1 for each in values]
+        differs = [len({*column}) > 1 for column in values]
         is_alone = len(labels) == 1 and labels[0] in lone
         for label in labels:
-            found[label] = _begun(label) or label if is_alone else _without(label, differs)
-    return found
+            name_of[label] = _begun(label) or label if is_alone else _without(label, differs)
+    return name_of
 
 
 def numberless(label: str) -> str:
-    """Return a label without its numbers, which are often those of a step: "IO 12" as "IO"."""
+    """Return a label without its numbers, which often count steps: "IO 12" as "IO"."""
     return _without(label, [True] * len(_NUMBER.findall(label)))
 
 
@@ -68,28 +68,28 @@ def numbered(label: str) -> str:
 
 
 def _begun(label: str, differs: Sequence[bool] | None = None) -> str:
-    """Return what of a label comes before the numbers at its end, or the first that differs.
+    """Return the part of a label before the numbers at its end, or before the first that differs.
 
     Other numbers that differ are N. "" where a bracket or quotation mark would be left open.
     """
-    found = [*_NUMBER.finditer(label)]
-    goes = differs if differs is not None else [True] * len(found)
+    matches = [*_NUMBER.finditer(label)]
+    goes = differs if differs is not None else [True] * len(matches)
     end = len(label.rstrip(_ENDING))
-    cuts = (one.start() for one, it in zip(found, goes, strict=True) if it and one.start() >= end)
+    cuts = (m.start() for m, it in zip(matches, goes, strict=True) if it and m.start() >= end)
     short = label[: next(cuts, 0)].rstrip(_SEPARATORS)
-    return _replaced(short, differs) if _is_closed(short) else ""
+    if not _is_closed(short):
+        return ""
+    return short if differs is None else _replaced(short, differs)
+
+
+def _replaced(label: str, differs: Sequence[bool]) -> str:
+    left = iter(differs)
+    return _NUMBER.sub(lambda number: "N" if next(left) else number[0], label)
 
 
 def _without(label: str, differs: Sequence[bool]) -> str:
     """Return a label without some of its numbers: cut before one at its end, N elsewhere."""
     return _begun(label, differs) or _replaced(label, differs)
-
-
-def _replaced(label: str, differs: Sequence[bool] | None) -> str:
-    if differs is None:
-        return label
-    left = iter(differs)
-    return _NUMBER.sub(lambda number: "N" if next(left) else number[0], label)
 
 
 def _is_closed(text: str) -> bool:

@@ -9,9 +9,9 @@ When in a training step an op ran: forward, backward, recomputation, optimizer.
 R1 An op below a backward node that carries a sequence number, or is inside an op that does, ran
    with gradients on: it is a forward computed again. Gradients themselves are computed with
    gradients off and have none. (Double backward, `create_graph`, looks the same.)
-R2 Ghosts and duplicates are none of these: `attribution` sorts them out before.
+R2 Ghosts and duplicates are none of these: `op_kernels` sorts them out before.
 R3 Products inside backward nodes that are no derivative of one product, above all those of a
-   compiled graph, have no sequence numbers: shapes and strides tell, see `products`.
+   compiled graph, have no sequence numbers: shapes and strides decide, see `products`.
 R4 Python frames of torch/utils/checkpoint.py confirm R1 where they were recorded.
 R5 Kernels alone tell no phase; nothing is guessed from their number.
 """
@@ -19,15 +19,21 @@ R5 Kernels alone tell no phase; nothing is guessed from their number.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 import numpy as np
 import pyarrow as pa
 
-from traceflops.attribution.backward_threads import starting_mark
-from traceflops.attribution.host_events import told
-from traceflops.attribution.marks import Instants, host_marks, innermost_mark, instants
+from traceflops.attribution.host_events import has_fact
+from traceflops.attribution.marks import (
+    Instants,
+    host_marks,
+    innermost_mark,
+    instants,
+    starting_mark,
+)
 from traceflops.attribution.op_kernels import Attribution
 from traceflops.table import (
     ABSENT,
@@ -94,19 +100,22 @@ def phases(trace: Trace, attribution: Attribution) -> Phases:
     both = (with_gradients >= 0) & (root >= 0)
     below_root = both & (taken(tree.place, with_gradients) > taken(tree.place, root))
     phase = np.full(ops.num_rows, PHASES.index("forward"), dtype=np.int8)
-    steps = in_optimizer(trace, ops) | (tree.nearest(told(ops["name"], "optimizer")) >= 0)
+    steps = in_optimizer(trace, ops) | (tree.nearest(has_fact(ops["name"], "optimizer")) >= 0)
     phase[(with_gradients < 0) & steps] = PHASES.index("optimizer")
     phase[node | (root >= 0)] = PHASES.index("backward")
     phase[below_root] = PHASES.index("recompute")
+    frames = matching(
+        trace.marks["name"], lambda name: "checkpoint.py" in name and _CHECKPOINT.fullmatch(name)
+    )
+    if not frames.any():
+        return Phases(phase, root, None, None)
     again = np.flatnonzero((phase == PHASES.index("recompute")) & attribution.has("executed"))
-    framed = _in_checkpoint(trace, again)
-    confirmed = None if framed is None else int(framed.sum())
-    unconfirmed = None if confirmed is None else len(again) - confirmed
-    return Phases(phase, root, confirmed, unconfirmed)
+    confirmed = int(_inside(trace, np.flatnonzero(frames), ops)[again].sum())
+    return Phases(phase, root, confirmed, len(again) - confirmed)
 
 
 def is_node(ops: pa.Table) -> BoolArray:
-    """Return which ops are backward nodes, or the engine's call of one.
+    """Return, per op, whether it is a backward node, or the engine's call of one.
 
     What the engine calls is a node, whatever it is named. Older profilers recorded only the nodes
     themselves.
@@ -120,30 +129,21 @@ def is_node(ops: pa.Table) -> BoolArray:
 
 
 def in_optimizer(trace: Trace, table: pa.Table) -> BoolArray:
-    """Return which calls or ops of a table start inside a mark of an optimizer."""
-    return _inside(trace, np.flatnonzero(told(trace.marks["name"], "optimizer")), table)
-
-
-def _in_checkpoint(trace: Trace, ops: IntArray) -> BoolArray | None:
-    """Return which of these ops start inside a frame that recomputes, None without such frames."""
-    frames = matching(
-        trace.marks["name"], lambda name: "checkpoint.py" in name and _CHECKPOINT.fullmatch(name)
-    )
-    return _inside(trace, np.flatnonzero(frames), trace.ops)[ops] if frames.any() else None
+    """Return, per row of calls or ops, whether it starts inside a mark of an optimizer."""
+    is_optimizer = has_fact(trace.marks["name"], "optimizer")
+    return _inside(trace, np.flatnonzero(is_optimizer), table)
 
 
 def _inside(trace: Trace, marks: IntArray, table: pa.Table) -> BoolArray:
-    """Return which rows of a table start inside one of these marks, on the same thread."""
+    """Return, per row of a table, whether it starts inside one of these marks, on its thread."""
     if not len(marks) or not table.num_rows:
         return np.zeros(table.num_rows, dtype=np.bool_)
     count = len(marks)
-    columns = [
+    process, tid, start = (
         np.concatenate([numbers(trace.marks[name], ABSENT)[marks], numbers(table[name], ABSENT)])
         for name in ("process", "thread", "start_ns")
-    ]
-    thread = joint_codes(columns[0], columns[1])
-    start = columns[2]
-    end = start[:count] + numbers(trace.marks["dur_ns"])[marks]
+    )
+    thread, end = joint_codes(process, tid), start[:count] + numbers(trace.marks["dur_ns"])[marks]
     return innermost(thread[:count], start[:count], end, thread[count:], start[count:]) >= 0
 
 
@@ -158,7 +158,7 @@ class Scopes:
     """The scope of each piece of work: a place in `texts`, -1 where none is known.
 
     `is_module` says, per text, whether it names modules (the innermost last) or an annotation.
-    `instance` tells the modules of a scope apart: rows of marks' names, -1 without a module.
+    `instance` distinguishes the modules of a scope: codes of marks' names, -1 without a module.
     `backward` marks work that belongs to a scope by the forward op.
     """
 
@@ -181,33 +181,63 @@ class ModulePaths:
     parent: IntArray
     name: IntArray
 
+    def levels(
+        self, node: int, texts: Sequence[str], most: int, name_of: Callable[[str], str]
+    ) -> list[str]:
+        """Return the names on the path to a node (-1: none), at most so many innermost ones.
+
+        `texts` are the names of marks. The outermost comes first.
+        """
+        levels: list[str] = []
+        while node >= 0 and len(levels) < most:
+            levels.append(name_of(texts[self.name[node]]))
+            node = int(self.parent[node])
+        return levels[::-1]
+
 
 def launch_scopes(
     linked: LinkedTrace, call: IntArray, op: IntArray, step_mark: str | None
 ) -> Scopes:
     """Return the scopes of work launched by these rows of calls, or else of ops."""
     trace, forward = linked.trace, forward_ops(linked, op)
+    labels = names(trace.marks["name"])
     causes = instants(trace, call, op), instants(trace, np.full_like(forward, -1), forward)
+    # Paths of module classes, of the innermost levels.
     paths, by_launch = modules_around(trace, *causes)
-    path, path_texts, instance = _modules(trace, paths)
-    around, by_forward, label_texts = _annotations(trace, causes, path < 0, step_mark)
-    scope = np.where(path >= 0, path, np.where(around >= 0, around + len(path_texts), -1))
+    class_codes = Names()
+    class_of = class_codes.codes(map(module_class, labels))
+    levels = [paths.node]
+    for _ in range(_LEVELS - 1):
+        levels.append(taken(paths.parent, levels[-1]))
+    kept = [taken(class_of, taken(paths.name, level)) for level in levels]
+    path, first = group_rows(kept)
+    classes, is_inside = list(class_codes), paths.node >= 0
+    texts = [
+        "/".join(classes[code] for code in reversed(codes) if code >= 0)
+        for codes in np.stack(kept, axis=1)[first].tolist()
+    ]
+    # Without a module, the annotation.
+    launch, earlier = (replace(cause, known=cause.known & ~is_inside) for cause in causes)
+    name, by_forward = annotation_around(trace, launch, earlier, step_mark)
+    known, rank = ranked(name)
+    ranges = [limited(labels[code]) for code in known.tolist() if code >= 0]
+    rank -= len(known) - len(ranges)  # -1 where there is no annotation
     return Scopes(
-        scope,
-        [*path_texts, *label_texts],
-        [True] * len(path_texts) + [False] * len(label_texts),
-        instance,
-        (forward >= 0) & np.where(path >= 0, ~by_launch, by_forward),
+        np.where(is_inside, path, np.where(rank >= 0, rank + len(texts), -1)),
+        [*texts, *ranges],
+        [True] * len(texts) + [False] * len(ranges),
+        taken(paths.name, paths.node),
+        (forward >= 0) & np.where(is_inside, ~by_launch, by_forward),
     )
 
 
 def forward_ops(linked: LinkedTrace, op: IntArray) -> IntArray:
-    """Return the forward op of the backward node around each op, -1 where there is none."""
+    """Return, per op, the forward op of the backward node around it, -1 where there is none."""
     ops = linked.trace.ops
     sequence = numbers(ops["sequence"], ABSENT)
     numbered = sequence != ABSENT
     nodes = is_node(ops) & numbered if ops.num_rows else numbered
-    # Where several threads ran forward, their numbers are not told apart.
+    # Sequence numbers of several forward threads cannot be distinguished.
     threads = distinct(numbers(ops["forward_thread"])[nodes])
     if not nodes.any() or len(threads) > 1:
         return np.full(len(op), -1, dtype=np.int64)
@@ -229,13 +259,11 @@ def module_paths(trace: Trace, causes: Instants, rows: IntArray | None = None) -
     tree = OpTree.nested(thread, start, start + numbers(marks["dur_ns"])[rows])
     nodes: dict[tuple[int, int], int] = {}  # (parent, name) -> node
     node = [-1] * (len(rows) + 1)  # the last is that of no mark, -1
-    order = tree.order
-    each = (order, tree.parent[order], name[order])
-    for row, above, label in zip(*(column.tolist() for column in each), strict=True):
-        node[row] = nodes.setdefault((node[above], label), len(nodes))
+    columns = tree.order, tree.parent[tree.order], name[tree.order]
+    for row, parent, label in zip(*(column.tolist() for column in columns), strict=True):
+        node[row] = nodes.setdefault((node[parent], label), len(nodes))
     around = np.array(node, dtype=np.int64)[innermost_mark(trace, rows, causes)]
-    parent, label_of = np.array([*nodes], dtype=np.int64).reshape(-1, 2).T
-    return ModulePaths(around, parent, label_of)
+    return ModulePaths(around, *np.array([*nodes], dtype=np.int64).reshape(-1, 2).T)
 
 
 def modules_around(
@@ -251,64 +279,28 @@ def modules_around(
     return replace(paths, node=node), by_launch >= 0
 
 
-def _modules(trace: Trace, paths: ModulePaths) -> tuple[IntArray, list[str], IntArray]:
-    """Return the path of modules around each instant, the paths, and the innermost's name."""
-    place = Names()
-    kind = place.codes(map(module_class, names(trace.marks["name"])))
-    levels = [paths.node]
-    for _ in range(_LEVELS - 1):
-        levels.append(taken(paths.parent, levels[-1]))
-    kept = [taken(kind, taken(paths.name, level)) for level in levels]
-    path, first = group_rows(kept)
-    classes = list(place)
-    texts = [
-        "/".join(classes[code] for code in reversed(one) if code >= 0)
-        for one in np.stack(kept, axis=1)[first].tolist()
-    ]
-    return np.where(paths.node >= 0, path, -1), texts, taken(paths.name, paths.node)
-
-
 def annotation_around(
     trace: Trace, launch: Instants, forward: Instants, step_mark: str | None
 ) -> tuple[IntArray, BoolArray]:
     """Return the name of the annotation around each piece of work that is no step, or -1.
 
-    And whether it is the one around the forward op, which is looked at first, then that around the
+    Also whether it is the one around the forward op, which is looked at first, then that around the
     launch. What autograd's own thread launches belongs to the one around the call that started it,
-    if that began behind the forward op or there is none around that.
+    if that began after the forward op or there is none around that.
     """
-    rows = _annotations_but_steps(trace, step_mark)
-    own, earlier = (innermost_mark(trace, rows, one) for one in (launch, forward))
-    threadless = replace(launch, known=launch.known & (own < 0))
-    nodes = is_node(trace.ops) if trace.ops.num_rows else np.zeros(0, dtype=np.bool_)
-    started = starting_mark(trace, rows, threadless, nodes)
-    began = taken(numbers(trace.marks["start_ns"]), taken(rows, started))
-    by_forward = (earlier >= 0) & ((started < 0) | (began <= forward.at_ns))
-    found = np.where(by_forward, earlier, np.where(started >= 0, started, own))
-    return taken(codes(trace.marks["name"]), taken(rows, found)), by_forward
-
-
-def _annotations(
-    trace: Trace, causes: tuple[Instants, Instants], wanted: BoolArray, step_mark: str | None
-) -> tuple[IntArray, BoolArray, list[str]]:
-    """Return the annotation around each cause that is wanted, no step, and their names.
-
-    And whether it is that around the forward op.
-    """
-    labels = names(trace.marks["name"])
-    launch, forward = (replace(one, known=one.known & wanted) for one in causes)
-    name, by_forward = annotation_around(trace, launch, forward, step_mark)
-    found, place = ranked(name)
-    texts = [limited(labels[code]) for code in found.tolist() if code >= 0]
-    return place - (len(found) - len(texts)), by_forward, texts
-
-
-def _annotations_but_steps(trace: Trace, step_mark: str | None) -> IntArray:
     labels, label = names(trace.marks["name"]), codes(trace.marks["name"])
     rows = host_marks(trace, "annotation")
-    used = distinct(label[rows])
-    steps = [code for code in used.tolist() if is_step_label(labels[code], step_mark)]
-    return rows[~np.isin(label[rows], steps)]
+    used = distinct(label[rows]).tolist()
+    steps = [code for code in used if is_step_label(labels[code], step_mark)]
+    rows = rows[~np.isin(label[rows], steps)]
+    own, earlier = (innermost_mark(trace, rows, cause) for cause in (launch, forward))
+    unmarked = replace(launch, known=launch.known & (own < 0))
+    nodes = is_node(trace.ops) if trace.ops.num_rows else np.zeros(0, dtype=np.bool_)
+    started = starting_mark(trace, rows, unmarked, nodes)
+    began = taken(numbers(trace.marks["start_ns"]), taken(rows, started))
+    by_forward = (earlier >= 0) & ((started < 0) | (began <= forward.at_ns))
+    mark = np.where(by_forward, earlier, np.where(started >= 0, started, own))
+    return taken(label, taken(rows, mark)), by_forward
 
 
 def module_name(label: str) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
 
-from traceflops.units import kernel_name
+from traceflops.characters import kernel_name
 
 LONGEST = 4096
 LONGEST_HEAD = 1000

@@ -1,20 +1,35 @@
 """The command line: reads options, calls the core, picks a renderer, sets the exit code.
 
+    words typed, and defaults of options from a file       defaults.py
+      |  usage.py: which command is meant; what Typer refuses, in two lines
+      v
+    a function per command, in a module of its name         options in groups: options.py
+      |  Asked.analyze(), ReadingOptions.read()
+      v
+    Analysis, Trace or Comparison
+      |  reports: a renderer, or a file
+      v
+    printing.py: text in which nothing acts on a terminal   common.py: errors -> exit code
+
 Exit codes: 0 done; 1 a fault in traceflops itself; 2 wrong usage or no room; 3 the input cannot be
 read, is not recognised or cannot be true; 4 a gate did not pass.
 """
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, Field, fields, is_dataclass
+from functools import wraps
 from importlib import import_module
-from typing import Annotated
+from typing import Annotated, Any, cast, get_args, get_origin, get_type_hints
 
 import typer
 
 from traceflops.cli.common import tidy_up_when_ended
-from traceflops.cli.defaults import with_config
+from traceflops.cli.defaults import Config
 from traceflops.cli.printing import say
 from traceflops.cli.usage import Plain, Sectioned
 
@@ -29,6 +44,60 @@ EPILOG = (
     "input is unreadable, unrecognised or impossible; 4 a gate of check did not pass. No network "
     "requests."
 )
+
+
+def flattened(command: Callable[..., None], **added: Any) -> Callable[..., None]:
+    """Return a command with one parameter per option, as Typer needs it: Typer has no groups.
+
+    Groups may hold groups. `added` are annotations of options that the command does not take.
+    """
+    hints = get_type_hints(command, include_extras=True)
+    hints.pop("return", None)
+    defaults = {name: one.default for name, one in inspect.signature(command).parameters.items()}
+    parameters = [*_parameters(hints, defaults), *_parameters(added, dict.fromkeys(added))]
+    parameters.sort(key=lambda parameter: parameter.default is not inspect.Parameter.empty)
+
+    @wraps(command)
+    def flat(**given: Any) -> None:
+        command(**{name: _value(name, hint, given) for name, hint in hints.items()})
+
+    flat.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    flat.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return flat
+
+
+def _parameters(
+    hints: Mapping[str, Any], defaults: Mapping[str, Any], heading: str | None = None
+) -> Iterator[inspect.Parameter]:
+    """Yield a parameter per option; the heading of a group is that of options without their own."""
+    for name, default in defaults.items():
+        hint = hints[name]
+        if is_dataclass(hint):
+            inner = {one.name: one if one.metadata else one.default for one in fields(hint)}
+            of_group = get_type_hints(hint, include_extras=True)
+            yield from _parameters(of_group, inner, getattr(hint, "HEADING", None))
+            continue
+        # An option is declared as the default, or in a type that several commands have.
+        plain, *declared = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+        if isinstance(default, Field):
+            declared = [default]
+            default = inspect.Parameter.empty if default.default is MISSING else default.default
+        info = declared[0].metadata["typer"] if isinstance(declared[0], Field) else declared[0]
+        if heading is not None:
+            info.rich_help_panel = info.rich_help_panel or heading
+        annotation: Any = Annotated[plain, info]
+        kind = inspect.Parameter.KEYWORD_ONLY
+        yield inspect.Parameter(name, kind, default=default, annotation=annotation)
+
+
+def _value(name: str, hint: Any, given: Mapping[str, Any]) -> Any:
+    """Return the value of a parameter; a group is built from the values of its options."""
+    if not is_dataclass(hint):
+        return given[name]
+    hints = get_type_hints(hint, include_extras=True)
+    parts = {part.name: _value(part.name, hints[part.name], given) for part in fields(hint)}
+    return cast("type[Any]", hint)(**parts)
+
 
 app = typer.Typer(
     name="traceflops",
@@ -47,10 +116,11 @@ for name in COMMANDS:
         cls=Sectioned,
         help=getattr(module, "HELP", None),
     )
-    command(with_config(getattr(module, name)))
+    command(flattened(getattr(module, name), config=Config))
 
 
 def _versions(wanted: bool) -> None:
+    """Print the versions of traceflops and of what it uses, and what plug-ins add."""
     if not wanted:
         return
     from importlib.metadata import PackageNotFoundError, version

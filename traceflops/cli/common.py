@@ -7,20 +7,14 @@ import signal
 import stat
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
 from traceflops.cli.printing import own_time, print_lines, say
-from traceflops.errors import (
-    MORE_MEMORY,
-    InputError,
-    TraceflopsError,
-    UsageError,
-    is_out_of_memory,
-)
+from traceflops.errors import MORE_MEMORY, InputError, TraceflopsError, UsageError, is_out_of_memory
 from traceflops.phases import phase
 
 if TYPE_CHECKING:
@@ -34,7 +28,7 @@ _SUFFIXES = (".gz", ".zst", ".lz4", ".zip", ".json", ".trace", ".pt", ".tmp")
 
 
 def stem_of(traces: list[str]) -> str:
-    """Return the name of the first input without what says how it is packed."""
+    """Return the name of the first input without suffixes of formats and compression."""
     from traceflops.parsers.io import is_remote
 
     first = traces[0].partition("/*")[0] if is_remote(traces[0]) else traces[0]
@@ -45,7 +39,7 @@ def stem_of(traces: list[str]) -> str:
 
 
 def path_of(output: str) -> Path:
-    """Return the path that -o names. Raises UsageError where it is given nothing."""
+    """Return the path that -o names. Raises UsageError where it is empty, or in a store."""
     if not output.strip():
         raise UsageError("-o has an empty name", "give a name; a shell variable may be unset")
     from traceflops.parsers.io import is_remote
@@ -59,37 +53,36 @@ def spare_inputs(targets: Iterable[Path], inputs: Iterable[str | Path | None]) -
     """Refuse to write over a file that is read, by whatever name. Raises UsageError."""
     from traceflops.parsers.io import files_behind, is_remote
 
-    written = {same: target for target in targets if (same := _identity(target)) is not None}
-    given = [str(name) for name in inputs if name is not None] if written else []
-    for file in (file for name in given if not is_remote(name) for file in files_behind(name)):
-        same = _identity(Path("/dev/stdin" if file == "-" else file))
+    def identity(path: Path) -> tuple[int, int] | None:
+        """Return what two names of one file have in common, None where there is no file."""
+        try:
+            status = path.stat()
+        except (OSError, ValueError):
+            return None
+        return (status.st_dev, status.st_ino) if stat.S_ISREG(status.st_mode) else None
+
+    written = {same: target for target in targets if (same := identity(target)) is not None}
+    names = [str(name) for name in inputs if name is not None] if written else []
+    for file in (file for name in names if not is_remote(name) for file in files_behind(name)):
+        same = identity(Path("/dev/stdin" if file == "-" else file))
         if same is not None and same in written:
             raise UsageError(
                 f"would overwrite its own input: {written[same]}", "choose another name with -o"
             )
 
 
-def keep_apart(place: Path, inputs: Iterable[str], suffix: str | None = None) -> None:
+def keep_apart(target: Path, inputs: Iterable[str], suffix: str | None = None) -> None:
     """Refuse a folder in which later runs would take what is written for input. Raises UsageError.
 
     That is one in a folder that is read, or one that holds an input of this suffix.
     """
-    folder = place.resolve()
-    for given in (Path(name).resolve() for name in inputs if name != "-"):
-        beside = given.suffix == suffix and given.parent == folder
-        if beside or (given.is_dir() and folder.is_relative_to(given)):
+    folder = target.resolve()
+    for path in (Path(name).resolve() for name in inputs if name != "-"):
+        is_beside = path.suffix == suffix and path.parent == folder
+        if is_beside or (path.is_dir() and folder.is_relative_to(path)):
             raise UsageError(
-                f"would write among its own input: {place}", "choose another folder with -o"
+                f"would write among its own input: {target}", "choose another folder with -o"
             )
-
-
-def _identity(path: Path) -> tuple[int, int] | None:
-    """Return what two names of one file have in common, None where there is no file."""
-    try:
-        status = path.stat()
-    except (OSError, ValueError):
-        return None
-    return (status.st_dev, status.st_ino) if stat.S_ISREG(status.st_mode) else None
 
 
 @contextmanager
@@ -98,11 +91,15 @@ def failures(
 ) -> Iterator[None]:
     """Turn exceptions into one error line, one hint line and an exit code.
 
-    Also tells of the tool's own time, where `reading` asks for it; without names of files where
+    Where `reading` asks for it, the tool's own time is printed; without names of files where
     `privacy` asks for that.
     """
+    timed: AbstractContextManager[None] = nullcontext()
+    if reading is not None and (reading.verbose or reading.profile_self):
+        is_named = privacy is None or not privacy.redact
+        timed = own_time(profile=reading.profile_self, named=is_named)
     try:
-        with own_time(reading, named=privacy is None or not privacy.redact):
+        with timed:
             yield
         sys.stdout.flush()
     except TraceflopsError as error:
@@ -126,8 +123,8 @@ def failures(
 @contextmanager
 def ended_at_once() -> Iterator[None]:
     """Let signals end the process at once, where what runs would not hear of them for long."""
-    heard = [one for one in _ENDING if signal.getsignal(one) is not signal.SIG_IGN]
-    before = {one: signal.signal(one, signal.SIG_DFL) for one in (signal.SIGINT, *heard)}
+    heeded = [number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGINT, *heeded)}
     try:
         yield
     finally:
@@ -158,8 +155,8 @@ def _unforeseen(error: Exception) -> tuple[str, str, int]:
         from traceflops.reports.files import remedy
 
         about = f": {error.filename}" if error.filename is not None else ""
-        failed = f"reading or writing failed ({error.strerror or error}){about}"
-        return failed, remedy(error), EXIT_USAGE
+        message = f"reading or writing failed ({error.strerror or error}){about}"
+        return message, remedy(error), EXIT_USAGE
     hint = "run again with TRACEFLOPS_DEBUG=1 and report what it prints"
     return f"internal error: {type(error).__name__}: {error}", hint, EXIT_INTERNAL
 
@@ -172,16 +169,12 @@ def _debug() -> None:
 
 
 def complain(message: str, hint: str) -> None:
-    """Write one error line and one hint line."""
+    """Write one error line and one hint line, of printable characters and not too long."""
     for label, text in (("error", message), ("hint", hint)):
-        say(f"{label}: {_one_line(text)}", to_stderr=True)
-
-
-def _one_line(text: str) -> str:
-    """Return text without anything that acts on a terminal, on one line."""
-    shown = "".join(char if char.isprintable() else " " for char in text)
-    line = " ".join(shown.split())
-    return line if len(line) <= 1000 else f"{line[:500]} … {line[-500:]}"
+        line = " ".join("".join(char if char.isprintable() else " " for char in text).split())
+        if len(line) > 1000:
+            line = f"{line[:500]} … {line[-500:]}"
+        say(f"{label}: {line}", to_stderr=True)
 
 
 def print_summary(analysis: Analysis, by: str | None = None) -> None:

@@ -5,18 +5,15 @@ from __future__ import annotations
 import os
 import textwrap
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from traceflops.cli.common import failures, terminal_style
-from traceflops.cli.options import INPUT, Json, ReadingOptions, option
+from traceflops.cli.options import INPUT, Json, ReadingOptions, argument, option
 from traceflops.cli.printing import say, say_object
-from traceflops.cli.reading import read_trace
 from traceflops.errors import UsageError
 
 if TYPE_CHECKING:
-    from traceflops.devices import DeviceSpec, Match, Memory, SeenDevice
+    from traceflops.devices import DeviceSpec, Match, SeenDevice
 
 EXAMPLES = (
     "traceflops devices",
@@ -39,18 +36,14 @@ _NONE = "-"
 
 
 def devices(
-    text: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[TEXT]",
-            help="Part of an id, a product or an architecture; or a GPU's name in a trace.",
-            show_default=False,
-        ),
-    ] = None,
-    trace: Annotated[
-        list[str] | None,
-        option("FILE", "Match the GPUs of this trace against the table. May be repeated.", **INPUT),
-    ] = None,
+    text: str | None = argument(
+        "[TEXT]",
+        "Part of an id, a product or an architecture; or a GPU's name in a trace.",
+        default=None,
+    ),
+    trace: list[str] | None = option(
+        "FILE", "Match the GPUs of this trace against the table. May be repeated.", **INPUT
+    ),
     json: Json = False,
 ) -> None:
     """List devices and their peaks, or match a trace's GPUs."""
@@ -67,9 +60,24 @@ def devices(
 
 
 def _list(text: str | None, json: bool) -> None:
-    from traceflops.devices import SeenDevice, is_full_name, load_devices, match
+    """Print the row with that id, else all rows that contain the text, else the one it names."""
+    from traceflops.devices import SeenDevice, find, is_full_name, load_devices, match, named_row
 
-    specs = load_devices() if text is None else _containing(text)
+    specs = load_devices()
+    if text is not None:
+        wanted = " ".join(text.lower().split())
+        exact = find(wanted)
+        specs = (
+            (exact,)
+            if exact is not None
+            else tuple(
+                spec
+                for spec in specs
+                if wanted in f"{spec.id} {spec.vendor} {spec.product} {spec.arch}".lower()
+            )
+        )
+        if not specs and (named := named_row(text)) is not None:
+            specs = (named,)
     if text is not None and (not specs or is_full_name(text)):
         matched = match(SeenDevice(text))
         if matched.spec is None:
@@ -80,98 +88,80 @@ def _list(text: str | None, json: bool) -> None:
     elif len(specs) == 1:
         say("\n".join(_details(specs[0])))
     else:
-        width = terminal_style().width
-        say("\n".join([*_table(specs, width), "", *_legend(len(specs))]))
-
-
-def _containing(text: str) -> tuple[DeviceSpec, ...]:
-    """Return the row with that id, else all rows that contain the text, else the row it names."""
-    from traceflops.devices import find, load_devices, named_row
-
-    wanted = " ".join(text.lower().split())
-    if (exact := find(wanted)) is not None:
-        return (exact,)
-    rows = tuple(
-        spec
-        for spec in load_devices()
-        if wanted in f"{spec.id} {spec.vendor} {spec.product} {spec.arch}".lower()
-    )
-    named = None if rows else named_row(text)
-    return rows if named is None else (named,)
+        say("\n".join(_table(specs, terminal_style().width)))
 
 
 def _table(specs: tuple[DeviceSpec, ...], width: int) -> Iterator[str]:
-    """Yield a line per device, without the columns that have no room."""
+    """Yield a line per device, without the columns that have no room, and the legend."""
     from traceflops.reports.terminal import columns as fitting
+    from traceflops.reports.view import shorten_middle
 
-    cells = [_cells(spec) for spec in specs]
+    cells = [
+        {
+            "id": spec.id,
+            "product": shorten_middle(spec.product, _LONGEST_PRODUCT),
+            **{dtype: _rate(spec.peak(dtype)) for dtype in _SHOWN_RATES},
+            "GB": "/".join(dict.fromkeys(memory.size for memory in spec.memories)),
+            "GB/s": "/".join(dict.fromkeys(str(memory.bandwidth) for memory in spec.memories)),
+            "src": spec.confidence,
+        }
+        for spec in specs
+    ]
     rows = [{name: name for name in cells[0]}, *cells]
     spaced = {name: 2 + max(len(row[name]) for row in rows) for name in cells[0]}
     widths = fitting(spaced, width + 2, _DISPENSABLE)
     for row in rows:
-        line = (
+        padded = (
             f"{row[name]:{'<' if name in _TO_THE_LEFT else '>'}{wide - 2}}"
             for name, wide in widths.items()
         )
-        yield "  ".join(line).rstrip()
-
-
-def _cells(spec: DeviceSpec) -> dict[str, str]:
-    from traceflops.reports.view import shorten_middle
-
-    return {
-        "id": spec.id,
-        "product": shorten_middle(spec.product, _LONGEST_PRODUCT),
-        **{dtype: _rate(spec.peak(dtype)) for dtype in _SHOWN_RATES},
-        "GB": "/".join(dict.fromkeys(memory.size for memory in spec.memories)),
-        "GB/s": "/".join(dict.fromkeys(str(memory.bandwidth) for memory in spec.memories)),
-        "src": spec.confidence,
-    }
-
-
-def _legend(count: int) -> Iterator[str]:
-    text = (
-        f"{count} devices. Rates are dense TFLOP/s; {_NONE}: not supported or not published.",
+        yield "  ".join(padded).rstrip()
+    yield ""
+    for line in (
+        f"{len(specs)} devices. Rates are dense TFLOP/s; {_NONE}: not supported or not published.",
         "src: A from the vendor, B second-hand or uncertain, D no public rate.",
         "`traceflops devices ID` shows the whole row.",
-    )
-    for line in text:
-        yield from textwrap.wrap(line, terminal_style().width)
+    ):
+        yield from textwrap.wrap(line, width)
 
 
 def _details(spec: DeviceSpec) -> Iterator[str]:
+    """Yield the whole row of a device."""
+    kind = [spec.vendor, spec.arch]
+    if spec.compute is not None:
+        kind.append(f"compute capability {spec.compute[0]}.{spec.compute[1]}")
+    if spec.units is not None:
+        kind.append(f"{spec.units} {spec.unit_name}")
+    if spec.has_matrix_units is False:
+        kind.append("no matrix units")
+    kind.append(f"one device is a {spec.one_device_is}")
     yield _line("id", spec.id)
-    yield _line("product", f"{spec.product}; {', '.join(_kind(spec))}")
+    yield _line("product", f"{spec.product}; {', '.join(kind)}")
     yield from _rates_and_source(spec)
     yield _line("pattern", spec.pattern)
 
 
-def _kind(spec: DeviceSpec) -> Iterator[str]:
-    yield spec.vendor
-    yield spec.arch
-    if spec.compute is not None:
-        yield f"compute capability {spec.compute[0]}.{spec.compute[1]}"
-    if spec.units is not None:
-        yield f"{spec.units} {spec.unit_name}"
-    if spec.has_matrix_units is False:
-        yield "no matrix units"
-    yield f"one device is a {spec.one_device_is}"
-
-
 def _rates_and_source(spec: DeviceSpec, matched: Match | None = None) -> Iterator[str]:
+    """Yield what a row says of peaks; `matched` is the device of a trace that it is of."""
     rates = ", ".join(f"{dtype} {_rate(rate)}" for dtype, rate in spec.dense.items())
     yield _line("dense", f"{rates} TFLOP/s" if rates else "no public figure")
     if spec.memories:
-        sizes = (f"{_size(memory)} at {memory.bandwidth} GB/s" for memory in spec.memories)
+        sizes = (
+            f"{'shared' if memory.gb is None else f'{memory.gb} GB'} at {memory.bandwidth} GB/s"
+            for memory in spec.memories
+        )
         link = f"; links {float(spec.link):g} GB/s" if spec.link is not None else ""
         yield _line("memory", f"{' or '.join(sizes)}{link}")
     if spec.host_link is not None:
         each_way = f"{float(spec.host_link.bandwidth):.3g} GB/s each way"
         yield _line("host link", f"{spec.host_link.name}, {each_way}")
-    balances = ((dtype, spec.balance(dtype)) for dtype in _SHOWN_RATES)
-    known = [f"{dtype} {float(value):.0f}" for dtype, value in balances if value is not None]
-    if known:
-        yield _line("balance", f"{', '.join(known)} FLOP per byte")
+    texts = [
+        f"{dtype} {float(balance):.0f}"
+        for dtype in _SHOWN_RATES
+        if (balance := spec.balance(dtype)) is not None
+    ]
+    if texts:
+        yield _line("balance", f"{', '.join(texts)} FLOP per byte")
     yield from _check(spec, matched)
     dated = f", taken over {spec.date}" if spec.date is not None else ""
     yield _line("source", f"{spec.source} (confidence {spec.confidence}{dated})")
@@ -179,12 +169,8 @@ def _rates_and_source(spec: DeviceSpec, matched: Match | None = None) -> Iterato
         yield _line("note", spec.note)
 
 
-def _size(memory: Memory) -> str:
-    return "shared" if memory.gb is None else f"{memory.gb} GB"
-
-
 def _check(spec: DeviceSpec, matched: Match | None) -> Iterator[str]:
-    """Yield the rate by clock and units: those that the trace names, else those of the table."""
+    """Yield the rate by clock and units: those of the device in the trace, else of the table."""
     from traceflops.devices import REFERENCE
 
     per_clock = f"{spec.unit_name} x {spec.flops_per_clock} FLOP per clock x"
@@ -202,11 +188,11 @@ def _check(spec: DeviceSpec, matched: Match | None) -> Iterator[str]:
 
 
 def _seen_in(traces: list[str]) -> dict[SeenDevice, list[str]]:
-    """Return the devices of the traces, equal ones together, with what each is called."""
+    """Return the labels of the devices of the traces by device; equal devices have one entry."""
     from traceflops.devices import SeenDevice, ranks_of_devices, ranks_text
     from traceflops.privacy import redacted
 
-    trace = redacted(read_trace(traces, ReadingOptions(python_stacks=False)))
+    trace = redacted(ReadingOptions(python_stacks=False).read(traces))
     ranks, shared = trace.ranks, ranks_of_devices(trace)
     seen: dict[SeenDevice, list[str]] = {}
     for row in trace.devices.to_pylist():
@@ -221,12 +207,8 @@ def _seen_in(traces: list[str]) -> dict[SeenDevice, list[str]]:
 
 def _print_matches(matches: list[tuple[Match, list[str]]], json: bool) -> None:
     if json:
-        say_object(
-            {
-                "schema": SCHEMA,
-                "seen": [_match_object(matched, labels) for matched, labels in matches],
-            }
-        )
+        seen = [_match_object(matched, labels) for matched, labels in matches]
+        say_object({"schema": SCHEMA, "seen": seen})
         return
     blocks = ["\n".join(_explanation(matched, labels)) for matched, labels in matches]
     say("\n\n".join(blocks) or "The trace has no GPU.")
@@ -236,27 +218,28 @@ def _print_matches(matches: list[tuple[Match, list[str]]], json: bool) -> None:
 
 
 def _explanation(matched: Match, labels: list[str]) -> Iterator[str]:
+    """Yield which row a device of a trace is, and why; `labels` is what it is called there."""
     if labels:
         more = f" and {len(labels) - 4} more" if len(labels) > 4 else ""
         yield _line("devices", f"{', '.join(labels[:4])}{more}")
     yield _line("name", matched.seen.name or "not in the trace")
     if labels:
         yield _line("properties", matched.seen.properties() or "not in the trace")
-    yield _line("match", _outcome(matched))
+    confirmed = matched.spec if matched.confirmed else None
+    if confirmed is not None:
+        outcome = f"{confirmed.id} by {matched.how}, confidence {matched.confidence}"
+    else:
+        candidates = matched.candidates if matched.spec is None else (matched.spec,)
+        maybe = ", ".join(spec.id for spec in candidates)
+        outcome = f"none without confirmation{f'; may be {maybe}' if maybe else ''}"
+    yield _line("match", outcome)
     yield _line("because", matched.explanation)
-    if matched.spec is not None and matched.confirmed:
-        yield from _rates_and_source(matched.spec, matched)
-
-
-def _outcome(matched: Match) -> str:
-    if matched.spec is not None and matched.confirmed:
-        return f"{matched.spec.id} by {matched.how}, confidence {matched.confidence}"
-    near = ", ".join(spec.id for spec in matched.candidates)
-    maybe = matched.spec.id if matched.spec is not None else near
-    return f"none without confirmation{f'; may be {maybe}' if maybe else ''}"
+    if confirmed is not None:
+        yield from _rates_and_source(confirmed, matched)
 
 
 def _spec_object(spec: DeviceSpec) -> dict[str, Any]:
+    """Return the row of a device for JSON."""
     from traceflops.reports.view import as_float, fields
 
     link, formula = spec.host_link, as_float(spec.formula)
@@ -280,6 +263,7 @@ def _spec_object(spec: DeviceSpec) -> dict[str, Any]:
 
 
 def _match_object(matched: Match, labels: list[str]) -> dict[str, Any]:
+    """Return a device of a trace and its row for JSON."""
     from traceflops.reports.view import fields
 
     seen = matched.seen

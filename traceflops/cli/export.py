@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 from traceflops.cli.common import failures, keep_apart, path_of, spare_inputs
 from traceflops.cli.options import (
+    REQUIRED,
     Force,
     Json,
     Privacy,
@@ -13,11 +12,9 @@ from traceflops.cli.options import (
     ReadingOptions,
     Rules,
     Traces,
-    grouped,
     option,
 )
 from traceflops.cli.printing import say, say_object
-from traceflops.cli.reading import read_job
 from traceflops.units import several
 
 EXAMPLES = (
@@ -26,20 +23,16 @@ EXAMPLES = (
 )
 
 
-@grouped
 def export(
     traces: Traces,
     *,
-    output: Annotated[
-        str,
-        option("FOLDER", "Folder to write to; created if missing.", "-o", "--output"),
-    ],
-    table: Annotated[
-        list[str] | None, option("NAME", "Table to write; may be repeated. Default: all.")
-    ] = None,
-    format_: Annotated[
-        str, option("FORMAT", "File format: parquet, arrow or csv.", "--format")
-    ] = "parquet",
+    output: str = option(
+        "FOLDER", "Folder to write to; created if missing.", "-o", "--output", default=REQUIRED
+    ),
+    table: list[str] | None = option("NAME", "Table to write; may be repeated. Default: all."),
+    format_: str = option(
+        "FORMAT", "File format: parquet, arrow or csv.", "--format", default="parquet"
+    ),
     force: Force = False,
     json: Json = False,
     question: Question,
@@ -62,7 +55,7 @@ def export(
         spare_inputs(table_files(folder, table or TABLES, format_), [*traces, rules])
         keep_apart(folder, traces, f".{format_}")
         check_request(folder, table, format_, force=force)
-        shown = privacy.shown(read_job(traces, reading, selection.job), selection)
+        shown = privacy.shown(reading.read_job(traces, selection.job), selection)
         names = privacy.placeholders()
         redaction = Redaction(names, selection.step_mark) if names is not None else None
         rows = export_tables(shown, folder, table, format_, rules, redaction)

@@ -25,16 +25,17 @@ Bounds = tuple[Fraction, Fraction]
 _LEVELS: Final = ("high", "medium", "low")
 """Priorities of findings, the highest first."""
 Answer = tuple[Verdict, str]
-"""What becomes of a gate, and the value or the reason."""
+"""The verdict on a gate, and the value or the reason."""
 Check = tuple[str, Callable[["Analysis"], Answer]]
 """A gate as it is written, and what judges a recording by it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """A limit: its subject, how it is read and printed, where the value lies, what is bad.
+    """A limit: its subject, how it is read and printed, how the value is found, what is bad.
 
-    The value is a text where it is unknown: why. `is_least` is set where less is bad.
+    The value is given by its bounds; it is a text where it is unknown: why. `is_least` is set where
+    less is bad.
     """
 
     subject: str
@@ -48,22 +49,20 @@ class Gate:
         return written or f"{option} {text}", partial(self._judged, self.parse(option, text))
 
     def _judged(self, limit: Fraction, analysis: Analysis) -> Answer:
-        if isinstance(found := self.value(analysis), str):
-            return "unknown", found
-        said = (
-            f"{self.subject} {' to '.join(dict.fromkeys(self._told(one, limit) for one in found))}"
-        )
-        bad = {one < limit if self.is_least else one > limit for one in found}
-        if len(bad) > 1:
-            return "unknown", f"{said}: the limit lies between"
-        return "failed" if True in bad else "passed", said
-
-    def _told(self, value: Fraction, limit: Fraction) -> str:
-        """Return a value, and on which side of the limit it is where both print alike."""
-        shown = self.shown(value)
-        if value == limit or shown != self.shown(limit):
-            return shown
-        return f"{shown}, just {'below' if value < limit else 'above'} the limit"
+        """Compare the bounds of the value with the limit."""
+        if isinstance(bounds := self.value(analysis), str):
+            return "unknown", bounds
+        texts = []
+        for bound in bounds:
+            text = self.shown(bound)
+            if bound != limit and text == self.shown(limit):  # both print alike
+                text += f", just {'below' if bound < limit else 'above'} the limit"
+            texts.append(text)
+        text = f"{self.subject} {' to '.join(dict.fromkeys(texts))}"
+        are_bad = {bound < limit if self.is_least else bound > limit for bound in bounds}
+        if len(are_bad) > 1:
+            return "unknown", f"{text}: the limit lies between"
+        return "failed" if True in are_bad else "passed", text
 
 
 def _time(option: str, text: str) -> Fraction:
@@ -80,14 +79,14 @@ def _bytes(value: Fraction) -> str:
 
 def _mfu(analysis: Analysis) -> Bounds | str:
     measured = analysis.measured
-    if (found := measured.mfu_range) is not None:
-        return found.least, found.most
-    return f"no MFU: {listed([one.problem for one in measured.lacks], between='; ')}"
+    if (mfu := measured.mfu_range) is not None:
+        return mfu.least, mfu.most
+    return f"no MFU: {listed([lack.problem for lack in measured.lacks], between='; ')}"
 
 
 def _step(analysis: Analysis) -> Bounds | str:
-    used = [one for device in analysis.devices for one in device.windows if one.used]
-    if any(one.step is None for one in used):
+    used = [window for device in analysis.devices for window in device.windows if window.used]
+    if any(window.step is None for window in used):
         return "no steps were found"
     mean = Fraction(analysis.components.window_ns, len(used))
     return mean, mean
@@ -104,10 +103,10 @@ def _share(component: str, analysis: Analysis) -> Bounds | str:
 def _memory(analysis: Analysis) -> Bounds | str:
     from traceflops.memory import fullest_gpu, memory_use
 
-    most = fullest_gpu(memory_use(analysis.prepared) if analysis.prepared is not None else ())
-    if most is None:
+    fullest = fullest_gpu(memory_use(analysis.recording))
+    if fullest is None:
         return "no memory of a GPU was recorded"
-    return Fraction(most.allocated.peak), Fraction(most.allocated.peak)
+    return Fraction(fullest.allocated.peak), Fraction(fullest.allocated.peak)
 
 
 def _of_share(name: str, component: str) -> Gate:
@@ -124,16 +123,16 @@ GATES: Final[Mapping[str, Gate]] = {
 
 def checks(given: Mapping[str, Any]) -> list[Check]:
     """Return the gates that options ask for, but that of the baseline. Raises UsageError."""
-    found = [
+    asked = [
         gate.check(name, given[name]) for name, gate in GATES.items() if given[name] is not None
     ]
-    found += map(_share_check, given["--max-share"] or ())
+    asked += map(_share_check, given["--max-share"] or ())
     if (level := given["--no-finding"]) is not None:
         if level not in _LEVELS:
             hint = f"give one of {', '.join(_LEVELS)}"
             raise UsageError(f"--no-finding is no priority: {level[:60]!r}", hint)
-        found.append((f"--no-finding {level}", partial(_findings, level)))
-    return found
+        asked.append((f"--no-finding {level}", partial(_findings, level)))
+    return asked
 
 
 def _share_check(text: str) -> Check:
@@ -141,8 +140,8 @@ def _share_check(text: str) -> Check:
 
     name, _, limit = (part.strip() for part in text.partition("="))
     if name not in COMPONENTS:
-        known = f"write PART=SHARE with one of {', '.join(COMPONENTS)}"
-        raise UsageError(f"--max-share is no share of a component: {text[:60]!r}", known)
+        hint = f"write PART=SHARE with one of {', '.join(COMPONENTS)}"
+        raise UsageError(f"--max-share is no share of a component: {text[:60]!r}", hint)
     try:
         return _of_share(PART_NAMES[name], name).check("--max-share", limit, f"--max-share {text}")
     except UsageError as error:
@@ -168,35 +167,38 @@ def _findings(level: str, analysis: Analysis) -> Answer:
     if analysis.on_host:
         return "unknown", "causes are not looked for on the CPU alone"
     bad = _LEVELS[: _LEVELS.index(level) + 1]
-    causes = [one for one in analysis.findings if one.confidence is not None]
-    failed = [one for one in causes if one.gain is not None and one.priority in bad]
-    doubtful = [one for one in causes if one.gain is None and one.severity in bad]
+    causes = [finding for finding in analysis.findings if finding.confidence is not None]
+    failed = [cause for cause in causes if cause.gain is not None and cause.priority in bad]
+    doubtful = [cause for cause in causes if cause.gain is None and cause.severity in bad]
+
+    def named(finding: Finding) -> str:
+        priority = f", priority {finding.priority}" if finding.gain is not None else ""
+        return f"{finding.title or finding.rule} ({finding.rule}{priority})"
+
     if failed:
-        return "failed", listed(failed, _named, "; ")
+        return "failed", listed(failed, named, "; ")
     if doubtful:
-        return "unknown", f"gain not known: {listed(doubtful, _named, '; ')}"
+        return "unknown", f"gain not known: {listed(doubtful, named, '; ')}"
     return "passed", "none"
 
 
-def _named(finding: Finding) -> str:
-    known = f", priority {finding.priority}" if finding.gain is not None else ""
-    return f"{finding.title or finding.rule} ({finding.rule}{known})"
-
-
-def against(found: Comparison, tolerance: Fraction, *, strict: bool) -> Answer:
+def against(comparison: Comparison, tolerance: Fraction, *, strict: bool) -> Answer:
     """Judge a recording against its baseline: by the lower end of the interval, or the point."""
     from traceflops.comparison import OF_WORK
 
-    if found.obstacle:
-        return "unknown", found.obstacle
-    if found.before.lacks_records:
+    if comparison.obstacle:
+        return "unknown", comparison.obstacle
+    if comparison.before.lacks_records:
         return "unknown", "GPU records of the baseline are incomplete"
-    other = [one for one in found.unlike if one.what in (*OF_WORK, "GPUs")]
+    other = [unlike for unlike in comparison.unlike if unlike.what in (*OF_WORK, "GPUs")]
     if other:
-        told = listed(other, lambda one: f"{one.what} {one.before} became {one.after}", "; ")
-        return "unknown", f"the baseline is of other work, update it: {told}"
-    if found.interval is None and found.difference_ns and not strict:
+        changes = listed(
+            other, lambda unlike: f"{unlike.what} {unlike.before} became {unlike.after}", "; "
+        )
+        return "unknown", f"the baseline is of other work, update it: {changes}"
+    interval, difference_ns = comparison.interval, comparison.difference_ns
+    if interval is None and difference_ns and not strict:
         return "unknown", "one step on a side: no interval (--strict-tolerance judges the point)"
-    low = found.difference_ns if strict or found.interval is None else found.interval.low_ns
-    is_bad = low > tolerance * found.before.mean_ns
-    return "failed" if is_bad else "passed", found.sentence
+    low = difference_ns if strict or interval is None else interval.low_ns
+    is_bad = low > tolerance * comparison.before.mean_ns
+    return "failed" if is_bad else "passed", comparison.sentence

@@ -6,21 +6,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from traceflops.cli.common import failures
-from traceflops.cli.options import Json, Privacy, Question, ReadingOptions, Traces, grouped
+from traceflops.cli.options import Json, Privacy, Question, ReadingOptions, Traces
 from traceflops.cli.printing import say, say_object
-from traceflops.cli.reading import read_job
 
 if TYPE_CHECKING:
     from traceflops.table import Trace
     from traceflops.windows import Selection
 
-EXAMPLES = (
-    "traceflops info trace.json.gz",
-    "traceflops info ranks/ --json",
-)
+EXAMPLES = ("traceflops info trace.json.gz", "traceflops info ranks/ --json")
 
 
-@grouped
 def info(
     traces: Traces,
     *,
@@ -47,7 +42,7 @@ def info(
             # What marks a step is then called step.
             return Redaction(names, selection.step_mark).trace(part), None
 
-        trace = read_job(traces, reading, selection.job)
+        trace = reading.read_job(traces, selection.job)
         inventory = inventory_of(trace, selection, shown)
         kept = privacy.include_environment
         jobs = listed_jobs(trace, trace.job, include_environment=kept, placeholders=names)

@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
-
-import typer
 
 from traceflops.cli.common import ended_at_once, failures
-from traceflops.cli.options import Privacy, grouped
+from traceflops.cli.options import Privacy, argument
 from traceflops.cli.printing import say
 from traceflops.errors import UsageError
 
 EXAMPLES = ("traceflops mcp traces/", "traceflops mcp before/ after/ --redact")
 
 
-@grouped
 def mcp(
-    folders: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="FOLDER...",
-            help="Folders with traces. No file outside them is read.",
-            show_default=False,
-        ),
-    ] = None,
+    folders: list[str] | None = argument(
+        "FOLDER...", "Folders with traces. No file outside them is read.", default=None
+    ),
     *,
     privacy: Privacy,
 ) -> None:
@@ -36,9 +27,7 @@ def mcp(
         from traceflops.agents import Folders, make_server
 
         server = make_server(
-            Folders(folders),
-            redact=privacy.redact,
-            include_environment=privacy.include_environment,
+            Folders(folders), redact=privacy.redact, include_environment=privacy.include_environment
         )
         if sys.stdin is None:
             raise UsageError("standard input is closed", "let an MCP client start this command")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 from traceflops.cli.completion import completed, model_ids
 from traceflops.cli.options import Text, changed, flag, option, typed
@@ -37,50 +37,42 @@ class ModelOptions:
 
     HEADING: ClassVar = "Model"
 
-    model: Annotated[
-        Text,
-        option(
-            "NAME|FILE",
-            "Preset, Hugging Face config.json (or its folder), or TOML card.",
-            **completed(model_ids),
-        ),
-    ] = None
-    params: Annotated[
-        Text, option("N", "Parameter count, if nothing else is known: 405e9, 8.03B.")
-    ] = None
-    mtp: Annotated[Text, option("N", "Number of active multi-token-prediction modules.")] = None
-    padded_vocab: Annotated[Text, option("ROWS", "Rows of the output head, padding included.")] = (
-        None
+    model: Text = option(
+        "NAME|FILE",
+        "Preset, Hugging Face config.json (or its folder), or TOML card.",
+        **completed(model_ids),
     )
-    expert_capacity: Annotated[
-        Text, option("FACTOR", "Rows computed per row routed to an expert, 1 or more.")
-    ] = None
-    list_models: Annotated[bool, flag("Print the presets.", "--list-models")] = False
+    params: Text = option("N", "Parameter count, if nothing else is known: 405e9, 8.03B.")
+    mtp: Text = option("N", "Number of active multi-token-prediction modules.")
+    padded_vocab: Text = option("ROWS", "Rows of the output head, padding included.")
+    expert_capacity: Text = option(
+        "FACTOR", "Rows computed per row routed to an expert, 1 or more."
+    )
+    list_models: bool = flag("Print the presets.", "--list-models")
 
     def card(self) -> ModelCard:
         """Return the model. Raises UsageError without one, InputError for a wrong one."""
+        from traceflops.flops import bare_model, find_model
         from traceflops.mfu import adjusted
+        from traceflops.units import parse_count
 
-        return adjusted(self._named(), words_of(self))
+        one_of({"--model": self.model, "--params": self.params})
+        if self.model is not None:
+            card = find_model(self.model)
+        elif self.params is not None:
+            card = bare_model(parse_count("--params", self.params))
+        else:
+            raise UsageError(
+                "no model given",
+                "add --model NAME (--list-models has the names), --model config.json, or "
+                "--params 8e9",
+            )
+        return adjusted(card, words_of(self))
 
     @property
     def is_given(self) -> bool:
         """Return whether a model is named."""
         return self.model is not None or self.params is not None
-
-    def _named(self) -> ModelCard:
-        from traceflops.flops import bare_model, find_model
-        from traceflops.units import parse_count
-
-        one_of({"--model": self.model, "--params": self.params})
-        if self.model is not None:
-            return find_model(self.model)
-        if self.params is not None:
-            return bare_model(parse_count("--params", self.params))
-        raise UsageError(
-            "no model given",
-            "add --model NAME (--list-models has the names), --model config.json, or --params 8e9",
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,31 +81,23 @@ class TokenOptions:
 
     HEADING: ClassVar = "Tokens per step, all devices together"
 
-    batch: Annotated[Text, option("N", "Sequences per step: the global batch.")] = None
-    seq: Annotated[Text, option("TOKENS", "Tokens per sequence, padding included.")] = None
-    tokens: Annotated[Text, option("N", "Tokens per step, instead of --batch or --seq.")] = None
-    real_tokens: Annotated[Text, option("N", "Tokens per step without padding.")] = None
-    documents: Annotated[
-        Text, option("LENGTHS", "Tokens of each packed document: 512,1024,3x4096.")
-    ] = None
-    seq_sum: Annotated[
-        Text, option("TOKENS", "Packed sequences: sum of their lengths, with the next option.")
-    ] = None
-    seq_square_sum: Annotated[
-        Text, option("N", "Packed sequences: sum of their squared lengths.")
-    ] = None
-    sequences: Annotated[Text, option("N", "Packed sequences: how many, if known.")] = None
-    encoder_seq: Annotated[Text, option("TOKENS", "Tokens per encoder sequence.")] = None
-    forward_only: Annotated[
-        bool | None,
-        flag(
-            "Inference: no backward pass. Default: as the trace shows, else training.",
-            "--forward-only/--no-forward-only",
-        ),
-    ] = None
-    cached: Annotated[
-        Text, option("TOKENS", "Decoding: tokens per sequence already in the KV cache.")
-    ] = None
+    batch: Text = option("N", "Sequences per step: the global batch.")
+    seq: Text = option("TOKENS", "Tokens per sequence, padding included.")
+    tokens: Text = option("N", "Tokens per step, instead of --batch or --seq.")
+    real_tokens: Text = option("N", "Tokens per step without padding.")
+    documents: Text = option("LENGTHS", "Tokens of each packed document: 512,1024,3x4096.")
+    seq_sum: Text = option(
+        "TOKENS", "Packed sequences: sum of their lengths, with the next option."
+    )
+    seq_square_sum: Text = option("N", "Packed sequences: sum of their squared lengths.")
+    sequences: Text = option("N", "Packed sequences: how many, if known.")
+    encoder_seq: Text = option("TOKENS", "Tokens per encoder sequence.")
+    forward_only: bool | None = flag(
+        "Inference: no backward pass. Default: as the trace shows, else training.",
+        "--forward-only/--no-forward-only",
+        default=None,
+    )
+    cached: Text = option("TOKENS", "Decoding: tokens per sequence already in the KV cache.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,19 +106,15 @@ class TimeOptions:
 
     HEADING: ClassVar = "Time (choose one)"
 
-    step_time: Annotated[
-        Text, option("TIME", "Step time: 30, 30s, 820ms. Without a unit: seconds.")
-    ] = None
-    tokens_per_s: Annotated[Text, option("N", "Tokens per second, all devices.")] = None
-    tokens_per_s_per_gpu: Annotated[Text, option("N", "Tokens per second per device.")] = None
-    samples_per_s: Annotated[Text, option("N", "Sequences per second, all devices.")] = None
-    achieved: Annotated[
-        Text, option("TFLOPS", "Published TFLOP/s per device, with the next option.")
-    ] = None
-    achieved_convention: Annotated[Text, option("ID", "Counting convention of --achieved.")] = None
+    step_time: Text = option("TIME", "Step time: 30, 30s, 820ms. Without a unit: seconds.")
+    tokens_per_s: Text = option("N", "Tokens per second, all devices.")
+    tokens_per_s_per_gpu: Text = option("N", "Tokens per second per device.")
+    samples_per_s: Text = option("N", "Sequences per second, all devices.")
+    achieved: Text = option("TFLOPS", "Published TFLOP/s per device, with the next option.")
+    achieved_convention: Text = option("ID", "Counting convention of --achieved.")
 
     def settings(self, devices: int) -> dict[str, Any]:
-        """Return these fields of the run."""
+        """Return the fields of `Run` that these options set; `devices` is their number."""
         from traceflops.devices import given_rate
         from traceflops.flops import TERA, convention
         from traceflops.units import parse_rate, parse_seconds
@@ -164,25 +144,12 @@ class DeviceOptions:
 
     HEADING: ClassVar = "Devices and their peak"
 
-    gpus: Annotated[
-        Text, option("N", "Number of devices in the job. Default: 1.", "--gpus", "--devices")
-    ] = None
-    device: Annotated[
-        Text, option("ID", "Device: an id from `traceflops devices` such as h100-sxm, or its name.")
-    ] = None
-    dtype: Annotated[
-        Text, option("TYPE", "Data type of matrix products: bf16, fp16, fp8, tf32, ...")
-    ] = None
-    peak: Annotated[
-        Text, option("TFLOPS", "Dense peak per device in TFLOP/s, instead of the table's.")
-    ] = None
-
-    @property
-    def count(self) -> int:
-        """Return how many devices there are."""
-        from traceflops.units import parse_count
-
-        return words_of(self).read("gpus", parse_count) or 1
+    gpus: Text = option("N", "Number of devices in the job. Default: 1.", "--gpus", "--devices")
+    device: Text = option(
+        "ID", "Device: an id from `traceflops devices` such as h100-sxm, or its name."
+    )
+    dtype: Text = option("TYPE", "Data type of matrix products: bf16, fp16, fp8, tf32, ...")
+    peak: Text = option("TFLOPS", "Dense peak per device in TFLOP/s, instead of the table's.")
 
     @property
     def tflops(self) -> Fraction | None:
@@ -198,32 +165,22 @@ class TrainingOptions:
 
     HEADING: ClassVar = "Training"
 
-    lora: Annotated[
-        bool, flag("Frozen base weights; adapters count only if their size is given.", "--lora")
-    ] = False
-    lora_rank: Annotated[Text, option("R", "LoRA rank.")] = None
-    lora_targets: Annotated[
-        Text, option("LIST", "Matrices with adapters: q,k,v,o. Default: all in the blocks.")
-    ] = None
-    lora_params: Annotated[Text, option("N", "Parameters of all adapters, if known.")] = None
-    frozen: Annotated[
-        Text, option("PARTS", "Frozen parts: all, or some of encoder,attention,ffn,head,...")
-    ] = None
-    frozen_layers: Annotated[
-        Text, option("N", "Number of first layers that are not trained: forward only.")
-    ] = None
-    checkpointing: Annotated[
-        Text,
-        option(
-            "HOW",
-            "Activation checkpointing: none, selective (attention), full (blocks), or "
-            "recomputed shares of matrix products and attention: 0.75,1.",
-        ),
-    ] = None
-    attention_kernel: Annotated[
-        Text,
-        option("KIND", "For HFU: flash (recomputes scores) or unfused (computes masked pairs)."),
-    ] = None
+    lora: bool = flag("Frozen base weights; adapters count only if their size is given.", "--lora")
+    lora_rank: Text = option("R", "LoRA rank.")
+    lora_targets: Text = option(
+        "LIST", "Matrices with adapters: q,k,v,o. Default: all in the blocks."
+    )
+    lora_params: Text = option("N", "Parameters of all adapters, if known.")
+    frozen: Text = option("PARTS", "Frozen parts: all, or some of encoder,attention,ffn,head,...")
+    frozen_layers: Text = option("N", "Number of first layers that are not trained: forward only.")
+    checkpointing: Text = option(
+        "HOW",
+        "Activation checkpointing: none, selective (attention), full (blocks), or "
+        "recomputed shares of matrix products and attention: 0.75,1.",
+    )
+    attention_kernel: Text = option(
+        "KIND", "For HFU: flash (recomputes scores) or unfused (computes masked pairs)."
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,23 +189,17 @@ class AnswerOptions:
 
     HEADING: ClassVar = "Output"
 
-    convention: Annotated[
-        Text,
-        option("ID", "Counting convention. Default: exact-causal; with --params 6N, frozen 4N."),
-    ] = None
-    all_conventions: Annotated[
-        bool, flag("Print the figures of all conventions.", "--all-conventions")
-    ] = False
-    reported: Annotated[Text, option("PERCENT", "Explain a published or logged MFU: 46.2%.")] = None
-    reported_hfu: Annotated[Text, option("PERCENT", "Explain a published or logged HFU.")] = None
+    convention: Text = option(
+        "ID", "Counting convention. Default: exact-causal; with --params 6N, frozen 4N."
+    )
+    all_conventions: bool = flag("Print the figures of all conventions.", "--all-conventions")
+    reported: Text = option("PERCENT", "Explain a published or logged MFU: 46.2%.")
+    reported_hfu: Text = option("PERCENT", "Explain a published or logged HFU.")
 
-    ignore_description: Annotated[
-        bool,
-        flag(
-            "Ignore the trace's own description of its run, and its annotations.",
-            "--ignore-description",
-        ),
-    ] = False
+    ignore_description: bool = flag(
+        "Ignore the trace's own description of its run, and its annotations.",
+        "--ignore-description",
+    )
 
     def check(self) -> None:
         """Refuse options that exclude each other."""
@@ -305,12 +256,13 @@ class Description:
 
     def words(self) -> Words:
         """Return what the options say of the run, in the words that a trace uses, too."""
-        return words_of(self.model, self.tokens, self.training, self._size())
+        return words_of(self.model, self.tokens, self.training, self._without_peak())
 
     def beside_trace(self, from_file: Collection[str]) -> Description:
-        """Return it without defaults of a file that do not say how many tokens a step has.
+        """Return the description of a run that is traced.
 
-        They are for runs that the command line describes.
+        Defaults of a file that do not say how many tokens a step has are left out: they are for
+        runs that the command line describes.
         """
         kept = AnswerOptions(ignore_description=self.answer.ignore_description)
         answer = replace(self.answer, ignore_description=False)
@@ -328,7 +280,7 @@ class Description:
         """
         if problem is None:
             answer = replace(self.answer, ignore_description=False)
-            options = typed(self.model, self.tokens, self.training, answer, self._size())
+            options = typed(self.model, self.tokens, self.training, answer, self._without_peak())
             for name in (name for name, value in options.items() if value not in (None, False)):
                 raise UsageError(
                     f"{name} describes a run, but no model is given",
@@ -337,13 +289,12 @@ class Description:
         elif self.answer.asks or not _OF_THE_RUN.isdisjoint(self.words().values):
             raise problem
 
-    def _size(self) -> DeviceOptions:
-        """Return what the options say of the devices but for their peak."""
+    def _without_peak(self) -> DeviceOptions:
         return replace(self.devices, device=None, peak=None)
 
 
 def words_of(*groups: DataclassInstance) -> Words:
-    """Return what the options of some groups say, as words that describe a run."""
+    """Return the options of groups as words that describe a run."""
     from traceflops.mfu import TRAINS, Words
 
     given = {field.name: getattr(group, field.name) for group in groups for field in fields(group)}

@@ -1,45 +1,60 @@
-"""The options that several commands have, as groups that a command takes as one parameter.
+"""The options that several commands have, in groups: a command takes a group as one parameter.
 
-`grouped` lets a command say `question: Question`; on the command line every field of the group
-is an option of its own.
+A command says `question: Question`; on the command line each field of `Question` is an option. A
+group turns its options into what the core takes: a selection, peaks, a request.
 """
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass
-from functools import wraps
+from collections.abc import Sequence
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, cast, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 
 import typer
 
 from traceflops.cli.completion import completed, device_ids, step_numbers
+from traceflops.cli.printing import watching
+from traceflops.errors import UsageError
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
+    from traceflops.analysis import Analysis
+    from traceflops.front import Request
     from traceflops.mfu import PeakOptions
     from traceflops.privacy import Placeholders
     from traceflops.table import Trace
     from traceflops.windows import Selection
 
 Text = str | None
-INPUT: Final = {"rich_help_panel": "Input"}
-OTHERS: Final = {"rich_help_panel": "Options"}
+REQUIRED: Final = MISSING
+INPUT: Final[dict[str, Any]] = {"rich_help_panel": "Input"}
+OTHERS: Final[dict[str, Any]] = {"rich_help_panel": "Options"}
 """Headings of options outside the groups that have one."""
 _LEAST_LINK, _LARGEST_LINK = 0.01, 100_000.0
 
 
-def option(metavar: str, help_text: str, *names: str, **more: Any) -> Any:
-    """Return what an option takes, in capitals, and what it is for; its name is the field's."""
-    return typer.Option(*names, metavar=metavar, help=help_text, **more)
+def option(metavar: str, help_text: str, *names: str, default: Any = None, **more: Any) -> Any:
+    """Declare an option, as the default of a parameter or of a field of a group.
+
+    `metavar` is what it takes, in capitals. Without `names` it is called as the parameter.
+    """
+    info = typer.Option(*names, metavar=metavar, help=help_text, **more)
+    return field(default=default, metadata={"typer": info})
 
 
-def flag(help_text: str, *names: str, **more: Any) -> Any:
-    """Return what an option without a value is for."""
-    return typer.Option(*names, help=help_text, show_default=False, **more)
+def argument(metavar: str, help_text: str, *, default: Any = REQUIRED) -> Any:
+    """Declare an argument, as the default of a parameter."""
+    return field(
+        default=default, metadata={"typer": typer.Argument(metavar=metavar, help=help_text)}
+    )
+
+
+def flag(help_text: str, *names: str, default: bool | None = False, **more: Any) -> Any:
+    """Declare an option without a value; see `option`."""
+    info = typer.Option(*names, help=help_text, show_default=False, **more)
+    return field(default=default, metadata={"typer": info})
 
 
 Traces = Annotated[
@@ -52,8 +67,7 @@ Traces = Annotated[
     ),
 ]
 Rules = Annotated[
-    Path | None,
-    option("FILE", "File of category rules, tried before the built-in ones.", **INPUT),
+    Path | None, option("FILE", "File of category rules, tried before the built-in ones.", **INPUT)
 ]
 FindingRulesFile = Annotated[
     Path | None,
@@ -90,33 +104,23 @@ class Question:
 
     HEADING: ClassVar = "Select"
 
-    steps: Annotated[
-        Text, option("A:B", "Step numbers, both included (A:, :B, A).", **completed(step_numbers))
-    ] = None
-    ranks: Annotated[Text, option("LIST", "Ranks, e.g. 0,2,4-7.")] = None
-    gpu: Annotated[Text, option("LIST", "GPU numbers as in the trace, e.g. 0,2.")] = None
-    start: Annotated[
-        Text, option("TIME", "Start after the first GPU operation, e.g. 1.5s.", "--from")
-    ] = None
-    end: Annotated[
-        Text, option("TIME", "End after the first GPU operation, e.g. 200ms.", "--to")
-    ] = None
-    step_mark: Annotated[
-        Text, option("REGEX", "Annotations whose full name matches are the steps.")
-    ] = None
-    run: Annotated[
-        int | None,
-        option(
-            "N",
-            "Run to show where GPUs ran several in sequence, from 1. Default: the one with "
-            "most GPU time.",
-        ),
-    ] = None
+    steps: Text = option(
+        "A:B", "Step numbers, both included (A:, :B, A).", **completed(step_numbers)
+    )
+    ranks: Text = option("LIST", "Ranks, e.g. 0,2,4-7.")
+    gpu: Text = option("LIST", "GPU numbers as in the trace, e.g. 0,2.")
+    start: Text = option("TIME", "Start after the first GPU operation, e.g. 1.5s.", "--from")
+    end: Text = option("TIME", "End after the first GPU operation, e.g. 200ms.", "--to")
+    step_mark: Text = option("REGEX", "Annotations whose full name matches are the steps.")
+    run: int | None = option(
+        "N",
+        "Run to show where GPUs ran several in sequence, from 1. Default: the one with "
+        "most GPU time.",
+    )
 
-    job: Annotated[
-        int | None,
-        option("N", "Job to show where a folder has several, numbered as in traceflops info."),
-    ] = None
+    job: int | None = option(
+        "N", "Job to show where a folder has several, numbered as in traceflops info."
+    )
 
     def selection(self) -> Selection:
         """Return the selection. Raises UsageError where an option cannot be understood."""
@@ -140,27 +144,20 @@ class Rates:
 
     HEADING: ClassVar = "MFU"
 
-    device: Annotated[
-        Text,
-        option(
-            "ID",
-            "Device for MFU: an id from `traceflops devices`, or its name.",
-            **completed(device_ids),
-        ),
-    ] = None
-    peak: Annotated[
-        float | None, option("TFLOPS", "Dense peak per device in TFLOP/s, for all data types.")
-    ] = None
+    device: Text = option(
+        "ID",
+        "Device for MFU: an id from `traceflops devices`, or its name.",
+        **completed(device_ids),
+    )
+    peak: float | None = option("TFLOPS", "Dense peak per device in TFLOP/s, for all data types.")
 
-    link: Annotated[
-        float | None,
-        option("GB/S", "Peak of the links between ranks, per device and direction, in GB/s."),
-    ] = None
+    link: float | None = option(
+        "GB/S", "Peak of the links between ranks, per device and direction, in GB/s."
+    )
 
     def peaks(self) -> PeakOptions:
         """Return them as `analyze` takes them. Raises UsageError for what cannot be meant."""
         from traceflops.devices import SeenDevice, chosen
-        from traceflops.errors import UsageError
         from traceflops.mfu import PeakOptions
 
         chosen(self.device, self.peak, SeenDevice(None))  # before a large file is read in vain
@@ -182,17 +179,12 @@ class Privacy:
 
     HEADING: ClassVar = "Privacy"
 
-    include_environment: Annotated[
-        bool, flag("Keep host and user names and paths.", "--include-environment")
-    ] = False
-    redact: Annotated[
-        bool,
-        flag(
-            "Replace names of files, modules, functions and annotations, and your own words "
-            "in kernels and operators, by placeholders.",
-            "--redact",
-        ),
-    ] = False
+    include_environment: bool = flag("Keep host and user names and paths.", "--include-environment")
+    redact: bool = flag(
+        "Replace names of files, modules, functions and annotations, and your own words "
+        "in kernels and operators, by placeholders.",
+        "--redact",
+    )
 
     def check(self) -> None:
         """Refuse options that exclude each other."""
@@ -201,14 +193,14 @@ class Privacy:
         check_privacy(self.include_environment, self.redact)
 
     def shown(self, trace: Trace, selection: Selection) -> Trace:
-        """Return what a selection leaves of a trace, with no more of the machine than is kept."""
+        """Return the selected part of a trace, without the names of the machine unless kept."""
         from traceflops.privacy import redacted
         from traceflops.windows import restrict
 
         return restrict(trace if self.include_environment else redacted(trace), selection)
 
     def placeholders(self) -> Placeholders | None:
-        """Return what gives names their placeholders, None where names are to stay."""
+        """Return the placeholders for names, None where names stay."""
         from traceflops.privacy import Placeholders
 
         return Placeholders() if self.redact else None
@@ -224,45 +216,32 @@ class ReadingOptions:
 
     HEADING: ClassVar = "Input"
 
-    jobs: Annotated[
-        int | None,
-        option(
-            "N",
-            "Processes for reading large files or many. Default: one per core, at most 8.",
-            min=1,
-            max=256,
-        ),
-    ] = None
-    python_stacks: Annotated[
-        bool | None,
-        flag(
-            "Read or ignore Python frames. Default: read below 4 GB of text.",
-            "--python-stacks/--no-python-stacks",
-        ),
-    ] = None
-    memory: Annotated[
-        list[str] | None,
-        option("FILE", "PyTorch memory snapshot (pickle) of the same run; one per rank."),
-    ] = None
-    gpu_samples: Annotated[
-        list[str] | None,
-        option("FILE", "Clocks and power during the run: nvidia-smi or amd-smi as CSV, or dmon."),
-    ] = None
-    zone: Annotated[
-        Text, option("+HH:MM", "Time zone of --gpu-samples. Default: the one that fits.")
-    ] = None
-    strict: Annotated[
-        bool, flag("Reject damaged or incomplete files (exit code 3).", "--strict")
-    ] = False
-    no_limits: Annotated[
-        bool, flag("Also read files that unpack to more than 300 times their size.", "--no-limits")
-    ] = False
-    verbose: Annotated[
-        bool, flag("Print the time of each phase on stderr.", "-v", "--verbose", **OTHERS)
-    ] = False
-    profile_self: Annotated[
-        bool, flag("Profile traceflops itself; prints on stderr.", "--profile-self", **OTHERS)
-    ] = False
+    jobs: int | None = option(
+        "N",
+        "Processes for reading large files or many. Default: one per core, at most 8.",
+        min=1,
+        max=256,
+    )
+    python_stacks: bool | None = flag(
+        "Read or ignore Python frames. Default: read below 4 GB of text.",
+        "--python-stacks/--no-python-stacks",
+        default=None,
+    )
+    memory: list[str] | None = option(
+        "FILE", "PyTorch memory snapshot (pickle) of the same run; one per rank."
+    )
+    gpu_samples: list[str] | None = option(
+        "FILE", "Clocks and power during the run: nvidia-smi or amd-smi as CSV, or dmon."
+    )
+    zone: Text = option("+HH:MM", "Time zone of --gpu-samples. Default: the one that fits.")
+    strict: bool = flag("Reject damaged or incomplete files (exit code 3).", "--strict")
+    no_limits: bool = flag(
+        "Also read files that unpack to more than 300 times their size.", "--no-limits"
+    )
+    verbose: bool = flag("Print the time of each phase on stderr.", "-v", "--verbose", **OTHERS)
+    profile_self: bool = flag(
+        "Profile traceflops itself; prints on stderr.", "--profile-self", **OTHERS
+    )
 
     @property
     def side_files(self) -> list[tuple[str, str]]:
@@ -270,20 +249,35 @@ class ReadingOptions:
         given = (("--memory", self.memory), ("--gpu-samples", self.gpu_samples))
         return [(name, file) for name, files in given for file in files or ()]
 
-    def refuse_side_files(self, where: str) -> None:
-        """Raise UsageError for files beside the trace, where there is more than one trace."""
-        for name, _ in self.side_files:
-            from traceflops.errors import UsageError
+    def words(self) -> dict[str, Any]:
+        """Return the options as keyword arguments of `traceflops.parsers.read`."""
+        return {
+            "jobs": self.jobs,
+            "python_stacks": self.python_stacks,
+            "strict": self.strict,
+            "limits": not self.no_limits,
+            "memory": self.memory or (),
+            "gpu_samples": self.gpu_samples or (),
+            "zone": self.zone,
+        }
 
-            raise UsageError(
-                f"{name} does not work with {where}",
-                f"join them first: traceflops pack TRACE {name} FILE",
-            )
+    def read(self, traces: Sequence[str]) -> Trace:
+        """Return the trace in the files, with progress on a terminal."""
+        from traceflops.parsers import read
+
+        with watching() as watch:
+            return read(traces, watch=watch, **self.words())
+
+    def read_job(self, traces: Sequence[str], job: int | None) -> Trace:
+        """Return the chosen job of the files, all jobs where none is chosen."""
+        from traceflops.devices import of_job
+
+        return of_job(self.read(traces), job)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """All that an analysis depends on but the traces."""
+    """The options of commands that analyse traces."""
 
     question: Question
     rates: Rates
@@ -294,9 +288,31 @@ class Asked:
     privacy: Privacy
     reading: ReadingOptions
 
+    def analyze(self, traces: Sequence[str], *, brief: bool = False) -> Analysis:
+        """Return the analysis that is asked for; a `brief` one has what `summary` prints."""
+        from traceflops.front import analyze_files
+
+        return analyze_files(traces, self.request(), self.reading.read, brief=brief)
+
+    def request(self) -> Request:
+        """Return the options as the core takes them. Raises UsageError for what cannot be meant."""
+        from traceflops.front import Request
+
+        return Request(
+            self.question.selection(),
+            self.rates.peaks(),
+            tuple(self.pair or ()),
+            self.rules,
+            self.finding_rules,
+            self.privacy.include_environment,
+            self.privacy.redact,
+            self.reading.words(),
+            self.dask,
+        )
+
 
 def typed(*groups: DataclassInstance) -> dict[str, Any]:
-    """Return what the options of some groups say, by their names on the command line."""
+    """Return the values of the options in groups, by their names on the command line."""
     return {
         f"--{field.name.replace('_', '-')}": getattr(group, field.name)
         for group in groups
@@ -305,52 +321,10 @@ def typed(*groups: DataclassInstance) -> dict[str, Any]:
 
 
 def changed(*groups: DataclassInstance) -> set[str]:
-    """Return the names of the fields of some groups that are not as they are by default."""
-    every = ((group, field) for group in groups for field in fields(group))
-    return {field.name for group, field in every if getattr(group, field.name) != field.default}
-
-
-def grouped(command: Callable[..., None]) -> Callable[..., None]:
-    """Return the command with the fields of its option groups as parameters of its own.
-
-    A group may hold others. Its heading is that of its options which have none of their own.
-    """
-    hints = get_type_hints(command, include_extras=True)
-    parameters = [
-        option_of
-        for name, parameter in inspect.signature(command).parameters.items()
-        for option_of in _parameters(name, hints[name], parameter.default)
-    ]
-    parameters.sort(key=lambda parameter: parameter.default is not inspect.Parameter.empty)
-
-    @wraps(command)
-    def flat(**given: Any) -> None:
-        wanted = inspect.signature(command).parameters
-        command(**{name: _value(name, hints[name], given) for name in wanted})
-
-    flat.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    flat.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return flat
-
-
-def _parameters(name: str, hint: Any, default: Any) -> Iterator[inspect.Parameter]:
-    if not is_dataclass(hint):
-        kind = inspect.Parameter.KEYWORD_ONLY
-        yield inspect.Parameter(name, kind, default=default, annotation=hint)
-        return
-    hints = get_type_hints(hint, include_extras=True)
-    for field in fields(hint):
-        for parameter in _parameters(field.name, hints[field.name], field.default):
-            if hasattr(hint, "HEADING"):
-                of_option = get_args(parameter.annotation)[1]
-                of_option.rich_help_panel = of_option.rich_help_panel or hint.HEADING
-            yield parameter
-
-
-def _value(name: str, hint: Any, given: Mapping[str, Any]) -> Any:
-    """Return what is given for a parameter: a group is built of its options."""
-    if not is_dataclass(hint):
-        return given[name]
-    hints = get_type_hints(hint, include_extras=True)
-    parts = {part.name: _value(part.name, hints[part.name], given) for part in fields(hint)}
-    return cast("type[Any]", hint)(**parts)
+    """Return the names of the fields of groups whose values are not their defaults."""
+    return {
+        field.name
+        for group in groups
+        for field in fields(group)
+        if getattr(group, field.name) != field.default
+    }

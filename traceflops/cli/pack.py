@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from traceflops.cli.common import failures, path_of, spare_inputs, stem_of
 from traceflops.cli.options import (
@@ -13,12 +13,10 @@ from traceflops.cli.options import (
     ReadingOptions,
     Text,
     Traces,
-    grouped,
     option,
     typed,
 )
 from traceflops.cli.printing import say, watching
-from traceflops.cli.reading import read_job, reading_words
 from traceflops.errors import UsageError
 from traceflops.units import several
 
@@ -33,22 +31,16 @@ EXAMPLES = (
 SUFFIX = ".tfpack"
 
 
-@grouped
 def pack(
     traces: Traces,
     *,
-    output: Annotated[
-        Text,
-        option(
-            "FILE",
-            f"File to write. Default: the trace's name with {SUFFIX}, in this folder.",
-            "-o",
-            "--output",
-        ),
-    ] = None,
-    without: Annotated[
-        Text, option("LIST", "Leave out: python-stacks, host (operators and calls).")
-    ] = None,
+    output: Text = option(
+        "FILE",
+        f"File to write. Default: the trace's name with {SUFFIX}, in this folder.",
+        "-o",
+        "--output",
+    ),
+    without: Text = option("LIST", "Leave out: python-stacks, host (operators and calls)."),
     force: Force = False,
     question: Question,
     privacy: Privacy,
@@ -70,28 +62,38 @@ def pack(
         spare_inputs([target], traces)
         check_replaced(target, force=force)
         hashes = {} if privacy.redact else file_hashes(traces)
-        read = (with_hashes(trace, hashes) for trace in _read(traces, question, privacy, reading))
+        parts = _parts(traces, question, privacy, reading)
         count = write_pack(
-            (left_out(trace, names) for trace in read),
+            (left_out(with_hashes(trace, hashes), names) for trace in parts),
             target,
             include_environment=privacy.include_environment,
         )
         say(f"{target}  {several(count, 'recording')}, {size(target.stat().st_size)}")
 
 
-def _read(
+def _parts(
     traces: list[str], question: Question, privacy: Privacy, reading: ReadingOptions
 ) -> Iterable[Trace]:
-    """Give the traces as they are read; what is chosen or redacted is first put together."""
-    chosen = any(value is not None for value in typed(question).values())
-    if not (privacy.redact or chosen or reading.side_files):
+    """Yield the traces one by one as they are read; all as one where parts of them are asked for.
+
+    To choose, to redact and to join other files takes all of a job.
+    """
+    is_chosen = any(value is not None for value in typed(question).values())
+    if not (privacy.redact or is_chosen or reading.memory or reading.gpu_samples):
         from traceflops.parsers import read_apart
 
         with watching() as watch:
-            yield from read_apart(traces, watch=watch, **reading_words(reading))
+            yield from read_apart(
+                traces,
+                watch=watch,
+                jobs=reading.jobs,
+                python_stacks=reading.python_stacks,
+                strict=reading.strict,
+                limits=not reading.no_limits,
+            )
         return
     selection = question.selection()
-    trace = read_job(traces, reading, selection.job)
+    trace = reading.read_job(traces, selection.job)
     if trace.jobs and trace.job is None:
         raise UsageError(
             f"the files are of {len(trace.jobs)} jobs, and of what is chosen or redacted one is "
@@ -99,10 +101,8 @@ def _read(
             "choose it with --job N; traceflops info lists the jobs",
         )
     shown = privacy.shown(trace, selection)
-    names = privacy.placeholders()
-    if names is None:
-        yield shown
-        return
-    from traceflops.privacy import Redaction
+    if (names := privacy.placeholders()) is not None:
+        from traceflops.privacy import Redaction
 
-    yield Redaction(names, selection.step_mark).trace(shown)
+        shown = Redaction(names, selection.step_mark).trace(shown)
+    yield shown

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 from traceflops.cli.common import failures, keep_apart, path_of, spare_inputs, stem_of
 from traceflops.cli.options import (
     Force,
@@ -13,11 +11,9 @@ from traceflops.cli.options import (
     Rules,
     Text,
     Traces,
-    grouped,
     option,
 )
 from traceflops.cli.printing import say
-from traceflops.cli.reading import read_job
 
 EXAMPLES = (
     "traceflops perfetto trace.json.gz",
@@ -26,20 +22,16 @@ EXAMPLES = (
 SUFFIX = ".perfetto.json.gz"
 
 
-@grouped
 def perfetto(
     traces: Traces,
     *,
-    output: Annotated[
-        Text,
-        option(
-            "FILE",
-            f"File to write: .json or .json.gz. Default: the trace's name with {SUFFIX}, in "
-            "this folder.",
-            "-o",
-            "--output",
-        ),
-    ] = None,
+    output: Text = option(
+        "FILE",
+        f"File to write: .json or .json.gz. Default: the trace's name with {SUFFIX}, in "
+        "this folder.",
+        "-o",
+        "--output",
+    ),
     force: Force = False,
     question: Question,
     rules: Rules = None,
@@ -65,7 +57,7 @@ def perfetto(
         spare_inputs([target], [*traces, rules])
         keep_apart(target.parent, traces)
         check_replaced(target, force=force)
-        trace = read_job(traces, reading, selection.job)
+        trace = reading.read_job(traces, selection.job)
         check_decided(trace, "a timeline")
         prepared = prepare(
             privacy.shown(trace, selection),

@@ -26,18 +26,17 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
     from rich.text import Text
 
-    from traceflops.cli.options import ReadingOptions
     from traceflops.parsers import Watcher
     from traceflops.parsers.io import ByteSource
 
 _FUNCTIONS_SHOWN: Final = 20
-_PATIENCE_S: Final = 1.0
+_BAR_AFTER_S: Final = 1.0
 
 
 def say(text: str, *, to_stderr: bool = False) -> None:
     """Print lines of text. That standard error is full or closed changes no result."""
     with suppress(OSError) if to_stderr else nullcontext():
-        typer.echo(shown(text), err=to_stderr)
+        typer.echo(_inert(text), err=to_stderr)
 
 
 def say_object(content: dict[str, Any]) -> None:
@@ -47,7 +46,7 @@ def say_object(content: dict[str, Any]) -> None:
     say(encode(content))
 
 
-def shown(text: str) -> str:
+def _inert(text: str) -> str:
     """Return lines of text in which nothing acts on a terminal."""
     if is_visible(text):
         return text
@@ -62,43 +61,36 @@ def print_lines(lines: list[Text]) -> None:
     # Captured and written by us, because rich answers a closed pipe with exit code 1.
     with console.capture() as captured:
         for line in lines:
-            console.print(_inert(line), soft_wrap=True)
+            console.print(_inert_line(line), soft_wrap=True)
     sys.stdout.write(captured.get())
 
 
-def _inert(line: Text) -> Text:
+def _inert_line(line: Text) -> Text:
     """Return a styled line in which nothing but its styles acts on a terminal."""
-    if shown(line.plain) == line.plain:
+    if _inert(line.plain) == line.plain:
         return line
-    hidden = [place for place, char in enumerate(line.plain) if shown(char) != char]
-    pieces = line.divide(sorted({0, *hidden, *(place + 1 for place in hidden)}))
+    hidden = [index for index, char in enumerate(line.plain) if _inert(char) != char]
     inert = line.blank_copy()
-    for piece in pieces:
-        text = shown(piece.plain)
-        inert.append_text(piece if text == piece.plain else _restyled(piece, text))
+    # Each hidden character is a piece of its own, whose escape takes over its styles.
+    for piece in line.divide(sorted({0, *hidden, *(index + 1 for index in hidden)})):
+        if (text := _inert(piece.plain)) != piece.plain:
+            spans = piece.spans
+            piece = piece.blank_copy(text)
+            for span in spans:
+                piece.stylize(span.style)
+        inert.append_text(piece)
     return inert
 
 
-def _restyled(piece: Text, text: str) -> Text:
-    """Return a text in the styles of one character."""
-    made = piece.blank_copy(text)
-    for span in piece.spans:
-        made.stylize(span.style)
-    return made
-
-
 @contextmanager
-def own_time(reading: ReadingOptions | None, *, named: bool = True) -> Iterator[None]:
+def own_time(*, profile: bool, named: bool = True) -> Iterator[None]:
     """Tell on stderr how long the phases took, and of the functions that took most of it.
 
-    Inputs are numbered where they are not to be `named`.
+    Functions are told of with `profile`. Inputs are numbered where they are not to be `named`.
     """
-    if reading is None or not (reading.verbose or reading.profile_self):
-        yield
-        return
     from cProfile import Profile
 
-    began, profile = time.perf_counter(), Profile()
+    began, profiler = time.perf_counter(), Profile()
     numbers: dict[str, int] = {}
 
     def tell(phase: str, about: str | None, seconds: float) -> None:
@@ -107,22 +99,23 @@ def own_time(reading: ReadingOptions | None, *, named: bool = True) -> Iterator[
         text = f"{phase} {about}" if about is not None else phase
         say(f"{text:<24} {seconds:8.3f} s", to_stderr=True)
 
-    with profile if reading.profile_self else nullcontext(), listening(tell):
+    with profiler if profile else nullcontext(), listening(tell):
         yield
     tell("all", None, time.perf_counter() - began)
-    if reading.profile_self:
-        _print_profile(profile)
+    if profile:
+        _print_profile(profiler)
 
 
 def _print_profile(profile: Profile) -> None:
+    """Print the functions with most time of their own on stderr."""
     from pstats import Stats
 
     stats = Stats(profile, stream=sys.stderr)
     rows = sorted(stats.get_stats_profile().func_profiles.items(), key=lambda row: -row[1].tottime)
     say(f"\n{'own s':>8} {'total s':>15} {'calls':>12}  function", to_stderr=True)
     for name, ran in rows[:_FUNCTIONS_SHOWN]:
-        place = f"{Path(ran.file_name).name}:{ran.line_number}" if ran.line_number else "built in"
-        line = f"{ran.tottime:8.3f} {ran.cumtime:15.3f} {ran.ncalls:>12}  {name} ({place})"
+        source = f"{Path(ran.file_name).name}:{ran.line_number}" if ran.line_number else "built in"
+        line = f"{ran.tottime:8.3f} {ran.cumtime:15.3f} {ran.ncalls:>12}  {name} ({source})"
         say(line, to_stderr=True)
     used = os.times()
     others = used.children_user + used.children_system
@@ -130,7 +123,7 @@ def _print_profile(profile: Profile) -> None:
 
 
 class _Bar:
-    """A progress bar by bytes on stderr, shown only on a terminal and once a second has passed."""
+    """A progress bar by bytes on stderr, shown once a second has passed."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -140,15 +133,15 @@ class _Bar:
         self._label = ""
         self._total: int | None = None
 
-    def watch(self, source: ByteSource, place: int, inputs: int) -> None:
+    def watch(self, source: ByteSource, index: int, inputs: int) -> None:
         """Follow the next input."""
-        self._label = "reading" if inputs == 1 else f"reading {place + 1} of {inputs}"
+        self._label = "reading" if inputs == 1 else f"reading {index + 1} of {inputs}"
         self._total = source.stored_bytes
         source.progress = self.advance
 
     def advance(self, done: int) -> None:
         """Show how many bytes of the input are read."""
-        if self._progress is None and self._clock() - self._began >= _PATIENCE_S:
+        if self._progress is None and self._clock() - self._began >= _BAR_AFTER_S:
             self._open()
         if self._progress is not None and self._task is not None:
             self._progress.update(
@@ -156,6 +149,7 @@ class _Bar:
             )
 
     def _open(self) -> None:
+        """Put the bar on the screen."""
         from rich.console import Console
         from rich.progress import (
             BarColumn,
@@ -186,7 +180,7 @@ class _Bar:
 
 @contextmanager
 def watching(clock: Callable[[], float] = time.monotonic) -> Iterator[Watcher | None]:
-    """Yield what `read` tells of its inputs: a bar on a terminal, nothing otherwise."""
+    """Yield the watcher for `read`: a bar on a terminal, None otherwise."""
     if not sys.stderr.isatty():
         yield None
         return

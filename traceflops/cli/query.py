@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Annotated, Final
-
-import typer
+from typing import TYPE_CHECKING, Final
 
 from traceflops.cli.common import ended_at_once, failures
-from traceflops.cli.options import Asked, grouped, option
+from traceflops.cli.options import Asked, argument, option
 from traceflops.cli.printing import say, say_object
-from traceflops.cli.reading import read_and_analyze
 from traceflops.errors import UsageError
 from traceflops.units import several
 
@@ -28,21 +25,16 @@ FORMATS: Final = ("table", "csv", "json")
 _MOST_ROWS, _WIDEST = 1_000, 80
 
 
-@grouped
 def query(
-    traces: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="TRACE... [SQL]",
-            help="Trace files, a folder of them, or - for standard input; then the query. Without "
-            "one the tables and their columns are listed.",
-            show_default=False,
-        ),
-    ],
+    traces: list[str] = argument(
+        "TRACE... [SQL]",
+        "Trace files, a folder of them, or - for standard input; then the query. Without "
+        "one the tables and their columns are listed.",
+    ),
     *,
-    format_: Annotated[
-        str, option("FORMAT", f"How rows are printed: {', '.join(FORMATS)}.", "--format")
-    ] = FORMATS[0],
+    format_: str = option(
+        "FORMAT", f"How rows are printed: {', '.join(FORMATS)}.", "--format", default=FORMATS[0]
+    ),
     asked: Asked,
 ) -> None:
     """Answer a question in SQL over the tables of a trace. Needs traceflops[sql]."""
@@ -53,7 +45,7 @@ def query(
         sql = last if len(last.split()) > 1 and not os.path.exists(last) else None
         if sql is not None and not files:
             raise UsageError("no trace is given", 'write traceflops query TRACE "select …"')
-        analysis = read_and_analyze(files if sql is not None else traces, asked)
+        analysis = asked.analyze(files if sql is not None else traces)
         if sql is None:
             from traceflops.front import schema
 
@@ -77,7 +69,7 @@ def _print(rows: pa.Table, format_: str) -> None:
 
 
 def _lines(rows: pa.Table) -> Iterator[str]:
-    """Give the lines of a table: numbers at the right, long texts shortened in the middle."""
+    """Yield the lines of a table: numbers at the right, long texts shortened in the middle."""
     from pyarrow import types
 
     from traceflops.reports.view import shorten_middle, visible
@@ -93,7 +85,7 @@ def _lines(rows: pa.Table) -> Iterator[str]:
         for name, column in zip(rows.column_names, rows.slice(0, _MOST_ROWS).columns, strict=True)
     ]
     widths = [max(map(len, column)) for column in columns]
-    right = [types.is_integer(one.type) or types.is_floating(one.type) for one in rows.schema]
+    right = [types.is_integer(t) or types.is_floating(t) for t in rows.schema.types]
     for line in zip(*columns, strict=True):
         cells = zip(line, widths, right, strict=True)
         yield "  ".join(c.rjust(w) if r else c.ljust(w) for c, w, r in cells).rstrip()

@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
 from traceflops.cli.common import failures
+from traceflops.cli.options import argument
 from traceflops.cli.printing import say
 
 EXAMPLES = ("traceflops recipe", "traceflops recipe pytorch", "traceflops recipe vllm")
 
 
 def recipe(
-    name: Annotated[
-        str | None,
-        typer.Argument(metavar="[NAME]", help="What is run. Without it all are listed."),
-    ] = None,
+    name: str | None = argument("[NAME]", "What is run. Without it all are listed.", default=None),
 ) -> None:
     """Print commands that record what a report needs."""
     with failures():
         from traceflops.recording import known_recipes, recipe_named
 
         if name is None:
-            known = known_recipes()
-            width = max(map(len, known))
-            say("\n".join(f"{one:<{width}}  {known[one].title}" for one in known))
+            recipes = known_recipes()
+            width = max(map(len, recipes))
+            say("\n".join(f"{key:<{width}}  {recipe.title}" for key, recipe in recipes.items()))
             return
-        found = recipe_named(name)
-        say(f"# {found.title}: {found.gives}\n# options: {found.source}\n")
-        say(found.commands.strip())
+        chosen = recipe_named(name)
+        say(f"# {chosen.title}: {chosen.gives}\n# options: {chosen.source}\n")
+        say(chosen.commands.strip())

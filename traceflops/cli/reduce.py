@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import takewhile
 from pathlib import Path, PurePath
-from typing import Annotated
+from typing import TYPE_CHECKING
 
 from traceflops.cli.common import failures, keep_apart, path_of, stem_of
-from traceflops.cli.options import Asked, Force, Traces, grouped, option
-from traceflops.cli.parts import Files, check_asked, files_of, none_reduced, parts_of, runs_of
+from traceflops.cli.options import REQUIRED, Asked, Force, Traces, option
 from traceflops.cli.printing import say
-from traceflops.cli.reading import SUFFIX
 from traceflops.errors import UsageError
 from traceflops.units import several
+
+if TYPE_CHECKING:
+    from traceflops.front import Files
 
 EXAMPLES = (
     "traceflops reduce ranks/ -o summaries/",
@@ -22,11 +23,10 @@ EXAMPLES = (
 )
 
 
-@grouped
 def reduce(
     traces: Traces,
     *,
-    output: Annotated[str, option("FOLDER", "Folder for the summaries.", "-o", "--output")],
+    output: str = option("FOLDER", "Folder for the summaries.", "-o", "--output", default=REQUIRED),
     force: Force = False,
     asked: Asked,
 ) -> None:
@@ -35,16 +35,19 @@ def reduce(
     So machines need no network between them, and thousands of ranks fit into one report.
     """
     with failures(asked.reading, asked.privacy):
-        check_asked(asked)
         from traceflops.analysis import decoded
+        from traceflops.front import SUMMARY_SUFFIX, file_sets, none_reduced, summary_contents
         from traceflops.reports.files import write_pieces
 
+        request = asked.request()
+        request.check_reducible()
         folder = path_of(output)
-        keep_apart(folder, traces, SUFFIX)
-        targets = _targets(runs_of(files_of(traces)), folder, force=force)
+        keep_apart(folder, traces, SUMMARY_SUFFIX)
+        targets = targets_of(file_sets(traces), folder, force=force)
         folder.mkdir(parents=True, exist_ok=True)
+        contents = summary_contents(list(targets.values()), request)
         unread = []
-        for target, content in zip(targets, parts_of(list(targets.values()), asked), strict=True):
+        for target, content in zip(targets, contents, strict=True):
             write_pieces(target, [content])
             unread += [target] if isinstance(decoded(content, target.name), str) else []
         if len(unread) == len(targets):
@@ -56,26 +59,26 @@ def reduce(
             say(f"note: {several(len(unread), 'file')} could not be reduced", to_stderr=True)
 
 
-def _names(runs: Sequence[Files]) -> list[str]:
-    """Return a name for each run: of its first file, behind the folders in which same names lie."""
-    names = [stem_of([run[0]]) for run in runs]
-    if len(set(names)) == len(names):
-        return names
-    parents = [PurePath(run[0]).parent for run in runs]
-    folders = [one.relative_to(one.anchor).parts for one in parents]
-    levels = takewhile(lambda level: len(set(level)) == 1, zip(*folders, strict=False))
-    common = sum(1 for _ in levels)
-    return ["-".join((*own[common:], name)) for own, name in zip(folders, names, strict=True)]
+def targets_of(sets: Sequence[Files], folder: Path, *, force: bool) -> dict[Path, Files]:
+    """Return which files' summary each target gets. Raises UsageError where one exists.
 
+    A target is named after its first file. Where such names are equal, those of the folders come
+    before them, without the folders that all have in common.
+    """
+    from traceflops.front import SUMMARY_SUFFIX
 
-def _targets(runs: Sequence[Files], folder: Path, *, force: bool) -> dict[Path, Files]:
-    """Return which run's summary each file to write is. Raises UsageError where one is there."""
-    targets = {
-        folder / f"{name}{SUFFIX}": run for name, run in zip(_names(runs), runs, strict=True)
-    }
-    if len(targets) < len(runs):
+    names = [stem_of([files[0]]) for files in sets]
+    if len(set(names)) < len(names):
+        parents = [PurePath(files[0]).parent for files in sets]
+        folders = [parent.relative_to(parent.anchor).parts for parent in parents]
+        levels = takewhile(lambda level: len(set(level)) == 1, zip(*folders, strict=False))
+        common = sum(1 for _ in levels)
+        names = ["-".join((*up[common:], name)) for up, name in zip(folders, names, strict=True)]
+    paths = [folder / f"{name}{SUMMARY_SUFFIX}" for name in names]
+    targets = dict(zip(paths, sets, strict=True))
+    if len(targets) < len(sets):
         raise UsageError("two files have the same name", "reduce them into folders of their own")
-    there = next((target for target in targets if target.exists()), None)
-    if there is not None and not force:
-        raise UsageError(f"already there: {there}", "use --force, or another folder with -o")
+    existing = next(filter(Path.exists, targets), None)
+    if existing is not None and not force:
+        raise UsageError(f"already there: {existing}", "use --force, or another folder with -o")
     return targets

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 from traceflops.cli.common import failures, print_summary
-from traceflops.cli.options import Asked, Json, Text, Traces, grouped, option
+from traceflops.cli.options import Asked, Json, Text, Traces, option
 from traceflops.cli.printing import say, say_object
-from traceflops.cli.reading import read_and_analyze
 from traceflops.errors import UsageError
 
 EXAMPLES = (
@@ -20,38 +17,31 @@ EXAMPLES = (
     "traceflops summary kernel_trace.csv --pair trace.json.gz",
 )
 
-By = Annotated[
-    Text,
-    option(
-        "WHAT",
-        "Show GPU time by module, layer, op, shape, source or range, CPU time by host-op, or more "
-        "kernels by kernel.",
-    ),
-]
 
-Only = Annotated[
-    Text,
-    option("PART", "With --json: print only a part of the report: findings, in 8 KB at most."),
-]
-
-
-@grouped
 def summary(
     traces: Traces,
     *,
     json: Json = False,
-    only: Only = None,
-    by: By = None,
+    only: Text = option(
+        "PART", "With --json: print only a part of the report: findings, in 8 KB at most."
+    ),
+    by: Text = option(
+        "WHAT",
+        "Show GPU time by module, layer, op, shape, source or range, CPU time by host-op, or "
+        "more kernels by kernel.",
+    ),
     asked: Asked,
 ) -> None:
     """Print where the time went, without writing a file."""
     with failures(asked.reading, asked.privacy):
-        _check_only(only, json=json)
+        if only is not None and (only != "findings" or not json):
+            problem = f"--only {only} cannot be printed"
+            raise UsageError(problem, "write --json --only findings")
         if by is not None:
             from traceflops.attribution import check_owner
 
             check_owner(by)
-        analysis = read_and_analyze(traces, asked, brief=not json and by is None)
+        analysis = asked.analyze(traces, brief=not json and by is None)
         if only is not None:
             from traceflops.reports.json import findings_object
 
@@ -60,9 +50,3 @@ def summary(
             say(analysis.to_json())
         else:
             print_summary(analysis, by)
-
-
-def _check_only(only: str | None, *, json: bool) -> None:
-    """Raise UsageError for a part that is none, and without --json."""
-    if only is not None and (only != "findings" or not json):
-        raise UsageError(f"--only {only} cannot be printed", "write --json --only findings")

@@ -47,9 +47,11 @@ class Plain(TyperGroup):
             return super().make_context(info_name, args, *more, **settings)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the command that is named; a file in its place is one to summarise."""
-        if self.get_command(ctx, args[0]) is None and _is_path(args[0]):
-            options_end = ["--"] if args[0].startswith("-") else []  # it was behind one, too
+        """Return the command that is named; what is a file, or is written as one, is summarised."""
+        word = args[0]
+        is_path = word == "-" or Path(word).suffix != "" or os.sep in word or os.path.exists(word)
+        if is_path and self.get_command(ctx, word) is None:
+            options_end = ["--"] if word.startswith("-") else []  # it was behind one, too
             args = ["summary", *options_end, *args]
         return super().resolve_command(ctx, args)
 
@@ -59,13 +61,9 @@ class Plain(TyperGroup):
             return super().invoke(ctx)
 
 
-def _is_path(word: str) -> bool:
-    """Return whether a word is a file, standard input, or at least written as a file is."""
-    return word == "-" or Path(word).suffix != "" or os.sep in word or os.path.exists(word)
-
-
 @contextmanager
 def _two_lines() -> Iterator[None]:
+    """Turn what the parser refuses into one error line and one hint line."""
     try:
         yield
     except _WrongUsage as error:
@@ -73,15 +71,11 @@ def _two_lines() -> Iterator[None]:
         if "\n" in message:  # the help, where nothing was asked
             say(message, to_stderr=True)
         else:
-            complain(_problem(error, message), _hint(error))
+            # Of an unknown option the whole message also lists those of similar names.
+            about = getattr(error, "format_message", lambda: message)()
+            text = message if getattr(error, "possibilities", None) else about
+            complain(f"{text[:1].lower()}{text[1:]}".rstrip("."), _hint(error))
         raise typer.Exit(EXIT_USAGE) from None
-
-
-def _problem(error: Exception, message: str) -> str:
-    """Return what is wrong, with the option or argument it is about."""
-    about = getattr(error, "format_message", lambda: message)()
-    text = message if getattr(error, "possibilities", None) else about
-    return f"{text[:1].lower()}{text[1:]}".rstrip(".")
 
 
 def _hint(error: Exception) -> str:
@@ -90,21 +84,19 @@ def _hint(error: Exception) -> str:
     near = get_close_matches(wrong, getattr(error, "possibilities", None) or (), 1)
     context: Any = getattr(error, "ctx", None)
     command = f" {context.info_name}" if context is not None and context.parent is not None else ""
-    owner = _owner(getattr(context, "command", None), wrong)
     meant = f"did you mean {near[0]}? " if near else ""
-    meant = f"write traceflops {owner} {wrong} FILE; " if owner else meant
+    # An option before the command is one of a command, of several of the summary.
+    commands = getattr(getattr(context, "command", None), "commands", {})
+    for name in sorted(commands, key=lambda name: name != "summary"):
+        if any(wrong in parameter.opts for parameter in commands[name].params):
+            meant = f"write traceflops {name} {wrong} FILE; "
+            break
     named = re.search(r"command '(\w+)'", str(getattr(error, "message", "")))
     if named is not None and named[1] in _INSTEAD:
         meant = f"use traceflops {_INSTEAD[named[1]]}; "
     is_file = wrong.startswith("-") and any(Path().glob(f"{escape(wrong)}*"))
     path = "; for a file whose name starts with -, write ./-NAME" if is_file else ""
     return f"{meant}see traceflops{command} --help{path}"
-
-
-def _owner(group: Any, option: str) -> str | None:
-    """Return which command has an option that was put before it, of several the summary."""
-    commands = sorted(getattr(group, "commands", {}).items(), key=lambda item: item[0] != "summary")
-    return next((name for name, one in commands if any(option in p.opts for p in one.params)), None)
 
 
 # Help in plain text: options under headings (those of `rich_help_panel`), then the examples.
@@ -134,7 +126,7 @@ class Sectioned(TyperCommand):
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return what may be typed behind the command."""
-        return ["[OPTIONS]", *(str(one.metavar) for one in self.params if _is_argument(one))]
+        return ["[OPTIONS]", *(str(each.metavar) for each in self.params if _is_argument(each))]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the options, group by group."""
@@ -148,8 +140,8 @@ class Sectioned(TyperCommand):
                 default = _OTHERS.get(parameter.name, "Output")
                 heading = getattr(parameter, "rich_help_panel", None) or default
                 sections.setdefault(heading, []).append(row)
-        own = [heading for heading in sections if heading not in _LAST]
-        for heading in (*own, *(heading for heading in _LAST if heading in sections)):
+        order = sorted(sections, key=lambda name: _LAST.index(name) + 1 if name in _LAST else 0)
+        for heading in order:
             with formatter.section(heading):
                 formatter.write_dl(sections[heading])
 

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
 from traceflops.cli.common import failures
-from traceflops.cli.options import INPUT, Json, Rules, flag
+from traceflops.cli.options import INPUT, Json, Rules, argument, flag
 from traceflops.cli.printing import say, say_object
 
 EXAMPLES = (
@@ -18,10 +14,8 @@ EXAMPLES = (
 
 
 def why(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Kernel name as in the trace.")],
-    op: Annotated[
-        bool, flag("The name is a CPU operator's, as in CPU-only traces.", "--op", **INPUT)
-    ] = False,
+    name: str = argument("NAME", "Kernel name as in the trace."),
+    op: bool = flag("The name is a CPU operator's, as in CPU-only traces.", "--op", **INPUT),
     rules: Rules = None,
     json: Json = False,
 ) -> None:

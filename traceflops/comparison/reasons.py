@@ -16,7 +16,7 @@ from typing import Final
 
 from traceflops.attribution import CLASSES
 from traceflops.categories import without_return_type
-from traceflops.characters import shortened
+from traceflops.characters import function_name, shortened
 from traceflops.comparison.difference import (
     CALLS,
     GONE,
@@ -35,7 +35,7 @@ from traceflops.comparison.side import Side
 from traceflops.comparison.spread import Interval, interval
 from traceflops.facts import Fact, Value
 from traceflops.timeline import COMPONENTS
-from traceflops.units import PART_NAMES, function_name
+from traceflops.units import PART_NAMES
 
 _MOST: Final = 3
 """So many reasons are named."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
@@ -161,29 +161,26 @@ def at_most(lanes: Sequence[LaneEvents], most: int, cell_ns: int = 0) -> Boxes:
     boxes = filled + np.append(np.cumsum(counts[::-1])[::-1][1:], 0)
     fits = np.flatnonzero(boxes <= most)
     bits = int(fits[0]) if len(fits) else _LARGEST
-    return _merged(lanes, apart, max(bits, max(cell_ns - 1, 0).bit_length()))
+    return merged(lanes, max(bits, max(cell_ns - 1, 0).bit_length()), apart)
 
 
-def merged(lanes: Sequence[LaneEvents], bits: int | None) -> Boxes:
+def merged(
+    lanes: Sequence[LaneEvents],
+    bits: int | None,
+    apart: Sequence[npt.NDArray[np.uint8]] | None = None,
+) -> Boxes:
     """Return boxes of the events that are shorter than a cell and start in the same one.
 
     Cells have 2 to the power of `bits` nanoseconds; without it each event has its box. An event as
-    long as a cell stays alone, and so is every gap as long as a cell still a gap.
+    long as a cell stays alone, and so is every gap as long as a cell still a gap. `apart` is what
+    `_apart` says, if it is known already.
     """
     if bits is None:
         return together([_boxes(lane, np.arange(len(lane))) for lane in lanes])
-    return _merged(lanes, _apart(lanes), bits)
-
-
-def _merged(
-    lanes: Sequence[LaneEvents], apart: Sequence[npt.NDArray[np.uint8]], bits: int
-) -> Boxes:
+    apart = _apart(lanes) if apart is None else apart
+    begins = (np.append(0, np.flatnonzero(far > bits) + 1) for far in apart)
     return together(
-        [
-            _boxes(one, np.append(0, np.flatnonzero(far > bits) + 1))
-            for one, far in zip(lanes, apart, strict=True)
-            if len(one)
-        ]
+        [_boxes(lane, first) for lane, first in zip(lanes, begins, strict=True) if len(lane)]
     )
 
 
@@ -193,19 +190,16 @@ def _apart(lanes: Sequence[LaneEvents]) -> list[npt.NDArray[np.uint8]]:
     Two are in one cell of such a length where their starts differ only in lower bits, and both
     are shorter than it: where all these numbers together have no higher bit.
     """
-    begin = min((lane.span[0] for lane in lanes if len(lane)), default=0)
-    return [_apart_in(lane, begin) for lane in lanes]
-
-
-def _apart_in(events: LaneEvents, begin_ns: int) -> npt.NDArray[np.uint8]:
-    found = np.empty(max(len(events) - 1, 0), dtype=np.uint8)
-    for some in slices(len(found)):
-        both = slice(some.start, some.stop + 1)
-        since, lasting = events.start_ns(both) - begin_ns, events.lasting_ns(both)
-        differ = (since[1:] ^ since[:-1]) | lasting[1:] | lasting[:-1]
-        # Without the bit after the first one no number is rounded up to the next power of two.
-        found[some] = np.frexp((differ & ~(differ >> 1)).astype(np.float64))[1]
-    return found
+    begin_ns = min((lane.span[0] for lane in lanes if len(lane)), default=0)
+    bits = [np.empty(max(len(lane) - 1, 0), dtype=np.uint8) for lane in lanes]
+    for events, of_lane in zip(lanes, bits, strict=True):
+        for some in slices(len(of_lane)):
+            both = slice(some.start, some.stop + 1)
+            since, lasting = events.start_ns(both) - begin_ns, events.lasting_ns(both)
+            differ = (since[1:] ^ since[:-1]) | lasting[1:] | lasting[:-1]
+            # Without the bit after the first one no number is rounded up to the next power of two.
+            of_lane[some] = np.frexp((differ & ~(differ >> 1)).astype(np.float64))[1]
+    return bits
 
 
 def _boxes(events: LaneEvents, first: IntArray) -> Boxes:
@@ -215,12 +209,15 @@ def _boxes(events: LaneEvents, first: IntArray) -> Boxes:
     busy, longest = end - start, first
     if len(first) < len(events):
         busy, longest = np.empty_like(first), np.empty_like(first)
-        for some in _blocks(first, len(events)):
-            within = slice(int(first[some.start]), int(stop[some.stop - 1]))
-            lasting, begins = events.lasting_ns(within), first[some] - within.start
-            busy[some] = np.add.reduceat(lasting, begins)
-            counts = stop[some] - first[some]
-            longest[some] = within.start + _longest(events.part(within), lasting, begins, counts)
+        # Parts of the boxes, each of about as many events as are looked at at once.
+        edges = np.searchsorted(first, np.arange(0, len(events), _AT_ONCE))
+        for low, high in pairwise(np.unique(np.append(edges, len(first))).tolist()):
+            within = slice(int(first[low]), int(stop[high - 1]))
+            lasting, begins = events.lasting_ns(within), first[low:high] - within.start
+            busy[low:high] = np.add.reduceat(lasting, begins)
+            counts = stop[low:high] - first[low:high]
+            place = _longest(events.part(within), lasting, begins, counts)
+            longest[low:high] = within.start + place
     return Boxes(
         np.full(len(first), events.lane),
         start,
@@ -230,13 +227,6 @@ def _boxes(events: LaneEvents, first: IntArray) -> Boxes:
         stop - first,
         busy,
     )
-
-
-def _blocks(first: IntArray, events: int) -> Iterator[slice]:
-    """Yield parts of the boxes, each of about as many events as are looked at at once."""
-    edges = np.searchsorted(first, np.arange(0, events, _AT_ONCE))
-    for low, high in pairwise(np.unique(np.append(edges, len(first))).tolist()):
-        yield slice(low, high)
 
 
 def _longest(part: SmallArray, lasting: IntArray, first: IntArray, count: IntArray) -> IntArray:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import pairwise
 from typing import Final
 
@@ -26,17 +25,8 @@ def stacked(start_ns: IntArray, end_ns: IntArray) -> WholeArray:
     are [start, end). Those of a row do not overlap, and there are no more rows than intervals open
     at once. Where intervals nest, the row is the depth.
     """
-    found = np.zeros(len(start_ns), dtype=np.int32)
-    for some in _apart(start_ns, end_ns):
-        found[some] = _stacked(start_ns[some], end_ns[some])
-    return found
-
-
-def _apart(start_ns: IntArray, end_ns: IntArray) -> Iterator[slice]:
-    """Yield parts that can be looked at alone: when one begins nothing of an earlier one is open.
-
-    What overlaps with nothing is in none of them, unless it lies between others of a part.
-    """
+    row = np.zeros(len(start_ns), dtype=np.int32)
+    # Parts can be looked at alone where nothing of an earlier one is open when one begins.
     reach = np.maximum.accumulate(end_ns)
     free = np.append(True, start_ns[1:] >= reach[:-1])
     del reach
@@ -45,10 +35,12 @@ def _apart(start_ns: IntArray, end_ns: IntArray) -> Iterator[slice]:
     edges = np.unique(np.append(begins[wanted[wanted < len(begins)]], len(start_ns)))
     for low, high in pairwise(edges.tolist()):
         if not free[low:high].all():
-            yield slice(low, high)
+            row[low:high] = _stacked(start_ns[low:high], end_ns[low:high])
+    return row
 
 
 def _stacked(start_ns: IntArray, end_ns: IntArray) -> IntArray:
+    """Return the row of each interval of a part."""
     interval, sign = _edges(start_ns, end_ns)
     # How many are open on the upper side of each edge: after a start, before an end.
     level = np.cumsum(sign) + (sign < 0)
@@ -57,7 +49,20 @@ def _stacked(start_ns: IntArray, end_ns: IntArray) -> IntArray:
     begun[interval[starts]], ended[interval[~starts]] = level[starts], level[~starts]
     if (begun == ended).all():
         return begun - 1
-    return _inherited(interval, sign, level, begun)
+    # Where some interval outlives the one it began in, what raises the number of open ones to k
+    # takes over the row of what lowered it from k before: the two follow one another. The first to
+    # reach k since nothing was open gets row k - 1.
+    bundle = np.cumsum(starts & (level == 1))
+    order = np.argsort(level, kind="stable")
+    after, before = order[1:], order[:-1]
+    takes = starts[after] & (level[after] == level[before]) & (bundle[after] == bundle[before])
+    heir = np.arange(len(begun))
+    heir[interval[after[takes]]] = interval[before[takes]]
+    while True:
+        further = heir[heir]
+        if np.array_equal(further, heir):
+            return begun[heir] - 1
+        heir = further
 
 
 def _edges(start_ns: IntArray, end_ns: IntArray) -> tuple[IntArray, IntArray]:
@@ -83,25 +88,6 @@ def _edges(start_ns: IntArray, end_ns: IntArray) -> tuple[IntArray, IntArray]:
     return interval[order], sign[order]
 
 
-def _inherited(interval: IntArray, sign: IntArray, level: IntArray, begun: IntArray) -> IntArray:
-    """Return rows where some interval outlives the one it began in.
-
-    What raises the number of open intervals to k takes over the row of what lowered it from k
-    before: the two follow one another. The first to reach k since nothing was open gets row k - 1.
-    """
-    bundle = np.cumsum((sign > 0) & (level == 1))
-    order = np.argsort(level, kind="stable")
-    after, before = order[1:], order[:-1]
-    takes = (sign[after] > 0) & (level[after] == level[before]) & (bundle[after] == bundle[before])
-    heir = np.arange(len(begun))
-    heir[interval[after[takes]]] = interval[before[takes]]
-    while True:
-        further = heir[heir]
-        if np.array_equal(further, heir):
-            return begun[heir] - 1
-        heir = further
-
-
 def lanes_of(track: IntArray, start_ns: IntArray, end_ns: IntArray, *, nests: bool) -> IntArray:
     """Return the lane of each row within its track; the first that has room.
 
@@ -109,27 +95,23 @@ def lanes_of(track: IntArray, start_ns: IntArray, end_ns: IntArray, *, nests: bo
     stack, and what overlaps without nesting would be lost there.
     With `nests` rows may lie inside others on a lane, else all of a lane follow one another.
     """
-    found = np.zeros(len(track), dtype=np.int64)
+    lanes = np.zeros(len(track), dtype=np.int64)
     for _, rows in groups(track):
+        # Of equal starts the longest first.
         order = rows[np.lexsort((-end_ns[rows], start_ns[rows]))]
         low, high = start_ns[order], end_ns[order]
         if not nests and (low[1:] >= np.maximum.accumulate(high)[:-1]).all():
             continue
-        found[order] = _packed(low.tolist(), high.tolist(), nests=nests)
-    return found
-
-
-def _packed(start: list[int], end: list[int], *, nests: bool) -> IntArray:
-    """Return the lanes of rows in the order of their starts, of equal starts the longest first."""
-    open_ends: list[list[int]] = []
-    found = np.zeros(len(start), dtype=np.int64)
-    for row, (low, high) in enumerate(zip(start, end, strict=True)):
-        place = _with_room(open_ends, low, high, nests=nests)
-        if place == len(open_ends):
-            open_ends.append([])
-        open_ends[place].append(high)
-        found[row] = place
-    return found
+        open_ends: list[list[int]] = []
+        places = []
+        for start, end in zip(low.tolist(), high.tolist(), strict=True):
+            place = _with_room(open_ends, start, end, nests=nests)
+            if place == len(open_ends):
+                open_ends.append([])
+            open_ends[place].append(end)
+            places.append(place)
+        lanes[order] = places
+    return lanes
 
 
 def _with_room(open_ends: list[list[int]], low: int, high: int, *, nests: bool) -> int:

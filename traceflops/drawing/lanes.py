@@ -15,7 +15,6 @@ from traceflops.drawing.lane_stacking import stacked
 from traceflops.memory import memory_use
 from traceflops.table import (
     ABSENT,
-    BoolArray,
     IntArray,
     OpTree,
     SmallArray,
@@ -141,10 +140,12 @@ def device_lanes(
     """Return the lanes of one of so many devices that are drawn."""
     rows = prepared.accounts[device].rows
     process = int(prepared.trace.devices["process"][device].as_py())
-    mine = _LaneRows("stream", times, rows.row, rows.columns.stream[rows.row]).by_track()
-    tracks = _longest_tracks(mine, max(_MOST_STREAMS // devices, _LEAST_STREAMS))
+    streams = _LaneRows("stream", times, rows.row, rows.columns.stream[rows.row]).by_track()
+    time = {track: int(times.lasting_ns[of.row].sum()) for track, of in streams.items()}
+    longest = sorted(time, key=lambda track: (-time[track], track))
+    tracks = longest[: max(_MOST_STREAMS // devices, _LEAST_STREAMS)]
     most_rows = max(_MOST_STREAMS // (devices * max(len(tracks), 1)), _LEAST_ROWS)
-    return _group([mine], process, device, tracks, {"stream": most_rows}, origin_ns)
+    return _group([streams], process, device, tracks, {"stream": most_rows}, origin_ns)
 
 
 def activity_times(prepared: Prepared) -> Times:
@@ -180,8 +181,8 @@ def counters(
     prepared: Prepared, origins_ns: Mapping[int, int]
 ) -> Iterator[tuple[CounterKey, Counter]]:
     """Give what is counted of some devices, whose time 0 these are, where it ever changes."""
-    used = [one for one in memory_use(prepared) if one.device is not None]
-    curves = {one.device: one.allocated.curve for one in used}
+    used = [use for use in memory_use(prepared) if use.device is not None]
+    curves = {use.device: use.allocated.curve for use in used}
     memory = {device: curve for device, curve in curves.items() if curve.value.min() >= 0}
     for device, origin_ns in origins_ns.items():
         counted = {"outstanding": outstanding_launches(prepared.accounts[device])}
@@ -202,20 +203,20 @@ def _sampled(trace: Trace, device: int) -> dict[str, tuple[IntArray, IntArray]]:
     mine = np.flatnonzero(numbers(table["device"]) == device)
     code, labels = codes(table["name"])[mine], names(table["name"])
     at_ns, value = numbers(table["time_ns"])[mine], floats(table["value"])[mine]
-    known = [one for one in np.unique(code).tolist() if not labels[one].endswith("_bytes")]
-    found = {}
-    for one in sorted(known, key=lambda one: (_rank(labels[one]), labels[one])):
-        rows = np.flatnonzero(code == one)
+
+    def order(code: int) -> tuple[int, str]:
+        low = labels[code].lower()
+        first = (at for at, word in enumerate(_FIRST_SAMPLED) if word in low)
+        return next(first, len(_FIRST_SAMPLED)), labels[code]
+
+    sampled = {}
+    for number in sorted(np.unique(code).tolist(), key=order):
+        rows = np.flatnonzero(code == number)
         rows = rows[np.argsort(at_ns[rows], kind="stable")]
         least, most = value[rows].min(), value[rows].max()
-        if 0 <= least < most < _LARGEST:
-            found[labels[one]] = at_ns[rows], np.rint(value[rows]).astype(np.int64)
-    return dict(islice(found.items(), _MOST_SAMPLED))
-
-
-def _rank(label: str) -> int:
-    low = label.lower()
-    return next((at for at, word in enumerate(_FIRST_SAMPLED) if word in low), len(_FIRST_SAMPLED))
+        if 0 <= least < most < _LARGEST and not labels[number].endswith("_bytes"):
+            sampled[labels[number]] = at_ns[rows], np.rint(value[rows]).astype(np.int64)
+    return dict(islice(sampled.items(), _MOST_SAMPLED))
 
 
 def marks_left_out(trace: Trace, drawn: Sequence[LaneGroup]) -> dict[str, int]:
@@ -238,11 +239,6 @@ def _run(rows: IntArray) -> IntArray | slice:
 
 def _times(table: pa.Table, part: SmallArray | None = None) -> Times:
     return Times(numbers(table["start_ns"]), numbers(table["dur_ns"], ABSENT), part)
-
-
-def _longest_tracks(rows: Mapping[int, _LaneRows], most: int) -> list[int]:
-    time = {track: int(mine.times.lasting_ns[mine.row].sum()) for track, mine in rows.items()}
-    return sorted(time, key=lambda track: (-time[track], track))[:most]
 
 
 def _host_rows(linked: LinkedTrace, kind: Kind, near: Intervals) -> tuple[WholeArray, _LaneRows]:
@@ -273,7 +269,7 @@ def _host_rows(linked: LinkedTrace, kind: Kind, near: Intervals) -> tuple[WholeA
 def _frames(table: pa.Table, times: Times, rows: WholeArray, near: Intervals) -> WholeArray:
     """Return the frames, of some, that are drawn: modules, and functions of users.
 
-    Not those that do little but call another one.
+    Not those that do little but call another one: more than nine tenths of their time is in it.
     """
     code, own = np.unique(codes(table["name"])[rows], return_inverse=True)
     texts = [*names(table["name"]), ""]
@@ -285,17 +281,13 @@ def _frames(table: pa.Table, times: Times, rows: WholeArray, near: Intervals) ->
         ended = np.searchsorted(near.end_ns, start, side="right")
         begun = np.searchsorted(near.start_ns, start + times.lasting_ns[rows], side="left")
         rows = rows[(ended < begun) | is_module[rows]]
-    return rows[~_is_wrapper(table, times, rows) | is_module[rows]]
-
-
-def _is_wrapper(table: pa.Table, times: Times, rows: WholeArray) -> BoolArray:
-    """Return which of some rows spend more than nine tenths of their time in one other."""
     thread = joint_codes(numbers(table["process"])[rows], numbers(table["thread"], ABSENT)[rows])
     start, lasting = times.start_ns[rows], times.lasting_ns[rows]
     parent = OpTree.nested(thread, start, start + lasting).parent
     longest = np.full(len(rows), -1, dtype=np.int64)
     np.maximum.at(longest, parent[parent >= 0], lasting[parent >= 0])
-    return (longest >= 0) & (10 * longest > 9 * lasting)
+    is_wrapper = (longest >= 0) & (10 * longest > 9 * lasting)
+    return rows[~is_wrapper | is_module[rows]]
 
 
 def _nests(linked: LinkedTrace, times: Times) -> bool:
@@ -324,29 +316,25 @@ def _group(
     events: list[LaneEvents] = []
     too_deep: dict[Kind, int] = {}
     for track in sorted(tracks):
-        for rows in (found[track] for found in tables if track in found):
+        for rows in (by_track[track] for by_track in tables if track in by_track):
             kind, number = rows.kind, None if track == ABSENT else track
-            stacks = list(_stacks(rows, most_rows[kind], origin_ns))
-            lanes += [Lane(kind, process, device, number, depth) for depth in range(len(stacks))]
-            events += stacks
-            deep = len(rows.row) - sum(map(len, stacks))
+            row, depth = rows.row, rows.depth
+            if depth is None:
+                start, lasting = rows.times.start_ns[row], rows.times.lasting_ns[row]
+                order = in_order(start, (lasting > 0).astype(np.int64), -(start + lasting))
+                if (order[1:] < order[:-1]).any():
+                    row, start, lasting = row[order], start[order], lasting[order]
+                depth = stacked(start, start + lasting)
+            deep = len(row)
+            for lane in range(min(most_rows[kind], int(depth.max()) + 1)):
+                of_lane = row[_run(np.flatnonzero(depth == lane))]
+                lanes.append(Lane(kind, process, device, number, lane))
+                events.append(LaneEvents(of_lane, rows.times, origin_ns))
+                deep -= len(of_lane)
             if deep and kind != "frame":
                 too_deep[kind] = too_deep.get(kind, 0) + deep
-    there = {track for found in tables for track in found}
-    left_out = sum(len(found[t].row) for found in tables for t in found if t not in tracks)
-    left = len(there - set(tracks))
-    return LaneGroup(tuple(lanes), tuple(events), left, left_out, too_deep)
-
-
-def _stacks(rows: _LaneRows, most: int, origin_ns: int) -> Iterator[LaneEvents]:
-    """Give the events of a track, lane by lane, of no more than so many lanes."""
-    row, depth = rows.row, rows.depth
-    if depth is None:
-        start, lasting = rows.times.start_ns[row], rows.times.lasting_ns[row]
-        order = in_order(start, (lasting > 0).astype(np.int64), -(start + lasting))
-        if (order[1:] < order[:-1]).any():
-            row, start, lasting = row[order], start[order], lasting[order]
-        depth = stacked(start, start + lasting)
-    for lane in range(min(most, int(depth.max()) + 1)):
-        mine = row[_run(np.flatnonzero(depth == lane))]
-        yield LaneEvents(mine, rows.times, origin_ns)
+    left_out = [
+        (t, len(rows.row)) for table in tables for t, rows in table.items() if t not in tracks
+    ]
+    count = sum(events_left for _, events_left in left_out)
+    return LaneGroup(tuple(lanes), tuple(events), len({t for t, _ in left_out}), count, too_deep)

@@ -20,7 +20,6 @@ from traceflops.drawing.coarsening import Boxes, Counter, Counts, LaneEvents, at
 from traceflops.drawing.lanes import (
     CounterKey,
     Lane,
-    LaneGroup,
     activity_times,
     counters,
     device_lanes,
@@ -28,7 +27,7 @@ from traceflops.drawing.lanes import (
     marks_left_out,
 )
 from traceflops.table import IntArray, numbers
-from traceflops.timeline import WORK, Gap, Intervals, Window
+from traceflops.timeline import WORK, Gap, Intervals
 from traceflops.windows import origins as origins_of
 from traceflops.windows import step_spread
 
@@ -216,11 +215,12 @@ class Drawable:
         return Level(span, self.boxes(span, most), counters)
 
     def _details(self, budget: Budget) -> Iterator[tuple[Span, int]]:
-        steps = self.outline.representative
-        numbers_ = dict.fromkeys([steps.median, steps.worst]) if steps is not None else {}
-        for span in [self.outline.steps[n] for n in numbers_ if n in self.outline.steps]:
+        """Yield the ranges that are there in detail, and the most boxes of each."""
+        steps, spans = self.outline.representative, self.outline.steps
+        chosen = dict.fromkeys([steps.median, steps.worst]) if steps is not None else {}
+        for span in [spans[number] for number in chosen if number in spans]:
             yield with_room(span), budget.step
-        if not numbers_:
+        if not chosen:
             yield with_room(self.outline.window), budget.step
         for gap in self.outline.gaps:
             if gap is not None:
@@ -231,40 +231,64 @@ def drawable(prepared: Prepared, gaps: Sequence[Gap] = ()) -> Drawable | None:
     """Return what can be drawn of a trace, None where no device did any work."""
     if not prepared.accounts:
         return None
-    chosen = drawn_devices(prepared, gaps)
-    clocks = origins_of(prepared)
-    origins, aligned = clocks.of_process, clocks.aligned
+    chosen, clocks = drawn_devices(prepared, gaps), origins_of(prepared)
     process = _process_of(prepared)
+    origin = {device: clocks.of_process[process[device]] for device in prepared.accounts}
     first = [chosen.busiest, *(d for d in chosen.devices if d != chosen.busiest)]
     hosts = list(dict.fromkeys(process[d] for d in (chosen.busiest, chosen.median, *first)))
     times = activity_times(prepared)
-    of_devices = [
-        device_lanes(prepared, device, origins[process[device]], len(first), times)
-        for device in first
-    ]
-    of_hosts = host_lanes(
-        prepared, {host: origins[host] for host in hosts[:_MOST_HOSTS]}, _near(gaps)
-    )
-    drawn = [*of_devices, *(of_host for of_host in of_hosts if of_host.lanes)]
-    shown = tuple(of_host.lanes[0].process for of_host in of_hosts if of_host.lanes)
-    ends = list(accumulate(len(one.lanes) for one in drawn))
-    steps = _steps(prepared, chosen, origins)
+    drawn = [device_lanes(prepared, d, origin[d], len(first), times) for d in first]
+    surroundings = [around(Span(gap.start_ns, gap.start_ns + gap.dur_ns)) for gap in gaps]
+    edges = np.array([(span.start_ns, span.end_ns) for span in surroundings], dtype=np.int64)
+    host_origins = {host: clocks.of_process[host] for host in hosts[:_MOST_HOSTS]}
+    near = Intervals.of(*edges.reshape(-1, 2).T)
+    drawn += (group for group in host_lanes(prepared, host_origins, near) if group.lanes)
+    # Each step from its first start to its last end on any device drawn; and the chosen windows.
+    steps: dict[int, Span] = {}
+    used: list[Span] = []
+    for device in chosen.devices:
+        windows = [
+            (window, Span(window.start_ns - origin[device], window.end_ns - origin[device]))
+            for window in prepared.windows[device]
+        ]
+        for window, span in windows:
+            if window.step is not None:
+                steps[window.step] = _hull(steps.get(window.step, span), span)
+        used += [span for window, span in windows if window.used] or [span for _, span in windows]
     outline = Timeline(
-        lanes=tuple(lane for one in drawn for lane in one.lanes),
+        lanes=tuple(lane for group in drawn for lane in group.lanes),
         levels=(),
         chosen=chosen,
-        hosts=shown,
-        origin_ns=origins,
-        aligned=aligned,
-        steps=steps,
+        hosts=tuple(group.lanes[0].process for group in drawn[len(first) :]),
+        origin_ns=clocks.of_process,
+        aligned=clocks.aligned,
+        steps=dict(sorted(steps.items())),
         representative=representative_steps(prepared),
-        window=_window(prepared, chosen, origins),
-        gaps=tuple(_gap_span(gap, chosen, origins, process) for gap in gaps),
-        left_out=_left_out(prepared, chosen, hosts, drawn),
+        window=reduce(_hull, used) if used else Span(0, 0),
+        gaps=tuple(
+            Span(start := gap.start_ns - origin[gap.device], start + gap.dur_ns)
+            if gap.device in chosen.devices
+            else None
+            for gap in gaps
+        ),
+        left_out=LeftOut(
+            devices=chosen.of - len(chosen.devices),
+            hosts=max(len(hosts) - _MOST_HOSTS, 0),
+            tracks=sum(group.tracks_left_out for group in drawn),
+            events_of_tracks=sum(group.events_left_out for group in drawn),
+            deep=sum(sum(group.too_deep.values()) for group in drawn),
+            marks=marks_left_out(prepared.trace, drawn),
+            work=any(one.tracks_left_out or one.too_deep for one in drawn[: len(chosen.devices)]),
+        ),
     )
-    groups = tuple(zip([0, *ends], ends, strict=False))
-    counted = dict(counters(prepared, {d: origins[process[d]] for d in chosen.devices}))
-    return Drawable(outline, _numbered(drawn), groups, counted)
+    ends = list(accumulate(len(group.lanes) for group in drawn))
+    lanes = enumerate(events for group in drawn for events in group.events)
+    return Drawable(
+        outline,
+        lanes=tuple(replace(events, lane=number) for number, events in lanes),
+        groups=tuple(zip([0, *ends], ends, strict=False)),
+        counters=dict(counters(prepared, {d: origin[d] for d in chosen.devices})),
+    )
 
 
 def with_room(span: Span) -> Span:
@@ -279,89 +303,26 @@ def around(span: Span) -> Span:
     return Span(span.start_ns - length, span.end_ns + length)
 
 
-def _near(gaps: Sequence[Gap]) -> Intervals:
-    """Return the surroundings of gaps, in the time of the trace."""
-    spans = [around(Span(gap.start_ns, gap.start_ns + gap.dur_ns)) for gap in gaps]
-    ends = np.array([(span.start_ns, span.end_ns) for span in spans], dtype=np.int64)
-    return Intervals.of(*ends.reshape(-1, 2).T)
-
-
 def parts_ns(prepared: Prepared, timeline: Timeline, span: Span, bins: int) -> dict[str, IntArray]:
     """Return the time of each component in equal parts of a range, over the devices drawn."""
     edges = np.linspace(span.start_ns, span.end_ns, bins + 1).astype(np.int64)
     process = _process_of(prepared)
-    found = {name: np.zeros(bins, dtype=np.int64) for name in WORK}
+    sums = {name: np.zeros(bins, dtype=np.int64) for name in WORK}
     for device in timeline.chosen.devices:
-        at = edges + timeline.origin_ns[process[device]]
+        times = edges + timeline.origin_ns[process[device]]
         for name, instants in prepared.accounts[device].timeline.parts.items():
-            found[name] += instants.length_within(at[:-1], at[1:])
-    return found
+            sums[name] += instants.length_within(times[:-1], times[1:])
+    return sums
 
 
 def _process_of(prepared: Prepared) -> list[int]:
-    found: list[int] = numbers(prepared.trace.devices["process"]).tolist()
-    return found
-
-
-def _numbered(drawn: Sequence[LaneGroup]) -> tuple[LaneEvents, ...]:
-    lanes = enumerate(events for one in drawn for events in one.events)
-    return tuple(replace(events, lane=number) for number, events in lanes)
-
-
-def _spans(
-    prepared: Prepared, device: int, origins: Mapping[int, int]
-) -> list[tuple[Window, Span]]:
-    """Return the windows of a device and their ranges."""
-    origin = origins[_process_of(prepared)[device]]
-    return [(w, Span(w.start_ns - origin, w.end_ns - origin)) for w in prepared.windows[device]]
-
-
-def _steps(
-    prepared: Prepared, chosen: ChosenDevices, origins: Mapping[int, int]
-) -> dict[int, Span]:
-    """Return the range of each step, from its first start to its last end on any device drawn."""
-    found: dict[int, Span] = {}
-    for device in chosen.devices:
-        for window, span in _spans(prepared, device, origins):
-            if window.step is not None:
-                found[window.step] = _hull(found.get(window.step, span), span)
-    return dict(sorted(found.items()))
-
-
-def _window(prepared: Prepared, chosen: ChosenDevices, origins: Mapping[int, int]) -> Span:
-    """Return the range of the chosen windows, or of everything where there is none."""
-    found: list[Span] = []
-    for device in chosen.devices:
-        spans = _spans(prepared, device, origins)
-        found += [span for window, span in spans if window.used] or [span for _, span in spans]
-    return reduce(_hull, found) if found else Span(0, 0)
+    """Return the process of each device."""
+    process: list[int] = numbers(prepared.trace.devices["process"]).tolist()
+    return process
 
 
 def _hull(one: Span, other: Span) -> Span:
     return Span(min(one.start_ns, other.start_ns), max(one.end_ns, other.end_ns))
-
-
-def _gap_span(
-    gap: Gap, chosen: ChosenDevices, origins: Mapping[int, int], process: Sequence[int]
-) -> Span | None:
-    if gap.device not in chosen.devices:
-        return None
-    start = gap.start_ns - origins[process[gap.device]]
-    return Span(start, start + gap.dur_ns)
-
-
-def _left_out(
-    prepared: Prepared, chosen: ChosenDevices, hosts: Sequence[int], drawn: Sequence[LaneGroup]
-) -> LeftOut:
-    return LeftOut(
-        devices=chosen.of - len(chosen.devices),
-        hosts=max(len(hosts) - _MOST_HOSTS, 0),
-        tracks=sum(one.tracks_left_out for one in drawn),
-        events_of_tracks=sum(one.events_left_out for one in drawn),
-        deep=sum(sum(one.too_deep.values()) for one in drawn),
-        marks=marks_left_out(prepared.trace, drawn),
-        work=any(one.tracks_left_out or one.too_deep for one in drawn[: len(chosen.devices)]),
-    )
 
 
 def representative_steps(prepared: Prepared) -> RepresentativeSteps | None:
@@ -383,16 +344,15 @@ def drawn_devices(prepared: Prepared, gaps: Sequence[Gap]) -> ChosenDevices:
     Of more than it has room for those are the one with most work of its own, the median one, the
     one with least, and those of the longest gaps.
     """
-    work = {device: _own_work_ns(prepared, device) for device in prepared.accounts}
+    # Time of the chosen windows in which a device did more than wait for others.
+    work = {}
+    for device in prepared.accounts:
+        used = [window.account.components for window in prepared.windows[device] if window.used]
+        own_ns = (one.compute_ns + one.memory_ns + one.other_ns + one.graph_ns for one in used)
+        work[device] = sum(own_ns)
     ordered = sorted(work, key=lambda device: (-work[device], device))
     busiest, median = ordered[0], ordered[len(ordered) // 2]
     wanted = dict.fromkeys([busiest, median, ordered[-1], *(gap.device for gap in gaps)])
     some = [device for device in wanted if device in work][:_MOST_DEVICES]
     chosen = tuple(sorted(work if len(work) <= _MOST_DEVICES else some))
     return ChosenDevices(chosen, busiest, median, len(work))
-
-
-def _own_work_ns(prepared: Prepared, device: int) -> int:
-    """Return the time of the chosen windows in which a device did more than wait for others."""
-    used = [window.account.components for window in prepared.windows[device] if window.used]
-    return sum(one.compute_ns + one.memory_ns + one.other_ns + one.graph_ns for one in used)

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from traceflops.characters import kernel_name
 from traceflops.facts import fact
 from traceflops.findings.case import cause, limit, share_of_window
 from traceflops.findings.finding import Cause, Gain, Row, Where, short_name
 from traceflops.table import UNKNOWN_SIZE, axes, codes, group_rows, names, taken
 from traceflops.timeline import Intervals
-from traceflops.units import kernel_name
 from traceflops.windows import chosen_time
 
 if TYPE_CHECKING:

@@ -14,13 +14,13 @@ import numpy as np
 
 from traceflops.attribution import memory_operations
 from traceflops.categories import of_ml
+from traceflops.characters import function_name
 from traceflops.facts import Fact, fact
 from traceflops.findings.case import cause, limit, share_of_window
 from traceflops.findings.finding import Cause, Gain, Row, Verdict, row_name
 from traceflops.memory import BETWEEN, StepFinder, fullest_gpu, holders, memory_use
 from traceflops.table import codes, floats, groups, is_one_of, matching, names, numbers, ranges
 from traceflops.timeline import Intervals
-from traceflops.units import function_name
 from traceflops.windows import chosen_time
 
 if TYPE_CHECKING:

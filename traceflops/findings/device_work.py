@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from traceflops.characters import kernel_name
 from traceflops.facts import Fact, fact
 from traceflops.findings.case import cause, limit, share_of_window
 from traceflops.findings.finding import Cause, Row, Where, row_name
@@ -16,7 +17,6 @@ from traceflops.findings.kernel_facts import KernelFacts, largest_of, rows_of
 from traceflops.findings.memory_kernels import memory_rules
 from traceflops.findings.products import product_rules
 from traceflops.memory import memory_use
-from traceflops.units import kernel_name
 
 if TYPE_CHECKING:
     from traceflops.findings.case import Case

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from traceflops.categories import without_return_type
-from traceflops.characters import shortened
+from traceflops.characters import function_name, shortened
 from traceflops.facts import Fact, quoted
-from traceflops.units import function_name
 
 Owner = Literal["yours", "framework", "library", "input pipeline", "configuration", "cluster"]
 """Who mends it; `configuration` are the options of an engine or launcher."""

@@ -132,7 +132,7 @@ def weighed(cause: Cause, scales: Scales) -> Finding | None:
     if not cause.frees and _is_of_host(cause) and scales.idle_ns < least * scales.step_ns:
         return None
     why = fact("doubt.no-edit")
-    worth = None
+    worth: Worth | None = None
     if cause.edits:
         try:
             worth = _worth(cause, replay)

@@ -19,6 +19,7 @@ from traceflops.attribution import (
     memory_operations,
     numbered,
 )
+from traceflops.characters import function_name
 from traceflops.facts import Fact, fact
 from traceflops.findings.case import cause, limit, share_of_window
 from traceflops.findings.device_memory import allocator_calls, allocator_state
@@ -27,7 +28,6 @@ from traceflops.findings.rules import advice_of, all_rules, rule_of
 from traceflops.remedies import PYTORCH, advice, family, remedy
 from traceflops.table import is_one_of
 from traceflops.timeline import lacks_copies
-from traceflops.units import function_name
 
 if TYPE_CHECKING:
     from traceflops.attribution import Culprit

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceflops.attribution import launch_scopes, range_names, types_of_ops
+from traceflops.characters import kernel_name
 from traceflops.facts import Fact, fact
 from traceflops.findings.case import cause, limit, share_of_window
 from traceflops.findings.finding import Cause, Row, Where, row_name, short_name
@@ -33,7 +34,6 @@ from traceflops.table import (
     numbers,
     taken,
 )
-from traceflops.units import kernel_name
 
 if TYPE_CHECKING:
     from traceflops.attribution import Scopes

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from traceflops.categories import without_return_type
+from traceflops.characters import kernel_name
 from traceflops.facts import Fact, Value, fact
 from traceflops.findings.decode import weight_bits
 from traceflops.findings.finding import Finding, Row, severity_of, short_name
 from traceflops.findings.rules import advice_of, statement
-from traceflops.units import kernel_name
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -22,6 +22,7 @@ from traceflops.attribution import (
     gap_parts,
     range_names,
 )
+from traceflops.characters import function_name, kernel_name
 from traceflops.facts import Fact, fact
 from traceflops.findings.case import cause
 from traceflops.findings.finding import (
@@ -36,7 +37,7 @@ from traceflops.findings.finding import (
 from traceflops.findings.rules import statement
 from traceflops.table import codes, groups, is_one_of, names, numbers
 from traceflops.timeline import Intervals
-from traceflops.units import PART_NAMES, function_name, kernel_name, listed
+from traceflops.units import PART_NAMES, listed
 from traceflops.windows import STANDS_OUT, chosen_time, late_after, median_of
 
 if TYPE_CHECKING:

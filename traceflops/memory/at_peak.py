@@ -22,7 +22,6 @@ from traceflops.table import (
 )
 
 if TYPE_CHECKING:
-    from traceflops.table import Trace
     from traceflops.windows import Prepared
 
 BETWEEN: Final = " < "
@@ -57,65 +56,52 @@ def holders(prepared: Prepared, use: MemoryUse) -> tuple[Holder, ...]:
     changes, totals = mine[part == 0], mine[part == PARTS.index("allocated")]
     if not use.is_total or len(changes) != len(totals):
         return ()
-    changes = changes[: _peak_row(rows.time_ns[totals], rows.value[totals]) + 1]
+    # The last row of the instant in which the total is highest for the first time.
+    time_ns, total = rows.time_ns[totals], rows.value[totals]
+    first = int(total.argmax())
+    peak = np.flatnonzero((total == total[first]) & (time_ns == time_ns[first]))[-1]
+    changes = changes[: peak + 1]
     address = rows.address[changes]
     if (address == ABSENT).any():
         return ()
     last = len(changes) - 1 - np.unique(address[::-1], return_index=True)[1]
     held = changes[last[rows.value[changes[last]] > 0]]
-    size = rows.value[held]
+    size, stack = rows.value[held], rows.stack[held]
     before = use.allocated.peak - int(size.sum())
     if before < 0:
         return ()
-    stack = rows.stack[held]
-    found = list(_held_by_stack(prepared.trace, stack[stack >= 0], size[stack >= 0]))
+    held_by = []
+    texts, of_stack = names(prepared.trace.counters["stack"]), np.flatnonzero(stack >= 0)
+    for code, blocks in groups(stack[of_stack]):
+        op, _, scope = texts[code].partition(BETWEEN)
+        held_by.append(Holder(op, scope, int(size[of_stack[blocks]].sum()), len(blocks)))
     if (stack < 0).any():
-        held, size = held[stack < 0], size[stack < 0]
-        found += _held_by(prepared, use.process, rows.time_ns[held], size)
-    found += [Holder("", "", before, 0, recorded=False)] if before else []
-    return tuple(sorted(found, key=lambda one: -one.bytes))
+        time_ns = rows.time_ns[held[stack < 0]]
+        held_by += _held_by_op(prepared, use.process, time_ns, size[stack < 0])
+    if before:
+        held_by.append(Holder("", "", before, 0, recorded=False))
+    return tuple(sorted(held_by, key=lambda holder: -holder.bytes))
 
 
-def _peak_row(time_ns: IntArray, total: IntArray) -> int:
-    """Return the last row of the instant in which the total is highest for the first time."""
-    first = int(total.argmax())
-    return int(np.flatnonzero((total == total[first]) & (time_ns == time_ns[first]))[-1])
-
-
-def _held_by_stack(trace: Trace, stack: IntArray, size: IntArray) -> Iterator[Holder]:
-    """Yield blocks by who allocated them."""
-    texts = names(trace.counters["stack"])
-    for _, blocks in groups(stack):
-        op, _, scope = texts[int(stack[blocks[0]])].partition(BETWEEN)
-        yield Holder(op, scope, int(size[blocks].sum()), len(blocks))
-
-
-def _held_by(prepared: Prepared, process: int, at_ns: IntArray, size: IntArray) -> Iterator[Holder]:
-    """Yield blocks by operator and scope of their allocation."""
-    linked = prepared.linked
-    op = _op_at(prepared, process, at_ns)
+def _held_by_op(
+    prepared: Prepared, process: int, time_ns: IntArray, size: IntArray
+) -> Iterator[Holder]:
+    """Yield blocks by operator and scope of their allocation; times and sizes are per block."""
+    linked, ops, tree = prepared.linked, prepared.trace.ops, prepared.linked.op_tree
+    # The outermost operator at each time, -1 where there is none or several threads have one.
+    top = np.flatnonzero((tree.parent < 0) & (numbers(ops["process"]) == process))
+    start, op = numbers(ops["start_ns"]), np.full(len(time_ns), -1)
+    open_ops = np.zeros(len(time_ns))
+    for _, members in groups(numbers(ops["thread"], ABSENT)[top]):
+        rows = top[members][np.argsort(start[top[members]], kind="stable")]
+        last = np.searchsorted(start[rows], time_ns, side="right") - 1
+        row = rows[np.maximum(last, 0)]
+        inside = (last >= 0) & (time_ns < start[row] + numbers(ops["dur_ns"])[row])
+        op, open_ops = np.where(inside, row, op), open_ops + inside
+    op = np.where(open_ops == 1, op, -1)
     scopes = launch_scopes(linked, np.full(len(op), -1), op, prepared.selection.step_mark)
-    name = taken(codes(linked.trace.ops["name"]), op)
-    known = names(linked.trace.ops["name"])
+    name, labels = taken(codes(ops["name"]), op), [*names(ops["name"]), ""]
     for _, blocks in groups(joint_codes(name, scopes.scope)):
         label, scope = int(name[blocks[0]]), int(scopes.scope[blocks[0]])
-        yield Holder(
-            known[label] if label >= 0 else "",
-            scopes.texts[scope] if scope >= 0 else "",
-            int(size[blocks].sum()),
-            len(blocks),
-        )
-
-
-def _op_at(prepared: Prepared, process: int, at_ns: IntArray) -> IntArray:
-    """Return the outermost operator at each time, -1 where there is none or several threads are."""
-    ops, tree = prepared.trace.ops, prepared.linked.op_tree
-    top = np.flatnonzero((tree.parent < 0) & (numbers(ops["process"]) == process))
-    start, found, many = numbers(ops["start_ns"]), np.full(len(at_ns), -1), np.zeros(len(at_ns))
-    for _, rows in groups(numbers(ops["thread"], ABSENT)[top]):
-        mine = top[rows][np.argsort(start[top[rows]], kind="stable")]
-        at = np.searchsorted(start[mine], at_ns, side="right") - 1
-        row = mine[np.maximum(at, 0)]
-        inside = (at >= 0) & (at_ns < start[row] + numbers(ops["dur_ns"])[row])
-        found, many = np.where(inside, row, found), many + inside
-    return np.where(many == 1, found, -1)
+        text = scopes.texts[scope] if scope >= 0 else ""
+        yield Holder(labels[label], text, int(size[blocks].sum()), len(blocks))

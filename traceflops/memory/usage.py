@@ -123,31 +123,28 @@ class MemoryUse:
 
 
 def memory_use(prepared: Prepared) -> tuple[MemoryUse, ...]:
-    """Return what the trace says of memory: devices first, then the host, by process."""
-    trace = prepared.trace
-    if not trace.counters.num_rows:
+    """Return how devices, then the host, used their memory, by process."""
+    if not prepared.trace.counters.num_rows:
         return ()
-    rows = AllocationRows.of(trace)
-    finder = StepFinder(prepared)
-    found = [
-        one
-        for key, mine in rows.by_owner()
-        if (one := _use(prepared, rows, key, mine, finder)) is not None
+    rows, finder = AllocationRows.of(prepared.trace), StepFinder(prepared)
+    uses = [
+        use
+        for owner, mine in rows.by_owner()
+        if (use := _use(prepared, rows, owner, mine, finder)) is not None
     ]
-    return tuple(
-        sorted(found, key=lambda o: (o.on_host, o.process, o.device is None, o.device or 0))
-    )
+    uses.sort(key=lambda u: (u.on_host, u.process, u.device is None, u.device or 0))
+    return tuple(uses)
 
 
 def fullest_gpu(used: Iterable[MemoryUse]) -> MemoryUse | None:
     """Return the GPU whose allocator held most at its peak, None where no total is known."""
-    known = (one for one in used if one.is_total and not one.on_host)
-    return max(known, key=lambda one: one.allocated.peak, default=None)
+    known = (use for use in used if use.is_total and not use.on_host)
+    return max(known, key=lambda use: use.allocated.peak, default=None)
 
 
 @dataclass(frozen=True, slots=True)
 class AllocationRows:
-    """The rows of the counters that tell of memory, by time; `kind` is a place in _LABELS."""
+    """The rows of the counters on memory, by time; `kind` is a place in _LABELS."""
 
     process: IntArray
     device: IntArray
@@ -161,54 +158,55 @@ class AllocationRows:
     def of(cls, trace: Trace) -> AllocationRows:
         """Return those of a trace."""
         table = trace.counters
-        known = {label: place for place, label in enumerate(_LABELS)}
-        kind = np.array([known.get(name, -1) for name in names(table["name"])], dtype=np.int64)
-        kind = kind[codes(table["name"])]
+        place = {label: kind for kind, label in enumerate(_LABELS)}
+        kind_of = np.array([place.get(name, -1) for name in names(table["name"])], dtype=np.int64)
+        kind = kind_of[codes(table["name"])]
         rows = np.flatnonzero(kind >= 0)
         rows = rows[np.argsort(numbers(table["time_ns"])[rows], kind="stable")]
+        process, device, time_ns = (
+            numbers(table[name])[rows] for name in ("process", "device", "time_ns")
+        )
         value = floats(table["value"])[rows].astype(np.int64)
-        process, device = numbers(table["process"])[rows], numbers(table["device"])[rows]
         address, stack = numbers(table["address"], ABSENT)[rows], codes(table["stack"])[rows]
-        time_ns = numbers(table["time_ns"])[rows]
         return cls(process, device, time_ns, value, kind[rows], address, stack)
 
     def by_owner(self) -> Iterator[tuple[tuple[int, int, bool], IntArray]]:
-        """Give the rows of each device of a process, and of its host."""
+        """Yield (process, device, whether its host) and the rows of each."""
         on_host = self.kind < len(PARTS)
         owner = joint_codes(joint_codes(self.process, self.device), on_host.astype(np.int64))
         for _, mine in groups(owner):
-            at = int(mine[0])
-            yield (int(self.process[at]), int(self.device[at]), bool(on_host[at])), mine
+            row = int(mine[0])
+            yield (int(self.process[row]), int(self.device[row]), bool(on_host[row])), mine
 
 
 def _use(
     prepared: Prepared,
     rows: AllocationRows,
-    key: tuple[int, int, bool],
+    owner: tuple[int, int, bool],
     mine: IntArray,
     finder: StepFinder,
 ) -> MemoryUse | None:
-    process, device, on_host = key
+    """Return the use by one owner of the rows `mine`, None where it is not chosen or unknown."""
+    process, device, on_host = owner
     if not on_host and device >= 0 and prepared.accounts and device not in prepared.accounts:
         return None
     rank = prepared.trace.ranks[process]
     if prepared.selection.ranks is not None and rank not in prepared.selection.ranks:
         return None
-    known = prepared.trace.devices.slice(device, 1).to_pylist()[0] if device >= 0 else {}
-    steps = finder.of(process, device)
-    part = rows.kind[mine] % len(PARTS)
-    totals, changes = mine[part == PARTS.index("allocated")], mine[part == 0]
-    if len(totals):
-        time, value = rows.time_ns[totals], rows.value[totals]
-    else:
-        time, value = rows.time_ns[changes], np.cumsum(rows.value[changes])
-    if not len(time):
+    facts = prepared.trace.devices.slice(device, 1).to_pylist()[0] if device >= 0 else {}
+    steps, part = finder.of(process, device), rows.kind[mine] % len(PARTS)
+    changes, totals, held, largest = (mine[part == place] for place in range(len(PARTS)))
+    counted = totals if len(totals) else changes
+    if not len(counted):
         return None
+    time, value = rows.time_ns[counted], rows.value[counted]
+    value = value if len(totals) else np.cumsum(value)
     allocated = _series("allocated", time, value, steps)
-    held = mine[part == PARTS.index("reserved")]
-    largest, reserved = mine[part == PARTS.index("largest_free")], None
+    reserved, unused = None, -1
     if len(held) and rows.value[held].any():  # the host's allocator keeps nothing in reserve
         reserved = _series("reserved", rows.time_ns[held], rows.value[held], steps)
+        last = int(np.searchsorted(rows.time_ns[held], allocated.peak_ns, side="right")) - 1
+        unused = int(rows.value[held[last]]) - allocated.peak if last >= 0 else -1
     return MemoryUse(
         process=process,
         rank=rank,
@@ -216,27 +214,25 @@ def _use(
         device=device if device >= 0 else None,
         on_host=on_host,
         is_total=bool(len(totals)) and not on_host,
-        device_bytes=known.get("memory_bytes"),
+        device_bytes=facts.get("memory_bytes"),
         allocated=allocated,
         reserved=reserved,
-        unused_at_peak=_unused(rows, held, allocated) if reserved is not None else None,
-        local_id=known.get("local_id"),
+        unused_at_peak=unused if unused >= 0 else None,  # below 0 the numbers contradict each other
+        local_id=facts.get("local_id"),
         largest_free=int(rows.value[largest[-1]]) if len(largest) else None,
     )
 
 
-def _unused(rows: AllocationRows, held: IntArray, allocated: Series) -> int | None:
-    """Return what was reserved and not allocated at the peak of what was allocated.
-
-    None where that is unknown, or the two numbers contradict each other.
-    """
-    at = int(np.searchsorted(rows.time_ns[held], allocated.peak_ns, side="right")) - 1
-    unused = int(rows.value[held[at]]) - allocated.peak if at >= 0 else -1
-    return unused if unused >= 0 else None
-
-
 def _series(what: What, time: IntArray, value: IntArray, steps: _HostSteps) -> Series:
+    """Return the series of bytes `value`, each held from its `time` on, with its use by step."""
     peak = int(np.argmax(value))
+    low = np.searchsorted(time, steps.start_ns, side="left")
+    high = np.searchsorted(time, steps.end_ns, side="left")
+    uses, columns = [], (steps.number, steps.start_ns, low, high)
+    for number, start, first, stop in zip(*(column.tolist() for column in columns), strict=True):
+        if stop:  # else nothing was recorded before its end
+            begin = max(first - 1, 0)  # what was held before
+            uses.append(StepUse(number, start, int(value[begin:stop].max()), int(value[stop - 1])))
     return Series(
         what=what,
         curve=_coarsened(time, value),
@@ -244,20 +240,9 @@ def _series(what: What, time: IntArray, value: IntArray, steps: _HostSteps) -> S
         last=int(value[-1]),
         peak=int(value[peak]),
         peak_ns=int(time[peak]),
-        peak_step=steps.at(int(time[peak])),
-        steps=tuple(_by_step(time, value, steps)),
+        peak_step=next(iter(steps.numbers_at(time[peak : peak + 1]).tolist()), None),
+        steps=tuple(uses),
     )
-
-
-def _by_step(time: IntArray, value: IntArray, steps: _HostSteps) -> Iterator[StepUse]:
-    """Give what was held in each step; in one without a change, what was held before."""
-    low = np.searchsorted(time, steps.start_ns, side="left")
-    high = np.searchsorted(time, steps.end_ns, side="left")
-    places = (steps.number, steps.start_ns, low, high)
-    for number, start, first, stop in zip(*(each.tolist() for each in places), strict=True):
-        if stop:  # else nothing was recorded before its end
-            begin = max(first - 1, 0)
-            yield StepUse(number, start, int(value[begin:stop].max()), int(value[stop - 1]))
 
 
 def _coarsened(time: IntArray, value: IntArray) -> Curve:
@@ -283,12 +268,8 @@ class _HostSteps:
     end_ns: IntArray
     all: Steps
 
-    def at(self, time_ns: int) -> int | None:
-        """Return the number of the step at a time."""
-        return next(iter(self.numbers_at(np.array([time_ns])).tolist()), None)
-
     def numbers_at(self, time_ns: IntArray) -> IntArray:
-        """Return the numbers of the steps in which some times are, each as often as they are."""
+        """Return the step numbers of the times that are in a step."""
         place = self.all.at(time_ns)
         return self.all.number[place[place >= 0]]
 
@@ -298,11 +279,10 @@ class StepFinder:
 
     def __init__(self, prepared: Prepared) -> None:
         self._prepared = prepared
-        mark = prepared.selection.step_mark
-        found = None
+        mark, marked = prepared.selection.step_mark, None
         if prepared.plan.choice.source in ("markers", "annotation", "mark-regex"):
-            found = find_marked_steps(prepared.trace, None if mark == HIDDEN else mark)
-        self._marked = found.by_process if found is not None else {}
+            marked = find_marked_steps(prepared.trace, None if mark == HIDDEN else mark)
+        self._marked = marked.by_process if marked is not None else {}
         # Numbers that repeat are not those of the report, which then counts the steps.
         self._counted = any(note.code == REPEATED for note in prepared.plan.notes)
 
@@ -310,13 +290,10 @@ class StepFinder:
         """Return the steps of a process on a device."""
         steps = self._marked.get(process)
         if steps is None:
-            steps = self._of_device(device)
+            windows = self._prepared.windows.get(device, ())
+            rows = [(w.step, w.start_ns, w.end_ns) for w in windows if w.step is not None]
+            steps = Steps(*np.array(rows, dtype=np.int64).reshape(-1, 3).T)
         elif self._counted:
             steps = replace(steps, number=np.arange(len(steps)))
         used = np.isin(steps.number, list(self._prepared.plan.used))
         return _HostSteps(steps.number[used], steps.start_ns[used], steps.end_ns[used], steps)
-
-    def _of_device(self, device: int) -> Steps:
-        windows = self._prepared.windows.get(device, ())
-        rows = [(w.step, w.start_ns, w.end_ns) for w in windows if w.step is not None]
-        return Steps(*np.array(rows, dtype=np.int64).reshape(-1, 3).T)

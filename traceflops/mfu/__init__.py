@@ -1,6 +1,21 @@
 """Utilisation of a trace: what was executed, what its devices could do, and the share of it used.
 
-Takes a prepared trace, with a description or a second recording of its run where there is one.
+    traced    Prepared -> Executed      FLOPs of operators by their shapes: cells by device, window,
+                                        component, data type and line; compute time without FLOPs
+    counted   launches -> MeasuredWork  FLOPs and bytes of kernels without an operator: hardware
+                                        counters, another recording (--pair), annotated passes
+    budget    devices  -> DevicePeaks   FLOP and bytes per ns, by data type
+    measure() puts them together:
+
+      budget = devices x window x peak   100 %
+      useful | recompute | overcompute | unattributed | memory | communication | idle
+      `-- MFU   `-- HFU with the next two
+
+      -> Measurement: waterfall (or why there is none), tables of kernels and operators,
+         RoofTimes (what FLOPs and bytes need), Inference (prefill, decode, MBU)
+
+    checked   Measurement + a description of the run -> Reconciliation: where the two differ
+
 Runs that are only described are those of `traceflops.flops`. Names are loaded when they are first
 used: a report needs few of them.
 """
@@ -38,11 +53,10 @@ if TYPE_CHECKING:
         without_description,
     )
     from traceflops.mfu.counted.counter_flops import FOUND_PAIR
-    from traceflops.mfu.counted.counter_work import CountedKernel, MeasuredWork
-    from traceflops.mfu.counted.joins import CrossCheck, Join
-    from traceflops.mfu.counted.kernel_speeds import ROOFS, KernelSpeed
+    from traceflops.mfu.counted.counter_work import CountedKernel
+    from traceflops.mfu.counted.joins import CrossCheck, Join, MeasuredWork
+    from traceflops.mfu.counted.kernel_speeds import ROOFS, KernelRule, KernelSpeed
     from traceflops.mfu.counted.launches import with_captured_launches
-    from traceflops.mfu.counted.profiler_rules import KernelRule
     from traceflops.mfu.inference import Inference, PhaseUse
     from traceflops.mfu.measurement import Measurement, impossible, measure, why_no_figure
     from traceflops.mfu.roof_times import (

@@ -25,7 +25,7 @@ from traceflops.flops import TF32_OR_FP32, DeviceBudget, Peaks, Portion, Waterfa
 from traceflops.mfu.traced.cells import Cell
 from traceflops.mfu.traced.executed import Executed
 from traceflops.table import Note, Trace
-from traceflops.timeline import Components, Window
+from traceflops.timeline import Components
 from traceflops.units import decimal, exact_percent
 from traceflops.windows import Prepared
 
@@ -107,7 +107,7 @@ class DevicePeaks:
         spec, seen = self.match.spec, self.match.seen
         if rate is None or spec is None or self.given or seen.clock_hz is None:
             return None
-        dtype = next(one for one in REFERENCE if spec.peak(one))
+        dtype = next(dtype for dtype in REFERENCE if spec.peak(dtype))
         peak = spec.peak(dtype) or 1
         apart = rate / peak - 1
         if -_CLOCKS_AGREE <= apart <= _BOOST:
@@ -131,24 +131,30 @@ def device_peaks(
     """
     rows, given = trace.devices.to_pylist(), options.tflops is not None
     matched = cache(partial(chosen, options.device, options.tflops))  # of thousands most are alike
-    matches = ((device, matched(SeenDevice.of(rows[device]))) for device in devices)
-    return tuple(
-        DevicePeaks(device, match, _rates(match, given=given), match.bandwidth, given)
-        for device, match in matches
-    )
+    peaks = []
+    for device in devices:
+        match = matched(SeenDevice.of(rows[device]))
+        rates = peaks_of(match)
+        if given:
+            rate = next(rate for dtype in DTYPES if (rate := match.peak(dtype)) is not None)
+            rates = dict.fromkeys((*DTYPES, FP6_OR_FP4, TF32_OR_FP32, UNKNOWN_TYPE), rate)
+        peaks.append(DevicePeaks(device, match, rates, match.bandwidth, given))
+    return tuple(peaks)
 
 
 def peak_notes(done: Executed, devices: tuple[DevicePeaks, ...]) -> Iterator[Note]:
     """Yield what is odd about rates that were given, and about those of the table, each once."""
     flops, counted = done.flops_by_type, done.dtypes
-    for text in dict.fromkeys(one.match.contradicts for one in devices if one.match.contradicts):
+    for text in dict.fromkeys(
+        device.match.contradicts for device in devices if device.match.contradicts
+    ):
         yield Note("assumed", "device-contradicts-trace", f"{text}.")
-    dtypes = tuple(one for one in DTYPES if one in counted)
+    dtypes = tuple(device for device in DTYPES if device in counted)
     for doubt in dict.fromkeys(device.doubt(dtypes) for device in devices):
         if doubt:
             yield Note("assumed", "peak-in-doubt", f"{doubt}.")
     # Where nothing was counted, nothing is held against a peak.
-    yield from filter(None, dict.fromkeys(one.clock_note for one in devices if counted))
+    yield from filter(None, dict.fromkeys(device.clock_note for device in devices if counted))
     share = Fraction(flops[TF32_OR_FP32], flops.total() or 1)
     if share and not any(device.given for device in devices):
         text = (
@@ -158,23 +164,16 @@ def peak_notes(done: Executed, devices: tuple[DevicePeaks, ...]) -> Iterator[Not
         yield Note("assumed", "tf32-or-fp32", text)
 
 
-def _rates(match: Match, *, given: bool) -> dict[str, int]:
-    if not given:
-        return peaks_of(match)
-    rate = next(rate for dtype in DTYPES if (rate := match.peak(dtype)) is not None)
-    return dict.fromkeys((*DTYPES, FP6_OR_FP4, TF32_OR_FP32, UNKNOWN_TYPE), rate)
-
-
 def peaks_of(match: Match) -> dict[str, int]:
     """Return the peaks of a device by data type of products, in FLOP per ns; none if unknown.
 
     Types without a rate are left out.
     """
-    found = {}
-    for dtype, rates in _RATES.items():
-        known = [peak for rate in rates if (peak := match.peak(rate)) is not None]
-        found.update({dtype: known[0]} if known else {})
-    return found
+    peaks = {
+        dtype: next((peak for rate in rates if (peak := match.peak(rate)) is not None), None)
+        for dtype, rates in _RATES.items()
+    }
+    return {dtype: peak for dtype, peak in peaks.items() if peak is not None}
 
 
 def device_budgets(
@@ -184,34 +183,24 @@ def device_budgets(
 
     `peaks` are by row of the devices table, FLOP per ns by data type.
     """
-    cells: defaultdict[int, list[Cell]] = defaultdict(list)
-    uncounted_ns: Counter[tuple[int, int]] = Counter()
+    work: defaultdict[int, list[Portion]] = defaultdict(list)
     for cell in executed.cells:
-        cells[cell.device].append(cell)
+        if cell.window is not None and prepared.windows[cell.device][cell.window].used:
+            portion = Portion(cell.line.split(".")[0], cell.component, cell.dtype, cell.flops)
+            work[cell.device].append(portion)
+    uncounted_ns: Counter[int] = Counter()
     for time in executed.times:
-        uncounted_ns[time.device, time.window] += time.uncounted_ns
+        if prepared.windows[time.device][time.window].used:
+            uncounted_ns[time.device] += time.uncounted_ns
     return tuple(
-        _budget(
-            cells[device],
-            windows,
-            sum(uncounted_ns[device, at] for at, window in enumerate(windows) if window.used),
+        DeviceBudget(
+            sum((w.account.components for w in windows if w.used), Components()).parts(),
+            uncounted_ns[device],
+            tuple(work[device]),
             peaks.get(device, {}),
         )
         for device, windows in prepared.windows.items()
     )
-
-
-def _budget(
-    cells: Iterable[Cell], windows: tuple[Window, ...], uncounted_ns: int, peaks: Peaks
-) -> DeviceBudget:
-    used = {at: window for at, window in enumerate(windows) if window.used}
-    total = sum((window.account.components for window in used.values()), Components())
-    work = tuple(
-        Portion(cell.line.split(".")[0], cell.component, cell.dtype, cell.flops)
-        for cell in cells
-        if cell.window in used
-    )
-    return DeviceBudget(total.parts(), uncounted_ns, work, peaks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,37 +232,27 @@ class ShareRange:
         if least <= 0:
             return None
         low, high = (Fraction(before) / Fraction(time) for time in (most, least))
-        found = ShareRange(self.least * low, min(self.most * high, Fraction(1)))
-        return found if found.least <= found.most else None
+        share = ShareRange(self.least * low, min(self.most * high, Fraction(1)))
+        return share if share.least <= share.most else None
 
 
-def certain_part(cells: Iterable[Cell], fall: Waterfall, peaks: Mapping[int, Peaks]) -> Fraction:
-    """Return which part of what some cells have in a waterfall is certain: 1 if all of it is.
+def count_bounds(
+    cells: Iterable[Cell], fall: Waterfall, peaks: Mapping[int, Peaks]
+) -> tuple[Fraction, Fraction]:
+    """Return the factors from what cells have in a waterfall to the least and the most it can be.
 
-    `peaks` are by row of the devices table.
+    The waterfall has the upper counts, and takes what may be TF32 or FP32 as TF32, whose higher
+    peak makes it less. Both factors are 1 where nothing is open. `peaks` are by row of the devices
+    table, in FLOP per ns by data type.
     """
-    weighted = [(cell, _weight(cell, fall, peaks)) for cell in cells]
-    least = sum(weight * cell.at_least for cell, weight in weighted)
-    most = sum(weight * cell.flops for cell, weight in weighted)
-    return Fraction(least) / most if most else Fraction(1)
-
-
-def slower_part(cells: Iterable[Cell], fall: Waterfall, peaks: Mapping[int, Peaks]) -> Fraction:
-    """Return how many times as much some cells have where what may be FP32 is, 1 if nothing may.
-
-    A waterfall has it as TF32, whose higher peak makes it less.
-    """
-    fast: int | Fraction = 0
-    slow: int | Fraction = 0
+    least = counted = slow = Fraction(0)
     for cell in cells:
-        share = _weight(cell, fall, peaks) * cell.flops
-        fast += share
         rates = peaks[cell.device]
-        is_open = cell.dtype == TF32_OR_FP32 and rates.get("fp32")
-        slow += share * Fraction(rates[TF32_OR_FP32], rates["fp32"]) if is_open else share
-    return Fraction(slow) / fast if fast else Fraction(1)
-
-
-def _weight(cell: Cell, fall: Waterfall, peaks: Mapping[int, Peaks]) -> int | Fraction:
-    """Return what a FLOP is in a waterfall: of one type they add up, else by time at the peak."""
-    return 1 if len(fall.dtypes) == 1 else Fraction(1, peaks[cell.device][cell.dtype])
+        # FLOPs of a single data type add up as they are, those of several as time at the peak.
+        weight = Fraction(1) if len(fall.dtypes) == 1 else Fraction(1, rates[cell.dtype])
+        fp32 = rates.get("fp32") if cell.dtype == TF32_OR_FP32 else None
+        slower = Fraction(rates[TF32_OR_FP32], fp32) if fp32 else 1
+        least += weight * cell.at_least
+        counted += weight * cell.flops
+        slow += weight * cell.flops * slower
+    return (least / counted, slow / counted) if counted else (Fraction(1), Fraction(1))

@@ -133,7 +133,7 @@ def _by_indices(seen: Evidence) -> JudgedPass | None:
 def _by_head(seen: Evidence) -> JudgedPass | None:
     """Return that logits of fewer rows than all else has are those of the last tokens."""
     heads = {product.m for product in seen.products if product.n in seen.tables}
-    others = {one.m for one in seen.products if one.n not in seen.tables}
+    others = {product.m for product in seen.products if product.n not in seen.tables}
     if len(heads) != 1 or not others or min(others) <= max(heads):
         return None
     (rows,) = heads
@@ -161,24 +161,17 @@ def _counts(core: Core) -> tuple[int, int, int]:
     return core.batch, core.queries * core.batch, core.keys * core.batch
 
 
-def judged(seen: Evidence) -> JudgedPass:
-    """Return what the first rule says that can."""
-    if not seen.has_cache:
-        return JudgedPass(None, NO_CACHE)
-    answers = (answer for rule in RULES if (answer := rule(seen)) is not None)
-    return next(answers, JudgedPass())
-
-
 def forward_passes(linked: LinkedTrace, attribution: Attribution) -> tuple[ForwardPass, ...]:
     """Return the passes of a trace; those of one process do not overlap."""
-    trace = linked.trace
-    marked = annotated_passes(trace)
-    if marked:
+    if marked := annotated_passes(linked.trace):
         return marked
-    passes = tuple(_between(trace, attribution))
-    evidence = _evidence(linked, attribution, passes)
-    pairs = zip(passes, evidence, strict=True)
-    return tuple(replace(each, judged=judged(what)) for each, what in pairs)
+    passes = tuple(_between(linked.trace, attribution))
+    judged = []
+    for each, seen in zip(passes, _evidence(linked, attribution, passes), strict=True):
+        answers = (answer for rule in RULES if (answer := rule(seen)) is not None)
+        kind = next(answers, JudgedPass()) if seen.has_cache else JudgedPass(None, NO_CACHE)
+        judged.append(replace(each, judged=kind))
+    return tuple(judged)
 
 
 def places_in(passes: tuple[ForwardPass, ...], process: IntArray, at_ns: IntArray) -> IntArray:
@@ -186,30 +179,33 @@ def places_in(passes: tuple[ForwardPass, ...], process: IntArray, at_ns: IntArra
     if not passes:
         return np.full(len(at_ns), -1, dtype=np.int64)
     own, start, end = np.array(
-        [(one.process, one.start_ns, one.end_ns) for one in passes], dtype=np.int64
+        [(each.process, each.start_ns, each.end_ns) for each in passes], dtype=np.int64
     ).T
     return innermost(own, start, end, process, at_ns)
 
 
 def annotated_passes(trace: Trace) -> tuple[ForwardPass, ...]:
-    """Return the passes that a serving engine annotates, by process in order of time."""
-    return tuple(_of_marks(trace))
+    """Return the passes that a serving engine annotates, by process in order of time.
 
-
-def _of_marks(trace: Trace) -> Iterator[ForwardPass]:
-    """Yield a pass per annotation of the first engine that wrote any; the outermost of them."""
-    marks = trace.marks
-    said = serving_marks(names(marks["name"]))
-    chosen = np.isin(codes(marks["name"]), list(said)) & is_one_of(marks["kind"], "annotation")
+    One per annotation of the first engine that wrote any; of nested ones the outermost.
+    """
+    table = trace.marks
+    marks = serving_marks(names(table["name"]))
+    chosen = np.isin(codes(table["name"]), list(marks)) & is_one_of(table["kind"], "annotation")
     rows = np.flatnonzero(chosen)
-    process, start = numbers(marks["process"])[rows], numbers(marks["start_ns"])[rows]
-    end = start + numbers(marks["dur_ns"])[rows]
+    name, process, start = (
+        codes(table["name"])[rows],
+        *(numbers(table[column])[rows] for column in ("process", "start_ns")),
+    )
+    end = start + numbers(table["dur_ns"])[rows]
     outermost = np.flatnonzero(parents(process, start, end) < 0)
-    for at in outermost[np.lexsort((start[outermost], process[outermost]))].tolist():
-        mark = said[int(codes(marks["name"])[rows[at]])]
+    passes = []
+    for row in outermost[np.lexsort((start[outermost], process[outermost]))].tolist():
+        mark = marks[int(name[row])]
         rule = "kind from the annotation" if mark.kind else "kind not in the annotation"
-        told = JudgedPass(mark.kind, rule, mark.sequences, mark.queries, mark.keys, mark.pairs)
-        yield ForwardPass(int(process[at]), int(start[at]), int(end[at]), told)
+        judged = JudgedPass(mark.kind, rule, mark.sequences, mark.queries, mark.keys, mark.pairs)
+        passes.append(ForwardPass(int(process[row]), int(start[row]), int(end[row]), judged))
+    return tuple(passes)
 
 
 def _between(trace: Trace, attribution: Attribution) -> Iterator[ForwardPass]:
@@ -222,14 +218,14 @@ def _between(trace: Trace, attribution: Attribution) -> Iterator[ForwardPass]:
     tables = np.array([_table(trace, row)[0] for row in rows.tolist()], dtype=np.int64)
     process, start = numbers(ops["process"]), numbers(ops["start_ns"])
     work = attribution.executed
-    for one in distinct(process).tolist():
-        here = (process[rows] == one) & (tables == tables.max(initial=0))
+    for number in distinct(process).tolist():
+        here = (process[rows] == number) & (tables == tables.max(initial=0))
         times = np.sort(start[rows[here]])
-        done = np.searchsorted(np.sort(start[work[process[work] == one]]), times)
+        done = np.searchsorted(np.sort(start[work[process[work] == number]]), times)
         first = np.append(True, done[1:] > done[:-1])[: len(times)]
         begins = times[first].tolist()
         for low, high in zip(begins or [-ALWAYS], [*begins[1:], ALWAYS], strict=True):
-            yield ForwardPass(one, low, high)
+            yield ForwardPass(number, low, high)
 
 
 def _table(trace: Trace, row: int) -> tuple[int, Shape]:
@@ -245,42 +241,38 @@ def _table(trace: Trace, row: int) -> tuple[int, Shape]:
 def _evidence(
     linked: LinkedTrace, attribution: Attribution, passes: tuple[ForwardPass, ...]
 ) -> list[Evidence]:
-    trace = linked.trace
-    ops, works = trace.ops, attribution.work.works
-    cached = _naming_a_cache(linked, passes)
+    """Return what was executed in each pass."""
+    trace, call, work = linked.trace, linked.links.call_of_activity, attribution.work
+    ops = trace.ops
+    # The passes in which an op, a Python frame or a launch is named after a cache.
+    cached = []
+    for table in (ops, trace.marks):
+        rows = np.flatnonzero(_named_after_cache(table))
+        columns = (numbers(table[name])[rows] for name in ("process", "start_ns"))
+        cached.append(places_in(passes, *columns))
+    rows = np.flatnonzero(_named_after_cache(trace.activities) & (call >= 0))
+    columns = (numbers(trace.calls[name])[call[rows]] for name in ("process", "start_ns"))
+    with_cache = set(np.concatenate([*cached, places_in(passes, *columns)]).tolist())
     place = places_in(passes, numbers(ops["process"]), numbers(ops["start_ns"]))
     batched = named(ops, BATCHED)
     executed = _by_pass(place, attribution.executed[~batched[attribution.executed]], len(passes))
-    looked = _by_pass(place, np.flatnonzero(named(ops, _LOOKUP)), len(passes))
-    found = []
-    for at, (done, looks) in enumerate(zip(executed, looked, strict=True)):
-        seen = distinct(attribution.work.place[done]).tolist()
-        signatures = [one.signature for work in seen if isinstance(one := works[work], Work)]
-        tables = [_table(trace, row) for row in looks.tolist()]
+    lookups = _by_pass(place, np.flatnonzero(named(ops, _LOOKUP)), len(passes))
+    evidence = []
+    for number, (done, looked_up) in enumerate(zip(executed, lookups, strict=True)):
+        works = [work.works[place] for place in distinct(work.place[done]).tolist()]
+        signatures = [each.signature for each in works if isinstance(each, Work)]
+        tables = [_table(trace, row) for row in looked_up.tolist()]
         largest = max((rows for rows, _ in tables), default=0)
-        found.append(
+        evidence.append(
             Evidence(
                 tuple(signature for signature in signatures if isinstance(signature, Core)),
-                tuple(one for one in signatures if isinstance(one, Product) and one.batch == 1),
+                tuple(p for p in signatures if isinstance(p, Product) and p.batch == 1),
                 tuple({rows for rows, _ in tables}),
                 tuple(shape for rows, shape in tables if rows == largest),
-                at in cached,
+                number in with_cache,
             )
         )
-    return found
-
-
-def _naming_a_cache(linked: LinkedTrace, passes: tuple[ForwardPass, ...]) -> set[int]:
-    """Return the passes in which an op, a Python frame or a launch is named after a cache."""
-    trace, call = linked.trace, linked.links.call_of_activity
-    places = []
-    for table in (trace.ops, trace.marks):
-        rows = np.flatnonzero(_named_after_cache(table))
-        columns = (numbers(table[name])[rows] for name in ("process", "start_ns"))
-        places.append(places_in(passes, *columns))
-    rows = np.flatnonzero(_named_after_cache(trace.activities) & (call >= 0))
-    process, start = (numbers(trace.calls[name])[call[rows]] for name in ("process", "start_ns"))
-    return set(np.concatenate([*places, places_in(passes, process, start)]).tolist())
+    return evidence
 
 
 def _named_after_cache(table: pa.Table) -> BoolArray:

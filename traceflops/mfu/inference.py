@@ -27,7 +27,7 @@ from traceflops.timeline import Intervals, Window
 from traceflops.windows import Kind, Prepared, chosen_time, serving_marks, without_launches
 
 if TYPE_CHECKING:
-    from traceflops.mfu.counted.counter_work import MeasuredWork
+    from traceflops.mfu.counted.joins import MeasuredWork
 
 BY_MARKS: Final = "annotations of a serving engine"
 BY_LACK: Final = "no backward pass, no optimizer, no operators with gradients on"
@@ -45,21 +45,6 @@ _ELEMENT: Final = {
     "int8": 1,
 }
 """Bytes of an operand by data type of a product."""
-
-
-@dataclass(frozen=True, slots=True)
-class PassTimes:
-    """When devices worked for which pass.
-
-    `of_activity` is, per activity, the place of its pass, -1 for none: that in which it was
-    launched, else that during which it starts. `used_ns` is, per device, the time of each pass in
-    the chosen windows. `outside_ns` is time of no pass, over all devices: there, and between a
-    chosen window and the next pass.
-    """
-
-    of_activity: IntArray
-    used_ns: Mapping[int, list[int]]
-    outside_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,78 +128,55 @@ def inference(
     kernels that no operator's shapes tell.
     """
     attribution = moved.attribution
-    rule = why_inference(prepared, attribution)
-    if rule is None:
+    if serving_marks(names(prepared.trace.marks["name"])):
+        rule = BY_MARKS
+    elif not is_trained(prepared) and len(attribution.executed):
+        rule = BY_LACK
+    else:
         return None
     passes = forward_passes(prepared.linked, attribution)
-    times = pass_times(prepared, attribution, passes)
-    done = _Done(prepared, moved, times.of_activity, work)
-    phases = (_phase(kind, passes, times, bandwidths, done) for kind in ORDER)
-    return Inference(rule, tuple(phase for phase in phases if phase is not None), times.outside_ns)
-
-
-def why_inference(prepared: Prepared, attribution: Attribution) -> str | None:
-    """Return which rule says that a trace is of inference, None where none does."""
-    if serving_marks(names(prepared.trace.marks["name"])):
-        return BY_MARKS
-    return BY_LACK if not is_trained(prepared) and len(attribution.executed) else None
+    of_activity, used_ns, outside_ns = pass_times(prepared, attribution, passes)
+    done = _Done(prepared, moved, of_activity, work)
+    total = [sum(each) for each in zip(*used_ns.values(), strict=True)]
+    phases = []
+    for kind in ORDER:
+        mine = [at for at, ns in enumerate(total) if ns and passes[at].judged.kind == kind]
+        if not mine:
+            continue
+        judged = [passes[at].judged for at in mine]
+        possible = (
+            rate * used if (rate := bandwidths.get(device)) is not None else None
+            for device, ns in used_ns.items()
+            if (used := sum(ns[at] for at in mine))
+        )
+        phases.append(
+            PhaseUse(
+                kind=kind,
+                rules=tuple(Counter(each.rule for each in judged).most_common()),
+                passes=len(mine),
+                sequences=known_sum(*(each.sequences for each in judged)),
+                queries=known_sum(*(each.queries for each in judged)),
+                keys=known_sum(*(each.keys for each in judged)),
+                time_ns=sum(total[at] for at in mine),
+                possible=known_sum(*possible),
+                flops=done.flops(mine),
+                moved=done.moved(mine),
+                coverage=done.coverage(mine),
+            )
+        )
+    return Inference(rule, tuple(phases), outside_ns)
 
 
 def is_trained(prepared: Prepared) -> bool:
     """Return whether a trace shows a backward pass, an optimizer, or operators with gradients."""
-    trace = prepared.trace
+    trace, categorised = prepared.trace, prepared.linked.categorised
+    categories = (categorised.categories[at] for at in distinct(categorised.category).tolist())
     return bool(
         is_node(trace.ops).any()
         or (numbers(trace.ops["sequence"], ABSENT) != ABSENT).any()
         or any(label.startswith("Optimizer.") for label in names(trace.marks["name"]))
-        or _has_optimizer_kernels(prepared)
+        or any(category.sub == "optimizer" for category in categories)
     )
-
-
-def _has_optimizer_kernels(prepared: Prepared) -> bool:
-    categorised = prepared.linked.categorised
-    seen = distinct(categorised.category).tolist()
-    return any(categorised.categories[at].sub == "optimizer" for at in seen)
-
-
-def _phase(
-    kind: Kind | None,
-    passes: tuple[ForwardPass, ...],
-    times: PassTimes,
-    bandwidths: Mapping[int, int | None],
-    done: _Done,
-) -> PhaseUse | None:
-    """Return the passes of one kind that have time in the chosen windows, None without any."""
-    total = [sum(each) for each in zip(*times.used_ns.values(), strict=True)]
-    mine = [at for at, ns in enumerate(total) if ns and passes[at].judged.kind == kind]
-    if not mine:
-        return None
-    chosen = [passes[at].judged for at in mine]
-    return PhaseUse(
-        kind=kind,
-        rules=tuple(Counter(one.rule for one in chosen).most_common()),
-        passes=len(mine),
-        sequences=known_sum(*(one.sequences for one in chosen)),
-        queries=known_sum(*(one.queries for one in chosen)),
-        keys=known_sum(*(one.keys for one in chosen)),
-        time_ns=sum(total[at] for at in mine),
-        possible=_possible(mine, times, bandwidths),
-        flops=done.flops(mine),
-        moved=done.moved(mine),
-        coverage=done.coverage(mine),
-    )
-
-
-def _possible(
-    mine: list[int], times: PassTimes, bandwidths: Mapping[int, int | None]
-) -> int | None:
-    """Return what the devices could move in the time of some passes."""
-    possible = (
-        rate * used if (rate := bandwidths.get(device)) is not None else None
-        for device, ns in times.used_ns.items()
-        if (used := sum(ns[at] for at in mine))
-    )
-    return known_sum(*possible)
 
 
 class _Done:
@@ -232,40 +194,42 @@ class _Done:
         self._batched = set(distinct(self._work.place[batched]).tolist())
         chosen = chosen_activities(prepared)
         categorised = prepared.linked.categorised
-        top = np.array([one != "communication" for one in categorised.top()], dtype=np.bool_)
+        top = np.array(
+            [component != "communication" for component in categorised.top()], dtype=np.bool_
+        )
         self._own = np.flatnonzero(chosen & top[categorised.category])
         self._place = place[self._own]
         self._dur = numbers(prepared.trace.activities["dur_ns"])[self._own]
         unit = moved.unit
-        self._told = np.where(moved.recorded, moved.size, UNKNOWN)[self._own]
+        self._size = np.where(moved.recorded, moved.size, UNKNOWN)[self._own]
         self._flops = (work.flops if work is not None else np.zeros_like(unit))[self._own]
         by_op = taken(moved.op_size, unit[self._own], UNKNOWN)
-        self._sized = (by_op != UNKNOWN) | (self._told != UNKNOWN)
+        self._sized = (by_op != UNKNOWN) | (self._size != UNKNOWN)
         worked = np.flatnonzero(chosen & (unit >= 0) & ~moved.recorded)
         self._op, first = np.unique(unit[worked], return_index=True)
         self._op_place = place[worked[first]]
 
     def flops(self, passes: list[int]) -> int:
         """Return the matrix FLOPs of some passes."""
-        told = exact_sum(np.maximum(self._flops[np.isin(self._place, passes)], 0))
-        return self._work.total(self._work.flops, self._ops(passes)) + told
+        by_kernel = exact_sum(np.maximum(self._flops[np.isin(self._place, passes)], 0))
+        return self._work.total(self._work.flops, self._ops(passes)) + by_kernel
 
     def coverage(self, passes: list[int]) -> Fraction | None:
         """Return the share of the time of kernels and copies whose bytes are known."""
-        mine = np.isin(self._place, passes)
-        total = exact_sum(self._dur[mine])
-        return Fraction(exact_sum(self._dur[mine & self._sized]), total) if total else None
+        in_passes = np.isin(self._place, passes)
+        total = exact_sum(self._dur[in_passes])
+        return Fraction(exact_sum(self._dur[in_passes & self._sized]), total) if total else None
 
     def moved(self, passes: list[int]) -> Moved:
         """Return the least bytes that some passes moved in the memory of their devices."""
         places, times = np.unique(self._work.place[self._ops(passes)], return_counts=True)
-        mine = np.isin(self._place, passes)
-        found = Moved(rest=exact_sum(np.maximum(self._told[mine], 0)))
+        in_passes = np.isin(self._place, passes)
+        moved = Moved(rest=exact_sum(np.maximum(self._size[in_passes], 0)))
         for place, count in zip(places.tolist(), times.tolist(), strict=True):
-            one = self._work.works[place]
-            if isinstance(one, Work) and one.min_bytes is not None:
-                found += _moved(one, count, weighted=place not in self._batched)
-        return found
+            work = self._work.works[place]
+            if isinstance(work, Work) and work.min_bytes is not None:
+                moved += _moved(work, count, weighted=place not in self._batched)
+        return moved
 
     def _ops(self, passes: list[int]) -> IntArray:
         return self._op[np.isin(self._op_place, passes)]
@@ -288,14 +252,23 @@ def _moved(work: Work, count: int, *, weighted: bool) -> Moved:
 
 def pass_times(
     prepared: Prepared, attribution: Attribution, passes: tuple[ForwardPass, ...]
-) -> PassTimes:
-    """Return the device time of some passes."""
-    found = launched_in(prepared, attribution, passes)
-    whole = np.array([one.start_ns == -ALWAYS for one in passes], dtype=np.bool_)
+) -> tuple[IntArray, Mapping[int, list[int]], int]:
+    """Return when devices worked for which pass.
+
+    Per activity the place of its pass, -1 for none: that in which it was launched, else that during
+    which it starts. Per device the time of each pass in the chosen windows. And the time of no
+    pass, over all devices: there, and between a chosen window and the next pass.
+    """
+    of_activity = launched_in(prepared, attribution, passes)
+    whole = np.array([each.start_ns == -ALWAYS for each in passes], dtype=np.bool_)
+    is_copy = is_one_of(prepared.trace.activities["kind"], "memcpy", "memset")
     used_ns, outside_ns = {}, 0
     for device, account in prepared.accounts.items():
         rows, start = account.rows.row, account.rows.start_ns
-        begins = _begins(prepared, rows, start, found[rows], len(passes))
+        # Copies do not begin a pass: inputs of the next one are copied while this one runs.
+        launched = (of_activity[rows] >= 0) & ~is_copy[rows]
+        begins = np.full(len(passes), ALWAYS, dtype=np.int64)
+        np.minimum.at(begins, of_activity[rows][launched], start[launched])
         begins[whole & (begins < ALWAYS)] = -ALWAYS
         order = np.argsort(begins, kind="stable")
         order = order[begins[order] < ALWAYS]
@@ -303,12 +276,16 @@ def pass_times(
         windows = prepared.windows[device]
         between = _time(window for window in windows if window.role == "between")
         around[between.contains(start)] = -1
-        found[rows] = np.where(found[rows] >= 0, found[rows], taken(order, around))
+        own = of_activity[rows]
+        of_activity[rows] = np.where(own >= 0, own, taken(order, around))
         chosen = chosen_time(windows)
-        used_ns[device], before_ns = _used(chosen.subtract(between), begins, order)
-        behind = _time(late for one, late in pairwise(windows) if one.used)
-        outside_ns += before_ns + between.intersect(chosen.union(behind)).length_ns
-    return PassTimes(found, used_ns, outside_ns)
+        before = chosen.subtract(between).covered_before(np.append(begins[order], ALWAYS))
+        used = np.zeros(len(passes), dtype=np.int64)
+        used[order] = np.diff(before)
+        used_ns[device] = used.tolist()
+        behind = _time(late for window, late in pairwise(windows) if window.used)
+        outside_ns += int(before[0]) + between.intersect(chosen.union(behind)).length_ns
+    return of_activity, used_ns, outside_ns
 
 
 def launched_in(
@@ -328,28 +305,6 @@ def launched_in(
     return np.where((call >= 0) | (attribution.op >= 0) | alone, place, -1)
 
 
-def _begins(
-    prepared: Prepared, rows: IntArray, start: IntArray, place: IntArray, count: int
-) -> IntArray:
-    """Return when each pass begins on a device, ALWAYS for one that launched nothing there.
-
-    Copies do not begin a pass: inputs of the next one are copied while this one runs.
-    """
-    is_copy = is_one_of(prepared.trace.activities["kind"], "memcpy", "memset")
-    mine = (place >= 0) & ~is_copy[rows]
-    found = np.full(count, ALWAYS, dtype=np.int64)
-    np.minimum.at(found, place[mine], start[mine])
-    return found
-
-
 def _time(windows: Iterable[Window]) -> Intervals:
     edges = [(window.start_ns, window.end_ns) for window in windows]
     return Intervals.of(*np.array(edges, dtype=np.int64).reshape(-1, 2).T)
-
-
-def _used(chosen: Intervals, begins: IntArray, order: IntArray) -> tuple[list[int], int]:
-    """Return the chosen time of each pass, and that before the first of them."""
-    before = chosen.covered_before(np.append(begins[order], ALWAYS))
-    found = np.zeros(len(begins), dtype=np.int64)
-    found[order] = np.diff(before)
-    return found.tolist(), int(before[0])

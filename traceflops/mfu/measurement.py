@@ -39,11 +39,10 @@ from traceflops.mfu.budget import (
     DevicePeaks,
     PeakOptions,
     ShareRange,
-    certain_part,
+    count_bounds,
     device_budgets,
     device_peaks,
     peak_notes,
-    slower_part,
 )
 from traceflops.mfu.inference import Inference, inference
 from traceflops.mfu.roof_times import NO_ROOFS, RoofTimes, moved_bytes, roof_times
@@ -58,7 +57,7 @@ from traceflops.windows import Prepared
 
 if TYPE_CHECKING:
     from traceflops.attribution import Attribution
-    from traceflops.mfu.counted.counter_work import MeasuredWork
+    from traceflops.mfu.counted.joins import MeasuredWork
 
 Source = Literal["trace", "the paired trace", "counters"]
 """What tells FLOPs: the trace itself by its shapes, another one by its shapes, or counters."""
@@ -144,13 +143,8 @@ class Measurement:
     @property
     def busy_range(self) -> ShareRange | None:
         """Return the least and the most that busy MFU can be."""
-        found, busy = self.mfu_range, self.busy_mfu
-        return found.times(busy / self.mfu) if found and busy and self.mfu else None
-
-    @property
-    def is_exact(self) -> bool:
-        """Return whether no count in the chosen windows lies between two bounds."""
-        return all(cell.flops == cell.at_least for cell in self.executed.select())
+        mfu, busy = self.mfu_range, self.busy_mfu
+        return mfu.times(busy / self.mfu) if mfu and busy and self.mfu else None
 
     def _range(
         self, share: Fraction | None, family: str, open_share: Fraction | None = None
@@ -163,12 +157,16 @@ class Measurement:
         if share is None or fall is None:
             return None
         cells = [c for c in self.executed.select() if family in ("", c.line.split(".")[0])]
-        rates = self.rates
+        certain, slower = count_bounds(cells, fall, self.rates)
         known = fall.known_share >= ENOUGH
         more = Fraction(0) if known else fall.share("unattributed") or Fraction(0)
-        most = share * slower_part(cells, fall, rates) + more + (open_share or 0)
-        most = max(share, min(most, Fraction(1)))
-        return ShareRange(share * certain_part(cells, fall, rates), most)
+        most = min(share * slower + more + (open_share or 0), Fraction(1))
+        return ShareRange(share * certain, max(share, most))
+
+    @property
+    def is_exact(self) -> bool:
+        """Return whether no count in the chosen windows lies between two bounds."""
+        return all(cell.flops == cell.at_least for cell in self.executed.select())
 
     @property
     def figure(self) -> str | None:
@@ -176,8 +174,8 @@ class Measurement:
 
         Where only what was executed is known, not what for, it is HFU.
         """
-        if (found := self.mfu_range) is not None:
-            return f"MFU {found.text}"
+        if (mfu := self.mfu_range) is not None:
+            return f"MFU {mfu.text}"
         return f"HFU {hfu.text}" if (hfu := self.hfu_range) is not None else None
 
     @property
@@ -192,17 +190,17 @@ class Measurement:
     def sources(self) -> tuple[Source, ...]:
         """Return what tells FLOPs of kernels, in the order in which it counts."""
         work = self.executed.work
-        told = dict.fromkeys(join.origin for join in work.joins if join.known) if work else {}
+        origins = dict.fromkeys(join.origin for join in work.joins if join.known) if work else {}
         own: tuple[Source, ...] = ("trace",) if len(self.executed.attribution.executed) else ()
-        return (*own, *(_SOURCES[origin] for origin in told)) or ("trace",)
+        return (*own, *(_SOURCES[origin] for origin in origins)) or ("trace",)
 
     @property
     def busy_mfu(self) -> Fraction | None:
         """Return model FLOPs as a share of what the devices could do while they were not idle."""
-        found = self.waterfall
-        if found is None or self.mfu is None or found.budget == found.amount("idle"):
+        fall = self.waterfall
+        if fall is None or self.mfu is None or fall.budget == fall.amount("idle"):
             return None
-        return Fraction(found.amount("useful"), found.budget - found.amount("idle"))
+        return Fraction(fall.amount("useful"), fall.budget - fall.amount("idle"))
 
     @property
     def basis(self) -> str:
@@ -213,7 +211,7 @@ class Measurement:
         if len(dtypes) != 1 or len(rates) != 1 or None in rates:
             return f"{origin}, {' and '.join(dtypes)} each at its dense peak"
         (rate,) = rates
-        given = any(one.given for one in self.devices)
+        given = any(device.given for device in self.devices)
         kind = "given" if given else f"{dtypes[0]} dense"
         return f"{origin}, {kind} {decimal(Fraction(rate or 0, PER_TERA), 1)} TFLOP/s"
 
@@ -249,7 +247,7 @@ def measure(
     if fall is not None and done.unsplit_flops:
         lacks = (NOT_SPLIT,)
     moved = moved_bytes(prepared, done.attribution)
-    told = moved.with_told(done.work)
+    of_kernels = moved.with_work(done.work)
     return Measurement(
         done,
         devices,
@@ -257,8 +255,10 @@ def measure(
         lacks,
         kernel_rows(prepared, moved, done.work),
         op_rows(prepared, moved),
-        inference(prepared, told, {one.device: one.bandwidth for one in devices}, done.work),
-        roof_times(prepared, told, devices, done.work),
+        inference(
+            prepared, of_kernels, {device.device: device.bandwidth for device in devices}, done.work
+        ),
+        roof_times(prepared, of_kernels, devices, done.work),
     )
 
 
@@ -266,29 +266,35 @@ def why_no_figure(
     prepared: Prepared, done: Executed, devices: tuple[DevicePeaks, ...]
 ) -> Iterator[MissingInput]:
     """Yield why a trace has no utilisation; the first reason says most."""
-    kinds = prepared.trace.devices["type"].to_pylist()
+    trace, records = prepared.trace, prepared.launch_records
+    kinds = trace.devices["type"].to_pylist()
     if all(kinds[device.device] == "cpu" for device in devices):
-        yield _without_devices(prepared, done)
-        return
-    records = prepared.launch_records
-    if records.state == "capture":
+        counted = sum(row.launches for row in done.work.counted) if done.work is not None else 0
+        if counted and not trace.activities.num_rows and not trace.totals.num_rows:
+            yield counters_alone(counted, remedy(trace, "timeline") or "")
+        elif launches_nothing(trace.calls):
+            yield NOTHING_LAUNCHED
+        else:
+            yield without_times(trace, advice(trace, "device work"))
+    elif records.state == "capture":
         yield _CAPTURE
-        return
-    if records.state == "missing" or records.kernel.lack() or not prepared.knows_replays:
-        how = "" if records.kernel.lost else advice(prepared.trace, "kernels of graphs")
-        how = how or advice(prepared.trace, "all device records")
-        yield MissingInput(_LOST[records.is_judged], how)
-        return
-    if not done.executed_flops:
-        yield _nothing_counted(prepared, done, is_ml=of_ml(prepared.trace))
-        return
-    coverage = done.coverage
-    if coverage is None or coverage < TOO_LITTLE:
-        known = exact_percent(coverage or Fraction(0))
+    elif records.state == "missing" or records.kernel.lack() or not prepared.knows_replays:
+        how = "" if records.kernel.lost else advice(trace, "kernels of graphs")
+        yield MissingInput(_LOST[records.is_judged], how or advice(trace, "all device records"))
+    elif not done.executed_flops:
+        yield _nothing_counted(prepared, done, is_ml=of_ml(trace))
+    elif done.coverage is None or done.coverage < TOO_LITTLE:
+        known = exact_percent(done.coverage or Fraction(0))
         problem = f"only {known} of the compute time has known FLOPs, too little for an MFU"
         yield _without_capture(done) or MissingInput(problem, _largest_unknown(done))
-        return
-    yield from _without_peak(done, devices)
+    else:
+        problems: dict[str, None] = {}
+        for device in devices:
+            for dtype in sorted(done.dtypes - device.rates.keys()):
+                unknown = _UNTOLD_TYPES.get(dtype) if device.rates else None
+                match = device.match
+                problems[unknown or match.why_no_peak(dtype) or match.explanation] = None
+        yield from map(without_rates, problems)
 
 
 def unknown_flops(done: Executed, fall: Waterfall | None) -> Iterator[Note]:
@@ -306,32 +312,30 @@ def unknown_flops(done: Executed, fall: Waterfall | None) -> Iterator[Note]:
 def impossible(fall: Waterfall, devices: tuple[DevicePeaks, ...]) -> MissingInput:
     """Return that figures contradict each other; first that a device does, if the user chose it."""
     problem = f"the figures are inconsistent: {fall.errors[0]}"
-    against = next((one.match.contradicts for one in devices if one.match.contradicts), "")
+    against = next((device.match.contradicts for device in devices if device.match.contradicts), "")
     return MissingInput(f"{against}; {problem}" if against else problem, LIKELY)
-
-
-def _without_devices(prepared: Prepared, done: Executed) -> MissingInput:
-    counted = sum(row.launches for row in done.work.counted) if done.work is not None else 0
-    trace = prepared.trace
-    if counted and not trace.activities.num_rows and not trace.totals.num_rows:
-        return counters_alone(counted, remedy(prepared.trace, "timeline") or "")
-    if launches_nothing(trace.calls):
-        return NOTHING_LAUNCHED
-    return without_times(prepared.trace, advice(prepared.trace, "device work"))
 
 
 def _nothing_counted(prepared: Prepared, done: Executed, *, is_ml: bool) -> MissingInput:
     """Return why no FLOPs are known; only programs of machine learning can be described."""
-    ops = prepared.trace.ops
-    if (lack := _nothing_told(done, is_ml=is_ml)) is not None:
-        return lack
-    if not ops.num_rows:
-        return _without_ops(prepared) if is_ml else NOT_ML
-    if (lack := _without_capture(done)) is not None:
+    ops, work = prepared.trace.ops, done.work
+    if work is not None and work.joins:
+        return _nothing_joined(done, work, is_ml=is_ml)
+    if not ops.num_rows and not is_ml:
+        return NOT_ML
+    source = prepared.trace.source
+    tool = source.tool if source.format == "rpd" else _TOOLS.get(source.format)
+    tool = tool or _TOOLS.get(family(source.format))
+    if not ops.num_rows and tool is not None:
+        architectures = prepared.trace.devices["architecture"].to_pylist()
+        return without_shapes(tool, [*map(family_of, architectures)])
+    if ops.num_rows and (lack := _without_capture(done)) is not None:
         return lack
     if ops["input_dims"].null_count == ops.num_rows:
         how = advice(prepared.trace, "shapes")
         problem = "the operators have no shapes, so FLOPs are unknown"
+        if not ops.num_rows:
+            problem = "the trace has no operators, so FLOPs are unknown"
         return MissingInput(problem, f"{how} {NEXT_TIME}" if how else "")
     if done.outside.unattributed:
         return MissingInput("no compute kernel has known FLOPs", _largest_unknown(done))
@@ -340,39 +344,23 @@ def _nothing_counted(prepared: Prepared, done: Executed, *, is_ml: bool) -> Miss
     return MissingInput(problem, "select other steps with --steps" if others else PAIR)
 
 
-def _nothing_told(done: Executed, *, is_ml: bool) -> MissingInput | None:
-    """Return why counters or a paired run tell no FLOPs, None where they were not asked."""
-    work = done.work
-    if work is None or not work.joins:
-        return None
+def _nothing_joined(done: Executed, work: MeasuredWork, *, is_ml: bool) -> MissingInput:
+    """Return why counters or a paired run, which were asked, tell no FLOPs."""
     if any(join.known for join in work.joins):
         return NO_MATRIX_WORK
-    told = any(row.flops is not None for row in work.counted)
-    if work.counted and not told and not any(join.origin == "pair" for join in work.joins):
-        if not any(row.by_type[one] is not None for row in work.counted for one in row.by_type):
+    known = any(row.flops is not None for row in work.counted)
+    if work.counted and not known and not any(join.origin == "pair" for join in work.joins):
+        if all(flops is None for row in work.counted for flops in row.by_type.values()):
             return other_counters(work.families) if is_ml else NOT_ML
         return counters_incomplete(work.families, work.missing)
     return MissingInput("no compute kernel has known FLOPs", _largest_unknown(done))
 
 
-def _without_ops(prepared: Prepared) -> MissingInput:
-    source = prepared.trace.source
-    of_format = source.tool if source.format == "rpd" else _TOOLS.get(source.format)
-    tool = of_format or _TOOLS.get(family(source.format))
-    if tool is None:
-        how = advice(prepared.trace, "shapes")
-        problem = "the trace has no operators, so FLOPs are unknown"
-        return MissingInput(problem, f"{how} {NEXT_TIME}" if how else "")
-    return without_shapes(
-        tool, [*map(family_of, prepared.trace.devices["architecture"].to_pylist())]
-    )
-
-
 def _without_capture(done: Executed) -> MissingInput | None:
     """Return that replayed graphs hide most FLOPs, None where they do not."""
     unknown = done.outside.unattributed
-    replayed_ns = sum(one.sum_ns for one in unknown if one.why == REPLAYED)
-    if 2 * replayed_ns <= sum(one.sum_ns for one in unknown):
+    replayed_ns = sum(kernels.sum_ns for kernels in unknown if kernels.why == REPLAYED)
+    if 2 * replayed_ns <= sum(kernels.sum_ns for kernels in unknown):
         return None
     total_ns = sum(time.kernels_ns for time in done.times if time.used)
     coverage = done.coverage or Fraction(0)
@@ -387,16 +375,6 @@ def _without_capture(done: Executed) -> MissingInput | None:
 
 def _largest_unknown(done: Executed) -> str:
     """Return of which kernels most time has no FLOPs; what else gives an MFU if none is known."""
-    for one in done.outside.unattributed[:1]:
-        return f"most time without known FLOPs is in {shown(one.kernel)} ({one.reason})"
+    for kernels in done.outside.unattributed[:1]:
+        return f"most time without known FLOPs is in {shown(kernels.kernel)} ({kernels.reason})"
     return PAIR
-
-
-def _without_peak(done: Executed, devices: tuple[DevicePeaks, ...]) -> Iterator[MissingInput]:
-    """Yield a lack per device whose rate for a counted data type is not known, each once."""
-    problems: dict[str, None] = {}
-    for device in devices:
-        for dtype in sorted(done.dtypes - device.rates.keys()):
-            problem = _UNTOLD_TYPES.get(dtype) if device.rates else None
-            problems[problem or device.match.why_no_peak(dtype) or device.match.explanation] = None
-    yield from map(without_rates, problems)

@@ -25,7 +25,6 @@ from operator import add
 from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from traceflops.attribution import Attribution, types_of_ops
 from traceflops.categories import Category
@@ -33,6 +32,7 @@ from traceflops.flops import UNKNOWN, Work, known_sum
 from traceflops.mfu.traced.uncounted import vector_ops
 from traceflops.table import (
     BoolArray,
+    FloatArray,
     IntArray,
     SmallArray,
     codes,
@@ -46,8 +46,7 @@ from traceflops.windows import Prepared, chosen_time
 
 if TYPE_CHECKING:
     from traceflops.mfu.budget import DevicePeaks
-    from traceflops.mfu.counted.counter_work import MeasuredWork
-    from traceflops.timeline import DeviceAccount
+    from traceflops.mfu.counted.joins import MeasuredWork
 
 Bound = Literal["compute", "memory", "interconnect"]
 WorkBasis = Literal["shapes", "pair", "counters", "record"]
@@ -79,7 +78,7 @@ class Measured:
     least_flops: int | None = None
 
     def __add__(self, other: Measured) -> Measured:
-        """Return both together; what one of them does not know is not known."""
+        """Return the sum; what one of them does not know is not known."""
         return Measured(
             known_sum(self.flops, other.flops),
             known_sum(self.min_bytes, other.min_bytes),
@@ -147,15 +146,14 @@ def _ratio(amount: int | None, of: int | None) -> Fraction | None:
 
 
 _Component = Literal["memory", "compute"]
+_COMPONENTS: Final[tuple[_Component, ...]] = ("memory", "compute")
 _LOOSE: Final = "list-types-not-recorded"
-_Times = npt.NDArray[np.float64]
-
 Path = Literal["memory", "host", "peer"]
 """What bytes move over: the device's memory, the link to the host, or one to another device."""
 
 PATHS: Final[tuple[Path, ...]] = ("memory", "host", "peer")
 
-_WAYS: Final[dict[str, tuple[Path, int]]] = {
+_ROUTES: Final[dict[str, tuple[Path, int]]] = {
     "HtoD": ("host", 1),
     "DtoH": ("host", 1),
     "DtoD": ("memory", 2),
@@ -189,33 +187,49 @@ class MovedBytes:
     op_size: IntArray
     op_path: SmallArray
 
-    def with_told(self, work: MeasuredWork | None) -> MovedBytes:
+    def with_work(self, work: MeasuredWork | None) -> MovedBytes:
         """Return them with what counters or a paired run tell of kernels without an op."""
         if work is None:
             return self
-        told = (self.unit < 0) & (work.size >= 0)
-        size = np.where(told, work.size, self.size)
-        return replace(self, size=size, recorded=self.recorded | told)
+        known = (self.unit < 0) & (work.size >= 0)
+        size = np.where(known, work.size, self.size)
+        return replace(self, size=size, recorded=self.recorded | known)
 
 
 def moved_bytes(prepared: Prepared, attribution: Attribution) -> MovedBytes:
     """Return the bytes that the ops and copies of a prepared trace moved."""
-    unit = _units(prepared, attribution)
-    is_copy, size, path = _copies(prepared)
-    op_size = attribution.work.of_ops(attribution.work.min_bytes).copy()
+    work, activities = attribution.work, prepared.trace.activities
+    # Copies and fills: their bytes by their own records, and what these move over.
+    copy, fill = is_one_of(activities["kind"], "memcpy"), is_one_of(activities["kind"], "memset")
+    is_copy = copy | fill
+    direction = codes(activities["direction"])
+    routes = [_ROUTES.get(name, (None, 0)) for name in names(activities["direction"])]
+    times = taken(np.array([n for _, n in routes], dtype=np.int64), direction, missing=0)
+    times[fill] = 1
+    over = [UNKNOWN if path is None else PATHS.index(path) for path, _ in routes]
+    by_direction = taken(np.array(over, dtype=np.int8), direction)
+    path: SmallArray = np.where(copy, by_direction, PATHS.index("memory")).astype(np.int8)
+    size = numbers(activities["bytes"], UNKNOWN)
+    size = np.where(is_copy & (times > 0) & (size >= 0), size * times, UNKNOWN)
+    # The op that each activity worked for: the executed one, else one that moves known bytes.
+    moving = vector_ops(prepared, attribution) & (work.of_ops(work.min_bytes) > 0)
+    around = taken(attribution.tree.nearest(moving), attribution.op)
+    unit = np.where(attribution.owner >= 0, attribution.owner, around)
+    # An op that launched nothing but copies has the bytes of their records, not of its shapes.
+    op_size = work.of_ops(work.min_bytes).copy()
     has_op = unit >= 0
-    every, copied = (
+    launched, copied = (
         np.bincount(unit[rows], minlength=len(op_size)) for rows in (has_op, has_op & is_copy)
     )
-    only_copies: BoolArray = (every > 0) & (every == copied)
-    mine = is_copy & (taken(only_copies.view(np.int8), unit, missing=0) > 0)
-    op_path = _common(unit[mine], path[mine], len(op_size))
-    told, least = np.zeros_like(op_size), np.full_like(op_size, _MOST)
-    np.add.at(told, unit[mine], np.maximum(size[mine], 0))
-    np.minimum.at(least, unit[mine], size[mine])
+    only_copies: BoolArray = (launched > 0) & (launched == copied)
+    of_copies = is_copy & (taken(only_copies.view(np.int8), unit, missing=0) > 0)
+    op_path = _common(unit[of_copies], path[of_copies], len(op_size))
+    total, least = np.zeros_like(op_size), np.full_like(op_size, _MOST)
+    np.add.at(total, unit[of_copies], np.maximum(size[of_copies], 0))
+    np.minimum.at(least, unit[of_copies], size[of_copies])
     # Within a device shapes say the same as records; over a link they count both sides.
     by_records = only_copies & ((op_path != PATHS.index("memory")) | (least != UNKNOWN))
-    op_size[by_records] = np.where(least == UNKNOWN, UNKNOWN, told)[by_records]
+    op_size[by_records] = np.where(least == UNKNOWN, UNKNOWN, total)[by_records]
     recorded = is_copy & (taken(by_records.view(np.int8), unit, missing=1) > 0)
     return MovedBytes(attribution, unit, is_copy, recorded, size, path, op_size, op_path)
 
@@ -230,33 +244,9 @@ def _common(group: IntArray, path: SmallArray, count: int) -> SmallArray:
     least, most = np.full(count, len(PATHS), dtype=np.int8), np.full(count, -1, dtype=np.int8)
     np.minimum.at(least, group, path)
     np.maximum.at(most, group, path)
-    found: SmallArray = np.where(least == most, least, UNKNOWN).astype(np.int8)
-    found[most < least] = PATHS.index("memory")
-    return found
-
-
-def _units(prepared: Prepared, attribution: Attribution) -> IntArray:
-    """Return, per activity, the executed op it worked for; else one that moves known bytes."""
-    moving = vector_ops(prepared, attribution)
-    moving &= attribution.work.of_ops(attribution.work.min_bytes) > 0
-    around = taken(attribution.tree.nearest(moving), attribution.op)
-    return np.where(attribution.owner >= 0, attribution.owner, around)
-
-
-def _copies(prepared: Prepared) -> tuple[BoolArray, IntArray, SmallArray]:
-    """Return which activities are copies or fills, their bytes and their paths."""
-    activities = prepared.trace.activities
-    copy, fill = is_one_of(activities["kind"], "memcpy"), is_one_of(activities["kind"], "memset")
-    way, ways = codes(activities["direction"]), names(activities["direction"])
-    known = [_WAYS.get(one, (None, 0)) for one in ways]
-    times = taken(np.array([often for _, often in known], dtype=np.int64), way, missing=0)
-    over = [UNKNOWN if one is None else PATHS.index(one) for one, _ in known]
-    path = taken(np.array(over, dtype=np.int8), way)
-    times[fill] = 1
-    size = numbers(activities["bytes"], UNKNOWN)
-    told = (copy | fill) & (times > 0) & (size >= 0)
-    paths: SmallArray = np.where(copy, path, PATHS.index("memory")).astype(np.int8)
-    return copy | fill, np.where(told, size * times, UNKNOWN), paths
+    common: SmallArray = np.where(least == most, least, UNKNOWN).astype(np.int8)
+    common[most < least] = PATHS.index("memory")
+    return common
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,12 +298,11 @@ def roof_times(
 ) -> RoofTimes:
     """Return what the chosen windows need; `work` is what counters or a paired run tell."""
     items = _Items(prepared, moved, work)
-
-    def of(component: _Component) -> RoofTime:
-        times = (items.time(prepared.accounts[at.device], at, component) for at in devices)
-        return sum(times, _NO_TIME)
-
-    return RoofTimes(of("memory"), of("compute"))
+    memory, compute = (
+        sum((items.time(peaks, component) for peaks in devices), _NO_TIME)
+        for component in _COMPONENTS
+    )
+    return RoofTimes(memory, compute)
 
 
 class _Items:
@@ -322,25 +311,26 @@ class _Items:
     def __init__(
         self, prepared: Prepared, moved: MovedBytes, work: MeasuredWork | None = None
     ) -> None:
-        self._prepared, self._moved, self._work = prepared, moved, work
+        self._prepared, self._work = prepared, work
         ops, count = len(moved.op_size), len(moved.unit)
+        self._ops = ops
         self._item: IntArray = np.where(moved.unit >= 0, moved.unit, ops + np.arange(count))
-        work_of = moved.attribution.work
-        loose = [isinstance(one, Work) and _LOOSE in one.notes for one in work_of.works]
-        is_loose = np.array(loose, dtype=np.bool_)[work_of.place]
+        of_ops = moved.attribution.work
+        loose = [isinstance(one, Work) and _LOOSE in one.notes for one in of_ops.works]
+        is_loose = np.array(loose, dtype=np.bool_)[of_ops.place]
         self._size = np.concatenate([np.where(is_loose, UNKNOWN, moved.op_size), moved.size])
         self._path = np.concatenate([moved.op_path, moved.path])
-        flops = work_of.of_ops(work_of.flops)
-        self._flops = np.where(moved.attribution.has("executed"), flops, UNKNOWN)
+        is_executed = moved.attribution.has("executed")
+        self._flops = np.where(is_executed, of_ops.of_ops(of_ops.flops), UNKNOWN)
         self._dtype, self._dtypes = types_of_ops(prepared, moved.attribution)
         categorised = prepared.linked.categorised
-        tops = np.array(categorised.top(), dtype=np.str_)
-        self._top = tops[categorised.category]
+        self._top = np.array(categorised.top(), dtype=np.str_)[categorised.category]
         self._mixed = np.zeros(len(self._size), dtype=np.bool_)
         self._mixed[self._item[self._top != "memory"]] = True
 
-    def time(self, account: DeviceAccount, peaks: DevicePeaks, component: _Component) -> RoofTime:
+    def time(self, peaks: DevicePeaks, component: _Component) -> RoofTime:
         """Return the time of a component of one device."""
+        account = self._prepared.accounts[peaks.device]
         rows = account.rows
         windows = self._prepared.windows[peaks.device]
         part = account.timeline.parts[component].intersect(chosen_time(windows))
@@ -353,7 +343,12 @@ class _Items:
         flops_ns = np.zeros(len(item))
         if component == "compute":
             flops_ns = np.minimum(self._flops_ns(item, peaks), whole_ns)
-        needed_ns = np.minimum(np.maximum(flops_ns, self._bytes_ns(item, peaks)), whole_ns)
+        # What the bytes need, NaN where they or the bandwidth of their path are unknown.
+        rates = (peaks.bandwidth, peaks.host_bandwidth, None)  # in the order of PATHS
+        rate = np.array([*(float(one) if one else np.nan for one in rates), np.nan])
+        size = self._size[item]
+        bytes_ns = np.where(size == UNKNOWN, np.nan, size / rate[self._path[item]])
+        needed_ns = np.minimum(np.maximum(flops_ns, bytes_ns), whole_ns)
         if component == "memory":
             needed_ns[self._mixed[item]] = np.nan
         known = np.isfinite(needed_ns) & (whole_ns > 0)
@@ -365,33 +360,21 @@ class _Items:
             round(float((needed_ns[known] * share).sum())),
         )
 
-    def _bytes_ns(self, item: IntArray, peaks: DevicePeaks) -> _Times:
-        """Return what the bytes of items need, NaN where they or their bandwidth are unknown."""
-        by_path = {"memory": peaks.bandwidth, "host": peaks.host_bandwidth, "peer": None}
-        rates = [by_path[path] for path in PATHS]
-        rate = np.array([*(float(one) if one else np.nan for one in rates), np.nan])
-        size = self._size[item]
-        return np.where(size == UNKNOWN, np.nan, size / rate[self._path[item]])
-
-    def _flops_ns(self, item: IntArray, peaks: DevicePeaks) -> _Times:
-        """Return what the FLOPs of items need, NaN where they or their peak are unknown."""
-        ops = len(self._moved.op_size)
+    def _flops_ns(self, item: IntArray, peaks: DevicePeaks) -> FloatArray:
+        """Return what the FLOPs of items need at the peak, NaN where either is unknown."""
         rates = np.array([float(peaks.rates.get(dtype) or np.nan) for dtype in self._dtypes])
-        op = np.where(item < ops, item, UNKNOWN)
+        op = np.where(item < self._ops, item, UNKNOWN)
         flops = taken(self._flops, op)
         known = flops >= 0
-        found = np.full(len(item), np.nan)
-        found[known] = flops[known] / rates[self._dtype[op[known]]]
+        needed = np.full(len(item), np.nan)
+        needed[known] = flops[known] / rates[self._dtype[op[known]]]
         if self._work is not None:
-            told = self._told_ns(self._work, peaks)
-            bare = item >= ops
-            found[bare] = told[item[bare] - ops]
-        return found
-
-    def _told_ns(self, work: MeasuredWork, peaks: DevicePeaks) -> _Times:
-        """Return the same of each activity, by what counters or a paired run tell."""
-        by_kind = np.zeros(len(work.kinds))
-        for _, dtype, most, _ in work.columns():
-            rate = float(peaks.rates.get(dtype) or np.nan)
-            by_kind += np.where(most > 0, most / rate, 0)
-        return np.append(by_kind, np.nan)[work.kind]  # the last one is that of UNKNOWN
+            # Activities without an op: by what counters or a paired run tell.
+            of_kind = np.zeros(len(self._work.kinds))
+            for _, dtype, most, _ in self._work.columns():
+                rate = float(peaks.rates.get(dtype) or np.nan)
+                of_kind += np.where(most > 0, most / rate, 0)
+            without_op = item >= self._ops
+            kind = self._work.kind[item[without_op] - self._ops]
+            needed[without_op] = np.append(of_kind, np.nan)[kind]  # the last is that of UNKNOWN
+        return needed

@@ -7,7 +7,7 @@ a pass, such as sampling, is of none; idle time there counts up to the next pass
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,7 +18,7 @@ from traceflops.flops import known_sum
 from traceflops.mfu.forward_passes import ForwardPass, annotated_passes
 from traceflops.mfu.inference import ORDER, launched_in
 from traceflops.table import BoolArray, IntArray, exact_sum, is_one_of
-from traceflops.timeline import EMPTY_ACCOUNT, Account, DeviceAccount, Intervals, Window
+from traceflops.timeline import EMPTY_ACCOUNT, Account, DeviceAccount, Intervals
 from traceflops.windows import Kind, Prepared, chosen_time
 
 NEVER: Final = np.iinfo(np.int64).min
@@ -85,7 +85,7 @@ NO_SERVING: Final = Serving()
 
 
 @dataclass(frozen=True, slots=True)
-class _Ran:
+class _Lane:
     """Passes on one device in order of time; `place` is that of a pass, `next_ns` may be NEVER."""
 
     device: int
@@ -95,10 +95,10 @@ class _Ran:
     end_ns: IntArray
     next_ns: IntArray
 
-    def only(self, mine: BoolArray) -> _Ran:
+    def only(self, chosen: BoolArray) -> _Lane:
         """Return some of the passes."""
         columns = (self.place, self.start_ns, self.end_ns, self.next_ns)
-        return _Ran(self.device, self.account, *(one[mine] for one in columns))
+        return _Lane(self.device, self.account, *(column[chosen] for column in columns))
 
     @property
     def duration_ns(self) -> IntArray:
@@ -106,19 +106,9 @@ class _Ran:
         return self.end_ns - self.start_ns
 
     @property
-    def cycle_ns(self) -> IntArray:
-        """Return how long it is from the start of each to the next, or to its end."""
-        return np.where(self.next_ns == NEVER, self.end_ns, self.next_ns) - self.start_ns
-
-    @property
     def between(self) -> Intervals:
         """Return the time behind each up to the next."""
         return Intervals.of(self.end_ns, self.next_ns)
-
-    @property
-    def accounts(self) -> list[Account]:
-        """Return the account of each."""
-        return self.account.accounts(self.start_ns, self.end_ns)
 
 
 def serving(prepared: Prepared, attribution: Attribution) -> Serving:
@@ -127,77 +117,70 @@ def serving(prepared: Prepared, attribution: Attribution) -> Serving:
     if not passes:
         return NO_SERVING
     place = launched_in(prepared, attribution, passes)
-    ran = [_ran(prepared, device, place) for device in prepared.accounts]
-    kinds = (_pass_kind(kind, prepared, passes, ran) for kind in ORDER)
-    shown = tuple(one for each in ran for one in _shown(each, passes))
-    return Serving(shown, tuple(kind for kind in kinds if kind.passes))
+    lanes = [_lane(prepared, device, place) for device in prepared.accounts]
+    kinds = (_pass_kind(kind, prepared, passes, lanes) for kind in ORDER)
+    rows = []
+    for lane in lanes:
+        columns = (lane.place.tolist(), lane.start_ns.tolist(), lane.duration_ns.tolist())
+        for number, start, duration in zip(*columns, strict=True):
+            judged = passes[number].judged
+            size = (judged.sequences, judged.queries)
+            rows.append(ServingPass(judged.kind, lane.device, start, duration, *size))
+    return Serving(tuple(rows), tuple(kind for kind in kinds if kind.passes))
 
 
-def _ran(prepared: Prepared, device: int, place: IntArray) -> _Ran:
-    """Return the chosen passes on a device."""
-    account = prepared.accounts[device]
+def _lane(prepared: Prepared, device: int, place: IntArray) -> _Lane:
+    """Return the chosen passes on a device; `place` is the pass of each activity, -1 for none."""
+    account, windows = prepared.accounts[device], prepared.windows[device]
     rows = account.rows
     is_copy = is_one_of(prepared.trace.activities["kind"], "memcpy", "memset")[rows.row]
     mine = (place[rows.row] >= 0) & ~is_copy
     places, first, at = np.unique(place[rows.row[mine]], return_index=True, return_inverse=True)
     start, end = rows.start_ns[mine][first], np.full(len(places), NEVER)
     np.maximum.at(end, at.reshape(-1), rows.end_ns[mine])
-    windows = prepared.windows[device]
-    start = np.maximum(start, _recorded_from(prepared, windows))
+    if prepared.plan.layout.are_passes:
+        # No pass begins in time without recorded work.
+        unrecorded = (window.end_ns for window in windows if window.role == "before")
+        start = np.maximum(start, max(unrecorded, default=NEVER))
     order = np.argsort(start, kind="stable")
     order = order[end[order] >= start[order]]
     places, start, end = places[order], start[order], end[order]
     following = np.append(start[1:], NEVER)[: len(start)]
     used = chosen_time(windows).contains(start)
     following[~np.append(used[1:], False)[: len(used)]] = NEVER
-    return _Ran(device, account, places, start, end, following).only(used)
-
-
-def _recorded_from(prepared: Prepared, windows: Sequence[Window]) -> int:
-    """Return when the first pass begins: not before time without recorded work."""
-    are_passes = prepared.plan.layout.are_passes
-    return max(
-        (one.end_ns for one in windows if are_passes and one.role == "before"), default=NEVER
-    )
-
-
-def _shown(ran: _Ran, passes: Sequence[ForwardPass]) -> Iterator[ServingPass]:
-    times = ran.start_ns.tolist(), ran.duration_ns.tolist()
-    for place, start, duration in zip(ran.place.tolist(), *times, strict=True):
-        told = passes[place].judged
-        yield ServingPass(told.kind, ran.device, start, duration, told.sequences, told.queries)
+    return _Lane(device, account, places, start, end, following).only(used)
 
 
 def _pass_kind(
-    kind: Kind | None, prepared: Prepared, passes: Sequence[ForwardPass], ran: Sequence[_Ran]
+    kind: Kind | None, prepared: Prepared, passes: Sequence[ForwardPass], lanes: Sequence[_Lane]
 ) -> PassKind:
     """Return what there is to say of the passes of one kind."""
     is_kind = np.array([one.judged.kind == kind for one in passes], dtype=np.bool_)
-    mine = [one.only(is_kind[one.place]) for one in ran]
-    spans = sorted(ns for one in mine for ns in one.duration_ns.tolist())
-    idle_ns = sum(one.between.subtract(one.account.timeline.busy).length_ns for one in mine)
+    lanes = [lane.only(is_kind[lane.place]) for lane in lanes]
+    spans = sorted(ns for lane in lanes for ns in lane.duration_ns.tolist())
+    idle_ns = sum(lane.between.subtract(lane.account.timeline.busy).length_ns for lane in lanes)
+    waits = IdleCulprits((), idle_ns)
+    if idle_ns and prepared.launch_records.is_judged:
+        gaps = [gap_parts(lane.account, lane.between) for lane in lanes if len(lane.between)]
+        waits = culprits_of(GapParts.joined(gaps), prepared.trace)
+    stops = [np.where(lane.next_ns == NEVER, lane.end_ns, lane.next_ns) for lane in lanes]
+    of_passes = (lane.account.accounts(lane.start_ns, lane.end_ns) for lane in lanes)
     return PassKind(
-        kind,
-        len(spans),
-        _percentile(spans, 50),
-        _percentile(spans, 99),
-        known_sum(*(passes[at].judged.queries for one in mine for at in one.place.tolist())),
-        sum(exact_sum(one.cycle_ns) for one in mine),
-        sum(int((one.next_ns != NEVER).sum()) for one in mine),
-        idle_ns,
-        _waits(prepared, mine, idle_ns),
-        sum((account for one in mine for account in one.accounts), EMPTY_ACCOUNT),
+        kind=kind,
+        passes=len(spans),
+        p50_ns=_percentile(spans, 50),
+        p99_ns=_percentile(spans, 99),
+        tokens=known_sum(*(passes[at].judged.queries for lane in lanes for at in lane.place)),
+        cycle_ns=sum(
+            exact_sum(stop - lane.start_ns) for stop, lane in zip(stops, lanes, strict=True)
+        ),
+        followed=sum(int((lane.next_ns != NEVER).sum()) for lane in lanes),
+        between_ns=idle_ns,
+        waits=waits,
+        total=sum((account for each in of_passes for account in each), EMPTY_ACCOUNT),
     )
 
 
 def _percentile(ordered: Sequence[int], percent: int) -> int:
     """Return the least value that so many percent of all do not exceed; 0 of none."""
     return ordered[-(-len(ordered) * percent // 100) - 1] if ordered else 0
-
-
-def _waits(prepared: Prepared, ran: Sequence[_Ran], idle_ns: int) -> IdleCulprits:
-    """Return what the host did in the idle time between passes."""
-    if not idle_ns or not prepared.launch_records.is_judged:
-        return IdleCulprits((), idle_ns)
-    parts = [gap_parts(one.account, one.between) for one in ran if len(one.between)]
-    return culprits_of(GapParts.joined(parts), prepared.trace)

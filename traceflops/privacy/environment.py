@@ -24,8 +24,6 @@ from traceflops.privacy.known_words import is_library_word, words_of
 from traceflops.table import (
     IntArray,
     Names,
-    Note,
-    Source,
     Trace,
     codes,
     dictionary_column,
@@ -94,25 +92,10 @@ def redacted(trace: Trace, hosts: Names | None = None) -> Trace:
 
     Hosts are numbered; in one of several traces that are to be told apart as `hosts` counts them.
     """
-    scrub = _scrubber(trace.source.identities)
-    return replace(
-        trace,
-        tables={
-            name: _scrub_table(name, table, scrub, hosts) for name, table in trace.tables.items()
-        },
-        source=_scrub_source(trace.source, scrub),
-        notes=tuple(_scrub_note(note, scrub) for note in trace.notes),
-    )
-
-
-Scrub = Callable[[str], str]
-"""Gives a text without paths, addresses and names of the machine."""
-
-
-def _scrubber(identities: Iterable[str]) -> Scrub:
-    known = sorted({i for i in identities if len(i) >= _SHORTEST_NAME}, key=len, reverse=True)
-    names_of_it = "|".join(map(re.escape, known))
-    identity = re.compile(rf"(?<![A-Za-z0-9])(?:{names_of_it})(?![A-Za-z0-9])") if known else None
+    longest_first = sorted(trace.source.identities, key=len, reverse=True)
+    known = [name for name in dict.fromkeys(longest_first) if len(name) >= _SHORTEST_NAME]
+    either = "|".join(map(re.escape, known))
+    identity = re.compile(rf"(?<![A-Za-z0-9])(?:{either})(?![A-Za-z0-9])") if known else None
 
     def scrub(text: str) -> str:
         if "/" in text or "\\" in text:
@@ -121,30 +104,53 @@ def _scrubber(identities: Iterable[str]) -> Scrub:
             text = _ADDRESS.sub("[address]", text)
         return identity.sub("[name]", text) if identity else text
 
-    return scrub
+    source = trace.source
+    described = source.description
+    if described is not None:
+        described = {key: _scrub_value(value, scrub) for key, value in described.items()}
+    return replace(
+        trace,
+        tables={
+            name: _scrub_table(name, table, scrub, hosts) for name, table in trace.tables.items()
+        },
+        source=replace(
+            source,
+            files=tuple(replace(file, name=scrub(file.name)) for file in source.files),
+            facts={key: scrub(value) for key, value in source.facts.items()},
+            identities=(),
+            description=described,
+        ),
+        notes=tuple(
+            replace(note, text=scrub(note.text), file=scrub(note.file) if note.file else None)
+            for note in trace.notes
+        ),
+    )
 
 
 def _scrub_table(name: str, table: pa.Table, scrub: Scrub, hosts: Names | None) -> pa.Table:
+    """Return a table with its texts shortened, and numbers in the place of the names of hosts."""
     for place, field in enumerate(table.schema):
         if not pa.types.is_dictionary(field.type) or not table.num_rows:
             continue
+        column = table[field.name]
         if (name, field.name) == ("processes", "host"):
-            table = table.set_column(place, field, _numbered(table[field.name], hosts))
+            # Numbers tell several hosts apart; one alone needs none.
+            named = Names() if hosts is None else hosts
+            rows = np.array([named[host] if host else -1 for host in column.to_pylist()], np.int32)
+            made = dictionary_column(rows, [f"host {n + 1}" for n in range(len(named))])
+            if hosts is None and len(named) < 2:
+                made = pa.nulls(len(column), field.type)
+            table = table.set_column(place, field, made)
             continue
-        old = names(table[field.name])
+        old = names(column)
         new = [scrub(text) for text in old]
         if new != old:
-            table = table.set_column(place, field, recoded(codes(table[field.name]), new))
+            table = table.set_column(place, field, recoded(codes(column), new))
     return table
 
 
-def _numbered(hosts: pa.ChunkedArray, counted: Names | None) -> pa.Array:
-    """Return numbers in the place of the names of hosts, so that several are told apart."""
-    named = Names() if counted is None else counted
-    rows = [named[host] if host else -1 for host in hosts.to_pylist()]
-    if counted is None and len(named) < 2:
-        return pa.nulls(len(hosts), hosts.type)
-    return dictionary_column(np.array(rows, np.int32), [f"host {n + 1}" for n in range(len(named))])
+Scrub = Callable[[str], str]
+"""Gives a text without paths, addresses and names of the machine."""
 
 
 def recoded(old_codes: IntArray, texts: Iterable[str | None]) -> pa.DictionaryArray:
@@ -152,15 +158,6 @@ def recoded(old_codes: IntArray, texts: Iterable[str | None]) -> pa.DictionaryAr
     interned = Names()
     recode = np.array([-1 if text is None else interned[text] for text in texts] + [-1], np.int64)
     return dictionary_column(recode[old_codes], list(interned))
-
-
-def _scrub_source(source: Source, scrub: Scrub) -> Source:
-    files = tuple(replace(file, name=scrub(file.name)) for file in source.files)
-    facts = {key: scrub(value) for key, value in source.facts.items()}
-    described = source.description
-    if described is not None:
-        described = {key: _scrub_value(value, scrub) for key, value in described.items()}
-    return replace(source, files=files, facts=facts, identities=(), description=described)
 
 
 def _scrub_value(value: object, scrub: Scrub) -> object:
@@ -172,25 +169,22 @@ def _scrub_value(value: object, scrub: Scrub) -> object:
     return [_scrub_value(one, scrub) for one in value] if isinstance(value, list) else value
 
 
-def _scrub_note(note: Note, scrub: Scrub) -> Note:
-    return replace(note, text=scrub(note.text), file=scrub(note.file) if note.file else None)
-
-
 def without_folders(text: str) -> str:
     """Return a text in which of each absolute path only its last part is left."""
     return _PATH.sub(lambda path: _last(path.group()), text)
 
 
 def without_frame_folders(text: str) -> str:
-    """Return a text without the folders of a Python function's file that it begins with."""
+    """Return a text without the folders of a Python function's file that it begins with.
+
+    What of them is a library's own stays.
+    """
     folders = _FRAME.match(text)
-    return _own_path(folders.group()) + text[folders.end() :] if folders is not None else text
-
-
-def _own_path(folders: str) -> str:
-    """Return what of the folders of a file is a library's own."""
-    library = _PACKAGES.match(folders)
-    return folders[library.end() :] if library is not None else ""
+    if folders is None:
+        return text
+    library = _PACKAGES.match(folders.group())
+    own = folders.group()[library.end() :] if library is not None else ""
+    return own + text[folders.end() :]
 
 
 def _last(path: str) -> str:
@@ -198,19 +192,14 @@ def _last(path: str) -> str:
     file = _FILE.search(path)
     if file is not None and path.startswith("/"):
         return _last(path[: file.end()]) + without_folders(path[file.end() :])
-    if _is_layer(path):
-        return path
+    if path.startswith("/"):
+        # The name of a layer, as exporters of graphs write them, stays: `/conv/Add`.
+        root, *_, last = [part for part in path.split("/") if part]
+        known = last[:1].isupper() and "." not in last and all(map(is_library_word, words_of(last)))
+        if known and root.lower() not in _FOLDERS.split():
+            return path
     library = _PACKAGES.match(path)
     if library is not None and library.end() < len(path):
         return path[library.end() :]
     parts = [part for part in _SEPARATOR.split(path) if part]
     return parts[-1] if len(parts) > 1 or not path.startswith("~") else path
-
-
-def _is_layer(path: str) -> bool:
-    """Return whether it is the name of a layer, as exporters of graphs write them: `/conv/Add`."""
-    if not path.startswith("/"):
-        return False
-    root, *_, last = [part for part in path.split("/") if part]
-    known = last[:1].isupper() and "." not in last and all(map(is_library_word, words_of(last)))
-    return known and root.lower() not in _FOLDERS.split()

@@ -48,7 +48,16 @@ class Placeholders:
         """Return a name in which the words that no library uses are replaced."""
         shown = self._partly.get(text)
         if shown is None:
-            shown = self._partly[text] = self._distinct(text, self._replaced(text))
+            if text.startswith("_Z"):  # which of its letters are words, only a demangler knows
+                made = self._word(text)
+            else:
+                made = replaced_addresses(text[:_LONGEST], self._word)
+                made = _TOKEN.sub(partial(self._once, is_tensile(made)), made)
+            place, shown = 1, made
+            while self._taken.setdefault(shown, text) != text:
+                place += 1
+                shown = f"{made} ({place})"
+            self._partly[text] = shown
         if shown != text:
             self.count(kind, text)
         return shown
@@ -67,19 +76,6 @@ class Placeholders:
             self._counted.add((kind, text))
             self.changed[kind] += 1
 
-    def _distinct(self, text: str, made: str) -> str:
-        place, distinct = 1, made
-        while self._taken.setdefault(distinct, text) != text:
-            place += 1
-            distinct = f"{made} ({place})"
-        return distinct
-
-    def _replaced(self, text: str) -> str:
-        if text.startswith("_Z"):  # which of its letters are words, only a demangler knows
-            return self._word(text)
-        made = replaced_addresses(text[:_LONGEST], self._word)
-        return _TOKEN.sub(partial(self._once, is_tensile(made)), made)
-
     def _once(self, of_tensile: bool, token: re.Match[str]) -> str:
         """Return what a token becomes; names are made of few tokens, so each is looked at once."""
         key = (of_tensile, token.group())
@@ -90,7 +86,8 @@ class Placeholders:
     def _token(self, of_tensile: bool, token: str) -> str:
         """Return a token as it is, or with what no library uses replaced in it.
 
-        Where a digit stands beside an unknown word, both together may be a name.
+        Where a digit stands beside an unknown word, both together may be a name, and so may one
+        letter together with it.
         """
         if not token.isascii():
             return self._word(token)
@@ -98,7 +95,12 @@ class Placeholders:
             return token
         parts = list(pieces(token))
         numbered = any(kind != "word" for kind, _ in parts) and len(parts) > 1
-        known = [_is_known(kind, part, alone=not numbered) for kind, part in parts]
+        known = [
+            is_library_word(part) and not (numbered and len(part) == 1)
+            if kind == "word"
+            else kind == "code" or is_plain_number(part)
+            for kind, part in parts
+        ]
         if numbered and not all(known):
             return self._word(token)
         kept = zip(parts, known, strict=True)
@@ -106,13 +108,6 @@ class Placeholders:
 
     def _word(self, word: str) -> str:
         return f"name{self._words[word] + 1}"
-
-
-def _is_known(kind: str, part: str, *, alone: bool) -> bool:
-    """Return whether a piece may stay; one letter beside a digit may be a name together with it."""
-    if kind == "word":
-        return is_library_word(part) and (alone or len(part) > 1)
-    return kind == "code" or is_plain_number(part)
 
 
 _URL: Final = re.compile(r"\b[A-Za-z][A-Za-z0-9+.-]*://\S+")
@@ -160,56 +155,51 @@ _VERSION: Final = re.compile(r"v?\d+(?:\.\d+)+(?:\.?(?:a|b|rc|post|dev)\d+)*")
 
 def replaced_addresses(text: str, replace: Callable[[str], str]) -> str:
     """Return a text in which paths, addresses and names of machines are replaced."""
-    if "://" in text:
-        text = _URL.sub(lambda match: replace(match.group()), text)
-    if "/" in text or "\\" in text:
-        text = _PATH.sub(lambda match: replace(match.group()), text)
-    if "@" in text:
-        text = _EMAIL.sub(lambda match: replace(match.group()), text)
-    if ":" in text or "-" in text or "." in text:
-        text = _HARDWARE.sub(lambda match: replace(match.group()), text)
-    if ":" in text:
-        text = _V6.sub(lambda match: _v6(match, replace), text)
-    if "." in text or "_" in text:
-        text = _V4.sub(lambda match: _v4(match, replace), text)
-    if "." in text or "-" in text:
-        text = _JOINED.sub(lambda match: _machine(match.group(), replace), text)
-    return _NUMBERED.sub(lambda match: replace(match.group()), text)
+
+    def whole(match: re.Match[str]) -> str:
+        return replace(match.group())
+
+    def v4(match: re.Match[str]) -> str:
+        """Replace an address; sizes in names of kernels may be joined by `_`."""
+        joined = match["joined"]
+        is_size = joined is not None and (
+            max(int(part) for part in joined.split("_")) > _BYTE or not _PRIVATE.match(joined)
+        )
+        return match.group() if is_size else whole(match)
+
+    def v6(match: re.Match[str]) -> str:
+        """Replace an address; `a::b` of C++ and `12:30:45` are none.
+
+        What is as short as `f16::d` is rather of C++, unless it stands in brackets.
+        """
+        run = match["run"].lstrip(":")
+        is_short = not match["open"] and sum(map(str.isalnum, run)) < _SHORTEST_V6
+        parted = "::" in match["run"] or run.count(":") >= _MOST_COLONS
+        of_cpp = run.startswith(("c10::", "c10d::")) or not any(map(str.isdigit, run))
+        return match.group() if is_short or of_cpp or not parted else whole(match)
+
+    for signs, pattern, replaced in (
+        (("://",), _URL, whole),
+        ("/\\", _PATH, whole),
+        ("@", _EMAIL, whole),
+        (":-.", _HARDWARE, whole),
+        (":", _V6, v6),
+        ("._", _V4, v4),
+        (".-", _JOINED, lambda match: replace(match[0]) if _is_machine(match[0]) else match[0]),
+    ):
+        if any(sign in text for sign in signs):
+            text = pattern.sub(replaced, text)
+    return _NUMBERED.sub(whole, text)
 
 
-def _v4(match: re.Match[str], replace: Callable[[str], str]) -> str:
-    """Return a placeholder for the address; sizes in names of kernels may be joined by `_`."""
-    joined = match["joined"]
-    if joined is not None:
-        parts = [int(part) for part in joined.split("_")]
-        if max(parts) > _BYTE or not _PRIVATE.match(joined):
-            return match.group()
-    return replace(match.group())
-
-
-def _v6(match: re.Match[str], replace: Callable[[str], str]) -> str:
-    """Return a placeholder for an address of version 6; `a::b` of C++ and `12:30:45` are none.
-
-    What is as short as `f16::d` is rather of C++, unless it stands in brackets.
-    """
-    run = match["run"].lstrip(":")
-    is_short = not match["open"] and sum(map(str.isalnum, run)) < _SHORTEST_V6
-    parted = "::" in match["run"] or run.count(":") >= _MOST_COLONS
-    of_cpp = run.startswith(("c10::", "c10d::")) or not any(map(str.isdigit, run))
-    return match.group() if is_short or of_cpp or not parted else replace(match.group())
-
-
-def _machine(text: str, replace: Callable[[str], str]) -> str:
-    """Return a placeholder for words joined as in names of machines, unless libraries join them."""
-    in_domain = "." in text and text.rpartition(".")[2].lower() in _DOMAINS
-    if in_domain and not _MODULES.match(text):
-        return replace(text)
-    if _VERSION.fullmatch(text) or _MODULES.match(text):
-        return text
-    if "-" not in text and text.count(".") < 2:
-        return text
+def _is_machine(text: str) -> bool:
+    """Return whether words are joined as in names of machines, and no library joins them so."""
+    is_module = _MODULES.match(text) is not None
+    if "." in text and text.rpartition(".")[2].lower() in _DOMAINS and not is_module:
+        return True
+    if is_module or _VERSION.fullmatch(text) or ("-" not in text and text.count(".") < 2):
+        return False
     is_domain = text.count(".") > 1 or any(char.isdigit() for char in text)
     words = [word for part in re.split(r"[.-]", text) for word in words_of(part)]
     is_domain |= "-" in text and not _MACHINES.isdisjoint(map(str.lower, words))
-    known = text.isascii() and all(map(is_library_word, words))
-    return text if known and not is_domain else replace(text)
+    return is_domain or not (text.isascii() and all(map(is_library_word, words)))

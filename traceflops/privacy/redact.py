@@ -21,7 +21,7 @@ from traceflops.categories import NO_RULE, built_in, load
 from traceflops.privacy.environment import recoded
 from traceflops.privacy.known_words import is_describing, is_term_of_notes, is_word_of_notes
 from traceflops.privacy.placeholders import Placeholders
-from traceflops.privacy.redact_policies import Policies, Policy, policies
+from traceflops.privacy.redact_policies import Policies, policies
 from traceflops.table import (
     TABLES,
     UTC_OFFSET,
@@ -87,28 +87,26 @@ class Redaction:
 
     def trace(self, trace: Trace) -> Trace:
         """Return the trace with placeholders, and a note that counts them; all rows stay."""
+        shown = self._shown
         files = [file.name for file in trace.source.files]
         for name in (*files, *(note.file for note in trace.notes if note.file is not None)):
-            self._shown.whole("file", name)
+            shown.whole("file", name)
         tables = {
             name: self._table(name, trace.tables[name]) for name in TABLES if name in trace.tables
         }
-        source = replace(_source(trace.source, self._shown), rules=self._decided(trace))
-        notes = tuple(_note(note, self._shown) for note in trace.notes)
-        notes = (*notes, removed(self._shown))
-        return replace(trace, tables=tables, source=source, notes=notes, places=())
-
-    def _decided(self, trace: Trace) -> dict[str, str]:
-        """Return by which rules kernels are decided whose placeholders do not tell it."""
+        source = _source(trace.source, shown)
+        # By which rules kernels are decided whose placeholders do not tell it.
         placed = load(bare=True)
         known = placed.knowing(trace.source.rules)
         kernels = set[str]().union(*(used_names(trace.table(t)["name"]) for t in _OF_KERNELS))
-        decided = {self._shown.standing_for(name): known.kernel(name).rule for name in kernels}
-        return {
-            shown: rule
-            for shown, rule in sorted(decided.items())
-            if placed.kernel(shown).rule != rule
+        decided = {shown.standing_for(name): known.kernel(name).rule for name in kernels}
+        rules = {
+            name: rule for name, rule in sorted(decided.items()) if placed.kernel(name).rule != rule
         }
+        notes = [_note(note, shown) for note in trace.notes]
+        notes.append(removed(shown))
+        source = replace(source, rules=rules)
+        return replace(trace, tables=tables, source=source, notes=tuple(notes), places=())
 
     def untimed(self, totals: Untimed) -> Untimed:
         """Return the totals of a trace without a timeline with placeholders."""
@@ -126,7 +124,8 @@ class Redaction:
         if not rows.num_rows:
             return rows
         rows = self._column(rows, "name", self._policies[like, "name"])
-        return with_column(rows, "rule", _all_alike(rows["rule"], self.rule))
+        rules = rows["rule"]
+        return with_column(rows, "rule", recoded(codes(rules), map(self.rule, names(rules))))
 
     def _table(self, name: str, table: pa.Table) -> pa.Table:
         for column in table.schema.names if table.num_rows else ():
@@ -136,9 +135,20 @@ class Redaction:
         return table
 
     def _column(self, table: pa.Table, column: str, policy: Policies) -> pa.Table:
-        by_kind = column == "name" and "kind" in table.schema.names
-        made = _by_kind(table, policy) if by_kind else _all_alike(table[column], policy(None))
-        return with_column(table, column, made)
+        """Return a table with the texts of a column replaced, names by the kind of their row."""
+        texts, code = names(table[column]), codes(table[column])
+        if column != "name" or "kind" not in table.schema.names:
+            return with_column(table, column, recoded(code, map(policy(None), texts)))
+        # One name may be of several kinds. Names are looked at as they come up, which numbers
+        # placeholders, and stay in their order.
+        of_kind = [policy(kind) for kind in (*names(table["kind"]), None)]  # no kind is -1
+        both = codes(table["kind"]) * len(texts) + code
+        pairs, first, place = np.unique(both, return_index=True, return_inverse=True)
+        kind, name = np.divmod(pairs, max(1, len(texts)))
+        made = {at: of_kind[kind[at]](texts[name[at]]) for at in np.argsort(first).tolist()}
+        order = np.lexsort((kind, name))
+        new = recoded(np.argsort(order)[place], (made[at] for at in order.tolist()))
+        return with_column(table, column, new)
 
 
 def removed(shown: Placeholders) -> Note:
@@ -154,25 +164,6 @@ def removed(shown: Placeholders) -> Note:
         "times, sizes, shapes and product names remain."
     )
     return Note("dropped", "redacted", text, sum(shown.changed.values()))
-
-
-def _all_alike(column: pa.ChunkedArray, policy: Policy) -> pa.DictionaryArray:
-    return recoded(codes(column), map(policy, names(column)))
-
-
-def _by_kind(table: pa.Table, policy: Policies) -> pa.DictionaryArray:
-    """Return the names, each by the policy of its row's kind; one name may be of several kinds.
-
-    They are looked at as they come up, which numbers placeholders, and stay in their order.
-    """
-    texts, kinds = names(table["name"]), [*names(table["kind"]), None]  # no kind is -1, the last
-    of_kind = [policy(kind) for kind in kinds]
-    both = codes(table["kind"]) * len(texts) + codes(table["name"])
-    pairs, first, place = np.unique(both, return_index=True, return_inverse=True)
-    kind, name = np.divmod(pairs, max(1, len(texts)))
-    made = {at: of_kind[kind[at]](texts[name[at]]) for at in np.argsort(first).tolist()}
-    order = np.lexsort((kind, name))
-    return recoded(np.argsort(order)[place], (made[at] for at in order.tolist()))
 
 
 @cache
@@ -208,12 +199,13 @@ def _source(source: Source, shown: Placeholders) -> Source:
 def _described(value: object, shown: Placeholders, key: str = "") -> Iterator[object]:
     """Yield what stays of a value that a trace says of its run: numbers, under known keys."""
     if isinstance(value, Mapping):
-        yield {
-            known_key: stays
-            for name, inner in value.items()
-            for known_key in (_known_key(name, shown),)
-            for stays in _described(inner, shown, name)
-        }
+        kept = {}
+        for name, inner in value.items():
+            known = _WORDS.fullmatch(name) and all(map(is_describing, _LETTERS.findall(name)))
+            own = name if known else shown.partly("word of the description", name)
+            for stays in _described(inner, shown, name):
+                kept[own] = stays
+        yield kept
     elif isinstance(value, list):
         yield [stays for inner in value for stays in _described(inner, shown)]
     elif not isinstance(value, str):
@@ -222,12 +214,6 @@ def _described(value: object, shown: Placeholders, key: str = "") -> Iterator[ob
         yield shown.partly("word of the description", value)
     else:
         shown.count("word of the description", f"{key} {value}".lstrip())
-
-
-def _known_key(key: str, shown: Placeholders) -> str:
-    """Return a key that a description can have, or what stands for another one."""
-    known = _WORDS.fullmatch(key) and all(map(is_describing, _LETTERS.findall(key)))
-    return key if known else shown.partly("word of the description", key)
 
 
 def _note(note: Note, shown: Placeholders) -> Note:
@@ -243,29 +229,23 @@ def _note(note: Note, shown: Placeholders) -> Note:
 
 def _scrubbed(text: str, shown: Placeholders) -> str:
     """Return a sentence of ours with placeholders for the names, quotes and paths in it."""
+
+    def quote(match: re.Match[str]) -> str:
+        inner = match[0][1:-1]
+        kept = inner if is_term_of_notes(inner) else shown.partly("quote", inner)
+        return match[0][0] + kept + match[0][-1]
+
+    def path(match: re.Match[str]) -> str:
+        return match[0] if is_term_of_notes(match[0]) else shown.whole("path", match[0])
+
+    def chunk(match: re.Match[str]) -> str:
+        """Return what stands between two spaces: it stays if it is words of our sentences."""
+        words = _LETTERS.findall(match[0])
+        is_ours = not _IDENTIFIER.search(match[0]) and all(map(is_word_of_notes, words))
+        stays = is_ours or is_term_of_notes(match[0])
+        return match[0] if stays else shown.partly("quote", match[0])
+
     for name in shown.names("file"):
         if name in text:
             text = text.replace(name, shown.whole("file", name))
-    text = _IN_QUOTES.sub(lambda quote: _quote(quote[0], shown), text)
-    text = _PATH.sub(lambda path: _path(path[0], shown), text)
-    return _CHUNK.sub(lambda chunk: _said(chunk[0], shown), text)
-
-
-def _said(chunk: str, shown: Placeholders) -> str:
-    """Return what stands between two spaces: as it is where it is of words of our sentences."""
-    words = _LETTERS.findall(chunk)
-    if is_term_of_notes(chunk):
-        return chunk
-    if not _IDENTIFIER.search(chunk) and all(map(is_word_of_notes, words)):
-        return chunk
-    return shown.partly("quote", chunk)
-
-
-def _path(text: str, shown: Placeholders) -> str:
-    return text if is_term_of_notes(text) else shown.whole("path", text)
-
-
-def _quote(text: str, shown: Placeholders) -> str:
-    if is_term_of_notes(text[1:-1]):
-        return text
-    return text[0] + shown.partly("quote", text[1:-1]) + text[-1]
+    return _CHUNK.sub(chunk, _PATH.sub(path, _IN_QUOTES.sub(quote, text)))

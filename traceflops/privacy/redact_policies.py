@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from functools import cache, partial
 from typing import Final
 
-from traceflops.attribution import SYSTEM_CALLS, facts_told, standard_prefix
+from traceflops.attribution import SYSTEM_CALLS, facts_of_name, standard_prefix
 from traceflops.devices import (
     FULL_WAVES,
     Sampled,
@@ -121,10 +121,6 @@ def policies(shown: Placeholders, step_mark: str | None) -> Mapping[tuple[str, s
         for column in columns
         if column.type == NAME_TYPE
     }
-    return {**texts, **_own_policies(shown, step_mark)}
-
-
-def _own_policies(shown: Placeholders, step_mark: str | None) -> Mapping[tuple[str, str], Policies]:
     by_words = {column: _always(partial(shown.partly, kind)) for column, kind in _BY_WORDS.items()}
     op, kernel = partial(shown.partly, "operator name"), partial(shown.partly, "kernel name")
     marks = partial(_mark, shown, step_mark)
@@ -133,10 +129,11 @@ def _own_policies(shown: Placeholders, step_mark: str | None) -> Mapping[tuple[s
     direction = partial(shown.partly, "direction of a copy")
     architecture = partial(shown.partly, "product of a device")
     counter = _always(_counter(partial(shown.partly, "counter")))
-    group = _unless(_GROUP, partial(shown.whole, "group"))
-    ranks = _unless(_RANKS, partial(_gone, shown, "list of ranks"))
+    group = _always(_unless(_GROUP, partial(shown.whole, "group")))
+    ranks = _always(_unless(_RANKS, partial(_gone, shown, "list of ranks")))
     shapes = _always(_unless(_SHAPES, partial(_gone, shown, "shape of an argument")))
     return {
+        **texts,
         **by_words,
         **{column: _always(partial(_gone, shown, kind)) for column, kind in _GONE.items()},
         ("processes", "file"): _always(partial(shown.whole, "file")),
@@ -154,13 +151,12 @@ def _own_policies(shown: Placeholders, step_mark: str | None) -> Mapping[tuple[s
         ("counters", "stack"): _always(_stack(marks("python"), op)),
         ("kernel_counters", "counter"): counter,
         **dict.fromkeys(_SHAPED, shapes),
-        **{
-            (table, f"collective_{name}"): _always(group)
-            for table in _COLLECTIVES
-            for name in ("group", "description")
-        },
-        **{(table, "collective_group_ranks"): _always(ranks) for table in _COLLECTIVES},
+        **{(table, f"collective_{name}"): group for table in _COLLECTIVES for name in _GROUPED},
+        **{(table, "collective_group_ranks"): ranks for table in _COLLECTIVES},
     }
+
+
+_GROUPED: Final = ("group", "description")
 
 
 def _always(policy: Policy) -> Policies:
@@ -215,9 +211,8 @@ def _frame(shown: Placeholders, text: str) -> str:
         return _module(shown, text)
     generated = _GENERATED.match(text)
     begin = generated[1] if generated else standard_prefix(text)
-    if generated:
-        text = text[generated.start(1) :]
-    if begin or facts_told(text):
+    text = text[generated.start(1) :] if generated else text
+    if begin or facts_of_name(text):
         return begin + shown.partly("Python function", text[len(begin) :])
     return shown.whole("Python function", text)
 
@@ -242,7 +237,13 @@ def _counter(policy: Policy) -> Policy:
 def _annotation(shown: Placeholders, step_mark: str | None, text: str) -> str:
     """Return what stands for an annotation; of one that begins a step, its number is left."""
     if serving_marks([text]) or is_ours(text):
-        return _WORDS.sub(lambda word: _counted(shown, word[0]), text)
+        # The numbers in a mark that counts are sums and may be large.
+        return _WORDS.sub(
+            lambda word: (
+                word[0] if _SUM.fullmatch(word[0]) else shown.partly("annotation", word[0])
+            ),
+            text,
+        )
     if _BUILT_IN_MARK.fullmatch(text):  # a class that it names may be the author's
         return shown.partly("annotation", text)
     number = step_number(text, step_mark)
@@ -252,11 +253,6 @@ def _annotation(shown: Placeholders, step_mark: str | None, text: str) -> str:
     if made != text:
         shown.count("step mark", text)
     return made
-
-
-def _counted(shown: Placeholders, token: str) -> str:
-    """Return a word of a mark that counts; the numbers in it are sums and may be large."""
-    return token if _SUM.fullmatch(token) else shown.partly("annotation", token)
 
 
 def product(shown: Placeholders, text: str) -> str:

@@ -64,43 +64,36 @@ def aligned(records: CommRecords, matches: Matches, *, is_common: bool = True) -
     """Return the offsets of the clocks of all ranks; `is_common` if they may be one as recorded."""
     known = np.flatnonzero(matches.collective >= 0)
     known = known[~is_rooted(records.kind[known]) & ~records.is_pair[known]]  # a send leaves early
-    enough = {
-        basis: mine
-        for basis in (*_BASES, UNNAMED)
-        for mine in [known[records.kind[known] == kind_of(basis)]]
-        if len(mine)
-        and np.bincount(records.place[mine], minlength=len(records.ranks)).min() >= _LEAST
-    }
+    enough = {}
+    for basis in (*_BASES, UNNAMED):
+        mine = known[records.kind[known] == kind_of(basis)]
+        counts = np.bincount(records.place[mine], minlength=len(records.ranks))
+        if len(mine) and counts.min() >= _LEAST:
+            enough[basis] = mine
+
+    def aligned_on(basis: str, of_basis: IntArray) -> Alignment:
+        """Return the offsets that some matched records tell, 0 where these are no basis."""
+        offset = np.zeros(len(records.ranks), dtype=np.int64)
+        if basis:
+            offset = _offsets(records, matches, _joined(records, matches, of_basis))
+        own = _followed(records, matches, of_basis if basis else of_basis[:0], offset)
+        start, end = records.start_ns - own, records.end_ns - own
+        _, of_row = ranked(matches.collective[of_basis])
+        apart = np.abs(end[of_basis] - medians(of_row, end[of_basis])[of_row])
+        residuals: tuple[int | None, int | None] = (None, None)
+        if len(apart):
+            high = float(np.quantile(apart, 0.95, method="nearest"))
+            residuals = round(float(np.median(apart))), round(high)
+        bounds = _bounds(records, matches, known, start, end)
+        return Alignment(basis, offset, own, *residuals, *bounds)
+
     basis = next((basis for basis in _BASES if basis in enough), "")
-    found = _aligned_on(records, matches, known, basis, enough.get(basis, known))
-    if basis or (is_common and found.is_possible) or UNNAMED not in enough:
-        return found
-    by_ends = _aligned_on(records, matches, known, UNNAMED, enough[UNNAMED])
+    alignment = aligned_on(basis, enough.get(basis, known))
+    if basis or (is_common and alignment.is_possible) or UNNAMED not in enough:
+        return alignment
+    by_ends = aligned_on(UNNAMED, enough[UNNAMED])
     is_sure = by_ends.is_possible and (by_ends.residual_p95_ns or 0) <= _TOGETHER_NS
-    return by_ends if is_sure else found
-
-
-def _aligned_on(
-    records: CommRecords, matches: Matches, known: IntArray, basis: str, of_basis: IntArray
-) -> Alignment:
-    """Return the offsets that some matched records tell, 0 where these are no basis."""
-    offset = np.zeros(len(records.ranks), dtype=np.int64)
-    if basis:
-        offset = _offsets(records, matches, _joined(records, matches, of_basis))
-    own = _followed(records, matches, of_basis if basis else of_basis[:0], offset)
-    start, end = records.start_ns - own, records.end_ns - own
-    _, of_row = ranked(matches.collective[of_basis])
-    residual = np.abs(end[of_basis] - medians(of_row, end[of_basis])[of_row])
-    middle = float(np.median(residual)) if len(residual) else None
-    high = float(np.quantile(residual, 0.95, method="nearest")) if len(residual) else None
-    return Alignment(
-        basis,
-        offset,
-        own,
-        None if middle is None else round(middle),
-        None if high is None else round(high),
-        *_bounds(records, matches, known, start, end),
-    )
+    return by_ends if is_sure else alignment
 
 
 def _joined(records: CommRecords, matches: Matches, rows: IntArray) -> IntArray:
@@ -141,7 +134,10 @@ def _offsets(records: CommRecords, matches: Matches, rows: IntArray) -> IntArray
 
 
 def _least_squares(of_row: IntArray, place: IntArray, end: IntArray, ranks: int) -> Values:
-    """Return the offsets of which the residuals have the least squares, by conjugate gradients."""
+    """Return the offsets of which the residuals have the least squares, by conjugate gradients.
+
+    Hestenes and Stiefel (1952). `of_row` and `place` are the collective and the rank of each end.
+    """
     count = np.bincount(of_row)
 
     def apart(values: Values | IntArray) -> Values:
@@ -149,16 +145,16 @@ def _least_squares(of_row: IntArray, place: IntArray, end: IntArray, ranks: int)
         return np.asarray(np.bincount(place, values - mean[of_row], ranks), dtype=np.float64)
 
     offset: Values = np.zeros(ranks)
-    left = way = apart(end)
-    size = float(left @ left)
+    residual = direction = apart(end)
+    size = float(residual @ residual)
     for _ in range(_ROUNDS):
         if size < 1:
             break
-        pushed = apart(way[place])
-        step = size / float(way @ pushed)
-        offset, left = offset + step * way, left - step * pushed
-        before, size = size, float(left @ left)
-        way = left + size / before * way
+        pushed = apart(direction[place])
+        step = size / float(direction @ pushed)
+        offset, residual = offset + step * direction, residual - step * pushed
+        before, size = size, float(residual @ residual)
+        direction = residual + size / before * direction
     return offset
 
 
@@ -170,13 +166,33 @@ def _followed(records: CommRecords, matches: Matches, rows: IntArray, offset: In
     fixed, moved = offset[records.place], np.zeros(len(records), dtype=np.int64)
     straight = _less(records, slice(None), fixed)
     moved[rows] = _moves(straight, matches, rows)
-    before, after = (_apart(one, matches, rows) for one in (straight, _less(straight, rows, moved)))
-    if not len(rows) or _LIKE * _high(after) > _high(before):
+    if not len(rows):
         return fixed
-    sides = _beside(records, rows, moved)
-    is_after = _is_closer(records, matches, straight.end_ns, *sides)
+    before, after = (
+        float(np.quantile(np.abs(_apart(one, matches, rows)), 0.95))
+        for one in (straight, _less(straight, rows, moved))
+    )
+    if _LIKE * after > before:
+        return fixed
+    # Of the last basis up to each record and the next, that which brings its end closer to those
+    # of the other ranks.
+    earlier, later = np.zeros((2, len(records)), dtype=np.int64)
+    of_rank = dict(groups(records.place[rows]))
+    for place, mine in groups(records.place):
+        basis = rows[of_rank[place]]
+        upto = np.searchsorted(records.end_ns[basis], records.end_ns[mine], side="right") - 1
+        earlier[mine] = moved[basis[upto.clip(0)]]
+        later[mine] = moved[basis[(upto + 1).clip(0, len(basis) - 1)]]
+    is_later = np.zeros(len(records), dtype=np.bool_)
+    matched = np.flatnonzero(matches.collective >= 0)
+    _, of_row = ranked(matches.collective[matched])
+    base = straight.end_ns[matched].min() if len(matched) else 0
+    own = straight.end_ns[matched] - earlier[matched] - base
+    others = (np.bincount(of_row, own)[of_row] - own) / (np.bincount(of_row)[of_row] - 1)
+    next_own = own + earlier[matched] - later[matched]
+    is_later[matched] = np.abs(next_own - others) < np.abs(own - others)
     is_basis = np.isin(np.arange(len(fixed)), rows)
-    return fixed + np.where(is_basis, moved, np.where(is_after, sides[1], sides[0]))
+    return fixed + np.where(is_basis, moved, np.where(is_later, later, earlier))
 
 
 def _less(records: CommRecords, rows: IntArray | slice, by_ns: IntArray) -> CommRecords:
@@ -220,49 +236,18 @@ def _is_after(collective: IntArray, place: IntArray, apart: IntArray, end: IntAr
     """Return which ends are of collectives after that from which on a rank ends elsewhere."""
     _, of_row = ranked(collective)
     time, most = medians(of_row, end), 0.0
-    found = np.zeros(len(time), dtype=np.bool_)
-    for _, mine in groups(place):
-        if len(mine) < 2:
+    is_after = np.zeros(len(time), dtype=np.bool_)
+    for _, rows in groups(place):
+        if len(rows) < 2:
             continue
-        sums = np.abs(np.cumsum(apart[mine] - apart[mine].mean())[:-1])
-        at = 1 + int(sums.argmax())
-        before, after = mine[:at], mine[at:]
+        sums = np.abs(np.cumsum(apart[rows] - apart[rows].mean())[:-1])
+        cut = 1 + int(sums.argmax())
+        before, after = rows[:cut], rows[cut:]
         inside = sum(float(np.abs(apart[p] - np.median(apart[p])).sum()) for p in (before, after))
-        if sums[at - 1] > most and _LIKE * inside <= np.abs(apart[mine]).sum():
-            most, found = float(sums[at - 1]), time >= time[of_row[after[0]]]
-            found[of_row[before]], found[of_row[after]] = False, True
-    return found[of_row]
-
-
-def _beside(records: CommRecords, rows: IntArray, values: IntArray) -> tuple[IntArray, IntArray]:
-    """Return the values of the last of some rows of its rank up to each record, and the next."""
-    before, after = np.zeros((2, len(records)), dtype=np.int64)
-    of_rank = dict(groups(records.place[rows]))
-    for place, mine in groups(records.place):
-        known = rows[of_rank[place]]
-        upto = np.searchsorted(records.end_ns[known], records.end_ns[mine], side="right") - 1
-        before[mine] = values[known[upto.clip(0)]]
-        after[mine] = values[known[(upto + 1).clip(0, len(known) - 1)]]
-    return before, after
-
-
-def _is_closer(
-    records: CommRecords, matches: Matches, end: IntArray, before: IntArray, after: IntArray
-) -> BoolArray:
-    """Return for which records the offset after them brings their end closer to those of others."""
-    found = np.zeros(len(records), dtype=np.bool_)
-    rows = np.flatnonzero(matches.collective >= 0)
-    _, of_row = ranked(matches.collective[rows])
-    base = end[rows].min() if len(rows) else 0
-    own = end[rows] - before[rows] - base
-    others = (np.bincount(of_row, own)[of_row] - own) / (np.bincount(of_row)[of_row] - 1)
-    later = own + before[rows] - after[rows]
-    found[rows] = np.abs(later - others) < np.abs(own - others)
-    return found
-
-
-def _high(apart: IntArray) -> float:
-    return float(np.quantile(np.abs(apart), 0.95)) if len(apart) else 0.0
+        if sums[cut - 1] > most and _LIKE * inside <= np.abs(apart[rows]).sum():
+            most, is_after = float(sums[cut - 1]), time >= time[of_row[after[0]]]
+            is_after[of_row[before]], is_after[of_row[after]] = False, True
+    return is_after[of_row]
 
 
 def medians(group: IntArray, values_ns: IntArray) -> IntArray:
@@ -290,19 +275,13 @@ def _bounds(
     group, place = matches.collective[rows], records.place[rows]
     # A rank moved forth must not start after another's end, moved back not end before its start.
     for side, own, others in ((0, end[rows], start[rows]), (1, -start[rows], -end[rows])):
-        slack = own - _highest_of_others(group, others)
-        np.minimum.at(bounds[side], place, slack)
+        # The highest of the others of a collective: for its highest one the second, if there is.
+        order = np.lexsort((-others, group))
+        opens = np.append(True, np.diff(group[order]) != 0)[: len(order)]
+        first = np.flatnonzero(opens)[np.cumsum(opens) - 1]
+        highest, second = others[order[first]], others[order[(first + 1).clip(0, len(order) - 1)]]
+        of_others = np.empty_like(others)
+        of_others[order] = np.where(opens, second, highest)
+        np.minimum.at(bounds[side], place, own - of_others)
     bounds[bounds == far] = 0
     return -bounds[0], bounds[1]
-
-
-def _highest_of_others(group: IntArray, values: IntArray) -> IntArray:
-    """Return, for each row, the highest value of the other rows of its group."""
-    order = np.lexsort((-values, group))
-    opens = np.flatnonzero(np.append(True, np.diff(group[order]) != 0)) if len(group) else order
-    first = opens[np.cumsum(np.isin(np.arange(len(order)), opens)) - 1] if len(group) else order
-    highest = values[order[first]]
-    second = values[order[np.minimum(first + 1, len(order) - 1)]] if len(group) else highest
-    found = np.empty_like(values)
-    found[order] = np.where(np.arange(len(order)) == first, second, highest)
-    return found

@@ -13,7 +13,6 @@ import numpy as np
 from traceflops.flops import element_type, read_types, read_values
 from traceflops.table import (
     ABSENT,
-    BoolArray,
     IntArray,
     Names,
     codes,
@@ -27,7 +26,7 @@ from traceflops.table import (
     taken,
 )
 from traceflops.timeline import DeviceAccount, LinkedTrace, Window, is_top
-from traceflops.windows import InWindows, chosen_activities, chosen_time
+from traceflops.windows import chosen_activities, chosen_time
 
 _KINDS: Final = {
     "all_reduce": "allreduce|crossdevicereduce",
@@ -111,30 +110,40 @@ def collective_work(
     Of kernels in the chosen windows; empty where of none the trace says which collective it ran.
     The name of a kernel tells where nothing else does.
     """
-    chosen = _kernels(linked, chosen_activities(accounts, windows))
     activities = linked.trace.activities
-    kind = codes(activities["collective"])[chosen.row]
+    chosen = chosen_activities(accounts, windows)
+    is_comm = is_one_of(activities["kind"], "kernel")[chosen.row]
+    is_comm &= is_top(linked.categorised, "communication", chosen.row)
+    row, inside_ns = chosen.row[is_comm], chosen.inside_ns[is_comm]
+    starts_inside = chosen.starts_inside[is_comm]
+    kind = codes(activities["collective"])[row]
     if not (kind >= 0).any():
         return ()
-    labels, name = names(activities["collective"]), codes(activities["name"])[chosen.row]
+    labels, name = names(activities["collective"]), codes(activities["name"])[row]
     by_name = taken(kinds_of(names(activities["name"]), name), name)
     kind = np.where((kind < 0) & (by_name >= 0), len(labels) + by_name, kind)
     labels = [*labels, *KINDS]
-    ranks = numbers(activities["collective_group_size"], ABSENT)[chosen.row]
-    exposed = _exposed(linked, accounts, windows, chosen.row)
-    size = message_bytes(linked, chosen.row)
-    whole = linked.whole.whole_ns[chosen.row]
-    sized = (size != ABSENT) & (chosen.starts_inside == 1)
+    ranks = numbers(activities["collective_group_size"], ABSENT)[row]
+    # For how much of each kernel its device did nothing else.
+    device, start = numbers(activities["device"])[row], numbers(activities["start_ns"])[row]
+    end = start + numbers(activities["dur_ns"])[row]
+    exposed = np.zeros(len(row), dtype=np.int64)
+    for number, account in accounts.items():
+        mine = device == number
+        alone = account.timeline.parts["communication"].intersect(chosen_time(windows[number]))
+        exposed[mine] = alone.length_within(start[mine], end[mine])
+    size, whole = message_bytes(linked, row), linked.split.whole_ns[row]
+    sized = (size != ABSENT) & (starts_inside == 1)
     group, first = group_rows((kind, ranks))
     rows = []
-    for one, (_, mine) in zip(first.tolist(), groups(group), strict=True):
+    for at, (_, mine) in zip(first.tolist(), groups(group), strict=True):
         known = mine[sized[mine]]
         rows.append(
             Collective(
-                collective=labels[int(kind[one])] if kind[one] >= 0 else None,
-                ranks=int(ranks[one]) if ranks[one] > 0 else None,
-                count=int(chosen.starts_inside[mine].sum()),
-                sum_ns=int(chosen.inside_ns[mine].sum()),
+                collective=labels[int(kind[at])] if kind[at] >= 0 else None,
+                ranks=int(ranks[at]) if ranks[at] > 0 else None,
+                count=int(starts_inside[mine].sum()),
+                sum_ns=int(inside_ns[mine].sum()),
                 exposed_ns=int(exposed[mine].sum()),
                 sized=len(known),
                 bytes=sum(size[known].tolist()) if len(known) else None,
@@ -144,35 +153,7 @@ def collective_work(
     return tuple(sorted(rows, key=lambda row: (-row.sum_ns, row.collective or "", row.ranks or 0)))
 
 
-def _kernels(linked: LinkedTrace, chosen: InWindows) -> InWindows:
-    """Return the kernels that communicate, of the activities of the chosen windows."""
-    activities = linked.trace.activities
-    rows = chosen.row
-    mine = is_one_of(activities["kind"], "kernel")[rows]
-    mine &= is_top(linked.categorised, "communication", rows)
-    return InWindows(rows[mine], chosen.inside_ns[mine], chosen.starts_inside[mine])
-
-
-def _exposed(
-    linked: LinkedTrace,
-    accounts: Mapping[int, DeviceAccount],
-    windows: Mapping[int, tuple[Window, ...]],
-    rows: IntArray,
-) -> IntArray:
-    """Return for how much of each kernel, in the windows, its device did nothing else."""
-    activities = linked.trace.activities
-    device = numbers(activities["device"])[rows]
-    start = numbers(activities["start_ns"])[rows]
-    end = start + numbers(activities["dur_ns"])[rows]
-    found = np.zeros(len(rows), dtype=np.int64)
-    for one, account in accounts.items():
-        mine = device == one
-        alone = account.timeline.parts["communication"].intersect(chosen_time(windows[one]))
-        found[mine] = alone.length_within(start[mine], end[mine])
-    return found
-
-
-class Told:
+class Recorded:
     """What is recorded of the collectives of some activities: by themselves, else by their ops."""
 
     def __init__(self, linked: LinkedTrace, rows: IntArray) -> None:
@@ -198,39 +179,40 @@ class Told:
     def sequence(self) -> IntArray:
         """Return the number that each collective has in its group, or ABSENT.
 
-        That is the framework's, else the one that the operator was given.
+        That is the framework's, else the one that the operator was given as its second input.
         """
         own = self.numbers("collective_sequence")
-        return np.where(own >= 0, own, self._given())
-
-    def _given(self) -> IntArray:
         ops, of_op = self._sides[1]
         column = ops["concrete_inputs"]
-        code = taken(codes(column), of_op)
         is_comm = taken(codes(ops["collective"]), of_op) >= 0
-        used, which = ranked(np.where(is_comm, code, -1))
-        texts = names(column)
-        number = [_second(texts[one]) if one >= 0 else ABSENT for one in used.tolist()]
-        return np.array([*number, ABSENT], dtype=np.int64)[which]
-
-
-def _second(text: str) -> int:
-    """Return the second input of a collective's operator: its sequence number, or ABSENT."""
-    values = read_values(text)
-    second = values[1] if len(values) > 1 else None
-    return second if type(second) is int and 0 <= second < 2**63 else ABSENT
+        used, which = ranked(np.where(is_comm, taken(codes(column), of_op), -1))
+        texts, given = names(column), []
+        for code in used.tolist():
+            values = read_values(texts[code]) if code >= 0 else ()
+            second = values[1] if len(values) > 1 else None
+            given.append(second if type(second) is int and 0 <= second < 2**63 else ABSENT)
+        return np.where(own >= 0, own, np.array([*given, ABSENT], dtype=np.int64)[which])
 
 
 def message_bytes(linked: LinkedTrace, rows: IntArray) -> IntArray:
-    """Return the bytes of each message: the larger of what a rank puts in and gets out."""
-    told = Told(linked, rows)
-    put, get = (told.numbers(f"collective_{way}_elements") for way in ("in", "out"))
+    """Return the bytes of each message: the larger of what a rank puts in and gets out.
+
+    ABSENT where it is not known: how much each kernel moved of several that an op launched.
+    """
+    told = Recorded(linked, rows)
+    put, get = (told.numbers(f"collective_{side}_elements") for side in ("in", "out"))
     kind, kinds = told.texts("collective")
     one_tells = np.array([*(name in _ONE_SIDE_TELLS for name in kinds), False])[kind]
     elements = np.where((put >= 0) & (get >= 0) | one_tells, np.maximum(put, get), ABSENT)
     data_type, types = told.texts("collective_dtype")
     width = np.array([*map(_width, types), 0], dtype=np.int64)[data_type]
-    known = (elements >= 0) & (elements < _MOST_ELEMENTS) & (width > 0) & ~_shared(linked, rows)
+    activities, linked_op = linked.trace.activities, linked.links.op_of_activity[rows]
+    op = numbers(activities["external_id"], ABSENT)[rows]
+    op = np.where((op == ABSENT) & (linked_op >= 0), -1 - linked_op, op)
+    key = joint_codes(numbers(activities["process"])[rows], op)
+    _, place, counts = np.unique(key, return_inverse=True, return_counts=True)
+    is_alone = (op == ABSENT) | (counts[place] == 1)
+    known = (elements >= 0) & (elements < _MOST_ELEMENTS) & (width > 0) & is_alone
     return np.where(known, np.where(known, elements, 0) * width, ABSENT)
 
 
@@ -245,7 +227,7 @@ def annotated_inputs(linked: LinkedTrace, marks: IntArray) -> tuple[IntArray, In
     elements, width = (
         np.array([*map(read, names(column)), unknown], np.int64)[taken(codes(column), alone)]
         for column, read, unknown in zip(
-            columns, (_elements, _width_of_all), (ABSENT, 0), strict=True
+            columns, (_elements, _common_width), (ABSENT, 0), strict=True
         )
     )
     return elements, width
@@ -258,25 +240,14 @@ def _elements(dims: str) -> int:
     return count if 0 < count < _MOST_ELEMENTS else ABSENT
 
 
-def _width_of_all(types: str) -> int:
+def _common_width(types: str) -> int:
     """Return the bytes of an element of tensors by their types as JSON, 0 where they differ."""
-    found = set(read_types(types)) - {""}
-    one = element_type(found.pop()) if len(found) == 1 else None
-    return one.bytes if one is not None else 0
+    types_ = set(read_types(types)) - {""}
+    element = element_type(types_.pop()) if len(types_) == 1 else None
+    return element.bytes if element is not None else 0
 
 
 def _width(data_type: str) -> int:
     """Return the bytes of an element, 0 for a type that is not known."""
     name = data_type.lower()
     return 1 if name.startswith(_EIGHT_BITS) else _SIZES.get(name, 0)
-
-
-def _shared(linked: LinkedTrace, rows: IntArray) -> BoolArray:
-    """Return which kernels an op launched several of: how much each moved is not known."""
-    activities = linked.trace.activities
-    op = numbers(activities["external_id"], ABSENT)[rows]
-    linked_op = linked.links.op_of_activity[rows]
-    op = np.where((op == ABSENT) & (linked_op >= 0), -1 - linked_op, op)
-    key = joint_codes(numbers(activities["process"])[rows], op)
-    _, place, counts = np.unique(key, return_inverse=True, return_counts=True)
-    return np.asarray((op != ABSENT) & (counts[place] > 1))

@@ -57,18 +57,27 @@ class GroupFacts:
         named = np.array(code, dtype=np.int64)[self.which]
         size = np.array([many for *_, many in self.known], dtype=np.int64)[self.which]
         is_named = np.array([name is not None for name, *_ in self.known], dtype=np.bool_)
-        named, first = group_rows((named, _apart(named, place, size, self.call)))
-        told = np.where(is_named[self.which], named, -1)
-        told = np.where(told >= 0, told, of_streams(told, place, self.stream))
-        streams, at = ranked(_same_streams(place, self.stream))
-        known, number = ranked(np.where(told >= 0, told, len(first) + at))
+        # Groups may be called alike on different ranks. More ranks than a group has are of
+        # several: of one are those that have calls in common.
+        apart = np.zeros_like(named)
+        for _, rows in groups(named):
+            if 0 < size[rows[0]] < len(distinct(place[rows])):
+                apart[rows] = _together(place[rows], self.call[rows])
+        named, first = group_rows((named, apart))
+        known = np.where(is_named[self.which], named, -1)
+        known = np.where(known >= 0, known, of_streams(known, place, self.stream))
+        streams, stream = ranked(_same_streams(place, self.stream))
+        used, number = ranked(np.where(known >= 0, known, len(first) + stream))
         found = []
-        for one, mine in zip(known.tolist(), places_of(number, place, len(known)), strict=True):
-            if one >= len(first):
-                found.append(CommGroup(f"stream {streams[one - len(first)]}", None, None))
+        for code_, places in zip(used.tolist(), places_of(number, place, len(used)), strict=True):
+            if code_ >= len(first):
+                found.append(CommGroup(f"stream {streams[code_ - len(first)]}", None, None))
             else:
-                words = self.known[int(self.which[first[one]])]
-                found.append(_named_group(words, [ranks[at] for at in mine]))
+                name, listed, description, many = self.known[int(self.which[first[code_]])]
+                recorded = tuple(ranks[at] for at in places) if len(places) == many else None
+                role = role_in(description or "") or role_in(name or "")
+                members = _ranks_in(listed or "") or recorded
+                found.append(CommGroup(name or "", members, many if many > 0 else None, role))
         return number, tuple(found)
 
 
@@ -81,8 +90,8 @@ def joined_facts(parts: Sequence[GroupFacts]) -> GroupFacts:
     known: dict[Words, int] = {}
     which = []
     for part in parts:
-        at = [known.setdefault(words, len(known)) for words in part.known]
-        which.append(np.array(at, dtype=np.int64)[part.which])
+        codes = [known.setdefault(words, len(known)) for words in part.known]
+        which.append(np.array(codes, dtype=np.int64)[part.which])
     columns = [np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS[1:]]
     return GroupFacts(tuple(known), np.concatenate(which), *columns)
 
@@ -92,14 +101,14 @@ def rank_labels(ranks: Sequence[int]) -> tuple[int, ...]:
     return tuple(ranks) if len(set(ranks)) == len(ranks) else tuple(range(len(ranks)))
 
 
-def of_streams(told: IntArray, place: IntArray, stream: IntArray) -> IntArray:
-    """Return the one code that is told of the kernels of each one's stream, -1 for none or more."""
-    found = np.full_like(told, -1)
-    for _, mine in groups(joint_codes(place, stream)):
-        known = np.unique(told[mine][told[mine] >= 0])
+def of_streams(codes: IntArray, place: IntArray, stream: IntArray) -> IntArray:
+    """Return the one code that the kernels of each one's stream have, -1 for none or several."""
+    of_stream = np.full_like(codes, -1)
+    for _, rows in groups(joint_codes(place, stream)):
+        known = np.unique(codes[rows][codes[rows] >= 0])
         if len(known) == 1:
-            found[mine] = known[0]
-    return found
+            of_stream[rows] = known[0]
+    return of_stream
 
 
 def _same_streams(place: IntArray, stream: IntArray) -> IntArray:
@@ -108,28 +117,15 @@ def _same_streams(place: IntArray, stream: IntArray) -> IntArray:
     That is the stream's own where all ranks have the same; else that of the stream of the first
     rank that began communicating as early in turn.
     """
-    turns = [list(dict.fromkeys(stream[mine].tolist())) for _, mine in groups(place)]
+    turns = [list(dict.fromkeys(stream[rows].tolist())) for _, rows in groups(place)]
     if len({frozenset(turn) for turn in turns}) <= 1:
         return stream
     longest = max(turns, key=len)
     same = np.full_like(stream, ABSENT)
-    for (_, mine), turn in zip(groups(place), turns, strict=True):
+    for (_, rows), turn in zip(groups(place), turns, strict=True):
         for number, own in zip(longest, turn, strict=False):
-            same[mine[stream[mine] == own]] = number
+            same[rows[stream[rows] == own]] = number
     return same
-
-
-def _apart(named: IntArray, place: IntArray, size: IntArray, call: IntArray) -> IntArray:
-    """Return a number by which groups are apart that are called alike on different ranks.
-
-    More ranks than a group has are of several: of one are those that have calls in common.
-    """
-    apart = np.zeros_like(named)
-    for _, mine in groups(named):
-        members = len(distinct(place[mine]))
-        if 0 < size[mine[0]] < members:
-            apart[mine] = _together(place[mine], call[mine])
-    return apart
 
 
 def _together(place: IntArray, call: IntArray) -> IntArray:
@@ -155,14 +151,6 @@ def places_of(number: IntArray, place: IntArray, count: int) -> list[list[int]]:
     return places
 
 
-def _named_group(words: Words, recorded: Sequence[int]) -> CommGroup:
-    """Return a group by its words; some of its ranks are recorded."""
-    name, listed, description, size = words
-    ranks = _ranks_in(listed or "") or (tuple(recorded) if len(recorded) == size else None)
-    role = role_in(description or "") or role_in(name or "")
-    return CommGroup(name or "", ranks, size if size > 0 else None, role)
-
-
 def _ranks_in(text: str) -> tuple[int, ...] | None:
     """Return the ranks that a text lists; None where it is empty or shortened."""
     try:
@@ -179,24 +167,17 @@ def peers(
     ranks: Sequence[int],
 ) -> IntArray:
     """Return the place of the rank with a number in its group, -1 where that is not known."""
-    found = np.full(len(number), -1, dtype=np.int64)
-    for one, mine in groups(group):
-        members = _members(known[one], ranks)
-        inside = (number[mine] >= 0) & (number[mine] < len(members) - 1)
-        peer = members[np.where(inside, number[mine], -1)]
-        peer[peer == place[mine]] = -1
-        two = np.unique(place[mine])
-        is_pair = len(two) == 2 and known[one].size in (None, 2)
-        found[mine] = np.where((peer < 0) & is_pair, two.sum() - place[mine], peer)
-    return found
-
-
-def _members(group: CommGroup, ranks: Sequence[int]) -> IntArray:
-    """Return the places of the ranks of a group, and -1 behind them.
-
-    A group that lists none is taken for all ranks where it is as large.
-    """
-    is_all = group.size in (None, len(ranks))
-    listed = group.ranks or (range(max(ranks) + 1) if is_all else ())
+    peer_of = np.full(len(number), -1, dtype=np.int64)
     place_of = {rank: at for at, rank in enumerate(ranks)}
-    return np.array([*(place_of.get(rank, -1) for rank in listed), -1], dtype=np.int64)
+    for code, rows in groups(group):
+        # A group that lists none is taken for all ranks where it is as large.
+        is_all = known[code].size in (None, len(ranks))
+        listed = known[code].ranks or (range(max(ranks) + 1) if is_all else ())
+        members = np.array([*(place_of.get(rank, -1) for rank in listed), -1], dtype=np.int64)
+        inside = (number[rows] >= 0) & (number[rows] < len(members) - 1)
+        peer = members[np.where(inside, number[rows], -1)]
+        peer[peer == place[rows]] = -1
+        both = np.unique(place[rows])
+        is_pair = len(both) == 2 and known[code].size in (None, 2)
+        peer_of[rows] = np.where((peer < 0) & is_pair, both.sum() - place[rows], peer)
+    return peer_of

@@ -19,7 +19,7 @@ import numpy as np
 from traceflops.attribution import host_marks, innermost_mark, instants
 from traceflops.ranks.collectives import (
     KINDS,
-    Told,
+    Recorded,
     annotated_inputs,
     kinds_of,
     message_bytes,
@@ -161,20 +161,25 @@ def comm_records(
     trace = linked.trace
     devices = sorted(accounts, key=lambda device: (_rank(trace, device), device))
     kernels = is_one_of(trace.activities["kind"], "kernel")
-    work = tuple(_work(linked, accounts[device]) for device in devices)
-    parts = [
-        _of_device(linked, kernels, accounts[device], windows[device], busy)
-        for device, busy in zip(devices, work, strict=True)
-    ]
-    row = np.concatenate([part["row"] for part in parts] or [np.empty(0, np.int64)])
-    place = np.repeat(np.arange(len(parts)), [len(part["row"]) for part in parts])
-    columns: dict[str, Any] = {
-        name: np.concatenate([part[name] for part in parts] or [np.empty(0, np.int64)])
-        for name in ("start_ns", "end_ns", "busy_ns", "step")
-    }
+    work, worked = [], [accounts[device].rows for device in devices]
+    parts = [np.empty((6, 0), np.int64)]
+    for number, (device, rows) in enumerate(zip(devices, worked, strict=True)):
+        is_comm = is_top(linked.categorised, "communication", rows.row)
+        work.append(Intervals.of(rows.start_ns[~is_comm], rows.end_ns[~is_comm]))
+        mine = is_comm & kernels[rows.row]
+        start, end = rows.start_ns[mine], rows.end_ns[mine]
+        steps = sorted(
+            (w.start_ns, w.end_ns, w.step) for w in windows[device] if w.step is not None
+        )
+        starts, ends, step = np.array([*steps, (0, 0, 0)], dtype=np.int64).T
+        at = np.searchsorted(starts[:-1], start, side="right") - 1
+        step_of = np.where((at >= 0) & (start < ends[at]), step[at], ABSENT)
+        busy = work[-1].covered_before(end)
+        columns = (rows.row[mine], np.full_like(start, number), start, end, busy, step_of)
+        parts.append(np.stack(columns))
+    row, place, start, end, busy, step = np.concatenate(parts, axis=1)
     facts = _Facts(linked, row)
     ranks = rank_labels([_rank(trace, device) for device in devices])
-    worked = [accounts[device].rows for device in devices]
     kind = facts.kind(place)
     elements, size = facts.sizes(kind)
     told = facts.groups(kind)
@@ -189,8 +194,11 @@ def comm_records(
         elements=elements,
         received=facts.told.numbers("collective_out_elements"),
         bytes=size,
-        **columns,
-        work=work,
+        step=step,
+        start_ns=start,
+        end_ns=end,
+        busy_ns=busy,
+        work=tuple(work),
         told=told,
         **_grouped(told, kind, place, ranks),
     )
@@ -266,40 +274,6 @@ def _rank(trace: Trace, device: int) -> int:
     return device if rank is None else rank
 
 
-def _work(linked: LinkedTrace, account: DeviceAccount) -> Intervals:
-    """Return when a device worked, communication apart."""
-    work = ~is_top(linked.categorised, "communication", account.rows.row)
-    return Intervals.of(account.rows.start_ns[work], account.rows.end_ns[work])
-
-
-def _of_device(
-    linked: LinkedTrace,
-    kernels: BoolArray,
-    account: DeviceAccount,
-    windows: Sequence[Window],
-    busy: Intervals,
-) -> dict[str, IntArray]:
-    rows = account.rows
-    mine = is_top(linked.categorised, "communication", rows.row)
-    mine &= kernels[rows.row]
-    start, end = rows.start_ns[mine], rows.end_ns[mine]
-    return {
-        "row": rows.row[mine],
-        "start_ns": start,
-        "end_ns": end,
-        "busy_ns": busy.covered_before(end),
-        "step": _step_at(start, windows),
-    }
-
-
-def _step_at(time_ns: IntArray, windows: Sequence[Window]) -> IntArray:
-    """Return the number of the step in which each time lies, ABSENT outside steps."""
-    steps = sorted((one.start_ns, one.end_ns, one.step) for one in windows if one.step is not None)
-    starts, ends, number = np.array([*steps, (0, 0, 0)], dtype=np.int64).T
-    at = np.searchsorted(starts[:-1], time_ns, side="right") - 1
-    return np.where((at >= 0) & (time_ns < ends[at]), number[at], ABSENT)
-
-
 def alone(start_ns: IntArray, end_ns: IntArray) -> Intervals:
     """Return when exactly one of the activities of a device ran."""
     time = np.concatenate([start_ns, end_ns])
@@ -317,24 +291,29 @@ class _Facts:
         self._linked, self._rows = linked, rows
         self._activities, self._ops = linked.trace.activities, linked.trace.ops
         self._op = linked.links.op_of_activity[rows]
-        self.told = Told(linked, rows)
+        self.told = Recorded(linked, rows)
         self.stream = numbers(self._activities["stream"], ABSENT)[rows]
 
     def kind(self, place: IntArray) -> IntArray:
         """Return the kind of each kernel as a place in KINDS, -1 where it is not known."""
         code, texts = self.told.texts("collective")
-        told = taken(kinds_of(texts, code), code)
-        around = self._around()
+        kind = taken(kinds_of(texts, code), code)
+        # What the annotation around each launch names, else the operator.
+        marks, ops = self._linked.trace.marks["name"], names(self._ops["name"])
+        mark, op = taken(codes(marks), self._range), taken(codes(self._ops["name"]), self._op)
+        around = taken(kinds_of(names(marks), mark), mark)
+        of_op = kinds_of([text if _RANGE.match(text) else "" for text in ops], op)
+        around = np.where(around >= 0, around, taken(of_op, op))
         # Several kinds are made of sends and receives: what the framework calls it counts.
         parts = np.array([kind in POINT_TO_POINT for kind in KINDS] + [True])
-        told = np.where((around >= 0) & parts[told], around, told)
+        kind = np.where((around >= 0) & parts[kind], around, kind)
         label = codes(self._activities["name"])[self._rows]
         by_name = taken(kinds_of(names(self._activities["name"]), label), label)
         for rank in (place, np.zeros_like(place)):
-            told = np.where(told >= 0, told, of_streams(told, rank, label))
-        alike = of_streams(np.where(parts[by_name], told, -1), place, self.stream)
-        told = np.where((told >= 0) | ~parts[by_name], told, alike)
-        return np.where(told >= 0, told, by_name)
+            kind = np.where(kind >= 0, kind, of_streams(kind, rank, label))
+        alike = of_streams(np.where(parts[by_name], kind, -1), place, self.stream)
+        kind = np.where((kind >= 0) | ~parts[by_name], kind, alike)
+        return np.where(kind >= 0, kind, by_name)
 
     @cached_property
     def _range(self) -> IntArray:
@@ -346,23 +325,6 @@ class _Facts:
         marks = marks[named[label[marks]]]
         mark = innermost_mark(trace, marks, instants(trace, call, np.full_like(call, -1)))
         return taken(marks, mark)
-
-    def _around(self) -> IntArray:
-        """Return the kind that the annotation around each launch names."""
-        column = self._linked.trace.marks["name"]
-        code = taken(codes(column), self._range)
-        by_op = taken(codes(self._ops["name"]), self._op)
-        ops = names(self._ops["name"])
-        of_op = kinds_of([text if _RANGE.match(text) else "" for text in ops], by_op)
-        found = taken(kinds_of(names(column), code), code)
-        return np.where(found >= 0, found, taken(of_op, by_op))
-
-    def _other_side(self, kind: IntArray) -> IntArray:
-        """Return the number in its group of the rank that each sends to, or else receives from."""
-        source, destination = (
-            self.told.numbers(f"collective_{way}") for way in ("source", "destination")
-        )
-        return np.where(kind == SEND, destination, source)
 
     def sizes(self, kind: IntArray) -> tuple[IntArray, IntArray]:
         """Return elements that go in and bytes of each message: as told, else as annotated."""
@@ -385,10 +347,13 @@ class _Facts:
             [labels[at] if at >= 0 else None for at in code[first].tolist()]
             for code, labels in texts
         ]
+        source, destination = (
+            self.told.numbers(f"collective_{side}") for side in ("source", "destination")
+        )
         return GroupFacts(
             known=tuple(zip(*words, size[first].tolist(), strict=True)),
             which=which,
             call=self.told.numbers("collective_call"),
             stream=self.stream,
-            other_side=self._other_side(kind),
+            other_side=np.where(kind == SEND, destination, source),
         )

@@ -72,18 +72,33 @@ def cycles(records: CommRecords, waits: Waits, chosen: BoolArray | None = None) 
     place, wanted = records.place[waits.row], np.ones(len(waits.row), dtype=np.bool_)
     wanted = wanted if chosen is None else chosen[waits.row]
     step = records.step[waits.row[waits.final]][waits.collective]
-    closes = np.flatnonzero(_closing(waits, place, ranks))
+    # What closes a step is of collectives of as many ranks as all ranks have some.
+    size, largest = waits.size[waits.collective], np.zeros(ranks, dtype=np.int64)
+    np.maximum.at(largest, place, size)
+    closes = np.flatnonzero(size >= largest.min())
     closes = closes[np.argsort(waits.ended_ns[waits.collective[closes]], kind="stable")]
-    steps, last = _last_of(step[closes], closes, place, ranks)
+    # The steps in which all ranks have some, and the last of each rank in order.
+    in_step = closes[step[closes] != ABSENT]
+    steps, which = ranked(step[in_step])
+    last = np.full((len(steps), ranks), -1, dtype=np.int64)
+    last[which, place[in_step]] = in_step  # what is written last stays
+    whole = (last >= 0).all(axis=1)
+    steps, last = steps[whole], last[whole]
     pairs = np.flatnonzero((np.diff(steps) == 1) & wanted[last[1:]].any(axis=1))
     before, after = last[pairs], last[pairs + 1]
     if not len(pairs):
         before, after = _parts(closes[wanted[closes]], place, ranks)
     ended = waits.ended_ns[waits.collective]
     begin, end = ended[before].max(axis=1), ended[after].max(axis=1)
-    cycle = _cycle_of(waits.ended_ns, begin, end)
+    cycle = np.full(len(waits.ended_ns), -1, dtype=np.int64)
+    if len(end):
+        following = np.searchsorted(end, waits.ended_ns)
+        inside = np.minimum(following, len(end) - 1)
+        is_in = (following < len(end)) & (waits.ended_ns > begin[inside])
+        cycle = np.where(is_in, inside, -1)
     of_row = cycle[waits.collective]
     busy = records.busy_ns[waits.row]
+    edges = waits.collective[np.append(before, after, axis=0)]
     return Cycles(
         tuple(steps[pairs + 1].tolist() or [None] * len(before)),
         end - begin,
@@ -91,31 +106,8 @@ def cycles(records: CommRecords, waits: Waits, chosen: BoolArray | None = None) 
         _sums(waits.held_ns, of_row, place, before.shape),
         busy[after] - busy[before],
         cycle,
-        is_joint=bool(
-            (np.ptp(waits.collective[np.append(before, after, axis=0)], axis=1) == 0).all()
-        ),
+        is_joint=bool((np.ptp(edges, axis=1) == 0).all()),
     )
-
-
-def _closing(waits: Waits, place: IntArray, ranks: int) -> BoolArray:
-    """Return which matched records are of collectives of as many ranks as all ranks have some."""
-    size = waits.size[waits.collective]
-    largest = np.zeros(ranks, dtype=np.int64)
-    np.maximum.at(largest, place, size)
-    return np.asarray(size >= largest.min())
-
-
-def _last_of(
-    step: IntArray, rows: IntArray, place: IntArray, ranks: int
-) -> tuple[IntArray, IntArray]:
-    """Return the steps in which all ranks have some of the rows, and the last of each in order."""
-    known = step != ABSENT
-    steps, which = ranked(step[known])
-    rows = rows[known]
-    last = np.full((len(steps), ranks), -1, dtype=np.int64)
-    last[which, place[rows]] = rows  # what is written last stays
-    whole = (last >= 0).all(axis=1)
-    return steps[whole], last[whole]
 
 
 def _parts(rows: IntArray, place: IntArray, ranks: int) -> tuple[IntArray, IntArray]:
@@ -126,16 +118,6 @@ def _parts(rows: IntArray, place: IntArray, ranks: int) -> tuple[IntArray, IntAr
     edges = np.array([one[cuts] for one in mine] if count else [], dtype=np.int64)
     edges = edges.reshape(-1 if count else ranks, len(cuts)).T
     return edges[:-1], edges[1:]
-
-
-def _cycle_of(ended_ns: IntArray, begin_ns: IntArray, end_ns: IntArray) -> IntArray:
-    """Return the cycle in which each collective ends, -1 for none."""
-    if not len(end_ns):
-        return np.full(len(ended_ns), -1, dtype=np.int64)
-    at = np.searchsorted(end_ns, ended_ns)
-    inside = np.minimum(at, len(end_ns) - 1)
-    is_in = (at < len(end_ns)) & (ended_ns > begin_ns[inside])
-    return np.where(is_in, inside, -1)
 
 
 def _sums(values: IntArray, cycle: IntArray, place: IntArray, shape: tuple[int, ...]) -> IntArray:

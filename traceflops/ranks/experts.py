@@ -6,7 +6,6 @@ dispatch, the next one the combine, and what the rank computes between them is i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -45,35 +44,45 @@ class ExpertGroup:
 
 def expert_groups(records: CommRecords, waits: Waits) -> list[ExpertGroup]:
     """Return the groups that exchange tokens, the most uneven first."""
-    return sorted(_found(records, waits), key=lambda one: -(one.elements_imbalance or 0))
-
-
-def _found(records: CommRecords, waits: Waits) -> Iterator[ExpertGroup]:
     if not len(waits.first):
-        return
-    first = waits.row[waits.first]
-    size = waits.size
-    asked = np.flatnonzero(records.kind[first] == _ALL_TO_ALL)
-    for group, at in groups(records.group[first[asked]]):
-        turns = asked[at]
+        return []
+    first, size = waits.row[waits.first], waits.size
+    spent = waits.until_ns - waits.from_ns
+    exchanges = np.flatnonzero(records.kind[first] == _ALL_TO_ALL)
+    expert = []
+    for group, at in groups(records.group[first[exchanges]]):
+        turns = exchanges[at]
         turns = turns[size[turns] == size[turns].max()]
-        table = _by_rank(records, waits, turns)
-        got, put = records.received[table], records.elements[table]
+        # The records of these collectives: a row for each and a column per rank.
+        rows = waits.row[waits.first[turns][:, None] + np.arange(size[turns[0]])]
+        rows = np.take_along_axis(rows, np.argsort(records.place[rows], axis=1), axis=1)
+        got, put = records.received[rows], records.elements[rows]
         fits = (got[:-1] >= 0).all(axis=1) & (got[:-1] == put[1:]).all(axis=1)
         dispatch = _alternate(fits, np.ptp(got[:-1], axis=1))
-        if len(dispatch):
-            busy = records.busy_ns[table[dispatch + 1]] - records.busy_ns[table[dispatch]]
-            ranks = tuple(records.ranks[place] for place in records.place[table[0]].tolist())
-            name = records.groups[group].name
-            spent = (waits.until_ns - waits.from_ns)[turns]
-            yield _group(name, ranks, got[dispatch], busy, spent[dispatch] + spent[dispatch + 1])
-
-
-def _by_rank(records: CommRecords, waits: Waits, turns: IntArray) -> IntArray:
-    """Return the records of some collectives, a row for each and a column per rank."""
-    size = int((waits.collective == turns[0]).sum())
-    rows = waits.row[waits.first[turns][:, None] + np.arange(size)]
-    return np.take_along_axis(rows, np.argsort(records.place[rows], axis=1), axis=1)
+        if not len(dispatch):
+            continue
+        # Per dispatch and rank: what each receives and works; and how long moving takes.
+        got, moved_ns = got[dispatch], spent[turns][dispatch] + spent[turns][dispatch + 1]
+        busy = records.busy_ns[rows[dispatch + 1]] - records.busy_ns[rows[dispatch]]
+        ranks = tuple(records.ranks[place] for place in records.place[rows[0]].tolist())
+        elements, compute_ns = got.sum(axis=0), busy.sum(axis=0)
+        even = got.mean(axis=1) / np.maximum(got.max(axis=1), 1)
+        expert.append(
+            ExpertGroup(
+                group=records.groups[group].name,
+                ranks=ranks,
+                dispatches=len(busy),
+                elements=tuple(elements.tolist()),
+                elements_imbalance=_imbalance(elements),
+                most_elements=ranks[int(elements.argmax())],
+                compute_ns=tuple(compute_ns.tolist()),
+                compute_imbalance=_imbalance(compute_ns),
+                most_compute=ranks[int(compute_ns.argmax())],
+                lost_ns=int((busy.max(axis=1) - busy.sum(axis=1) // len(ranks)).sum()),
+                moving_ns=int((moved_ns * (1 - even)).sum()),
+            )
+        )
+    return sorted(expert, key=lambda one: -(one.elements_imbalance or 0))
 
 
 def _alternate(fits: BoolArray, spread: IntArray) -> IntArray:
@@ -87,27 +96,6 @@ def _alternate(fits: BoolArray, spread: IntArray) -> IntArray:
     sums = group_sums(np.where(fits, half, -1), spread, 2 * len(fits) + 2)
     is_more = (sums[half] > sums[half ^ 1]) | ((sums[half] == sums[half ^ 1]) & (half % 2 == 0))
     return np.flatnonzero(fits & is_more)
-
-
-def _group(
-    name: str, ranks: tuple[int, ...], got: IntArray, busy: IntArray, moved_ns: IntArray
-) -> ExpertGroup:
-    """Return a group by what ranks get and work, by dispatch and rank, and the time of moving."""
-    elements, compute_ns = got.sum(axis=0), busy.sum(axis=0)
-    even = got.mean(axis=1) / np.maximum(got.max(axis=1), 1)
-    return ExpertGroup(
-        group=name,
-        ranks=ranks,
-        dispatches=len(busy),
-        elements=tuple(elements.tolist()),
-        elements_imbalance=_imbalance(elements),
-        most_elements=ranks[int(elements.argmax())],
-        compute_ns=tuple(compute_ns.tolist()),
-        compute_imbalance=_imbalance(compute_ns),
-        most_compute=ranks[int(compute_ns.argmax())],
-        lost_ns=int((busy.max(axis=1) - busy.sum(axis=1) // len(ranks)).sum()),
-        moving_ns=int((moved_ns * (1 - even)).sum()),
-    )
 
 
 def _imbalance(values: IntArray) -> float | None:

@@ -68,23 +68,19 @@ def with_roles(
     A shape that groups of different roles have tells nothing.
     """
     shapes = [_shape(group.ranks) for group in groups]
-    told: dict[_Shape | None, set[str]] = {None: set()}
-    for shape, group in zip(shapes, groups, strict=True):
-        if group.role is not None:
-            told.setdefault(shape, set()).add(group.role)
+    roles: dict[_Shape | None, set[str]] = {None: set()}
     ran: dict[_Shape, frozenset[str]] = {}
-    for shape, own in zip(shapes, kinds, strict=True):
+    for shape, group, kinds_ran in zip(shapes, groups, kinds, strict=True):
+        if group.role is not None:
+            roles.setdefault(shape, set()).add(group.role)
         if shape is not None:
-            ran[shape] = ran.get(shape, frozenset()) | own
-    by_place = _of_grid(ran)
+            ran[shape] = ran.get(shape, frozenset()) | kinds_ran
+    by_shape: dict[_Shape | None, str] = _of_grid(ran)
+    by_shape |= {shape: min(known) for shape, known in roles.items() if len(known) == 1}
     return tuple(
-        replace(group, role=group.role or _only(told.get(shape)) or by_place.get(shape))
+        replace(group, role=group.role or by_shape.get(shape))
         for shape, group in zip(shapes, groups, strict=True)
     )
-
-
-def _only(roles: set[str] | None) -> str | None:
-    return next(iter(roles)) if roles and len(roles) == 1 else None
 
 
 def _shape(ranks: tuple[int, ...] | None) -> _Shape | None:

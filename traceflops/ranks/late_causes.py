@@ -10,15 +10,16 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import pairwise
 from math import fsum, prod
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from traceflops.attribution import Culprit
+from traceflops.characters import kernel_name
 from traceflops.flops import Shapes, read_shapes
 from traceflops.table import (
-    BoolArray,
     FloatArray,
     IntArray,
     axes,
@@ -32,7 +33,6 @@ from traceflops.table import (
     taken,
 )
 from traceflops.timeline import is_top
-from traceflops.units import kernel_name
 from traceflops.windows import InWindows, Prepared
 
 _ALIKE: Final = 0.7
@@ -95,30 +95,27 @@ class KernelSums:
     @classmethod
     def joined(cls, parts: Sequence[KernelSums]) -> KernelSums:
         """Return those of all devices, one below the other."""
-        every = dict.fromkeys(name for part in parts for name in part.names)
-        place = {name: at for at, name in enumerate(every)}
-
-        def of(column: str) -> IntArray:
-            found = np.zeros((sum(len(part.count) for part in parts), len(place)), dtype=np.int64)
-            begin = 0
-            for part in parts:
-                rows = slice(begin, begin := begin + len(part.count))
-                found[rows, [place[name] for name in part.names]] = getattr(part, column)
-            return found
-
-        columns = {name: of(name) for name in _BY_NAME}
+        place: dict[str, int] = {}
+        columns = [[place.setdefault(name, len(place)) for name in part.names] for part in parts]
+        ends = np.cumsum([0, *(len(part.count) for part in parts)]).tolist()
+        sums: dict[str, Any] = {
+            name: np.zeros((ends[-1], len(place)), dtype=np.int64) for name in _BY_NAME
+        }
+        for name, table in sums.items():
+            for part, mine, (low, high) in zip(parts, columns, pairwise(ends), strict=True):
+                table[low:high, mine] = getattr(part, name)
         received = np.concatenate([part.received for part in parts])
-        return cls(tuple(place), received=received, **columns)
+        return cls(tuple(place), received=received, **sums)
 
     @classmethod
     def added(cls, several: Sequence[KernelSums]) -> KernelSums:
         """Return the sums of several of the same devices."""
-        every = cls.joined(several)
+        joined = cls.joined(several)
         sums: dict[str, Any] = {
-            name: sum(np.split(getattr(every, name), len(several)))
+            name: sum(np.split(getattr(joined, name), len(several)))
             for name in (*_BY_NAME, "received")
         }
-        return replace(every, **sums)
+        return replace(joined, **sums)
 
     def of(self, rows: Sequence[int]) -> KernelSums:
         """Return those of some devices."""
@@ -128,9 +125,9 @@ class KernelSums:
     @property
     def used(self) -> KernelSums:
         """Return the same without names that no device launched."""
-        mine = np.flatnonzero(self.count.sum(axis=0))
-        labels = tuple(self.names[at] for at in mine.tolist())
-        return replace(self, names=labels, **{n: getattr(self, n)[:, mine] for n in _BY_NAME})
+        rows = np.flatnonzero(self.count.sum(axis=0))
+        labels = tuple(self.names[column] for column in rows.tolist())
+        return replace(self, names=labels, **{n: getattr(self, n)[:, rows] for n in _BY_NAME})
 
 
 _BY_NAME: Final = ("count", "time_ns", "threads", "given")
@@ -156,57 +153,59 @@ def kernel_sums(
         return [*group_sums(key, values, prod(shape)).reshape(shape)]
 
     grid, block = (product_of(axes(activities[name]))[row] for name in ("grid", "block"))
+    # How many elements the operators that launched them were given.
+    dims = prepared.trace.ops["input_dims"]
+    used, which = ranked(taken(codes(dims), prepared.linked.links.op_of_activity[row]))
+    texts = names(dims)
+    sizes = [_elements_of(texts[code]) if code >= 0 else 0 for code in used.tolist()]
+    # In all-to-alls ranks get what they have to work on.
+    is_exchange = matching(activities["collective"], _ALL_TO_ALL.search)[row]
     got = numbers(activities["collective_out_elements"], 0)[row]
     shape = (len(choices), len(devices))
-    moved = np.where(is_comm & _is_exchange(prepared)[row], of_row, -1)
+    moved = np.where(is_comm & is_exchange, of_row, -1)
     columns = (
         by_name(np.ones_like(row)),
         by_name(numbers(activities["dur_ns"])[row]),
         by_name(np.where((grid > 0) & (block > 0), grid * block, 0)),
-        by_name(_given(prepared, row)),
+        by_name(np.array([*sizes, 0], dtype=np.int64)[which]),
         group_sums(moved, got, prod(shape)).reshape(shape),
     )
     return [KernelSums(tuple(labels), *each) for each in zip(*columns, strict=True)]
-
-
-def _is_exchange(prepared: Prepared) -> BoolArray:
-    """Return which kernels are all-to-alls, in which ranks get what they have to work on."""
-    return matching(prepared.trace.activities["collective"], _ALL_TO_ALL.search)
-
-
-def _given(prepared: Prepared, row: IntArray) -> IntArray:
-    """Return how many elements the operators that launched some activities were given, or 0."""
-    column = prepared.trace.ops["input_dims"]
-    used, which = ranked(taken(codes(column), prepared.linked.links.op_of_activity[row]))
-    texts = names(column)
-    sizes = [_elements_of(texts[one]) if one >= 0 else 0 for one in used.tolist()]
-    return np.array([*sizes, 0], dtype=np.int64)[which]
 
 
 @lru_cache(maxsize=10_000)
 def _elements_of(text: str) -> int:
     """Return the elements of the tensors of recorded shapes together; a scalar has none."""
     shapes = read_shapes(text) or ()
-    several = [one if isinstance(one, Shapes) else (one,) for one in shapes]
+    several = [shape if isinstance(shape, Shapes) else (shape,) for shape in shapes]
     return min(sum(prod(one) for some in several for one in some if one), _MOST_ELEMENTS)
 
 
 def by_kernels(sums: KernelSums) -> LateCause:
     """Return why the kernels of the first device take longer than those of the others."""
     count, usual_count = sums.count[0], np.median(sums.count[1:], axis=0)
-    each, usual = _per(sums.time_ns, sums.count)
+    total = sums.count[1:].sum(axis=0)
+
+    def label(kernel: int) -> str:
+        return kernel_name(sums.names[kernel])
+
+    def means(values: IntArray) -> tuple[FloatArray, FloatArray]:
+        """Return the mean of the first device by kernel, and that of the others."""
+        return _ratio(values[0], count), _ratio(values[1:].sum(axis=0), total)
+
+    each, usual = means(sums.time_ns)
     both = np.flatnonzero((count > 0) & (usual_count > 0) & (usual > 0))
     slower = (each - usual)[both] * np.minimum(count, usual_count)[both]
     extra = (sums.time_ns[0] - np.median(sums.time_ns[1:], axis=0)).clip(0)
     if not len(both) or slower.clip(0).sum() < extra.sum() / 2:
-        return LateCause("more_work", _name(sums, int(extra.argmax())))
+        return LateCause("more_work", label(int(extra.argmax())))
     ratio, top = each[both] / usual[both], int(both[slower.argmax()])
-    sizes = [_ratio(*_per(size, sums.count))[both] for size in (sums.threads, sums.given)]
+    sizes = [_ratio(*means(size))[both] for size in (sums.threads, sums.given)]
     received = _ratio(sums.received[:1], np.median(sums.received[1:], keepdims=True))
     grown = np.maximum(received, np.max(sizes, axis=0)) >= 1 + _AT_LEAST * (ratio - 1)
     by_size = np.where(grown, slower, 0).clip(0)  # a sum over more is no larger itself
     if 2 * by_size.sum() >= slower.clip(0).sum():
-        return LateCause("more_work", _name(sums, int(both[by_size.argmax()])))
+        return LateCause("more_work", label(int(both[by_size.argmax()])))
     time = (usual * usual_count)[both]
     factor = fsum(ratio * time) / fsum(time)  # whatever the order of names
     alike = ratio >= 1 + _AT_LEAST * (factor - 1)
@@ -214,42 +213,24 @@ def by_kernels(sums: KernelSums) -> LateCause:
     is_clock = 2 * others[alike].sum() >= others.sum()  # one large kernel is not all
     if factor > 1 and is_clock and time[alike].sum() >= _ALIKE * time.sum():
         return LateCause("slow_clock", "", factor)
-    return LateCause("slow_kernel", _name(sums, top), float(each[top] / usual[top]))
-
-
-def _per(sums: IntArray, count: IntArray) -> tuple[FloatArray, FloatArray]:
-    """Return the mean of the first device by kernel, and that of the others."""
-    return _ratio(sums[0], count[0]), _ratio(sums[1:].sum(axis=0), count[1:].sum(axis=0))
+    return LateCause("slow_kernel", label(top), float(each[top] / usual[top]))
 
 
 def _ratio(some: FloatArray | IntArray, of: FloatArray | IntArray) -> FloatArray:
     return np.divide(some, of, out=np.zeros(some.shape), where=of > 0)
 
 
-def _name(sums: KernelSums, place: int) -> str:
-    return kernel_name(sums.names[place])
-
-
-def by_idle(mine: Sequence[Culprit], usual: Sequence[Culprit], *, sporadic: bool) -> LateCause:
+def by_idle(own: Sequence[Culprit], usual: Sequence[Culprit], *, sporadic: bool) -> LateCause:
     """Return what the host of a device does while it is idle, beyond what that of another does."""
-    more = _idle_by_cause(mine, sporadic)
-    for cause, labels in _idle_by_cause(usual, sporadic).items():
-        more[cause].subtract(labels)
+    more: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for culprits, sign in ((own, 1), (usual, -1)):
+        for culprit in culprits:
+            # What the names in it say, else its class.
+            text = " ".join((culprit.kind, culprit.label, *culprit.evidence))
+            causes = (cause for cause, words in _PAUSES.items() if words.search(text))
+            usual_cause = "gc_pause" if sporadic and culprit.kind in _HOST else culprit.kind
+            more[next(causes, usual_cause)][culprit.label] += sign * culprit.idle_ns
     cause, labels = max(more.items(), key=lambda one: one[1].total(), default=("", Counter()))
     if labels.total() <= 0:
         return UNKNOWN
     return LateCause(cause, max(labels, key=lambda label: labels[label]))
-
-
-def _idle_by_cause(culprits: Sequence[Culprit], sporadic: bool) -> defaultdict[str, Counter[str]]:
-    sums: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    for culprit in culprits:
-        sums[_idle_cause(culprit, sporadic)][culprit.label] += culprit.idle_ns
-    return sums
-
-
-def _idle_cause(culprit: Culprit, sporadic: bool) -> str:
-    """Return what idle time is due to: what the names in it say, else its class."""
-    text = " ".join((culprit.kind, culprit.label, *culprit.evidence))
-    told = (cause for cause, words in _PAUSES.items() if words.search(text))
-    return next(told, "gc_pause" if sporadic and culprit.kind in _HOST else culprit.kind)

@@ -7,7 +7,7 @@ groups of the same kind, size of message, number of ranks and distances between 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import TYPE_CHECKING, Final
@@ -52,8 +52,8 @@ class Links:
         How many of its links lead from one device to another is not in the table, nor what the
         network carries.
         """
-        known = [self.of_device[one] for one in devices if one in self.of_device]
-        is_inside = len({self.node.get(one) for one in devices}) == 1 and len(devices) > 2
+        known = [self.of_device[device] for device in devices if device in self.of_device]
+        is_inside = len({self.node.get(device) for device in devices}) == 1 and len(devices) > 2
         return self.given or (min(known) if is_inside and len(known) == len(devices) else None)
 
 
@@ -89,62 +89,74 @@ class LinkRate:
 def links_of(prepared: Prepared, peaks: Iterable[DevicePeaks], given: float | None) -> Links:
     """Return the peaks of the links of all devices; half of both directions is one."""
     of_device = {}
-    for one in peaks:
-        spec = one.match.spec if one.match.confirmed else None
+    for device in peaks:
+        spec = device.match.spec if device.match.confirmed else None
         if spec is not None and spec.link is not None:
-            of_device[one.device] = float(spec.link) / 2
+            of_device[device.device] = float(spec.link) / 2
         elif spec is not None and spec.host_link is not None:
-            of_device[one.device] = float(spec.host_link.bandwidth)
-    return Links(given, of_device, _nodes(prepared))
-
-
-def _nodes(prepared: Prepared) -> dict[int, int]:
-    """Return the node of each device: its host, else how many before it have its number.
-
-    Ranks that each see one device alone, with number 0, count as of several nodes.
-    """
+            of_device[device.device] = float(spec.host_link.bandwidth)
     devices, processes = prepared.trace.devices, prepared.trace.processes
     hosts = processes["host"].to_pylist()
-    process, number = numbers(devices["process"]), devices["local_id"].to_pylist()
-    names = [hosts[at] for at in process.tolist()]
+    names = [hosts[process] for process in numbers(devices["process"]).tolist()]
     if None not in names:
         node = {name: place for place, name in enumerate(dict.fromkeys(names))}
-        return {device: node[name] for device, name in enumerate(names)}
+        return Links(given, of_device, {at: node[name] for at, name in enumerate(names)})
+    # Without hosts a node is how many devices before one have its number: ranks that each see one
+    # device alone, with number 0, count as of several nodes.
     turn: defaultdict[int, count[int]] = defaultdict(count)
-    return {device: next(turn[own]) for device, own in enumerate(number)}
+    local_ids = devices["local_id"].to_pylist()
+    return Links(given, of_device, {at: next(turn[own]) for at, own in enumerate(local_ids)})
 
 
 def link_rates(records: CommRecords, waits: Waits, links: Links, error_ns: int) -> list[LinkRate]:
     """Return the bandwidths by kind, group and size, those that moved most first.
 
-    `error_ns` is by how much the clocks of ranks may be apart.
+    Those far below their like are marked so: ranks of one dimension have one stride. `error_ns` is
+    by how much the clocks of ranks may be apart.
     """
     size = waits.largest(records.bytes)
     spent = waits.until_ns - waits.from_ns
     known = np.flatnonzero((size > 0) & (spent > 0))
     row = waits.row[waits.first[known]]
-    receiver = np.where(records.is_pair[row], _receiver(records, row), -1)
-    other = np.where(records.is_pair[row], records.place[row] + records.peer[row], -1)
+    is_pair, is_send = records.is_pair[row], records.kind[row] == KINDS.index("send")
+    place, peer = records.place[row], records.peer[row]
+    receiver = np.where(is_pair, np.where(is_send, peer, place), -1)
+    ends = np.where(is_pair, place + peer, -1)
+    kind = np.where(is_pair, KINDS.index(_PAIRS), records.kind[row])
     uneven = records.kind[row] == _UNEVEN
     sized = np.where(uneven, -np.frexp(size[known].astype(np.float64))[1], size[known])
-    number, _ = group_rows((_kinds(records)[row], records.group[row], receiver, other, sized))
+    number, _ = group_rows((kind, records.group[row], receiver, ends, sized))
     rates = []
     for _, at in groups(number):
-        mine = known[at]
-        one = int(mine[0])
-        places = records.place[waits.row[waits.first[one] : waits.final[one] + 1]].tolist()
-        if receiver[at[0]] >= 0:
-            places.sort(key=lambda place: place == receiver[at[0]])
-        else:
-            places.sort()
-        rates.append(_rate(records, int(row[at[0]]), places, size[mine], spent[mine], links))
+        rows = known[at]
+        first = int(rows[0])
+        places = records.place[waits.row[waits.first[first] : waits.final[first] + 1]].tolist()
+        is_to = int(receiver[at[0]])
+        places.sort(key=lambda place, is_to=is_to: place == is_to if is_to >= 0 else place)
+        rates.append(_rate(records, int(row[at[0]]), places, size[rows], spent[rows], links))
     rates.sort(key=lambda rate: -rate.bytes * rate.count)
-    return list(_compared(rates, error_ns))
+    likeness: list[tuple[object, ...]] = []
+    alike: defaultdict[tuple[object, ...], list[LinkRate]] = defaultdict(list)
+    for rate in rates:
+        strides = tuple(np.diff(sorted(rate.members)).tolist())
+        is_uneven = rate.kind == KINDS[_UNEVEN]
+        likeness.append((rate.kind, strides, rate.bytes.bit_length() if is_uneven else rate.bytes))
+        alike[likeness[-1]].append(rate)
+    compared = []
+    for rate, key in zip(rates, likeness, strict=True):
+        others = [one.bus for one in alike[key] if one is not rate]
+        usual = float(np.median(others)) if others else 0.0
+        is_told = rate.count >= _CALLS and rate.bytes / rate.algorithm >= _ERRORS * error_ns
+        if is_told and rate.bus < _SLOW * usual and rate.fastest < usual:
+            lost = rate.count * rate.bytes / rate.algorithm * (1 - rate.bus / usual)
+            rate = replace(rate, slow=True, usual=usual, lost_ns=round(lost))
+        compared.append(rate)
+    return compared
 
 
 def needed_ns(records: CommRecords, row: IntArray, links: Links) -> IntArray | None:
     """Return how long some kernels must take at the peak of their links, None where not known."""
-    of_place = [links.of_device.get(one, 0.0) for one in records.devices]
+    of_place = [links.of_device.get(device, 0.0) for device in records.devices]
     peak = np.array(of_place)[records.place[row]]
     if not len(row) or not peak.all() or (records.bytes[row] <= 0).any():
         return None
@@ -162,15 +174,6 @@ def kind_name(records: CommRecords, row: int) -> str:
     return KINDS[place] if place >= 0 else "unknown"
 
 
-def _kinds(records: CommRecords) -> IntArray:
-    return np.where(records.is_pair, KINDS.index(_PAIRS), records.kind)
-
-
-def _receiver(records: CommRecords, row: IntArray) -> IntArray:
-    is_send = records.kind[row] == KINDS.index("send")
-    return np.where(is_send, records.peer[row], records.place[row])
-
-
 def _rate(
     records: CommRecords,
     row: int,
@@ -179,6 +182,7 @@ def _rate(
     spent: IntArray,
     links: Links,
 ) -> LinkRate:
+    """Return the rate of calls alike: `size` in bytes and `spent` in ns are by call."""
     rate: npt.NDArray[np.float64] = size / spent
     kind, many = kind_name(records, row), len(places)
     group = records.groups[int(records.group[row])]
@@ -200,27 +204,3 @@ def _rate(
         peak=peak,
         of_peak=bus / peak if peak else None,
     )
-
-
-def _compared(rates: Sequence[LinkRate], error_ns: int) -> Iterator[LinkRate]:
-    """Yield the rates, those marked that are far below their like."""
-    alike = defaultdict(list)
-    for rate in rates:
-        alike[_likeness(rate)].append(rate)
-    for rate in rates:
-        others = [one.bus for one in alike[_likeness(rate)] if one is not rate]
-        usual = float(np.median(others)) if others else 0.0
-        is_told = rate.count >= _CALLS and rate.bytes / rate.algorithm >= _ERRORS * error_ns
-        if not (is_told and rate.bus < _SLOW * usual and rate.fastest < usual):
-            yield rate
-            continue
-        lost = rate.count * rate.bytes / rate.algorithm * (1 - rate.bus / usual)
-        yield replace(rate, slow=True, usual=usual, lost_ns=round(lost))
-
-
-def _likeness(rate: LinkRate) -> tuple[object, ...]:
-    """Return what groups have in common that are alike: ranks of one dimension have one stride."""
-    ranks = sorted(rate.members)
-    strides = tuple(np.diff(ranks).tolist())
-    size = rate.bytes.bit_length() if rate.kind == KINDS[_UNEVEN] else rate.bytes
-    return rate.kind, strides, size

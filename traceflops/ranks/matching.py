@@ -61,53 +61,28 @@ def matched(records: CommRecords) -> Matches:
     """Return which records are of one collective on all recorded ranks of its group."""
     collective = np.full(len(records), -1, dtype=np.int64)
     count = impossible = 0
-    for together, mine in groups(_together(records)):
-        members = [mine[places] for _, places in groups(records.place[mine])]
-        if together < 0 or len(members) < 2:
+    # What may match has one key: of one group, of sends and receives also from which rank to
+    # which, and of exchanges with a known peer between which ranks.
+    own, peer, many = records.place, records.peer, len(records.ranks)
+    route = np.where(records.kind == SEND, own * many + peer, peer * many + own)
+    both = np.minimum(own, peer) * many + np.maximum(own, peer)
+    route = np.where(records.kind == EXCHANGE, both - many * many, route)  # apart from the others
+    key = joint_codes(records.group, np.where(records.is_pair | (peer >= 0), route, -1))
+    for number, rows in groups(np.where(records.is_pair & (peer < 0), -1, key)):
+        members = [rows[places] for _, places in groups(records.place[rows])]
+        if number < 0 or len(members) < 2:
             continue
         table, wrong = _of_group(records, members)
-        table = _without_pairs(records, members, table)
         impossible += wrong
-        number = np.arange(count, count + len(table))
-        collective[table] = number[:, None]
+        collective[table] = np.arange(count, count + len(table))[:, None]
         count += len(table)
-    return Matches(_in_time(records, collective, count), count, impossible)
-
-
-def _together(records: CommRecords) -> IntArray:
-    """Return a number per record that is the same for what may match, -1 for what cannot.
-
-    That is the group, of sends and receives also from which rank to which, and of exchanges with a
-    known peer between which ranks.
-    """
-    own, peer, many = records.place, records.peer, len(records.ranks)
-    way = np.where(records.kind == SEND, own * many + peer, peer * many + own)
-    both = np.minimum(own, peer) * many + np.maximum(own, peer)
-    way = np.where(records.kind == EXCHANGE, both - many * many, way)  # apart from the others
-    key = joint_codes(records.group, np.where(records.is_pair | (peer >= 0), way, -1))
-    return np.where(records.is_pair & (peer < 0), -1, key)
-
-
-def _without_pairs(records: CommRecords, members: Sequence[IntArray], table: IntArray) -> IntArray:
-    """Return the matches without exchanges between some of more than two ranks.
-
-    Kernels of an exchange do not say whom it is with. It is of all ranks if nearly all match.
-    """
-    exchange = records.kind[table[:, 0]] == EXCHANGE
-    most = max(int((records.kind[rows] == EXCHANGE).sum()) for rows in members)
-    are_pairs = len(members) > 2 and exchange.sum() < _MOST * most
-    return table[~exchange] if are_pairs else table
-
-
-def _in_time(records: CommRecords, collective: IntArray, count: int) -> IntArray:
-    """Return the numbers of the collectives in the order of their latest start."""
+    # They are numbered in the order of their latest start.
     latest = np.full(count, np.iinfo(np.int64).min)
     known = np.flatnonzero(collective >= 0)
     np.maximum.at(latest, collective[known], records.start_ns[known])
-    number = np.empty(count + 1, dtype=np.int64)
-    number[np.argsort(latest, kind="stable")] = np.arange(count)
-    number[-1] = -1
-    return number[collective]
+    number_of = np.full(count + 1, -1, dtype=np.int64)
+    number_of[np.argsort(latest, kind="stable")] = np.arange(count)
+    return Matches(number_of[collective], count, impossible)
 
 
 def _of_group(records: CommRecords, members: Sequence[IntArray]) -> tuple[IntArray, int]:
@@ -119,19 +94,19 @@ def _of_group(records: CommRecords, members: Sequence[IntArray]) -> tuple[IntArr
         if other is first:
             table[:, column] = first
             continue
-        pairs, dropped = _of_two(records, first, other)
-        wrong += dropped
-        table[np.searchsorted(first, pairs[0]), column] = pairs[1]
-    return table[(table >= 0).all(axis=1)], wrong
-
-
-def _of_two(records: CommRecords, one: IntArray, other: IntArray) -> tuple[Pairs, int]:
-    """Return the records of two ranks that match, and how many impossible pairs were dropped."""
-    pairs = _by_sequence(records, one, other)
-    if pairs is None:
-        pairs = _best(records, _candidates(records, one, other))
-    possible = _are_possible(records, pairs, _local_offsets(records, pairs))
-    return (pairs[0][possible], pairs[1][possible]), int((~possible).sum())
+        pairs = _by_sequence(records, first, other)
+        if pairs is None:
+            pairs = _best(records, _candidates(records, first, other))
+        possible = _are_possible(records, pairs, _local_offsets(records, pairs))
+        wrong += int((~possible).sum())
+        table[np.searchsorted(first, pairs[0][possible]), column] = pairs[1][possible]
+    table = table[(table >= 0).all(axis=1)]
+    # Kernels of an exchange do not say whom it is with. It is of all of more than two ranks if
+    # nearly all match, else between some of them.
+    exchange = records.kind[table[:, 0]] == EXCHANGE
+    most = max(int((records.kind[rows] == EXCHANGE).sum()) for rows in members)
+    are_pairs = len(members) > 2 and exchange.sum() < _MOST * most
+    return table[~exchange] if are_pairs else table, wrong
 
 
 def _by_sequence(records: CommRecords, one: IntArray, other: IntArray) -> Pairs | None:
@@ -174,8 +149,14 @@ def most_alike(
     step = -(-max(len(one), len(other)) // _MOST_SHIFTED)
 
     def alike_at(shift: int, step: int) -> tuple[Pairs, IntArray]:
+        """Return the pairs, and the most differences that lie so near to each other, in order."""
         pairs, _ = _shifted(records, one, other, shift, step)
-        return pairs, _alike(_end_difference(records, pairs), near_ns)
+        ordered = np.sort(_end_difference(records, pairs))
+        if not len(ordered):
+            return pairs, ordered
+        stop = np.searchsorted(ordered, ordered + near_ns, side="right")
+        first = int((stop - np.arange(len(ordered))).argmax())
+        return pairs, ordered[first : stop[first]]
 
     shifts = sorted(range(1 - far, far), key=lambda shift: (abs(shift), -shift))
     pairs, alike = alike_at(max(shifts, key=lambda shift: len(alike_at(shift, step)[1])), 1)
@@ -196,38 +177,30 @@ def _piecewise(
     if count < _LEAST:
         return usual
     near = np.abs(_end_difference(records, pairs) - offset) <= near_ns
-    mine = np.flatnonzero(near)[[0, -1]]
+    edges = np.flatnonzero(near)[[0, -1]]
     (a, b), (c, d) = (
-        np.searchsorted(rows, pair[mine]) + np.array([0, 1])
+        np.searchsorted(rows, pair[edges]) + np.array([0, 1])
         for rows, pair in zip((one, other), pairs, strict=True)
     )
-    found = np.full_like(other, offset)
-    found[:c] = _piecewise(records, one[:a], other[:c], found[:c], near_ns)
-    found[d:] = _piecewise(records, one[b:], other[d:], found[d:], near_ns)
-    return found
-
-
-def _alike(differences: IntArray, near_ns: int) -> IntArray:
-    """Return the most differences that lie so near to each other, in order."""
-    ordered = np.sort(differences)
-    stop = np.searchsorted(ordered, ordered + near_ns, side="right")
-    first = int((stop - np.arange(len(ordered))).argmax()) if len(ordered) else 0
-    return ordered[first : stop[first]] if len(ordered) else ordered
+    ahead = np.full_like(other, offset)
+    ahead[:c] = _piecewise(records, one[:a], other[:c], ahead[:c], near_ns)
+    ahead[d:] = _piecewise(records, one[b:], other[d:], ahead[d:], near_ns)
+    return ahead
 
 
 def _best(records: CommRecords, candidates: Iterable[Pairs]) -> Pairs:
     """Return the way that matches most, of those that match nearly as much with ends as close."""
-    found = []
+    scored = []
     for pairs in candidates:
         offset, apart = _local_offsets(records, pairs), _end_difference(records, pairs)
         fits = _are_possible(records, pairs, offset) & (np.abs(apart - offset) <= _APART_NS)
         mean_ns = float(np.abs(apart - np.median(apart)).mean()) if len(apart) else 0.0
         score = 2 * int(fits.sum()) - len(fits), -mean_ns
-        found.append((score, _spread_ns(records, pairs), pairs))
-    most = max(count for (count, _), *_ in found)
-    enough = [way for way in found if way[0][0] >= _NEARLY * most]
+        scored.append((score, _spread_ns(records, pairs), pairs))
+    most = max(count for (count, _), *_ in scored)
+    enough = [one for one in scored if one[0][0] >= _NEARLY * most]
     closest = max(_CLOSE_NS, min(spread for _, spread, _ in enough))
-    return max((way for way in enough if way[1] <= closest), key=itemgetter(0))[-1]
+    return max((one for one in enough if one[1] <= closest), key=itemgetter(0))[-1]
 
 
 def _shifted(
@@ -245,13 +218,16 @@ def _overlapping(records: CommRecords, one: IntArray, other: IntArray, offset: I
 
     One that ends closer to another than to this is not its match.
     """
-    every, moved = np.concatenate([one, other]), np.concatenate([np.zeros_like(one), offset])
+    both, moved = np.concatenate([one, other]), np.concatenate([np.zeros_like(one), offset])
     codes, starts, ends = (
         (values[: len(one)].tolist(), values[len(one) :].tolist())
         for values in (
-            _signatures(records.kind[every], records.elements[every]),
-            records.start_ns[every] + moved,
-            records.end_ns[every] + moved,
+            joint_codes(
+                _transfers(records.kind[both]),
+                np.where(records.kind[both] == _UNEVEN, ABSENT, records.elements[both]),
+            ),
+            records.start_ns[both] + moved,
+            records.end_ns[both] + moved,
         )
     )
     pairs: list[tuple[int, int]] = []
@@ -265,8 +241,8 @@ def _overlapping(records: CommRecords, one: IntArray, other: IntArray, offset: I
         return is_equal and abs(end[after] - far) < abs(end[this] - far)
 
     while at[0] < len(one) and at[1] < len(other):
-        mine, its = (ends[side][at[side]] for side in (0, 1))
-        apart = mine < starts[1][at[1]] or its < starts[0][at[0]]
+        end, other_end = (ends[side][at[side]] for side in (0, 1))
+        apart = end < starts[1][at[1]] or other_end < starts[0][at[0]]
         if not apart and codes[0][at[0]] == codes[1][at[1]]:
             skips = is_nearer(0)
             passes = not skips and is_nearer(1)
@@ -274,9 +250,9 @@ def _overlapping(records: CommRecords, one: IntArray, other: IntArray, offset: I
                 pairs.append((at[0], at[1]))
             at = [at[0] + (not passes), at[1] + (not skips)]
         else:
-            at[mine > its] += 1
-    found = np.array(pairs, dtype=np.int64).reshape(-1, 2)
-    return one[found[:, 0]], other[found[:, 1]]
+            at[end > other_end] += 1
+    rows = np.array(pairs, dtype=np.int64).reshape(-1, 2)
+    return one[rows[:, 0]], other[rows[:, 1]]
 
 
 def _end_difference(records: CommRecords, pairs: Pairs) -> IntArray:
@@ -326,11 +302,6 @@ def _are_possible(records: CommRecords, pairs: Pairs, offset: IntArray) -> BoolA
 def is_rooted(kind: IntArray) -> BoolArray:
     """Return in which kinds of collectives a rank may leave before the last one comes."""
     return np.array([kind in _ROOTED for kind in KINDS] + [False])[kind]
-
-
-def _signatures(kind: IntArray, elements: IntArray) -> IntArray:
-    """Return a number for each of some records that is equal where kind and size are."""
-    return joint_codes(_transfers(kind), np.where(kind == _UNEVEN, ABSENT, elements))
 
 
 def _transfers(kind: IntArray) -> IntArray:

@@ -47,25 +47,19 @@ def with_partners(records: CommRecords) -> Found:
     These count where as many end together. Of many kernels the first ones tell groups, if nearly
     all end together in these.
     """
-    unnamed = np.flatnonzero(_are_unnamed(records))
-    if len(unnamed) > _KERNELS * len(records.ranks):
+    unnamed, many = np.flatnonzero(_are_unnamed(records)), len(records.ranks)
+    if len(unnamed) > _KERNELS * many:
         begun = records.first(_KERNELS)
-        told = _as_begun(records, begun, _found(begun)[0])
-        found = _found(told) if told is not records else None
-        if found is not None and _together(found, unnamed) >= _NEARLY:
-            return found
+        told = _found(begun)[0]
+        if told.groups is not begun.groups:
+            new = (len(told.groups) + np.arange(len(records.groups))).repeat(many)
+            new[begun.group * many + begun.place] = told.group
+            known = [*told.groups, *records.groups]
+            group = new[records.group * many + records.place]
+            matched_ = _found(_in_groups(records, group, known))
+            if _together(matched_, unnamed) >= _NEARLY:
+                return matched_
     return _found(records)
-
-
-def _as_begun(records: CommRecords, begun: CommRecords, told: CommRecords) -> CommRecords:
-    """Return the records in the groups that are told of the first ones of each rank."""
-    if told.groups is begun.groups:
-        return records
-    many = len(records.ranks)
-    new = (len(told.groups) + np.arange(len(records.groups))).repeat(many)
-    new[begun.group * many + begun.place] = told.group
-    known = [*told.groups, *records.groups]
-    return _in_groups(records, new[records.group * many + records.place], known)
 
 
 def _in_groups(records: CommRecords, group: IntArray, known: Sequence[CommGroup]) -> CommRecords:
@@ -102,7 +96,7 @@ def _matched(records: CommRecords) -> Found:
 
 def _are_unnamed(records: CommRecords) -> BoolArray:
     """Return which kernels are of a group or with a rank that nothing names."""
-    known = (one.ranks is not None or one.size is not None for one in records.groups)
+    known = (group.ranks is not None or group.size is not None for group in records.groups)
     told = np.array([*known], dtype=np.bool_)
     messages = (records.is_pair | (records.kind == EXCHANGE)) & (records.peer < 0)
     return np.asarray(messages | ~told[records.group])
@@ -134,7 +128,7 @@ def _with_teams(recorded: Found, ahead: IntArray, is_known: bool, likely: IntArr
         teams = _teams(_distances(records, members, ahead, is_known))
         for team in teams if _are_apart(recorded, mine, teams, likely) else ():
             rows = [members[at] for at in team]
-            ranks = tuple(records.ranks[records.place[one[0]]] for one in rows)
+            ranks = tuple(records.ranks[records.place[row[0]]] for row in rows)
             group[np.concatenate(rows)] = len(known)
             known.append(CommGroup(known[code].name, ranks, len(ranks)))
     return records if len(known) == len(records.groups) else _in_groups(records, group, known)
@@ -164,31 +158,29 @@ def _are_apart(
 def _distances(
     records: CommRecords, members: Sequence[IntArray], ahead: IntArray, is_known: bool
 ) -> IntArray:
-    """Return how far most ends of each two ranks are apart, of unknown clocks but for an offset."""
+    """Return how far most ends of each two ranks are apart, of unknown clocks but for an offset.
+
+    That is what nearly all ends of both are nearer to one of the other, while both run.
+    """
     apart = np.zeros((len(members), len(members)), dtype=np.int64)
     end = records.end_ns - ahead if is_known else records.end_ns
     for (a, one), (b, other) in combinations(enumerate(rows[:_KERNELS] for rows in members), 2):
         offset = 0
         if not is_known:
             *_, offset = most_alike(records, one, other, _CLOSE_NS)
-        apart[a, b] = apart[b, a] = _distance(end[one], end[other] + offset)
+        ends = end[one], end[other] + offset
+        low = max(ns.min() for ns in ends) - _NEAR_NS
+        high = min(ns.max() for ns in ends) + _NEAR_NS
+        ours, theirs = (np.sort(ns[(ns >= low) & (ns <= high)]) for ns in ends)
+        distance = _FAR
+        if min(len(ours), len(theirs)) >= _LEAST:
+            distance = 0
+            for times, among in ((ours, theirs), (theirs, ours)):
+                after = np.searchsorted(among, times).clip(1, len(among) - 1)
+                nearest = np.minimum(np.abs(times - among[after - 1]), np.abs(times - among[after]))
+                distance = max(distance, int(np.quantile(nearest, _NEARLY, method="lower")))
+        apart[a, b] = apart[b, a] = distance
     return apart
-
-
-def _distance(one: IntArray, other: IntArray) -> int:
-    """Return what nearly all times of both are nearer to one of the other, while both run."""
-    low, high = max(one.min(), other.min()) - _NEAR_NS, min(one.max(), other.max()) + _NEAR_NS
-    one, other = (np.sort(ns[(ns >= low) & (ns <= high)]) for ns in (one, other))
-    if min(len(one), len(other)) < _LEAST:
-        return _FAR
-    ways = (_nearest_ns(*pair) for pair in ((one, other), (other, one)))
-    return max(int(np.quantile(ns, _NEARLY, method="lower")) for ns in ways)
-
-
-def _nearest_ns(times: IntArray, among: IntArray) -> IntArray:
-    """Return how far each of some times is from the nearest one among others."""
-    after = np.searchsorted(among, times).clip(1, len(among) - 1)
-    return np.asarray(np.minimum(np.abs(times - among[after - 1]), np.abs(times - among[after])))
 
 
 def _teams(apart: IntArray) -> list[list[int]]:
@@ -210,10 +202,10 @@ def _teams(apart: IntArray) -> list[list[int]]:
 def _with_peers(records: CommRecords, matches: Matches, ahead: IntArray) -> CommRecords:
     """Return the records with the peers of messages between pairs among more ranks."""
     peer = records.peer.copy()
-    for code, mine in groups(records.group):
-        places = np.unique(records.place[mine])
-        message = (records.is_pair | (records.kind == EXCHANGE))[mine]
-        rows = mine[message & (peer[mine] < 0)]
+    for code, of_group in groups(records.group):
+        places = np.unique(records.place[of_group])
+        message = (records.is_pair | (records.kind == EXCHANGE))[of_group]
+        rows = of_group[message & (peer[of_group] < 0)]
         if len(places) == 2 and records.groups[code].size == 2:
             rows = rows[records.is_pair[rows]]
             peer[rows] = places.sum() - records.place[rows]

@@ -97,26 +97,43 @@ def pipelines(
 ) -> Pipelines | None:
     """Return the pipelines of a job on aligned clocks, None where there are none."""
     messages = _messages(records, waits, alignment)
-    made = _Lanes(windows, records, waits, alignment)
-    found: list[tuple[list[Stage], int, int | None]] = []
+    of_place = dict(groups(records.place))
+    waited = np.zeros(len(records), dtype=np.int64)
+    waited[waits.row] = waits.wait_ns
+    moves_ns = records.start_ns + waited  # what has no match is taken as transfer
+    stages: list[list[Stage]] = []
+    steps, counts = 0, set()
     for places in _chains(messages):
-        mine = messages.take(np.isin(messages.source, places).nonzero()[0])
-        lanes = [made.lane(place) for place in places]
-        run = _Run(lanes, places, mine)
+        lanes = []
+        for place in places:
+            offset, mine = int(alignment.offset_ns[place]), of_place[place]
+            own = {
+                window.step: (window.start_ns - offset, window.end_ns - offset)
+                for window in windows[records.devices[place]]
+                if window.step is not None
+            }
+            work = records.work[place].moved(-offset)
+            moving = Intervals.of(moves_ns[mine] - offset, records.end_ns[mine] - offset)
+            occupied = work.union(moving)
+            lanes.append(
+                _Lane(records.ranks[place], own or {ABSENT: (-_FAR, _FAR)}, work, occupied)
+            )
+        mine = np.flatnonzero(np.isin(messages.source, places))
+        run = _Run(lanes, places, messages.take(mine))
         if run.is_pipeline:
-            found.append((list(run.stages(len(found))), len(run.steps), run.micro_batches))
-    depth = {len(stages) for stages, *_ in found}
+            stages.append(list(run.stages(len(stages))))
+            steps = max(steps, len(run.steps))
+            counts.add(run.micro_batches)
+    depth = {len(chain) for chain in stages}
     if len(depth) != 1:
         return None
-    counts = {count for *_, count in found}
-    ranks = tuple(stage for stages, *_ in found for stage in stages)
+    ranks = tuple(stage for chain in stages for stage in chain)
     many, p = counts.pop() if len(counts) == 1 else None, depth.pop()
-    work = sum(stage.busy_ns for stage in ranks)
     return Pipelines(
         stages=p,
         micro_batches=many,
-        steps=max(steps for _, steps, _ in found),
-        bubble=sum(stage.bubble_ns for stage in ranks) / max(work, 1),
+        steps=steps,
+        bubble=sum(stage.bubble_ns for stage in ranks) / max(sum(s.busy_ns for s in ranks), 1),
         ideal=(p - 1) / many if many else None,
         ranks=ranks,
     )
@@ -125,14 +142,11 @@ def pipelines(
 def _messages(records: CommRecords, waits: Waits, alignment: Alignment) -> _Messages:
     """Return the matched sends in the order of time, on aligned clocks."""
     end = records.end_ns[waits.row] - alignment.offset_ns[records.place[waits.row]]
-    pair = (
-        np.flatnonzero(records.is_pair[waits.row[waits.first]]) if len(waits.first) else waits.first
-    )
-    one, other = waits.first[pair], waits.first[pair] + 1
+    one = waits.first[records.is_pair[waits.row[waits.first]]] if len(waits.first) else waits.first
     is_first = records.kind[waits.row[one]] == SEND
-    send, receive = np.where(is_first, one, other), np.where(is_first, other, one)
+    send, receive = np.where(is_first, one, one + 1), np.where(is_first, one + 1, one)
     sent, got = waits.row[send], waits.row[receive]
-    found = _Messages(
+    messages = _Messages(
         records.place[sent],
         records.place[got],
         records.step[sent],
@@ -141,7 +155,7 @@ def _messages(records: CommRecords, waits: Waits, alignment: Alignment) -> _Mess
         end[receive],
         *(ns[side] for side in (send, receive) for ns in (waits.wait_ns, waits.transfer_ns)),
     )
-    return found.take(np.argsort(found.here_ns, kind="stable"))
+    return messages.take(np.argsort(messages.here_ns, kind="stable"))
 
 
 def _chains(messages: _Messages) -> Iterator[list[int]]:
@@ -154,30 +168,23 @@ def _chains(messages: _Messages) -> Iterator[list[int]]:
         near[target].add(source)
     seen: set[int] = set()
     for place in sorted(near):
-        if place not in seen and len(near[place]) == 1:
-            chain = _walk(near, place)
-            seen.update(chain)
-            if len(near[chain[-1]]) == 1:
-                yield chain if _begins(messages, chain) else chain[::-1]
-
-
-def _walk(near: Mapping[int, set[int]], place: int) -> list[int]:
-    """Return a chain from its end until it ends or branches."""
-    chain = [place]
-    while next_ := near[chain[-1]].difference(chain[-2:]):
-        chain.append(min(next_))
-        if len(near[chain[-1]]) > 2 or len(next_) > 1:
-            break
-    return chain
-
-
-def _begins(messages: _Messages, chain: Sequence[int]) -> bool:
-    """Return whether the first message of most steps is away from the first rank."""
-    mine = np.flatnonzero(np.isin(messages.source, chain))
-    _, first = np.unique(messages.step[mine], return_index=True)
-    place = {rank: at for at, rank in enumerate(chain)}
-    ways = [place[int(messages.target[at])] - place[int(messages.source[at])] for at in mine[first]]
-    return sum(ways) >= 0
+        if place in seen or len(near[place]) != 1:
+            continue
+        # A chain goes on from its end until it ends or branches.
+        chain = [place]
+        while following := near[chain[-1]].difference(chain[-2:]):
+            chain.append(min(following))
+            if len(near[chain[-1]]) > 2 or len(following) > 1:
+                break
+        seen.update(chain)
+        if len(near[chain[-1]]) == 1:
+            # The first message of most steps is away from the first rank.
+            rows = np.flatnonzero(np.isin(messages.source, chain))
+            begins = rows[np.unique(messages.step[rows], return_index=True)[1]]
+            turn = {rank: number for number, rank in enumerate(chain)}
+            ends = (messages.target[begins].tolist(), messages.source[begins].tolist())
+            ahead = sum(turn[target] - turn[source] for target, source in zip(*ends, strict=True))
+            yield chain if ahead >= 0 else chain[::-1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,41 +209,6 @@ class _Lane:
         return first, np.minimum(np.append(-_FAR, self.work.end_ns)[before], stop)
 
 
-class _Lanes:
-    """Makes the lane of each rank."""
-
-    def __init__(
-        self,
-        windows: Mapping[int, tuple[Window, ...]],
-        records: CommRecords,
-        waits: Waits,
-        alignment: Alignment,
-    ) -> None:
-        self._windows, self._records, self._alignment = windows, records, alignment
-        waited = np.zeros(len(records), dtype=np.int64)
-        waited[waits.row] = waits.wait_ns
-        self._moves_ns = records.start_ns + waited  # what has no match is taken as transfer
-        self._of_place = dict(groups(records.place))
-
-    def lane(self, place: int) -> _Lane:
-        """Return the lane of the rank at a place."""
-        records, device = self._records, self._records.devices[place]
-        offset = int(self._alignment.offset_ns[place])
-        windows = {
-            one.step: (one.start_ns - offset, one.end_ns - offset)
-            for one in self._windows[device]
-            if one.step is not None
-        }
-        work, mine = records.work[place].moved(-offset), self._of_place[place]
-        moving = Intervals.of(self._moves_ns[mine] - offset, records.end_ns[mine] - offset)
-        return _Lane(
-            records.ranks[place],
-            windows or {ABSENT: (-_FAR, _FAR)},
-            work,
-            work.union(moving),
-        )
-
-
 class _Run:
     """The steps of one pipeline in which all ranks work: `starts` and `stops` in their order."""
 
@@ -248,17 +220,17 @@ class _Run:
         works = (edges[:, 0] < edges[:, 1]).all(axis=0)
         self.steps: list[int] = np.array(steps, dtype=np.int64)[works].tolist()
         self.starts, self.stops = edges[0, 0, works], edges[:, 1, works].max(axis=0)
+        self._inside = np.isin(messages.step, self.steps)
 
     def _first_and_last(self, stage: int) -> tuple[IntArray, IntArray]:
         """Return when the first and the last message of each step is over at a stage."""
-        found, place = self._messages, self._places[stage]
-        time = np.where(found.source == place, found.sent_ns, found.here_ns)
-        mine = (found.source == place) | (found.target == place)
+        messages, place = self._messages, self._places[stage]
+        time = np.where(messages.source == place, messages.sent_ns, messages.here_ns)
+        mine = ((messages.source == place) | (messages.target == place)) & self._inside
         first, last = np.full(len(self.steps), _FAR), np.full(len(self.steps), -_FAR)
-        at = np.searchsorted(self.steps, found.step)
-        mine &= np.isin(found.step, self.steps)
-        np.minimum.at(first, at[mine], time[mine])
-        np.maximum.at(last, at[mine], time[mine])
+        step = np.searchsorted(self.steps, messages.step)
+        np.minimum.at(first, step[mine], time[mine])
+        np.maximum.at(last, step[mine], time[mine])
         return first, last
 
     @property
@@ -278,21 +250,23 @@ class _Run:
         """Return how many messages of the main size the first stage sends in most steps."""
         if self.steps == [ABSENT]:
             return None
-        found = self._messages
-        forth = (found.source == self._places[0]) & (found.target == self._places[1])
-        forth &= np.isin(found.step, self.steps)
-        main = forth & (found.size == found.size[forth].max(initial=0))
+        messages = self._messages
+        forth = (messages.source == self._places[0]) & (messages.target == self._places[1])
+        forth &= self._inside
+        main = forth & (messages.size == messages.size[forth].max(initial=0))
         chosen = main if main.sum() * _SIZES >= forth.sum() else forth
-        _, counts = np.unique(found.step[chosen], return_counts=True)
+        _, counts = np.unique(messages.step[chosen], return_counts=True)
         values, often = np.unique(counts, return_counts=True)
         usual = int(often.argmax()) if len(often) else 0
         return int(values[usual]) if len(often) and 2 * often[usual] > len(self.steps) else None
 
     def stages(self, number: int) -> Iterator[Stage]:
         """Yield what each rank did."""
-        for at, lane in enumerate(self._lanes):
-            first, last = self._first_and_last(at)
-            begin = np.clip(first if at else self.starts, self.starts, self.stops)
+        messages = self._messages
+        whole = int((self.stops - self.starts).sum())
+        for turn, (lane, place) in enumerate(zip(self._lanes, self._places, strict=True)):
+            first, last = self._first_and_last(turn)
+            begin = np.clip(first if turn else self.starts, self.starts, self.stops)
             end = np.clip(last, begin, self.stops)
             borders = (self.starts, begin, end, self.stops)
             free = [
@@ -300,17 +274,15 @@ class _Run:
                 for start, stop in pairwise(borders)
             ]
             busy = int(lane.work.length_within(self.starts, self.stops).sum())
-            whole = int((self.stops - self.starts).sum())
-            moved = self._moved(self._places[at])
-            yield Stage(lane.rank, number, at, busy, whole - busy - sum(free), *free, *moved)
-
-    def _moved(self, place: int) -> Iterator[int]:
-        """Yield how long sends wait and transfer in the steps, then receives."""
-        found, inside = self._messages, np.isin(self._messages.step, self.steps)
-        sends, receives = (inside & (side == place) for side in (found.source, found.target))
-        for mine, wait, transfer in (
-            (sends, found.send_wait_ns, found.send_transfer_ns),
-            (receives, found.receive_wait_ns, found.receive_transfer_ns),
-        ):
-            yield int(wait[mine].sum())
-            yield int(transfer[mine].sum())
+            sends, receives = (
+                self._inside & (side == place) for side in (messages.source, messages.target)
+            )
+            moved = (
+                messages.send_wait_ns[sends],
+                messages.send_transfer_ns[sends],
+                messages.receive_wait_ns[receives],
+                messages.receive_transfer_ns[receives],
+            )
+            transfer = whole - busy - sum(free)
+            sums = (int(ns.sum()) for ns in moved)
+            yield Stage(lane.rank, number, turn, busy, transfer, *free, *sums)

@@ -6,7 +6,6 @@ A range around one collective lasts as long as its kernel; what innermost ranges
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -38,8 +37,6 @@ _COLLECTIVE: Final = re.compile(
 )
 """How XLA, NCCL and PyTorch name the range around a collective."""
 _NO_NAME: Final[tuple[Words, ...]] = (("unknown", None, None, ABSENT),)
-_Ranges = tuple[IntArray, IntArray, IntArray, IntArray]
-"""A row of the marks for each of the ranges that end together, the kind, the start, the end."""
 
 
 def projected_records(trace: Trace) -> CommRecords:
@@ -47,45 +44,28 @@ def projected_records(trace: Trace) -> CommRecords:
     marks = trace.marks
     rows = np.flatnonzero(is_one_of(marks["kind"], "gpu_annotation"))
     process = numbers(marks["process"])[rows]
-    kinds = np.array([_kind(label) for label in names(marks["name"])] + [-1])
+    matches = [_COLLECTIVE.search(label) for label in names(marks["name"])]
+    kinds = np.array([*(kind_of(match[1] or match[2]) if match else -1 for match in matches), -1])
     kind, start = kinds[codes(marks["name"])[rows]], numbers(marks["start_ns"])[rows]
     end = start + numbers(marks["dur_ns"])[rows]
     processes = sorted(distinct(process).tolist(), key=lambda one: (trace.ranks[one] or 0, one))
-    mine = [np.flatnonzero(process == one) for one in processes]
-    parts = [_innermost(rows[at], kind[at], start[at], end[at]) for at in mine]
-    ranks = [trace.ranks[one] for one in processes]
-    return _records([-1 if rank is None else rank for rank in ranks], parts)
-
-
-def _kind(label: str) -> int:
-    found = _COLLECTIVE.search(label)
-    return kind_of(found[1] or found[2]) if found else -1
-
-
-def _innermost(row: IntArray, kind: IntArray, start: IntArray, end: IntArray) -> _Ranges:
-    """Return the ranges that hold no other, in order; one for those that begin and end together."""
-    group, first = group_rows([start, -end])
-    known = np.full(len(first), len(KINDS))
-    np.minimum.at(known, group, np.where(kind < 0, len(KINDS), kind))
-    start, end = start[first], end[first]
-    holds = np.append((start[1:] < end[:-1]) & (end[1:] <= end[:-1]), False)
-    kept = ~holds | (known < len(KINDS))
-    known[known == len(KINDS)] = -1
-    return row[first][kept], known[kept], start[kept], end[kept]
-
-
-def _records(ranks: Sequence[int], parts: Sequence[_Ranges]) -> CommRecords:
-    found = [
-        np.stack([*part, _work(part).covered_before(part[3])])[:, part[1] >= 0] for part in parts
-    ]
-    row, kind, start, end, busy = np.concatenate([np.empty((5, 0), np.int64), *found], axis=1)
+    ranks = [trace.ranks[number] for number in processes]
+    parts, spans = [np.empty((6, 0), np.int64)], []
+    for place, number in enumerate(processes):
+        mine = np.flatnonzero(process == number)
+        row, known, begun, ended = _innermost(rows[mine], kind[mine], start[mine], end[mine])
+        spans.append(alone(begun, ended))
+        busy = Intervals.of(begun[known < 0], ended[known < 0]).covered_before(ended)
+        columns = (np.full_like(row, place), row, known, begun, ended, busy)
+        parts.append(np.stack(columns)[:, known >= 0])
+    place, row, kind, start, end, busy = np.concatenate(parts, axis=1)
     unknown = np.full(len(row), ABSENT)
     return CommRecords(
-        ranks=rank_labels(ranks),
+        ranks=rank_labels([-1 if rank is None else rank for rank in ranks]),
         devices=(),
         groups=(CommGroup("unknown", None, None),),
-        alone=tuple(alone(part[2], part[3]) for part in parts),
-        place=np.repeat(np.arange(len(parts)), [part.shape[1] for part in found]),
+        alone=tuple(spans),
+        place=place,
         row=row,
         kind=kind,
         group=np.zeros_like(row),
@@ -102,6 +82,18 @@ def _records(ranks: Sequence[int], parts: Sequence[_Ranges]) -> CommRecords:
     )
 
 
-def _work(part: _Ranges) -> Intervals:
-    _, kind, start, end = part
-    return Intervals.of(start[kind < 0], end[kind < 0])
+def _innermost(
+    row: IntArray, kind: IntArray, start: IntArray, end: IntArray
+) -> tuple[IntArray, IntArray, IntArray, IntArray]:
+    """Return the ranges that hold no other, in order; one for those that begin and end together.
+
+    A row of the marks for each, the kind (-1: none), the start and the end.
+    """
+    group, first = group_rows([start, -end])
+    known = np.full(len(first), len(KINDS))
+    np.minimum.at(known, group, np.where(kind < 0, len(KINDS), kind))
+    start, end = start[first], end[first]
+    holds = np.append((start[1:] < end[:-1]) & (end[1:] <= end[:-1]), False)
+    kept = ~holds | (known < len(KINDS))
+    known[known == len(KINDS)] = -1
+    return row[first][kept], known[kept], start[kept], end[kept]

@@ -9,6 +9,7 @@ rank is blamed for what stalls its host, not for launching.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -174,8 +175,7 @@ class PreparedWork:
 
     def kernels(self, devices: Sequence[int], steps: Sequence[int | None]) -> KernelSums:
         """Return what ran on devices in some steps; where these are none, in chosen windows."""
-        (found,) = self.kernels_of_each(devices, [steps])
-        return found
+        return self.kernels_of_each(devices, [steps])[0]
 
     def kernels_of_each(
         self, devices: Sequence[int], choices: Sequence[Sequence[int | None]]
@@ -212,22 +212,22 @@ class PreparedWork:
         windows, wanted = self.windows[device], set(steps)
         if None in wanted or not wanted:
             return windows
-        return tuple(replace(one, used=True) for one in windows if one.step in wanted)
+        return tuple(replace(window, used=True) for window in windows if window.step in wanted)
 
     def long_steps(self) -> tuple[int, ...]:
         """Return the longest of the usual steps, and those around: of other ranks these may be."""
         length_ns: Counter[int | None] = Counter()
-        for one in (one for windows in self.windows.values() for one in windows):
-            length_ns[one.step] += one.end_ns - one.start_ns
+        for window in itertools.chain(*self.windows.values()):
+            length_ns[window.step] += window.end_ns - window.start_ns
         usual = sorted(self.usual_steps(), key=lambda step: -length_ns[step])
         return tuple(sorted({near for step in usual[:_LONG] for near in range(step - 1, step + 2)}))
 
     def usual_steps(self) -> tuple[int, ...]:
         """Return the steps that are compared: chosen ones, and the last, that follow another."""
-        every = [one for windows in self.windows.values() for one in windows]
-        wanted = {one.step for one in every if one.used or one.left_out == LAST_STEP} - {None}
-        seen = {one.step for one in every}
-        return tuple(sorted(one for one in wanted if one is not None and one - 1 in seen))
+        windows = [*itertools.chain(*self.windows.values())]
+        wanted = {one.step for one in windows if one.used or one.left_out == LAST_STEP}
+        seen = {window.step for window in windows}
+        return tuple(sorted(step for step in wanted if step is not None and step - 1 in seen))
 
 
 def slow_rank(work: RankWork, cycles: Cycles, records: CommRecords) -> SlowRank | None:
@@ -235,14 +235,30 @@ def slow_rank(work: RankWork, cycles: Cycles, records: CommRecords) -> SlowRank 
     late = late_ranks(cycles)
     if late is None:
         return None
-    own, busy = (_more(values, late, cycles.count) for values in (-cycles.held_ns, cycles.busy_ns))
-    lost, few = late.lost_ns.clip(0), _few(late.gap_ns)
-    steps = tuple(step for at in few.tolist() if (step := cycles.steps[at]) is not None)
+    # What the worst has more of per step than the median of those that are not late.
+    own, busy = (
+        round(
+            float((ns[:, late.places[0]] - np.median(ns[:, late.rest], axis=1)).sum())
+            / cycles.count
+        )
+        for ns in (-cycles.held_ns, cycles.busy_ns)
+    )
+    lost = late.lost_ns.clip(0)
+    # The cycles that have most of the gap if they are less than half of all.
+    few = np.flatnonzero(2 * late.gap_ns >= late.gap_ns.max())
+    is_most = 2 * late.gap_ns[few].sum() > late.gap_ns.clip(0).sum()
+    if not is_most or 2 * len(few) >= len(late.gap_ns):
+        few = few[:0]
+    steps = tuple(step for cycle in few.tolist() if (step := cycles.steps[cycle]) is not None)
     usual = late.rest[np.argsort(-cycles.held_ns[:, late.rest].sum(axis=0), kind="stable")]
     ordered = [int(late.places[0]), *usual.tolist()]
     cause = _cause(work, records, ordered, steps, cycles.steps, busier=busy >= own - busy)
     position = _position(work.trace, records, late.places)
-    if cause is None or not _is_clear(late, cycles, cause, position):
+    # Ranks of a single delay have something in common. Where nothing but parts of steps can be
+    # compared, each of other collectives, the cause must be known.
+    is_sure = cycles.has_steps or cycles.is_joint
+    alike = len(late.places) == 1 or position or (is_sure and not late.once)
+    if cause is None or not alike or not (is_sure or cause != UNKNOWN):
         return None
     return SlowRank(
         rank=records.ranks[int(late.places[0])],
@@ -257,16 +273,6 @@ def slow_rank(work: RankWork, cycles: Cycles, records: CommRecords) -> SlowRank 
         steps=steps,
         **cause._asdict(),
     )
-
-
-def _is_clear(late: Late, cycles: Cycles, cause: LateCause, position: str) -> bool:
-    """Return whether ranks of a single delay have something in common, or no single ones a cause.
-
-    The latter where nothing but parts of steps can be compared, each of other collectives.
-    """
-    is_sure = cycles.has_steps or cycles.is_joint
-    alike = len(late.places) == 1 or position or (is_sure and not late.once)
-    return bool(alike and (is_sure or cause != UNKNOWN))
 
 
 def _cause(
@@ -296,47 +302,28 @@ def _cause(
     return None if in_chain and cause.cause not in STALLS else cause
 
 
-def _more(values: IntArray, late: Late, count: int) -> int:
-    """Return what the worst has more of per step than the median of those that are not late."""
-    more = values[:, late.places[0]] - np.median(values[:, late.rest], axis=1)
-    return round(float(more.sum()) / count)
-
-
-def _few(gap_ns: FloatArray) -> IntArray:
-    """Return the cycles that have most of a gap if they are less than half of all."""
-    large = np.flatnonzero(2 * gap_ns >= gap_ns.max())
-    is_most = 2 * gap_ns[large].sum() > gap_ns.clip(0).sum()
-    return large if is_most and 2 * len(large) < len(gap_ns) else large[:0]
-
-
 def _position(trace: Trace, records: CommRecords, late: IntArray) -> str:
     """Return what several late ranks are, and no other: a host, a pipeline stage, a local rank."""
     if not records.devices:
         return ""
-    mine = set(late.tolist())
-    rows = list(records.devices)
+    late_places, rows = set(late.tolist()), list(records.devices)
     process, local_id = (numbers(trace.devices[name])[rows] for name in ("process", "local_id"))
     host = codes(trace.processes["host"])[process]
-    hosts = [f"host {one.removeprefix('host ')}" for one in names(trace.processes["host"])]
+    hosts = [f"host {name.removeprefix('host ')}" for name in names(trace.processes["host"])]
+    stage: dict[int, str] = {}
+    for group in records.groups:
+        members = group.ranks or () if _PIPELINE.search(group.name) else ()
+        stages = [f"pipeline stage {number}" for number in range(len(members))]
+        stages[:1], stages[-1:] = ["first pipeline stage"], ["last pipeline stage"]
+        stage |= zip(members, stages, strict=False)
     words: list[tuple[int, list[str]]] = [
         (2, [[*hosts, ""][code] for code in host.tolist()]),
-        (1, _stages(records)),
+        (1, [stage.get(rank, "") for rank in records.ranks]),
         (2, [f"local rank {local}" for local in local_id.tolist()]),
     ]
     for least, of_rank in words:
         word = of_rank[int(late[0])]
-        alike = {at for at, one in enumerate(of_rank) if one == word}
-        if word and len(mine) >= least and mine == alike:
+        alike = {place for place, other in enumerate(of_rank) if other == word}
+        if word and len(late_places) >= least and late_places == alike:
             return word
     return ""
-
-
-def _stages(records: CommRecords) -> list[str]:
-    """Return the pipeline stage of each rank, "" where it is not known."""
-    stage: dict[int, str] = {}
-    for group in records.groups:
-        members = group.ranks or () if _PIPELINE.search(group.name) else ()
-        named = [f"pipeline stage {at}" for at in range(len(members))]
-        named[:1], named[-1:] = ["first pipeline stage"], ["last pipeline stage"]
-        stage |= zip(members, named, strict=False)
-    return [stage.get(rank, "") for rank in records.ranks]

@@ -51,8 +51,8 @@ class Waits:
 
     def largest(self, values: IntArray) -> IntArray:
         """Return the largest value of the records of each collective."""
-        mine = values[self.row]
-        return np.maximum.reduceat(mine, self.first) if len(self.first) else self.first
+        rows = values[self.row]
+        return np.maximum.reduceat(rows, self.first) if len(self.first) else self.first
 
     def within(self, chosen: BoolArray) -> Waits:
         """Return the same without the times of collectives other than those chosen."""
@@ -80,14 +80,22 @@ def waits(
     final = np.append(first[1:], len(row))[: len(first)] - 1
     latest, margin = start[final], start[final] - start[final - 1]
     waited = np.where(end >= latest[collective], latest[collective] - start, 0)
-    exposed, held = _waiting(records, row, waited)
+    exposed, held = np.zeros((2, len(row)), dtype=np.int64)
+    for place, of_rank in groups(records.place[row]):
+        rows = of_rank[in_order(records.start_ns[row[of_rank]])]
+        begun, ended = records.start_ns[row[rows]], records.end_ns[row[rows]]
+        exposed[rows] = records.alone[place].length_within(begun, begun + waited[rows])
+        before = np.maximum.accumulate(np.append(begun[:1], ended))[:-1]
+        free = np.clip(before, begun, ended)
+        work = records.work[place].length_within(free, ended) if records.work else 0
+        held[rows] = ended - free - work
     return Waits(
         row=row,
         collective=collective,
         wait_ns=waited,
         transfer_ns=records.dur_ns[row] - waited,
         exposed_ns=exposed,
-        held_ns=held,
+        held_ns=held if records.work else exposed,
         first=first,
         final=final,
         last=records.place[row[final]],
@@ -97,17 +105,3 @@ def waits(
         ended_ns=medians(collective, end),
         until_ns=np.maximum.reduceat(end, first) if len(row) else end,
     )
-
-
-def _waiting(records: CommRecords, row: IntArray, waited: IntArray) -> tuple[IntArray, IntArray]:
-    """Return how long each rank waits while nothing else runs on it, and `Waits.held_ns`."""
-    exposed, held = np.zeros((2, len(row)), dtype=np.int64)
-    for place, mine in groups(records.place[row]):
-        rows = mine[in_order(records.start_ns[row[mine]])]
-        start, end = records.start_ns[row[rows]], records.end_ns[row[rows]]
-        exposed[rows] = records.alone[place].length_within(start, start + waited[rows])
-        before = np.maximum.accumulate(np.append(start[:1], end))[:-1]
-        begin = np.clip(before, start, end)
-        work = records.work[place].length_within(begin, end) if records.work else 0
-        held[rows] = end - begin - work
-    return exposed, held if records.work else exposed

@@ -20,7 +20,7 @@ from traceflops.ranks.pipelines import Pipelines, pipelines
 from traceflops.ranks.projected_records import projected_records
 from traceflops.ranks.slow_rank import PreparedWork, RankWork, SlowRank, slow_rank
 from traceflops.ranks.waits import Waits, waits
-from traceflops.table import ABSENT, BoolArray, IntArray, exact_sums, group_sums, groups, numbers
+from traceflops.table import ABSENT, IntArray, exact_sums, group_sums, groups, numbers
 from traceflops.windows import LAST_STEP, Prepared, chosen_time, origins
 
 _NO_LINKS: Final = Links()
@@ -109,18 +109,18 @@ class RankReport:
     @property
     def span_ns(self) -> int:
         """Return the time from the first to the last matched collective."""
-        found = self.waits
-        return int(found.until_ns.max()) - int(found.from_ns.min()) if len(found.first) else 0
+        waited = self.waits
+        return int(waited.until_ns.max()) - int(waited.from_ns.min()) if len(waited.first) else 0
 
     def collectives(self) -> Iterator[MatchedCollective]:
         """Yield the matched collectives in the order of time."""
-        records, found = self.records, self.waits
+        records, waited = self.records, self.waits
         sums = [
-            exact_sums(found.collective, values, self.matches.count)
-            for values in (found.wait_ns, found.transfer_ns)
+            exact_sums(waited.collective, values, self.matches.count)
+            for values in (waited.wait_ns, waited.transfer_ns)
         ]
-        size = found.largest(records.bytes)
-        first = found.row[found.first]
+        size = waited.largest(records.bytes)
+        first = waited.row[waited.first]
         for index, row in enumerate(first.tolist()):
             yield MatchedCollective(
                 kind=kind_name(records, row),
@@ -128,9 +128,9 @@ class RankReport:
                 role=records.groups[int(records.group[row])].role,
                 index=index,
                 step=_known(int(records.step[row])),
-                last_rank=records.ranks[int(found.last[index])],
-                tie=bool(found.tie[index]),
-                margin_ns=int(found.margin_ns[index]),
+                last_rank=records.ranks[int(waited.last[index])],
+                tie=bool(waited.tie[index]),
+                margin_ns=int(waited.margin_ns[index]),
                 wait_ns=sums[0][index],
                 transfer_ns=sums[1][index],
                 bytes=_known(int(size[index])),
@@ -138,14 +138,16 @@ class RankReport:
 
     def by_rank(self) -> list[RankWaits]:
         """Return what each rank waited, in the order of the ranks."""
-        found, count = self.waits, len(self.records.ranks)
-        place = self.records.place[found.row]
-        caused = np.add.reduceat(found.wait_ns, found.first) if len(found.first) else found.first
-        marginal = np.where(found.tie, 0, found.margin_ns * (found.size - 1))
+        waited, count = self.waits, len(self.records.ranks)
+        place = self.records.place[waited.row]
+        caused = (
+            np.add.reduceat(waited.wait_ns, waited.first) if len(waited.first) else waited.first
+        )
+        marginal = np.where(waited.tie, 0, waited.margin_ns * (waited.size - 1))
         columns = [
-            *(exact_sums(place, values, count) for values in (found.wait_ns, found.exposed_ns)),
-            exact_sums(place, found.transfer_ns, count),
-            *(exact_sums(found.last, values, count) for values in (caused, marginal)),
+            *(exact_sums(place, values, count) for values in (waited.wait_ns, waited.exposed_ns)),
+            exact_sums(place, waited.transfer_ns, count),
+            *(exact_sums(waited.last, values, count) for values in (caused, marginal)),
         ]
         return [
             RankWaits(rank, *values)
@@ -172,35 +174,35 @@ class RankReport:
 
         The last row and the last column are of all other ranks together.
         """
-        count, width = len(self.records.ranks), len(columns) + 1
-        row, column = (_turn_of(places, count) for places in (rows, columns))
-        found = self.waits
-        key = row[self.records.place[found.row]] * width + column[found.last[found.collective]]
-        sums = group_sums(key, found.wait_ns, (len(rows) + 1) * width)
-        return sums.reshape(len(rows) + 1, width)
+        count, height, width = len(self.records.ranks), len(rows) + 1, len(columns) + 1
+        row, column = np.full(count, height - 1), np.full(count, width - 1)
+        row[rows], column[columns] = np.arange(len(rows)), np.arange(len(columns))
+        own, last = self.records.place[self.waits.row], self.waits.last[self.waits.collective]
+        key = row[own] * width + column[last]
+        return group_sums(key, self.waits.wait_ns, height * width).reshape(height, width)
 
     def most_awaited(self) -> IntArray:
         """Return by cycle and rank the collective with most waiting that the rank is in, else -1.
 
         Where collectives are in no cycle, there is one row for all of them.
         """
-        found, cycle = self.waits, self.cycles.of_collective
+        waited, cycle = self.waits, self.cycles.of_collective
         cycle = cycle if (cycle >= 0).any() else np.zeros_like(cycle)
-        total = np.add.reduceat(found.wait_ns, found.first) if len(found.first) else found.first
-        rows = np.flatnonzero((total > 0)[found.collective] & (cycle >= 0)[found.collective])
-        rows = rows[np.lexsort((-found.collective[rows], total[found.collective[rows]]))]
+        total = np.add.reduceat(waited.wait_ns, waited.first) if len(waited.first) else waited.first
+        rows = np.flatnonzero((total > 0)[waited.collective] & (cycle >= 0)[waited.collective])
+        rows = rows[np.lexsort((-waited.collective[rows], total[waited.collective[rows]]))]
         worst = np.full((max(len(self.cycles.steps), 1), len(self.records.ranks)), -1)
-        of = found.collective[rows]
-        worst[cycle[of], self.records.place[found.row[rows]]] = of  # what is written last stays
+        of = waited.collective[rows]
+        worst[cycle[of], self.records.place[waited.row[rows]]] = of  # what is written last stays
         return worst
 
     def turns(self, collective: int) -> list[Turn]:
         """Return what each rank did in one collective, in the order of their starts."""
-        found, records = self.waits, self.records
-        mine = np.flatnonzero(found.collective == collective)
-        place = records.place[found.row[mine]]
-        start = (records.start_ns - self.alignment.record_offset_ns)[found.row[mine]]
-        columns = (start - start.min(), found.wait_ns[mine], found.transfer_ns[mine])
+        waited, records = self.waits, self.records
+        rows = np.flatnonzero(waited.collective == collective)
+        place = records.place[waited.row[rows]]
+        start = (records.start_ns - self.alignment.record_offset_ns)[waited.row[rows]]
+        columns = (start - start.min(), waited.wait_ns[rows], waited.transfer_ns[rows])
         times = zip(*(column.tolist() for column in columns), strict=True)
         return [
             Turn(records.ranks[at], *each) for at, each in zip(place.tolist(), times, strict=True)
@@ -211,11 +213,11 @@ class RankReport:
 
         None of summaries, and where collectives are ranges projected onto the GPU.
         """
-        records, found = self.records, self.waits
+        records, waited = self.records, self.waits
         if not records.devices or (records.row == ABSENT).any():
             return None
         wait_ns, group = np.full((2, count), -1, dtype=np.int64)
-        wait_ns[records.row[found.row]] = found.wait_ns
+        wait_ns[records.row[waited.row]] = waited.wait_ns
         group[records.row] = records.group
         return RankTimes(wait_ns, group, [one.role or one.name for one in records.groups])
 
@@ -252,23 +254,30 @@ def report_of(
     if not (alignment.basis or is_aligned):
         alignment = aligned(records, matches, is_common=False)
     comparable = bool(alignment.basis) or (is_aligned and alignment.is_possible)
-    found = waits(records, matches, alignment, comparable=comparable)
-    chosen = _chosen(work, records) if records.devices else None
-    steps = cycles(records, found, chosen if comparable else np.zeros(len(records), dtype=np.bool_))
+    waited = waits(records, matches, alignment, comparable=comparable)
+    # Cycles are of records that start in the chosen windows; the last step counts.
+    chosen = np.zeros(len(records), dtype=np.bool_)
+    for place, rows in groups(records.place) if records.devices and comparable else ():
+        windows = work.windows[records.devices[place]]
+        wanted = (replace(w, used=w.used or w.left_out == LAST_STEP) for w in windows)
+        chosen[rows] = chosen_time(tuple(wanted)).contains(records.start_ns[rows])
+    steps = cycles(records, waited, chosen if records.devices or not comparable else None)
+    world = max(numbers(work.trace.processes["world_size"], 0).tolist(), default=0)
+    sizes = [world or max(records.ranks) + 1, *(group.size or 0 for group in records.groups)]
+    chosen_ns = [chosen_time(work.windows[device]).length_ns for device in records.devices]
+    has_work = comparable and records.devices and not records.lacks_work
     return RankReport(
         records,
         matches,
         alignment,
-        found,
+        waited,
         steps,
         slow_rank(work, steps, records) if comparable else None,
-        _is_partial(work, records),
-        comparable,
-        _recorded_ns(work, records),
-        links,
-        pipelines(work.windows, records, found, alignment)
-        if comparable and records.devices and not records.lacks_work
-        else None,
+        partial=bool(max(sizes) > len(records.ranks)),
+        comparable=comparable,
+        recorded_ns=sum(chosen_ns) // max(len(chosen_ns), 1),
+        links=links,
+        pipeline=pipelines(work.windows, records, waited, alignment) if has_work else None,
         by_ends=records is not recorded,
     )
 
@@ -278,35 +287,6 @@ def records_of(prepared: Prepared) -> CommRecords:
     if not prepared.accounts:
         return projected_records(prepared.trace)
     return comm_records(prepared.linked, prepared.accounts, prepared.windows)
-
-
-def _chosen(work: RankWork, records: CommRecords) -> BoolArray:
-    """Return which records start in the chosen windows; the last step counts."""
-    found = np.zeros(len(records), dtype=np.bool_)
-    for place, rows in groups(records.place):
-        windows = work.windows[records.devices[place]]
-        wanted = (replace(one, used=one.used or one.left_out == LAST_STEP) for one in windows)
-        found[rows] = chosen_time(tuple(wanted)).contains(records.start_ns[rows])
-    return found
-
-
-def _recorded_ns(work: RankWork, records: CommRecords) -> int:
-    """Return how long the chosen windows of a rank are, the mean of all."""
-    chosen = [chosen_time(work.windows[device]).length_ns for device in records.devices]
-    return sum(chosen) // max(len(chosen), 1)
-
-
-def _is_partial(work: RankWork, records: CommRecords) -> bool:
-    told = max(numbers(work.trace.processes["world_size"], 0).tolist(), default=0)
-    sizes = [told or max(records.ranks) + 1, *(group.size or 0 for group in records.groups)]
-    return bool(max(sizes) > len(records.ranks))
-
-
-def _turn_of(places: IntArray, count: int) -> IntArray:
-    """Return which of some places each of so many is, behind the last one for none of them."""
-    turn = np.full(count, len(places), dtype=np.int64)
-    turn[places] = np.arange(len(places))
-    return turn
 
 
 def _known(number: int) -> int | None:

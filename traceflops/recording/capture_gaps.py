@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -56,7 +56,17 @@ def missing_from(trace: Trace) -> tuple[Missing, ...]:
     """Return what the trace does not have, of what its tool records."""
     if trace.source.format in SIDE_FORMATS:
         return ()
-    return tuple(_missing(trace, _lacks(trace)))
+    is_traced = _no_work(trace) and trace.source.facts.get(CUDA_TRACE) == "true"
+    missing = []
+    for check in (check for check in _CHECKS if check.lacking(trace)):
+        how = remedy(trace, check.lack)
+        if how is not None and check.lack == "kernel counters":
+            how = _counting(trace) or how
+        if check.lack in _OF_CUDA and is_traced:
+            how = _TRACED if check.lack == "device work" else None
+        if how is not None:
+            missing.append(Missing(check.what, check.cost, how))
+    return tuple(missing)
 
 
 def how_to_record(trace: Trace) -> str | None:
@@ -64,25 +74,10 @@ def how_to_record(trace: Trace) -> str | None:
 
     None where nothing of it is missing, and for tools without a command line.
     """
-    if _no_work(trace) and _is_cuda_traced(trace):
+    if _no_work(trace) and trace.source.facts.get(CUDA_TRACE) == "true":
         return None  # it would be recorded as it was
-    lacks = {check.lack for check in _lacks(trace)}
+    lacks = {check.lack for check in _CHECKS if check.lacking(trace)}
     return command(trace) if lacks & _RECORDED else None
-
-
-def _lacks(trace: Trace) -> list[_Check]:
-    return [check for check in _CHECKS if check.lacking(trace)]
-
-
-def _missing(trace: Trace, lacks: Iterable[_Check]) -> Iterator[Missing]:
-    for check in lacks:
-        how = remedy(trace, check.lack)
-        if how is not None and check.lack == "kernel counters":
-            how = _counting(trace) or how
-        if check.lack in _OF_CUDA and _no_work(trace) and _is_cuda_traced(trace):
-            how = _TRACED if check.lack == "device work" else None
-        if how is not None:
-            yield Missing(check.what, check.cost, how)
 
 
 def _counting(trace: Trace) -> str | None:
@@ -128,40 +123,34 @@ def _is_untimed(trace: Trace) -> bool:
     return bool(trace.totals.num_rows or trace.kernel_counters.num_rows)
 
 
-def _is_cuda_traced(trace: Trace) -> bool:
-    return trace.source.facts.get(CUDA_TRACE) == "true"
-
-
-def _tells_work(trace: Trace) -> bool:
-    """Return whether calls tell that work was launched, or that none was."""
-    return launch_calls(trace) > 0 or launches_nothing(trace.calls)
-
-
 def _only_queueing(trace: Trace) -> bool:
     """Return whether all calls are but the moments at which work was queued."""
     calls = trace.calls["name"]
     return len(calls) > 0 and bool(is_one_of(calls, _QUEUED).all())
 
 
+def _no_collectives(trace: Trace) -> bool:
+    """Return whether no kernel says which collective it ran, though some ran one."""
+
+    def runs_one(name: str) -> bool:
+        text = name.lower()  # with the search for two words a tenth of what an expression takes
+        return "nccl" in text or "rccl" in text
+
+    kinds = trace.activities["collective"]
+    is_silent = kinds.null_count == len(kinds)
+    return is_silent and bool(matching(trace.activities["name"], runs_one).any())
+
+
+def _no_device_work(trace: Trace) -> bool:
+    """Return whether nothing says that work was launched, or that none was."""
+    has_calls = launch_calls(trace) > 0 or launches_nothing(trace.calls)
+    return _no_work(trace) and not _is_untimed(trace) and not has_calls
+
+
 def _no_sizes(trace: Trace) -> bool:
     copies = is_one_of(trace.activities["kind"], "memcpy")
     sizes = numbers(trace.activities["bytes"], ABSENT)[copies]
     return len(sizes) > 0 and bool((sizes == ABSENT).all())
-
-
-def _has_collectives(trace: Trace) -> bool:
-    return bool(matching(trace.activities["name"], _is_collective).any())
-
-
-def _is_collective(name: str) -> bool:
-    text = name.lower()  # with the search for two words a tenth of what an expression takes
-    return "nccl" in text or "rccl" in text
-
-
-def _no_collectives(trace: Trace) -> bool:
-    """Return whether no kernel says which collective it ran, though some ran one."""
-    told = trace.activities["collective"]
-    return told.null_count == len(told) and _has_collectives(trace)
 
 
 _CHECKS: Final = (
@@ -173,7 +162,7 @@ _CHECKS: Final = (
     ),
     _Check(
         "device work",
-        lambda trace: _no_work(trace) and not (_is_untimed(trace) or _tells_work(trace)),
+        _no_device_work,
         "device work",
         "only CPU work can be shown; no GPU times, no MFU",
     ),

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -23,7 +23,6 @@ from traceflops.errors import UsageError
 from traceflops.recording.capture_gaps import Missing, how_to_record, missing_from
 from traceflops.table import (
     TABLES,
-    IntArray,
     Note,
     Source,
     Trace,
@@ -104,70 +103,62 @@ def inventory_of(trace: Trace, selection: Selection, shown: Shown) -> Inventory:
     """
     if not is_undecided(trace):
         return take_inventory(*shown(trace, selection))
-    found: list[Inventory | None] = []
+    inventories: list[Inventory | None] = []
     for job in trace.jobs:
-        mine = replace(selection, job=job.number)
+        chosen = replace(selection, job=job.number)
         try:
-            found.append(take_inventory(*shown(of_job(trace, mine.job), mine)))
+            inventories.append(take_inventory(*shown(of_job(trace, chosen.job), chosen)))
         except UsageError as error:
-            found.append(None)
+            inventories.append(None)
             refused = error
-    if not any(found):
+    if not any(inventories):
         raise refused
     empty = take_inventory(*shown(of_no_job(trace), Selection()))
-    return replace(empty, missing=(), record=None, of_jobs=tuple(found))
+    return replace(empty, missing=(), record=None, of_jobs=tuple(inventories))
 
 
 def take_inventory(trace: Trace, step_mark: str | None = None) -> Inventory:
     """Return what is in the trace."""
-    found = find_marked_steps(trace, step_mark)
-    if found is None and step_mark is not None:
+    marked = find_marked_steps(trace, step_mark)
+    if marked is None and step_mark is not None:
         raise UsageError(
             f"no annotation matches --step-mark {step_mark!r}",
             "traceflops export --table marks lists them",
         )
-    steps = sorted({int(n) for s in found.by_process.values() for n in s.number}) if found else []
-    sizes = trace.processes["world_size"].drop_null().to_pylist()
+    steps = {int(n) for s in marked.by_process.values() for n in s.number} if marked else set()
+    processes, ranks = trace.processes.to_pylist(), ranks_of_devices(trace)
+    counts = np.bincount(numbers(trace.activities["device"]), minlength=trace.devices.num_rows)
+    runs_of_gpu = Counter(gpu for gpu, _ in trace.runs)
+    devices = []
+    for row in trace.devices.to_pylist():
+        device, process = row["device"], processes[row["process"]]
+        gpu, run = trace.runs[device] if trace.runs else (None, None)
+        runs = runs_of_gpu[gpu] if gpu is not None else 1
+        devices.append(
+            DeviceEntry(
+                rank=process["rank"],
+                ranks=ranks[device],
+                file=process["file"],
+                **{name: row[name] for name in _PROPERTIES},
+                partition=partition_text(row),
+                activities=int(counts[device]),
+                name=match(SeenDevice.of(row)).name(row["type"]),
+                run=run if runs > 1 else None,
+                runs=runs if runs > 1 else None,
+            )
+        )
     return Inventory(
         source=trace.source,
         ranks=trace.ranks,
-        world_size=max(sizes, default=None),
-        devices=tuple(_devices(trace)),
+        world_size=max(trace.processes["world_size"].drop_null().to_pylist(), default=None),
+        devices=tuple(devices),
         rows={name: trace.table(name).num_rows for name in TABLES},
-        steps=tuple(steps),
-        steps_text=found.text if found else "no step markers",
+        steps=tuple(sorted(steps)),
+        steps_text=marked.text if marked else "no step markers",
         missing=missing_from(trace),
         record=how_to_record(trace),
         notes=trace.notes,
     )
-
-
-def _devices(trace: Trace) -> list[DeviceEntry]:
-    processes = trace.processes.to_pylist()
-    ranks = ranks_of_devices(trace)
-    counts = np.bincount(numbers(trace.activities["device"]), minlength=trace.devices.num_rows)
-    return [
-        DeviceEntry(
-            rank=processes[row["process"]]["rank"],
-            ranks=ranks[row["device"]],
-            file=processes[row["process"]]["file"],
-            **{name: row[name] for name in _PROPERTIES},
-            partition=partition_text(row),
-            activities=int(counts[row["device"]]),
-            name=match(SeenDevice.of(row)).name(row["type"]),
-            **_run(trace, row["device"]),
-        )
-        for row in trace.devices.to_pylist()
-    ]
-
-
-def _run(trace: Trace, device: int) -> dict[str, Any]:
-    """Return which run of its GPU a device is, of how many; nothing where there is but one."""
-    if not trace.runs:
-        return {}
-    gpu, run = trace.runs[device]
-    count = sum(one == gpu for one, _ in trace.runs)
-    return {"run": run, "runs": count} if count > 1 else {}
 
 
 _OF_PROFILER: Final = re.compile(
@@ -193,37 +184,23 @@ def profiler_time(
     """Return when the profiler itself ran; `within` limits idle time to some time by device."""
     named = matching(trace.marks["name"], lambda name: _OF_PROFILER.match(name) is not None)
     rows = np.flatnonzero(named & is_one_of(trace.marks["kind"], "overhead"))
-    by_process = _by_process(trace, rows)
-    idle = _idle_by_process(trace, accounts, within) if len(rows) else {}
-    return ProfilerTime(
-        len(rows),
-        sum(one.length_ns for one in by_process.values()),
-        sum(
-            working.intersect(idle[process]).length_ns
-            for process, working in by_process.items()
-            if process in idle
-        ),
-    )
-
-
-def _by_process(trace: Trace, rows: IntArray) -> dict[int, Intervals]:
+    if not len(rows):
+        return ProfilerTime(0, 0, 0)
     start = numbers(trace.marks["start_ns"])[rows]
     end = start + numbers(trace.marks["dur_ns"])[rows]
-    by_process = groups(numbers(trace.marks["process"])[rows])
-    return {process: Intervals.of(start[at], end[at]) for process, at in by_process}
-
-
-def _idle_by_process(
-    trace: Trace,
-    accounts: Mapping[int, DeviceAccount],
-    within: Mapping[int, Intervals] | None,
-) -> dict[int, Intervals]:
-    """Return when at least one device of each process was idle."""
+    # When at least one device of each process was idle.
     gaps: defaultdict[int, list[Intervals]] = defaultdict(list)
     process = numbers(trace.activities["process"])
     for device, account in accounts.items():
         idle = Intervals.of(account.idle.gap_start_ns, account.idle.gap_end_ns)
         idle = idle if within is None else idle.intersect(within[device])
-        for one in distinct(process[account.rows.row]).tolist():
-            gaps[one].append(idle)
-    return {one: mine[0].union(*mine[1:]) for one, mine in gaps.items()}
+        for owner in distinct(process[account.rows.row]).tolist():
+            gaps[owner].append(idle)
+    spent_ns = idle_ns = 0
+    for owner, mine in groups(numbers(trace.marks["process"])[rows]):
+        working = Intervals.of(start[mine], end[mine])
+        spent_ns += working.length_ns
+        if owner in gaps:
+            first, *others = gaps[owner]
+            idle_ns += working.intersect(first.union(*others)).length_ns
+    return ProfilerTime(len(rows), spent_ns, idle_ns)

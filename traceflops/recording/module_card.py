@@ -28,15 +28,31 @@ _FARTHEST: Final = 2
 _UNQUOTED: Final = re.compile(r"[^ !#-\[\]-~]")
 
 
-def words_of(model: Any, world: int, told: Mapping[str, object]) -> dict[str, object]:
+def words_of(model: Any, world: int, given: Mapping[str, object]) -> dict[str, object]:
     """Return what a module, the name of a preset or a card says of a job of so many ranks.
 
-    `told` is what its user says. Raises UsageError where that is too little.
+    `given` is what its user says. Raises UsageError where that is too little.
     """
     if model is None or isinstance(model, str | Mapping):
         return {"gpus": world} | ({} if model is None else {"model": model})
-    sized = {"gpus": world} if _on_one_device(model) else {}
-    return {**sized, **({} if {"model", "params"} & told.keys() else _words_of_module(model, told))}
+    # A process works on one device unless the module is spread or copied (torch.nn.DataParallel).
+    copied = len(getattr(model, "device_ids", None) or ()) > 1
+    on_one = not copied and len({parameter.device for parameter in model.parameters()}) < 2
+    words: dict[str, object] = {"gpus": world} if on_one else {}
+    if {"model", "params"} & given.keys():
+        return words
+    params, config = _count(model, model.parameters()), _config(model)
+    if config is not None and _fits(config, params):
+        words["model"] = config
+    elif params is not None and _is_a_size(params):
+        words["params"] = params
+    else:
+        return words
+    words |= {} if _TRAINING & given.keys() else _adapters(model)
+    recomputes = getattr(model, "is_gradient_checkpointing", False) is True
+    if recomputes and not given.get("forward_only"):
+        words["checkpointing"] = "full"
+    return words
 
 
 def plain(value: object) -> object:
@@ -48,30 +64,6 @@ def plain(value: object) -> object:
     if value is None or isinstance(value, int) or (isinstance(value, float) and isfinite(value)):
         return value
     return _UNQUOTED.sub("?", str(value))
-
-
-def _words_of_module(module: Any, told: Mapping[str, object]) -> dict[str, object]:
-    """Return what a module says of itself that `told` does not. Raises UsageError if too little."""
-    words: dict[str, object] = {}
-    params = _count(module, module.parameters())
-    config = _config(module)
-    if config is not None and _fits(config, params):
-        words["model"] = config
-    elif params is not None and _is_a_size(params):
-        words["params"] = params
-    if not words:
-        return {}
-    words |= {} if _TRAINING & told.keys() else _adapters(module)
-    recomputes = getattr(module, "is_gradient_checkpointing", False) is True
-    if recomputes and not told.get("forward_only"):
-        words["checkpointing"] = "full"
-    return words
-
-
-def _on_one_device(module: Any) -> bool:
-    """Return whether a process works on one device: the module is neither spread nor copied."""
-    copied = len(getattr(module, "device_ids", None) or ()) > 1  # torch.nn.DataParallel
-    return not copied and len({parameter.device for parameter in module.parameters()}) < 2
 
 
 def _count(module: Any, parameters: Iterator[Any]) -> int | None:
@@ -110,7 +102,12 @@ def _config(module: Any) -> dict[str, object] | None:
 
 def _readable(config: Mapping[str, Any]) -> dict[str, object]:
     """Return the numbers of a config and the words that are read; no path, no label."""
-    kept = {key: value for key, value in config.items() if _is_read(key, value)}
+    kept: dict[str, object] = {}
+    for key, value in config.items():
+        items = value if isinstance(value, list | tuple) else [value]
+        texts = int if key not in _TEXTS else int | str
+        if all(item is None or isinstance(item, texts) for item in items):
+            kept[key] = value
     if isinstance(text := config.get("text_config"), Mapping):
         kept["text_config"] = _readable(text)
     if isinstance(labels := config.get("id2label"), Mapping):
@@ -118,14 +115,6 @@ def _readable(config: Mapping[str, Any]) -> dict[str, object]:
     if isinstance(name := config.get("_name_or_path"), str) and name:
         kept["_name_or_path"] = name.replace("\\", "/").rstrip("/").rpartition("/")[2]
     return kept
-
-
-def _is_read(key: str, value: object) -> bool:
-    listed = value if isinstance(value, list | tuple) else [value]
-    return all(
-        one is None or isinstance(one, int) or (key in _TEXTS and isinstance(one, str))
-        for one in listed
-    )
 
 
 def _fits(config: Mapping[str, object], params: int | None) -> bool:

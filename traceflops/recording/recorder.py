@@ -163,8 +163,8 @@ class Recorder:
         elif self._done == self._last:
             self._finish()
         elif self._done > self._first:
-            self._end_mark()
-            self._begin_mark()
+            self._mark.__exit__(None, None, None)
+            self._mark = _annotation(f"ProfilerStep#{self._done}")
 
     def _idle_ns(self) -> int:
         """Return the time at which all that was launched is done."""
@@ -202,16 +202,10 @@ class Recorder:
         for key, value in self._metadata.items():
             self._profiler.add_metadata_json(key, json.dumps(plain(value)))
         self._since_ns = perf_counter_ns()
-        self._begin_mark()
-
-    def _begin_mark(self) -> None:
         self._mark = _annotation(f"ProfilerStep#{self._done}")
 
-    def _end_mark(self) -> None:
-        self._mark.__exit__(None, None, None)
-
     def _finish(self) -> None:
-        self._end_mark()
+        self._mark.__exit__(None, None, None)
         steps = self._last - self._first
         recorded_ns = (self._idle_ns() - self._since_ns) // steps
         own_ns = self._own_ns // (steps - 1) if steps > 1 else None
@@ -278,14 +272,14 @@ class Recorder:
             self._warn(f"the trace does not describe the model: {_in_words(error)}")
         if unknown := self._words.keys() - words.keys():
             self._warn(f"left out of the description: {', '.join(sorted(map(str, unknown)))}")
-        found: dict[str, object] = {
+        metadata: dict[str, object] = {
             "traceflops": words,
             "traceflops_recording": {"version": __version__, "python": platform.python_version()},
             "pytorch_version": str(torch.__version__),
         }
         if not is_distributed():
-            found["distributedInfo"] = {"rank": rank, "world_size": world}
-        return found
+            metadata["distributedInfo"] = {"rank": rank, "world_size": world}
+        return metadata
 
 
 def _annotation(label: str) -> Any:

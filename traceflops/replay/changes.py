@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -26,7 +25,6 @@ from traceflops.table import (
     groups,
     is_one_of,
     matches,
-    matching,
     names,
     numbers,
     taken,
@@ -53,11 +51,6 @@ def matches_of(target: str, texts: Sequence[str]) -> BoolArray:
 def named(target: str, column: pa.ChunkedArray) -> BoolArray:
     """Return which rows of a column of names a target names; see `matches_of`."""
     return np.append(matches_of(target, names(column)), False)[codes(column)]
-
-
-def told(pattern: str, flags: int, column: pa.ChunkedArray) -> BoolArray:
-    """Return in which rows of a column of names an expression of ours is found."""
-    return matching(column, re.compile(pattern, flags).search)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +90,12 @@ class Recorded:
         """Return which activities run while their device communicates."""
         table = self.prepared.trace.activities
         device, start, dur = (numbers(table[name]) for name in ("device", "start_ns", "dur_ns"))
-        found = np.zeros(table.num_rows, dtype=np.bool_)
+        beside = np.zeros(table.num_rows, dtype=np.bool_)
         for _, rows in groups(device):
             talks = rows[self.communicates[rows]]
             spans = Intervals.of(start[talks], (start + dur)[talks])
-            found[rows] = spans.length_within(start[rows], (start + dur)[rows]) > 0
-        return found
+            beside[rows] = spans.length_within(start[rows], (start + dur)[rows]) > 0
+        return beside
 
     @cached_property
     def recomputes(self) -> tuple[BoolArray, BoolArray]:
@@ -118,26 +111,26 @@ class Recorded:
     def rank_of_device(self) -> IntArray:
         """Return the rank of each device, as the report of the ranks has it."""
         trace, records = self.prepared.trace, self.ranks.records if self.ranks else None
-        ranks = [trace.ranks[one] for one in numbers(trace.devices["process"]).tolist()]
-        found = np.array([ABSENT if one is None else one for one in ranks], dtype=np.int64)
+        ranks = (trace.ranks[process] for process in numbers(trace.devices["process"]).tolist())
+        of_device = np.array([ABSENT if rank is None else rank for rank in ranks], dtype=np.int64)
         if records is not None:
-            found[list(records.devices)] = records.ranks
-        return found
-
-    @cached_property
-    def rank_of_row(self) -> IntArray:
-        """Return the rank of each activity."""
-        return self.rank_of_device[numbers(self.prepared.trace.activities["device"])]
+            of_device[list(records.devices)] = records.ranks
+        return of_device
 
     @cached_property
     def rank_of_process(self) -> IntArray:
         """Return the rank of each process that has one device, and of none other."""
         owner = numbers(self.prepared.trace.devices["process"])
-        several = np.bincount(owner, minlength=len(self.prepared.trace.ranks)) != 1
-        found = np.full(len(several), ABSENT)
-        found[owner] = self.rank_of_device
-        found[several] = ABSENT
-        return found
+        devices = np.bincount(owner, minlength=len(self.prepared.trace.ranks))
+        of_process = np.full(len(devices), ABSENT)
+        of_process[owner] = self.rank_of_device
+        of_process[devices != 1] = ABSENT
+        return of_process
+
+    @cached_property
+    def rank_of_row(self) -> IntArray:
+        """Return the rank of each activity."""
+        return self.rank_of_device[numbers(self.prepared.trace.activities["device"])]
 
     def named_on_host(self, rows: Callable[[pa.ChunkedArray], BoolArray]) -> Stretches:
         """Return when each thread is in a call, operator, range or function of some names."""
@@ -155,25 +148,26 @@ class Recorded:
         )
         number = np.concatenate([self._threads[name][rows[name]] for name in rows])
         return {
-            one: Intervals.of(start[mine], (start + dur)[mine])
-            for one, mine in groups(number)
-            if one >= 0
+            thread: Intervals.of(start[mine], (start + dur)[mine])
+            for thread, mine in groups(number)
+            if thread >= 0
         }
 
     @cached_property
     def _threads(self) -> Mapping[str, IntArray]:
         """Return numbers of threads as the points of the host have them, -1 where none calls."""
-        found = threads_of(self.prepared.trace)
-        calls = np.zeros(max(one.max(initial=-1) for one in found.values()) + 1, dtype=np.bool_)
-        calls[found["calls"]] = True
-        return {name: np.where(calls[one], one, -1) for name, one in found.items()}
+        threads = threads_of(self.prepared.trace)
+        count = max(thread.max(initial=-1) for thread in threads.values()) + 1
+        calls = np.zeros(count, dtype=np.bool_)
+        calls[threads["calls"]] = True
+        return {name: np.where(calls[one], one, -1) for name, one in threads.items()}
 
     def once(self, target: str, look_up: Callable[[], _Found]) -> _Found:
         """Return what an edit is about: when of each thread, or which nodes; looked up once."""
         if target not in self._found:
             self._found[target] = look_up()
-        found: _Found = self._found[target]
-        return found
+        known: _Found = self._found[target]
+        return known
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,12 +195,6 @@ class Changed:
         lag = np.where(into, np.minimum(world.lag_ns, 0), world.lag_ns)
         return replace(self, world=replace(world, dur_ns=dur, delay_ns=delay, lag_ns=lag))
 
-    def revealed(self) -> Changed:
-        """Return the world that is replayed: hidden communication takes no time of others."""
-        if not self.is_hidden:
-            return self
-        return self.with_work(self.work_of(self.recorded.communicates), 0)
-
     def communication_ns(self, windows: Iterable[Span]) -> Iterator[int]:
         """Yield how long the communication of each window takes: it cannot hide in less.
 
@@ -218,13 +206,12 @@ class Changed:
         begun, takes = (nodes.time_ns - nodes.dur_ns)[talks], self.world.dur_ns[talks]
         activities = self.recorded.prepared.trace.activities
         stream = numbers(activities["stream"], ABSENT)[nodes.row[talks]]
-        of_device = {one: (rows, begun[rows]) for one, rows in groups(nodes.device[talks])}
-        none = talks[:0], begun[:0]
+        of_device = {device: (rows, begun[rows]) for device, rows in groups(nodes.device[talks])}
         for window in windows:
             (start, end), _ = window.at(graph, base, nodes.time_ns)
-            mine, since = of_device.get(window.device, none)
-            mine = mine[slice(*np.searchsorted(since, (start, end)))]  # nodes are in this order
-            queues = (int(takes[mine[rows]].sum()) for _, rows in groups(stream[mine]))
+            rows, since = of_device.get(window.device, (talks[:0], begun[:0]))
+            rows = rows[slice(*np.searchsorted(since, (start, end)))]  # nodes are in this order
+            queues = (int(takes[rows[mine]].sum()) for _, mine in groups(stream[rows]))
             yield max(queues, default=0)
 
     def with_lags(self, edges: BoolArray, lag_ns: IntArray | int) -> Changed:
@@ -236,27 +223,24 @@ class Changed:
         """Return the same with other times of stretches of threads, but for those taken out."""
         nodes, edges, of_threads = self.graph.nodes, self.graph.edges, self.graph.of_threads
         call = numbers(self.recorded.prepared.trace.calls["dur_ns"])
-        lag = self.world.lag_ns.copy()
-        for one in when.keys() & of_threads.keys():
-            mine = of_threads[one]
-            source, target = edges.source[mine], edges.target[mine]
+        lag, none = self.world.lag_ns.copy(), Intervals.empty()
+        for thread in when.keys() & of_threads.keys():
+            rows = of_threads[thread]
+            source, target = edges.source[rows], edges.target[rows]
             start = nodes.at_ns[source]
-            launched = start + np.minimum(taken(call, nodes.call[source], 0), lag[mine])
-            end = np.where(edges.kind[mine] == HOST, nodes.at_ns[target], launched)
-            taken_out = self.without.get(one, Intervals.empty())
-            left = when[one].subtract(taken_out)
+            launched = start + np.minimum(taken(call, nodes.call[source], 0), lag[rows])
+            end = np.where(edges.kind[rows] == HOST, nodes.at_ns[target], launched)
+            taken_out = self.without.get(thread, none)
+            left = when[thread].subtract(taken_out)
             cut = _cut(left, value, end) - _cut(left, value, start)
             gone_ns = _cut(taken_out, Value(0), end) - _cut(taken_out, Value(0), start)
             whole = np.maximum(end - start - gone_ns, 1)
-            less = cut.astype(np.float64) * np.minimum(lag[mine], whole) / whole
-            lag[mine] = np.maximum(lag[mine] - less.astype(np.int64), 0)
-        gone = when if value == Value(0) else {}
-        without = {
-            one: spans.union(self.without.get(one, Intervals.empty()))
-            for one, spans in gone.items()
-        }
-        world = replace(self.world, lag_ns=lag)
-        return replace(self, world=world, without={**self.without, **without})
+            less = cut.astype(np.float64) * np.minimum(lag[rows], whole) / whole
+            lag[rows] = np.maximum(lag[rows] - less.astype(np.int64), 0)
+        without = dict(self.without)
+        if value == Value(0):
+            without |= {one: spans.union(without.get(one, none)) for one, spans in when.items()}
+        return replace(self, world=replace(self.world, lag_ns=lag), without=without)
 
     def work_of(self, rows: BoolArray) -> IntArray:
         """Return the nodes of some activities."""

@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 
 from traceflops.attribution import GapParts, named_times
+from traceflops.characters import kernel_name
 from traceflops.replay.recorded_graph import EDGE_NAMES, HOST, RecordedGraph, World
 from traceflops.table import (
     ABSENT,
@@ -26,8 +27,7 @@ from traceflops.table import (
     names,
     numbers,
 )
-from traceflops.timeline import Intervals, Window
-from traceflops.units import kernel_name
+from traceflops.timeline import Intervals
 from traceflops.windows import Prepared, paced
 
 WORK: Final = len(EDGE_NAMES)
@@ -93,8 +93,8 @@ class Edge:
             counts = (self.role == PACED) | (self.role == _COPY) & (begun >= over)
             first = np.flatnonzero(counts)[np.argmin(begun[counts])]
             return int(begun[first]), int(self.nodes[first])
-        mine = np.flatnonzero(graph.nodes.device == self.device)
-        last = int(mine[np.argmax(time_ns[mine])])
+        rows = np.flatnonzero(graph.nodes.device == self.device)
+        last = int(rows[np.argmax(time_ns[rows])])
         return int(time_ns[last]), last
 
 
@@ -124,11 +124,15 @@ class Span:
 
 def spans_of(prepared: Prepared, graph: RecordedGraph, *, joined: bool = True) -> tuple[Span, ...]:
     """Return the chosen windows of all devices, or with `joined` those that follow each other."""
-    found: list[Span] = []
+    spans: list[Span] = []
     recorded = graph.as_recorded()
     for device, windows in prepared.windows.items():
         rows, heads = prepared.accounts[device].rows, _heads(prepared, device)
-        for stretch in _stretches(windows) if joined else _each(windows):
+        used = [(window.start_ns, window.end_ns) for window in windows if window.used]
+        if joined:
+            whole = Intervals.of(*np.array(used, dtype=np.int64).reshape(-1, 2).T)
+            used = [*zip(whole.start_ns.tolist(), whole.end_ns.tolist(), strict=True)]
+        for stretch in used:
             edges = []
             for time in stretch:
                 place = int(np.searchsorted(rows.start_ns, time))
@@ -138,8 +142,8 @@ def spans_of(prepared: Prepared, graph: RecordedGraph, *, joined: bool = True) -
                 edge = Edge(device, nodes, role, 0 * nodes)
                 more_ns = edge.at(graph, recorded, graph.nodes.time_ns)[0] - time
                 edges.append(replace(edge, ahead_ns=edge.ahead_ns + more_ns))
-            found.append(Span(device, *edges))
-    return tuple(found)
+            spans.append(Span(device, *edges))
+    return tuple(spans)
 
 
 def _heads(prepared: Prepared, device: int) -> dict[int, tuple[IntArray, IntArray]]:
@@ -157,27 +161,15 @@ def _heads(prepared: Prepared, device: int) -> dict[int, tuple[IntArray, IntArra
     first = np.unique(queue, return_index=True)[1]
     back = np.argsort(-rows.end_ns)
     last, over = back[np.unique(queue[back], return_index=True)[1]], first[:0]
-    found: dict[int, tuple[IntArray, IntArray]] = {}
-    for one, at in groups(step[first]):
-        every = np.sort(first[at])
-        role = np.where(is_paced[every], PACED, _COPY)
-        both = np.append(every, over), np.append(role, np.full_like(over, _LAST))
-        if one >= 0:
-            found |= dict.fromkeys(rows.start_ns[every].tolist(), both)
-            over = last[at[is_paced[first[at]]]]
-    return found
-
-
-def _stretches(windows: tuple[Window, ...]) -> Iterator[tuple[int, int]]:
-    used = Intervals.of(
-        np.array([one.start_ns for one in windows if one.used], dtype=np.int64),
-        np.array([one.end_ns for one in windows if one.used], dtype=np.int64),
-    )
-    yield from zip(used.start_ns.tolist(), used.end_ns.tolist(), strict=True)
-
-
-def _each(windows: tuple[Window, ...]) -> Iterator[tuple[int, int]]:
-    return ((one.start_ns, one.end_ns) for one in windows if one.used)
+    heads: dict[int, tuple[IntArray, IntArray]] = {}
+    for number, queues in groups(step[first]):
+        begins = np.sort(first[queues])
+        role = np.where(is_paced[begins], PACED, _COPY)
+        both = np.append(begins, over), np.append(role, np.full_like(over, _LAST))
+        if number >= 0:
+            heads |= dict.fromkeys(rows.start_ns[begins].tolist(), both)
+            over = last[queues[is_paced[first[queues]]]]
+    return heads
 
 
 def lengths(
@@ -194,26 +186,21 @@ def path(graph: RecordedGraph, spans: Sequence[Span], world: World, time_ns: Int
     source = np.append(graph.edges.source, -1)[edge]
     kind = np.append(graph.edges.kind, DELAY)[edge]
     before, times = source.tolist(), time_ns.tolist()
-    found = [Pieces.of([], [], [], [])]
+    pieces = [Pieces.of([], [], [], [])]
     for span in spans:
         (begin, over), node = span.at(graph, world, time_ns)
-        back = _nodes_back(begin, node, before, times)
+        nodes = [node]
+        while (node := before[node]) >= 0 and times[node] > begin:
+            nodes.append(node)
+        back = np.array(nodes)
         worked = time_ns[back] - world.dur_ns[back]
         until = np.where(source[back] >= 0, time_ns[source[back]], begin)
         edges = np.stack([worked, worked - world.delay_ns[back], until], axis=1).ravel()
         edges = np.minimum.accumulate(np.append(over, np.maximum(edges, begin)))
         kinds = np.stack([np.full_like(back, WORK), np.full_like(back, DELAY), kind[back]], axis=1)
-        twice = np.repeat(back, 3)
-        found.append(Pieces.of(kinds.ravel(), twice, source[twice], edges[:-1] - edges[1:]))
-    return Pieces(*(np.concatenate([getattr(one, name) for one in found]) for name in _PIECES))
-
-
-def _nodes_back(begin: int, node: int, before: list[int], times: list[int]) -> IntArray:
-    """Return a node, what it waited for, and so on, back to a time."""
-    found = [node]
-    while (node := before[node]) >= 0 and times[node] > begin:
-        found.append(node)
-    return np.array(found)
+        node_of = np.repeat(back, 3)
+        pieces.append(Pieces.of(kinds.ravel(), node_of, source[node_of], edges[:-1] - edges[1:]))
+    return Pieces(*(np.concatenate([getattr(piece, name) for piece in pieces]) for name in _PIECES))
 
 
 def parts_of(
@@ -227,105 +214,78 @@ def parts_of(
     `without` are stretches of threads that are no longer there.
     """
     sums: Counter[tuple[str, str]] = Counter()
-    work, host = pieces.kind == WORK, pieces.kind == HOST
-    for found in (
-        _of_work(prepared, graph, pieces.only(work)),
-        _of_host(prepared, graph, pieces.only(host), without or {}),
-        _of_rest(graph, pieces.only(~work & ~host)),
-    ):
-        for key, ns in found:
-            sums[key] += ns
-    ordered = sorted(sums.items(), key=lambda one: (-one[1], one[0]))
+    is_work, is_host = pieces.kind == WORK, pieces.kind == HOST
+    # Work: by component and name of the kernel.
+    work, activities = pieces.only(is_work), prepared.trace.activities
+    categorised, labels = prepared.linked.categorised, names(activities["name"])
+    row, top = graph.nodes.row[work.node], categorised.top()
+    category = categorised.category[row]
+    for code, rows in groups(codes(activities["name"])[row]):
+        for place, same in groups(category[rows]):
+            label = kernel_name(labels[code]) if code >= 0 else ""
+            component = top[place] if place >= 0 else "other"
+            sums[component, label] += int(work.ns[rows[same]].sum())
+    for key, ns in _of_host(prepared, graph, pieces.only(is_host), without or {}):
+        sums[key] += ns
+    # The rest are lags by kind; of delays only those that nothing explains are named so.
+    rest = pieces.only(~is_work & ~is_host)
+    unexplained = graph.is_unexplained[rest.node] | (rest.source < 0)
+    for kind, rows in groups(rest.kind):
+        if kind != DELAY:
+            sums[EDGE_NAMES[kind], ""] += int(rest.ns[rows].sum())
+    for name, some in ((UNEXPLAINED, unexplained), ("late_start", ~unexplained)):
+        sums[name, ""] += int(rest.ns[(rest.kind == DELAY) & some].sum())
+    ordered = sorted(sums.items(), key=lambda part: (-part[1], part[0]))
     return tuple(PathPart(*key, ns) for key, ns in ordered if ns)
 
 
 def ranks_of(prepared: Prepared, graph: RecordedGraph, pieces: Pieces) -> dict[int, int]:
     """Return the time of a path by rank, that with most time first; of known ranks only."""
     sums: Counter[int] = Counter()
-    for process, mine in groups(graph.nodes.process[pieces.node]):
+    for process, rows in groups(graph.nodes.process[pieces.node]):
         rank = prepared.trace.ranks[process] if process >= 0 else None
         if rank is not None:
-            sums[rank] += int(pieces.ns[mine].sum())
+            sums[rank] += int(pieces.ns[rows].sum())
     return dict(sums.most_common())
-
-
-_Named = Iterator[tuple[tuple[str, str], int]]
-
-
-def _of_work(prepared: Prepared, graph: RecordedGraph, pieces: Pieces) -> _Named:
-    activities, categorised = prepared.trace.activities, prepared.linked.categorised
-    row = graph.nodes.row[pieces.node]
-    labels, top = names(activities["name"]), categorised.top()
-    name, category = codes(activities["name"])[row], categorised.category[row]
-    sums: Counter[tuple[str, str]] = Counter()
-    for code, mine in groups(name):
-        for one, places in groups(category[mine]):
-            label = kernel_name(labels[code]) if code >= 0 else ""
-            sums[top[one] if one >= 0 else "other", label] += int(pieces.ns[mine[places]].sum())
-    yield from sums.items()
-
-
-def _of_rest(graph: RecordedGraph, pieces: Pieces) -> _Named:
-    """Yield lags by kind; of delays only those that nothing explains are named so."""
-    unexplained = graph.is_unexplained[pieces.node] | (pieces.source < 0)
-    for kind, mine in groups(pieces.kind):
-        if kind != DELAY:
-            yield (EDGE_NAMES[kind], ""), int(pieces.ns[mine].sum())
-    delays = pieces.kind == DELAY
-    for name, some in ((UNEXPLAINED, unexplained), ("late_start", ~unexplained)):
-        yield (name, ""), int(pieces.ns[delays & some].sum())
 
 
 def _of_host(
     prepared: Prepared, graph: RecordedGraph, pieces: Pieces, without: Mapping[int, Intervals]
-) -> _Named:
+) -> Iterator[tuple[tuple[str, str], int]]:
     """Yield the time of threads by what they did, as idle time is named."""
-    total = int(pieces.ns.sum())
-    parts = _thread_parts(graph, pieces, without)
-    known, given = int((parts.end_ns - parts.start_ns).sum()), 0
-    for key, its_ns in named_times(parts, prepared.trace).items() if known else ():
-        ns = its_ns * total // known
-        given += ns
-        yield key, ns
-    yield ("host_unrecorded", "(others)"), total - given
-
-
-def _thread_parts(
-    graph: RecordedGraph, pieces: Pieces, without: Mapping[int, Intervals]
-) -> GapParts:
-    """Return the recorded stretches of threads, of which the last node of each tells the call.
-
-    They are cut at calls: as in idle time, what is long is long between two of these.
-    """
+    # The recorded stretches of each thread are cut at its calls: as in idle time, what is long is
+    # long between two of these. The last node of a thread tells its call.
     at_ns = np.unique(graph.nodes.at_ns[pieces.node])
-    columns = [
-        (*_cut(every.subtract(without.get(one, Intervals.empty())), at_ns), call)
-        for one, call, every in _of_threads(graph, pieces)
-    ]
     empty = np.empty(0, dtype=np.int64)
-    start = np.concatenate([empty, *(one[0] for one in columns)])
-    end = np.concatenate([empty, *(one[1] for one in columns)])
-    call = np.repeat([one[2] for one in columns] or [0], [len(one[0]) for one in columns] or [0])
+    starts, ends, calls = [empty], [empty], [empty]
+    for thread, last_call, spans in _of_threads(graph, pieces):
+        left = spans.subtract(without.get(thread, Intervals.empty()))
+        inside = np.setdiff1d(at_ns[left.contains(at_ns)], left.start_ns)
+        starts.append(np.union1d(left.start_ns, inside))
+        ends.append(np.union1d(left.end_ns, inside))
+        calls.append(np.full_like(starts[-1], last_call))
+    start, end, call = (np.concatenate(columns) for columns in (starts, ends, calls))
     none = np.full(len(start), -1, dtype=np.int64)
-    return GapParts(start, end, start, end, none, call, end, end, 0 * end)
-
-
-def _cut(spans: Intervals, at_ns: IntArray) -> tuple[IntArray, IntArray]:
-    """Return the starts and ends of stretches that are cut at some moments."""
-    inside = np.setdiff1d(at_ns[spans.contains(at_ns)], spans.start_ns)
-    return np.union1d(spans.start_ns, inside), np.union1d(spans.end_ns, inside)
+    parts = GapParts(start, end, start, end, none, call, end, end, 0 * end)
+    total = int(pieces.ns.sum())
+    recorded_ns, named_ns = int((end - start).sum()), 0
+    for key, part_ns in named_times(parts, prepared.trace).items() if recorded_ns else ():
+        ns = part_ns * total // recorded_ns
+        named_ns += ns
+        yield key, ns
+    yield ("host_unrecorded", "(others)"), total - named_ns
 
 
 def _of_threads(graph: RecordedGraph, pieces: Pieces) -> Iterator[tuple[int, int, Intervals]]:
     """Yield each thread of known calls, its last call, and its recorded stretches."""
     nodes = graph.nodes
     known = np.flatnonzero(nodes.call >= 0)
-    of_thread = dict(zip(nodes.thread[known].tolist(), nodes.call[known].tolist(), strict=True))
-    for one, mine in groups(nodes.thread[pieces.node]):
-        end = nodes.at_ns[pieces.node[mine]]
-        start = np.maximum(nodes.at_ns[pieces.source[mine]], end - pieces.ns[mine])
-        if one in of_thread:
-            yield one, of_thread[one], Intervals.of(start, end)
+    call_of = dict(zip(nodes.thread[known].tolist(), nodes.call[known].tolist(), strict=True))
+    for thread, rows in groups(nodes.thread[pieces.node]):
+        end = nodes.at_ns[pieces.node[rows]]
+        start = np.maximum(nodes.at_ns[pieces.source[rows]], end - pieces.ns[rows])
+        if thread in call_of:
+            yield thread, call_of[thread], Intervals.of(start, end)
 
 
 def places_of(
@@ -333,9 +293,9 @@ def places_of(
 ) -> tuple[IntArray, dict[tuple[int, int], Intervals]]:
     """Return the activities on a path, and by process and thread when it was there."""
     calls, host = prepared.trace.calls, pieces.only(pieces.kind == HOST)
-    columns = [numbers(calls[name], ABSENT) for name in ("process", "thread")]
+    process, thread = (numbers(calls[name], ABSENT) for name in ("process", "thread"))
     threads = {
-        (int(columns[0][call]), int(columns[1][call])): spans
+        (int(process[call]), int(thread[call])): spans
         for _, call, spans in _of_threads(graph, host)
     }
     return np.unique(graph.nodes.row[pieces.only(pieces.kind == WORK).node]), threads

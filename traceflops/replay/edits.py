@@ -19,6 +19,7 @@ from statistics import median_low
 from typing import Final
 
 import numpy as np
+import pyarrow as pa
 
 from traceflops.attribution import CLASSES, FACTS
 from traceflops.errors import UsageError
@@ -29,7 +30,6 @@ from traceflops.replay.changes import (
     Value,
     matches_of,
     named,
-    told,
 )
 from traceflops.replay.recorded_graph import (
     HOST,
@@ -43,6 +43,7 @@ from traceflops.table import (
     FloatArray,
     IntArray,
     codes,
+    matching,
     names,
     numbers,
     taken,
@@ -138,25 +139,23 @@ def parse_edits(texts: Sequence[str]) -> list[Edit]:
 
 
 def _value(text: str, sign: str, word: str) -> Value:
+    """Return what becomes of the time of a target. Raises UsageError for what is no such."""
     if sign == "=":
         value = Value(0 if word == "0" else parse_duration(f"the value of {text!r}", word))
     else:
-        value = Value(share=_share(text, sign, word).limit_denominator(_FINEST))
+        try:
+            number = Fraction(word) if _SHORT.fullmatch(word) else Fraction("")
+            share = 1 / number if sign == "/" else number
+        except ZeroDivisionError:
+            whole = f"{text.rpartition('/')[0].strip()}=0"
+            raise UsageError(f"nothing is divided by 0: {text!r}", f"write {whole!r}") from None
+        except ValueError:
+            raise UsageError(f"no number in {text!r}: {word!r}", _HELP) from None
+        value = Value(share=share.limit_denominator(_FINEST))
     if (value.ns or 0) > _LONGEST_NS or not 0 <= value.share <= _MOST_TIMES:
         limits = f"write a time up to 1000s, or a number of times from 0 to {_MOST_TIMES}"
         raise UsageError(f"out of range in {text!r}: {word!r}", limits)
     return value
-
-
-def _share(text: str, sign: str, word: str) -> Fraction:
-    try:
-        number = Fraction(word) if _SHORT.fullmatch(word) else Fraction("")
-        return 1 / number if sign == "/" else number
-    except ZeroDivisionError:
-        whole = text.rpartition("/")[0].strip()
-        raise UsageError(f"nothing is divided by 0: {text!r}", f"write {f'{whole}=0'!r}") from None
-    except ValueError:
-        raise UsageError(f"no number in {text!r}: {word!r}", _HELP) from None
 
 
 def _kind(target: str) -> str:
@@ -173,18 +172,17 @@ def apply(edit: Edit, changed: Changed) -> Changed:
 
 
 def _kernel(edit: Edit, changed: Changed) -> Changed:
-    nodes = changed.recorded.once(edit.target, lambda: _named_work(edit, changed))
+    """Return a world with other times of kernels and copies, by name or category."""
+
+    def named_work() -> IntArray:
+        linked = changed.recorded.prepared.linked
+        categories = [f"{one.top}/{one.sub}" for one in linked.categorised.categories]
+        rows = named(edit.target, linked.trace.activities["name"])
+        alike = np.append(matches_of(edit.target, categories), False)
+        return changed.work_of(rows | alike[linked.categorised.category])
+
+    nodes = changed.recorded.once(edit.target, named_work)
     return _scaled(edit, changed, nodes, "no kernel or copy is called so")
-
-
-def _named_work(edit: Edit, changed: Changed) -> IntArray:
-    linked = changed.recorded.prepared.linked
-    alike = matches_of(
-        edit.target, [f"{one.top}/{one.sub}" for one in linked.categorised.categories]
-    )
-    rows = named(edit.target, linked.trace.activities["name"])
-    rows |= np.append(alike, False)[linked.categorised.category]
-    return changed.work_of(rows)
 
 
 def _scaled(edit: Edit, changed: Changed, nodes: IntArray, nothing: str) -> Changed:
@@ -200,29 +198,34 @@ def _check(known: bool, edit: Edit, reason: str) -> None:
 
 
 def _on_host(edit: Edit, changed: Changed) -> Changed:
+    """Return a world with other times of what the host does, by name or by a fact of names."""
     fact, recorded = _HOST.get(edit.target), changed.recorded
-    rows = partial(told, FACTS[fact], re.IGNORECASE) if fact else partial(named, edit.target)
+    rows = partial(_has_fact, FACTS[fact], re.IGNORECASE) if fact else partial(named, edit.target)
     when = recorded.once(edit.target, lambda: recorded.named_on_host(rows))
     _check(bool(when), edit, "no call, operator, range or function of the host is called so")
     assert edit.value is not None
     return changed.with_host(when, edit.value)
 
 
+def _has_fact(pattern: str, flags: int, column: pa.ChunkedArray) -> BoolArray:
+    """Return in which rows of a column of names an expression is found."""
+    return matching(column, re.compile(pattern, flags).search)
+
+
 def _eager(edit: Edit, changed: Changed) -> Changed:
     """Return a world with other times of operators, but for what has a target of its own."""
-    when = changed.recorded.once(edit.target, lambda: _of_operators(changed.recorded))
+    recorded = changed.recorded
+
+    def of_operators() -> Stretches:
+        apart = recorded.named_on_host(partial(_has_fact, _NOT_EAGER, 0))
+        ops = recorded.on_host({"ops": np.arange(recorded.prepared.trace.ops.num_rows)})
+        none = Intervals.empty()
+        return {thread: spans.subtract(apart.get(thread, none)) for thread, spans in ops.items()}
+
+    when = recorded.once(edit.target, of_operators)
     _check(bool(when), edit, "no operator was recorded")
     assert edit.value is not None
     return changed.with_host(when, edit.value)
-
-
-def _of_operators(recorded: Recorded) -> Stretches:
-    apart = recorded.named_on_host(partial(told, _NOT_EAGER, 0))
-    every = recorded.on_host({"ops": np.arange(recorded.prepared.trace.ops.num_rows)})
-    return {
-        thread: spans.subtract(apart.get(thread, Intervals.empty()))
-        for thread, spans in every.items()
-    }
 
 
 def _sync(edit: Edit, changed: Changed) -> Changed:
@@ -245,6 +248,7 @@ def _sync(edit: Edit, changed: Changed) -> Changed:
 
 
 def _launch_latency(edit: Edit, changed: Changed) -> Changed:
+    """Return a world with other lags of launches; work that waited for one does not start late."""
     edges, world = changed.graph.edges, changed.world
     launches = edges.kind == LAUNCH
     _check(bool(launches.any()), edit, "no launch call was recorded")
@@ -276,6 +280,11 @@ def _recompute(edit: Edit, changed: Changed) -> Changed:
 
 
 def _rank(edit: Edit, changed: Changed) -> Changed:
+    """Return a world in which a rank takes the times of the median one: its kernels and its host.
+
+    Of two ranks that is the faster one. Kernels are compared by name. What runs beside
+    communication on others, which waits for this rank, is slowed by that until nobody waits.
+    """
     match = _RANK.fullmatch(edit.target)
     assert match is not None
     rank, recorded = int(match[1]), changed.recorded
@@ -283,31 +292,20 @@ def _rank(edit: Edit, changed: Changed) -> Changed:
     mine = (ranks == rank) & ~recorded.communicates
     others = np.unique(ranks[(ranks != rank) & (ranks >= 0)])
     _check(bool(mine.any()) and len(others) > 0, edit, "its work, or that of others, is missing")
-    factor = _median_factors(recorded, rank, others.tolist())
-    nodes = changed.work_of(factor != 1)
-    dur = changed.world.dur_ns[nodes] * factor[changed.graph.nodes.row[nodes]]
-    return _with_median_host(edit, changed.with_work(nodes, np.rint(dur).astype(np.int64)))
-
-
-def _median_factors(recorded: Recorded, rank: int, others: Sequence[int]) -> FloatArray:
-    """Return what is left of the time of each activity if a rank is as the median one.
-
-    Of two ranks that is the faster one. Kernels are compared by name. What runs beside
-    communication on others, which waits for this rank, is slowed by that until nobody waits.
-    """
     table = recorded.prepared.trace.activities
-    count, factor = len(names(table["name"])), np.ones(table.num_rows)
+    count = len(names(table["name"]))
+    factor, ratios = np.ones(table.num_rows), [np.ones(count)]
     own = _runs_of(recorded, rank)
-    ratios = [np.ones(count)]
-    for other in others:
+    for other in others.tolist():
         theirs = _runs_of(recorded, other)
         ratio, left = own.compared(theirs, count)
         ratios.append(ratio)
         slowed = theirs.where(theirs.is_beside)
         factor[slowed.row] = left[slowed.name]
-    middle = np.nanquantile(np.array(ratios), 0.5, axis=0, method="lower")
-    factor[own.row] = middle[own.name]
-    return factor
+    factor[own.row] = np.nanquantile(np.array(ratios), 0.5, axis=0, method="lower")[own.name]
+    nodes = changed.work_of(factor != 1)
+    dur = changed.world.dur_ns[nodes] * factor[changed.graph.nodes.row[nodes]]
+    return _with_median_host(rank, changed.with_work(nodes, np.rint(dur).astype(np.int64)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,24 +362,19 @@ def _runs_of(recorded: Recorded, rank: int) -> _Runs:
     return _Runs(row, name[row], dur[row], recorded.is_beside[row])
 
 
-def _with_median_host(edit: Edit, changed: Changed) -> Changed:
+def _with_median_host(rank: int, changed: Changed) -> Changed:
     """Return a world in which the host of a rank takes the time of the median one."""
     nodes, edges = changed.graph.nodes, changed.graph.edges
     trace = changed.recorded.prepared.trace
-    ranks = changed.recorded.rank_of_process
     process = taken(numbers(trace.calls["process"]), nodes.call)
-    owner = np.where(process >= 0, ranks[process], ABSENT)[edges.target]
-    host = (edges.kind == HOST) & (owner >= 0)
-    if not host.any():
+    ranks = np.where(process >= 0, changed.recorded.rank_of_process[process], ABSENT)
+    owner = np.where(edges.kind == HOST, ranks[edges.target], ABSENT)
+    lag_ns = changed.world.lag_ns
+    sums = {one: int(lag_ns[owner == one].sum()) for one in np.unique(owner[owner >= 0]).tolist()}
+    if not sums.get(rank):
         return changed
-    lag, known = changed.world.lag_ns[host], owner[host]
-    sums = {one: int(lag[known == one].sum()) for one in np.unique(known).tolist()}
-    own = int(edit.target.split()[1])
-    if not sums.get(own):
-        return changed
-    share = median_low(sums.values()) / sums[own]
-    mine = host & (owner == own)
-    return changed.with_lags(mine, np.rint(changed.world.lag_ns * share).astype(np.int64))
+    share = median_low(sums.values()) / sums[rank]
+    return changed.with_lags(owner == rank, np.rint(lag_ns * share).astype(np.int64))
 
 
 _APPLIED: Final[Mapping[str, Callable[[Edit, Changed], Changed]]] = {

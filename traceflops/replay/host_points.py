@@ -55,10 +55,10 @@ def threads_of(trace: Trace) -> dict[str, IntArray]:
     """Return a number of the thread of each call, op and mark, by table."""
     tables = {name: trace.table(name) for name in ("calls", "ops", "marks")}
     process, thread = (
-        np.concatenate([numbers(one[name], ABSENT) for one in tables.values()])
+        np.concatenate([numbers(table[name], ABSENT) for table in tables.values()])
         for name in ("process", "thread")
     )
-    ends = np.cumsum([one.num_rows for one in tables.values()])
+    ends = np.cumsum([table.num_rows for table in tables.values()])
     return dict(zip(tables, np.split(joint_codes(process, thread), ends[:-1]), strict=True))
 
 
@@ -76,7 +76,7 @@ def host_points(trace: Trace, begins: BoolArray, waits: BoolArray) -> HostPoints
     none = np.full(given.thread.size, -1, dtype=np.int64)
     calls, thread = np.append(call, none), np.append(of_call[call], given.thread.ravel())
     times = np.append(time, given.time_ns.ravel())
-    tie = np.append(np.full(len(call), _CALLS), np.tile([[_ENDS], [_BEGINS]], given.shape).ravel())
+    tie = np.append(np.full(len(call), _CALLS), np.repeat([_ENDS, _BEGINS], given.time_ns.shape[1]))
     inner = np.append(2 * start[call] + is_end, none)
     order = np.lexsort((inner, tie, times, thread))
     place = np.empty_like(order)
@@ -86,7 +86,8 @@ def host_points(trace: Trace, begins: BoolArray, waits: BoolArray) -> HostPoints
     points[is_end * 1, call] = place[: len(call)]
     gave, took = place[len(call) :].reshape(2, -1)
     columns = thread[order], process[order], times[order], calls[order]
-    return HostPoints(*columns, points[0], points[1], gave, took, given.is_sure)
+    is_sure = np.asarray(given.time_ns[1] - given.time_ns[0] <= _SURE_NS)
+    return HostPoints(*columns, points[0], points[1], gave, took, is_sure)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,14 +97,6 @@ class _HandOvers:
     thread: IntArray
     process: IntArray
     time_ns: IntArray
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return 1, self.time_ns.shape[1]
-
-    @property
-    def is_sure(self) -> BoolArray:
-        return np.asarray(self.time_ns[1] - self.time_ns[0] <= _SURE_NS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,17 +110,18 @@ class _Rests:
 
 
 def _rests(trace: Trace, of_call: IntArray, of_op: IntArray) -> _Rests:
+    """Return the rests of all threads; `of_call` and `of_op` are their numbers by row."""
     process, start, dur = (
-        np.concatenate([numbers(one[name]) for one in (trace.calls, trace.ops)])
+        np.concatenate([numbers(table[name]) for table in (trace.calls, trace.ops)])
         for name in ("process", "start_ns", "dur_ns")
     )
-    thread = np.append(of_call, of_op)
-    free = latest_end_before(thread, start, start + dur)
+    thread, end = np.append(of_call, of_op), start + dur
+    free = latest_end_before(thread, start, end)
     rested = start - np.where(free == NEVER, start - _REST_NS, free)
     rests = np.flatnonzero(rested >= _REST_NS)
-    last = [mine[np.argmax((start + dur)[mine])] for _, mine in groups(thread)]
-    row = np.append(rests, np.array(last, dtype=np.int64))
-    begun = np.append(free[rests], (start + dur)[last])
+    last = np.array([rows[np.argmax(end[rows])] for _, rows in groups(thread)], dtype=np.int64)
+    row = np.append(rests, last)
+    begun = np.append(free[rests], end[last])
     over = np.append(start[rests], np.full(len(last), _ENDLESS))
     order = in_order(thread[row], begun)
     return _Rests(thread[row][order], process[row][order], begun[order], over[order])
@@ -142,10 +136,10 @@ def _hand_overs(
         return _HandOvers(none, none, none)
     rests = _rests(trace, of_call, of_op)
     process = numbers(trace.calls["process"])
-    of_thread = np.zeros(int(max(of_call.max(), of_op.max(initial=0))) + 1, dtype=np.int64)
-    of_thread[of_call] = process
-    order = in_order(of_thread[thread], time)
-    own, when = of_thread[thread][order], time[order]
+    process_of = np.zeros(int(max(of_call.max(), of_op.max(initial=0))) + 1, dtype=np.int64)
+    process_of[of_call] = process
+    order = in_order(process_of[thread], time)
+    own, when = process_of[thread][order], time[order]
     inner = (rests.start_ns != NEVER) & (rests.end_ns != _ENDLESS)
     inner &= np.isin(rests.thread, thread)
     mine = np.flatnonzero(inner)
@@ -155,8 +149,16 @@ def _hand_overs(
     )
     mine, first, stop = (column[stop > first] for column in (mine, first, stop))
     begins, ends = order[first], order[stop - 1]
-    begun = _neighbour(rests, thread[begins], time[begins], rests.end_ns, after=False)
-    done = _neighbour(rests, thread[ends], time[ends] - 1, rests.start_ns, after=True)
+
+    def edge_of_rest(edge: IntArray, threads: IntArray, at_ns: IntArray, back: int) -> IntArray:
+        """Return an edge of the rest of each thread next to a time, NEVER for none."""
+        place = places_in_groups(rests.thread, edge, threads, at_ns) - back
+        place = np.where((place >= 0) & (place < len(edge)), place, -1)
+        return np.where(taken(rests.thread, place) == threads, taken(edge, place), NEVER)
+
+    # The other thread ended a rest right before its first point, and rests again after its last.
+    begun = edge_of_rest(rests.end_ns, thread[begins], time[begins], 1)
+    done = edge_of_rest(rests.start_ns, thread[ends], time[ends] - 1, 0)
     fits = (begun >= rests.start_ns[mine]) & (done <= rests.end_ns[mine]) & (done != NEVER)
     mine, begins, ends, begun, done = (one[fits] for one in (mine, begins, ends, begun, done))
     own_thread, own_process = rests.thread[mine], rests.process[mine]
@@ -165,13 +167,3 @@ def _hand_overs(
         np.stack([np.append(own_process, own_process)] * 2),
         np.stack([np.append(rests.start_ns[mine], done), np.append(begun, rests.end_ns[mine])]),
     )
-
-
-def _neighbour(
-    rests: _Rests, thread: IntArray, at_ns: IntArray, edge: IntArray, *, after: bool
-) -> IntArray:
-    """Return the last edge of a rest of each thread up to a time, or the first after it."""
-    place = places_in_groups(rests.thread, edge, thread, at_ns) - (not after)
-    inside = (place >= 0) & (place < len(edge))
-    known = taken(rests.thread, np.where(inside, place, -1)) == thread
-    return np.where(known, taken(edge, np.where(inside, place, -1)), NEVER)

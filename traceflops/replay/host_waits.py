@@ -6,7 +6,7 @@ for something else.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from traceflops.attribution import told
+from traceflops.attribution import has_fact
 from traceflops.replay.host_points import HostPoints, host_points
 from traceflops.replay.recorded_graph import LONG_AGO
 from traceflops.replay.recorded_work import RecordedWork, typical
@@ -50,13 +50,6 @@ class Awaited:
     binds: BoolArray
     is_guess: BoolArray
 
-    @classmethod
-    def joined(cls, several: Iterable[Awaited]) -> Awaited:
-        """Return what several were."""
-        parts = list(several)
-        names = ("work", "point", "binds", "is_guess")
-        return cls(*(np.concatenate([getattr(one, name) for one in parts]) for name in names))
-
 
 @dataclass(frozen=True)  # without slots, so that there is a place for what is found on demand
 class HostWaits:
@@ -71,7 +64,7 @@ class HostWaits:
     @cached_property
     def _synchronises(self) -> BoolArray:
         """Return which calls do nothing but wait."""
-        return told(self._calls["name"], "waits_for_device")
+        return has_fact(self._calls["name"], "waits_for_device")
 
     @cached_property
     def points(self) -> HostPoints:
@@ -106,52 +99,59 @@ class HostWaits:
     @cached_property
     def awaited(self) -> Awaited:
         """Return all that was waited for: copies in their calls, and what calls synchronise."""
-        copies = np.flatnonzero(self.work.is_blocking)
-        sure = np.ones(len(copies), dtype=np.bool_)
-        blocked = Awaited(copies, self.points.end_of_call[self.work.call[copies]], sure, ~sure)
-        asked, left = self.work.full
-        ends, sure = self.points.end_of_call[self.work.call[asked]], np.ones(len(left), np.bool_)
-        binds = self.work.end[left] > self.work.called[asked]
-        placed = Awaited(left, ends, binds, ~sure)
-        call = np.flatnonzero(self._synchronises & (self.points.end_of_call >= 0))
-        return Awaited.joined([blocked, placed, *self._of_calls(call)])
+        work, end_of_call = self.work, self.points.end_of_call
+        copies = np.flatnonzero(work.is_blocking)
+        asked, left = work.full
+        yes, no = np.ones(len(copies), np.bool_), np.zeros(len(left), np.bool_)
+        call = np.flatnonzero(self._synchronises & (end_of_call >= 0))
+        parts = [
+            (copies, end_of_call[work.call[copies]], yes, ~yes),
+            (left, end_of_call[work.call[asked]], work.end[left] > work.called[asked], no),
+            *self._of_calls(call),
+        ]
+        return Awaited(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
     @cached_property
     def lag_ns(self) -> IntArray:
         """Return how long after the work each wait was over, at least."""
-        found = self.awaited
-        late = self.time_ns[found.point] - self.work.end[found.work]
-        usual = typical(0 * late, late, found.binds, _USUAL_RETURN_NS)
-        return np.where(found.binds, late, np.minimum(late, usual))
+        awaited = self.awaited
+        late = self.time_ns[awaited.point] - self.work.end[awaited.work]
+        usual = typical(0 * late, late, awaited.binds, _USUAL_RETURN_NS)
+        return np.where(awaited.binds, late, np.minimum(late, usual))
 
-    def _of_calls(self, call: IntArray) -> Iterator[Awaited]:
+    def _of_calls(
+        self, call: IntArray
+    ) -> Iterator[tuple[IntArray, IntArray, BoolArray, BoolArray]]:
         """Yield, queue by queue, the last work launched before each call that it waited for."""
-        stream, every = self._asked_stream(call)
-        by_time = (stream == ABSENT) & ~every
-        latest, found = np.full(len(call), LONG_AGO, dtype=np.int64), []
+        stream, is_all = self._asked_stream(call)
+        by_time = (stream == ABSENT) & ~is_all
+        latest, waits = np.full(len(call), LONG_AGO, dtype=np.int64), []
         for rows, mine in self.work.queues_of(numbers(self._calls["process"])[call]):
-            own = every | by_time | (stream == self.work.stream[rows[0]])
+            own = is_all | by_time | (stream == self.work.stream[rows[0]])
             asked = mine[own[mine]]
             work = self._last(rows, call[asked], by_time[asked])
             asked, work = asked[work >= 0], work[work >= 0]
             latest[asked] = np.maximum(latest[asked], self.work.end[work])
-            found.append((asked, work))
-        for asked, work in found:
+            waits.append((asked, work))
+        for asked, work in waits:
             new = np.append(True, np.diff(work) != 0)[: len(work)]
             kept = new & (~by_time[asked] | (self.work.end[work] == latest[asked]))
             asked, work = asked[kept], work[kept]
             binds = self.work.end[work] > self.work.calls_ns[0][call[asked]]
             guess = by_time[asked] & ~binds & ~self.work.is_only[work]
-            yield Awaited(work, self.points.end_of_call[call[asked]], binds, guess)
+            yield work, self.points.end_of_call[call[asked]], binds, guess
 
     def _last(self, queue: IntArray, call: IntArray, by_time: BoolArray) -> IntArray:
         """Return the last work of a queue that each call waited for, -1 where it did not."""
+        start, end = self.work.start, self.work.end
         begun, over = (one[call] for one in self.work.calls_ns)
         done = np.where(by_time, over + _SKEW_NS, np.iinfo(np.int64).max)
         work = self.work.last_launched(queue, begun, done)
-        seems_done = taken(self.work.end, work, LONG_AGO) <= over + _SKEW_NS
-        work = np.where(seems_done, self.work.begun_before(queue, work, over), -1)
-        late = over - taken(self.work.end, work, LONG_AGO)
+        # Of what had not begun when the call returned, the last that had.
+        has_begun = taken(queue, np.searchsorted(start[queue], over) - 1)
+        begun_before = np.where(taken(start, work) < over, work, has_begun)
+        work = np.where(taken(end, work, LONG_AGO) <= over + _SKEW_NS, begun_before, -1)
+        late = over - taken(end, work, LONG_AGO)
         waited = late < over - begun
         patience = np.maximum(_LATE_NS, (over - begun) // _LATE_SHARE)
         fits = (late >= -_SKEW_NS) & (~waited | (late <= patience))
@@ -160,7 +160,7 @@ class HostWaits:
     def _asked_stream(self, call: IntArray) -> tuple[IntArray, BoolArray]:
         """Return the stream that calls wait for, as marks say, and which wait for all."""
         marks, calls = self.work.prepared.trace.marks, self._calls
-        every = matching(calls["name"], lambda name: any(word in name for word in _ALL))[call]
+        is_all = matching(calls["name"], lambda name: any(word in name for word in _ALL))[call]
         row = np.flatnonzero(is_one_of(marks["kind"], "sync"))
         mark = first_match(
             numbers(marks["process"])[row],
@@ -171,4 +171,4 @@ class HostWaits:
         )
         stream = taken(numbers(marks["stream"], ABSENT)[row], mark, ABSENT)
         is_stream = matching(calls["name"], lambda name: "Stream" in name)[call]
-        return np.where((stream >= 0) & is_stream, stream, ABSENT), every
+        return np.where((stream >= 0) & is_stream, stream, ABSENT), is_all

@@ -110,48 +110,52 @@ class _Recording:
 
     def graph(self) -> RecordedGraph:
         """Return the nodes in order, and the edges between them."""
-        count = len(self.work.row) + len(self.arrival) + len(self.meeting) + len(self.point)
-        begun = self._begun()
+        work, meetings = self.work, self.meetings
+        # When each node begins, members of collectives once all have come.
+        start = work.start.copy()
+        start[meetings.member] = meetings.all_here_ns[meetings.number]
+        arrived = work.start[meetings.member]
+        begun = np.concatenate([start, arrived, meetings.all_here_ns, self.host.time_ns])
+        count = len(begun)
         rank = np.full(count, 2)
-        rank[self.arrival], rank[self.point], rank[self.meetings.member] = 1, 0, 3
+        rank[self.arrival], rank[self.point], rank[meetings.member] = 1, 0, 3
         order = np.lexsort((np.arange(count), rank, begun))
         place = np.empty_like(order)
         place[order] = np.arange(count)
-        first = np.full(len(self.work.place), -1, dtype=np.int64)
-        first[self.work.row] = place[self.begin]
-        return RecordedGraph(self._nodes(begun, order), _sorted(self._edges(), place), first)
-
-    def _begun(self) -> IntArray:
-        """Return when each node begins, members of collectives once all have come."""
-        work, meetings = self.work.start.copy(), self.meetings
-        work[meetings.member] = meetings.all_here_ns[meetings.number]
-        arrived = self.work.start[meetings.member]
-        return np.concatenate([work, arrived, meetings.all_here_ns, self.host.time_ns])
+        first = np.full(len(work.place), -1, dtype=np.int64)
+        first[work.row] = place[self.begin]
+        # Edges by target, without those that lead back.
+        edges = self._edges()
+        source, target = place[edges.source], place[edges.target]
+        kept = np.flatnonzero(source < target)
+        kept = kept[np.argsort(target[kept], kind="stable")]
+        edges = replace(edges, source=source, target=target).only(kept)
+        return RecordedGraph(self._nodes(begun, order), edges, first)
 
     def _nodes(self, begun: IntArray, order: IntArray) -> Nodes:
         """Return the nodes in an order."""
-        work, points, count = np.arange(len(self.work.row)), self.host.points, len(begun)
+        work, points, count = self.work, self.host.points, len(begun)
+        rows = np.arange(len(work.row))
         time = begun.copy()
-        time[work] = self.work.end
-        launch, in_call = self.work.launch
+        time[rows] = work.end
+        launch, in_call = work.launch
         cap = np.maximum(3 * (launch - in_call), _LEAST_CAP_NS)
+        of_members = work.process[self.meetings.member]
 
         def column(nodes: IntArray, values: IntArray, otherwise: int = -1) -> IntArray:
-            found = np.full(count, otherwise, dtype=np.int64)
-            found[nodes] = values
-            return found[order]
+            filled = np.full(count, otherwise, dtype=np.int64)
+            filled[nodes] = values
+            return filled[order]
 
         return Nodes(
             time_ns=time[order],
             dur_ns=(time - begun)[order],
             process=column(
-                np.concatenate([work, self.arrival, self.point]),
-                np.concatenate(
-                    [self.work.process, self.work.process[self.meetings.member], points.process]
-                ),
+                np.concatenate([rows, self.arrival, self.point]),
+                np.concatenate([work.process, of_members, points.process]),
             ),
-            row=column(work, self.work.row),
-            device=column(work, self.work.device),
+            row=column(rows, work.row),
+            device=column(rows, work.device),
             thread=column(self.point, points.thread),
             at_ns=column(self.point, points.time_ns),
             call=column(self.point, points.call),
@@ -173,20 +177,28 @@ class _Recording:
 
     def _of_work(self) -> Iterator[Edges]:
         """Yield what work waits for: its launch, its queue, another queue."""
-        work, (launch, next_, wait) = self.work, self.work.lags
+        work, (launch, in_queue, wait) = self.work, self.work.lags
         held, is_guess = work.held
         until = taken(work.end, held, LONG_AGO)
         ready = np.full(len(work.row), LONG_AGO, dtype=np.int64)
         for source, since, usual, kind, guess in (
             (*self._launches(), LAUNCH, False),
-            (work.before, work.free, next_, STREAM, work.stream == ABSENT),
+            (work.before, work.free, in_queue, STREAM, work.stream == ABSENT),
             (held, until, wait, EVENT, is_guess),
         ):
             lag = np.minimum(usual, work.start - since)
             ready = np.maximum(ready, np.where(source >= 0, since + lag, LONG_AGO))
             yield _edges(source, self.begin, lag, kind, guess)
         late = work.start - ready > np.maximum(launch, _JITTER_NS)
-        yield self._by_time(np.flatnonzero(late & (held < 0)))
+        # Waits for other queues that no record tells of: for what ended right before. Work of
+        # which the queue is not known, and that follows at once, was in that one.
+        asked = np.flatnonzero(late & (held < 0))
+        other = work.ended_before[asked]
+        gap = work.start[asked] - taken(work.end, other, LONG_AGO)
+        fits = (gap <= CLOSE_NS) & (taken(work.queue, other) != work.queue[asked])
+        at_once = (work.stream[asked] == ABSENT) & (gap <= _AT_ONCE * in_queue[asked])
+        lag = np.minimum(wait[asked], gap)
+        yield _edges(np.where(fits, other, -1), self.begin[asked], lag, EVENT, ~at_once)
         yield self._virtual(np.flatnonzero(late & (work.call < 0) & (work.before >= 0)))
 
     def _launches(self) -> tuple[IntArray, IntArray, IntArray]:
@@ -205,18 +217,6 @@ class _Recording:
         knows = work.opens & (work.start >= work.called) & ~work.is_behind_unseen
         since = np.where(full, returned, work.called)
         return np.where(knows, taken(self.point, point), -1), since, usual - in_call * full
-
-    def _by_time(self, asked: IntArray) -> Edges:
-        """Return waits for other queues that no record tells of: what ended right before.
-
-        Work of which the queue is not known, and that follows at once, was in that one.
-        """
-        work, other = self.work, self.work.ended_before[asked]
-        gap = work.start[asked] - taken(work.end, other, LONG_AGO)
-        fits = (gap <= CLOSE_NS) & (taken(work.queue, other) != work.queue[asked])
-        lag = np.minimum(work.lags[2][asked], gap)
-        at_once = (work.stream[asked] == ABSENT) & (gap <= _AT_ONCE * work.lags[1][asked])
-        return _edges(np.where(fits, other, -1), self.begin[asked], lag, EVENT, ~at_once)
 
     def _virtual(self, asked: IntArray) -> Edges:
         """Return launches of work that has none, by the last point of its process before it."""
@@ -249,11 +249,3 @@ def _edges(
     kinds = np.full(len(source), kind, dtype=np.int8)
     guesses = np.broadcast_to(np.asarray(inferred), source.shape)
     return Edges(source, target, lag, kinds, guesses).only((source >= 0) & (target >= 0))
-
-
-def _sorted(edges: Edges, place: IntArray) -> Edges:
-    """Return edges between renumbered nodes by target, without those that lead back."""
-    source, target = place[edges.source], place[edges.target]
-    kept = np.flatnonzero(source < target)
-    kept = kept[np.argsort(target[kept], kind="stable")]
-    return replace(edges, source=source, target=target).only(kept)

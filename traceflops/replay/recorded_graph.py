@@ -87,12 +87,12 @@ class World:
     def equals(self, other: World) -> bool:
         """Return whether nothing differs."""
         names = World.__dataclass_fields__
-        return all(np.array_equal(getattr(self, one), getattr(other, one)) for one in names)
+        return all(np.array_equal(getattr(self, name), getattr(other, name)) for name in names)
 
     def is_within(self, other: World) -> bool:
         """Return whether nothing takes longer than in another world."""
         names = World.__dataclass_fields__
-        return all((getattr(self, one) <= getattr(other, one)).all() for one in names)
+        return all((getattr(self, name) <= getattr(other, name)).all() for name in names)
 
 
 @dataclass(frozen=True)  # without slots, so that there is a place for what is found on demand
@@ -174,14 +174,6 @@ class RecordedGraph:
         since = np.maximum.accumulate(np.where(follows, 0, np.arange(len(points))))
         return points, np.where(follows, edge, -1), since
 
-    def _ahead_ns(self, world: World) -> IntArray:
-        """Return how long after the visited node that it follows each node ends, 0 for that."""
-        (points, edge, since), found = self._follows, np.zeros_like(world.dur_ns)
-        takes = taken(world.lag_ns, edge, 0) + (world.dur_ns + world.delay_ns)[points]
-        passed = np.cumsum(np.where(edge >= 0, takes, 0))
-        found[points] = passed - passed[since]
-        return found
-
     @cached_property
     def _visited(self) -> tuple[IntArray, IntArray]:
         """Return the nodes that a replay visits, and per node the number of its own, from 1 on."""
@@ -194,36 +186,38 @@ class RecordedGraph:
         return visited, number[own]
 
     @cached_property
-    def _first_two(self) -> tuple[IntArray, IntArray]:
-        """Return the first and second edge of each visited node, -1 for none."""
-        first, count = (one[self._visited[0]] for one in self._edges_of)
-        return np.where(count > 0, first, -1), np.where(count > 1, first + 1, -1)
-
-    @cached_property
-    def _sources(self) -> list[list[int]]:
-        """Return what each visited node waits for by these edges; 0 for nothing."""
-        number = self._visited[1][self.edges.source]
-        return [taken(number, edge, 0).tolist() for edge in self._first_two]
+    def _first_two(self) -> tuple[list[IntArray], list[list[int]]]:
+        """Return the first and second edge of each visited node, -1 for none, and their sources."""
+        visited, number = self._visited
+        first, count = (column[visited] for column in self._edges_of)
+        edges = [np.where(count > turn, first + turn, -1) for turn in range(2)]
+        source = number[self.edges.source]
+        return edges, [taken(source, edge, 0).tolist() for edge in edges]
 
     def times(self, world: World) -> IntArray:
         """Return when each node ends: one pass, each node after what it waits for.
 
         What only follows in its thread is not visited but as late as the node before it.
         """
-        (visited, number), ahead = self._visited, self._ahead_ns(world)
+        visited, number = self._visited
+        # How long after the visited node that it follows each node ends.
+        (points, edge, since), ahead = self._follows, np.zeros_like(world.dur_ns)
+        follows_ns = taken(world.lag_ns, edge, 0) + (world.dur_ns + world.delay_ns)[points]
+        passed = np.cumsum(np.where(edge >= 0, follows_ns, 0))
+        ahead[points] = passed - passed[since]
         lag = world.lag_ns + ahead[self.edges.source]
-        one, two = (taken(lag, edge, 0).tolist() for edge in self._first_two)
+        edges, (first, second) = self._first_two
+        one, two = (taken(lag, edge, 0).tolist() for edge in edges)
         limits = self._limits(world, lag)
         is_limited = np.zeros(len(visited), dtype=np.bool_)
         is_limited[[*limits]] = True
         work = (world.dur_ns + world.delay_ns)[visited].tolist()
         ends = [LONG_AGO]  # of what waits for nothing
         add = ends.append
-        first, second = self._sources
         columns = (first, one, second, two, work, is_limited.tolist())
-        for source, lag_ns, other, its_lag_ns, takes, limited in zip(*columns, strict=True):
+        for source, lag_ns, other, other_lag_ns, takes, limited in zip(*columns, strict=True):
             begin = ends[source] + lag_ns
-            later = ends[other] + its_lag_ns
+            later = ends[other] + other_lag_ns
             if later > begin:
                 begin = later
             if limited:

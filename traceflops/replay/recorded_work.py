@@ -207,11 +207,6 @@ class RecordedWork:
         is_guess[asked] = (several > 1) & ~is_close
         return found, is_guess
 
-    @property
-    def awaited(self) -> IntArray:
-        """Return the work that each was held back for, -1 for none."""
-        return self.held[0]
-
     @cached_property
     def is_behind_unseen(self) -> BoolArray:
         """Return which seem to wait for work from before the recording.
@@ -223,7 +218,7 @@ class RecordedWork:
         np.minimum.at(first, self.device, self.start)
         late = self.start - taken(self.calls_ns[1], self.call, LONG_AGO) > CLOSE_NS
         early = (self.call >= 0) & (self.called < first[self.device])
-        return np.asarray(early & late & (self.before < 0) & (self.awaited < 0))
+        return np.asarray(early & late & (self.before < 0) & (self.held[0] < 0))
 
     @cached_property
     def ended_before(self) -> IntArray:
@@ -241,7 +236,7 @@ class RecordedWork:
         """
         called, returned = (taken(one, self.call, LONG_AGO) for one in self.calls_ns)
         idle = self.opens & (self.start >= called) & ~self.is_behind_unseen
-        idle &= np.maximum(self.free, taken(self.end, self.awaited, LONG_AGO)) <= called
+        idle &= np.maximum(self.free, taken(self.end, self.held[0], LONG_AGO)) <= called
         until = taken(self.end, self.ended_before, LONG_AGO)
         idle &= (until <= called) | (self.start - until > CLOSE_NS)  # else it may have waited
         name = taken(codes(self.prepared.trace.calls["name"]), self.call)
@@ -258,7 +253,7 @@ class RecordedWork:
     def lags(self) -> tuple[IntArray, IntArray, IntArray]:
         """Return the usual lags of a launch, of the next in a queue, and of a wait for another."""
         launch, gap = self.launch[0], self.start - self.free
-        until = taken(self.end, self.awaited, LONG_AGO)
+        until = taken(self.end, self.held[0], LONG_AGO)
         follows = (self.before >= 0) & (until < self.free) & (gap < CLOSE_NS)
         follows &= ~self.opens | (self.free >= self.called + launch)
         kind = codes(self.prepared.trace.activities["kind"])[self.row]
@@ -309,11 +304,6 @@ class RecordedWork:
             mine = rows.get(int(self.process[work[0]]))
             if mine is not None:
                 yield work, mine
-
-    def begun_before(self, queue: IntArray, work: IntArray, at_ns: IntArray) -> IntArray:
-        """Return the work, or what of its queue was the last to begin before a time."""
-        last = taken(queue, np.searchsorted(self.start[queue], at_ns) - 1)
-        return np.where(taken(self.start, work) < at_ns, work, last)
 
     def last_launched(self, queue: IntArray, before_ns: IntArray, done_ns: IntArray) -> IntArray:
         """Return the last work of a queue launched before and done by some times, or -1."""

@@ -94,10 +94,10 @@ class WhatIf:
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
-    """One way to take what is not certain: a graph, the world of the recording, its windows.
+class Reading:
+    """One reading of what is not certain: a graph, the world of the recording, its windows.
 
-    `unlike` says in what it is not the likely way.
+    `unlike` says in what it is not the likely one.
     """
 
     graph: RecordedGraph
@@ -106,22 +106,20 @@ class Way:
     unlike: frozenset[str]
 
     @classmethod
-    def of(cls, graph: RecordedGraph, base: World, windows: Sequence[Span], *unlike: str) -> Way:
-        """Return a way; what ends at its time and takes none began when it was recorded to."""
+    def of(
+        cls, graph: RecordedGraph, base: World, windows: Sequence[Span], *unlike: str
+    ) -> Reading:
+        """Return a reading; what ends at its time and takes none began when it was recorded to."""
         less = graph.nodes.dur_ns - base.dur_ns
-        return cls(
-            graph,
-            base,
-            tuple(one.earlier(less) for one in windows),
-            frozenset(filter(None, unlike)),
-        )
+        spans = tuple(span.earlier(less) for span in windows)
+        return cls(graph, base, spans, frozenset(filter(None, unlike)))
 
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
     """A replay of a changed world, and how long each chosen window takes in it."""
 
-    way: Way
+    reading: Reading
     changed: Changed
     time_ns: IntArray
     windows_ns: tuple[int, ...]
@@ -137,8 +135,8 @@ class Replayed:
         Windows begin as their first work does. Where that comes earlier and their end does not,
         they are longer, though nothing is.
         """
-        within = [one for one in others if self.changed.world.is_within(one.changed.world)]
-        return min((self, *within), key=lambda one: one.total_ns)
+        within = [other for other in others if self.changed.world.is_within(other.changed.world)]
+        return min((self, *within), key=lambda replay: replay.total_ns)
 
 
 @dataclass(frozen=True)  # without slots, so that there is a place for what is found on demand
@@ -166,20 +164,27 @@ class Replay:
         return Recorded(self.prepared, self.phases, self.ranks)
 
     @cached_property
-    def ways(self) -> tuple[Way, ...]:
-        """Return all ways to take what is not certain; the first is the likely one."""
+    def readings(self) -> tuple[Reading, ...]:
+        """Return all readings of what is not certain; the first is the likely one."""
         graphs = {"": self.graph}
         if self.graph.edges.inferred.any():
             graphs[_NOT_INFERRED] = self.graph.recorded_only
         likely = [
-            Way.of(graph, graph.as_recorded(), self.window_spans, unlike)
+            Reading.of(graph, graph.as_recorded(), self.window_spans, unlike)
             for unlike, graph in graphs.items()
         ]
-        pinned = [
-            Way.of(graph, self._pinned(graph), self.window_spans, unlike, _PINNED)
-            for unlike, graph in graphs.items()
-            if graph.is_unexplained.any() or self.awaits_others
-        ]
+        pinned = []
+        for unlike, graph in graphs.items():
+            if graph.is_unexplained.any() or self.awaits_others:
+                # Nothing comes earlier that is not known to depend on others.
+                world, waiting = graph.as_recorded(pinned=True), self._waiting(graph)
+                world = World(
+                    np.where(waiting, 0, world.dur_ns),
+                    world.lag_ns,
+                    np.where(waiting, 0, world.delay_ns),
+                    np.where(waiting, graph.nodes.time_ns, world.floor_ns),
+                )
+                pinned.append(Reading.of(graph, world, self.window_spans, unlike, _PINNED))
         return (*likely, *pinned)
 
     @cached_property
@@ -192,25 +197,16 @@ class Replay:
         """Return whether ranks of the job are not recorded, as far as the recording tells."""
         if self.ranks is not None:
             return self.ranks.partial
-        told = max(numbers(self.prepared.trace.processes["world_size"], 0).tolist(), default=0)
-        return told != 1
+        sizes = numbers(self.prepared.trace.processes["world_size"], 0).tolist()
+        return max(sizes, default=0) != 1
 
     def _waiting(self, graph: RecordedGraph) -> BoolArray:
+        """Return the nodes of communication that wait for what is not recorded."""
         met = np.zeros(len(graph.nodes.time_ns), dtype=np.bool_)
         met[graph.edges.target[graph.edges.kind == MEETING]] = True
         talks = taken(self.recorded.communicates.astype(np.int8), graph.nodes.row, 0) > 0
         is_partial = self.ranks is not None and self.ranks.partial
         return np.asarray(talks & (~met | is_partial))
-
-    def _pinned(self, graph: RecordedGraph) -> World:
-        """Return the world in which nothing comes earlier that is not known to depend on others."""
-        world, waiting = graph.as_recorded(pinned=True), self._waiting(graph)
-        return World(
-            np.where(waiting, 0, world.dur_ns),
-            world.lag_ns,
-            np.where(waiting, 0, world.delay_ns),
-            np.where(waiting, graph.nodes.time_ns, world.floor_ns),
-        )
 
     @cached_property
     def critical(self) -> tuple[PathPart, ...]:
@@ -229,7 +225,7 @@ class Replay:
 
     @cached_property
     def _path(self) -> Pieces:
-        return path(self.graph, self.spans, self.ways[0].base, self.graph.nodes.time_ns)
+        return path(self.graph, self.spans, self.readings[0].base, self.graph.nodes.time_ns)
 
     @cached_property
     def spans(self) -> tuple[Span, ...]:
@@ -251,19 +247,28 @@ class Replay:
         return self._outcome(edits, self._replays(edits))
 
     def _replays(self, edits: Sequence[Edit]) -> list[Replayed]:
-        """Return the replays of edits in all ways."""
-        return [self.replayed(one.way, edits).no_longer_than(one) for one in self._bases]
+        """Return the replays of edits in all readings."""
+        return [self.replayed(base.reading, edits).no_longer_than(base) for base in self._bases]
 
     @cached_property
     def _bases(self) -> tuple[Replayed, ...]:
-        """Return the recording in all ways."""
-        return tuple(self.replayed(way, ()) for way in self.ways)
+        """Return the recording in all readings."""
+        return tuple(self.replayed(reading, ()) for reading in self.readings)
 
     def _outcome(
         self, edits: Sequence[Edit], replays: Sequence[Replayed], *, with_path: bool = False
     ) -> Outcome:
-        after = [one.total_ns for one in replays]
+        """Return the outcome of edits by their replays in all readings, the likely one first."""
+        after = [replay.total_ns for replay in replays]
         doubts = tuple(self._doubts(self.before_ns, after))
+        critical: tuple[PathPart, ...] = ()
+        if with_path:
+            likely = replays[0]
+            graph, changed = likely.reading.graph, likely.changed
+            pieces = path(graph, self.spans, changed.world, likely.time_ns)
+            critical = parts_of(self.prepared, graph, pieces, changed.without)
+            if more := likely.total_ns - sum(part.ns for part in critical):
+                critical = (PathPart("communication", _LEAST, more), *critical)
         return Outcome(
             edits=tuple(edit.text for edit in edits),
             before_ns=self.before_ns,
@@ -272,85 +277,76 @@ class Replay:
             most_ns=max(after),
             windows=self.windows,
             mfu=self.mfu,
-            critical=self._next(replays[0]) if with_path else (),
+            critical=critical,
             doubts=doubts,
         )
 
     @cached_property
     def before_ns(self) -> int:
         """Return the recorded time of the chosen windows."""
-        way = self.ways[0]
-        return sum(lengths(way.graph, self.spans, way.base, way.graph.nodes.time_ns))
+        likely = self.readings[0]
+        times = likely.graph.nodes.time_ns
+        return sum(lengths(likely.graph, self.spans, likely.base, times))
 
-    def replayed(self, way: Way, edits: Sequence[Edit]) -> Replayed:
+    def replayed(self, reading: Reading, edits: Sequence[Edit]) -> Replayed:
         """Return a replay with edits."""
-        changed = Changed(way.graph, self.recorded, way.base)
+        graph = reading.graph
+        changed, least = Changed(graph, self.recorded, reading.base), None
         for edit in edits:
             changed = apply(edit, changed)
-        least = changed.communication_ns(self.window_spans) if changed.is_hidden else ()
-        changed = changed.revealed()
-        is_same = changed.world.equals(way.base)
-        time = way.graph.nodes.time_ns if is_same else way.graph.times(changed.world)
-        length = lengths(way.graph, way.windows, changed.world, time)
-        length = [*map(max, length, least)] if changed.is_hidden else length
-        return Replayed(way, changed, time, tuple(length))
-
-    def _next(self, one: Replayed) -> tuple[PathPart, ...]:
-        graph, changed = one.way.graph, one.changed
-        pieces = path(graph, self.spans, changed.world, one.time_ns)
-        parts = parts_of(self.prepared, graph, pieces, changed.without)
-        more = one.total_ns - sum(part.ns for part in parts)
-        return (PathPart("communication", _LEAST, more), *parts) if more else parts
+        if changed.is_hidden:
+            # Hidden communication takes no time of others, but itself takes its own.
+            least = changed.communication_ns(self.window_spans)
+            changed = changed.with_work(changed.work_of(self.recorded.communicates), 0)
+        is_same = changed.world.equals(reading.base)
+        time = graph.nodes.time_ns if is_same else graph.times(changed.world)
+        length = lengths(graph, reading.windows, changed.world, time)
+        length = [*map(max, length, least)] if least is not None else length
+        return Replayed(reading, changed, time, tuple(length))
 
     @cached_property
     def unexplained_ns(self) -> int:
         """Return how much of the time follows from nothing that is recorded."""
         return sum(one.ns for one in self.critical if one.component == UNEXPLAINED)
 
-    def _late_ns(self) -> Iterator[int]:
-        """Yield, by stretch, in how much of it work that nothing explains had not yet begun."""
-        graph, base = self.graph, self.ways[0].base
-        nodes, late = graph.nodes, np.flatnonzero(graph.is_unexplained)
-        begun = (nodes.time_ns - nodes.dur_ns)[late]
-        for span in self.spans:
-            (low, high), _ = span.at(graph, base, nodes.time_ns)
-            mine = nodes.device[late] == span.device
-            waits = Intervals.of((begun - graph.delay_ns[late])[mine], begun[mine])
-            yield waits.within(low, high).length_ns
-
     def _doubts(self, before: int, after: Sequence[int]) -> Iterator[str]:
+        """Yield why the time after edits cannot be told; `after` are the times by reading."""
         gain = abs(before - after[0])
         if self.awaits_others:
             yield _NOT_ALL_RANKS if self.lacks_ranks else _NOT_MET
         elif 2 * (max(after) - min(after)) > gain:
-            changes = {unlike: self._spread(unlike, after) for unlike in (_NOT_INFERRED, _PINNED)}
+            # By how much at most the readings differ that are alike but for one thing.
+            changes = dict.fromkeys((_NOT_INFERRED, _PINNED), 0)
+            for (one, a), (other, b) in combinations(zip(self.readings, after, strict=True), 2):
+                for unlike in changes:
+                    if one.unlike ^ other.unlike == {unlike}:
+                        changes[unlike] = max(changes[unlike], abs(a - b))
             most = max(changes.values())
             yield from (unlike for unlike, ns in changes.items() if 2 * ns >= most)
         if self.unexplained_ns > _MOST_UNEXPLAINED * before:
             yield f"{100 * self.unexplained_ns / before:.0f} % of the time is not explained"
 
-    def _spread(self, unlike: str, after: Sequence[int]) -> int:
-        """Return by how much at most the ways differ that are alike but for one thing."""
-        pairs = combinations(zip(self.ways, after, strict=True), 2)
-        alike = (
-            abs(a - b) for (one, a), (other, b) in pairs if one.unlike ^ other.unlike == {unlike}
-        )
-        return max(alike, default=0)
-
     def check(self) -> None:
         """Raise UsageError where too little of the time follows from what is recorded."""
-        if 2 * sum(self._late_ns()) > self.before_ns:
+        graph, base = self.graph, self.readings[0].base
+        nodes, late = graph.nodes, np.flatnonzero(graph.is_unexplained)
+        begun, late_ns = (nodes.time_ns - nodes.dur_ns)[late], 0
+        for span in self.spans:
+            # In how much of it work that nothing explains had not yet begun.
+            (low, high), _ = span.at(graph, base, nodes.time_ns)
+            mine = nodes.device[late] == span.device
+            waits = Intervals.of((begun - graph.delay_ns[late])[mine], begun[mine])
+            late_ns += waits.within(low, high).length_ns
+        if 2 * late_ns > self.before_ns:
             reason = "most of the time follows from nothing recorded"
-            raise UsageError(
-                f"{_REFUSED}: {reason}", "record all GPU work and the calls of the CPU"
-            )
+            hint = "record all GPU work and the calls of the CPU"
+            raise UsageError(f"{_REFUSED}: {reason}", hint)
 
     def what_if(self, edits: Sequence[str]) -> WhatIf:
         """Return what edits do, each alone and all together."""
         self.check()
-        parsed = parse_edits(edits)
         answered, refused, alone = [], {}, []
-        for edit in parsed:
+        for edit in parse_edits(edits):
             try:
                 alone.append(self._replays([edit]))
                 answered.append(edit)
@@ -363,19 +359,18 @@ class Replay:
             for edit, replays in zip(answered, alone, strict=True)
         )
         together = outcomes[0] if len(outcomes) == 1 else self._together(answered, alone)
-        return WhatIf(
-            outcomes,
-            together,
-            self.critical,
-            self.by_rank,
-            {text: error.message for text, error in refused.items()},
-        )
+        reasons = {text: error.message for text, error in refused.items()}
+        return WhatIf(outcomes, together, self.critical, self.by_rank, reasons)
 
     def _together(self, edits: Sequence[Edit], alone: Sequence[Sequence[Replayed]]) -> Outcome:
         """Return what all edits do: one that only shortens never makes longer what others make."""
         before: Sequence[Replayed] = self._bases
-        for count, one in enumerate(alone, 1):
-            these = one if count == 1 else [self.replayed(way, edits[:count]) for way in self.ways]
-            known = zip(these, self._bases, before, one, strict=True)
+        for count, replays in enumerate(alone, 1):
+            both = (
+                replays
+                if count == 1
+                else [self.replayed(reading, edits[:count]) for reading in self.readings]
+            )
+            known = zip(both, self._bases, before, replays, strict=True)
             before = [each.no_longer_than(*others) for each, *others in known]
         return self._outcome(edits, before, with_path=True)

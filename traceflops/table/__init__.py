@@ -1,7 +1,22 @@
 """The data model: a Trace is Arrow tables of one recording, and what fills and indexes them.
 
-Takes rows of any reader; gives tables with the columns of `schema`, whose times are integer ns.
-numpy does the arithmetic on their columns: codes of names, groups, nesting, links by row.
+    any reader: numpy columns in pieces, texts as codes
+        |  Rows, TableBuilder (builder.py): null, wrap and overflow rules of the schema
+        v
+    Trace (trace.py)       source, notes, and the tables declared in schema.py:
+        processes, devices                     what ran where
+        activities                             work of devices    [start_ns, + dur_ns)
+        calls, ops, marks                      work of the host   [start_ns, + dur_ns)
+        counters, kernel_counters, kernel_rules, totals           values, sums
+        |  numbers(), codes(), names() (columns.py): int64 numpy, ABSENT or -1 for null
+        v
+    groups, sums, ranks of rows (grouping.py), intervals in intervals (nesting.py)
+        |  link(): activity -> call -> innermost op, as row numbers, -1 for none
+        v
+    Links, OpTree          what all later rooms ask
+
+Packs (packed.py) store a Trace in few bytes; soundness.py checks tables of untrusted origin. Times
+are integer ns on the trace's clock.
 """
 
 from __future__ import annotations
@@ -38,8 +53,6 @@ if TYPE_CHECKING:
         with_column,
     )
     from traceflops.table.grouping import (
-        DEVICE_KINDS,
-        Total,
         by_code,
         distinct,
         exact_sum,
@@ -52,9 +65,7 @@ if TYPE_CHECKING:
         joint_codes,
         ranked,
         runs,
-        side_sums,
         slices,
-        totals_of,
         used_names,
         without_unused,
     )
@@ -87,7 +98,7 @@ if TYPE_CHECKING:
     )
     from traceflops.table.patterns import matched_groups, matches
     from traceflops.table.rows import ABSENT, Array, Names, Rows, narrow, text_column
-    from traceflops.table.schema import TABLES, Column, arrow_schema, empty_table
+    from traceflops.table.schema import DEVICE_KINDS, TABLES, Column, arrow_schema, empty_table
     from traceflops.table.soundness import (
         ARROW_UNREADABLE,
         LARGEST,

@@ -13,7 +13,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from traceflops.table.columns import (
-    BoolArray,
     IntArray,
     dictionary_column,
     number_column,
@@ -69,36 +68,41 @@ class TableBuilder(Rows):
         super().add(count, **{name: compact(values) for name, values in columns.items()})
 
     def column(self, name: str) -> Array:
-        """Return a column as collected so far: int64 with ABSENT, or codes with -1."""
-        return self._filled(self._columns[name], _collected_type(self._columns[name]))
+        """Return a column as collected so far: int64 with ABSENT, float64, or codes with -1."""
+        column = self._columns[name]
+        dtype = np.float64 if pa.types.is_floating(column.type) else np.int64
+        return self._filled(column, np.int32 if pa.types.is_dictionary(column.type) else dtype)
 
     def replace(self, name: str, values: Array) -> None:
-        """Put another column in the place of one that was collected."""
+        """Replace a column that was collected; `values` are of all rows."""
         start = 0
         for count, piece in self.pieces:
             piece[name] = compact(values[start : start + count])
             start += count
 
     def join(self) -> None:
-        """Make one piece of all: of very many small ones each costs more than its rows."""
+        """Join the pieces into one: each of very many small pieces costs more than its rows."""
         if len(self.pieces) < 2:
             return
         names = dict.fromkeys(name for _, piece in self.pieces for name in piece)
         self.pieces = [(self.count, {name: compact(self.column(name)) for name in names})]
 
     def put_in_order(self, name: str) -> None:
-        """Put the pieces in the order of a column, where the values of no two overlap."""
+        """Sort the pieces by a column, where no two overlap in its values."""
         ends = [_ends(piece[name]) for _, piece in self.pieces if name in piece]
         order = sorted(range(len(ends)), key=ends.__getitem__)
-        apart = all(ends[one][1] < ends[two][0] for one, two in pairwise(order))
+        apart = all(ends[first][1] < ends[second][0] for first, second in pairwise(order))
         if apart and len(ends) == len(self.pieces):
             self.pieces = [self.pieces[place] for place in order]
 
     def finish(self, order: IntArray | None = None) -> pa.Table:
         """Return the table, its rows in the given order; the collected rows are given up."""
-        arrays, zeros = [], _zeros(self.count)
+        # Columns that hold nothing else share these zeros; writing through one would change all.
+        zeros = np.zeros(self.count * _WIDEST, dtype=np.uint8)
+        zeros.flags.writeable = False
+        arrays, rows = [], slice(None) if order is None else order
         for column in TABLES[self.table]:
-            arrays.append(self._arrow(column, order, zeros))
+            arrays.append(self._arrow(column, rows, pa.py_buffer(zeros)))
             for _, piece in self.pieces:
                 piece.pop(column.name, None)  # each column is held twice only while it is built
         return pa.Table.from_arrays(arrays, schema=arrow_schema(self.table))
@@ -106,46 +110,48 @@ class TableBuilder(Rows):
     def _filled(self, column: Column, dtype: npt.DTypeLike) -> Array:
         """Return a column of all rows, null where a piece does not have it."""
         wide = (column.type.list_size,) if pa.types.is_fixed_size_list(column.type) else ()
-        null = _null_of(column)
-        values = [piece.get(column.name, null) for _, piece in self.pieces]
-        out: Array = np.empty((self.count, *wide), dtype)
-        at = 0
-        for (count, _), piece in zip(self.pieces, values, strict=True):
-            out[at : at + count] = piece
-            at += count
-        return out
+        values: Array = np.empty((self.count, *wide), dtype)
+        begin = 0
+        for count, piece in self.pieces:
+            values[begin : begin + count] = piece.get(column.name, _null_of(column))
+            begin += count
+        return values
 
-    def _arrow(self, column: Column, order: IntArray | None, zeros: pa.Buffer) -> pa.Array:
-        null = _null_of(column)
+    def _arrow(self, column: Column, rows: IntArray | slice, zeros: pa.Buffer) -> pa.Array:
+        """Return a column as Arrow; `zeros` are enough for all rows of any column."""
+        kind, null = column.type, _null_of(column)
         values = [piece.get(column.name, null) for _, piece in self.pieces]
         if column.nullable and _all_are(values, null):
-            return _nulls(column.type, self.count, zeros)
-        if not column.nullable and pa.types.is_integer(column.type) and _all_are(values, 0):
-            return pa.Array.from_buffers(column.type, self.count, [None, zeros], 0)
-        if pa.types.is_boolean(column.type):
-            return _booleans(_ordered(self.column(column.name), order))
-        if pa.types.is_dictionary(column.type):
-            codes = _ordered(self.column(column.name), order)
-            return dictionary_column(codes, list(self.names[column.name]))
+            return _nulls(kind, self.count, zeros)
+        if not column.nullable and pa.types.is_integer(kind) and _all_are(values, 0):
+            return pa.Array.from_buffers(kind, self.count, [None, zeros], 0)
         # Where no value can be null, the column is made in its own type at once.
-        if column.nullable and pa.types.is_floating(column.type):
-            decimals = _ordered(self.column(column.name), order)
-            return number_column(decimals, column.type, ~np.isnan(decimals))
         is_known = not column.nullable or all(map(_fits_narrow, values))
-        if pa.types.is_fixed_size_list(column.type):
-            dtype = np.int32 if is_known else np.int64
-            return _fixed_lists(_ordered(self._filled(column, dtype), order), column.type)
-        if is_known or pa.types.is_floating(column.type):
-            dtype = column.type.to_pandas_dtype()
-            return number_column(_ordered(self._filled(column, dtype), order), column.type)
-        found = _ordered(self.column(column.name), order)
-        return number_column(found, column.type, _known(found, column.type))
+        if pa.types.is_fixed_size_list(kind):
+            return _fixed_lists(
+                self._filled(column, np.int32 if is_known else np.int64)[rows], kind
+            )
+        is_plain = not (pa.types.is_dictionary(kind) or pa.types.is_boolean(kind))
+        if is_plain and (not column.nullable or (is_known and not pa.types.is_floating(kind))):
+            return number_column(self._filled(column, kind.to_pandas_dtype())[rows], kind)
+        collected = self.column(column.name)[rows]
+        if pa.types.is_dictionary(kind):
+            return dictionary_column(collected, list(self.names[column.name]))
+        if pa.types.is_floating(kind):
+            return number_column(collected, kind, ~np.isnan(collected))
+        if pa.types.is_boolean(kind):
+            bits = np.packbits(collected == 1, bitorder="little").tobytes()
+            bitmap, nulls = pack_validity(collected != ABSENT)
+            return pa.Array.from_buffers(kind, len(collected), [bitmap, pa.py_buffer(bits)], nulls)
+        # Numbers that do not fit in the column would wrap: they are null.
+        fits = collected == collected.astype(kind.to_pandas_dtype())
+        return number_column(collected, kind, fits & (collected != ABSENT))
 
 
 def compact(values: Array | int) -> Array | int:
-    """Return a column in the least memory: the value that all rows have, or 32 bits if they fit.
+    """Return a column in the least memory: the one value of all rows, or 32 bits if they fit.
 
-    What is part of something larger is copied, so that the rest can go.
+    A view is copied, so that the array it is part of can be freed.
     """
     if isinstance(values, int):
         return values
@@ -159,31 +165,14 @@ def compact(values: Array | int) -> Array | int:
 
 
 def _fits_narrow(values: Array | float) -> bool:
-    """Return whether all of a column fits in 32 bits, so that nothing of it is ABSENT."""
+    """Return whether a column is known to fit in 32 bits, so that nothing of it is ABSENT."""
     if isinstance(values, int | float):
         return bool(_NARROW.min <= values <= _NARROW.max)
     return values.dtype == np.int32
 
 
-def _known(values: Array, arrow_type: pa.DataType) -> BoolArray:
-    """Return which numbers are not ABSENT and fit in a column, where others would wrap."""
-    fits: BoolArray = values == values.astype(arrow_type.to_pandas_dtype())
-    known: BoolArray = fits & (values != ABSENT)
-    return known
-
-
 def _ends(values: Array | int) -> tuple[int, int]:
     return int(np.min(values)), int(np.max(values))
-
-
-def _ordered(values: Array, order: IntArray | None) -> Array:
-    return values if order is None else values[order]
-
-
-def _collected_type(column: Column) -> npt.DTypeLike:
-    if pa.types.is_dictionary(column.type):
-        return np.int32
-    return np.float64 if pa.types.is_floating(column.type) else np.int64
 
 
 def _null_of(column: Column) -> int | float:
@@ -193,15 +182,8 @@ def _null_of(column: Column) -> int | float:
 
 
 def _all_are(values: list[Array | int | float], wanted: int | float) -> bool:
-    """Return whether every piece has one value in all of its rows, and that is the wanted one."""
+    """Return whether every piece has the wanted value in all of its rows."""
     return all(isinstance(value, int) and value == wanted for value in values)
-
-
-def _zeros(count: int) -> pa.Buffer:
-    """Return zeros for so many rows of any column: columns that hold nothing else share them."""
-    zeros = np.zeros(count * _WIDEST, dtype=np.uint8)
-    zeros.flags.writeable = False  # what one column's reader wrote, all would have
-    return pa.py_buffer(zeros)
 
 
 def _nulls(arrow_type: pa.DataType, count: int, zeros: pa.Buffer) -> pa.Array:
@@ -230,15 +212,8 @@ def _fixed_lists(values: Array, arrow_type: pa.DataType) -> pa.Array:
     return pa.Array.from_buffers(arrow_type, len(values), [bitmap], nulls, children=[flat])
 
 
-def _booleans(values: Array) -> pa.Array:
-    valid = values != ABSENT
-    bits = np.packbits((values == 1) & valid, bitorder="little").tobytes()
-    bitmap, nulls = pack_validity(valid)
-    return pa.Array.from_buffers(pa.bool_(), len(values), [bitmap, pa.py_buffer(bits)], nulls)
-
-
 def with_numbers(table: pa.Table, name: str, values: IntArray) -> pa.Table:
-    """Return a table with other numbers in one of its columns, null where they are ABSENT."""
+    """Return a table with one of its columns replaced, null where `values` are ABSENT."""
     known = values != ABSENT
     filled = np.where(known, values, 0)
     return with_column(table, name, number_column(filled, table.schema.field(name).type, known))

@@ -25,7 +25,7 @@ _INT32_MAX = 2**31 - 1
 
 
 UNKNOWN_SIZE: Final = -1
-_LARGEST: Final = 2.0**62
+_LARGEST_PRODUCT: Final = 2.0**62
 
 
 def pack_validity(valid: BoolArray | None) -> tuple[pa.Buffer | None, int]:
@@ -53,7 +53,14 @@ def with_column(table: pa.Table, name: str, column: pa.Array) -> pa.Table:
 
 def string_column(values: Sequence[str]) -> pa.Array:
     """Return `values` as an Arrow string column; lone surrogates become U+FFFD."""
-    encoded = [_utf8(value) for value in values]
+
+    def utf8(text: str) -> bytes:
+        try:
+            return text.encode()
+        except UnicodeEncodeError:
+            return text.encode(errors="replace")
+
+    encoded = [utf8(value) for value in values]
     lengths = np.fromiter(map(len, encoded), dtype=np.int64, count=len(encoded))
     offsets = np.zeros(len(encoded) + 1, dtype=np.int64)
     np.cumsum(lengths, out=offsets[1:])
@@ -61,17 +68,8 @@ def string_column(values: Sequence[str]) -> pa.Array:
     if int(offsets[-1]) <= _INT32_MAX:
         narrow = pa.py_buffer(offsets.astype(np.int32))
         return pa.StringArray.from_buffers(len(encoded), narrow, data)
-    wide = pa.Array.from_buffers(
-        pa.large_string(), len(encoded), [None, pa.py_buffer(offsets), data]
-    )
-    return wide.cast(pa.string())
-
-
-def _utf8(text: str) -> bytes:
-    try:
-        return text.encode()
-    except UnicodeEncodeError:
-        return text.encode(errors="replace")
+    buffers = [None, pa.py_buffer(offsets), data]
+    return pa.Array.from_buffers(pa.large_string(), len(encoded), buffers).cast(pa.string())
 
 
 def dictionary_column(codes: npt.NDArray[Any], names: Sequence[str]) -> pa.DictionaryArray:
@@ -85,22 +83,24 @@ def dictionary_column(codes: npt.NDArray[Any], names: Sequence[str]) -> pa.Dicti
 
 
 def merged_column(codes: npt.NDArray[Any], names: Sequence[str]) -> pa.DictionaryArray:
-    """Return a dictionary column of names some of which are the same: these share a code."""
-    place = {name: at for at, name in enumerate(dict.fromkeys(names))}
-    merged = np.array([*(place[name] for name in names), -1], np.int32)
-    return dictionary_column(merged[codes], list(place))
+    """Return a dictionary column of names that may repeat: equal names share a code."""
+    code_of = {name: code for code, name in enumerate(dict.fromkeys(names))}
+    merged = np.array([*(code_of[name] for name in names), -1], np.int32)
+    return dictionary_column(merged[codes], list(code_of))
 
 
 def numbers(column: pa.ChunkedArray | pa.Array, null: int = -1) -> IntArray:
     """Return an integer column as int64 numpy, nulls replaced by `null`; not to be written to."""
     array = _one_array(column)
-    if len(array) and array.null_count == len(array):  # takes no memory however many there are
+    if not len(array):
+        return np.empty(0, dtype=np.int64)
+    if array.null_count == len(array):  # takes no memory however many there are
         return np.broadcast_to(np.int64(null), len(array))
-    values = _data(array)
+    dtype = np.dtype(array.type.to_pandas_dtype())
+    raw = np.frombuffer(array.buffers()[1], dtype, array.offset + len(array))
+    values = raw[array.offset :].astype(np.int64, copy=False)
     valid = validity(array)
-    if valid is None:
-        return values
-    return np.where(valid, values, np.int64(null))
+    return values if valid is None else np.where(valid, values, np.int64(null))
 
 
 def floats(column: pa.ChunkedArray | pa.Array) -> npt.NDArray[np.float64]:
@@ -154,21 +154,21 @@ def is_one_of(column: pa.ChunkedArray | pa.Array, *texts: str) -> BoolArray:
 
 
 def axes(column: pa.ChunkedArray) -> IntArray:
-    """Return each triple as a row, UNKNOWN_SIZE three times for null and what is no size."""
+    """Return triples of sizes as [rows, 3], UNKNOWN_SIZE in rows that are null or no sizes."""
     if not len(column) or column.null_count == len(column):
         return np.full((len(column), 3), UNKNOWN_SIZE, dtype=np.int64)
     array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
     size = array.type.list_size
     flat = array.values.slice(array.offset * size, len(array) * size)
     sides = numbers(flat, 0).reshape(-1, size)
-    sized = (sides > 0).all(axis=1) & (sides.astype(np.float64).prod(axis=1) < _LARGEST)
+    sized = (sides > 0).all(axis=1) & (sides.astype(np.float64).prod(axis=1) < _LARGEST_PRODUCT)
     known = validity(array)
     sized &= True if known is None else known
     return np.where(sized[:, np.newaxis], sides, UNKNOWN_SIZE)
 
 
 def product_of(sides: IntArray) -> IntArray:
-    """Return the product of each row of sizes, UNKNOWN_SIZE where they are not known."""
+    """Return the product of each row of sizes [rows, 3], UNKNOWN_SIZE where they are not known."""
     return np.where((sides > 0).all(axis=1), sides.prod(axis=1), UNKNOWN_SIZE)
 
 
@@ -181,12 +181,3 @@ def _one_array(column: pa.ChunkedArray | pa.Array) -> pa.Array:
         combined = column.unify_dictionaries().combine_chunks()
         return combined.chunk(0) if isinstance(combined, pa.ChunkedArray) else combined
     return column
-
-
-def _data(array: pa.Array) -> IntArray:
-    dtype = np.dtype(array.type.to_pandas_dtype())
-    if len(array) == 0:
-        return np.empty(0, dtype=np.int64)
-    end = array.offset + len(array)
-    raw = np.frombuffer(array.buffers()[1], dtype, end)  # the buffer may be larger
-    return raw[array.offset :].astype(np.int64, copy=False)

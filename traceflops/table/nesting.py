@@ -1,10 +1,10 @@
 """Which interval encloses an instant, for intervals that may nest and overlap in any way.
 
-An op's parent is the innermost op of its thread in which it starts. In the order of starts the ops
-below one are then one run of places, so every question about the forest of ops is a search or a
-running sum, whatever the depth: O(n log n) for all ops together.
+The parent of an op is the innermost op of its thread in which it starts. Sorted by start, the ops
+below an op are one contiguous run of places, so every question about the forest of ops is a search
+or a running sum, whatever the depth: O(n log n) for all ops together.
 
-So device work is led back to its cause: activity -> call -> innermost op.
+These questions link device work to its cause: activity -> call -> innermost op.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ T = TypeVar("T", bound=np.signedinteger)
 
 
 _MANY = 4
-"""With so many more instants than intervals only those matter at which intervals begin or end."""
+"""From so many instants per interval on, only the edges of the intervals are looked at."""
 
 
 class LastAbove:
@@ -45,21 +45,22 @@ class LastAbove:
             self._levels.append(np.concatenate([even, rest]))
 
     def find(self, upto: IntArray, threshold: IntArray) -> IntArray:
-        """Return, for each question, the last position <= upto with value > threshold, or -1."""
+        """Return, per question, the last position <= upto with value > threshold, or -1."""
         found = np.full(len(upto), -1, dtype=np.int64)
         for some in slices(len(upto) if len(self._reach) else 0):
-            found[some] = self._find(upto[some], threshold[some])
-        return found
-
-    def _find(self, upto: IntArray, threshold: IntArray) -> IntArray:
-        # Most questions are answered by the position itself, or by no value before it at all.
-        at = np.maximum(upto, 0)
-        found = np.where(self._levels[0][at] > threshold, upto, -1)
-        open_rows = np.flatnonzero((found < 0) & (upto >= 0) & (self._reach[at] > threshold))
-        found[open_rows] = self._search(upto[open_rows], threshold[open_rows])
+            # Most questions are answered by the position itself, or by no value before it at all.
+            position, least = upto[some], threshold[some]
+            place = np.maximum(position, 0)
+            last = np.where(self._levels[0][place] > least, position, -1)
+            unanswered = (last < 0) & (position >= 0) & (self._reach[place] > least)
+            rows = np.flatnonzero(unanswered)
+            last[rows] = self._search(position[rows], least[rows])
+            found[some] = last
         return found
 
     def _search(self, upto: IntArray, threshold: IntArray) -> IntArray:
+        """Return the last such position, for questions that have one before `upto`."""
+        # Up: the highest node that ends at `upto` or before and has a value above the threshold.
         node, height = np.zeros((2, len(upto)), dtype=np.int64)
         left, edge = np.arange(len(upto)), upto + 1
         for level, maxima in enumerate(self._levels):
@@ -69,9 +70,7 @@ class LastAbove:
             node[left[hit]], height[left[hit]] = edge[hit] - 1, level
             edge[hit] = 0
             left, edge = left[edge > 1], edge[edge > 1] // 2
-        return self._descend(node, height, threshold)
-
-    def _descend(self, node: IntArray, height: IntArray, threshold: IntArray) -> IntArray:
+        # Down: in each node the right half, if that has such a value.
         order = np.argsort(-height, kind="stable")
         above = np.searchsorted(-height[order], -np.arange(len(self._levels)), side="right")
         for level in range(len(self._levels) - 1, 0, -1):
@@ -87,43 +86,46 @@ class LastAbove:
 def innermost(
     group: IntArray, start_ns: IntArray, end_ns: IntArray, at_group: IntArray, at_ns: IntArray
 ) -> IntArray:
-    """Return, for each instant, the row of the latest-started interval around it, or -1.
+    """Return, per instant, the row of the latest-started interval around it, or -1.
 
-    Intervals are [start, end) and count only for instants of their own group (a thread). Of
-    intervals that start together the shorter one is the inner one.
+    Intervals are [start, end), one per row of the first three arrays, and count only for instants
+    of their own group (a thread). Of intervals that start together the shorter one is inner.
     """
     if len(at_ns) > _MANY * len(start_ns):
-        return _innermost_by_edges(group, start_ns, end_ns, at_group, at_ns)
+        # The answer changes only where an interval of the group begins or ends.
+        groups, edges = np.tile(group, 2), np.append(start_ns, end_ns)
+        order = in_order(groups, edges)
+        inner = innermost(group, start_ns, end_ns, groups, edges)
+        last = taken(order, _last_started(groups, edges, order, at_group, at_ns))
+        return np.where(taken(groups, last) == at_group, taken(inner, last), -1)
     order = by_start(group, start_ns, end_ns)
     upto = _last_started(group, start_ns, order, at_group, at_ns)
-    around = _Around(order, group, end_ns)
-    found = np.empty(len(upto), dtype=np.int64)
+    enclosing = _Enclosing(order, group, end_ns)
+    inner = np.empty(len(upto), dtype=np.int64)
     for some in slices(len(upto)):
-        found[some] = around.find(upto[some], at_group[some], at_ns[some])
-    return found
-
-
-def _innermost_by_edges(
-    group: IntArray, start_ns: IntArray, end_ns: IntArray, at_group: IntArray, at_ns: IntArray
-) -> IntArray:
-    """Return the same, which changes only where an interval of the group begins or ends."""
-    groups, edges = np.tile(group, 2), np.append(start_ns, end_ns)
-    order = in_order(groups, edges)
-    found = innermost(group, start_ns, end_ns, groups, edges)
-    last = taken(order, _last_started(groups, edges, order, at_group, at_ns))
-    return np.where(taken(groups, last) == at_group, taken(found, last), -1)
+        inner[some] = enclosing.last(upto[some], at_group[some], at_ns[some])
+    return inner
 
 
 def by_start(group: IntArray, start_ns: IntArray, end_ns: IntArray) -> IntArray:
-    """Return the order of intervals by group and start; of those that start together the longer."""
+    """Return the order of intervals by group and start, the longer first of equal starts."""
     return in_order(group, start_ns, -end_ns)
 
 
 def innermost_pieces(
     group: IntArray, start: IntArray, end: IntArray
 ) -> tuple[IntArray, IntArray, IntArray]:
-    """Return the stretches in which one interval is the innermost of its group: row and times."""
-    edge_group, edge = _edges(group, start, end)
+    """Return the stretches in which one interval is the innermost of its group.
+
+    Three arrays per stretch: row of the interval, start and end. An interval without length has a
+    stretch of its own.
+    """
+    edge_group, edge = np.concatenate([group, group]), np.concatenate([start, end])
+    order = np.lexsort((edge, edge_group))
+    edge_group, edge = edge_group[order], edge[order]
+    new = np.ones(len(order), dtype=np.bool_)
+    new[1:] = (edge_group[1:] != edge_group[:-1]) | (edge[1:] != edge[:-1])
+    edge_group, edge = edge_group[new], edge[new]  # between two of these nothing begins or ends
     inner = innermost(group, start, end, edge_group, edge)
     follows = np.flatnonzero((inner[:-1] >= 0) & (edge_group[:-1] == edge_group[1:]))
     begins = np.append(True, (np.diff(inner[follows]) != 0) | (np.diff(follows) != 1))
@@ -137,60 +139,51 @@ def innermost_pieces(
     )
 
 
-def _edges(group: IntArray, start: IntArray, end: IntArray) -> tuple[IntArray, IntArray]:
-    """Return the times at which something begins or ends, by group: between two nothing does."""
-    groups, times = np.concatenate([group, group]), np.concatenate([start, end])
-    order = np.lexsort((times, groups))
-    groups, times = groups[order], times[order]
-    new = np.ones(len(order), dtype=np.bool_)
-    new[1:] = (groups[1:] != groups[:-1]) | (times[1:] != times[:-1])
-    return groups[new], times[new]
-
-
 def parents(
     group: IntArray, start_ns: IntArray, end_ns: IntArray, order: IntArray | None = None
 ) -> IntArray:
-    """Return, for each interval, the row of the innermost one in which it starts, or -1.
+    """Return, per interval, the row of the innermost one in which it starts, or -1.
 
     A child may end a little after its parent, as profilers write it. `order` is `by_start`.
     """
     order = by_start(group, start_ns, end_ns) if order is None else order
-    around = _Around(order, group, end_ns)
-    found = np.empty(len(order), dtype=np.int64)
+    enclosing = _Enclosing(order, group, end_ns)
+    parent = np.empty(len(order), dtype=np.int64)
     for some in slices(len(order)):
         row = order[some]
         before = np.arange(some.start, some.stop) - 1
-        found[row] = around.find(before, group[row], start_ns[row])
-    return found
+        parent[row] = enclosing.last(before, group[row], start_ns[row])
+    return parent
 
 
 def _last_started(
     group: IntArray, start_ns: IntArray, order: IntArray, at_group: IntArray, at_ns: IntArray
 ) -> IntArray:
-    """Return, for each instant, the last place in `order` of those begun in its group, or earlier.
+    """Return, per instant, the last place in `order` that is before it: by group, then by start.
 
-    Times are replaced by their ranks, so that one number holds a group and a time.
+    It is of an earlier group where none of its own has started. Times are replaced by their ranks,
+    so that one number holds a group and a time.
     """
     known, starts = distinct(group), np.sort(start_ns)
-    if len(known) == 1:  # what is asked for another group finds none of its own anyway
+    if len(known) == 1:  # instants of another group find none of their own anyway
         return np.searchsorted(starts, at_ns, side="right") - 1
     apart = len(starts) + 1
     key = np.searchsorted(known, group) * apart + np.searchsorted(starts, start_ns, side="left")
     begun = np.searchsorted(starts, at_ns, side="right") - 1
-    asked = np.searchsorted(known, at_group) * apart + begun
-    return np.searchsorted(key[order], asked, side="right") - 1
+    wanted = np.searchsorted(known, at_group) * apart + begun
+    return np.searchsorted(key[order], wanted, side="right") - 1
 
 
-class _Around:
+class _Enclosing:
     def __init__(self, order: IntArray, group: IntArray, end_ns: IntArray) -> None:
         self._order, self._group = order, group
         self._ends = LastAbove(end_ns[order])
 
-    def find(self, upto: IntArray, at_group: IntArray, at_ns: IntArray) -> IntArray:
-        """Return the row of the last place up to `upto` that ends after the instant, or -1.
+    def last(self, upto: IntArray, at_group: IntArray, at_ns: IntArray) -> IntArray:
+        """Return, per instant, the row of the last place up to `upto` that ends after it, or -1.
 
-        The places of a group are together and the last ones up to `upto`, so if one of another
-        group is found there is none in the own one.
+        The places of a group are contiguous and the last ones up to `upto`, so a hit in another
+        group means that there is none in the own one.
         """
         place = self._ends.find(upto, at_ns)
         if not len(self._order):
@@ -203,9 +196,8 @@ class _Around:
 class OpTree:
     """The forest of a table of ops; all arrays are int64.
 
-    `parent` is the row of each op's parent, -1 for none. `place` is where a row stands in the
-    order of starts and `order` the row at each place; `stop` is, per place, the place behind the
-    last op below it.
+    `parent` is, per row, the row of its parent or -1; `place` its place in the order of starts.
+    `order` is, per place, its row; `stop` the place behind the last op below it.
     """
 
     parent: IntArray
@@ -243,49 +235,51 @@ class OpTree:
         return np.arange(count) - ended
 
     def below(self, marked: BoolArray) -> IntArray:
-        """Return how many of the marked ops are below each op, itself not among them."""
+        """Return, per row, how many of the marked ops are below it, itself not included."""
         sums = np.zeros(len(marked) + 1, dtype=np.int64)
         np.cumsum(marked[self.order], out=sums[1:])
-        found = np.empty(len(marked), dtype=np.int64)
+        count = np.empty(len(marked), dtype=np.int64)
         for some in slices(len(marked)):
-            found[self.order[some]] = sums[self.stop[some]] - sums[1:][some]
-        return found
+            count[self.order[some]] = sums[self.stop[some]] - sums[1:][some]
+        return count
 
     def nearest(self, marked: BoolArray) -> IntArray:
-        """Return the row of the nearest marked op around each op, itself included, or -1."""
-        is_known = marked[self.order]
-        known = np.flatnonzero(is_known)
-        found = np.full(len(marked), -1, dtype=np.int64)
-        if not len(known):
-            return found
-        ends, before = LastAbove(self.stop[known]), 0
+        """Return, per row, the row of the nearest marked op around it, itself included, or -1."""
+        is_marked = marked[self.order]
+        places = np.flatnonzero(is_marked)
+        nearest = np.full(len(marked), -1, dtype=np.int64)
+        if not len(places):
+            return nearest
+        ends, before = LastAbove(self.stop[places]), 0
         for some in slices(len(self.order)):
-            upto = np.cumsum(is_known[some]) + (before - 1)
+            upto = np.cumsum(is_marked[some]) + (before - 1)
             before = int(upto[-1]) + 1
-            at = ends.find(upto, np.arange(some.start, some.stop))
-            found[self.order[some]] = np.where(at >= 0, self.order[known[np.maximum(at, 0)]], -1)
-        return found
+            last = ends.find(upto, np.arange(some.start, some.stop))
+            row = self.order[places[np.maximum(last, 0)]]
+            nearest[self.order[some]] = np.where(last >= 0, row, -1)
+        return nearest
 
     def around(self, marked: BoolArray) -> IntArray:
-        """Return the row of the nearest marked op around each op, itself not included, or -1."""
+        """Return, per row, the row of the nearest marked op around it, without itself, or -1."""
         return taken(self.nearest(marked), self.parent)
 
 
 def taken(values: npt.NDArray[T], rows: IntArray, missing: int = -1) -> npt.NDArray[T]:
-    """Return the value of each row, `missing` where the row is negative."""
+    """Return the value at each row, `missing` where the row is negative."""
     if not len(values):
         return np.full(len(rows), missing, dtype=values.dtype)
-    found = np.empty(len(rows), dtype=values.dtype)
+    result = np.empty(len(rows), dtype=values.dtype)
     for some in slices(len(rows)):
         row = rows[some]
-        found[some] = np.where(row >= 0, values[np.maximum(row, 0)], missing)
-    return found
+        result[some] = np.where(row >= 0, values[np.maximum(row, 0)], missing)
+    return result
 
 
 def _stops(above: IntArray) -> IntArray:
-    """Return, per place, the first later place whose parent lies before it; the end if none does.
+    """Return, per place, the first later place whose parent lies before it, else their count.
 
-    Read from behind, that is the last place so far whose negated parent is above the negated place.
+    `above` is the place of each parent, -1 for none. Read backwards, that is the last place so far
+    whose negated parent is above the negated place.
     """
     count = len(above)
     stops = np.empty(count, dtype=np.int64)
@@ -294,15 +288,15 @@ def _stops(above: IntArray) -> IntArray:
     later = LastAbove(-above[::-1])
     for some in slices(count):
         places = np.arange(some.start, some.stop)
-        found = later.find(count - 2 - places, -places)
-        stops[some] = np.where(found >= 0, count - 1 - found, count)
+        place = later.find(count - 2 - places, -places)
+        stops[some] = np.where(place >= 0, count - 1 - place, count)
     return stops
 
 
 def recorded_calls(trace: Trace) -> BoolArray:
-    """Return which calls some activity has the correlation of."""
+    """Return, per call, whether an activity of its process has its correlation."""
     process, correlation = (
-        np.concatenate([numbers(one[name], ABSENT) for one in (trace.calls, trace.activities)])
+        np.concatenate([numbers(table[name], ABSENT) for table in (trace.calls, trace.activities)])
         for name in ("process", "correlation")
     )
     launch, count = joint_codes(process, correlation), trace.calls.num_rows
@@ -311,10 +305,7 @@ def recorded_calls(trace: Trace) -> BoolArray:
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """Rows of the causing records, -1 where there is none.
-
-    `call_of_activity` are rows of calls, `op_of_call` and `op_of_activity` rows of ops.
-    """
+    """Rows of the causing records (calls, ops, ops), -1 for none; per activity, call, activity."""
 
     call_of_activity: IntArray
     op_of_call: IntArray
@@ -327,21 +318,35 @@ def link(trace: Trace) -> Links:
     An activity belongs to the earliest call of its process with the same correlation. A call
     belongs to the innermost op of its thread around its start; where there is none, to the op
     whose external id it carries, and so does an activity without a call. That op began before it.
-    Where no op is known, Kineto writes the correlation as external id of activities.
     """
-    call_of_activity = first_of_same(trace.calls, "correlation", trace.activities)
-    op_of_call = _ops_around(trace)
+    calls, ops = trace.calls, trace.ops
+    op_of_call = np.full(calls.num_rows, -1, dtype=np.int64)
+    if calls.num_rows and ops.num_rows:
+        start, count = numbers(ops["start_ns"]), ops.num_rows
+        thread = joint_codes(
+            np.concatenate([numbers(ops["process"]), numbers(calls["process"])]),
+            np.concatenate([numbers(ops["thread"], ABSENT), numbers(calls["thread"], ABSENT)]),
+        )
+        end, called = start + numbers(ops["dur_ns"]), numbers(calls["start_ns"])
+        op_of_call = innermost(thread[:count], start, end, thread[count:], called)
+        _fill_by_external_id(trace, "calls", op_of_call, op_of_call < 0)
+    call_of_activity = first_of_same(calls, "correlation", trace.activities)
     op_of_activity = taken(op_of_call, call_of_activity)
+    # Where no op is known, Kineto writes the correlation as external id of activities.
     external = numbers(trace.activities["external_id"], ABSENT)
     no_op = external == numbers(trace.activities["correlation"], ABSENT)
-    _fill_by_external_id(trace, "activities", op_of_activity, (call_of_activity < 0) & no_op)
+    is_open = (op_of_activity < 0) & ~((call_of_activity < 0) & no_op)
+    _fill_by_external_id(trace, "activities", op_of_activity, is_open)
     return Links(call_of_activity, op_of_call, op_of_activity)
 
 
 def first_of_same(
     owners: pa.Table, column: str, rows: pa.Table, some: IntArray | slice = slice(None)
 ) -> IntArray:
-    """Return, per row, the first of the owners of its process with the same number, or -1."""
+    """Return, per row, the first owner of the same process with the same number, or -1.
+
+    Both tables have the column `column` of numbers; `some` are the rows that are looked at.
+    """
     return first_match(
         numbers(owners["process"]),
         numbers(owners[column], ABSENT),
@@ -351,32 +356,12 @@ def first_of_same(
     )
 
 
-def _ops_around(trace: Trace) -> IntArray:
-    calls, ops = trace.calls, trace.ops
-    if not calls.num_rows or not ops.num_rows:
-        return np.full(calls.num_rows, -1, dtype=np.int64)
-    start = numbers(ops["start_ns"])
-    threads = joint_codes(
-        np.concatenate([numbers(ops["process"]), numbers(calls["process"])]),
-        np.concatenate([numbers(ops["thread"], ABSENT), numbers(calls["thread"], ABSENT)]),
-    )
-    around = innermost(
-        threads[: ops.num_rows],
-        start,
-        start + numbers(ops["dur_ns"]),
-        threads[ops.num_rows :],
-        numbers(calls["start_ns"]),
-    )
-    _fill_by_external_id(trace, "calls", around, np.zeros(calls.num_rows, dtype=np.bool_))
-    return around
-
-
-def _fill_by_external_id(trace: Trace, table: str, op_of_row: IntArray, without: BoolArray) -> None:
-    """Fill in, where no op is known yet, the op that carries the row's external id."""
-    open_rows = np.flatnonzero((op_of_row < 0) & ~without)
-    op = first_of_same(trace.ops, "external_id", trace.table(table), open_rows)
-    began, at = (numbers(one["start_ns"]) for one in (trace.ops, trace.table(table)))
-    op_of_row[open_rows] = np.where(taken(began, op) <= at[open_rows], op, -1)
+def _fill_by_external_id(trace: Trace, table: str, op: IntArray, is_open: BoolArray) -> None:
+    """Write into `op`, in the open rows of a table, the op that carries their external id."""
+    rows = np.flatnonzero(is_open)
+    owner = first_of_same(trace.ops, "external_id", trace.table(table), rows)
+    began, start = (numbers(side["start_ns"]) for side in (trace.ops, trace.table(table)))
+    op[rows] = np.where(taken(began, owner) <= start[rows], owner, -1)
 
 
 def first_match(
@@ -387,8 +372,7 @@ def first_match(
     if count == 0 or bool((at_ids == ABSENT).all()):
         return np.full(len(at_ids), -1, dtype=np.int64)
     joint = joint_codes(np.concatenate([process, at_process]), np.concatenate([ids, at_ids]))
-    distinct, keys = ranked(joint)
+    known, key = ranked(joint)
     order = in_order(start)
-    earliest = first_rows(keys[:count][order], len(distinct))
-    place = earliest[keys[count:]]
-    return np.where((at_ids != ABSENT) & (place >= 0), order[place], -1)
+    earliest = first_rows(key[:count][order], len(known))[key[count:]]
+    return np.where((at_ids != ABSENT) & (earliest >= 0), order[earliest], -1)

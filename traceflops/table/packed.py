@@ -1,10 +1,10 @@
 """A trace as few bytes: its tables as Arrow, and all else of it as JSON.
 
 Of the encodings tried on real recordings (Parquet with deltas and dictionaries, Arrow with each
-buffer compressed by itself) this one is the smallest and reads fastest: whole numbers are written
-as the differences of neighbours where that is shorter, in as few bytes as they need, columns of
-nulls are left out, and small tables are compressed as one. Everything comes back as it was: types,
-nulls and the order of names.
+buffer compressed by itself) this one is the smallest and reads fastest: integers are written as
+differences of neighbours where that is shorter, in as few bytes as they need, columns of nulls are
+left out, and small tables are compressed as one. Everything comes back as it was: types, nulls and
+the order of names.
 
 A pack is an Arrow stream, a row for each part of a trace: `head` is JSON, `data` the tables in it,
 compressed, and `crc32` the checksum of both.
@@ -16,7 +16,7 @@ import io
 import json
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 import msgspec
@@ -52,7 +52,7 @@ _INTEGERS: Final = (np.int8, np.int16, np.int32, np.int64)
 
 @dataclass(frozen=True, slots=True)
 class Outside:
-    """What of a trace is in no table."""
+    """The fields of a trace that are in no table."""
 
     source: Source
     notes: tuple[Note, ...] = ()
@@ -90,13 +90,13 @@ class Part:
 
 
 def _encoded_head(head: Head) -> str:
-    """Return a head as JSON; what of a name is no character becomes a question mark."""
+    """Return a head as JSON; lone surrogates become question marks."""
     text = json.dumps(msgspec.to_builtins(head), ensure_ascii=False, separators=(",", ":"))
     return text.encode(errors="replace").decode()
 
 
 def head_of(text: str | bytes) -> Head:
-    """Return the head of a part; what is not known in it is passed over.
+    """Return the head of a part, without unknown fields.
 
     Raises msgspec.MsgspecError where it is none.
     """
@@ -109,23 +109,26 @@ def checksum(head: str, data: bytes) -> int:
 
 
 def parts_of(trace: Trace) -> Iterator[Part]:
-    """Give the parts of a trace, the first of which says all that is in no table."""
+    """Yield the parts of a trace; the first one has all that is in no table."""
     groups: list[tuple[list[str], list[bytes]]] = [([], [])]
     for name in TABLES:
         if trace.table(name).num_rows:
-            text = _plain(_encoded(trace.table(name)))
-            if sum(map(len, groups[-1][1])) + len(text) > _TOGETHER_BYTES and groups[-1][0]:
+            table, sink = _encoded(trace.table(name)), io.BytesIO()
+            with pa.ipc.new_stream(sink, table.schema) as writer:
+                writer.write_table(table)
+            stream = sink.getvalue()
+            if sum(map(len, groups[-1][1])) + len(stream) > _TOGETHER_BYTES and groups[-1][0]:
                 groups.append(([], []))
             groups[-1][0].append(name)
-            groups[-1][1].append(text)
-    for place, (names, texts) in enumerate(groups):
-        plain, more = b"".join(texts), place + 1 < len(groups)
-        outside = None if place else _outside(trace)
+            groups[-1][1].append(stream)
+    for number, (names, streams) in enumerate(groups):
+        plain, more = b"".join(streams), number + 1 < len(groups)
+        outside = None if number else _outside(trace)
         yield Part(Head(tuple(names), len(plain), more, outside), plain)
 
 
 def _outside(trace: Trace) -> Outside:
-    return Outside(trace.source, trace.notes, trace.places, trace.clocks, trace.runs)
+    return Outside(**{f.name: getattr(trace, f.name) for f in fields(Outside)})
 
 
 def trace_of(parts: Sequence[Part]) -> Trace:
@@ -133,34 +136,37 @@ def trace_of(parts: Sequence[Part]) -> Trace:
 
     Raises ValueError or one of Arrow's where they are not those of a trace.
     """
-    said = parts[0].head.trace
-    if said is None:
+    outside = parts[0].head.trace
+    if outside is None:
         raise ValueError("the first part of a trace is missing")
     tables: dict[str, pa.Table] = {}
     for part in parts:
-        more = _tables_in(part)
-        require(tables.keys().isdisjoint(more))
-        tables |= more
-    return _whole(said, tables)
+        reader, names = pa.BufferReader(part.plain), part.head.tables
+        require(len({*names}) == len(names) and tables.keys().isdisjoint(names))
+        for name in names:
+            table = checked(pa.ipc.open_stream(reader).read_all())
+            if name in TABLES:
+                tables[name] = _decoded(table, name)
+    return _whole(outside, tables)
 
 
 def described(table: pa.Table, name: str, trace: Trace) -> pa.Table:
-    """Return a table of a trace that says so, and all that is in no table, in its metadata.
+    """Return a table of a trace with its name, and all that is in no table, in its metadata.
 
     Where a device is in its machine is left out.
     """
     head = Head((name,), 0, more=False, trace=_outside(replace(trace, places=())))
-    said = {PACK: str(VERSION), _HEAD: _encoded_head(head)}
-    return table.replace_schema_metadata({**(table.schema.metadata or {}), **said})
+    metadata = {PACK: str(VERSION), _HEAD: _encoded_head(head)}
+    return table.replace_schema_metadata({**(table.schema.metadata or {}), **metadata})
 
 
 def described_head(schema: pa.Schema) -> Head | None:
-    """Return what a table's metadata says, None of one that is not described.
+    """Return the head in a table's metadata, None without one.
 
-    Raises msgspec.MsgspecError where that is damaged.
+    Raises msgspec.MsgspecError where it is damaged.
     """
-    said = (schema.metadata or {}).get(_HEAD.encode())
-    return head_of(said) if said is not None else None
+    text = (schema.metadata or {}).get(_HEAD.encode())
+    return head_of(text) if text is not None else None
 
 
 def trace_of_tables(head: Head, tables: Mapping[str, pa.Table]) -> Trace:
@@ -170,83 +176,60 @@ def trace_of_tables(head: Head, tables: Mapping[str, pa.Table]) -> Trace:
     return _whole(head.trace, {name: _decoded(table, name) for name, table in tables.items()})
 
 
-def _whole(said: Outside, tables: Mapping[str, pa.Table]) -> Trace:
-    trace = Trace(said.source, tables, said.notes, said.places, said.clocks, said.runs)
+def _whole(outside: Outside, tables: Mapping[str, pa.Table]) -> Trace:
+    trace = Trace(tables=tables, **{f.name: getattr(outside, f.name) for f in fields(outside)})
     check_trace(trace)
     return trace
 
 
-def _plain(table: pa.Table) -> bytes:
-    sink = io.BytesIO()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return sink.getvalue()
-
-
-def _tables_in(part: Part) -> dict[str, pa.Table]:
-    reader = pa.BufferReader(part.plain)
-    tables = {}
-    for name in part.head.tables:
-        table = checked(pa.ipc.open_stream(reader).read_all())
-        require(name not in tables)
-        if name in TABLES:
-            tables[name] = _decoded(table, name)
-    return tables
-
-
 def _encoded(table: pa.Table) -> pa.Table:
-    columns, described = [], []
+    """Return a table without columns of nulls, numbers in as few bytes as they need."""
+    columns, kept = [], []
+    quick = pa.Codec("zstd", compression_level=1)
     for field in table.schema:
-        column = _one(table[field.name])
+        column = _one_array(table[field.name])
         if len(column) == column.null_count:
             continue
         differs = False
         if pa.types.is_integer(field.type):
-            column, differs = _integers(column)
+            # A null repeats the number before it: its difference is 0, as which nulls are read.
+            values = _filled(pc.fill_null_forward(column))
+            differences = _narrow(np.diff(values, prepend=np.int64(0)))
+            plain = _narrow(values)
+            sizes = [len(quick.compress(v.tobytes(), asbytes=True)) for v in (plain, differences)]
+            differs = sizes[1] < sizes[0]
+            column = pa.array(differences if differs else plain, mask=_mask(column))
         elif pa.types.is_dictionary(field.type):
             indices = pa.array(_narrow(_filled(column.indices)), mask=_mask(column))
             column = pa.DictionaryArray.from_arrays(indices, column.dictionary)
         columns.append(column)
-        described.append(
-            pa.field(field.name, column.type, metadata=_DIFFERENCES if differs else None)
-        )
+        metadata = _DIFFERENCES if differs else None
+        kept.append(pa.field(field.name, column.type, metadata=metadata))
     if not columns:  # as many rows of nothing
-        columns, described = [pa.nulls(table.num_rows)], [pa.field("", pa.null())]
-    return pa.Table.from_arrays(columns, schema=pa.schema(described))
+        columns, kept = [pa.nulls(table.num_rows)], [pa.field("", pa.null())]
+    return pa.Table.from_arrays(columns, schema=pa.schema(kept))
 
 
 def _decoded(table: pa.Table, name: str) -> pa.Table:
+    """Return a table as it was before `_encoded`, with the declared schema of `name`."""
     columns = []
     for field in arrow_schema(name):
         place = table.schema.get_field_index(field.name)
         if place < 0:
             columns.append(pa.nulls(table.num_rows, field.type))
             continue
-        column = _one(table.column(place))
+        column = _one_array(table.column(place))
         if table.schema.field(place).metadata == _DIFFERENCES:
-            whole = np.cumsum(_filled(column), dtype=np.int64)
-            column = pa.array(whole, mask=_mask(column))
+            values = np.cumsum(_filled(column), dtype=np.int64)
+            column = pa.array(values, mask=_mask(column))
         columns.append(column.cast(field.type))
     return checked(pa.Table.from_arrays(columns, schema=arrow_schema(name)), arrow_schema(name))
 
 
-def _one(column: pa.ChunkedArray) -> pa.Array:
+def _one_array(column: pa.ChunkedArray) -> pa.Array:
     """Return a column as one array, with one dictionary."""
-    whole = column.unify_dictionaries().combine_chunks()
-    return whole.chunk(0) if isinstance(whole, pa.ChunkedArray) else whole
-
-
-def _integers(column: pa.Array) -> tuple[pa.Array, bool]:
-    """Return whole numbers, or their differences where these are shorter, and which they are.
-
-    A null repeats the number before it, so its difference is 0, as which nulls are read.
-    """
-    whole = _filled(pc.fill_null_forward(column))
-    candidates = (_narrow(whole), _narrow(np.diff(whole, prepend=np.int64(0))))
-    quick = pa.Codec("zstd", compression_level=1)
-    sizes = [len(quick.compress(one.tobytes(), asbytes=True)) for one in candidates]
-    differs = sizes[1] < sizes[0]
-    return pa.array(candidates[differs], mask=_mask(column)), differs
+    combined = column.unify_dictionaries().combine_chunks()
+    return combined.chunk(0) if isinstance(combined, pa.ChunkedArray) else combined
 
 
 def _filled(column: pa.Array) -> IntArray:
@@ -259,10 +242,7 @@ def _mask(column: pa.Array) -> Any:
 
 
 def _narrow(numbers: IntArray) -> Any:
-    """Return whole numbers in as few bytes as hold them all."""
+    """Return integers in as few bytes as hold them all."""
     low, high = (int(numbers.min()), int(numbers.max())) if len(numbers) else (0, 0)
-    for kind in _INTEGERS:
-        limits = np.iinfo(kind)
-        if limits.min <= low and high <= limits.max:
-            return numbers.astype(kind)
-    return numbers
+    fits = (t for t in _INTEGERS if np.iinfo(t).min <= low and high <= np.iinfo(t).max)
+    return numbers.astype(next(fits))

@@ -16,23 +16,23 @@ from traceflops.table.columns import BoolArray, string_column
 
 
 def matches(pattern: str, texts: Sequence[str], *, ignore_case: bool = False) -> BoolArray:
-    """Return in which texts an expression is found. Raises ValueError where it is none."""
-    found = pc.match_substring_regex(string_column(texts), pattern, ignore_case=ignore_case)
-    return np.array(found.to_pylist(), dtype=np.bool_)
+    """Return, per text, whether the expression is found in it. Raises ValueError if invalid."""
+    matched = pc.match_substring_regex(string_column(texts), pattern, ignore_case=ignore_case)
+    return np.array(matched.to_pylist(), dtype=np.bool_)
 
 
 def matched_groups(pattern: str, texts: Sequence[str]) -> list[str | None]:
-    """Return what the first group of an expression matched in texts that it matches as a whole.
+    """Return what the first group of an expression matched in texts that it matches entirely.
 
     That is "" where it has no group, and None for the other texts. Raises ValueError where the
-    expression is none.
+    expression is invalid.
     """
     matches(pattern, ("",))  # alone, so that no bracket of it closes one of ours
-    whole = rf"\A(?:{pattern})\z"
-    is_matched = matches(whole, texts).tolist()
-    mine = string_column([text for text, mine in zip(texts, is_matched, strict=True) if mine])
+    anchored = rf"\A(?:{pattern})\z"
+    is_match = matches(anchored, texts).tolist()
+    matched = string_column([text for text, is_one in zip(texts, is_match, strict=True) if is_one])
     try:
-        groups = iter(pc.replace_substring_regex(mine, whole, r"\1").to_pylist())
+        groups = iter(pc.replace_substring_regex(matched, anchored, r"\1").to_pylist())
     except pa.ArrowInvalid:  # it has no group
-        return ["" if mine else None for mine in is_matched]
-    return [next(groups) if mine else None for mine in is_matched]
+        return ["" if is_one else None for is_one in is_match]
+    return [next(groups) if is_one else None for is_one in is_match]

@@ -65,20 +65,20 @@ class Rows:
             self.count += count
 
     def absorb(self, other: Rows) -> None:
-        """Append the rows of another collector, its texts under the codes they have here."""
-        recoded = {
+        """Append the rows of another collector, its texts recoded to the codes here."""
+        code_here = {
             column: np.append(self.names[column].codes(names), np.int32(-1))  # -1 stays -1
             for column, names in other.names.items()
         }
         for count, columns in other.pieces:
-            for column, table in recoded.items():
+            for column, code in code_here.items():
                 if column in columns:
-                    columns[column] = table[columns[column]]
+                    columns[column] = code[columns[column]]
             self.add(count, **columns)
 
 
 def narrow(values: Array) -> Array:
-    """Return integers in half the memory where they fit; they wait there until all are read."""
+    """Return int64 values as int32 where they fit: columns wait in memory until all is read."""
     is_whole = values.dtype == np.int64 and values.size > 0
     fits = is_whole and int(values.min()) >= -(2**31) and int(values.max()) < 2**31
     return values.astype(np.int32) if fits else values
@@ -86,6 +86,6 @@ def narrow(values: Array) -> Array:
 
 def text_column(values: Sequence[str | None]) -> pa.DictionaryArray:
     """Return a dictionary column of texts, null where there is none."""
-    places = Names()
-    found = [-1 if text is None else places[text] for text in values]
-    return dictionary_column(np.array(found, dtype=np.int32), list(places))
+    names = Names()
+    codes = [-1 if text is None else names[text] for text in values]
+    return dictionary_column(np.array(codes, dtype=np.int32), list(names))

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from typing import Final
 
 import pyarrow as pa
 
 from traceflops.table.columns import NAME_TYPE
 
 _TRIPLE = pa.list_(pa.int32(), 3)
+DEVICE_KINDS: Final = ("kernel", "memcpy", "memset")
+"""The kinds in the totals table that are work of devices."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
-"""The one door for tables and traces of untrusted origin: nothing of them is used before.
+"""The one check for tables and traces of untrusted origin: nothing of them is used before.
 
-Arrow trusts offsets, codes and nulls of what it reads, and so does all that works on columns here.
+Arrow trusts the offsets, codes and nulls that it reads, and so does all code on its columns here.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from traceflops.table.columns import numbers
 from traceflops.table.schema import TABLES
-from traceflops.table.trace import Source, Trace
+from traceflops.table.trace import Trace
 
 ARROW_UNREADABLE: Final = (pa.ArrowException, OSError, ValueError, KeyError, MemoryError)
 """What reading a damaged Arrow or Parquet file may raise, and what is raised here."""
@@ -32,7 +32,7 @@ def column_names(schema: pa.Schema) -> tuple[str, ...]:
 
 
 def checked(table: Any, schema: pa.Schema | None = None) -> Any:
-    """Return a table once all of it was looked at: names, offsets, codes, texts.
+    """Return a table once all of it was checked: names, offsets, codes, texts.
 
     With a `schema` also types and nulls. Raises one of ARROW_UNREADABLE where something is wrong.
     """
@@ -47,26 +47,33 @@ def checked(table: Any, schema: pa.Schema | None = None) -> Any:
 
 
 def check_trace(trace: Trace) -> None:
-    """Raise ValueError where what a trace says of itself cannot be, or its rows contradict it.
+    """Raise ValueError where the fields of a trace contradict each other or its rows.
 
-    Such as a row of a process or device that is not there, or one that ends early.
+    Such as a row of a process or device that is not there, or one that ends before it begins.
     """
     processes, devices = trace.processes.num_rows, trace.devices.num_rows
-    for several, count in ((trace.places, devices), (trace.clocks, processes)):
-        require(len(several) in (0, count))
+    for per_row, count in ((trace.places, devices), (trace.clocks, processes)):
+        require(len(per_row) in (0, count))
     require(len(trace.runs) in (0, devices))
-    _check_source(trace.source)
+    source = trace.source
+    require(source.files and source.resolution_ns > 0)
+    require(abs(source.origin_unix_ns or 0) < LARGEST)
+    require(all(0 <= count < LARGEST for count in source.event_counts.values()))
+    require(all(-LIMIT_NS < begin <= end < LIMIT_NS for begin, end in source.lifetimes))
+    require(all(min(f.bytes or 0, f.text_bytes or 0) >= 0 for f in source.files))
     for name, table in trace.tables.items():
         for row, count in (("process", processes), ("device", devices)):
             if row in table.column_names:
                 _check_range(table[row], 0, count - 1)
         for column in TABLES[name]:
             if column.unit and pa.types.is_int64(column.type):
-                _check_amount(table[column.name], column.name)
-        if "dur_ns" in table.column_names:
-            _check_times(table)
-    for name in ("process", "device"):
-        table = trace.processes if name == "process" else trace.devices
+                most = LIMIT_NS if column.name.endswith("_ns") else LARGEST
+                _check_range(table[column.name], -most if column.name in _SIGNED else 0, most)
+        if "dur_ns" in table.column_names and table.num_rows:  # sums of times fit in an int64
+            start, length = numbers(table["start_ns"]), numbers(table["dur_ns"])
+            span = int(start.max()) - int(start.min())
+            require(max(span, int(length.max()), float(length.sum(dtype=np.float64))) < LIMIT_NS)
+    for name, table in (("process", trace.processes), ("device", trace.devices)):
         require(np.array_equal(numbers(table[name]), np.arange(table.num_rows)))
 
 
@@ -76,32 +83,7 @@ def require(is_so: object) -> None:
         raise ValueError("figures that contradict each other")
 
 
-def _check_source(source: Source) -> None:
-    require(source.files and source.resolution_ns > 0)
-    require(abs(source.origin_unix_ns or 0) < LARGEST)
-    require(all(0 <= count < LARGEST for count in source.event_counts.values()))
-    require(all(-LIMIT_NS < begin <= end < LIMIT_NS for begin, end in source.lifetimes))
-    for file in source.files:
-        require(min(file.bytes or 0, file.text_bytes or 0) >= 0)
-
-
-def _check_amount(column: pa.ChunkedArray, name: str) -> None:
-    if name in _SIGNED:
-        _check_range(column, -LIMIT_NS, LIMIT_NS)
-    else:
-        _check_range(column, 0, LIMIT_NS if name.endswith("_ns") else LARGEST)
-
-
-def _check_times(table: pa.Table) -> None:
-    """Raise ValueError where times add up to more than what an int64 holds."""
-    if table.num_rows:
-        start, length = numbers(table["start_ns"]), numbers(table["dur_ns"])
-        span = int(start.max()) - int(start.min())
-        require(max(span, int(length.max()), float(length.sum(dtype=np.float64))) < LIMIT_NS)
-
-
 def _check_range(column: pa.ChunkedArray, least: int, most: int) -> None:
-    """Raise ValueError where a number that is known is out of a range."""
-    found = pc.min_max(column).as_py()
-    if found["min"] is not None and not least <= found["min"] <= found["max"] <= most:
+    ends = pc.min_max(column).as_py()
+    if ends["min"] is not None and not least <= ends["min"] <= ends["max"] <= most:
         raise ValueError("a number that cannot be")

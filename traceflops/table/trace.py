@@ -1,8 +1,8 @@
 """A trace: declared Arrow tables, where they came from, and what the reader must know of them.
 
-Notes of several files are put together: what is said of many is said once, with true figures. A
-note whose only figure is its count has a `wording`, a sentence without the figure: of several
-files it is said once, of all they count together. What else the files say stands for each of them.
+Notes on several files are merged, so that what holds for many is printed once with true figures. A
+note whose only figure is its count has a `wording`, a sentence without the figure: notes with the
+same wording become one with the sum of their counts. Other notes are listed for each file.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Note:
     share: float = field(default=0.0, compare=False, repr=False)
 
     def as_dict(self) -> dict[str, object]:
-        """Return what is shown of it, by name."""
+        """Return the fields that are shown, by name."""
         names = ("kind", "code", "text", "count", "file")
         return {name: getattr(self, name) for name in names}
 
@@ -227,17 +227,19 @@ class Trace:
 
     def _repr_html_(self) -> str:
         """Return its files, tables and first notes, as notebooks show it."""
-        source, names = (
-            self.source,
-            ", ".join(file.name for file in self.source.files[:_MOST_FILES]),
-        )
-        more = f" and {len(source.files) - _MOST_FILES} more" * (len(source.files) > _MOST_FILES)
+
+        def escaped(text: str) -> str:
+            shown = text[:_LONGEST_TEXT]
+            return escape(shown if is_visible(shown) else ascii(shown))
+
+        source, more_files = self.source, len(self.source.files) - _MOST_FILES
+        names = ", ".join(file.name for file in source.files[:_MOST_FILES])
         rows = (f"{name} <b>{t.num_rows:,}</b>" for name, t in self.tables.items() if t.num_rows)
         lines = (
-            f"<b>{_in_html(source.tool or source.format)}</b>",
-            _in_html(names) + more,
+            f"<b>{escaped(source.tool or source.format)}</b>",
+            escaped(names) + (f" and {more_files} more" if more_files > 0 else ""),
             " · ".join(rows),
-            *(_in_html(f"{note.kind}: {note.text}") for note in self.notes[:_MOST_ALIKE]),
+            *(escaped(f"{note.kind}: {note.text}") for note in self.notes[:_MOST_ALIKE]),
         )
         return f"<div style='font:14px/1.6 system-ui,sans-serif'>{'<br>'.join(lines)}</div>"
 
@@ -247,18 +249,12 @@ class Trace:
         return f"<Trace {self.source.format}: {len(self.source.files)} file(s); {rows}>"
 
 
-def _in_html(text: str) -> str:
-    """Return a text that does nothing in HTML; hidden characters are escapes."""
-    shown = text[:_LONGEST_TEXT]
-    return escape(shown if is_visible(shown) else ascii(shown))
-
-
 Owned: TypeAlias = tuple[Hashable, Note]
-"""A note and what it is said of: equal for notes on the same file."""
+"""The file (or any key of it) that a note is on, and the note."""
 
 _CHOICE: Final = re.compile(r"\[([^\[\]|]*)\|([^\[\]|]*)\]")
 _MOST_ALIKE: Final = 3
-"""So many notes of a code with figures of their own are shown; of more, one stands for all."""
+"""Up to so many notes of one code are shown; of more, the first stands for all."""
 _MOST_NAMED: Final = 5
 _MOST_FILES, _LONGEST_TEXT = 4, 300
 _FROM_NAME: Final = "[Rank|Ranks] {values} [was|were] taken from file or folder names."
@@ -275,9 +271,9 @@ def rank_unknown(reason: str = "") -> str:
 
 
 def rank_from_name(ranks: Iterable[int], file: str | None = None) -> Note:
-    """Return the note on ranks that nothing but a name tells."""
-    found = sorted(set(ranks))
-    return counted_note("assumed", "rank-from-name", _FROM_NAME, len(found), file, found)
+    """Return the note on ranks that are known from a name alone."""
+    numbers = sorted(set(ranks))
+    return counted_note("assumed", "rank-from-name", _FROM_NAME, len(numbers), file, numbers)
 
 
 def counted_note(
@@ -288,63 +284,59 @@ def counted_note(
     file: str | None = None,
     values: Sequence[int] = (),
 ) -> Note:
-    """Return a note on so many things.
+    """Return a note with a count.
 
-    In its wording `{n}` stands for their number, `{values}` for the values that it is about, and
-    `[one|many]` for what depends on whether there is one of them.
+    In its wording `{n}` stands for the count, `{values}` for the values that it is about, and
+    `[one|many]` for words that depend on whether the count is one.
     """
     listed = tuple(values)
     return Note(kind, code, worded(wording, count, listed), count, file, wording, listed)
 
 
 def of_noun(noun: str, sentence: str) -> str:
-    """Return the wording of a sentence that begins with a number of things."""
+    """Return the wording of a sentence that begins with a count of things."""
     return f"{{n}} [{noun}|{plural(noun)}] {sentence}"
 
 
 def worded(wording: str, count: int, values: Sequence[int] = ()) -> str:
-    """Return a sentence for a number of things."""
-    chosen = _CHOICE.sub(lambda found: found[1 if count == 1 else 2], wording)
+    """Return the sentence of a wording for a count; see `counted_note`."""
+    chosen = _CHOICE.sub(lambda choice: choice[1 if count == 1 else 2], wording)
     return chosen.replace("{n}", f"{count:,}").replace("{values}", ranges(values))
 
 
 def ranges(values: Iterable[int]) -> str:
-    """Return numbers with those in a row put together: "0 to 3, 7"."""
-    runs: list[str] = []
+    """Return numbers as text, consecutive ones as a range: "0 to 3, 7"."""
+    texts: list[str] = []
     for _, pairs in groupby(enumerate(sorted(set(values))), key=lambda pair: pair[1] - pair[0]):
         run = [value for _, value in pairs]
-        runs += [f"{run[0]} to {run[-1]}"] if len(run) > 2 else map(str, run)
-    return ", ".join(runs)
+        texts += [f"{run[0]} to {run[-1]}"] if len(run) > 2 else map(str, run)
+    return ", ".join(texts)
 
 
 def together(notes: Iterable[Owned], total: int, noun: str = "file") -> list[Note]:
-    """Return the notes on `total` files, or what `noun` calls them, in the order of their codes."""
+    """Return the notes on `total` files (or what `noun` says) merged, in order of their codes."""
     by_code: dict[tuple[str, str], dict[str, list[Owned]]] = {}
     for owner, note in notes:
-        alike = by_code.setdefault((note.kind, note.code), {})
-        alike.setdefault(note.wording or note.alone or note.text, []).append((owner, note))
-    found = []
-    for alike in by_code.values():
-        found += _of_code(list(alike.values()), total, noun)
-    return found
+        by_text = by_code.setdefault((note.kind, note.code), {})
+        by_text.setdefault(note.wording or note.alone or note.text, []).append((owner, note))
+    merged = []
+    for by_text in by_code.values():
+        alike = sum(max(note.alike for _, note in same) for same in by_text.values())
+        if alike <= _MOST_ALIKE:
+            merged += [_same_wording(same, total, noun) for same in by_text.values()]
+        else:
+            first = _first_of([owned for same in by_text.values() for owned in same], total, noun)
+            merged.append(replace(first, alike=alike))
+    return merged
 
 
 def named(note: Note) -> Note:
-    """Return a note that says in its text which file it is on, where that is known."""
+    """Return a note with the name of its file in its text, where that is known."""
     return replace(note, text=f"{note.file}: {note.text}") if note.file else note
 
 
-def _of_code(same: Sequence[Sequence[Owned]], total: int, noun: str) -> list[Note]:
-    """Return the notes of one code, given those together that say the same."""
-    alike = sum(max(note.alike for _, note in notes) for notes in same)
-    if alike <= _MOST_ALIKE:
-        return [_said_once(notes, total, noun) for notes in same]
-    first = _first_of([note for notes in same for note in notes], total, noun)
-    return [replace(first, alike=alike)]
-
-
-def _said_once(notes: Sequence[Owned], total: int, noun: str) -> Note:
-    """Return what several notes say in the same words."""
+def _same_wording(notes: Sequence[Owned], total: int, noun: str) -> Note:
+    """Return one note for several of the same wording, with the sum of their counts."""
     first = notes[0][1]
     owners, alone = _owners(notes), first.alone or first.text
     count = _sum(note for _, note in notes)
@@ -360,7 +352,7 @@ def _said_once(notes: Sequence[Owned], total: int, noun: str) -> Note:
 
 
 def _first_of(notes: Sequence[Owned], total: int, noun: str) -> Note:
-    """Return one note for many with figures of their own: the first, and that there are others."""
+    """Return one note for many of different wording: the first, and how many others there are."""
     (_, first), *others = notes
     owners, alone = _owners(notes), first.alone or named(first).text
     count = _sum(note for _, note in notes)
@@ -375,7 +367,7 @@ def _first_of(notes: Sequence[Owned], total: int, noun: str) -> Note:
 
 
 def _owners(notes: Iterable[Owned]) -> int:
-    """Return of how many files notes are."""
+    """Number of files that have notes."""
     most: dict[Hashable, int] = {}
     for owner, note in notes:
         most[owner] = max(note.owners, most.get(owner, 0))

@@ -31,4 +31,4 @@ def launches_nothing(calls: pa.Table) -> bool:
     Then no record can be lost: queries, allocations and synchronisations start nothing.
     """
     called = used_names(calls["name"])
-    return bool(called) and all(_KNOWN.match(one) and not _STARTS.match(one) for one in called)
+    return bool(called) and all(_KNOWN.match(name) and not _STARTS.match(name) for name in called)

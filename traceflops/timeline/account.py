@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +13,6 @@ from traceflops.categories import Categorised
 from traceflops.table import (
     ABSENT,
     WAITS_FOR_DEVICE,
-    BoolArray,
     IntArray,
     Links,
     OpTree,
@@ -29,7 +29,7 @@ from traceflops.table import (
 )
 from traceflops.timeline.clock_offsets import clock_offsets
 from traceflops.timeline.device_span import WORK, ActivityColumns, DeviceRows, Timeline, timeline
-from traceflops.timeline.host_work import Whole
+from traceflops.timeline.host_work import SplitWork
 from traceflops.timeline.idle import DeviceWork, IdleTime, StreamWaits, idle_time, stream_waits
 from traceflops.timeline.intervals import NEVER, Intervals
 from traceflops.timeline.records import Account, Gap, Window
@@ -38,44 +38,44 @@ from traceflops.timeline.unrecorded_replays import replay_time
 _GAPS_KEPT = 100
 
 
-@dataclass(frozen=True)  # without slots, so that there is a place for what is found on demand
+@dataclass(frozen=True)  # without slots, for the cached properties
 class LinkedTrace:
-    """A trace with what was found out about each activity."""
+    """A trace with links, category and parts of each activity."""
 
     trace: Trace
     links: Links
     categorised: Categorised
-    whole: Whole
+    split: SplitWork
 
     @cached_property
     def columns(self) -> ActivityColumns:
-        """Return the columns that every device needs."""
+        """Columns of all activities that every device needs."""
         return ActivityColumns.of(self.trace.activities)
 
     @cached_property
     def stream_waits(self) -> StreamWaits:
-        """Return what the streams of launches waited for, which the account of each device asks."""
+        """What the streams of launches waited for, per call; the account of each device asks."""
         return stream_waits(self.trace, self.links)
 
     @cached_property
     def clock_offsets(self) -> IntArray:
-        """Return how far the GPU's clock is from the CPU's, by process (see clock_offsets.py)."""
+        """How far the GPU's clock is from the CPU's, by process (see clock_offsets.py)."""
         return clock_offsets(self.trace, self.links, self.device_waits)
 
     @cached_property
     def device_waits(self) -> dict[int, IntArray]:
-        """Return, by process, starts and ends of calls that wait for all of a GPU: [2, calls]."""
+        """By process, starts and ends of calls that wait for all of a GPU: [2, calls]."""
         calls = self.trace.calls
         row = np.flatnonzero(matching(calls["name"], WAITS_FOR_DEVICE.match))
         start, duration = (numbers(calls[name])[row] for name in ("start_ns", "dur_ns"))
         times = np.stack([start, start + duration])
-        found = dict.fromkeys(range(self.trace.processes.num_rows), times[:, :0])
-        own = groups(numbers(calls["process"])[row])
-        return found | {process: times[:, mine] for process, mine in own}
+        waits = dict.fromkeys(range(self.trace.processes.num_rows), times[:, :0])
+        by_process = groups(numbers(calls["process"])[row])
+        return waits | {process: times[:, mine] for process, mine in by_process}
 
     @cached_property
     def op_tree(self) -> OpTree:
-        """Return the forest of the ops, which utilisation and reports ask for."""
+        """The forest of the ops."""
         return OpTree.of(self.trace.ops)
 
 
@@ -83,22 +83,23 @@ class LaunchCounter:
     """Counts the distinct calls that launched runs of one device's activities."""
 
     def __init__(self, call: IntArray) -> None:
+        """Take the call of each activity, in order of start; -1 for none."""
         linked = np.flatnonzero(call >= 0)
         order = linked[np.argsort(call[linked], kind="stable")]
-        again = np.flatnonzero(call[order[1:]] == call[order[:-1]])
-        place = order[1:][again]
+        repeats = np.flatnonzero(call[order[1:]] == call[order[:-1]])
+        place = order[1:][repeats]
         by_place = np.argsort(place, kind="stable")
-        self._linked = np.append(0, np.cumsum(call >= 0))
+        self._linked_before = np.append(0, np.cumsum(call >= 0))
         # Activities whose call launched an earlier one too, and the last of those.
         self._place = place[by_place]
-        self._before = order[:-1][again][by_place]
+        self._previous = order[:-1][repeats][by_place]
 
     def count(self, first: IntArray, stop: IntArray) -> tuple[IntArray, IntArray]:
         """Return, per run [first, stop), the launched activities and their distinct calls."""
-        linked = self._linked[stop] - self._linked[first]
+        linked = self._linked_before[stop] - self._linked_before[first]
         low, high = np.searchsorted(self._place, first), np.searchsorted(self._place, stop)
         places, which = runs(low, high)
-        repeats = which[self._before[places] >= first[which]]
+        repeats = which[self._previous[places] >= first[which]]
         return linked, linked - np.bincount(repeats, minlength=len(first))
 
 
@@ -113,47 +114,41 @@ class DeviceAccount:
         `lost_replays` are, by process, the calls that launched graphs of which no replay is
         recorded. They may have run on the devices that have other work of the process.
         """
-        trace = linked.trace
+        trace, calls = linked.trace, linked.trace.calls
         start = numbers(trace.activities["start_ns"])[rows]
         order = np.argsort(start, kind="stable")
         row, start = rows[order], start[order]
         end = start + numbers(trace.activities["dur_ns"])[row]
         self._linked = linked
-        self.rows = DeviceRows(row, start, end, linked.whole.first[row], linked.columns)
-        self.timeline: Timeline = timeline(start, end, self._parts())
+        self.rows = DeviceRows(row, start, end, linked.split.first[row], linked.columns)
+        top = np.array([WORK.index(name) for name in linked.categorised.top()], dtype=np.int64)
+        component = top[linked.categorised.category[row]]
+        is_part = {name: component == place for place, name in enumerate(WORK)}
+        self.timeline: Timeline = timeline(start, end, is_part)
         self.call = linked.links.call_of_activity[row]
         apart = linked.clock_offsets[numbers(trace.activities["process"])[row]] != 0
         self.timed_call = np.where(apart, -1, self.call)
         """The launch of each activity, -1 also where its clock is not that of the activity."""
         self._launches = LaunchCounter(self.call)
-        self._begun = np.append(0, np.cumsum(linked.whole.first[row]))
-        self.has_calls = not self._is_cpu(row) and (
-            bool((self.call >= 0).any()) or _has_launches(trace, row)
+        self._begun_before = np.append(0, np.cumsum(linked.split.first[row]))
+        device = trace.activities["device"][int(row[0])].as_py()
+        is_cpu = str(trace.devices["type"][device].as_py()) == "cpu"
+        has_calls = bool((self.call >= 0).any()) or _has_launches(trace, row)
+        self.has_calls = has_calls and not is_cpu
+        kinds = names(trace.activities["kind"])
+        copy = kinds.index("memcpy") if "memcpy" in kinds else ABSENT
+        called = taken(numbers(calls["start_ns"]), self.timed_call, ABSENT)
+        self.work = DeviceWork(
+            start,
+            end,
+            linked.columns.stream[row],
+            linked.columns.kind[row] == copy,
+            called,
+            called + taken(numbers(calls["dur_ns"]), self.timed_call, 0),
+            taken(linked.stream_waits.until_ns, self.timed_call, NEVER),
         )
-        self.work = self._work()
         unseen = replay_time(trace, lost_replays, linked.device_waits, self.rows, self.call)
         self.idle: IdleTime = idle_time(self.work, self.timeline.busy, unseen)
-
-    def _parts(self) -> dict[str, BoolArray]:
-        categorised = self._linked.categorised
-        top = np.array([WORK.index(name) for name in categorised.top()], dtype=np.int64)
-        part = top[categorised.category[self.rows.row]]
-        return {name: part == place for place, name in enumerate(WORK)}
-
-    def _work(self) -> DeviceWork:
-        calls, kinds = self._linked.trace.calls, names(self._linked.trace.activities["kind"])
-        copy = kinds.index("memcpy") if "memcpy" in kinds else ABSENT
-        start = taken(numbers(calls["start_ns"]), self.timed_call, ABSENT)
-        duration = taken(numbers(calls["dur_ns"]), self.timed_call, 0)
-        return DeviceWork(
-            self.rows.start_ns,
-            self.rows.end_ns,
-            self._linked.columns.stream[self.rows.row],
-            self._linked.columns.kind[self.rows.row] == copy,
-            start,
-            start + duration,
-            taken(self._linked.stream_waits.until_ns, self.timed_call, NEVER),
-        )
 
     def account(self, start_ns: int, end_ns: int) -> Account:
         """Return the account of the window [start_ns, end_ns)."""
@@ -162,22 +157,17 @@ class DeviceAccount:
     def accounts(self, start_ns: IntArray, end_ns: IntArray) -> list[Account]:
         """Return the accounts of windows [start, end)."""
         components = self.timeline.components(start_ns, end_ns)
-        idle = np.array([one.idle_ns for one in components], dtype=np.int64)
+        idle = np.array([parts.idle_ns for parts in components], dtype=np.int64)
         causes = self.idle.causes(start_ns, end_ns, idle)
         hidden = self.timeline.hidden_communication_ns(start_ns, end_ns).tolist()
         first = np.searchsorted(self.rows.start_ns, start_ns, side="left")
         last = np.searchsorted(self.rows.start_ns, end_ns, side="left")
         # What begins and ends with the span is in the window that ends there.
         last[end_ns >= self.rows.span[1]] = len(self.rows.start_ns)
-        begun = (self._begun[last] - self._begun[first]).tolist()
+        begun = (self._begun_before[last] - self._begun_before[first]).tolist()
         linked, calls = (counts.tolist() for counts in self._launches.count(first, last))
         launches = calls if self.has_calls else [None] * len(calls)
         return list(map(Account, components, causes, hidden, begun, linked, launches))
-
-    def _is_cpu(self, row: IntArray) -> bool:
-        trace = self._linked.trace
-        device = trace.activities["device"][int(row[0])].as_py()
-        return str(trace.devices["type"][device].as_py()) == "cpu"
 
     def gaps(
         self, device: int, chosen: Intervals, windows: tuple[Window, ...], most: int | None = None
@@ -187,55 +177,42 @@ class DeviceAccount:
         touched = chosen.length_within(start, end) > 0
         length = np.where(touched, end - start, -1)
         order = np.argsort(-length, kind="stable")[: min(most or _GAPS_KEPT, int(touched.sum()))]
-        begun, over = start[order], end[order]
-        causes = self.idle.causes(begun, over, over - begun)
-        waits = np.array([one.stream_wait_ns > 0 for one in causes], dtype=np.bool_)
-        started, links = self.idle.next_row[order], self._linked.links
-        row, call = self.rows.row[started], np.where(waits, self.call[started], -1)
-        texts = (
-            self._names("activities", self.rows.row[self.first_ending(begun)]),
-            self._names("activities", row),
-            self._names("calls", links.call_of_activity[row]),
-            self._names("ops", links.op_of_activity[row]),
-            self._names("activities", taken(self._linked.stream_waits.work, call)),
-        )
-        steps = _steps_at(windows, begun), _steps_at(windows, over)
-        times = begun.tolist(), (over - begun).tolist()
-        return tuple(
-            Gap(
-                device=device,
-                start_ns=start_ns,
-                dur_ns=dur_ns,
-                step=step,
-                after=after,
-                before=before,
-                call=call,
-                op=op,
-                causes=cause,
-                waited_for=work,
-                before_step=next_step if next_step != step else None,
-            )
-            for start_ns, dur_ns, step, next_step, cause, after, before, call, op, work in zip(
-                *times, *steps, causes, *texts, strict=True
-            )
-        )
+        start, end = start[order], end[order]
+        causes = self.idle.causes(start, end, end - start)
+        waits = np.array([cause.stream_wait_ns > 0 for cause in causes], dtype=np.bool_)
+        next_row, links = self.idle.next_row[order], self._linked.links
+        row, call = self.rows.row[next_row], np.where(waits, self.call[next_row], -1)
+        named = {
+            "after": ("activities", self.rows.row[self.first_ending(start)]),
+            "before": ("activities", row),
+            "call": ("calls", links.call_of_activity[row]),
+            "op": ("ops", links.op_of_activity[row]),
+            "waited_for": ("activities", taken(self._linked.stream_waits.work, call)),
+        }
+        columns: dict[str, list[Any]] = {
+            "start_ns": start.tolist(),
+            "dur_ns": (end - start).tolist(),
+            "step": _steps_at(windows, start),
+            "before_step": _steps_at(windows, end),
+            "causes": causes,
+        }
+        for name, (table, rows) in named.items():
+            columns[name] = texts_at(self._linked.trace.table(table)["name"], rows)
+        gaps = []
+        for values in zip(*columns.values(), strict=True):
+            gap = Gap(device=device, **dict(zip(columns, values, strict=True)))
+            gaps.append(gap if gap.before_step != gap.step else replace(gap, before_step=None))
+        return tuple(gaps)
 
     def first_ending(self, at_ns: IntArray) -> IntArray:
         """Return, for each time at which an activity ends, the first of those by start."""
         order = np.argsort(self.rows.end_ns, kind="stable")
         return order[np.searchsorted(self.rows.end_ns[order], at_ns, side="left")]
 
-    def _names(self, table: str, rows: IntArray) -> list[str]:
-        """Return the names in rows, "" where that is -1."""
-        return texts_at(self._linked.trace.table(table)["name"], rows)
-
 
 def _has_launches(trace: Trace, row: IntArray) -> bool:
-    """Return whether calls that launch work were recorded of the processes of some activities.
-
-    Those of RCCL alone do not tell.
-    """
-    launching = ~is_one_of(trace.calls["api"], "rccl")
+    """Return whether calls that launch work were recorded of the processes of some activities."""
+    launching = ~is_one_of(trace.calls["api"], "rccl")  # calls of RCCL alone do not tell
     if not launching.any():
         return False
     processes = distinct(numbers(trace.activities["process"])[row])
@@ -243,7 +220,7 @@ def _has_launches(trace: Trace, row: IntArray) -> bool:
 
 
 def _steps_at(windows: tuple[Window, ...], time_ns: IntArray) -> list[int | None]:
-    """Return the step of the first window around each time, None outside the steps."""
+    """Return, per time, the step of the first window around it, None outside the steps."""
     start = np.array([*(window.start_ns for window in windows), NEVER], dtype=np.int64)
     end = np.array([*(window.end_ns for window in windows), NEVER], dtype=np.int64)
     inside = (start <= time_ns[:, None]) & (time_ns[:, None] < end)

@@ -1,4 +1,4 @@
-"""What a trace without a timeline says: sums by name, and launches that counters were read of.
+"""What a trace without a timeline says: sums by name, and launches whose counters were read.
 
 A source that summed up its records (statistics of a profiler), one that only counted (a run in
 which launches were serialised, so that their times mean nothing) and one that recorded calls alone
@@ -8,7 +8,7 @@ have no time to account for: no idle time, no overlap, no components, no MFU.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,21 +21,20 @@ from traceflops.table import (
     ABSENT,
     DEVICE_KINDS,
     IntArray,
-    Total,
     Trace,
     codes,
+    group_rows,
+    is_one_of,
     joint_codes,
     names,
     number_column,
     numbers,
-    side_sums,
     text_column,
-    totals_of,
     used_names,
 )
 
 _MOST_NAMES: Final = 100_000
-"""Names that are looked at, those with most time first; further ones are other/other."""
+"""Names that are classified, those with most time first; further ones are other/other."""
 _OTHER: Final = (Category("other", "other"), "too-many-names")
 _FIGURES: Final = ("count", "sum_ns", "mean_ns", "min_ns", "max_ns", "bytes")
 _OF_KIND: Final = {
@@ -44,7 +43,43 @@ _OF_KIND: Final = {
 }
 _MIGRATION: Final = re.compile(r"\bunified\b", re.IGNORECASE)
 """Copies that the driver made for unified memory, as profilers of NVIDIA name them."""
-_Decided = tuple[Category | None, str | None]
+_HOST_TABLES: Final = {"call": "calls", "mark": "marks", "gpu_mark": "marks"}
+"""Kinds that are added up here where the source has the records and not their sums."""
+_SUMS: Final = {
+    "count": np.add,
+    "total_ns": np.add,
+    "min_ns": np.minimum,
+    "max_ns": np.maximum,
+    "bytes": np.add,
+}
+"""How the columns of the totals table add up."""
+_TOO_LARGE: Final = 2.0**62
+_Decision = tuple[Category | None, str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """The records of one kind and name added up; None where the source does not say."""
+
+    kind: str
+    name: str
+    count: int | None
+    sum_ns: int | None
+    min_ns: int | None
+    max_ns: int | None
+    bytes: int | None = None
+
+    @property
+    def side(self) -> str:
+        """What its share is of: device work, or all of its own kind."""
+        return "device" if self.kind in DEVICE_KINDS else self.kind
+
+    @property
+    def mean_ns(self) -> int | None:
+        """The mean in whole ns."""
+        if not self.count or self.sum_ns is None:
+            return None
+        return (self.sum_ns + self.count // 2) // self.count
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +101,13 @@ class Untimed:
 
     @property
     def device_ns(self) -> int | None:
-        """Return the sum of all device work, None where a part of it is not known."""
+        """The sum of all device work, None where a part of it is not known."""
         sums = self.categories["sum_ns"].to_pylist()
         return None if None in sums else sum(sums)
 
     @property
     def launches(self) -> int:
-        """Return how many launches counters were read of."""
+        """How many launches counters were read of."""
         return sum(self.counted["launches"].to_pylist())
 
     def of_kind(self, *kinds: str) -> pa.Table:
@@ -86,116 +121,141 @@ def untimed(trace: Trace, classifier: Classifier) -> Untimed | None:
     """Return what a trace without any timeline says; None for any other trace."""
     if trace.activities.num_rows or trace.ops.num_rows:
         return None
-    totals, classifier = totals_of(trace), classifier.knowing(trace.source.rules)
+    totals, classifier = _totals(trace), classifier.knowing(trace.source.rules)
     counted = _counted(trace, classifier)
     if not totals and not counted.num_rows:
         return None
-    decided = _decide(totals, classifier)
-    return Untimed(
-        _rows(totals, decided),
-        _categories(totals, decided),
-        counted,
-        tuple(sorted(used_names(trace.kernel_counters["counter"]))),
-        command(trace),
-    )
-
-
-def _decide(totals: Sequence[Total], classifier: Classifier) -> list[_Decided]:
-    found: list[_Decided] = []
-    for at, one in enumerate(totals):
-        if one.kind not in DEVICE_KINDS:
-            found.append((None, None))
-        elif one.kind == "memcpy" and _MIGRATION.search(one.name):
-            found.append((Category("memory", "migration"), "migration"))
-        elif one.kind in _OF_KIND or at >= _MOST_NAMES:
-            found.append(_OF_KIND.get(one.kind, _OTHER))
-        else:
-            decision = classifier.kernel(one.name)
-            found.append((decision.category, decision.rule))
-    return found
-
-
-def _rows(totals: list[Total], decided: Sequence[_Decided]) -> pa.Table:
-    whole = side_sums(totals)
-    texts: dict[str, Sequence[str | None]] = {
-        "kind": [total.kind for total in totals],
-        "name": [total.name for total in totals],
-        **_category_texts(decided),
-    }
-    figures = {name: [getattr(total, name) for total in totals] for name in _FIGURES}
-    return _table(texts, figures, [_share(total.sum_ns, whole.get(total.side)) for total in totals])
-
-
-def _category_texts(decided: Sequence[_Decided]) -> dict[str, list[str | None]]:
-    return {
-        "top": [category.top if category else None for category, _ in decided],
-        "sub": [category.sub if category else None for category, _ in decided],
-        "rule": [rule for _, rule in decided],
-    }
-
-
-def _categories(totals: list[Total], decided: Sequence[_Decided]) -> pa.Table:
+    decisions = _categorised(totals, classifier)
+    side_ns: dict[str, int | None] = {}
     counts: dict[Category, int | None] = {}
     sums: dict[Category, int | None] = {}
-    for one, (category, _) in zip(totals, decided, strict=True):
+    for total, (category, _) in zip(totals, decisions, strict=True):
+        side_ns[total.side] = _plus(side_ns.get(total.side, 0), total.sum_ns)
         if category is not None:
-            counts[category] = _plus(counts.get(category, 0), one.count)
-            sums[category] = _plus(sums.get(category, 0), one.sum_ns)
-    ranked = sorted(sums, key=lambda a_sum: (-(sums[a_sum] or 0), a_sum.top, a_sum.sub))
-    whole = side_sums(totals).get("device")
-    return _table(
-        {"top": [one.top for one in ranked], "sub": [one.sub for one in ranked]},
-        {"count": [counts[one] for one in ranked], "sum_ns": [sums[one] for one in ranked]},
-        [_share(sums[one], whole) for one in ranked],
+            counts[category] = _plus(counts.get(category, 0), total.count)
+            sums[category] = _plus(sums.get(category, 0), total.sum_ns)
+    rows = _table(
+        {
+            "kind": [total.kind for total in totals],
+            "name": [total.name for total in totals],
+            **_texts(decisions),
+        },
+        {name: [getattr(total, name) for total in totals] for name in _FIGURES},
+        [_share(total.sum_ns, side_ns[total.side]) for total in totals],
     )
+    longest = sorted(
+        sums, key=lambda category: (-(sums[category] or 0), category.top, category.sub)
+    )
+    categories = _table(
+        {"top": [c.top for c in longest], "sub": [c.sub for c in longest]},
+        {"count": [counts[c] for c in longest], "sum_ns": [sums[c] for c in longest]},
+        [_share(sums[c], side_ns.get("device")) for c in longest],
+    )
+    counters = tuple(sorted(used_names(trace.kernel_counters["counter"])))
+    return Untimed(rows, categories, counted, counters, command(trace))
 
 
-def _plus(so_far: int | None, more: int | None) -> int | None:
-    return None if so_far is None or more is None else so_far + more
+def _plus(sum_so_far: int | None, more: int | None) -> int | None:
+    return None if sum_so_far is None or more is None else sum_so_far + more
 
 
 def _share(part: int | None, whole: int | None) -> float | None:
     return part / whole if part is not None and whole else None
 
 
+def _totals(trace: Trace) -> list[Total]:
+    """Return the sums over all processes: device work first, then the longest first."""
+    given = trace.totals
+    figures = [numbers(given[column], ABSENT) for column in _SUMS]
+    totals = [*_added_up(given, names(given["kind"]), codes(given["kind"]), figures)]
+    known = {total.kind for total in totals}
+    for kind, table in _HOST_TABLES.items():
+        records = trace.table(table)
+        if kind in known or not records.num_rows:
+            continue
+        if table == "marks":
+            # A gpu_mark is a range of the host as seen on the device; moments add up to nothing.
+            is_kind = is_one_of(records["kind"], "gpu_annotation") == (kind == "gpu_mark")
+            rows = np.flatnonzero(is_kind & ~is_one_of(records["kind"], "event"))
+            records = records.take(number_column(rows, pa.int64()))
+        duration = numbers(records["dur_ns"], 0)
+        sums = [np.ones_like(duration), duration, duration, duration]
+        totals += _added_up(records, [kind], np.zeros_like(duration), sums)
+    order = {side: place for place, side in enumerate(("device", *_HOST_TABLES))}
+    return sorted(
+        totals,
+        key=lambda total: (order.get(total.side, len(order)), -(total.sum_ns or 0), total.name),
+    )
+
+
+def _added_up(
+    records: pa.Table, kinds: Sequence[str], kind: IntArray, figures: Sequence[IntArray]
+) -> Iterator[Total]:
+    """Yield the sums of records by kind and name.
+
+    `kind` (codes of `kinds`) and `figures`, the first columns of _SUMS with ABSENT for unknown,
+    are per record. A sum is None where a part of it is unknown or it is too large for an int64.
+    """
+    if not records.num_rows:
+        return
+    labels, name = names(records["name"]), codes(records["name"])
+    group, first = group_rows((kind, name))
+    order = np.argsort(group, kind="stable")
+    begins = np.searchsorted(group[order], np.arange(len(first)))
+    columns: list[list[int | None]] = []
+    for combine, values in zip(_SUMS.values(), figures, strict=False):
+        ordered = values[order]
+        known = np.minimum.reduceat(ordered, begins) != ABSENT
+        known &= np.abs(combine.reduceat(ordered.astype(np.float64), begins)) < _TOO_LARGE
+        sums = zip(combine.reduceat(ordered, begins).tolist(), known.tolist(), strict=True)
+        columns.append([value if is_known else None for value, is_known in sums])
+    for row, *sums_of in zip(first.tolist(), *columns, strict=True):
+        yield Total(kinds[kind[row]], labels[name[row]], *sums_of)
+
+
+def _categorised(totals: Sequence[Total], classifier: Classifier) -> list[_Decision]:
+    """Return category and rule of each total, None for those of the host."""
+    decisions: list[_Decision] = []
+    for place, total in enumerate(totals):
+        if total.kind not in DEVICE_KINDS:
+            decisions.append((None, None))
+        elif total.kind == "memcpy" and _MIGRATION.search(total.name):
+            decisions.append((Category("memory", "migration"), "migration"))
+        elif total.kind in _OF_KIND or place >= _MOST_NAMES:
+            decisions.append(_OF_KIND.get(total.kind, _OTHER))
+        else:
+            decision = classifier.kernel(total.name)
+            decisions.append((decision.category, decision.rule))
+    return decisions
+
+
+def _texts(decisions: Sequence[_Decision]) -> dict[str, list[str | None]]:
+    return {
+        "top": [category.top if category else None for category, _ in decisions],
+        "sub": [category.sub if category else None for category, _ in decisions],
+        "rule": [rule for _, rule in decisions],
+    }
+
+
 def _counted(trace: Trace, classifier: Classifier) -> pa.Table:
     """Return how many launches of each kernel counters were read of; repetitions count once."""
     table = trace.kernel_counters
     labels, name = names(table["name"]), codes(table["name"])
-    _, first = np.unique(_launch(trace), return_index=True)
-    number = np.bincount(name[first], minlength=len(labels))
-    used = [at for at in np.argsort(-number, kind="stable").tolist() if number[at]]
-    kernels = [Total("kernel", labels[at], None, None, None, None) for at in used]
-    decided = _decide(kernels, classifier)
-    texts = {"name": [labels[at] for at in used], **_category_texts(decided)}
-    return _table(texts, {"launches": [int(number[at]) for at in used]})
-
-
-def _launch(trace: Trace) -> IntArray:
-    """Return the launch that each row of the counters is of.
-
-    It is told by the number of the dispatch, else by the correlation; without either, the n-th row
-    of each counter of a kernel is of its n-th launch.
-    """
-    table = trace.kernel_counters
-    kernel = joint_codes(numbers(table["process"]), codes(table["name"]))
+    kernel = joint_codes(numbers(table["process"]), name)
     dispatch = numbers(table["dispatch"], ABSENT)
     launch = np.where(dispatch == ABSENT, numbers(table["correlation"], ABSENT), dispatch)
-    nameless = np.flatnonzero(launch == ABSENT)
+    # Without either number the n-th row of each counter of a kernel is of its n-th launch.
+    unnumbered = np.flatnonzero(launch == ABSENT)
     repetition = joint_codes(codes(table["counter"]), numbers(table["repetition"], 0))
-    launch[nameless] = _rank(joint_codes(kernel, repetition)[nameless])
-    return joint_codes(kernel, launch)
-
-
-def _rank(group: IntArray) -> IntArray:
-    """Return how many rows of its group come before each row."""
+    group = joint_codes(kernel, repetition)[unnumbered]
     order = np.argsort(group, kind="stable")
-    ordered = group[order]
-    place = np.arange(len(group))
-    opens = np.append(True, ordered[1:] != ordered[:-1])[: len(group)]
-    rank = np.empty(len(group), dtype=np.int64)
-    rank[order] = place - np.maximum.accumulate(np.where(opens, place, 0))
-    return rank
+    launch[unnumbered[order]] = np.arange(len(group)) - np.searchsorted(group[order], group[order])
+    _, first = group_rows((kernel, launch))
+    launches = np.bincount(name[first], minlength=len(labels))
+    used = [code for code in np.argsort(-launches, kind="stable").tolist() if launches[code]]
+    kernels = [Total("kernel", labels[code], None, None, None, None) for code in used]
+    texts = {"name": [labels[code] for code in used], **_texts(_categorised(kernels, classifier))}
+    return _table(texts, {"launches": launches[used].tolist()})
 
 
 def _table(
@@ -204,13 +264,12 @@ def _table(
     shares: Sequence[float | None] | None = None,
 ) -> pa.Table:
     arrays = {name: text_column(values) for name, values in texts.items()}
-    arrays |= {name: _figures(values, pa.int64()) for name, values in figures.items()}
+    numeric: dict[str, Sequence[float | None]] = dict(figures)
     if shares is not None:
-        arrays["share"] = _figures(shares, pa.float64())
+        numeric["share"] = shares
+    for name, values in numeric.items():
+        arrow_type = pa.float64() if name == "share" else pa.int64()
+        known = np.array([value is not None for value in values], dtype=np.bool_)
+        plain = np.array([value or 0 for value in values], dtype=arrow_type.to_pandas_dtype())
+        arrays[name] = number_column(plain, arrow_type, known)
     return pa.Table.from_arrays(list(arrays.values()), names=list(arrays))
-
-
-def _figures(values: Sequence[float | None], arrow_type: pa.DataType) -> pa.Array:
-    known = np.array([value is not None for value in values], dtype=np.bool_)
-    plain = np.array([value or 0 for value in values], dtype=arrow_type.to_pandas_dtype())
-    return number_column(plain, arrow_type, known)

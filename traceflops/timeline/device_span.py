@@ -53,23 +53,23 @@ class Timeline:
         return [Components(*row) for row in np.stack([*lengths, idle], axis=1).tolist()]
 
     def hidden_communication_ns(self, start_ns: IntArray, end_ns: IntArray) -> IntArray:
-        """Return the communication of windows during which something else ran."""
+        """Return, per window [start, end), the communication while something else ran."""
         exposed = self.parts["communication"].length_within(start_ns, end_ns)
         return self.communication.length_within(start_ns, end_ns) - exposed
 
 
 def timeline(start_ns: IntArray, end_ns: IntArray, is_part: dict[str, BoolArray]) -> Timeline:
-    """Return the components of one device; `is_part` tells which activities are of which."""
-    busy = Intervals.empty()
+    """Return the components of one device.
+
+    Starts and ends are per activity, and so is each array of `is_part`, one for each of WORK.
+    """
+    busy = communication = Intervals.empty()
     parts: dict[str, Intervals] = {}
-    communication = Intervals.empty()
     for name in WORK:
-        rows = is_part[name]
-        whole = Intervals.of(start_ns[rows], end_ns[rows])
-        if name == "communication":
-            communication = whole
-        parts[name] = whole.subtract(busy)
-        busy = busy.union(whole) if len(busy) else whole
+        component = Intervals.of(start_ns[is_part[name]], end_ns[is_part[name]])
+        communication = component if name == "communication" else communication
+        parts[name] = component.subtract(busy)
+        busy = busy.union(component) if len(busy) else component
     return Timeline(parts, communication, busy)
 
 
@@ -111,7 +111,7 @@ class DeviceRows:
 
     @property
     def span(self) -> tuple[int, int]:
-        """Return the first start and the last end."""
+        """The first start and the last end."""
         return int(self.start_ns.min()), int(self.end_ns.max())
 
     def sums(self, which: BoolArray) -> Sums:
@@ -131,88 +131,61 @@ def whole_span(
     has_calls: bool,
 ) -> WholeSpan:
     """Return the whole-span figures of the device whose activities are `mine`."""
-    kind = mine.columns.kind[mine.row]
-    kinds = names(trace.activities["kind"])
-    stream = mine.columns.stream[mine.row]
-    communication = is_top(categorised, "communication", mine.row)
-    overlaps = _same_stream_overlaps(mine, stream)
+    row, columns = mine.row, mine.columns
+    kind, stream, category = columns.kind[row], columns.stream[row], categorised.category[row]
+    size, length, direction = (
+        columns.bytes[row],
+        mine.end_ns - mine.start_ns,
+        columns.direction[row],
+    )
+    copies: dict[str, Copies] = {}
+    launched = links.call_of_activity[row] >= 0
+    for code, label in enumerate(names(trace.activities["direction"])):
+        rows = direction == code
+        if rows.any():
+            sizes = size[rows][size[rows] != ABSENT]
+            total = int(sizes.sum()) if len(sizes) else None
+            copies[label] = Copies(int(rows.sum()), total, int(length[rows].sum()))
+            if label.startswith(_MIGRATION):
+                launched |= rows  # no call launches the migrations of unified memory
+    kinds, unlinked = {}, {}
+    for code, label in enumerate(names(trace.activities["kind"])):
+        if code in kind:
+            kinds[label] = mine.sums(kind == code)
+            unlinked[label] = int((~launched & (kind == code)).sum())
+    categories: dict[str, Sums] = {}
+    for top in {*categorised.top()}:
+        if (of_top := is_top(categorised, top, row)).any():
+            categories[top] = mine.sums(of_top)
+    for place in distinct(category).tolist():
+        known = categorised.categories[place]
+        if known.sub != known.top:
+            categories[f"{known.top}/{known.sub}"] = mine.sums(category == place)
+    on_stream = stream != ABSENT  # what is on no known stream overlaps with nothing
+    start = mine.start_ns[on_stream]
+    latest = latest_end_before(stream[on_stream], start, mine.end_ns[on_stream])
+    overlap = np.maximum(latest, start) - start
     return WholeSpan(
         start_ns=mine.span[0],
         end_ns=mine.span[1],
         busy_ns=parts.busy.length_ns,
-        sum_ns=int((mine.end_ns - mine.start_ns).sum()),
+        sum_ns=int(length.sum()),
         streams=len(distinct(stream)),
-        zero_length=int((mine.end_ns == mine.start_ns).sum()),
-        same_stream_overlaps=len(overlaps),
-        same_stream_overlap_max_ns=int(overlaps.max()) if len(overlaps) else 0,
-        kinds={label: mine.sums(kind == code) for code, label in enumerate(kinds) if code in kind},
-        categories=_by_category(categorised, mine),
-        communication=mine.sums(communication),
+        zero_length=int((length == 0).sum()),
+        same_stream_overlaps=int((overlap > 0).sum()),
+        same_stream_overlap_max_ns=int(overlap.max(initial=0)),
+        kinds=kinds,
+        categories=dict(sorted(categories.items())),
+        communication=mine.sums(is_top(categorised, "communication", row)),
         exposed_communication_ns=account.components.communication_ns,
         hidden_communication_ns=account.hidden_communication_ns,
-        copies=_copies(trace, mine),
-        unlinked=_unlinked(trace, links, mine) if has_calls else None,
+        copies=copies,
+        unlinked=unlinked if has_calls else None,
         account=account,
     )
 
 
 def is_top(categorised: Categorised, top: str, rows: IntArray | slice = slice(None)) -> BoolArray:
-    """Return which activities are of a top category."""
-    wanted = np.array([*(one == top for one in categorised.top()), False], dtype=np.bool_)
+    """Return, per activity in `rows`, whether it is of a top category."""
+    wanted = np.array([*(name == top for name in categorised.top()), False], dtype=np.bool_)
     return wanted[categorised.category[rows]]
-
-
-def _by_category(categorised: Categorised, mine: DeviceRows) -> dict[str, Sums]:
-    """Return the sums keyed by "top" and by "top/sub", in the order of the letters."""
-    category = categorised.category[mine.row]
-    found: dict[str, Sums] = {}
-    for top in set(categorised.top()):
-        of_top = is_top(categorised, top, mine.row)
-        if of_top.any():
-            found[top] = mine.sums(of_top)
-    for place in distinct(category).tolist():
-        one = categorised.categories[place]
-        if one.sub != one.top:
-            found[f"{one.top}/{one.sub}"] = mine.sums(category == place)
-    return dict(sorted(found.items()))
-
-
-def _copies(trace: Trace, mine: DeviceRows) -> dict[str, Copies]:
-    direction = mine.columns.direction[mine.row]
-    size = mine.columns.bytes[mine.row]
-    duration = mine.end_ns - mine.start_ns
-    found: dict[str, Copies] = {}
-    for code, label in enumerate(names(trace.activities["direction"])):
-        rows = direction == code
-        if rows.any():
-            sizes = size[rows]
-            known = sizes[sizes != ABSENT]
-            total = int(known.sum()) if len(known) else None
-            found[label] = Copies(int(rows.sum()), total, int(duration[rows].sum()))
-    return found
-
-
-def _unlinked(trace: Trace, links: Links, mine: DeviceRows) -> dict[str, int]:
-    """Return by kind what has no launch; no call launches the migrations of unified memory."""
-    ways = names(trace.activities["direction"])
-    migrations = [code for code, label in enumerate(ways) if label.startswith(_MIGRATION)]
-    alone = links.call_of_activity[mine.row] < 0
-    alone &= ~np.isin(mine.columns.direction[mine.row], migrations)
-    kind = mine.columns.kind[mine.row]
-    return {
-        label: int((alone & (kind == code)).sum())
-        for code, label in enumerate(names(trace.activities["kind"]))
-        if code in kind
-    }
-
-
-def _same_stream_overlaps(mine: DeviceRows, stream: IntArray) -> IntArray:
-    """Return by how much each activity begins before the latest end so far on its stream.
-
-    What is on no known stream overlaps with nothing.
-    """
-    known = stream != ABSENT
-    start = mine.start_ns[known]
-    latest = latest_end_before(stream[known], start, mine.end_ns[known])
-    overlaps: IntArray = latest[latest > start] - start[latest > start]
-    return overlaps

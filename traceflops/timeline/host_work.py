@@ -1,4 +1,4 @@
-"""Work whose times tell less: coarse times of devices, and work recorded on the host alone."""
+"""Work whose times say less: coarse times of devices, and work recorded on the host alone."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from traceflops.table import (
     codes,
     distinct,
     empty_table,
+    group_rows,
     group_sums,
     groups,
     innermost_pieces,
@@ -47,7 +48,7 @@ COPIES_MISSING: Final = "copies-missing"
 
 
 def with_known_idle(trace: Trace) -> Trace:
-    """Return the trace, its device work as sums where that is copies alone.
+    """Return the trace, its device work as sums where only copies are recorded.
 
     Idle time is known where kernels are recorded, or would be: by a tool that records both at once,
     or with calls that show that none was launched. Kernels alone keep their timeline, with a note.
@@ -79,15 +80,12 @@ def lacks_copies(trace: Trace) -> bool:
 
 
 def _kinds(trace: Trace) -> set[str]:
-    """Return the kinds of device work, where those that are missing could have been recorded."""
+    """Return the kinds of device work, of sources where a kind can be missing."""
     return used_names(trace.activities["kind"]) if trace.source.kinds_apart else set()
 
 
 def with_fine_times(trace: Trace) -> Trace:
-    """Return the trace, its device work as sums where its times are too coarse for it.
-
-    That is so where half of the work is shorter than the steps in which its starts are written.
-    """
+    """Return the trace, its device work as sums where half of it is below the resolution."""
     resolution, activities = trace.source.resolution_ns, trace.activities
     if resolution == 1 or activities.num_rows < 2:
         return trace
@@ -102,29 +100,22 @@ def with_fine_times(trace: Trace) -> Trace:
 
 
 def _as_sums(trace: Trace, note: Note) -> Trace:
-    sums = pa.concat_tables([trace.totals, _sums(trace.activities)])
-    tables = {
-        **trace.tables,
-        "totals": sums.unify_dictionaries().combine_chunks(),
-        "activities": empty_table("activities"),
-    }
-    return replace(trace, tables=tables, notes=(*trace.notes, note))
-
-
-def _sums(activities: pa.Table) -> pa.Table:
-    """Return the sums of device work by process, kind and name, a graph as one kernel."""
-    table = TableBuilder("totals")
-    process = numbers(activities["process"])
-    kind, name = codes(activities["kind"]), codes(activities["name"])
+    """Return a trace with sums of its device work by process, kind and name; graphs are kernels."""
+    activities, table = trace.activities, TableBuilder("totals")
+    process, kind, name = (
+        numbers(activities["process"]),
+        codes(activities["kind"]),
+        codes(activities["name"]),
+    )
     length, size = numbers(activities["dur_ns"]), numbers(activities["bytes"], ABSENT)
     kinds, labels = names(activities["kind"]), names(activities["name"])
     for _, rows in groups(joint_codes(joint_codes(process, kind), name)):
         first = rows[0]
-        known = kinds[kind[first]]
+        label = kinds[kind[first]] if kinds[kind[first]] in _COPIES else "kernel"
         table.add(
             1,
             process=int(process[first]),
-            kind=np.array([table.names["kind"][known if known in _COPIES else "kernel"]]),
+            kind=np.array([table.names["kind"][label]]),
             name=np.array([table.names["name"][labels[name[first]]]]),
             count=len(rows),
             total_ns=int(length[rows].sum()),
@@ -132,15 +123,21 @@ def _sums(activities: pa.Table) -> pa.Table:
             max_ns=int(length[rows].max()),
             bytes=ABSENT if (size[rows] == ABSENT).any() else int(size[rows].sum()),
         )
-    return table.finish()
+    totals = pa.concat_tables([trace.totals, table.finish()])
+    tables = {
+        **trace.tables,
+        "totals": totals.unify_dictionaries().combine_chunks(),
+        "activities": empty_table("activities"),
+    }
+    return replace(trace, tables=tables, notes=(*trace.notes, note))
 
 
 _KIND = "op"
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
-    """What the parts of one piece of work are together, per activity.
+class SplitWork:
+    """How parts of one operator belong together, per activity.
 
     `first` is 1 for the first part of an operator and 0 for its later parts, `whole_ns` the time
     of all its parts. Anything else is one part: 1 and its duration.
@@ -150,39 +147,55 @@ class Whole:
     whole_ns: IntArray
 
 
-def whole_work(activities: pa.Table) -> Whole:
-    """Return which activities begin a piece of work and how long that is as a whole."""
+def split_work(activities: pa.Table) -> SplitWork:
+    """Return which activities begin a piece of work, and the time of each piece."""
     duration = numbers(activities["dur_ns"])
     first = np.ones(activities.num_rows, dtype=np.int64)
     if _KIND not in names(activities["kind"]):
-        return Whole(first, duration)
+        return SplitWork(first, duration)
     rows = np.flatnonzero(is_one_of(activities["kind"], _KIND))
-    _, begins, op = np.unique(
-        numbers(activities["correlation"], ABSENT)[rows], return_index=True, return_inverse=True
-    )
-    sums = group_sums(op, duration[rows], len(begins))
+    operator, begins = group_rows((numbers(activities["correlation"], ABSENT)[rows],))
     first[rows] = 0
     first[rows[begins]] = 1
-    whole = duration.copy()
-    whole[rows] = sums[op]
-    return Whole(first, whole)
+    whole_ns = duration.copy()
+    whole_ns[rows] = group_sums(operator, duration[rows], len(begins))[operator]
+    return SplitWork(first, whole_ns)
 
 
 def with_host_activities(trace: Trace) -> Trace:
-    """Return the trace with its operators as activities, if it has no device work at all."""
+    """Return the trace with its operators as activities of a CPU, if it has no device work."""
     if trace.activities.num_rows or not trace.ops.num_rows:
         return trace
-    process = numbers(trace.ops["process"])
-    processes = distinct(process)
-    thread = joint_codes(process, numbers(trace.ops["thread"], ABSENT))
-    begins = numbers(trace.ops["start_ns"])
-    op, start, end = innermost_pieces(thread, begins, begins + numbers(trace.ops["dur_ns"]))
-    device = np.searchsorted(processes, process[op])
-    tables = {
-        **trace.tables,
-        "devices": _cpu_devices(processes),
-        "activities": _activities(trace, op, start, end, device),
-    }
+    ops = trace.ops
+    process, thread = numbers(ops["process"]), numbers(ops["thread"], ABSENT)
+    processes, begins = distinct(process), numbers(ops["start_ns"])
+    op, start, end = innermost_pieces(
+        joint_codes(process, thread), begins, begins + numbers(ops["dur_ns"])
+    )
+    devices, activities = TableBuilder("devices"), TableBuilder("activities")
+    devices.add(
+        len(processes),
+        device=np.arange(len(processes)),
+        process=processes,
+        local_id=0,
+        type=np.full(len(processes), devices.names["type"]["cpu"]),
+    )
+    recode = activities.names["name"].codes(names(ops["name"]))
+    activities.add(
+        len(op),
+        process=process[op],
+        device=np.searchsorted(processes, process[op]),
+        stream=thread[op],
+        kind=np.full(len(op), activities.names["kind"][_KIND]),
+        name=recode[codes(ops["name"])[op]],
+        start_ns=start,
+        dur_ns=end - start,
+        # Profilers count correlations up from 0, so the parts link to each other and no call.
+        correlation=-1 - op,
+        external_id=numbers(ops["external_id"], ABSENT)[op],
+    )
+    ordered = activities.finish(np.argsort(start, kind="stable"))
+    tables = {**trace.tables, "devices": devices.finish(), "activities": ordered}
     return replace(trace, tables=tables)
 
 
@@ -190,38 +203,3 @@ def ran_on_cpu(trace: Trace) -> BoolArray:
     """Return, per activity, whether it ran on a CPU; operators that CUDA events timed did not."""
     is_cpu = is_one_of(trace.devices["type"], "cpu")
     return np.append(is_cpu, False)[numbers(trace.activities["device"])]
-
-
-def _cpu_devices(processes: IntArray) -> pa.Table:
-    table = TableBuilder("devices")
-    count = len(processes)
-    table.add(
-        count,
-        device=np.arange(count),
-        process=processes,
-        local_id=0,
-        type=np.full(count, table.names["type"]["cpu"]),
-    )
-    return table.finish()
-
-
-def _activities(
-    trace: Trace, op: IntArray, start_ns: IntArray, end_ns: IntArray, device: IntArray
-) -> pa.Table:
-    table = TableBuilder("activities")
-    ops, count = trace.ops, len(op)
-    recode = table.names["name"].codes(names(ops["name"]))
-    table.add(
-        count,
-        process=numbers(ops["process"])[op],
-        device=device,
-        stream=numbers(ops["thread"], ABSENT)[op],
-        kind=np.full(count, table.names["kind"][_KIND]),
-        name=recode[codes(ops["name"])[op]],
-        start_ns=start_ns,
-        dur_ns=end_ns - start_ns,
-        # Profilers count correlations up from 0, so the parts link to each other and no call.
-        correlation=-1 - op,
-        external_id=numbers(ops["external_id"], ABSENT)[op],
-    )
-    return table.finish(np.argsort(start_ns, kind="stable"))

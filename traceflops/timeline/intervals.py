@@ -57,9 +57,8 @@ class Intervals:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Intervals):
             return NotImplemented
-        return np.array_equal(self.start_ns, other.start_ns) and np.array_equal(
-            self.end_ns, other.end_ns
-        )
+        starts_agree = np.array_equal(self.start_ns, other.start_ns)
+        return starts_agree and np.array_equal(self.end_ns, other.end_ns)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -114,15 +113,15 @@ class Intervals:
         return self.intersect(other.complement(low, high))
 
     def covered_before(self, time_ns: IntArray) -> IntArray:
-        """Return, for each time, how many nanoseconds of the set lie before it."""
+        """Return, per time, how many nanoseconds of the set lie before it."""
         if len(self) == 0:
             return np.zeros(len(time_ns), dtype=np.int64)
         lengths = self.end_ns - self.start_ns
         before = np.cumsum(lengths) - lengths
-        index = np.searchsorted(self.start_ns, time_ns, side="right") - 1
-        at = np.maximum(index, 0)
-        part = np.clip(time_ns - self.start_ns[at], 0, lengths[at])
-        return np.where(index < 0, 0, before[at] + part)
+        last = np.searchsorted(self.start_ns, time_ns, side="right") - 1
+        place = np.maximum(last, 0)
+        part = np.clip(time_ns - self.start_ns[place], 0, lengths[place])
+        return np.where(last < 0, 0, before[place] + part)
 
     def contains(self, time_ns: IntArray) -> BoolArray:
         """Return, for each time, whether it lies in the set."""
@@ -138,7 +137,7 @@ class Intervals:
 
 
 NEVER = int(np.iinfo(np.int64).min)
-"""Stands for a time before all others."""
+"""The time before all others."""
 
 
 def latest_end_before(
@@ -160,9 +159,8 @@ def latest_end_before(
     before = np.full(len(order), NEVER, dtype=np.int64)
     before[1:][same_group] = latest[:-1][same_group]
     if strictly:
-        together = np.append(False, same_group & (starts[1:] == starts[:-1]))[: len(order)]
-        first = np.maximum.accumulate(np.where(together, 0, np.arange(len(order))))
-        before = before[first]
-    found = np.empty(len(order), dtype=np.int64)
-    found[order] = before
-    return found
+        tied = np.append(False, same_group & (starts[1:] == starts[:-1]))[: len(order)]
+        before = before[np.maximum.accumulate(np.where(tied, 0, np.arange(len(order))))]
+    result = np.empty(len(order), dtype=np.int64)
+    result[order] = before
+    return result

@@ -40,35 +40,29 @@ def replay_time(
     launched = taken(begin, call, NEVER)
     kernel = kinds.index("kernel") if "kernel" in kinds else -1
     nameless = (call < 0) & (rows.columns.kind[rows.row] == kernel)
-    found = [Intervals.empty()]
-    for owner, mine in groups(numbers(trace.activities["process"])[rows.row]):
-        if owner not in lost:
+    replays = Intervals.empty()
+    for process, mine in groups(numbers(trace.activities["process"])[rows.row]):
+        if process not in lost:
             continue
-        since = np.sort(begin[lost[owner]])
-        over = _following(since, *waits[owner])
-        over = np.minimum(over, _later_work(rows, launched, mine, since))
+        since = np.sort(begin[lost[process]])
+        # Replays have ended once work has begun that was launched later, on all streams with some;
+        # at the end of all work where no stream has any, or there are too many streams.
+        place = mine[launched[mine] != NEVER]
+        begun = np.full(len(since), NEVER)
+        streams = [*groups(rows.columns.stream[rows.row[place]])]
+        for _, queued in streams if len(streams) <= _MOST_STREAMS else ():
+            next_ns = _following(since, launched[place[queued]], rows.start_ns[place[queued]])
+            begun = np.where(next_ns == _ENDLESS, begun, np.maximum(begun, next_ns))
+        begun = np.where(begun == NEVER, int(rows.end_ns.max()), begun)
+        over = np.minimum(_following(since, *waits[process]), begun)
         own = rows.start_ns[mine[nameless[mine]]]
-        found.append(Intervals.of(since, np.where(_following(since, own, own) < over, since, over)))
-    return found[0].union(*found[1:])
+        is_seen = _following(since, own, own) < over
+        replays = replays.union(Intervals.of(since, np.where(is_seen, since, over)))
+    return replays
 
 
-def _later_work(rows: DeviceRows, launched: IntArray, mine: IntArray, since: IntArray) -> IntArray:
-    """Return when work had begun on all streams that have some which was launched later.
-
-    That is the end of all work where no stream has any, or there are too many to look at. `mine`
-    are the places of the work of one process.
-    """
-    place = mine[launched[mine] != NEVER]
-    last = np.full(len(since), NEVER)
-    streams = [*groups(rows.columns.stream[rows.row[place]])]
-    for _, at in streams if len(streams) <= _MOST_STREAMS else ():
-        next_ns = _following(since, launched[place[at]], rows.start_ns[place[at]])
-        last = np.where(next_ns == _ENDLESS, last, np.maximum(last, next_ns))
-    return np.where(last == NEVER, int(rows.end_ns.max()), last)
-
-
-def _following(since: IntArray, asked_ns: IntArray, time_ns: IntArray) -> IntArray:
-    """Return the time of the first that was asked for after each moment, _ENDLESS without one."""
-    order = np.argsort(asked_ns, kind="stable")
-    place = np.searchsorted(asked_ns[order], since, side="right")
+def _following(since: IntArray, launched_ns: IntArray, time_ns: IntArray) -> IntArray:
+    """Return, per moment, `time_ns` of the first that was launched later, or _ENDLESS."""
+    order = np.argsort(launched_ns, kind="stable")
+    place = np.searchsorted(launched_ns[order], since, side="right")
     return np.append(time_ns[order], _ENDLESS)[place]

@@ -23,7 +23,7 @@ from traceflops.table import (
     is_one_of,
     numbers,
 )
-from traceflops.timeline import Account, DeviceAccount, LinkedTrace, Window
+from traceflops.timeline import DeviceAccount, LinkedTrace, Window
 from traceflops.units import does, duration, listed, percent, several
 from traceflops.windows.chosen_runs import chosen_range, gpu_notes
 from traceflops.windows.device_steps import DEVICE_STEPS, device_steps
@@ -73,10 +73,10 @@ _RENUMBERED = "Step numbers repeat; steps are renumbered from 0 in order of time
 
 @dataclass(frozen=True, slots=True)
 class StepLayout:
-    """The stretches of each device and the number of the step at each place of a stretch.
+    """The stretches of each device, and the number of the step at each place of a stretch.
 
-    `launched_in` is the place of the step of each activity (see `step_of_activity`), -1 where none
-    is known; None where steps are not those of the host. `are_passes` is as in `FoundSteps`.
+    `launched_in` is, per activity, the place of its step (see `step_of_activity`), -1 if unknown;
+    None where steps are not those of the host. `are_passes` is as in `FoundSteps`.
     """
 
     stretches: Mapping[int, list[Stretch]]
@@ -93,13 +93,13 @@ class StepLayout:
 
     def durations(self) -> dict[int, list[int]]:
         """Return, by step number in order, the durations of the step on the devices it ran on."""
-        found: defaultdict[int, list[int]] = defaultdict(list)
+        durations: defaultdict[int, list[int]] = defaultdict(list)
         for device, stretches in self.stretches.items():
             for stretch in stretches:
                 number = self.step_number(device, stretch)
                 if number is not None:
-                    found[number].append(stretch.dur_ns)
-        return dict(sorted(found.items()))
+                    durations[number].append(stretch.dur_ns)
+        return dict(sorted(durations.items()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,36 +126,30 @@ class StepPlan:
         accounts = account.accounts(*np.array(edges, dtype=np.int64).T)
         launched = [s.launched for s in stretches if s.launched is not None]
         usual = float(np.median(launched)) if len(launched) > 2 else 0.0
-        unbounded = self._unbounded(device, stretches)
-        return tuple(
-            self._window(device, stretch, one, usual, stretch is unbounded)
-            for stretch, one in zip(stretches, accounts, strict=True)
-        )
-
-    def _unbounded(self, device: int, stretches: list[Stretch]) -> Stretch | None:
-        """Return the last step of a device if it is to be left out though other ranks go on."""
+        # A device may end before other ranks do: nothing bounds its last step, either.
         steps = [s for s in stretches if self.layout.step_number(device, s) in self.used]
         ends_here = steps and steps[-1] is [s for s in stretches if s.role == "step"][-1]
-        if self.chosen_by_user or not ends_here or len(steps) <= KEEP_LAST_UP_TO:
-            return None
-        return steps[-1]
-
-    def _window(
-        self, device: int, stretch: Stretch, account: Account, usual: float, unbounded: bool
-    ) -> Window:
-        number = self.layout.step_number(device, stretch)
-        used, reason = (False, LAST_STEP) if unbounded else self._use(stretch, number)
-        return Window(
-            role=stretch.role,
-            step=number,
-            start_ns=stretch.start_ns,
-            end_ns=stretch.end_ns,
-            used=used,
-            left_out=None if used else reason,
-            launched=stretch.launched,
-            unfinished=stretch.launched is not None and stretch.launched < usual,
-            account=account,
-        )
+        is_short = self.chosen_by_user or not ends_here or len(steps) <= KEEP_LAST_UP_TO
+        unbounded = None if is_short else steps[-1]
+        windows = []
+        for stretch, part in zip(stretches, accounts, strict=True):
+            number = self.layout.step_number(device, stretch)
+            used, reason = self._use(stretch, number)
+            if stretch is unbounded:
+                used, reason = False, LAST_STEP
+            window = Window(
+                role=stretch.role,
+                step=number,
+                start_ns=stretch.start_ns,
+                end_ns=stretch.end_ns,
+                used=used,
+                left_out=None if used else reason,
+                launched=stretch.launched,
+                unfinished=stretch.launched is not None and stretch.launched < usual,
+                account=part,
+            )
+            windows.append(window)
+        return tuple(windows)
 
     def _use(self, stretch: Stretch, number: int | None) -> tuple[bool, str]:
         """Return whether a stretch is part of the chosen window, and why if it is not."""
@@ -193,22 +187,24 @@ def plan_steps(
 def _outside_notes(
     trace: Trace, layout: StepLayout, accounts: Mapping[int, DeviceAccount]
 ) -> Iterator[Note]:
-    """Say how much device work lies outside all steps, unless it is a trifle, or all of it."""
+    """Yield notes on device work outside all steps, unless it is a trifle, or all of it."""
     if not layout.durations():
         return
-    work_ns = total_ns = 0
+    work_ns = total_ns = head_ns = 0
     for device, stretches in layout.stretches.items():
         busy = accounts[device].timeline.busy
         edges = [(s.start_ns, s.end_ns) for s in stretches if s.role != "step"]
         low, high = np.array([*edges, accounts[device].rows.span], dtype=np.int64).T
         *outside, total = busy.length_within(low, high).tolist()
         work_ns, total_ns = work_ns + sum(outside), total_ns + total
+        first, unrecorded = stretches[0], accounts[device].idle.by_cause["unrecorded"]
+        if layout.are_passes and first.role == "before":
+            head_ns = max(head_ns, unrecorded.within(first.start_ns, first.end_ns).length_ns)
     if work_ns * TRIFLE > total_ns:
         share = work_ns / total_ns
         which = f"{duration(work_ns)} of {device_words(trace).work} ({percent(share)})"
         text = f"{which} runs outside the steps and is not part of the step figures."
         yield Note("dropped", "work-outside-steps", text, share=share)
-    head_ns = max(_unrecorded_head_ns(layout, accounts), default=0)
     steps_ns = sum(map(sum, layout.durations().values()))
     if head_ns * TRIFLE > steps_ns:
         text = (
@@ -219,18 +215,12 @@ def _outside_notes(
         yield Note("missing", "head-left-out", text, share=head_ns / (head_ns + steps_ns))
 
 
-def _unrecorded_head_ns(layout: StepLayout, accounts: Mapping[int, DeviceAccount]) -> Iterator[int]:
-    """Yield, by device, how long launched work waits for what is not recorded before the passes."""
-    for device, stretches in layout.stretches.items():
-        first, unrecorded = stretches[0], accounts[device].idle.by_cause["unrecorded"]
-        is_head = layout.are_passes and first.role == "before"
-        yield unrecorded.within(first.start_ns, first.end_ns).length_ns if is_head else 0
-
-
 def _layout(
     linked: LinkedTrace, accounts: Mapping[int, DeviceAccount], selection: Selection
 ) -> StepLayout:
-    marked = find_marked_steps(linked.trace, selection.step_mark)
+    """Return the steps by markers of the host or the tool, else by repetition, else one span."""
+    trace, work = linked.trace, device_words(linked.trace).work
+    marked = find_marked_steps(trace, selection.step_mark)
     if marked is not None:
         layout = _marked_layout(linked, accounts, marked)
         if layout.durations():
@@ -239,115 +229,102 @@ def _layout(
         most = max(map(len, marked.by_process.values()))
         if len(layout.durations()) == most > 1:
             text = (
-                f"No {device_words(linked.trace).work} starts inside any step marker, so each step "
-                "is extended to the start of the next."
+                f"No {work} starts inside any step marker, so each step is extended to the start "
+                "of the next."
             )
             note = Note("assumed", "steps-until-next", text)
             return replace(layout, notes=(*layout.notes, note))
     if selection.step_mark is not None:
         raise UsageError(
             f"no step starts with an annotation that matches --step-mark {selection.step_mark!r}",
-            some_marks(linked.trace),
+            some_marks(trace),
         )
-    layout = (
-        _device_layout(linked.trace, accounts)
-        or _inferred_layout(linked, accounts, marked)
-        or _span_layout(linked, accounts)
-    )
+    marked_by_tool = device_steps(trace, accounts)
+    if marked_by_tool is not None:
+        layout = StepLayout(*marked_by_tool, "markers", DEVICE_STEPS)
+    else:
+        layout = _inferred_layout(linked, accounts, marked) or _span_layout(linked, accounts)
     if marked is None:
         return layout
     count = sum(map(len, marked.by_process.values()))
     text = (
-        "The trace has {n} [step marker|step markers], but no "
-        f"{device_words(linked.trace).work} shown was launched inside [it: it is|them: they are] "
-        "ignored."
+        f"The trace has {{n}} [step marker|step markers], but no {work} shown was launched inside "
+        "[it: it is|them: they are] ignored."
     )
     unused = counted_note("assumed", "markers-without-work", text, count)
     return replace(layout, notes=(unused, *marked.notes, *layout.notes))
 
 
 def _marked_layout(
-    linked: LinkedTrace, accounts: Mapping[int, DeviceAccount], found: FoundSteps
+    linked: LinkedTrace, accounts: Mapping[int, DeviceAccount], marked: FoundSteps
 ) -> StepLayout:
-    place = step_of_activity(linked.trace, linked.links, found)
+    """Return the layout of marked steps: on each device those of the process with most work."""
+    activities = linked.trace.activities
+    place = step_of_activity(linked.trace, linked.links, marked)
     process: list[int] = numbers(linked.trace.devices["process"]).tolist()
-    launcher, stream = (
-        numbers(linked.trace.activities[name], ABSENT) for name in ("process", "stream")
-    )
-    is_kernel = is_one_of(linked.trace.activities["kind"], "kernel")
-    before = name = None
-    if found.are_passes:
-        before = step_of_activity(linked.trace, linked.links, until_next(found))
-        name = codes(linked.trace.activities["name"])
+    launcher, stream = (numbers(activities[name], ABSENT) for name in ("process", "stream"))
+    is_kernel, name = is_one_of(activities["kind"], "kernel"), codes(activities["name"])
+    before = None
+    if marked.are_passes:
+        before = step_of_activity(linked.trace, linked.links, until_next(marked))
     owners: dict[int, Owners] = {}
-    repeated = any(len(distinct(s.number)) < len(s) for s in found.by_process.values())
+    repeated = any(len(distinct(s.number)) < len(s) for s in marked.by_process.values())
     stretches: dict[int, list[Stretch]] = {}
-    by_device: dict[int, IntArray] = {}
+    numbers_of: dict[int, IntArray] = {}
     for device, account in accounts.items():
-        rows = account.rows
-        work = owners[device] = owners_of(
-            launcher[rows.row],
+        rows, row = account.rows, account.rows.row
+        owners[device] = owners_of(
+            launcher[row],
             rows.end_ns - rows.start_ns,
-            place[rows.row] >= 0,
+            place[row] >= 0,
             process[device],
-            found.by_process.keys(),
+            marked.by_process.keys(),
         )
-        steps = found.by_process.get(work.owner)
         # The places are those of each process's own steps: another's would be a wrong step here.
-        theirs = launcher[rows.row] == work.owner
-        place[rows.row[~theirs]] = -1
+        theirs = launcher[row] == owners[device].owner
+        place[row[~theirs]] = -1
         behind = None
-        if before is not None and name is not None:
-            last = np.where(theirs, before[rows.row], -1)
-            behind = Behind(last, name[rows.row], account.idle.by_cause["unrecorded"])
-        step = place[rows.row]
-        is_paced = paced(step, stream[rows.row], is_kernel[rows.row])
+        if before is not None:
+            last = np.where(theirs, before[row], -1)
+            behind = Behind(last, name[row], account.idle.by_cause["unrecorded"])
+        step = place[row]
+        is_paced = paced(step, stream[row], is_kernel[row])
         stretches[device] = tile(rows.start_ns, rows.end_ns, step, rows.span, behind, is_paced)
+        steps = marked.by_process.get(owners[device].owner)
         number = steps.number if steps is not None else np.empty(0, dtype=np.int64)
-        by_device[device] = np.arange(len(number)) if repeated else number
-    notes = (
-        *_layout_notes(linked, found, owners),
-        *[Note("assumed", REPEATED, _RENUMBERED)] * repeated,
-    )
-    return StepLayout(
-        stretches, by_device, found.source, found.text, notes, place, found.are_passes
-    )
+        numbers_of[device] = np.arange(len(number)) if repeated else number
+    notes = [*_marked_notes(linked, marked, owners)]
+    if repeated:
+        notes.append(Note("assumed", REPEATED, _RENUMBERED))
+    described = marked.source, marked.text, tuple(notes)
+    return StepLayout(stretches, numbers_of, *described, place, marked.are_passes)
 
 
-def _layout_notes(
-    linked: LinkedTrace, found: FoundSteps, owners: Mapping[int, Owners]
+def _marked_notes(
+    linked: LinkedTrace, marked: FoundSteps, owners: Mapping[int, Owners]
 ) -> Iterator[Note]:
     """Yield what is assumed of devices and processes."""
-    yield from found.notes
-    if set(without_launches(linked.trace, linked.links).tolist()) & found.by_process.keys():
+    yield from marked.notes
+    if set(without_launches(linked.trace, linked.links).tolist()) & marked.by_process.keys():
         yield _BY_DEVICE_TIME_NOTE
-    shared = {device: one for device, one in owners.items() if one.others}
-    without = [d for d, one in owners.items() if one.owner not in found.by_process]
+    without = [device for device, own in owners.items() if own.owner not in marked.by_process]
     if without and len(without) < len(owners):
-        yield _without_steps_note(linked.trace, without)
+        text = (
+            f"{several(len(without), 'device')} of processes without step markers "
+            f"{does(len(without), 'are')} not part of the step figures: "
+            f"{listed(without, partial(device_name, linked.trace))}. --from and --to select a "
+            "time range on all devices."
+        )
+        yield Note("missing", "devices-without-steps", text, len(without))
+    shared = {device: own for device, own in owners.items() if own.others}
     if shared:
         yield shared_steps_note(linked.trace, shared)
-
-
-def _without_steps_note(trace: Trace, devices: list[int]) -> Note:
-    """Return that the figures are not about devices whose processes marked no steps."""
-    text = (
-        f"{several(len(devices), 'device')} of processes without step markers "
-        f"{does(len(devices), 'are')} not part of the step figures: "
-        f"{listed(devices, partial(device_name, trace))}. --from and --to select a time range on "
-        "all devices."
-    )
-    return Note("missing", "devices-without-steps", text, len(devices))
-
-
-def _device_layout(trace: Trace, accounts: Mapping[int, DeviceAccount]) -> StepLayout | None:
-    found = device_steps(trace, accounts)
-    return None if found is None else StepLayout(*found, "markers", DEVICE_STEPS)
 
 
 def _inferred_layout(
     linked: LinkedTrace, accounts: Mapping[int, DeviceAccount], marked: FoundSteps | None
 ) -> StepLayout | None:
+    """Return the layout of steps that repeat on the devices, None without any."""
     inferred = inferred_steps(linked, accounts)
     if inferred is None:
         return None
@@ -380,9 +357,9 @@ def _used(
     if selection.steps is not None:
         used = tuple(filter(selection.wants_step, seen))
         if not used:
-            there = f"{seen[0]} to {seen[-1]}" if seen else "none"
+            span = f"{seen[0]} to {seen[-1]}" if seen else "none"
             raise UsageError(
-                "none of the selected steps is in the trace", f"steps in the trace: {there}"
+                "none of the selected steps is in the trace", f"steps in the trace: {span}"
             )
         return used, dict.fromkeys(set(seen).difference(used), "not selected")
     usual = [round(Fraction(sum(times), len(times))) for times in durations.values()]

@@ -1,9 +1,9 @@
-"""Which stretch of time `--from` and `--to` choose of each device, and which of its runs is shown.
+"""Which time range `--from` and `--to` choose of each device, and which of its runs is shown.
 
 Each run of a GPU that did work of several, one after the other, is a row of the devices table (see
 `devices.shared_gpus`), but it is one GPU: figures of two runs together would count it twice.
 
-The part of a trace that a selection is about, as a smaller trace.
+`restrict` gives the part of a trace that a selection is about, as a smaller trace.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def origins(trace: Trace) -> IntArray:
 def chosen_range(
     trace: Trace, accounts: Mapping[int, DeviceAccount], selection: Selection
 ) -> tuple[_Stretches | None, tuple[Note, ...]]:
-    """Return the stretch of each device that has any, and what to say of that; None of steps.
+    """Return the stretch of each device that has any, and notes on that; None if steps are chosen.
 
     A stretch reaches to the last activity on its clock, and no further than what was recorded of
     the processes of its device: beyond that it is not known whether the device was idle. Raises
@@ -72,47 +72,41 @@ def chosen_range(
     clock = clocks_of(trace)[process]
     first = origins(trace)[process]
     ends = np.array([account.rows.span[1] for account in accounts.values()])
-    last = np.array([ends[clock == one].max() for one in clock])
+    last = np.array([ends[clock == own].max() for own in clock])
     until = last if selection.to_ns is None else np.minimum(last, first + selection.to_ns)
     since = first + (selection.from_ns or 0)
-    asked = dict(zip(accounts, zip(since.tolist(), until.tolist(), strict=True), strict=True))
-    found = {}
-    for device, (begin, end) in _recorded(trace, accounts).items():
-        start, stop = max(asked[device][0], begin), min(asked[device][1], end)
+    wanted = dict(zip(accounts, zip(since.tolist(), until.tolist(), strict=True), strict=True))
+    begin, end = lives(trace)  # of what was recorded, by process
+    owner, chosen = numbers(trace.activities["process"]), {}
+    for device, account in accounts.items():
+        users = distinct(owner[account.rows.row])
+        start = max(wanted[device][0], int(begin[users].min()))
+        stop = min(wanted[device][1], int(end[users].max()))
         if start < stop:
-            found[device] = (start, stop)
+            chosen[device] = (start, stop)
     operation = device_words(trace).operation
-    if not found:
+    if not chosen:
         raise UsageError(
             "--from/--to lie outside the trace",
             f"its {operation}s span {(last - first).max():,} ns",
         )
-    is_clipped = selection.to_ns is not None and bool((last < first + selection.to_ns).any())
+    notes = []
+    if selection.to_ns is not None and bool((last < first + selection.to_ns).any()):
+        text = f"--to is after the last {operation}; the window ends there."
+        notes.append(Note("assumed", "range-clipped", text))
     clocks = len(distinct(clock))
-    text = (
-        "The devices have {n} clocks (different machines or files) that cannot be compared. --from "
-        f"and --to count from the first {operation} on each."
-    )
-    by_clock = [counted_note("assumed", "range-by-clock", text, clocks)] * (clocks > 1)
-    text = f"--to is after the last {operation}; the window ends there."
-    clipped = [Note("assumed", "range-clipped", text)] * is_clipped
-    return found, (*clipped, *by_clock, *_unrecorded(trace, asked, found))
+    if clocks > 1:
+        text = (
+            "The devices have {n} clocks (different machines or files) that cannot be compared. "
+            f"--from and --to count from the first {operation} on each."
+        )
+        notes.append(counted_note("assumed", "range-by-clock", text, clocks))
+    return chosen, (*notes, *_unrecorded(trace, wanted, chosen))
 
 
-def _recorded(trace: Trace, accounts: Mapping[int, DeviceAccount]) -> _Stretches:
-    """Return when anything was recorded of the processes of each device."""
-    begin, end = lives(trace)
-    process = numbers(trace.activities["process"])
-    found = {}
-    for device, account in accounts.items():
-        users = distinct(process[account.rows.row])
-        found[device] = int(begin[users].min()), int(end[users].max())
-    return found
-
-
-def _unrecorded(trace: Trace, asked: _Stretches, found: _Stretches) -> Iterator[Note]:
-    """Say of which devices nothing was recorded in the stretch, or in a part of it."""
-    without = [device for device in asked if device not in found]
+def _unrecorded(trace: Trace, wanted: _Stretches, chosen: _Stretches) -> Iterator[Note]:
+    """Yield notes on devices with no records in the stretch, or in a part of it."""
+    without = [device for device in wanted if device not in chosen]
     if without:
         count = len(without)
         text = (
@@ -121,7 +115,8 @@ def _unrecorded(trace: Trace, asked: _Stretches, found: _Stretches) -> Iterator[
             f"{listed(without, partial(device_name, trace))}."
         )
         yield Note("missing", "devices-outside-range", text, count)
-    lacking = [asked[one][1] - asked[one][0] - (end - start) for one, (start, end) in found.items()]
+    length = {device: stop - start for device, (start, stop) in wanted.items()}
+    lacking = [length[device] - (stop - start) for device, (start, stop) in chosen.items()]
     cut = [ns for ns in lacking if ns > 0]
     if cut:
         text = (
@@ -134,24 +129,29 @@ def _unrecorded(trace: Trace, asked: _Stretches, found: _Stretches) -> Iterator[
 def one_run_per_gpu(
     trace: Trace, accounts: Mapping[int, _Account], selection: Selection
 ) -> tuple[dict[int, _Account], tuple[Note, ...]]:
-    """Return the devices without the runs that are left out, and what to say of these.
+    """Return the devices without the runs that are left out, and the note on these.
 
     Raises UsageError where no GPU has the run that is asked for.
     """
     shown = _shown(trace, accounts, selection)
-    chosen = {device: one for device, one in accounts.items() if device in shown}
-    return chosen, tuple(_notes(trace, chosen))
+    chosen = {device: account for device, account in accounts.items() if device in shown}
+    runs = Counter(gpu for gpu, _ in trace.runs)
+    of_several = [device for device in chosen if trace.runs and runs[trace.runs[device][0]] > 1]
+    if not of_several:
+        return chosen, ()
 
+    def run_text(device: int) -> str:
+        gpu, number = trace.runs[device]
+        owner = whose(trace, trace.devices["process"][device].as_py(), with_file=True)
+        return f"{called(trace, device)} run {number} of {runs[gpu]} ({owner})"
 
-def of_other_runs(trace: Trace, selection: Selection) -> list[int]:
-    """Return the devices that are other runs than the one asked for; none if none is.
-
-    Raises UsageError where no GPU has that run.
-    """
-    if selection.run is None:
-        return []
-    devices = range(len(trace.runs))
-    return sorted(set(devices) - _shown(trace, devices, selection))
+    others = sum(runs[trace.runs[device][0]] - 1 for device in of_several)
+    text = (
+        f"Figures cover one run on {several(len(of_several), 'GPU')}: "
+        f"{listed(of_several, run_text)}. "
+        f"{several(others, 'other run')} {does(others, 'are')} ignored."
+    )
+    return chosen, (Note("assumed", "one-run-of-several", text, others),)
 
 
 def _shown(trace: Trace, devices: Collection[int], selection: Selection) -> set[int]:
@@ -169,7 +169,14 @@ def _shown(trace: Trace, devices: Collection[int], selection: Selection) -> set[
         )
     if not trace.runs:
         return set(devices)
-    time = _device_time(trace, selection)
+    process, start = (numbers(trace.activities[name]) for name in ("process", "start_ns"))
+    end = start + numbers(trace.activities["dur_ns"])
+    if selection.is_time_range:
+        first = origins(trace)[process]
+        start = np.maximum(start, first + (selection.from_ns or 0))
+        end = end if selection.to_ns is None else np.minimum(end, first + selection.to_ns)
+    owner, count = numbers(trace.activities["device"]), trace.devices.num_rows
+    time: list[int] = group_sums(owner, np.maximum(end - start, 0), count).tolist()
     of_gpu: defaultdict[int, list[int]] = defaultdict(list)
     for device in devices:
         of_gpu[trace.runs[device][0]].append(device)
@@ -179,50 +186,13 @@ def _shown(trace: Trace, devices: Collection[int], selection: Selection) -> set[
             in_all[trace.runs[device][1]] += time[device]
     wanted = selection.run or max(in_all, key=lambda run: (in_all[run], -run), default=1)
     return {
-        max(mine, key=lambda one: (trace.runs[one][1] == wanted, time[one], -one))
+        max(mine, key=lambda device: (trace.runs[device][1] == wanted, time[device], -device))
         for mine in of_gpu.values()
     }
 
 
-def _device_time(trace: Trace, selection: Selection) -> list[int]:
-    """Return how long each device worked, in the chosen stretch of time where one is chosen."""
-    table = trace.activities
-    device, process = numbers(table["device"]), numbers(table["process"])
-    start = numbers(table["start_ns"])
-    end = start + numbers(table["dur_ns"])
-    if selection.is_time_range:
-        first = origins(trace)[process]
-        low = first + (selection.from_ns or 0)
-        high = end if selection.to_ns is None else first + selection.to_ns
-        start, end = np.maximum(start, low), np.minimum(end, high)
-    sums: list[int] = group_sums(
-        device, np.maximum(end - start, 0), trace.devices.num_rows
-    ).tolist()
-    return sums
-
-
-def _notes(trace: Trace, chosen: Collection[int]) -> Iterator[Note]:
-    counts = Counter(gpu for gpu, _ in trace.runs)
-    of_several = [device for device in chosen if trace.runs and counts[trace.runs[device][0]] > 1]
-    if not of_several:
-        return
-    left = sum(counts[trace.runs[device][0]] - 1 for device in of_several)
-    text = (
-        f"Figures cover one run on {several(len(of_several), 'GPU')}: "
-        f"{listed(of_several, lambda device: _run(trace, device, counts))}. "
-        f"{several(left, 'other run')} {does(left, 'are')} ignored."
-    )
-    yield Note("assumed", "one-run-of-several", text, left)
-
-
-def _run(trace: Trace, device: int, counts: Mapping[int, int]) -> str:
-    gpu, number = trace.runs[device]
-    owner = whose(trace, trace.devices["process"][device].as_py(), with_file=True)
-    return f"{called(trace, device)} run {number} of {counts[gpu]} ({owner})"
-
-
 def gpu_notes(trace: Trace, devices: Collection[int], selection: Selection) -> Iterator[Note]:
-    """Say that a number chose a device of each machine, or of each process that counts its own."""
+    """Yield the note that a number chose a device of each of several machines or processes."""
     if selection.gpus is None:
         return
     local = {device: int(trace.devices["local_id"][device].as_py()) for device in devices}
@@ -254,9 +224,19 @@ def restrict(trace: Trace, selection: Selection) -> Trace:
     """
     trace = of_job(trace, selection.job)
     keep = {name: np.ones(t.num_rows, dtype=np.bool_) for name, t in trace.to_arrow().items()}
-    for narrow in (_keep_ranks, _keep_devices, _keep_run, _keep_time, _keep_steps):
+    if selection.ranks is not None:
+        wanted = [p for p, rank in enumerate(trace.ranks) if rank in selection.ranks]
+        for name, mask in keep.items():
+            mask &= np.isin(numbers(trace.table(name)["process"]), wanted)
+    for narrow in (_keep_devices, _keep_run, _keep_time, _keep_steps):
         narrow(trace, selection, keep)
-    _keep_causes(trace, keep)
+    if not all(keep[name].all() for name in ("activities", "calls", "ops")):
+        links = link(trace)
+        launched = links.call_of_activity[~keep["activities"]]
+        keep["calls"][launched[launched >= 0]] = False
+        for name, cause in (("calls", links.call_of_activity), ("ops", links.op_of_activity)):
+            rows = cause[keep["activities"]]
+            keep[name][rows[rows >= 0]] = True
     tables = {
         name: table
         if name in ("processes", "devices") or keep[name].all()
@@ -269,14 +249,6 @@ def restrict(trace: Trace, selection: Selection) -> Trace:
     if before > settled and after == settled:
         raise UsageError("the selection is empty", "select more with --ranks, --steps, --from")
     return replace(trace, tables=tables)
-
-
-def _keep_ranks(trace: Trace, selection: Selection, keep: dict[str, BoolArray]) -> None:
-    if selection.ranks is None:
-        return
-    wanted = [p for p, rank in enumerate(trace.ranks) if rank in selection.ranks]
-    for name, mask in keep.items():
-        mask &= np.isin(numbers(trace.table(name)["process"]), wanted)
 
 
 def _keep_devices(trace: Trace, selection: Selection, keep: dict[str, BoolArray]) -> None:
@@ -292,7 +264,10 @@ def _keep_devices(trace: Trace, selection: Selection, keep: dict[str, BoolArray]
 
 def _keep_run(trace: Trace, selection: Selection, keep: dict[str, BoolArray]) -> None:
     """Leave out rows of devices that are other runs, and those of their processes."""
-    others = of_other_runs(trace, selection)
+    if selection.run is None:
+        return
+    devices = range(len(trace.runs))
+    others = sorted({*devices} - _shown(trace, devices, selection))
     if not others:
         return
     _drop_idle(trace, np.isin(numbers(trace.activities["device"]), others), keep)
@@ -311,6 +286,7 @@ def _drop_idle(trace: Trace, apart: BoolArray, keep: dict[str, BoolArray]) -> No
 
 
 def _keep_time(trace: Trace, selection: Selection, keep: dict[str, BoolArray]) -> None:
+    """Leave out rows outside the time range, which counts from the origin of each process."""
     if not selection.is_time_range:
         return
     first = origins(trace)
@@ -331,32 +307,22 @@ def _process_and_start(trace: Trace, name: str) -> tuple[IntArray, IntArray]:
 
 
 def _keep_steps(trace: Trace, selection: Selection, keep: dict[str, BoolArray]) -> None:
+    """Leave out rows of steps that are not chosen. Raises UsageError without markers."""
     if selection.steps is None:
         return
-    found = find_marked_steps(trace, selection.step_mark)
-    if found is None:
+    marked = find_marked_steps(trace, selection.step_mark)
+    if marked is None:
         raise UsageError(
             "this trace has no step markers, so its tables cannot be selected by step",
             "select a time range with --from and --to",
         )
-    place = step_of_activity(trace, link(trace), found)
+    place = step_of_activity(trace, link(trace), marked)
     for name in _TIMED:
         process, time = _process_and_start(trace, name)
-        for one, mine in groups(process):
-            if one not in found.by_process:
+        for number, mine in groups(process):
+            if number not in marked.by_process:
                 continue
-            steps = found.by_process[one]
-            at = place[mine] if name == "activities" else steps.at(time[mine])
+            steps = marked.by_process[number]
+            step = place[mine] if name == "activities" else steps.at(time[mine])
             wanted = [selection.wants_step(int(n)) for n in steps.number] + [False]
-            keep[name][mine] &= np.array(wanted)[at]
-
-
-def _keep_causes(trace: Trace, keep: dict[str, BoolArray]) -> None:
-    if all(keep[name].all() for name in ("activities", "calls", "ops")):
-        return
-    links = link(trace)
-    launched = links.call_of_activity[~keep["activities"]]
-    keep["calls"][launched[launched >= 0]] = False
-    for name, cause in (("calls", links.call_of_activity), ("ops", links.op_of_activity)):
-        rows = cause[keep["activities"]]
-        keep[name][rows[rows >= 0]] = True
+            keep[name][mine] &= np.array(wanted)[step]

@@ -1,6 +1,6 @@
 """Calls that start work on a GPU, known by their names, and those whose work is not recorded.
 
-What can be lost, and what its loss changes, is decided per kind of call: see `LaunchRecords`.
+What can be lost, and what that changes, depends on the kind of call: see `LaunchRecords`.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ _CAPTURE: Final = {
 _GPU: Final = "gpu"
 _NEVER: Final = np.iinfo(np.int64).min
 _CUT: Final = "GPU records of {} ({}) are incomplete; the figures are those of the others."
-_OTHERS: Final = 2
-"""So many processes must be there for each that is cut, and one more."""
+_WHOLE_PER_CUT: Final = 2
+"""More than so many processes must be there for each that is cut."""
 NO_DEVICE_RECORDS: Final = "device-records-missing"
 """The code of the note on launch calls without any record of a device."""
 MATERIAL: Final = 0.05
@@ -67,22 +67,21 @@ class CallRecords:
     lost: int = 0
 
     def __add__(self, other: CallRecords) -> CallRecords:
-        """Return both together."""
         return CallRecords(self.calls + other.calls, self.lost + other.lost)
 
     def lack(self, of: int | None = None) -> bool:
-        """Return whether the lost ones are a material part of `of` calls, by default of these."""
+        """Return whether the lost calls are a material part of `of` calls, by default of these."""
         return 0 < self.lost >= MATERIAL * (self.calls if of is None else of)
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchRecords:
-    """How many calls that start work should have a device record, and have none, per kind.
+    """How many calls that start work should have a device record, and have none, by kind.
 
-    Queries, synchronisations and the like start nothing and are not among them. A fill of no bytes
+    Queries, synchronisations and the like start nothing and are not counted. A fill of no bytes
     has no record, so fills without one are no evidence of lost records where all others have
     theirs. `captured` calls became part of a graph: they ran nothing, and are of no kind.
-    `has_devices` says that some device record is there, `only_collectives` that all kernels are.
+    `has_devices`: some device record is there; `only_collectives`: all kernels are collectives.
     """
 
     kernel: CallRecords
@@ -94,7 +93,6 @@ class LaunchRecords:
     only_collectives: bool = False
 
     def __add__(self, other: LaunchRecords) -> LaunchRecords:
-        """Return those of two recordings."""
         return LaunchRecords(
             self.kernel + other.kernel,
             self.graph + other.graph,
@@ -107,23 +105,23 @@ class LaunchRecords:
 
     @property
     def evidence(self) -> CallRecords:
-        """Return the calls of which a missing record tells that records were lost, together."""
+        """All calls whose missing records prove that records were lost."""
         others = self.kernel + self.graph + self.copy
         return others + (self.fill if others.lost else CallRecords(self.fill.calls))
 
     @property
     def calls(self) -> int:
-        """Return how many calls start work."""
+        """How many calls start work."""
         return self.evidence.calls
 
     @property
     def lost(self) -> int:
-        """Return how many of them have lost their record."""
+        """How many of them have lost their record."""
         return self.evidence.lost
 
     @property
     def state(self) -> State:
-        """Return what that makes of the trace: incomplete if many kernels or copies are lost.
+        """How complete the trace is: incomplete if many kernels or copies are lost.
 
         Lost graphs alone make idle time after them unknown (timeline/unrecorded_replays.py).
         """
@@ -139,7 +137,7 @@ class LaunchRecords:
 
     @property
     def words(self) -> str:
-        """Return the calls that start work in words: the kind that lost records, or all."""
+        """The calls that start work in words: the kind that lost records, or all."""
         some = [kind for kind in KINDS if getattr(self, kind).lost and kind != "fill"]
         if self.has_devices and some in (["copy"], ["graph"]):
             return several(getattr(self, some[0]).calls, _WORDS[some[0]])
@@ -147,12 +145,12 @@ class LaunchRecords:
 
     @property
     def is_judged(self) -> bool:
-        """Return whether enough is recorded to say what was idle and what was lost."""
+        """Whether enough is recorded to judge idle time and its causes."""
         return self.state in ENOUGH
 
     @property
     def lacks_copies(self) -> bool:
-        """Return whether so many copies are missing that they may fill what looks idle."""
+        """Whether so many copies are missing that they may fill what looks idle."""
         return self.copy.lack(self.calls)
 
 
@@ -180,19 +178,24 @@ def launch_records(trace: Trace, untimed: Untimed | None, is_chosen: BoolArray) 
     Copies and fills count where any of them is recorded.
     """
     types = trace.devices["type"].to_pylist()
-    has_devices = _GPU in {types[one] for one in distinct(numbers(trace.activities["device"]))}
+    devices = distinct(numbers(trace.activities["device"])).tolist()
+    has_devices = _GPU in {types[device] for device in devices}
     if untimed is not None and not launch_calls(trace):
-        count = _counted(untimed)
+        # Sums of calls count as launches without a record, unless there is device work, too.
+        rows, count = untimed.of_kind("call"), 0
+        if not untimed.categories.num_rows and not untimed.launches:
+            pairs = zip(rows["name"].to_pylist(), rows["count"].to_pylist(), strict=True)
+            count = sum(number or 0 for name, number in pairs if LAUNCH.match(name))
         return replace(NO_LAUNCHES, kernel=CallRecords(count, count), has_devices=False)
-    found = _asked_of_devices(trace, is_chosen, has_devices=has_devices)
-    (records,) = _by_process(*found, np.zeros(trace.calls.num_rows, dtype=np.int64), 1)
+    wanted = _wanted_records(trace, is_chosen, has_devices=has_devices)
+    (records,) = _by_process(*wanted, np.zeros(trace.calls.num_rows, dtype=np.int64), 1)
     return replace(records, has_devices=has_devices)
 
 
 def _by_process(
     kind: IntArray, captured: BoolArray, lost: BoolArray, process: IntArray, processes: int
 ) -> list[LaunchRecords]:
-    """Return the records of each process, of calls as `_asked_of_devices` gives them."""
+    """Return the records of each process, of calls as `_wanted_records` gives them."""
     width = len(KINDS) + 1
     key = process * width + kind + 1
     calls, gone = (
@@ -200,36 +203,33 @@ def _by_process(
         for rows in (~captured, lost)
     )
     replaced = np.bincount(process[captured], minlength=processes).tolist()
-    found = []
+    records = []
     for all_calls, lost_calls, count in zip(calls, gone, replaced, strict=True):
         kernel, graph, copy, fill = map(CallRecords, all_calls, lost_calls)
-        found.append(LaunchRecords(kernel, graph, copy, fill, count))
-    return found
+        records.append(LaunchRecords(kernel, graph, copy, fill, count))
+    return records
 
 
-def _kinds(trace: Trace) -> IntArray:
-    """Return the place in KINDS of what each call starts, -1 of calls that start nothing."""
-    launches, graphs = _launching(trace), graph_launches(trace)
-    kind = np.where(launches, graphs.astype(np.int64), -1)
-    for name, pattern in _ASYNC.items():
-        kind[_named(trace, pattern)] = KINDS.index(name)
-    return kind
-
-
-def _asked_of_devices(
+def _wanted_records(
     trace: Trace, is_chosen: BoolArray, *, has_devices: bool
 ) -> tuple[IntArray, BoolArray, BoolArray]:
-    """Return the kind of each call (see `_kinds`), which were captured, and whose work is lost."""
-    recorded, kind = recorded_calls(trace), _kinds(trace)
+    """Return, per call, its place in KINDS, whether it was captured, and whether its work is lost.
+
+    The kind is -1 of calls that start nothing, or that are not chosen.
+    """
+    recorded = recorded_calls(trace)
+    kind = np.where(_launching(trace), graph_launches(trace).astype(np.int64), -1)
+    for name, pattern in _ASYNC.items():
+        kind[_named(trace, pattern)] = KINDS.index(name)
     kind[~(is_chosen & _linkable(trace))] = -1
     moves = np.isin(kind, [*map(KINDS.index, _ASYNC)])
     if not (moves & recorded).any():
         kind[moves] = -1
-    asked = kind >= 0
-    captured = asked & ~recorded & _capturing(trace)
-    lost = asked & ~recorded & ~captured
+    wanted = kind >= 0
+    captured = wanted & ~recorded & _capturing(trace)
+    lost = wanted & ~recorded & ~captured
     if has_devices:
-        lost &= ~_still_queued(trace, asked & recorded)
+        lost &= ~_still_queued(trace, wanted & recorded)
     return kind, captured, lost
 
 
@@ -248,20 +248,19 @@ def lost_replays(trace: Trace) -> dict[int, IntArray]:
 def cut_processes(trace: Trace) -> IntArray:
     """Return the processes whose GPU records are incomplete, where those of most are whole.
 
-    A rank whose file was cut says nothing about the others.
+    The cut file of one rank does not concern the others.
     """
-    if trace.processes.num_rows <= _OTHERS:
+    if trace.processes.num_rows <= _WHOLE_PER_CUT:
         return np.empty(0, dtype=np.int64)
-    every = np.ones(trace.calls.num_rows, dtype=np.bool_)
-    found = _asked_of_devices(trace, every, has_devices=True)
-    process = numbers(trace.calls["process"])
-    records = _by_process(*found, process, trace.processes.num_rows)
+    every_call = np.ones(trace.calls.num_rows, dtype=np.bool_)
+    wanted = _wanted_records(trace, every_call, has_devices=True)
+    records = _by_process(*wanted, numbers(trace.calls["process"]), trace.processes.num_rows)
     cut = [
-        place
-        for place, one in enumerate(records)
-        if one.kernel.lack() or one.graph.lack() or one.lacks_copies
+        process
+        for process, own in enumerate(records)
+        if own.kernel.lack() or own.graph.lack() or own.lacks_copies
     ]
-    is_few = _OTHERS * len(cut) < sum(one.calls > 0 for one in records)
+    is_few = _WHOLE_PER_CUT * len(cut) < sum(own.calls > 0 for own in records)
     return np.array(cut if is_few else [], dtype=np.int64)
 
 
@@ -282,30 +281,29 @@ def whole_devices(
 
 
 def records_notes(
-    found: LaunchRecords, *, on_host: bool, share: float | None = None
+    records: LaunchRecords, *, on_host: bool, share: float | None = None
 ) -> tuple[Note, ...]:
-    """Return how many calls launched work on a GPU that is not in the trace, or captured it.
+    """Return notes on calls that launched GPU work that is not in the trace, or captured it.
 
     `share` is the share of the time that the work would take if it were like the recorded work.
     """
-    if found.state == "capture":
-        calls = several(found.calls + found.captured, "launch call")
-        text = (
-            f"{found.captured:,} of {calls} were captured into a graph; their kernels did not run."
-        )
-        return (Note("missing", "graph-capture", text, found.captured),)
-    if not found.lost:
+    if records.state == "capture":
+        calls = several(records.calls + records.captured, "launch call")
+        count = records.captured
+        text = f"{count:,} of {calls} were captured into a graph; their kernels did not run."
+        return (Note("missing", "graph-capture", text, count),)
+    if not records.lost:
         return ()
-    calls = found.words
+    calls = records.words
     shown = "; all times and shares are of CPU operators" if on_host else ""
     like = f": {percent(share or 0)} of the time if it is like the recorded work"
     text = (
-        f"No device record for {found.lost:,} of {calls}; their work is missing from the "
-        f"figures{like if found.state == 'few missing' and share is not None else ''}."
-        if found.has_devices
+        f"No device record for {records.lost:,} of {calls}; their work is missing from the "
+        f"figures{like if records.state == 'few missing' and share is not None else ''}."
+        if records.has_devices
         else f"GPU records of {calls} are missing{shown}."
     )
-    return (Note("missing", NO_DEVICE_RECORDS, text, found.lost),)
+    return (Note("missing", NO_DEVICE_RECORDS, text, records.lost),)
 
 
 def _named(trace: Trace, pattern: re.Pattern[str]) -> BoolArray:
@@ -314,21 +312,12 @@ def _named(trace: Trace, pattern: re.Pattern[str]) -> BoolArray:
 
 def _launching(trace: Trace) -> BoolArray:
     """Return which calls launch kernels or graphs; the driver's half of a runtime call is none."""
-    found, calls = _named(trace, LAUNCH), trace.calls
+    launches, calls = _named(trace, LAUNCH), trace.calls
     correlation = numbers(calls["correlation"], ABSENT)
-    launch = joint_codes(numbers(calls["process"]), correlation)
+    pair = joint_codes(numbers(calls["process"]), correlation)
     is_driver = is_one_of(calls["api"], "driver")
-    halves = is_driver & (correlation != ABSENT) & np.isin(launch, launch[found & ~is_driver])
-    return np.asarray(found & ~halves)
-
-
-def _counted(untimed: Untimed) -> int:
-    """Return how many launch calls a trace without a timeline counts, 0 beside device work."""
-    rows = untimed.of_kind("call")
-    if untimed.categories.num_rows or untimed.launches:
-        return 0
-    pairs = zip(rows["name"].to_pylist(), rows["count"].to_pylist(), strict=True)
-    return sum(count or 0 for name, count in pairs if LAUNCH.match(name))
+    halves = is_driver & (correlation != ABSENT) & np.isin(pair, pair[launches & ~is_driver])
+    return np.asarray(launches & ~halves)
 
 
 def _linkable(trace: Trace) -> BoolArray:
@@ -354,9 +343,9 @@ def _capturing(trace: Trace) -> BoolArray:
     _, first, count = np.unique(process[order], return_index=True, return_counts=True)
     # A recording may begin inside a capture: then it is the lowest level that is outside.
     outside = np.minimum(np.minimum.reduceat(depth, first), np.append(0, depth)[first])
-    found = np.zeros(len(order), dtype=np.bool_)
-    found[order] = depth > np.repeat(outside, count)
-    return found
+    is_inside = np.zeros(len(order), dtype=np.bool_)
+    is_inside[order] = depth > np.repeat(outside, count)
+    return is_inside
 
 
 def _still_queued(trace: Trace, recorded: BoolArray) -> BoolArray:
@@ -389,13 +378,13 @@ def chosen_calls(
     calls, start = (numbers(trace.calls[name]) for name in ("process", "start_ns"))
     owner = numbers(trace.activities["process"])
     alone = selection.ranks is None and selection.gpus is None
-    found = np.full(len(calls), alone)
-    found[np.isin(calls, np.union1d(owner, cut))] = False
+    is_chosen = np.full(len(calls), alone)
+    is_chosen[np.isin(calls, np.union1d(owner, cut))] = False
     for device, account in accounts.items():
         mine = np.isin(calls, distinct(owner[account.rows.row]))
         if selection.steps is not None or selection.is_time_range:
             chosen = chosen_time(windows[device])
             place = np.searchsorted(chosen.start_ns, start, side="right")
             mine &= start < np.append(_NEVER, chosen.end_ns)[place]
-        found |= mine
-    return found
+        is_chosen |= mine
+    return is_chosen

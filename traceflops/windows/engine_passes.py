@@ -62,7 +62,7 @@ def _vllm(match: re.Match[str]) -> ServingMark:
     context, generation = int(match[1]), int(match[3])
     inner = (match[2], match[4])
     queries = _total(map(_QUERIES.match, inner))
-    sums = (_total(map(one.search, inner)) for one in (_SQUARES, _PRODUCTS))
+    sums = (_total(map(pattern.search, inner)) for pattern in (_SQUARES, _PRODUCTS))
     return ServingMark(
         _kind(context, generation),
         context + generation,
@@ -73,9 +73,10 @@ def _vllm(match: re.Match[str]) -> ServingMark:
 
 
 def _pairs(queries: int | None, squares: int | None, products: int | None) -> int | None:
-    """Return the pairs that a causal mask leaves, by sums of q, q x q and q x k of sequences.
+    """Return the pairs that a causal mask leaves: sum of q k - (q q - q) / 2 over the sequences.
 
-    The last query of a sequence attends to all keys, each before it to one less; all to their own.
+    The last query of a sequence attends to all keys, each before it to one less. `queries`,
+    `squares` and `products` are the sums of q, q q and q k. None where no causal mask fits them.
     """
     if queries is None or squares is None or products is None:
         return None

@@ -75,30 +75,40 @@ def tile(
 ) -> list[Stretch]:
     """Return the windows of one device in order; together they are exactly its span.
 
-    `place` is the step in which each activity was launched (-1: unknown). A step that launched
-    nothing on this device has no window. Without any step the span is the only window. Steps that
-    are passes (`behind`) may end before the next begins. Copies that are not `is_paced` and run
-    ahead of the step before theirs begin none.
+    All arrays are per activity. `place` is the step in which it was launched (-1: unknown). A step
+    that launched nothing on this device has no window. Without any step the span is the only
+    window. Steps that are passes (`behind`) may end before the next begins. Copies that are not
+    `is_paced` and run ahead of the step before theirs begin none.
     """
     launched = place >= 0
     if not launched.any():
         return [Stretch("span", None, *span, None)]
     places = distinct(place[launched])
-    at = np.searchsorted(places, place[launched])
-    starts = _earliest(start_ns[launched], at, len(places))
+    step, start, end = (
+        np.searchsorted(places, place[launched]),
+        start_ns[launched],
+        end_ns[launched],
+    )
+    begins = np.ones(len(step), dtype=np.bool_)
     if is_paced is not None:
-        starts = _begins(start_ns[launched], end_ns[launched], at, is_paced[launched], len(places))
+        own = is_paced[launched]
+        over = -_earliest(-end[own], step[own], len(places))
+        begins = own | (start >= np.append(-_NEVER, over)[step])
+    starts = _earliest(start[begins], step[begins], len(places))
     if behind is not None:
+        # A trifle of the first pass before time without recorded work does not begin it.
         first = place == places[0]
-        starts[0] = _begin(start_ns[first], end_ns[first], behind.unrecorded)
+        done = np.append(0, np.cumsum((end_ns - start_ns)[first]))
+        after = np.searchsorted(start_ns[first], behind.unrecorded.end_ns)
+        after = after[(after < len(done) - 1) & (done[after] * TRIFLE <= done[-1])]
+        starts[0] = start_ns[first][after.max(initial=0)]
     starts = np.maximum.accumulate(starts)
-    last_end = int(end_ns[place == places[-1]].max())
-    ends = np.append(starts[1:], max(last_end, int(starts[-1])))
+    ends = np.append(starts[1:], max(int(end_ns[place == places[-1]].max()), int(starts[-1])))
     if behind is not None:
-        own_ends = -_earliest(-end_ns[launched], at, len(places))
+        own_ends = -_earliest(-end, step, len(places))
         other = _other_work(start_ns, end_ns - start_ns, place, places, behind)
         ends = np.maximum(starts, np.minimum(ends, np.maximum(own_ends, other)))
-    return with_rest(span, places, starts, ends, np.bincount(at))
+    return with_rest(span, places, starts, ends, np.bincount(step))
 
 
 def paced(step: IntArray, stream: IntArray, is_kernel: BoolArray) -> BoolArray:
@@ -110,64 +120,46 @@ def paced(step: IntArray, stream: IntArray, is_kernel: BoolArray) -> BoolArray:
     return np.isin(queue, queue[is_kernel]) | ~np.isin(step, step[is_kernel])
 
 
-def _begins(
-    start_ns: IntArray, end_ns: IntArray, at: IntArray, is_paced: BoolArray, count: int
-) -> IntArray:
-    """Return when each step begins, copies aside that do before the last one has ended."""
-    over = -_earliest(-end_ns[is_paced], at[is_paced], count)
-    begins = is_paced | (start_ns >= np.append(-_NEVER, over)[at])
-    return _earliest(start_ns[begins], at[begins], count)
-
-
 def with_rest(
     span: tuple[int, int], place: IntArray, start_ns: IntArray, end_ns: IntArray, count: IntArray
 ) -> list[Stretch]:
-    """Return steps and what of the span lies before, between and after them, in order."""
+    """Return steps and the rest of the span before, between and after them, in order."""
     columns = (column.tolist() for column in (place, start_ns, end_ns, count))
     steps = [Stretch("step", *values) for values in zip(*columns, strict=True)]
-    begins = [one.start_ns for one in steps[1:]] + [span[1]]
+    begins = [step.start_ns for step in steps[1:]] + [span[1]]
     tiled = [Stretch("before", None, span[0], steps[0].start_ns, None)]
     for step, begin in zip(steps, begins, strict=True):
         tiled += [step, Stretch("between", None, step.end_ns, begin, None)]
     tiled[-1] = replace(tiled[-1], role="after")
-    return [one for one in tiled if one.role == "step" or one.dur_ns > 0]
+    return [stretch for stretch in tiled if stretch.role == "step" or stretch.dur_ns > 0]
 
 
-def _begin(start_ns: IntArray, end_ns: IntArray, unrecorded: Intervals) -> int:
-    """Return when the work of a pass begins, without a trifle before time without recorded work."""
-    done = np.append(0, np.cumsum(end_ns - start_ns))
-    place = np.searchsorted(start_ns, unrecorded.end_ns)
-    place = place[(place < len(start_ns)) & (done[place] * TRIFLE <= done[-1])]
-    return int(start_ns[place.max(initial=0)])
-
-
-def _earliest(start: IntArray, at: IntArray, count: int) -> IntArray:
-    """Return the earliest start at each of so many places."""
-    first = np.full(count, _NEVER, dtype=np.int64)
-    np.minimum.at(first, at, start)
+def _earliest(start: IntArray, step: IntArray, steps: int) -> IntArray:
+    """Return the earliest start in each step, _NEVER without any."""
+    first = np.full(steps, _NEVER, dtype=np.int64)
+    np.minimum.at(first, step, start)
     return first
 
 
 def _other_work(
     start_ns: IntArray, dur_ns: IntArray, place: IntArray, places: IntArray, behind: Behind
 ) -> IntArray:
-    """Return when the first work behind each pass starts that is of none, _NEVER without any."""
-    count = len(places)
-    at = np.searchsorted(places, behind.place, side="right") - 1
-    own, late = place >= 0, (place < 0) & (at >= 0)
-    odd = late & ~_follows_most(behind.name, at, late, count)
+    """Return, per pass, when the first work behind it starts that is of none, _NEVER without any.
 
-    own_ns, late_ns, odd_ns = (group_sums(at[c], dur_ns[c], count) for c in (own, late, odd))
-    first_odd, first = (_earliest(start_ns[one], at[one], count) for one in (odd, late))
+    Names that are launched behind more than half of the passes belong to the passes, unless all
+    that is behind a pass takes longer than its own work.
+    """
+    count, name = len(places), behind.name
+    step = np.searchsorted(places, behind.place, side="right") - 1
+    own, late = place >= 0, (place < 0) & (step >= 0)
+    pairs = distinct(name[late] * count + step[late])
+    passes_of_name = np.bincount(pairs // count, minlength=int(name.max(initial=0)) + 1)
+    odd = late & ~(2 * passes_of_name[name] > count)
+
+    own_ns, late_ns, odd_ns = (group_sums(step[c], dur_ns[c], count) for c in (own, late, odd))
+    first_odd, first = (_earliest(start_ns[c], step[c], count) for c in (odd, late))
     whole = np.where(late_ns >= own_ns, first, _NEVER)
     return np.where(odd_ns * TRIFLE > own_ns, first_odd, whole)
-
-
-def _follows_most(name: IntArray, at: IntArray, late: BoolArray, count: int) -> BoolArray:
-    """Return which activities have a name that is launched behind more than half of the passes."""
-    seen = distinct(name[late] * count + at[late]) // count
-    times = np.bincount(seen, minlength=int(name.max(initial=0)) + 1)
-    return 2 * times[name] > count
 
 
 def steady(durations_ns: IntArray, *, may_warm_up: bool = True) -> list[str | None]:
@@ -191,7 +183,7 @@ def steady(durations_ns: IntArray, *, may_warm_up: bool = True) -> list[str | No
 
 
 _Periods = tuple[IntArray, str]
-"""Boundaries, and in words what they were seen by: period i is [boundary[i], boundary[i+1]).
+"""Boundaries, and how they were recognised: period i is [boundary[i], boundary[i+1]).
 
 The last boundary may be the number of activities.
 """
@@ -270,17 +262,15 @@ def inferred_steps(
     """
     rows = [account.rows for account in accounts.values()]
     for source, find in SOURCES.items():
-        periods = [one for one in takewhile(bool, map(partial(find, linked), rows)) if one]
-        if periods and len(periods) == len(rows):
-            stretches = map(_stretches, rows, periods)
-            text = f"repetition on the {device_words(linked.trace).device}: {periods[0][1]}"
-            return dict(zip(accounts, stretches, strict=True)), source, text
+        periods = [found for found in takewhile(bool, map(partial(find, linked), rows)) if found]
+        if not periods or len(periods) < len(rows):
+            continue
+        stretches = {}
+        for (device, account), (boundary, _) in zip(accounts.items(), periods, strict=True):
+            work, counts = account.rows, np.diff(boundary)
+            edges = np.append(work.start_ns, work.span[1])[boundary]
+            numbers = np.arange(len(counts))
+            stretches[device] = with_rest(work.span, numbers, edges[:-1], edges[1:], counts)
+        text = f"repetition on the {device_words(linked.trace).device}: {periods[0][1]}"
+        return stretches, source, text
     return None
-
-
-def _stretches(rows: DeviceRows, periods: _Periods) -> list[Stretch]:
-    """Return the periods as steps; what lies before and after them completes the span."""
-    boundary, _ = periods
-    starts = np.append(rows.start_ns, rows.span[1])[boundary]
-    counts = np.diff(boundary)
-    return with_rest(rows.span, np.arange(len(counts)), starts[:-1], starts[1:], counts)

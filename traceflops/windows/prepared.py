@@ -1,11 +1,11 @@
-"""A trace prepared for questions: what every later room takes. See `Prepared`.
+"""A trace prepared for questions, which every later room takes. See `Prepared`.
 
 Accounts and windows are by row of the devices table; times are integer ns.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -13,9 +13,9 @@ from typing import Final
 
 import numpy as np
 
+from traceflops.characters import kernel_name
 from traceflops.table import IntArray, Note, Trace, codes, groups, is_one_of, names, numbers
 from traceflops.timeline import DeviceAccount, Intervals, LinkedTrace, Untimed, Window, is_top
-from traceflops.units import kernel_name
 from traceflops.windows.choice import StepPlan
 from traceflops.windows.device_records import (
     MATERIAL,
@@ -42,7 +42,7 @@ class Replays:
     notes: tuple[Note, ...]
 
 
-@dataclass(frozen=True)  # without slots, so that there is a place for what is found on demand
+@dataclass(frozen=True)  # without slots, for the cached properties
 class Prepared:
     """What every report of a trace starts from.
 
@@ -64,43 +64,43 @@ class Prepared:
 
     @property
     def as_launched(self) -> Prepared:
-        """Return the same with the captured launches of replays, to ask what launched work."""
+        """The same with the captured launches of replays, to ask what launched work."""
         return self if self.replays is None else replace(self, linked=self.replays.linked)
 
     @property
     def trace(self) -> Trace:
-        """Return the trace, with its operators as activities where it has no device work."""
+        """The trace, with its operators as activities where it has no device work."""
         return self.linked.trace
 
     @cached_property
     def chosen(self) -> InWindows:
-        """Return the activities of all devices in their chosen windows."""
+        """The activities of all devices in their chosen windows."""
         return chosen_activities(self.accounts, self.windows)
 
     @property
     def begins(self) -> IntArray:
-        """Return how many activities each record of the chosen windows counts for: 0 or 1."""
-        return self.chosen.starts_inside * self.linked.whole.first[self.chosen.row]
+        """How many activities each row of `chosen` counts for: 0 or 1."""
+        return self.chosen.starts_inside * self.linked.split.first[self.chosen.row]
 
     @property
     def without_work(self) -> Prepared:
-        """Return the same without devices and steps, for a trace whose times say nothing."""
+        """The same without devices and steps, for a trace whose times mean nothing."""
         plan = replace(self.plan, choice=StepChoice("none", "", (), ()), notes=())
         return replace(self, accounts={}, windows={}, plan=plan, with_work=self)
 
     @cached_property
     def launch_records(self) -> LaunchRecords:
-        """Return how many calls that start work have a device record, and of what kind."""
-        whole = self.with_work or self
-        asked = chosen_calls(self.trace, self.selection, whole.accounts, whole.windows, self.cut)
+        """How many calls that start work have a device record, by kind of call."""
+        p = self.with_work or self
+        is_chosen = chosen_calls(self.trace, self.selection, p.accounts, p.windows, self.cut)
         kernels = np.flatnonzero(is_one_of(self.trace.activities["kind"], "kernel"))
         only = bool(is_top(self.linked.categorised, "communication", kernels).all())
-        found = launch_records(self.trace, self.untimed, asked)
-        return replace(found, only_collectives=only and len(kernels) > 0)
+        records = launch_records(self.trace, self.untimed, is_chosen)
+        return replace(records, only_collectives=only and len(kernels) > 0)
 
     @cached_property
     def unseen_ns(self) -> dict[int, int]:
-        """Return, by device, the chosen time in which graphs without a record may have run."""
+        """By device, the chosen time in which graphs without a record may have run."""
         return {
             device: account.idle.unseen.intersect(chosen_time(self.windows[device])).length_ns
             for device, account in self.accounts.items()
@@ -108,7 +108,7 @@ class Prepared:
 
     @property
     def knows_replays(self) -> bool:
-        """Return whether graphs without a record may have run for no more than a trifle."""
+        """Whether graphs without a record ran for at most a trifle of the chosen time."""
         chosen_ns = sum(chosen_time(self.windows[device]).length_ns for device in self.accounts)
         return sum(self.unseen_ns.values()) <= MATERIAL * chosen_ns
 
@@ -116,41 +116,36 @@ class Prepared:
 def most_exposed(
     prepared: Prepared, component: str, wanted: Collection[str]
 ) -> tuple[str, int] | None:
-    """Return the kernel with most time of a component in the chosen windows, and that time.
+    """Return the kernel with most time of a component in the chosen windows, and that time in ns.
 
-    It is time of the devices: of a kernel that runs twice at once it counts once. Only kernels
-    `wanted` are looked at; None where none of them has any.
+    Times in which a kernel runs twice at once count once. Only kernels named in `wanted` count;
+    None where none of them has any.
     """
-    exposed: defaultdict[str, int] = defaultdict(int)
+    linked, exposed = prepared.linked, Counter[str]()
+    name, labels = (
+        codes(prepared.trace.activities["name"]),
+        names(prepared.trace.activities["name"]),
+    )
     for device, account in prepared.accounts.items():
         alone = account.timeline.parts[component].intersect(chosen_time(prepared.windows[device]))
-        for name, places in _by_name(prepared, account, component, wanted):
-            ran = Intervals.of(account.rows.start_ns[places], account.rows.end_ns[places])
-            exposed[name] += ran.intersect(alone).length_ns
-    name, ns = min(exposed.items(), key=lambda one: (-one[1], one[0]), default=("", 0))
-    return (name, ns) if ns else None
-
-
-def _by_name(
-    prepared: Prepared, account: DeviceAccount, component: str, wanted: Collection[str]
-) -> list[tuple[str, IntArray]]:
-    """Return the wanted activities of a category of one device by their names."""
-    linked, rows = prepared.linked, account.rows.row
-    labels = names(linked.trace.activities["name"])
-    mine = np.flatnonzero(is_top(linked.categorised, component, rows))
-    places: defaultdict[str, list[IntArray]] = defaultdict(list)
-    for code, at in groups(codes(linked.trace.activities["name"])[rows[mine]]):
-        name = kernel_name(labels[code]) if code >= 0 else ""
-        if name in wanted:
-            places[name].append(mine[at])
-    return [(name, np.concatenate(parts)) for name, parts in places.items()]
+        rows = account.rows
+        mine = np.flatnonzero(is_top(linked.categorised, component, rows.row))
+        places: defaultdict[str, list[IntArray]] = defaultdict(list)
+        for code, group in groups(name[rows.row[mine]]):
+            places[kernel_name(labels[code]) if code >= 0 else ""].append(mine[group])
+        for kernel in places.keys() & {*wanted}:
+            own = np.concatenate(places[kernel])
+            ran = Intervals.of(rows.start_ns[own], rows.end_ns[own])
+            exposed[kernel] += ran.intersect(alone).length_ns
+    kernel, ns = min(exposed.items(), key=lambda item: (-item[1], item[0]), default=("", 0))
+    return (kernel, ns) if ns else None
 
 
 @dataclass(frozen=True, slots=True)
 class Origins:
     """The instant that is 0 for each process: its earliest activity, or that of all.
 
-    `aligned` says that it is one and the same, so that times of different processes compare.
+    `aligned`: it is the same for all, so that times of different processes compare.
     """
 
     of_process: Mapping[int, int] = field(hash=False)

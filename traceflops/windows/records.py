@@ -1,7 +1,7 @@
 """A device with its windows and what runs in them, how steps were chosen; labels of devices.
 
 Times are integer ns. Windows of a device do not overlap and are in order; `chosen` is the sum of
-the accounts of those that are used. No two devices of a report have one label.
+the accounts of those that are used. No two devices of a report have the same label.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from traceflops.table import IntArray, Trace, names
 from traceflops.timeline import (
     Account,
     DeviceAccount,
-    DeviceRows,
     Gap,
     Intervals,
     WholeSpan,
@@ -58,31 +57,22 @@ def device_words(trace: Trace) -> DeviceWords:
     return _CPU if {*names(trace.devices["type"])} == {"cpu"} else _GPU
 
 
-def _of_device(
-    rows: DeviceRows, windows: tuple[Window, ...]
-) -> tuple[IntArray, IntArray, IntArray]:
-    """Return the columns of the activities of one device that touch its chosen windows.
-
-    Windows do not hold the instant at which they end, but one that ends with the device's span
-    does.
-    """
-    chosen, end = chosen_time(windows), rows.span[1]
-    inside = chosen.length_within(rows.start_ns, rows.end_ns)
-    starts = chosen.contains(rows.start_ns)
-    if any(window.used and window.end_ns >= end for window in windows):
-        starts |= rows.start_ns == end
-    keep = starts | (inside > 0)
-    return rows.row[keep], inside[keep], starts[keep].astype(np.int64)
-
-
 def chosen_activities(
     accounts: Mapping[int, DeviceAccount], windows: Mapping[int, tuple[Window, ...]]
 ) -> InWindows:
-    """Return the activities of all devices in their chosen windows."""
-    empty = np.empty(0, dtype=np.int64)
-    parts = [_of_device(account.rows, windows[device]) for device, account in accounts.items()]
-    columns = zip((empty,) * 3, *parts, strict=True)
-    return InWindows(*map(np.concatenate, columns))
+    """Return the activities of all devices that touch their chosen windows."""
+    parts: list[tuple[IntArray, ...]] = [(np.empty(0, dtype=np.int64),) * 3]
+    for device, account in accounts.items():
+        rows, chosen = account.rows, chosen_time(windows[device])
+        inside = chosen.length_within(rows.start_ns, rows.end_ns)
+        starts = chosen.contains(rows.start_ns)
+        # Windows do not hold the instant at which they end, unless the device's span ends there.
+        end = rows.span[1]
+        if any(window.used and window.end_ns >= end for window in windows[device]):
+            starts |= rows.start_ns == end
+        keep = starts | (inside > 0)
+        parts.append((rows.row[keep], inside[keep], starts[keep].astype(np.int64)))
+    return InWindows(*map(np.concatenate, zip(*parts, strict=True)))
 
 
 def chosen_time(windows: tuple[Window, ...]) -> Intervals:
@@ -181,20 +171,27 @@ def partition_text(device: Mapping[str, Any]) -> str | None:
 
 
 def told_apart(trace: Trace, devices: Sequence[DeviceReport]) -> list[DeviceReport]:
-    """Return devices with the words that their labels need: only such as tell some apart.
+    """Return devices with the words that their labels need: only such as distinguish some.
 
-    A device is named by the rank of its process, but for the only rank of the only file. Where that
-    is not known its file stands for it if there are several, and where one holds several processes
-    their ids.
+    A device is named by the rank of its process, but for the only rank of the only file. Where the
+    rank is unknown the file is named if there are several, and process ids where one file holds
+    several processes.
     """
     processes = trace.processes.to_pylist()
     named = _owned(processes, devices)
-    words = _words(processes, named)
-    places: defaultdict[str, list[int]] = defaultdict(list)
+    owners = [processes[device.process] for device in named]
+    hosts = list(dict.fromkeys(process["host"] for process in owners if process["host"]))
+    distinctions = (
+        [device.file for device in named],
+        [f"host {hosts.index(p['host']) + 1}" if p["host"] else "host unknown" for p in owners],
+        [_process_text(process["pid"]) for process in owners],
+        [f"no. {device.device}" for device in named],
+    )
+    same_label: defaultdict[str, list[int]] = defaultdict(list)
     for place, device in enumerate(named):
-        places[device.label].append(place)
-    for members in (alike for alike in places.values() if len(alike) > 1):
-        for texts in words:
+        same_label[device.label].append(place)
+    for members in (same for same in same_label.values() if len(same) > 1):
+        for texts in distinctions:
             different = len({texts[place] for place in members})
             for place in members if different > 1 else ():
                 apart = _BETWEEN.join(filter(None, (named[place].apart, texts[place])))
@@ -207,7 +204,7 @@ def told_apart(trace: Trace, devices: Sequence[DeviceReport]) -> list[DeviceRepo
 def _owned(
     processes: Sequence[dict[str, Any]], devices: Sequence[DeviceReport]
 ) -> list[DeviceReport]:
-    """Return devices with their ranks, or what stands for them; the only one needs no name."""
+    """Return devices with their ranks, or else file and process; the only one needs no name."""
     unranked = {device.process for device in devices if not device.rank_text}
     by_file: defaultdict[str, set[int]] = defaultdict(set)
     for process in unranked:
@@ -225,23 +222,6 @@ def _owned(
             owner = text if len(files) == 1 else f"{device.file}{_BETWEEN}{text}"
         owned.append(replace(device, owner=owner))
     return owned
-
-
-def _words(
-    processes: Sequence[dict[str, Any]], devices: Sequence[DeviceReport]
-) -> tuple[list[str], ...]:
-    """Return, by device, the texts that tell devices apart, in the order in which they are tried.
-
-    Hosts are numbered.
-    """
-    mine = [processes[device.process] for device in devices]
-    hosts = list(dict.fromkeys(process["host"] for process in processes if process["host"]))
-    return (
-        [device.file for device in devices],
-        [f"host {hosts.index(p['host']) + 1}" if p["host"] else "host unknown" for p in mine],
-        [_process_text(process["pid"]) for process in mine],
-        [f"no. {device.device}" for device in devices],
-    )
 
 
 def _process_text(pid: int | None) -> str:

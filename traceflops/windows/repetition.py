@@ -1,4 +1,4 @@
-"""Steps by the repeated signature: the longest round of activities that comes again and again.
+"""Steps by the repeated signature: the longest round of activities that repeats again and again.
 
 A step of a model holds its layers, so its kernels repeat inside it too. Therefore rounds are steps
 only if they hold rounds of their own, or are longer, or come more often in a row, than the layers
@@ -77,12 +77,11 @@ def repeated_signature(order: Order) -> Rounds | None:
     if len(order.name) < FEWEST_ACTIVITIES * FEWEST_ROUNDS:
         return None
     occurrences = _Occurrences(order.name)
-    judge = _Judge(order, occurrences)
-    found: Rounds | None = None
+    test, steps = _RoundTest(order, occurrences), None
     for rounds in occurrences.rounds():
-        if judge.are_better(rounds, found) and judge.are_steps(rounds):
-            found = rounds
-    return None if found is None else _from_the_longest_wait(order, found)
+        if test.are_better(rounds, steps) and test.are_steps(rounds):
+            steps = rounds
+    return None if steps is None else _from_the_longest_wait(order, steps)
 
 
 class _Occurrences:
@@ -93,7 +92,10 @@ class _Occurrences:
     """
 
     def __init__(self, name: IntArray) -> None:
-        self.place = _by_name(name)
+        if int(name.max()) < 2**16:
+            self.place = np.argsort(name.astype(np.uint16), kind="stable")  # by radix
+        else:  # what a stable sort gives, several times as fast
+            self.place = np.sort(name * _BASE + np.arange(len(name))) % _BASE
         ordered = name[self.place]
         opens = np.append(True, ordered[1:] != ordered[:-1])
         self.name = np.cumsum(opens) - 1
@@ -122,13 +124,6 @@ class _Occurrences:
             usual = int(length[best])
             yield Rounds(place[name == names[best]], usual, float(spread[best]) / usual)
             limit = _SAME_LENGTH * longest
-
-
-def _by_name(name: IntArray) -> IntArray:
-    """Return the places of each name in order: what a stable sort gives, several times as fast."""
-    if int(name.max()) < 2**16:
-        return np.argsort(name.astype(np.uint16), kind="stable")  # by radix
-    return np.sort(name * _BASE + np.arange(len(name))) % _BASE
 
 
 def contents(name: IntArray, place: IntArray) -> IntArray:
@@ -165,7 +160,7 @@ class _Regular:
         return cls(group[first], count, usual, close / count, np.add.reduceat(away, first) / count)
 
 
-class _Judge:
+class _RoundTest:
     def __init__(self, order: Order, occurrences: _Occurrences) -> None:
         self._name = order.name
         self._call = order.call
@@ -179,59 +174,48 @@ class _Judge:
 
     def are_steps(self, rounds: Rounds) -> bool:
         """Return whether the rounds are most of the work, are alike and are no layers."""
-        if not self._are_most(rounds) or self._are_of_one_call(rounds):
+        # Most of the activities or of their time: the first step may take more time than all
+        # others, as where ranks wait for one another.
+        first, last = int(rounds.place[0]), int(rounds.place[-1])
+        work = self._work[last] - self._work[first]
+        most = max((last - first) / len(self._name), work / max(int(self._work[-1]), 1))
+        if most < _LEAST_COVERED:
             return False
+        if self._call is not None:
+            # One call launches both a round and the next, as a graph its layers.
+            begins = rounds.place[1:-1]
+            same = (self._call[begins] >= 0) & (self._call[begins] == self._call[begins - 1])
+            if same.mean() > TOLERANCE:
+                return False
         counts, usual = self._content(rounds)
         alike = np.abs(counts - usual).sum(axis=1) <= TOLERANCE * usual.sum()
         if alike.mean() < REGULAR_SHARE:
             return False
         return self._repeat_inside(rounds) or self._are_more_than_layers(rounds)
 
-    def _are_most(self, rounds: Rounds) -> bool:
-        """Return whether rounds have most of the activities, or of the time of all of them.
-
-        The first step may take more time than all others, as where ranks wait for one another.
-        """
-        first, last = int(rounds.place[0]), int(rounds.place[-1])
-        work = self._work[last] - self._work[first]
-        most = max((last - first) / len(self._name), work / max(int(self._work[-1]), 1))
-        return bool(most >= _LEAST_COVERED)
-
-    def _are_of_one_call(self, rounds: Rounds) -> bool:
-        """Return whether one call launched both a round and the next, as a graph its layers."""
-        if self._call is None:
-            return False
-        begins = rounds.place[1:-1]
-        same = (self._call[begins] >= 0) & (self._call[begins] == self._call[begins - 1])
-        return bool(same.mean() > TOLERANCE)
-
     def are_better(self, rounds: Rounds, longer: Rounds | None) -> bool:
         """Return whether rounds are to be preferred to longer ones, if there are such."""
         if longer is None:
             return True
         # Names that occur at random may seem to come in rounds, if only a few times.
-        is_surer = longer.spread > _IRREGULAR and _MUCH_SURER * rounds.spread < longer.spread
-        return is_surer or self._are_all_of(rounds, longer)
-
-    def _are_all_of(self, inner: Rounds, outer: Rounds) -> bool:
-        """Return whether the outer rounds are little more than several of the inner ones.
-
-        As where something is logged every tenth step.
-        """
-        _, most = self._content(outer)
-        _, usual = self._content(inner)
-        more = np.maximum(most - round(outer.length / inner.length) * usual, 0)
+        if longer.spread > _IRREGULAR and _MUCH_SURER * rounds.spread < longer.spread:
+            return True
+        # The longer ones are little more than several shorter ones, as where something is logged
+        # every tenth step.
+        _, most = self._content(longer)
+        _, usual = self._content(rounds)
+        more = np.maximum(most - round(longer.length / rounds.length) * usual, 0)
         return bool(
             more.sum() < _LITTLE_MORE * usual.sum()
             and more @ self._mean_ns < _LITTLE_MORE * (usual @ self._mean_ns)
         )
 
     def _content(self, rounds: Rounds) -> tuple[IntArray, IntArray]:
-        """Return the activities by name of each round, of some if there are many; the usual."""
-        some = distinct(np.linspace(0, len(rounds) - 1, _ROUNDS_COMPARED).astype(np.int64))
-        place, which = runs(rounds.place[some], rounds.place[some + 1])
+        """Return counts [rounds, names] of activities, of a sample if there are many; the usual."""
+        sample = distinct(np.linspace(0, len(rounds) - 1, _ROUNDS_COMPARED).astype(np.int64))
+        place, which = runs(rounds.place[sample], rounds.place[sample + 1])
         cells = which * _NAMES_COMPARED + self._kind[place]
-        counts = np.bincount(cells, minlength=len(some) * _NAMES_COMPARED)
+        counts = np.bincount(cells, minlength=len(sample) * _NAMES_COMPARED)
         counts = counts.reshape(-1, _NAMES_COMPARED)
         return counts, np.median(counts, axis=0).astype(np.int64)
 

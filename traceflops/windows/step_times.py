@@ -1,10 +1,8 @@
 """How long steps are, over several devices too, how far from the median, and how devices differ.
 
-Which thread of a process marks the steps of its loop, where several mark some.
-
-A loader or a watcher may count steps of its own. The steps are those of a thread that launches the
-main part of the device work; where no thread with markers launches any, of the one in the time of
-whose markers most is launched.
+Also which thread of a process marks the steps of its loop, where several mark some: a loader or a
+watcher may count steps of its own. It is a thread that launches the main part of the device work;
+where no thread with markers launches any, the one during whose markers most is launched.
 """
 
 from __future__ import annotations
@@ -42,7 +40,7 @@ if TYPE_CHECKING:
 
 
 _MOST: Final = 64
-"""So many threads with markers of steps are looked at, those with most work and markers first."""
+"""At most so many threads with step markers are compared, those with most work and markers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +67,7 @@ class Steps:
 
 
 class Launched:
-    """What the processes of a trace launched; work is linked once, and only if it is asked for."""
+    """What the processes of a trace launched; work is linked once, on demand."""
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
@@ -81,7 +79,7 @@ class Launched:
         return dict(groups(numbers(work["process"]))), call
 
     def of(self, process: int) -> tuple[IntArray, IntArray, IntArray]:
-        """Return thread and start of the launch of each piece of work of a process, and its time.
+        """Return, per piece of work of a process, thread and start of its launch, and its time.
 
         Work without a call is left out; where no work has any, it was launched when it started, by
         no thread.
@@ -100,10 +98,10 @@ class Launched:
 def thread_of_steps(
     launched: Launched, process: int, markers: Mapping[int, int], steps_of: Callable[[int], Steps]
 ) -> tuple[int, bool]:
-    """Return which of the threads with so many markers each has the steps; whether it is in doubt.
+    """Return which thread has the steps, and whether that is in doubt.
 
-    Threads that launch at least half of what the busiest launches may have them; of these it is
-    the one in whose steps most is launched.
+    `markers` says how many markers each thread has. Threads that launch at least half of what the
+    busiest launches may have the steps; of these it is the one in whose steps most is launched.
     """
     if len(markers) == 1:
         return next(iter(markers)), False
@@ -111,12 +109,12 @@ def thread_of_steps(
     threads, place = ranked(thread)
     sums = group_sums(place, work_ns, len(threads))
     work = dict(zip(threads.tolist(), sums.tolist(), strict=True))
-    busiest = sorted(markers, key=lambda one: (work.get(one, 0), markers[one]))[-_MOST:]
-    main = {one: ns for one in busiest if 2 * (ns := work.get(one, 0)) >= work.get(busiest[-1], 0)}
-    held = {one: int(work_ns[steps_of(one).at(start_ns) >= 0].sum()) for one in main}
-    chosen = max(main, key=lambda one: (held[one], main[one], markers[one], -one))
-    others = [held[one] for one in main if one != chosen]
-    return chosen, any(0 < held[chosen] <= 2 * ns for ns in others)
+    busiest = sorted(markers, key=lambda name: (work.get(name, 0), markers[name]))[-_MOST:]
+    most = work.get(busiest[-1], 0)
+    main = {name: ns for name in busiest if 2 * (ns := work.get(name, 0)) >= most}
+    held = {name: int(work_ns[steps_of(name).at(start_ns) >= 0].sum()) for name in main}
+    chosen = max(main, key=lambda name: (held[name], main[name], markers[name], -name))
+    return chosen, any(0 < held[chosen] <= 2 * held[name] for name in main if name != chosen)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,25 +135,25 @@ def owners_of(
 ) -> Owners:
     """Return whose steps a device has: those that hold most of its device time.
 
-    `process` did each of its activities, which are `in_step` where it launched them in one of its
-    own; `first` is the process that the device is listed for, `marking` are those with steps.
+    The arrays are per activity: its process, its time, and whether it was launched in a step of
+    that process. `first` is the process that the device is listed for, `marking` those with steps.
     """
-    users, place = ranked(process)
-    total, held = (group_sums(place, ns, len(users)) for ns in (dur_ns, dur_ns * in_step))
-    known = [at for at, user in enumerate(users.tolist()) if user in marking]
-    if not known:
+    users, user = ranked(process)
+    total, held = (group_sums(user, ns, len(users)) for ns in (dur_ns, dur_ns * in_step))
+    candidates = [place for place, own in enumerate(users.tolist()) if own in marking]
+    if not candidates:
         return Owners(first, 0, int(total.sum()), 0)
-    best = max(known, key=lambda at: (held[at], users[at] == first, -at))
+    best = max(candidates, key=lambda place: (held[place], users[place] == first, -place))
     return Owners(int(users[best]), int(total[best]), int(total.sum()), len(users) - 1)
 
 
 def shared_steps_note(trace: Trace, shared: Mapping[int, Owners]) -> Note:
-    """Return whose steps the devices have on which several processes worked."""
+    """Return the note on devices that several processes used, by device."""
 
     def text_of(device: int) -> str:
-        one = shared[device]
-        others = (one.total_ns - one.own_ns) / one.total_ns if one.total_ns else 0.0
-        return f"{called(trace, device)} {whose(trace, one.owner)} (others {percent(others)})"
+        own = shared[device]
+        others = (own.total_ns - own.own_ns) / own.total_ns if own.total_ns else 0.0
+        return f"{called(trace, device)} {whose(trace, own.owner)} (others {percent(others)})"
 
     text = (
         f"{several(len(shared), 'GPU')} ran work of several processes. Steps are those of the "
@@ -197,12 +195,12 @@ class StepSpread:
     @property
     def median_ns(self) -> int:
         """Return the median, between two in the middle their mean in whole ns."""
-        return median_of([one.ns for one in self.used])
+        return median_of([step.ns for step in self.used])
 
     @property
     def p95_ns(self) -> int | None:
         """Return the time within which 95 % of the steps are; None for few steps."""
-        ordered = sorted(one.ns for one in self.used)
+        ordered = sorted(step.ns for step in self.used)
         if len(ordered) < LEAST_FOR_P95:
             return None
         return ordered[-int(-_P95 * len(ordered) // 1) - 1]
@@ -210,12 +208,12 @@ class StepSpread:
     @property
     def longest(self) -> StepTime:
         """Return the longest step used, of equal ones the first."""
-        return min(self.used, key=lambda one: (-one.ns, one.step))
+        return min(self.used, key=lambda step: (-step.ns, step.step))
 
     @property
     def middle(self) -> StepTime:
         """Return the step used of median time; of two in the middle the shorter one."""
-        ordered = sorted(self.used, key=lambda one: (one.ns, one.step))
+        ordered = sorted(self.used, key=lambda step: (step.ns, step.step))
         return ordered[(len(ordered) - 1) // 2]
 
     @property
@@ -224,13 +222,13 @@ class StepSpread:
         usual = self.median_ns
         if len(self.used) < 3 or not usual:
             return 0
-        return sum(one.ns > STANDS_OUT * usual for one in self.used)
+        return sum(step.ns > STANDS_OUT * usual for step in self.used)
 
     @property
     def beyond_median_ns(self) -> int:
         """Return what the steps that are longer than the median take beyond it, together."""
         usual = self.median_ns
-        return sum(max(one.ns - usual, 0) for one in self.used)
+        return sum(max(step.ns - usual, 0) for step in self.used)
 
 
 def counting(windows: Sequence[Window]) -> list[Window]:
@@ -242,7 +240,7 @@ def mean_components(components: Sequence[Components]) -> Components:
     """Return the mean of several components, rounded to whole nanoseconds."""
     if len(components) == 1:
         return components[0]
-    columns = zip(*(one.parts().values() for one in components), strict=True)
+    columns = zip(*(parts.parts().values() for parts in components), strict=True)
     return Components(*(round(Fraction(sum(column), len(components))) for column in columns))
 
 
@@ -253,10 +251,10 @@ def step_spread(windows: Iterable[Window]) -> StepSpread | None:
     for window in used:
         if window.step is not None:
             of_step[window.step].append(window.account.components)
-    steps = tuple(StepTime(step, mean_components(mine)) for step, mine in sorted(of_step.items()))
+    steps = tuple(StepTime(step, mean_components(own)) for step, own in sorted(of_step.items()))
     if not steps:
         return None
-    return StepSpread(steps, round(Fraction(sum(one.dur_ns for one in used), len(used))))
+    return StepSpread(steps, round(Fraction(sum(window.dur_ns for window in used), len(used))))
 
 
 def spread_of(devices: Iterable[DeviceReport]) -> StepSpread | None:
@@ -265,7 +263,7 @@ def spread_of(devices: Iterable[DeviceReport]) -> StepSpread | None:
 
 
 def late_after(devices: Sequence[DeviceReport], step: int, time_ns: int) -> tuple[int, int] | None:
-    """Return the step after a step, and how long devices idled before it on average.
+    """Return the step after a step, and how many ns devices idled before it on average.
 
     None where the longest gaps there are not more than half of some time.
     """
@@ -307,12 +305,11 @@ class OwnTimes:
 
 def own_times(devices: Sequence[DeviceReport]) -> OwnTimes:
     """Return the own time of every step on every device."""
-    found = [{w.step: own_ns(w.account.components) for w in device.steps} for device in devices]
-    steps = sorted({step for times in found for step in times if step is not None})
-    ns = np.array(
-        [[times.get(step, np.nan) for step in steps] for times in found], dtype=np.float64
-    )
-    return OwnTimes(tuple(steps), ns.reshape(len(devices), len(steps)))
+    own = [{w.step: own_ns(w.account.components) for w in device.steps} for device in devices]
+    steps = sorted({step for times in own for step in times if step is not None})
+    ns = [[times.get(step, np.nan) for step in steps] for times in own]
+    shape = len(devices), len(steps)
+    return OwnTimes(tuple(steps), np.array(ns, dtype=np.float64).reshape(shape))
 
 
 def own_ns(components: Components) -> int:
@@ -321,7 +318,7 @@ def own_ns(components: Components) -> int:
 
 
 def most_and_least(devices: Sequence[DeviceReport], most: int) -> list[int]:
-    """Return the places of all devices, or of many those with most and with least own time.
+    """Return the places of all devices, or of at most `most` with most and with least own time.
 
     Half of them are those with most, the first of these first. A device is as slow as its window
     is on average.
@@ -331,6 +328,6 @@ def most_and_least(devices: Sequence[DeviceReport], most: int) -> list[int]:
         return list(places)
     used = [max(sum(w.used for w in device.windows), 1) for device in devices]
     own = [own_ns(device.chosen.components) / n for device, n in zip(devices, used, strict=True)]
-    order = sorted(places, key=lambda at: (-own[at], at))
+    order = sorted(places, key=lambda place: (-own[place], place))
     least = most // 2
     return [*order[: most - least], *order[len(order) - least :]]

@@ -25,7 +25,6 @@ from traceflops.table import (
     IntArray,
     Links,
     Note,
-    NoteKind,
     Trace,
     codes,
     counted_note,
@@ -59,6 +58,7 @@ _DIGITS = re.compile(r"\d+")
 _SPECIAL = re.compile(r"[\\^$.|?*+(){}\[\]]")
 _KINDS_TRIED, _LONGEST_MARK = 16, 60
 _NO_MATCH, _NO_NUMBER = -2, -1
+_LONGEST_NAME = 1000
 _NESTED = (
     "Step markers nest: {n} [marker|markers] inside or around the used steps [is|are] ignored. The "
     "outer markers of a loop are its steps; --step-mark selects markers by name."
@@ -72,10 +72,10 @@ _IN_DOUBT = (
 
 @dataclass(frozen=True, slots=True)
 class FoundSteps:
-    """Steps by process, where they came from, in words, and what to say about them.
+    """Steps by process, where they came from, in words, and notes on them.
 
     `are_passes` says that they are forward passes of a serving engine: no two need do the same, so
-    a long one at the beginning is no warm-up, and work between two may be of neither.
+    a long first one is no warm-up, and work between two may belong to neither.
     """
 
     by_process: dict[int, Steps]
@@ -95,9 +95,9 @@ def step_number(label: str, step_mark: str | None) -> int | None:
 
     -1 where its name has none, None where it begins no step.
     """
-    found = [] if step_mark is None else _marked(step_mark, [label])
-    found += [_number(pattern, label) for pattern in (_PROFILER_STEP, _ANNOTATED_STEP)]
-    return next((number for number in found if number != _NO_MATCH), None)
+    known = [] if step_mark is None else _marked(step_mark, [label])
+    known += [_number(pattern, label) for pattern in (_PROFILER_STEP, _ANNOTATED_STEP)]
+    return next((number for number in known if number != _NO_MATCH), None)
 
 
 def find_marked_steps(trace: Trace, step_mark: str | None) -> FoundSteps | None:
@@ -106,116 +106,113 @@ def find_marked_steps(trace: Trace, step_mark: str | None) -> FoundSteps | None:
     With `step_mark` the marks whose whole name matches it; else ProfilerStep#N; else annotations
     such as "step 12" or "iteration_7"; else the forward passes that a serving engine annotates.
     """
-    found = (_from_marks(trace, *named) for named in _named_marks(trace, step_mark))
-    return next(filter(None, found), None)
-
-
-def _named_marks(trace: Trace, step_mark: str | None) -> Iterator[tuple[IntArray, str, str]]:
-    """Yield the step number that each name of a mark has, by each way to name steps.
-
-    With it the source, and that in words.
-    """
-    labels = names(trace.marks["name"])
-    if step_mark is not None:
-        text = f"annotations that match {step_mark!r}"
-        yield np.array(_marked(step_mark, labels), dtype=np.int64), "mark-regex", text
-        return
-    for pattern, source, text in _PATTERNS:
-        told = [_number(pattern, label) for label in labels]
-        yield np.array(told, dtype=np.int64), source, text
-    number = np.full(len(labels), _NO_MATCH, dtype=np.int64)
-    number[list(serving_marks(labels))] = _NO_NUMBER
-    yield number, "annotation", _PASSES
-
-
-def _from_marks(trace: Trace, number_of: IntArray, source: str, text: str) -> FoundSteps | None:
-    """Return the steps of the marks whose name (a place in `number_of`) is not _NO_MATCH."""
     marks = trace.marks
     if not marks.num_rows:
         return None
-    label = codes(marks["name"])
-    wanted = is_one_of(marks["kind"], *_HOST_RANGES) & (number_of[label] != _NO_MATCH)
-    rows = np.flatnonzero(wanted & (numbers(marks["dur_ns"], ABSENT) != ABSENT))
-    if not len(rows):
-        return None
-    return _by_process(trace, rows, number_of[label[rows]], source, text)
+    labels, code = names(marks["name"]), codes(marks["name"])
+    is_range = is_one_of(marks["kind"], *_HOST_RANGES)
+    is_range &= numbers(marks["dur_ns"], ABSENT) != ABSENT
+    for number_of_name, source, text in _numbered_names(labels, step_mark):
+        number = np.array(number_of_name, dtype=np.int64)[code]
+        rows = np.flatnonzero(is_range & (number != _NO_MATCH))
+        if len(rows):
+            return _by_process(trace, rows, number[rows], source, text)
+    return None
+
+
+def _numbered_names(
+    labels: Sequence[str], step_mark: str | None
+) -> Iterator[tuple[list[int], str, str]]:
+    """Yield the step number of each name by each naming scheme, its source and that in words."""
+    if step_mark is not None:
+        text = f"annotations that match {step_mark!r}"
+        yield _marked(step_mark, labels), "mark-regex", text
+        return
+    for pattern, source, text in _PATTERNS:
+        yield [_number(pattern, label) for label in labels], source, text
+    passes = serving_marks(labels)
+    numbers_of = [_NO_NUMBER if code in passes else _NO_MATCH for code in range(len(labels))]
+    yield numbers_of, "annotation", _PASSES
 
 
 def _marked(step_mark: str, labels: Sequence[str]) -> list[int]:
-    """Return the numbers of markers that the user's expression names, as `_number` does."""
-    labels = [label[:1000] for label in labels]
+    """Return the step number of each name by the user's expression, as `_number` does."""
+    labels = [label[:_LONGEST_NAME] for label in labels]
     return [*map(_numbered, labels, marked_groups(step_mark, labels))]
 
 
 def _number(pattern: re.Pattern[str], label: str) -> int:
-    """Return the number in a marker's name, _NO_NUMBER without one, _NO_MATCH if it is none."""
-    match = pattern.fullmatch(label[:1000])
-    return _numbered(label[:1000], match and match.group(1))
+    """Return the step number in a name, _NO_NUMBER without one, _NO_MATCH if it names no step."""
+    match = pattern.fullmatch(label[:_LONGEST_NAME])
+    return _numbered(label[:_LONGEST_NAME], match and match.group(1))
 
 
 def _numbered(label: str, digits: str | None) -> int:
-    """Return the same of a name in which a group matched these digits; None if it is none."""
+    """Return the number in a name of which a group matched `digits`, None if it did not match."""
     if digits is None:
         return _NO_MATCH
     if not digits.isdecimal():
-        found = _DIGITS.findall(label)
-        digits = found[-1] if found else ""
+        digits = next(reversed(_DIGITS.findall(label)), "")
     return int(digits) if 0 < len(digits) < 19 else _NO_NUMBER
 
 
 def _by_process(
     trace: Trace, rows: IntArray, number: IntArray, source: str, text: str
 ) -> FoundSteps:
+    """Return the steps of each process; `rows` are marks that name steps, `number` theirs."""
     marks = trace.marks
-    process = numbers(marks["process"])[rows]
-    thread = numbers(marks["thread"])[rows]
-    start = numbers(marks["start_ns"])[rows]
+    thread, start = numbers(marks["thread"])[rows], numbers(marks["start_ns"])[rows]
     end = start + numbers(marks["dur_ns"])[rows]
-    found: dict[int, Steps] = {}
+    by_process: dict[int, Steps] = {}
     launched = Launched(trace)
-    passed_over, nested, in_doubt = 0, 0, False
-    for one, mine in groups(process):
-        of_thread = {name: mine[at] for name, at in groups(thread[mine])}
+    elsewhere, nested, in_doubt = 0, 0, False
+    for process, mine in groups(numbers(marks["process"])[rows]):
+        of_thread = {name: mine[own] for name, own in groups(thread[mine])}
 
         def steps_of(name: int, of_thread: dict[int, IntArray] = of_thread) -> Steps:
-            some = of_thread[name]
-            some = some[~_is_inner(start[some], end[some])]
-            return _ordered(number[some], start[some], end[some])
+            own = of_thread[name]
+            own = own[~_is_inner(start[own], end[own])]
+            own = own[np.argsort(start[own], kind="stable")]
+            is_numbered = (number[own] != _NO_NUMBER).all()
+            numbered = number[own] if is_numbered else np.arange(len(own), dtype=np.int64)
+            # Where all marks are instants, each step lasts until the next.
+            are_instants = (start[own] == end[own]).all()
+            return Steps(numbered, start[own], _next(start[own]) if are_instants else end[own])
 
-        markers = {name: len(some) for name, some in of_thread.items()}
-        chosen, is_doubtful = thread_of_steps(launched, one, markers, steps_of)
-        found[one] = steps_of(chosen)
-        passed_over += len(mine) - markers[chosen]
-        nested += markers[chosen] - len(found[one])
+        markers = {name: len(own) for name, own in of_thread.items()}
+        chosen, is_doubtful = thread_of_steps(launched, process, markers, steps_of)
+        by_process[process] = steps_of(chosen)
+        elsewhere += len(mine) - markers[chosen]
+        nested += markers[chosen] - len(by_process[process])
         in_doubt |= is_doubtful
-    others = _OTHER_THREADS + (_IN_DOUBT if in_doubt else "")
-    said: tuple[tuple[NoteKind, str, str, int], ...] = (
-        ("dropped", "steps-on-other-threads", others, passed_over),
-        ("assumed", "steps-nested", _NESTED, nested),
-    )
-    notes = tuple(counted_note(*one) for one in said if one[-1])
-    return FoundSteps(found, source, text, notes, are_passes=text == _PASSES)
+    notes = []
+    if elsewhere:
+        wording = _OTHER_THREADS + (_IN_DOUBT if in_doubt else "")
+        notes.append(counted_note("dropped", "steps-on-other-threads", wording, elsewhere))
+    if nested:
+        notes.append(counted_note("assumed", "steps-nested", _NESTED, nested))
+    return FoundSteps(by_process, source, text, tuple(notes), are_passes=text == _PASSES)
 
 
 def _is_inner(start: IntArray, end: IntArray) -> BoolArray:
     """Return which marks of a thread lie within another one: the outer marks are the steps.
 
-    A single mark around all others is no step of a loop: then it is the one that is left out.
+    A single mark around all others is no step of a loop: then that one is left out.
     """
     order = np.lexsort((-end, start))
     reach = np.maximum.accumulate(end[order])[:-1]
     within = np.concatenate([[False], (end[order][1:] <= reach) & (start[order][1:] < reach)])
-    found = np.zeros(len(start), dtype=np.bool_)
+    is_inner = np.zeros(len(start), dtype=np.bool_)
     if len(order) > 2 and within[1:].all():
-        found[order[0]] = True
-        found[order[1:]] = _is_inner(start[order[1:]], end[order[1:]])
+        is_inner[order[0]] = True
+        is_inner[order[1:]] = _is_inner(start[order[1:]], end[order[1:]])
     else:
-        found[order] = within
-    return found
+        is_inner[order] = within
+    return is_inner
 
 
 def some_marks(trace: Trace) -> str:
-    """Return which marks a trace has that could have been steps."""
+    """Return a hint on the marks of a trace that could have been steps."""
     marks = trace.marks
     labels, code = names(marks["name"]), codes(marks["name"])
     annotations = distinct(code[is_one_of(marks["kind"], "annotation")])[:5].tolist()
@@ -231,7 +228,7 @@ def some_marks(trace: Trace) -> str:
 
 
 def how_to_mark(trace: Trace, mark: str | None) -> str:
-    """Return what makes steps known: `mark` selects ranges that look like some; "" where none."""
+    """Return how to mark steps: `mark` selects ranges that look like some; "" where no way fits."""
     if mark is not None:
         return _LIKELY.format(shlex.quote(mark))
     if not of_ml(trace):
@@ -248,70 +245,56 @@ def likely_step_mark(trace: Trace) -> str | None:
     length, and take more than half of the time from the first GPU work to the last. Of several such
     names it is that with most of the time; one that is long or cannot be typed is none.
     """
-    marks, works = trace.marks, trace.activities
-    alike = [_DIGITS.sub("0", name) for name in names(marks["name"])]
-    kinds = {label: place for place, label in enumerate(alike)}
-    kind = np.array([kinds[label] for label in alike], dtype=np.int64)[codes(marks["name"])]
+    marks, work, labels = trace.marks, trace.activities, names(trace.marks["name"])
+    alike = [_DIGITS.sub("0", name) for name in labels]
+    code_of = {label: code for code, label in enumerate(alike)}
+    code = codes(marks["name"])
+    kind = np.array([code_of[label] for label in alike], dtype=np.int64)[code]
     start, dur = numbers(marks["start_ns"]), numbers(marks["dur_ns"], ABSENT)
     rows = np.flatnonzero(is_one_of(marks["kind"], "annotation") & (dur > 0))
     rows = rows[np.argsort(start[rows], kind="stable")]
     columns = (kind, numbers(marks["process"]), numbers(marks["thread"], ABSENT))
     group, _ = group_rows(tuple(column[rows] for column in columns))
     sums_ns = np.bincount(group, weights=dur[rows])
-    begun = numbers(works["start_ns"])
-    span_ns = (begun + numbers(works["dur_ns"])).max() - begun.min()
-    for one in np.argsort(-sums_ns)[:_KINDS_TRIED]:
-        mine = rows[group == one]
-        name = alike[kind[mine[0]]]
+    begun = numbers(work["start_ns"])
+    span_ns = (begun + numbers(work["dur_ns"])).max() - begun.min()
+    for number in np.argsort(-sums_ns)[:_KINDS_TRIED]:
+        mine = rows[group == number]
+        name, length = alike[kind[mine[0]]], dur[mine]
         if not name.isprintable() or not 0 < len(name) <= _LONGEST_MARK:
             continue
-        if 2 * sums_ns[one] > span_ns and _is_loop(start[mine], dur[mine]):
-            labels = names(marks["name"])
-            return _pattern([labels[code] for code in distinct(codes(marks["name"])[mine])])
+        usual = float(np.median(length))
+        regular = np.abs(length - usual) <= TOLERANCE * usual
+        apart = ((start[mine] + length)[:-1] <= start[mine][1:]).all()
+        is_loop = len(mine) >= FEWEST_ROUNDS and apart and regular.mean() >= REGULAR_SHARE
+        if 2 * sums_ns[number] > span_ns and is_loop:
+            return _pattern([labels[own] for own in distinct(code[mine])])
     return None
 
 
 def _pattern(labels: Sequence[str]) -> str:
-    """Return the pattern of labels that differ in numbers only; those that do not differ stay."""
-    values = [{*each} for each in zip(*map(_DIGITS.findall, labels), strict=True)]
-    numbers = (next(iter(each)) if len(each) == 1 else r"\d+" for each in values)
+    """Return an expression for labels that differ in numbers only; equal numbers stay."""
+    values = [{*column} for column in zip(*map(_DIGITS.findall, labels), strict=True)]
+    numbers = (next(iter(column)) if len(column) == 1 else r"\d+" for column in values)
     text = (_SPECIAL.sub(r"\\\g<0>", piece) for piece in _DIGITS.split(labels[0]))
     return "".join(chain.from_iterable(zip_longest(text, numbers, fillvalue="")))
 
 
-def _is_loop(start: IntArray, dur: IntArray) -> bool:
-    """Return whether ranges, by start, come one after the other and are mostly of one length."""
-    usual = float(np.median(dur))
-    regular = np.abs(dur - usual) <= TOLERANCE * usual
-    apart = (start + dur)[:-1] <= start[1:]
-    return bool(len(dur) >= FEWEST_ROUNDS and apart.all() and regular.mean() >= REGULAR_SHARE)
-
-
-def until_next(found: FoundSteps) -> FoundSteps:
+def until_next(marked: FoundSteps) -> FoundSteps:
     """Return the steps, each of them until the next of its process begins."""
     by_process = {
-        one: Steps(s.number, s.start_ns, _next(s.start_ns)) for one, s in found.by_process.items()
+        process: Steps(steps.number, steps.start_ns, _next(steps.start_ns))
+        for process, steps in marked.by_process.items()
     }
-    return replace(found, by_process=by_process, text=f"{found.text}, each until the next")
+    return replace(marked, by_process=by_process, text=f"{marked.text}, each until the next")
 
 
 def _next(start: IntArray) -> IntArray:
     return np.append(start[1:], np.iinfo(np.int64).max)
 
 
-def _ordered(number: IntArray, start: IntArray, end: IntArray) -> Steps:
-    """Return the steps in order; where all marks are instants, each step lasts until the next."""
-    order = np.argsort(start, kind="stable")
-    number, start, end = number[order], start[order], end[order]
-    if (number == _NO_NUMBER).any():
-        number = np.arange(len(number), dtype=np.int64)
-    if (start == end).all():
-        end = _next(start)
-    return Steps(number, start, end)
-
-
-def step_of_activity(trace: Trace, links: Links, found: FoundSteps) -> IntArray:
-    """Return, for each activity, the place of its step, -1 if unknown.
+def step_of_activity(trace: Trace, links: Links, marked: FoundSteps) -> IntArray:
+    """Return, per activity, the place of its step among those of its process, -1 if unknown.
 
     It is the step in which the activity was launched; in a process without any recorded launch,
     the one in which it started. Activities of a CPU device are their own launch.
@@ -319,8 +302,8 @@ def step_of_activity(trace: Trace, links: Links, found: FoundSteps) -> IntArray:
     issued, known = _issued(trace, links)
     started = numbers(trace.activities["start_ns"])
     place = np.full(len(issued), -1, dtype=np.int64)
-    for one, mine in groups(numbers(trace.activities["process"])):
-        steps = found.by_process.get(one)
+    for process, mine in groups(numbers(trace.activities["process"])):
+        steps = marked.by_process.get(process)
         if steps is None:
             continue
         rows = mine[known[mine]]
@@ -338,7 +321,7 @@ def without_launches(trace: Trace, links: Links) -> IntArray:
 
 
 def _issued(trace: Trace, links: Links) -> tuple[IntArray, BoolArray]:
-    """Return when the host issued each activity, and for which of them that is known."""
+    """Return, per activity, when the host issued it, and whether that is known."""
     activities = trace.activities
     call = links.call_of_activity
     issued = taken(numbers(trace.calls["start_ns"]), call)

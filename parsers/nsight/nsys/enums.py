@@ -13,31 +13,23 @@ import numpy as np
 
 from traceflops.table import ABSENT, IntArray
 
-_WAYS: Final = ("HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP")
+_KINDS: Final = ("HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP")
 COPIES: Final[Mapping[int, tuple[str, str]]] = {
-    **{kind: (way, f"Memcpy {way}") for kind, way in enumerate(_WAYS, 1)},
+    **{kind: (name, f"Memcpy {name}") for kind, name in enumerate(_KINDS, 1)},
     11: ("migration HtoD", "Unified memory HtoD"),
     12: ("migration DtoH", "Unified memory DtoH"),
     13: ("migration DtoD", "Unified memory DtoD"),
-    **{
-        kind + 10: (f"migration {way}", f"Unified memory prefetch {way}")
-        for kind, way in ((11, "HtoD"), (12, "DtoH"), (13, "DtoD"))
-    },
+    21: ("migration HtoD", "Unified memory prefetch HtoD"),
+    22: ("migration DtoH", "Unified memory prefetch DtoH"),
+    23: ("migration DtoD", "Unified memory prefetch DtoD"),
 }
-"""By the kind of a copy: its direction, and its name as PyTorch's profiler writes it.
+"""By kind of copy: its direction, and its name as PyTorch's profiler writes it.
 
-From 11 on the driver makes them, to bring a page of unified memory to its user; those of 21 on are
-migrations that a call asked for (`asked_for`).
+From 11 on the driver makes them, to bring a page of unified memory to its user; from 21 on they are
+migrations that a call asked for: of kind 11 and on in a report, with the cause `BY_CALL`.
 """
-_BY_CALL: Final = 1
+BY_CALL: Final = 1
 """The cause of a migration that a call such as cudaMemPrefetchAsync asked for."""
-
-
-def asked_for(kind: IntArray, cause: IntArray) -> IntArray:
-    """Return the kinds of copies, 10 higher for migrations that a call asked for."""
-    return np.where((kind > len(_WAYS)) & (cause == _BY_CALL), kind + 10, kind)
-
-
 BETWEEN_DEVICES: Final = 10
 
 _MEMORY: Final = ("Pageable", "Pinned", "Device", "Array", "Managed", "Device Static")
@@ -55,12 +47,12 @@ WAIT: Final = "Synchronize"
 OF_THE_PROFILER: Final = (3, 4, 5)
 """Overheads that the program would not have without the profiler: flushing its buffers,
 instrumenting kernels, making and ending its resources. What compiles and loads code (2, 6, 7) or
-waits for room in a command buffer (8) is the program's; of types 0 and 1 nobody knows."""
+waits for room in a command buffer (8) is the program's; types 0 and 1 are unknown."""
 
 MARK: Final = 34
 RANGES: Final = (59, 60, 70, 71)
 STACKED: Final = (59, 70)
-"""Ranges of a thread that lie in each other, as calls do."""
+"""Ranges of a thread that nest, as calls do."""
 
 DRIVER: Final = 1
 
@@ -75,7 +67,7 @@ NO_STREAM: Final = (1 << 32) - 1
 
 
 def processes_of(ids: IntArray) -> IntArray:
-    """Return what processes are told apart by: all of the id above the thread.
+    """Return the keys of processes: the whole id above the thread.
 
     An id with 0 for the operating system's number names none: no process has that number.
     """
@@ -94,12 +86,12 @@ def pid_of(process: int) -> int | None:
 
 
 def present(values: IntArray) -> IntArray:
-    """Return numbers of which 0 and below and the largest of 32 bits stand for none."""
+    """Return numbers; ABSENT for 0 and below and the largest of 32 bits, which stand for none."""
     known = (values > 0) & (values != NO_STREAM)
     return values if known.all() else np.where(known, values, ABSENT)
 
 
 def streams_of(values: IntArray) -> IntArray:
-    """Return the numbers of streams; what is none, or of no stream, is absent."""
+    """Return the numbers of streams; ABSENT where there is no stream."""
     known = (values >= 0) & (values < NO_STREAM)
     return values if known.all() else np.where(known, values, ABSENT)

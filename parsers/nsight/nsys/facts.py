@@ -1,4 +1,4 @@
-"""What a report says of itself: versions, switches, its clock, its machine and the GPUs of that.
+"""Facts of a report: versions, switches, its clock, its machine and the GPUs of that.
 
 Its environment, command lines and paths are never asked for.
 """
@@ -18,7 +18,7 @@ import msgspec
 
 from traceflops.parsers.io import UNDECODABLE, Among, Wanted
 from traceflops.parsers.nsight.nsys.enums import ERROR, THREAD_BITS, WARNING
-from traceflops.parsers.nsight.nsys.tables import Tables
+from traceflops.parsers.nsight.nsys.tables import Tables, whole_number
 from traceflops.parsers.shared import NOTHING_KNOWN, DeviceFacts
 from traceflops.table import ABSENT, CUDA_TRACE, EVERYWHERE, UTC_OFFSET, Note
 from traceflops.units import several
@@ -26,7 +26,7 @@ from traceflops.units import several
 _EXPORTS: Final = ("META_DATA_EXPORT", "EXPORT_META_DATA")
 _MACHINE: Final = ("EXPORT_HOST", "EXPORT_USER")
 _OF_ALL: Final = ("", *(f"PROCESS_{number}:" for number in range(8)))
-"""What stands before a switch of the whole recording, and of each process."""
+"""Prefixes of a switch of the whole recording, and of each process."""
 _OF_EXPORT: Final = {
     "EXPORT_PRODUCT_VERSION": "tool_version",
     "EXPORT_SCHEMA_VERSION": "schema_version",
@@ -70,12 +70,12 @@ _EMPTY_TABLE: Final = re.compile(
     rf"No (?:{_TRACED}) (?:events|samples) collected\."
     rf"(?: Does the process use (?:{_TRACED})\?)?"
 )
-"""Says of each kind of record that there is none, which the tables say themselves."""
+"""Reports that there is no record of a kind, which the tables show themselves."""
 _FACTS: Final = (
     *("totalMemory", "computeMajor", "computeMinor"),
     *("smCount", "threadsPerWarp", "clockRate"),
 )
-"""The numbers that are known of a GPU; exports of 2020 and 2021 have the next names for them."""
+"""The numbers of a GPU that are read; exports of 2020 and 2021 have the names below for them."""
 _OLD_FACTS: Final = (
     *("globalMemorySize", "computeCapabilityMajor", "computeCapabilityMinor"),
     *("numMultiprocessors", "numThreadsPerWarp", "coreClockRate"),
@@ -96,7 +96,7 @@ _Key = TypeVar("_Key")
 
 
 def _pairs_of(tables: Tables, table: str, names: Iterable[str]) -> list[tuple[str, str]]:
-    """Return names with their values, of those in a table that are asked for and have one."""
+    """Return names and values from a table of both, of those names that have a value."""
     wanted = Wanted(texts=("name", "value"))
     rows = tables.whole(table, wanted, (Among("name", tuple(names)),))
     pairs = zip(rows.texts["name"], rows.texts["value"], strict=True)
@@ -114,30 +114,23 @@ def facts_of(tables: Tables) -> dict[str, str]:
     traced = {value.lower() for _, value in _pairs_of(tables, "META_DATA_CAPTURE", _CUDA_TRACED)}
     if traced & {"true", "false"}:
         facts[CUDA_TRACE] = "true" if "true" in traced else "false"
-    if (offset := _utc_offset(tables)) is not None:
-        facts[UTC_OFFSET] = offset
+    # The time zone: where the beginning of the recording is also given in local time.
+    rows = tables.whole(_SESSION, Wanted(texts=("utcTime", "localTime")))
+    for times in zip(rows.texts["utcTime"], rows.texts["localTime"], strict=True):
+        with suppress(ValueError, TypeError):
+            utc, local = (datetime.fromisoformat(text or "").replace(tzinfo=None) for text in times)
+            minutes = round((local - utc).total_seconds() / 60)
+            if abs(minutes) <= _FARTHEST_MINUTES:
+                hours, rest = divmod(abs(minutes), 60)
+                facts[UTC_OFFSET] = f"{'-' if minutes < 0 else '+'}{hours:02}:{rest:02}"
+                break
     return facts
 
 
-def _utc_offset(tables: Tables) -> str | None:
-    """Return the time zone in which a recording began, where it is said in local time, too."""
-    rows = tables.whole(_SESSION, Wanted(texts=("utcTime", "localTime")))
-    for said in zip(rows.texts["utcTime"], rows.texts["localTime"], strict=True):
-        with suppress(ValueError, TypeError):
-            utc, local = (datetime.fromisoformat(text or "").replace(tzinfo=None) for text in said)
-            minutes = round((local - utc).total_seconds() / 60)
-            if abs(minutes) <= _FARTHEST_MINUTES:
-                return (
-                    f"{'-' if minutes < 0 else '+'}{abs(minutes) // 60:02}:{abs(minutes) % 60:02}"
-                )
-    return None
-
-
 def origin_of(tables: Tables) -> int | None:
-    """Return the beginning of the session in nanoseconds since 1970; None where it is not said."""
+    """Return the beginning of the session in ns since 1970; None where it is unknown."""
     rows = tables.whole(_SESSION, Wanted(integers=("utcEpochNs",)))
-    known = [row for row in rows["utcEpochNs"].tolist() if 0 < row < _LATEST_UNIX_NS]
-    return known[0] if known else None
+    return next((row for row in rows["utcEpochNs"].tolist() if 0 < row < _LATEST_UNIX_NS), None)
 
 
 def host_of(tables: Tables) -> str | None:
@@ -147,20 +140,20 @@ def host_of(tables: Tables) -> str | None:
 
 
 def identities_of(tables: Tables, host: str | None) -> tuple[str, ...]:
-    """Return the names of machines and users, which are to be taken out of what is shared."""
-    pairs = [pair for table in _EXPORTS for pair in _pairs_of(tables, table, _MACHINE)]
-    return tuple(dict.fromkeys(one for one in (host, *(value for _, value in pairs)) if one))
+    """Return the names of machines and users, which are removed from what is shared."""
+    values = [v for table in _EXPORTS for _, v in _pairs_of(tables, table, _MACHINE)]
+    return tuple(dict.fromkeys(name for name in (host, *values) if name))
 
 
 def ranks_of(tables: Tables) -> dict[int, int]:
-    """Return the ranks of processes by the ids of these."""
+    """Return the ranks of processes by their keys (`enums.processes_of`)."""
     rows = tables.whole("MPI_RANKS", Wanted(integers=("globalPid", "rank")))
     pairs = zip(rows["globalPid"].tolist(), rows["rank"].tolist(), strict=True)
     return {pid >> THREAD_BITS: rank for pid, rank in pairs if pid != ABSENT and 0 <= rank < 2**31}
 
 
 def warnings_of(tables: Tables) -> Iterator[Note]:
-    """Give what the profiler warned of, the messages that are known in its words.
+    """Yield the profiler's warnings; messages of a known form in its words.
 
     Others may hold command lines, paths and settings of the environment in any form: these are only
     counted.
@@ -173,7 +166,7 @@ def warnings_of(tables: Tables) -> Iterator[Note]:
         plain = " ".join((text or "")[:_LONGEST].split())
         if _EMPTY_TABLE.fullmatch(plain):
             continue
-        if any(one.fullmatch(plain) for one in _KNOWN):
+        if any(pattern.fullmatch(plain) for pattern in _KNOWN):
             quoted[plain] += 1
         else:
             others[severity] += 1
@@ -193,63 +186,64 @@ def warnings_of(tables: Tables) -> Iterator[Note]:
 
 @dataclass(slots=True)
 class Devices:
-    """The GPUs of a report, by their numbers, and the numbers that processes have for them."""
+    """The GPUs of a report by their numbers, and the ordinals of these: a process's own numbers."""
 
     by_gpu: dict[int, DeviceFacts] = field(default_factory=dict)
     by_ordinal: dict[tuple[int | None, int], DeviceFacts] = field(default_factory=dict)
+    """By pid and ordinal, or None and ordinal."""
     gpus: dict[tuple[int, int], int] = field(default_factory=dict)
+    """Numbers of GPUs by pid and ordinal."""
     by_cuda: dict[int, int] = field(default_factory=dict)
-    """The GPUs by the numbers that CUDA has for them where it hides none."""
+    """Numbers of GPUs by the ordinals that CUDA has for them where it hides none."""
     ambiguous: bool = False
-    """Whether the GPUs differ and which one a process used is not said."""
+    """Whether the GPUs differ and which one a process used is unknown."""
     by_number: bool = False
-    """Whether which one it used is said by nothing but the number that it has for it."""
+    """Whether which one it used follows from nothing but its ordinal."""
     places: dict[int, str] = field(default_factory=dict)
-    """What names each GPU in other reports, too (see `traceflops.table.trace.Trace`)."""
+    """What identifies each GPU in other reports, too (see `traceflops.table.trace.Trace`)."""
     only: int | None = None
     """The number of the GPU of a machine that has no other."""
 
     def gpu_of(self, pid: int | None, ordinal: int) -> int | None:
-        """Return the number of the GPU that a process calls so; None where that is not said.
+        """Return the number of the GPU behind a process's ordinal; None where it is unknown.
 
-        Of an unknown process (None) it is what all processes call so, if that is one GPU. Where no
-        number of any process is said, the first of a machine with one GPU is that one.
+        Of an unknown process (None) it is the GPU that all processes mean, if that is one. Where
+        no ordinal of any process is listed, the first of a machine with one GPU is that one.
         """
         if not self.gpus and ordinal <= 0:
             return self.only
         if pid is not None:
             return self.gpus.get((pid, ordinal))
-        called_so = {gpu for (_, own), gpu in self.gpus.items() if own == ordinal}
-        return called_so.pop() if len(called_so) == 1 else None
+        meant = {gpu for (_, own), gpu in self.gpus.items() if own == ordinal}
+        return meant.pop() if len(meant) == 1 else None
 
     def facts_of(self, gpu: int | None, pid: int | None, ordinal: int) -> DeviceFacts:
-        """Return what is known of a GPU, or else of the one that a process calls so."""
+        """Return the facts of a GPU, or else of the one behind a process's ordinal."""
         keys = ((pid, ordinal), (None, ordinal))
-        called_so = [self.by_ordinal[key] for key in keys if key in self.by_ordinal]
+        of_ordinal = [self.by_ordinal[key] for key in keys if key in self.by_ordinal]
         if gpu is not None and gpu in self.by_gpu:
-            return _filled(self.by_gpu[gpu], *called_so)
-        if called_so:
-            return _filled(*called_so)
-        # Which of several it is depends on CUDA_VISIBLE_DEVICES, which is not read.
+            return _filled(self.by_gpu[gpu], *of_ordinal)
+        if of_ordinal:
+            return _filled(*of_ordinal)
         if not self.by_gpu:
             return NOTHING_KNOWN
         first, *others = self.by_gpu.values()
-        return self._by_both_numbers(ordinal) if any(one != first for one in others) else first
-
-    def _by_both_numbers(self, ordinal: int) -> DeviceFacts:
-        """Return what the GPUs of a number have in common, by the report's number and by CUDA's."""
+        if all(other == first for other in others):
+            return first
+        # Which of several it is depends on CUDA_VISIBLE_DEVICES, which is not read: only what the
+        # GPU of that number has in common by the report's numbers and by CUDA's.
         numbers = (ordinal, self.by_cuda.get(ordinal, ABSENT))
-        one, other = (self.by_gpu.get(number, NOTHING_KNOWN) for number in numbers)
-        if one.product is None or one.product != other.product:
+        by_report, by_cuda = (self.by_gpu.get(number, NOTHING_KNOWN) for number in numbers)
+        if by_report.product is None or by_report.product != by_cuda.product:
             self.ambiguous = True
             return NOTHING_KNOWN
         self.by_number = True
-        alike = {name for name in _FIELDS if getattr(one, name) == getattr(other, name)}
-        return replace(one, **dict.fromkeys(set(_FIELDS) - alike))
+        differing = [f for f in _FIELDS if getattr(by_report, f) != getattr(by_cuda, f)]
+        return replace(by_report, **dict.fromkeys(differing))
 
 
-def devices_of(tables: Tables, host: str | None = None) -> Devices:
-    """Return what a report of a machine says of its GPUs."""
+def devices_of(tables: Tables, host: str | None) -> Devices:
+    """Return the GPUs of a report; of facts that are given twice the first count."""
     devices = Devices()
     uuids: dict[str, int] = {}
     products: dict[int, str | None] = {}
@@ -259,18 +253,41 @@ def devices_of(tables: Tables, host: str | None = None) -> Devices:
             if row["id"] != ABSENT:
                 _fill(devices.by_gpu, row["id"], _facts(row["name"], row, _FACTS))
                 uuids.setdefault((row["uuid"] or "").lower(), row["id"])
-        devices.places = dict(_places(rows, host))
+        devices.places = _places(rows, host)
         times = Counter(row["cuDevice"] for row in rows)
         devices.by_cuda = {row["cuDevice"]: row["id"] for row in rows if times[row["cuDevice"]] < 2}
     else:
         products = {row["deviceId"]: row["name"] for row in rows}
     if len(devices.by_gpu) == 1 and "TARGET_INFO_GPU" not in tables.lost:
         devices.only = next(iter(devices.by_gpu))
-    _read_old(tables, products, devices)
+    devices.by_ordinal = _by_ordinal(tables, products)
     if not devices.by_gpu and not devices.by_ordinal:
-        devices.by_gpu = _of_text(tables)
-    _read_numbers(tables, uuids, devices)
+        devices.by_gpu = _gpus_in_json(tables)
+    for row in _rows(tables, "TARGET_INFO_CUDA_DEVICE", _CUDA_DEVICE):
+        gpu = row["gpuId"]
+        if gpu == ABSENT:
+            gpu = uuids.get((row["uuid"] or "?").lower(), ABSENT)
+        if ABSENT not in (gpu, row["cudaId"], row["pid"]):
+            devices.gpus.setdefault((row["pid"], row["cudaId"]), gpu)
     return devices
+
+
+def _by_ordinal(
+    tables: Tables, products: Mapping[int, str | None]
+) -> dict[tuple[int | None, int], DeviceFacts]:
+    """Return the GPUs as exports of 2020 and 2021 list them, by pid and ordinal.
+
+    `products` are their names by ordinal.
+    """
+    gpus: dict[tuple[int | None, int], DeviceFacts] = {}
+    for row in _rows(tables, "TARGET_INFO_CUDA_GPU", _CUDA_GPU):
+        ordinal = row["deviceId"]
+        facts = _facts(row["name"] or products.get(ordinal), row, _OLD_FACTS)
+        for pid in (_known(row["pid"]), None):
+            _fill(gpus, (pid, ordinal), facts)
+    for ordinal, product in products.items():
+        _fill(gpus, (None, ordinal), DeviceFacts(product=product))
+    return gpus
 
 
 def _rows(tables: Tables, table: str, wanted: Wanted) -> list[dict[str, Any]]:
@@ -282,65 +299,47 @@ def _rows(tables: Tables, table: str, wanted: Wanted) -> list[dict[str, Any]]:
     return [dict(zip(columns, row, strict=True)) for row in cells]
 
 
-def _places(rows: Sequence[Mapping[str, Any]], host: str | None) -> Iterator[tuple[int, str]]:
-    """Give the places of GPUs, by number: by what each is called everywhere, else by its slot.
+def _places(rows: Sequence[Mapping[str, Any]], host: str | None) -> dict[int, str]:
+    """Return the places of GPUs, by number: the UUID, else the machine and the slot.
 
     What several GPUs of the report share, as parts of one may, names none of them.
     """
-    known: dict[int, list[str]] = {}
+    names: dict[int, list[str]] = {}
     for row in rows:
         uuid, bus = row["uuid"] or "", row["busLocation"]
-        called = [f"{EVERYWHERE}{uuid.lower()}"] if uuid.strip("GPUgpu-0 ") else []
-        slot = [f"{EVERYWHERE}{host} {bus}"] if host and bus else []
-        known.setdefault(row["id"], called + slot)
-    counts = Counter(text for texts in known.values() for text in texts)
-    for number, texts in known.items():
-        text = next((text for text in texts if counts[text] == 1), None)
-        if text is not None:
-            yield number, text
-
-
-def _read_numbers(tables: Tables, uuids: Mapping[str, int], devices: Devices) -> None:
-    """Note which GPU each process means by its numbers; what is said first counts."""
-    for row in _rows(tables, "TARGET_INFO_CUDA_DEVICE", _CUDA_DEVICE):
-        gpu = row["gpuId"]
-        if gpu == ABSENT:
-            gpu = uuids.get((row["uuid"] or "?").lower(), ABSENT)
-        if ABSENT not in (gpu, row["cudaId"], row["pid"]):
-            devices.gpus.setdefault((row["pid"], row["cudaId"]), gpu)
-
-
-def _read_old(tables: Tables, products: Mapping[int, str | None], devices: Devices) -> None:
-    """Note the GPUs as exports of 2020 and 2021 list them, by process and its number for each."""
-    for row in _rows(tables, "TARGET_INFO_CUDA_GPU", _CUDA_GPU):
-        ordinal = row["deviceId"]
-        facts = _facts(row["name"] or products.get(ordinal), row, _OLD_FACTS)
-        for pid in (_known(row["pid"]), None):
-            _fill(devices.by_ordinal, (pid, ordinal), facts)
-    for ordinal, product in products.items():
-        _fill(devices.by_ordinal, (None, ordinal), DeviceFacts(product=product))
+        by_uuid = [f"{EVERYWHERE}{uuid.lower()}"] if uuid.strip("GPUgpu-0 ") else []
+        by_slot = [f"{EVERYWHERE}{host} {bus}"] if host and bus else []
+        names.setdefault(row["id"], by_uuid + by_slot)
+    counts = Counter(name for of_gpu in names.values() for name in of_gpu)
+    unique = {gpu: [n for n in of_gpu if counts[n] == 1] for gpu, of_gpu in names.items()}
+    return {gpu: of_gpu[0] for gpu, of_gpu in unique.items() if of_gpu}
 
 
 def _facts(product: Any, row: Mapping[str, Any], columns: Sequence[str]) -> DeviceFacts:
-    """Return the facts of a GPU, which stand in columns in the order of `_FACTS`.
+    """Return the facts of a GPU from columns in the order of `_FACTS`.
 
     What a writer does not know is 0, which none of them can be but the minor of a version.
     """
-    memory, major, minor, *others, clock = (_integer(row.get(column)) for column in columns)
-    units, warp = map(_small, others)
-    is_version = _small(major) is not None and 0 <= minor < _MOST_SMALL
+    memory, major, minor, *others, clock = (whole_number(row.get(column)) for column in columns)
+    is_version = 0 < major < _MOST_SMALL and 0 <= minor < _MOST_SMALL
     first, second = (major, minor) if is_version else (None, None)
+    units, warp = (value if 0 < value < _MOST_SMALL else None for value in others)
+    memory_bytes, clock_hz = _known(memory), _known(clock)
+    if memory_bytes is not None and memory_bytes < _LEAST_BYTES:
+        memory_bytes <<= 20
+    if clock_hz is not None and clock_hz < _SLOWEST_HZ:
+        clock_hz *= 1_000
     name = product if isinstance(product, str) and product else None
-    return DeviceFacts(name, _bytes(memory), first, second, units, warp, clock_hz=_hertz(clock))
+    return DeviceFacts(name, memory_bytes, first, second, units, warp, clock_hz=clock_hz)
 
 
-def _fill(known: dict[_Key, DeviceFacts], key: _Key, facts: DeviceFacts) -> None:
-    """Note the facts of a GPU; what was said first counts."""
-    known[key] = _filled(known[key], facts) if key in known else facts
+def _fill(facts: dict[_Key, DeviceFacts], key: _Key, more: DeviceFacts) -> None:
+    """Add facts of a GPU to those that are known; the first ones count."""
+    facts[key] = _filled(facts[key], more) if key in facts else more
 
 
 def _filled(facts: DeviceFacts, *others: DeviceFacts) -> DeviceFacts:
-    """Return facts with what only others of the same product say."""
+    """Return facts, completed from others of the same product."""
     for other in others:
         if None in (facts.product, other.product) or facts.product == other.product:
             missing = (name for name in _FIELDS if getattr(facts, name) is None)
@@ -348,48 +347,22 @@ def _filled(facts: DeviceFacts, *others: DeviceFacts) -> DeviceFacts:
     return facts
 
 
-def _of_text(tables: Tables) -> dict[int, DeviceFacts]:
-    """Return the GPUs that a text of JSON lists; it may be there where the table is not."""
+def _gpus_in_json(tables: Tables) -> dict[int, DeviceFacts]:
+    """Return the GPUs listed in a JSON text, which may be there where their table is not."""
     words = [name[0].upper() + name[1:] for name in _FACTS]
     gpus: dict[int, DeviceFacts] = {}
     for _, text in _pairs_of(tables, "TARGET_INFO_SYSTEM_ENV", ("GpuInfo",))[:1]:
-        for place, entry in enumerate(_listed(text)):
+        decoded = None
+        with suppress(*UNDECODABLE):
+            decoded = msgspec.json.decode(text)
+        entries = decoded.get("Gpus") if isinstance(decoded, dict) else None
+        for index, entry in enumerate(entries[:_MOST] if isinstance(entries, list) else ()):
             if isinstance(entry, dict):
                 number = entry.get("Id")
-                number = number if type(number) is int else place
+                number = number if type(number) is int else index
                 gpus[number] = _facts(entry.get("Name"), entry, words)
     return gpus
 
 
-def _listed(text: str) -> list[Any]:
-    try:
-        decoded = msgspec.json.decode(text)
-    except UNDECODABLE:
-        return []
-    gpus = decoded.get("Gpus") if isinstance(decoded, dict) else None
-    return gpus[:_MOST] if isinstance(gpus, list) else []
-
-
-def _integer(value: Any) -> int:
-    """Return a number that may be written as a text, ABSENT where it is none."""
-    if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) < 19:
-        return int(value)
-    return value if type(value) is int else ABSENT
-
-
 def _known(value: int) -> int | None:
     return value if 0 < value < 2**62 else None
-
-
-def _small(value: int) -> int | None:
-    return value if 0 < value < _MOST_SMALL else None
-
-
-def _bytes(value: int) -> int | None:
-    known = _known(value)
-    return known << 20 if known is not None and known < _LEAST_BYTES else known
-
-
-def _hertz(value: int) -> int | None:
-    known = _known(value)
-    return known * 1_000 if known is not None and known < _SLOWEST_HZ else known

@@ -1,4 +1,4 @@
-"""Which collective each NCCL kernel ran and how much it moved, by the ranges that NCCL marks.
+"""Which collective each NCCL kernel ran and how much it moved, from NCCL's own NVTX ranges.
 
 A range holds the call that launched the kernel, as a call of RCCL does on AMD. Sizes stand in the
 payloads of the ranges, which an export has only if it was asked for them.
@@ -7,6 +7,7 @@ payloads of the ranges, which an export has only if it was asked for them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
@@ -17,7 +18,7 @@ from traceflops.parsers.nsight.nsys.enums import THREAD_BITS, processes_of, thre
 from traceflops.parsers.nsight.nsys.ranks import RankPlace
 from traceflops.parsers.nsight.nsys.reading import ReportReading, texts_of
 from traceflops.parsers.shared import Gathered, fill_collectives, rccl
-from traceflops.table import ABSENT, TableBuilder, distinct
+from traceflops.table import ABSENT, distinct
 
 _PAYLOAD: Final = Wanted(integers=("start", "globalTid", "jsonTextId"), texts=("jsonText",))
 _TABLE: Final = "NVTX_EVENTS"
@@ -29,19 +30,19 @@ _RANKS: Final = "no. of ranks"
 _RANK: Final = "rank"
 _WORDS: Final = (_COMMUNICATOR, _SIZE, _RANKS, _RANK)
 _PARTS: Final = (_COMMUNICATOR, _SIZE)
-"""Words that may be a part of what a value is called."""
+"""Words that may be a part of a longer key."""
 _LONGEST: Final = 1 << 16
 _DEEPEST: Final = 4
 
 Payload = Mapping[str, str]
 Key = tuple[int, int]
-"""A thread and a time, by which a range is found again."""
+"""A thread and a start time, which identify a range."""
 
 
 def fill_nccl(reading: ReportReading, ranges: Sequence[Batch]) -> None:
     """Fill in the collectives of kernels, and the ranks that payloads name.
 
-    `ranges` are those that NCCL marks, as `read_nvtx` gives them.
+    `ranges` are those of NCCL, as `read_nvtx` returns them.
     """
     count = sum(batch.count for batch in ranges)
     if not count:
@@ -50,59 +51,42 @@ def fill_nccl(reading: ReportReading, ranges: Sequence[Batch]) -> None:
     of_nccl = Among("domainId", tuple(domains[domains != ABSENT].tolist()[:_MOST_DOMAINS]))
     payloads = _payloads(reading, of_nccl) if of_nccl.values else {}
     if of_nccl.values and not payloads:
-        # Payloads may be there as bytes, which only their own schema tells to read.
+        # Payloads may be there as bytes, which cannot be read without their own schema.
         blobs = reading.tables.batches(_TABLE, Wanted(), (of_nccl, Present("binaryData")))
         reading.odd["nccl-blobs"] += sum(batch.count for batch in blobs)
     reading.odd["nccl-ranges"] += count
     reading.odd["nccl-payloads"] += len(payloads)
-    # The kernels are filled in where they are; the calls are those that matter here.
+    # Kernels are filled in where they are; their calls are copies of those that launched them.
     view = Gathered()
-    view.tables["activities"] = reading.gathered["activities"]
-    _add_launches(reading, view["calls"])
-    arguments: dict[int, dict[str, str]] = {}
-    for batch in ranges:
-        _add_ranges(reading, view["calls"], batch, payloads, arguments)
-    fill_collectives(view, arguments)
-
-
-def _add_launches(reading: ReportReading, into: TableBuilder) -> None:
-    """Copy the calls that launched kernels of NCCL."""
-    activities, calls = reading.gathered["activities"], reading.gathered["calls"]
+    view.tables["activities"] = activities = reading.gathered["activities"]
     named = [code for name, code in activities.names["name"].items() if "nccl" in name.lower()]
     wanted = activities.column("correlation")[np.isin(activities.column("name"), named)]
-    rows = np.flatnonzero(np.isin(calls.column("correlation"), distinct(wanted)))
-    into.add(
-        len(rows),
-        **{name: calls.column(name)[rows] for name in _OF_LAUNCHES},
-        name=into.names["name"]["launch"],
-        api=into.names["api"]["runtime"],
-    )
-
-
-def _add_ranges(
-    reading: ReportReading,
-    calls: TableBuilder,
-    ranges: Batch,
-    payloads: Mapping[Key, Payload],
-    arguments: dict[int, dict[str, str]],
-) -> None:
-    """Add ranges as calls of the library, with what their payloads say as arguments."""
-    thread, names = ranges["globalTid"], [name or "" for name in ranges.texts["name"]]
-    keys = zip(thread.tolist(), ranges["start_ns"].tolist(), strict=True)
-    for row, (key, name) in enumerate(zip(keys, names, strict=True), calls.count):
-        payload = payloads.get(key)
-        if payload:
-            arguments[row] = _arguments(name, payload)
-            _note_rank(reading, key[0] >> THREAD_BITS, name, payload)
+    all_calls, calls = reading.gathered["calls"], view["calls"]
+    launches = np.flatnonzero(np.isin(all_calls.column("correlation"), distinct(wanted)))
     calls.add(
-        ranges.count,
-        process=reading.people.processes(processes_of(thread)),
-        thread=threads_of(thread),
-        start_ns=ranges["start_ns"],
-        dur_ns=ranges["dur_ns"],
-        name=calls.names["name"].codes(names),
-        api=calls.names["api"]["rccl"],
+        len(launches),
+        **{name: all_calls.column(name)[launches] for name in _OF_LAUNCHES},
+        name=calls.names["name"]["launch"],
+        api=calls.names["api"]["runtime"],
     )
+    arguments: dict[int, dict[str, str]] = {}
+    for batch in ranges:
+        thread, names = batch["globalTid"], [name or "" for name in batch.texts["name"]]
+        keys = zip(thread.tolist(), batch["start_ns"].tolist(), strict=True)
+        for row, (key, name) in enumerate(zip(keys, names, strict=True), calls.count):
+            if payload := payloads.get(key):
+                arguments[row] = _arguments(name, payload)
+                _note_rank(reading, key[0] >> THREAD_BITS, name, payload)
+        calls.add(
+            batch.count,
+            process=reading.registry.processes(processes_of(thread)),
+            thread=threads_of(thread),
+            start_ns=batch["start_ns"],
+            dur_ns=batch["dur_ns"],
+            name=calls.names["name"].codes(names),
+            api=calls.names["api"]["rccl"],
+        )
+    fill_collectives(view, arguments)
 
 
 def _arguments(name: str, payload: Payload) -> dict[str, str]:
@@ -121,13 +105,13 @@ def _note_rank(reading: ReportReading, process: int, name: str, payload: Payload
     rank, world = (rccl.amount(payload.get(word)) for word in (_RANK, _RANKS))
     if name not in rccl.SIZES or rank is None or world is None or not rank < world < 2**31:
         return
-    places = reading.people.places
+    places = reading.registry.places
     if process not in places or world > places[process].ranks:
         places[process] = RankPlace(world, rank, payload.get(_COMMUNICATOR))
 
 
 def _payloads(reading: ReportReading, of_nccl: Among) -> dict[Key, Payload]:
-    """Return what is in the payloads of ranges, which stand in the rows or among the texts."""
+    """Return the payloads of ranges, which stand in the rows or in the table of texts."""
     if reading.tables.columns(_TABLE).isdisjoint(("jsonText", "jsonTextId")):
         return {}
     with_payload: list[tuple[Key, str | None, int]] = []
@@ -137,33 +121,28 @@ def _payloads(reading: ReportReading, of_nccl: Among) -> dict[Key, Payload]:
         with_payload += [row for row in rows if row[1] or row[2] != ABSENT]
     ids, texts = texts_of(reading.tables, [np.array([id_ for _, _, id_ in with_payload], np.int64)])
     by_id = dict(zip(ids.tolist(), texts, strict=True))
-    payloads = {key: _payload(by_id.get(id_) or text or "") for key, text, id_ in with_payload}
-    return {key: payload for key, payload in payloads.items() if payload}
-
-
-def _payload(text: str) -> Payload:
-    """Return the words of a payload that mean something here."""
-    if not text or len(text) > _LONGEST:
-        return {}
-    try:
-        decoded = msgspec.json.decode(text)
-    except UNDECODABLE:
-        return {}
-    words: dict[str, str] = {}
-    _collect(decoded, words, _DEEPEST)
-    return words
+    payloads: dict[Key, Payload] = {}
+    for key, text, id_ in with_payload:
+        words: dict[str, str] = {}
+        content = by_id.get(id_) or text or ""
+        if len(content) <= _LONGEST:
+            with suppress(*UNDECODABLE):
+                _collect(msgspec.json.decode(content), words, _DEEPEST)
+        payloads[key] = words
+    return {key: words for key, words in payloads.items() if words}
 
 
 def _collect(value: Any, words: dict[str, str], depth: int) -> None:
+    """Collect the values of known words from JSON, as deep as `depth`; the first ones count."""
     if depth and isinstance(value, list):
-        for one in value[:64]:
-            _collect(one, words, depth - 1)
+        for element in value[:64]:
+            _collect(element, words, depth - 1)
     if not depth or not isinstance(value, dict):
         return
-    for key, one in list(value.items())[:64]:
+    for key, member in list(value.items())[:64]:
         name = str(key).lower()
         word = next((w for w in _WORDS if w == name or (w in name and w in _PARTS)), None)
-        if word is not None and isinstance(one, int | str):
-            words.setdefault(word, str(one)[:64])
+        if word is not None and isinstance(member, int | str):
+            words.setdefault(word, str(member)[:64])
         else:
-            _collect(one, words, depth - 1)
+            _collect(member, words, depth - 1)

@@ -1,7 +1,8 @@
-"""What the reader of a report must know about how an export of Nsight Systems was read."""
+"""Notes on how a report of Nsight Systems was read."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Final
 
@@ -132,10 +133,10 @@ _NOTES: Final = NoteTable(
 )
 _WORK_TABLES: Final = ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE")
 _OF_CUDA: Final = ("SYNCHRONIZATION", "CUDA_EVENT", "MEMORY_USAGE", "OVERHEAD")
-"""Records that only tracing of CUDA makes."""
+"""Records that exist only where CUDA was traced."""
 _LAUNCH: Final = "GraphLaunch"
 _FAMILIES: Final = (CUPTI, "NVTX_")
-"""How the names of tables of records begin: what stands in one that is not read is told."""
+"""Prefixes of tables of records: those that are not read are listed."""
 _TIMES: Final = frozenset({"start", "timestamp"})
 _MOST_LISTED: Final = 20
 
@@ -143,7 +144,7 @@ _MOST_LISTED: Final = 20
 def content_notes(
     tables: Mapping[str, pa.Table], reading: ReportReading, facts: Mapping[str, str]
 ) -> Iterator[Note]:
-    """Give the notes on records: what was repaired, dropped, assumed or is missing.
+    """Yield the notes on records: what was repaired, dropped, assumed or is missing.
 
     `facts` are the switches of the recording.
     """
@@ -155,41 +156,44 @@ def content_notes(
     is_work_lost = not lost.isdisjoint(CUPTI + table for table in _WORK_TABLES)
     if is_work_lost:
         yield _NOTES.note("work-lost")
-    if not tables["activities"].num_rows:
+    activities = tables["activities"]
+    if not activities.num_rows:
         yield _no_work(tables, reading, facts.get(CUDA_TRACE))
     elif not tables["calls"].num_rows:
         yield _NOTES.note("no-calls lost" if f"{CUPTI}RUNTIME" in lost else "no-calls")
     yield from _ownerless(tables)
-    activities = tables["activities"]
-    if unnamed := int(_are(activities["name"], UNNAMED_KERNEL).sum()):
+    if unnamed := int(_have(activities["name"], UNNAMED_KERNEL).sum()):
         yield _NOTES.note("kernels-unnamed", unnamed)
-    if moved := reading.people.moved_streams:
+    if moved := reading.registry.moved_streams:
         yield renumbered_note(moved, "context")
-    yield from _graph_replays(activities)
+    replays = _have(activities["kind"], "graph")
+    if replays.any():
+        length = time_amount(int(numbers(activities["dur_ns"])[replays].sum()))
+        yield _NOTES.note("graphs-opaque", int(replays.sum()), length=length)
     if not is_work_lost and (launches := _launches_without_work(tables)):
         yield _NOTES.note("graph-launches-lost", launches)
-    if odd["nccl-ranges"] and not odd["nccl-payloads"]:
-        key = "nccl-sizes bytes" if odd["nccl-blobs"] else "nccl-sizes"
-        yield _NOTES.note(key, odd["nccl-ranges"])
-    ops = tables["ops"]
-    if ops.num_rows:
-        has_shapes = ops["input_dims"].null_count < ops.num_rows
-        yield _NOTES.note("types-by-name" if has_shapes else "no-shapes")
-    yield from _gpus(tables["devices"], reading)
+    yield from _payload_notes(tables["ops"], odd)
+    devices = reading.registry.devices
+    if devices.by_number:
+        yield _NOTES.note("gpu-by-number")
+    if unknown := tables["devices"]["product"].null_count:
+        key = "gpu-unknown ambiguous" if devices.ambiguous else "gpu-unknown"
+        yield _NOTES.note(key, unknown)
     yield from _unused(reading.tables)
 
 
-def _gpus(devices: pa.Table, reading: ReportReading) -> Iterator[Note]:
-    """Say which GPUs are not known, or by their numbers only."""
-    if reading.people.devices.by_number:
-        yield _NOTES.note("gpu-by-number")
-    if unknown := devices["product"].null_count:
-        is_ambiguous = reading.people.devices.ambiguous
-        yield _NOTES.note("gpu-unknown ambiguous" if is_ambiguous else "gpu-unknown", unknown)
+def _payload_notes(ops: pa.Table, odd: Counter[str]) -> Iterator[Note]:
+    """Yield what ranges of NCCL and of operators lack."""
+    if odd["nccl-ranges"] and not odd["nccl-payloads"]:
+        key = "nccl-sizes bytes" if odd["nccl-blobs"] else "nccl-sizes"
+        yield _NOTES.note(key, odd["nccl-ranges"])
+    if ops.num_rows:
+        has_shapes = ops["input_dims"].null_count < ops.num_rows
+        yield _NOTES.note("types-by-name" if has_shapes else "no-shapes")
 
 
 def _unused(tables: Tables) -> Iterator[Note]:
-    """Say in which tables rows stand that nothing was made of: records first, they have a time."""
+    """List tables whose rows were not read: those of records, which have a time, come first."""
     counts = tables.unused(_FAMILIES)
     timed = {name for name in counts if not _TIMES.isdisjoint(tables.columns(name))}
     listed = [f"{name} ({counts[name]:,})" for name in sorted(counts, key=lambda n: n not in timed)]
@@ -200,6 +204,7 @@ def _unused(tables: Tables) -> Iterator[Note]:
 
 
 def _no_work(tables: Mapping[str, pa.Table], reading: ReportReading, traced: str | None) -> Note:
+    """Return why there are no GPU operations; `traced` says whether CUDA was traced."""
     calls = tables["calls"].num_rows
     if launches_nothing(tables["calls"]) and not reading.tables.lost:
         return _NOTES.note("nothing-launched", calls=several(calls, "CUDA API call"))
@@ -210,7 +215,7 @@ def _no_work(tables: Mapping[str, pa.Table], reading: ReportReading, traced: str
 
 
 def _ownerless(tables: Mapping[str, pa.Table]) -> Iterator[Note]:
-    """Say that work is of none of the processes that are known, so that no call launched it."""
+    """Yield a note on work of an unknown process, which has no launch calls."""
     known = validity(tables["processes"]["pid"])
     if known is None or not tables["calls"].num_rows:
         return
@@ -224,28 +229,21 @@ def _ownerless(tables: Mapping[str, pa.Table]) -> Iterator[Note]:
         yield _NOTES.note(key, work, processes=processes, devices=several(devices, "device"))
 
 
-def _graph_replays(activities: pa.Table) -> Iterator[Note]:
-    """Say what runs inside graphs that is not seen."""
-    replays = _are(activities["kind"], "graph")
-    if replays.any():
-        length = time_amount(int(numbers(activities["dur_ns"])[replays].sum()))
-        yield _NOTES.note("graphs-opaque", int(replays.sum()), length=length)
-
-
-def _are(column: pa.ChunkedArray, *texts: str) -> BoolArray:
-    """Return which rows of a column have one of some texts."""
-    places = [place for place, text in enumerate(names(column)) if text in texts]
-    return np.isin(codes(column), places)
+def _have(column: pa.ChunkedArray, *texts: str) -> BoolArray:
+    """Return which rows of a column hold one of some texts."""
+    return np.isin(
+        codes(column), [code for code, text in enumerate(names(column)) if text in texts]
+    )
 
 
 def _launches_without_work(tables: Mapping[str, pa.Table]) -> int:
-    """Return how many launches of graphs left nothing; twins of one launch share its number."""
+    """Return how many launches of graphs left no record; twins of one launch share its number."""
     calls, activities = tables["calls"], tables["activities"]
     launching = [name for name in names(calls["name"]) if _LAUNCH in name]
     if not launching or not activities.num_rows:
         return 0
     ids, done = (numbers(table["correlation"], ABSENT) for table in (calls, activities))
-    launches = np.flatnonzero(_are(calls["name"], *launching) & (ids != ABSENT))
+    launches = np.flatnonzero(_have(calls["name"], *launching) & (ids != ABSENT))
     work = np.flatnonzero(np.isin(done, ids[launches]))
     process = (numbers(calls["process"])[launches], numbers(activities["process"])[work])
     keys = joint_codes(np.concatenate(process), np.concatenate([ids[launches], done[work]]))

@@ -1,7 +1,7 @@
 """Events of a report as rows of the tables that its export would have.
 
-An event is a type and a payload. Fields are read by their numbers, those alone that stand here:
-others may hold paths, command lines and variables of the environment.
+An event is a type and a payload. Only the fields whose numbers stand here are read: others may hold
+paths, command lines and variables of the environment.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from traceflops.parsers.io import Block, Columns, Messages
 from traceflops.parsers.nsight.nsys.raw_file import Parts
-from traceflops.table import ABSENT, Array, BoolArray, IntArray
+from traceflops.table import ABSENT, BoolArray, IntArray
 
 Numbers = tuple[tuple[int, str], ...]
 """The numbers of fields with the columns of an export; a field that is left out is 0."""
@@ -59,7 +59,7 @@ _WORKS: Final[Mapping[int, tuple[_Work, ...]]] = {
     127: (_Work(f"{_CUPTI}CUDA_EVENT", 106),),
     130: (_Work(f"{_CUPTI}GRAPH_TRACE", 107, ((1, "graphId"), (2, "graphExecId"))),),
 }
-"""By the type of an event what it is."""
+"""By type of event, the kinds of work it may be."""
 _CALLS: Final = (47, 48)
 _OF_CALL: Final[Numbers] = (
     *((1, "start"), (2, "end"), (3, "correlationId"), (6, "eventClass"), (7, "nameId")),
@@ -72,7 +72,7 @@ _CLASSES: Final[Mapping[int, str]] = {
 }
 """By the class of a call its table."""
 _CLASSES_PASSED: Final = frozenset({6, 7, 8, 9, 10, 11, 28, 29, 48, 102})
-"""Calls of libraries, and when tracing of one began and ended: nothing is made of them."""
+"""Calls of libraries, and beginning and end of tracing one: not used."""
 _RANGES: Final = (34, 39, 59, 60, 75)
 _OF_RANGE: Final[Numbers] = (
     *((1, "eventType"), (2, "start"), (9, "globalTid"), (10, "end"), (12, "textId")),
@@ -95,14 +95,15 @@ UNREAD: Final[Mapping[str, str]] = {
     **dict.fromkeys(("131", "132", "133", "149"), "CUDA graphs being made"),
     **dict.fromkeys(("142", "151", "152", "153", "154"), "newer CUDA calls, copies or overheads"),
 }
-"""What is known of events that are not read, by their types and the classes of their calls."""
+"""What events are that are not read, by their types and the classes of their calls."""
 
 
 @dataclass(slots=True)
 class Events:
-    """The rows of events by table, how many events were not read, by type, and how many damaged.
+    """The rows of events by table, and the numbers of events that were not read or damaged.
 
-    Of the `damaged_tables` rows are missing; what `unknown` events were nobody knows.
+    `unread` counts by type. Rows are missing in `damaged_tables`; `unknown` counts damaged events
+    of an unknown type.
     """
 
     tables: dict[str, list[pa.RecordBatch]] = field(default_factory=lambda: defaultdict(list))
@@ -113,85 +114,89 @@ class Events:
 
     def add(self, parts: Parts) -> None:
         """Add the events in a block."""
-        block = Block(parts.data)
-        events = Messages(block, parts.begin, parts.end)
-        found = events.columns((_TYPE,), (_CALL, _WORK, _NVTX, _DIAGNOSTIC))
-        self.unknown += int(np.count_nonzero(~found.sound))
-        self.damaged += int(np.count_nonzero(~found.sound))
-        kind = np.where(found.sound, found.numbers[_TYPE], ABSENT)
-        is_work = np.isin(kind, [*_WORKS]) & found.has(_WORK)
-        is_call = np.isin(kind, _CALLS) & found.has(_CALL)
-        is_range = np.isin(kind, _RANGES) & found.has(_NVTX)
-        is_warning = (kind == _WARNING) & found.has(_DIAGNOSTIC)
+        events = Messages(Block(parts.data), parts.begin, parts.end)
+        columns = events.columns((_TYPE,), (_CALL, _WORK, _NVTX, _DIAGNOSTIC))
+        self.unknown += int(np.count_nonzero(~columns.sound))
+        self.damaged += int(np.count_nonzero(~columns.sound))
+        kind = np.where(columns.sound, columns.numbers[_TYPE], ABSENT)
+        is_work = np.isin(kind, [*_WORKS]) & columns.has(_WORK)
+        is_call = np.isin(kind, _CALLS) & columns.has(_CALL)
+        is_range = np.isin(kind, _RANGES) & columns.has(_NVTX)
+        is_warning = (kind == _WARNING) & columns.has(_DIAGNOSTIC)
         if is_work.any():
-            self._add_work(found.part(_WORK, is_work), kind[is_work])
+            self._add_work(columns.part(_WORK, is_work), kind[is_work])
         if is_call.any():
-            self._add_calls(found.part(_CALL, is_call))
+            self._add_calls(columns.part(_CALL, is_call))
         if is_range.any():
-            self._add_ranges(found.part(_NVTX, is_range))
+            payloads = columns.part(_NVTX, is_range)
+            ranges = payloads.columns(_keys(_OF_RANGE), (_TEXT,))
+            texts = payloads.block.texts(ranges.begins[_TEXT], ranges.ends[_TEXT])
+            self._take("NVTX_EVENTS", _named(ranges, _OF_RANGE, _MAYBE), ranges.sound, texts)
         if is_warning.any():
-            self._add_warnings(found.part(_DIAGNOSTIC, is_warning))
-        passed = np.isin(kind, [*_PASSED]) | ~found.sound
+            payloads = columns.part(_DIAGNOSTIC, is_warning)
+            warnings = payloads.columns((3,), (4,))
+            texts = payloads.block.texts(warnings.begins[4], warnings.ends[4])
+            severity = _named(warnings, ((3, "severity"),))
+            self._take("DIAGNOSTIC_EVENT", severity, warnings.sound, texts)
+        passed = np.isin(kind, [*_PASSED]) | ~columns.sound
         self._count_unread(kind[~(is_work | is_call | is_range | is_warning | passed)])
 
-    def _count_unread(self, kinds: IntArray, of: str = "") -> None:
-        values, counts = np.unique(kinds, return_counts=True)
-        for value, count in zip(values.tolist(), counts.tolist(), strict=True):
-            self.unread[f"{of}{value}" if value != ABSENT else "unknown"] += count
-
     def _add_work(self, payloads: Messages, kind: IntArray) -> None:
+        """Add work of devices; `kind` is the type of each event."""
         parts = sorted({work.part for works in _WORKS.values() for work in works})
-        common = payloads.columns(_of(_OF_WORK), parts)
+        common = payloads.columns(_keys(_OF_WORK), parts)
         places = _named(common, _OF_WORK)
-        taken = ~common.sound
-        for number, work in ((number, one) for number, works in _WORKS.items() for one in works):
-            rows = (kind == number) & common.sound & common.has(work.part)
+        is_read = ~common.sound
+        for number, work in ((number, work) for number, works in _WORKS.items() for work in works):
             self._drop(int(np.count_nonzero((kind == number) & ~common.sound)), work.table)
-            taken |= rows
-            if rows.any():
-                own = common.part(work.part, rows).columns(_of(work.numbers))
-                columns = {name: values[rows] for name, values in places.items()}
-                self._take(work.table, columns | _own(own, work.numbers), own.sound)
-        self._count_unread(kind[~taken])
+            rows = (kind == number) & common.sound & common.has(work.part)
+            is_read |= rows
+            if not rows.any():
+                continue
+            details = common.part(work.part, rows).columns(_keys(work.numbers))
+            own = _named(details, work.numbers, (_SYNC,))
+            if _SYNC in own:  # the kind of a wait may stand in two places
+                later = own.pop(_LATER)
+                own[_SYNC] = np.where(own[_SYNC] == ABSENT, later, own[_SYNC])
+            columns = {name: values[rows] for name, values in places.items()}
+            self._take(work.table, columns | own, details.sound)
+        self._count_unread(kind[~is_read])
 
     def _add_calls(self, payloads: Messages) -> None:
-        calls = payloads.columns(_of(_OF_CALL))
+        calls = payloads.columns(_keys(_OF_CALL))
         columns = _named(calls, _OF_CALL)
         classes = columns["eventClass"]
         self._drop(int(np.count_nonzero(~calls.sound)), f"{_CUPTI}RUNTIME")
         for table in dict.fromkeys(_CLASSES.values()):
-            mine = calls.sound & np.isin(classes, [c for c in _CLASSES if _CLASSES[c] == table])
-            if mine.any():
-                self._take(table, {name: column[mine] for name, column in columns.items()})
+            rows = calls.sound & np.isin(classes, [c for c in _CLASSES if _CLASSES[c] == table])
+            if rows.any():
+                self._take(table, {name: column[rows] for name, column in columns.items()})
         others = calls.sound & ~np.isin(classes, [*_CLASSES, *_CLASSES_PASSED])
         self._count_unread(classes[others], "class ")
 
-    def _add_ranges(self, payloads: Messages) -> None:
-        ranges = payloads.columns(_of(_OF_RANGE), (_TEXT,))
-        columns = _named(ranges, _OF_RANGE, _MAYBE)
-        texts = payloads.block.texts(ranges.begins[_TEXT], ranges.ends[_TEXT])
-        self._take("NVTX_EVENTS", columns, ranges.sound, text=texts)
+    def _count_unread(self, kinds: IntArray, prefix: str = "") -> None:
+        values, counts = np.unique(kinds, return_counts=True)
+        for value, count in zip(values.tolist(), counts.tolist(), strict=True):
+            self.unread[f"{prefix}{value}" if value != ABSENT else "unknown"] += count
 
-    def _add_warnings(self, payloads: Messages) -> None:
-        warnings = payloads.columns((3,), (4,))
-        texts = payloads.block.texts(warnings.begins[4], warnings.ends[4])
-        columns = _named(warnings, ((3, "severity"),))
-        self._take("DIAGNOSTIC_EVENT", columns, warnings.sound, text=texts)
-
-    def _drop(self, count: int, *tables: str) -> None:
+    def _drop(self, count: int, table: str) -> None:
         self.damaged += count
-        self.damaged_tables.update(tables if count else ())
+        self.damaged_tables |= {table} if count else set()
 
     def _take(
         self,
         table: str,
         columns: Mapping[str, IntArray],
         sound: BoolArray | None = None,
-        **texts: list[bytes | None],
+        texts: list[bytes | None] | None = None,
     ) -> None:
-        """Add rows to a table; of messages that are not sound none."""
-        arrays = {name: pa.array(_narrow(column)) for name, column in columns.items()}
-        arrays |= {name: pa.array(text, pa.binary()) for name, text in texts.items()}
+        """Add rows to a table, with the column `text`; of messages that are not sound none."""
+        arrays = {}
+        for name, values in columns.items():
+            narrow = values.astype(np.int32)  # where 32 bits hold them
+            arrays[name] = pa.array(narrow if (narrow == values).all() else values)
+        if texts is not None:
+            arrays["text"] = pa.array(texts, pa.binary())
         batch = pa.RecordBatch.from_pydict(arrays)
         if sound is not None and not sound.all():
             self._drop(int(np.count_nonzero(~sound)), table)
@@ -200,29 +205,14 @@ class Events:
             self.tables[table].append(batch)
 
 
-def _of(numbers: Numbers) -> list[int]:
+def _keys(numbers: Numbers) -> list[int]:
     return [number for number, _ in numbers]
 
 
-def _own(columns: Columns, numbers: Numbers) -> dict[str, IntArray]:
-    """Return the columns of work that are its own; the kind of a wait may stand in two places."""
-    found = _named(columns, numbers, (_SYNC,))
-    if _SYNC in found:
-        later = found.pop(_LATER)
-        found[_SYNC] = np.where(found[_SYNC] == ABSENT, later, found[_SYNC])
-    return found
-
-
 def _named(columns: Columns, numbers: Numbers, maybe: Collection[str] = ()) -> dict[str, IntArray]:
-    """Return columns by name; what is left out is 0, or else unknown."""
-    found = {name: columns.numbers[number] for number, name in numbers}
+    """Return columns by name; a number that is left out is 0, or ABSENT in columns of `maybe`."""
+    named = {name: columns.numbers[number] for number, name in numbers}
     return {
         name: values if name in maybe else np.where(values == ABSENT, 0, values)
-        for name, values in found.items()
+        for name, values in named.items()
     }
-
-
-def _narrow(values: Array) -> Array:
-    """Return a column in 32 bits where they hold it."""
-    narrow = values.astype(np.int32)
-    return narrow if (narrow == values).all() else values

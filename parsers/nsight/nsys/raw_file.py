@@ -1,8 +1,8 @@
-"""The file of a report of Nsight Systems as blocks of events and texts, and what stands beside.
+"""The file of an Nsight Systems report: blocks of events and texts, and a few sections.
 
-The vendor does not document it. What is known was found by comparing files with their exports
-(docs/parsers/nsight.md). Of its sections only those named here are read: others hold environment,
-command lines and hosts.
+The vendor does not document it. The layout was found by comparing files with their exports
+(docs/parsers/nsight.md). Only the sections named here are read: others hold environment, command
+lines and hosts.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ _END: Final = b"U3w[END]"
 _CODEC: Final = "lz4"
 _TRAILER_BYTES: Final = 8 + len(_END)
 _MOST_BYTES: Final = 1 << 27
-"""No block is so large unpacked, nor is what stands before and behind the blocks."""
+"""No block is so large unpacked, nor is the head or the tail of the file."""
 _MOST_PARTS: Final = 1_000
-"""Unknown parts behind the tail are skipped and counted up to so many."""
+"""Unknown parts behind the tail are skipped, and counted up to so many."""
 _MOST_PACKED: Final = 64
 """No block is packed to less than one byte of so many: the times of events differ."""
 _MORE, _FULL, _LEAST_MATCH = 15, 255, 4
@@ -57,7 +57,7 @@ class Unfit(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The parts of a message that repeats one: their bytes, where each begins and ends."""
+    """The parts of a message that repeats one field: bytes, and offsets of begin and end."""
 
     data: bytes
     begin: IntArray
@@ -65,18 +65,18 @@ class Parts:
 
     @property
     def count(self) -> int:
-        """Return how many there are."""
+        """How many there are."""
         return len(self.begin)
 
 
 @dataclass(slots=True)
 class RawFile:
-    """A report that is open; `blocks` gives its events, and then the rest is known.
+    """An open report. `blocks` yields its events; texts and tail are known behind the last.
 
-    `version` is what the first line says of the writer. `is_cut` says that the end of the file is
-    missing. `expected_events` and `expected_texts` are what the file says that it holds. `texts`
-    are those that events refer to by their number; where `texts_lost`, later numbers are not known.
-    `damaged` blocks were left out, and so were parts whose meaning is unknown: `unknown_parts`.
+    `version` is the writer's, from the first line. `is_cut`: the end of the file is missing.
+    `expected_events` and `expected_texts` are the counts that the file gives. `texts` are those
+    that events refer to by number; where `texts_lost`, later numbers are unknown. `damaged` counts
+    blocks that were left out, `unknown_parts` parts whose meaning is unknown.
     """
 
     source: ByteSource
@@ -101,41 +101,93 @@ class RawFile:
     _schemas_at: int | None = None
 
     def open(self) -> None:
-        """Read what stands before the events. Raises Unfit where nothing behind it can be."""
+        """Read the head of the file. Raises Unfit where nothing behind it can be read."""
         self.sections = self._contents()
         if self.sections:
             self._begin, size = self.sections[_RAW]
             self._end = min(self._begin + size, self.size)
             self.is_cut = self._begin + size > self.size
-            self._texts_at, self._schemas_at = self._offsets()
+            offsets = dict(fields(self.section(_OFFSETS)))
+            texts, schemas = offsets.get(2), offsets.get(3)
+            if message_text(offsets.get(1)) != _CODEC or not isinstance(texts, int):
+                raise Unfit("packed in an unknown way")
+            first = self._begin + len(_BEGIN)
+            self._texts_at = min(first + texts, self._end)
+            self._schemas_at = first + schemas if isinstance(schemas, int) else None
         else:
             self._begin, self._end, self.is_cut = self._found(), self.size, True
         self.stream.seek(self._begin)
         if self.stream.read(len(_BEGIN)) != _BEGIN:
             raise Unfit("no events where they should begin")
         self.head = self._counted()
-        index = {number: one for number, one in fields(self._counted()) if isinstance(one, int)}
+        index = {key: value for key, value in fields(self._counted()) if isinstance(value, int)}
         self.expected_events, self.expected_texts = index.get(1, 0), index.get(3, 0)
+
+    def _contents(self) -> dict[str, tuple[int, int]]:
+        """Return offset and size of the sections that are read; none where the file was cut."""
+        if self.size < _TRAILER_BYTES:
+            return {}
+        behind = self.size - _TRAILER_BYTES
+        self.stream.seek(behind)
+        trailer = self.stream.read(_TRAILER_BYTES)
+        begin = int.from_bytes(trailer[:8], "little")
+        if trailer[8:] != _END or not behind - _MOST_BYTES < begin < behind:
+            return {}
+        self.stream.seek(begin)
+        entries, is_whole = parts_of(self.stream.read(behind - begin), _REPEATED)
+        sections: dict[str, tuple[int, int]] = {}
+        for entry in map(last_fields, entries if is_whole else ()):
+            name, offset, size = message_text(entry.get(1)), entry.get(2, 0), entry.get(3, 0)
+            is_place = isinstance(offset, int) and isinstance(size, int)
+            if name in (_RAW, _OFFSETS, _CLOCKS) and is_place:
+                sections[name] = (offset, size)
+        if not is_whole or any(offset > self.size for offset, _ in sections.values()):
+            return {}
+        if _RAW not in sections or _OFFSETS not in sections:
+            raise Unfit("no section of events")
+        return sections
 
     def section(self, name: str) -> bytes:
         """Return a section, empty where there is none."""
-        at, size = self.sections.get(name, (0, 0))
-        self.stream.seek(at)
+        offset, size = self.sections.get(name, (0, 0))
+        self.stream.seek(offset)
         return self.stream.read(min(size, _MOST_BYTES))
 
     @property
     def clocks(self) -> bytes:
-        """Return what newer files say of their clocks."""
+        """The section about clocks, which newer files have."""
         return self.section(_CLOCKS)
 
+    def _found(self) -> int:
+        """Return the offset of events in a file without its end. Raises EOFError without any.
+
+        What stands before them is private and is passed over.
+        """
+        self.stream.seek(0)
+        offset, kept = 0, b""
+        while block := self.stream.read(_READ_BYTES):
+            begin = (kept + block).find(_BEGIN)
+            if begin >= 0:
+                return offset - len(kept) + begin
+            offset, kept = offset + len(block), (kept + block)[-len(_BEGIN) :]
+        raise EOFError
+
     def blocks(self) -> Iterator[Parts]:
-        """Give the events some at a time; texts and tail are known behind the last."""
+        """Yield the events some at a time; texts and tail are known behind the last."""
         texts, is_last = 0, False
-        while not is_last and not (
-            self._is_of_texts() and texts >= self.expected_texts and self._rest()
-        ):
+        while not is_last:
             of_texts = self._is_of_texts()
-            parts, is_last = self._next(of_texts)
+            if of_texts and texts >= self.expected_texts and self._rest():
+                break
+            packed = self._packed()
+            parts = self._parts(*packed) if packed is not None else None
+            is_last = packed is None and (of_texts or self._texts_at is None)
+            if is_last:
+                self.damaged += not self.is_cut and self.stream.tell() < self._end
+                parts = self._before_cut()
+            elif packed is None:  # where the next block of events begins is unknown
+                self.stream.seek(self._texts_at or self._end)
+            self.damaged += parts is None and not is_last
             if parts is None:
                 self.texts_lost = self.texts_lost or (of_texts and texts < self.expected_texts)
             elif not of_texts:
@@ -146,17 +198,10 @@ class RawFile:
                 texts += parts.count
         self.texts_lost = self.texts_lost or texts < self.expected_texts
 
-    def _next(self, of_texts: bool) -> tuple[Parts | None, bool]:
-        """Return the parts of the next block, None of a damaged one, and whether it is the last."""
-        packed = self._packed()
-        parts = self._parts(*packed) if packed is not None else None
-        if packed is None and (of_texts or self._texts_at is None):
-            self.damaged += not self.is_cut and self.stream.tell() < self._end
-            return self._before_cut(), True
-        if packed is None:  # where the next block of events begins is not known
-            self.stream.seek(self._texts_at or self._end)
-        self.damaged += parts is None
-        return parts, False
+    def _is_of_texts(self) -> bool:
+        if self._texts_at is not None:
+            return self.stream.tell() >= self._texts_at
+        return self.events >= self.expected_events
 
     def _before_cut(self) -> Parts | None:
         """Return the parts of a block that ends with the file; None where there are none."""
@@ -164,64 +209,16 @@ class RawFile:
             _, plain = self._varint(), self._varint()
             packed = self.stream.read(max(0, self._end - self.stream.tell()))
             data = unpacked_before_cut(packed, min(plain, _MOST_BYTES))
-            _, at = varint(data, 0)
+            _, begin_of_parts = varint(data, 0)
         except _UNREADABLE:
             return None
-        begin, end, _ = split(data, at, len(data), _REPEATED)
+        begin, end, _ = split(data, begin_of_parts, len(data), _REPEATED)
         return Parts(data, begin, end) if len(begin) and self.is_cut else None
 
-    def _contents(self) -> dict[str, tuple[int, int]]:
-        """Return where sections begin and how long they are; none where the file was cut."""
-        if self.size < _TRAILER_BYTES:
-            return {}
-        self.stream.seek(self.size - _TRAILER_BYTES)
-        trailer = self.stream.read(_TRAILER_BYTES)
-        at, behind = int.from_bytes(trailer[:8], "little"), self.size - _TRAILER_BYTES
-        if trailer[8:] != _END or not behind - _MOST_BYTES < at < behind:
-            return {}
-        self.stream.seek(at)
-        entries, is_whole = parts_of(self.stream.read(behind - at), _REPEATED)
-        if not is_whole:
-            return {}
-        found = dict(filter(None, map(_section, entries)))
-        if any(at > self.size for at, _ in found.values()):
-            return {}
-        if _RAW not in found or _OFFSETS not in found:
-            raise Unfit("no section of events")
-        return found
-
-    def _offsets(self) -> tuple[int, int | None]:
-        """Return where the texts begin, and the schemas of payloads of NVTX, None without any."""
-        said = dict(fields(self.section(_OFFSETS)))
-        texts, schemas = said.get(2), said.get(3)
-        if message_text(said.get(1)) != _CODEC or not isinstance(texts, int):
-            raise Unfit("packed in an unknown way")
-        first = self._begin + len(_BEGIN)
-        return min(first + texts, self._end), first + schemas if isinstance(schemas, int) else None
-
-    def _found(self) -> int:
-        """Return where events begin in a file without its end. Raises EOFError where they do not.
-
-        What stands before them is private and is passed over.
-        """
-        self.stream.seek(0)
-        at, kept = 0, b""
-        while block := self.stream.read(_READ_BYTES):
-            place = (kept + block).find(_BEGIN)
-            if place >= 0:
-                return at - len(kept) + place
-            at, kept = at + len(block), (kept + block)[-len(_BEGIN) :]
-        raise EOFError
-
-    def _is_of_texts(self) -> bool:
-        if self._texts_at is not None:
-            return self.stream.tell() >= self._texts_at
-        return self.events >= self.expected_events
-
     def _varint(self) -> int:
-        at = self.stream.tell()
-        value, length = varint(self.stream.read(min(_VARINT_BYTES, self._end - at)), 0)
-        self.stream.seek(at + length)
+        offset = self.stream.tell()
+        value, length = varint(self.stream.read(min(_VARINT_BYTES, self._end - offset)), 0)
+        self.stream.seek(offset + length)
         return value
 
     def _counted(self) -> bytes:
@@ -232,8 +229,8 @@ class RawFile:
         return self.stream.read(size)
 
     def _packed(self) -> tuple[bytes, int] | None:
-        """Return the next block, and how many bytes are in it; None where there is no whole one."""
-        at = self.stream.tell()
+        """Return the next block and its unpacked size; None where there is no whole one."""
+        offset = self.stream.tell()
         try:
             packed, plain = self._varint(), self._varint()
             end = self._end if self._is_of_texts() else self._texts_at or self._end
@@ -245,7 +242,7 @@ class RawFile:
                     return block, plain
         except _UNREADABLE:
             pass
-        self.stream.seek(at)
+        self.stream.seek(offset)
         return None
 
     def _parts(self, packed: bytes, plain: int) -> Parts | None:
@@ -256,58 +253,48 @@ class RawFile:
         if data is None:
             return None
         try:
-            size, at = varint(data, 0)
+            size, offset = varint(data, 0)
         except ValueError:
             return None
-        begin, end, is_whole = split(data, at, len(data), _REPEATED)
-        return Parts(data, begin, end) if is_whole and at + size == len(data) else None
+        begin, end, is_whole = split(data, offset, len(data), _REPEATED)
+        return Parts(data, begin, end) if is_whole and offset + size == len(data) else None
 
     def _rest(self) -> bool:
-        """Read what stands behind the texts; return whether it is what is known to stand there.
+        """Read the tail behind the texts; return whether it is one.
 
-        Some writers add parts behind it. These say nothing of whether the file is whole.
+        Some writers add parts behind it. These are no sign of whether the file is whole.
         """
-        at = self.stream.tell()
+        begin = self.stream.tell()
         try:
-            threads, tail = self._counted(), self._counted()  # nothing needs the names of threads
+            threads, tail = self._counted(), self._counted()  # names of threads are not needed
         except _UNREADABLE:
-            self.stream.seek(at)
+            self.stream.seek(begin)
             return False
         is_end = self.is_cut or self.stream.tell() == self._end
-        if not is_end and not all(parts_of(one, _REPEATED)[1] for one in (threads, tail)):
-            self.stream.seek(at)
+        if not is_end and not all(parts_of(part, _REPEATED)[1] for part in (threads, tail)):
+            self.stream.seek(begin)
             return False
         self.tail = tail
-        self.unknown_parts = 0 if self.is_cut else self._skipped()
-        return True
-
-    def _skipped(self) -> int:
-        """Return how many more parts there are, packed or not, of which nothing is known."""
-        count = 0
-        while count < _MOST_PARTS and (at := self.stream.tell()) < self._end:
-            count += at != self._schemas_at
+        # Whether these parts are packed or not is unknown, too.
+        while not self.is_cut and self.unknown_parts < _MOST_PARTS:
+            offset = self.stream.tell()
+            if offset >= self._end:
+                break
+            self.unknown_parts += offset != self._schemas_at
             packed = self._packed()
             if packed is None or _unpacked(*packed) is None:
-                self.stream.seek(at)
+                self.stream.seek(offset)
                 try:
                     self._counted()
                 except _UNREADABLE:
                     break
-        return count
-
-
-def _section(entry: bytes) -> tuple[str, tuple[int, int]] | None:
-    """Return the name of a section that is read and its place; None of another one."""
-    said = last_fields(entry)
-    name, at, size = message_text(said.get(1)), said.get(2, 0), said.get(3, 0)
-    is_known = name in (_RAW, _OFFSETS, _CLOCKS) and isinstance(at, int) and isinstance(size, int)
-    return (name, (at, size)) if is_known else None
+        return True
 
 
 def _unpacked(packed: bytes, plain: int) -> bytes | None:
-    """Return what a block holds; None where it is not as long as it says.
+    """Return the content of a block; None where it is not as long as it claims.
 
-    Of one that is shorter the rest would be whatever the memory held: it fits into less.
+    Of a shorter one the rest would be whatever the memory held: so it must not fit into less.
     """
     codec = pa.Codec("lz4_raw")
     if plain > _MOST_PACKED * len(packed) + _READ_BYTES:
@@ -324,7 +311,7 @@ def _unpacked(packed: bytes, plain: int) -> bytes | None:
 
 
 def unpacked_before_cut(packed: bytes, most: int) -> bytes:
-    """Return what the beginning of an LZ4 block holds, at most so many bytes."""
+    """Return the content of the beginning of an LZ4 block, at most so many bytes."""
     data = bytearray()
     at = 0
     try:
@@ -346,7 +333,7 @@ def unpacked_before_cut(packed: bytes, most: int) -> bytes:
 
 
 def _size(packed: bytes, at: int, size: int) -> tuple[int, int]:
-    """Return a length of LZ4, which goes on in the bytes behind where it is 15."""
+    """Return a length of LZ4, which continues in the following bytes where it is 15."""
     if size == _MORE:
         while packed[at] == _FULL:
             size += _FULL
@@ -357,8 +344,18 @@ def _size(packed: bytes, at: int, size: int) -> tuple[int, int]:
 
 
 def opened(source: ByteSource) -> RawFile:
-    """Return a report of which nothing has been read yet."""
-    stream = _plain(source) or io.BytesIO(b"".join(source.blocks()))
+    """Return a report of which only the first line was read. Raises InputError."""
+    stream: IO[bytes] | None = None
+    if source.path is not None:
+        try:
+            stream = source.path.open("rb")
+            if stream.read(len(MAGIC)) != MAGIC:  # it is packed
+                stream.close()
+                stream = None
+        except OSError as error:
+            message = f"cannot be read: {source.label} ({error})"
+            raise InputError(message, "copy it again") from None
+    stream = stream or io.BytesIO(b"".join(source.blocks()))
     source.text_bytes = size = stream.seek(0, io.SEEK_END)
     stream.seek(max(size - _READ_BYTES, 0))
     padded = stream.read()
@@ -367,20 +364,6 @@ def opened(source: ByteSource) -> RawFile:
     stream.seek(len(MAGIC))
     version = _VERSION.match(stream.read(_LONGEST_VERSION))
     return RawFile(source, stream, size, version[1].decode() if version else "")
-
-
-def _plain(source: ByteSource) -> IO[bytes] | None:
-    """Return an input as a file; None where it is none, or packed. Raises InputError."""
-    if source.path is None:
-        return None
-    try:
-        stream = source.path.open("rb")
-        if stream.read(len(MAGIC)) == MAGIC:
-            return stream
-        stream.close()
-    except OSError as error:
-        raise InputError(f"cannot be read: {source.label} ({error})", "copy it again") from None
-    return None
 
 
 def joined(blocks: list[Parts]) -> Parts:

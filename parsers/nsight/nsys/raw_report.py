@@ -1,36 +1,44 @@
 """A report of Nsight Systems itself (.nsys-rep, .qdrep) as the tables that its export would have.
 
-They are read as those of an export are: only their source differs.
+They are read like those of an export. The GPUs and the clock stand before and behind the events,
+among command lines and variables of the environment: only the fields named here are read.
 """
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
+from itertools import islice
+from typing import Any, Final
 
 import pyarrow as pa
 
 from traceflops.errors import NotATrace
-from traceflops.parsers.io import ArrowTable, ByteSource, NoteTable
-from traceflops.parsers.nsight.nsys.raw_events import UNREAD, Events
-from traceflops.parsers.nsight.nsys.raw_file import RawFile, joined, opened
-from traceflops.parsers.nsight.nsys.raw_target import Target, target_tables
+from traceflops.parsers.io import (
+    ArrowTable,
+    ByteSource,
+    NoteTable,
+    fields,
+    last_fields,
+    message_text,
+    parts_of,
+    signed,
+)
+from traceflops.parsers.nsight.nsys.raw_events import UNREAD, Events, Numbers
+from traceflops.parsers.nsight.nsys.raw_file import Parts, RawFile, joined, opened
 from traceflops.parsers.nsight.nsys.tables import Folder
 from traceflops.table import Note
 from traceflops.units import several
 
-Tables = dict[str, list[pa.RecordBatch]]
-
 _CHUNK_BYTES: Final = 1 << 22
-"""So many bytes of events are taken apart at once."""
+"""So many bytes of events are parsed at once."""
 _STRINGS: Final = "StringIds"
 _OF_STRINGS: Final = pa.schema([("id", pa.int64()), ("value", pa.binary())])
 _NUL: Final = b"\0"
-"""Variables of an environment are parted by it; no name holds it."""
+"""It separates variables of an environment; no name holds it."""
 _OF_EVENTS: Final = frozenset(
     {
         *(f"CUPTI_ACTIVITY_KIND_{name}" for name in ("KERNEL", "MEMCPY", "MEMSET", "RUNTIME")),
@@ -77,71 +85,101 @@ _NOTES: Final = NoteTable(
 )
 
 
+_MACHINE, _HARDWARE = 1, 2
+_OLD_GPU, _GPU, _NUMBERS = 1, 7, 9
+_MOST_GPUS: Final = 4_096
+_OF_GPU: Final[Numbers] = (
+    *((1, "id"), (11, "totalMemory"), (13, "clockRate"), (14, "smCount"), (30, "threadsPerWarp")),
+    *((15, "cuDevice"), (41, "computeMajor"), (42, "computeMinor")),
+)
+_TEXTS_OF_GPU: Final[Numbers] = ((2, "name"), (3, "busLocation"), (5, "uuid"))
+_OF_OLD_GPU: Final[Numbers] = (
+    *((3, "globalMemorySize"), (6, "numThreadsPerWarp"), (7, "coreClockRate")),
+    *((9, "numMultiprocessors"), (22, "computeCapabilityMajor"), (23, "computeCapabilityMinor")),
+    *((24, "deviceId"), (25, "pid")),
+)
+"""GPUs as reports of 2020 and 2021 list them, by process."""
+_TEXTS_OF_OLD_GPU: Final[Numbers] = ((1, "name"),)
+_OF_NUMBERS: Final[Numbers] = ((1, "gpuId"), (2, "cudaId"), (3, "pid"))
+_OFFSETS, _STARTED = 16, 17
+_SESSION, _UTC = 7, 9
+_PAIRS: Final = 2
+_LATEST: Final = 2**62
+_RECENT_NS: Final = 10**18
+"""Times since 1970 are later than that since 2001; those since the start of a machine never are."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Report(Folder):
-    """The tables of a report, those of which rows are lost, and what to say of the reading.
+    """The tables of a report, and notes on what was lost of it and what only an export shows.
 
-    `origin` says that it is no export, by which version it was written, and what an export adds.
+    `origin` is the note that this is no export, which version wrote it, and what an export adds.
     """
 
     origin: Note
-    missing: frozenset[str] = frozenset()
-    said: tuple[Note, ...] = ()
+    own_notes: tuple[Note, ...] = ()
 
-    @property
-    def damaged(self) -> bool:
-        """Return whether part of the report could not be read."""
-        return bool(self.lost)
-
-    @property
-    def lost(self) -> frozenset[str]:
-        """Return the tables of which rows are lost."""
-        return self.missing | frozenset(self._lost)
-
-    def notes(self, label: Callable[[str], str] = str) -> tuple[Note, ...]:
+    def notes(self) -> tuple[Note, ...]:
         """Return what was lost, and what only an export shows."""
-        return self.said
+        return self.own_notes
 
 
 def report_of(source: ByteSource) -> Report:
-    """Return the tables of a report. Raises InputError where its layout is not a known one."""
+    """Return the tables of a report. Raises InputError where its layout is unknown."""
     file = opened(source)
     with file.stream:
         try:
             file.open()
             events = _events_of(file)
             file.is_cut = file.is_cut or source.cut is not None
-            target = target_tables(file.head, file.tail, file.clocks)
+            others, counts = _target_tables(file.head, file.tail, file.clocks)
         except (ValueError, EOFError, OSError):
             raise _refused(file) from None
-    if _is_unfit(file, events):
+    # Where so little fits, the layout must be another one.
+    is_empty = not file.events and bool(file.damaged or (file.expected_events and not file.is_cut))
+    if is_empty or 2 * events.damaged > file.events:
         raise _refused(file)
-    tables = _files(source, events.tables, {**target.tables, **_of_writer(file.version)}, file)
+    # Rows of events are freed as they are read, once.
+    tables = {
+        name: ArrowTable(source, batches[0].schema, partial(_each_once, batches))
+        for name, batches in events.tables.items()
+    }
+    if release := _RELEASE.match(file.version):
+        row = {"name": "EXPORT_PRODUCT_VERSION", "value": ".".join(release.groups())}
+        others["META_DATA_EXPORT"] = [pa.RecordBatch.from_pylist([row])]
+    for name, batches in others.items():
+        tables[name] = ArrowTable(source, batches[0].schema, partial(_each, batches))
+    tables[_STRINGS] = ArrowTable(source, _OF_STRINGS, partial(_texts, file))
     by = _writer(file.version)
     origin = _NOTES.note("raw-report", by=by and f", {by}")
-    notes = (origin, *_notes(file, events, target))
-    origin, *said = (replace(note, file=source.label) for note in notes)
-    missing = _missing(file, events)
-    return Report(source, tables, origin=origin, missing=missing, said=tuple(said))
+    notes = (origin, *_notes(file, events, counts))
+    origin, *own_notes = (replace(note, file=source.label) for note in notes)
+    lost = set(events.damaged_tables)
+    if file.events < file.expected_events or events.unknown:
+        lost |= _OF_EVENTS
+    if file.texts_lost:
+        lost.add(_STRINGS)
+    missing = frozenset(lost)
+    return Report(source, tables, origin=origin, missing=missing, own_notes=tuple(own_notes))
 
 
 def _refused(file: RawFile) -> NotATrace:
-    """Return what to say of a report that is not laid out as those that are known."""
+    """Return the error for a report of an unknown layout."""
     source, by = file.source, _writer(file.version)
-    place = source.path or source.label
     argument = "REPORT.nsys-rep" if source.path is None else shlex.quote(str(source.path))
     return NotATrace(
-        f"{place} is a binary Nsight Systems report (.nsys-rep, .qdrep{by and f', {by}'}) "
-        f"{'that was cut off or is ' if file.is_cut else ''}of an unknown layout",
+        f"{source.path or source.label} is a binary Nsight Systems report (.nsys-rep, "
+        f".qdrep{by and f', {by}'}) {'that was cut off or is ' if file.is_cut else ''}of an "
+        "unknown layout",
         f"export it with the same or a newer nsys: {_COMMAND} {argument} (from 2024.6 also "
         "--type parquetdir, better for very large reports)",
     )
 
 
 def _events_of(file: RawFile) -> Events:
-    """Return the events of a report, taken apart some blocks at a time."""
+    """Return the events of a report, parsed some blocks at a time."""
     events = Events()
-    waiting = []
+    waiting: list[Parts] = []
     waiting_bytes = 0
     for block in file.blocks():
         waiting.append(block)
@@ -152,25 +190,6 @@ def _events_of(file: RawFile) -> Events:
     if waiting:
         events.add(joined(waiting))
     return events
-
-
-def _is_unfit(file: RawFile, events: Events) -> bool:
-    """Return whether so little fits that the layout must be another one."""
-    nothing = not file.events and bool(file.damaged or (file.expected_events and not file.is_cut))
-    return nothing or 2 * events.damaged > file.events
-
-
-def _files(
-    source: ByteSource, events: Tables, others: Tables, file: RawFile
-) -> dict[str, ArrowTable]:
-    """Return tables as files of a folder; rows of events are freed as they are read, once."""
-    found = {
-        name: ArrowTable(source, batches[0].schema, partial(give, batches))
-        for tables, give in ((events, _each_once), (others, _each))
-        for name, batches in tables.items()
-    }
-    found[_STRINGS] = ArrowTable(source, _OF_STRINGS, partial(_texts, file))
-    return found
 
 
 def _each(batches: list[pa.RecordBatch], columns: list[str]) -> Iterator[pa.RecordBatch]:
@@ -184,7 +203,7 @@ def _each_once(batches: list[pa.RecordBatch], columns: list[str]) -> Iterator[pa
 
 
 def _texts(file: RawFile, columns: list[str]) -> Iterator[pa.RecordBatch]:
-    """Give the texts by their numbers, without those that are blocks of an environment."""
+    """Yield the texts by their numbers, without those that are blocks of an environment."""
     first = 0
     for parts in file.texts:
         spans = zip(parts.begin.tolist(), parts.end.tolist(), strict=True)
@@ -196,24 +215,8 @@ def _texts(file: RawFile, columns: list[str]) -> Iterator[pa.RecordBatch]:
         yield batch.select(columns)
 
 
-def _of_writer(version: str) -> Tables:
-    """Return the version of the program that wrote a report, as an export says its own."""
-    release = _RELEASE.match(version)
-    if release is None:
-        return {}
-    value = ".".join(release.groups())
-    row = {"name": "EXPORT_PRODUCT_VERSION", "value": value}
-    return {"META_DATA_EXPORT": [pa.RecordBatch.from_pylist([row])]}
-
-
-def _missing(file: RawFile, events: Events) -> frozenset[str]:
-    """Return the tables of which rows are lost."""
-    is_short = file.events < file.expected_events or events.unknown > 0
-    lost = events.damaged_tables | (_OF_EVENTS if is_short else set())
-    return frozenset(lost | ({_STRINGS} if file.texts_lost else set()))
-
-
-def _notes(file: RawFile, events: Events, target: Target) -> Iterator[Note]:
+def _notes(file: RawFile, events: Events, counts: Mapping[str, int]) -> Iterator[Note]:
+    """Yield what was lost of a report, and what only its export shows."""
     if file.is_cut:
         expected = several(file.expected_events, "event")
         yield _NOTES.note("input-cut", events=f"{file.events:,}", expected=expected)
@@ -224,29 +227,118 @@ def _notes(file: RawFile, events: Events, target: Target) -> Iterator[Note]:
     if file.texts_lost:
         yield _NOTES.note("names-lost")
     if events.unread:
-        count = events.unread.total()
-        yield _NOTES.note("only-in-export", count, listed=_listed(events))
-    if file.unknown_parts:
-        yield _NOTES.note("unknown-parts", file.unknown_parts)
-    if target.unknown_numbers:
-        yield _NOTES.note("gpu-numbers", target.unknown_numbers)
-    if target.machines > 1:
-        yield _NOTES.note("several-machines", target.machines)
-
-
-def _listed(events: Events) -> str:
-    """Return what was not read: what is known of it, its number, how many."""
-    most = events.unread.most_common(_MOST_NAMED)
-    names = ((UNREAD.get(key), key if " " in key else f"type {key}", n) for key, n in most)
-    listed = ", ".join(
-        f"{n:,} {f'{name} ({key})' if name else f'of {key}'}" for name, key, n in names
-    )
-    return f"{listed}, …" if len(events.unread) > _MOST_NAMED else listed
+        kinds = []
+        for key, count in events.unread.most_common(_MOST_NAMED):
+            name, number = UNREAD.get(key), key if " " in key else f"type {key}"
+            kinds.append(f"{count:,} {f'{name} ({number})' if name else f'of {number}'}")
+        listed = ", ".join(kinds) + (", …" if len(events.unread) > _MOST_NAMED else "")
+        yield _NOTES.note("only-in-export", events.unread.total(), listed=listed)
+    counts = {"unknown-parts": file.unknown_parts, **counts}
+    yield from _NOTES.counted(counts, "unknown-parts", "gpu-numbers", "several-machines")
 
 
 def _writer(version: str) -> str:
-    """Return by which version a report was written, as far as it says so."""
+    """Return which version wrote a report, in words; "" where it is unknown."""
     release = _RELEASE.match(version)
     if release is not None:
         return f"written by Nsight Systems {'.'.join(release.groups()[:3])}"
     return f"written by Nsight Systems (format {version.rstrip('.')})" if version else ""
+
+
+def _target_tables(
+    head: bytes, tail: bytes, clocks: bytes
+) -> tuple[dict[str, list[pa.RecordBatch]], dict[str, int]]:
+    """Return tables of the GPUs, of their ordinals in processes and of the calendar; and counts.
+
+    The counts are those of notes: of unknown ordinals and of machines, if there are several.
+    """
+    machines, _ = parts_of(tail, _MACHINE)
+    hardware = [part for machine in machines for part in parts_of(machine, _HARDWARE)[0]]
+
+    def listed(key: int) -> list[dict[int, Any]]:
+        parts = (part for own in hardware for part in parts_of(own, key)[0])
+        return [last_fields(part) for part in islice(parts, _MOST_GPUS)]
+
+    numbers = listed(_NUMBERS)
+    # Which of the two is the GPU's own number is unknown: both orders must give the same.
+    pairs = {tuple(row.get(key, 0) for key in (3, 1, 2)) for row in numbers}
+    known = [row for row in numbers if (row.get(3, 0), row.get(2, 0), row.get(1, 0)) in pairs]
+    origin = _origin(head, clocks)
+    old_gpus = [_row(gpu, _OF_OLD_GPU, _TEXTS_OF_OLD_GPU) for gpu in listed(_OLD_GPU)]
+    rows = {
+        "TARGET_INFO_GPU": [_row(gpu, _OF_GPU, _TEXTS_OF_GPU) for gpu in listed(_GPU)],
+        "TARGET_INFO_CUDA_GPU": old_gpus,
+        "TARGET_INFO_CUDA_DEVICE": [_row(row, _OF_NUMBERS) for row in known],
+        "TARGET_INFO_SESSION_START_TIME": [] if origin is None else [{"utcEpochNs": origin}],
+    }
+    tables = {name: [pa.RecordBatch.from_pylist(some)] for name, some in rows.items() if some}
+    counts = {"gpu-numbers": len(numbers) - len(known)}
+    return tables, counts | ({"several-machines": len(machines)} if len(machines) > 1 else {})
+
+
+def _row(message: Mapping[int, Any], numbers: Numbers, texts: Numbers = ()) -> dict[str, Any]:
+    """Return numbers and texts by name; a number that is left out is 0."""
+    row: dict[str, Any] = {}
+    for key, name in numbers:
+        value = message.get(key, 0)
+        row[name] = value if isinstance(value, int) and value < _LATEST else None
+    return row | {name: message_text(message.get(key)) for key, name in texts}
+
+
+def _origin(head: bytes, clocks: bytes) -> int | None:
+    """Return the session's time 0 in ns since 1970; None where it is unknown."""
+    started, messages = 0, []
+    try:
+        for key, value in fields(head):
+            if key == _OFFSETS and isinstance(value, bytes):
+                messages += parts_of(value, 1)[0]
+            elif key == _STARTED and isinstance(value, int):
+                started = value
+    except ValueError:
+        return None
+    origin = _by_offsets(messages)
+    return _by_pairs(clocks, started) if origin is None else origin
+
+
+def _by_offsets(messages: list[bytes]) -> int | None:
+    """Return the calendar's time when the session's clock shows 0.
+
+    A message gives two clocks and how far the first is ahead of the second.
+    """
+    edges: list[tuple[int, int, int]] = []
+    for offset in map(last_fields, messages):
+        digits = message_text(offset.get(5))
+        number = digits.removeprefix("-")
+        if number.isascii() and number.isdecimal() and len(number) <= 20:
+            edges.append((offset.get(1, 0), offset.get(2, 0), int(digits)))
+    times = {_SESSION: 0}
+    for _ in edges:  # no path is longer than there are edges
+        for first, second, ahead in edges:
+            if first in times:
+                times.setdefault(second, times[first] - ahead)
+            elif second in times:
+                times[first] = times[second] + ahead
+    time = signed(times.get(_UTC, 0) % 2**64)
+    return time if 0 < time < _LATEST else None
+
+
+def _by_pairs(clocks: bytes, started: int) -> int | None:
+    """Return the same from the newest pair of times of the calendar and of the session's clock.
+
+    The session's clock is the one that shows its own 0 as `started`, or one that shows the same.
+    """
+    edges: list[tuple[Any, Any, tuple[int, int]]] = []
+    messages = (part for own in parts_of(clocks, _PAIRS)[0] for part in parts_of(own, 1)[0])
+    for edge in map(last_fields, messages):
+        times = edge.get(3)
+        for pair in map(last_fields, parts_of(times, 1)[0] if isinstance(times, bytes) else ()):
+            at_once = pair.get(1, 0), pair.get(2, 0)
+            if all(isinstance(time, int) for time in at_once):
+                edges.append((edge.get(1), edge.get(2), at_once))
+    own = {first for first, _, pair in edges if pair == (started, 0)}
+    own |= {first for first, second, pair in edges if second in own and pair == (0, 0)}
+    pairs = [pair for _, second, pair in edges if second in own and pair[0] > _RECENT_NS]
+    if not pairs:
+        return None
+    calendar, session = max(pairs)
+    return calendar + started - session

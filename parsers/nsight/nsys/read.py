@@ -1,4 +1,4 @@
-"""Reads reports of Nsight Systems: its SQLite exports of every version, and folders of its tables.
+"""Reads reports of Nsight Systems: SQLite exports of every version, folders of tables, .nsys-rep.
 
 Tables and columns are looked for by name and never expected by version; docs/parsers/nsight.md
 says what goes where.
@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Final
 
 from traceflops.errors import InputError, NotATrace
@@ -36,7 +37,7 @@ from traceflops.parsers.nsight.nsys.facts import (
 from traceflops.parsers.nsight.nsys.nccl import fill_nccl
 from traceflops.parsers.nsight.nsys.notes import content_notes
 from traceflops.parsers.nsight.nsys.nvtx import read_nvtx
-from traceflops.parsers.nsight.nsys.process_registry import People
+from traceflops.parsers.nsight.nsys.process_registry import ProcessRegistry
 from traceflops.parsers.nsight.nsys.ranks import without_clashes
 from traceflops.parsers.nsight.nsys.raw_report import report_of
 from traceflops.parsers.nsight.nsys.reading import ReportReading
@@ -48,8 +49,8 @@ from traceflops.parsers.nsight.nsys.timeline import (
     read_overheads,
     read_records,
     read_system_calls,
+    with_kinds_of_calls,
 )
-from traceflops.parsers.nsight.nsys.waits import with_kinds_of_calls
 from traceflops.parsers.nsight.recipe import is_of_recipe, read_recipes
 from traceflops.parsers.shared import overflow_notes
 from traceflops.table import Source, SourceFile, Trace
@@ -57,85 +58,14 @@ from traceflops.table import Source, SourceFile, Trace
 SQLITE: Final = "nsys-sqlite"
 RAW: Final = "nsys-rep"
 _FOLDER: Final = tuple(f"nsys-{kind}" for kind in ("parquet", "arrow"))
-_TOOL: Final = "Nsight Systems"
 _RECORDS: Final = ("activities", "calls", "ops", "marks", "counters")
-
-
-def read_nsys(database: Database) -> Sequence[Trace]:
-    """Return the trace in an SQLite export. Raises InputError where none can be read."""
-    source = database.source
-    file = SourceFile(source.label, source.stored_bytes, source.text_bytes)
-    return [trace_of(database, SQLITE, (file,), source.label, rank_in_name(source.label))]
-
-
-def read_raw(source: ByteSource) -> Trace:
-    """Return the trace in a report itself. Raises InputError where none can be read."""
-    report = report_of(source)
-    file = SourceFile(source.label, source.stored_bytes, source.text_bytes)
-    trace = trace_of(report, RAW, (file,), source.label, rank_in_name(source.label))
-    return replace(trace, notes=(*trace.notes, report.origin))
-
-
-def trace_of(
-    tables: Tables, format_: str, files: tuple[SourceFile, ...], name: str, own_rank: int | None
-) -> Trace:
-    """Return the trace in the tables of a report. Raises InputError where all of it is lost.
-
-    `name` is the report's own, `own_rank` what names of files say of its rank.
-    """
-    host = host_of(tables)
-    people = People(devices_of(tables, host), name, host, ranks_of(tables), own_rank)
-    reading = ReportReading(tables, people)
-    _read(reading)
-    facts = facts_of(tables)
-    overflowed = reading.gathered.overflowed
-    finished = with_kinds_of_calls(reading.gathered.finish())
-    if tables.damaged and not any(finished[name].num_rows for name in _RECORDS):
-        raise nothing_left(tables.source.label, tables.notes(), "export or copy the report again")
-    notes = (
-        *content_notes(finished, reading, facts),
-        *people.ranks.notes,
-        *overflow_notes(overflowed, name),
-        *warnings_of(tables),
-    )
-    return Trace(
-        Source(
-            format=format_,
-            files=files,
-            tool=_TOOL,
-            origin_unix_ns=origin_of(tables),
-            facts=facts,
-            event_counts=dict(sorted(reading.counts.items())),
-            identities=identities_of(tables, host),
-            kinds_apart=format_.startswith(_FOLDER),
-        ),
-        finished,
-        (*tables.notes(), *(replace(note, file=name) for note in notes)),
-        reading.gathered.places,
-    )
-
-
-def _read(reading: ReportReading) -> None:
-    """Read all tables; names are looked up when it is known which are needed."""
-    read_records(reading)
-    nccl = read_nvtx(reading)
-    read_graph_nodes(reading)
-    read_overheads(reading)
-    read_system_calls(reading)
-    read_memory(reading)
-    read_metrics(reading)
-    reading.resolve_names()
-    fill_nccl(reading, nccl)
-    reading.people.settle(reading.gathered)
-
-
 _SEPARATORS: Final = re.compile(r"[/\\]")
 _NAMES: Final = re.compile(
     r"(?:CUPTI_ACTIVITY_KIND|TARGET_INFO|META_DATA|ENUM|NVTX|OSRT|CUDA|GPU|MPI|UCP|NET|CUBLAS|CUDNN"
     r"|ANALYSIS|SCHED|COMPOSITE|SAMPLING|DIAGNOSTIC|EXPORT_META)_[A-Z0-9_]+"
     r"|StringIds|PROFILER_OVERHEAD|PROCESSES|ThreadNames|ProcessStreams|GENERIC_EVENTS"
 )
-"""What tables of reports are named; their files are named after them."""
+"""Names of tables of reports, after which their files are named."""
 _BY_COLUMNS: Final[tuple[tuple[str, frozenset[str]], ...]] = (
     ("CUPTI_ACTIVITY_KIND_KERNEL", frozenset({"start", "end", "gridX", "demangledName"})),
     ("CUPTI_ACTIVITY_KIND_MEMCPY", frozenset({"start", "end", "bytes", "copyKind"})),
@@ -144,7 +74,7 @@ _BY_COLUMNS: Final[tuple[tuple[str, frozenset[str]], ...]] = (
     ("CUPTI_ACTIVITY_KIND_RUNTIME", frozenset({"start", "end", "correlationId", "returnValue"})),
     ("NVTX_EVENTS", frozenset({"start", "eventType", "globalTid", "textId"})),
 )
-"""By which columns a table is known whose file was given another name."""
+"""Columns by which a table is recognised whose file was renamed."""
 _WORK: Final = ("CUPTI_ACTIVITY_KIND_", "NVTX_EVENTS", "OSRT_API")
 _OPENERS: Final = {"Parquet": open_parquet, "Arrow": open_arrow}
 _INSTEAD: Final = {
@@ -156,7 +86,74 @@ _INSTEAD: Final = {
         "give the folder written by nsys export --type arrowdir, or the SQLite export of the report"
     ),
 }
-"""What to give instead of a file that is not known."""
+"""What to give instead of an unknown file."""
+
+
+def read_nsys(database: Database) -> Sequence[Trace]:
+    """Return the trace in an SQLite export. Raises InputError where none can be read."""
+    return [trace_of_file(database, SQLITE)]
+
+
+def read_raw(source: ByteSource) -> Trace:
+    """Return the trace in a report itself. Raises InputError where none can be read."""
+    report = report_of(source)
+    trace = trace_of_file(report, RAW)
+    return replace(trace, notes=(*trace.notes, report.origin))
+
+
+def trace_of_file(tables: Tables, format_: str) -> Trace:
+    """Return the trace in the tables of one file. Raises InputError where all of it is lost."""
+    source = tables.source
+    file = SourceFile(source.label, source.stored_bytes, source.text_bytes)
+    return trace_of(tables, format_, (file,), source.label, rank_in_name(source.label))
+
+
+def trace_of(
+    tables: Tables, format_: str, files: tuple[SourceFile, ...], name: str, own_rank: int | None
+) -> Trace:
+    """Return the trace in the tables of a report. Raises InputError where all of it is lost.
+
+    `name` is the report's own, `own_rank` the rank in the names of its files.
+    """
+    host = host_of(tables)
+    registry = ProcessRegistry(devices_of(tables, host), name, host, ranks_of(tables), own_rank)
+    reading = ReportReading(tables, registry)
+    read_records(reading)
+    nccl = read_nvtx(reading)
+    read_graph_nodes(reading)
+    read_overheads(reading)
+    read_system_calls(reading)
+    read_memory(reading)
+    read_metrics(reading)
+    reading.resolve_names()  # when it is known which are needed
+    fill_nccl(reading, nccl)
+    registry.settle(reading.gathered)
+    facts = facts_of(tables)
+    overflowed = reading.gathered.overflowed
+    finished = with_kinds_of_calls(reading.gathered.finish())
+    if tables.damaged and not any(finished[name].num_rows for name in _RECORDS):
+        raise nothing_left(tables.source.label, tables.notes(), "export or copy the report again")
+    notes = (
+        *content_notes(finished, reading, facts),
+        *registry.ranks.notes,
+        *overflow_notes(overflowed, name),
+        *warnings_of(tables),
+    )
+    return Trace(
+        Source(
+            format=format_,
+            files=files,
+            tool="Nsight Systems",
+            origin_unix_ns=origin_of(tables),
+            facts=facts,
+            event_counts=dict(sorted(reading.counts.items())),
+            identities=identities_of(tables, host),
+            kinds_apart=format_.startswith(_FOLDER),
+        ),
+        finished,
+        (*tables.notes(), *(replace(note, file=name) for note in notes)),
+        reading.gathered.places,
+    )
 
 
 def table_of(name: str, columns: Sequence[str]) -> str | None:
@@ -173,35 +170,26 @@ def read_tables(sources: Sequence[ByteSource], format_: str) -> list[Trace]:
     def opened(source: ByteSource) -> ArrowTable:
         file = _OPENERS[format_](source)
         if not is_of_recipe(file) and table_of(source.name, file.columns) is None:
-            raise _unknown(file, format_)
+            names = ("".join(c if c.isprintable() else "?" for c in n[:30]) for n in file.columns)
+            raise NotATrace(
+                f"{source.path or source.label} is an unknown {format_} file (columns: "
+                f"{', '.join(islice(names, 5))})",
+                _INSTEAD[format_],
+            )
         return file
 
     files, failed = read_each(sources, opened)
-    traces: list[Trace] = []
-    for group in _groups(files):
-        try:
-            is_recipe = is_of_recipe(group[0])
-            traces += read_recipes(group) if is_recipe else [_read_folder(group, format_)]
-        except InputError as error:
-            failed += [(file.source, error) for file in group]
-    return with_set_aside(without_clashes(traces), failed)
-
-
-def _groups(files: Sequence[ArrowTable]) -> Iterator[list[ArrowTable]]:
-    """Give the files that are read at once: of recipes all, of reports those of a folder."""
+    # Of recipes all files are read at once, of reports those of a folder.
     groups: defaultdict[str | None, list[ArrowTable]] = defaultdict(list)
     for file in files:
         groups[None if is_of_recipe(file) else file.source.folder].append(file)
-    return iter(groups.values())
-
-
-def _unknown(file: ArrowTable, format_: str) -> NotATrace:
-    columns = ["".join(c if c.isprintable() else "?" for c in n[:30]) for n in file.columns[:5]]
-    listed = ", ".join(columns)
-    return NotATrace(
-        f"{file.source.path or file.source.label} is an unknown {format_} file (columns: {listed})",
-        _INSTEAD[format_],
-    )
+    traces: list[Trace] = []
+    for folder, group in groups.items():
+        try:
+            traces += read_recipes(group) if folder is None else [_read_folder(group, format_)]
+        except InputError as error:
+            failed += [(file.source, error) for file in group]
+    return with_set_aside(without_clashes(traces), failed)
 
 
 def _read_folder(files: Sequence[ArrowTable], format_: str) -> Trace:
@@ -219,14 +207,8 @@ def _read_folder(files: Sequence[ArrowTable], format_: str) -> Trace:
     read = tuple(
         SourceFile(source.label, source.stored_bytes, source.stored_bytes) for source in sources
     )
-    format_ = f"nsys-{format_.lower()}"
     rank = rank_in_name(_SEPARATORS.split(first.folder.rstrip("/\\"))[-1])
-    return trace_of(Folder(first, tables), format_, read, _folder_name(first), rank)
-
-
-def _folder_name(source: ByteSource) -> str:
-    """Return the name of the report, whose files have common names: that of the folder, if given.
-
-    Of files that were named themselves, the name of their folder is nobody's business.
-    """
-    return source.label.rpartition("/")[0] or source.inside or source.label
+    # The files have common names, so the report has that of its folder, if that was given. Of
+    # files that were named themselves, the name of their folder is nobody's business.
+    name = first.label.rpartition("/")[0] or first.inside or first.label
+    return trace_of(Folder(first, tables), f"nsys-{format_.lower()}", read, name, rank)

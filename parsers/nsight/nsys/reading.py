@@ -1,4 +1,4 @@
-"""What is at hand while a report is read, and the names that its rows refer to by number."""
+"""A report while it is read, and the names that its rows refer to by id."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from traceflops.parsers.io import Batch, Coder, TextsById, Wanted
 from traceflops.parsers.nsight.nsys.enums import present, processes_of, threads_of
-from traceflops.parsers.nsight.nsys.process_registry import People
+from traceflops.parsers.nsight.nsys.process_registry import ProcessRegistry
 from traceflops.parsers.nsight.nsys.tables import Tables
 from traceflops.parsers.shared import Gathered
 from traceflops.table import ABSENT, Array, IntArray, TableBuilder, compact, distinct
@@ -19,30 +19,29 @@ from traceflops.table import ABSENT, Array, IntArray, TableBuilder, compact, dis
 CUPTI: Final = "CUPTI_ACTIVITY_KIND_"
 _LIMIT_NS: Final = 2**61
 """Sums of times below this stay in an int64."""
-_STRINGS: Final = "StringIds"
 _NUL: Final = "\0"
-"""No name holds it; the variables of an environment are parted by it."""
+"""No name holds it; it separates the variables of an environment."""
 _IDS: Final = {
     "correlation": "correlationId",
     "graph": "graphId",
     "graph_node": "graphNodeId",
 }
-"""By column of a trace those of a report in which 0 and below stand for none."""
+"""By column of a trace, columns of a report in which 0 and below stand for none."""
 
 Columns: TypeAlias = dict[str, Array | int]
 Shown = Callable[[str], str]
-"""What is shown of a text."""
+"""Gives what is shown of a text."""
 
 
 @dataclass(slots=True)
 class ReportReading:
-    """A report, what was gathered of it, and what was counted: records, and odd ones of them.
+    """A report, what was gathered of it, and the numbers of its records and of odd ones.
 
-    `callers` are the ids of threads that call CUDA, `latest_ns` is the latest time it had.
+    `callers` are the ids of threads that call CUDA, `latest_ns` is the latest end of a record.
     """
 
     tables: Tables
-    people: People
+    registry: ProcessRegistry
     gathered: Gathered = field(default_factory=Gathered)
     odd: Counter[str] = field(default_factory=Counter)
     counts: Counter[str] = field(default_factory=Counter)
@@ -51,13 +50,13 @@ class ReportReading:
     _unresolved: list[tuple[TableBuilder, Columns, str, Shown | None]] = field(default_factory=list)
 
     def batches(self, table: str, integers: tuple[str, ...]) -> Iterator[Batch]:
-        """Give the rows of a table some at a time, and count them."""
+        """Yield the rows of a table some at a time, and count them."""
         for batch in self.tables.batches(table, Wanted(integers=integers)):
             self.counts[table.removeprefix(CUPTI)] += batch.count
             yield batch
 
     def timed(self, batch: Batch) -> Batch:
-        """Return the rows that have a time, with `start_ns` and `dur_ns`; what is odd is counted.
+        """Return the rows that have a time, with `start_ns` and `dur_ns`; odd ones are counted.
 
         Times count from the start of the session and may lie before it.
         """
@@ -67,10 +66,10 @@ class ReportReading:
         rows = batch.only(is_time)
         start, end = rows["start"], rows["end"]
         is_end = (np.abs(end) < _LIMIT_NS) & (end != ABSENT)
-        late = is_end & (end < start)
+        is_early = is_end & (end < start)
         self.odd["no-duration"] += int(np.count_nonzero(~is_end))
-        self.odd["negative-duration"] += int(np.count_nonzero(late))
-        dur = np.where(is_end & ~late, end, start) - start
+        self.odd["negative-duration"] += int(np.count_nonzero(is_early))
+        dur = np.where(is_end & ~is_early, end, start) - start
         return Batch(rows.count, {**rows.numbers, "start_ns": start, "dur_ns": dur}, {})
 
     def add(
@@ -82,55 +81,54 @@ class ReportReading:
         /,
         **columns: Array | int,
     ) -> None:
-        """Append timed rows to a table, with whose they are, when and where they ran.
+        """Append timed rows to a table, with their process, time and place.
 
-        With `unnamed`, for ids without a text, the column `name` holds ids until `resolve_names`.
+        With `unnamed`, the name of rows without a text, the column `name` holds ids until
+        `resolve_names`.
         """
+        given = rows.numbers
+        owner = rows["globalTid" if "globalTid" in given else "globalPid"]
+        process = self.registry.processes(processes_of(owner))
+        common: Columns = {"process": process}
+        if "globalTid" in given:
+            common["thread"] = threads_of(owner)
+        if "deviceId" in given:
+            place = (rows[name] for name in ("deviceId", "contextId", "streamId"))
+            common |= self.registry.place(process, *place)
+        common |= {column: present(rows[own]) for column, own in _IDS.items() if own in given}
+        common |= {name: rows[name] for name in ("start_ns", "dur_ns")}
         builder = self.gathered[table]
-        builder.add(rows.count, **self._common(rows), **columns)
+        builder.add(rows.count, **common, **columns)
         if unnamed is not None and rows.count:
             self._unresolved.append((builder, builder.pieces[-1][1], unnamed, shown))
 
     def resolve_names(self) -> None:
-        """Put the texts of names in the place of their ids, once all rows are read."""
+        """Replace ids of names by codes of their texts, once all rows are read."""
         ids = [np.atleast_1d(columns["name"]) for _, columns, _, _ in self._unresolved]
-        known, texts = texts_of(self.tables, ids)
+        text_ids, texts = texts_of(self.tables, ids)
         coders: dict[tuple[str, str, Shown | None], Coder] = {}
         for (table, columns, unnamed, shown), own in zip(self._unresolved, ids, strict=True):
             key = table.table, unnamed, shown
             if key not in coders:
                 shown_texts = [shown(text) if shown and text else text for text in texts]
-                coders[key] = TextsById(known, shown_texts).coder(table.names["name"], unnamed)
+                coders[key] = TextsById(text_ids, shown_texts).coder(table.names["name"], unnamed)
             columns["name"] = compact(coders[key](own))
         self._unresolved.clear()
 
-    def _common(self, rows: Batch) -> Columns:
-        there = rows.numbers
-        owner = rows["globalTid" if "globalTid" in there else "globalPid"]
-        process = self.people.processes(processes_of(owner))
-        columns: Columns = {"process": process}
-        if "globalTid" in there:
-            columns["thread"] = threads_of(owner)
-        if "deviceId" in there:
-            place = (rows[name] for name in ("deviceId", "contextId", "streamId"))
-            columns |= self.people.place(process, *place)
-        columns |= {column: present(rows[own]) for column, own in _IDS.items() if own in there}
-        return columns | {name: rows[name] for name in ("start_ns", "dur_ns")}
-
 
 def texts_of(tables: Tables, ids: Sequence[IntArray]) -> tuple[IntArray, list[str | None]]:
-    """Return the texts of some ids, behind the ids that have one.
+    """Return those of some ids that have a text, and the text of each.
 
-    Their table also holds the environment of the recorded process: only what a row refers to is
-    kept.
+    The table of texts also holds the environment of the recorded process: only what a row refers
+    to is kept.
     """
     wanted = distinct(np.concatenate([np.empty(0, np.int64), *map(distinct, ids)]))
     wanted = wanted[wanted != ABSENT]
-    known: list[IntArray] = [np.empty(0, np.int64)]
+    text_ids: list[IntArray] = [np.empty(0, np.int64)]
     texts: list[str | None] = []
     columns = Wanted(integers=("id",), texts=("value",))
-    for batch in tables.batches(_STRINGS, columns) if len(wanted) else ():
+    for batch in tables.batches("StringIds", columns) if len(wanted) else ():
         rows = batch.only(np.isin(batch["id"], wanted))
-        known.append(rows["id"])
+        text_ids.append(rows["id"])
         texts += [None if text and _NUL in text else text for text in rows.texts["value"]]
-    return np.concatenate(known), texts
+    return np.concatenate(text_ids), texts

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -29,29 +29,33 @@ Condition = Among | Present
 
 @dataclass(slots=True)
 class Folder:
-    """The tables of a report, each with the file that holds it; some were `asked` for rows."""
+    """The tables of a report, each with the file that holds it; rows of some were `asked` for.
+
+    `missing` are tables of which rows are known to be lost before they are read.
+    """
 
     source: ByteSource
     files: Mapping[str, ArrowTable]
     asked: set[str] = field(default_factory=set)
+    missing: frozenset[str] = frozenset()
     _lost: dict[str, str] = field(default_factory=dict)
 
     @property
     def damaged(self) -> bool:
-        """Return whether part of a file could not be read."""
-        return bool(self._lost)
+        """Whether part of a file could not be read."""
+        return bool(self.lost)
 
     @property
     def lost(self) -> frozenset[str]:
-        """Return the tables of which rows are lost, among those that were asked for so far."""
-        return frozenset(self._lost)
+        """The tables of which rows are lost, among those that were asked for so far."""
+        return self.missing | frozenset(self._lost)
 
     def columns(self, table: str) -> frozenset[str]:
         """Return the columns of a table; none where there is no such table."""
         return frozenset(self.files[table].columns) if table in self.files else frozenset()
 
     def unused(self, families: tuple[str, ...]) -> dict[str, int]:
-        """Return the numbers of rows of tables whose rows were never asked for."""
+        """Return the row counts of tables whose rows were never asked for, by prefixes of names."""
         names = sorted(n for n in self.files.keys() - self.asked if n.startswith(families))
         first = {name: Wanted(integers=self.files[name].columns[:1]) for name in names}
         counts = {name: self.whole(name, wanted).count for name, wanted in first.items()}
@@ -64,7 +68,10 @@ class Folder:
     def batches(
         self, table: str, wanted: Wanted, conditions: Sequence[Condition] = ()
     ) -> Iterator[Batch]:
-        """Give the rows of a table some at a time; of a damaged one those before the damage."""
+        """Yield the rows of a table some at a time; of a damaged one those before the damage.
+
+        A column that is not there is absent in all rows, and no row fulfils a condition on it.
+        """
         self.asked.add(table)
         if table not in self.files:
             return
@@ -72,19 +79,21 @@ class Folder:
         asked |= dict.fromkeys(condition.column for condition in conditions)
         try:
             for rows in self.files[table].batches(list(asked)):
-                batch = _batch(rows, wanted)
-                keep = np.ones(batch.count, dtype=np.bool_)
+                columns = {name: integers(rows, name) for name in wanted.integers}
+                columns |= {name: _reals(_column(rows, name)) for name in wanted.reals}
+                texts = {name: _texts(rows, name) for name in wanted.texts}
+                keep = np.ones(rows.num_rows, dtype=np.bool_)
                 for condition in conditions:
                     keep &= _fulfils(rows, condition)
-                yield batch.only(keep)
+                yield Batch(rows.num_rows, columns, texts).only(keep)
         except ARROW_UNREADABLE as error:
             self._lost.setdefault(table, type(error).__name__)
 
-    def notes(self, label: Callable[[str], str] = str) -> tuple[Note, ...]:
+    def notes(self) -> tuple[Note, ...]:
         """Return what was lost so far."""
         if not self._lost:
             return ()
-        listed = ", ".join(label(name) for name in list(self._lost)[:4])
+        listed = ", ".join(list(self._lost)[:4])
         text = (
             "Some files of the folder are damaged. Every row before the damage is used; rows are "
             f"missing from {listed}."
@@ -96,16 +105,19 @@ Tables: TypeAlias = Database | Folder
 """Tables whose columns are asked for by name; what is not there is absent in all rows."""
 
 
-def _batch(rows: pa.RecordBatch, wanted: Wanted) -> Batch:
-    """Return columns as numbers and texts; one that is not there is absent in all rows."""
-    columns = {name: integers(rows, name) for name in wanted.integers}
-    columns |= {name: _reals(_column(rows, name)) for name in wanted.reals}
-    return Batch(rows.num_rows, columns, {name: _texts(rows, name) for name in wanted.texts})
+def _fulfils(rows: pa.RecordBatch, condition: Condition) -> BoolArray:
+    """Return which rows fulfil a condition."""
+    if isinstance(condition, Present):
+        return np.asarray(_column(rows, condition.column).is_valid(), dtype=np.bool_)
+    if isinstance(condition.values[0], int):
+        return np.isin(integers(rows, condition.column), condition.values)
+    texts = _texts(rows, condition.column)
+    return np.array([text in condition.values for text in texts], dtype=np.bool_)
 
 
 def _column(rows: pa.RecordBatch, name: str) -> pa.Array:
-    there = rows.schema.names
-    return rows.column(there.index(name)) if name in there else pa.nulls(rows.num_rows)
+    names = rows.schema.names
+    return rows.column(names.index(name)) if name in names else pa.nulls(rows.num_rows)
 
 
 def integers(rows: pa.RecordBatch, name: str) -> Array:
@@ -116,7 +128,7 @@ def integers(rows: pa.RecordBatch, name: str) -> Array:
     kind = column.type
     if pa.types.is_uint64(kind):
         values = np.asarray(column.fill_null(0), dtype=np.uint64)
-        return np.where(_valid(column), values.view(np.int64), ABSENT)
+        return np.where(np.asarray(column.is_valid(), np.bool_), values.view(np.int64), ABSENT)
     if pa.types.is_integer(kind):
         return numbers(column.cast(pa.int64()), ABSENT)
     if pa.types.is_floating(kind):
@@ -124,14 +136,17 @@ def integers(rows: pa.RecordBatch, name: str) -> Array:
         exact = (np.abs(reals) < _EXACT) & (reals == np.floor(reals))  # a NaN is not
         return np.where(exact, np.where(exact, reals, 0.0).astype(np.int64), ABSENT)
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        return np.array([_integer(text) for text in column.to_pylist()], dtype=np.int64)
+        return np.array([whole_number(text) for text in column.to_pylist()], dtype=np.int64)
     return np.full(len(column), ABSENT, dtype=np.int64)
 
 
-def _integer(text: str | None) -> int:
-    digits = (text or "").removeprefix("-")
-    is_small = digits.isascii() and digits.isdecimal() and len(digits) < 19
-    return int(text) if text and is_small else ABSENT
+def whole_number(value: object) -> int:
+    """Return an integer, which may be written as a text; ABSENT where it is none."""
+    if isinstance(value, str):
+        digits = value.removeprefix("-")
+        is_small = digits.isascii() and digits.isdecimal() and len(digits) < 19
+        return int(value) if is_small else ABSENT
+    return value if type(value) is int else ABSENT
 
 
 def _reals(column: pa.Array) -> Array:
@@ -142,27 +157,12 @@ def _reals(column: pa.Array) -> Array:
 
 
 def _texts(rows: pa.RecordBatch, name: str) -> list[str | None]:
-    values: list[Any] = _column(rows, name).to_pylist()
-    return [
-        value if value is None or isinstance(value, str) else _as_text(value) for value in values
-    ]
-
-
-def _as_text(value: Any) -> str | None:
-    if isinstance(value, bytes):
-        return value.decode(errors="replace")
-    return str(value) if isinstance(value, int) else None
-
-
-def _valid(column: pa.Array) -> BoolArray:
-    return np.asarray(column.is_valid(), dtype=np.bool_)
-
-
-def _fulfils(rows: pa.RecordBatch, condition: Condition) -> BoolArray:
-    """Return which rows fulfil a condition; none one on a column that is not there."""
-    if isinstance(condition, Present):
-        return _valid(_column(rows, condition.column))
-    if isinstance(condition.values[0], int):
-        return np.isin(integers(rows, condition.column), condition.values)
-    texts = _texts(rows, condition.column)
-    return np.array([text in condition.values for text in texts], dtype=np.bool_)
+    """Return a column as texts; numbers are written as such."""
+    texts: list[str | None] = []
+    for value in _column(rows, name).to_pylist():
+        if isinstance(value, bytes):
+            value = value.decode(errors="replace")
+        elif isinstance(value, int):
+            value = str(value)
+        texts.append(value if isinstance(value, str) else None)
+    return texts

@@ -1,4 +1,4 @@
-"""What devices and the host did: work, calls, waits, overheads; and values over time."""
+"""Records of devices and the host: work, calls, waits, overheads; and values over time."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from functools import partial
 from typing import Final
 
 import numpy as np
+import pyarrow as pa
 
 from traceflops.parsers.io import Batch, Wanted, by_distinct
 from traceflops.parsers.nsight.nsys.enums import (
     ALLOCATED,
     BETWEEN_DEVICES,
+    BY_CALL,
     COPIES,
     DRIVER,
     FREED,
@@ -21,13 +23,26 @@ from traceflops.parsers.nsight.nsys.enums import (
     OF_THE_PROFILER,
     WAIT,
     WAITS,
-    asked_for,
     present,
     processes_of,
 )
 from traceflops.parsers.nsight.nsys.reading import CUPTI, Columns, ReportReading, Shown
 from traceflops.parsers.shared import at_least
-from traceflops.table import ABSENT, IntArray, Names, TableBuilder, distinct, first_match
+from traceflops.table import (
+    ABSENT,
+    IntArray,
+    Names,
+    TableBuilder,
+    codes,
+    distinct,
+    first_match,
+    first_of_same,
+    is_one_of,
+    merged_column,
+    names,
+    taken,
+    with_column,
+)
 
 UNNAMED_KERNEL: Final = "(unnamed kernel)"
 _UNNAMED: Final = "(unnamed)"
@@ -35,11 +50,10 @@ _OF_PROFILER: Final = "profiler: {}".format
 """The name of an overhead that a program without a profiler would not have."""
 _API_VERSION: Final = re.compile(r"_v\d{4,6}$")
 _KIND_NUMBERS: Final = 32
-"""Kinds of copies and of memory are smaller than that; larger ones are not known."""
-
-_WAYS: Final = {kind: way for kind, (way, _) in COPIES.items()}
+"""Kinds of copies and of memory are smaller than that; larger ones are unknown."""
 _BY_DEVICES: Final = (1, 2, 8, BETWEEN_DEVICES)
-"""Kinds of copies of which the devices of both ends tell more, where they are known."""
+"""Kinds of copies for which the devices of both ends say more, where they are known."""
+_DIRECTIONS: Final = {kind: direction for kind, (direction, _) in COPIES.items()}
 _FILLS: Final = {kind: f"Memset ({name})" for kind, name in MEMORY.items()}
 _SPAN: Final = ("start", "end")
 _PLACE: Final = ("deviceId", "contextId", "streamId", "correlationId", "globalPid")
@@ -54,10 +68,21 @@ _ALLOCATION: Final = Wanted(
 )
 _METRIC: Final = Wanted(integers=("timestamp", "typeId", "metricId"), reals=("value",))
 _METRIC_NAME: Final = Wanted(integers=("typeId", "metricId"), texts=("metricName", "typeName"))
-_IN_NAME: Final = re.compile(r"\[(\d{1,4})\]$")
+_GPU_IN_NAME: Final = re.compile(r"\[(\d{1,4})\]$")
 _ON_HOST: Final = (0, 1)
 _MOST_KINDS: Final = 256
 _MOST_VALUES: Final = 4_000_000
+_MOST_COPIES: Final = 5
+"""A copy of a copy, and so on, is followed 2 to the power of that times."""
+
+_EVENT, _WAIT_EVENT, _STREAM, _CONTEXT = WAITS.values()
+_WAIT_OF: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("EventSynchronize", "EventQuery"), _EVENT),
+    "StreamWaitEvent": _WAIT_EVENT,
+    **dict.fromkeys(("StreamSynchronize", "StreamQuery"), _STREAM),
+    **dict.fromkeys(("DeviceSynchronize", "ThreadSynchronize", "CtxSynchronize"), _CONTEXT),
+}
+_WAITING_CALL: Final = re.compile(rf"(?:cuda|cu)({'|'.join(_WAIT_OF)})(?:_ptsz|_v\d{{1,6}})*")
 
 
 def call_name(text: str) -> str:
@@ -71,7 +96,7 @@ def call_name(text: str) -> str:
 def _coded(
     names: Names, values: IntArray, labels: Mapping[int, str], otherwise: str | None
 ) -> IntArray:
-    """Return the codes of what values are called, -1 for those that have no name."""
+    """Return the codes of the labels of values, -1 for those without a label."""
 
     def code(value: int, _: int) -> int:
         text = labels.get(value, otherwise)
@@ -81,66 +106,58 @@ def _coded(
 
 
 def _kernels(_: ReportReading, __: TableBuilder, rows: Batch) -> Columns:
-    fixed, asked = (at_least(0, rows[column]) for column in _SHARED)
-    has_both = (fixed != ABSENT) & (asked != ABSENT)
-    return {
-        "name": _name_ids(rows),
-        "grid": _axes(rows, _GRID),
-        "block": _axes(rows, _BLOCK),
-        "registers_per_thread": at_least(0, rows["registersPerThread"]),
-        "shared_memory_bytes": at_least(0, np.where(has_both, fixed + asked, ABSENT)),
-    }
-
-
-def _name_ids(rows: Batch) -> IntArray:
-    """Return the ids of kernels' names: with their arguments, else short, else mangled."""
+    """Return the columns of kernels: ids of names, sizes of launches, what each block takes."""
+    static, dynamic = (at_least(0, rows[column]) for column in _SHARED)
+    has_both = (static != ABSENT) & (dynamic != ABSENT)
+    # Names with their arguments, else short, else mangled.
     ids = rows[_NAMES[0]]
     for other in _NAMES[1:]:
         unknown = ids == ABSENT
         if not unknown.any():
             break
         ids = np.where(unknown, rows[other], ids)
-    return ids
+    return {
+        "name": ids,
+        "grid": _axes(rows, _GRID),
+        "block": _axes(rows, _BLOCK),
+        "registers_per_thread": at_least(0, rows["registersPerThread"]),
+        "shared_memory_bytes": at_least(0, np.where(has_both, static + dynamic, ABSENT)),
+    }
 
 
 def _axes(rows: Batch, columns: tuple[str, ...]) -> IntArray:
+    """Return sizes, shape (rows, 3); ABSENT where one of the three is unknown."""
     axes = np.stack([rows[column] for column in columns], axis=1)
     known = (axes > 0).all(axis=1, keepdims=True)
     return axes if known.all() else np.where(known, axes, ABSENT)
 
 
 def _copies(reading: ReportReading, table: TableBuilder, rows: Batch) -> Columns:
-    kind = asked_for(_kinds_of_copies(rows), rows["migrationCause"])
-    reading.odd["copy-kind"] += int(np.count_nonzero(~np.isin(kind, [*COPIES])))
-    kinds, names = _joined(kind, rows["srcKind"], rows["dstKind"]), table.names["name"]
-    return {
-        "name": by_distinct(kinds, lambda one, _: names[_copy_name(one)]),
-        "bytes": at_least(0, rows["bytes"]),
-        "direction": _coded(table.names["direction"], kind, _WAYS, None),
-    }
-
-
-def _kinds_of_copies(rows: Batch) -> IntArray:
-    """Return the kinds of copies; one between two devices is of that kind, whatever its own."""
+    """Return the columns of copies; one between two devices is of that kind, whatever its own."""
     kind, source, target = (rows[name] for name in ("copyKind", "srcDeviceId", "dstDeviceId"))
     are_two = (source >= 0) & (target >= 0) & (source != target) & np.isin(kind, _BY_DEVICES)
-    return np.where(are_two, BETWEEN_DEVICES, kind) if are_two.any() else kind
+    kind = np.where(are_two, BETWEEN_DEVICES, kind) if are_two.any() else kind
+    # Migrations that a call such as cudaMemPrefetchAsync asked for have kinds of their own.
+    kind = np.where((kind > BETWEEN_DEVICES) & (rows["migrationCause"] == BY_CALL), kind + 10, kind)
+    reading.odd["copy-kind"] += int(np.count_nonzero(~np.isin(kind, [*COPIES])))
+    # Kinds of copy, source and target as one number: each name is made once.
+    joined, largest = np.zeros(rows.count, np.int64), _KIND_NUMBERS - 1
+    for part in (kind, rows["srcKind"], rows["dstKind"]):
+        joined = joined * _KIND_NUMBERS + np.where((part < 0) | (part > largest), largest, part)
+    names = table.names["name"]
 
+    def named(kinds: int, _: int) -> int:
+        rest, target = divmod(kinds, _KIND_NUMBERS)
+        kind, source = divmod(rest, _KIND_NUMBERS)
+        name = COPIES.get(kind, ("", "Memcpy"))[1]
+        has_ends = source in MEMORY and target in MEMORY
+        return names[f"{name} ({MEMORY[source]} -> {MEMORY[target]})" if has_ends else name]
 
-def _joined(*kinds: IntArray) -> IntArray:
-    """Return one number for several small ones; one that is not small counts as the largest."""
-    joined, largest = np.zeros(len(kinds[0]), np.int64), _KIND_NUMBERS - 1
-    for kind in kinds:
-        joined = joined * _KIND_NUMBERS + np.where((kind < 0) | (kind > largest), largest, kind)
-    return joined
-
-
-def _copy_name(kinds: int) -> str:
-    rest, target = divmod(kinds, _KIND_NUMBERS)
-    kind, source = divmod(rest, _KIND_NUMBERS)
-    name = COPIES.get(kind, ("", "Memcpy"))[1]
-    ends = source in MEMORY and target in MEMORY
-    return f"{name} ({MEMORY[source]} -> {MEMORY[target]})" if ends else name
+    return {
+        "name": by_distinct(joined, named),
+        "bytes": at_least(0, rows["bytes"]),
+        "direction": _coded(table.names["direction"], kind, _DIRECTIONS, None),
+    }
 
 
 def _fills(_: ReportReading, table: TableBuilder, rows: Batch) -> Columns:
@@ -149,10 +166,10 @@ def _fills(_: ReportReading, table: TableBuilder, rows: Batch) -> Columns:
 
 
 def _graphs(_: ReportReading, table: TableBuilder, rows: Batch) -> Columns:
-    """Return replays of graphs whose kernels were not recorded one by one."""
+    """Return the columns of replays of graphs whose kernels were not recorded one by one."""
     graph, names = present(rows["graphId"]), table.names["name"]
     graph = np.where(graph == ABSENT, present(rows["graphExecId"]), graph)
-    labels = {one: f"graph {one}" for one in distinct(graph).tolist() if one != ABSENT}
+    labels = {number: f"graph {number}" for number in distinct(graph).tolist() if number != ABSENT}
     return {"name": _coded(names, graph, labels, "graph")}
 
 
@@ -172,10 +189,10 @@ def _events(_: ReportReading, table: TableBuilder, __: Batch) -> Columns:
 
 
 @dataclass(frozen=True, slots=True)
-class _Kind:
-    """Records of one table: the table of a trace that takes them, their kind, what they have.
+class _RecordKind:
+    """Records of one table of a report: the table of a trace they go to, their kind, their columns.
 
-    Names are ids of texts where `unnamed` stands for those without one.
+    Names are ids of texts where `unnamed`, the name of those without a text, is given.
     """
 
     table: str
@@ -198,26 +215,28 @@ _OF_COPIES: Final = (
 _OF_FILLS: Final = (*_SPAN, *_PLACE, "graphNodeId", "bytes", "memKind")
 _OF_CALLS: Final = (*_SPAN, "eventClass", "globalTid", "correlationId", "nameId")
 _OF_NODES: Final = (*_SPAN, "globalTid", "graphNodeId", "originalGraphNodeId")
-_MOST_COPIES: Final = 5
-"""A copy of a copy, and so on, is followed 2 to the power of that times."""
 _OF_GRAPHS: Final = (*_SPAN, *_PLACE, "graphId", "graphExecId")
-_KINDS: Final = (
-    _Kind("KERNEL", "activities", "kernel", _OF_KERNELS, _kernels, UNNAMED_KERNEL),
-    _Kind("MEMCPY", "activities", "memcpy", _OF_COPIES, _copies),
-    _Kind("MEMSET", "activities", "memset", _OF_FILLS, _fills),
-    _Kind("GRAPH_TRACE", "activities", "graph", _OF_GRAPHS, _graphs),
-    _Kind("RUNTIME", "calls", "", _OF_CALLS, _calls, _UNNAMED, call_name),
-    _Kind("SYNCHRONIZATION", "marks", "sync", (*_SPAN, *_PLACE, "syncType"), _waits),
-    _Kind("CUDA_EVENT", "marks", "event", ("timestamp", *_PLACE), _events),
+_RECORD_KINDS: Final = (
+    _RecordKind("KERNEL", "activities", "kernel", _OF_KERNELS, _kernels, UNNAMED_KERNEL),
+    _RecordKind("MEMCPY", "activities", "memcpy", _OF_COPIES, _copies),
+    _RecordKind("MEMSET", "activities", "memset", _OF_FILLS, _fills),
+    _RecordKind("GRAPH_TRACE", "activities", "graph", _OF_GRAPHS, _graphs),
+    _RecordKind("RUNTIME", "calls", "", _OF_CALLS, _calls, _UNNAMED, call_name),
+    _RecordKind("SYNCHRONIZATION", "marks", "sync", (*_SPAN, *_PLACE, "syncType"), _waits),
+    _RecordKind("CUDA_EVENT", "marks", "event", ("timestamp", *_PLACE), _events),
 )
 
 
 def read_records(reading: ReportReading) -> None:
-    """Add all that devices did, the calls, the waits, and the events of which a time is known."""
-    for kind in _KINDS:
+    """Add the work of devices, calls, waits, and the events of which a time is known."""
+    for kind in _RECORD_KINDS:
         table = reading.gathered[kind.into]
         for batch in reading.batches(CUPTI + kind.table, kind.columns):
-            rows = reading.timed(_moments(batch) if "timestamp" in kind.columns else batch)
+            if "timestamp" in kind.columns:  # of events; most have no time
+                events = batch.only(batch["timestamp"] > 0)
+                span = dict.fromkeys(_SPAN, events["timestamp"])
+                batch = Batch(events.count, {**events.numbers, **span}, {})
+            rows = reading.timed(batch)
             if kind.into == "activities":
                 reading.odd["device-unknown"] += int(np.count_nonzero(rows["deviceId"] < 0))
             if rows.count and kind.into != "marks":
@@ -229,22 +248,16 @@ def read_records(reading: ReportReading) -> None:
             reading.add(kind.into, rows, kind.unnamed, kind.shown, **columns)
 
 
-def _moments(batch: Batch) -> Batch:
-    """Return the rows that have a time as such that begin and end then; most events have none."""
-    rows = batch.only(batch["timestamp"] > 0)
-    return Batch(rows.count, {**rows.numbers, **dict.fromkeys(_SPAN, rows["timestamp"])}, {})
-
-
 def read_overheads(reading: ReportReading) -> None:
-    """Add what the profiler and the driver did besides the program, of processes that have work."""
+    """Add overheads of the profiler and the driver, of processes that have work."""
     kind = reading.gathered["marks"].names["kind"]
     for table in ("PROFILER_OVERHEAD", f"{CUPTI}OVERHEAD"):
         for batch in reading.batches(table, (*_SPAN, "globalTid", "nameId", "overheadType")):
-            mine = reading.people.known(processes_of(batch["globalTid"]))
-            rows = reading.timed(batch.only(mine))
+            has_work = reading.registry.known(processes_of(batch["globalTid"]))
+            rows = reading.timed(batch.only(has_work))
             profiler = np.isin(rows["overheadType"], OF_THE_PROFILER)
             if not table.startswith(CUPTI):
-                # The table says whose its rows are where they have no type of their own.
+                # Rows without a type of their own are of the profiler, as the table's name says.
                 profiler |= rows["overheadType"] == ABSENT
             for some, shown in ((rows.only(~profiler), str), (rows.only(profiler), _OF_PROFILER)):
                 columns: Columns = {"name": some["nameId"], "kind": kind["overhead"]}
@@ -256,7 +269,7 @@ def read_graph_nodes(reading: ReportReading) -> None:
     table, names = "CUDA_GRAPH_NODE_EVENTS", reading.gathered["marks"].names
     rows = reading.tables.whole(table, Wanted(integers=_OF_NODES))
     reading.counts[table] += rows.count
-    rows = reading.timed(rows.only(reading.people.known(processes_of(rows["globalTid"]))))
+    rows = reading.timed(rows.only(reading.registry.known(processes_of(rows["globalTid"]))))
     process, node = processes_of(rows["globalTid"]), present(rows["graphNodeId"])
     original = present(rows["originalGraphNodeId"])
     source = first_match(process, node, rows["start_ns"], process, original)
@@ -288,14 +301,15 @@ def read_memory(reading: ReportReading) -> None:
         usable = np.isin(operation, (ALLOCATED, FREED)) & (batch["bytes"] >= 0)
         usable &= batch["start"] != ABSENT
         rows = batch.only(usable)
-        process = reading.people.processes(processes_of(rows["globalPid"]))
+        process = reading.registry.processes(processes_of(rows["globalPid"]))
         on_host = np.isin(rows["memKind"], _ON_HOST)
         change = np.where(rows["memoryOperationType"] == ALLOCATED, rows["bytes"], -rows["bytes"])
         host, device = names["host_memory.change_bytes"], names["device_memory.change_bytes"]
+        of_devices = reading.registry.of_devices(rows["deviceId"], process)
         counters.add(
             rows.count,
             process=process,
-            device=np.where(on_host, ABSENT, reading.people.of_devices(rows["deviceId"], process)),
+            device=np.where(on_host, ABSENT, of_devices),
             name=np.where(on_host, host, device),
             time_ns=rows["start"],
             value=change.astype(np.float64),
@@ -304,58 +318,77 @@ def read_memory(reading: ReportReading) -> None:
 
 
 def read_metrics(reading: ReportReading) -> None:
-    """Add samples of the GPUs' own counters; they are of the whole machine, not of a process."""
-    tables, counters = reading.tables, reading.gathered["counters"]
+    """Add samples of the GPUs' own counters; they are of the whole machine, not of a process.
+
+    A sample names its metric by `typeId`, its source, and `metricId`, its number there.
+    """
+    tables, registry, counters = reading.tables, reading.registry, reading.gathered["counters"]
     known = tables.whole("TARGET_INFO_GPU_METRICS", _METRIC_NAME)
-    if not known.count or not reading.people.keys:
+    if not known.count or not registry.keys:
         return
-    metrics = _Metrics(reading, known)
+    keys = zip(known["typeId"].tolist(), known["metricId"].tolist(), strict=True)
+    labels = dict(zip(keys, known.texts["metricName"], strict=True))
+    gpu_of: dict[int, int] = {}
+    sources = dict(zip(known["typeId"].tolist(), known.texts["typeName"], strict=True))
+    for source, text in list(sources.items())[:_MOST_KINDS]:
+        match = _GPU_IN_NAME.search(text or "")
+        gpu_of[source] = int(match[1]) if match else source & 0xFF
+    is_one = len(set(gpu_of.values())) <= 1
+    nowhere = next(iter(registry.keys.values())), ABSENT
+
+    def name(source: int, device: int, metric: int, _: int) -> int:
+        """Return the code of a metric's name, with its GPU where that is no device of the trace."""
+        label = labels.get((source, metric)) or f"metric {metric}"
+        if not is_one and source != ABSENT and device == ABSENT:
+            label = f"{label} (GPU {gpu_of[source]})"
+        return counters.names["name"][label]
+
     for batch in tables.batches("GPU_METRICS", _METRIC):
         reading.counts["GPU_METRICS"] += batch.count
         rows = batch.only((batch["timestamp"] != ABSENT) & ~np.isnan(batch["value"]))
         room = max(0, _MOST_VALUES - counters.count)
         reading.odd["metrics-left-out"] += max(0, rows.count - room)
         rows = rows.only(np.arange(rows.count) < room)
-        kinds = np.where(np.isin(rows["typeId"], list(metrics.gpus)), rows["typeId"], ABSENT)
-        for kind in np.unique(kinds).tolist():
-            mine = rows.only(kinds == kind)
-            process, device = metrics.place(kind)
+        row_source = np.where(np.isin(rows["typeId"], list(gpu_of)), rows["typeId"], ABSENT)
+        for source in np.unique(row_source).tolist():
+            samples = rows.only(row_source == source)
+            place = registry.device_of_gpu(gpu_of[source]) if source in gpu_of else None
+            process, device = place or nowhere
             counters.add(
-                mine.count,
+                samples.count,
                 process=process,
                 device=device,
-                name=by_distinct(mine["metricId"], partial(metrics.label, kind)),
-                time_ns=mine["timestamp"],
-                value=mine["value"],
+                name=by_distinct(samples["metricId"], partial(name, source, device)),
+                time_ns=samples["timestamp"],
+                value=samples["value"],
             )
 
 
-class _Metrics:
-    """What samples of GPUs are called; `gpus` are the GPUs of the kinds of samples."""
+def with_kinds_of_calls(tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
+    """Return tables in which waits are of the kind of the call with their correlation.
 
-    def __init__(self, reading: ReportReading, known: Batch) -> None:
-        self._names = reading.gathered["counters"].names["name"]
-        self._people = reading.people
-        rows = zip(*(known[name].tolist() for name in ("typeId", "metricId")), strict=True)
-        self._labels = dict(zip(rows, known.texts["metricName"], strict=True))
-        kinds = dict(zip(known["typeId"].tolist(), known.texts["typeName"], strict=True))
-        self.gpus = {kind: _gpu_of(kind, kinds[kind]) for kind in list(kinds)[:_MOST_KINDS]}
-
-    def place(self, kind: int) -> tuple[int, int]:
-        """Return the process and the device of a kind, ABSENT for a device without work."""
-        place = self._people.device_of_gpu(self.gpus[kind]) if kind in self.gpus else None
-        return place or (next(iter(self._people.keys.values())), ABSENT)
-
-    def label(self, kind: int, metric: int, _: int) -> int:
-        """Return the code of the name of a metric, with its GPU where that is no known device."""
-        name = self._labels.get((kind, metric)) or f"metric {metric}"
-        is_one = len(set(self.gpus.values())) <= 1
-        if is_one or kind == ABSENT or self.place(kind)[1] != ABSENT:
-            return self._names[name]
-        return self._names[f"{name} (GPU {self.gpus[kind]})"]
-
-
-def _gpu_of(kind: int, text: str | None) -> int:
-    """Return which GPU a kind of samples is of: as its name ends, else the lowest byte of it."""
-    named = _IN_NAME.search(text or "")
-    return int(named.group(1)) if named else kind & 0xFF
+    Exports of 2023 and 2024 write 1 for waits for a whole device and 2 for waits for an event or a
+    stream, beside a table of the codes' names that says otherwise. Where most calls contradict a
+    code, waits with that code and without such a call are of unknown kind.
+    """
+    marks, calls = tables["marks"], tables["calls"]
+    row = np.flatnonzero(is_one_of(marks["kind"], "sync"))
+    matches = [_WAITING_CALL.fullmatch(name) for name in names(calls["name"])]
+    if not len(row) or not any(matches):
+        return dict(tables)
+    call = first_of_same(calls, "correlation", marks, row)
+    labels = [*WAITS.values(), WAIT]
+    by_name = np.array([labels.index(_WAIT_OF[m[1]]) if m else -1 for m in matches], np.int64)
+    by_call = taken(by_name, taken(codes(calls["name"]), call))
+    by_code = np.array([labels.index(name) for name in names(marks["sync_kind"])], np.int64)
+    by_code = by_code[codes(marks["sync_kind"])[row]]
+    for kind in range(len(WAITS)):
+        has_both = (by_code == kind) & (by_call >= 0)
+        if 2 * np.count_nonzero(by_call[has_both] != kind) > np.count_nonzero(has_both):
+            by_code[(by_code == kind) & (by_call < 0)] = labels.index(WAIT)
+    kinds = np.where(by_call >= 0, by_call, by_code)
+    for column in ("name", "sync_kind"):
+        code, texts = codes(marks[column]).astype(np.int64), names(marks[column])
+        code[row] = len(texts) + kinds
+        marks = with_column(marks, column, merged_column(code, [*texts, *labels]))
+    return {**tables, "marks": marks}

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
-from traceflops.parsers.io import Database, Lookup, NoteTable, rank_in_name
-from traceflops.parsers.nsight.nsys.read import trace_of
+from traceflops.parsers.io import Database, Lookup, NoteTable
+from traceflops.parsers.nsight.nsys.read import trace_of_file
 from traceflops.parsers.nsight.nsys.reading import CUPTI
 from traceflops.parsers.nsight.nvprof.tables import nvprof_tables
 from traceflops.parsers.shared import COUNTED_WHILE_TIMED
-from traceflops.table import ABSENT, SourceFile, Trace, number_column, numbers, with_column
+from traceflops.table import ABSENT, Trace, number_column, numbers, with_column
 
 NVPROF: Final = "nvprof"
 _RECENT_NS: Final = 10**18
@@ -37,35 +37,32 @@ _NOTES: Final = NoteTable(
 
 def read_nvprof(database: Database) -> Sequence[Trace]:
     """Return the trace in a database. Raises InputError where none can be read."""
-    source = database.source
     tables = nvprof_tables(database)
-    file = SourceFile(source.label, source.stored_bytes, source.text_bytes)
-    trace = trace_of(tables, NVPROF, (file,), source.label, rank_in_name(source.label))
-    own = {name: _own_threads(trace.table(name), tables.own_threads) for name in _WITH_THREADS}
+    trace = trace_of_file(tables, NVPROF)
+    # Threads get their numbers in the database, of which 0 is none.
+    numbers_of = tables.own_threads
+    sides = (np.array(list(side), np.int64) for side in (numbers_of.values(), numbers_of.keys()))
+    own_thread = Lookup(*sides)
+    changed: dict[str, pa.Table] = {}
+    for name in _WITH_THREADS:
+        table = trace.table(name)
+        threads = own_thread(numbers(table["thread"], ABSENT))
+        column = number_column(threads, table.schema.field("thread").type)
+        changed[name] = with_column(table, "thread", column)
+    # Times count from 1970, or on another clock.
+    starts = [numbers(trace.table(name)["start_ns"]) for name in ("activities", "calls", "marks")]
+    earliest = min((int(start.min()) for start in starts if len(start)), default=0)
+    origin = 0 if earliest > _RECENT_NS else None
     kept = [note for note in trace.notes if note.code != "nccl-sizes"]
-    counted_in = [name for name in database.tables if name.startswith(_COUNTED)]
     counted = tables.left_out | Counter({"nccl-sizes": len(trace.notes) - len(kept)})
-    said = [*_NOTES.counted(counted, "unified-memory", "nccl-sizes")]
-    said += [COUNTED_WHILE_TIMED] if any(map(database.has_rows, counted_in)) else []
+    notes = [*_NOTES.counted(counted, "unified-memory", "nccl-sizes")]
+    counters = [name for name in database.tables if name.startswith(_COUNTED)]
+    notes += [COUNTED_WHILE_TIMED] if any(map(database.has_rows, counters)) else []
     return [
         replace(
             trace,
-            source=replace(trace.source, tool=NVPROF, origin_unix_ns=_origin(trace)),
-            tables={**trace.tables, **own},
-            notes=(*kept, *(replace(note, file=source.label) for note in said)),
+            source=replace(trace.source, tool=NVPROF, origin_unix_ns=origin),
+            tables={**trace.tables, **changed},
+            notes=(*kept, *(replace(note, file=database.source.label) for note in notes)),
         )
     ]
-
-
-def _own_threads(table: pa.Table, own: Mapping[int, int]) -> pa.Table:
-    """Return rows with the numbers that threads have in the database, of which 0 is none."""
-    pairs = (np.array(list(side), np.int64) for side in (own.values(), own.keys()))
-    threads = Lookup(*pairs)(numbers(table["thread"], ABSENT))
-    return with_column(table, "thread", number_column(threads, table.schema.field("thread").type))
-
-
-def _origin(trace: Trace) -> int | None:
-    """Return 0 where times count from 1970; None where their clock is another."""
-    starts = [numbers(trace.table(name)["start_ns"]) for name in ("activities", "calls", "marks")]
-    earliest = min((int(start.min()) for start in starts if len(start)), default=0)
-    return 0 if earliest > _RECENT_NS else None

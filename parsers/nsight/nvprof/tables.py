@@ -8,7 +8,7 @@ exports count from 0, and calls have numbers (`traceflops.parsers.nsight.nvprof.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -38,7 +38,7 @@ _APIS: Final[Mapping[str, tuple[int, Mapping[int, str]]]] = {
     "RUNTIME": (1 << 40, RUNTIME_CALLS),
     "DRIVER": (1 << 41, DRIVER_CALLS),
 }
-"""By API from where the ids of the names of its calls count, and the names by their numbers."""
+"""By API: the first id of the names of its calls, and the names by their numbers."""
 _OVERHEADS: Final[Mapping[int, str]] = {
     2: "compiling",
     3: "flushing buffers",
@@ -48,16 +48,16 @@ _OVERHEADS: Final[Mapping[int, str]] = {
     7: "loading functions",
     8: "command buffer full",
 }
-"""By the numbers of exports what overheads are; their own count from 1, or above 16 bits."""
+"""Overheads by the numbers of exports; nvprof's own are 1, or stand above 16 bits."""
 _OVERHEAD_IDS: Final = 1 << 42
 _MASK: Final = (1 << THREAD_BITS) - 1
 _PROCESS, _THREAD = 1, 2
-"""What an object may be, of whose numbers something is known."""
+"""Kinds of objects that own rows."""
 _INSTANT, _BEGINS, _ENDS = 1, 2, 4
 """The flags of a marker."""
 _PUSHED, _STARTED = 59, 60
 _MIGRATIONS: Final = {1: 11, 2: 12, 8: 13}
-"""By the kind of a counter of unified memory that of the copy that it counts."""
+"""By kind of a unified memory counter, the kind of the copy that it counts."""
 _FROM_DEVICE: Final = 2
 _MOST_PIDS: Final = 4_096
 _PROCESS_OF: Final = Wanted(integers=("processId",))
@@ -78,9 +78,9 @@ Numbers = dict[str, IntArray]
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Rows of a table: by column of an export its column here, and how the rest is made.
+    """Rows of a table: by column of an export its column here, and what makes the other columns.
 
-    `whole` says that rows depend on each other.
+    `whole`: rows depend on each other, so they are read at once.
     """
 
     table: str
@@ -93,11 +93,11 @@ class _Part:
 
 @dataclass(slots=True, kw_only=True)
 class Nvprof(Folder):
-    """The tables, made of those of a database when they are asked for.
+    """The tables of an export, made from those of a database when they are asked for.
 
-    `pids` are the processes that call, `device_of` gives the device of each context, `own_threads`
-    are the numbers of threads by those they have here. `left_out` counts what no row was made of,
-    by what it is.
+    `pids` are the processes that call, `device_of` gives the device of each context. `own_threads`
+    are the database's numbers of threads with those that they get here. `left_out` counts what no
+    row was made of, by kind.
     """
 
     database: Database
@@ -108,37 +108,36 @@ class Nvprof(Folder):
 
     @property
     def damaged(self) -> bool:
-        """Return whether part of the database is missing."""
+        """Whether part of the database is missing."""
         return self.database.damaged
 
     @property
     def lost(self) -> frozenset[str]:
-        """Return the tables of which rows are lost."""
+        """The tables of which rows are lost."""
         lost = self.database.lost
-        found = {into for into, parts in _PARTS.items() for p in parts if CUPTI + p.table in lost}
-        return frozenset(found)
+        return frozenset(t for t, parts in _PARTS.items() for p in parts if CUPTI + p.table in lost)
 
     def columns(self, table: str) -> frozenset[str]:
         """Return the columns of a table, else those of the database's own table."""
         return Folder.columns(self, table) or self.database.columns(table)
 
     def unused(self, families: tuple[str, ...]) -> dict[str, int]:
-        """Return the numbers of rows of tables whose rows were never asked for."""
+        """Return the row counts of tables whose rows were never asked for, by prefixes of names."""
         return self.database.unused(families)
 
-    def notes(self, label: Callable[[str], str] = str) -> tuple[Note, ...]:
+    def notes(self) -> tuple[Note, ...]:
         """Return what was lost so far."""
-        return self.database.notes(label)
+        return self.database.notes()
 
     def thread_ids(self, pids: IntArray, threads: IntArray) -> IntArray:
         """Return ids of threads as an export has them, where a thread has a number of 24 bits."""
-        numbers = by_distinct(threads & 0xFFFF_FFFF, self._number)
-        return (pids & _MASK) << THREAD_BITS | numbers
 
-    def _number(self, thread: int, _: int) -> int:
-        if thread not in self.own_threads and len(self.own_threads) < _MASK:
-            self.own_threads[thread] = len(self.own_threads) + 1
-        return self.own_threads.get(thread, 0)
+        def number(thread: int, _: int) -> int:
+            if thread not in self.own_threads and len(self.own_threads) < _MASK:
+                self.own_threads[thread] = len(self.own_threads) + 1
+            return self.own_threads.get(thread, 0)
+
+        return (pids & _MASK) << THREAD_BITS | by_distinct(threads & 0xFFFF_FFFF, number)
 
 
 def nvprof_tables(database: Database) -> Nvprof:
@@ -151,25 +150,29 @@ def nvprof_tables(database: Database) -> Nvprof:
     tables = Nvprof(
         database.source, files, database=database, pids=pids[pids > 0], device_of=device_of
     )
-    for into, parts in _PARTS.items():
-        there = [p for p in parts if {"start", "timestamp"} & database.columns(CUPTI + p.table)]
-        if there:
-            files[into] = _table(database, there[0].columns, partial(_rows, tables, there))
+
+    def add(
+        name: str, columns: Iterable[str], read: Callable[[object], Iterator[pa.RecordBatch]]
+    ) -> None:
+        schema = pa.schema([(column, pa.int64()) for column in columns])
+        files[name] = ArrowTable(database.source, schema, read)
+
+    for name, parts in _PARTS.items():
+        some = [p for p in parts if {"start", "timestamp"} & database.columns(CUPTI + p.table)]
+        if some:
+            add(name, some[0].columns, partial(_rows, tables, some))
     gpus = _gpus(database)
-    files["TARGET_INFO_GPU"] = _table(database, ("id",), lambda _: iter([gpus]))
-    files["TARGET_INFO_CUDA_DEVICE"] = _table(database, ("gpuId",), partial(_called, tables, gpus))
-    files["StringIds"] = _table(database, ("id", "value"), partial(_texts, database))
+    add("TARGET_INFO_GPU", ("id",), lambda _: iter([gpus]))
+    # The ordinals of GPUs in each process are the GPUs' own numbers.
+    callers = tables.pids[:_MOST_PIDS]
+    ids, users = np.tile(gpus["id"], len(callers)), np.repeat(callers, len(gpus))
+    ordinals = pa.RecordBatch.from_pydict({"gpuId": ids, "cudaId": ids, "pid": users})
+    add("TARGET_INFO_CUDA_DEVICE", ("gpuId",), lambda _: iter([ordinals]))
+    add("StringIds", ("id", "value"), partial(_texts, database))
     return tables
 
 
-def _table(
-    database: Database, columns: Iterable[str], read: Callable[[object], Iterator[pa.RecordBatch]]
-) -> ArrowTable:
-    schema = pa.schema([(name, pa.int64()) for name in columns])
-    return ArrowTable(database.source, schema, read)
-
-
-def _rows(tables: Nvprof, parts: Sequence[_Part], _: object) -> Iterator[pa.RecordBatch]:
+def _rows(tables: Nvprof, parts: Iterable[_Part], _: object) -> Iterator[pa.RecordBatch]:
     for part in parts:
         columns = tuple(dict.fromkeys((*part.columns.values(), *part.others)))
         wanted, table = Wanted(integers=columns, blobs=part.blobs), CUPTI + part.table
@@ -181,102 +184,88 @@ def _rows(tables: Nvprof, parts: Sequence[_Part], _: object) -> Iterator[pa.Reco
 
 
 def _texts(database: Database, _: object) -> Iterator[pa.RecordBatch]:
-    """Give the texts by their numbers, of which 0 is none, and behind them the names of calls."""
+    """Yield the texts by their numbers, of which 0 is none, and then the names of calls."""
     for batch in database.batches(_TEXTS, Wanted(integers=("_id_",), texts=("value",))):
         ids = np.where(batch["_id_"] > 0, batch["_id_"], ABSENT)
         yield pa.RecordBatch.from_pydict({"id": ids, "value": pa.array(batch.texts["value"])})
-    for api, (first, known) in _APIS.items():
-        word = api.lower()
-        names = [known.get(number, f"{word} call {number}") for number in range(_MOST_CALLS)]
+    for api, (first, calls) in _APIS.items():
+        names = [calls.get(n, f"{api.lower()} call {n}") for n in range(_MOST_CALLS)]
         yield pa.RecordBatch.from_pydict({"id": first + np.arange(_MOST_CALLS), "value": names})
     of_overheads = [_OVERHEAD_IDS + kind for kind in _OVERHEADS]
     yield pa.RecordBatch.from_pydict({"id": of_overheads, "value": list(_OVERHEADS.values())})
 
 
 def _gpus(database: Database) -> pa.RecordBatch:
-    """Return the GPUs; of a newer version a name is the number of a text."""
+    """Return the GPUs; newer versions give the number of a text as their name."""
     rows = database.whole(f"{CUPTI}DEVICE", _GPU)
     texts = database.whole(_TEXTS, Wanted(integers=("_id_",), texts=("value",)))
     by_id = TextsById(texts["_id_"], texts.texts["value"])
-    named = [by_id[number] for number in rows["name"].tolist()]
-    return pa.RecordBatch.from_pydict(
-        {name: rows[own] for name, own in _OF_GPU.items()}
-        | {"name": named, "uuid": [_uuid(text) for text in rows.texts["uuid"]]}
-    )
+    names = [by_id[number] for number in rows["name"].tolist()]
+    uuids = [
+        str(UUID(digits)) if digits and len(digits) == 32 else None for digits in rows.texts["uuid"]
+    ]
+    columns = {name: rows[own] for name, own in _OF_GPU.items()}
+    return pa.RecordBatch.from_pydict(columns | {"name": names, "uuid": uuids})
 
 
-def _uuid(digits: str | None) -> str | None:
-    return str(UUID(digits)) if digits and len(digits) == 32 else None
+def _work(tables: Nvprof, batch: Batch, named: Numbers) -> Numbers:
+    """Return records of a device: of the only process that calls, else of none.
 
-
-def _called(tables: Nvprof, gpus: pa.RecordBatch, _: object) -> Iterator[pa.RecordBatch]:
-    """Give the numbers of GPUs for each process: they are those of the records."""
-    for pid in tables.pids.tolist()[:_MOST_PIDS]:
-        ids = gpus["id"]
-        yield pa.RecordBatch.from_pydict(
-            {"gpuId": ids, "cudaId": ids, "pid": np.full(len(ids), pid)}
-        )
-
-
-def _worked(tables: Nvprof, batch: Batch, named: Numbers) -> Numbers:
-    """Return records of a device, which are of the only process that calls, else of none.
-
-    What CUPTI could not time begins and ends at 0.
+    Those that CUPTI could not time begin and end at 0.
     """
     only = int(tables.pids[0]) & _MASK if len(tables.pids) == 1 else 0
     start = np.where((named["start"] == 0) & (named["end"] == 0), ABSENT, named["start"])
     return named | {"start": start, "globalPid": np.full(batch.count, only << THREAD_BITS)}
 
 
-def _moved(tables: Nvprof, batch: Batch, named: Numbers) -> Numbers:
+def _copies(tables: Nvprof, batch: Batch, named: Numbers) -> Numbers:
     """Return copies and fills: kinds of memory count from 1, of which 0 is none."""
     kinds = {name: named[name] for name in ("srcKind", "dstKind", "memKind") if name in named}
-    known = {name: np.where(kind > 0, kind - 1, ABSENT) for name, kind in kinds.items()}
-    return _worked(tables, batch, named | known)
+    from_0 = {name: np.where(kind > 0, kind - 1, ABSENT) for name, kind in kinds.items()}
+    return _work(tables, batch, named | from_0)
 
 
-def _migrated(tables: Nvprof, batch: Batch, named: Numbers) -> Numbers:
+def _migrations(tables: Nvprof, batch: Batch, named: Numbers) -> Numbers:
     """Return counters of unified memory that are copies, on their GPU; others are left out."""
-    kind = Lookup(*map(np.array, (list(_MIGRATIONS), list(_MIGRATIONS.values()))))(
-        batch["counterKind"]
-    )
+    kind_of = Lookup(*map(np.array, (list(_MIGRATIONS), list(_MIGRATIONS.values()))))
+    kind = kind_of(batch["counterKind"])
     copies = kind != ABSENT
     tables.left_out["unified-memory"] += int(np.count_nonzero(~copies))
     device = np.where(batch["counterKind"] == _FROM_DEVICE, batch["srcId"], batch["dstId"])
-    columns = named | {"copyKind": kind, "deviceId": device}
-    owner = {"globalPid": (batch["processId"] & _MASK) << THREAD_BITS}
-    return {name: column[copies] for name, column in (columns | owner).items()}
+    owner = (batch["processId"] & _MASK) << THREAD_BITS
+    columns = named | {"copyKind": kind, "deviceId": device, "globalPid": owner}
+    return {name: column[copies] for name, column in columns.items()}
 
 
-def _called_by(api: str) -> Callable[[Nvprof, Batch, Numbers], Numbers]:
+def _calls(api: str) -> Callable[[Nvprof, Batch, Numbers], Numbers]:
+    """Return what makes the calls of an API, with ids of their names."""
     first, event_class = _APIS[api][0], list(_APIS).index(api)
 
     def fill(tables: Nvprof, batch: Batch, named: Numbers) -> Numbers:
         number = batch["cbid"]
-        known = (number >= 0) & (number < _MOST_CALLS)
+        is_number = (number >= 0) & (number < _MOST_CALLS)
         return named | {
             "globalTid": tables.thread_ids(batch["processId"], batch["threadId"]),
-            "nameId": np.where(known, first + number, ABSENT),
+            "nameId": np.where(is_number, first + number, ABSENT),
             "eventClass": np.full(batch.count, event_class),
         }
 
     return fill
 
 
-def _waited(tables: Nvprof, batch: Batch, named: Numbers) -> Numbers:
+def _waits(tables: Nvprof, batch: Batch, named: Numbers) -> Numbers:
     """Return waits, on the device of their context."""
     device = tables.device_of(named["contextId"])
-    return _worked(tables, batch, named | {"deviceId": device})
+    return _work(tables, batch, named | {"deviceId": device})
 
 
 def _owners(tables: Nvprof, batch: Batch) -> IntArray:
-    """Return the threads that rows are of: their objects are numbers of a process and a thread."""
-    found = {text: bytes.fromhex(text or "") for text in set(batch.texts["objectId"])}
-    parts = {
-        text: [int.from_bytes(data[at : at + 4], "little") for at in (0, 4)]
-        for text, data in found.items()
-    }
-    both = np.array([parts[text] for text in batch.texts["objectId"]], np.int64).reshape(-1, 2)
+    """Return the threads that rows belong to; their objects hold a pid and a thread's number."""
+    ids: dict[str | None, list[int]] = {}
+    for text in set(batch.texts["objectId"]):
+        data = bytes.fromhex(text or "")
+        ids[text] = [int.from_bytes(data[begin : begin + 4], "little") for begin in (0, 4)]
+    both = np.array([ids[text] for text in batch.texts["objectId"]], np.int64).reshape(-1, 2)
     kind = batch["objectKind"]
     pid = np.where(np.isin(kind, (_PROCESS, _THREAD)), both[:, 0], 0)
     return tables.thread_ids(pid, np.where(kind == _THREAD, both[:, 1], 0))
@@ -327,24 +316,24 @@ _WAIT: Final = _CALL | {"contextId": "contextId", "streamId": "streamId", "syncT
 _MIGRATION: Final = _SPAN | {"streamId": "streamId", "bytes": "value"}
 _PARTS: Final[Mapping[str, tuple[_Part, ...]]] = {
     f"{CUPTI}KERNEL": tuple(
-        _Part(name, _KERNEL, _worked) for name in ("CONCURRENT_KERNEL", "KERNEL", "CDP_KERNEL")
+        _Part(name, _KERNEL, _work) for name in ("CONCURRENT_KERNEL", "KERNEL", "CDP_KERNEL")
     ),
     f"{CUPTI}MEMCPY": (
-        _Part("MEMCPY", _COPY, _moved),
-        _Part("MEMCPY2", _COPY | _BOTH, _moved),
+        _Part("MEMCPY", _COPY, _copies),
+        _Part("MEMCPY2", _COPY | _BOTH, _copies),
         _Part(
             "UNIFIED_MEMORY_COUNTER",
             _MIGRATION,
-            _migrated,
+            _migrations,
             ("counterKind", "srcId", "dstId", "processId"),
         ),
     ),
-    f"{CUPTI}MEMSET": (_Part("MEMSET", _FILL, _moved),),
-    f"{CUPTI}GRAPH_TRACE": (_Part("GRAPH_TRACE", _WORK, _worked),),
+    f"{CUPTI}MEMSET": (_Part("MEMSET", _FILL, _copies),),
+    f"{CUPTI}GRAPH_TRACE": (_Part("GRAPH_TRACE", _WORK, _work),),
     f"{CUPTI}RUNTIME": tuple(
-        _Part(api, _CALL, _called_by(api), ("cbid", "processId", "threadId")) for api in _APIS
+        _Part(api, _CALL, _calls(api), ("cbid", "processId", "threadId")) for api in _APIS
     ),
-    f"{CUPTI}SYNCHRONIZATION": (_Part("SYNCHRONIZATION", _WAIT, _waited),),
+    f"{CUPTI}SYNCHRONIZATION": (_Part("SYNCHRONIZATION", _WAIT, _waits),),
     f"{CUPTI}OVERHEAD": (
         _Part("OVERHEAD", _SPAN, _overheads, ("overheadKind", "objectKind"), ("objectId",)),
     ),
@@ -359,4 +348,4 @@ _PARTS: Final[Mapping[str, tuple[_Part, ...]]] = {
         ),
     ),
 }
-"""By table of an export what its rows are made of."""
+"""By table of an export, what its rows are made of."""

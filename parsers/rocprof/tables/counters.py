@@ -1,7 +1,7 @@
 """Hardware counters of launches in rocprof's CSV, and sums of durations by name.
 
-The instances of a counter have numbers, or stand side by side in the rows of their launch: they
-are added up. What stands there again is left out and counted: the first that was written counts.
+The instances of a counter have numbers, or adjacent rows of their launch: they are added up.
+Values that are written again are left out and counted: the first counts.
 """
 
 from __future__ import annotations
@@ -12,22 +12,12 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from traceflops.parsers.io import Cut, Texts
 from traceflops.parsers.rocprof.tables.parts import COUNTERS, ProcessPart
 from traceflops.parsers.rocprof.tables.work import ids
 from traceflops.parsers.shared import UNNAMED_KERNEL, chosen
-from traceflops.table import (
-    ABSENT,
-    Array,
-    BoolArray,
-    IntArray,
-    Names,
-    TableBuilder,
-    compact,
-    group_rows,
-)
+from traceflops.table import ABSENT, Array, IntArray, Names, TableBuilder, compact, group_rows
 
 _KEYS: Final = ("process", "repetition", "dispatch", "name", "counter")
 _MOST_HEADERS: Final = 1 << 20
@@ -42,7 +32,7 @@ def takes_largest(counter: str) -> bool:
 
 
 def add_counters(cut: Cut, part: ProcessPart) -> None:
-    """Add counters that stand in a row each."""
+    """Add counters, a row each."""
     value = cut.columns["value"]
     assert not isinstance(value, Texts)
     finite = np.isfinite(value)
@@ -56,29 +46,24 @@ def add_counters(cut: Cut, part: ProcessPart) -> None:
 
 
 def add_wide(cut: Cut, part: ProcessPart, counters: Mapping[str, tuple[str, ...]]) -> None:
-    """Add counters that stand in a column each, or in one for each of their instances."""
+    """Add counters, a column each or one per instance."""
     part.is_wide = True
     launch, names = _launch(cut, part), part[COUNTERS].names["counter"]
     for counter, words in counters.items():
-        value = _joined(counter, np.stack([np.asarray(cut.columns[word]) for word in words]))
-        known = np.isfinite(value)
-        columns = {name: column[known] for name, column in launch.items()}
-        _add(cut.only(known), part, columns | {"counter": names[counter], "value": value[known]})
-
-
-def _joined(counter: str, instances: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return the value of a counter by those of its instances; NaN where none has one."""
-    known = np.isfinite(instances)
-    if takes_largest(counter):
-        value = np.where(known, instances, -np.inf).max(axis=0)
-    else:
-        value = np.where(known, instances, 0.0).sum(axis=0)
-    return np.where(known.any(axis=0), value, np.nan)
+        instances = np.stack([np.asarray(cut.columns[word]) for word in words])
+        is_value = np.isfinite(instances)
+        if takes_largest(counter):
+            value = np.where(is_value, instances, -np.inf).max(axis=0)
+        else:
+            value = np.where(is_value, instances, 0.0).sum(axis=0)
+        some = is_value.any(axis=0)
+        columns = {name: column[some] for name, column in launch.items()}
+        _add(cut.only(some), part, columns | {"counter": names[counter], "value": value[some]})
 
 
 def _launch(cut: Cut, part: ProcessPart) -> dict[str, Array]:
     threads, block = cut["threads"], cut["block_threads"]
-    # The rows of rocprof v1 are dispatches, and their places are all that links them.
+    # The rows of rocprof v1 are dispatches, linked by their number alone.
     is_v1 = cut.has("dispatched")
     return {
         "device": cut.codes("agent", part.agents, ""),
@@ -91,7 +76,7 @@ def _launch(cut: Cut, part: ProcessPart) -> dict[str, Array]:
 
 
 def _add(cut: Cut, part: ProcessPart, columns: Mapping[str, Array | int]) -> None:
-    """Add rows, with the instance and the number of headers before them until they count once."""
+    """Add rows, with their instance and the headers before them, which `counted_once` takes out."""
     if cut.count:
         start = cut["start"]
         part.counting.cover(start[start > 0])
@@ -104,20 +89,28 @@ def _add(cut: Cut, part: ProcessPart, columns: Mapping[str, Array | int]) -> Non
 def counted_once(parts: Sequence[ProcessPart], tally: Counter[str]) -> TableBuilder:
     """Return the counters of one run of a process, a row per launch and counter.
 
-    `tally` counts the rows of instances, and those that stand there again.
+    `tally` counts the rows of instances, and those that are written again.
     """
     table = TableBuilder(COUNTERS)
     instances: list[IntArray] = []
     sections: list[IntArray] = []
-    for place, part in enumerate(parts):
+    for number, part in enumerate(parts):
         for count, piece in part[COUNTERS].pieces:
             instances.append(np.full(count, piece.pop("instance")))
-            sections.append(np.full(count, _MOST_HEADERS * place + piece.pop("headers")))
+            sections.append(np.full(count, _MOST_HEADERS * number + piece.pop("headers")))
         table.absorb(part.tables.pop(COUNTERS))
     instance = np.concatenate(instances)
     group, first = group_rows([*_keys(table), instance])
     if len(first) < table.count:
-        is_first = _first_written(table, instance, np.concatenate(sections), first[group])
+        # Adjacent rows of a launch and counter are instances. The first rows with the same count;
+        # so do launches without a number, since they may differ.
+        order = np.argsort(table.column("counter"), kind="stable")
+        launch = group_rows([*_keys(table), np.concatenate(sections)])[0][order]
+        adjacent = np.empty(table.count, np.int64)
+        adjacent[order] = np.cumsum(np.append(0, launch[1:] != launch[:-1]))
+        written = np.where(instance == ABSENT, adjacent, np.arange(table.count))
+        is_first = written == written[first[group]]
+        is_first |= table.column("dispatch") == ABSENT
         tally["counters-written-twice"] += table.count - int(is_first.sum())
         table = chosen(table, is_first)
     elif (instance == ABSENT).all():
@@ -129,22 +122,6 @@ def counted_once(parts: Sequence[ProcessPart], tally: Counter[str]) -> TableBuil
 
 def _keys(table: TableBuilder) -> list[IntArray]:
     return [table.column(name) for name in _KEYS]
-
-
-def _first_written(
-    table: TableBuilder, instance: IntArray, section: IntArray, first: IntArray
-) -> BoolArray:
-    """Return the rows that stand where their launch and counter, or their instance, first do.
-
-    `first` is the first row with the same. Launches without a number all count: nothing tells that
-    they are the same.
-    """
-    order = np.argsort(table.column("counter"), kind="stable")
-    launch = group_rows([*_keys(table), section])[0][order]
-    run = np.empty(table.count, np.int64)
-    run[order] = np.cumsum(np.append(0, launch[1:] != launch[:-1]))
-    written = np.where(instance == ABSENT, run, np.arange(table.count))
-    return np.asarray((written == written[first]) | (table.column("dispatch") == ABSENT))
 
 
 def summed_instances(table: TableBuilder) -> tuple[TableBuilder, int]:
@@ -168,11 +145,11 @@ def summed_instances(table: TableBuilder) -> tuple[TableBuilder, int]:
 
 
 DOMAIN_TOTALS: Final = "domains"
-"""The sums of whole domains are kept apart from those by name: together they would count twice."""
+"""Sums of whole domains are kept apart from those by name: together they would count twice."""
 
 _NOTHING: Final = ""
-"""The kind of what is no work of a device or of the host that has a table."""
-_UNTOLD: Final = "?"
+"""The kind of what no table has."""
+_UNCLEAR: Final = "?"
 
 _DOMAINS: Final = (
     (re.compile("KERNEL_DISPATCH|KERNELS"), "kernel"),
@@ -194,7 +171,7 @@ _NAMES: Final = (
     (re.compile(r"p?(?:nccl|mscclp?p?)(?!Dev|Kernel)[A-Z]\w+$"), "call"),
     (re.compile("MEMORY_COPY|Copy(?:Host|Device)|hcMemcpy|async-copy"), "memcpy"),
 )
-"""What names tell."""
+"""How names of each kind begin."""
 _FILES: Final = (
     ("marker|markers|roctx|marker_api", "mark"),
     (r"[a-z]+_api|hip|hsa|rccl|nccl|rocdecode|rocjpeg|rocshmem|hipfile|ompt", "call"),
@@ -206,16 +183,24 @@ _FILE: Final = tuple(
     (re.compile(rf"(?:^|[^a-z])(?:{words})_(?:stats|summary|trace)(?![a-z])", re.IGNORECASE), kind)
     for words, kind in _FILES
 )
-"""What the name of a file tells of names that do not tell it."""
+"""The kind of unclear names by the name of the file."""
 
 
 def add_totals(cut: Cut, part: ProcessPart) -> None:
-    """Add sums by name. What is summed up is told by the names, else the file's name."""
+    """Add sums by name. The kind follows from the name, else from the file or most names."""
     names = Names()
     name = cut.codes("name", names, "(unnamed)")
     texts = list(names)
-    of_domains = _kinds_of_domains(texts)
-    kinds = of_domains or _kinds_of_names(texts, part.file.source.label)
+    # Names are of domains where all look like it, and one at least is known.
+    kinds = [next((k for sign, k in _DOMAINS if sign.fullmatch(t)), _UNCLEAR) for t in texts]
+    of_domains = all(map(_MAY_BE_DOMAIN.fullmatch, texts)) and any(k != _UNCLEAR for k in kinds)
+    other = _NOTHING
+    if not of_domains:
+        kinds = [next((k for sign, k in _NAMES if sign.match(t)), _UNCLEAR) for t in texts]
+        most = "call" if 2 * kinds.count("call") > len(kinds) else "kernel"
+        label = part.file.source.label
+        other = next((kind for sign, kind in _FILE if sign.search(label)), most)
+    kinds = [other if kind == _UNCLEAR else kind for kind in kinds]
     count, total = cut.numbers("calls"), cut.numbers("total")
     wanted = np.array([kind != _NOTHING for kind in kinds], dtype=np.bool_)[name]
     rows = np.flatnonzero(wanted & ((count != ABSENT) | (total != ABSENT)))
@@ -233,28 +218,3 @@ def add_totals(cut: Cut, part: ProcessPart) -> None:
         min_ns=cut.numbers("shortest")[rows],
         max_ns=cut.numbers("longest")[rows],
     )
-
-
-def _kinds_of_domains(names: Sequence[str]) -> list[str] | None:
-    """Return what each domain is, one that is not known nothing; None where names are no domains.
-
-    They are where all look like it, and one at least is known.
-    """
-    if not all(map(_MAY_BE_DOMAIN.fullmatch, names)):
-        return None
-    found = [
-        next((kind for sign, kind in _DOMAINS if sign.fullmatch(name)), _UNTOLD) for name in names
-    ]
-    known = any(kind != _UNTOLD for kind in found)
-    return [_NOTHING if kind == _UNTOLD else kind for kind in found] if known else None
-
-
-def _kinds_of_names(names: Sequence[str], file: str) -> list[str]:
-    """Return what the sum of each name is of.
-
-    What neither the name nor the file tells is a kernel, unless most of its table are calls.
-    """
-    found = [next((kind for sign, kind in _NAMES if sign.match(name)), _UNTOLD) for name in names]
-    most = "call" if 2 * found.count("call") > len(found) else "kernel"
-    otherwise = next((kind for sign, kind in _FILE if sign.search(file)), most)
-    return [otherwise if kind == _UNTOLD else kind for kind in found]

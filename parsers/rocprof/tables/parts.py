@@ -1,6 +1,6 @@
-"""What one CSV of rocprof says, the rows of each process apart, and what its place tells.
+"""The rows of one CSV file of rocprof by process, and the meaning of its path.
 
-What a table is, its content says; names and folders only tell which belong together.
+A table is recognised by its content; names and folders only group files.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from traceflops.table import ABSENT, Array, IntArray, Names, TableBuilder, group
 
 COUNTERS: Final = "kernel_counters"
 _MOST_PROCESSES: Final = 4_096
-"""So many processes of a file are told apart; one that has more has invented them."""
+"""Processes of a file that are told apart; one that has more has invented them."""
 _DIGITS_OF_INT64: Final = 19
 _BUILT_AS: Final = {"copies": "activities", "graphs": "activities", "domains": "totals"}
 _WORDS: Final = (
@@ -45,7 +45,7 @@ PASS: Final = re.compile(r"(?:pmc|pass)[_-]?(\d{1,6})", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class OutputPlace:
-    """Where a file lies. `key` is its name without what says which table it is.
+    """Where a file is. `key` is its name without the part that names the table.
 
     `root` is its folder without the folders of passes and, above the folder of a host, of ranks.
     """
@@ -62,9 +62,9 @@ class OutputPlace:
 
 
 def place_of(folder: str, name: str) -> OutputPlace:
-    """Return what the place of a file tells."""
+    """Return the meaning of a file's path."""
     parts = list(PurePath(folder).parts)
-    passes = [int(found[1]) for part in parts if (found := PASS.fullmatch(part))]
+    passes = [int(match[1]) for part in parts if (match := PASS.fullmatch(part))]
     parts = [part for part in parts if not PASS.fullmatch(part)]
     key = key_of(name)
     rank = next(
@@ -76,16 +76,16 @@ def place_of(folder: str, name: str) -> OutputPlace:
 
 
 def key_of(name: str) -> str:
-    """Return the name of a file without its endings and what says which table it is."""
+    """Return the name of a file without its endings and the part that names the table."""
     stem = _ENDINGS.sub("", name)
     return _WHAT.sub("", stem, count=1).strip("_.-") if _WHAT.search(stem) else stem
 
 
 def hosts(places: Iterable[OutputPlace]) -> dict[str, str]:
-    """Return the names of hosts by root, where folders show that each is that of one.
+    """Return the names of hosts by root.
 
-    rocprof makes a folder for each host and in it names files by process. One such folder alone may
-    be any folder; of several side by side the names are taken for those of hosts.
+    rocprof makes a folder for each host and names the files in it by process. A single such folder
+    may be any folder; several side by side are taken to be named by host.
     """
     named = {PurePath(place.root) for place in places if place.pid is not None}
     leaves = [root for root in named if root.name and rank_in_name(root.name) is None]
@@ -94,7 +94,7 @@ def hosts(places: Iterable[OutputPlace]) -> dict[str, str]:
 
 
 def same_run(names: Iterable[str], key: str) -> list[str]:
-    """Return which names of a folder are of tables with work of the same process, but no sums."""
+    """Return which names in a folder are of tables, other than sums, of the process of `key`."""
     tables = (name for name in names if ".csv" in name.lower() and "stats" not in name.lower())
     of_run = (name for name in tables if key_of(name) == key)
     return sorted(name for name in of_run if _WHAT.search(_ENDINGS.sub("", name)))
@@ -102,7 +102,7 @@ def same_run(names: Iterable[str], key: str) -> list[str]:
 
 @dataclass(slots=True)
 class Stretch:
-    """The first and the last moment of some rows, None without any."""
+    """The times at which the first and the last of some rows begin, None without any."""
 
     low: int | None = None
     high: int | None = None
@@ -118,7 +118,7 @@ class Stretch:
             self.low = other.low if self.low is None else min(self.low, other.low)
             self.high = other.high if self.high is None else max(self.high, other.high)
 
-    def is_apart(self, other: Stretch, by_ns: int = 0) -> bool:
+    def is_apart(self, other: Stretch, by_ns: int) -> bool:
         """Return whether both are known, and more than so much lies between them."""
         if self.low is None or self.high is None or other.low is None or other.high is None:
             return False
@@ -129,14 +129,13 @@ class Stretch:
 class ProcessPart:
     """The rows of one process in one file.
 
-    `guid` and `pid` are None where the file does not say them. The column `device` holds places in
-    `agents`, the texts by which the file names them; `ends` are those of source and target of each
-    piece of the copies. `stretch` is that in which the rows begin; `records` counts rows that are
-    of no table; `pushes` are beginnings and ends of ranges until they are paired.
+    `guid` and `pid` are None if the file lacks them. The column `device` holds indices of
+    `agents`, the texts by which the file names them; `ends` has those of source and target for each
+    piece of the copies. `stretch` is when the rows begin; `records` counts rows that are of no
+    table; `pushes` are beginnings and ends of ranges until they are paired.
 
-    Of counters, `counting` is the stretch in which they were read, `is_wide` says that they stand
-    in columns, and `beside` holds times that stand in the same rows, until it is known whether
-    these are used.
+    `counting` is when counters were read; `is_wide` says that they are columns; `beside` holds the
+    times in the same rows, until it is known whether these are used.
     """
 
     file: TableFile
@@ -153,7 +152,7 @@ class ProcessPart:
     beside: ProcessPart | None = None
 
     def __getitem__(self, name: str) -> TableBuilder:
-        """Return the collector of a table; copies and graphs are activities to be decided on."""
+        """Return the builder of a table; copies and graphs are activities to be decided on."""
         if name not in self.tables:
             self.tables[name] = TableBuilder(_BUILT_AS.get(name, name))
         return self.tables[name]
@@ -162,20 +161,15 @@ class ProcessPart:
         """Return whether it has rows of one of these tables."""
         return any(name in self.tables and self.tables[name].count > 0 for name in names)
 
-    @property
-    def is_empty(self) -> bool:
-        """Return whether nothing was recorded of the process."""
-        return self.records == 0 and not self.has(*self.tables)
-
     def times_beside(self) -> ProcessPart:
-        """Return the collector of times that stand beside counters, with its own odd rows."""
+        """Return the builders of the times beside counters, with odd rows of their own."""
         if self.beside is None:
             file = TableFile(self.file.source, self.file.place)
             self.beside = ProcessPart(file, self.guid, self.pid, agents=self.agents)
         return self.beside
 
     def use_times_beside(self) -> bool:
-        """Take the times beside the counters for those of the process; return if there are any."""
+        """Use the times beside the counters as those of the process; return if there are any."""
         beside, self.beside = self.beside, None
         if beside is not None:
             self.file.odd.update(beside.file.odd)
@@ -189,7 +183,7 @@ class ProcessPart:
 class TableFile:
     """One file as it was read. `layouts` are those of its tables, in the order of the file.
 
-    `odd` counts what was odd about its rows, `events` its records, `domains` its calls by domain.
+    `odd` counts odd rows by kind, `events` its records, `domains` its calls by domain.
     """
 
     source: ByteSource
@@ -221,12 +215,11 @@ class TableFile:
         if isinstance(guid, Texts):
             guids = guid.values
             key = guid.codes * len(pids) + key
-        for number, mine in groups(key):
-            part = self._named(guids[number // len(pids)], pids[number % len(pids)])
-            yield part, rows if len(mine) == rows.count else rows.only(mine)
-
-    def _named(self, guid: str, pid: int) -> ProcessPart:
-        if guid.isascii() and guid.isdecimal() and len(guid) < _DIGITS_OF_INT64:
-            # The id of a process stands where others have that of the run.
-            guid, pid = "", int(guid) if pid == ABSENT else pid
-        return self.part(guid or None, None if pid == ABSENT else pid)
+        for number, of_process in groups(key):
+            text, process_id = guids[number // len(pids)], pids[number % len(pids)]
+            if text.isascii() and text.isdecimal() and len(text) < _DIGITS_OF_INT64:
+                # The column of the run's id has that of the process instead.
+                process_id = int(text) if process_id == ABSENT else process_id
+                text = ""
+            part = self.part(text or None, None if process_id == ABSENT else process_id)
+            yield part, rows if len(of_process) == rows.count else rows.only(of_process)

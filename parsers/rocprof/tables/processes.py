@@ -1,4 +1,4 @@
-"""Which rows of rocprof's tables are of one process, and which devices a run's texts name."""
+"""Which rows of rocprof's tables belong to one process, and which devices its texts name."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Final
 
 import numpy as np
 
+from traceflops.characters import kernel_name
 from traceflops.parsers.rocprof.agents import UNKNOWN, Agent, Agents, place_of_node
 from traceflops.parsers.rocprof.tables.parts import (
     COUNTERS,
@@ -19,11 +20,10 @@ from traceflops.parsers.rocprof.tables.parts import (
 )
 from traceflops.parsers.shared import Gathered
 from traceflops.table import ABSENT, IntArray
-from traceflops.units import kernel_name
 
 _DAY_NS: Final = 86_400 * 10**9
 _STARTING_NS: Final = 10**6
-"""A process takes longer than this to start: so far from its times nothing of it was recorded."""
+"""A process takes longer than this to start: what is further from its times is of another run."""
 _WORK: Final = ("activities", "copies", "graphs")
 _NAMED_BY: Final = ("activities", "copies", "calls", "marks", COUNTERS, "totals")
 """A process is named by the file with its work, else by that with what comes next to it."""
@@ -35,7 +35,7 @@ class Process:
 
     `counted` are its counters: the repetition (None where there is but one), whether that is the
     run whose times are used, the rows. `others` are the processes it was in other repetitions;
-    `names` those of its files, with their rank.
+    `names` the keys and ranks of its files.
     """
 
     place: OutputPlace
@@ -54,20 +54,20 @@ class Process:
 
     @property
     def all_parts(self) -> list[ProcessPart]:
-        """Return its rows in each file, those counted in other repetitions last."""
+        """Its rows in each file, those counted in other repetitions last."""
         _, *others = self.all()
         again = [part for other in others for part in other.parts if part.has(COUNTERS)]
         return [*self.parts, *again]
 
     @property
     def main_file(self) -> TableFile:
-        """Return the file to name it by."""
-        found = (part for table in _NAMED_BY for part in self.parts if part.has(table))
-        return next(found, self.parts[0]).file
+        """The file to name it by."""
+        named = (part for table in _NAMED_BY for part in self.parts if part.has(table))
+        return next(named, self.parts[0]).file
 
     @property
     def stretch(self) -> Stretch:
-        """Return when its first and its last record begin."""
+        """When its first and its last record begin."""
         whole = Stretch()
         for part in self.parts:
             whole.join(part.stretch)
@@ -75,7 +75,7 @@ class Process:
 
     @property
     def order(self) -> tuple[int, int, str]:
-        """Return what processes of a run are sorted by."""
+        """What the processes of a run are sorted by."""
         rank = self.place.rank
         return (2**31 if rank is None else rank, self.pid or 0, self.place.key)
 
@@ -85,35 +85,32 @@ class Process:
 
     @property
     def has_work(self) -> bool:
-        """Return whether it has times of device work."""
+        """Whether it has times of device work."""
         return self.has(*_WORK)
 
     @property
     def kernel_agents(self) -> frozenset[str]:
-        """Return how its files name the devices that ran kernels, or counted."""
-        found: set[str] = set()
+        """How its files name the devices that ran kernels, or counted."""
+        agents: set[str] = set()
         for part in self.all_parts:
             texts = list(part.agents)
             for name in ("activities", COUNTERS):
                 codes = np.unique(part[name].column("device")) if part.has(name) else ()
-                found.update(texts[code] for code in codes if 0 <= code < len(texts))
-        return frozenset(found - {""})
+                agents.update(texts[code] for code in codes if 0 <= code < len(texts))
+        return frozenset(agents - {""})
 
     def count_own(self, repetition: int | None) -> None:
-        """Take its own counters for those of a repetition."""
-        self.counted = [
-            (repetition, not self._is_other_run(part), part)
-            for part in self.parts
-            if part.has(COUNTERS)
-        ]
+        """Take its own counters for those of a repetition.
 
-    def _is_other_run(self, part: ProcessPart) -> bool:
-        """Return whether counters are of another run than the times: ids of processes come again.
-
-        Counters in columns are of a table that has the times of its own run, or none.
+        Ids of processes recur, so they may be of another run than its times: they are if they were
+        read at another time, or are columns, since their table has the times of its run if any.
         """
-        is_apart = part.counting.is_apart(self.stretch, by_ns=_STARTING_NS)
-        return self.has_work and (part.is_wide or is_apart)
+        self.counted = []
+        for part in self.parts:
+            if part.has(COUNTERS):
+                is_apart = part.counting.is_apart(self.stretch, by_ns=_STARTING_NS)
+                is_other_run = self.has_work and (part.is_wide or is_apart)
+                self.counted.append((repetition, not is_other_run, part))
 
     def join(self, other: Process, repetition: int | None) -> None:
         """Take the counters of a process that is this one, run again."""
@@ -124,7 +121,7 @@ class Process:
 
     @property
     def last_repetition(self) -> int:
-        """Return the number of the last repetition that counted, 0 where none has a number."""
+        """The number of the last repetition that counted, 0 where none has a number."""
         return max((number or 0 for number, _, _ in self.counted), default=0)
 
     def kernels(self) -> set[str]:
@@ -138,70 +135,64 @@ class Process:
 
 def names_in(parts: Iterable[ProcessPart], column: str, *tables: str) -> set[str]:
     """Return the texts of a column in some tables."""
-    found = [part[table].names[column] for part in parts for table in tables if part.has(table)]
-    return set().union(*found)
+    names = [part[table].names[column] for part in parts for table in tables if part.has(table)]
+    return set().union(*names)
 
 
 def processes_of(files: Sequence[TableFile]) -> list[Process]:
-    """Return the processes that some files of one pass are of, in order."""
-    found: dict[Hashable, Process] = {}
-    unnamed: list[ProcessPart] = []
-    for part in (part for file in files for part in file.parts.values() if not part.is_empty):
+    """Return the processes in the files of one pass, in order."""
+    processes: dict[Hashable, Process] = {}
+    unnamed: defaultdict[tuple[str, int | None], list[ProcessPart]] = defaultdict(list)
+    for part in (part for file in files for part in file.parts.values()):
+        if not part.records and not part.has(*part.tables):
+            continue
         place = part.file.place
         pid = place.pid if part.pid is None else part.pid
         if part.guid is None and pid is None:
-            unnamed.append(part)
+            unnamed[place.key, place.rank].append(part)
             continue
         key = ("guid", part.guid) if part.guid else ("pid", place.rank, pid)
-        process = found.setdefault(key, Process(place))
+        process = processes.setdefault(key, Process(place))
         process.guid, process.pid = part.guid, process.pid if pid is None else pid
         process.parts.append(part)
         process.names.add((place.key, place.rank))
-    _join_by_pid(found)
-    _place_unnamed(found, unnamed)
-    return sorted(found.values(), key=lambda process: process.order)
 
-
-def _join_by_pid(found: dict[Hashable, Process]) -> None:
-    """Give rows with only the id of a process to the only run of that id that has a name."""
+    # Rows with a pid alone belong to the run with that pid, if it is the only one with a guid.
     of_pid: defaultdict[int | None, list[Process]] = defaultdict(list)
-    for process in found.values():
+    for process in processes.values():
         if process.guid is not None:
             of_pid[process.pid].append(process)
-    for key, process in list(found.items()):
-        named = of_pid[process.pid]
-        if process.guid is None and len(named) == 1:
-            named[0].parts += process.parts
-            named[0].names |= process.names
-            del found[key]
+    for own_key, process in list(processes.items()):
+        runs = of_pid[process.pid]
+        if process.guid is None and len(runs) == 1:
+            runs[0].parts += process.parts
+            runs[0].names |= process.names
+            del processes[own_key]
+
+    _place_unnamed(processes, unnamed)
+    return sorted(processes.values(), key=lambda process: process.order)
 
 
-def _place_unnamed(found: dict[Hashable, Process], unnamed: Sequence[ProcessPart]) -> None:
-    """Give rows that do not say their process to the one that files of the same name are of.
+def _place_unnamed(
+    processes: dict[Hashable, Process],
+    unnamed: Mapping[tuple[str, int | None], Sequence[ProcessPart]],
+) -> None:
+    """Give rows without a process to the process of the files with the same name.
 
-    Where these name several, or are of another day, the rows are of a process without a number.
+    If these name several, or are of another day, the rows get a process without a number.
     """
-    named = list(found.values())
-    by_name: defaultdict[tuple[str, int | None], list[ProcessPart]] = defaultdict(list)
-    for part in unnamed:
-        by_name[part.file.place.key, part.file.place.rank].append(part)
-    for name, parts in by_name.items():
+    named = list(processes.values())
+    for name, parts in unnamed.items():
         alike = [process for process in named if name in process.names]
-        parts.sort(key=lambda part: -1 if part.stretch.low is None else part.stretch.low)
         candidates = alike if len(alike) == 1 else []
-        for part in parts:
-            process = next(
-                (candidate for candidate in candidates if _same_day(candidate, part)), None
-            )
-            if process is None:
-                process = Process(part.file.place, names={name})
-                found[(*name, len(found))] = process
-                candidates.append(process)
-            process.parts.append(part)
-
-
-def _same_day(process: Process, part: ProcessPart) -> bool:
-    return not process.stretch.is_apart(part.stretch, by_ns=_DAY_NS)
+        for part in sorted(parts, key=lambda p: -1 if p.stretch.low is None else p.stretch.low):
+            of_day = (c for c in candidates if not c.stretch.is_apart(part.stretch, by_ns=_DAY_NS))
+            owner = next(of_day, None)
+            if owner is None:
+                owner = Process(part.file.place, names={name})
+                processes[(*name, len(processes))] = owner
+                candidates.append(owner)
+            owner.parts.append(part)
 
 
 class AgentLists:
@@ -220,21 +211,22 @@ class AgentLists:
         self._first = next(iter(self._lists.values()), Agents((), system))
 
     def of(self, process: Process, otherwise: Agents | None = None) -> Agents:
-        """Return the agents of a process; those of another one, or the first, if it lists none."""
+        """Return the agents of a process; `otherwise`, or the first, if it lists none."""
         names = [(process.place.run_pass, name) for name, _ in sorted(process.names, key=str)]
-        found = (self._lists.get(key) for key in (process.guid, *names) if key)
-        return next(filter(None, found), otherwise or self._first)
+        lists = (self._lists.get(key) for key in (process.guid, *names) if key)
+        return next(filter(None, lists), otherwise or self._first)
 
 
 class Devices:
     """The devices of a run, numbered as their files number them, each for its first process.
 
-    `unplaced` says that some records do not name theirs. Processes come with their numbers.
+    `has_unknown`: some records do not name theirs. Processes come with their numbers.
     """
 
     def __init__(
         self, lists: AgentLists, processes: Sequence[tuple[int, Process]], gathered: Gathered
     ) -> None:
+        """Number all devices that records name."""
         self._gathered = gathered
         self._lists: dict[ProcessPart, Agents] = {}
         texts: defaultdict[Agents, set[str]] = defaultdict(set)
@@ -244,42 +236,39 @@ class Devices:
                 agents = lists.of(repeated, own)
                 self._lists |= dict.fromkeys(repeated.parts, agents)
                 texts[agents] |= repeated.kernel_agents
-        self._numbering = {agents: agents.numbering(found) for agents, found in texts.items()}
+        self._numbering = {agents: agents.numbering(names) for agents, names in texts.items()}
         users = [
             (agent, number)
             for number, process in processes
             for part in process.all_parts
             for agent in self.agents(part)
         ]
-        known = {agent.key: agent for agent, _ in users if agent.key != UNKNOWN}
-        gpus = [agent for agent in known.values() if agent.is_gpu is not False]
+        named = {agent.key: agent for agent, _ in users if agent.key != UNKNOWN}
+        self.has_unknown = len(named) < len({agent.key for agent, _ in users})
+        # An agent without a name is the only GPU of its process, else the only one of all.
+        gpus = [agent for agent in named.values() if agent.is_gpu is not False]
+        used: defaultdict[int, dict[Hashable, Agent]] = defaultdict(dict)
+        for agent, number in users:
+            if agent in gpus:
+                used[number][agent.key] = agent
         self._only = gpus[0] if len(gpus) == 1 else None
-        self._own = _only_ones((number, agent) for agent, number in users if agent in gpus)
-        self.unplaced = len(known) < len({agent.key for agent, _ in users})
+        self._only_of = {n: next(iter(own.values())) for n, own in used.items() if len(own) == 1}
         for agent, number in sorted(users, key=lambda user: user[0].number):
             self._device(agent, number)
 
     def agents(self, part: ProcessPart) -> list[Agent]:
-        """Return what each text of a part stands for."""
+        """Return the agent that each text of a part names."""
         agents = self._lists[part]
         return [agents.agent(text, self._numbering[agents]) for text in part.agents]
 
     def numbers(self, part: ProcessPart, process: int) -> IntArray:
-        """Return the device of each text of a part; behind them ABSENT, which -1 leads to."""
-        found = (self._device(agent, process) for agent in self.agents(part))
-        return np.array([*found, ABSENT], np.int64)
+        """Return the device of each text of a part, and last ABSENT, for the index -1."""
+        numbers = (self._device(agent, process) for agent in self.agents(part))
+        return np.array([*numbers, ABSENT], np.int64)
 
     def _device(self, agent: Agent, process: int) -> int:
-        own = self._own.get(process, self._only) if agent.key == UNKNOWN else None
-        known = own or agent
-        key = (UNKNOWN, process) if known.key == UNKNOWN else known.key
-        place = place_of_node(known.node)
-        return self._gathered.device(key, process, known.number, known.facts, place)
-
-
-def _only_ones(users: Iterable[tuple[int, Agent]]) -> dict[int, Agent]:
-    """Return the GPU of each process that used one alone."""
-    found: defaultdict[int, dict[Hashable, Agent]] = defaultdict(dict)
-    for number, agent in users:
-        found[number][agent.key] = agent
-    return {n: next(iter(agents.values())) for n, agents in found.items() if len(agents) == 1}
+        if agent.key == UNKNOWN:
+            agent = self._only_of.get(process, self._only) or agent
+        key = (UNKNOWN, process) if agent.key == UNKNOWN else agent.key
+        place = place_of_node(agent.node)
+        return self._gathered.device(key, process, agent.number, agent.facts, place)

@@ -1,4 +1,4 @@
-"""Reads CSV files of rocprof, all of them at once: a run is a set of files."""
+"""Reads CSV files of rocprof, all of them together: a run is a set of files."""
 
 from __future__ import annotations
 
@@ -75,14 +75,21 @@ def read_tables(sources: Sequence[ByteSource]) -> list[Trace]:
     used = [run for run in runs if run.processes]
     if not used:
         raise _nothing(files)
-    unused = [file for run in runs if not run.processes for file in run.files]
     traces = [Assembly(run, host_of.get(run.root)).trace() for run in used]
-    notes = [*_failures(failed), *_unused_notes(unused), *_neighbour_notes(files)]
-    return with_notes(traces, notes)
+    notes = []
+    for source, error in failed:
+        note = NOTES.note("file-not-read", 1, name=source.label, reason=error.message)
+        notes.append(replace(note, file=source.label))
+    unused = [file for run in runs if not run.processes for file in run.files]
+    for file in unused:
+        notes += file_notes(file)
+    empty = [file for file in unused if not file.agents]
+    notes += [replace(NOTES.note("no-rows"), file=file.source.label) for file in empty]
+    return with_notes(traces, [*notes, *_neighbour_notes(files)])
 
 
 def read_table(source: ByteSource, block_bytes: int = TEXT_BLOCK_BYTES) -> TableFile:
-    """Return what a file says; no layout where it is none of rocprof's tables after all."""
+    """Return the rows of a file, without a layout if it is no table of rocprof after all."""
     text = CsvText(source, ROCPROF_TABLES, block_bytes)
     file = TableFile(source, place_of(source.folder, source.name), text.damage)
     for block in text:
@@ -91,18 +98,14 @@ def read_table(source: ByteSource, block_bytes: int = TEXT_BLOCK_BYTES) -> Table
         _note_layout(file, text.plan.what)
     for part in file.parts.values():
         pair_pushes(part)
-    _leave_out_means(file)
-    return file
-
-
-def _leave_out_means(file: TableFile) -> None:
-    """Leave out times beside counters that are no whole numbers: means over several passes."""
     bad = file.damage.bad_cells
     if file.kinds == {"wide"} and (bad["start"] or bad["end"]):
+        # Times beside counters that are no whole numbers are means over several passes.
         for part in file.parts.values():
             part.beside = None
         for role in _TIMES:
             del bad[role]
+    return file
 
 
 def _note_layout(file: TableFile, table: RocprofTable) -> None:
@@ -112,7 +115,7 @@ def _note_layout(file: TableFile, table: RocprofTable) -> None:
 
 
 def _take(block: CsvBlock, file: TableFile) -> None:
-    """Add the rows of a block to those of the file."""
+    """Add the rows of a block to the file."""
     table: RocprofTable = block.plan.what
     _note_layout(file, table)
     if table.what == "agents":
@@ -122,25 +125,21 @@ def _take(block: CsvBlock, file: TableFile) -> None:
         file.system = file.system or _records(block, 1)[0]
         return
     rows = Cut(block.rows, block.columns)
-    if block.last_is_open and _ends_too_early(rows):
+    # If the last row lost digits, it ends before it starts.
+    if block.last_is_open and any(0 <= rows[b][-1] < rows[a][-1] for a, b in _ASCENDING):
         file.damage.cut_bytes = 0
         rows = rows.only(np.arange(rows.count - 1))
     if table.what != "calls":  # these are counted by domain
         file.events[table.layout.name] += rows.count
     for part, cut in file.cuts(rows):
-        _add(table, cut, part)
-
-
-def _add(table: RocprofTable, cut: Cut, part: ProcessPart) -> None:
-    """Add rows of one process."""
-    if table.what == "wide":
-        add_wide(cut, part, table.counters)
-        if cut.has("start"):
-            add_kernels(cut, part.times_beside())
-    elif table.what == "events":
-        part.records += cut.count
-    elif table.what in _ADDERS:
-        _ADDERS[table.what](cut, part)
+        if table.what == "wide":
+            add_wide(cut, part, table.counters)
+            if cut.has("start"):
+                add_kernels(cut, part.times_beside())
+        elif table.what == "events":
+            part.records += cut.count
+        elif table.what in _ADDERS:
+            _ADDERS[table.what](cut, part)
 
 
 def _records(block: CsvBlock, most: int) -> list[dict[str, str]]:
@@ -153,13 +152,8 @@ def _records(block: CsvBlock, most: int) -> list[dict[str, str]]:
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
-def _ends_too_early(rows: Cut) -> bool:
-    """Return whether the last row ends before it starts, as one does whose last digits are lost."""
-    return any(0 <= rows[second][-1] < rows[first][-1] for first, second in _ASCENDING)
-
-
 def _nothing(files: Sequence[TableFile]) -> InputError:
-    """Return what to say of files without a record of work."""
+    """Return the error for files without a record of work."""
     name = files[0].source.label
     kinds = {kind for file in files for kind in file.kinds}
     if kinds and kinds <= {"agents", "system"}:
@@ -185,41 +179,22 @@ def _nothing(files: Sequence[TableFile]) -> InputError:
     )
 
 
-def _failures(failed: Sequence[tuple[ByteSource, InputError]]) -> list[Note]:
-    return [
-        replace(NOTES.note("file-not-read", 1, name=at.label, reason=error.message), file=at.label)
-        for at, error in failed
-    ]
-
-
-def _unused_notes(files: Sequence[TableFile]) -> Iterator[Note]:
-    """Give the notes of files of which no run has anything."""
-    for file in files:
-        yield from file_notes(file)
-    for file in files:
-        if not file.agents:
-            yield replace(NOTES.note("no-rows"), file=file.source.label)
-
-
 def _neighbour_notes(files: Sequence[TableFile]) -> Iterator[Note]:
-    """Say which tables of the same process lie beside those that were given."""
+    """Yield which tables of the same process are beside those that were given."""
     given: dict[Path, dict[str, str]] = {}
     for file in files:
         if (path := file.source.path) is not None:
             given.setdefault(path.parent, {})[path.name] = file.place.key
     for folder, keys in given.items():
-        others = sorted(set(_names_in(folder)) - keys.keys())
+        try:
+            with os.scandir(folder) as entries:
+                names = {entry.name for entry in islice(entries, _MOST_NEIGHBOURS)}
+        except OSError:
+            continue
+        others = sorted(names - keys.keys())
         for key, name in {key: name for name, key in keys.items()}.items():
             if beside := same_run(others, key):
                 listed = ", ".join(beside[:4]) + (", …" if len(beside) > 4 else "")
-                place = folder.resolve().name or folder
-                note = NOTES.note("siblings-not-read", len(beside), listed=listed, folder=place)
+                shown = folder.resolve().name or folder
+                note = NOTES.note("siblings-not-read", len(beside), listed=listed, folder=shown)
                 yield replace(note, file=name)
-
-
-def _names_in(folder: Path) -> list[str]:
-    try:
-        with os.scandir(folder) as entries:
-            return [entry.name for entry in islice(entries, _MOST_NEIGHBOURS)]
-    except OSError:
-        return []

@@ -69,6 +69,12 @@ def test_each_row_of_units_counts_for_what_is_behind_it(tmp_path: Path) -> None:
     assert trace.processes["pid"].to_pylist() == [7, 8]
 
 
+def test_processes_are_in_the_order_of_the_page(tmp_path: Path) -> None:
+    trace = read(tmp_path, *page(["inst"], of(9, 0, "5"), of(3, 1, "6"), metrics=(FADD,)))
+    assert trace.processes["pid"].to_pylist() == [9, 3]
+    assert table(trace, "process", "value") == [(0, 5), (1, 6)]
+
+
 @pytest.mark.parametrize("units", [None, ["inst", "Kibyte", "fortnight"]])
 def test_bytes_and_times_without_a_known_unit_are_unknown(
     tmp_path: Path, units: list[str] | None

@@ -72,7 +72,7 @@ def test_marks_of_which_there_is_no_doubt(
 ) -> None:
     marks = Marks()
     marks.see(texts)
-    assert (marks.told["."], marks.told[","], marks.ambiguous) == (points, commas, ambiguous)
+    assert (marks.counts["."], marks.counts[","], marks.ambiguous) == (points, commas, ambiguous)
 
 
 def test_only_marks_may_be_read_in_two_ways() -> None:

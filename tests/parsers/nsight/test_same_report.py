@@ -22,7 +22,7 @@ from sample_traces.nsight.session import NsightOptions
 from sample_traces.records import Run
 from sample_traces.simulate import simulate
 from sample_traces.truth import DeviceTruth, truth
-from tests.conftest import examples
+from tests.conftest import examples, some
 from tests.parsers.figures import (
     RICH,
     TWO_RANKS,
@@ -94,7 +94,7 @@ def test_what_the_table_describes_is_what_can_be_written() -> None:
     assert sorted(CARRIES) == FORMATS
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", some(FORMATS, 3))
 def test_what_the_gpu_waits_on(name: str) -> None:
     run = rich_run()
     found = nsight_report(name, run, NsightOptions(markers="all"))
@@ -107,7 +107,7 @@ def test_a_rich_run(name: str) -> None:
     assert_same(name, rich_run())
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", some(FORMATS, 3))
 def test_a_run_that_replays_graphs(name: str) -> None:
     assert_same(name, rich_run(cuda_graph=True, steps=4, **ONE_RANK))
 
@@ -118,7 +118,7 @@ def test_times_before_the_session(name: str, lead_ns: int) -> None:
     assert_same(name, rich_run(), NsightOptions(lead_ns=lead_ns))
 
 
-@pytest.mark.parametrize("name", [name for name in FORMATS if name.startswith("nsys")])
+@pytest.mark.parametrize("name", some([name for name in FORMATS if name.startswith("nsys")], 3))
 def test_launches_of_the_driver_within_those_of_the_runtime(name: str) -> None:
     assert_same(name, rich_run(), NsightOptions(driver_calls=True))
 
@@ -136,7 +136,7 @@ def test_replays_whose_kernels_were_not_recorded(name: str) -> None:
     assert "--cuda-graph-trace=node" in notes["graphs-opaque"]
 
 
-@pytest.mark.parametrize("name", [name for name in FORMATS if CARRIES[name].steps])
+@pytest.mark.parametrize("name", some([name for name in FORMATS if CARRIES[name].steps], 3))
 def test_steps_of_ranges_are_the_true_windows(name: str) -> None:
     run = rich_run()
     found = nsight_report(name, run)
@@ -162,7 +162,7 @@ def test_steps_of_ranges_are_the_true_windows(name: str) -> None:
 
 @settings(max_examples=examples(15), phases=UNSHRUNK, suppress_health_check=list(HealthCheck))
 @given(config=run_configs(opaque_graph=False))
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", some(FORMATS, 4))
 def test_random_runs(name: str, config: RunConfig) -> None:
     assert_same(name, simulate(config))
 

@@ -201,8 +201,7 @@ def test_one_launch_of_each_kernel_is_enough_where_all_do_the_same() -> None:
 # Shapes instead of counters
 
 
-@pytest.mark.parametrize("name", TIMED)
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize(("name", "ranks"), some(product(TIMED, [2, 1]), 3))
 def test_shapes_of_a_pytorch_trace_for_times_of_nsight(name: str, ranks: int) -> None:
     run = run_of(ranks=ranks)
     found = measured(timed(run, name), shaped(run))

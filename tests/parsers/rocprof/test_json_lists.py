@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from tests.conftest import examples
 from tests.parsers.rocprof.jsonfile import source
-from traceflops.parsers.io.json_lists import ListStream
-from traceflops.parsers.io.json_places import SKIPPED, WHOLE, Elements, Members, Path, Records
+from traceflops.parsers.io.json_lists import Document
+from traceflops.parsers.io.json_shapes import SKIPPED, WHOLE, Elements, Members, Path, Records
 from traceflops.parsers.io.worker_pool import Crew
 
 PREFIXES = ["", "\ufeff", " \n"]
@@ -24,7 +24,8 @@ class Decoded:
     """A reader that gives what a list holds."""
 
     def check(self, text: bytes) -> int | None:
-        return len(json.loads(text))
+        found = self.read(text)
+        return None if found is None else len(found)
 
     def read(self, text: bytes | memoryview) -> list[Any] | None:
         try:
@@ -84,10 +85,10 @@ documents = st.fixed_dictionaries(
 )
 
 
-def read(data: bytes, block_bytes: int) -> tuple[ListStream, dict[Path, list[Any]]]:
-    stream = ListStream(source(data), ROOT, Crew(), block_bytes)
+def read(data: bytes, block_bytes: int) -> tuple[Document, dict[Path, list[Any]]]:
+    stream = Document(source(data), ROOT, Crew(), block_bytes)
     found: defaultdict[Path, list[Any]] = defaultdict(list)
-    for path, value in stream:
+    for path, value in stream.parts():
         if isinstance(value, msgspec.Raw):
             found[path].append(json.loads(bytes(value)))
         else:

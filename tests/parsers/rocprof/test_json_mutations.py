@@ -112,7 +112,7 @@ def test_damaged_bytes(seed: str, data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_bytes_that_are_no_text_in_every_key(seed: str) -> None:
-    for key in sorted(set(re.findall(rb'"([^"]+)"\s*:', SEEDS[seed])))[:: every(4)]:
+    for key in sorted(set(re.findall(rb'"([^"]+)"\s*:', SEEDS[seed])))[:: every(12)]:
         for odd in (b"\xff", b"\\ud800", b"\\u0000"):
             changed = SEEDS[seed].replace(b'"' + key + b'"', b'"' + odd + key + b'"')
             read_anything(seed, changed, 1 << 22)
@@ -146,7 +146,7 @@ def _change(value: Any, data: st.DataObject) -> None:
         return
 
 
-@pytest.mark.parametrize("odd", some([2**62, 2**63 - 1, 2**63, 2**64, -(2**63), 10**40, 1e308], 2))
+@pytest.mark.parametrize("odd", some([2**62, 2**63 - 1, 2**63, 2**64, -(2**63), 10**40, 1e308], 4))
 def test_numbers_without_measure_in_every_field(odd: float) -> None:
     for name in (
         "x",

@@ -405,6 +405,16 @@ def test_arrows_that_could_lead_to_either_lead_to_nothing() -> None:
     assert notes(trace)["loose-arrows"].count == 1
 
 
+def test_arrows_from_calls_that_are_missing_are_loose() -> None:
+    us = AT // 1000
+    trace = read(
+        work(us * 1000, us * 1000 + 500, "k"),
+        arrow(0, us - 9, us, (6 + GPU, 1)),
+    )
+    assert notes(trace)["loose-arrows"].count == 1
+    assert rows(trace, "activities", "correlation") == [None]
+
+
 def test_arrows_to_kernels_that_know_their_dispatch_are_not_loose() -> None:
     start = AT // 1000 * 1000
     us = start // 1000

@@ -763,7 +763,6 @@ def test_damage_between_the_lists() -> None:
         (b'"pid": 4711', b'"pid": 47 11'),
         (b'"strings": {', b'"strings": {{'),
         (b'], "hip_api": [', b']], "hip_api": ['),
-        (b'], "hip_api": [', b']}, "hip_api": ['),
         (b'], "hip_api": [', b', "hip_api": ['),
         (b'"cu_count": 304', b'"cu_count": "'),
     ):

@@ -19,7 +19,7 @@ from sample_traces.rocprof.formats import CARRIES, WRITERS, Carries, part_of
 from sample_traces.rocprof.options import RocprofOptions
 from sample_traces.simulate import simulate
 from sample_traces.truth import DeviceTruth, truth
-from tests.conftest import examples
+from tests.conftest import examples, some
 from tests.parsers.figures import RICH, TWO_RANKS, waits_on
 from tests.parsers.rocprof.same import (
     all_in_streams,
@@ -87,7 +87,7 @@ def test_a_rich_run(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in FORMATS if CARRIES[name].steps and CARRIES[name].threads]
+    "name", some([name for name in FORMATS if CARRIES[name].steps and CARRIES[name].threads], 3)
 )
 def test_what_the_gpu_waits_on(name: str) -> None:
     run = rich_run(name)
@@ -95,17 +95,17 @@ def test_what_the_gpu_waits_on(name: str) -> None:
     assert waits_on(found) == waits_on(pytorch_report(part_of(run, CARRIES[name])))
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", some(FORMATS, 3))
 def test_a_run_whose_copies_are_kernels(name: str) -> None:
     assert_same(name, rich_run(name, blit_copies=True, **ONE_RANK))
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", some(FORMATS, 3))
 def test_a_run_that_replays_graphs(name: str) -> None:
     assert_same(name, rich_run(name, cuda_graph=True, steps=4, **ONE_RANK))
 
 
-@pytest.mark.parametrize("name", [name for name in FORMATS if CARRIES[name].steps])
+@pytest.mark.parametrize("name", some([name for name in FORMATS if CARRIES[name].steps], 3))
 def test_steps_of_markers_are_the_true_windows(name: str) -> None:
     run = rich_run(name)
     carries = CARRIES[name]
@@ -128,7 +128,7 @@ def test_steps_of_markers_are_the_true_windows(name: str) -> None:
 
 @settings(max_examples=examples(10), phases=UNSHRUNK, suppress_health_check=list(HealthCheck))
 @given(config=run_configs(machine="mi300x", opaque_graph=False))
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", some(FORMATS, 4))
 def test_random_runs(name: str, config: RunConfig) -> None:
     # Without streams nothing tells that a copy runs ahead on one of its own.
     ahead = config.copy_stream and CARRIES[name].streams

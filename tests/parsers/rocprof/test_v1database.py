@@ -291,3 +291,18 @@ def test_kernels_and_copies_of_hsa_before_rocm_4_3(path: Path) -> None:
     assert rows(trace, "processes", "pid") == [7]
     assert rows(trace, "activities", "kind", "correlation") == [("memcpy", None), ("kernel", 3)]
     assert "hsa_queue_create" in rows(trace, "calls", "name")
+
+
+def test_calls_belong_to_the_process_whose_kernels_their_thread_launched(path: Path) -> None:
+    """Kernels of two processes stand in A alone: there is no work with numbers of calls."""
+    kernels = [kernel(3), kernel(4, pid=9, tid=10)]
+    write(
+        path,
+        A=((*KERN, *TIMES), kernels),
+        HIP=(OLD_CALL, [old_call(0, 8, 1), old_call(100, 10, 1), old_call(200, 11, 2)]),
+    )
+    trace = read(path)
+    pids = rows(trace, "processes", "pid")
+    calls = rows(trace, "calls", "name", "thread", "process")
+    called = [(thread, pids[p]) for name, thread, p in calls if name == "hipLaunchKernel"]
+    assert called == [(8, 7), (10, 9), (11, None)]

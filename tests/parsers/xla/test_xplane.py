@@ -26,7 +26,7 @@ from traceflops.devices.device_facts import SeenDevice
 from traceflops.devices.matching import match
 from traceflops.errors import InputError, NotATrace
 from traceflops.parsers.io.messages import Block, Messages, fields
-from traceflops.parsers.xla.threads import _MOST_LINES
+from traceflops.parsers.xla.planes import MOST_THREADS
 from traceflops.table.trace import Trace
 
 Event = tuple[str, int, int, Mapping[str, Said]]
@@ -150,7 +150,7 @@ def test_steps_that_the_profiler_marks_are_steps() -> None:
 
 @pytest.mark.parametrize(
     ("idle", "threads"),
-    [(0, (7, 7, 9, 9, 7, 11, 11)), (_MOST_LINES, (8, 8, 10, 10, 8, 11, 11))],
+    [(0, (7, 7, 9, 9, 7, 11, 11)), (MOST_THREADS, (8, 8, 10, 10, 8, 11, 11))],
     ids=["usual", "too many lines to compare"],
 )
 def test_launches_on_rocm_are_of_the_thread_whose_events_are_around_them(

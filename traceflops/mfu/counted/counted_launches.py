@@ -60,19 +60,25 @@ def counted_launches(trace: Trace) -> CountedLaunches | None:
     if not table.num_rows:
         return None
     process, ranks = _processes(trace, table)
-    launch, first = _launches(table, process)
+    # Launches are numbered in order of dispatch; `first` is a row of each.
+    order = numbers(table["dispatch"], ABSENT)
+    order = np.where(order == ABSENT, numbers(table["correlation"], ABSENT), order)
+    order = np.where(order == ABSENT, np.arange(len(order)), order)
+    passes = numbers(table["repetition"])
+    launch, first = group_rows([process, passes, order, codes(table["name"])])
     kept, merged, uneven = _merged(table, process, launch, first)
     values, spread = _values(table, kept[launch], len(merged))
     rows = first[merged]
     count = len(rows)
     block = numbers(table["block_threads"], UNKNOWN_SIZE)[rows]
     threads = numbers(table["threads"], UNKNOWN_SIZE)[rows]
-    made = Launches(
+    blocks = -(-threads // np.maximum(block, 1))
+    launches = Launches(
         row=rows,
         process=process[rows],
         name=codes(table["name"])[rows],
         names=names(table["name"]),
-        threads=_whole_blocks(threads, block),
+        threads=np.where((threads > 0) & (block > 0), blocks * block, UNKNOWN_SIZE),
         block=np.where(block > 0, block, UNKNOWN_SIZE),
         grid=np.full(count, UNKNOWN_SIZE, dtype=np.int64),
         grid_axes=axes(table["grid"])[rows],
@@ -82,20 +88,13 @@ def counted_launches(trace: Trace) -> CountedLaunches | None:
         ranks=ranks,
     )
     return CountedLaunches(
-        made,
+        launches,
         numbers(table["device"])[rows],
         numbers(table["correlation"], ABSENT)[rows],
         values,
         spread,
         uneven,
     )
-
-
-def _whole_blocks(threads: IntArray, block: IntArray) -> IntArray:
-    """Return the threads of all blocks, the last one whole."""
-    known = (threads > 0) & (block > 0)
-    size = np.where(known, block, 1)
-    return np.where(known, -(-threads // size) * size, UNKNOWN_SIZE)
 
 
 def _processes(trace: Trace, table: pa.Table) -> tuple[IntArray, dict[int, int | None]]:
@@ -117,14 +116,6 @@ def _processes(trace: Trace, table: pa.Table) -> tuple[IntArray, dict[int, int |
         row_of.append(rows.setdefault(identity, free))
         ranks[row_of[-1]] = rank
     return np.array(row_of, dtype=np.int64)[pair], ranks
-
-
-def _launches(table: pa.Table, process: IntArray) -> tuple[IntArray, IntArray]:
-    """Return the launch of each row, numbered in order of dispatch, and a row of each."""
-    order = numbers(table["dispatch"], ABSENT)
-    order = np.where(order == ABSENT, numbers(table["correlation"], ABSENT), order)
-    order = np.where(order == ABSENT, np.arange(len(order)), order)
-    return group_rows([process, numbers(table["repetition"]), order, codes(table["name"])])
 
 
 def _merged(

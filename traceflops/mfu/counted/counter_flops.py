@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
-import pyarrow as pa
 
 from traceflops.attribution import Attribution
 from traceflops.devices import MATRIX, counters_for, family_by_counters, family_of, find
@@ -29,13 +28,11 @@ from traceflops.mfu.counted.counter_notes import (
     first_few,
     join_notes,
     pair_notes,
-    too_fast_note,
-    too_many_bytes,
+    without_impossible_bytes,
 )
 from traceflops.mfu.counted.counter_work import (
     CountedKernel,
     CounterWork,
-    MeasuredWork,
     counted_kernels,
     counter_work,
 )
@@ -43,12 +40,13 @@ from traceflops.mfu.counted.joins import (
     CrossCheck,
     Join,
     Matched,
+    MeasuredWork,
     by_own_shapes,
     cross_check,
     join_of,
     match,
 )
-from traceflops.mfu.counted.kernel_speeds import KernelSpeed, kernel_speeds
+from traceflops.mfu.counted.kernel_speeds import KernelSpeed, kernel_speeds, rules_by_launch
 from traceflops.mfu.counted.launches import (
     ORIGINS,
     UNKNOWN,
@@ -57,7 +55,6 @@ from traceflops.mfu.counted.launches import (
     exact_flops,
     launches_of,
 )
-from traceflops.mfu.counted.profiler_rules import rules_by_launch
 from traceflops.mfu.counted.same_launches import joined
 from traceflops.mfu.counted.serving_kernels import of_passes, own_work, paired_work, serving_notes
 from traceflops.mfu.traced.coverage import chosen_activities, compute_kernels
@@ -80,30 +77,14 @@ def measured_work(
     """
     known = tuple(dict.fromkeys(architectures(prepared.trace, devices, device)))
     own = own_work(prepared, attribution)
-    told = () if own is None else (Source(own, None, (), None, is_own=True),)
-    sources = (*told, *work_sources(prepared, known, pair))
+    of_launches = () if own is None else (Source(own, None, (), None, is_own=True),)
+    sources = (*of_launches, *work_sources(prepared, known, pair))
     if not sources:
         return None
     work = _Joiner(prepared, attribution, sources).work()
-    paired = pair_notes(prepared, devices, pair) if pair is not None else ()
-    return _with_possible_bytes(replace(work, notes=(*work.notes, *paired)), prepared, devices)
-
-
-def _with_possible_bytes(
-    work: MeasuredWork, prepared: Prepared, devices: Sequence[DevicePeaks]
-) -> MeasuredWork:
-    """Return work without the bytes of memory that exceed what it can move.
-
-    Those that AMD's devices count may be served by a cache behind the fabric: they can be more.
-    """
-    if {family.tool for family in work.families if family is not None} != {"ncu"}:
-        return work
-    counted = work.origin == ORIGINS.index("counters")
-    wrong = too_many_bytes(prepared, devices, np.where(counted, work.size, UNKNOWN))
-    if not wrong.any():
-        return work
-    note = too_fast_note(prepared, wrong)
-    return replace(work, size=np.where(wrong, UNKNOWN, work.size), notes=(*work.notes, note))
+    if pair is not None:
+        work = replace(work, notes=(*work.notes, *pair_notes(prepared, devices, pair)))
+    return without_impossible_bytes(prepared, devices, work)
 
 
 class _Joiner:
@@ -124,19 +105,25 @@ class _Joiner:
         owned = self.attribution.owner >= 0  # an op's shapes tell what these did
         for column in columns.values():
             column[owned] = -1
-        joins = tuple(self._joins())
+        rows = self.launches.row
+        wanted = (chosen_activities(self.prepared) & compute_kernels(self.prepared))[rows]
+        dur = numbers(self.prepared.trace.activities["dur_ns"])[rows]
+        joins = []
+        for source, matched in zip(self.sources, self.matched, strict=True):
+            if source.work.origin != "shapes":
+                asked = wanted & ~owned[rows] if source.work.origin == "pair" else wanted
+                joins.append(join_of(source.work.origin, source.file, matched, asked, dur))
         check = self._check()
         counters = [source.counters for source in self.sources if source.counters is not None]
+        missing = (lack for counter in counters for lack in missing_counters(counter))
         return MeasuredWork(
             **columns,
             kinds=tuple(kind for matched in self.matched for kind in matched.kinds),
-            joins=joins,
+            joins=tuple(joins),
             counted=tuple(row for source in self.sources for row in source.counted),
             speeds=tuple(row for source in self.sources for row in source.speeds),
             families=tuple(dict.fromkeys(f for counter in counters for f in counter.families)),
-            missing=tuple(
-                dict.fromkeys(lack for counter in counters for lack in missing_counters(counter))
-            ),
+            missing=tuple(dict.fromkeys(missing)),
             check=check,
             notes=tuple(self._notes(joins, check)),
         )
@@ -147,33 +134,32 @@ class _Joiner:
         names = ("kind", "size", "vector", "how", "origin")
         columns = {name: np.full(count, -1, dtype=np.int64) for name in names}
         before = 0
-        for source, mine in zip(self.sources, self.matched, strict=True):
+        for source, matched in zip(self.sources, self.matched, strict=True):
             open_rows = columns["kind"] < 0
-            new = open_rows & (mine.kind >= 0)
-            columns["kind"][new] = mine.kind[new] + before
-            before += len(mine.kinds)
+            new = open_rows & (matched.kind >= 0)
+            columns["kind"][new] = matched.kind[new] + before
+            before += len(matched.kinds)
             # Of several reasons why nothing is known the first in HOW says most.
-            better = new | (open_rows & ((columns["how"] < 0) | (mine.how < columns["how"])))
-            columns["how"][better] = mine.how[better]
-            is_known = (mine.kind >= 0) | (mine.size >= 0) | (mine.vector >= 0)
+            better = new | (open_rows & ((columns["how"] < 0) | (matched.how < columns["how"])))
+            columns["how"][better] = matched.how[better]
+            is_known = (matched.kind >= 0) | (matched.size >= 0) | (matched.vector >= 0)
             first = new | (is_known & (columns["origin"] < 0))
             columns["origin"][first] = ORIGINS.index(source.work.origin)
-            for name, values in (("size", mine.size), ("vector", mine.vector)):
+            for name, values in (("size", matched.size), ("vector", matched.vector)):
                 columns[name] = np.where(columns[name] >= 0, columns[name], values)
-        whole = {name: np.full(self._activities.num_rows, -1, dtype=np.int64) for name in names}
+        whole = {
+            name: np.full(self.prepared.trace.activities.num_rows, -1, dtype=np.int64)
+            for name in names
+        }
         for name, values in columns.items():
             whole[name][rows] = values
         return whole
 
-    @property
-    def _activities(self) -> pa.Table:
-        return self.prepared.trace.activities
-
     def _matched(self, source: Source) -> Matched:
         """Return what each launch did; of its own operators' shapes no other launch tells it."""
-        if source.work.origin != "shapes":
-            return match(self.launches, source.work, self._same(source), is_own=source.is_own)
         work = source.work
+        if work.origin != "shapes":
+            return match(self.launches, work, self._same(source), is_own=source.is_own)
         return Matched(np.full_like(work.kind, -1), work.kind, work.kinds, work.size, work.vector)
 
     def _same(self, source: Source) -> IntArray | None:
@@ -193,7 +179,7 @@ class _Joiner:
         counted, target = source.counters.counted, self.launches
         table = self.prepared.trace.kernel_counters
         processes = (target.process, numbers(table["process"])[counted.launches.row])
-        correlation = numbers(self._activities["correlation"], ABSENT)[target.row]
+        correlation = numbers(self.prepared.trace.activities["correlation"], ABSENT)[target.row]
         label = {name: at for at, name in enumerate(target.names)}
         name = np.array([label.get(known, -2) for known in counted.launches.names], dtype=np.int64)
         pair = joined(processes, (correlation, counted.correlation))
@@ -203,16 +189,6 @@ class _Joiner:
         row[pair.theirs] = np.arange(len(pair.theirs))
         same = np.where(alone[pair.ours] & (correlation != ABSENT), row[pair.ours], -1)
         return np.where(taken(name[counted.launches.name], same, -2) == target.name, same, -1)
-
-    def _joins(self) -> Iterator[Join]:
-        chosen = chosen_activities(self.prepared) & compute_kernels(self.prepared)
-        wanted = chosen[self.launches.row]
-        dur = numbers(self._activities["dur_ns"])[self.launches.row]
-        unowned = self.attribution.owner[self.launches.row] < 0
-        for source, matched in zip(self.sources, self.matched, strict=True):
-            if source.work.origin != "shapes":
-                mine = wanted & unowned if source.work.origin == "pair" else wanted
-                yield join_of(source.work.origin, source.file, matched, mine, dur)
 
     def _check(self) -> CrossCheck | None:
         """Return how counters compare with shapes: of the trace itself, else of the paired one."""
@@ -231,41 +207,36 @@ class _Joiner:
         """Return the FLOPs of each activity by one origin where they are exact, else -1."""
         matched = zip(self.sources, self.matched, strict=True)
         by_origin = [each for source, each in matched if source.work.origin == origin]
-        flops = np.full(self._activities.num_rows, UNKNOWN, dtype=np.int64)
+        flops = np.full(self.prepared.trace.activities.num_rows, UNKNOWN, dtype=np.int64)
         for each in reversed(by_origin):
             values, rows = exact_flops(each.kinds, each.kind), self.launches.row
             flops[rows] = np.where(values >= 0, values, flops[rows])
         return flops if by_origin else None
 
     def _notes(self, joins: Sequence[Join], check: CrossCheck | None) -> Iterator[Note]:
-        is_said = any(note.code == SAME_RUN.code for note in self.prepared.trace.notes)
+        """Yield what the kinds rest on, then what each join and its counters lack, then bytes."""
         for source, matched in zip(self.sources, self.matched, strict=True):
             if source.work.origin != "counters":
                 own = source.work.origin == "shapes"
                 yield from serving_notes(source.work, matched.kind if own else None)
-        joined = (source for source in self.sources if source.work.origin != "shapes")
-        for source, join in zip(joined, joins, strict=True):
+        is_noted = any(note.code == SAME_RUN.code for note in self.prepared.trace.notes)
+        others = (source for source in self.sources if source.work.origin != "shapes")
+        tools, with_bytes = set(), False
+        for source, join in zip(others, joins, strict=True):
             yield from join_notes(join, source.work.launches.count)
-            if join.count("dispatch") and not is_said:
+            if join.count("dispatch") and not is_noted:
                 yield SAME_RUN
             if source.counters is not None:
                 yield from counter_notes(source.counters)
+                if (source.work.size >= 0).any():
+                    with_bytes = True
+                    tools |= {f.tool for f in source.counters.families if f is not None}
             yield from source.notes
-        yield from _bytes_notes(self.sources)
+        if with_bytes and tools != {"ncu"}:
+            yield FABRIC
+        if "ncu" in tools:
+            yield MEMORY
         yield from check_notes(check)
-
-
-def _bytes_notes(sources: Sequence[Source]) -> Iterator[Note]:
-    counted = [
-        source.counters
-        for source in sources
-        if source.counters is not None and (source.work.size >= 0).any()
-    ]
-    tools = {f.tool for counters in counted for f in counters.families if f is not None}
-    if counted and tools != {"ncu"}:
-        yield FABRIC
-    if "ncu" in tools:
-        yield MEMORY
 
 
 FOUND_PAIR: Final = Note(
@@ -300,20 +271,21 @@ def work_sources(
     """Yield the recordings, those that say most first: shapes tell what FLOPs were for."""
     theirs = None
     if pair is not None:
-        file, shapes = _file_of(pair.trace), paired_work(pair)
-        theirs = _counted(pair.trace, known, file)
-        is_found = FOUND_PAIR.code in {note.code for note in pair.trace.notes}
-        if shapes is None and theirs is None and not is_found:
-            raise _tells_nothing(pair.trace)
+        files = [file.name for file in pair.trace.source.files]
+        name = files[0] if len(files) == 1 else f"{len(files)} files"
+        shapes, theirs = paired_work(pair), _counted(pair.trace, known, name)
+        is_guess = FOUND_PAIR.code in {note.code for note in pair.trace.notes}
+        if shapes is None and theirs is None and not is_guess:
+            raise _tells_nothing(pair.trace, first_few(files, "more file"))
         if shapes is not None:
             captured = prepared.replays.captured if prepared.replays is not None else None
-            yield Source(shapes, None, (), file, is_own=False, captured=captured)
+            yield Source(shapes, None, (), name, is_own=False, captured=captured)
     own = _counted(prepared.trace, known, None)
     yield from (source for source in (own, theirs) if source is not None)
 
 
-def _tells_nothing(pair: Trace) -> UsageError:
-    files = first_few([file.name for file in pair.source.files], "more file")
+def _tells_nothing(pair: Trace, files: str) -> UsageError:
+    """Return why a recording given as a pair is of no use; `files` are the names of its files."""
     shapes = pair.ops.num_rows - pair.ops["input_dims"].null_count
     if shapes and pair.calls.num_rows and pair.calls["kernel"].null_count == pair.calls.num_rows:
         return UsageError(
@@ -325,11 +297,6 @@ def _tells_nothing(pair: Trace) -> UsageError:
         f"the --pair recording has neither operator shapes nor kernel counters: {files}",
         "use a PyTorch trace with shapes, or counters (rocprofv3 --pmc, ncu --csv --page raw)",
     )
-
-
-def _file_of(trace: Trace) -> str:
-    files = trace.source.files
-    return files[0].name if len(files) == 1 else f"{len(files)} files"
 
 
 def architectures(
@@ -361,8 +328,8 @@ def _counted(trace: Trace, timed: tuple[str, ...], file: str | None) -> Source |
     work = counter_work(counted, families, family)
     units = np.array([units_of or 0 for units_of in (*trace.devices["sm_count"].to_pylist(), 0)])
     own_units = units.astype(np.int64)[counted.device]
-    said = rules_by_launch(trace, counted)
-    speeds, notes = kernel_speeds(counted, families, family, own_units, said)
+    rules = rules_by_launch(trace, counted)
+    speeds, notes = kernel_speeds(counted, families, family, own_units, rules)
     return Source(
         work.launch_work(),
         work,

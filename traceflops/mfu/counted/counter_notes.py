@@ -13,13 +13,13 @@ import numpy as np
 from traceflops.devices import shown
 from traceflops.mfu.budget import DevicePeaks, device_peaks
 from traceflops.mfu.counted.counter_work import CounterWork
-from traceflops.mfu.counted.joins import KNOWN, CrossCheck, How, Join
-from traceflops.mfu.counted.launches import UNKNOWN
-from traceflops.table import BoolArray, IntArray, Note, Trace, codes, numbers
+from traceflops.mfu.counted.joins import KNOWN, CrossCheck, How, Join, MeasuredWork
+from traceflops.mfu.counted.launches import ORIGINS, UNKNOWN
+from traceflops.table import Note, Trace, codes, numbers
 from traceflops.units import exact_percent, several, uncapitalized
 from traceflops.windows import Prepared
 
-_WAYS: Final[dict[How, str]] = {
+_BY_HOW: Final[dict[How, str]] = {
     "dispatch": "by dispatch",
     "replay": "as captured",
     "order": "by launch order",
@@ -29,16 +29,6 @@ _WAYS: Final[dict[How, str]] = {
 }
 _SEVERAL: Final = re.compile(r"[\d,]+ files")
 """What stands for the name of a recording of several files."""
-
-_COLUMNS: Final = {
-    "counters-partial": "partial",
-    "counters-without-device": "homeless",
-    "counters-rounded": "rounded",
-    "counters-disagree": "disputed",
-    "passes-uneven": "uneven",
-    "counters-without-xf32": "uncounted",
-}
-"""By code of a note on counters: the column that tells the launches it is about."""
 
 _TEXTS: Final = {
     "counters-partial": "{counted} without the counters of some data types of matrix work: FLOPs "
@@ -95,12 +85,21 @@ def counter_notes(work: CounterWork) -> Iterator[Note]:
     """Yield what is missing or assumed in the counters themselves."""
     uneven = work.counted.uneven
     kernels = first_few([shown(name) for name in uneven], "more kernel")
-    for code, column in _COLUMNS.items():
-        count = len(uneven) if column == "uneven" else int(np.sum(getattr(work, column)))
-        if count:
-            counted = several(count, "counted launch")
-            text = _TEXTS[code].format(launches=_launches(count), counted=counted, uneven=kernels)
-            yield Note("assumed" if code in _ASSUMED else "missing", code, text, count)
+    counts = {
+        "counters-partial": work.partial.sum(),
+        "counters-without-device": work.homeless.sum(),
+        "counters-rounded": work.rounded.sum(),
+        "counters-disagree": work.disputed.sum(),
+        "passes-uneven": len(uneven),
+        "counters-without-xf32": work.uncounted.sum(),
+    }
+    for code, count in ((code, int(count)) for code, count in counts.items() if count):
+        text = _TEXTS[code].format(
+            launches=_launches(count),
+            counted=several(count, "counted launch"),
+            uneven=kernels,
+        )
+        yield Note("assumed" if code in _ASSUMED else "missing", code, text, count)
 
 
 def join_notes(join: Join, launches: int) -> Iterator[Note]:
@@ -115,7 +114,7 @@ def join_notes(join: Join, launches: int) -> Iterator[Note]:
         return
     which = _which(join)
     ways = ", ".join(
-        f"{part.launches:,} {_WAYS[part.how]}" for part in join.parts if part.how in KNOWN
+        f"{part.launches:,} {_BY_HOW[part.how]}" for part in join.parts if part.how in KNOWN
     )
     share = exact_percent(join.share) if join.share is not None else "none"
     how = f": {ways}" if ways else ""
@@ -166,36 +165,39 @@ def check_notes(check: CrossCheck | None) -> Iterator[Note]:
     yield Note("assumed", "counters-differ-from-shapes", text, check.launches)
 
 
-def too_many_bytes(prepared: Prepared, devices: Sequence[DevicePeaks], size: IntArray) -> BoolArray:
-    """Return, per activity, whether the bytes of its kernel exceed what its memory can move.
+def without_impossible_bytes(
+    prepared: Prepared, devices: Sequence[DevicePeaks], work: MeasuredWork
+) -> MeasuredWork:
+    """Return work without the bytes of memory that exceed what it can move, and a note of them.
 
-    `size` is UNKNOWN for activities without bytes. All launches of a name on a device count.
+    All launches of a name on a device count together. Bytes that AMD's devices count may be served
+    by a cache behind the fabric: they can be more.
     """
+    if {family.tool for family in work.families if family is not None} != {"ncu"}:
+        return work
     activities = prepared.trace.activities
-    beyond = np.zeros(len(size), dtype=np.bool_)
     name, device = codes(activities["name"]), numbers(activities["device"])
     dur = numbers(activities["dur_ns"]).astype(np.float64)
+    counted = (work.origin == ORIGINS.index("counters")) & (work.size != UNKNOWN) & (dur > 0)
+    beyond = np.zeros(len(counted), dtype=np.bool_)
     for peaks in devices:
         if peaks.bandwidth is None:
             continue
-        rows = np.flatnonzero((device == peaks.device) & (size != UNKNOWN) & (dur > 0))
+        rows = np.flatnonzero((device == peaks.device) & counted)
         moved, time = (
             np.bincount(name[rows], weights=column[rows].astype(np.float64), minlength=1)
-            for column in (size, dur)
+            for column in (work.size, dur)
         )
         beyond[rows] = (moved > peaks.bandwidth * time)[name[rows]]
-    return beyond
-
-
-def too_fast_note(prepared: Prepared, rows: BoolArray) -> Note:
-    """Return that the bytes of some activities are left out."""
-    kernels = len(np.unique(codes(prepared.trace.activities["name"])[rows]))
+    if not beyond.any():
+        return work
     text = (
-        f"The counted bytes of {several(kernels, 'kernel')} exceed what the memory "
-        "can move in their time: caches served them in the timed run, or the "
+        f"The counted bytes of {several(len(np.unique(name[beyond])), 'kernel')} exceed what the "
+        "memory can move in their time: caches served them in the timed run, or the "
         "counters belong to other work. They are ignored."
     )
-    return Note("dropped", "bytes-beyond-bandwidth", text, int(np.count_nonzero(rows)))
+    note = Note("dropped", "bytes-beyond-bandwidth", text, int(np.count_nonzero(beyond)))
+    return replace(work, size=np.where(beyond, UNKNOWN, work.size), notes=(*work.notes, note))
 
 
 def pair_notes(
@@ -205,22 +207,26 @@ def pair_notes(
     for note in pair.trace.notes:
         if note.code not in _OF_TIMES:
             yield replace(note, code=f"paired-{note.code}", text=f"Paired recording: {note.text}")
-    ours = {
-        arch: device.product
-        for device in devices
-        if (arch := architecture_of(prepared.trace, device))
-    }
     others = device_peaks(pair.trace, range(pair.trace.devices.num_rows))
-    theirs = {
-        arch: other.product for other in others if (arch := architecture_of(pair.trace, other))
-    }
+    ours, theirs = (
+        {arch: peaks.product for peaks in known if (arch := architecture_of(trace, peaks))}
+        for trace, known in ((prepared.trace, devices), (pair.trace, others))
+    )
     if ours and theirs and not ours.keys() & theirs.keys():
+        own, other = (
+            [arch if product == "unknown GPU" else product for arch, product in known.items()]
+            for known in (ours, theirs)
+        )
         text = (
-            f"The paired recording is from another kind of GPU ({_products(theirs)}) "
-            f"than the timed run ({_products(ours)}). Its kernels may do other work, "
+            f"The paired recording is from another kind of GPU ({_shown(other)}) "
+            f"than the timed run ({_shown(own)}). Its kernels may do other work, "
             "and its counters may differ."
         )
         yield Note("assumed", "paired-other-device", text, share=1.0)
+
+
+def _shown(products: Sequence[str]) -> str:
+    return ", ".join(shown(product) for product in dict.fromkeys(products))
 
 
 def architecture_of(trace: Trace, device: DevicePeaks) -> str | None:
@@ -230,11 +236,6 @@ def architecture_of(trace: Trace, device: DevicePeaks) -> str | None:
         return own.partition(":")[0]
     spec = device.match.spec
     return spec.arch if spec is not None and device.match.confirmed else None
-
-
-def _products(archs: dict[str, str]) -> str:
-    words = (arch if product == "unknown GPU" else product for arch, product in archs.items())
-    return ", ".join(shown(word) for word in dict.fromkeys(words))
 
 
 def first_few(names: Sequence[str], more: str) -> str:

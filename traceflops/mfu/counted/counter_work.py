@@ -6,11 +6,11 @@ its place. So is the work of matrix units only if every data type that the hardw
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import reduce
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
@@ -31,21 +31,12 @@ from traceflops.devices import (
 )
 from traceflops.mfu.counted.counted_launches import CountedLaunches
 from traceflops.mfu.counted.launches import (
-    ORIGINS,
     UNKNOWN,
     UNSPLIT_LINE,
-    Kind,
-    Launches,
     LaunchWork,
-    Origin,
     kinds_of,
 )
-from traceflops.table import BoolArray, FloatArray, IntArray, exact_sums, group_rows, taken
-
-if TYPE_CHECKING:
-    from traceflops.mfu.counted.joins import CrossCheck, Join
-    from traceflops.mfu.counted.kernel_speeds import KernelSpeed
-    from traceflops.table import Note
+from traceflops.table import BoolArray, FloatArray, IntArray, exact_sums, group_rows
 
 BYTES_AGREE: Final = 0.02
 """Bytes of one launch differ from run to run with what the caches hold; up to here they agree."""
@@ -54,8 +45,6 @@ XF32: Final = "tf32"
 """The data type that AMD calls so, as it is called here."""
 
 _TOO_MUCH: Final = 2.0**62
-
-_COUNTED_AT: Final = {"rocprofv3": "the fabric", "ncu": "the memory"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,14 +106,15 @@ def counter_work(
     matrix = reader.types(MATRIX)
     work = {name: amount.value for name, amount in matrix.items()}
     vectors = {name: amount.value for name, amount in reader.types(VECTOR).items()}
-    total, nothing = reader.total(work, "matrix"), np.full(1, UNKNOWN)
-    uncounted = (total >= 0) & _in_xf32(counted.launches) & (work.get(XF32, nothing) < 0)
-    total = np.where(uncounted, UNKNOWN, total)
     nobody = np.zeros(counted.launches.count, dtype=np.bool_)
+    total = reader.total(work, "matrix")
+    # No total of a family needs the counter of XF32: names tell the kernels that compute in it.
+    in_xf32 = [float_type(name) == XF32 for name in counted.launches.names]
+    named = np.array([*in_xf32, False], dtype=np.bool_)[counted.launches.name]
+    uncounted = (total >= 0) & named & (work.get(XF32, np.full(1, UNKNOWN)) < 0)
+    total = np.where(uncounted, UNKNOWN, total)
     partial = (total < 0) & _any(nobody, (amount.value >= 0 for amount in matrix.values()))
-    homeless = (
-        partial & np.array([hardware is None for hardware in families], dtype=np.bool_)[family]
-    )
+    no_family = np.array([hardware is None for hardware in families], dtype=np.bool_)[family]
     return CounterWork(
         counted=counted,
         families=families,
@@ -138,18 +128,11 @@ def counter_work(
         busy=reader.amount(BUSY, 1.0).value,
         active=reader.amount(ACTIVE, 1.0).value,
         uncounted=uncounted,
-        partial=partial & ~uncounted & ~homeless,
-        homeless=homeless & ~uncounted,
+        partial=partial & ~uncounted & ~no_family,
+        homeless=partial & no_family & ~uncounted,
         rounded=(total >= 0) & _any(nobody, (amount.rounded for amount in matrix.values())),
         disputed=_any(nobody, (amount.disputed for amount in matrix.values())),
     )
-
-
-def _in_xf32(launches: Launches) -> BoolArray:
-    """Return which launches are of kernels whose names say XF32: no total needs its counter."""
-    said = [float_type(name) == XF32 for name in launches.names]
-    in_xf32: BoolArray = np.array([*said, False], dtype=np.bool_)[launches.name]
-    return in_xf32
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,13 +151,20 @@ class _CounterReader:
 
     def amount(self, quantity: str, agree: float) -> _Amount:
         """Return a quantity; passes that differ by more than `agree` leave it unknown."""
-        nothing = np.zeros(len(self.family), dtype=np.bool_)
-        amount = _Amount(np.where(nothing, 0, UNKNOWN), nothing, nothing)
+        no = np.zeros(len(self.family), dtype=np.bool_)
+        total = _Amount(np.full(len(self.family), UNKNOWN), no, no)
         for place, family in enumerate(self.families):
-            mine = self.family == place
             for formula in formulas_of(quantity, family):
-                amount = _filled(amount, _computed(self.counted, formula, agree), mine)
-        return amount
+                amount = _computed(self.counted, formula, agree)
+                if amount is not None:
+                    # The first formula of a family that tells the quantity counts.
+                    new = (self.family == place) & (total.value < 0)
+                    total = _Amount(
+                        np.where(new, amount.value, total.value),
+                        np.where(new, amount.rounded, total.rounded),
+                        np.where(new, amount.disputed, total.disputed),
+                    )
+        return total
 
     def total(self, by_type: Mapping[str, IntArray], units: str) -> IntArray:
         """Return the sum over data types where all are known that the units of a device have."""
@@ -211,18 +201,6 @@ def _computed(counted: CountedLaunches, formula: Formula, agree: float) -> _Amou
     return _Amount(np.where(possible, value, UNKNOWN), decimals & possible, disputed & known)
 
 
-def _filled(amount: _Amount, other: _Amount | None, where: BoolArray) -> _Amount:
-    """Return an amount with another in the places where it is not known yet."""
-    if other is None:
-        return amount
-    taken = where & (amount.value < 0)
-    return _Amount(
-        np.where(taken, other.value, amount.value),
-        np.where(taken, other.rounded, amount.rounded),
-        np.where(taken, other.disputed, amount.disputed),
-    )
-
-
 def _any(nobody: BoolArray, columns: Iterable[BoolArray]) -> BoolArray:
     return reduce(np.logical_or, columns, nobody)
 
@@ -255,12 +233,6 @@ def counted_kernels(work: CounterWork, units: IntArray) -> tuple[CountedKernel, 
 
     `units` are the CUs of the device of each launch, 0 where they are not known.
     """
-    rows = sorted(_kernels(work, units), key=lambda row: row.name)
-    rows.sort(key=lambda row: (row.flops or 0, (row.read or 0) + (row.written or 0)), reverse=True)
-    return tuple(rows)
-
-
-def _kernels(work: CounterWork, units: IntArray) -> Iterator[CountedKernel]:
     launches = work.counted.launches
     group, first = group_rows([launches.name])
     columns = (work.matrix_flops, work.vector_flops, work.read, work.written, work.busy)
@@ -268,12 +240,17 @@ def _kernels(work: CounterWork, units: IntArray) -> Iterator[CountedKernel]:
     sums = [_sums(group, len(first), column) for column in (*columns, possible)]
     types = {dtype: _sums(group, len(first), column) for dtype, column in work.matrix.items()}
     times = np.bincount(group, minlength=len(first)).tolist()
-    for at, row in enumerate(first.tolist()):
-        flops, vector, read, written, busy, cycles = (column[at] for column in sums)
+    rows = []
+    for number, row in enumerate(first.tolist()):
+        flops, vector, read, written, busy, cycles = (column[number] for column in sums)
         share = Fraction(busy, cycles * SIMDS_PER_UNIT) if busy is not None and cycles else None
-        by_type = {dtype: column[at] for dtype, column in types.items()}
+        by_type = {dtype: column[number] for dtype, column in types.items()}
         name = launches.names[int(launches.name[row])]
-        yield CountedKernel(name, times[at], flops, vector, read, written, share, by_type)
+        figures = (times[number], flops, vector, read, written, share)
+        rows.append(CountedKernel(name, *figures, by_type))
+    rows.sort(key=lambda row: row.name)
+    rows.sort(key=lambda row: (row.flops or 0, (row.read or 0) + (row.written or 0)), reverse=True)
+    return tuple(rows)
 
 
 def _sums(group: IntArray, count: int, column: IntArray) -> list[int | None]:
@@ -281,67 +258,3 @@ def _sums(group: IntArray, count: int, column: IntArray) -> list[int | None]:
     unknown = np.bincount(group[column < 0], minlength=count).tolist()
     totals = exact_sums(group, np.maximum(column, 0), count)
     return [None if some else total for some, total in zip(unknown, totals, strict=True)]
-
-
-@dataclass(frozen=True, slots=True)
-class MeasuredWork:
-    """What counters and a paired run tell of each activity; UNKNOWN where they do not.
-
-    `kind` is a place in `kinds`, and UNKNOWN for kernels whose FLOPs an op's shapes tell. `size`
-    are bytes, `vector` FLOPs of vector units. `how` is a place in HOW, -1 for what is no launch,
-    `origin` one in ORIGINS, -1 where nothing is known. `counted` are the kernels of counted runs,
-    with or without times here, `speeds` how near these came to their limits; `families` and
-    `missing` say of what hardware, and which counters a total of their FLOPs would need besides.
-    """
-
-    kind: IntArray
-    kinds: tuple[Kind, ...]
-    size: IntArray
-    vector: IntArray
-    how: IntArray
-    origin: IntArray
-    joins: tuple[Join, ...]
-    counted: tuple[CountedKernel, ...]
-    speeds: tuple[KernelSpeed, ...]
-    families: tuple[Family | None, ...]
-    missing: tuple[str, ...]
-    check: CrossCheck | None
-    notes: tuple[Note, ...] = field(repr=False)
-
-    @property
-    def bytes_at(self) -> str:
-        """Return where the bytes were counted: the memory of NVIDIA's devices, AMD's fabric."""
-        tools = {family.tool for family in self.families if family is not None}
-        places = [word for tool, word in _COUNTED_AT.items() if tool in tools]
-        return " or ".join(places) or _COUNTED_AT["rocprofv3"]
-
-    @property
-    def reasons(self) -> tuple[str, ...]:
-        """Return the words that `how` are places in."""
-        from traceflops.mfu.counted.joins import HOW
-
-        return HOW
-
-    def columns(self) -> Iterator[tuple[str, str, IntArray, IntArray]]:
-        """Yield each line and data type with its FLOPs by kind, the most and the least."""
-        count = len(self.kinds)
-        sums: dict[tuple[str, str], tuple[IntArray, IntArray]] = {}
-        for place, kind in enumerate(self.kinds):
-            for part in kind:
-                key = (part.line, part.dtype)
-                if key not in sums:
-                    sums[key] = (np.zeros(count, np.int64), np.zeros(count, np.int64))
-                sums[key][0][place] += part.flops
-                sums[key][1][place] += part.at_least
-        for (line, dtype), (most, least) in sums.items():
-            yield line, dtype, most, least
-
-    @property
-    def flops(self) -> IntArray:
-        """Return the FLOPs of each activity, the most where they are not exact, else UNKNOWN."""
-        none = np.zeros(len(self.kinds), np.int64)
-        return taken(sum((most for _, _, most, _ in self.columns()), none), self.kind, UNKNOWN)
-
-    def basis(self, rows: IntArray) -> Origin:
-        """Return what tells most of some activities."""
-        return ORIGINS[int(np.argmax(np.bincount(self.origin[rows], minlength=len(ORIGINS))))]

@@ -8,7 +8,7 @@ products must fit the hidden size, else nothing is known.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from traceflops.attribution import UNKNOWN_TYPE
-from traceflops.flops import Arguments, Shape, arguments_of
+from traceflops.flops import Arguments, arguments_of
 from traceflops.mfu.counted.launches import UNKNOWN, Kind, Launches, WorkPart
 from traceflops.table import IntArray
 from traceflops.windows import Prepared
@@ -85,7 +85,7 @@ _MOVES: Final = (
 )
 """Kernels beside products: bytes moved of each value of a row of an expert, and of a token."""
 
-Told = tuple[Kind, int]
+WorkDone = tuple[Kind, int]
 """What a launch did, and its bytes."""
 
 
@@ -96,10 +96,26 @@ def arguments(pair: Prepared, op: int) -> Arguments:
 
 def expert_kinds(
     pair: Prepared, launches: Launches, ops: Iterable[tuple[int, IntArray]]
-) -> dict[int, Told]:
-    """Return what launches did; `ops` hold experts, each with its launches."""
-    layers = (_layer(pair, launches, op, mine) for op, mine in ops)
-    return dict(_experts([layer for layer in layers if layer is not None]))
+) -> dict[int, WorkDone]:
+    """Return what launches did; `ops` hold experts, each with its launches.
+
+    Nothing of a model whose layers, all alike, leave several routings, or have experts elsewhere.
+    """
+    layers = [layer for op, mine in ops if (layer := _layer(pair, launches, op, mine)) is not None]
+    alike: dict[tuple[int, int], set[tuple[int, int]] | None] = {}
+    for layer in layers:
+        model, possible = (layer.experts, layer.hidden), layer.routings
+        known = alike.get(model)
+        if known is None:
+            alike[model] = possible
+        elif possible is not None:
+            alike[model] = known & possible
+    done: dict[int, WorkDone] = {}
+    for layer in layers:
+        left = list(alike[layer.experts, layer.hidden] or ())
+        if len(left) == 1 and left[0][0] == layer.experts:
+            done |= layer.work_done(layer.tokens * left[0][1])
+    return done
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +133,8 @@ class _Product:
 
     def columns(self, rows: int, experts: int) -> tuple[int, int] | None:
         """Return the least and the most columns, by how many tiles it was launched with."""
-        tall = _tall(rows, experts, self.tile("rows"))
+        # Tiles of rows are for the worst case: an expert with one row has a whole tile.
+        tall = rows if rows <= experts else experts + (rows - experts) // self.tile("rows")
         across, down = self.grid
         grid = across * (down if self.rule.tall else 1)
         if grid <= 0 or not tall or grid % tall or (self.rule.tall and down != tall):
@@ -128,11 +145,6 @@ class _Product:
         """Return the work of so many rows by at least and at most so many weights."""
         types = (dtype for dtype, word in self.rule.types if word in self.name["operands"])
         return WorkPart(PRODUCT, next(types, UNKNOWN_TYPE), 2 * rows * most, 2 * rows * least)
-
-
-def _tall(rows: int, experts: int, high: int) -> int:
-    """Return the tiles of rows for the worst case: an expert with one row has a whole tile."""
-    return rows if rows <= experts else experts + (rows - experts) // high
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,15 +170,15 @@ class _Layer:
         if not self.up.rule.tall:
             return None
         tiles, high = self.up.grid[1], self.up.tile("rows")
-        found = set[tuple[int, int]]()
+        possible = set[tuple[int, int]]()
         for here in (n for n in range(1, self.experts + 1) if not self.experts % n):
             least = tiles if tiles < here else here + (tiles - here) * high
             most = least if tiles < here else least + high - 1
             each = range(-(-least // self.tokens), most // self.tokens + 1)
-            found |= {(here, one) for one in each if 0 < one <= self.experts}
-        return found
+            possible |= {(here, count) for count in each if 0 < count <= self.experts}
+        return possible
 
-    def told(self, rows: int) -> dict[int, Told]:
+    def work_done(self, rows: int) -> dict[int, WorkDone]:
         """Return what the launches did; nothing where the grids of the products do not fit."""
         wide, narrow = (one.columns(rows, self.experts) for one in (self.up, self.down))
         if not wide or not narrow or not narrow[0] <= self.hidden <= narrow[1]:
@@ -186,54 +198,30 @@ class _Layer:
         }
 
 
-def _experts(layers: Sequence[_Layer]) -> Iterator[tuple[int, Told]]:
-    """Yield what launches for experts did, where all layers alike leave one routing."""
-    alike: dict[tuple[int, int], set[tuple[int, int]] | None] = {}
-    for layer in layers:
-        model, mine = (layer.experts, layer.hidden), layer.routings
-        known = alike.get(model)
-        alike[model] = known if mine is None else mine if known is None else known & mine
-    for layer in layers:
-        left = list(alike[layer.experts, layer.hidden] or ())
-        if len(left) == 1 and left[0][0] == layer.experts:  # else some experts are elsewhere
-            yield from layer.told(layer.tokens * left[0][1]).items()
-
-
 def _layer(pair: Prepared, launches: Launches, op: int, mine: IntArray) -> _Layer | None:
     """Return the experts of an op, None where it has no two products that belong together."""
-    both = [found for at in mine.tolist() if (found := _product(launches, at)) is not None]
+    products: list[_Product] = []
+    moves: dict[int, tuple[int, Fraction]] = {}
+    for at in mine.tolist():
+        name = launches.names[int(launches.name[at])]
+        across, down = launches.grid_axes[at, :2].tolist()
+        rules = ((rule, match) for rule in _PRODUCTS if (match := rule.name.fullmatch(name)))
+        products += [_Product(at, *rule, (across, down)) for rule in [*rules][:1]]
+        for pattern, row, token in _MOVES:
+            if pattern.fullmatch(name):
+                moves[at] = (row, Fraction(token))
     tensors = arguments(pair, op).given(0, 1)
-    if [bool(one.name["gated"]) for one in both] != [True, False]:
+    if [bool(product.name["gated"]) for product in products] != [True, False]:
         return None
     if [len(one.shape) for one in tensors] != [2, 2] or not all(t.elements for t in tensors):
         return None
-    (tokens, hidden), (_, experts) = (one.shape for one in tensors)
-    up, down = both
-    each = _routing(pair, op, tensors[1].shape)
-    return _Layer(up, down, tokens, experts, hidden, each, dict(_moves(launches, mine)))
-
-
-def _moves(launches: Launches, mine: IntArray) -> Iterator[tuple[int, tuple[int, Fraction]]]:
-    for at in mine.tolist():
-        name = launches.names[int(launches.name[at])]
-        yield from (
-            (at, (row, Fraction(token))) for wanted, row, token in _MOVES if wanted.fullmatch(name)
-        )
-
-
-def _product(launches: Launches, at: int) -> _Product | None:
-    name = launches.names[int(launches.name[at])]
-    across, down = launches.grid_axes[at, :2].tolist()
-    found = ((rule, match) for rule in _PRODUCTS if (match := rule.name.fullmatch(name)))
-    return next((_Product(at, *one, (across, down)) for one in found), None)
-
-
-def _routing(pair: Prepared, op: int, logits: Shape) -> int | None:
-    """Return the experts per token that the routing below an op chooses; None if it is not told."""
-    below = np.flatnonzero(pair.linked.op_tree.parent == op)
-    chosen = [row for row in below.tolist() if pair.trace.ops["name"][row].as_py() == _ROUTING]
-    if len(chosen) != 1:
-        return None
-    routed = arguments(pair, chosen[0])
-    fits = [one.shape for one in routed.given(0)] == [logits]
-    return (routed.integer(1) or None) if fits else None
+    (tokens, hidden), (_, experts) = (tensor.shape for tensor in tensors)
+    # The experts per token are known if the op chooses a routing below it, once, by these logits.
+    below, each = np.flatnonzero(pair.linked.op_tree.parent == op).tolist(), None
+    chosen = [row for row in below if pair.trace.ops["name"][row].as_py() == _ROUTING]
+    if len(chosen) == 1:
+        routed = arguments(pair, chosen[0])
+        if [tensor.shape for tensor in routed.given(0)] == [tensors[1].shape]:
+            each = routed.integer(1) or None
+    up, down_ = products
+    return _Layer(up, down_, tokens, experts, hidden, each, moves)

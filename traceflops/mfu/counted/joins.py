@@ -18,14 +18,19 @@ The first of these that holds, per launch:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Final, Literal, get_args
 
 import numpy as np
 
 from traceflops.attribution import Attribution
+from traceflops.devices import Family
+from traceflops.mfu.counted.counter_work import CountedKernel
+from traceflops.mfu.counted.kernel_speeds import KernelSpeed
 from traceflops.mfu.counted.launches import (
+    ORIGINS,
     UNKNOWN,
     Kind,
     Launches,
@@ -47,6 +52,7 @@ from traceflops.mfu.traced.coverage import on_chosen_device
 from traceflops.table import (
     BoolArray,
     IntArray,
+    Note,
     codes,
     exact_sum,
     exact_sums,
@@ -70,6 +76,8 @@ SIZES_AGREE: Final = 0.02
 """Bytes of launches alike may differ by so much, with what the caches hold; they get the mean."""
 
 AGREE: Final = Fraction(2, 100)
+
+_COUNTED_AT: Final = {"rocprofv3": "the fabric", "ncu": "the memory"}
 
 _LIKE: Final = 0.5
 """Two runs of one program have the like of so many launches, of one of them at least."""
@@ -102,93 +110,72 @@ def match(
     else -1. `is_own` says that both are of one trace, so that processes of one number are the same.
     """
     source = work.launches
-    names = joint_names(target, source)
-    keys = keys_of(names, target, source)
+    kernels = joint_names(target, source)
+    keys = keys_of(kernels, target, source)
     processes = processes_of(target, source, is_own=is_own)
     row = np.full(target.count, -1, dtype=np.int64) if same is None else same
     how = np.full(target.count, HOW.index("dispatch" if is_own else "replay"), dtype=np.int64)
-    for way, same_row in (
-        ("order", in_order(target, source, processes, names, keys)),
+    for next_how, same_row in (
+        ("order", in_order(target, source, processes, kernels, keys)),
         ("order", in_order(target, source, processes, keys, keys)),
         ("step", in_steps(target, work, keys)),
     ):
-        how = np.where(row < 0, HOW.index(way), how)
+        how = np.where(row < 0, HOW.index(next_how), how)
         row = np.where(row < 0, same_row, row)
-    return _filled(target, work, row, how, keys)
-
-
-def _filled(
-    target: Launches, work: LaunchWork, row: IntArray, how: IntArray, keys: Pair
-) -> Matched:
-    """Return what is known of matched launches; of the others by what launches alike did."""
-    alike = _alike(work, keys, _sampled(target, keys))
-    found = float(np.isin(keys.theirs, keys.ours).mean()) if len(keys.theirs) else 1.0
+    # What is not known of the matched launch is told by all that launches alike did.
+    alike = _alike(work, target, keys)
     kind, size, vector = (
         taken(values, row, UNKNOWN) for values in (work.kind, work.size, work.vector)
     )
-    known = kind >= 0
     by_key = alike.how[keys.ours]
     by_key = np.where((by_key == HOW.index("absent")) & (row >= 0), HOW.index("uncounted"), by_key)
     return Matched(
-        np.where(known, how, by_key),
-        np.where(known, kind, alike.kind[keys.ours]),
+        np.where(kind >= 0, how, by_key),
+        np.where(kind >= 0, kind, alike.kind[keys.ours]),
         (*work.kinds, *alike.kinds),
         np.where(size >= 0, size, alike.size[keys.ours]),
         np.where(vector >= 0, vector, alike.vector[keys.ours]),
-        found,
+        float(np.isin(keys.theirs, keys.ours).mean()) if len(keys.theirs) else 1.0,
     )
 
 
-def _sampled(target: Launches, keys: Pair) -> BoolArray:
-    """Return which kernels in a size a process here launches more often than the other run does.
-
-    Then launches that nobody counted may have done less than the least and more than the most.
-    """
-    group, first = group_rows([target.process, keys.ours])
-    most, _ = extremes(keys.ours[first], np.bincount(group, minlength=len(first)), keys.count)
-    return np.greater(most, np.bincount(keys.theirs, minlength=keys.count))
-
-
-def _alike(work: LaunchWork, keys: Pair, sampled: BoolArray) -> Matched:
+def _alike(work: LaunchWork, target: Launches, keys: Pair) -> Matched:
     """Return what all launches of a kernel in a size did, by key; kinds follow the work's own."""
     key, known = keys.theirs, work.kind >= 0
-    there, some, others = (
+    launched, some, others = (
         np.bincount(key[rows], minlength=keys.count) > 0 for rows in (slice(None), known, ~known)
     )
     most, least = extremes(key[known], work.kind[known], keys.count)
     # Launches by operators of unknown work may have done anything; counters that were not read
     # of a launch say nothing against those that were.
-    open_keys = some & others if work.origin == "pair" else np.zeros(keys.count, dtype=np.bool_)
-    kind = np.where(some & (most == least) & ~open_keys, most, UNKNOWN)
+    is_pair = work.origin == "pair"
+    unclear = some & others if is_pair else np.zeros(keys.count, dtype=np.bool_)
+    kind = np.where(some & (most == least) & ~unclear, most, UNKNOWN)
     how = np.full(keys.count, HOW.index("absent"), dtype=np.int64)
-    how[there] = HOW.index("uncounted")
+    how[launched] = HOW.index("uncounted")
     how[some] = HOW.index("ambiguous")
     how[kind >= 0] = HOW.index("alike")
-    several = some & (kind < 0) & ~open_keys
+    differing = some & (kind < 0) & ~unclear
     if work.origin == "counters":
-        several &= ~sampled
-    more = _of_several(work, key, several, kind, how)
-    size = _mean(key, work.size, keys.count, SIZES_AGREE)
-    return Matched(how, kind, more, size, _mean(key, work.vector, keys.count, 0.0))
-
-
-def _of_several(
-    work: LaunchWork, key: IntArray, wanted: BoolArray, kind: IntArray, how: IntArray
-) -> tuple[Kind, ...]:
-    """Return a kind for each wanted key whose launches differ; put it into `kind` and `how`."""
-    rows = np.flatnonzero(wanted[key] & (work.kind >= 0))
+        # Where a process here launches a kernel more often than the other run does, those that
+        # nobody counted may have done less than the least and more than the most.
+        group, first = group_rows([target.process, keys.ours])
+        often, _ = extremes(keys.ours[first], np.bincount(group, minlength=len(first)), keys.count)
+        differing &= often <= np.bincount(key, minlength=keys.count)
+    rows = np.flatnonzero(differing[key] & known)
     _, first = group_rows([key[rows], work.kind[rows]])
-    seen: dict[int, list[Kind]] = {}
+    kinds_of_key: dict[int, list[Kind]] = {}
     for row in rows[first].tolist():
-        seen.setdefault(int(key[row]), []).append(work.kinds[int(work.kind[row])])
+        kinds_of_key.setdefault(int(key[row]), []).append(work.kinds[int(work.kind[row])])
     more: list[Kind] = []
-    for number, kinds in seen.items():
-        shared = common(kinds) if work.origin == "pair" else between(kinds)
+    for number, kinds in kinds_of_key.items():
+        shared = common(kinds) if is_pair else between(kinds)
         if shared is not None:
             kind[number] = len(work.kinds) + len(more)
-            how[number] = HOW.index("alike" if work.origin == "pair" else "between")
+            how[number] = HOW.index("alike" if is_pair else "between")
             more.append(shared)
-    return tuple(more)
+    size = _mean(key, work.size, keys.count, SIZES_AGREE)
+    return Matched(how, kind, tuple(more), size, _mean(key, work.vector, keys.count, 0.0))
 
 
 def _mean(key: IntArray, values: IntArray, count: int, agree: float) -> IntArray:
@@ -285,17 +272,70 @@ class CrossCheck:
         return abs(self.difference) <= AGREE
 
 
+@dataclass(frozen=True, slots=True)
+class MeasuredWork:
+    """What counters and a paired run tell of each activity; UNKNOWN where they do not.
+
+    `kind` is a place in `kinds`, and UNKNOWN for kernels whose FLOPs an op's shapes tell. `size`
+    are bytes, `vector` FLOPs of vector units. `how` is a place in HOW, -1 for what is no launch,
+    `origin` one in ORIGINS, -1 where nothing is known. `counted` are the kernels of counted runs,
+    with or without times here, `speeds` how near these came to their limits; `families` and
+    `missing` say of what hardware, and which counters a total of their FLOPs would need besides.
+    """
+
+    kind: IntArray
+    kinds: tuple[Kind, ...]
+    size: IntArray
+    vector: IntArray
+    how: IntArray
+    origin: IntArray
+    joins: tuple[Join, ...]
+    counted: tuple[CountedKernel, ...]
+    speeds: tuple[KernelSpeed, ...]
+    families: tuple[Family | None, ...]
+    missing: tuple[str, ...]
+    check: CrossCheck | None
+    notes: tuple[Note, ...] = field(repr=False)
+
+    @property
+    def bytes_at(self) -> str:
+        """Return where the bytes were counted: the memory of NVIDIA's devices, AMD's fabric."""
+        tools = {family.tool for family in self.families if family is not None}
+        places = [word for tool, word in _COUNTED_AT.items() if tool in tools]
+        return " or ".join(places) or _COUNTED_AT["rocprofv3"]
+
+    def columns(self) -> Iterator[tuple[str, str, IntArray, IntArray]]:
+        """Yield each line and data type with its FLOPs by kind, the most and the least."""
+        sums: dict[tuple[str, str], IntArray] = {}
+        for place, kind in enumerate(self.kinds):
+            for part in kind:
+                key = (part.line, part.dtype)
+                both = sums.setdefault(key, np.zeros((2, len(self.kinds)), np.int64))
+                both[:, place] += (part.flops, part.at_least)
+        for (line, dtype), (most, least) in sums.items():
+            yield line, dtype, most, least
+
+    @property
+    def flops(self) -> IntArray:
+        """Return the FLOPs of each activity, the most where they are not exact, else UNKNOWN."""
+        none = np.zeros(len(self.kinds), np.int64)
+        return taken(sum((most for _, _, most, _ in self.columns()), none), self.kind, UNKNOWN)
+
+    def basis(self, rows: IntArray) -> Origin:
+        """Return what tells most of some activities."""
+        return ORIGINS[int(np.argmax(np.bincount(self.origin[rows], minlength=len(ORIGINS))))]
+
+
 def by_own_shapes(prepared: Prepared, attribution: Attribution, counted: IntArray) -> Shaped:
     """Return the FLOPs of each activity by the ops of its trace: all of an op at its main kernel.
 
     Only of ops of which all kernels are counted: which of them does how much is not known.
     """
-    activities = prepared.trace.activities
     owner, work = attribution.owner, attribution.work
-    is_kernel = is_one_of(activities["kind"], "kernel")
+    mine = is_one_of(prepared.trace.activities["kind"], "kernel") & (owner >= 0)
     partly = np.zeros(len(attribution.fate), dtype=np.bool_)
-    partly[owner[(owner >= 0) & is_kernel & (counted < 0)]] = True
-    whole = is_kernel & (owner >= 0) & ~taken(partly.astype(np.int64), owner, 1).astype(np.bool_)
+    partly[owner[mine & (counted < 0)]] = True
+    whole = mine & ~taken(partly.astype(np.int64), owner, 1).astype(np.bool_)
     is_main = taken(attribution.main, owner) == np.arange(len(owner))
     most, least = (
         np.where(is_main, taken(work.of_ops(column), owner), 0)

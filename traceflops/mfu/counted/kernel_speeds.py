@@ -6,16 +6,17 @@ Compute says them, of AMD's from cycles of the parts of CUs (`speed_of_light.tom
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from math import isfinite
 from typing import Final
 
 import numpy as np
 
 from traceflops.devices import FULL_WAVES, LIMIT, Family, cycle_rows, quantities_in, stall_rows
 from traceflops.mfu.counted.counted_launches import CountedLaunches
-from traceflops.mfu.counted.profiler_rules import KernelRule, rules_together
-from traceflops.table import UNKNOWN_SIZE, FloatArray, IntArray, Note, group_rows
+from traceflops.table import UNKNOWN_SIZE, FloatArray, IntArray, Note, Trace, group_rows
 from traceflops.units import several
 
 ROOFS: Final = {
@@ -47,6 +48,24 @@ _ISSUING: Final = "selected"
 _ACTIVE_CYCLES: Final = "GRBM_GUI_ACTIVE"
 _SHARES: Final = ("achieved_occupancy", "theoretical_occupancy", "active", *ROOFS)
 _LONGEST_NS: Final = 2.0**62
+
+
+@dataclass(frozen=True, slots=True)
+class KernelRule:
+    """What a rule of the profiler says of launches, in the profiler's words.
+
+    Of several launches it is what is said of that with the largest estimate. `speedup_share` is 0
+    to 1: for the kind global the reduction of the kernel's time, for local the gain of efficiency
+    in that part of the device alone.
+    """
+
+    rule: str | None
+    section: str | None
+    kind: str | None
+    text: str
+    launches: int
+    speedup_share: float | None
+    speedup_kind: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +104,15 @@ class KernelSpeed:
     @property
     def roof(self) -> tuple[str, float] | None:
         """Return the nearest roof and the share of it that was reached, None of none."""
-        shares = {name: self._of_all_time(name) for name in self.throughputs}
-        known = {name: share for name, share in shares.items() if share is not None}
+        known = dict(self.throughputs)
+        # One throughput is of the time in which SMs are active, not of all the time.
+        if (active := known.pop(_ACTIVE_ONLY, None)) is not None and self.active is not None:
+            known[_ACTIVE_ONLY] = active * self.active
         is_both = _COMPUTING & known.keys() and _MOVING & known.keys()
         if not is_both and max(known.values(), default=0.0) < _NEAREST:
             return None
         # Of the whole memory system the part is named that is as busy as it is.
-        parts = {name: share for name, share in known.items() if name != "memory"}
+        parts = {name: known[name] for name in ROOFS if name in known and name != "memory"}
         best = max(parts, key=lambda name: parts[name], default="memory")
         if known[best] + _SAME < known.get("memory", 0.0):
             best = "memory"
@@ -103,53 +124,44 @@ class KernelSpeed:
         roof = self.roof
         return (self.duration_ns or 0) * max(1 - roof[1], 0.0) if roof is not None else 0.0
 
-    def _of_all_time(self, name: str) -> float | None:
-        share = self.throughputs[name]
-        if name != _ACTIVE_ONLY:
-            return share
-        return share * self.active if self.active is not None else None
-
 
 def kernel_speeds(
     counted: CountedLaunches,
     families: Sequence[Family | None],
     family: IntArray,
     units: IntArray,
-    said: Sequence[tuple[KernelRule, ...]] = (),
+    rules: Sequence[tuple[KernelRule, ...]] = (),
 ) -> tuple[tuple[KernelSpeed, ...], tuple[Note, ...]]:
     """Return a row per kernel and size, those first that lose most time; and what is odd.
 
     Where no roof is known, those first that take most time, or most cycles of AMD's devices.
 
     `family` is the place of each launch's own in `families`, `units` are the CUs of its device, 0
-    where they are not known. `said` is what rules say of each launch.
+    where they are not known. `rules` is what rules say of each launch.
     """
-    found = quantities_in(counted.values)
-    if {"active_cycles", "elapsed_cycles"} <= found.keys():
-        found["active"] = _ratio(found["active_cycles"], found["elapsed_cycles"])
-    found |= _amd(counted, families, family, units)
+    values = quantities_in(counted.values)
+    if {"active_cycles", "elapsed_cycles"} <= values.keys():
+        values["active"] = _ratio(values["active_cycles"], values["elapsed_cycles"])
+    values |= _amd(counted, families, family, units)
     odd = 0
     for name in _SHARES:
-        if name in found:
-            wrong = found[name] > _MOST
+        if name in values:
+            wrong = values[name] > _MOST
             odd += int(np.count_nonzero(wrong))
-            found[name] = np.where(wrong, np.nan, found[name])
-    groups = _Groups(counted, found, said, units)
-    pairs = zip(groups.rows(), groups.active_cycles().tolist(), strict=True)
-    rows = [(row, cycles) for row, cycles in pairs if _says_anything(row)]
+            values[name] = np.where(wrong, np.nan, values[name])
+    groups = _Groups(counted, values, rules, units)
+    rows = [
+        (row, cycles)
+        for row, cycles in zip(groups.rows(), groups.active_cycles().tolist(), strict=True)
+        if row.throughputs
+        or row.stalls
+        or row.rules
+        or (row.duration_ns, row.achieved_occupancy) != (None, None)
+    ]
     rows.sort(key=lambda one: (-one[0].lost_ns, -(one[0].duration_ns or 0), -one[1], one[0].name))
-    return tuple(row for row, _ in rows), tuple(_notes(odd))
-
-
-def _notes(odd: int) -> Iterator[Note]:
-    if odd:
-        text = f"{several(odd, 'share')} of a peak or of occupancy above 105 % ignored."
-        yield Note("dropped", "shares-impossible", text, odd)
-
-
-def _says_anything(row: KernelSpeed) -> bool:
-    is_told = row.throughputs or row.stalls or row.rules
-    return bool(is_told) or (row.duration_ns, row.achieved_occupancy) != (None, None)
+    text = f"{several(odd, 'share')} of a peak or of occupancy above 105 % ignored."
+    notes = (Note("dropped", "shares-impossible", text, odd),) if odd else ()
+    return tuple(row for row, _ in rows), notes
 
 
 def _ratio(part: FloatArray, whole: FloatArray) -> FloatArray:
@@ -180,17 +192,17 @@ class _Groups:
     def __init__(
         self,
         counted: CountedLaunches,
-        found: Mapping[str, FloatArray],
-        said: Sequence[tuple[KernelRule, ...]],
+        values: Mapping[str, FloatArray],
+        rules: Sequence[tuple[KernelRule, ...]],
         units: IntArray,
     ) -> None:
         launches = counted.launches
         sizes = (launches.threads, launches.block, *launches.grid_axes.T, *launches.block_axes.T)
-        self.counted, self.found, self.units = counted, found, units
+        self.counted, self.values, self.units = counted, values, units
         self.group, self.first = group_rows([launches.name, counted.device, *sizes])
-        self.said = rules_together(said, self.group, len(self.first))
+        self.rules = rules_together(rules, self.group, len(self.first))
         self.sizes = np.bincount(self.group, minlength=len(self.first))
-        duration = found.get("duration", np.full(launches.count, np.nan))
+        duration = values.get("duration", np.full(launches.count, np.nan))
         duration = np.where(duration < _LONGEST_NS / max(launches.count, 1), duration, np.nan)
         self.duration_ns = self._sums(np.rint(duration))
         is_timed = self.duration_ns[self.group] > 0
@@ -198,45 +210,47 @@ class _Groups:
 
     def rows(self) -> Iterator[KernelSpeed]:
         """Yield the groups in the order of their first launches."""
-        means = {name: self._means(value) for name, value in self.found.items()}
+        total = self._sums(self.weight)
+        means = {name: self._sums(v * self.weight) / total for name, v in self.values.items()}
         limits = {name: value for name, value in means.items() if name.startswith(LIMIT)}
         stalls, launches = self._stalls(), self.counted.launches
-        registers = self._constant("registers")
-        for at, row in enumerate(self.first.tolist()):
-            theoretical = _known(means, "theoretical_occupancy", at)
+        registers = np.full(len(self.first), np.nan)
+        if (value := self.values.get("registers")) is not None:
+            differs = self._sums((value != value[self.first][self.group]).astype(np.float64))
+            registers = np.where(differs > 0, np.nan, value[self.first])
+        for number, row in enumerate(self.first.tolist()):
+            known = {name: _known(means, name, number) for name in (*_SHARES, "waves")}
+            theoretical = known["theoretical_occupancy"]
             yield KernelSpeed(
                 name=launches.names[int(launches.name[row])],
-                launches=int(self.sizes[at]),
+                launches=int(self.sizes[number]),
                 grid=_axes(launches.grid_axes[row]),
                 block=_axes(launches.block_axes[row]),
-                duration_ns=_whole(self.duration_ns[at]),
-                throughputs={
-                    name: share for name in ROOFS if (share := _known(means, name, at)) is not None
-                },
-                active=_known(means, "active", at),
-                achieved_occupancy=_known(means, "achieved_occupancy", at),
+                duration_ns=_whole(self.duration_ns[number]),
+                throughputs={name: share for name in ROOFS if (share := known[name]) is not None},
+                active=known["active"],
+                achieved_occupancy=known["achieved_occupancy"],
                 theoretical_occupancy=theoretical,
-                limiters=_limiters(limits, at, theoretical),
-                registers=_whole(registers[at]),
-                waves=self._waves(means, limits, at),
-                stalls=_largest(stalls, at),
-                rules=self.said[at],
+                limiters=_limiters(limits, number, theoretical),
+                registers=_whole(registers[number]),
+                waves=self._waves(known["waves"], limits, number),
+                stalls=_largest(stalls, number),
+                rules=self.rules[number],
             )
 
     def _waves(
-        self, means: Mapping[str, FloatArray], limits: Mapping[str, FloatArray], at: int
+        self, counted: float | None, limits: Mapping[str, FloatArray], number: int
     ) -> float | None:
         """Return how often the grid fills all SMs: counted, by its size, or as a rule says."""
-        counted = _known(means, "waves", at)
         if counted is not None:
             return counted
-        row, launches = self.first[at], self.counted.launches
+        row, launches = self.first[number], self.counted.launches
         threads, block, units = launches.threads[row], launches.block[row], self.units[row]
-        fit = min((room for name in limits if (room := _known(limits, name, at))), default=0.0)
-        if threads > 0 and block > 0 and units * fit > 0:
-            return round(float(threads / block / (units * fit)), 12)
-        told = (FULL_WAVES.search(rule.text) for rule in self.said[at])
-        return next((float(one[1]) for one in told if one), None)
+        room = min((fit for name in limits if (fit := _known(limits, name, number))), default=0.0)
+        if threads > 0 and block > 0 and units * room > 0:
+            return round(float(threads / block / (units * room)), 12)
+        matches = (FULL_WAVES.search(rule.text) for rule in self.rules[number])
+        return next((float(match[1]) for match in matches if match), None)
 
     def active_cycles(self) -> FloatArray:
         """Return in how many cycles AMD's devices were active, 0 where that is not known."""
@@ -248,18 +262,6 @@ class _Groups:
         sums = np.bincount(self.group, weights=value, minlength=len(self.first))
         return sums.astype(np.float64)
 
-    def _means(self, value: FloatArray) -> FloatArray:
-        return self._sums(value * self.weight) / self._sums(self.weight)
-
-    def _constant(self, name: str) -> FloatArray:
-        """Return what is the same of all launches of each group, NaN where it is not."""
-        if name not in self.found:
-            return np.full(len(self.first), np.nan)
-        value = self.found[name]
-        first = value[self.first]
-        differs = self._sums((value != first[self.group]).astype(np.float64))
-        return np.where(differs > 0, np.nan, first)
-
     def _stalls(self) -> dict[str, FloatArray]:
         """Return the part that each reason has of the cycles of a warp, by the best spelling."""
         for spelling in stall_rows():
@@ -270,14 +272,14 @@ class _Groups:
             }
             if not named:
                 continue
-            total = self.found.get(spelling.total) if spelling.total is not None else None
+            total = self.values.get(spelling.total) if spelling.total is not None else None
             if total is None and _ISSUING in named:
                 total = np.sum(list(named.values()), axis=0)
             if total is None:
                 return {}
             is_enough = self._sums(total) >= spelling.least
-            every = np.where(is_enough, self._sums(total * self.weight), np.nan)
-            shares = {r: _ratio(self._sums(v * self.weight), every) for r, v in named.items()}
+            cycles = np.where(is_enough, self._sums(total * self.weight), np.nan)
+            shares = {r: _ratio(self._sums(v * self.weight), cycles) for r, v in named.items()}
             return {reason: share for reason, share in shares.items() if reason != _ISSUING}
         return {}
 
@@ -314,3 +316,51 @@ def _largest(stalls: Mapping[str, FloatArray], at: int) -> tuple[tuple[str, floa
     shares = [(reason, float(share[at])) for reason, share in stalls.items()]
     known = [(reason, share) for reason, share in shares if 0 < share <= _MOST]
     return tuple(sorted(known, key=lambda one: (-one[1], one[0])))
+
+
+# What the rules of the profiler say of launches, in its words.
+
+
+def rules_by_launch(trace: Trace, counted: CountedLaunches) -> list[tuple[KernelRule, ...]]:
+    """Return what is said of each counted launch, as of one launch each."""
+    if not trace.kernel_rules.num_rows:
+        return [()] * counted.launches.count
+    rules: dict[tuple[object, ...], list[KernelRule]] = defaultdict(list)
+    for row in trace.kernel_rules.to_pylist():
+        share = row["speedup_share"]
+        rule = KernelRule(
+            **{name: row[name] for name in ("rule", "section", "kind", "speedup_kind")},
+            text=row["text"] or "",
+            launches=1,
+            speedup_share=share if share is not None and isfinite(share) and share > 0 else None,
+        )
+        rules[row["process"], row["dispatch"], row["name"]].append(rule)
+    rows = trace.kernel_counters.take(counted.launches.row)
+    keys = zip(*(rows[name].to_pylist() for name in ("process", "dispatch", "name")), strict=True)
+    return [tuple(rules.get(key, ())) for key in keys]
+
+
+def rules_together(
+    of_launch: Sequence[tuple[KernelRule, ...]], group: IntArray, count: int
+) -> list[tuple[KernelRule, ...]]:
+    """Return what is said of each group of launches, each message of a rule once.
+
+    Those come first that estimate a part of the kernel's time, the largest before others. A rule
+    may say several things of one launch: the n-th of each launch are one.
+    """
+    of_group: list[dict[tuple[object, ...], KernelRule]] = [{} for _ in range(count)]
+    for place, rules in zip(group.tolist() if of_launch else (), of_launch, strict=True):
+        seen: Counter[tuple[object, ...]] = Counter()
+        for rule in rules:
+            subject = (rule.section, rule.rule, rule.kind)
+            key = (*subject, seen[subject])
+            seen[subject] += 1
+            known = of_group[place].get(key, replace(rule, launches=0))
+            largest = max(known, rule, key=_estimate)
+            of_group[place][key] = replace(largest, launches=known.launches + 1)
+    return [tuple(sorted(known.values(), key=_estimate, reverse=True)) for known in of_group]
+
+
+def _estimate(rule: KernelRule) -> tuple[bool, float]:
+    """Return what rules are compared by: a part of the kernel's time counts before others."""
+    return rule.speedup_kind == "global", rule.speedup_share or 0.0

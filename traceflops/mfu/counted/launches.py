@@ -82,16 +82,30 @@ class Launches:
 def launches_of(prepared: Prepared) -> Launches:
     """Return the kernels of the devices of a prepared trace."""
     activities = prepared.trace.activities
-    mine = on_chosen_device(prepared) & is_one_of(activities["kind"], "kernel")
-    rows = _in_order(activities, np.flatnonzero(mine))
+    process, device = numbers(activities["process"]), numbers(activities["device"])
+    is_kernel = on_chosen_device(prepared) & is_one_of(activities["kind"], "kernel")
+    rows = np.flatnonzero(is_kernel)
+    # By correlation where all of a process have one, else by start.
+    correlation = numbers(activities["correlation"], ABSENT)[rows]
+    without = np.unique(process[rows][correlation == ABSENT])
+    launched = np.where(np.isin(process[rows], without), 0, correlation)
+    start = numbers(activities["start_ns"])[rows]
+    rows = rows[np.lexsort((start, launched, process[rows]))]
     place = window_of_activity(prepared)
+    first, step = 0, np.full(len(place), -1, dtype=np.int64)
+    for number, windows in prepared.windows.items():
+        of_device = device == number
+        is_step = np.array([*(w.role == "step" for w in windows), False], dtype=np.bool_)
+        own = place[of_device]
+        step[of_device] = np.where(is_step[own], first + own, -1)
+        first += len(windows)
     return Launches(
         rows,
-        numbers(activities["process"])[rows],
+        process[rows],
         codes(activities["name"])[rows],
         names(activities["name"]),
         **sizes_of(activities, rows),
-        window=_steps(prepared, place)[rows],
+        window=step[rows],
         used=in_chosen_window(prepared, place)[rows],
         ranks=dict(enumerate(prepared.trace.ranks)),
     )
@@ -109,28 +123,6 @@ def sizes_of(table: pa.Table, rows: IntArray) -> dict[str, IntArray]:
         "grid_axes": grid_axes,
         "block_axes": block_axes,
     }
-
-
-def _in_order(activities: pa.Table, rows: IntArray) -> IntArray:
-    """Return rows by process and launch: by correlation where all of a process have one."""
-    process = numbers(activities["process"])[rows]
-    correlation = numbers(activities["correlation"], ABSENT)[rows]
-    without = np.unique(process[correlation == ABSENT])
-    launched = np.where(np.isin(process, without), 0, correlation)
-    start = numbers(activities["start_ns"])[rows]
-    return rows[np.lexsort((start, launched, process))]
-
-
-def _steps(prepared: Prepared, place: IntArray) -> IntArray:
-    """Return a number per device and step, -1 outside of steps."""
-    device = numbers(prepared.trace.activities["device"])
-    first, steps = 0, np.full(len(place), -1, dtype=np.int64)
-    for number, windows in prepared.windows.items():
-        mine = device == number
-        is_step = np.array([*(w.role == "step" for w in windows), False], dtype=np.bool_)
-        steps[mine] = np.where(is_step[place[mine]], first + place[mine], -1)
-        first += len(windows)
-    return steps
 
 
 def rank_in_group(group: IntArray) -> IntArray:
@@ -248,10 +240,13 @@ def common(kinds: Sequence[Kind]) -> Kind | None:
         return None
     families = [_sums(kind, lambda part: part.line.split(".")[0]) for kind in kinds]
     if all(sums == families[0] for sums in families):
-        return tuple(
-            WorkPart(_shared_words(kinds, family), dtype, *counts)
-            for (family, dtype), counts in families[0].items()
-        )
+        parts = []
+        for (family, dtype), counts in families[0].items():
+            lines = (part.line.split(".") for kind in kinds for part in kind)
+            words = zip(*(line for line in lines if line[0] == family), strict=False)
+            shared = itertools.takewhile(lambda column: len(set(column)) == 1, words)
+            parts.append(WorkPart(".".join(word for word, *_ in shared), dtype, *counts))
+        return tuple(parts)
     whole = [_sums(kind, lambda _: UNSPLIT_LINE) for kind in kinds]
     if any(sums != whole[0] for sums in whole):
         return None
@@ -264,13 +259,6 @@ def _sums(kind: Kind, name: Callable[[WorkPart], str]) -> dict[tuple[str, str], 
         most, least = sums.get((name(part), part.dtype), (0, 0))
         sums[name(part), part.dtype] = (most + part.flops, least + part.at_least)
     return sums
-
-
-def _shared_words(kinds: Sequence[Kind], family: str) -> str:
-    lines = [part.line.split(".") for kind in kinds for part in kind]
-    mine = [words for words in lines if words[0] == family]
-    shared = itertools.takewhile(lambda words: len(set(words)) == 1, zip(*mine, strict=False))
-    return ".".join(words[0] for words in shared)
 
 
 def exact_flops(kinds: Sequence[Kind], kind: IntArray) -> IntArray:
@@ -291,12 +279,36 @@ def with_captured_launches(trace: Trace) -> Trace:
     launch. So a trace of a capture tells which operator launched which kernel, and its shapes tell
     what the kernels of the replayed graph do.
     """
-    rows = _unrecorded(trace)
+    calls, devices = trace.calls, trace.devices
+    named = (codes(calls["kernel"]) >= 0) & (numbers(calls["correlation"], ABSENT) != ABSENT)
+    rows = np.flatnonzero(named & ~recorded_calls(trace))
     if not len(rows):
         return trace
-    devices = _with_devices(trace, distinct(numbers(trace.calls["process"])[rows]))
-    added = (trace.activities, _kernels_of_captures(trace, devices, rows))
-    activities = pa.concat_tables(added).unify_dictionaries().combine_chunks()
+    process = numbers(calls["process"])[rows]
+    without = np.setdiff1d(distinct(process), numbers(devices["process"]))
+    if len(without):
+        added = TableBuilder("devices")
+        place, gpu = devices.num_rows + np.arange(len(without)), added.names["type"]["gpu"]
+        types = np.full(len(without), gpu)
+        added.add(len(without), device=place, process=without, local_id=0, type=types)
+        devices = pa.concat_tables([devices, added.finish()]).unify_dictionaries().combine_chunks()
+    # Each kernel is on the first device of its process.
+    owner, first = np.unique(numbers(devices["process"]), return_index=True)
+    kernels = TableBuilder("activities")
+    sizes = ((name, axes(calls[name])) for name in ("grid", "block"))
+    kernels.add(
+        len(rows),
+        process=process,
+        device=first[np.searchsorted(owner, process)],
+        kind=np.full(len(rows), kernels.names["kind"]["kernel"]),
+        name=kernels.names["name"].codes(names(calls["kernel"]))[codes(calls["kernel"])[rows]],
+        start_ns=numbers(calls["start_ns"])[rows],
+        dur_ns=0,
+        **{name: numbers(calls[name], ABSENT)[rows] for name in ("correlation", "external_id")},
+        **{name: np.where(sides > 0, sides, ABSENT)[rows] for name, sides in sizes},
+    )
+    both = [trace.activities, kernels.finish()]
+    activities = pa.concat_tables(both).unify_dictionaries().combine_chunks()
     activities = activities.take(np.argsort(numbers(activities["start_ns"]), kind="stable"))
     text = (
         f"{several(len(rows), 'launch call')} without a kernel record (graph capture, "
@@ -305,42 +317,3 @@ def with_captured_launches(trace: Trace) -> Trace:
     note = Note("assumed", "captured-launches", text, len(rows))
     tables = {**trace.tables, "devices": devices, "activities": activities}
     return replace(trace, tables=tables, notes=(*trace.notes, note))
-
-
-def _unrecorded(trace: Trace) -> IntArray:
-    """Return the calls that name a kernel, in order, where nothing has their correlation."""
-    calls = trace.calls
-    named = (codes(calls["kernel"]) >= 0) & (numbers(calls["correlation"], ABSENT) != ABSENT)
-    return np.flatnonzero(named & ~recorded_calls(trace))
-
-
-def _with_devices(trace: Trace, processes: IntArray) -> pa.Table:
-    """Return the devices, and one more for each of these processes that has none."""
-    devices = trace.devices
-    without = np.setdiff1d(processes, numbers(devices["process"]))
-    if not len(without):
-        return devices
-    table, place = TableBuilder("devices"), devices.num_rows + np.arange(len(without))
-    gpu = np.full(len(without), table.names["type"]["gpu"])
-    table.add(len(without), device=place, process=without, local_id=0, type=gpu)
-    return pa.concat_tables([devices, table.finish()]).unify_dictionaries().combine_chunks()
-
-
-def _kernels_of_captures(trace: Trace, devices: pa.Table, rows: IntArray) -> pa.Table:
-    """Return the kernels that some calls name, each on the first device of its process."""
-    calls, table = trace.calls, TableBuilder("activities")
-    sizes = ((name, axes(calls[name])) for name in ("grid", "block"))
-    process = numbers(calls["process"])[rows]
-    owner, first = np.unique(numbers(devices["process"]), return_index=True)
-    table.add(
-        len(rows),
-        process=process,
-        device=first[np.searchsorted(owner, process)],
-        kind=np.full(len(rows), table.names["kind"]["kernel"]),
-        name=table.names["name"].codes(names(calls["kernel"]))[codes(calls["kernel"])[rows]],
-        start_ns=numbers(calls["start_ns"])[rows],
-        dur_ns=0,
-        **{name: numbers(calls[name], ABSENT)[rows] for name in ("correlation", "external_id")},
-        **{name: np.where(sides > 0, sides, ABSENT)[rows] for name, sides in sizes},
-    )
-    return table.finish()

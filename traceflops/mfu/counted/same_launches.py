@@ -41,60 +41,59 @@ def joint_names(target: Launches, source: Launches) -> Pair:
     return joined((taken(ours, target.name), taken(theirs, source.name)))
 
 
-def keys_of(names: Pair, target: Launches, source: Launches) -> Pair:
+def keys_of(kernels: Pair, target: Launches, source: Launches) -> Pair:
     """Return numbers of kernels in a size; of those whose size one run lacks, of kernels alone.
 
     Where both runs tell the sizes x y z of all launches of a kernel, each axis counts. Some tools
     write a grid in threads and some in blocks: the grid of a kernel that would have no size of the
     other run is read as threads if that gives it one.
     """
-    name = (names.ours, names.theirs)
-    (ours, in_threads), (theirs, their_threads), block = _sizes(names, target, source)
+    name = (kernels.ours, kernels.theirs)
+    (ours, in_threads), (theirs, their_threads), block = _sizes(kernels, target, source)
     keys = joined(name, (ours, theirs), block)
-    if _shared(names, keys)[names.ours].all() and min(_least(ours), _least(theirs)) >= 0:
+    known = ours.min(initial=0) >= 0 and theirs.min(initial=0) >= 0
+    if known and _shared(kernels, keys)[kernels.ours].all():
         return keys
     plain = (ours, theirs)
     for other in ((in_threads, theirs), (ours, their_threads)):
-        better = _shared(names, joined(name, other, block))
-        better &= ~_shared(names, joined(name, plain, block))
-        ours = np.where(better[names.ours], other[0], ours)
-        theirs = np.where(better[names.theirs], other[1], theirs)
-    lacking = np.zeros(names.count, dtype=np.bool_)
-    lacking[names.ours[ours < 0]] = True
-    lacking[names.theirs[theirs < 0]] = True
-    sized = tuple(
+        better = _shared(kernels, joined(name, other, block))
+        better &= ~_shared(kernels, joined(name, plain, block))
+        ours = np.where(better[kernels.ours], other[0], ours)
+        theirs = np.where(better[kernels.theirs], other[1], theirs)
+    lacking = np.zeros(kernels.count, dtype=np.bool_)
+    lacking[kernels.ours[ours < 0]] = True
+    lacking[kernels.theirs[theirs < 0]] = True
+    sized = (
         (
-            np.where(lacking[names.ours], UNKNOWN_SIZE, mine),
-            np.where(lacking[names.theirs], UNKNOWN_SIZE, other),
+            np.where(lacking[kernels.ours], UNKNOWN_SIZE, own),
+            np.where(lacking[kernels.theirs], UNKNOWN_SIZE, other),
         )
-        for mine, other in ((ours, theirs), block)
+        for own, other in ((ours, theirs), block)
     )
     return joined(name, *sized)
 
 
-def _least(sizes: IntArray) -> int:
-    return int(sizes.min(initial=0))
-
-
-def _sizes(names: Pair, target: Launches, source: Launches) -> tuple[_Columns, _Columns, _Columns]:
+def _sizes(
+    kernels: Pair, target: Launches, source: Launches
+) -> tuple[_Columns, _Columns, _Columns]:
     """Return numbers of sizes, equal where the sizes are; UNKNOWN_SIZE where one is not known.
 
     Those of the launches of each run, with the grid read as blocks and as threads; and those of
     the blocks of both.
     """
-    bare = np.zeros(names.count, dtype=np.bool_)
-    for launches, code in ((target, names.ours), (source, names.theirs)):
-        open_axes = (launches.grid_axes < 0) | (launches.block_axes < 0)
-        bare[code[open_axes.any(axis=1)]] = True
-    runs = [(target, ~bare[names.ours]), (source, ~bare[names.theirs])]
-    extents = [
-        part
-        for run, sized in runs
-        for part in (
-            (run.threads, run.grid_axes * run.block_axes, sized),
-            (_grid_in_threads(run), run.grid_axes, sized),
-        )
-    ]
+    bare = np.zeros(kernels.count, dtype=np.bool_)
+    for run, code in ((target, kernels.ours), (source, kernels.theirs)):
+        bare[code[((run.grid_axes < 0) | (run.block_axes < 0)).any(axis=1)]] = True
+    runs = [(target, ~bare[kernels.ours]), (source, ~bare[kernels.theirs])]
+    extents = []
+    for run, sized in runs:
+        # A grid may be in threads where its blocks fit into it, on each axis that is known.
+        whole = (run.grid > 0) & (run.block > 0) & (run.grid % np.maximum(run.block, 1) == 0)
+        known = (run.grid_axes > 0).all(axis=1) & (run.block_axes > 0).all(axis=1)
+        uneven = (run.grid_axes % np.maximum(run.block_axes, 1) != 0).any(axis=1)
+        in_threads = np.where(whole & ~(known & uneven), run.grid, UNKNOWN_SIZE)
+        extents.append((run.threads, run.grid_axes * run.block_axes, sized))
+        extents.append((in_threads, run.grid_axes, sized))
     ours, in_threads, theirs, their_threads = _numbered(extents)
     first, second = _numbered([(run.block, run.block_axes, sized) for run, sized in runs])
     return (ours, in_threads), (theirs, their_threads), (first, second)
@@ -110,15 +109,6 @@ def _numbered(parts: Sequence[tuple[IntArray, IntArray, BoolArray]]) -> list[Int
     ends = np.cumsum([len(whole) for whole, _, _ in parts])[:-1]
     mine = zip(parts, np.split(group, ends), strict=True)
     return [np.where(whole >= 0, number, UNKNOWN_SIZE) for (whole, _, _), number in mine]
-
-
-def _grid_in_threads(launches: Launches) -> IntArray:
-    """Return the threads of launches whose grid is in threads; UNKNOWN_SIZE where it cannot be."""
-    grid, block = launches.grid, launches.block
-    whole = (grid > 0) & (block > 0) & (grid % np.maximum(block, 1) == 0)
-    known = (launches.grid_axes > 0).all(axis=1) & (launches.block_axes > 0).all(axis=1)
-    uneven = (launches.grid_axes % np.maximum(launches.block_axes, 1) != 0).any(axis=1)
-    return np.where(whole & ~(known & uneven), grid, UNKNOWN_SIZE)
 
 
 def _shared(names: Pair, keys: Pair) -> BoolArray:
@@ -190,57 +180,34 @@ def in_steps(target: Launches, work: LaunchWork, keys: Pair) -> IntArray:
     and the n-th always does the same. Steps of a run of one process that has none are whole rounds
     of so many launches as each step here has.
     """
-    rounds = _own_steps(work.launches, keys)
-    if rounds is None:
-        rounds = _rounds(target, work.launches, keys)
+    source = work.launches
     none = np.full(target.count, -1, dtype=np.int64)
-    if rounds is None or not (target.window >= 0).any():
+    here = (target.window >= 0) & target.used
+    rows = np.flatnonzero((source.window >= 0) & source.used)
+    # `nth` is the place of a launch in its step, `size` how many of its key a step has: 0 where
+    # that differs from step to step.
+    if len(rows):
+        often, nth = _in_window(source.window[rows], keys.theirs[rows])
+        size = _evenly(keys.theirs[rows], often, keys.count)
+    elif here.any() and len(np.unique(source.process)) == 1 and not (source.window >= 0).any():
+        often, _ = _in_window(target.window[here], keys.ours[here])
+        size = _evenly(keys.ours[here], often, keys.count)
+        rows = np.arange(source.count)
+        nth = rank_in_group(keys.theirs) % np.maximum(size, 1)[keys.theirs]
+        launched = np.bincount(keys.theirs, minlength=keys.count)
+        size = np.where((size > 1) & (launched % np.maximum(size, 1) == 0), size, 0)
+    if not len(rows) or not (target.window >= 0).any():
         return none
-    key, kind = keys.theirs[rounds.rows], work.kind[rounds.rows]
-    often, nth = _in_window(target.window, keys.ours)
-    place = joined((keys.ours, key), (nth, rounds.nth))
+    key, kind = keys.theirs[rows], work.kind[rows]
+    often, own_nth = _in_window(target.window, keys.ours)
+    place = joined((keys.ours, key), (own_nth, nth))
     high, low = extremes(place.theirs, kind, place.count)
-    steady = rounds.often > 0
+    steady = size > 0
     steady[key[(high != low)[place.theirs] | (kind < 0)]] = False
     row_at = np.full(place.count, -1, dtype=np.int64)
-    row_at[place.theirs[::-1]] = rounds.rows[::-1]
-    fits = steady[keys.ours] & (often == rounds.often[keys.ours]) & (target.window >= 0)
+    row_at[place.theirs[::-1]] = rows[::-1]
+    fits = steady[keys.ours] & (often == size[keys.ours]) & (target.window >= 0)
     return np.where(fits, row_at[place.ours], none)
-
-
-@dataclass(frozen=True, slots=True)
-class _Rounds:
-    """Launches that steps repeat, and which of its kernel and size each is in its step.
-
-    `often` is, by key, how many a step has, 0 where that differs from step to step.
-    """
-
-    rows: IntArray
-    nth: IntArray
-    often: IntArray
-
-
-def _own_steps(source: Launches, keys: Pair) -> _Rounds | None:
-    """Return the used steps of a run; None where it has none."""
-    rows = np.flatnonzero((source.window >= 0) & source.used)
-    if not len(rows):
-        return None
-    often, nth = _in_window(source.window[rows], keys.theirs[rows])
-    return _Rounds(rows, nth, _evenly(keys.theirs[rows], often, keys.count))
-
-
-def _rounds(target: Launches, source: Launches, keys: Pair) -> _Rounds | None:
-    """Return the rounds of a run without steps, of the size of the steps of the target."""
-    here = np.flatnonzero((target.window >= 0) & target.used)
-    processes = len(np.unique(source.process))
-    if not len(here) or processes != 1 or (source.window >= 0).any():
-        return None
-    often, _ = _in_window(target.window[here], keys.ours[here])
-    size = _evenly(keys.ours[here], often, keys.count)
-    there = np.bincount(keys.theirs, minlength=keys.count)
-    nth = rank_in_group(keys.theirs) % np.maximum(size, 1)[keys.theirs]
-    whole = (size > 1) & (there % np.maximum(size, 1) == 0)
-    return _Rounds(np.arange(source.count), nth, np.where(whole, size, 0))
 
 
 def _evenly(key: IntArray, often: IntArray, count: int) -> IntArray:

@@ -19,7 +19,7 @@ import numpy as np
 
 from traceflops.attribution import Attribution, attribute, operand_type, types_of_ops
 from traceflops.flops import Arguments, Tensor, known_sum, matrix_type
-from traceflops.mfu.counted.expert_products import EXPERTS, PRODUCT, Told, arguments, expert_kinds
+from traceflops.mfu.counted.expert_products import EXPERTS, PRODUCT, arguments, expert_kinds
 from traceflops.mfu.counted.joins import HOW, Matched
 from traceflops.mfu.counted.launches import (
     UNKNOWN,
@@ -30,7 +30,7 @@ from traceflops.mfu.counted.launches import (
     WorkPart,
     launches_of,
 )
-from traceflops.mfu.forward_passes import ForwardPass, JudgedPass, annotated_passes, places_in
+from traceflops.mfu.forward_passes import JudgedPass, annotated_passes, places_in
 from traceflops.mfu.roof_times import moved_bytes
 from traceflops.mfu.traced.coverage import compute_kernels
 from traceflops.mfu.traced.executed import parts_of
@@ -134,44 +134,34 @@ def own_work(prepared: Prepared, attribution: Attribution) -> LaunchWork | None:
 
 def with_serving_kinds(pair: Prepared, work: LaunchWork, is_open: BoolArray) -> LaunchWork:
     """Return work with what serving kernels did, of those launches that are open."""
-    told = _serving_kinds(pair, work.launches, is_open)
-    kind, size, rows = work.kind.copy(), work.size.copy(), list(told)
-    kind[rows] = len(work.kinds) + np.arange(len(told))
-    size[rows] = [moved for _, moved in told.values()]
-    kinds = (*work.kinds, *(kind for kind, _ in told.values()))
-    return replace(work, kind=kind, kinds=kinds, size=size)
-
-
-def _serving_kinds(pair: Prepared, launches: Launches, is_open: BoolArray) -> dict[int, Told]:
-    """Return what launches of a recording did, by place in `launches`; those not known are left."""
+    launches, tree = work.launches, pair.linked.op_tree
     op = pair.linked.links.op_of_activity[launches.row]
-    mine = compute_kernels(pair)[launches.row] & is_open
-    layers = _of_ops(np.where(is_open, taken(_nearest(pair, EXPERTS.fullmatch), op), -1))
-    found = expert_kinds(pair, launches, layers)
-    nearest = _nearest(pair, _cached)
-    attentions = list(_of_ops(np.where(mine, taken(nearest, op), -1)))
-    parent = pair.linked.op_tree.parent[[at for at, _ in attentions]]
-    around = taken(nearest, parent).tolist()
+
+    def nearest(wanted: Callable[[str], object]) -> IntArray:
+        """Return, per op, the nearest op of such a name around it, itself included, or -1."""
+        return tree.nearest(matching(pair.trace.ops["name"], wanted))
+
+    layer = np.where(is_open, taken(nearest(EXPERTS.fullmatch), op), -1)
+    done = expert_kinds(pair, launches, (each for each in groups(layer) if each[0] >= 0))
+    cached = nearest(_cached)
+    is_compute = compute_kernels(pair)[launches.row] & is_open
+    attention = np.where(is_compute, taken(cached, op), -1)
+    attentions = [each for each in groups(attention) if each[0] >= 0]
+    around = taken(cached, tree.parent[[row for row, _ in attentions]]).tolist()
     times = Counter(around)
-    for one, outer in zip(attentions, around, strict=True):
+    for (row, mine), outer in zip(attentions, around, strict=True):
         if outer < 0 or times[outer] == 1:  # else each has some of the keys
-            kinds = _attention(pair, launches, *one)
-            found |= {at: (kind, UNKNOWN) for at, kind in kinds.items()}
-    return {at: told for at, told in found.items() if _fits(told[0])}
-
-
-def _of_ops(around: IntArray) -> Iterator[tuple[int, IntArray]]:
-    """Yield each op, and the launches in it."""
-    return ((op, mine) for op, mine in groups(around) if op >= 0)
+            kinds = _attention(pair, launches, row, mine)
+            done |= {at: (kind, UNKNOWN) for at, kind in kinds.items()}
+    done = {at: one for at, one in done.items() if _fits(one[0])}
+    kind, size, rows = work.kind.copy(), work.size.copy(), list(done)
+    kind[rows] = len(work.kinds) + np.arange(len(done))
+    size[rows] = [moved for _, moved in done.values()]
+    return replace(work, kind=kind, kinds=(*work.kinds, *(k for k, _ in done.values())), size=size)
 
 
 def _fits(kind: Kind) -> bool:
     return all(part.flops < _MOST for part in kind)
-
-
-def _nearest(pair: Prepared, wanted: Callable[[str], object]) -> IntArray:
-    """Return, per op, the nearest op of such a name around it, itself included, or -1."""
-    return pair.linked.op_tree.nearest(matching(pair.trace.ops["name"], wanted))
 
 
 def _cached(name: str) -> _Cached | None:
@@ -217,18 +207,24 @@ def serving_notes(work: LaunchWork, own: IntArray | None) -> Iterator[Note]:
 
 def of_passes(prepared: Prepared, launches: Launches, matched: Matched) -> Matched:
     """Return what launches did with the keys of the pass in which each was launched."""
-    of_kind = [next((part.cached for part in kind if part.cached), None) for kind in matched.kinds]
-    is_open = np.array([one is not None for one in of_kind] + [False], dtype=np.bool_)
+    cached_of = [
+        next((part.cached for part in kind if part.cached), None) for kind in matched.kinds
+    ]
+    is_open = np.array([cached is not None for cached in cached_of] + [False], dtype=np.bool_)
     rows = np.flatnonzero(is_open[matched.kind])
     passes = annotated_passes(prepared.trace)
-    place = _pass_of(prepared, passes, launches.row[rows])
+    calls, call = prepared.trace.calls, prepared.linked.links.call_of_activity[launches.row[rows]]
+    process, start = (taken(numbers(calls[name]), call) for name in ("process", "start_ns"))
+    place = np.where(call >= 0, places_in(passes, process, start), -1)
     kind, how, size = matched.kind.copy(), matched.how.copy(), matched.size.copy()
     kinds = list(matched.kinds)
-    for _, at in groups(joint_codes(kind[rows], place)):
-        mine, one = rows[at], int(kind[rows[at[0]]])
-        judged = passes[place[at[0]]].judged if place[at[0]] >= 0 else JudgedPass()
-        pairs, cached = _pairs(judged), of_kind[one]
-        done = tuple(part.times(pairs or 0) for part in kinds[one])
+    for _, same in groups(joint_codes(kind[rows], place)):
+        mine, number, where = rows[same], int(kind[rows[same[0]]]), int(place[same[0]])
+        judged = passes[where].judged if where >= 0 else JudgedPass()
+        # With one query per sequence there are as many pairs of query and key as keys.
+        alone = judged.kind == "decode" and judged.queries == judged.sequences
+        pairs, cached = judged.keys if alone else judged.pairs, cached_of[number]
+        done = tuple(part.times(pairs or 0) for part in kinds[number])
         if pairs is None or cached is None or not _fits(done):
             kind[mine] = UNKNOWN
             how[mine] = np.where(how[mine] >= 0, HOW.index("uncounted"), -1)
@@ -237,19 +233,6 @@ def of_passes(prepared: Prepared, launches: Launches, matched: Matched) -> Match
         kind[mine], size[mine] = len(kinds), moved if moved < _MOST else UNKNOWN
         kinds.append(done)
     return replace(matched, how=how, kind=kind, kinds=tuple(kinds), size=size)
-
-
-def _pairs(judged: JudgedPass) -> int | None:
-    """Return the pairs of query and key: with one query per sequence as many as keys."""
-    alone = judged.kind == "decode" and judged.queries == judged.sequences
-    return judged.keys if alone else judged.pairs
-
-
-def _pass_of(prepared: Prepared, passes: tuple[ForwardPass, ...], activities: IntArray) -> IntArray:
-    """Return the pass in which each activity was launched, -1 for none."""
-    calls, call = prepared.trace.calls, prepared.linked.links.call_of_activity[activities]
-    process, start = (taken(numbers(calls[name]), call) for name in ("process", "start_ns"))
-    return np.where(call >= 0, places_in(passes, process, start), -1)
 
 
 def paired_work(pair: Prepared) -> LaunchWork | None:
@@ -264,20 +247,17 @@ def paired_work(pair: Prepared) -> LaunchWork | None:
     kind = np.where(helps, len(kinds), taken(of_op, op, UNKNOWN))
     size = taken(attribution.work.of_ops(attribution.work.min_bytes), op, UNKNOWN)
     unknown = np.full(launches.count, UNKNOWN, dtype=np.int64)
-    size = np.where(helps, 0, np.where(kind < 0, _moved_alone(pair, attribution, launches), size))
+    # Of an op without matrix work the bytes are known where it has launched nothing else.
+    moved = moved_bytes(pair, attribution)
+    alone = np.bincount(moved.unit[moved.unit >= 0], minlength=len(moved.op_size)) == 1
+    moved_alone = taken(np.where(alone, moved.op_size, UNKNOWN), moved.unit[launches.row], UNKNOWN)
+    size = np.where(helps, 0, np.where(kind < 0, moved_alone, size))
     work = LaunchWork("pair", launches, kind, (*kinds, ()), size, unknown)
     return with_serving_kinds(pair, work, kind < 0)
 
 
-def _moved_alone(pair: Prepared, attribution: Attribution, launches: Launches) -> IntArray:
-    """Return the bytes of launches that are all of an op without matrix work, else UNKNOWN."""
-    moved = moved_bytes(pair, attribution)
-    unit = moved.unit[launches.row]
-    alone = np.bincount(unit[unit >= 0], minlength=len(moved.op_size)) == 1
-    return taken(np.where(alone, moved.op_size, UNKNOWN), unit, UNKNOWN)
-
-
 def _kinds(pair: Prepared, attribution: Attribution) -> tuple[IntArray, tuple[Kind, ...]]:
+    """Return the kind of each executed op (UNKNOWN for others), and the kinds."""
     parts, _ = parts_of(pair, attribution)
     dtype, labels = types_of_ops(pair, attribution)
     rows = attribution.executed

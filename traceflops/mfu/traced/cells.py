@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -35,7 +35,7 @@ from traceflops.table import (
 from traceflops.windows import Prepared
 
 if TYPE_CHECKING:
-    from traceflops.mfu.counted.counter_work import MeasuredWork
+    from traceflops.mfu.counted.joins import MeasuredWork
 
 OPTIMIZER: Final = "overcompute.optimizer"
 """Products of an optimizer (Muon, Shampoo): executed, and no part of the model."""
@@ -83,9 +83,6 @@ RULES_USED: Final = ("", "R1", "R3")
 Parts = list[tuple[str, str, FlopsPart]]
 """Line, rule and FLOPs of each part of an op."""
 
-Names = tuple[list[str], list[str], tuple[str, ...]]
-"""What the codes of component, data type and line stand for."""
-
 
 @dataclass(frozen=True, slots=True)
 class Cell:
@@ -118,29 +115,28 @@ def cells_of(
     """Return the cells of all parts on chosen devices; `window` is per activity."""
     activity = attribution.main[parts.op]
     device = taken(numbers(prepared.trace.activities["device"]), activity)
-    tops, component = _components(prepared)
+    category = taken(prepared.linked.categorised.category, activity)
     dtype, dtypes = types_of_ops(prepared, attribution)
-    places = (taken(window, activity, NO_WINDOW), taken(component, activity), dtype[parts.op])
     is_open = np.logical_or.reduce([parts.op < 0, *parts.open.values()])
     flops = (parts.flops, parts.at_least, np.where(is_open, parts.flops, 0))
     mine = np.isin(device, list(prepared.accounts))
-    keys = [column[mine] for column in (device, *places, parts.line, parts.rule)]
-    names = (tops, dtypes, parts.lines)
-    return tuple(_summed(prepared, names, keys, [column[mine] for column in flops]))
+    keys = (device, taken(window, activity, NO_WINDOW), category, dtype[parts.op])
+    columns = [column[mine] for column in (*keys, parts.line, parts.rule)]
+    return tuple(_summed(prepared, dtypes, parts.lines, columns, [sums[mine] for sums in flops]))
 
 
 def cells_of_kinds(prepared: Prepared, work: MeasuredWork, window: IntArray) -> tuple[Cell, ...]:
     """Return the cells of activities whose work is known otherwise than by an op."""
     device = numbers(prepared.trace.activities["device"])
     rows = np.flatnonzero((work.kind >= 0) & on_chosen_device(prepared))
-    tops, component = _components(prepared)
+    category = prepared.linked.categorised.category
     cells: list[Cell] = []
     for line, dtype, most, least in work.columns():
         done = rows[most[work.kind[rows]] > 0]
         nothing = np.zeros(len(done), dtype=np.int64)
-        keys = [*(column[done] for column in (device, window, component)), *(nothing,) * 3]
+        keys = [*(column[done] for column in (device, window, category)), *(nothing,) * 3]
         flops = [most[work.kind[done]], least[work.kind[done]], nothing]
-        cells += _summed(prepared, (tops, [dtype], (line,)), keys, flops)
+        cells += _summed(prepared, [dtype], (line,), keys, flops)
     return tuple(cells)
 
 
@@ -158,31 +154,37 @@ def open_lines(
 
 
 def _summed(
-    prepared: Prepared, names: Names, keys: list[IntArray], flops: list[IntArray]
+    prepared: Prepared,
+    dtypes: Sequence[str],
+    lines: Sequence[str],
+    keys: list[IntArray],
+    flops: list[IntArray],
 ) -> Iterator[Cell]:
-    """Yield a cell per distinct key: device, window, component, data type, line and rule.
+    """Yield a cell per distinct key: device, window, category, data type, line and rule.
 
     `flops` are the columns to add up: the most, the least, those that may be of another line.
     """
-    tops, dtypes, lines = names
-    group, first = group_rows(keys)
+    tops = prepared.linked.categorised.top()
+    components = list(dict.fromkeys(tops))
+    device, window, category, *rest = keys
+    component = np.array([components.index(top) for top in tops], dtype=np.int64)[category]
+    columns = [device, window, component, *rest]
+    group, first = group_rows(columns)
     sums = [exact_sums(group, column, len(first)) for column in flops]
     ops = np.bincount(group, minlength=len(first)).tolist()
-    codes = (column[first].tolist() for column in keys)
-    for device, window, top, dtype, line, rule, *counts in zip(*codes, *sums, ops, strict=True):
-        inside = window != NO_WINDOW
-        used = inside and prepared.windows[device][window].used
-        place = window if inside else None
-        said = (tops[top], dtypes[dtype], lines[line], RULES_USED[rule])
-        yield Cell(device, place, used, *said, *counts)
-
-
-def _components(prepared: Prepared) -> tuple[list[str], IntArray]:
-    """Return the components, and of each activity the place of its own among them."""
-    categorised = prepared.linked.categorised
-    tops = list(dict.fromkeys(categorised.top()))
-    place = np.array([tops.index(top) for top in categorised.top()], dtype=np.int64)
-    return tops, place[categorised.category]
+    distinct = zip(*(column[first].tolist() for column in columns), *sums, ops, strict=True)
+    for number, place, top, dtype, line, rule, *counts in distinct:
+        is_inside = place != NO_WINDOW
+        yield Cell(
+            number,
+            place if is_inside else None,
+            is_inside and prepared.windows[number][place].used,
+            components[top],
+            dtypes[dtype],
+            lines[line],
+            RULES_USED[rule],
+            *counts,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,56 +210,47 @@ def part_table(
     attribution: Attribution, phases: Phases, roles: ProductRoles, subname: SmallArray
 ) -> PartTable:
     """Return the parts of every executed op with their lines."""
-    work = attribution.work
+    work, tree = attribution.work, attribution.tree
     rows = attribution.executed
-    core = _cores(attribution, roles, rows)
-    hang_on = [
+    # The unfused attention that an op is a product of; of a gradient that around its forward op.
+    unfused = [
+        isinstance(one, Work) and any(part.name == "mask" for part in one.parts)
+        for one in work.works
+    ]
+    nearest = tree.nearest(np.array(unfused, dtype=np.bool_)[work.place])
+    around = taken(nearest, tree.parent[rows])
+    of_forward = taken(nearest, taken(tree.parent, roles.forward[rows]))
+    core = taken(work.place, np.where(around >= 0, around, of_forward))
+    columns = [
         *(column[rows] for column in (work.place, phases.phase, roles.role, subname)),
         core,
         1 * roles.by_shapes[rows],
     ]
-    group, first = group_rows(hang_on)
-    cases = [_parts(work, *(int(column[at]) for column in hang_on)) for at in first.tolist()]
+    group, first = group_rows(columns)
+    cases = [_parts(work, *(int(column[at]) for column in columns)) for at in first.tolist()]
     flat = [part for parts in cases for part in parts]
     end = np.cumsum(np.array([len(parts) for parts in cases], dtype=np.int64))
     begin = np.append(np.int64(0), end)[: len(end)]
     at, which = runs(begin[group], end[group])
-    names = tuple(dict.fromkeys(name for name, _, _ in flat))
+    lines = tuple(dict.fromkeys(name for name, _, _ in flat))
     figures = [
-        (names.index(name), RULES_USED.index(rule), part.flops, part.at_least)
+        (lines.index(name), RULES_USED.index(rule), part.flops, part.at_least)
         for name, rule, part in flat
     ]
-    columns = np.array(figures, dtype=np.int64).reshape(-1, 4).T
+    line, by_rule, flops, at_least = np.array(figures, dtype=np.int64).reshape(-1, 4).T
     return PartTable(
         op=rows[which],
-        line=columns[0][at],
-        lines=names,
-        rule=columns[1][at],
-        flops=columns[2][at],
-        at_least=columns[3][at],
+        line=line[at],
+        lines=lines,
+        rule=by_rule[at],
+        flops=flops[at],
+        at_least=at_least[at],
         open={
             _PRODUCT_LINES[role]: maybe[rows[which]] & (core[which] < 0)
             for role, maybe in roles.open.items()
         },
         case=group,
     )
-
-
-def _cores(attribution: Attribution, roles: ProductRoles, rows: IntArray) -> IntArray:
-    """Return, per row, the work of the unfused attention it is a product of, -1 for none.
-
-    Of a gradient that is the one around its forward op.
-    """
-    work = attribution.work
-    unfused = [
-        isinstance(one, Work) and any(part.name == "mask" for part in one.parts)
-        for one in work.works
-    ]
-    tree = attribution.tree
-    nearest = tree.nearest(np.array(unfused, dtype=np.bool_)[work.place])
-    around = taken(nearest, tree.parent[rows])
-    of_forward = taken(nearest, taken(tree.parent, roles.forward[rows]))
-    return taken(work.place, np.where(around >= 0, around, of_forward))
 
 
 def _parts(
@@ -271,27 +264,23 @@ def _parts(
     rule = "R3" if by_shapes else "R1" if name == "recompute" else ""
     (product,) = work.parts
     attention = works.signature(core)
-    if isinstance(attention, Core) and (split := _split(product, attention)) is not None:
-        model, hidden = split
-        return [(_UNFUSED_LINES[name], rule, model), (MASK, rule, hidden)]
+    if isinstance(attention, Core):
+        # A product on all pairs is one on those that the mask leaves, and one on the others.
+        pairs = attention.batch * attention.queries * attention.keys
+        if pairs and not product.flops % pairs:
+            each = product.flops // pairs
+            model = FlopsPart("product", each * attention.pairs, each * attention.pairs_at_least)
+            hidden = product.flops - model.flops
+            masked = FlopsPart("mask", hidden, hidden)
+            return [(_UNFUSED_LINES[name], rule, model), (MASK, rule, masked)]
     return [(".".join(filter(None, (_PRODUCT_LINES[name], SUBNAMES[sub]))), rule, product)]
 
 
 def _part_line(kind: Kind, phase: Phase, part: FlopsPart) -> tuple[str, str]:
+    """Return the line of a part of an op that is no product, and the rule that decided it."""
     family = _FAMILIES[kind]
     if phase == "optimizer":
         return OPTIMIZER, ""
     if part.name == "forward" and phase in ("recompute", "backward"):
         return f"recompute.{family}", "R1" if phase == "recompute" else "R3"
     return _PART_LINES[part.name].format(family), ""
-
-
-def _split(product: FlopsPart, core: Core) -> tuple[FlopsPart, FlopsPart] | None:
-    """Return a product on all pairs as one on those that the mask leaves, and the rest."""
-    full = core.batch * core.queries * core.keys
-    if not full or product.flops % full:
-        return None
-    each = product.flops // full
-    left, least = each * core.pairs, each * core.pairs_at_least
-    hidden = product.flops - left
-    return FlopsPart("product", left, least), FlopsPart("mask", hidden, hidden)

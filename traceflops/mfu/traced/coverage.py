@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
@@ -15,11 +14,8 @@ from traceflops.table import (
     groups,
     numbers,
 )
-from traceflops.timeline import Intervals, Window, ran_on_cpu
+from traceflops.timeline import Intervals, ran_on_cpu
 from traceflops.windows import Prepared
-
-if TYPE_CHECKING:
-    pass
 
 ENOUGH: Final = Fraction(95, 100)
 """From this share of the FLOPs on what is counted stands for all; below, an interval is given.
@@ -41,27 +37,33 @@ def window_of_activity(prepared: Prepared) -> IntArray:
     step launched, or of steps that are not those of the host, counts where it starts. So windows
     sum to the device. Where a stretch of time is chosen, what starts in it counts in it.
     """
-    found = np.full(prepared.trace.activities.num_rows, NO_WINDOW, dtype=np.int64)
+    window_of = np.full(prepared.trace.activities.num_rows, NO_WINDOW, dtype=np.int64)
     for device, account in prepared.accounts.items():
         windows = prepared.windows[device]
         row, start = account.rows.row, account.rows.start_ns
-        if prepared.plan.time_range is not None:
-            found[row] = _in_range(windows, start, account.rows.span[1])
-        else:
-            found[row] = _by_launch(prepared, device, row, _by_start(windows, start))
-    return found
+        if prepared.plan.time_range is None:
+            # Windows tile: the last one that begins no later is the one around.
+            begins = np.array([window.start_ns for window in windows], dtype=np.int64)
+            around = np.maximum(np.searchsorted(begins, start, side="right") - 1, 0)
+            window_of[row] = _by_launch(prepared, device, row, around)
+        # Without a range nothing of the device was recorded in the stretch.
+        elif ranges := [at for at, window in enumerate(windows) if window.role == "range"]:
+            chosen = windows[ranges[0]]
+            inside = (chosen.start_ns <= start) & (start < chosen.end_ns)
+            # What begins and ends with the span is in the window that ends there.
+            inside |= (start == chosen.end_ns) & (chosen.end_ns >= account.rows.span[1])
+            window_of[row] = np.where(inside, ranges[0], NO_WINDOW)
+    return window_of
 
 
 def in_chosen_window(prepared: Prepared, window: IntArray) -> BoolArray:
     """Return, per activity, whether its window is one of the chosen; `window` as above."""
-    device = numbers(prepared.trace.activities["device"])
-    found = np.zeros(len(window), dtype=np.bool_)
-    for one, mine in groups(device):
-        # The last one is that of NO_WINDOW.
-        windows = prepared.windows.get(one, ())
-        used = np.array([*(each.used for each in windows), False], dtype=np.bool_)
-        found[mine] = used[window[mine]]
-    return found
+    is_chosen = np.zeros(len(window), dtype=np.bool_)
+    for device, rows in groups(numbers(prepared.trace.activities["device"])):
+        windows = prepared.windows.get(device, ())
+        used = [*(each.used for each in windows), False]  # the last one is that of NO_WINDOW
+        is_chosen[rows] = np.array(used, dtype=np.bool_)[window[rows]]
+    return is_chosen
 
 
 def chosen_activities(prepared: Prepared) -> BoolArray:
@@ -74,25 +76,8 @@ def on_chosen_device(prepared: Prepared) -> BoolArray:
     return np.isin(numbers(prepared.trace.activities["device"]), list(prepared.accounts))
 
 
-def _by_start(windows: tuple[Window, ...], start_ns: IntArray) -> IntArray:
-    """Return the last window that begins no later; windows tile, so it is the one around."""
-    begins = np.array([window.start_ns for window in windows], dtype=np.int64)
-    return np.maximum(np.searchsorted(begins, start_ns, side="right") - 1, 0)
-
-
-def _in_range(windows: tuple[Window, ...], start_ns: IntArray, span_end_ns: int) -> IntArray:
-    places = [at for at, window in enumerate(windows) if window.role == "range"]
-    if not places:  # nothing of the device was recorded in the stretch
-        return np.full(len(start_ns), NO_WINDOW, dtype=np.int64)
-    place = places[0]
-    chosen = windows[place]
-    inside = (chosen.start_ns <= start_ns) & (start_ns < chosen.end_ns)
-    # What begins and ends with the span is in the window that ends there.
-    inside |= (start_ns == chosen.end_ns) & (chosen.end_ns >= span_end_ns)
-    return np.where(inside, place, NO_WINDOW)
-
-
 def _by_launch(prepared: Prepared, device: int, row: IntArray, otherwise: IntArray) -> IntArray:
+    """Return the window of the step that launched each activity, `otherwise` where none did."""
     layout = prepared.plan.layout
     if layout.launched_in is None:
         return otherwise
@@ -128,28 +113,25 @@ class ComputeTime:
 def compute_times(prepared: Prepared, counted: BoolArray) -> tuple[ComputeTime, ...]:
     """Return the compute times of every device and window; FLOPs of `counted` activities count."""
     is_compute = compute_kernels(prepared)
-    kinds = (is_compute, is_compute & counted)
-    return tuple(
-        time for device in prepared.accounts for time in _of_device(prepared, device, kinds)
-    )
-
-
-def _of_device(
-    prepared: Prepared, device: int, kinds: tuple[BoolArray, BoolArray]
-) -> Iterator[ComputeTime]:
-    """Yield the times of each window; `kinds` are compute kernels, all and those counted."""
-    rows, windows = prepared.accounts[device].rows, prepared.windows[device]
-    low, high = (
-        np.array([getattr(window, edge) for window in windows], dtype=np.int64)
-        for edge in ("start_ns", "end_ns")
-    )
-    places = [np.flatnonzero(kind[rows.row]) for kind in kinds]
-    times = [(rows.start_ns[at], rows.end_ns[at]) for at in places]
-    whole, covered = (Intervals.of(*each) for each in times)
-    kernels, counted = (_added_within(*each, low, high) for each in times)
-    bare = whole.subtract(covered).length_within(low, high).tolist()
-    for place, figures in enumerate(zip(kernels, counted, bare, strict=True)):
-        yield ComputeTime(device, place, windows[place].used, *figures)
+    times = []
+    for device, account in prepared.accounts.items():
+        rows, windows = account.rows, prepared.windows[device]
+        edges = [(window.start_ns, window.end_ns) for window in windows]
+        low, high = np.array(edges, dtype=np.int64).reshape(-1, 2).T
+        all_of_them, with_flops = (
+            (rows.start_ns[mine], rows.end_ns[mine])
+            for mine in (is_compute[rows.row], (is_compute & counted)[rows.row])
+        )
+        bare = Intervals.of(*all_of_them).subtract(Intervals.of(*with_flops))
+        figures = zip(
+            _added_within(*all_of_them, low, high),
+            _added_within(*with_flops, low, high),
+            bare.length_within(low, high).tolist(),
+            strict=True,
+        )
+        for number, (window, sums) in enumerate(zip(windows, figures, strict=True)):
+            times.append(ComputeTime(device, number, window.used, *sums))
+    return tuple(times)
 
 
 def _added_within(
@@ -157,25 +139,22 @@ def _added_within(
 ) -> list[int]:
     """Return, per window, the time of all intervals inside it, overlaps counted twice."""
     edges = np.concatenate([low_ns, high_ns])
-    before = _elapsed(np.sort(start_ns), edges) - _elapsed(np.sort(end_ns), edges)
-    found: list[int] = (before[len(low_ns) :] - before[: len(low_ns)]).tolist()
-    return found
-
-
-def _elapsed(sorted_ns: IntArray, at_ns: IntArray) -> IntArray:
-    """Return, per time, how long ago all earlier ones were, added up.
-
-    Sums may wrap; differences of them that fit an int64 are right all the same.
-    """
-    sums = np.append(np.int64(0), np.cumsum(sorted_ns))
-    count = np.searchsorted(sorted_ns, at_ns, side="left")
-    with np.errstate(over="ignore"):
-        return count * at_ns - sums[count]
+    elapsed = []
+    for times in (np.sort(start_ns), np.sort(end_ns)):
+        # How long ago all times before each edge were, added up. Sums may wrap; differences of
+        # them that fit an int64 are right all the same.
+        sums = np.append(np.int64(0), np.cumsum(times))
+        count = np.searchsorted(times, edges, side="left")
+        with np.errstate(over="ignore"):
+            elapsed.append(count * edges - sums[count])
+    inside = elapsed[0] - elapsed[1]
+    added: list[int] = (inside[len(low_ns) :] - inside[: len(low_ns)]).tolist()
+    return added
 
 
 def compute_kernels(prepared: Prepared) -> BoolArray:
     """Return, per activity, whether it is a kernel of category compute; no op of a CPU is one."""
     categorised = prepared.linked.categorised
     top = np.array([one == "compute" for one in categorised.top()], dtype=np.bool_)
-    found: BoolArray = top[categorised.category] & ~ran_on_cpu(prepared.trace)
-    return found
+    is_compute: BoolArray = top[categorised.category] & ~ran_on_cpu(prepared.trace)
+    return is_compute

@@ -39,7 +39,7 @@ from traceflops.units import several
 from traceflops.windows import Prepared
 
 if TYPE_CHECKING:
-    from traceflops.mfu.counted.counter_work import MeasuredWork
+    from traceflops.mfu.counted.joins import MeasuredWork
 
 TRACE: Final = "trace"
 """The convention of a ledger that was read from a trace: what was executed, by the op."""
@@ -94,14 +94,13 @@ class Executed:
         self, device: int | None = None, window: int | None = None, *, used: bool = True
     ) -> tuple[Cell, ...]:
         """Return the cells of a device (None: all) and a window; only chosen ones if `used`."""
-        found = self._used if used else self.cells
+        cells = self._used if used else self.cells
         if device is None and window is None:
-            return found
+            return cells
         return tuple(
             cell
-            for cell in found
-            if (device is None or cell.device == device)
-            and (window is None or cell.window == window)
+            for cell in cells
+            if device in (None, cell.device) and window in (None, cell.window)
         )
 
     @cached_property
@@ -184,21 +183,22 @@ class Executed:
 
     def rules(self, family: str) -> dict[str, tuple[int, int]]:
         """Return ops and FLOPs of the lines under a name by the rule that decided them."""
-        found: dict[str, tuple[int, int]] = {}
+        by_rule: dict[str, tuple[int, int]] = {}
         for cell in self.select():
             if _is_under(cell.line, family):
-                ops, flops = found.get(cell.rule, (0, 0))
-                found[cell.rule] = (ops + cell.ops, flops + cell.flops)
-        return found
+                ops, flops = by_rule.get(cell.rule, (0, 0))
+                by_rule[cell.rule] = (ops + cell.ops, flops + cell.flops)
+        return by_rule
 
     def ranges(self) -> tuple[LineRange, ...]:
         """Return the lines that shapes leave open; the sum of the lines is none of them."""
-        return tuple(self._range(line, flops) for line, flops in self.open_lines.items())
-
-    def _range(self, line: str, may_be: int) -> LineRange:
-        flops = int(self.ledger().total(line))
-        certain = flops - sum(c.open_flops for c in self.select() if _is_under(c.line, line))
-        return LineRange(line, certain, flops, certain + may_be)
+        ranges, ledger = [], self.ledger()
+        for line, may_be in self.open_lines.items():
+            flops = int(ledger.total(line))
+            open_flops = sum(c.open_flops for c in self.select() if _is_under(c.line, line))
+            certain = flops - open_flops
+            ranges.append(LineRange(line, certain, flops, certain + may_be))
+        return tuple(ranges)
 
 
 def executed(
@@ -208,11 +208,15 @@ def executed(
 
     `measure_others` tells the work of kernels whose FLOPs no operator's shapes tell.
     """
-    attribution, told = with_marked_lengths(prepared, attribute(prepared.linked))
+    attribution, lengths_notes = with_marked_lengths(prepared, attribute(prepared.linked))
     parts, phase = parts_of(prepared, attribution)
     windows = window_of_activity(prepared)
     cells = cells_of(prepared, attribution, parts, windows)
-    assert sum(cell.flops for cell in cells) == _total(prepared, attribution)
+    # The FLOPs of all executed ops of the chosen devices, added up another way, are the same.
+    rows, flops = attribution.executed, attribution.work.flops
+    device = taken(numbers(prepared.trace.activities["device"]), attribution.main[rows])
+    total = attribution.work.total(flops, rows[np.isin(device, list(prepared.accounts))])
+    assert sum(cell.flops for cell in cells) == total
     work = measure_others(attribution) if measure_others is not None else None
     counted = attribution.owner >= 0
     if work is not None:
@@ -223,7 +227,7 @@ def executed(
         compute_times(prepared, counted),
         open_lines(prepared, attribution, parts, windows),
         outside(prepared, attribution, work),
-        (*told, *_notes(attribution, parts, phase)),
+        (*lengths_notes, *_notes(attribution, parts, phase)),
         attribution,
         phase,
         work,
@@ -239,15 +243,8 @@ def parts_of(prepared: Prepared, attribution: Attribution) -> tuple[PartTable, P
     return part_table(attribution, phase, roles, subname), phase
 
 
-def _total(prepared: Prepared, attribution: Attribution) -> int:
-    """Return the FLOPs of all executed ops of the chosen devices, added up another way."""
-    rows = attribution.executed
-    device = numbers(prepared.trace.activities["device"])
-    mine = np.isin(taken(device, attribution.main[rows]), list(prepared.accounts))
-    return attribution.work.total(attribution.work.flops, rows[mine])
-
-
 def _notes(attribution: Attribution, parts: PartTable, phase: Phases) -> Iterator[Note]:
+    """Yield what is assumed of the ops, and what of them is missing."""
     if attribution.untold:
         yield _UNTOLD
     if doubtful := int((parts.flops != parts.at_least).sum()):

@@ -7,11 +7,10 @@ from typing import Final, Literal
 import numpy as np
 
 from traceflops.attribution import Attribution, Phases, ProductRoles, is_node, named
-from traceflops.flops import Product, Shapes, read_shapes
+from traceflops.flops import Product, Shape, Shapes, read_shapes
 from traceflops.table import (
     ABSENT,
     BoolArray,
-    IntArray,
     SmallArray,
     Trace,
     codes,
@@ -45,33 +44,32 @@ def subnames(
     trace: Trace, attribution: Attribution, phases: Phases, roles: ProductRoles
 ) -> SmallArray:
     """Return, per op, the place of its sub-name in SUBNAMES; 0 for ops that have none."""
-    found = np.zeros(trace.ops.num_rows, dtype=np.int8)
+    subname = np.zeros(trace.ops.num_rows, dtype=np.int8)
+    tree, place = attribution.tree, attribution.work.place
     forward = roles.is_a("forward") & ~attribution.has("wrapper", "none")
     numbered = numbers(trace.ops["sequence"], ABSENT) != ABSENT
     gone_by = _gone_by(trace, attribution, phases, forward)
-    trained = _forward_of(roles, roles.is_a("weight_grad", "gradient"))  # or may be
+    # Forward ops that have a gradient, and one that is, or may be, of their weight.
+    with_gradient, trained = np.zeros((2, len(forward)), dtype=np.bool_)
+    with_gradient[roles.forward[roles.forward >= 0]] = True
+    of_weight = roles.is_a("weight_grad", "gradient") & (roles.forward >= 0)
+    trained[roles.forward[of_weight]] = True
     frozen = gone_by & numbered & ~trained
-    frozen &= _forward_of(roles, roles.forward >= 0) | ~_trained_by_shape(
-        trace, attribution, roles, forward
-    )
+    frozen &= with_gradient | ~_trained_by_shape(trace, attribution, roles, forward)
     compiled, of_compiled = _frozen_by_shape(trace, attribution, roles, gone_by & ~numbered)
     frozen |= compiled
-    found[of_compiled] = SUBNAMES.index("frozen")
-    found[forward & _logits(trace, attribution)] = SUBNAMES.index("logits")
-    found[frozen] = SUBNAMES.index("frozen")
-    found[_beside(trace, attribution, forward, frozen)] = SUBNAMES.index("adapter")
+    subname[of_compiled] = SUBNAMES.index("frozen")
+    subname[forward & _logits(trace, attribution)] = SUBNAMES.index("logits")
+    subname[frozen] = SUBNAMES.index("frozen")
+    subname[_beside(trace, attribution, forward, frozen)] = SUBNAMES.index("adapter")
     gradient = np.flatnonzero(roles.forward >= 0)
-    found[gradient] = found[roles.forward[gradient]]
-    inner = np.flatnonzero(attribution.has("executed") & (found == 0) & roles.is_a("forward"))
-    found[inner] = _from_duplicate(attribution, found, inner)
-    return found
-
-
-def _from_duplicate(attribution: Attribution, found: SmallArray, rows: IntArray) -> SmallArray:
-    """Return the sub-names of the duplicates around ops; only those have sequence numbers."""
-    tree, place = attribution.tree, attribution.work.place
+    subname[gradient] = subname[roles.forward[gradient]]
+    # Only the duplicates around ops have sequence numbers: their sub-names count inside, too.
+    rows = np.flatnonzero(attribution.has("executed") & (subname == 0) & roles.is_a("forward"))
     around = taken(tree.nearest(attribution.has("duplicate")), tree.parent[rows])
-    return np.where(taken(place, around) == place[rows], taken(found, around, 0), np.int8(0))
+    is_same = taken(place, around) == place[rows]
+    subname[rows] = np.where(is_same, taken(subname, around, 0), np.int8(0))
+    return subname
 
 
 def _gone_by(trace: Trace, attribution: Attribution, phases: Phases, some: BoolArray) -> BoolArray:
@@ -93,13 +91,6 @@ def _gone_by(trace: Trace, attribution: Attribution, phases: Phases, some: BoolA
     return gone_by
 
 
-def _forward_of(roles: ProductRoles, gradients: BoolArray) -> BoolArray:
-    """Return which forward ops are those of some gradients."""
-    forward = np.zeros(len(roles.role), dtype=np.bool_)
-    forward[roles.forward[gradients & (roles.forward >= 0)]] = True
-    return forward
-
-
 def _trained_by_shape(
     trace: Trace, attribution: Attribution, roles: ProductRoles, forward: BoolArray
 ) -> BoolArray:
@@ -110,8 +101,8 @@ def _trained_by_shape(
     weights = _weight_gradients(roles)
     if not weights.any():
         return weights
-    seen = _SizesSeen(trace, attribution)
-    return forward & seen.having(_with_gradient(seen.of(forward), seen.of(weights)))
+    sizes = _SizesSeen(trace, attribution)
+    return forward & sizes.having(_with_gradient(sizes.of(forward), sizes.of(weights)))
 
 
 def _weight_gradients(roles: ProductRoles) -> BoolArray:
@@ -140,27 +131,25 @@ def _frozen_by_shape(
     inputs = roles.by_shapes & roles.is_a("input_grad")
     if not gradients_of_weights.any() and not inputs.any():
         return forward & False, forward & False
-    seen = _SizesSeen(trace, attribution)
-    weights = seen.of(gradients_of_weights)
-    trained = _with_gradient(seen.of(forward), weights)
-    frozen = seen.of(forward) - trained
-    gradients = {(process, b, m, n, k) for process, b, m, k, n in frozen} - {
-        (process, b, m, n, k) for process, b, m, k, n in trained
-    }
-    return forward & seen.having(frozen), inputs & seen.having(gradients)
+    sizes = _SizesSeen(trace, attribution)
+    trained = _with_gradient(sizes.of(forward), sizes.of(gradients_of_weights))
+    frozen = sizes.of(forward) - trained
+    gradients, of_trained = (
+        {(process, b, m, n, k) for process, b, m, k, n in some} for some in (frozen, trained)
+    )
+    return forward & sizes.having(frozen), inputs & sizes.having(gradients - of_trained)
 
 
 class _SizesSeen:
     """The sizes of products by process."""
 
     def __init__(self, trace: Trace, attribution: Attribution) -> None:
-        process = numbers(trace.ops["process"])
-        group, first = group_rows([process, attribution.work.place])
-        sizes = _sizes(attribution)
-        self._group = group
+        process, place = numbers(trace.ops["process"]), attribution.work.place
+        self._group, first = group_rows([process, place])
+        products = _products(attribution)
         self._sizes: list[Sizes | None] = [
-            (int(process[at]), one.batch, one.m, one.k, one.n)
-            if (one := sizes[int(attribution.work.place[at])])
+            (int(process[at]), product.batch, product.m, product.k, product.n)
+            if (product := products[int(place[at])])
             else None
             for at in first.tolist()
         ]
@@ -178,24 +167,18 @@ class _SizesSeen:
 
 def _logits(trace: Trace, attribution: Attribution) -> BoolArray:
     """Return which products have the rows and columns that a cross entropy takes."""
-    ops = trace.ops
-    shapes = names(ops["input_dims"])
-    rows = np.flatnonzero(named(ops, LOSSES) & (codes(ops["input_dims"]) >= 0))
-    texts = distinct(codes(ops["input_dims"])[rows]).tolist()
-    taken_in = {size for text in texts if (size := _matrix(shapes[text])) is not None}
-    sizes = _sizes(attribution)
-    is_taken = [size is not None and (size.m, size.n) in taken_in for size in sizes]
-    logits: BoolArray = np.array(is_taken, dtype=np.bool_)[attribution.work.place]
+    dims = trace.ops["input_dims"]
+    rows = np.flatnonzero(named(trace.ops, LOSSES) & (codes(dims) >= 0))
+    texts = names(dims)
+    matrices: set[Shape] = set()
+    for code in distinct(codes(dims)[rows]).tolist():
+        shapes = read_shapes(texts[code])
+        first = shapes[0] if shapes else ()
+        if not isinstance(first, Shapes) and len(first) == 2:
+            matrices.add(first)
+    is_loss = [one is not None and (one.m, one.n) in matrices for one in _products(attribution)]
+    logits: BoolArray = np.array(is_loss, dtype=np.bool_)[attribution.work.place]
     return logits
-
-
-def _matrix(text: str) -> tuple[int, int] | None:
-    """Return rows and columns of the first tensor of recorded shapes."""
-    shapes = read_shapes(text)
-    first = shapes[0] if shapes else ()
-    if isinstance(first, Shapes) or len(first) != 2:
-        return None
-    return first[0], first[1]
 
 
 def _beside(
@@ -204,21 +187,17 @@ def _beside(
     """Return which products are half of an adapter: M x K x r and M x r x N beside M x K x N."""
     if not frozen.any():
         return frozen
-    seen, trained = _SizesSeen(trace, attribution), forward & ~frozen
-    small = seen.of(trained)
-    halves = {half for whole in seen.of(frozen) for half in _halves(whole, small)}
-    return trained & seen.having(halves)
+    sizes, trained = _SizesSeen(trace, attribution), forward & ~frozen
+    small, halves = sizes.of(trained), set()
+    for process, _, rows, inputs, outputs in sizes.of(frozen):
+        narrow = min(inputs, outputs) // LEAST_COMPRESSION
+        beside = [size for size in small if (size[0], size[2]) == (process, rows)]
+        down = [size for size in beside if size[3] == inputs and size[4] <= narrow]
+        up = [size for size in beside if size[4] == outputs and size[3] <= narrow]
+        halves |= {half for a in down for b in up if a[4] == b[3] for half in (a, b)}
+    return trained & sizes.having(halves)
 
 
-def _halves(whole: Sizes, trained: set[Sizes]) -> list[Sizes]:
-    """Return both halves of each adapter on a frozen product."""
-    process, _, rows, inputs, outputs = whole
-    narrow = min(inputs, outputs) // LEAST_COMPRESSION
-    beside = [size for size in trained if (size[0], size[2]) == (process, rows)]
-    down = [size for size in beside if size[3] == inputs and size[4] <= narrow]
-    up = [size for size in beside if size[4] == outputs and size[3] <= narrow]
-    return [half for a in down for b in up if a[4] == b[3] for half in (a, b)]
-
-
-def _sizes(attribution: Attribution) -> list[Product | None]:
-    return [one if isinstance(one, Product) else None for one in attribution.work.signatures]
+def _products(attribution: Attribution) -> list[Product | None]:
+    signatures = attribution.work.signatures
+    return [product if isinstance(product, Product) else None for product in signatures]

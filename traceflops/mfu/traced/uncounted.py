@@ -17,7 +17,6 @@ from traceflops.mfu.traced.coverage import (
 )
 from traceflops.table import (
     BoolArray,
-    IntArray,
     codes,
     exact_sum,
     exact_sums,
@@ -30,7 +29,7 @@ from traceflops.table import (
 from traceflops.windows import Prepared, graph_launches
 
 if TYPE_CHECKING:
-    from traceflops.mfu.counted.counter_work import MeasuredWork
+    from traceflops.mfu.counted.joins import MeasuredWork
 
 _LISTED: Final[tuple[Fate, ...]] = ("cached", "ghost", "lost", "duplicate")
 _NO_OP: Final = "no-op"
@@ -105,36 +104,37 @@ class Outside:
 
     def count(self, *why: Fate) -> int:
         """Return how many ops have one of these fates."""
-        return sum(one.count for one in self.not_counted if one.why in why)
+        return sum(row.count for row in self.not_counted if row.why in why)
 
     def flops(self, *why: Fate) -> int:
         """Return the FLOPs that the shapes of these ops say and nobody executed."""
-        return sum(one.flops for one in self.not_counted if one.why in why)
+        return sum(row.flops for row in self.not_counted if row.why in why)
 
 
 def outside(
     prepared: Prepared, attribution: Attribution, work: MeasuredWork | None = None
 ) -> Outside:
     """Return what stands beside the ledger of a prepared trace; `work` are kernels known else."""
-    return Outside(
-        tuple(_not_counted(prepared, attribution)),
-        tuple(sorted(_unattributed(prepared, attribution, work), key=lambda one: -one.sum_ns)),
-        _vector_flops(prepared, attribution, work),
-    )
-
-
-def _vector_flops(
-    prepared: Prepared, attribution: Attribution, work: MeasuredWork | None
-) -> int | None:
-    """Return the vector work of ops, else that which was counted of all kernels."""
-    of_ops = attribution.work
+    ops, of_ops = prepared.trace.ops, attribution.work
+    labels = names(ops["name"])
+    not_counted: list[NotCounted] = []
+    for why in _LISTED:
+        rows = np.flatnonzero(attribution.has(why))
+        code = codes(ops["name"])[rows]
+        group, first = group_rows([code])
+        flops = exact_sums(group, of_ops.of_ops(of_ops.flops)[rows], len(first))
+        counts = np.bincount(group, minlength=len(first)).tolist()
+        kernels = [labels[label] for label in code[first].tolist()]
+        not_counted += map(NotCounted, [why] * len(first), kernels, counts, flops)
+    vector_flops = None
     if (of_ops.of_ops(of_ops.vector_flops) != UNKNOWN).any():
-        return of_ops.total(of_ops.vector_flops, vector_ops(prepared, attribution))
-    if work is None:
-        return None
-    is_kernel = is_one_of(prepared.trace.activities["kind"], "kernel")
-    counted = work.vector[is_kernel & on_chosen_device(prepared)]
-    return exact_sum(counted) if len(counted) and (counted >= 0).all() else None
+        vector_flops = of_ops.total(of_ops.vector_flops, vector_ops(prepared, attribution))
+    elif work is not None:
+        is_kernel = is_one_of(prepared.trace.activities["kind"], "kernel")
+        counted = work.vector[is_kernel & on_chosen_device(prepared)]
+        vector_flops = exact_sum(counted) if len(counted) and (counted >= 0).all() else None
+    unattributed = sorted(_unattributed(prepared, attribution, work), key=lambda row: -row.sum_ns)
+    return Outside(tuple(not_counted), tuple(unattributed), vector_flops)
 
 
 def vector_ops(prepared: Prepared, attribution: Attribution) -> BoolArray:
@@ -148,51 +148,35 @@ def vector_ops(prepared: Prepared, attribution: Attribution) -> BoolArray:
     return innermost
 
 
-def _not_counted(prepared: Prepared, attribution: Attribution) -> Iterator[NotCounted]:
-    ops = prepared.trace.ops
-    labels, work = names(ops["name"]), attribution.work
-    for why in _LISTED:
-        rows = np.flatnonzero(attribution.has(why))
-        group, first = group_rows([codes(ops["name"])[rows]])
-        flops = exact_sums(group, work.of_ops(work.flops)[rows], len(first))
-        counts = np.bincount(group, minlength=len(first)).tolist()
-        for at, count, total in zip(first.tolist(), counts, flops, strict=True):
-            yield NotCounted(why, labels[int(codes(ops["name"])[rows[at]])], count, total)
-
-
 def _unattributed(
     prepared: Prepared, attribution: Attribution, work: MeasuredWork | None
 ) -> Iterator[Unattributed]:
-    activities = prepared.trace.activities
-    open_rows = chosen_activities(prepared) & compute_kernels(prepared) & (attribution.owner < 0)
+    """Yield the compute kernels of the chosen windows without counted FLOPs, by name and reason."""
+    activities, of_ops = prepared.trace.activities, attribution.work
+    uncounted = chosen_activities(prepared) & compute_kernels(prepared) & (attribution.owner < 0)
     if work is not None:
-        open_rows &= work.kind < 0
-    rows = np.flatnonzero(open_rows)
-    reasons, place = _reasons(prepared, attribution, rows)
-    if work is not None:
-        place = np.where(work.how[rows] >= 0, len(reasons) + work.how[rows], place)
-        reasons = [*reasons, *work.reasons]
-    name = codes(activities["name"])
-    group, first = group_rows([name[rows], place])
-    counts = np.bincount(group, minlength=len(first)).tolist()
-    sums = exact_sums(group, numbers(activities["dur_ns"])[rows], len(first))
-    labels = names(activities["name"])
-    for at, count, sum_ns in zip(first.tolist(), counts, sums, strict=True):
-        yield Unattributed(labels[int(name[rows[at]])], reasons[int(place[at])], count, sum_ns)
-
-
-def _reasons(
-    prepared: Prepared, attribution: Attribution, rows: IntArray
-) -> tuple[list[str], IntArray]:
-    """Return why work can be not known, and per activity the place of its reason."""
-    work, op = attribution.work, attribution.op[rows]
-    reasons = [one.reason if isinstance(one, Unknown) else _NO_MODELLED_OP for one in work.works]
-    modelled = taken(attribution.tree.nearest(work.matrix), op)
-    place = np.where(modelled >= 0, taken(work.place, modelled), len(reasons))
-    place = np.where(op < 0, len(reasons) + 1, place)
+        uncounted &= work.kind < 0
+    rows = np.flatnonzero(uncounted)
+    op = attribution.op[rows]
+    reasons = [one.reason if isinstance(one, Unknown) else _NO_MODELLED_OP for one in of_ops.works]
+    modelled = taken(attribution.tree.nearest(of_ops.matrix), op)
+    reason = np.where(modelled >= 0, taken(of_ops.place, modelled), len(reasons))
+    reason = np.where(op < 0, len(reasons) + 1, reason)
     call = prepared.linked.links.call_of_activity[rows]
     replayed = taken(graph_launches(prepared.trace).astype(np.int64), call) > 0
     if prepared.replays is not None:
         replayed &= prepared.replays.captured[rows] < 0
-    place = np.where(replayed, len(reasons) + 2, place)
-    return [*reasons, _NO_MODELLED_OP, _NO_OP, REPLAYED], place
+    reason = np.where(replayed, len(reasons) + 2, reason)
+    reasons += [_NO_MODELLED_OP, _NO_OP, REPLAYED]
+    if work is not None:
+        from traceflops.mfu.counted.joins import HOW
+
+        reason = np.where(work.how[rows] >= 0, len(reasons) + work.how[rows], reason)
+        reasons += HOW
+    name = codes(activities["name"])
+    group, first = group_rows([name[rows], reason])
+    counts = np.bincount(group, minlength=len(first)).tolist()
+    sums = exact_sums(group, numbers(activities["dur_ns"])[rows], len(first))
+    labels = names(activities["name"])
+    for at, count, sum_ns in zip(first.tolist(), counts, sums, strict=True):
+        yield Unattributed(labels[int(name[rows[at]])], reasons[int(reason[at])], count, sum_ns)

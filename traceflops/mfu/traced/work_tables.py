@@ -6,7 +6,7 @@ help it (split-K reductions, conversions) have their time alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -32,7 +32,7 @@ from traceflops.table import (
 from traceflops.windows import Prepared
 
 if TYPE_CHECKING:
-    from traceflops.mfu.counted.counter_work import MeasuredWork
+    from traceflops.mfu.counted.joins import MeasuredWork
     from traceflops.mfu.traced.executed import Executed
 
 _BASES: Final[tuple[WorkBasis, WorkBasis]] = ("shapes", "record")
@@ -88,67 +88,90 @@ def kernel_rows(
     `work` is what counters or a paired run tell of kernels, beside what shapes do.
     """
     rows = np.flatnonzero(chosen_activities(prepared))
-    found = _kernel_rows(prepared, moved, rows)
+    table = list(_by_shapes(prepared, moved, rows))
     if work is not None:
-        found = _with_told(prepared, work, rows[work.origin[rows] >= 0], found)
-    return tuple(sorted(found, key=lambda row: (-row.sum_ns, row.name)))
+        activities = prepared.trace.activities
+        labels, dur_ns = names(activities["name"]), numbers(activities["dur_ns"])
+        known = rows[work.origin[rows] >= 0]
+        of_name = {
+            labels[code]: known[places] for code, places in groups(codes(activities["name"])[known])
+        }
+        table = [
+            row
+            if (mine := of_name.get(row.name)) is None
+            else _added(row, work, mine, dur_ns[mine])
+            for row in table
+        ]
+    return tuple(sorted(table, key=lambda row: (-row.sum_ns, row.name)))
 
 
-def _with_told(
-    prepared: Prepared, work: MeasuredWork, rows: IntArray, found: Iterable[KernelRow]
-) -> Iterator[KernelRow]:
-    """Yield rows with the launches that counters or a paired run tell of, and shapes do not."""
-    activities = prepared.trace.activities
-    name, labels = codes(activities["name"]), names(activities["name"])
-    dur_ns = numbers(activities["dur_ns"])
-    told = {labels[code]: rows[at] for code, at in groups(name[rows])}
-    for row in found:
-        mine = told.get(row.name)
-        yield row if mine is None else _joined(row, work, mine, dur_ns[mine])
-
-
-def _joined(row: KernelRow, work: MeasuredWork, rows: IntArray, dur_ns: IntArray) -> KernelRow:
-    """Return a row with what is told of some launches: of those whose FLOPs are known.
+def _added(row: KernelRow, work: MeasuredWork, rows: IntArray, dur_ns: IntArray) -> KernelRow:
+    """Return a row with what is known of some launches otherwise: of those whose FLOPs are known.
 
     Without any it has the bytes of those whose bytes are known.
     """
     kind, size, vector = work.kind[rows], work.size[rows], work.vector[rows]
     kinds, times = (column.tolist() for column in np.unique(kind[kind >= 0], return_counts=True))
+    if row.counted and not kinds:
+        return row
     parts = [(part, n) for at, n in zip(kinds, times, strict=True) for part in work.kinds[at]]
-    told_of = kind >= 0 if kinds else size >= 0
-    has_bytes = (kinds or told_of.any()) and (size[told_of] >= 0).all()
+    known = kind >= 0 if kinds else size >= 0
+    has_bytes = (kinds or known.any()) and (size[known] >= 0).all()
     measured = Measured(
         sum(part.flops * n for part, n in parts) if kinds else None,
-        exact_sum(size[told_of]) if has_bytes else None,
-        exact_sum(dur_ns[told_of]),
+        exact_sum(size[known]) if has_bytes else None,
+        exact_sum(dur_ns[known]),
         sum(part.at_least * n for part, n in parts) if kinds else None,
     )
     dtypes = {part.dtype for part, _ in parts if part.flops}
-    if not row.counted:
+    if row.counted:
         return replace(
             row,
-            counted=sum(times),
-            measured=measured,
-            dtypes=tuple(sorted(dtypes)),
-            basis=work.basis(rows),
-            vector_flops=exact_sum(vector) if (vector >= 0).all() else None,
+            counted=row.counted + sum(times),
+            measured=row.measured + measured,
+            dtypes=tuple(sorted({*row.dtypes, *dtypes})),
         )
-    if not kinds:
-        return row
     return replace(
         row,
-        counted=row.counted + sum(times),
-        measured=row.measured + measured,
-        dtypes=tuple(sorted({*row.dtypes, *dtypes})),
+        counted=sum(times),
+        measured=measured,
+        dtypes=tuple(sorted(dtypes)),
+        basis=work.basis(rows),
+        vector_flops=exact_sum(vector) if (vector >= 0).all() else None,
     )
 
 
 def op_rows(prepared: Prepared, moved: MovedBytes) -> tuple[OpRow, ...]:
     """Return a row per name of op that did matrix work or moved known bytes, most time first."""
     rows = np.flatnonzero(chosen_activities(prepared))
+    rows = rows[moved.unit[rows] >= 0]
     unit = moved.unit[rows]
-    found = _op_rows(prepared, moved, rows[unit >= 0], unit[unit >= 0])
-    return tuple(sorted(found, key=lambda row: (-row.measured.time_ns, row.name)))
+    ops, attribution = prepared.trace.ops, moved.attribution
+    name, labels = codes(ops["name"]), names(ops["name"])
+    dur = numbers(prepared.trace.activities["dur_ns"])[rows]
+    done = distinct(unit)
+    group, first = group_rows([name[done]])
+    count = len(first)
+    group_of = group[np.searchsorted(done, unit)]
+    work = attribution.work
+    has_main = np.isin(attribution.main[done], rows)  # FLOPs count where the main kernel does
+    flops, least = (
+        np.where(has_main, work.of_ops(column)[done], 0) for column in (work.flops, work.at_least)
+    )
+    size = moved.op_size[done]
+    product = attribution.has("executed")[done]
+    dtype, types = types_of_ops(prepared, attribution)
+    columns = zip(
+        [labels[code] for code in name[done[first]].tolist()],
+        np.bincount(group, minlength=count).tolist(),
+        np.bincount(group_of, minlength=count).tolist(),
+        _measured(group, exact_sums(group_of, dur, count), flops, least, size),
+        _types_seen(group[product], dtype[done[product]], types, count),
+        common_paths(group, moved.op_path[done], count),
+        strict=True,
+    )
+    table = [OpRow(*row) for row in columns]
+    return tuple(sorted(table, key=lambda row: (-row.measured.time_ns, row.name)))
 
 
 def main_ops(attribution: Attribution, count: int) -> IntArray:
@@ -170,7 +193,8 @@ def activity_flops(executed: Executed) -> IntArray:
     return flops if work is None else np.where(work.kind >= 0, work.flops, flops)
 
 
-def _kernel_rows(prepared: Prepared, moved: MovedBytes, rows: IntArray) -> Iterator[KernelRow]:
+def _by_shapes(prepared: Prepared, moved: MovedBytes, rows: IntArray) -> Iterator[KernelRow]:
+    """Yield a row per name of kernel, by the shapes of ops and the records of copies alone."""
     activities, categorised = prepared.trace.activities, prepared.linked.categorised
     name, labels = codes(activities["name"]), names(activities["name"])
     group, first = group_rows([name[rows]])
@@ -241,34 +265,6 @@ def _moved_alone(
         (number, Measured(0, bytes_, time_ns) if number else Measured(None, None, 0))
         for number, bytes_, time_ns in zip(launches, *sums, strict=True)
     ]
-
-
-def _op_rows(
-    prepared: Prepared, moved: MovedBytes, rows: IntArray, unit: IntArray
-) -> Iterator[OpRow]:
-    ops, attribution = prepared.trace.ops, moved.attribution
-    name, labels = codes(ops["name"]), names(ops["name"])
-    dur = numbers(prepared.trace.activities["dur_ns"])[rows]
-    done = distinct(unit)
-    group, first = group_rows([name[done]])
-    count = len(first)
-    group_of = group[np.searchsorted(done, unit)]
-    work = attribution.work
-    has_main = np.isin(attribution.main[done], rows)  # FLOPs count where the main kernel does
-    flops, least = (
-        np.where(has_main, work.of_ops(column)[done], 0) for column in (work.flops, work.at_least)
-    )
-    size = moved.op_size[done]
-    measured = _measured(group, exact_sums(group_of, dur, count), flops, least, size)
-    product = attribution.has("executed")[done]
-    dtype, types = types_of_ops(prepared, attribution)
-    dtypes = _types_seen(group[product], dtype[done[product]], types, count)
-    paths = common_paths(group, moved.op_path[done], count)
-    launches = np.bincount(group_of, minlength=count).tolist()
-    times = np.bincount(group, minlength=count).tolist()
-    for at, row in enumerate(done[first].tolist()):
-        label = labels[int(name[row])]
-        yield OpRow(label, times[at], launches[at], measured[at], dtypes[at], path=paths[at])
 
 
 def _types_seen(

@@ -1,4 +1,4 @@
-"""`analyze` as it is called from Python: paths as well as traces, words of the CLI.
+"""`analyze` as it is called from Python: paths as well as traces, words of the command line.
 
 `tf.analyze("ranks/", steps="10:20", ranks=0, device="h100-sxm")` is what
 `traceflops summary ranks/ --steps 10:20 --ranks 0 --device h100-sxm` analyses.
@@ -9,22 +9,22 @@ from __future__ import annotations
 from collections.abc import Iterable
 from operator import index
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import pyarrow as pa
 
-from traceflops.analysis import analyze as analyze_trace
+from traceflops.analysis import Analysis, with_finding_rules
 from traceflops.devices import SeenDevice, chosen
 from traceflops.errors import UsageError
-from traceflops.mfu import PeakOptions
+from traceflops.findings import read_finding_rules
+from traceflops.front.files import analyze_files, analyze_trace
+from traceflops.front.request import Request
+from traceflops.mfu import FROM_THE_TRACE, PeakOptions
 from traceflops.parsers import Paths, read
 from traceflops.table import TABLES, Trace, arrow_schema
 from traceflops.windows import Selection, parse_duration, parse_numbers, parse_steps
 
-if TYPE_CHECKING:
-    from traceflops.analysis import Analysis
-
-_Asked = TypeVar("_Asked")
+_T = TypeVar("_T")
 Steps = str | int | tuple[int | None, int | None]
 Numbers = str | int | Iterable[int]
 
@@ -54,18 +54,22 @@ def analyze(
     """Return where the time of a recording went and how much of its devices was used.
 
     `recording` is a Trace, a path (file, folder, archive or store) or several paths, as `read`
-    takes them. The part to analyse is either a Selection or in words: `steps` as "10:20" (both
-    included), 10 or (10, 20); `ranks` and `gpus` as "0,2,4-7", 0 or [0, 2]; `from_` and `to` as
-    "200ms" or ns from the first GPU operation; `step_mark`, `run` and `job` as in the CLI. `device`
-    is an id or name from `traceflops devices`, `peak_tflops` a dense rate for all data types,
-    `link_gb_s` what a link carries in one direction. `pair` is another recording of the same
-    program that tells FLOPs. `rules` and `finding_rules` are files. Host and user names and folders
-    are shortened unless `include_environment` is set; with `redact` names are replaced.
+    takes them; files may be summaries by `traceflops reduce`, too. As in a report, 64 files or more
+    with 512 MB of text are reduced to summaries when they are read, and captures of graphs in
+    `capture_traces/` beside a trace are its pair.
+
+    The part to analyse is either a Selection or in words: `steps` as "10:20" (both included), 10 or
+    (10, 20); `ranks` and `gpus` as "0,2,4-7", 0 or [0, 2]; `from_` and `to` as "200ms" or ns from
+    the first GPU operation; `step_mark`, `run` and `job` as in the CLI. `device` is an id or name
+    from `traceflops devices`, `peak_tflops` a dense rate for all data types, `link_gb_s` what a
+    link carries in one direction. `pair` is another recording of the same program that provides
+    FLOPs. `rules` and `finding_rules` are files. Host and user names and folders are shortened
+    unless `include_environment` is set; with `redact` names are replaced.
 
     Raises InputError where nothing can be read, and UsageError for words that cannot be meant, a
-    selection that is empty, or a pair that tells nothing.
+    selection that is empty, or a pair without FLOPs.
     """
-    asked = Selection(
+    in_words = Selection(
         _steps(steps),
         _numbers("ranks", ranks),
         _numbers("gpus", gpus),
@@ -77,34 +81,39 @@ def analyze(
     )
     rates = PeakOptions(device, peak_tflops, link_gb_s)
     chosen(device, peak_tflops, SeenDevice(None))  # before a large file is read in vain
-    return analyze_trace(
-        _trace(recording),
-        _one_of(selection, asked, Selection(), "give a Selection, or steps, ranks, ..."),
-        rules=_path(rules),
-        include_environment=include_environment,
-        peaks=_one_of(peaks, rates, PeakOptions(), "give peaks, or device, peak_tflops, ..."),
-        pair=None if pair is None else _trace(pair),
-        redact=redact,
-        finding_rules=_path(finding_rules),
+    request = Request(
+        _either(selection, in_words, Selection(), "give a Selection, or steps, ranks, ..."),
+        _either(peaks, rates, FROM_THE_TRACE, "give peaks, or device, peak_tflops, ..."),
+        pair if isinstance(pair, Trace) else _as_strings(pair),
+        None if rules is None else Path(rules),
+        None if finding_rules is None else Path(finding_rules),
+        include_environment,
+        redact,
     )
+    if not isinstance(recording, Trace):
+        return analyze_files(_as_strings(recording), request)
+    of_user = read_finding_rules(request.finding_rules, redact=redact)
+    paired = read(pair) if pair is not None and not isinstance(pair, Trace) else pair
+    return with_finding_rules(analyze_trace(recording, request, paired), of_user)
 
 
 def schema(analysis: Analysis | None = None) -> pa.Table:
     """Return all tables and columns, a row each: `table`, `column`, `type`, `unit`, `meaning`.
 
-    Of an analysis those that it has, with what was found out about activities; else those of a
-    recording.
+    Those of an analysis include what was found about activities; without one, those of a recording.
     """
     tables = {name: arrow_schema(name) for name in TABLES}
     if analysis is not None:
-        tables = {name: one.schema for name, one in analysis.tables.sources.items()}
+        tables = {name: table.schema for name, table in analysis.tables.sources.items()}
     rows = [
         {
             "table": name,
             "column": field.name,
             "type": _type(field.type),
-            "unit": _said(field, b"unit"),
-            "meaning": _said(field, b"meaning"),
+            **{
+                key: bytes((field.metadata or {}).get(key.encode(), b"")).decode()
+                for key in ("unit", "meaning")
+            },
         }
         for name, columns in tables.items()
         for field in columns
@@ -118,26 +127,21 @@ def _type(kind: pa.DataType) -> str:
     return "text" if pa.types.is_dictionary(kind) or pa.types.is_string(kind) else str(kind)
 
 
-def _said(field: pa.Field, key: bytes) -> str:
-    return bytes((field.metadata or {}).get(key, b"")).decode()
+def _either(given: _T | None, in_words: _T, nothing: _T, hint: str) -> _T:
+    """Return the value given, or that in words. Raises UsageError where there are both."""
+    if given is not None and in_words != nothing:
+        raise UsageError(f"{type(in_words).__name__} is given, and in words, too", hint)
+    return in_words if given is None else given
 
 
-def _one_of(given: _Asked | None, asked: _Asked, nothing: _Asked, hint: str) -> _Asked:
-    """Return what is given, or asked for in words. Raises UsageError where it is both."""
-    if given is not None and asked != nothing:
-        raise UsageError(f"{type(asked).__name__} is given, and in words, too", hint)
-    return asked if given is None else given
-
-
-def _trace(recording: Trace | Paths) -> Trace:
-    return recording if isinstance(recording, Trace) else read(recording)
-
-
-def _path(file: str | Path | None) -> Path | None:
-    return None if file is None else Path(file)
+def _as_strings(paths: Paths | None) -> list[str]:
+    if paths is None:
+        return []
+    return [str(path) for path in ([paths] if isinstance(paths, str | Path) else paths)]
 
 
 def _steps(steps: Steps | None) -> tuple[int | None, int | None] | None:
+    """Return the first and the last step, None where that is open."""
     if isinstance(steps, str):
         return parse_steps(steps)
     if isinstance(steps, int):
@@ -145,7 +149,7 @@ def _steps(steps: Steps | None) -> tuple[int | None, int | None] | None:
     if steps is None:
         return None
     try:
-        first, last = (None if one is None else index(one) for one in steps)
+        first, last = (None if step is None else index(step) for step in steps)
     except (TypeError, ValueError):
         raise UsageError(
             f"not a range of steps: {steps!r}", 'give "10:20", 10 or (10, 20)'

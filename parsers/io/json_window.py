@@ -1,0 +1,144 @@
+"""The part of a JSON text that is in memory, and where the values in it end."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+
+UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises for text that it does not decode."""
+
+LONGEST_VALUE: Final = 1 << 26
+"""No object of a list is longer, nor a value that is kept whole."""
+
+SPACE: Final = b" \t\r\n"
+BETWEEN: Final = SPACE + b","
+STRING: Final = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
+"""A whole string, as the source of a regular expression."""
+
+_DEEPEST: Final = 5000
+_NEAR_END: Final = 1 << 16
+_BYTE: Final = re.compile(r"\(byte (\d+)\)")
+_SPACES: Final = re.compile(rb"[ \t\r\n]*+")
+_GRAMMAR: Final = msgspec.json.Decoder(msgspec.Raw)
+
+
+def first_value(text: bytes | memoryview) -> tuple[bool, int]:
+    """Return whether the value with which a text begins is whole, and its length in bytes.
+
+    Of a value that is not whole, the length is how far it was looked at, at least 1.
+    """
+    try:
+        _GRAMMAR.decode(text)
+    except msgspec.DecodeError as error:
+        byte = _BYTE.search(str(error))
+        offset = int(byte[1]) if byte else len(text)
+        whole = "trailing characters" in str(error)  # it names the byte behind the one too many
+        return whole, max(1, offset - whole)
+    except UNDECODABLE:
+        return False, min(len(text), _DEEPEST)
+    return True, len(text)
+
+
+class Window:
+    """A text of which the blocks are read as they are needed; `text[at:]` is yet to be parsed.
+
+    Offsets into `text` change whenever more is read. `ended` says that no more follows.
+    """
+
+    def __init__(self, blocks: Iterator[bytes], block_bytes: int) -> None:
+        self.text = b""
+        self.at = 0
+        self.ended = False
+        self._before = 0
+        self._blocks = blocks
+        self._block_bytes = block_bytes
+        # Per pattern: from where on this text was searched, and the first match from there.
+        self._matches: dict[re.Pattern[bytes], tuple[int, re.Match[bytes] | None]] = {}
+
+    @property
+    def available(self) -> int:
+        """Number of bytes in memory that are yet to be parsed."""
+        return len(self.text) - self.at
+
+    @property
+    def position(self) -> int:
+        """Number of bytes of the whole input before `at`."""
+        return self._before + self.at
+
+    @property
+    def closed(self) -> bool:
+        """Whether a value that reaches the end of the text is whole: half a number looks whole."""
+        return self.ended and self.text.rstrip(SPACE).endswith((b'"', b"]", b"}"))
+
+    def rewind(self, text: bytes) -> None:
+        """Go back before `text`, which was passed last."""
+        if len(text) <= self.at:
+            self.at -= len(text)
+        else:
+            self._replace(text + self.text[self.at :], -len(text))
+
+    def more(self, least: int = 0) -> bool:
+        """Read on and return whether there was more.
+
+        At least `least` bytes or a block are read, and as many as are there: reading a long value
+        then takes linear time.
+        """
+        if self.ended:
+            return False
+        wanted = max(least or self._block_bytes, self.available)
+        parts, length = [self.text[self.at :]], 0
+        for block in self._blocks:
+            parts.append(block)
+            length += len(block)
+            if length >= wanted:
+                break
+        else:
+            self.ended = True
+        self._replace(b"".join(parts))
+        return length > 0
+
+    def ensure(self, size: int) -> None:
+        """Read on until `size` bytes are available or the text has ended."""
+        while self.available < size and self.more():
+            pass
+
+    def sign(self) -> bytes:
+        """Pass spaces and return the next byte, which is not passed; b"" at the end."""
+        while True:
+            spaces = _SPACES.match(self.text, self.at)
+            self.at = spaces.end() if spaces else self.at
+            if self.at < len(self.text) or not self.more():
+                return self.text[self.at : self.at + 1]
+
+    def search(self, pattern: re.Pattern[bytes], offset: int) -> re.Match[bytes] | None:
+        """Return the first match from an offset on; no part of the text is searched twice."""
+        since, match = self._matches.get(pattern, (len(self.text) + 1, None))
+        if offset < since or (match is not None and match.start() < offset):
+            match = pattern.search(self.text, offset)
+            self._matches[pattern] = (offset, match)
+        return match
+
+    def last(self, pattern: re.Pattern[bytes], stop: int) -> re.Match[bytes] | None:
+        """Return the last match before a stop; where there is none, later calls cost nothing."""
+        first = self.search(pattern, self.at)
+        if first is None or first.end() > stop:
+            return None
+        near = max(first.start(), stop - _NEAR_END)
+        matches = deque(pattern.finditer(self.text, near, stop), 1)
+        return (matches or deque(pattern.finditer(self.text, first.start(), stop), 1))[0]
+
+    def forget(self, keep: int) -> int:
+        """Pass all but the last bytes; return how many were passed."""
+        passed = max(0, self.available - keep)
+        self.at += passed
+        return passed
+
+    def _replace(self, text: bytes, further: int = 0) -> None:
+        self._before += self.at + further
+        self.text, self.at = text, 0
+        self._matches.clear()

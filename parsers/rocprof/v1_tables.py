@@ -1,0 +1,199 @@
+"""The rows of rocprof v1, as its JSON and its database give them, as tables of a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from traceflops.parsers.io import Batch, by_distinct
+from traceflops.parsers.rocprof.copies import ways_named
+from traceflops.parsers.rocprof.tables.counters import summed_instances
+from traceflops.parsers.rocprof.trace import Recorded
+from traceflops.parsers.rocprof.v1_events import BARRIER_NAME, UNKNOWN_COMMAND
+from traceflops.parsers.shared import (
+    DISPATCH,
+    NOTHING_KNOWN,
+    Calls,
+    Copies,
+    DeviceFacts,
+    Kernels,
+    Marks,
+    ProcessIds,
+    add_queueing,
+    at_least,
+    timed,
+    told_apart,
+)
+from traceflops.table import ABSENT, Array, IntArray, distinct, joint_codes
+
+_QUEUED: Final = "hsa_dispatch"
+"""Not a call but the moment at which a kernel of results.csv was queued."""
+_MARK_NS: Final = 1
+"""rocprof writes an instant as a range of so much."""
+
+Labels = Sequence[str]
+
+
+class Owners:
+    """The processes of a file by id, and to which of several its threads belong.
+
+    In ROCm 3 and 4 `pid` is a track of the viewer (ROCm/rocprofiler, bin/tblextr.py of rocm-3.10.x
+    and rocm-4.2.x): GPU operations name their process as `proc-id` (from 3.7), calls and ranges
+    only their thread. Later releases put the track into `__section`, the process into `pid`.
+
+    `votes` are pairs of columns: a thread and the process of a GPU operation that it launched. The
+    thread with the number of a process is its main thread.
+    """
+
+    def __init__(self, pids: IntArray, votes: Iterable[tuple[IntArray, IntArray]] = ()) -> None:
+        """Give each thread to the process that most of its votes name; a tie decides nothing."""
+        main_threads = distinct(pids[pids != ABSENT])
+        self._only = int(main_threads[0]) if len(main_threads) == 1 else ABSENT
+        self._of_thread: dict[int, int] = {}
+        if len(main_threads) < 2:
+            return
+        sides = zip((main_threads, main_threads), *votes, strict=True)
+        threads, owners = map(np.concatenate, sides)
+        threads, owners = threads[owners != ABSENT], owners[owners != ABSENT]
+        pairs = joint_codes(threads, owners)
+        _, row, count = np.unique(pairs, return_index=True, return_counts=True)
+        order = np.lexsort((count, threads[row]))
+        thread, pid, count = threads[row][order], owners[row][order], count[order]
+        same = thread[1:] == thread[:-1]
+        is_tie = np.append(False, same & (count[1:] == count[:-1]))
+        is_most, winner = np.append(~same, True), np.where(is_tie, ABSENT, pid)
+        self._of_thread = dict(zip(thread[is_most].tolist(), winner[is_most].tolist(), strict=True))
+        self._of_thread |= {pid: pid for pid in main_threads.tolist()}
+
+    def pids(self, pid: Array, thread: Array) -> IntArray:
+        """Return the process of each row: its own, or that of its thread; ABSENT if unknown."""
+        unknown = pid == ABSENT
+        if not self._of_thread or not unknown.any():
+            return np.where(unknown, self._only, pid)
+        threads, inverse = np.unique(thread, return_inverse=True)
+        owners = [self._of_thread.get(number, ABSENT) for number in threads.tolist()]
+        return np.where(unknown, np.array(owners, dtype=np.int64)[inverse], pid)
+
+
+class V1Tables(Recorded):
+    """The rows of a file of rocprof v1, JSON or database, of a machine with `listed` GPUs.
+
+    Rows come with the columns of NUMBERS, `index` (the id that links work and calls) and `name`
+    (indices of `labels`). `gpus` are the numbers in use; `open_devices` those of which it is open
+    which listed GPU they are.
+    """
+
+    def __init__(self, file: str, listed: Mapping[int, DeviceFacts]) -> None:
+        super().__init__()
+        self._pids = ProcessIds(self, file)
+        self._listed = listed
+        self.gpus: set[int] = set()
+        self.open_devices: set[int] = set()
+        self.owners = Owners(np.empty(0, np.int64))
+
+    def add_kernels(self, rows: Batch, labels: Labels) -> Batch:
+        """Add kernels and the moments at which they were queued; return those with a time."""
+        rows = timed(rows, self.odd)
+        Kernels(
+            **self._of_gpu(rows, labels),
+            registers_per_thread=rows["registers"],
+            shared_memory_bytes=rows["shared"],
+        ).add_to(self)
+        some = rows.only(rows["queued"] > 0)
+        add_queueing(self, some["queued"], some["thread"], some["index"], self._process(some))
+        return rows
+
+    def add_copies(self, rows: Batch, labels: Labels, kinds: Iterable[str]) -> Batch:
+        """Add copies and fills (`kinds` per label); return those with a time."""
+        rows = timed(rows, self.odd)
+        kind = self["activities"].names["kind"].codes(kinds)[rows["name"]]
+        way = ways_named(labels)[rows["name"]]
+        copies = Copies(**self._of_gpu(rows, labels), kind=kind, bytes=rows["bytes"], way=way)
+        copies.add_to(self)
+        return rows
+
+    def add_calls(self, rows: Batch, labels: Labels, api: str) -> Batch:
+        """Add calls of an API, except for queueing that is known already; return what is used."""
+        if DISPATCH in self["calls"].names["name"]:
+            rows = without(_QUEUED, rows, labels)
+        calls = timed(rows, self.odd)
+        common = self._of_host("calls", calls, labels)
+        Calls(**common, correlation=calls["index"], api=api).add_to(self)
+        return rows
+
+    def add_marks(self, rows: Batch, labels: Labels) -> None:
+        """Add ranges and marks of the program."""
+        rows = timed(rows, self.odd)
+        Marks(**self._of_host("marks", rows, labels), instant_ns=_MARK_NS).add_to(self)
+
+    def add_counters(self, rows: Batch, labels: Labels, counters: Mapping[str, Array]) -> None:
+        """Add counters; columns of instances (`TCC_HIT[3]`) count under the counter's name."""
+        table = self["kernel_counters"]
+        for counter, values in counters.items():
+            is_value = np.isfinite(values)
+            some = rows.only(is_value)
+            table.add(
+                some.count,
+                **self._on_gpus(some),
+                name=self._names("kernel_counters", some, labels),
+                dispatch=some["index"],
+                correlation=some["index"],
+                threads=at_least(1, some["threads"]),
+                block_threads=at_least(1, some["block_threads"]),
+                counter=table.names["counter"][counter.split("[")[0]],
+                value=values[is_value],
+            )
+
+    def sum_instances(self) -> None:
+        """Add up the counters of instances: all are known."""
+        table = self["kernel_counters"]
+        self.tables["kernel_counters"], self.odd["instances"] = summed_instances(table)
+
+    def _on_gpus(self, rows: Batch) -> dict[str, IntArray]:
+        """Return processes and devices; work that names no GPU is of the only one, or of 0."""
+        process = self._process(rows)
+
+        def device(gpu: int, row: int) -> int:
+            if gpu == ABSENT:
+                self.odd["device-unknown"] += 1
+                gpu = min(self.gpus) if len(self.gpus) == 1 else 0
+            gpu = told_apart(self.gpus, gpu, -1)
+            # A number that is not listed is that of some listed GPU, and these may be all alike.
+            alike = {self._listed[gpu]} if gpu in self._listed else set(self._listed.values())
+            if len(alike) > 1:
+                self.open_devices.add(gpu)
+            facts = alike.pop() if len(alike) == 1 else NOTHING_KNOWN
+            return self.device(gpu, int(process[row]), gpu, facts)
+
+        return {"process": process, "device": by_distinct(rows["gpu"], device)}
+
+    def _process(self, rows: Batch) -> IntArray:
+        return self._pids.numbers(self.owners.pids(rows["pid"], rows["thread"]))
+
+    def _of_host(self, table: str, rows: Batch, labels: Labels) -> dict[str, Any]:
+        process, name = self._process(rows), self._names(table, rows, labels)
+        return {"rows": rows, "process": process, "thread": rows["thread"], "name": name}
+
+    def _of_gpu(self, rows: Batch, labels: Labels) -> dict[str, Any]:
+        name = self._names("activities", rows, labels)
+        common = {"rows": rows, **self._on_gpus(rows), "name": name}
+        return common | {"stream": rows["queue"], "correlation": rows["index"]}
+
+    def _names(self, table: str, rows: Batch, labels: Labels) -> Array:
+        return self[table].names["name"].codes(labels)[rows["name"]]
+
+
+def without(name: str, rows: Batch, labels: Labels) -> Batch:
+    """Return the rows of other names."""
+    return rows.only(rows["name"] != labels.index(name)) if name in labels else rows
+
+
+def without_markers(rows: Batch, labels: Labels) -> Batch:
+    """Return the operations that ran something, neither barriers nor markers of 0 ns."""
+    rows = without(BARRIER_NAME, rows, labels)
+    if UNKNOWN_COMMAND not in labels:
+        return rows
+    is_marker = rows["name"] == labels.index(UNKNOWN_COMMAND)
+    return rows.only(~is_marker | (rows["start"] != rows["end"]))

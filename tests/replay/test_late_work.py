@@ -1,0 +1,52 @@
+"""Work that begins later than anything explains: from when on, and what becomes of it."""
+
+import numpy as np
+import pytest
+
+from tests.build import launched, trace_of
+from traceflops import analyze, what_if
+from traceflops.replay.recorded_graph import Edges, Nodes, RecordedGraph
+
+
+def test_work_that_is_gone_takes_its_late_start_along() -> None:
+    """The second kernel starts 15 us after the first, the third 1 us after it."""
+    run = launched(("a", 0, 10_000, 50_000), ("b", 1_000, 75_000, 20_000), ("c", 2_000, 96_000, 10))
+    outcome = what_if(analyze(trace_of(**run)), "kernel:^b$=0").together
+    assert (outcome.before_ns, outcome.doubts) == (86_010, ())
+    # Then the third one starts 1 us after the first.
+    assert outcome.after_ns == 50_000 + 1_000 + 10
+
+
+@pytest.mark.parametrize(("late_ns", "unexplained"), [(400, False), (401, True)])
+def test_a_delay_up_to_its_cap_is_explained(late_ns: int, unexplained: bool) -> None:
+    """Work of 10 ns, ready 5 ns after what it waits for ended at 100 ns."""
+    none, each = np.full(2, -1), np.arange(2)
+    nodes = Nodes(
+        time_ns=np.array([100, 115 + late_ns]),
+        dur_ns=np.array([100, 10]),
+        process=0 * each,
+        row=each,
+        device=0 * each,
+        thread=none,
+        at_ns=none,
+        call=none,
+        cap_ns=np.full(2, 400),
+    )
+    edge = np.zeros(1, np.int64)
+    edges = Edges(edge, edge + 1, edge + 5, edge.astype(np.int8), edge > 0)
+    graph = RecordedGraph(nodes, edges, each)
+    assert graph.delay_ns.tolist() == [0, late_ns]
+    assert graph.is_unexplained.tolist() == [False, unexplained]
+
+
+def test_a_wait_that_was_over_at_once_takes_no_longer_than_others_once_it_waits() -> None:
+    """Work of 100 us had ended 390 us before the call that waits for it.
+
+    Six times as long it ends at 610 us; then the call returns in the usual 6 us.
+    """
+    us = 1_000
+    run = launched(("a", 0, 10 * us, 100 * us), ("b", 510 * us, 516 * us, 50 * us))
+    run["calls"].append({"name": "cudaDeviceSynchronize", "start_ns": 500 * us, "dur_ns": 2 * us})
+    outcome = what_if(analyze(trace_of(**run)), "kernel:^a$*6").together
+    assert outcome.before_ns == 556 * us
+    assert outcome.after_ns == (600 + 6 + 8 + 6 + 50) * us

@@ -1,0 +1,41 @@
+"""Accounts of windows: launches that several activities share, and edges that two windows share."""
+
+import pytest
+
+from tests.build import launched, step_marks, trace_of
+from traceflops import analyze
+from traceflops.timeline.records import Account, Components, IdleCauses
+
+
+def test_a_call_that_launches_several_counts_once_in_each_window() -> None:
+    """A graph of three nodes, one of which runs in the second step, and a kernel alone."""
+    run = launched(("graph", 10, 100, 10), ("alone", 1_010, 1_000, 20))
+    for start in (120, 1_040):
+        run["activities"].append({**run["activities"][0], "start_ns": start})
+    marks = step_marks(("ProfilerStep#0", 0, 900), ("ProfilerStep#1", 1_000, 900))
+    (device,) = analyze(trace_of(**run, marks=marks)).devices
+    counts = [
+        (one.account.activities, one.account.launched_activities, one.account.launches)
+        for one in device.windows
+    ]
+    # The steps, each up to the first work that was launched in another, and what is after them.
+    assert counts == [(2, 2, 1), (1, 1, 1), (1, 1, 1)]
+    whole = device.whole.account
+    assert (whole.launched_activities, whole.launches) == (4, 2)
+
+
+def test_a_gap_up_to_a_step_is_of_the_step_before_and_delays_the_next() -> None:
+    run = launched(("a", 10, 100, 50), ("b", 1_010, 1_300, 50), ("c", 2_010, 2_300, 50))
+    marks = step_marks(*((f"ProfilerStep#{at}", 1_000 * at, 900) for at in range(3)))
+    (device,) = analyze(trace_of(**run, marks=marks)).devices
+    gaps = sorted((one.start_ns, one.dur_ns, one.step, one.before_step) for one in device.gaps)
+    assert gaps == [(150, 1_150, 0, 1), (1_350, 950, 1, 2)]
+
+
+@pytest.mark.parametrize(("unrecorded_ns", "knows"), [(0, True), (50, True), (51, False)])
+def test_idle_time_is_known_where_half_of_it_is(unrecorded_ns: int, knows: bool) -> None:
+    parts = Components(compute_ns=900, idle_ns=100)
+    causes = IdleCauses(
+        host_late_ns=100 - unrecorded_ns, unknown_ns=unrecorded_ns, unrecorded_ns=unrecorded_ns
+    )
+    assert Account(parts, causes, 0, 1, 1, 1).knows_idle is knows

@@ -1,0 +1,95 @@
+"""Summaries of files by the workers of a Dask cluster (extra `cluster`)."""
+
+from __future__ import annotations
+
+import gc
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from pathlib import Path
+from traceback import clear_frames
+from typing import Any, Final
+
+from traceflops.errors import UsageError, is_out_of_memory, lacks
+
+_LOCAL: Final = "local"
+_TIMEOUT_S: Final = 5.0
+
+
+def on_dask(
+    work: Callable[[tuple[str, ...]], bytes],
+    sets: Sequence[tuple[str, ...]],
+    address: str,
+    jobs: int | None,
+) -> Iterator[bytes]:
+    """Yield the summary of each set of files; files that kill their worker have none.
+
+    `address` is a scheduler, or "local" for `jobs` processes of this machine. Raises UsageError
+    where no cluster answers there, or it is lost.
+    """
+    try:
+        from distributed import CancelledError, Client, KilledWorker
+        from distributed.comm.core import CommClosedError
+    except ImportError as error:
+        install = "pip install 'traceflops[cluster]'"
+        raise lacks(error, "--dask needs the package distributed", install) from None
+    from traceflops.analysis import encoded
+
+    with ExitStack() as stack:
+        stack.enter_context(_no_logs())
+        cluster = _local_cluster(jobs) if address == _LOCAL else nullcontext(address)
+        try:
+            client = stack.enter_context(Client(stack.enter_context(cluster), timeout=_TIMEOUT_S))
+        except Exception as error:  # of any kind, by the scheme and by who answers
+            if address == _LOCAL and is_out_of_memory(error):
+                raise
+            # A client that never connected ends here, not later inside the locks of another one.
+            clear_frames(error.__traceback__)
+            gc.collect()
+            hint = "give the address of a running scheduler, e.g. tcp://host:8786, or local"
+            raise UsageError(f"no cluster at {address} ({error})", hint) from None
+        for files, future in zip(sets, client.map(work, sets, pure=False), strict=True):
+            try:
+                yield future.result()
+            except KilledWorker:
+                yield encoded("\n".join(Path(file).name for file in files))
+            except (CancelledError, CommClosedError):
+                hint = "see what its scheduler says, then run this again"
+                raise UsageError(f"the cluster at {address} was lost", hint) from None
+
+
+@contextmanager
+def _no_logs() -> Iterator[None]:
+    """Keep what Dask logs off the screen: what it comes to is an error or a note of ours."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
+@contextmanager
+def _local_cluster(jobs: int | None) -> Iterator[Any]:
+    """Yield worker processes of this machine, which serve no pages about themselves."""
+    from dask import config
+    from distributed import LocalCluster
+
+    settings: dict[str, Any] = {
+        "distributed.scheduler.allowed-failures": 1,
+        # A worker has one file at a time: one that dies casts no doubt on another file.
+        "distributed.scheduler.worker-saturation": 1.0,
+        "distributed.scheduler.http.routes": [],
+        "distributed.worker.http.routes": [],
+    }
+    with (
+        config.set(settings),
+        LocalCluster(
+            n_workers=jobs,
+            threads_per_worker=1,
+            dashboard_address="127.0.0.1:0",
+            scheduler_kwargs={"dashboard": False},
+            silence_logs=logging.CRITICAL,
+        ) as cluster,
+    ):
+        yield cluster

@@ -1,0 +1,143 @@
+"""One analysis of files: traces, summaries of traces, and the recording that is their pair."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from traceflops.analysis import Analysis, analyze, is_summary, with_finding_rules
+from traceflops.attribution import has_replays
+from traceflops.comparison import REPORT
+from traceflops.errors import InputError, UsageError
+from traceflops.findings import read_finding_rules
+from traceflops.front.reduction import analysis_of_many, analysis_of_parts
+from traceflops.front.request import Request
+from traceflops.mfu import FOUND_PAIR
+from traceflops.parsers import read
+from traceflops.parsers.io import files_behind, is_remote, open_file
+from traceflops.privacy import check_privacy
+from traceflops.table import Trace
+
+SUMMARY_SUFFIX: Final = ".summary"
+_HEAD_BYTES: Final = 4096
+_SCHEMA: Final = re.compile(rb'\s*\{\s*"schema"\s*:\s*"(traceflops\.[a-z-]+/\d+)"')
+_CAPTURES: Final = "capture_traces"
+"""Where serving engines write the traces of graph captures, beside the trace of the replays."""
+Reader = Callable[[Sequence[str]], Trace]
+
+
+def analyze_files(
+    paths: Sequence[str], request: Request, read_files: Reader | None = None, *, brief: bool = False
+) -> Analysis:
+    """Return the analysis of files, folders or stores; `read_files` replaces `read`.
+
+    Summaries are added up, and so are many large files: each is reduced to a summary in a process
+    of its own. `brief` says that a summary in the terminal is all that is shown, so that reducing
+    pays earlier. Raises InputError where nothing can be read, UsageError for what cannot be asked.
+    """
+    if read_files is None:
+        read_files = partial(_read, request)
+    # Mistakes in options are reported before a large file is read.
+    rules = read_finding_rules(request.finding_rules, redact=request.redact)
+    check_privacy(request.include_environment, request.redact)
+    for path in paths:
+        if (schema := schema_in(path)) is not None:
+            hint = "give the recording; compare and check --baseline also read one report"
+            if schema != REPORT:
+                hint = "give the recording that it was made from"
+            raise InputError(f"a result of traceflops, no recording: {path} ({schema})", hint)
+    check_pair(request.pair, paths)
+    summaries = [file for path in paths for file in files_behind(path) if _is_summary_file(file)]
+    if request.dask is not None or summaries:
+        analysis = analysis_of_parts(paths, summaries, request)
+    elif (reduced := analysis_of_many(paths, request, brief=brief)) is not None:
+        analysis = reduced
+    else:
+        trace = read_files(paths)
+        analysis = analyze_trace(trace, request, read_pair(request.pair, paths, trace, read_files))
+    return with_finding_rules(analysis, rules)
+
+
+def _read(request: Request, paths: Sequence[str]) -> Trace:
+    return read(paths, **request.reading)
+
+
+def analyze_trace(trace: Trace, request: Request, pair: Trace | None) -> Analysis:
+    """Return the analysis of a trace that has been read; finding rules are not applied yet."""
+    return analyze(
+        trace,
+        request.selection,
+        rules=request.rules,
+        include_environment=request.include_environment,
+        redact=request.redact,
+        peaks=request.peaks,
+        pair=pair,
+    )
+
+
+def schema_in(path: str) -> str | None:
+    """Return the schema of a JSON file that traceflops wrote, None of other files."""
+    if not os.path.isfile(path):
+        return None
+    with open(path, "rb") as file:
+        match = _SCHEMA.match(file.read(_HEAD_BYTES))
+    return match[1].decode() if match is not None else None
+
+
+def _is_summary_file(path: str) -> bool:
+    # A store is asked by name: to open each of its files would take long. A pipe is read but once.
+    if not (path.endswith(SUMMARY_SUFFIX) if is_remote(path) else os.path.isfile(path)):
+        return False
+    try:
+        with open_file(path) as file:
+            return is_summary(file.read(_HEAD_BYTES))
+    except (InputError, OSError):
+        return False
+
+
+def check_pair(pair: Trace | Sequence[str] | None, paths: Sequence[str]) -> None:
+    """Raise UsageError where a pair is the trace itself, before either is read."""
+    if isinstance(pair, Trace):
+        return
+    resolved = [Path(path).resolve() for path in paths if path != "-"]
+    for path in pair or ():
+        if path in paths or (path != "-" and Path(path).resolve() in resolved):
+            name = "standard input" if path == "-" else path
+            raise UsageError(
+                f"--pair names the same trace: {name}", "give another recording of the same program"
+            )
+
+
+def read_pair(
+    pair: Trace | Sequence[str] | None, paths: Sequence[str], trace: Trace, read_files: Reader
+) -> Trace | None:
+    """Return the recording whose FLOPs the launches of `trace` get, None without one.
+
+    Where none is asked for, these are the captures of the graphs that the trace replays, if they
+    lie beside it.
+    """
+    if isinstance(pair, Trace):
+        return pair
+    if pair:
+        return read_files(pair)
+    captures = captures_beside(paths)
+    if captures is None or trace.jobs or not has_replays(trace):
+        return None
+    try:
+        capture = read_files([str(captures)])
+    except InputError:  # a folder of something else
+        return None
+    return replace(capture, notes=(*capture.notes, FOUND_PAIR))
+
+
+def captures_beside(paths: Sequence[str]) -> Path | None:
+    """Return the folder `capture_traces` beside the only trace, None where there is none."""
+    if len(paths) != 1 or not Path(paths[0]).is_file():
+        return None
+    folder = Path(paths[0]).parent / _CAPTURES
+    return folder if folder.is_dir() and any(folder.iterdir()) else None

@@ -1,0 +1,263 @@
+"""Many files, each reduced to a summary, by worker processes or a cluster, then added up."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from functools import partial
+from itertools import chain
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Final
+
+from traceflops.errors import InputError, UsageError
+from traceflops.front.cluster import on_dask
+from traceflops.front.request import Request
+from traceflops.parsers import read
+from traceflops.parsers.io import (
+    Crew,
+    files_behind,
+    find_inputs,
+    open_file,
+    rank_in_name,
+    usable_cores,
+)
+from traceflops.parsers.recognise import recognise
+from traceflops.parsers.rocprof import PASS
+from traceflops.parsers.shared import copies
+from traceflops.table import Note
+from traceflops.windows import Selection
+
+if TYPE_CHECKING:
+    from traceflops.analysis import Analysis, RankSummary
+
+_USUAL_EXPANSION: Final = 10
+_PACKED: Final = (".gz", ".zst", ".lz4", ".zip")
+_MANY: Final = 64
+_LARGE_BYTES: Final = 1 << 29
+"""Text of many files that takes up to 1 GB of memory when all of it is held."""
+_WORTH_BYTES: Final = 1 << 26
+"""Text of many files from which a brief report is faster by reducing."""
+_GROUPS: Final = 8
+_GROUP_BYTES: Final = 1 << 26
+"""Workers get at least `_GROUPS` groups of files, each of at most `_GROUP_BYTES` of text."""
+_REDUCED: Final = (
+    "The files are many and large, so each was reduced to a summary when it was read. "
+    "With --ranks or --steps all are kept whole."
+)
+_NUMBER: Final = re.compile(r"\d+")
+Files = tuple[str, ...]
+"""Files that are read together: one, or all of a format in which a run is a set of files."""
+
+
+def analysis_of_many(paths: Sequence[str], request: Request, *, brief: bool) -> Analysis | None:
+    """Return the analysis of files that are reduced in other processes, None if that is no use.
+
+    It is where files are too many and large to be held, or where the report is `brief`, so that
+    nearly all of it is in summaries. The answer depends on the files alone, never on the number of
+    processes, so that a report is the same on each machine.
+    """
+    is_whole = request.selection != Selection() or request.include_environment or request.redact
+    reading = request.reading
+    if is_whole or request.pair or reading.get("strict") or request.side_option:
+        return None
+    sizes = {file: _text_bytes(file) for file in _files_of(paths) if os.path.isfile(file)}
+    if len(sizes) < _MANY or sum(sizes.values()) < (_WORTH_BYTES if brief else _LARGE_BYTES):
+        return None
+    parts: list[RankSummary | str] = []
+    try:
+        with Crew(reading.get("jobs") or usable_cores(), worth_bytes=0, takes_part=True) as crew:
+            crew.expect(1)
+            for result in crew.each(partial(_summarised_together, request), _groups(sizes)):
+                from traceflops.analysis import unpacked  # loads while the workers read
+
+                parts += [part if isinstance(part, str) else unpacked(part) for part in result()]
+        analysis = _added_up(parts, request)
+    except UsageError:  # of several jobs, say
+        return None
+    note = Note("missing", "files-reduced", _REDUCED)
+    return analysis and replace(analysis, notes=(note, *analysis.notes))
+
+
+def _groups(sizes: Mapping[str, int]) -> list[tuple[Files, ...]]:
+    """Return the sets of files by group, near ranks together; `sizes` are bytes of text by file."""
+    sets = file_sets(list(sizes))
+    sets.sort(key=lambda files: (rank_in_name(PurePath(files[0]).name) or 0, files))
+    most = -(-len(sets) // _GROUPS)
+    groups: list[list[Files]] = []
+    group_bytes = 0
+    for files in sets:
+        size = sum(sizes[file] for file in files)
+        if not groups or len(groups[-1]) == most or group_bytes + size > _GROUP_BYTES:
+            groups.append([])
+            group_bytes = 0
+        groups[-1].append(files)
+        group_bytes += size
+    return list(map(tuple, groups))
+
+
+def _summarised_together(request: Request, sets: tuple[Files, ...]) -> list[bytes | str]:
+    """Return one summary of all files; one of each set, or its names, where that is impossible."""
+    from traceflops.analysis import packed
+
+    try:
+        return [packed(_summary(request, tuple(chain.from_iterable(sets))))]
+    except (InputError, UsageError):
+        parts = [_summary_or_names(request, files) for files in sets]
+        return [part if isinstance(part, str) else packed(part) for part in parts]
+
+
+def analysis_of_parts(paths: Sequence[str], summaries: Sequence[str], request: Request) -> Analysis:
+    """Return the analysis of files of which `summaries` are summaries; others are reduced first."""
+    from traceflops.analysis import decoded
+
+    request.check_reducible()
+    if summaries and request.selection != Selection():
+        raise UsageError(
+            "summaries are of the steps and ranks they were made for",
+            "give these options to traceflops reduce",
+        )
+    sets = file_sets([file for file in _files_of(paths) if file not in set(summaries)])
+    contents = chain(map(_content, summaries), summary_contents(sets, request) if sets else ())
+    parts: list[RankSummary | str] = []
+    for files, content in zip([*((file,) for file in summaries), *sets], contents, strict=True):
+        try:
+            parts.append(decoded(content, Path(files[0]).name))
+        except InputError:
+            parts.append(_names(files))
+    if (analysis := _added_up(parts, request)) is not None:
+        return analysis
+    for file in summaries[:1]:
+        decoded(_content(file), Path(file).name)  # says what is wrong
+    raise none_reduced(paths)
+
+
+def _added_up(parts: Sequence[RankSummary | str], request: Request) -> Analysis | None:
+    """Return the analysis of summaries, None where `parts` are only names of unread files."""
+    from traceflops.analysis import analysis_of_summaries
+
+    summaries = [part for part in parts if not isinstance(part, str)]
+    failed = [name for part in parts if isinstance(part, str) for name in part.split("\n")]
+    notes = copies([summary.trace for summary in summaries])
+    distinct = [
+        replace(part, trace=replace(part.trace, notes=(*notes[number], *part.trace.notes)))
+        for number, part in enumerate(summaries)
+        if number in notes  # copies of a file count once
+    ]
+    return analysis_of_summaries(distinct, failed, request.peaks.link) if distinct else None
+
+
+def summary_contents(sets: Sequence[Files], request: Request) -> Iterator[bytes]:
+    """Yield the summary file of each set, in order, made by other processes or machines."""
+    work, jobs = partial(reduced, request), request.reading.get("jobs")
+    if request.dask is not None:
+        yield from on_dask(work, sets, request.dask, jobs)
+        return
+    with Crew(jobs or usable_cores(), takes_part=True) as crew:
+        files = chain.from_iterable(sets)
+        crew.expect(sum(_text_bytes(file) for file in files if os.path.isfile(file)))
+        for result in crew.each(work, sets):
+            yield result()
+
+
+def reduced(request: Request, files: Files) -> bytes:
+    """Return the summary of files as the content of a file; their names where they have none.
+
+    They have none if they cannot be read, or hold only what no summary keeps. Raises UsageError
+    where they are of several jobs, of which none is chosen.
+    """
+    from traceflops.analysis import encoded
+
+    part = _summary_or_names(request, files)
+    return encoded(part if isinstance(part, str) or part.has_timeline else _names(files))
+
+
+def _summary_or_names(request: Request, files: Files) -> RankSummary | str:
+    try:
+        return _summary(request, files)
+    except InputError:
+        return _names(files)
+
+
+def _summary(request: Request, files: Files) -> RankSummary:
+    """Return the summary of files. Raises InputError where they cannot be read."""
+    from traceflops.analysis import summarised
+    from traceflops.devices import check_decided, of_job
+
+    trace = read(list(files), **{**request.reading, "jobs": 1})
+    check_decided(of_job(trace, request.selection.job), "a summary")
+    return summarised(
+        trace,
+        request.selection,
+        request.peaks,
+        rules=request.rules,
+        include_environment=request.include_environment,
+    )
+
+
+def _names(files: Files) -> str:
+    return "\n".join(Path(file).name for file in files)
+
+
+def _text_bytes(file: str) -> int:
+    """Return about how many bytes of text a file holds."""
+    path = Path(file)
+    return path.stat().st_size * (_USUAL_EXPANSION if path.suffix in _PACKED else 1)
+
+
+def _files_of(paths: Sequence[str]) -> list[str]:
+    return [file for path in paths for file in files_behind(path)]
+
+
+def _content(file: str) -> bytes:
+    with open_file(file) as stream:
+        return stream.read()
+
+
+def file_sets(paths: Sequence[str]) -> list[Files]:
+    """Return the files behind paths, those together that are read together.
+
+    These are the files of one rank, in or below one folder, if their format splits a run into
+    files. Of files whose names differ in numbers only, one is opened to see what they are.
+    """
+    files = _files_of(paths)
+    formats: dict[str, str | None] = {}
+    for file in files:
+        pattern = _NUMBER.sub("", file)
+        if formats.get(pattern) is None:
+            formats[pattern] = _splitting_format(file)
+    format_of = {file: formats[_NUMBER.sub("", file)] for file in files}
+    folders = {  # without those of the passes of one run
+        file: PurePath(*(part for part in PurePath(file).parent.parts if not PASS.fullmatch(part)))
+        for file in files
+    }
+    with_files = {(format_of[file], folder) for file, folder in folders.items()}
+    sets: dict[object, list[str]] = {}
+    for file, format_ in format_of.items():
+        parents = reversed(folders[file].parents)
+        topmost = next((up for up in parents if (format_, up) in with_files), folders[file])
+        key = (format_, topmost, rank_in_name(PurePath(file).name))
+        sets.setdefault(key if format_ else file, []).append(file)
+    return [tuple(files) for files in sets.values()]
+
+
+def _splitting_format(file: str) -> str | None:
+    """Return the file's format if that splits a run into files, "" if not, None if unreadable."""
+    try:
+        sources, _ = find_inputs(file)
+        with ExitStack() as stack:
+            opened = [stack.enter_context(closing(source)) for source in sources]
+            format_ = recognise(opened[0])
+    except InputError:
+        return None
+    return format_.name if format_.gathers and len(opened) == 1 else ""
+
+
+def none_reduced(paths: Sequence[str]) -> InputError:
+    """Return the error for files of which none has a summary."""
+    return InputError(
+        f"no file could be reduced (unreadable, or without a timeline): {paths[0]}",
+        "traceflops info says what it holds; give files without a timeline to report themselves",
+    )

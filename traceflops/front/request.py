@@ -1,0 +1,54 @@
+"""What is asked of files, as commands and `tf.analyze` hand it on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from traceflops.errors import UsageError
+from traceflops.mfu import FROM_THE_TRACE, PeakOptions
+from traceflops.table import Trace
+from traceflops.windows import Selection
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What an analysis depends on besides the files; worker processes get a copy.
+
+    `pair` are paths of the recording that provides FLOPs, or that recording. `reading` holds
+    keyword arguments of `read`, without `watch`. `dask` is the address of a cluster, or "local".
+    """
+
+    selection: Selection = field(default_factory=Selection)
+    peaks: PeakOptions = FROM_THE_TRACE
+    pair: Trace | Sequence[str] = ()
+    rules: Path | None = None
+    finding_rules: Path | None = None
+    include_environment: bool = False
+    redact: bool = False
+    reading: Mapping[str, Any] = field(default_factory=dict)
+    dask: str | None = None
+
+    def check_reducible(self) -> None:
+        """Raise UsageError for what cannot be asked of summaries."""
+        if self.redact:
+            raise UsageError("--redact does not work with summaries", "give the traces to report")
+        self.refuse_side_files("summaries")
+        if self.pair:
+            raise UsageError("--pair does not work with summaries", "give the traces to report")
+
+    def refuse_side_files(self, several: str) -> None:
+        """Raise UsageError for files that belong to one trace, where there are `several`."""
+        if option := self.side_option:
+            raise UsageError(
+                f"{option} does not work with {several}",
+                f"join them first: traceflops pack TRACE {option} FILE",
+            )
+
+    @property
+    def side_option(self) -> str | None:
+        """Return the option that names files beside the trace, None without such files."""
+        options = {"memory": "--memory", "gpu_samples": "--gpu-samples"}
+        return next((text for name, text in options.items() if self.reading.get(name)), None)
