@@ -24,7 +24,8 @@ from PIL.PngImagePlugin import PngInfo
 
 import traceflops as tf
 from tests.reports.conftest import chromium
-from traceflops.reports.page import render_comparison_page, render_html
+from traceflops.reports.page.comparison import render_comparison_page
+from traceflops.reports.page.html import render_html
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

@@ -10,14 +10,3 @@
 
 An input that cannot be read is an InputError with a hint; in a folder it is a note of the Trace.
 """
-
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from traceflops.faces import lazy
-
-if TYPE_CHECKING:
-    from traceflops.parsers.reading import LOSSES, Paths, Watcher, file_hashes, read, read_apart
-else:
-    __getattr__ = lazy(__name__, __file__)

@@ -16,26 +16,24 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.devices import DAY_NS, GPU_SAMPLES, LOCAL_TIME, TIME_OF_DAY, Sampled
+from traceflops.devices.gpu_samples import DAY_NS, LOCAL_TIME, TIME_OF_DAY, Sampled
+from traceflops.devices.side_records import GPU_SAMPLES
 from traceflops.errors import InputError
-from traceflops.parsers.io import ByteSource, Damage, LineBlocks, NoteTable, text_notes
-from traceflops.parsers.shared import (
+from traceflops.parsers.io.csv_lines import Damage, LineBlocks
+from traceflops.parsers.io.csv_text import text_notes
+from traceflops.parsers.io.inputs import ByteSource
+from traceflops.parsers.io.notes import NoteTable
+from traceflops.parsers.shared.formats import Format
+from traceflops.parsers.shared.trace_builder import (
     NOTHING_KNOWN,
-    Format,
     ProcessFacts,
     devices_table,
     in_order_of_time,
     processes_table,
 )
-from traceflops.table import (
-    FloatArray,
-    IntArray,
-    Note,
-    Source,
-    SourceFile,
-    TableBuilder,
-    Trace,
-)
+from traceflops.table.builder import TableBuilder
+from traceflops.table.columns import FloatArray, IntArray
+from traceflops.table.trace import Note, Source, SourceFile, Trace
 
 _COUNTERS: Final[Mapping[Sampled, tuple[str, ...]]] = {
     Sampled.SM_CLOCK: (r"clocks\.(current\.)?sm|dmon pclk", r"gfx_\d+_clk|gfx_clk|gfx_clock"),

@@ -9,10 +9,11 @@ from importlib.metadata import EntryPoint
 from typing import Final, TypeVar
 
 from traceflops.errors import InputError
-from traceflops.parsers.io import ByteSource
-from traceflops.parsers.shared import Format, Reading
+from traceflops.parsers.io.inputs import ByteSource
+from traceflops.parsers.shared.formats import Format, Reading
 from traceflops.plugins import blamed, loaded, plugins
-from traceflops.table import Trace, check_trace
+from traceflops.table.soundness import check_trace
+from traceflops.table.trace import Trace
 
 T = TypeVar("T")
 

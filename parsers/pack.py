@@ -13,31 +13,32 @@ import msgspec
 import pyarrow as pa
 
 from traceflops.errors import InputError, NotATrace
-from traceflops.parsers.io import (
+from traceflops.parsers.io.arrow_files import (
     ARROW_UNREADABLE,
     ArrowTable,
-    ByteSource,
-    NoteTable,
     damaged_arrow,
     open_arrow,
     refuse_packed,
 )
-from traceflops.parsers.shared import Format, Reading, plausible
-from traceflops.table import (
+from traceflops.parsers.io.inputs import ByteSource
+from traceflops.parsers.io.notes import NoteTable
+from traceflops.parsers.shared.formats import Format, Reading
+from traceflops.parsers.shared.sanity_checks import plausible
+from traceflops.table.packed import (
     PACK,
     PAGE_PACK,
     PARTS,
     VERSION,
     Head,
     Part,
-    Trace,
-    arrow_schema,
     checksum,
     described_head,
     head_of,
     trace_of,
     trace_of_tables,
 )
+from traceflops.table.schema import arrow_schema
+from traceflops.table.trace import Trace
 
 _GENERATOR: Final = b'name="generator" content="traceflops '
 _IN_PAGE: Final = re.compile(rf'id="{PAGE_PACK}">([^<]*)</script>'.encode())

@@ -10,32 +10,29 @@ from itertools import chain
 from pathlib import Path
 from typing import Final
 
-from traceflops.devices import (
+from traceflops.devices.gpu_samples import with_gpu_samples
+from traceflops.devices.jobs import merge_jobs
+from traceflops.devices.side_records import (
     GPU_SAMPLES,
     MEMORY_SNAPSHOT,
     calendar_shift,
     check_side,
     is_apart,
-    merge_jobs,
     same_devices,
-    with_gpu_samples,
     with_records,
     without_counters,
 )
 from traceflops.errors import InputError, NotATrace
-from traceflops.parsers.io import (
-    ByteSource,
-    Crew,
-    NoteTable,
-    find_inputs,
-    tell_apart,
-    usable_cores,
-    with_notes,
-)
+from traceflops.parsers.io.inputs import ByteSource
+from traceflops.parsers.io.notes import NoteTable, with_notes
+from traceflops.parsers.io.places import find_inputs, tell_apart
+from traceflops.parsers.io.worker_pool import Crew, usable_cores
 from traceflops.parsers.recognise import recognise
-from traceflops.parsers.shared import Format, Reading, each_run_once, plausible
+from traceflops.parsers.shared.formats import Format, Reading
+from traceflops.parsers.shared.repeats import each_run_once
+from traceflops.parsers.shared.sanity_checks import plausible
 from traceflops.phases import phase
-from traceflops.table import Note, Trace
+from traceflops.table.trace import Note, Trace
 from traceflops.units import several
 
 LOSSES = frozenset(

@@ -13,29 +13,26 @@ from typing import TYPE_CHECKING, Final
 from traceflops.errors import InputError, NotATrace
 from traceflops.parsers.gpu_samples import GPU_SAMPLES_TEXT
 from traceflops.parsers.installed import installed_formats
-from traceflops.parsers.io import ByteSource, open_arrow, open_parquet, read_each, with_notes
-from traceflops.parsers.nsight import (
-    NCU,
-    NSYS_ARROW,
-    NSYS_PARQUET,
-    NSYS_REPORT,
-    NSYS_STATS,
-)
+from traceflops.parsers.io.arrow_files import open_arrow, open_parquet
+from traceflops.parsers.io.inputs import ByteSource
+from traceflops.parsers.io.notes import read_each, with_notes
+from traceflops.parsers.nsight.formats import NCU, NSYS_ARROW, NSYS_PARQUET, NSYS_REPORT, NSYS_STATS
 from traceflops.parsers.other_files import UNKNOWN_FILES, other_database, other_file
 from traceflops.parsers.pack import TRACEFLOPS_PACK, TRACEFLOPS_PAGE, or_exported
-from traceflops.parsers.pytorch import PYTORCH, SNAPSHOT
-from traceflops.parsers.rocprof import (
+from traceflops.parsers.pytorch.reader import PYTORCH
+from traceflops.parsers.pytorch.snapshot import SNAPSHOT
+from traceflops.parsers.rocprof.formats import (
     ROCPROF_JSON,
     ROCPROF_PERFETTO,
     ROCPROF_TABLES,
     ROCPROF_V1_JSON,
 )
-from traceflops.parsers.shared import Format, Reading
-from traceflops.parsers.xla import XPLANE
-from traceflops.table import Note, Trace
+from traceflops.parsers.shared.formats import Format, Reading
+from traceflops.parsers.xla.read import XPLANE
+from traceflops.table.trace import Note, Trace
 
 if TYPE_CHECKING:
-    from traceflops.parsers.io import Database
+    from traceflops.parsers.io.database_rows import Database
 
 
 MAGIC: Final = b"SQLite format 3\x00"
@@ -74,17 +71,17 @@ def _reader(tables: Tables) -> Callable[[Database], Sequence[Trace]] | None:
     Readers are imported here, since most inputs are no databases.
     """
     if tables >= {"rocpd_op", "rocpd_string"}:
-        from traceflops.parsers.rocprof import read_rpd as read
+        from traceflops.parsers.rocprof.rpd import read_rpd as read
     elif _any_begins(tables, "rocpd_"):
-        from traceflops.parsers.rocprof import read_rocpd as read
+        from traceflops.parsers.rocprof.rocpd_read import read_rocpd as read
     elif tables >= {"compute_workload", "compute_metric_definition"}:
         return _refuse_metrics
     elif not tables.isdisjoint(_V1):
-        from traceflops.parsers.rocprof import read_v1_database as read
+        from traceflops.parsers.rocprof.v1_database import read_v1_database as read
     elif "StringTable" in tables and _any_begins(tables, "CUPTI_ACTIVITY_KIND_"):
-        from traceflops.parsers.nsight import read_nvprof as read
+        from traceflops.parsers.nsight.nvprof.read import read_nvprof as read
     elif _is_nsys(tables):
-        from traceflops.parsers.nsight import read_nsys as read
+        from traceflops.parsers.nsight.nsys.read import read_nsys as read
     else:
         return None
     return read
@@ -101,8 +98,8 @@ def _read_databases(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
 
     read, failed = read_each(sources, traced, close=True)
     by_source = [pair for pairs in read for pair in pairs]
-    from traceflops.parsers.nsight import without_clashes
-    from traceflops.parsers.rocprof import without_repeated_passes
+    from traceflops.parsers.nsight.nsys.ranks import without_clashes
+    from traceflops.parsers.rocprof.trace import without_repeated_passes
 
     traces = without_clashes(without_repeated_passes(by_source))
     notes = []
@@ -116,7 +113,8 @@ def _read_databases(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
 
 def read_database(source: ByteSource) -> Sequence[Trace]:
     """Return the traces in a database. Raises InputError where it holds none that is known."""
-    from traceflops.parsers.io import Database, placed
+    from traceflops.parsers.io.database_file import placed
+    from traceflops.parsers.io.database_rows import Database
 
     with placed(source) as place, Database(source, place) as database:
         read = _reader(database.tables)
@@ -142,7 +140,7 @@ def _foreign(database: Database) -> NotATrace:
             f"{_place(database)} is an unknown SQLite database (tables: {named}{more})",
             "give a database from nsys export --type sqlite, rocprof (rocpd, results.db) or RPD",
         )
-    from traceflops.parsers.io import how_to_copy, in_wal_mode
+    from traceflops.parsers.io.database_file import how_to_copy, in_wal_mode
 
     what = f"{_place(database)} is an SQLite database without tables"
     if not in_wal_mode(database.place.path) and not in_wal_mode(database.source.path):

@@ -23,7 +23,7 @@ from secrets import token_hex
 from typing import Final
 
 from traceflops.errors import MORE_MEMORY, UsageError
-from traceflops.table import PACK
+from traceflops.table.packed import PACK
 
 _BEGINS = {
     ".html": rb"<!doctype html>\n<html lang=\"en\">\n<head>\n[^\x00]*?content=\"traceflops ",

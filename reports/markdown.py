@@ -11,59 +11,49 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from traceflops._version import __version__
-from traceflops.reports.page import memory_page
-from traceflops.reports.view import (
-    NOTHING,
-    SAYS,
-    UNKNOWN,
-    Authored,
+from traceflops.reports.page.memory import memory_page
+from traceflops.reports.view.author_notes import NOTHING, Authored, NoteBlock
+from traceflops.reports.view.chapters import post_mortem
+from traceflops.reports.view.comparison import comparison_tables, more_sentences
+from traceflops.reports.view.counted import counted_table, speeds_table
+from traceflops.reports.view.critical import critical_tables
+from traceflops.reports.view.figures import UNKNOWN, count, size, visible
+from traceflops.reports.view.findings import (
+    background,
+    causes,
+    opening,
+    other_findings,
+    title_finding,
+)
+from traceflops.reports.view.gpu_samples import gpu_samples_table
+from traceflops.reports.view.host import host_tables
+from traceflops.reports.view.owners import attribution_sentence, owner_tables
+from traceflops.reports.view.pipelines import pipeline_tables
+from traceflops.reports.view.profiler_rules import SAYS, rules_said
+from traceflops.reports.view.serving import serving_table
+from traceflops.reports.view.tables import (
     Cell,
     Column,
     Name,
-    NoteBlock,
     ReportTable,
-    attribution_sentence,
-    background,
-    causes,
-    comparison_tables,
     components_table,
-    count,
-    counted_table,
-    critical_tables,
-    doubts,
     folded_tables,
-    gpu_samples_table,
-    host_tables,
     jobs_table,
-    more_sentences,
-    notes_by_weight,
-    opening,
-    other_findings,
-    owner_tables,
-    pipeline_tables,
-    post_mortem,
-    provenance,
-    ranks_table,
-    rates_table,
-    rules_said,
-    serving_table,
-    size,
-    speeds_table,
     table_of,
-    title_finding,
     untimed_tables,
-    visible,
     waits_table,
     waterfall_table,
-    why_not,
-    words,
 )
+from traceflops.reports.view.texts import words
+from traceflops.reports.view.utilisation import why_not
+from traceflops.reports.view.who_waits import ranks_table, rates_table
+from traceflops.reports.view.wording import doubts, notes_by_weight, provenance
 from traceflops.units import several
 
 if TYPE_CHECKING:
-    from traceflops.analysis import Analysis
-    from traceflops.comparison import Comparison
-    from traceflops.mfu import Measurement
+    from traceflops.analysis.result import Analysis
+    from traceflops.comparison.result import Comparison
+    from traceflops.mfu.measurement import Measurement
 
 SIGN: Final = "<!-- traceflops.report/1 -->"
 """The first line, by which a file is known to be one of these."""

@@ -13,24 +13,19 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from traceflops.errors import UsageError
-from traceflops.privacy import redacted
+from traceflops.privacy.environment import redacted
 from traceflops.reports.files import write_pieces
-from traceflops.table import (
-    EVERYWHERE,
-    PARTS,
-    Names,
-    Note,
-    Trace,
-    empty_table,
-    is_one_of,
-    parts_of,
-    with_column,
-    without_unused,
-)
-from traceflops.windows import HIDDEN, restrict
+from traceflops.table.columns import is_one_of, with_column
+from traceflops.table.grouping import without_unused
+from traceflops.table.packed import PARTS, parts_of
+from traceflops.table.rows import Names
+from traceflops.table.schema import empty_table
+from traceflops.table.trace import EVERYWHERE, Note, Trace
+from traceflops.windows.chosen_runs import restrict
+from traceflops.windows.selection import HIDDEN
 
 if TYPE_CHECKING:
-    from traceflops.analysis import Analysis
+    from traceflops.analysis.result import Analysis
 
 _STACKS, _HOST = "python-stacks", "host"
 LEAVABLE: Final = (_STACKS, _HOST)

@@ -18,18 +18,21 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import numpy as np
 
-from traceflops.attribution import outstanding_launches
-from traceflops.drawing import MOST_LANES, lanes_of
+from traceflops.attribution.launch_lead import outstanding_launches
+from traceflops.drawing.lane_stacking import MOST_LANES, lanes_of
 from traceflops.errors import UsageError
 from traceflops.reports.files import MARK
-from traceflops.table import ABSENT, IntArray, Trace, codes, names, numbers
-from traceflops.timeline import WORK, Intervals
-from traceflops.windows import Prepared
+from traceflops.table.columns import IntArray, codes, names, numbers
+from traceflops.table.rows import ABSENT
+from traceflops.table.trace import Trace
+from traceflops.timeline.device_span import WORK
+from traceflops.timeline.intervals import Intervals
+from traceflops.windows.prepared import Prepared
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from traceflops.findings import Finding
+    from traceflops.findings.finding import Finding
 
 SUFFIXES: Final = (".json", ".json.gz")
 

@@ -15,30 +15,31 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from traceflops.attribution import USUAL
-from traceflops.categories import categorise, load
+from traceflops.attribution.charged import USUAL
+from traceflops.categories.activities import categorise
+from traceflops.categories.classify import load
 from traceflops.characters import is_visible
 from traceflops.errors import UsageError
-from traceflops.privacy import Redaction
+from traceflops.privacy.redact import Redaction
 from traceflops.reports.files import MARK, check_replaced, is_ours, write_together
-from traceflops.table import (
-    TABLES,
+from traceflops.table.columns import (
     IntArray,
-    Trace,
     codes,
-    described,
     dictionary_column,
-    link,
     merged_column,
     names,
     number_column,
     pack_validity,
-    text_column,
     validity,
 )
+from traceflops.table.nesting import link
+from traceflops.table.packed import described
+from traceflops.table.rows import text_column
+from traceflops.table.schema import TABLES
+from traceflops.table.trace import Trace
 
 if TYPE_CHECKING:
-    from traceflops.analysis import Analysis
+    from traceflops.analysis.result import Analysis
 
 _FORMULA = tuple("=+-@\t\r\uff0b\uff0d\uff1d\uff20")
 """Signs with which a formula begins, also as wide ones, which some spreadsheets take for them."""
@@ -311,7 +312,7 @@ def save_tables(analysis: Analysis, folder: Path, format_: str) -> list[Path]:
 
     Tables of an earlier report that have no rows now are removed.
     """
-    from traceflops.reports.json import report_object
+    from traceflops.reports.json.report import report_object
 
     report, written = report_object(analysis), {}
     for name, rows_of in REPORT_TABLES.items():

@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from traceflops.analysis import Analysis
-from traceflops.comparison import Comparison
+from traceflops.analysis.result import Analysis
+from traceflops.comparison.result import Comparison
 from traceflops.errors import UsageError
 from traceflops.reports.files import check_replaced, write_pieces
 from traceflops.reports.packs import pack_of
-from traceflops.reports.view import NOTHING, Authored
+from traceflops.reports.view.author_notes import NOTHING, Authored
 from traceflops.units import listed
 
 _READABLE_FILE: Final = (stat.S_IFREG | 0o644) << 16
@@ -22,20 +22,20 @@ _READABLE_FILE: Final = (stat.S_IFREG | 0o644) << 16
 
 
 def _html(analysis: Analysis, command: str | None, authored: Authored) -> bytes:
-    from traceflops.reports.page import render_html
+    from traceflops.reports.page.html import render_html
 
     return render_html(analysis, command, authored).encode()
 
 
 def _json(analysis: Analysis, _: str | None, __: Authored) -> bytes:
-    from traceflops.reports.json import render_json
+    from traceflops.reports.json.report import render_json
 
     return render_json(analysis).encode() + b"\n"
 
 
 def _markdown(analysis: Analysis, command: str | None, authored: Authored) -> bytes:
     from traceflops.reports.markdown import render_markdown
-    from traceflops.reports.view import base_names
+    from traceflops.reports.view.author_notes import base_names
 
     shown = base_names(command, analysis.source.files) if command else None
     return render_markdown(analysis, shown, authored).encode()
@@ -87,13 +87,14 @@ def save(
 
 
 def _page_of(comparisons: Sequence[Comparison]) -> str:
-    from traceflops.reports.page import render_comparison_page
+    from traceflops.reports.page.comparison import render_comparison_page
 
     return render_comparison_page(comparisons)
 
 
 def _json_of(comparisons: Sequence[Comparison]) -> str:
-    from traceflops.reports.json import comparison_object, comparisons_object, encode
+    from traceflops.reports.json.comparison import comparison_object, comparisons_object
+    from traceflops.reports.json.report import encode
 
     is_one = len(comparisons) == 1
     found = comparison_object(comparisons[0]) if is_one else comparisons_object(comparisons)

@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from traceflops.devices import THROTTLE_BITS, Sampled, sampled_over_ns
-from traceflops.table import BoolArray, FloatArray, IntArray, codes, floats, groups, names, numbers
-from traceflops.timeline import Intervals
+from traceflops.devices.gpu_samples import THROTTLE_BITS, Sampled, sampled_over_ns
+from traceflops.table.columns import BoolArray, FloatArray, IntArray, codes, floats, names, numbers
+from traceflops.table.grouping import groups
+from traceflops.timeline.intervals import Intervals
 from traceflops.units import percent
 
 if TYPE_CHECKING:
-    from traceflops.windows import Prepared
+    from traceflops.windows.prepared import Prepared
 
 _MEASURED: Final = (
     *(Sampled.POWER, Sampled.POWER_LIMIT, Sampled.TEMPERATURE),

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
-    from traceflops.table import Note, Source
+    from traceflops.table.trace import Note, Source
 
 PYTORCH, ROCPROF, NSIGHT, XLA = "pytorch", "rocprof", "nsight", "xla"
 TF_RECORD, OTHER = "tf.record", "other"

@@ -17,7 +17,8 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import csv
 
-from traceflops.table import ABSENT, Array, IntArray, codes, floats, names, numbers, validity
+from traceflops.table.columns import IntArray, codes, floats, names, numbers, validity
+from traceflops.table.rows import ABSENT, Array
 
 Kind = Literal["integer", "number", "text"]
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from traceflops.parsers.io.inputs import ByteSource
-from traceflops.table import BoolArray, IntArray
+from traceflops.table.columns import BoolArray, IntArray
 
 Bytes = npt.NDArray[np.uint8]
 

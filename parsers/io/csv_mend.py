@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from traceflops.parsers.io.csv_lines import Bytes, Lines
-from traceflops.table import BoolArray, IntArray
+from traceflops.table.columns import BoolArray, IntArray
 
 _MOST_LINES_OF_A_ROW: Final = 50
 _LONGEST_MENDED: Final = 1 << 20

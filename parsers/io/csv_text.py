@@ -19,7 +19,10 @@ from traceflops.parsers.io.csv_lines import Damage, LineBlocks, is_regular, line
 from traceflops.parsers.io.csv_mend import Mender, strict_fields
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.notes import NoteTable
-from traceflops.table import ABSENT, Array, BoolArray, IntArray, Names, Note, distinct
+from traceflops.table.columns import BoolArray, IntArray
+from traceflops.table.grouping import distinct
+from traceflops.table.rows import ABSENT, Array, Names
+from traceflops.table.trace import Note
 from traceflops.units import several
 
 TEXT_BLOCK_BYTES: Final = 2 << 20

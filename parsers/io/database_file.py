@@ -21,7 +21,7 @@ from traceflops.errors import InputError
 from traceflops.parsers.io.database_scan import FAULTS
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.notes import NoteTable
-from traceflops.table import Note
+from traceflops.table.trace import Note
 
 MAGIC: Final = b"SQLite format 3\x00"
 

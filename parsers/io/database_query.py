@@ -10,7 +10,8 @@ from typing import Any, Final
 import numpy as np
 
 from traceflops.parsers.io.database_scan import Row
-from traceflops.table import ABSENT, Array, BoolArray, IntArray, Names
+from traceflops.table.columns import BoolArray, IntArray
+from traceflops.table.rows import ABSENT, Array, Names
 
 _ABSENT_SQL: Final = "(-9223372036854775807 - 1)"
 _MISSING_REAL_SQL: Final = "9e999"  # SQLite has no NaN; infinity is no measurement

@@ -43,7 +43,7 @@ from traceflops.parsers.io.database_scan import (
 )
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.notes import NoteTable
-from traceflops.table import Note
+from traceflops.table.trace import Note
 from traceflops.units import several
 
 _MOST_TABLES: Final = 100_000

@@ -18,7 +18,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from traceflops.table import Array, numbers
+from traceflops.table.columns import numbers
+from traceflops.table.rows import Array
 
 BATCH_ROWS: Final = 1 << 15
 LONGEST_VALUE: Final = 64 << 20

@@ -12,7 +12,7 @@ from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.json_window import STRING
 from traceflops.parsers.io.notes import NoteTable
 from traceflops.parsers.io.unpacking import GZIP_CUT
-from traceflops.table import Note
+from traceflops.table.trace import Note
 from traceflops.units import several
 
 EVENT_START: Final = re.compile(rb'\{\s*"(?:ph|cat|name|pid|tid|ts|dur|id|bp|s|args)"\s*:')

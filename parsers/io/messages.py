@@ -13,7 +13,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from traceflops.table import ABSENT, Array, BoolArray, IntArray
+from traceflops.table.columns import BoolArray, IntArray
+from traceflops.table.rows import ABSENT, Array
 
 VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
 _FIXED: Final = {FIXED64: 8, FIXED32: 4}

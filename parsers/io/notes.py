@@ -11,7 +11,7 @@ from typing import Final, TypeAlias, TypeVar
 
 from traceflops.errors import InputError, NotATrace
 from traceflops.parsers.io.inputs import ByteSource
-from traceflops.table import Note, NoteKind, Trace, counted_note
+from traceflops.table.trace import Note, NoteKind, Trace, counted_note
 
 Texts: TypeAlias = Mapping[str, str]
 

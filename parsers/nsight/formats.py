@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-from traceflops.parsers.io import ByteSource
-from traceflops.parsers.shared import Format, Reading
-from traceflops.table import Trace
+from traceflops.parsers.io.inputs import ByteSource
+from traceflops.parsers.shared.formats import Format, Reading
+from traceflops.table.trace import Trace
 
 _ARROW: Final = (b"ARROW1\x00\x00", b"\xff\xff\xff\xff")
 _NO_TABLE: Final = (b"{", b"[", b"<")

@@ -11,31 +11,18 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.parsers.io import (
-    TEXT_BLOCK_BYTES,
-    ByteSource,
-    CsvText,
-    Cut,
-    Damage,
-    Field,
-    Kind,
-    Plan,
-    Texts,
-)
+from traceflops.parsers.io.csv_cells import Field, Kind, Texts
+from traceflops.parsers.io.csv_lines import Damage
+from traceflops.parsers.io.csv_text import TEXT_BLOCK_BYTES, CsvText, Cut, Plan
+from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.nsight.ncu_values import Marks, plain_numbers, unit_of, values_of
 from traceflops.parsers.nsight.stats_rows import sizes_in, texts_of, triple
 from traceflops.parsers.nsight.stats_text import from_header
-from traceflops.parsers.shared import chosen
-from traceflops.table import (
-    ABSENT,
-    Array,
-    IntArray,
-    Names,
-    TableBuilder,
-    compact,
-    group_rows,
-    ranked,
-)
+from traceflops.parsers.shared.trace_builder import chosen
+from traceflops.table.builder import TableBuilder, compact
+from traceflops.table.columns import IntArray
+from traceflops.table.grouping import group_rows, ranked
+from traceflops.table.rows import ABSENT, Array, Names
 
 _MOST_COLUMNS: Final = 20_000
 _ROLES: Final[Mapping[str, tuple[str, Kind]]] = {

@@ -20,7 +20,8 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from traceflops.errors import NotATrace
-from traceflops.parsers.io import ByteSource, fields, last_fields, message_text, parts_of
+from traceflops.parsers.io.inputs import ByteSource
+from traceflops.parsers.io.messages import fields, last_fields, message_text, parts_of
 from traceflops.parsers.nsight.ncu_pages import (
     FACTS,
     RULE_KINDS,
@@ -31,7 +32,7 @@ from traceflops.parsers.nsight.ncu_pages import (
     Page,
     fill_sizes,
 )
-from traceflops.table import ABSENT, Array
+from traceflops.table.rows import ABSENT, Array
 
 MAGIC: Final = b"NVR\x00"
 _VERSION: Final = 7

@@ -16,19 +16,23 @@ from typing import Final
 import numpy as np
 
 from traceflops.errors import InputError
-from traceflops.parsers.io import (
-    ByteSource,
-    NoteTable,
-    by_distinct,
-    rank_in_name,
-    read_each,
-    text_notes,
-    with_set_aside,
-)
+from traceflops.parsers.io.csv_text import text_notes
+from traceflops.parsers.io.database_query import by_distinct
+from traceflops.parsers.io.inputs import ByteSource
+from traceflops.parsers.io.notes import NoteTable, read_each, with_set_aside
+from traceflops.parsers.io.places import rank_in_name
 from traceflops.parsers.nsight.ncu_pages import NcuFile, NcuPage, read_ncu
 from traceflops.parsers.nsight.ncu_report import MAGIC, read_report
-from traceflops.parsers.shared import DeviceFacts, Gathered, ProcessFacts, chosen, overflow_notes
-from traceflops.table import ABSENT, Note, Source, SourceFile, Trace, distinct, group_rows
+from traceflops.parsers.shared.trace_builder import (
+    DeviceFacts,
+    Gathered,
+    ProcessFacts,
+    chosen,
+    overflow_notes,
+)
+from traceflops.table.grouping import distinct, group_rows
+from traceflops.table.rows import ABSENT
+from traceflops.table.trace import Note, Source, SourceFile, Trace
 
 _CUT: Final = "copy the file again in full, or profile again"
 _AGAIN: Final = "export again with ncu --import FILE --csv --page raw"

@@ -13,20 +13,16 @@ import numpy as np
 import pyarrow as pa
 
 from traceflops.errors import InputError, NotATrace
-from traceflops.parsers.io import ARROW_UNREADABLE, ArrowTable, NoteTable, damaged_arrow
+from traceflops.parsers.io.arrow_files import ARROW_UNREADABLE, ArrowTable, damaged_arrow
+from traceflops.parsers.io.notes import NoteTable
 from traceflops.parsers.nsight.nsys.tables import integers
 from traceflops.parsers.nsight.stats_rows import UNNAMED_RANGE
-from traceflops.parsers.shared import Gathered, ProcessFacts, overflow_notes
-from traceflops.table import (
-    ABSENT,
-    Array,
-    Source,
-    SourceFile,
-    Trace,
-    codes,
-    group_rows,
-)
-from traceflops.table import names as texts_in
+from traceflops.parsers.shared.trace_builder import Gathered, ProcessFacts, overflow_notes
+from traceflops.table.columns import codes
+from traceflops.table.columns import names as texts_in
+from traceflops.table.grouping import group_rows
+from traceflops.table.rows import ABSENT, Array
+from traceflops.table.trace import Source, SourceFile, Trace
 
 FORMAT: Final = "nsys recipe"
 _RANGES: Final = frozenset({"Name", "Projected Start", "Projected Duration"})

@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from traceflops.parsers.io import Field, Kind, Plan
+from traceflops.parsers.io.csv_cells import Field, Kind
+from traceflops.parsers.io.csv_text import Plan
 
 TIME_UNITS: Final[Mapping[str, int]] = {
     **dict.fromkeys(("ns", "nsec", "nsecond", "nanoseconds"), 0),

@@ -17,7 +17,9 @@ from operator import itemgetter
 from pathlib import PureWindowsPath
 from typing import Final
 
-from traceflops.parsers.io import TEXT_BLOCK_BYTES, ByteSource, CsvText, Cut, Damage, Plan
+from traceflops.parsers.io.csv_lines import Damage
+from traceflops.parsers.io.csv_text import TEXT_BLOCK_BYTES, CsvText, Cut, Plan
+from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.nsight.stats_layouts import STATS_TABLES, report_named
 from traceflops.parsers.nsight.stats_rows import ReportPart, add_rows
 from traceflops.parsers.nsight.stats_text import (
@@ -27,7 +29,7 @@ from traceflops.parsers.nsight.stats_text import (
     plain_tables,
     whole_lines,
 )
-from traceflops.table import TableBuilder
+from traceflops.table.builder import TableBuilder
 
 _RECORDS: Final = ("activities", "calls", "marks")
 _FIGURES: Final = {"totals": ("count", "total_ns", "bytes")}

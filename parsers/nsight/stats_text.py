@@ -14,17 +14,10 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.parsers.io import (
-    Bytes,
-    ByteSource,
-    Plan,
-    Tables,
-    decimal_mark,
-    header_in,
-    is_number,
-    line_starts,
-    plain_decimal,
-)
+from traceflops.parsers.io.csv_cells import decimal_mark, is_number, plain_decimal
+from traceflops.parsers.io.csv_lines import Bytes, line_starts
+from traceflops.parsers.io.csv_text import Plan, Tables, header_in
+from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.nsight.stats_layouts import unit_in_title, with_unit
 
 _MESSAGES: Final = re.compile(

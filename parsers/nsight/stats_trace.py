@@ -13,33 +13,26 @@ import numpy as np
 import pyarrow as pa
 
 from traceflops.errors import InputError, NotATrace
-from traceflops.parsers.io import (
-    ByteSource,
-    Lookup,
-    NoteTable,
-    by_distinct,
-    rank_in_name,
-    read_each,
-    text_notes,
-    with_notes,
-)
+from traceflops.parsers.io.csv_text import text_notes
+from traceflops.parsers.io.database_query import Lookup, by_distinct
+from traceflops.parsers.io.inputs import ByteSource
+from traceflops.parsers.io.notes import NoteTable, read_each, with_notes
+from traceflops.parsers.io.places import rank_in_name
 from traceflops.parsers.nsight.stats_layouts import REPORTS, report_named
 from traceflops.parsers.nsight.stats_read import StatsFile, labels_of, read_stats
 from traceflops.parsers.nsight.stats_rows import ReportPart
-from traceflops.parsers.shared import DeviceFacts, Gathered, ProcessFacts, chosen, overflow_notes
-from traceflops.remedies import NSYS
-from traceflops.table import (
-    ABSENT,
-    Note,
-    Source,
-    SourceFile,
-    TableBuilder,
-    Trace,
-    compact,
-    distinct,
-    group_rows,
-    rank_from_name,
+from traceflops.parsers.shared.trace_builder import (
+    DeviceFacts,
+    Gathered,
+    ProcessFacts,
+    chosen,
+    overflow_notes,
 )
+from traceflops.remedies import NSYS
+from traceflops.table.builder import TableBuilder, compact
+from traceflops.table.grouping import distinct, group_rows
+from traceflops.table.rows import ABSENT
+from traceflops.table.trace import Note, Source, SourceFile, Trace, rank_from_name
 
 FORMAT: Final = "nsys stats"
 _OLD_NAMES: Final = (

@@ -11,16 +11,3 @@ read_metadata  rank, devices, groups: the keys beside the events  (metadata)
 snapshot.pickle -> History of each GPU: allocations, releases, segments -> counters of a Trace
 (snapshot, allocator)
 """
-
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from traceflops.faces import lazy
-
-if TYPE_CHECKING:
-    from traceflops.parsers.pytorch.reader import PYTORCH
-    from traceflops.parsers.pytorch.snapshot import SNAPSHOT
-    from traceflops.parsers.pytorch.values import as_text, integer, integers, typed_integers
-else:
-    __getattr__ = lazy(__name__, __file__)

@@ -9,7 +9,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from traceflops.table import Array, BoolArray, IntArray
+from traceflops.table.columns import BoolArray, IntArray
+from traceflops.table.rows import Array
 
 ALLOC, FREE = 1, 2
 SEGMENTS: Final = {3: "segment_alloc", 4: "segment_free", 5: "segment_map", 6: "segment_unmap"}

@@ -13,7 +13,8 @@ from typing import Any, Final, TypeVar, Union, cast
 import msgspec
 import numpy as np
 
-from traceflops.parsers.io import UNDECODABLE, valid_utf8
+from traceflops.parsers.io.json_mend import valid_utf8
+from traceflops.parsers.io.json_window import UNDECODABLE
 from traceflops.parsers.pytorch import legacy
 from traceflops.parsers.pytorch.events import (
     ACTIVITY_KINDS,
@@ -34,7 +35,7 @@ from traceflops.parsers.pytorch.events import (
 )
 from traceflops.parsers.pytorch.tables import Group, KinetoRows
 from traceflops.parsers.pytorch.values import DigitsLost, as_text, integer, integers, nanoseconds
-from traceflops.table import IntArray
+from traceflops.table.columns import IntArray
 
 A = TypeVar("A", bound=Args)
 

@@ -16,18 +16,13 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from traceflops.parsers.io import NoteTable
+from traceflops.parsers.io.notes import NoteTable
 from traceflops.parsers.pytorch.values import trailing_integer
 from traceflops.remedies import LEGACY
-from traceflops.table import (
-    ABSENT,
-    Note,
-    Rows,
-    TableBuilder,
-    first_of_same,
-    innermost_pieces,
-    with_numbers,
-)
+from traceflops.table.builder import TableBuilder, with_numbers
+from traceflops.table.nesting import first_of_same, innermost_pieces
+from traceflops.table.rows import ABSENT, Rows
+from traceflops.table.trace import Note
 from traceflops.units import several
 
 OPS: Final = "CPU functions"

@@ -17,8 +17,11 @@ from typing import Any, Final
 import numpy as np
 
 from traceflops.parsers.pytorch.values import as_text, trailing_integer
-from traceflops.parsers.shared import renumber_devices
-from traceflops.table import ABSENT, Array, IntArray, Names, TableBuilder, distinct
+from traceflops.parsers.shared.trace_builder import renumber_devices
+from traceflops.table.builder import TableBuilder
+from traceflops.table.columns import IntArray
+from traceflops.table.grouping import distinct
+from traceflops.table.rows import ABSENT, Array, Names
 
 _LABEL: Final = re.compile(r"(.{0,200}\d.{0,200})\s-?\d+")
 _MOST_DEVICES: Final = 1_024

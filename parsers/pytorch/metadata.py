@@ -14,11 +14,12 @@ from typing import Any, Final
 
 import msgspec
 
-from traceflops.parsers.io import UNDECODABLE, rank_in_name
+from traceflops.parsers.io.json_window import UNDECODABLE
+from traceflops.parsers.io.places import rank_in_name
 from traceflops.parsers.pytorch.values import LIMIT_NS, as_text, integer, printable
-from traceflops.parsers.shared import DeviceFacts
+from traceflops.parsers.shared.trace_builder import DeviceFacts
 from traceflops.remedies import RECORDER
-from traceflops.table import ABSENT
+from traceflops.table.rows import ABSENT
 from traceflops.units import DESCRIPTION_WORDS, several
 
 _FACTS: Final = (

@@ -15,26 +15,21 @@ import numpy as np
 import pyarrow as pa
 
 from traceflops.errors import InputError, NotATrace
-from traceflops.parsers.io import (
-    BLOCK_BYTES,
-    INVALID_UTF8,
-    ByteSource,
-    Crew,
-    EventStream,
-    NoteTable,
-    event_text_notes,
-)
+from traceflops.parsers.io.inputs import ByteSource
+from traceflops.parsers.io.json_events import EventStream
+from traceflops.parsers.io.json_mend import INVALID_UTF8, event_text_notes
+from traceflops.parsers.io.notes import NoteTable
+from traceflops.parsers.io.worker_pool import BLOCK_BYTES, Crew
 from traceflops.parsers.pytorch import legacy
 from traceflops.parsers.pytorch.block import KinetoBlock, KinetoReader
 from traceflops.parsers.pytorch.events import KNOWN_CATEGORIES, PYTHON_CATEGORIES
 from traceflops.parsers.pytorch.merged_ranks import number_devices, split_ranks
 from traceflops.parsers.pytorch.metadata import HEADER_KEYS, Metadata, read_metadata
 from traceflops.parsers.pytorch.values import optional_codes, printable
-from traceflops.parsers.shared import (
+from traceflops.parsers.shared.formats import Format, Reading
+from traceflops.parsers.shared.trace_builder import (
     NOTHING_KNOWN,
-    Format,
     ProcessFacts,
-    Reading,
     devices_table,
     in_order_of_time,
     overflow_notes,
@@ -42,21 +37,12 @@ from traceflops.parsers.shared import (
     processes_table,
 )
 from traceflops.remedies import LEGACY, RECORDER, with_activities
-from traceflops.table import (
-    ABSENT,
-    IntArray,
-    Note,
-    Source,
-    SourceFile,
-    TableBuilder,
-    Trace,
-    codes,
-    joint_codes,
-    launches_nothing,
-    numbers,
-    of_noun,
-    rank_from_name,
-)
+from traceflops.table.builder import TableBuilder
+from traceflops.table.columns import IntArray, codes, numbers
+from traceflops.table.grouping import joint_codes
+from traceflops.table.rows import ABSENT
+from traceflops.table.trace import Note, Source, SourceFile, Trace, of_noun, rank_from_name
+from traceflops.table.work_calls import launches_nothing
 from traceflops.units import duration, several
 
 _AT_END: Final = "rank and world size"

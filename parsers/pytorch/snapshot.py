@@ -16,14 +16,17 @@ from typing import Annotated, Any, Final
 import msgspec
 import numpy as np
 
-from traceflops.devices import MEMORY_SNAPSHOT
+from traceflops.devices.side_records import MEMORY_SNAPSHOT
 from traceflops.errors import InputError, NotATrace
-from traceflops.parsers.io import ByteSource, NoteTable, rank_in_name, unpickled
+from traceflops.parsers.io.inputs import ByteSource
+from traceflops.parsers.io.notes import NoteTable
+from traceflops.parsers.io.pickled import unpickled
+from traceflops.parsers.io.places import rank_in_name
 from traceflops.parsers.pytorch.allocator import ALLOC, FREE, SEGMENTS, Blocks, History
 from traceflops.parsers.pytorch.values import LIMIT_NS, typed_integers
-from traceflops.parsers.shared import (
+from traceflops.parsers.shared.formats import Format
+from traceflops.parsers.shared.trace_builder import (
     NOTHING_KNOWN,
-    Format,
     ProcessFacts,
     devices_table,
     in_order_of_time,
@@ -31,17 +34,10 @@ from traceflops.parsers.shared import (
     overflowed,
     processes_table,
 )
-from traceflops.table import (
-    ABSENT,
-    IntArray,
-    Names,
-    Note,
-    Source,
-    SourceFile,
-    TableBuilder,
-    Trace,
-    rank_from_name,
-)
+from traceflops.table.builder import TableBuilder
+from traceflops.table.columns import IntArray
+from traceflops.table.rows import ABSENT, Names
+from traceflops.table.trace import Note, Source, SourceFile, Trace, rank_from_name
 
 _SIGN: Final = re.compile(rb"\x80[\x02-\x05][\s\S]{0,40}?[\x8cX]\x08(?:\x00\x00\x00)?segments")
 _NOTES: Final = NoteTable(

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 import msgspec
 
-from traceflops.parsers.io import UNDECODABLE
-from traceflops.parsers.shared import NOTHING_KNOWN, DeviceFacts
+from traceflops.parsers.io.json_window import UNDECODABLE
+from traceflops.parsers.shared.trace_builder import NOTHING_KNOWN, DeviceFacts
 
 _MHZ: Final = 10**6
 _INT32: Final = 2**31

@@ -7,9 +7,11 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.parsers.io import Lookup
-from traceflops.parsers.shared import WAYS, way_named
-from traceflops.table import ABSENT, Array, IntArray, TableBuilder
+from traceflops.parsers.io.database_query import Lookup
+from traceflops.parsers.shared.sinks import WAYS, way_named
+from traceflops.table.builder import TableBuilder
+from traceflops.table.columns import IntArray
+from traceflops.table.rows import ABSENT, Array
 
 _KERNELS: Final = ("__amd_rocclr_copyBuffer", "__amd_rocclr_fillBuffer")
 UNKNOWN, HOST, GPU = -1, 0, 1

@@ -6,9 +6,9 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from traceflops.parsers.io import ByteSource
-from traceflops.parsers.shared import Format, Reading
-from traceflops.table import Trace
+from traceflops.parsers.io.inputs import ByteSource
+from traceflops.parsers.shared.formats import Format, Reading
+from traceflops.table.trace import Trace
 
 _OTHER_TEXT: Final = re.compile(rb"\s*[\[{<]")
 _V1_START: Final = re.compile(rb'\s*\{\s*"traceEvents"\s*:\s*\[\s*\{\s*\}')
@@ -48,7 +48,7 @@ def _is_perfetto(head: bytes) -> bool:
     """Return whether a message begins whose first field is a message; text does not."""
     if not head.startswith(b"\n") or _NO_TEXT.match(head) is None:
         return False
-    from traceflops.parsers.io import fields, last_fields, varint
+    from traceflops.parsers.io.messages import fields, last_fields, varint
 
     try:
         size, begin = varint(head, 1)

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from traceflops.parsers.io import Field, Kind, Plan, find_start
+from traceflops.parsers.io.csv_cells import Field, Kind
+from traceflops.parsers.io.csv_text import Plan, find_start
 
 V1, V2, V3, COMPUTE = "v1", "v2", "v3", "compute"
 _WORDS: Final = re.compile("[^a-z0-9]+")

@@ -10,11 +10,17 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
-from traceflops.parsers.io import NoteTable, text_notes
+from traceflops.parsers.io.csv_text import text_notes
+from traceflops.parsers.io.notes import NoteTable
 from traceflops.parsers.rocprof.tables.parts import TableFile
-from traceflops.parsers.shared import COUNTED_WHILE_TIMED, DISPATCH, overflow_notes, span_notes
+from traceflops.parsers.shared.sanity_checks import COUNTED_WHILE_TIMED, span_notes
+from traceflops.parsers.shared.sinks import DISPATCH
+from traceflops.parsers.shared.trace_builder import overflow_notes
 from traceflops.remedies import ROCPROFV3
-from traceflops.table import ABSENT, Note, joint_codes, names, numbers, rank_from_name, together
+from traceflops.table.columns import names, numbers
+from traceflops.table.grouping import joint_codes
+from traceflops.table.rows import ABSENT
+from traceflops.table.trace import Note, rank_from_name, together
 from traceflops.units import does, percent, several
 
 if TYPE_CHECKING:

@@ -14,11 +14,11 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from traceflops.parsers.io import (
+from traceflops.parsers.io.database_query import Lookup
+from traceflops.parsers.io.inputs import ByteSource
+from traceflops.parsers.io.messages import (
     Block,
-    ByteSource,
     Columns,
-    Lookup,
     Messages,
     fields,
     last_fields,
@@ -26,18 +26,10 @@ from traceflops.parsers.io import (
     signed,
     split,
 )
-from traceflops.table import (
-    ABSENT,
-    BEYOND,
-    MOST_TEXTS,
-    Array,
-    BoolArray,
-    IntArray,
-    Names,
-    joint_codes,
-    narrow,
-    ranked,
-)
+from traceflops.table.builder import BEYOND, MOST_TEXTS
+from traceflops.table.columns import BoolArray, IntArray
+from traceflops.table.grouping import joint_codes, ranked
+from traceflops.table.rows import ABSENT, Array, Names, narrow
 
 _PACKET: Final = 1
 _CHUNK_BYTES: Final = 1 << 20

@@ -13,14 +13,18 @@ from typing import Any, Final
 import numpy as np
 
 from traceflops.errors import NotATrace
-from traceflops.parsers.io import Batch, ByteSource, NoteTable, by_distinct
+from traceflops.parsers.io.database_query import Batch, by_distinct
+from traceflops.parsers.io.inputs import ByteSource
+from traceflops.parsers.io.notes import NoteTable
 from traceflops.parsers.rocprof.agents import GAUGES
 from traceflops.parsers.rocprof.copies import GPU, HOST, UNKNOWN, ends_of, ways_between, ways_named
 from traceflops.parsers.rocprof.notes import clock_of_folder
 from traceflops.parsers.rocprof.perfetto_packets import TEXT, Packets, Track
 from traceflops.parsers.rocprof.tables.parts import place_of
 from traceflops.parsers.rocprof.trace import Recorded, trace_of
-from traceflops.parsers.shared import (
+from traceflops.parsers.shared.collectives import fill_collectives
+from traceflops.parsers.shared.sanity_checks import timed
+from traceflops.parsers.shared.sinks import (
     UNNAMED,
     UNNAMED_COPY,
     UNNAMED_KERNEL,
@@ -29,13 +33,12 @@ from traceflops.parsers.shared import (
     Kernels,
     Marks,
     Overheads,
-    ProcessIds,
     blocks_of,
-    fill_collectives,
-    timed,
-    told_apart,
 )
-from traceflops.table import ABSENT, Array, IntArray, Note, Source, Trace
+from traceflops.parsers.shared.trace_builder import ProcessIds, told_apart
+from traceflops.table.columns import IntArray
+from traceflops.table.rows import ABSENT, Array
+from traceflops.table.trace import Note, Source, Trace
 from traceflops.units import time_amount
 
 _WANTED: Final = (

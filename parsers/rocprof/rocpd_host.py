@@ -11,11 +11,13 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.parsers.io import Among, Batch, Coder, Lookup, Wanted, by_distinct
+from traceflops.parsers.io.database_query import Among, Batch, Coder, Lookup, Wanted, by_distinct
 from traceflops.parsers.rocprof.rocpd_run import RunReading
 from traceflops.parsers.rocprof.trace import Recorded
-from traceflops.parsers.shared import UNNAMED, Calls, Marks, Overheads, timed
-from traceflops.table import ABSENT, Array, IntArray
+from traceflops.parsers.shared.sanity_checks import timed
+from traceflops.parsers.shared.sinks import UNNAMED, Calls, Marks, Overheads
+from traceflops.table.columns import IntArray
+from traceflops.table.rows import ABSENT, Array
 
 APIS: Final = ("hip", "hsa", "rccl", "rocdecode", "rocjpeg")
 MARK: Final = "mark"

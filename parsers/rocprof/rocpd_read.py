@@ -11,17 +11,17 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.devices import join
-from traceflops.parsers.io import (
+from traceflops.devices.merging import join
+from traceflops.parsers.io.database_query import (
     Among,
     Batch,
     Between,
-    Database,
     Lookup,
     TextsById,
     Wanted,
     by_distinct,
 )
+from traceflops.parsers.io.database_rows import Database
 from traceflops.parsers.rocprof.agents import GAUGES
 from traceflops.parsers.rocprof.copies import copies_in, fill_sizes, ways_between, ways_named
 from traceflops.parsers.rocprof.notes import SEVERAL_MACHINES
@@ -29,19 +29,23 @@ from traceflops.parsers.rocprof.rocpd_host import HostReader, read_allocations
 from traceflops.parsers.rocprof.rocpd_run import RocpdRun, RunReading, label, runs_of, version_of
 from traceflops.parsers.rocprof.tables.counters import summed_instances
 from traceflops.parsers.rocprof.trace import trace_of, with_losses
-from traceflops.parsers.shared import (
+from traceflops.parsers.shared import rccl
+from traceflops.parsers.shared.collectives import fill_collectives
+from traceflops.parsers.shared.sanity_checks import timed
+from traceflops.parsers.shared.sinks import (
     UNNAMED_COPY,
     UNNAMED_KERNEL,
     Copies,
     Graphs,
     Kernels,
     blocks_of,
-    fill_collectives,
     product_of,
-    rccl,
-    timed,
 )
-from traceflops.table import ABSENT, IntArray, Note, Source, TableBuilder, Trace, distinct
+from traceflops.table.builder import TableBuilder
+from traceflops.table.columns import IntArray
+from traceflops.table.grouping import distinct
+from traceflops.table.rows import ABSENT
+from traceflops.table.trace import Note, Source, Trace
 
 _GRID: Final = tuple(f"grid_size_{axis}" for axis in "xyz")
 _BLOCK: Final = tuple(f"workgroup_size_{axis}" for axis in "xyz")

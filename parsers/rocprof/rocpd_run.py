@@ -18,22 +18,24 @@ import msgspec
 import numpy as np
 
 from traceflops.errors import InputError, NotATrace
-from traceflops.parsers.io import (
-    UNDECODABLE,
+from traceflops.parsers.io.database_query import (
     Among,
     Batch,
     Condition,
-    Database,
     Lookup,
     TextsById,
     Wanted,
     by_distinct,
 )
+from traceflops.parsers.io.database_rows import Database
+from traceflops.parsers.io.json_window import UNDECODABLE
 from traceflops.parsers.rocprof.agents import facts_of_agent, place_of_node
 from traceflops.parsers.rocprof.notes import clock_of
 from traceflops.parsers.rocprof.trace import Recorded
-from traceflops.parsers.shared import NOTHING_KNOWN, DeviceFacts, ProcessFacts
-from traceflops.table import ABSENT, BoolArray, IntArray, Note
+from traceflops.parsers.shared.trace_builder import NOTHING_KNOWN, DeviceFacts, ProcessFacts
+from traceflops.table.columns import BoolArray, IntArray
+from traceflops.table.rows import ABSENT
+from traceflops.table.trace import Note
 
 T = TypeVar("T")
 

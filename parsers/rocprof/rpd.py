@@ -11,11 +11,14 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.parsers.io import Batch, Database, Lookup, TextsById, Wanted, by_distinct
+from traceflops.parsers.io.database_query import Batch, Lookup, TextsById, Wanted, by_distinct
+from traceflops.parsers.io.database_rows import Database
 from traceflops.parsers.rocprof.copies import BETWEEN, WITHIN, ways_named
 from traceflops.parsers.rocprof.rocpd_host import APIS, MARK, add_calls, kind_by_name
 from traceflops.parsers.rocprof.trace import Recorded, trace_of, with_losses
-from traceflops.parsers.shared import (
+from traceflops.parsers.shared.collectives import fill_collectives
+from traceflops.parsers.shared.sanity_checks import timed
+from traceflops.parsers.shared.sinks import (
     UNNAMED,
     UNNAMED_COPY,
     UNNAMED_KERNEL,
@@ -23,13 +26,12 @@ from traceflops.parsers.shared import (
     Kernels,
     Marks,
     Overheads,
-    ProcessIds,
     blocks_of,
-    fill_collectives,
-    timed,
-    told_apart,
 )
-from traceflops.table import ABSENT, Array, IntArray, Source, Trace
+from traceflops.parsers.shared.trace_builder import ProcessIds, told_apart
+from traceflops.table.columns import IntArray
+from traceflops.table.rows import ABSENT, Array
+from traceflops.table.trace import Source, Trace
 
 _API: Final = Wanted(integers=("id", "pid", "tid", "start", "end", "apiName_id", "args_id"))
 _TEXT: Final = Wanted(integers=("id",), texts=("string",))

@@ -10,7 +10,10 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from traceflops.parsers.io import ByteSource, Database, NoteTable, nothing_left
+from traceflops.parsers.io.database_file import nothing_left
+from traceflops.parsers.io.database_rows import Database
+from traceflops.parsers.io.inputs import ByteSource
+from traceflops.parsers.io.notes import NoteTable
 from traceflops.parsers.rocprof.notes import (
     COUNTERS_ONLY,
     DEVICE_UNKNOWN,
@@ -19,27 +22,14 @@ from traceflops.parsers.rocprof.notes import (
 )
 from traceflops.parsers.rocprof.notes import NOTES as RUN_NOTES
 from traceflops.parsers.rocprof.tables.parts import OutputPlace, place_of
-from traceflops.parsers.shared import (
-    COUNTED_WHILE_TIMED,
-    UNNAMED_KERNEL,
-    Gathered,
-    overflow_notes,
-    span_notes,
-)
+from traceflops.parsers.shared.sanity_checks import COUNTED_WHILE_TIMED, span_notes
+from traceflops.parsers.shared.sinks import UNNAMED_KERNEL
+from traceflops.parsers.shared.trace_builder import Gathered, overflow_notes
 from traceflops.remedies import ROCPROFV3
-from traceflops.table import (
-    ABSENT,
-    Note,
-    Source,
-    SourceFile,
-    Trace,
-    codes,
-    names,
-    numbers,
-    of_noun,
-    rank_from_name,
-    with_numbers,
-)
+from traceflops.table.builder import with_numbers
+from traceflops.table.columns import codes, names, numbers
+from traceflops.table.rows import ABSENT
+from traceflops.table.trace import Note, Source, SourceFile, Trace, of_noun, rank_from_name
 
 _RECORDS: Final = ("activities", "calls", "marks", "counters", "kernel_counters")
 _HOST_COPIES: Final = "within CPU memory skipped: no GPU involved."

@@ -12,13 +12,17 @@ from typing import Final
 import numpy as np
 
 from traceflops.errors import NotATrace
-from traceflops.parsers.io import Batch, Database, Wanted
+from traceflops.parsers.io.database_query import Batch, Wanted
+from traceflops.parsers.io.database_rows import Database
 from traceflops.parsers.rocprof.layouts import counters_in
 from traceflops.parsers.rocprof.trace import trace_of, with_losses
 from traceflops.parsers.rocprof.v1_events import NUMBERS, unquoted
 from traceflops.parsers.rocprof.v1_tables import Owners, V1Tables, without_markers
-from traceflops.parsers.shared import UNNAMED, UNNAMED_KERNEL
-from traceflops.table import ABSENT, Array, BoolArray, IntArray, Names, Source, Trace, distinct
+from traceflops.parsers.shared.sinks import UNNAMED, UNNAMED_KERNEL
+from traceflops.table.columns import BoolArray, IntArray
+from traceflops.table.grouping import distinct
+from traceflops.table.rows import ABSENT, Array, Names
+from traceflops.table.trace import Source, Trace
 
 _BEGIN: Final = "BeginNs"
 _KERNELS: Final = ("KERN", "A")

@@ -14,10 +14,10 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from traceflops.parsers.io import UNDECODABLE
-from traceflops.parsers.pytorch import as_text, integer, integers
+from traceflops.parsers.io.json_window import UNDECODABLE
+from traceflops.parsers.pytorch.values import as_text, integer, integers
 from traceflops.parsers.rocprof.layouts import counters_in
-from traceflops.table import ABSENT, Array, Rows
+from traceflops.table.rows import ABSENT, Array, Rows
 
 KERNEL: Final = "kernel"
 """A row of results.csv."""

@@ -10,14 +10,11 @@ from typing import Final
 import numpy as np
 
 from traceflops.errors import InputError, NotATrace
-from traceflops.parsers.io import (
-    BLOCK_BYTES,
-    Batch,
-    ByteSource,
-    Crew,
-    EventStream,
-    event_text_notes,
-)
+from traceflops.parsers.io.database_query import Batch
+from traceflops.parsers.io.inputs import ByteSource
+from traceflops.parsers.io.json_events import EventStream
+from traceflops.parsers.io.json_mend import event_text_notes
+from traceflops.parsers.io.worker_pool import BLOCK_BYTES, Crew
 from traceflops.parsers.rocprof.agents import gpus_of
 from traceflops.parsers.rocprof.notes import clock_of_folder
 from traceflops.parsers.rocprof.tables.parts import place_of
@@ -38,8 +35,11 @@ from traceflops.parsers.rocprof.v1_events import (
     V1Reader,
 )
 from traceflops.parsers.rocprof.v1_tables import Owners, V1Tables, without_markers
-from traceflops.parsers.shared import UNNAMED
-from traceflops.table import ABSENT, Array, IntArray, Names, Source, Trace, joint_codes
+from traceflops.parsers.shared.sinks import UNNAMED
+from traceflops.table.columns import IntArray
+from traceflops.table.grouping import joint_codes
+from traceflops.table.rows import ABSENT, Array, Names
+from traceflops.table.trace import Source, Trace
 
 _AT_END: Final = "the list of GPUs"
 _KINDS: Final[Mapping[str, str]] = {WORK: "kernel", COPY: "memcpy", FILL: "memset"}

@@ -7,26 +7,30 @@ from typing import Any, Final
 
 import numpy as np
 
-from traceflops.parsers.io import Batch, by_distinct
+from traceflops.parsers.io.database_query import Batch, by_distinct
 from traceflops.parsers.rocprof.copies import ways_named
 from traceflops.parsers.rocprof.tables.counters import summed_instances
 from traceflops.parsers.rocprof.trace import Recorded
 from traceflops.parsers.rocprof.v1_events import BARRIER_NAME, UNKNOWN_COMMAND
-from traceflops.parsers.shared import (
+from traceflops.parsers.shared.sanity_checks import timed
+from traceflops.parsers.shared.sinks import (
     DISPATCH,
-    NOTHING_KNOWN,
     Calls,
     Copies,
-    DeviceFacts,
     Kernels,
     Marks,
-    ProcessIds,
     add_queueing,
     at_least,
-    timed,
+)
+from traceflops.parsers.shared.trace_builder import (
+    NOTHING_KNOWN,
+    DeviceFacts,
+    ProcessIds,
     told_apart,
 )
-from traceflops.table import ABSENT, Array, IntArray, distinct, joint_codes
+from traceflops.table.columns import IntArray
+from traceflops.table.grouping import distinct, joint_codes
+from traceflops.table.rows import ABSENT, Array
 
 _QUEUED: Final = "hsa_dispatch"
 """Not a call but the moment at which a kernel of results.csv was queued."""

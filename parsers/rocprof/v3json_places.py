@@ -8,7 +8,9 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from traceflops.parsers.io import SKIPPED, UNDECODABLE, WHOLE, Elements, JsonPart, Members, Records
+from traceflops.parsers.io.json_blocks import JsonPart
+from traceflops.parsers.io.json_shapes import SKIPPED, WHOLE, Elements, Members, Records
+from traceflops.parsers.io.json_window import UNDECODABLE
 from traceflops.parsers.rocprof.agents import text_of
 from traceflops.parsers.rocprof.notes import clock_of
 from traceflops.parsers.rocprof.v3json_records import READERS, RecordBlock

@@ -17,9 +17,11 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from traceflops.parsers.io import UNDECODABLE, mended
-from traceflops.parsers.pytorch import typed_integers
-from traceflops.table import ABSENT, Array, IntArray, narrow
+from traceflops.parsers.io.json_mend import mended
+from traceflops.parsers.io.json_window import UNDECODABLE
+from traceflops.parsers.pytorch.values import typed_integers
+from traceflops.table.columns import IntArray
+from traceflops.table.rows import ABSENT, Array, narrow
 
 _ARGUMENT: Final = re.compile(
     rb'"sizeBytes"\s*:\s*"?(\d{1,18})\b|"sizeBytes"\s*,\s*"value"\s*:\s*"(\d{1,18})"'

@@ -9,23 +9,21 @@ from itertools import groupby
 from typing import Final
 
 from traceflops.errors import InputError, NotATrace
-from traceflops.parsers.io import (
-    BLOCK_BYTES,
-    ByteSource,
-    Crew,
-    Document,
-    input_cut,
-    read_each,
-    repairs_and_losses,
-    with_notes,
-)
+from traceflops.parsers.io.inputs import ByteSource
+from traceflops.parsers.io.json_lists import Document
+from traceflops.parsers.io.json_mend import input_cut, repairs_and_losses
+from traceflops.parsers.io.notes import read_each, with_notes
+from traceflops.parsers.io.worker_pool import BLOCK_BYTES, Crew
 from traceflops.parsers.rocprof.notes import SEVERAL_MACHINES, clock_of_folder
 from traceflops.parsers.rocprof.tables.parts import place_of
 from traceflops.parsers.rocprof.trace import NOTES, trace_of, without_repeated_passes
 from traceflops.parsers.rocprof.v3json_places import ROOT, ROOT_KEY, Metadata, ProcessRecords
 from traceflops.parsers.rocprof.v3json_tables import JsonRecorded, ProcessTables
-from traceflops.parsers.shared import ProcessFacts, Reading, fill_collectives
-from traceflops.table import ABSENT, Note, Source, Trace
+from traceflops.parsers.shared.collectives import fill_collectives
+from traceflops.parsers.shared.formats import Reading
+from traceflops.parsers.shared.trace_builder import ProcessFacts
+from traceflops.table.rows import ABSENT
+from traceflops.table.trace import Note, Source, Trace
 from traceflops.units import several
 
 _NEWEST: Final = "MARKER_CORE_RANGE_API"

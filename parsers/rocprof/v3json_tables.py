@@ -7,14 +7,15 @@ from typing import Any, Final
 
 import numpy as np
 
-from traceflops.parsers.io import Batch, Lookup, TextsById, by_distinct
+from traceflops.parsers.io.database_query import Batch, Lookup, TextsById, by_distinct
 from traceflops.parsers.rocprof.agents import facts_of_agent, is_gpu, place_of_node
 from traceflops.parsers.rocprof.copies import fill_sizes, ways_between, ways_named
 from traceflops.parsers.rocprof.tables.counters import takes_largest
 from traceflops.parsers.rocprof.trace import Recorded
 from traceflops.parsers.rocprof.v3json_places import APIS, ProcessRecords
 from traceflops.parsers.rocprof.v3json_records import RecordBlock
-from traceflops.parsers.shared import (
+from traceflops.parsers.shared.sanity_checks import timed
+from traceflops.parsers.shared.sinks import (
     Calls,
     Copies,
     Kernels,
@@ -22,10 +23,10 @@ from traceflops.parsers.shared import (
     Overheads,
     blocks_of,
     product_of,
-    timed,
-    told_apart,
 )
-from traceflops.table import ABSENT, Array, BoolArray, IntArray, Names
+from traceflops.parsers.shared.trace_builder import told_apart
+from traceflops.table.columns import BoolArray, IntArray
+from traceflops.table.rows import ABSENT, Array, Names
 
 _UNLISTED: Final = -1
 _KIND_BASE: Final = 1 << 20

@@ -14,12 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from traceflops.parsers.io import NoteTable
-from traceflops.table import (
-    TABLES,
+from traceflops.parsers.io.notes import NoteTable
+from traceflops.table.columns import (
     BoolArray,
-    Note,
-    Trace,
     codes,
     floats,
     names,
@@ -27,6 +24,8 @@ from traceflops.table import (
     numbers,
     with_column,
 )
+from traceflops.table.schema import TABLES
+from traceflops.table.trace import Note, Trace
 from traceflops.units import time_amount
 
 _MOST: Final = 2**53

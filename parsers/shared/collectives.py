@@ -16,7 +16,11 @@ import numpy as np
 
 from traceflops.parsers.shared import rccl
 from traceflops.parsers.shared.trace_builder import Gathered
-from traceflops.table import ABSENT, IntArray, TableBuilder, first_match, groups, joint_codes
+from traceflops.table.builder import TableBuilder
+from traceflops.table.columns import IntArray
+from traceflops.table.grouping import groups, joint_codes
+from traceflops.table.nesting import first_match
+from traceflops.table.rows import ABSENT
 
 T = TypeVar("T")
 Arguments = Mapping[int, Mapping[str, str]]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from traceflops.parsers.io import ByteSource, Crew
-from traceflops.table import Trace
+from traceflops.parsers.io.inputs import ByteSource
+from traceflops.parsers.io.worker_pool import Crew
+from traceflops.table.trace import Trace
 
 
 @dataclass(frozen=True, slots=True)

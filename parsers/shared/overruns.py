@@ -7,19 +7,12 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.table import (
-    ABSENT,
-    WAITS_FOR_DEVICE,
-    BoolArray,
-    IntArray,
-    Trace,
-    distinct,
-    first_of_same,
-    groups,
-    joint_codes,
-    matching,
-    numbers,
-)
+from traceflops.table.columns import BoolArray, IntArray, matching, numbers
+from traceflops.table.grouping import distinct, groups, joint_codes
+from traceflops.table.nesting import first_of_same
+from traceflops.table.rows import ABSENT
+from traceflops.table.trace import Trace
+from traceflops.table.work_calls import WAITS_FOR_DEVICE
 
 _CLOCKS_NS: Final = 50_000
 """Clocks of one GPU do not differ by so much."""

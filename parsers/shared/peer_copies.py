@@ -12,18 +12,18 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.table import (
-    ABSENT,
-    Trace,
+from traceflops.table.columns import (
     codes,
     dictionary_column,
-    first_match,
     is_one_of,
     matching,
     names,
     numbers,
     with_column,
 )
+from traceflops.table.nesting import first_match
+from traceflops.table.rows import ABSENT
+from traceflops.table.trace import Trace
 
 _CALL: Final = re.compile(r"Memcpy|memory_(?:async_)?copy", re.I)
 _PEER: Final = re.compile("Peer")

@@ -17,20 +17,12 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from traceflops.parsers.io import NoteTable
+from traceflops.parsers.io.notes import NoteTable
 from traceflops.parsers.shared.amounts import only_rows, with_notes
-from traceflops.table import (
-    ABSENT,
-    BoolArray,
-    IntArray,
-    Note,
-    Trace,
-    codes,
-    groups,
-    names,
-    number_column,
-    numbers,
-)
+from traceflops.table.columns import BoolArray, IntArray, codes, names, number_column, numbers
+from traceflops.table.grouping import groups
+from traceflops.table.rows import ABSENT
+from traceflops.table.trace import Note, Trace
 from traceflops.units import several, time_amount
 
 _SURELY_APART_NS: Final = 3_000

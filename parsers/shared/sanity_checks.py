@@ -14,7 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 from traceflops.errors import InputError
-from traceflops.parsers.io import Batch, NoteTable
+from traceflops.parsers.io.database_query import Batch
+from traceflops.parsers.io.notes import NoteTable
 from traceflops.parsers.shared.amounts import (
     lifetime_notes,
     only_rows,
@@ -24,16 +25,11 @@ from traceflops.parsers.shared.amounts import (
 from traceflops.parsers.shared.overruns import overrunning
 from traceflops.parsers.shared.peer_copies import with_peer_copies
 from traceflops.parsers.shared.repeats import without_repeats
-from traceflops.table import (
-    ABSENT,
-    BoolArray,
-    IntArray,
-    Note,
-    Trace,
-    joint_codes,
-    numbers,
-    recorded_calls,
-)
+from traceflops.table.columns import BoolArray, IntArray, numbers
+from traceflops.table.grouping import joint_codes
+from traceflops.table.nesting import recorded_calls
+from traceflops.table.rows import ABSENT
+from traceflops.table.trace import Note, Trace
 from traceflops.units import time_amount
 
 COUNTED_WHILE_TIMED: Final = Note(

@@ -13,7 +13,9 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from traceflops.table import ABSENT, Array, BoolArray, IntArray, TableBuilder
+from traceflops.table.builder import TableBuilder
+from traceflops.table.columns import BoolArray, IntArray
+from traceflops.table.rows import ABSENT, Array
 
 UNNAMED: Final = "(unnamed)"
 UNNAMED_KERNEL: Final = "(unnamed kernel)"

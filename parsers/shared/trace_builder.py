@@ -11,18 +11,12 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from traceflops.parsers.io import by_distinct
-from traceflops.table import (
-    ABSENT,
-    BEYOND,
-    MOST_TEXTS,
-    Array,
-    BoolArray,
-    IntArray,
-    Note,
-    TableBuilder,
-    distinct,
-)
+from traceflops.parsers.io.database_query import by_distinct
+from traceflops.table.builder import BEYOND, MOST_TEXTS, TableBuilder
+from traceflops.table.columns import BoolArray, IntArray
+from traceflops.table.grouping import distinct
+from traceflops.table.rows import ABSENT, Array
+from traceflops.table.trace import Note
 
 _ACTIVITY_ORDER = ("start_ns", "device", "stream", "dur_ns", "correlation")
 _HOST_ORDER = ("start_ns", "thread", "dur_ns")

@@ -16,14 +16,3 @@ host        cuda*, cu*, hip*, hsa_* -> calls; $file.py:1 f        -> marks (pyth
     v
 Trace of one process; other devices than GPUs are named in a note
 """
-
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from traceflops.faces import lazy
-
-if TYPE_CHECKING:
-    from traceflops.parsers.xla.read import XPLANE, XPLANE_HEAD
-else:
-    __getattr__ = lazy(__name__, __file__)

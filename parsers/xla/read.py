@@ -14,27 +14,32 @@ from typing import Any, Final
 import numpy as np
 
 from traceflops.errors import InputError, NotATrace
-from traceflops.parsers.io import Batch, ByteSource, NoteTable, rank_in_name
-from traceflops.parsers.shared import (
+from traceflops.parsers.io.database_query import Batch
+from traceflops.parsers.io.inputs import ByteSource
+from traceflops.parsers.io.notes import NoteTable
+from traceflops.parsers.io.places import rank_in_name
+from traceflops.parsers.shared.formats import Format, Reading
+from traceflops.parsers.shared.sanity_checks import span_notes, timed
+from traceflops.parsers.shared.sinks import (
     UNNAMED,
     WAYS,
     Calls,
     Copies,
-    DeviceFacts,
-    Format,
-    Gathered,
     Graphs,
     Kernels,
     Marks,
-    ProcessFacts,
-    Reading,
-    overflow_notes,
-    span_notes,
-    timed,
     way_named,
 )
+from traceflops.parsers.shared.trace_builder import (
+    DeviceFacts,
+    Gathered,
+    ProcessFacts,
+    overflow_notes,
+)
 from traceflops.parsers.xla.planes import Plane, Stats, space_of
-from traceflops.table import ABSENT, Array, IntArray, Names, Source, SourceFile, Trace
+from traceflops.table.columns import IntArray
+from traceflops.table.rows import ABSENT, Array, Names
+from traceflops.table.trace import Source, SourceFile, Trace
 
 XPLANE_HEAD: Final = (
     rb"\x0a[\x80-\xff]{0,9}[\x00-\x7f](?:\x08[\x80-\xff]{0,9}[\x00-\x7f])?"

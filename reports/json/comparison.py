@@ -12,14 +12,17 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from traceflops._version import __version__
-from traceflops.comparison import Comparison, Interval, Side
+from traceflops.comparison.result import Comparison
+from traceflops.comparison.side import Side
+from traceflops.comparison.spread import Interval
 from traceflops.reports.json.measured import share_object
 from traceflops.reports.json.report import encode
-from traceflops.reports.view import as_float, fields, flop_count
+from traceflops.reports.view.figures import as_float, fields, flop_count
 
 if TYPE_CHECKING:
-    from traceflops.mfu import ShareRange
-    from traceflops.replay import Outcome, PathPart, WhatIf
+    from traceflops.mfu.budget import ShareRange
+    from traceflops.replay.critical_path import PathPart
+    from traceflops.replay.what_if import Outcome, WhatIf
 
 SCHEMA: Final = "traceflops.comparison/1"
 SCHEMA_OF_SEVERAL: Final = "traceflops.comparisons/1"

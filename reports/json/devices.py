@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
-from traceflops.reports.view import fields
+from traceflops.reports.view.figures import fields
 
 if TYPE_CHECKING:
-    from traceflops.attribution import IdleCulprits
-    from traceflops.timeline import Account, Gap, WholeSpan
-    from traceflops.windows import DeviceReport
+    from traceflops.attribution.culprits import IdleCulprits
+    from traceflops.timeline.records import Account, Gap, WholeSpan
+    from traceflops.windows.records import DeviceReport
 
 _OF_A_DEVICE: Final = (
     *("device", "label", "rank", "ranks", "file", "type", "local_id", "product", "memory_bytes"),

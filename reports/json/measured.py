@@ -11,32 +11,21 @@ from dataclasses import asdict
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from traceflops.attribution import OF_KERNEL, USUAL
-from traceflops.devices import THROTTLE_BITS
-from traceflops.flops import Waterfall
-from traceflops.mfu import (
-    DevicePeaks,
-    Executed,
-    Inference,
-    KernelRow,
-    KernelSpeed,
-    Measurement,
-    OpRow,
-    ShareRange,
-)
-from traceflops.reports.view import (
-    as_float,
-    fields,
-    flop_count,
-    roof,
-    roofline,
-    share_of_bandwidth,
-    share_of_link,
-)
+from traceflops.attribution.charged import OF_KERNEL, USUAL
+from traceflops.devices.gpu_samples import THROTTLE_BITS
+from traceflops.flops.mfu_waterfall import Waterfall
+from traceflops.mfu.budget import DevicePeaks, ShareRange
+from traceflops.mfu.counted.kernel_speeds import KernelSpeed
+from traceflops.mfu.inference import Inference
+from traceflops.mfu.measurement import Measurement
+from traceflops.mfu.traced.executed import Executed
+from traceflops.mfu.traced.work_tables import KernelRow, OpRow
+from traceflops.reports.view.figures import as_float, fields, flop_count
+from traceflops.reports.view.utilisation import roof, roofline, share_of_bandwidth, share_of_link
 
 if TYPE_CHECKING:
-    from traceflops.analysis import Analysis
-    from traceflops.mfu import MeasuredWork
+    from traceflops.analysis.result import Analysis
+    from traceflops.mfu.counted.joins import MeasuredWork
 
 
 def measured_object(measured: Measurement) -> dict[str, Any]:

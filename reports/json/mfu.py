@@ -15,21 +15,16 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from traceflops._version import __version__
-from traceflops.analysis import Analysis
-from traceflops.flops import (
-    TERA,
-    DescribedWork,
-    Entry,
-    Explanation,
-    Lengths,
-    ModelCard,
-    Rate,
-    Utilisation,
-)
-from traceflops.mfu import Reconciliation
+from traceflops.analysis.result import Analysis
+from traceflops.flops.analytic.explain_reported import Explanation
+from traceflops.flops.analytic.lengths import Lengths
+from traceflops.flops.analytic.rates import TERA, DescribedWork, Rate
+from traceflops.flops.analytic.run_utilisation import Entry, Utilisation
+from traceflops.flops.model.card import ModelCard
+from traceflops.mfu.checked.reconciliation import Reconciliation
 from traceflops.reports.json.measured import measured_object, waterfall_object
 from traceflops.reports.json.report import report_head
-from traceflops.reports.view import as_float, fields, flop_count
+from traceflops.reports.view.figures import as_float, fields, flop_count
 
 SCHEMA: Final = "traceflops.mfu/1"
 MODELS_SCHEMA: Final = "traceflops.models/1"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
-from traceflops.reports.view import fields
+from traceflops.reports.view.figures import fields
 
 if TYPE_CHECKING:
-    from traceflops.ranks import RankReport
+    from traceflops.ranks.who_waits import RankReport
 
 _MOST_COLLECTIVES: Final = 20_000
 """Limit of the listed collectives, by most waiting."""

@@ -9,19 +9,23 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from traceflops._version import __version__
-from traceflops.analysis import Analysis
+from traceflops.analysis.result import Analysis
 from traceflops.characters import visible_json
 from traceflops.facts import Fact
-from traceflops.memory import Series, holders, memory_use
-from traceflops.mfu import counts_of_step
+from traceflops.memory.at_peak import holders
+from traceflops.memory.usage import Series, memory_use
+from traceflops.mfu.checked.trace_description import counts_of_step
 from traceflops.reports.json.devices import account_object, culprits_object, device_object
 from traceflops.reports.json.measured import kernel_objects, measured_object, sampled_objects
 from traceflops.reports.json.ranks import ranks_object
-from traceflops.reports.view import critical_object, fields, headline, title_sentence, words
+from traceflops.reports.view.critical import critical_object
+from traceflops.reports.view.figures import fields
+from traceflops.reports.view.findings import headline, title_sentence
+from traceflops.reports.view.texts import words
 
 if TYPE_CHECKING:
-    from traceflops.findings import Finding
-    from traceflops.windows import Prepared
+    from traceflops.findings.finding import Finding
+    from traceflops.windows.prepared import Prepared
 
 SCHEMA: Final = "traceflops.report/1"
 FINDINGS_SCHEMA: Final = "traceflops.findings/1"

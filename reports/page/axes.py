@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from traceflops.reports.view import TIME_UNITS
+from traceflops.reports.view.figures import TIME_UNITS
 
 _NEAR_END: Final = 6
 """Percent of an axis."""

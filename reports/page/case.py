@@ -9,41 +9,28 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from traceflops.devices import SIDE_FORMATS
-from traceflops.findings import COUNTED_KERNEL, UNEVEN_STEPS, largest_part
-from traceflops.memory import memory_use
+from traceflops.devices.side_records import SIDE_FORMATS
+from traceflops.findings.counted_kernels import COUNTED_KERNEL
+from traceflops.findings.unevenness import UNEVEN_STEPS, largest_part
+from traceflops.memory.usage import memory_use
 from traceflops.reports.page import evidence, overview
 from traceflops.reports.page.section import Content
 from traceflops.reports.page.steps import small_bars
 from traceflops.reports.page.thumbnails import Thumbnail, thumbnail
-from traceflops.reports.view import (
-    CULPRIT,
-    LINE_LOOKS,
-    UNKNOWN,
-    FindingWords,
-    StepPart,
-    blamed,
-    duration,
-    left_to_say,
-    opening,
-    percent,
-    provenance,
-    size,
-    step_after,
-    step_parts,
-    step_times,
-    steps_counted,
-    title_finding,
-    why_not,
-    wording,
-)
+from traceflops.reports.view import wording
+from traceflops.reports.view.figures import UNKNOWN, duration, percent, size
+from traceflops.reports.view.findings import FindingWords, left_to_say, opening, title_finding
+from traceflops.reports.view.palette import LINE_LOOKS
+from traceflops.reports.view.step_split import CULPRIT, StepPart, blamed, step_after, step_parts
+from traceflops.reports.view.utilisation import why_not
+from traceflops.reports.view.wording import provenance, step_times, steps_counted
 from traceflops.units import PART_NAMES
-from traceflops.windows import PARTIAL
+from traceflops.windows.device_records import PARTIAL
 
 if TYPE_CHECKING:
-    from traceflops.analysis import Analysis
-    from traceflops.findings import Finding
-    from traceflops.memory import Curve
+    from traceflops.analysis.result import Analysis
+    from traceflops.findings.finding import Finding
+    from traceflops.memory.usage import Curve
     from traceflops.reports.page.evidence import CauseShown
 
 _MOST_CARDS: Final = 3

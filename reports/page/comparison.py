@@ -10,16 +10,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from traceflops._version import __version__
-from traceflops.attribution import CLASSES
-from traceflops.comparison import (
-    Cause,
-    Comparison,
-    Part,
-    Side,
-    rounded,
-    sureness,
-    title_of,
-)
+from traceflops.attribution.idle_classes import CLASSES
+from traceflops.comparison.difference import Cause, Part, rounded
+from traceflops.comparison.reasons import sureness, title_of
+from traceflops.comparison.result import Comparison
+from traceflops.comparison.side import Side
 from traceflops.facts import fact
 from traceflops.reports.page.comparison_drawings import (
     bars,
@@ -30,28 +25,25 @@ from traceflops.reports.page.comparison_drawings import (
 from traceflops.reports.page.comparison_timeline import Pair, pair
 from traceflops.reports.page.jinja import environment, style_sheet
 from traceflops.reports.page.scripts import scripts_of
-from traceflops.reports.view import (
-    UNKNOWN,
-    Cell,
+from traceflops.reports.view.compared_kernels import counted_change
+from traceflops.reports.view.comparison import (
     cause_label,
     changed_causes,
     changed_parts,
-    counted_change,
-    duration,
     interval_ends,
     memory_table,
     mfu_sentence,
     more_sentences,
     parts_table,
-    percent,
     runs_table,
     share_words,
-    short_labels,
     sides_table,
     unlike_table,
-    with_sign,
-    words,
 )
+from traceflops.reports.view.figures import UNKNOWN, duration, percent, with_sign
+from traceflops.reports.view.short_names import short_labels
+from traceflops.reports.view.tables import Cell
+from traceflops.reports.view.texts import words
 from traceflops.units import several
 
 SCHEMA: Final = "traceflops.comparison/1"

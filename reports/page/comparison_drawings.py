@@ -13,19 +13,17 @@ from math import ceil
 from statistics import median
 from typing import Final
 
-from traceflops.attribution import CLASSES
-from traceflops.comparison import Cause, Comparison, Interval, Side, rounded, tell_culprits
+from traceflops.attribution.idle_classes import CLASSES
+from traceflops.comparison.difference import Cause, rounded, tell_culprits
+from traceflops.comparison.result import Comparison
+from traceflops.comparison.side import Side
+from traceflops.comparison.spread import Interval
 from traceflops.reports.page.axes import AxisTick, axis_ticks, round_above
-from traceflops.reports.view import (
-    CULPRIT,
-    LINE_LOOKS,
-    StepPart,
-    apportioned,
-    cause_label,
-    changed_causes,
-    duration,
-)
-from traceflops.timeline import COMPONENTS
+from traceflops.reports.view.comparison import cause_label, changed_causes
+from traceflops.reports.view.figures import apportioned, duration
+from traceflops.reports.view.palette import LINE_LOOKS
+from traceflops.reports.view.step_split import CULPRIT, StepPart
+from traceflops.timeline.records import COMPONENTS
 from traceflops.units import capitalized, several
 
 _MOST_CLASSES: Final = 3

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from traceflops.attribution import CLASSES
-from traceflops.drawing import TABLE_OF, Drawable, Lane, Span, drawable
+from traceflops.attribution.idle_classes import CLASSES
+from traceflops.drawing.lanes import TABLE_OF, Lane
+from traceflops.drawing.timeline import Drawable, Span, drawable
 from traceflops.reports.page.axes import AxisTick, axis_ticks
 from traceflops.reports.page.overview import MOST_GAPS
 from traceflops.reports.page.timeline import LaneGroup, lane_groups, lane_labels
@@ -19,12 +20,13 @@ from traceflops.reports.page.timeline_still import (
     letters,
     still,
 )
-from traceflops.reports.view import CULPRIT, duration
+from traceflops.reports.view.figures import duration
+from traceflops.reports.view.step_split import CULPRIT
 
 if TYPE_CHECKING:
-    from traceflops.analysis import Analysis
-    from traceflops.comparison import Side
-    from traceflops.timeline import Gap
+    from traceflops.analysis.result import Analysis
+    from traceflops.comparison.side import Side
+    from traceflops.timeline.records import Gap
 
 _MOST_LANES: Final = 7
 """Rows of host threads, those with most in them."""

@@ -7,35 +7,28 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Final
 
-from traceflops.drawing import drawn_devices
-from traceflops.findings import LOSS, UNEVEN_STEPS, row_name
+from traceflops.drawing.timeline import drawn_devices
+from traceflops.findings.finding import row_name
+from traceflops.findings.losses import LOSS
+from traceflops.findings.unevenness import UNEVEN_STEPS
 from traceflops.reports.page.kernels import MOST_KERNELS
 from traceflops.reports.page.overview import MOST_GAPS, Few
 from traceflops.reports.page.ranks import MOST_DEVICES
 from traceflops.reports.page.section import link_to
 from traceflops.reports.page.steps import chosen_rows, window_rows
 from traceflops.reports.page.timeline import gap_links
-from traceflops.reports.view import (
-    FindingWords,
-    causes,
-    duration,
-    gap_place,
-    other_findings,
-    roof,
-    shorten_middle,
-)
-from traceflops.timeline import COMPONENTS
-from traceflops.windows import (
-    StepSpread,
-    StepTime,
-    chosen_time,
-    late_after,
-    most_exposed,
-)
+from traceflops.reports.view.figures import duration, shorten_middle
+from traceflops.reports.view.findings import FindingWords, causes, other_findings
+from traceflops.reports.view.utilisation import roof
+from traceflops.reports.view.wording import gap_place
+from traceflops.timeline.records import COMPONENTS
+from traceflops.windows.prepared import most_exposed
+from traceflops.windows.records import chosen_time
+from traceflops.windows.step_times import StepSpread, StepTime, late_after
 
 if TYPE_CHECKING:
-    from traceflops.analysis import Analysis
-    from traceflops.findings import Finding, Row
+    from traceflops.analysis.result import Analysis
+    from traceflops.findings.finding import Finding, Row
 
 _DEVICE: Final = 30
 _MOST_CAUSES: Final = 10

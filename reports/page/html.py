@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from traceflops._version import __version__
-from traceflops.reports.json import SCHEMA, render_json
+from traceflops.reports.json.report import SCHEMA, render_json
 from traceflops.reports.packs import pack_of
 from traceflops.reports.page import overview
 from traceflops.reports.page.jinja import environment, style_sheet
@@ -27,12 +27,14 @@ from traceflops.reports.page.scripts import (
 )
 from traceflops.reports.page.section import Content, Filled, Section
 from traceflops.reports.page.sections import CASE, GROUPS, METHOD, RANKS, filled
-from traceflops.reports.view import NOTHING, Authored, base_names, each, size, time_shared, unit
-from traceflops.table import PAGE_PACK
+from traceflops.reports.view.author_notes import NOTHING, Authored, base_names
+from traceflops.reports.view.figures import size
+from traceflops.reports.view.wording import each, time_shared, unit
+from traceflops.table.packed import PAGE_PACK
 from traceflops.units import plural, several
 
 if TYPE_CHECKING:
-    from traceflops.analysis import Analysis
+    from traceflops.analysis.result import Analysis
 
 PAGE_BYTES: Final = 3_000_000
 """The most that a page may have."""

@@ -13,21 +13,22 @@ from heapq import heappop, heappush
 from itertools import count as numbers_from
 from typing import TYPE_CHECKING, Final
 
-from traceflops.attribution import TREE_PHASES, TimeNode, module_class, time_trees
+from traceflops.attribution.scopes import module_class
+from traceflops.attribution.time_tree import TREE_PHASES, TimeNode, time_trees
 from traceflops.reports.page.kernels import kernel_places
-from traceflops.reports.view import (
-    CULPRIT,
-    LINE_LOOKS,
+from traceflops.reports.view.figures import (
     duration,
     kernel_label,
     kernel_text,
     percent,
-    recoverable_ns,
     shorten_middle,
 )
+from traceflops.reports.view.palette import LINE_LOOKS
+from traceflops.reports.view.step_split import CULPRIT
+from traceflops.reports.view.utilisation import recoverable_ns
 
 if TYPE_CHECKING:
-    from traceflops.analysis import Analysis
+    from traceflops.analysis.result import Analysis
 
 _MOST_BOXES, _ROWS = 130, 7
 """Boxes of one lens, and rows of it."""

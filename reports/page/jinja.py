@@ -12,20 +12,14 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 
 from traceflops import characters, units
-from traceflops.categories import without_return_type
+from traceflops.categories.kernel_names import without_return_type
 from traceflops.reports.page import overview, roofline
-from traceflops.reports.view import (
-    Name,
-    count,
-    culprits,
-    figures,
-    palette,
-    short_labels,
-    shorten_middle,
-    signed,
-    wording,
-    words,
-)
+from traceflops.reports.view import culprits, figures, palette, wording
+from traceflops.reports.view.figures import count, shorten_middle
+from traceflops.reports.view.short_names import short_labels
+from traceflops.reports.view.tables import Name
+from traceflops.reports.view.texts import words
+from traceflops.reports.view.who_waits import signed
 
 if TYPE_CHECKING:
     from jinja2 import Environment

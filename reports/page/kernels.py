@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from traceflops.attribution import launchers
+from traceflops.attribution.launching_ops import launchers
 from traceflops.reports.page.section import DeepLinks, link_to
 from traceflops.reports.page.work import (
     WorkShown,
@@ -22,20 +22,14 @@ from traceflops.reports.page.work import (
     work_columns,
     work_of,
 )
-from traceflops.reports.view import (
-    Label,
-    duration,
-    kernel_labels,
-    listed,
-    numbered,
-    shape_words,
-    type_words,
-)
-from traceflops.table import number_column
+from traceflops.reports.view.figures import duration
+from traceflops.reports.view.short_names import Label, kernel_labels
+from traceflops.reports.view.wording import listed, numbered, shape_words, type_words
+from traceflops.table.columns import number_column
 
 if TYPE_CHECKING:
-    from traceflops.analysis import Analysis
-    from traceflops.windows import Prepared
+    from traceflops.analysis.result import Analysis
+    from traceflops.windows.prepared import Prepared
 
 MOST_KERNELS: Final = 100
 _MOST_PER_CATEGORY: Final = 3

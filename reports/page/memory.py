@@ -8,15 +8,18 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from traceflops.memory import Curve, Holder, MemoryUse, Series, holders, memory_use
+from traceflops.memory.at_peak import Holder, holders
+from traceflops.memory.usage import Curve, MemoryUse, Series, memory_use
 from traceflops.reports.page import overview
 from traceflops.reports.page.axes import Tick, round_above
-from traceflops.reports.view import UNKNOWN, count, duration, percent, place, process_label, size
+from traceflops.reports.view.figures import UNKNOWN, count, duration, percent, place, size
+from traceflops.reports.view.wording import process_label
 from traceflops.units import several
 
 if TYPE_CHECKING:
-    from traceflops.analysis import Analysis
-    from traceflops.windows import DeviceReport, Origins, Prepared
+    from traceflops.analysis.result import Analysis
+    from traceflops.windows.prepared import Origins, Prepared
+    from traceflops.windows.records import DeviceReport
 
 MOST_ROWS: Final = 32
 MOST_DRAWN: Final = 8

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from traceflops.devices import PER_TERA
+from traceflops.devices.peaks import PER_TERA
 from traceflops.errors import UsageError
-from traceflops.memory import memory_use
+from traceflops.memory.usage import memory_use
 from traceflops.reports.page.case import has_findings
 from traceflops.reports.page.jinja import environment
 from traceflops.reports.page.memory import use_label
@@ -21,22 +21,16 @@ from traceflops.reports.page.rank_map import own_time_rows
 from traceflops.reports.page.roofline import placed_kernels
 from traceflops.reports.page.scripts import holoviews
 from traceflops.reports.page.steps import StepBar, drawn_bars, stacked_bars, window_rows
-from traceflops.reports.view import (
-    LOOKS,
-    TIME_UNITS,
-    causes,
-    opening,
-    other_findings,
-    provenance,
-    roof,
-    step_parts,
-    title_finding,
-    visible,
-)
+from traceflops.reports.view.figures import TIME_UNITS, visible
+from traceflops.reports.view.findings import causes, opening, other_findings, title_finding
+from traceflops.reports.view.palette import LOOKS
+from traceflops.reports.view.step_split import step_parts
+from traceflops.reports.view.utilisation import roof
+from traceflops.reports.view.wording import provenance
 
 if TYPE_CHECKING:
-    from traceflops.analysis import Analysis
-    from traceflops.memory import Curve
+    from traceflops.analysis.result import Analysis
+    from traceflops.memory.usage import Curve
 
 _WIDTH, _HEIGHT = 800, 320
 _MOST_FINDINGS: Final = 4

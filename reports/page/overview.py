@@ -7,22 +7,19 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
-from traceflops.reports.view import (
-    apportioned,
-    duration,
-    loss_label,
-    percent,
-    products,
-    some_files,
-)
-from traceflops.timeline import Components
+from traceflops.reports.view.figures import apportioned, duration, percent
+from traceflops.reports.view.palette import loss_label
+from traceflops.reports.view.wording import products, some_files
+from traceflops.timeline.records import Components
 from traceflops.units import capitalized, several
-from traceflops.windows import DeviceReport, Origins, most_and_least, origins
+from traceflops.windows.prepared import Origins, origins
+from traceflops.windows.records import DeviceReport
+from traceflops.windows.step_times import most_and_least
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from traceflops.analysis import Analysis
+    from traceflops.analysis.result import Analysis
 
 T = TypeVar("T")
 

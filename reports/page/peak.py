@@ -10,28 +10,28 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
-from traceflops.reports.view import (
-    UNKNOWN,
-    Fact,
+from traceflops.reports.view.figures import UNKNOWN, duration, flops
+from traceflops.reports.view.ledger import (
     LedgerCells,
-    UtilisationPart,
-    bounds_sentence,
-    duration,
-    facts,
-    flops,
     is_unsplit,
     ledger_cells,
     ledger_rows,
     mean_ledger,
+)
+from traceflops.reports.view.utilisation import (
+    Fact,
+    UtilisationPart,
+    bounds_sentence,
+    facts,
     parts,
-    unit,
     why_not,
 )
+from traceflops.reports.view.wording import unit
 from traceflops.units import several
 
 if TYPE_CHECKING:
-    from traceflops.analysis import Analysis
-    from traceflops.flops import Waterfall
+    from traceflops.analysis.result import Analysis
+    from traceflops.flops.mfu_waterfall import Waterfall
 
 _ONE_TYPE: Final = "FLOP"
 

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from traceflops.reports.page.axes import Tick
-from traceflops.reports.view import UNKNOWN, ReportTable, percent, signed
-from traceflops.table import BoolArray, FloatArray, IntArray
-from traceflops.windows import OwnTimes, own_times
+from traceflops.reports.view.figures import UNKNOWN, percent
+from traceflops.reports.view.tables import ReportTable
+from traceflops.reports.view.who_waits import signed
+from traceflops.table.columns import BoolArray, FloatArray, IntArray
+from traceflops.windows.step_times import OwnTimes, own_times
 
 if TYPE_CHECKING:
-    from traceflops.analysis import Analysis
+    from traceflops.analysis.result import Analysis
 
 _LEAST_STEPS: Final = 2
 _MOST_ROWS, _MOST_FAR, _MOST_COLUMNS = 20, 12, 40

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from traceflops.ranks import Turn
+from traceflops.ranks.who_waits import Turn
 from traceflops.reports.page.rank_map import (
     Links,
     RankMap,
@@ -21,23 +21,22 @@ from traceflops.reports.page.rank_map import (
     rank_map,
     signed_share,
 )
-from traceflops.reports.view import (
-    UNKNOWN,
-    ReportTable,
-    duration,
+from traceflops.reports.view.figures import UNKNOWN, duration
+from traceflops.reports.view.short_names import short_labels
+from traceflops.reports.view.tables import ReportTable
+from traceflops.reports.view.who_waits import (
     late_rank_words,
     ranks_table,
     rates_table,
-    short_labels,
     signed,
     waiting_table,
     worst_collectives,
 )
-from traceflops.windows import OwnTimes, most_and_least
+from traceflops.windows.step_times import OwnTimes, most_and_least
 
 if TYPE_CHECKING:
-    from traceflops.analysis import Analysis
-    from traceflops.windows import DeviceReport
+    from traceflops.analysis.result import Analysis
+    from traceflops.windows.records import DeviceReport
 
 MOST_DEVICES: Final = 32
 _MOST_COLLECTIVES, _MOST_LANES = 24, 8

@@ -15,28 +15,27 @@ from itertools import cycle
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
-from traceflops.devices import PER_TERA
+from traceflops.devices.peaks import PER_TERA
 from traceflops.reports.page.axes import Tick
-from traceflops.reports.view import (
+from traceflops.reports.view.figures import (
     count,
     duration,
     kernel_text,
-    listed,
     percent,
-    recoverable_ns,
-    roof,
-    roofline,
-    share_of_roof,
     shorten_middle,
     significant,
 )
+from traceflops.reports.view.utilisation import recoverable_ns, roof, roofline, share_of_roof
+from traceflops.reports.view.wording import listed
 from traceflops.units import several
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from traceflops.analysis import Analysis
-    from traceflops.mfu import DevicePeaks, KernelRow, Measurement
+    from traceflops.analysis.result import Analysis
+    from traceflops.mfu.budget import DevicePeaks
+    from traceflops.mfu.measurement import Measurement
+    from traceflops.mfu.traced.work_tables import KernelRow
 
 WIDTH, NARROW, HEIGHT = 760, 344, 340
 MARGIN: Final = 300

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 if TYPE_CHECKING:
-    from traceflops.analysis import Analysis
+    from traceflops.analysis.result import Analysis
 
 _AS_THEY_ARE: Final = ":,;=@/?+$!~*()"
 _MOST_BYTES: Final = 200_000

@@ -9,16 +9,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from traceflops.reports.page import (
-    case,
-    kernels,
-    memory,
-    overview,
-    peak,
-    ranks,
-    steps,
-    work,
-)
+from traceflops.reports.page import case, kernels, memory, overview, peak, ranks, steps, work
 from traceflops.reports.page.icicle import icicles
 from traceflops.reports.page.roofline import (
     MARGIN,
@@ -30,32 +21,23 @@ from traceflops.reports.page.roofline import (
 )
 from traceflops.reports.page.section import Content, Filled, Section, link_to
 from traceflops.reports.page.timeline import gap_links, timeline_content
-from traceflops.reports.view import (
-    OWNER_WORDS,
-    SAYS,
-    attribution_sentence,
-    counted_table,
-    critical_tables,
-    gap_culprits,
-    gpu_samples_table,
-    host_tables,
-    notes_by_weight,
-    owner_tables,
-    pace_sentence,
-    pipeline_tables,
-    post_mortem,
-    rules_said,
-    serving_table,
-    speeds_table,
-    sums_by_kind,
-    synchronisations_table,
-    waits,
-    wording,
-)
+from traceflops.reports.view import wording
+from traceflops.reports.view.chapters import post_mortem
+from traceflops.reports.view.counted import counted_table, speeds_table
+from traceflops.reports.view.critical import critical_tables
+from traceflops.reports.view.culprits import gap_culprits, pace_sentence, waits
+from traceflops.reports.view.gpu_samples import gpu_samples_table
+from traceflops.reports.view.host import host_tables
+from traceflops.reports.view.owners import OWNER_WORDS, attribution_sentence, owner_tables
+from traceflops.reports.view.pipelines import pipeline_tables
+from traceflops.reports.view.profiler_rules import SAYS, rules_said
+from traceflops.reports.view.serving import serving_table
+from traceflops.reports.view.tables import sums_by_kind, synchronisations_table
+from traceflops.reports.view.wording import notes_by_weight
 from traceflops.units import capitalized
 
 if TYPE_CHECKING:
-    from traceflops.analysis import Analysis
+    from traceflops.analysis.result import Analysis
 
 _TABLES: Final = ("tables.js", "drill.js")
 """What makes tables sort, filter and unfold, and follows links into them."""

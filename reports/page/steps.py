@@ -13,20 +13,17 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from traceflops.reports.page.scripts import bokeh_figure, holoviews
-from traceflops.reports.view import LOOKS, TIME_UNITS, UNKNOWN, duration, unit_for
-from traceflops.timeline import Components, Window
-from traceflops.windows import (
-    DeviceReport,
-    counting,
-    mean_components,
-    median_of,
-)
+from traceflops.reports.view.figures import TIME_UNITS, UNKNOWN, duration, unit_for
+from traceflops.reports.view.palette import LOOKS
+from traceflops.timeline.records import Components, Window
+from traceflops.windows.records import DeviceReport
+from traceflops.windows.step_times import counting, mean_components, median_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt
     from holoviews.element import Rectangles
 
-    from traceflops.analysis import Analysis
+    from traceflops.analysis.result import Analysis
 
 MOST_BARS = 200
 _MOST_SMALL = 40

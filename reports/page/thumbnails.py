@@ -13,23 +13,20 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from traceflops.characters import function_name
-from traceflops.findings import row_name
+from traceflops.findings.finding import row_name
 from traceflops.reports.page.overview import MOST_GAPS
 from traceflops.reports.page.steps import small_bars
-from traceflops.reports.view import (
-    CULPRIT,
-    duration,
-    percent,
-    share_of_roof,
-    shorten_middle,
-)
-from traceflops.timeline import COMPONENTS
+from traceflops.reports.view.figures import duration, percent, shorten_middle
+from traceflops.reports.view.step_split import CULPRIT
+from traceflops.reports.view.utilisation import share_of_roof
+from traceflops.timeline.records import COMPONENTS
 from traceflops.units import PART_NAMES
-from traceflops.windows import DeviceReport, most_and_least
+from traceflops.windows.records import DeviceReport
+from traceflops.windows.step_times import most_and_least
 
 if TYPE_CHECKING:
-    from traceflops.analysis import Analysis
-    from traceflops.findings import Finding, Where
+    from traceflops.analysis.result import Analysis
+    from traceflops.findings.finding import Finding, Where
 
 _COLUMNS: Final = 120
 _AROUND: Final = 0.6

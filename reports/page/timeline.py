@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from traceflops.attribution import CLASSES
+from traceflops.attribution.idle_classes import CLASSES
 from traceflops.characters import function_name
-from traceflops.drawing import (
+from traceflops.drawing.lanes import Lane
+from traceflops.drawing.timeline import (
     Drawable,
-    Lane,
     Span,
     Timeline,
     around,
@@ -20,7 +20,7 @@ from traceflops.drawing import (
     drawn_devices,
     parts_ns,
 )
-from traceflops.mfu import activity_flops
+from traceflops.mfu.traced.work_tables import activity_flops
 from traceflops.reports.page.overview import MOST_GAPS
 from traceflops.reports.page.section import Content
 from traceflops.reports.page.timeline_data import LOOK_NAMES, packed
@@ -37,17 +37,15 @@ from traceflops.reports.page.timeline_words import (
     start_span,
     steps_asked_for,
 )
-from traceflops.reports.view import (
-    LOOKS,
-    UNKNOWN,
-    process_label,
-    short_labels,
-)
-from traceflops.table import ABSENT
+from traceflops.reports.view.figures import UNKNOWN
+from traceflops.reports.view.palette import LOOKS
+from traceflops.reports.view.short_names import short_labels
+from traceflops.reports.view.wording import process_label
+from traceflops.table.rows import ABSENT
 
 if TYPE_CHECKING:
-    from traceflops.analysis import Analysis
-    from traceflops.windows import Prepared
+    from traceflops.analysis.result import Analysis
+    from traceflops.windows.prepared import Prepared
 
 SCRIPTS: Final = (
     "timelinedata.js",

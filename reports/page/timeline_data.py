@@ -14,15 +14,22 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from traceflops.drawing import TABLE_OF, Budget, Kind
+from traceflops.drawing.lanes import TABLE_OF, Kind
+from traceflops.drawing.timeline import Budget
 from traceflops.reports.page.timeline_figures import Figures, Known, Pieces
-from traceflops.reports.view import LOOKS, shape_words, short_labels
-from traceflops.table import ABSENT, IntArray, codes, group_rows, names, taken
+from traceflops.reports.view.palette import LOOKS
+from traceflops.reports.view.short_names import short_labels
+from traceflops.reports.view.wording import shape_words
+from traceflops.table.columns import IntArray, codes, names
+from traceflops.table.grouping import group_rows
+from traceflops.table.nesting import taken
+from traceflops.table.rows import ABSENT
 
 if TYPE_CHECKING:
-    from traceflops.drawing import Boxes, Counts, Drawable, Level, Timeline
-    from traceflops.timeline import Intervals
-    from traceflops.windows import Prepared
+    from traceflops.drawing.coarsening import Boxes, Counts
+    from traceflops.drawing.timeline import Drawable, Level, Timeline
+    from traceflops.timeline.intervals import Intervals
+    from traceflops.windows.prepared import Prepared
 
     Places = tuple[IntArray, Mapping[tuple[int, int], Intervals]]
 

@@ -13,14 +13,16 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from traceflops.attribution import CLASSES, NamedIdle, named_idle
+from traceflops.attribution.culprits import NamedIdle, named_idle
+from traceflops.attribution.idle_classes import CLASSES
 from traceflops.characters import function_name
-from traceflops.table import IntArray, codes, group_sums, names, numbers, runs
-from traceflops.timeline import WORK
+from traceflops.table.columns import IntArray, codes, names, numbers
+from traceflops.table.grouping import group_sums, runs
+from traceflops.timeline.device_span import WORK
 
 if TYPE_CHECKING:
-    from traceflops.drawing import Level, Span, Timeline
-    from traceflops.windows import Prepared
+    from traceflops.drawing.timeline import Level, Span, Timeline
+    from traceflops.windows.prepared import Prepared
 
 _MOST_BINS: Final = 1_000
 """Of all devices together."""

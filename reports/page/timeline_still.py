@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from traceflops.drawing import Lane
+from traceflops.drawing.lanes import Lane
 from traceflops.reports.page.axes import AxisTick, axis_ticks, stretch
-from traceflops.reports.view import count, numbered, percent, shorten_middle
-from traceflops.timeline import WORK
+from traceflops.reports.view.figures import count, percent, shorten_middle
+from traceflops.reports.view.wording import numbered
+from traceflops.timeline.device_span import WORK
 
 if TYPE_CHECKING:
-    from traceflops.drawing import Boxes, Drawable, Span
+    from traceflops.drawing.coarsening import Boxes
+    from traceflops.drawing.timeline import Drawable, Span
 
 
 _MOST_BOXES: Final = 560

@@ -6,12 +6,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from traceflops.drawing import Span, Timeline, around, with_room
-from traceflops.reports.view import count, duration, gap_culprits, numbered, short_labels
+from traceflops.drawing.timeline import Span, Timeline, around, with_room
+from traceflops.reports.view.culprits import gap_culprits
+from traceflops.reports.view.figures import count, duration
+from traceflops.reports.view.short_names import short_labels
+from traceflops.reports.view.wording import numbered
 
 if TYPE_CHECKING:
-    from traceflops.analysis import Analysis
-    from traceflops.timeline import Gap
+    from traceflops.analysis.result import Analysis
+    from traceflops.timeline.records import Gap
 
 LABEL_WIDTH: Final = 60
 _MOST_STEPS_LISTED: Final = 60

@@ -10,23 +10,18 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from traceflops.attribution import operators
-from traceflops.mfu import KernelRow, Measured, OpRow
+from traceflops.attribution.kernels import operators
+from traceflops.mfu.roof_times import Measured
+from traceflops.mfu.traced.work_tables import KernelRow, OpRow
 from traceflops.reports.page.section import DeepLinks
-from traceflops.reports.view import (
+from traceflops.reports.view.figures import UNKNOWN, as_float, count, flops, percent
+from traceflops.reports.view.short_names import Label, labels
+from traceflops.reports.view.utilisation import (
     ABOVE,
     AT_MOST,
     SLOW,
     THOUSAND,
-    UNKNOWN,
-    Label,
-    as_float,
     bound_word,
-    count,
-    flops,
-    labels,
-    listed,
-    percent,
     rate_words,
     recoverable_ns,
     roof,
@@ -35,12 +30,13 @@ from traceflops.reports.view import (
     share_of_link,
     share_of_roof,
 )
+from traceflops.reports.view.wording import listed
 
 if TYPE_CHECKING:
     from fractions import Fraction
 
-    from traceflops.analysis import Analysis
-    from traceflops.mfu import Measurement
+    from traceflops.analysis.result import Analysis
+    from traceflops.mfu.measurement import Measurement
 
 _MOST_OPERATORS: Final = 100
 _COLUMNS: Final = {

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 from rich.text import Text
 
 from traceflops.characters import function_name
-from traceflops.findings import memory_facts
-from traceflops.memory import fullest_gpu, holders, memory_use
+from traceflops.findings.device_memory import memory_facts
+from traceflops.memory.at_peak import holders
+from traceflops.memory.usage import fullest_gpu, memory_use
 from traceflops.reports.terminal.lines import (
     LEAST_NAME,
     Style,
@@ -21,30 +22,21 @@ from traceflops.reports.terminal.lines import (
     view_table,
     view_widths,
 )
-from traceflops.reports.view import (
-    SAYS,
-    ReportTable,
-    count,
-    counted_table,
-    decisive_column,
-    duration,
-    look,
-    percent,
-    rules_said,
-    size,
-    spaced,
-    speeds_table,
-    words,
-)
-from traceflops.table import DEVICE_KINDS
+from traceflops.reports.view.counted import counted_table, decisive_column, speeds_table
+from traceflops.reports.view.figures import count, duration, percent, size
+from traceflops.reports.view.palette import look
+from traceflops.reports.view.profiler_rules import SAYS, rules_said
+from traceflops.reports.view.tables import ReportTable, spaced
+from traceflops.reports.view.texts import words
+from traceflops.table.schema import DEVICE_KINDS
 from traceflops.units import command_lines
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from traceflops.mfu import Measurement
-    from traceflops.timeline import Untimed
-    from traceflops.windows import Prepared
+    from traceflops.mfu.measurement import Measurement
+    from traceflops.timeline.aggregates import Untimed
+    from traceflops.windows.prepared import Prepared
 
 _ROWS: Final = 5
 _NAME_WIDTH, _CATEGORY_WIDTH = 50, 20

@@ -10,36 +10,33 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from traceflops.reports.terminal.lines import Style, hanging, joined, paragraph
-from traceflops.reports.view import (
-    ALONE,
-    LINE_LOOKS,
+from traceflops.reports.view.chapters import ALONE
+from traceflops.reports.view.critical import critical_sentence
+from traceflops.reports.view.figures import duration, kernel_label, percent, shorten_middle, wrapped
+from traceflops.reports.view.findings import (
     FindingWords,
     Opening,
-    StepPart,
-    basis,
     causes,
-    critical_sentence,
-    doubts,
-    duration,
-    kernel_label,
     left_to_say,
     opening,
     other_findings,
-    percent,
+    title_finding,
+)
+from traceflops.reports.view.palette import LINE_LOOKS
+from traceflops.reports.view.step_split import StepPart, step_parts
+from traceflops.reports.view.utilisation import why_not
+from traceflops.reports.view.wording import (
+    basis,
+    doubts,
     products,
     selected,
-    shorten_middle,
-    step_parts,
     steps_used,
-    title_finding,
     uneven_steps,
-    why_not,
-    wrapped,
 )
 from traceflops.units import several
 
 if TYPE_CHECKING:
-    from traceflops.analysis import Analysis
+    from traceflops.analysis.result import Analysis
 
 _MOST: Final = 3
 _NAME: Final = 60

@@ -7,7 +7,9 @@ from typing import Final
 
 from rich.text import Text
 
-from traceflops.comparison import UNRECORDED, Comparison, Side
+from traceflops.comparison.likeness import UNRECORDED
+from traceflops.comparison.result import Comparison
+from traceflops.comparison.side import Side
 from traceflops.reports.terminal.lines import (
     Style,
     cut_to,
@@ -17,17 +19,17 @@ from traceflops.reports.terminal.lines import (
     paragraph,
     view_table,
 )
-from traceflops.reports.view import (
-    LOOKS,
-    ReportTable,
+from traceflops.reports.view.compared_kernels import counted_change
+from traceflops.reports.view.comparison import (
     comparison_tables,
-    counted_change,
-    duration,
     more_sentences,
     runs_table,
     sides_table,
 )
-from traceflops.timeline import COMPONENTS
+from traceflops.reports.view.figures import duration
+from traceflops.reports.view.palette import LOOKS
+from traceflops.reports.view.tables import ReportTable
+from traceflops.timeline.records import COMPONENTS
 
 _NAME: Final = 52
 _BAR: Final = 80

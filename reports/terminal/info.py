@@ -6,17 +6,11 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any, Final
 
-from traceflops.devices import JobReport, ranks_text
-from traceflops.recording import DeviceEntry, Inventory
-from traceflops.reports.view import (
-    UNKNOWN,
-    count,
-    fields,
-    shorten_middle,
-    size,
-    some_files,
-    visible,
-)
+from traceflops.devices.jobs import JobReport
+from traceflops.devices.processes import ranks_text
+from traceflops.recording.inventory import DeviceEntry, Inventory
+from traceflops.reports.view.figures import UNKNOWN, count, fields, shorten_middle, size, visible
+from traceflops.reports.view.wording import some_files
 from traceflops.units import several
 
 SCHEMA: Final = "traceflops.info/1"

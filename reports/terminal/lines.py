@@ -9,20 +9,13 @@ from typing import Final
 from rich.cells import cell_len
 from rich.text import Text
 
-from traceflops.flops import Ledger
-from traceflops.reports.view import (
-    Cell,
-    Fact,
-    Look,
-    Name,
-    ReportTable,
-    apportioned,
-    ledger_cells,
-    ledger_rows,
-    short_labels,
-    visible,
-    wrapped,
-)
+from traceflops.flops.mfu_waterfall import Ledger
+from traceflops.reports.view.figures import apportioned, visible, wrapped
+from traceflops.reports.view.ledger import ledger_cells, ledger_rows
+from traceflops.reports.view.palette import Look
+from traceflops.reports.view.short_names import short_labels
+from traceflops.reports.view.tables import Cell, Name, ReportTable
+from traceflops.reports.view.utilisation import Fact
 from traceflops.units import several
 
 LEAST_NAME: Final = 20

@@ -22,35 +22,31 @@ from traceflops.reports.terminal.lines import (
     remarked,
 )
 from traceflops.reports.terminal.mfu import conventions_table, run_lines, what_counts
-from traceflops.reports.view import (
+from traceflops.reports.view.figures import UNKNOWN, count, duration, flops, significant
+from traceflops.reports.view.ledger import is_unsplit, mean_ledger
+from traceflops.reports.view.palette import LINE_LOOKS
+from traceflops.reports.view.utilisation import (
     ABOVE,
-    LINE_LOOKS,
-    UNKNOWN,
     Fact,
-    basis,
     bound_word,
     bounds_sentence,
-    count,
-    doubts,
-    duration,
-    each,
     facts,
-    flops,
-    is_unsplit,
-    mean_ledger,
     parts,
     rate_words,
     roof,
-    significant,
-    unit,
     why_not,
 )
+from traceflops.reports.view.wording import basis, doubts, each, unit
 from traceflops.units import exact_percent, several
 
 if TYPE_CHECKING:
-    from traceflops.analysis import Analysis
-    from traceflops.flops import Waterfall
-    from traceflops.mfu import Counts, JobSize, KernelRow, Measurement, OpRow, Reconciliation
+    from traceflops.analysis.result import Analysis
+    from traceflops.flops.mfu_waterfall import Waterfall
+    from traceflops.mfu.checked.job_size import JobSize
+    from traceflops.mfu.checked.passes import Counts
+    from traceflops.mfu.checked.reconciliation import Reconciliation
+    from traceflops.mfu.measurement import Measurement
+    from traceflops.mfu.traced.work_tables import KernelRow, OpRow
 
 _LABEL, _SHARE = 26, 9
 _ROWS: Final = 8

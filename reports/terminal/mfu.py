@@ -8,16 +8,10 @@ from typing import Final
 
 from rich.text import Text
 
-from traceflops.flops import (
-    Candidate,
-    DescribedWork,
-    Entry,
-    Explanation,
-    Rate,
-    RunShape,
-    Utilisation,
-    share,
-)
+from traceflops.flops.analytic.explain_reported import Candidate, Explanation
+from traceflops.flops.analytic.rates import DescribedWork, Rate, share
+from traceflops.flops.analytic.run import RunShape
+from traceflops.flops.analytic.run_utilisation import Entry, Utilisation
 from traceflops.reports.terminal.lines import (
     Style,
     cells,
@@ -30,14 +24,8 @@ from traceflops.reports.terminal.lines import (
     note_lines,
     paragraph,
 )
-from traceflops.reports.view import (
-    UNKNOWN,
-    Fact,
-    count,
-    flops,
-    shorten_middle,
-    significant,
-)
+from traceflops.reports.view.figures import UNKNOWN, count, flops, shorten_middle, significant
+from traceflops.reports.view.utilisation import Fact
 from traceflops.units import exact_percent, several
 
 _EXTRAS: Final = {

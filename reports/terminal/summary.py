@@ -10,10 +10,10 @@ from typing import Any, Final
 from rich.cells import cell_len
 from rich.text import Text
 
-from traceflops.analysis import Analysis
-from traceflops.attribution import KERNEL
-from traceflops.devices import NEXT_TIME
-from traceflops.ranks import Collective
+from traceflops.analysis.result import Analysis
+from traceflops.attribution.device_work_tables import KERNEL
+from traceflops.devices.missing_input import NEXT_TIME
+from traceflops.ranks.collectives import Collective
 from traceflops.remedies import remedy
 from traceflops.reports.terminal.aggregates import (
     counted_lines,
@@ -39,51 +39,47 @@ from traceflops.reports.terminal.lines import (
     view_table,
     widened,
 )
-from traceflops.reports.view import (
-    CAUSE_LABELS,
-    LOOKS,
-    OVERLAPS,
-    OWNER_WORDS,
-    THROTTLED_BY,
+from traceflops.reports.view.culprits import WaitedFor, pace_sentence, waited_for
+from traceflops.reports.view.figures import (
     UNKNOWN,
-    WAITS_ON,
-    WaitedFor,
-    attribution_sentence,
+    count,
+    duration,
+    mean_count,
+    percent,
+    ratio,
+    time_share,
+)
+from traceflops.reports.view.findings import causes
+from traceflops.reports.view.gpu_samples import THROTTLED_BY, gpu_samples_table
+from traceflops.reports.view.owners import OWNER_WORDS, attribution_sentence, owners_table
+from traceflops.reports.view.palette import CAUSE_LABELS, LOOKS, look
+from traceflops.reports.view.pipelines import pipeline_sentences
+from traceflops.reports.view.serving import WAITS_ON, serving_table
+from traceflops.reports.view.short_names import short_labels
+from traceflops.reports.view.who_waits import (
     busbw_words,
-    causes,
     clocks_sentence,
+    own_times,
+    waiting_sentence,
+)
+from traceflops.reports.view.wording import (
+    OVERLAPS,
     collective_label,
     collective_rate,
-    count,
     doubts,
-    duration,
     gap_place,
-    gpu_samples_table,
     job_files,
     job_size,
     knows_exposure,
-    look,
-    mean_count,
     mean_message,
     notes_by_weight,
     overlap,
-    own_times,
-    owners_table,
-    pace_sentence,
-    percent,
-    pipeline_sentences,
-    ratio,
-    serving_table,
-    short_labels,
-    time_share,
     time_shared,
     unit,
-    waited_for,
-    waiting_sentence,
 )
-from traceflops.timeline import COMPONENTS, Account, Gap
+from traceflops.timeline.records import COMPONENTS, Account, Gap
 from traceflops.units import capitalized, several
-from traceflops.windows import DeviceReport
+from traceflops.windows.records import DeviceReport
 
 _KERNELS_SHOWN: Final = 5
 _LEAST_KERNELS: Final = 2

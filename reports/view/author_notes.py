@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Final, Literal
 
 from traceflops.errors import UsageError
-from traceflops.table import SourceFile
+from traceflops.table.trace import SourceFile
 
 MOST_BYTES: Final = 64 * 1024
 LONGEST_TITLE: Final = 200

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from traceflops.recording import missing_from
+from traceflops.recording.capture_gaps import missing_from
 from traceflops.reports.view.critical import critical_sentence
 from traceflops.reports.view.figures import count, duration, kernel_label, percent
 from traceflops.reports.view.findings import FindingWords, causes, title_sentence
@@ -19,8 +19,8 @@ from traceflops.reports.view.wording import basis, component_label, provenance, 
 from traceflops.units import capitalized
 
 if TYPE_CHECKING:
-    from traceflops.analysis import Analysis
-    from traceflops.recording import Missing
+    from traceflops.analysis.result import Analysis
+    from traceflops.recording.capture_gaps import Missing
 
 _MOST: Final = 5
 _FROM_SUMMARIES: Final = "from-summaries"

@@ -6,15 +6,16 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from traceflops.categories import from_own_word
-from traceflops.mfu import ROOFS
+from traceflops.categories.kernel_names import from_own_word
+from traceflops.mfu.counted.kernel_speeds import ROOFS
 from traceflops.reports.view.figures import UNKNOWN, duration, percent, with_sign
 from traceflops.reports.view.short_names import short_labels
 from traceflops.reports.view.tables import Cell, Column, Name, ReportTable, table_of
 
 if TYPE_CHECKING:
-    from traceflops.comparison import Comparison, KernelChange
-    from traceflops.mfu import KernelSpeed
+    from traceflops.comparison.counted import KernelChange
+    from traceflops.comparison.result import Comparison
+    from traceflops.mfu.counted.kernel_speeds import KernelSpeed
 
 _MOST: Final = 15
 _NAME: Final = 46

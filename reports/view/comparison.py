@@ -9,18 +9,13 @@ from itertools import chain
 from operator import add
 from typing import Final
 
-from traceflops.attribution import CLASSES
-from traceflops.comparison import (
-    Cause,
-    Comparison,
-    Interval,
-    MemoryPart,
-    Part,
-    Side,
-    share_of,
-    short,
-    sureness,
-)
+from traceflops.attribution.idle_classes import CLASSES
+from traceflops.comparison.difference import Cause, Part
+from traceflops.comparison.held import MemoryPart
+from traceflops.comparison.reasons import share_of, short, sureness
+from traceflops.comparison.result import Comparison
+from traceflops.comparison.side import Side
+from traceflops.comparison.spread import Interval
 from traceflops.reports.view.compared_kernels import counted_change
 from traceflops.reports.view.figures import (
     UNKNOWN,

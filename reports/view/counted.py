@@ -8,8 +8,8 @@ from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any, Final
 
-from traceflops.categories import from_own_word
-from traceflops.mfu import ROOFS
+from traceflops.categories.kernel_names import from_own_word
+from traceflops.mfu.counted.kernel_speeds import ROOFS
 from traceflops.reports.view.figures import (
     UNKNOWN,
     as_float,
@@ -24,7 +24,9 @@ from traceflops.reports.view.short_names import short_labels
 from traceflops.reports.view.tables import Cell, Column, Name, ReportTable, table_of
 
 if TYPE_CHECKING:
-    from traceflops.mfu import CountedKernel, KernelSpeed, Measurement
+    from traceflops.mfu.counted.counter_work import CountedKernel
+    from traceflops.mfu.counted.kernel_speeds import KernelSpeed
+    from traceflops.mfu.measurement import Measurement
 
 _number = partial(Column, is_number=True)
 _NAME: Final = 46

@@ -6,15 +6,16 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from traceflops.attribution import CLASSES
-from traceflops.categories import without_return_type
+from traceflops.attribution.idle_classes import CLASSES
+from traceflops.categories.kernel_names import without_return_type
 from traceflops.reports.view.figures import duration, percent
 from traceflops.reports.view.tables import Cell, Column, Name, ReportTable, Share, table_of
-from traceflops.timeline import WORK
+from traceflops.timeline.device_span import WORK
 
 if TYPE_CHECKING:
-    from traceflops.analysis import Analysis
-    from traceflops.replay import PathPart, Replay
+    from traceflops.analysis.result import Analysis
+    from traceflops.replay.critical_path import PathPart
+    from traceflops.replay.what_if import Replay
 
 _MOST, _PARTS = 5, 5
 _NAMED: Final = 3

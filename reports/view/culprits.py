@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from traceflops.attribution import CLASSES, Culprit, GapLengths, IdleClass
+from traceflops.attribution.culprits import Culprit, IdleClass
+from traceflops.attribution.idle_classes import CLASSES
+from traceflops.attribution.idle_slices import GapLengths
 from traceflops.characters import function_name
 from traceflops.facts import Fact
 from traceflops.remedies import remedy
@@ -16,8 +18,8 @@ from traceflops.units import capitalized, several
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from traceflops.analysis import Analysis
-    from traceflops.timeline import Gap
+    from traceflops.analysis.result import Analysis
+    from traceflops.timeline.records import Gap
 
 WORTH_SHOWING: Final = 0.03
 """Share of the idle time from which a class is shown, and of the window from which any is."""

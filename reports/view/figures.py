@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 
 from traceflops import units as words
-from traceflops.categories import without_return_type
+from traceflops.categories.kernel_names import without_return_type
 from traceflops.characters import kernel_name, shortened
 from traceflops.characters import visible as visible
-from traceflops.flops import Count
+from traceflops.flops.mfu_waterfall import Count
 from traceflops.units import significant as significant
 
 UNKNOWN = "\N{EN DASH}"

@@ -9,23 +9,20 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from traceflops.characters import function_name
 from traceflops.facts import Fact, fact
-from traceflops.findings import (
-    COUNTED_KERNEL,
-    LOSS,
-    UNEVEN_STEPS,
-    all_rules,
-    limit,
-    row_name,
-    short_name,
-)
+from traceflops.findings.case import limit
+from traceflops.findings.counted_kernels import COUNTED_KERNEL
+from traceflops.findings.finding import row_name, short_name
+from traceflops.findings.losses import LOSS
+from traceflops.findings.rules import all_rules
+from traceflops.findings.unevenness import UNEVEN_STEPS
 from traceflops.remedies import is_cut_off
 from traceflops.reports.view.figures import duration, percent
 from traceflops.reports.view.texts import words
 from traceflops.reports.view.who_waits import late_rank_statement
 
 if TYPE_CHECKING:
-    from traceflops.analysis import Analysis
-    from traceflops.findings import Finding, Gain, Where
+    from traceflops.analysis.result import Analysis
+    from traceflops.findings.finding import Finding, Gain, Where
 
 _OWNERS: Final = {"yours": "your code"}
 _OF_KERNELS: Final = ("framework", "library")

@@ -5,14 +5,14 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING, Final
 
-from traceflops.devices import Sampled
+from traceflops.devices.gpu_samples import Sampled
 from traceflops.reports.view.figures import UNKNOWN, count, size
 from traceflops.reports.view.tables import Column, ReportTable, table_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from traceflops.analysis import Analysis
+    from traceflops.analysis.result import Analysis
     from traceflops.gpu_samples import GpuSamples
 
 THROTTLED_BY: Final = "Throttled by"

@@ -21,8 +21,8 @@ from traceflops.reports.view.wording import basis
 from traceflops.units import capitalized
 
 if TYPE_CHECKING:
-    from traceflops.analysis import Analysis
-    from traceflops.attribution import MemoryOperation
+    from traceflops.analysis.result import Analysis
+    from traceflops.attribution.host_calls import MemoryOperation
 
 _NAME: Final = 90
 _WORDS: Final = {"memcpy": "copy", "memset": "fill"}

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from traceflops.flops import Count, Ledger, Line
+from traceflops.flops.mfu_waterfall import Count, Ledger, Line
 from traceflops.reports.view.figures import UNKNOWN, flop_scale, percent, significant
 
 if TYPE_CHECKING:
-    from traceflops.analysis import Analysis
+    from traceflops.analysis.result import Analysis
 
 COLUMNS = {
     "forward": "forward",

@@ -7,7 +7,7 @@ from heapq import nlargest
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from traceflops.attribution import HOST_OP, Owner, work_owners
+from traceflops.attribution.device_work_tables import HOST_OP, Owner, work_owners
 from traceflops.characters import function_name
 from traceflops.reports.view.figures import count, duration, percent
 from traceflops.reports.view.host import host_operators_table
@@ -17,7 +17,7 @@ from traceflops.reports.view.wording import shape_words, time_shared
 from traceflops.units import capitalized
 
 if TYPE_CHECKING:
-    from traceflops.analysis import Analysis
+    from traceflops.analysis.result import Analysis
 
 MOST_OWNERS: Final = 20
 _NAME, _SHAPES = 90, 50

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from traceflops.flops import UNSPLIT
-from traceflops.timeline import COMPONENTS
+from traceflops.flops.mfu_waterfall import UNSPLIT
+from traceflops.timeline.records import COMPONENTS
 from traceflops.units import PART_NAMES
 
 _WHITE = "#ffffff"

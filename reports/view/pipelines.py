@@ -11,8 +11,8 @@ from traceflops.reports.view.tables import Column, Name, ReportTable, table_of
 from traceflops.units import several
 
 if TYPE_CHECKING:
-    from traceflops.analysis import Analysis
-    from traceflops.ranks import Pipelines, Stage
+    from traceflops.analysis.result import Analysis
+    from traceflops.ranks.pipelines import Pipelines, Stage
 
 _number = partial(Column, is_number=True)
 _MOST: Final = 16

@@ -6,15 +6,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from traceflops.categories import from_own_word
-from traceflops.findings import estimated, gains_nothing, rule_name
+from traceflops.categories.kernel_names import from_own_word
+from traceflops.findings.counted_kernels import estimated, gains_nothing, rule_name
 from traceflops.reports.view.short_names import short_labels
 from traceflops.reports.view.tables import Name
 from traceflops.reports.view.texts import words
 from traceflops.units import capitalized
 
 if TYPE_CHECKING:
-    from traceflops.mfu import KernelRule, KernelSpeed, Measurement
+    from traceflops.mfu.counted.kernel_speeds import KernelRule, KernelSpeed
+    from traceflops.mfu.measurement import Measurement
 
 SAYS: Final = "Nsight Compute says"
 _NAME: Final = 46

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
-from traceflops.attribution import CLASSES
+from traceflops.attribution.idle_classes import CLASSES
 from traceflops.reports.view.figures import (
     UNKNOWN,
     as_float,
@@ -17,8 +17,8 @@ from traceflops.reports.view.figures import (
 from traceflops.reports.view.tables import Cell, Column, ReportTable, short_names, table_of
 
 if TYPE_CHECKING:
-    from traceflops.analysis import Analysis
-    from traceflops.mfu import PassKind
+    from traceflops.analysis.result import Analysis
+    from traceflops.mfu.serving_passes import PassKind
 
 WAITS_ON: Final = "Waits on"
 _REMARK: Final = "Means per pass; idle until the next. Tokens per second and GPU."

@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
-from traceflops.attribution import CLASSES
-from traceflops.flops import UNSPLIT
+from traceflops.attribution.idle_classes import CLASSES
+from traceflops.flops.mfu_waterfall import UNSPLIT
 from traceflops.reports.view.figures import apportioned
 from traceflops.reports.view.palette import LINE_LOOKS
 from traceflops.reports.view.wording import component_label
 
 if TYPE_CHECKING:
-    from traceflops.analysis import Analysis
-    from traceflops.findings import Finding
+    from traceflops.analysis.result import Analysis
+    from traceflops.findings.finding import Finding
 
 CULPRIT: Final = "culprit"
 """The look of idle time of which it is known what it is due to."""

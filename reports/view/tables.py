@@ -37,14 +37,15 @@ from traceflops.reports.view.wording import (
     overlap,
     unit,
 )
-from traceflops.table import DEVICE_KINDS
-from traceflops.timeline import COMPONENTS
+from traceflops.table.schema import DEVICE_KINDS
+from traceflops.timeline.records import COMPONENTS
 from traceflops.units import capitalized
 
 if TYPE_CHECKING:
-    from traceflops.analysis import Analysis
-    from traceflops.mfu import Measurement
-    from traceflops.timeline import Gap, Untimed
+    from traceflops.analysis.result import Analysis
+    from traceflops.mfu.measurement import Measurement
+    from traceflops.timeline.aggregates import Untimed
+    from traceflops.timeline.records import Gap
 
 _MOST_SUMS: Final = 100
 _KERNELS: Final = 10

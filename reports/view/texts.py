@@ -16,7 +16,7 @@ from string import Formatter
 from typing import Any, Final
 
 from traceflops import units
-from traceflops.devices import gib
+from traceflops.devices.device_facts import gib
 from traceflops.facts import Fact, Value
 from traceflops.reports.view import figures
 

@@ -7,20 +7,15 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from traceflops.devices import DESCRIBE, NOT_ML, PER_TERA
-from traceflops.flops import TF32_OR_FP32, UNSPLIT, Waterfall
-from traceflops.mfu import (
-    BOUND_FROM,
-    Executed,
-    Inference,
-    KernelRow,
-    Measured,
-    Measurement,
-    NearerRoof,
-    OpRow,
-    PhaseUse,
-    verdict,
-)
+from traceflops.devices.missing_input import DESCRIBE, NOT_ML
+from traceflops.devices.peaks import PER_TERA
+from traceflops.flops.mfu_waterfall import UNSPLIT, Waterfall
+from traceflops.flops.ops.arguments import TF32_OR_FP32
+from traceflops.mfu.inference import Inference, PhaseUse
+from traceflops.mfu.measurement import Measurement
+from traceflops.mfu.roof_times import BOUND_FROM, Measured, NearerRoof, verdict
+from traceflops.mfu.traced.executed import Executed
+from traceflops.mfu.traced.work_tables import KernelRow, OpRow
 from traceflops.reports.view.figures import (
     UNKNOWN,
     apportioned,
@@ -36,8 +31,8 @@ from traceflops.units import PART_NAMES, several
 from traceflops.units import exact_percent as use_percent
 
 if TYPE_CHECKING:
-    from traceflops.analysis import Analysis
-    from traceflops.mfu import Join, MeasuredWork
+    from traceflops.analysis.result import Analysis
+    from traceflops.mfu.counted.joins import Join, MeasuredWork
 
 T = TypeVar("T")
 

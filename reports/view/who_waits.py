@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Final, Self
 import numpy as np
 
 from traceflops.facts import Fact, fact
-from traceflops.findings import (
-    advice_of,
+from traceflops.findings.late_rank import (
     clocks_apart_ns,
     late_rank_fact,
     late_rank_reason,
-    slow_link_fact,
     waiting_for,
 )
+from traceflops.findings.rules import advice_of
+from traceflops.findings.slow_link import slow_link_fact
 from traceflops.reports.view.figures import (
     UNKNOWN,
     count,
@@ -31,15 +31,11 @@ from traceflops.reports.view.texts import words
 from traceflops.units import several
 
 if TYPE_CHECKING:
-    from traceflops.analysis import Analysis
-    from traceflops.ranks import (
-        Collective,
-        LinkRate,
-        MatchedCollective,
-        RankReport,
-        Turn,
-    )
-    from traceflops.table import IntArray
+    from traceflops.analysis.result import Analysis
+    from traceflops.ranks.collectives import Collective
+    from traceflops.ranks.link_rates import LinkRate
+    from traceflops.ranks.who_waits import MatchedCollective, RankReport, Turn
+    from traceflops.table.columns import IntArray
 
 _MOST_RATES: Final = 24
 _FEW_RANKS: Final = 4

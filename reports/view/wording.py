@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from traceflops.devices import MEMORY_SNAPSHOT, JobReport
-from traceflops.ranks import KINDS, Collective
+from traceflops.devices.jobs import JobReport
+from traceflops.devices.side_records import MEMORY_SNAPSHOT
+from traceflops.ranks.collectives import KINDS, Collective
 from traceflops.reports.view.figures import (
     UNKNOWN,
     count,
@@ -23,14 +24,16 @@ from traceflops.reports.view.figures import (
     size,
 )
 from traceflops.reports.view.palette import LOOKS
-from traceflops.timeline import Account, Gap
+from traceflops.timeline.records import Account, Gap
 from traceflops.units import several
-from traceflops.windows import SOURCES, STANDS_OUT, DeviceReport, StepSpread, late_after
+from traceflops.windows.periodicity import SOURCES
+from traceflops.windows.records import DeviceReport
+from traceflops.windows.step_times import STANDS_OUT, StepSpread, late_after
 
 if TYPE_CHECKING:
-    from traceflops.analysis import Analysis
-    from traceflops.devices import Match
-    from traceflops.table import Note
+    from traceflops.analysis.result import Analysis
+    from traceflops.devices.matching import Match
+    from traceflops.table.trace import Note
 
 _MOST = 8
 _KINDS: Final = ("repaired", "dropped", "missing", "assumed")

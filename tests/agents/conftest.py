@@ -86,7 +86,8 @@ def serve(tmp_path: Path) -> Iterator[Callable[..., Session]]:
 
         def served_here(*folders: Path, **privacy: bool) -> Session:
             pytest.importorskip("mcp")
-            from traceflops.agents import Folders, make_server
+            from traceflops.agents.folders import Folders
+            from traceflops.agents.server import make_server
 
             names = [str(folder) for folder in folders or (tmp_path,)]
             return stack.enter_context(connected(make_server(Folders(names), **privacy)))

@@ -85,7 +85,7 @@ WORDS = st.sampled_from(["..", ".", "", "in", "out", "linked", "link.json.gz", "
 @settings(max_examples=examples(500), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(WORDS, max_size=8), st.booleans())
 def test_no_path_leads_out(inside: Path, words: list[str], from_root: bool) -> None:
-    from traceflops.agents import Folders
+    from traceflops.agents.folders import Folders
     from traceflops.errors import UsageError
 
     folders = Folders([str(inside)])
@@ -239,7 +239,8 @@ def test_no_call_waits_for_another_for_ever(
 ) -> None:
     from mcp.server.mcpserver.exceptions import ToolError
 
-    from traceflops.agents import Folders, server
+    from traceflops.agents import server
+    from traceflops.agents.folders import Folders
 
     folders, busy = Folders([str(tmp_path)]), Lock()
     tools = server.Tools(folders)
@@ -272,7 +273,8 @@ def test_a_query_is_stopped_in_time_and_memory(monkeypatch: pytest.MonkeyPatch) 
     pytest.importorskip("duckdb")
     import pyarrow as pa
 
-    from traceflops.analysis import first_rows, sql
+    from traceflops.analysis import sql
+    from traceflops.analysis.sql import first_rows
     from traceflops.errors import UsageError
 
     tables = {"t": pa.table({"n": range(100_000)})}
@@ -400,7 +402,7 @@ def test_the_command_needs_folders_and_the_sdk(
 
 def test_captures_outside_the_folders_are_not_read(tmp_path: Path) -> None:
     """They would be read with the trace that they lie beside."""
-    from traceflops.agents import Folders
+    from traceflops.agents.folders import Folders
     from traceflops.errors import UsageError
 
     inside, outside = tmp_path / "in", tmp_path / "out"

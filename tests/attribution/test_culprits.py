@@ -15,7 +15,6 @@ from tests.build import launched, trace_of
 from tests.conftest import ROOT, examples, shared_file
 from traceflops import Intervals, Selection, Trace, analyze, read
 from traceflops.analysis.preparation import prepare
-from traceflops.attribution import CLASSES
 from traceflops.attribution.culprits import (
     GapLengths,
     IdleCulprits,
@@ -23,11 +22,13 @@ from traceflops.attribution.culprits import (
     gap_lengths,
     gap_parts,
 )
-from traceflops.attribution.idle_classes import TAGS
+from traceflops.attribution.idle_classes import CLASSES, TAGS
 from traceflops.attribution.idle_slices import GapParts
 from traceflops.attribution.launch_lead import leads, outstanding_launches
-from traceflops.reports.view import all_texts, waits
-from traceflops.timeline import DeviceAccount, GapCulprit
+from traceflops.reports.view.culprits import waits
+from traceflops.reports.view.texts import all_texts
+from traceflops.timeline.account import DeviceAccount
+from traceflops.timeline.records import GapCulprit
 
 US = 1_000
 THREAD, ENGINE = 1, 2

@@ -19,10 +19,11 @@ from tests.conftest import examples, shared_file
 from tests.samples.strategies import run_configs
 from traceflops.analysis.preparation import prepare, prepare_pair
 from traceflops.analysis.recipe import analyze
-from traceflops.attribution import launchers, replays
+from traceflops.attribution.graph_replays import replays
+from traceflops.attribution.launching_ops import launchers
 from traceflops.devices.merging import merge
-from traceflops.parsers import read
-from traceflops.table import Trace
+from traceflops.parsers.reading import read
+from traceflops.table.trace import Trace
 
 GRAPH = ("gemm", "norm", "gemm", "add")
 

@@ -11,11 +11,12 @@ from tests.attribution.test_culprits import US, WORK, event, host_rows, made
 from tests.build import launched, trace_of
 from tests.conftest import examples
 from traceflops import analyze
-from traceflops.attribution import HostOperator, MemoryOperation
 from traceflops.attribution import host_calls as operators_on_host
+from traceflops.attribution.host_calls import HostOperator, MemoryOperation
 from traceflops.cli.common import print_summary
 from traceflops.reports.markdown import render_markdown
-from traceflops.reports.terminal import Style, render_terminal
+from traceflops.reports.terminal.lines import Style
+from traceflops.reports.terminal.summary import render_terminal
 
 MIB = 1 << 20
 

@@ -9,8 +9,8 @@ from tests.attribution.test_culprits import US, WORK, event
 from tests.build import launched, trace_of
 from tests.conftest import examples, shared_file
 from traceflops import analyze, read
-from traceflops.attribution import HostBound, Launches, LaunchSums
-from traceflops.reports.view import pace_sentence
+from traceflops.attribution.launch_lead import HostBound, Launches, LaunchSums
+from traceflops.reports.view.culprits import pace_sentence
 
 NODE = "autograd::engine::evaluate_function: MmBackward0"
 Tables = dict[str, list[dict[str, Any]]]

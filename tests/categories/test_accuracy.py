@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from traceflops.categories import Category, load
+from traceflops.categories.classify import load
+from traceflops.categories.rules import Category
 
 SHARED = os.environ.get("TRACEFLOPS_SHARED")
 

@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-from traceflops.categories import SUBS, Category, load
-from traceflops.categories.rules import KEYS
+from traceflops.categories.classify import load
+from traceflops.categories.rules import KEYS, SUBS, Category
 
 PAGE = (Path(__file__).parents[2] / "docs" / "categories.md").read_text(encoding="utf-8")
 

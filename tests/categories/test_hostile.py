@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceflops.categories import SUBS, Decision, load
+from traceflops.categories.classify import load
+from traceflops.categories.rules import SUBS, Decision
 
 CLASSIFIER = load()
 PIECES = st.sampled_from(

@@ -2,7 +2,8 @@
 
 import pytest
 
-from traceflops.categories import Category, load
+from traceflops.categories.classify import load
+from traceflops.categories.rules import Category
 
 ATEN = "void at::native::vectorized_elementwise_kernel<4, at::native::{}, int>(int)"
 

@@ -1,6 +1,7 @@
 import pytest
 
-from traceflops.categories import Category, load
+from traceflops.categories.classify import load
+from traceflops.categories.rules import Category
 
 CASES = [
     ("aten::mm", "compute", "gemm"),

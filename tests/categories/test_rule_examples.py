@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from traceflops.categories import SUBS, Classifier, load
-from traceflops.categories.rules import built_in, check_pattern
+from traceflops.categories.classify import Classifier, load
+from traceflops.categories.rules import SUBS, built_in, check_pattern
 
 with Path(__file__).with_name("rule_examples.csv").open(newline="", encoding="utf-8") as file:
     EXAMPLES = [(row["rule"], row["name"], row["top"], row["sub"]) for row in csv.DictReader(file)]

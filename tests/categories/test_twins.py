@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import examples
-from traceflops.categories import load
+from traceflops.categories.classify import load
 
 FAMILIES = (
     ("add", "adds", "adding", "addition"),

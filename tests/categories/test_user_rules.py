@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from traceflops.categories import Category, load
-from traceflops.categories.rules import LARGEST_FILE
+from traceflops.categories.classify import load
+from traceflops.categories.rules import LARGEST_FILE, Category
 from traceflops.errors import UsageError
 
 RULE = """

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.test_commands import SAMPLE
-from traceflops.devices import load_devices
-from traceflops.flops import preset_names
+from traceflops.devices.peaks import load_devices
+from traceflops.flops.model.models import preset_names
 
 PROGRAM = "from traceflops.cli import app; app(prog_name='traceflops')"
 

@@ -20,10 +20,13 @@ from tests.comparison import test_difference as made
 from tests.conftest import SAMPLES, shared_file
 from tests.parsers.nsight.test_stats import SUMS
 from tests.schemas import first_violation
-from traceflops.comparison import Comparison, Side, compare, side_of, side_of_report
+from traceflops.comparison.report_side import side_of_report
+from traceflops.comparison.result import Comparison, compare
+from traceflops.comparison.side import Side, side_of
 from traceflops.errors import InputError
 from traceflops.facts import fact
-from traceflops.reports.terminal import Style, render_comparison, render_runs
+from traceflops.reports.terminal.comparison import render_comparison, render_runs
+from traceflops.reports.terminal.lines import Style
 
 REAL = "traces/pytorch/v100_kineto_resnet50_nw{}.json.gz"
 NAMES = (

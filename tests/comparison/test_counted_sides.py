@@ -5,11 +5,12 @@ from __future__ import annotations
 import traceflops as tf
 from tests.build import trace_of
 from tests.mfu.test_kernel_speeds import NAMES, launch
-from traceflops.comparison import compare
-from traceflops.reports.json import comparison_object
+from traceflops.comparison.result import compare
+from traceflops.reports.json.comparison import comparison_object
 from traceflops.reports.markdown import render_comparison as as_markdown
-from traceflops.reports.page import render_comparison_page
-from traceflops.reports.terminal import Style, render_comparison, render_runs
+from traceflops.reports.page.comparison import render_comparison_page
+from traceflops.reports.terminal.comparison import render_comparison, render_runs
+from traceflops.reports.terminal.lines import Style
 
 
 def test_sides_without_a_timeline_have_counted_kernels_in_its_place() -> None:

@@ -17,11 +17,13 @@ from sample_traces.kineto_text import KinetoOptions
 from sample_traces.simulate import simulate
 from tests.build import launched, step_marks, trace_of
 from tests.schemas import first_violation
-from traceflops.comparison import Comparison, compare, side_of, side_of_report
+from traceflops.comparison.report_side import side_of_report
+from traceflops.comparison.result import Comparison, compare
+from traceflops.comparison.side import side_of
 from traceflops.reports.markdown import render_comparison
-from traceflops.reports.terminal import Style
-from traceflops.reports.terminal import render_comparison as render_terminal
-from traceflops.reports.view import more_sentences
+from traceflops.reports.terminal.comparison import render_comparison as render_terminal
+from traceflops.reports.terminal.lines import Style
+from traceflops.reports.view.comparison import more_sentences
 
 RUN = RunConfig(steps=4, layers=1, hidden=512, heads=8, sequence=512, batch=4)
 

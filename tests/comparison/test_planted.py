@@ -24,7 +24,7 @@ from sample_traces.simulate import simulate
 from tests.comparison.test_compare import assert_exact
 from tests.conftest import by_night, some
 from tests.findings.faults import step_ns
-from traceflops.comparison import Comparison
+from traceflops.comparison.result import Comparison
 from traceflops.comparison.spread import interval
 from traceflops.table.columns import FloatArray
 

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from tests.build import trace_of
 from tests.conftest import examples
-from traceflops.devices import GPU_SAMPLES, LOCAL_TIME, TIME_OF_DAY, with_gpu_samples
+from traceflops.devices.gpu_samples import LOCAL_TIME, TIME_OF_DAY, with_gpu_samples
+from traceflops.devices.side_records import GPU_SAMPLES
 from traceflops.errors import InputError, UsageError
-from traceflops.table import Trace
+from traceflops.table.trace import Trace
 
 SECOND, HOUR = 10**9, 3_600 * 10**9
 ORIGIN = 1_710_806_400 * SECOND + 12 * HOUR

@@ -27,7 +27,7 @@ from sample_traces.rocprof.options import RocprofOptions
 from tests.conftest import ROOT
 from tests.findings.faults import FAULTS, PAIRS, STEPS, Settings, simulated, step_ns
 from traceflops.findings.finding import Finding, Gain
-from traceflops.windows import Selection, parse_steps
+from traceflops.windows.selection import Selection, parse_steps
 
 Write = Callable[[Run, Path], object]
 _Options = TypeVar("_Options")

@@ -17,9 +17,9 @@ from traceflops.devices.speed_of_light import LIMIT, quantity_rows
 from traceflops.findings.counted_kernels import _LIMITERS, _STALLS, COUNTED_KERNEL
 from traceflops.findings.finding import Finding
 from traceflops.mfu.counted.kernel_speeds import ROOFS
-from traceflops.reports.view import all_texts
 from traceflops.reports.view.findings import title_sentence
 from traceflops.reports.view.profiler_rules import rules_said
+from traceflops.reports.view.texts import all_texts
 
 SM, MEMORY, L1, L2, DRAM, TIME, ELAPSED, ACTIVE, FITS, RUNS = list(NAMES)[:10]
 WAVES = "launch__waves_per_multiprocessor"

@@ -25,9 +25,9 @@ from traceflops.findings import gains
 from traceflops.findings.diagnosis import reasons_first
 from traceflops.findings.finding import Cause, Confidence, Finding, Gain, Level, Row, Where
 from traceflops.findings.rules import thresholds
-from traceflops.replay import Outcome
-from traceflops.reports.json import encode, findings_object
-from traceflops.windows import Selection, parse_steps
+from traceflops.replay.what_if import Outcome
+from traceflops.reports.json.report import encode, findings_object
+from traceflops.windows.selection import Selection, parse_steps
 
 SMALL: Mapping[str, Any] = {"seed": 3, "steps": 4, "layers": 1, "vocab": 4096}
 SLOW_RANK = {"ranks": 4, "layers": 2, "straggler_rank": 2, "straggler_percent": 160}

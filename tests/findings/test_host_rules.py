@@ -11,7 +11,7 @@ from tests.build import launched, step_marks, trace_of
 from tests.conftest import SAMPLES, shared_file
 from traceflops.facts import fact
 from traceflops.findings.finding import Finding
-from traceflops.reports.view import causes
+from traceflops.reports.view.findings import causes
 
 STEP = MS = 1_000_000
 GEMM = "sm90_gemm_bf16"

@@ -12,8 +12,9 @@ from traceflops.findings.finding import Finding, severity_of
 from traceflops.findings.losses import Loss, loss_findings
 from traceflops.mfu.budget import PeakOptions
 from traceflops.reports.page.html import render_html
-from traceflops.reports.terminal import Style, render_terminal
-from traceflops.reports.view import opening
+from traceflops.reports.terminal.lines import Style
+from traceflops.reports.terminal.summary import render_terminal
+from traceflops.reports.view.findings import opening
 
 
 def told(finding: Finding) -> str:

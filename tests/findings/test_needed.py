@@ -10,7 +10,7 @@ from tests.mfu.test_measurement import GEMM, H100
 from traceflops import Analysis, analyze
 from traceflops.mfu.budget import PeakOptions
 from traceflops.mfu.roof_times import RoofTime
-from traceflops.parsers import read
+from traceflops.parsers.reading import read
 from traceflops.reports.json.measured import measured_object
 from traceflops.timeline.records import Components
 

@@ -9,7 +9,7 @@ import pytest
 import traceflops as tf
 from tests.build import launched, step_marks, trace_of
 from traceflops.findings.finding import Finding
-from traceflops.table import Note, Trace
+from traceflops.table.trace import Note, Trace
 
 MS = 1_000_000
 

@@ -12,9 +12,9 @@ from tests.build import launched, step_marks, trace_of
 from traceflops.facts import fact
 from traceflops.findings.finding import Finding, Gain
 from traceflops.reports.page.evidence import Place, findings_shown
-from traceflops.reports.view import step_times
-from traceflops.windows import Selection
+from traceflops.reports.view.wording import step_times
 from traceflops.windows import step_times as step_times_of
+from traceflops.windows.selection import Selection
 
 GEMM = "sm90_gemm_bf16"
 

@@ -14,10 +14,12 @@ from tests.cli.test_commands import SAMPLE, assert_refused, run
 from tests.conftest import ROOT
 from traceflops.errors import UsageError
 from traceflops.facts import fact
-from traceflops.findings import Candidate, Case, user_rules
+from traceflops.findings import user_rules
+from traceflops.findings.case import Case
+from traceflops.findings.finding import Candidate
 from traceflops.findings.rules import all_rules, thresholds
-from traceflops.reports.view import title_sentence
-from traceflops.table import Trace
+from traceflops.reports.view.findings import title_sentence
+from traceflops.table.trace import Trace
 
 OWN = """
 [[rule]]

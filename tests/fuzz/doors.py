@@ -146,7 +146,7 @@ def _as_file(table: pa.Table) -> bytes:
 
 def _pack(draw: Random, data: bytes) -> tuple[bytes, str]:
     """Change the head or a table of a part of a pack, whose checksum is that of the new one."""
-    from traceflops.table import PARTS, checksum
+    from traceflops.table.packed import PARTS, checksum
 
     rows = pa.ipc.open_stream(data).read_all().to_pylist()
     row = draw.choice(rows)

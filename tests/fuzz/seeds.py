@@ -33,10 +33,12 @@ from sample_traces.xplane import write_xplane
 from tests.conftest import ROOT, SAMPLES
 from tests.fuzz.packing import zipped
 from tests.parsers.nsight.nsysfile import small
-from traceflops.analysis import analyze, encoded, summary_of
+from traceflops.analysis.rank_summary import summary_of
+from traceflops.analysis.recipe import analyze
+from traceflops.analysis.summary_files import encoded
 from traceflops.reports.packs import write_pack
 from traceflops.reports.tables import export_tables
-from traceflops.table import PAGE_PACK
+from traceflops.table.packed import PAGE_PACK
 
 FIXTURES = ROOT / "tests" / "fixtures" / "pytorch"
 SIZES = (12_000, 100_000)

@@ -34,7 +34,7 @@ from tests.mfu.counting import (
 from traceflops.analysis.recipe import analyze
 from traceflops.mfu.budget import PeakOptions
 from traceflops.mfu.measurement import Measurement
-from traceflops.parsers import read
+from traceflops.parsers.reading import read
 from traceflops.table.trace import Note, Trace
 
 BYTES = {"FETCH_SIZE": 24.0, "WRITE_SIZE": 8.0}

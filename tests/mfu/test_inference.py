@@ -10,14 +10,18 @@ import traceflops as tf
 from tests.build import launched, trace_of
 from tests.conftest import SAMPLES, shared_file
 from tests.mfu.test_measurement import GEMM, H100
-from traceflops.analysis import prepare
+from traceflops.analysis.preparation import prepare
 from traceflops.errors import UsageError
-from traceflops.flops import Run, build
+from traceflops.flops.analytic.run import Run
 from traceflops.flops.model.card import decode_bytes
+from traceflops.flops.model.card_table import build
 from traceflops.flops.model.models import preset
-from traceflops.mfu import TRAINS, SelfDescribed, Words, measure, reconcile, self_described
+from traceflops.mfu.checked.reconciliation import reconcile
+from traceflops.mfu.checked.run_options import TRAINS, Words
+from traceflops.mfu.checked.trace_description import SelfDescribed, self_described
 from traceflops.mfu.forward_passes import NO_CACHE
 from traceflops.mfu.inference import BY_LACK, BY_MARKS, Inference, PhaseUse
+from traceflops.mfu.measurement import measure
 from traceflops.table.trace import Trace
 from traceflops.windows.engine_passes import ServingMark, serving_marks
 

@@ -13,7 +13,7 @@ from traceflops.analysis.recipe import analyze
 from traceflops.errors import UsageError
 from traceflops.mfu.budget import PeakOptions, ShareRange
 from traceflops.mfu.measurement import Measurement
-from traceflops.parsers import read
+from traceflops.parsers.reading import read
 from traceflops.reports.view.utilisation import parts
 from traceflops.table.trace import Trace
 

@@ -22,7 +22,7 @@ from traceflops.errors import UsageError
 from traceflops.front.files import captures_beside
 from traceflops.mfu.measurement import Measurement, measure
 from traceflops.mfu.traced.executed import executed
-from traceflops.parsers import read
+from traceflops.parsers.reading import read
 from traceflops.table.trace import Trace
 
 SQUARE = 2 * 1000**3

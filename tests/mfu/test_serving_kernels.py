@@ -13,8 +13,8 @@ from tests.mfu.counting import MI300X
 from tests.mfu.test_pair import measured, mm, ways
 from traceflops.analysis.recipe import analyze
 from traceflops.mfu.measurement import Measurement
-from traceflops.parsers import read
-from traceflops.table import Trace
+from traceflops.parsers.reading import read
+from traceflops.table.trace import Trace
 
 ATTENTION = "paged_attention_kernel"
 HEADS, KV_HEADS, SIZE = 8, 2, 64

@@ -19,12 +19,13 @@ from tests.build import launched, trace_of
 from tests.conftest import SAMPLES, examples, shared_file
 from tests.mfu.test_inference import made, product
 from tests.samples.strategies import run_configs
-from traceflops.analysis import Analysis
+from traceflops.analysis.result import Analysis
 from traceflops.mfu.serving_passes import PassKind
-from traceflops.reports.json import report_object
+from traceflops.reports.json.report import report_object
 from traceflops.reports.markdown import render_markdown
 from traceflops.reports.page.html import render_html
-from traceflops.reports.terminal import Style, render_terminal
+from traceflops.reports.terminal.lines import Style
+from traceflops.reports.terminal.summary import render_terminal
 from traceflops.table.trace import Trace
 from traceflops.windows.selection import Selection
 

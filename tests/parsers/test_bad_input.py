@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tests.conftest import examples
 from tests.parsers.documents import LAYOUTS, METADATA, anchored, printed, read_one, source_of
 from traceflops.errors import InputError
-from traceflops.parsers import read
+from traceflops.parsers.reading import read
 from traceflops.table.trace import Trace
 
 PRETTY_CHAKRA = json.dumps({"schema": "1.1.1-chakra.0.0.4", "pid": 1, "nodes": [{"id": 1}]})

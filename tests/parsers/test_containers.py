@@ -18,8 +18,9 @@ import pytest
 
 from tests.parsers.documents import METADATA, PRETTY, anchored, codes, printed
 from traceflops.errors import InputError
-from traceflops.parsers import read
-from traceflops.parsers.io import ByteSource, places
+from traceflops.parsers.io import places
+from traceflops.parsers.io.inputs import ByteSource
+from traceflops.parsers.reading import read
 from traceflops.table.trace import Trace
 
 ROOT = Path(__file__).parents[2]

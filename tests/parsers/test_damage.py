@@ -18,7 +18,7 @@ from tests.parsers.documents import (
     printed,
     read_bytes,
 )
-from traceflops.analysis import analyze
+from traceflops.analysis.recipe import analyze
 from traceflops.errors import InputError
 from traceflops.parsers.io.json_mend import REPAIRS
 from traceflops.parsers.io.json_window import first_value

@@ -24,7 +24,6 @@ from hypothesis import strategies as st
 from tests.conftest import examples
 from tests.parsers.rocprof.rocpdfile import rocpd
 from traceflops.errors import InputError
-from traceflops.parsers import read
 from traceflops.parsers.io import database_file as file
 from traceflops.parsers.io import database_scan as fast
 from traceflops.parsers.io.database_file import placed
@@ -51,6 +50,7 @@ from traceflops.parsers.io.database_scan import (
     fast_columns,
 )
 from traceflops.parsers.io.places import find_inputs
+from traceflops.parsers.reading import read
 from traceflops.table.rows import ABSENT, Names
 
 T = 168_853_321_180_888

@@ -14,9 +14,11 @@ from sample_traces.simulate import simulate
 from tests.conftest import shared_file
 from tests.parsers.nsight.nsysfile import small
 from traceflops.errors import InputError
-from traceflops.parsers import read
+from traceflops.parsers.reading import read
 from traceflops.reports.tables import export_tables
-from traceflops.table import PAGE_PACK, PARTS, Trace, arrow_schema, parts_of
+from traceflops.table.packed import PAGE_PACK, PARTS, parts_of
+from traceflops.table.schema import arrow_schema
+from traceflops.table.trace import Trace
 
 Change = Callable[[Trace], Trace]
 

@@ -12,8 +12,8 @@ from sample_traces.gpu_samples import SamplingOptions, write_gpu_samples
 from sample_traces.simulate import simulate
 from tests.conftest import examples
 from traceflops.errors import InputError
-from traceflops.parsers import read
-from traceflops.table import Trace
+from traceflops.parsers.reading import read
+from traceflops.table.trace import Trace
 
 MIDNIGHT = 1_710_806_400 * 10**9
 """2024-03-19 00:00 UTC."""

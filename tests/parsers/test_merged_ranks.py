@@ -12,8 +12,8 @@ from sample_traces.kineto_text import render
 from sample_traces.simulate import simulate
 from tests.parsers.documents import read_bytes
 from traceflops import analyze
-from traceflops.table import Trace
 from traceflops.table.nesting import link
+from traceflops.table.trace import Trace
 
 Event = dict[str, Any]
 SHIFT = 10**8

@@ -14,8 +14,8 @@ import pytest
 
 from tests.conftest import ROOT
 from traceflops.errors import NotATrace
-from traceflops.parsers import read
 from traceflops.parsers.other_files import OTHER_FILES, UNKNOWN_FILES, other_file
+from traceflops.parsers.reading import read
 
 SECRET = "hunter2-token"
 

@@ -28,18 +28,11 @@ from tests.samples.strategies import run_configs
 from traceflops.cli import app
 from traceflops.cli.pack import SUFFIX
 from traceflops.errors import InputError, UsageError
-from traceflops.parsers import read_apart
+from traceflops.parsers.reading import read_apart
 from traceflops.reports.packs import left_out, parse_left_out, write_pack
-from traceflops.table import (
-    EVERYWHERE,
-    NAME_TYPE,
-    PACK,
-    PAGE_PACK,
-    PARTS,
-    Trace,
-    checksum,
-    names,
-)
+from traceflops.table.columns import NAME_TYPE, names
+from traceflops.table.packed import PACK, PAGE_PACK, PARTS, checksum
+from traceflops.table.trace import EVERYWHERE, Trace
 
 SAMPLES = ROOT / "sample_traces"
 FOUR_RANKS = SAMPLES / "gpt_ddp_4rank"

@@ -14,7 +14,7 @@ from tests.build import trace_of as made_of
 from tests.parsers.documents import read_one, source_of
 from traceflops.analysis.preparation import prepare
 from traceflops.errors import InputError
-from traceflops.memory import memory_use
+from traceflops.memory.usage import memory_use
 from traceflops.parsers.shared.overruns import _end_of_later
 from traceflops.parsers.shared.sanity_checks import plausible
 from traceflops.table.trace import Trace

@@ -14,7 +14,7 @@ import pytest
 
 from tests.parsers.documents import read_bytes
 from traceflops.errors import InputError
-from traceflops.parsers import read
+from traceflops.parsers.reading import read
 from traceflops.parsers.shared.sanity_checks import plausible
 from traceflops.table.trace import Trace
 

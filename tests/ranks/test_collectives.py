@@ -10,7 +10,7 @@ import pytest
 from tests.build import trace_of
 from traceflops import analyze
 from traceflops.ranks.collectives import Collective
-from traceflops.reports.view import collective_label
+from traceflops.reports.view.wording import collective_label
 
 NCCL = "ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<4096ul>)"
 GEMM = "ampere_sgemm_128x64_nt"

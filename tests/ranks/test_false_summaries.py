@@ -17,11 +17,12 @@ from tests.attribution.test_graph_replays import captured
 from tests.conftest import ROOT, SAMPLES, shared_file
 from tests.parsers.nsight.nsysfile import small
 from traceflops import read
-from traceflops.analysis import RankSummary, analyze, decoded, encoded, summary_of
-from traceflops.analysis.summary_files import _file
+from traceflops.analysis.rank_summary import RankSummary, summary_of
+from traceflops.analysis.recipe import analyze
+from traceflops.analysis.summary_files import _file, decoded, encoded
 from traceflops.cli import app
 from traceflops.errors import InputError
-from traceflops.table import Trace
+from traceflops.table.trace import Trace
 from traceflops.windows.device_records import CallRecords
 
 CLI = CliRunner()

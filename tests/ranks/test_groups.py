@@ -11,12 +11,14 @@ from tests.build import trace_of
 from tests.conftest import shared_file
 from traceflops import read
 from traceflops.analysis.preparation import prepare
-from traceflops.privacy import Placeholders, Redaction
-from traceflops.ranks import RankReport, rank_report
+from traceflops.privacy.placeholders import Placeholders
+from traceflops.privacy.redact import Redaction
 from traceflops.ranks.group_roles import role_in
 from traceflops.ranks.matching import matched as matches_of
-from traceflops.table import ABSENT, Trace
-from traceflops.windows import Selection
+from traceflops.ranks.who_waits import RankReport, rank_report
+from traceflops.table.rows import ABSENT
+from traceflops.table.trace import Trace
+from traceflops.windows.selection import Selection
 
 KERNEL = "ncclDevKernel_Generic_1"
 Facts = Mapping[str, Any]

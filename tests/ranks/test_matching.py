@@ -12,8 +12,8 @@ from traceflops.ranks.clocks import Alignment, aligned
 from traceflops.ranks.comm_records import KINDS, CommGroup, CommRecords
 from traceflops.ranks.matching import Matches, matched
 from traceflops.ranks.waits import Waits, waits
-from traceflops.table import ABSENT
-from traceflops.timeline import Intervals
+from traceflops.table.rows import ABSENT
+from traceflops.timeline.intervals import Intervals
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,14 @@ from tests.build import trace_of
 from tests.conftest import examples
 from traceflops import analyze
 from traceflops.analysis.preparation import prepare
-from traceflops.mfu import PeakOptions
-from traceflops.ranks import Links, RankReport, rank_report
-from traceflops.reports.terminal import Style, render_terminal
-from traceflops.reports.view import rates_table
-from traceflops.reports.view.who_waits import limits_sentence
-from traceflops.table import Trace
-from traceflops.windows import Selection
+from traceflops.mfu.budget import PeakOptions
+from traceflops.ranks.link_rates import Links
+from traceflops.ranks.who_waits import RankReport, rank_report
+from traceflops.reports.terminal.lines import Style
+from traceflops.reports.terminal.summary import render_terminal
+from traceflops.reports.view.who_waits import limits_sentence, rates_table
+from traceflops.table.trace import Trace
+from traceflops.windows.selection import Selection
 
 US = 1_000
 

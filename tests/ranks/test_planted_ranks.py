@@ -26,9 +26,9 @@ from sample_traces.truth import planted, waits_of
 from tests.conftest import by_night
 from traceflops import read
 from traceflops.analysis.preparation import prepare
-from traceflops.findings import late_rank_findings
-from traceflops.ranks import RankReport, rank_report
-from traceflops.windows import Selection
+from traceflops.findings.late_rank import late_rank_findings
+from traceflops.ranks.who_waits import RankReport, rank_report
+from traceflops.windows.selection import Selection
 
 Write = Callable[[Run, Path], object]
 _PYTORCH = KinetoOptions(python_functions=True, compression="none", flows=False)

@@ -13,18 +13,19 @@ from tests.build import trace_of
 from tests.conftest import examples
 from traceflops import analyze
 from traceflops.analysis.preparation import prepare
-from traceflops.findings import in_words, late_rank_fact, late_rank_findings
-from traceflops.ranks import RankReport, SlowRank, rank_report
+from traceflops.findings.finding import in_words
+from traceflops.findings.late_rank import late_rank_fact, late_rank_findings
 from traceflops.ranks.clocks import aligned
 from traceflops.ranks.comm_records import KINDS, CommGroup, CommRecords
 from traceflops.ranks.cycles import Cycles, cycles
 from traceflops.ranks.late_causes import KernelSums, by_kernels
 from traceflops.ranks.matching import matched
-from traceflops.ranks.slow_rank import late_ranks
+from traceflops.ranks.slow_rank import SlowRank, late_ranks
 from traceflops.ranks.waits import waits
-from traceflops.table import ABSENT
-from traceflops.timeline import Intervals
-from traceflops.windows import Selection
+from traceflops.ranks.who_waits import RankReport, rank_report
+from traceflops.table.rows import ABSENT
+from traceflops.timeline.intervals import Intervals
+from traceflops.windows.selection import Selection
 
 TRANSFER_NS = 40_000
 

@@ -23,15 +23,11 @@ from sample_traces.simulate import simulate
 from tests.conftest import SAMPLES, by_night, examples, shared_file
 from tests.reports.bigtraces import big_trace
 from traceflops import read
-from traceflops.analysis import (
-    Analysis,
-    RankSummary,
-    analysis_of_summaries,
-    analyze,
-    decoded,
-    encoded,
-    summary_of,
-)
+from traceflops.analysis.rank_summary import RankSummary, summary_of
+from traceflops.analysis.recipe import analyze
+from traceflops.analysis.result import Analysis
+from traceflops.analysis.summaries import analysis_of_summaries
+from traceflops.analysis.summary_files import decoded, encoded
 from traceflops.attribution.launch_lead import Launches, LeadCounts, host_bound
 from traceflops.cli import app
 from traceflops.cli.reduce import targets_of
@@ -40,7 +36,7 @@ from traceflops.findings.finding import Gain
 from traceflops.front.cluster import on_dask
 from traceflops.front.reduction import analysis_of_many, file_sets, reduced
 from traceflops.front.request import Request
-from traceflops.reports.view import post_mortem
+from traceflops.reports.view.chapters import post_mortem
 
 RANKS = SAMPLES / "gpt_ddp_4rank"
 MANY: tuple[dict[str, Any], ...] = (

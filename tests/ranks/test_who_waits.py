@@ -19,10 +19,10 @@ from tests.conftest import shared_file
 from tests.parsers.nsight.test_recipe import write as write_recipe
 from traceflops import analyze, read
 from traceflops.analysis.preparation import prepare
-from traceflops.ranks import RankReport, rank_report
+from traceflops.ranks.who_waits import RankReport, rank_report
 from traceflops.reports.json.ranks import ranks_object
 from traceflops.reports.view.who_waits import clocks_sentence
-from traceflops.windows import Selection
+from traceflops.windows.selection import Selection
 
 JOBS = {
     "hta2": ("pytorch/hta_sampled_rank0.json.gz", "pytorch/hta_sampled_rank1.json.gz"),

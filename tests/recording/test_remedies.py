@@ -8,14 +8,16 @@ import pytest
 from tests.build import trace_of
 from traceflops import analyze
 from traceflops.comparison.side import side_of
-from traceflops.devices import counters_alone
+from traceflops.devices.missing_input import counters_alone
 from traceflops.facts import fact
-from traceflops.findings import Verdict, led_by
-from traceflops.recording import known_recipes
+from traceflops.findings.finding import Verdict
+from traceflops.findings.verdicts import led_by
 from traceflops.recording.inventory import Inventory, take_inventory
+from traceflops.recording.recipes import known_recipes
 from traceflops.remedies import command, family, remedy
-from traceflops.reports.terminal import render_info
-from traceflops.reports.view import opening, products
+from traceflops.reports.terminal.info import render_info
+from traceflops.reports.view.findings import opening
+from traceflops.reports.view.wording import products
 from traceflops.table.trace import Note, Trace
 
 OP = {"name": "aten::mm", "start_ns": 0, "dur_ns": 9}

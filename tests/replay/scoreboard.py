@@ -20,7 +20,6 @@ from sample_traces.config import RunConfig
 from tests.conftest import ROOT
 from tests.replay.test_what_if import analysis_of, halved, used_ns
 from traceflops import Analysis, TraceflopsError, analyze, read, what_if
-from traceflops.replay import Outcome, Replay
 from traceflops.replay.critical_path import lengths
 from traceflops.replay.edits import parse_edit
 from traceflops.replay.recorded_graph import (
@@ -31,7 +30,9 @@ from traceflops.replay.recorded_graph import (
     World,
 )
 from traceflops.replay.recorded_work import RecordedWork
-from traceflops.table import codes, taken
+from traceflops.replay.what_if import Outcome, Replay
+from traceflops.table.columns import codes
+from traceflops.table.nesting import taken
 
 PAGE: Final = ROOT / "docs" / "replay.md"
 _TABLE: Final = re.compile(r"(?s)(<!-- scoreboard -->\n).*?(<!-- end of scoreboard -->)")

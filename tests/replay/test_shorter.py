@@ -13,8 +13,8 @@ from sample_traces.simulate import simulate
 from tests.conftest import examples, shared_file
 from tests.samples.strategies import run_configs
 from traceflops import Analysis, analyze, read, what_if
-from traceflops.replay import Outcome, Replay
-from traceflops.windows import Selection, parse_steps
+from traceflops.replay.what_if import Outcome, Replay
+from traceflops.windows.selection import Selection, parse_steps
 
 SHORTER = (
     *("kernel:gemm|nvjet=0", "kernel:.*/2", "kernel:elementwise=0", "kernel:nccl/3"),

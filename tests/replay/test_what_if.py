@@ -28,14 +28,14 @@ from tests.conftest import SAMPLES, examples, shared_file, some
 from tests.samples.strategies import run_configs
 from traceflops import Analysis, UsageError, analyze, read, what_if
 from traceflops.analysis.preparation import prepare
-from traceflops.ranks import rank_report
-from traceflops.replay import Replay
+from traceflops.ranks.who_waits import rank_report
 from traceflops.replay.critical_path import PACED, WORK, Edge, Span, lengths, path
 from traceflops.replay.edits import parse_edit
 from traceflops.replay.recorded_edges import recorded_graph
 from traceflops.replay.recorded_graph import RecordedGraph, World
-from traceflops.table import numbers
-from traceflops.windows import Selection, parse_steps
+from traceflops.replay.what_if import Replay
+from traceflops.table.columns import numbers
+from traceflops.windows.selection import Selection, parse_steps
 
 SMALL: Mapping[str, Any] = {"seed": 3, "steps": 4, "layers": 1, "vocab": 4096}
 STALL: Mapping[str, Any] = {"data_stall_steps": (1, 2), "data_stall_ns": 3_000_000}

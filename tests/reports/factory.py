@@ -15,7 +15,7 @@ from traceflops.analysis.result import Analysis
 from traceflops.facts import quoted
 from traceflops.findings.finding import Confidence, Finding, Gain, Row, Verdict, Where
 from traceflops.mfu.measurement import Measurement, measure
-from traceflops.parsers import read
+from traceflops.parsers.reading import read
 from traceflops.table.trace import Note, Source, SourceFile
 from traceflops.timeline.records import (
     EMPTY_ACCOUNT,

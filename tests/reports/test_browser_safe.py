@@ -28,7 +28,7 @@ from traceflops.reports.page.html import framed as page_in_a_frame
 from traceflops.reports.page.html import render_html
 from traceflops.reports.terminal.lines import Style
 from traceflops.reports.terminal.summary import render_terminal
-from traceflops.reports.view import headline
+from traceflops.reports.view.findings import headline
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

@@ -21,11 +21,12 @@ from tests.privacy.secrets_in_traces import document_of
 from tests.reports.test_accessible import CONTRASTS, RULES
 from tests.reports.test_browser import opened
 from tests.reports.test_browser_safe import HOSTILE, STRANGE, Hostile
-from traceflops.comparison import Comparison, Side, compare, side_of_report
-from traceflops.comparison.side import IdlePart, UsedWindow
-from traceflops.reports.page import render_comparison_page
+from traceflops.comparison.report_side import side_of_report
+from traceflops.comparison.result import Comparison, compare
+from traceflops.comparison.side import IdlePart, Side, UsedWindow
+from traceflops.reports.page.comparison import render_comparison_page
 from traceflops.reports.page.comparison_drawings import bars
-from traceflops.timeline import Components
+from traceflops.timeline.records import Components
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

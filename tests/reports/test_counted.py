@@ -15,7 +15,7 @@ from tests.reports.factory import HOSTILE
 from tests.schemas import VALIDATORS
 from traceflops.analysis.recipe import analyze
 from traceflops.analysis.result import Analysis
-from traceflops.parsers import read
+from traceflops.parsers.reading import read
 from traceflops.reports.page.html import render_html
 from traceflops.reports.terminal.lines import Style
 from traceflops.reports.terminal.measured import render_measured

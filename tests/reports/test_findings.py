@@ -27,25 +27,25 @@ from traceflops.findings.finding import (
     Where,
     row_name,
 )
-from traceflops.reports.json import report_object
+from traceflops.reports.json.report import report_object
 from traceflops.reports.markdown import render_markdown, render_post_mortem
-from traceflops.reports.page import render_html
 from traceflops.reports.page.evidence import findings_shown
+from traceflops.reports.page.html import render_html
 from traceflops.reports.page.section import link_to
 from traceflops.reports.page.thumbnails import thumbnail
-from traceflops.reports.terminal import Style, render_terminal
-from traceflops.reports.view import (
-    LOOKS,
+from traceflops.reports.terminal.lines import Style
+from traceflops.reports.terminal.summary import render_terminal
+from traceflops.reports.view.findings import (
     Opening,
-    blamed,
     causes,
     headline,
     left_to_say,
     opening,
     title_sentence,
-    words,
 )
-from traceflops.reports.view.step_split import StepPart
+from traceflops.reports.view.palette import LOOKS
+from traceflops.reports.view.step_split import StepPart, blamed
+from traceflops.reports.view.texts import words
 
 MS = 1_000_000
 CHAPTERS = (

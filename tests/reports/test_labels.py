@@ -15,7 +15,7 @@ from rich.text import Text
 
 import traceflops as tf
 from tests.build import launched, trace_of
-from traceflops.categories import without_return_type
+from traceflops.categories.kernel_names import without_return_type
 from traceflops.reports.markdown import render_markdown
 from traceflops.reports.page import axes as timeaxis
 from traceflops.reports.page.html import render_html

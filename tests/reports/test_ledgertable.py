@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from traceflops.flops import Checkpoint, Ledger, Line, Lora, Run, model_flops, preset
+from traceflops.flops.analytic.run import Checkpoint, Lora, Run
+from traceflops.flops.analytic.run_flops import model_flops
+from traceflops.flops.mfu_waterfall import Ledger, Line
+from traceflops.flops.model.models import preset
 from traceflops.reports.terminal.lines import ledger_table
 from traceflops.reports.view.figures import flops, significant
 

@@ -13,7 +13,7 @@ from tests.conftest import SAMPLES
 from tests.reports.test_browser import Opened, opened
 from tests.reports.test_tables import section
 from traceflops.analysis.result import Analysis
-from traceflops.ranks import Turn
+from traceflops.ranks.who_waits import Turn
 from traceflops.reports.page import ranks
 from traceflops.reports.page.html import render_html
 from traceflops.reports.page.rank_map import NO_LINKS, Links, RankMap, rank_map
@@ -25,7 +25,7 @@ from traceflops.reports.view.who_waits import (
     waiting_table,
     worst_collectives,
 )
-from traceflops.table import FloatArray
+from traceflops.table.columns import FloatArray
 from traceflops.windows.step_times import OwnTimes
 
 if TYPE_CHECKING:

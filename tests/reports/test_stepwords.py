@@ -18,9 +18,9 @@ from traceflops.reports.page.case import Tile
 from traceflops.reports.page.case import tiles as case_tiles
 from traceflops.reports.page.html import render_html
 from traceflops.reports.terminal.lines import Style
-from traceflops.reports.view import step_parts
 from traceflops.reports.view.chapters import post_mortem
-from traceflops.table import Note
+from traceflops.reports.view.step_split import step_parts
+from traceflops.table.trace import Note
 
 
 def tiles(analysis: tf.Analysis) -> list[Tile]:

@@ -11,8 +11,8 @@ import pytest
 
 from tests.conftest import ROOT
 from traceflops.facts import fact, quoted
-from traceflops.findings import all_rules
-from traceflops.reports.view import all_texts, fields_of, words
+from traceflops.findings.rules import all_rules
+from traceflops.reports.view.texts import all_texts, fields_of, words
 
 TELLERS = ("fact", "Fact")
 OF_RULES = re.compile(r"^[a-z0-9-]+\.(title|claim)")

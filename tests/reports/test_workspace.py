@@ -14,14 +14,16 @@ from tests.conftest import SAMPLES
 from tests.reports.bigtraces import big_trace
 from tests.reports.test_browser import Opened, opened, until
 from tests.reports.test_timeline import MICRO, hover, painted, settle, small, status
-from traceflops.attribution import CLASSES, culprits_of, gap_parts
-from traceflops.categories import without_return_type
+from traceflops.attribution.culprits import culprits_of
+from traceflops.attribution.idle_classes import CLASSES
+from traceflops.attribution.idle_slices import gap_parts
+from traceflops.categories.kernel_names import without_return_type
 from traceflops.characters import function_name
-from traceflops.drawing import Budget
+from traceflops.drawing.timeline import Budget
 from traceflops.reports.page import timeline_data
 from traceflops.reports.page.html import render_html
-from traceflops.reports.view import LOOKS
-from traceflops.timeline import Intervals
+from traceflops.reports.view.palette import LOOKS
+from traceflops.timeline.intervals import Intervals
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

@@ -7,8 +7,9 @@ import pytest
 
 from tests.build import trace_of
 from traceflops import Trace, analyze
-from traceflops.categories import activities, load
+from traceflops.categories import activities
 from traceflops.categories.activities import categorise
+from traceflops.categories.classify import load
 from traceflops.table.nesting import link
 
 

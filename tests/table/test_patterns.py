@@ -2,7 +2,7 @@
 
 import pytest
 
-from traceflops.table import matched_groups, matches
+from traceflops.table.patterns import matched_groups, matches
 
 HOSTILE = "a" * 20_000 + "b"
 

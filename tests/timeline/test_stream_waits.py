@@ -8,7 +8,7 @@ from tests.build import launched, trace_of
 from tests.conftest import shared_file
 from traceflops import analyze
 from traceflops.analysis.result import Analysis
-from traceflops.parsers import read
+from traceflops.parsers.reading import read
 from traceflops.timeline.records import IdleCauses
 
 US = 1_000

@@ -9,7 +9,7 @@ import traceflops as tf
 from tests.build import launched, trace_of
 from tests.conftest import shared_file
 from traceflops import analyze
-from traceflops.analysis import prepare
+from traceflops.analysis.preparation import prepare
 from traceflops.reports.terminal.summary import render_terminal
 
 Row = dict[str, Any]

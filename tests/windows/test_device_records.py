@@ -18,7 +18,7 @@ from traceflops.reports.markdown import render_markdown
 from traceflops.reports.page.html import render_html
 from traceflops.reports.page.overview import document_title
 from traceflops.reports.terminal.summary import render_terminal
-from traceflops.reports.view import pace_sentence
+from traceflops.reports.view.culprits import pace_sentence
 from traceflops.table.trace import Trace
 from traceflops.windows.device_records import LaunchRecords, launch_calls
 

@@ -4,7 +4,7 @@ import pytest
 
 from tests.build import launched, step_marks, trace_of
 from traceflops import Selection, UsageError, analyze
-from traceflops.table import names
+from traceflops.table.columns import names
 from traceflops.windows.chosen_runs import restrict
 from traceflops.windows.selection import parse_duration, parse_numbers, parse_steps
 

@@ -10,7 +10,7 @@ import pytest
 from tests.build import launched, step_marks, trace_of
 from tests.conftest import shared_file
 from traceflops import Analysis, Selection, UsageError, analyze
-from traceflops.parsers import read
+from traceflops.parsers.reading import read
 from traceflops.reports.page.steps import window_rows
 from traceflops.reports.view.wording import basis
 from traceflops.timeline.intervals import Intervals

@@ -11,15 +11,3 @@ answers   objects, lists as `Some` of so many items
 v
 server    over standard input and output; errors in two lines
 """
-
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from traceflops.faces import lazy
-
-if TYPE_CHECKING:
-    from traceflops.agents.folders import Folders
-    from traceflops.agents.server import make_server
-else:
-    __getattr__ = lazy(__name__, __file__)

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from traceflops.errors import InputError, UsageError
-from traceflops.front import captures_beside
-from traceflops.parsers.io import files_behind, find_inputs
+from traceflops.front.files import captures_beside
+from traceflops.parsers.io.places import files_behind, find_inputs
 from traceflops.parsers.recognise import recognise
 
 Stamps = tuple[tuple[str, int, int], ...]

@@ -19,7 +19,7 @@ import msgspec
 from traceflops._version import __version__
 from traceflops.agents.tools import MOST_ROWS, Some, Tools
 from traceflops.errors import MORE_MEMORY, TraceflopsError, UsageError, is_out_of_memory, lacks
-from traceflops.reports.view import shorten_middle, visible
+from traceflops.reports.view.figures import shorten_middle, visible
 
 if TYPE_CHECKING:
     from mcp.server.mcpserver import MCPServer

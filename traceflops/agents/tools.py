@@ -12,17 +12,18 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from traceflops.analysis import first_rows, what_if
-from traceflops.comparison import compare
+from traceflops.analysis.recipe import what_if
+from traceflops.analysis.sql import first_rows
+from traceflops.comparison.result import compare
 from traceflops.errors import UsageError
-from traceflops.front import analyze, schema
-from traceflops.reports.json import comparison_object, what_if_object
+from traceflops.front.words import analyze, schema
+from traceflops.reports.json.comparison import comparison_object, what_if_object
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from traceflops.agents.folders import Folders, Stamps
-    from traceflops.analysis import Analysis
+    from traceflops.analysis.result import Analysis
 
 Answer = dict[str, Any]
 Asked = tuple[str, tuple[tuple[str, Any], ...]]

@@ -7,12 +7,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from traceflops.devices import JobReport, of_no_job
+from traceflops.devices.jobs import JobReport, of_no_job
 from traceflops.errors import UsageError
-from traceflops.findings import jobs_verdict
-from traceflops.privacy import Placeholders, redacted
-from traceflops.table import Trace
-from traceflops.windows import NO_LAUNCHES, Selection
+from traceflops.findings.verdicts import jobs_verdict
+from traceflops.privacy.environment import redacted
+from traceflops.privacy.placeholders import Placeholders
+from traceflops.table.trace import Trace
+from traceflops.windows.device_records import NO_LAUNCHES
+from traceflops.windows.selection import Selection
 
 if TYPE_CHECKING:
     from traceflops.analysis.result import Analysis

@@ -10,15 +10,18 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from traceflops.categories import Categorised
-from traceflops.mfu import Measurement
+from traceflops.categories.activities import Categorised
+from traceflops.mfu.measurement import Measurement
 from traceflops.plugins import packages
-from traceflops.recording import profiler_time
+from traceflops.recording.inventory import profiler_time
 from traceflops.remedies import remedy
-from traceflops.table import Note, Trace, numbers
-from traceflops.timeline import DeviceAccount, LinkedTrace
+from traceflops.table.columns import numbers
+from traceflops.table.trace import Note, Trace
+from traceflops.timeline.account import DeviceAccount, LinkedTrace
 from traceflops.units import listed, several, some_of, time_amount
-from traceflops.windows import DeviceReport, LaunchRecords, Prepared, records_notes
+from traceflops.windows.device_records import LaunchRecords, records_notes
+from traceflops.windows.prepared import Prepared
+from traceflops.windows.records import DeviceReport
 
 OF_DEVICES = ("unlinked", "overlap-on-stream", "earlier-work-missing", "no-calls")
 """Notes that are made from the reports of devices alone, so that summaries need not hold them."""

@@ -9,33 +9,33 @@ from typing import Any
 
 import numpy as np
 
-from traceflops.attribution import created_nodes, replays
-from traceflops.categories import categorise, load
-from traceflops.devices import of_job
+from traceflops.attribution.graph_replays import created_nodes, replays
+from traceflops.categories.activities import categorise
+from traceflops.categories.classify import load
+from traceflops.devices.jobs import of_job
 from traceflops.errors import UsageError
-from traceflops.mfu import with_captured_launches
+from traceflops.mfu.counted.launches import with_captured_launches
 from traceflops.phases import phase
-from traceflops.privacy import Placeholders, Redaction, redacted
-from traceflops.table import Trace, distinct, link, numbers
-from traceflops.timeline import (
-    DeviceAccount,
-    LinkedTrace,
+from traceflops.privacy.environment import redacted
+from traceflops.privacy.placeholders import Placeholders
+from traceflops.privacy.redact import Redaction
+from traceflops.table.columns import numbers
+from traceflops.table.grouping import distinct
+from traceflops.table.nesting import link
+from traceflops.table.trace import Trace
+from traceflops.timeline.account import DeviceAccount, LinkedTrace
+from traceflops.timeline.aggregates import untimed
+from traceflops.timeline.host_work import (
     split_work,
-    untimed,
     with_fine_times,
     with_host_activities,
     with_known_idle,
 )
-from traceflops.windows import (
-    HIDDEN,
-    Prepared,
-    Selection,
-    cut_processes,
-    lost_replays,
-    one_run_per_gpu,
-    plan_steps,
-    whole_devices,
-)
+from traceflops.windows.choice import plan_steps
+from traceflops.windows.chosen_runs import one_run_per_gpu
+from traceflops.windows.device_records import cut_processes, lost_replays, whole_devices
+from traceflops.windows.prepared import Prepared
+from traceflops.windows.selection import HIDDEN, Selection
 
 
 def prepare(

@@ -14,42 +14,31 @@ from traceflops.analysis.notes import OF_DEVICES
 from traceflops.analysis.preparation import prepare
 from traceflops.analysis.recipe import GAPS_OF_SUMMARY, analysis_of
 from traceflops.analysis.result import Analysis
-from traceflops.attribution import (
-    Culprit,
-    HostOperator,
-    IdleCulprits,
-    Launches,
-    Synchronisation,
-    kernel_totals,
-    memory_times,
-)
-from traceflops.devices import MissingInput
-from traceflops.flops import DeviceBudget
-from traceflops.mfu import (
-    Cell,
-    ComputeTime,
-    DevicePeaks,
-    KernelRow,
-    Measured,
-    OpRow,
-    Outside,
-    PeakOptions,
-    RoofTimes,
-    device_budgets,
-    why_no_figure,
-)
-from traceflops.ranks import Collective, CommRecords, KernelSums, PreparedWork, records_of
-from traceflops.table import (
-    Note,
-    Trace,
-    arrow_schema,
-    counted_note,
-    dictionary_column,
-    group_rows,
-    number_column,
-    numbers,
-)
-from traceflops.windows import DeviceReport, LaunchRecords, Selection, StepChoice
+from traceflops.attribution.culprits import Culprit, IdleCulprits
+from traceflops.attribution.host_calls import HostOperator, Synchronisation
+from traceflops.attribution.kernels import kernel_totals, memory_times
+from traceflops.attribution.launch_lead import Launches
+from traceflops.devices.missing_input import MissingInput
+from traceflops.flops.mfu_waterfall import DeviceBudget
+from traceflops.mfu.budget import DevicePeaks, PeakOptions, device_budgets
+from traceflops.mfu.measurement import why_no_figure
+from traceflops.mfu.roof_times import Measured, RoofTimes
+from traceflops.mfu.traced.cells import Cell
+from traceflops.mfu.traced.coverage import ComputeTime
+from traceflops.mfu.traced.uncounted import Outside
+from traceflops.mfu.traced.work_tables import KernelRow, OpRow
+from traceflops.ranks.collectives import Collective
+from traceflops.ranks.comm_records import CommRecords
+from traceflops.ranks.late_causes import KernelSums
+from traceflops.ranks.slow_rank import PreparedWork
+from traceflops.ranks.who_waits import records_of
+from traceflops.table.columns import dictionary_column, number_column, numbers
+from traceflops.table.grouping import group_rows
+from traceflops.table.schema import arrow_schema
+from traceflops.table.trace import Note, Trace, counted_note
+from traceflops.windows.device_records import LaunchRecords
+from traceflops.windows.records import DeviceReport, StepChoice
+from traceflops.windows.selection import Selection
 
 _MOST_ROWS: Final = 1_000
 """How many rows of the tables of kernels and operators are kept."""

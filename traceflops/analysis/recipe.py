@@ -12,80 +12,68 @@ from traceflops.analysis.job_reports import analysis_of_jobs, listed_jobs
 from traceflops.analysis.notes import is_said, notes_of
 from traceflops.analysis.preparation import prepare, prepare_pair, with_replays
 from traceflops.analysis.result import Analysis, with_finding_rules
-from traceflops.attribution import (
-    NO_CULPRITS,
-    IdleCulprits,
-    Launches,
-    category_table,
-    host_bound,
-    idle_culprits,
-    kernel_table,
-    kernel_totals,
-    launching,
-    memory_times,
-    with_culprits,
-)
-from traceflops.devices import GPU_SAMPLES, check_decided, is_undecided, of_job
+from traceflops.attribution.culprits import NO_CULPRITS, IdleCulprits, idle_culprits, with_culprits
+from traceflops.attribution.kernels import category_table, kernel_table, kernel_totals, memory_times
+from traceflops.attribution.launch_lead import Launches, host_bound, launching
+from traceflops.devices.jobs import check_decided, is_undecided, of_job
+from traceflops.devices.side_records import GPU_SAMPLES
 from traceflops.errors import UsageError
 from traceflops.facts import Fact
-from traceflops.findings import (
-    Verdict,
-    all_losses,
+from traceflops.findings.device_memory import memory_verdict
+from traceflops.findings.finding import Verdict
+from traceflops.findings.late_rank import late_rank_fact, late_rank_findings, waiting_for
+from traceflops.findings.losses import all_losses, loss_findings
+from traceflops.findings.low_clocks import samples_verdict
+from traceflops.findings.main_kernel import main_kernel_findings
+from traceflops.findings.program import program_of_trace
+from traceflops.findings.slow_link import slow_link_fact, slow_link_findings
+from traceflops.findings.unevenness import uneven_findings
+from traceflops.findings.user_rules import read_finding_rules
+from traceflops.findings.verdicts import (
     basis_of,
     cut_file,
-    late_rank_fact,
-    late_rank_findings,
     led_by,
-    loss_findings,
     lost_graphs,
-    main_kernel_findings,
-    memory_verdict,
-    program_of_trace,
-    read_finding_rules,
     records_verdict,
-    samples_verdict,
-    slow_link_fact,
-    slow_link_findings,
-    uneven_findings,
     untimed_verdict,
     verdict,
-    waiting_for,
 )
 from traceflops.gpu_samples import gpu_samples
-from traceflops.mfu import (
-    FROM_THE_TRACE,
-    Measurement,
-    PeakOptions,
-    Serving,
-    measure,
-    serving,
-    without_stated_padding,
-)
+from traceflops.mfu.budget import FROM_THE_TRACE, PeakOptions
+from traceflops.mfu.checked.padding import without_stated_padding
+from traceflops.mfu.measurement import Measurement, measure
+from traceflops.mfu.serving_passes import Serving, serving
 from traceflops.phases import phase
-from traceflops.privacy import Placeholders, check_privacy, removed
-from traceflops.ranks import collective_work
+from traceflops.privacy.environment import check_privacy
+from traceflops.privacy.placeholders import Placeholders
+from traceflops.privacy.redact import removed
+from traceflops.ranks.collectives import collective_work
 from traceflops.remedies import advice
-from traceflops.table import Trace, distinct, numbers
-from traceflops.timeline import COPIES_MISSING, EMPTY_ACCOUNT, DeviceAccount, whole_span
-from traceflops.windows import (
-    PARTIAL,
+from traceflops.table.columns import numbers
+from traceflops.table.grouping import distinct
+from traceflops.table.trace import Trace
+from traceflops.timeline.account import DeviceAccount
+from traceflops.timeline.device_span import whole_span
+from traceflops.timeline.host_work import COPIES_MISSING
+from traceflops.timeline.records import EMPTY_ACCOUNT
+from traceflops.windows.device_records import PARTIAL, LaunchRecords
+from traceflops.windows.prepared import Prepared
+from traceflops.windows.records import (
     DeviceReport,
-    LaunchRecords,
-    Prepared,
-    Selection,
     StepChoice,
     chosen_time,
     partition_text,
-    spread_of,
     told_apart,
 )
+from traceflops.windows.selection import Selection
+from traceflops.windows.step_times import spread_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from traceflops.ranks import RankReport
-    from traceflops.replay import WhatIf
-    from traceflops.timeline import Untimed
+    from traceflops.ranks.who_waits import RankReport
+    from traceflops.replay.what_if import WhatIf
+    from traceflops.timeline.aggregates import Untimed
 
 
 GAPS_OF_SUMMARY: Final = 3
@@ -181,7 +169,8 @@ def analysis_of(
     ranks = None
     several = max(len(prepared.accounts), prepared.trace.processes.num_rows) > 1
     if several and not is_summarised:
-        from traceflops.ranks import links_of, rank_report
+        from traceflops.ranks.link_rates import links_of
+        from traceflops.ranks.who_waits import rank_report
 
         ranks = rank_report(prepared, links_of(prepared, measured.devices, peaks.link))
     return Analysis(

@@ -25,30 +25,29 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from traceflops.attribution import (
-    NO_CULPRITS,
-    ChargedKernel,
-    DeviceWork,
-    HostBound,
+from traceflops.attribution.charged import ChargedKernel, charged_kernels
+from traceflops.attribution.culprits import NO_CULPRITS, IdleCulprits
+from traceflops.attribution.device_work import DeviceWork, attributed_work
+from traceflops.attribution.host_calls import (
     HostOperator,
-    IdleCulprits,
-    Launches,
     MemoryOperation,
     Synchronisation,
-    attributed_work,
-    charged_kernels,
     host_operators,
     memory_operations,
     synchronisations,
 )
-from traceflops.devices import JobReport
+from traceflops.attribution.launch_lead import HostBound, Launches
+from traceflops.devices.jobs import JobReport
 from traceflops.errors import UsageError
-from traceflops.findings import NO_RULES, FindingRules
+from traceflops.findings.case import NO_RULES, FindingRules
 from traceflops.gpu_samples import GpuSamples, gpu_samples
-from traceflops.mfu import NO_SERVING, Serving, activity_flops
-from traceflops.table import Note, Source
-from traceflops.timeline import Account, Components, Gap
-from traceflops.windows import DeviceReport, Selection, StepChoice, StepSpread, spread_of
+from traceflops.mfu.serving_passes import NO_SERVING, Serving
+from traceflops.mfu.traced.work_tables import activity_flops
+from traceflops.table.trace import Note, Source
+from traceflops.timeline.records import Account, Components, Gap
+from traceflops.windows.records import DeviceReport, StepChoice
+from traceflops.windows.selection import Selection
+from traceflops.windows.step_times import StepSpread, spread_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,14 +55,17 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from traceflops.analysis.tables import Tables
-    from traceflops.attribution import Culprit, ModuleWork
-    from traceflops.findings import Finding, Verdict
-    from traceflops.mfu import Measurement
-    from traceflops.ranks import Collective, RankReport
-    from traceflops.replay import Replay
+    from traceflops.attribution.culprits import Culprit
+    from traceflops.attribution.device_work import ModuleWork
+    from traceflops.findings.finding import Finding, Verdict
+    from traceflops.mfu.measurement import Measurement
+    from traceflops.ranks.collectives import Collective
+    from traceflops.ranks.who_waits import RankReport
+    from traceflops.replay.what_if import Replay
     from traceflops.reports import Plots
-    from traceflops.timeline import Untimed
-    from traceflops.windows import Prepared, State
+    from traceflops.timeline.aggregates import Untimed
+    from traceflops.windows.device_records import State
+    from traceflops.windows.prepared import Prepared
 
 
 @dataclass(frozen=True)  # without slots, so that there is a place for what is found on demand
@@ -161,7 +163,7 @@ class Analysis:
         """
         if not self.has_events:
             return None
-        from traceflops.replay import Replay
+        from traceflops.replay.what_if import Replay
 
         phases = self.measured.executed.phases
         return Replay(self.recording, self.ranks, phases, self.measured.mfu_range)
@@ -180,14 +182,14 @@ class Analysis:
     @cached_property
     def program(self) -> frozenset[str]:
         """Return the facts of the program that choose remedies, such as "torch" or "amd"."""
-        from traceflops.findings import program_of
+        from traceflops.findings.program import program_of
 
         return program_of(self)
 
     @cached_property
     def findings(self) -> tuple[Finding, ...]:
         """Return the causes with what each gains, the best first; then the other findings."""
-        from traceflops.findings import diagnosed
+        from traceflops.findings.diagnosis import diagnosed
 
         return diagnosed(self)
 

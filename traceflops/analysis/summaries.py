@@ -15,17 +15,28 @@ from traceflops.analysis.preparation import prepare
 from traceflops.analysis.rank_summary import RankSummary, summed
 from traceflops.analysis.recipe import VerdictFacts, analysis_of, judged
 from traceflops.analysis.result import Analysis
-from traceflops.attribution import Culprit, IdleCulprits, Launches, joined_culprits, most_important
-from traceflops.devices import NOT_SPLIT, OF_RANKS, by_rank, join, split
+from traceflops.attribution.culprits import Culprit, IdleCulprits, joined_culprits
+from traceflops.attribution.host_calls import most_important
+from traceflops.attribution.launch_lead import Launches
+from traceflops.devices.jobs import split
+from traceflops.devices.merging import OF_RANKS, by_rank, join
+from traceflops.devices.missing_input import NOT_SPLIT
 from traceflops.errors import UsageError
-from traceflops.findings import cut_file
-from traceflops.flops import waterfall
-from traceflops.mfu import Measurement, Outside, RoofTimes, impossible
-from traceflops.ranks import Collective, KernelSums, Links, RankReport, joined, links_of, report_of
-from traceflops.table import Note, Trace, counted_note, together
-from traceflops.timeline import COPIES_MISSING, Window
+from traceflops.findings.verdicts import cut_file
+from traceflops.flops.mfu_waterfall import waterfall
+from traceflops.mfu.measurement import Measurement, impossible
+from traceflops.mfu.roof_times import RoofTimes
+from traceflops.mfu.traced.uncounted import Outside
+from traceflops.ranks.collectives import Collective
+from traceflops.ranks.comm_records import joined
+from traceflops.ranks.late_causes import KernelSums
+from traceflops.ranks.link_rates import Links, links_of
+from traceflops.ranks.who_waits import RankReport, report_of
+from traceflops.table.trace import Note, Trace, counted_note, together
+from traceflops.timeline.host_work import COPIES_MISSING
+from traceflops.timeline.records import Window
 from traceflops.units import several
-from traceflops.windows import DeviceReport, told_apart
+from traceflops.windows.records import DeviceReport, told_apart
 
 _NAMED: Final = 5
 _ARE: Final = ("is", "are")

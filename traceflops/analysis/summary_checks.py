@@ -14,22 +14,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from traceflops.attribution import KERNEL_TOTALS
-from traceflops.flops import FAMILIES, UNSPLIT
-from traceflops.ranks import KINDS, CommRecords, KernelSums
-from traceflops.table import (
-    ABSENT,
-    LARGEST,
-    LIMIT_NS,
-    IntArray,
-    Trace,
-    arrow_schema,
-    check_trace,
-    checked,
-    require,
-)
-from traceflops.timeline import COMPONENTS, EMPTY_ACCOUNT, Account
-from traceflops.windows import DeviceReport
+from traceflops.attribution.kernels import KERNEL_TOTALS
+from traceflops.flops.mfu_waterfall import FAMILIES, UNSPLIT
+from traceflops.ranks.collectives import KINDS
+from traceflops.ranks.comm_records import CommRecords
+from traceflops.ranks.late_causes import KernelSums
+from traceflops.table.columns import IntArray
+from traceflops.table.rows import ABSENT
+from traceflops.table.schema import arrow_schema
+from traceflops.table.soundness import LARGEST, LIMIT_NS, check_trace, checked, require
+from traceflops.table.trace import Trace
+from traceflops.timeline.records import COMPONENTS, EMPTY_ACCOUNT, Account
+from traceflops.windows.records import DeviceReport
 
 if TYPE_CHECKING:
     from traceflops.analysis.rank_summary import RankSummary

@@ -15,33 +15,33 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
-from traceflops.attribution import (
-    GapParts,
-    gap_parts,
-    launch_scopes,
-    main_culprits,
-    ops_that_launched,
-)
-from traceflops.ranks import KINDS, communication_kinds
-from traceflops.table import (
-    ABSENT,
+from traceflops.attribution.culprits import main_culprits
+from traceflops.attribution.idle_slices import GapParts, gap_parts
+from traceflops.attribution.launching_ops import ops_that_launched
+from traceflops.attribution.scopes import launch_scopes
+from traceflops.ranks.collectives import KINDS
+from traceflops.ranks.comm_records import communication_kinds
+from traceflops.table.columns import (
     NAME_TYPE,
-    Column,
     codes,
     dictionary_column,
     merged_column,
     names,
     number_column,
     numbers,
-    taken,
 )
-from traceflops.timeline import COMPONENTS
-from traceflops.windows import chosen_time
+from traceflops.table.nesting import taken
+from traceflops.table.rows import ABSENT
+from traceflops.table.schema import Column
+from traceflops.timeline.records import COMPONENTS
+from traceflops.windows.records import chosen_time
 
 if TYPE_CHECKING:
-    from traceflops.table import BoolArray, IntArray
-    from traceflops.timeline import LinkedTrace, Window
-    from traceflops.windows import DeviceReport, Prepared
+    from traceflops.table.columns import BoolArray, IntArray
+    from traceflops.timeline.account import LinkedTrace
+    from traceflops.timeline.records import Window
+    from traceflops.windows.prepared import Prepared
+    from traceflops.windows.records import DeviceReport
 
 _ADDED: Final = {
     "rank": "rank of its process",

@@ -17,19 +17,14 @@ from traceflops.attribution.launching_ops import ops_that_launched
 from traceflops.attribution.range_labels import range_names
 from traceflops.attribution.scopes import launch_scopes
 from traceflops.characters import kernel_name
-from traceflops.table import (
-    IntArray,
-    Names,
-    codes,
-    group_rows,
-    group_sums,
-    names,
-    ranked,
-    runs,
-    taken,
-)
-from traceflops.timeline import WORK, DeviceAccount, Window, is_top
-from traceflops.windows import Prepared
+from traceflops.table.columns import IntArray, codes, names
+from traceflops.table.grouping import group_rows, group_sums, ranked, runs
+from traceflops.table.nesting import taken
+from traceflops.table.rows import Names
+from traceflops.timeline.account import DeviceAccount
+from traceflops.timeline.device_span import WORK, is_top
+from traceflops.timeline.records import Window
+from traceflops.windows.prepared import Prepared
 
 MOST_ROWS: Final = 2_000
 """At most so many launch paths have a row of their own; the others of a kernel share one."""

@@ -23,16 +23,13 @@ from traceflops.attribution.idle_slices import (
 )
 from traceflops.attribution.launch_lead import leads
 from traceflops.attribution.named_slices import NamedSlices
-from traceflops.table import (
-    IntArray,
-    Trace,
-    group_rows,
-    group_sums,
-    ranked,
-    runs,
-)
-from traceflops.timeline import GapCulprit, Intervals
-from traceflops.windows import DeviceReport, Prepared
+from traceflops.table.columns import IntArray
+from traceflops.table.grouping import group_rows, group_sums, ranked, runs
+from traceflops.table.trace import Trace
+from traceflops.timeline.intervals import Intervals
+from traceflops.timeline.records import GapCulprit
+from traceflops.windows.prepared import Prepared
+from traceflops.windows.records import DeviceReport
 
 _MOST: Final = 50
 """At most so many culprits are named; the rest of each class is one more."""

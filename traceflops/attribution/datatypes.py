@@ -9,9 +9,10 @@ from typing import Any, Final
 import numpy as np
 
 from traceflops.attribution.op_kernels import Attribution
-from traceflops.flops import TF32_OR_FP32, Work
-from traceflops.table import IntArray, codes, names, numbers
-from traceflops.windows import Prepared
+from traceflops.flops.ops.arguments import TF32_OR_FP32
+from traceflops.flops.ops.work import Work
+from traceflops.table.columns import IntArray, codes, names, numbers
+from traceflops.windows.prepared import Prepared
 
 UNKNOWN_TYPE: Final = "unknown"
 """Operands whose types are not recorded, or differ."""

@@ -24,18 +24,12 @@ from traceflops.attribution.scopes import (
     module_name,
     modules_around,
 )
-from traceflops.table import (
-    BoolArray,
-    IntArray,
-    Names,
-    codes,
-    exact_sums,
-    matching,
-    names,
-    taken,
-)
-from traceflops.timeline import is_top
-from traceflops.windows import Prepared
+from traceflops.table.columns import BoolArray, IntArray, codes, matching, names
+from traceflops.table.grouping import exact_sums
+from traceflops.table.nesting import taken
+from traceflops.table.rows import Names
+from traceflops.timeline.device_span import is_top
+from traceflops.windows.prepared import Prepared
 
 RULES: Final = (
     *("module", "backward_module", "gradient_accumulation", "optimizer", "communication"),

@@ -24,8 +24,10 @@ from traceflops.attribution.device_work import (
 from traceflops.attribution.range_labels import range_names
 from traceflops.attribution.scopes import module_class, module_name
 from traceflops.errors import UsageError
-from traceflops.table import IntArray, codes, exact_sums, group_rows, names, taken
-from traceflops.windows import Prepared
+from traceflops.table.columns import IntArray, codes, names
+from traceflops.table.grouping import exact_sums, group_rows
+from traceflops.table.nesting import taken
+from traceflops.windows.prepared import Prepared
 
 _MANY: Final = 4
 """From so many on, modules of one class in one module are listed as one, with the slowest."""

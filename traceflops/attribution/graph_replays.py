@@ -17,30 +17,18 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from traceflops.categories import same_kernels
-from traceflops.devices import shown
-from traceflops.table import (
-    ABSENT,
-    IntArray,
-    Links,
-    Note,
-    TableBuilder,
-    Trace,
-    codes,
-    distinct,
-    first_match,
-    groups,
-    is_one_of,
-    link,
-    matching,
-    names,
-    numbers,
-    taken,
-    with_numbers,
-)
-from traceflops.timeline import LinkedTrace
+from traceflops.categories.kernel_names import same_kernels
+from traceflops.devices.device_facts import shown
+from traceflops.table.builder import TableBuilder, with_numbers
+from traceflops.table.columns import IntArray, codes, is_one_of, matching, names, numbers
+from traceflops.table.grouping import distinct, groups
+from traceflops.table.nesting import Links, first_match, link, taken
+from traceflops.table.rows import ABSENT
+from traceflops.table.trace import Note, Trace
+from traceflops.timeline.account import LinkedTrace
 from traceflops.units import several
-from traceflops.windows import Replays, graph_launches
+from traceflops.windows.device_records import graph_launches
+from traceflops.windows.prepared import Replays
 
 _MOST_FILES: Final = 3
 _BEGIN: Final = re.compile(r"(?:cuda|cu|hip)StreamBeginCapture")

@@ -19,27 +19,24 @@ import numpy as np
 import pyarrow as pa
 
 from traceflops.attribution.range_labels import names_by_process
-from traceflops.table import (
-    ABSENT,
+from traceflops.table.columns import (
     BoolArray,
     IntArray,
-    Names,
-    OpTree,
     SmallArray,
-    Trace,
     WholeArray,
     codes,
-    distinct,
-    groups,
-    joint_codes,
     matching,
     names,
     numbers,
-    slices,
-    taken,
 )
-from traceflops.timeline import NEVER, Intervals
-from traceflops.windows import Prepared, chosen_time, is_step_label
+from traceflops.table.grouping import distinct, groups, joint_codes, slices
+from traceflops.table.nesting import OpTree, taken
+from traceflops.table.rows import ABSENT, Names
+from traceflops.table.trace import Trace
+from traceflops.timeline.intervals import NEVER, Intervals
+from traceflops.windows.prepared import Prepared
+from traceflops.windows.records import chosen_time
+from traceflops.windows.steps import is_step_label
 
 _SLEEPS: Final = r"(__)?(clock_)?nanosleep|u?sleep|Sleep(Ex)?|NtDelayExecution"
 _SYSTEM_WAITS: Final = (

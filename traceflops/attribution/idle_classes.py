@@ -20,23 +20,21 @@ from traceflops.attribution.host_events import (
     owners,
 )
 from traceflops.attribution.idle_slices import AFTER_CALL, HOST, IN_CALL, GapParts, Slices
-from traceflops.table import (
-    ABSENT,
+from traceflops.table.columns import (
     BoolArray,
     IntArray,
     SmallArray,
-    Trace,
     codes,
-    group_rows,
-    in_order,
-    innermost,
     matching,
     names,
     numbers,
-    taken,
 )
-from traceflops.table import groups as by_group
-from traceflops.timeline import NEVER
+from traceflops.table.grouping import group_rows, in_order
+from traceflops.table.grouping import groups as by_group
+from traceflops.table.nesting import innermost, taken
+from traceflops.table.rows import ABSENT
+from traceflops.table.trace import Trace
+from traceflops.timeline.intervals import NEVER
 
 CLASSES: Final[dict[str, str]] = {
     "data_input": "loading data",

@@ -16,10 +16,15 @@ import numpy as np
 
 from traceflops.attribution.host_events import CALL, LABEL, OP, HostEvents
 from traceflops.attribution.launch_lead import leads
-from traceflops.table import ABSENT, BoolArray, IntArray, in_order, innermost, runs, taken
-from traceflops.table import groups as by_group
-from traceflops.timeline import DeviceAccount, Intervals
-from traceflops.windows import Prepared, chosen_time
+from traceflops.table.columns import BoolArray, IntArray
+from traceflops.table.grouping import groups as by_group
+from traceflops.table.grouping import in_order, runs
+from traceflops.table.nesting import innermost, taken
+from traceflops.table.rows import ABSENT
+from traceflops.timeline.account import DeviceAccount
+from traceflops.timeline.intervals import Intervals
+from traceflops.windows.prepared import Prepared
+from traceflops.windows.records import chosen_time
 
 HOST, IN_CALL, AFTER_CALL, NO_LAUNCH = range(4)
 _DECADES_NS: Final = 10 ** np.arange(19)

@@ -16,18 +16,15 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from traceflops.attribution.scopes import PHASES, Phase, Phases, in_optimizer
-from traceflops.table import (
-    ABSENT,
-    BoolArray,
-    IntArray,
-    group_rows,
-    group_sums,
-    is_one_of,
-    numbers,
-    taken,
-)
-from traceflops.timeline import DeviceAccount, Intervals, Window
-from traceflops.windows import Prepared, chosen_time
+from traceflops.table.columns import BoolArray, IntArray, is_one_of, numbers
+from traceflops.table.grouping import group_rows, group_sums
+from traceflops.table.nesting import taken
+from traceflops.table.rows import ABSENT
+from traceflops.timeline.account import DeviceAccount
+from traceflops.timeline.intervals import Intervals
+from traceflops.timeline.records import Window
+from traceflops.windows.prepared import Prepared
+from traceflops.windows.records import chosen_time
 
 _USUAL_FLOOR_NS: Final = 6_000
 """The floor where there are too few starved launches to measure it."""

@@ -9,22 +9,19 @@ import numpy as np
 import pyarrow as pa
 
 from traceflops.attribution.scopes import Scopes, launch_scopes, limited
-from traceflops.table import (
+from traceflops.table.columns import (
     BoolArray,
     IntArray,
     codes,
     dictionary_column,
-    distinct,
-    first_rows,
-    group_rows,
-    group_sums,
     is_one_of,
     names,
     number_column,
     numbers,
-    taken,
 )
-from traceflops.windows import Prepared
+from traceflops.table.grouping import distinct, first_rows, group_rows, group_sums
+from traceflops.table.nesting import taken
+from traceflops.windows.prepared import Prepared
 
 MOST_KERNELS: Final = 200
 MOST_PER_KERNEL: Final = 6

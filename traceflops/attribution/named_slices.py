@@ -33,18 +33,11 @@ from traceflops.attribution.idle_slices import (
     innermost_of,
 )
 from traceflops.characters import kernel_name
-from traceflops.table import (
-    BoolArray,
-    IntArray,
-    SmallArray,
-    Trace,
-    codes,
-    group_rows,
-    groups,
-    numbers,
-    taken,
-)
-from traceflops.timeline import Intervals
+from traceflops.table.columns import BoolArray, IntArray, SmallArray, codes, numbers
+from traceflops.table.grouping import group_rows, groups
+from traceflops.table.nesting import taken
+from traceflops.table.trace import Trace
+from traceflops.timeline.intervals import Intervals
 
 _CALLS: Final = ("sync_call", "blocking_copy", "memory_alloc", "slow_driver_call")
 _KINDS: Final = tuple(CLASSES)

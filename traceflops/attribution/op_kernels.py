@@ -16,21 +16,23 @@ from typing import Final, Literal, get_args
 import numpy as np
 import pyarrow as pa
 
-from traceflops.flops import OpWork, Work, count_ops
-from traceflops.table import (
+from traceflops.flops.ops.count import OpWork, count_ops
+from traceflops.flops.ops.work import Work
+from traceflops.table.columns import (
     BoolArray,
     IntArray,
-    Names,
-    OpTree,
     SmallArray,
     codes,
-    distinct,
     is_one_of,
     matching,
     numbers,
-    taken,
 )
-from traceflops.timeline import LinkedTrace, is_top, ran_on_cpu
+from traceflops.table.grouping import distinct
+from traceflops.table.nesting import OpTree, taken
+from traceflops.table.rows import Names
+from traceflops.timeline.account import LinkedTrace
+from traceflops.timeline.device_span import is_top
+from traceflops.timeline.host_work import ran_on_cpu
 
 Fate = Literal["none", "executed", "wrapper", "duplicate", "cached", "ghost", "lost"]
 FATES: Final[tuple[Fate, ...]] = get_args(Fate)

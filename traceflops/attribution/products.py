@@ -23,22 +23,21 @@ import pyarrow as pa
 
 from traceflops.attribution.op_kernels import Attribution
 from traceflops.attribution.scopes import EVALUATE, Phases
-from traceflops.flops import RULES, Layout, Product, Work
-from traceflops.table import (
-    ABSENT,
+from traceflops.flops.ops.table import RULES
+from traceflops.flops.ops.work import Layout, Product, Work
+from traceflops.table.columns import (
     BoolArray,
     IntArray,
-    Names,
     SmallArray,
-    Trace,
     codes,
-    groups,
-    joint_codes,
     matching,
     names,
     numbers,
-    taken,
 )
+from traceflops.table.grouping import groups, joint_codes
+from traceflops.table.nesting import taken
+from traceflops.table.rows import ABSENT, Names
+from traceflops.table.trace import Trace
 
 Role = Literal["recompute", "input_grad", "weight_grad"]
 ROLES: Final[tuple[Role, ...]] = get_args(Role)

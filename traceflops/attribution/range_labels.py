@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from traceflops.table import codes, groups, is_one_of, names, numbers
+from traceflops.table.columns import codes, is_one_of, names, numbers
+from traceflops.table.grouping import groups
 
 if TYPE_CHECKING:
-    from traceflops.table import IntArray, Trace
+    from traceflops.table.columns import IntArray
+    from traceflops.table.trace import Trace
 
 _NUMBER: Final = re.compile(r"#?\d+")
 _SEPARATORS: Final = " #:_=.,/()[]-"

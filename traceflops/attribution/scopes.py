@@ -35,27 +35,21 @@ from traceflops.attribution.marks import (
     starting_mark,
 )
 from traceflops.attribution.op_kernels import Attribution
-from traceflops.table import (
-    ABSENT,
+from traceflops.table.columns import (
     BoolArray,
     IntArray,
-    Names,
-    OpTree,
     SmallArray,
-    Trace,
     codes,
-    distinct,
-    group_rows,
-    innermost,
-    joint_codes,
     matching,
     names,
     numbers,
-    ranked,
-    taken,
 )
-from traceflops.timeline import LinkedTrace
-from traceflops.windows import is_step_label
+from traceflops.table.grouping import distinct, group_rows, joint_codes, ranked
+from traceflops.table.nesting import OpTree, innermost, taken
+from traceflops.table.rows import ABSENT, Names
+from traceflops.table.trace import Trace
+from traceflops.timeline.account import LinkedTrace
+from traceflops.windows.steps import is_step_label
 
 Phase = Literal["forward", "backward", "recompute", "optimizer"]
 

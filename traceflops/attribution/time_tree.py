@@ -33,9 +33,12 @@ from traceflops.attribution.scopes import (
     module_paths,
 )
 from traceflops.characters import function_name, kernel_name
-from traceflops.table import IntArray, codes, group_rows, group_sums, matching, names, ranked, taken
-from traceflops.timeline import WORK
-from traceflops.windows import Prepared, chosen_time
+from traceflops.table.columns import IntArray, codes, matching, names
+from traceflops.table.grouping import group_rows, group_sums, ranked
+from traceflops.table.nesting import taken
+from traceflops.timeline.device_span import WORK
+from traceflops.windows.prepared import Prepared
+from traceflops.windows.records import chosen_time
 
 _MOST_LEVELS: Final = 100
 _IDLE: Final = len(WORK)

@@ -20,7 +20,7 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.table import IntArray
+from traceflops.table.columns import IntArray
 
 _ENDINGS: Final = re.compile(r"(?:\s*\[clone [^\]]*\]|\.kd)+\s*$")
 _BLANKS: Final = re.compile(r"\s+(?=[^\w\s])|(?<=[^\w\s])\s+")

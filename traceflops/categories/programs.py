@@ -6,10 +6,11 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from traceflops.remedies import PYTORCH, XLA, family
-from traceflops.table import codes, distinct, is_one_of, names
+from traceflops.table.columns import codes, is_one_of, names
+from traceflops.table.grouping import distinct
 
 if TYPE_CHECKING:
-    from traceflops.table import Trace
+    from traceflops.table.trace import Trace
 
 _OF_PYTORCH: Final = re.compile(r"\bat::native::|_ZN2at6native")
 _LIBRARIES: Final = (

@@ -21,7 +21,7 @@ from traceflops.errors import UsageError
 from traceflops.units import parse_limit, several
 
 if TYPE_CHECKING:
-    from traceflops.comparison import Comparison
+    from traceflops.comparison.result import Comparison
 
 EXAMPLES = (
     "traceflops check trace.json.gz --min-mfu 0.35 --max-share idle=0.10",
@@ -104,7 +104,7 @@ def check(
         old = read_side(str(base), asked) if base is not None and not update_baseline else None
         analysis, comparison = asked.analyze(traces), None
         if old is not None:
-            from traceflops.comparison import compare
+            from traceflops.comparison.result import compare
 
             comparison = compare(old, analysis, ("baseline", "now"))
             answer = against(comparison, tolerance, strict=gates.strict_tolerance)
@@ -143,7 +143,7 @@ def _publish(
     rows: Sequence[Row], junit: Path | None, comparison: Comparison | None, *, github: bool
 ) -> None:
     """Print a line per gate and write what is asked for; leave with 4 unless all gates pass."""
-    from traceflops.reports.view import visible
+    from traceflops.reports.view.figures import visible
 
     rows = [Row(visible(row.gate), row.verdict, visible(row.text)) for row in rows]
     rows.sort(key=lambda row: _ORDER.index(row.verdict))

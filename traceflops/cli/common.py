@@ -18,9 +18,9 @@ from traceflops.errors import MORE_MEMORY, InputError, TraceflopsError, UsageErr
 from traceflops.phases import phase
 
 if TYPE_CHECKING:
-    from traceflops.analysis import Analysis
+    from traceflops.analysis.result import Analysis
     from traceflops.cli.options import Privacy, ReadingOptions
-    from traceflops.reports.terminal import Style
+    from traceflops.reports.terminal.lines import Style
 
 EXIT_INTERNAL, EXIT_USAGE, EXIT_INPUT, EXIT_GATE = 1, 2, 3, 4
 _ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
@@ -29,7 +29,7 @@ _SUFFIXES = (".gz", ".zst", ".lz4", ".zip", ".json", ".trace", ".pt", ".tmp")
 
 def stem_of(traces: list[str]) -> str:
     """Return the name of the first input without suffixes of formats and compression."""
-    from traceflops.parsers.io import is_remote
+    from traceflops.parsers.io.remote import is_remote
 
     first = traces[0].partition("/*")[0] if is_remote(traces[0]) else traces[0]
     name = "trace" if first == "-" else Path(first).resolve().name or "trace"
@@ -42,7 +42,7 @@ def path_of(output: str) -> Path:
     """Return the path that -o names. Raises UsageError where it is empty, or in a store."""
     if not output.strip():
         raise UsageError("-o has an empty name", "give a name; a shell variable may be unset")
-    from traceflops.parsers.io import is_remote
+    from traceflops.parsers.io.remote import is_remote
 
     if is_remote(output):
         raise UsageError(f"cannot write to a store: {output}", "write a file here, then copy it")
@@ -51,7 +51,8 @@ def path_of(output: str) -> Path:
 
 def spare_inputs(targets: Iterable[Path], inputs: Iterable[str | Path | None]) -> None:
     """Refuse to write over a file that is read, by whatever name. Raises UsageError."""
-    from traceflops.parsers.io import files_behind, is_remote
+    from traceflops.parsers.io.places import files_behind
+    from traceflops.parsers.io.remote import is_remote
 
     def identity(path: Path) -> tuple[int, int] | None:
         """Return what two names of one file have in common, None where there is no file."""
@@ -179,7 +180,7 @@ def complain(message: str, hint: str) -> None:
 
 def print_summary(analysis: Analysis, by: str | None = None) -> None:
     """Print the summary in the width, characters and colours of the terminal."""
-    from traceflops.reports.terminal import render_terminal
+    from traceflops.reports.terminal.summary import render_terminal
 
     with phase("print"):
         print_lines(render_terminal(analysis, terminal_style(), by))
@@ -189,7 +190,7 @@ def terminal_style() -> Style:
     """Return what standard output can show: its width, characters and colours."""
     from rich.console import Console
 
-    from traceflops.reports.terminal import Style
+    from traceflops.reports.terminal.lines import Style
 
     console = Console()
     encoding = (getattr(sys.stdout, "encoding", None) or "ascii").lower()

@@ -14,8 +14,8 @@ from traceflops.cli.printing import print_lines, say_object
 from traceflops.errors import InputError, UsageError
 
 if TYPE_CHECKING:
-    from traceflops.analysis import Analysis
-    from traceflops.comparison import Side
+    from traceflops.analysis.result import Analysis
+    from traceflops.comparison.side import Side
 
 EXAMPLES = (
     "traceflops compare before.json.gz after.json.gz",
@@ -51,9 +51,9 @@ def compare(
             hint = "separate them by commas"
             raise UsageError(f"--names needs {len(runs)} different names", hint)
         target = path_of(output) if output is not None else None
-        from traceflops.comparison import compare
-        from traceflops.reports.json import comparison_object, comparisons_object
-        from traceflops.reports.terminal import render_comparison, render_runs
+        from traceflops.comparison.result import compare
+        from traceflops.reports.json.comparison import comparison_object, comparisons_object
+        from traceflops.reports.terminal.comparison import render_comparison, render_runs
         from traceflops.reports.write import check_comparison_target, save_comparison
 
         if target is not None:
@@ -83,8 +83,8 @@ def compare(
 
 def read_side(run: str, asked: Asked) -> Analysis | Side:
     """Return the analysis of a recording, or the figures of a JSON report."""
-    from traceflops.comparison import REPORT, side_of_report
-    from traceflops.front import schema_in
+    from traceflops.comparison.report_side import REPORT, side_of_report
+    from traceflops.front.files import schema_in
 
     files = [run] if os.path.exists(run) else sorted(glob(run)) or [run]
     if len(files) > 1 or schema_in(files[0]) != REPORT:
@@ -103,7 +103,7 @@ def _own_labels(
 
     Equal names get their folder before them if that tells them apart, else a number behind them.
     """
-    from traceflops.comparison import name_of
+    from traceflops.comparison.side import name_of
 
     labels = [name_of(side) for side in sides]
     if not redact:

@@ -30,14 +30,14 @@ def completed(values: Callable[[typer.Context], Iterable[str]]) -> dict[str, Any
 
 def device_ids(_: typer.Context) -> Iterator[str]:
     """Yield the ids of the device table."""
-    from traceflops.devices import load_devices
+    from traceflops.devices.peaks import load_devices
 
     return (spec.id for spec in load_devices())
 
 
 def model_ids(_: typer.Context) -> Iterable[str]:
     """Return the ids of the preset models."""
-    from traceflops.flops import preset_names
+    from traceflops.flops.model.models import preset_names
 
     return preset_names()
 
@@ -50,14 +50,14 @@ def step_numbers(context: typer.Context) -> Iterator[str]:
     files = [*(context.params.get("traces") or ()), *context.args]
     if not files or not all(map(os.path.isfile, files)):
         return
-    from traceflops.parsers.io import find_inputs
+    from traceflops.parsers.io.places import find_inputs
 
     sources = [source for file in files for source in find_inputs(file)[0]]
     text_bytes = sum(source.expected_text_bytes for source in sources)
     for source in sources:
         source.close()
     if text_bytes < _SMALL_BYTES:
-        from traceflops.analysis import prepare
-        from traceflops.parsers import read
+        from traceflops.analysis.preparation import prepare
+        from traceflops.parsers.reading import read
 
         yield from map(str, prepare(read(files, jobs=1)).plan.choice.seen)

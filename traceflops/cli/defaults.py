@@ -121,7 +121,7 @@ def _defaults(context: Any, path: Path) -> Options:
 
 def _content(path: Path) -> Mapping[str, Any]:
     """Return our tables in a file."""
-    from traceflops.categories import toml_of
+    from traceflops.categories.rules import toml_of
 
     try:
         content: Any = toml_of(path, str(path))

@@ -13,7 +13,9 @@ from traceflops.cli.printing import say, say_object
 from traceflops.errors import UsageError
 
 if TYPE_CHECKING:
-    from traceflops.devices import DeviceSpec, Match, SeenDevice
+    from traceflops.devices.device_facts import SeenDevice
+    from traceflops.devices.matching import Match
+    from traceflops.devices.peaks import DeviceSpec
 
 EXAMPLES = (
     "traceflops devices",
@@ -51,7 +53,7 @@ def devices(
         if text is not None and trace:
             raise UsageError("TEXT and --trace are mutually exclusive", "give one of them")
         if trace:
-            from traceflops.devices import match
+            from traceflops.devices.matching import match
 
             seen = _seen_in(trace)
             _print_matches([(match(device), labels) for device, labels in seen.items()], json)
@@ -61,7 +63,9 @@ def devices(
 
 def _list(text: str | None, json: bool) -> None:
     """Print the row with that id, else all rows that contain the text, else the one it names."""
-    from traceflops.devices import SeenDevice, find, is_full_name, load_devices, match, named_row
+    from traceflops.devices.device_facts import SeenDevice, is_full_name, named_row
+    from traceflops.devices.matching import match
+    from traceflops.devices.peaks import find, load_devices
 
     specs = load_devices()
     if text is not None:
@@ -93,8 +97,8 @@ def _list(text: str | None, json: bool) -> None:
 
 def _table(specs: tuple[DeviceSpec, ...], width: int) -> Iterator[str]:
     """Yield a line per device, without the columns that have no room, and the legend."""
-    from traceflops.reports.terminal import columns as fitting
-    from traceflops.reports.view import shorten_middle
+    from traceflops.reports.terminal.lines import columns as fitting
+    from traceflops.reports.view.figures import shorten_middle
 
     cells = [
         {
@@ -171,7 +175,7 @@ def _rates_and_source(spec: DeviceSpec, matched: Match | None = None) -> Iterato
 
 def _check(spec: DeviceSpec, matched: Match | None) -> Iterator[str]:
     """Yield the rate by clock and units: those of the device in the trace, else of the table."""
-    from traceflops.devices import REFERENCE
+    from traceflops.devices.matching import REFERENCE
 
     per_clock = f"{spec.unit_name} x {spec.flops_per_clock} FLOP per clock x"
     if matched is not None and matched.by_clock is not None:
@@ -189,8 +193,9 @@ def _check(spec: DeviceSpec, matched: Match | None) -> Iterator[str]:
 
 def _seen_in(traces: list[str]) -> dict[SeenDevice, list[str]]:
     """Return the labels of the devices of the traces by device; equal devices have one entry."""
-    from traceflops.devices import SeenDevice, ranks_of_devices, ranks_text
-    from traceflops.privacy import redacted
+    from traceflops.devices.device_facts import SeenDevice
+    from traceflops.devices.processes import ranks_of_devices, ranks_text
+    from traceflops.privacy.environment import redacted
 
     trace = redacted(ReadingOptions(python_stacks=False).read(traces))
     ranks, shared = trace.ranks, ranks_of_devices(trace)
@@ -240,7 +245,7 @@ def _explanation(matched: Match, labels: list[str]) -> Iterator[str]:
 
 def _spec_object(spec: DeviceSpec) -> dict[str, Any]:
     """Return the row of a device for JSON."""
-    from traceflops.reports.view import as_float, fields
+    from traceflops.reports.view.figures import as_float, fields
 
     link, formula = spec.host_link, as_float(spec.formula)
     return {
@@ -264,7 +269,7 @@ def _spec_object(spec: DeviceSpec) -> dict[str, Any]:
 
 def _match_object(matched: Match, labels: list[str]) -> dict[str, Any]:
     """Return a device of a trace and its row for JSON."""
-    from traceflops.reports.view import fields
+    from traceflops.reports.view.figures import fields
 
     seen = matched.seen
     return {
@@ -280,13 +285,13 @@ def _match_object(matched: Match, labels: list[str]) -> dict[str, Any]:
 
 
 def _rate(rate: int | None) -> str:
-    from traceflops.devices import rate_text
+    from traceflops.devices.peaks import rate_text
 
     return _NONE if rate is None else rate_text(rate)
 
 
 def _line(label: str, value: str) -> str:
-    from traceflops.reports.view import shorten_middle
+    from traceflops.reports.view.figures import shorten_middle
 
     text = shorten_middle(value, 400)
     room = terminal_style().width - _LABEL if "COLUMNS" in os.environ else len(text)

@@ -47,9 +47,9 @@ def export(
     with failures(reading, privacy):
         privacy.check()
         selection = question.selection()
-        from traceflops.privacy import Redaction
+        from traceflops.privacy.redact import Redaction
         from traceflops.reports.tables import check_request, export_tables, table_files
-        from traceflops.table import TABLES
+        from traceflops.table.schema import TABLES
 
         folder = path_of(output)
         spare_inputs(table_files(folder, table or TABLES, format_), [*traces, rules])

@@ -16,9 +16,9 @@ from traceflops.errors import UsageError
 from traceflops.units import PART_NAMES, duration, exact_percent, listed, parse_bytes, parse_limit
 
 if TYPE_CHECKING:
-    from traceflops.analysis import Analysis
-    from traceflops.comparison import Comparison
-    from traceflops.findings import Finding
+    from traceflops.analysis.result import Analysis
+    from traceflops.comparison.result import Comparison
+    from traceflops.findings.finding import Finding
 
 Verdict = Literal["failed", "unknown", "passed"]
 Bounds = tuple[Fraction, Fraction]
@@ -66,13 +66,13 @@ class Gate:
 
 
 def _time(option: str, text: str) -> Fraction:
-    from traceflops.windows import parse_duration
+    from traceflops.windows.selection import parse_duration
 
     return Fraction(parse_duration(option, text))
 
 
 def _bytes(value: Fraction) -> str:
-    from traceflops.reports.view import size
+    from traceflops.reports.view.figures import size
 
     return size(int(value))
 
@@ -101,7 +101,7 @@ def _share(component: str, analysis: Analysis) -> Bounds | str:
 
 
 def _memory(analysis: Analysis) -> Bounds | str:
-    from traceflops.memory import fullest_gpu, memory_use
+    from traceflops.memory.usage import fullest_gpu, memory_use
 
     fullest = fullest_gpu(memory_use(analysis.recording))
     if fullest is None:
@@ -136,7 +136,7 @@ def checks(given: Mapping[str, Any]) -> list[Check]:
 
 
 def _share_check(text: str) -> Check:
-    from traceflops.timeline import COMPONENTS
+    from traceflops.timeline.records import COMPONENTS
 
     name, _, limit = (part.strip() for part in text.partition("="))
     if name not in COMPONENTS:
@@ -151,7 +151,7 @@ def _share_check(text: str) -> Check:
 
 def unfit(analysis: Analysis) -> str:
     """Return why nothing can be judged of a recording, "" where it can."""
-    from traceflops.windows import ENOUGH
+    from traceflops.windows.device_records import ENOUGH
 
     if analysis.of_no_job:
         return "the files are of several jobs: choose one with --job"
@@ -184,7 +184,7 @@ def _findings(level: str, analysis: Analysis) -> Answer:
 
 def against(comparison: Comparison, tolerance: Fraction, *, strict: bool) -> Answer:
     """Judge a recording against its baseline: by the lower end of the interval, or the point."""
-    from traceflops.comparison import OF_WORK
+    from traceflops.comparison.likeness import OF_WORK
 
     if comparison.obstacle:
         return "unknown", comparison.obstacle

@@ -10,8 +10,8 @@ from traceflops.cli.options import Json, Privacy, Question, ReadingOptions, Trac
 from traceflops.cli.printing import say, say_object
 
 if TYPE_CHECKING:
-    from traceflops.table import Trace
-    from traceflops.windows import Selection
+    from traceflops.table.trace import Trace
+    from traceflops.windows.selection import Selection
 
 EXAMPLES = ("traceflops info trace.json.gz", "traceflops info ranks/ --json")
 
@@ -28,10 +28,10 @@ def info(
     with failures(reading, privacy):
         privacy.check()
         selection = question.selection()
-        from traceflops.analysis import listed_jobs
-        from traceflops.privacy import Redaction
-        from traceflops.recording import inventory_of
-        from traceflops.reports.terminal import info_object, render_info
+        from traceflops.analysis.job_reports import listed_jobs
+        from traceflops.privacy.redact import Redaction
+        from traceflops.recording.inventory import inventory_of
+        from traceflops.reports.terminal.info import info_object, render_info
 
         names = privacy.placeholders()
 

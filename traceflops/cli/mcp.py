@@ -24,7 +24,8 @@ def mcp(
         privacy.check()
         if not folders:
             raise UsageError("no folder is given", "name the folders with traces, such as traces/")
-        from traceflops.agents import Folders, make_server
+        from traceflops.agents.folders import Folders
+        from traceflops.agents.server import make_server
 
         server = make_server(
             Folders(folders), redact=privacy.redact, include_environment=privacy.include_environment

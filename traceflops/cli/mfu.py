@@ -25,11 +25,13 @@ from traceflops.errors import InputError, UsageError
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from traceflops.flops import ModelCard, Run
-    from traceflops.privacy import Placeholders
-    from traceflops.reports.terminal import Style
-    from traceflops.table import Note, Trace
-    from traceflops.windows import Prepared, Selection
+    from traceflops.flops.analytic.run import Run
+    from traceflops.flops.model.card import ModelCard
+    from traceflops.privacy.placeholders import Placeholders
+    from traceflops.reports.terminal.lines import Style
+    from traceflops.table.trace import Note, Trace
+    from traceflops.windows.prepared import Prepared
+    from traceflops.windows.selection import Selection
 
     CardAndRun = tuple[ModelCard, Run] | None
 
@@ -86,8 +88,8 @@ def mfu(
 
 
 def _print_models(json: bool) -> None:
-    from traceflops.flops import listed_models
-    from traceflops.reports.json import models_object
+    from traceflops.flops.model.models import listed_models
+    from traceflops.reports.json.mfu import models_object
 
     models = listed_models()
     if json:
@@ -108,9 +110,9 @@ def _print(
 
 def _answer_described(described: Description, json: bool) -> None:
     """Print what is asked; a figure that cannot be is refused, beside all conventions if asked."""
-    from traceflops.flops import choose_peak, utilisation
-    from traceflops.reports.json import mfu_object
-    from traceflops.reports.terminal import (
+    from traceflops.flops.analytic.run_utilisation import choose_peak, utilisation
+    from traceflops.reports.json.mfu import mfu_object
+    from traceflops.reports.terminal.mfu import (
         render_conventions,
         render_explanation,
         render_utilisation,
@@ -152,22 +154,18 @@ def _answer_traced(
     json: bool,
 ) -> None:
     """Print the utilisation of traces, with the peaks and the description that the options give."""
-    from traceflops.analysis import analysis_of, prepare_pair, with_removed, with_replays
-    from traceflops.devices import check_decided
-    from traceflops.front import check_pair, read_pair
-    from traceflops.mfu import (
-        PeakOptions,
-        measure,
-        reconcile,
-        without_description,
-        without_marked_padding,
-    )
-    from traceflops.reports.json import utilisation_object
-    from traceflops.reports.terminal import (
-        render_explanation,
-        render_measured,
-        render_measured_conventions,
-    )
+    from traceflops.analysis.preparation import prepare_pair, with_replays
+    from traceflops.analysis.recipe import analysis_of, with_removed
+    from traceflops.devices.jobs import check_decided
+    from traceflops.front.files import check_pair, read_pair
+    from traceflops.mfu.budget import PeakOptions
+    from traceflops.mfu.checked.padding import without_marked_padding
+    from traceflops.mfu.checked.reconciliation import reconcile
+    from traceflops.mfu.checked.trace_description import without_description
+    from traceflops.mfu.measurement import measure
+    from traceflops.reports.json.mfu import utilisation_object
+    from traceflops.reports.terminal.measured import render_measured, render_measured_conventions
+    from traceflops.reports.terminal.mfu import render_explanation
 
     answer, devices = described.answer, described.devices
     answer.check()
@@ -227,9 +225,9 @@ def _prepared(
     Options count before what the trace says of its run. That is understood first; then names are
     replaced, in notes, too.
     """
-    from traceflops.analysis import prepare
-    from traceflops.flops import is_public
-    from traceflops.mfu import SelfDescribed, self_described
+    from traceflops.analysis.preparation import prepare
+    from traceflops.flops.model.models import is_public
+    from traceflops.mfu.checked.trace_description import SelfDescribed, self_described
 
     kept = privacy.include_environment
     prepared = prepare(trace, selection, include_environment=kept)

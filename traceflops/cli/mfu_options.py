@@ -22,9 +22,12 @@ if TYPE_CHECKING:
 
     from _typeshed import DataclassInstance
 
-    from traceflops.devices import MissingInput
-    from traceflops.flops import Explanation, ModelCard, Run, Utilisation
-    from traceflops.mfu import Words
+    from traceflops.devices.missing_input import MissingInput
+    from traceflops.flops.analytic.explain_reported import Explanation
+    from traceflops.flops.analytic.run import Run
+    from traceflops.flops.analytic.run_utilisation import Utilisation
+    from traceflops.flops.model.card import ModelCard
+    from traceflops.mfu.checked.run_options import Words
 
 _OF_THE_RUN: Final = frozenset(DESCRIPTION_WORDS) - {"gpus", "dtype"}
 _TOKENS: Final = ({"batch", "seq"}, {"tokens"}, {"documents"}, {"seq_sum", "seq_square_sum"})
@@ -52,8 +55,8 @@ class ModelOptions:
 
     def card(self) -> ModelCard:
         """Return the model. Raises UsageError without one, InputError for a wrong one."""
-        from traceflops.flops import bare_model, find_model
-        from traceflops.mfu import adjusted
+        from traceflops.flops.model.models import bare_model, find_model
+        from traceflops.mfu.checked.run_options import adjusted
         from traceflops.units import parse_count
 
         one_of({"--model": self.model, "--params": self.params})
@@ -115,8 +118,9 @@ class TimeOptions:
 
     def settings(self, devices: int) -> dict[str, Any]:
         """Return the fields of `Run` that these options set; `devices` is their number."""
-        from traceflops.devices import given_rate
-        from traceflops.flops import TERA, convention
+        from traceflops.devices.user_rate import given_rate
+        from traceflops.flops.analytic.conventions import convention
+        from traceflops.flops.analytic.rates import TERA
         from traceflops.units import parse_rate, parse_seconds
 
         one_of(typed(replace(self, achieved_convention=None)))
@@ -217,7 +221,8 @@ class AnswerOptions:
 
     def explanation(self, figures: Utilisation, lacks: Sequence[MissingInput]) -> Explanation:
         """Return how the reported figure came about. Raises UsageError where something lacks."""
-        from traceflops.flops import explain, other_peaks
+        from traceflops.flops.analytic.explain_reported import explain
+        from traceflops.flops.analytic.run_utilisation import other_peaks
         from traceflops.units import parse_reported
 
         metric: Literal["mfu", "hfu"] = "mfu" if self.reported is not None else "hfu"
@@ -246,8 +251,8 @@ class Description:
 
     def card_and_run(self) -> tuple[ModelCard, Run]:
         """Return the model and a step of its run. Raises UsageError for what cannot be."""
-        from traceflops.flops import Run
-        from traceflops.mfu import check_sums, run_settings
+        from traceflops.flops.analytic.run import Run
+        from traceflops.mfu.checked.run_options import check_sums, run_settings
 
         card, words = self.model.card(), self.words()
         check_sums(words)
@@ -295,7 +300,7 @@ class Description:
 
 def words_of(*groups: DataclassInstance) -> Words:
     """Return the options of groups as words that describe a run."""
-    from traceflops.mfu import TRAINS, Words
+    from traceflops.mfu.checked.run_options import TRAINS, Words
 
     given = {field.name: getattr(group, field.name) for group in groups for field in fields(group)}
     texts = {name: value for name, value in given.items() if isinstance(value, str)}

@@ -20,12 +20,12 @@ from traceflops.errors import UsageError
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-    from traceflops.analysis import Analysis
-    from traceflops.front import Request
-    from traceflops.mfu import PeakOptions
-    from traceflops.privacy import Placeholders
-    from traceflops.table import Trace
-    from traceflops.windows import Selection
+    from traceflops.analysis.result import Analysis
+    from traceflops.front.request import Request
+    from traceflops.mfu.budget import PeakOptions
+    from traceflops.privacy.placeholders import Placeholders
+    from traceflops.table.trace import Trace
+    from traceflops.windows.selection import Selection
 
 Text = str | None
 REQUIRED: Final = MISSING
@@ -124,7 +124,12 @@ class Question:
 
     def selection(self) -> Selection:
         """Return the selection. Raises UsageError where an option cannot be understood."""
-        from traceflops.windows import Selection, parse_duration, parse_numbers, parse_steps
+        from traceflops.windows.selection import (
+            Selection,
+            parse_duration,
+            parse_numbers,
+            parse_steps,
+        )
 
         return Selection(
             steps=parse_steps(self.steps) if self.steps is not None else None,
@@ -157,8 +162,9 @@ class Rates:
 
     def peaks(self) -> PeakOptions:
         """Return them as `analyze` takes them. Raises UsageError for what cannot be meant."""
-        from traceflops.devices import SeenDevice, chosen
-        from traceflops.mfu import PeakOptions
+        from traceflops.devices.device_facts import SeenDevice
+        from traceflops.devices.matching import chosen
+        from traceflops.mfu.budget import PeakOptions
 
         chosen(self.device, self.peak, SeenDevice(None))  # before a large file is read in vain
         if self.link is not None and not _LEAST_LINK <= self.link <= _LARGEST_LINK:
@@ -188,20 +194,20 @@ class Privacy:
 
     def check(self) -> None:
         """Refuse options that exclude each other."""
-        from traceflops.privacy import check_privacy
+        from traceflops.privacy.environment import check_privacy
 
         check_privacy(self.include_environment, self.redact)
 
     def shown(self, trace: Trace, selection: Selection) -> Trace:
         """Return the selected part of a trace, without the names of the machine unless kept."""
-        from traceflops.privacy import redacted
-        from traceflops.windows import restrict
+        from traceflops.privacy.environment import redacted
+        from traceflops.windows.chosen_runs import restrict
 
         return restrict(trace if self.include_environment else redacted(trace), selection)
 
     def placeholders(self) -> Placeholders | None:
         """Return the placeholders for names, None where names stay."""
-        from traceflops.privacy import Placeholders
+        from traceflops.privacy.placeholders import Placeholders
 
         return Placeholders() if self.redact else None
 
@@ -263,14 +269,14 @@ class ReadingOptions:
 
     def read(self, traces: Sequence[str]) -> Trace:
         """Return the trace in the files, with progress on a terminal."""
-        from traceflops.parsers import read
+        from traceflops.parsers.reading import read
 
         with watching() as watch:
             return read(traces, watch=watch, **self.words())
 
     def read_job(self, traces: Sequence[str], job: int | None) -> Trace:
         """Return the chosen job of the files, all jobs where none is chosen."""
-        from traceflops.devices import of_job
+        from traceflops.devices.jobs import of_job
 
         return of_job(self.read(traces), job)
 
@@ -290,13 +296,13 @@ class Asked:
 
     def analyze(self, traces: Sequence[str], *, brief: bool = False) -> Analysis:
         """Return the analysis that is asked for; a `brief` one has what `summary` prints."""
-        from traceflops.front import analyze_files
+        from traceflops.front.files import analyze_files
 
         return analyze_files(traces, self.request(), self.reading.read, brief=brief)
 
     def request(self) -> Request:
         """Return the options as the core takes them. Raises UsageError for what cannot be meant."""
-        from traceflops.front import Request
+        from traceflops.front.request import Request
 
         return Request(
             self.question.selection(),

@@ -21,7 +21,7 @@ from traceflops.errors import UsageError
 from traceflops.units import several
 
 if TYPE_CHECKING:
-    from traceflops.table import Trace
+    from traceflops.table.trace import Trace
 
 EXAMPLES = (
     "traceflops pack trace.json.gz",
@@ -52,10 +52,10 @@ def pack(
     """
     with failures(reading, privacy):
         privacy.check()
-        from traceflops.parsers import file_hashes
+        from traceflops.parsers.reading import file_hashes
         from traceflops.reports.files import check_replaced
         from traceflops.reports.packs import left_out, parse_left_out, with_hashes, write_pack
-        from traceflops.reports.view import size
+        from traceflops.reports.view.figures import size
 
         names = parse_left_out(without)
         target = path_of(output if output is not None else stem_of(traces) + SUFFIX)
@@ -80,7 +80,7 @@ def _parts(
     """
     is_chosen = any(value is not None for value in typed(question).values())
     if not (privacy.redact or is_chosen or reading.memory or reading.gpu_samples):
-        from traceflops.parsers import read_apart
+        from traceflops.parsers.reading import read_apart
 
         with watching() as watch:
             yield from read_apart(
@@ -102,7 +102,7 @@ def _parts(
         )
     shown = privacy.shown(trace, selection)
     if (names := privacy.placeholders()) is not None:
-        from traceflops.privacy import Redaction
+        from traceflops.privacy.redact import Redaction
 
         shown = Redaction(names, selection.step_mark).trace(shown)
     yield shown

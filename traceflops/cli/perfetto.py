@@ -46,11 +46,12 @@ def perfetto(
     with failures(reading, privacy):
         privacy.check()
         selection = question.selection()
-        from traceflops.analysis import analysis_of, prepare
-        from traceflops.devices import check_decided
+        from traceflops.analysis.preparation import prepare
+        from traceflops.analysis.recipe import analysis_of
+        from traceflops.devices.jobs import check_decided
         from traceflops.reports.files import check_replaced, write_pieces
         from traceflops.reports.perfetto import check_suffix, render_perfetto
-        from traceflops.windows import Selection
+        from traceflops.windows.selection import Selection
 
         target = path_of(output if output is not None else stem_of(traces) + SUFFIX)
         check_suffix(target)

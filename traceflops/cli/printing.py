@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
     from rich.text import Text
 
-    from traceflops.parsers import Watcher
-    from traceflops.parsers.io import ByteSource
+    from traceflops.parsers.io.inputs import ByteSource
+    from traceflops.parsers.reading import Watcher
 
 _FUNCTIONS_SHOWN: Final = 20
 _BAR_AFTER_S: Final = 1.0
@@ -41,7 +41,7 @@ def say(text: str, *, to_stderr: bool = False) -> None:
 
 def say_object(content: dict[str, Any]) -> None:
     """Print an object as JSON."""
-    from traceflops.reports.json import encode
+    from traceflops.reports.json.report import encode
 
     say(encode(content))
 

@@ -47,7 +47,7 @@ def query(
             raise UsageError("no trace is given", 'write traceflops query TRACE "select …"')
         analysis = asked.analyze(files if sql is not None else traces)
         if sql is None:
-            from traceflops.front import schema
+            from traceflops.front.words import schema
 
             _print(schema(analysis), format_)
         else:
@@ -72,7 +72,7 @@ def _lines(rows: pa.Table) -> Iterator[str]:
     """Yield the lines of a table: numbers at the right, long texts shortened in the middle."""
     from pyarrow import types
 
-    from traceflops.reports.view import shorten_middle, visible
+    from traceflops.reports.view.figures import shorten_middle, visible
 
     def cell(value: object) -> str:
         if value is None:

@@ -14,7 +14,7 @@ def recipe(
 ) -> None:
     """Print commands that record what a report needs."""
     with failures():
-        from traceflops.recording import known_recipes, recipe_named
+        from traceflops.recording.recipes import known_recipes, recipe_named
 
         if name is None:
             recipes = known_recipes()

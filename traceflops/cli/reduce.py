@@ -14,7 +14,7 @@ from traceflops.errors import UsageError
 from traceflops.units import several
 
 if TYPE_CHECKING:
-    from traceflops.front import Files
+    from traceflops.front.reduction import Files
 
 EXAMPLES = (
     "traceflops reduce ranks/ -o summaries/",
@@ -35,8 +35,9 @@ def reduce(
     So machines need no network between them, and thousands of ranks fit into one report.
     """
     with failures(asked.reading, asked.privacy):
-        from traceflops.analysis import decoded
-        from traceflops.front import SUMMARY_SUFFIX, file_sets, none_reduced, summary_contents
+        from traceflops.analysis.summary_files import decoded
+        from traceflops.front.files import SUMMARY_SUFFIX
+        from traceflops.front.reduction import file_sets, none_reduced, summary_contents
         from traceflops.reports.files import write_pieces
 
         request = asked.request()
@@ -65,7 +66,7 @@ def targets_of(sets: Sequence[Files], folder: Path, *, force: bool) -> dict[Path
     A target is named after its first file. Where such names are equal, those of the folders come
     before them, without the folders that all have in common.
     """
-    from traceflops.front import SUMMARY_SUFFIX
+    from traceflops.front.files import SUMMARY_SUFFIX
 
     names = [stem_of([files[0]]) for files in sets]
     if len(set(names)) < len(names):

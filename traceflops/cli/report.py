@@ -26,8 +26,8 @@ from traceflops.phases import phase
 from traceflops.units import several
 
 if TYPE_CHECKING:
-    from traceflops.analysis import Analysis
-    from traceflops.reports.view import Authored
+    from traceflops.analysis.result import Analysis
+    from traceflops.reports.view.author_notes import Authored
 
 EXAMPLES = (
     "traceflops report trace.json.gz",
@@ -93,7 +93,7 @@ class Target:
     def save(self, analysis: Analysis, command: str, authored: Authored, *, force: bool) -> str:
         """Write the report; return what was written, in words."""
         from traceflops.reports.tables import save_tables
-        from traceflops.reports.view import size
+        from traceflops.reports.view.figures import size
         from traceflops.reports.write import save
 
         if self.format is not None:
@@ -134,7 +134,7 @@ def report(
         if added.open and (quiet or json):  # a program reads this output
             hint = "remove one of them"
             raise UsageError("--open cannot be combined with --json or --quiet", hint)
-        from traceflops.reports.view import authored
+        from traceflops.reports.view.author_notes import authored
         from traceflops.reports.write import save_post_mortem
 
         words = authored(added.title, added.notes)
@@ -184,7 +184,7 @@ def target_of(output: str | None, format_: str | None, traces: list[str]) -> Tar
     stem = stem_of(traces)
     if format_ is not None:
         return Target(Path(f"{stem}.report"), format_)
-    from traceflops.parsers.io import is_remote
+    from traceflops.parsers.io.remote import is_remote
     from traceflops.reports.files import ends_in, is_report
 
     paths = [path if is_remote(path) else os.path.realpath(path) for path in traces]

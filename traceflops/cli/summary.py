@@ -38,12 +38,12 @@ def summary(
             problem = f"--only {only} cannot be printed"
             raise UsageError(problem, "write --json --only findings")
         if by is not None:
-            from traceflops.attribution import check_owner
+            from traceflops.attribution.device_work_tables import check_owner
 
             check_owner(by)
         analysis = asked.analyze(traces, brief=not json and by is None)
         if only is not None:
-            from traceflops.reports.json import findings_object
+            from traceflops.reports.json.report import findings_object
 
             say_object(findings_object(analysis))
         elif json:

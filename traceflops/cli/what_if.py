@@ -11,7 +11,7 @@ from traceflops.cli.options import Asked, Json, argument
 from traceflops.cli.printing import say, say_object
 
 if TYPE_CHECKING:
-    from traceflops.replay import Outcome, WhatIf
+    from traceflops.replay.what_if import Outcome, WhatIf
 
 EXAMPLES = (
     "traceflops what-if trace.json.gz data_input=0",
@@ -41,11 +41,11 @@ def what_if(
 ) -> None:
     """Predict the step time if parts of a step took another time."""
     with failures(asked.reading, asked.privacy):
-        from traceflops.analysis import what_if
+        from traceflops.analysis.recipe import what_if
 
         answer = what_if(asked.analyze([trace]), *edits)
         if json:
-            from traceflops.reports.json import what_if_object
+            from traceflops.reports.json.comparison import what_if_object
 
             say_object(what_if_object(answer))
         else:
@@ -57,7 +57,9 @@ def _lines(answer: WhatIf) -> Iterator[str]:
 
     A line that is too long loses its last parts, or the middle of its name.
     """
-    from traceflops.reports.view import path_word, short_labels, shorten_middle
+    from traceflops.reports.view.critical import path_word
+    from traceflops.reports.view.figures import shorten_middle
+    from traceflops.reports.view.short_names import short_labels
     from traceflops.units import duration, percent, several
 
     together, width = answer.together, terminal_style().width
@@ -123,7 +125,7 @@ def _fitting(begin: str, parts: Sequence[str], width: int) -> str:
 
 def _critical(outcome: Outcome) -> list[str]:
     """Return which components decide the time then, with their shares."""
-    from traceflops.reports.view import path_word, sums_by_component
+    from traceflops.reports.view.critical import path_word, sums_by_component
     from traceflops.units import percent
 
     sums = sums_by_component(outcome.critical)

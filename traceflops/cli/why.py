@@ -21,7 +21,7 @@ def why(
 ) -> None:
     """Show the category of a kernel name and the rule that decided it."""
     with failures():
-        from traceflops.categories import load
+        from traceflops.categories.classify import load
 
         classifier = load(rules)
         decision = classifier.op(name) if op else classifier.kernel(name)
@@ -35,7 +35,7 @@ def why(
         if json:
             say_object({"schema": "traceflops.why/1", "name": name, **facts})
             return
-        from traceflops.reports.view import shorten_middle, visible
+        from traceflops.reports.view.figures import shorten_middle, visible
 
         for label, value in facts.items():
             say(f"{label.replace('_', ' '):<10} {shorten_middle(visible(value), 400)}")

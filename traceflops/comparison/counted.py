@@ -11,15 +11,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from traceflops.categories import from_own_word
+from traceflops.categories.kernel_names import from_own_word
 from traceflops.comparison.matching import family
 from traceflops.facts import Fact, fact
-from traceflops.findings import short_name
-from traceflops.mfu import ROOFS
+from traceflops.findings.finding import short_name
+from traceflops.mfu.counted.kernel_speeds import ROOFS
 
 if TYPE_CHECKING:
     from traceflops.comparison.side import Side
-    from traceflops.mfu import KernelSpeed
+    from traceflops.mfu.counted.kernel_speeds import KernelSpeed
 
 _ARGUMENTS: Final = re.compile(r"^(\w+)\(.*", re.S)
 _WAYS: Final[tuple[Callable[[KernelSpeed], object], ...]] = (

@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Final
 
-from traceflops.attribution import numberless
+from traceflops.attribution.range_labels import numberless
 from traceflops.comparison.matching import Match, Work
 from traceflops.comparison.side import Side
 from traceflops.comparison.spread import Interval, interval
-from traceflops.timeline import COMPONENTS
+from traceflops.timeline.records import COMPONENTS
 
 PACE, CALLS, REPLACED, NEW, GONE, WAIT, IDLE, UNTOLD = (
     *("pace", "calls", "replaced", "new", "gone", "wait", "idle", "untold"),

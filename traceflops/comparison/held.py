@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from traceflops.attribution import numberless
+from traceflops.attribution.range_labels import numberless
 from traceflops.comparison.side import Side
-from traceflops.memory import Holder
+from traceflops.memory.at_peak import Holder
 
 ALLOCATED, EARLIER, UNTOLD = "allocated", "earlier", "untold"
 """Held since an operator of the recording allocated it, since before that, or not told which."""

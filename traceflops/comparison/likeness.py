@@ -10,10 +10,10 @@ from fractions import Fraction
 from itertools import chain
 from typing import Final
 
-from traceflops.attribution import ChargedKernel
+from traceflops.attribution.charged import ChargedKernel
 from traceflops.comparison.matching import BY_OPERATOR, MODULE, PLACE, Match
 from traceflops.comparison.side import Side
-from traceflops.flops import Shapes, read_shapes
+from traceflops.flops.ops.arguments import Shapes, read_shapes
 from traceflops.units import listed, significant
 
 UNRECORDED: Final = "not recorded"

@@ -15,9 +15,9 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.attribution import ChargedKernel
+from traceflops.attribution.charged import ChargedKernel
 from traceflops.comparison.side import Side
-from traceflops.table import FloatArray
+from traceflops.table.columns import FloatArray
 
 Work = tuple[ChargedKernel, ...]
 Key = Callable[[ChargedKernel], Hashable | None]

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
-from traceflops.attribution import CLASSES
-from traceflops.categories import without_return_type
+from traceflops.attribution.idle_classes import CLASSES
+from traceflops.categories.kernel_names import without_return_type
 from traceflops.characters import function_name, shortened
 from traceflops.comparison.difference import (
     CALLS,
@@ -34,7 +34,7 @@ from traceflops.comparison.matching import PLACE
 from traceflops.comparison.side import Side
 from traceflops.comparison.spread import Interval, interval
 from traceflops.facts import Fact, Value
-from traceflops.timeline import COMPONENTS
+from traceflops.timeline.records import COMPONENTS
 from traceflops.units import PART_NAMES
 
 _MOST: Final = 3

@@ -15,7 +15,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Struct
 
-from traceflops.attribution import OF_KERNEL, ChargedKernel
+from traceflops.attribution.charged import OF_KERNEL, ChargedKernel
 from traceflops.comparison.side import (
     IdlePart,
     Side,
@@ -25,10 +25,10 @@ from traceflops.comparison.side import (
     gpu_names,
     name_of_files,
 )
-from traceflops.devices import find
+from traceflops.devices.peaks import find
 from traceflops.errors import InputError
-from traceflops.memory import Holder
-from traceflops.timeline import COMPONENTS, Components
+from traceflops.memory.at_peak import Holder
+from traceflops.timeline.records import COMPONENTS, Components
 
 REPORT: Final = "traceflops.report/1"
 Amount = Annotated[int, msgspec.Meta(ge=0, le=2**53)]

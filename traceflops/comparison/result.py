@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from traceflops.analysis import Analysis, analyze
+from traceflops.analysis.recipe import analyze
+from traceflops.analysis.result import Analysis
 from traceflops.comparison.counted import KernelChange, kernel_changes, largest_change
 from traceflops.comparison.difference import (
     Cause,
@@ -36,10 +37,10 @@ from traceflops.comparison.side import Side, side_of
 from traceflops.comparison.spread import Interval, interval
 from traceflops.errors import UsageError
 from traceflops.facts import Fact, fact
-from traceflops.findings import in_words
-from traceflops.table import Trace
+from traceflops.findings.finding import in_words
+from traceflops.table.trace import Trace
 from traceflops.units import listed
-from traceflops.windows import NO_DEVICE_RECORDS
+from traceflops.windows.device_records import NO_DEVICE_RECORDS
 
 if TYPE_CHECKING:
     from pathlib import Path

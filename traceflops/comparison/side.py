@@ -14,14 +14,19 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from traceflops.analysis import Analysis
-from traceflops.attribution import ChargedKernel, IdleCulprits, charged_kernels, idle_culprits
-from traceflops.devices import DeviceSpec
-from traceflops.memory import Holder, fullest_gpu, holders, memory_use
-from traceflops.mfu import KernelSpeed, counts_of_step
-from traceflops.table import FloatArray
-from traceflops.timeline import Components
-from traceflops.windows import NO_DEVICE_RECORDS, DeviceReport, Prepared
+from traceflops.analysis.result import Analysis
+from traceflops.attribution.charged import ChargedKernel, charged_kernels
+from traceflops.attribution.culprits import IdleCulprits, idle_culprits
+from traceflops.devices.peaks import DeviceSpec
+from traceflops.memory.at_peak import Holder, holders
+from traceflops.memory.usage import fullest_gpu, memory_use
+from traceflops.mfu.checked.trace_description import counts_of_step
+from traceflops.mfu.counted.kernel_speeds import KernelSpeed
+from traceflops.table.columns import FloatArray
+from traceflops.timeline.records import Components
+from traceflops.windows.device_records import NO_DEVICE_RECORDS
+from traceflops.windows.prepared import Prepared
+from traceflops.windows.records import DeviceReport
 
 _MOST_NAMED: Final = 2
 

@@ -17,7 +17,7 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.table import FloatArray
+from traceflops.table.columns import FloatArray
 
 LEVEL: Final = 0.95
 _LEAST: Final = 2

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from traceflops.table import FloatArray
+from traceflops.table.columns import FloatArray
 
 MATRIX, VECTOR = "matrix.", "vector."
 READ, WRITTEN, MOVED = "bytes.read", "bytes.written", "bytes.moved"

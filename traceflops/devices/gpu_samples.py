@@ -17,20 +17,10 @@ import pyarrow as pa
 
 from traceflops.devices.side_records import calendar_shift, with_records
 from traceflops.errors import InputError, UsageError
-from traceflops.table import (
-    UTC_OFFSET,
-    BoolArray,
-    IntArray,
-    Note,
-    NoteKind,
-    Trace,
-    floats,
-    groups,
-    is_one_of,
-    number_column,
-    numbers,
-)
-from traceflops.timeline import Intervals
+from traceflops.table.columns import BoolArray, IntArray, floats, is_one_of, number_column, numbers
+from traceflops.table.grouping import groups
+from traceflops.table.trace import UTC_OFFSET, Note, NoteKind, Trace
+from traceflops.timeline.intervals import Intervals
 from traceflops.units import listed, several
 
 

@@ -10,7 +10,7 @@ from functools import partial
 from itertools import chain
 from typing import Any, Final, Literal, NotRequired, TypedDict, TypeVar
 
-from traceflops.categories import toml_given
+from traceflops.categories.rules import toml_given
 from traceflops.errors import UsageError
 from traceflops.plugins import loaded
 

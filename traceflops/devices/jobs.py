@@ -25,8 +25,9 @@ from traceflops.devices.merging import (
 )
 from traceflops.errors import UsageError
 from traceflops.remedies import family
-from traceflops.table import Job, Note, Trace, codes, counted_note, is_one_of, names, numbers
-from traceflops.timeline import Account
+from traceflops.table.columns import codes, is_one_of, names, numbers
+from traceflops.table.trace import Job, Note, Trace, counted_note
+from traceflops.timeline.records import Account
 from traceflops.units import several
 
 _RANKS_DIFFER_NS: Final = 3_600 * 10**9
@@ -257,7 +258,7 @@ class _Member:
 
     def has_kernels_of(self, other: _Member) -> bool:
         """Return whether most kernels of the one that knows fewer are also the other's."""
-        from traceflops.categories import same_kernels
+        from traceflops.categories.kernel_names import same_kernels
 
         ours, theirs = (set(c.tolist()) for c in same_kernels(self.kernels, other.kernels))
         return 2 * len(ours & theirs) > min(len(ours), len(theirs))

@@ -16,24 +16,22 @@ import pyarrow as pa
 from traceflops.devices.device_facts import SeenDevice, by_name
 from traceflops.devices.processes import settle_shared, unnamed_processes
 from traceflops.remedies import NSIGHT, ROCPROF, family
-from traceflops.table import (
-    ABSENT,
+from traceflops.table.builder import with_numbers
+from traceflops.table.columns import IntArray, number_column, numbers
+from traceflops.table.grouping import distinct
+from traceflops.table.rows import ABSENT
+from traceflops.table.schema import TABLES
+from traceflops.table.trace import (
     EVERYWHERE,
     RANK_UNKNOWN,
-    TABLES,
-    IntArray,
     Note,
     Owned,
     Source,
     Trace,
     counted_note,
-    distinct,
     named,
-    number_column,
-    numbers,
     rank_unknown,
     together,
-    with_numbers,
 )
 from traceflops.units import time_amount
 

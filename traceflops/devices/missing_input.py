@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from traceflops.table import DEVICE_KINDS, Trace, names
+from traceflops.table.columns import names
+from traceflops.table.schema import DEVICE_KINDS
+from traceflops.table.trace import Trace
 from traceflops.units import does, several, uncapitalized
 
 if TYPE_CHECKING:

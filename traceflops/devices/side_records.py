@@ -13,7 +13,10 @@ import numpy as np
 import pyarrow as pa
 
 from traceflops.errors import InputError
-from traceflops.table import ABSENT, Trace, matching, named, numbers, with_numbers
+from traceflops.table.builder import with_numbers
+from traceflops.table.columns import matching, numbers
+from traceflops.table.rows import ABSENT
+from traceflops.table.trace import Trace, named
 
 MEMORY_SNAPSHOT: Final = "PyTorch memory snapshot"
 GPU_SAMPLES: Final = "GPU samples"

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from traceflops.table import FloatArray
+from traceflops.table.columns import FloatArray
 
 LIMIT: Final = "limit."
 """What the quantities begin with that say how many blocks an SM has room for."""

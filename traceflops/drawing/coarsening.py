@@ -11,7 +11,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from traceflops.table import IntArray, SmallArray, WholeArray, slices
+from traceflops.table.columns import IntArray, SmallArray, WholeArray
+from traceflops.table.grouping import slices
 
 _AT_ONCE: Final = 1 << 18
 _LARGEST: Final = 63

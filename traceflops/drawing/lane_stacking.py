@@ -7,7 +7,8 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.table import IntArray, WholeArray, groups
+from traceflops.table.columns import IntArray, WholeArray
+from traceflops.table.grouping import groups
 
 _AT_ONCE: Final = 1 << 17
 

@@ -9,34 +9,33 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 
-from traceflops.attribution import is_of_library, outstanding_launches
+from traceflops.attribution.host_events import is_of_library
+from traceflops.attribution.launch_lead import outstanding_launches
 from traceflops.drawing.coarsening import Counter, LaneEvents, Times
 from traceflops.drawing.lane_stacking import stacked
-from traceflops.memory import memory_use
-from traceflops.table import (
-    ABSENT,
+from traceflops.memory.usage import memory_use
+from traceflops.table.columns import (
     IntArray,
-    OpTree,
     SmallArray,
     WholeArray,
     codes,
     floats,
-    groups,
-    in_order,
     is_one_of,
-    joint_codes,
     names,
     numbers,
-    slices,
 )
-from traceflops.timeline import WORK
+from traceflops.table.grouping import groups, in_order, joint_codes, slices
+from traceflops.table.nesting import OpTree
+from traceflops.table.rows import ABSENT
+from traceflops.timeline.device_span import WORK
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from traceflops.table import Trace
-    from traceflops.timeline import Intervals, LinkedTrace
-    from traceflops.windows import Prepared
+    from traceflops.table.trace import Trace
+    from traceflops.timeline.account import LinkedTrace
+    from traceflops.timeline.intervals import Intervals
+    from traceflops.windows.prepared import Prepared
 
 Kind = Literal["stream", "range", "frame", "op", "call"]
 

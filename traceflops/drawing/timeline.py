@@ -26,13 +26,15 @@ from traceflops.drawing.lanes import (
     host_lanes,
     marks_left_out,
 )
-from traceflops.table import IntArray, numbers
-from traceflops.timeline import WORK, Gap, Intervals
-from traceflops.windows import origins as origins_of
-from traceflops.windows import step_spread
+from traceflops.table.columns import IntArray, numbers
+from traceflops.timeline.device_span import WORK
+from traceflops.timeline.intervals import Intervals
+from traceflops.timeline.records import Gap
+from traceflops.windows.prepared import origins as origins_of
+from traceflops.windows.step_times import step_spread
 
 if TYPE_CHECKING:
-    from traceflops.windows import Prepared
+    from traceflops.windows.prepared import Prepared
 
 _MOST_DEVICES: Final = 8
 _MOST_HOSTS: Final = 4

@@ -9,22 +9,30 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import numpy as np
 
 from traceflops.findings.rules import cause_of, thresholds
-from traceflops.table import ABSENT, groups, numbers
-from traceflops.timeline import Intervals
+from traceflops.table.columns import numbers
+from traceflops.table.grouping import groups
+from traceflops.table.rows import ABSENT
+from traceflops.timeline.intervals import Intervals
 from traceflops.units import several
-from traceflops.windows import chosen_time
+from traceflops.windows.records import chosen_time
 
 if TYPE_CHECKING:
-    from traceflops.attribution import HostBound, IdleCulprits, Launches, Synchronisation
+    from traceflops.attribution.culprits import IdleCulprits
+    from traceflops.attribution.host_calls import Synchronisation
+    from traceflops.attribution.launch_lead import HostBound, Launches
     from traceflops.facts import Fact, Value
     from traceflops.findings.finding import Candidate, Cause, Finding
     from traceflops.gpu_samples import GpuSamples
-    from traceflops.mfu import Measurement, Serving
-    from traceflops.ranks import RankReport
-    from traceflops.replay import Replay
-    from traceflops.table import Note, Source
-    from traceflops.timeline import Account, Gap
-    from traceflops.windows import DeviceReport, Prepared, State, StepChoice, StepSpread
+    from traceflops.mfu.measurement import Measurement
+    from traceflops.mfu.serving_passes import Serving
+    from traceflops.ranks.who_waits import RankReport
+    from traceflops.replay.what_if import Replay
+    from traceflops.table.trace import Note, Source
+    from traceflops.timeline.records import Account, Gap
+    from traceflops.windows.device_records import State
+    from traceflops.windows.prepared import Prepared
+    from traceflops.windows.records import DeviceReport, StepChoice
+    from traceflops.windows.step_times import StepSpread
 
 
 Rule = Callable[["Case"], Iterator["Cause | Candidate"]]

@@ -12,14 +12,16 @@ from traceflops.characters import kernel_name
 from traceflops.facts import fact
 from traceflops.findings.case import cause, limit, share_of_window
 from traceflops.findings.finding import Cause, Gain, Row, Where, short_name
-from traceflops.table import UNKNOWN_SIZE, axes, codes, group_rows, names, taken
-from traceflops.timeline import Intervals
-from traceflops.windows import chosen_time
+from traceflops.table.columns import UNKNOWN_SIZE, axes, codes, names
+from traceflops.table.grouping import group_rows
+from traceflops.table.nesting import taken
+from traceflops.timeline.intervals import Intervals
+from traceflops.windows.records import chosen_time
 
 if TYPE_CHECKING:
     from traceflops.findings.case import Case
-    from traceflops.table import BoolArray, FloatArray, IntArray
-    from traceflops.windows import Prepared
+    from traceflops.table.columns import BoolArray, FloatArray, IntArray
+    from traceflops.windows.prepared import Prepared
 
 RULE: Final = "clocks"
 _BESIDE: Final = "beside-communication"

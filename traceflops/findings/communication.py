@@ -15,13 +15,16 @@ import numpy as np
 from traceflops.facts import Fact, fact
 from traceflops.findings.case import cause, limit, share_of_window
 from traceflops.findings.finding import Cause, Gain, Row, short_name
-from traceflops.ranks import KINDS, links_of, needed_ns, records_of
-from traceflops.table import IntArray, codes, group_rows, groups, names
-from traceflops.windows import chosen_time
+from traceflops.ranks.collectives import KINDS
+from traceflops.ranks.link_rates import links_of, needed_ns
+from traceflops.ranks.who_waits import records_of
+from traceflops.table.columns import IntArray, codes, names
+from traceflops.table.grouping import group_rows, groups
+from traceflops.windows.records import chosen_time
 
 if TYPE_CHECKING:
     from traceflops.findings.case import Case
-    from traceflops.ranks import CommRecords
+    from traceflops.ranks.comm_records import CommRecords
 
 _MOST_ROWS, _MIB = 3, 2**20
 _WORTH_NAMING: Final = 0.005

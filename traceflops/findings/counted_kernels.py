@@ -9,18 +9,18 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from traceflops.categories import from_own_word, same_kernels
+from traceflops.categories.kernel_names import from_own_word, same_kernels
 from traceflops.characters import shortened
 from traceflops.facts import Fact, Value, fact
 from traceflops.findings.case import limit, share_of_window
 from traceflops.findings.finding import Finding, Row, row_name, severity_of
 from traceflops.findings.finding import short_name as without_signature
 from traceflops.findings.rules import statement, thresholds
-from traceflops.mfu import ROOFS
+from traceflops.mfu.counted.kernel_speeds import ROOFS
 
 if TYPE_CHECKING:
     from traceflops.findings.case import Case
-    from traceflops.mfu import KernelRule, KernelSpeed
+    from traceflops.mfu.counted.kernel_speeds import KernelRule, KernelSpeed
 
 COUNTED_KERNEL: Final = "counted-kernel"
 _Least: TypeAlias = Callable[[str], float]

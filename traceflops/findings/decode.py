@@ -12,12 +12,15 @@ import numpy as np
 from traceflops.facts import fact
 from traceflops.findings.case import cause, limit, share_of_window
 from traceflops.findings.finding import Cause, Gain, Row, short_name
-from traceflops.table import IntArray, group_sums
+from traceflops.table.columns import IntArray
+from traceflops.table.grouping import group_sums
 from traceflops.units import several
 
 if TYPE_CHECKING:
     from traceflops.findings.case import Case
-    from traceflops.mfu import KernelRow, PhaseUse, ServingPass
+    from traceflops.mfu.inference import PhaseUse
+    from traceflops.mfu.serving_passes import ServingPass
+    from traceflops.mfu.traced.work_tables import KernelRow
 
 _MOST_ROWS: Final = 3
 _WIDE: Final = frozenset({"bf16", "fp16"})

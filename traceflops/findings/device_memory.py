@@ -12,23 +12,27 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from traceflops.attribution import memory_operations
-from traceflops.categories import of_ml
+from traceflops.attribution.host_calls import memory_operations
+from traceflops.categories.programs import of_ml
 from traceflops.characters import function_name
 from traceflops.facts import Fact, fact
 from traceflops.findings.case import cause, limit, share_of_window
 from traceflops.findings.finding import Cause, Gain, Row, Verdict, row_name
-from traceflops.memory import BETWEEN, StepFinder, fullest_gpu, holders, memory_use
-from traceflops.table import codes, floats, groups, is_one_of, matching, names, numbers, ranges
-from traceflops.timeline import Intervals
-from traceflops.windows import chosen_time
+from traceflops.memory.at_peak import BETWEEN, holders
+from traceflops.memory.usage import StepFinder, fullest_gpu, memory_use
+from traceflops.table.columns import codes, floats, is_one_of, matching, names, numbers
+from traceflops.table.grouping import groups
+from traceflops.table.trace import ranges
+from traceflops.timeline.intervals import Intervals
+from traceflops.windows.records import chosen_time
 
 if TYPE_CHECKING:
-    from traceflops.attribution import MemoryOperation
+    from traceflops.attribution.host_calls import MemoryOperation
     from traceflops.findings.case import Case
-    from traceflops.memory import MemoryUse
-    from traceflops.table import BoolArray, IntArray, Trace
-    from traceflops.windows import Prepared
+    from traceflops.memory.usage import MemoryUse
+    from traceflops.table.columns import BoolArray, IntArray
+    from traceflops.table.trace import Trace
+    from traceflops.windows.prepared import Prepared
 
 _WAYS: Final = ("HtoD", "DtoH")
 _PAGEABLE: Final = "pageable"

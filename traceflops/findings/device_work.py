@@ -16,11 +16,11 @@ from traceflops.findings.finding import Cause, Row, Where, row_name
 from traceflops.findings.kernel_facts import KernelFacts, largest_of, rows_of
 from traceflops.findings.memory_kernels import memory_rules
 from traceflops.findings.products import product_rules
-from traceflops.memory import memory_use
+from traceflops.memory.usage import memory_use
 
 if TYPE_CHECKING:
     from traceflops.findings.case import Case
-    from traceflops.mfu import KernelRow
+    from traceflops.mfu.traced.work_tables import KernelRow
 
 KERNELS: Final = frozenset({"compute", "memory"})
 """Components of the critical path whose parts are named after kernels."""

@@ -30,7 +30,7 @@ from traceflops.findings.trace_health import trace_health
 from traceflops.findings.unevenness import uneven_steps
 from traceflops.findings.unified_memory import unified_memory
 from traceflops.findings.user_rules import more_rules
-from traceflops.windows import ENOUGH, PARTIAL
+from traceflops.windows.device_records import ENOUGH, PARTIAL
 
 if TYPE_CHECKING:
     from traceflops.findings.case import Case

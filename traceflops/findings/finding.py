@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from traceflops.categories import without_return_type
+from traceflops.categories.kernel_names import without_return_type
 from traceflops.characters import function_name, shortened
 from traceflops.facts import Fact, quoted
 

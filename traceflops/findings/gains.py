@@ -25,13 +25,14 @@ from traceflops.findings.finding import (
 )
 from traceflops.findings.idle_causes import rule_of_idle
 from traceflops.remedies import remedy
-from traceflops.replay import parse_edit
-from traceflops.table import is_one_of
+from traceflops.replay.edits import parse_edit
+from traceflops.table.columns import is_one_of
 
 if TYPE_CHECKING:
     from traceflops.findings.case import Case
-    from traceflops.mfu import ShareRange
-    from traceflops.replay import Outcome, PathPart, Replay
+    from traceflops.mfu.budget import ShareRange
+    from traceflops.replay.critical_path import PathPart
+    from traceflops.replay.what_if import Outcome, Replay
 
 _LEVELS: Final[tuple[Level, ...]] = ("high", "medium", "low")
 _MOST_ASKED: Final = 120

@@ -12,13 +12,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from traceflops.attribution import (
-    IdleClass,
-    LaunchSums,
-    is_of_library,
-    memory_operations,
-    numbered,
-)
+from traceflops.attribution.culprits import IdleClass
+from traceflops.attribution.host_calls import memory_operations
+from traceflops.attribution.host_events import is_of_library
+from traceflops.attribution.launch_lead import LaunchSums
+from traceflops.attribution.range_labels import numbered
 from traceflops.characters import function_name
 from traceflops.facts import Fact, fact
 from traceflops.findings.case import cause, limit, share_of_window
@@ -26,13 +24,13 @@ from traceflops.findings.device_memory import allocator_calls, allocator_state
 from traceflops.findings.finding import Cause, Owner, Row, Where, row_name, short_name
 from traceflops.findings.rules import advice_of, all_rules, rule_of
 from traceflops.remedies import PYTORCH, advice, family, remedy
-from traceflops.table import is_one_of
-from traceflops.timeline import lacks_copies
+from traceflops.table.columns import is_one_of
+from traceflops.timeline.host_work import lacks_copies
 
 if TYPE_CHECKING:
-    from traceflops.attribution import Culprit
+    from traceflops.attribution.culprits import Culprit
     from traceflops.findings.case import Case
-    from traceflops.timeline import Gap
+    from traceflops.timeline.records import Gap
 
 _LAUNCH_BOUND: Final = "launch-bound"
 _LAUNCHING: Final = ("eager-overhead", "launch-latency")

@@ -12,34 +12,35 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traceflops.attribution import launch_scopes, range_names, types_of_ops
+from traceflops.attribution.datatypes import types_of_ops
+from traceflops.attribution.range_labels import range_names
+from traceflops.attribution.scopes import launch_scopes
 from traceflops.characters import kernel_name
 from traceflops.facts import Fact, fact
 from traceflops.findings.case import cause, limit, share_of_window
 from traceflops.findings.finding import Cause, Row, Where, row_name, short_name
 from traceflops.findings.rules import rule_of
-from traceflops.flops import Shapes, Work, read_shapes
-from traceflops.table import (
-    ABSENT,
+from traceflops.flops.ops.arguments import Shapes, read_shapes
+from traceflops.flops.ops.work import Work
+from traceflops.table.columns import (
     BoolArray,
     FloatArray,
     IntArray,
     codes,
-    group_rows,
-    in_order,
     is_one_of,
-    joint_codes,
     matching,
     names,
     numbers,
-    taken,
 )
+from traceflops.table.grouping import group_rows, in_order, joint_codes
+from traceflops.table.nesting import taken
+from traceflops.table.rows import ABSENT
 
 if TYPE_CHECKING:
-    from traceflops.attribution import Scopes
+    from traceflops.attribution.scopes import Scopes
     from traceflops.findings.case import Case
-    from traceflops.mfu import DevicePeaks
-    from traceflops.windows import Prepared
+    from traceflops.mfu.budget import DevicePeaks
+    from traceflops.windows.prepared import Prepared
 
 _MOST_ROWS, _MOST_NAMES, _MOST_SHAPES = 3, 50, 3
 

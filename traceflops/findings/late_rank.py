@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from traceflops.attribution import CLASSES
+from traceflops.attribution.idle_classes import CLASSES
 from traceflops.facts import Fact, fact
 from traceflops.findings.finding import (
     Cause,
@@ -24,13 +24,14 @@ from traceflops.findings.finding import (
 )
 from traceflops.findings.low_clocks import clocks_of_late
 from traceflops.findings.rules import advice_of, cause_of
-from traceflops.ranks import STALLS
-from traceflops.table import exact_sums
+from traceflops.ranks.late_causes import STALLS
+from traceflops.table.grouping import exact_sums
 from traceflops.units import listed
 
 if TYPE_CHECKING:
     from traceflops.findings.case import Case
-    from traceflops.ranks import RankReport, SlowRank
+    from traceflops.ranks.slow_rank import SlowRank
+    from traceflops.ranks.who_waits import RankReport
 
 RULE: Final = "late-rank"
 _BY_REASON: Final = frozenset(

@@ -6,23 +6,19 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from traceflops.attribution import (
-    CLASSES,
-    COPIES,
-    KERNELS,
-    MIGRATIONS,
-    NO_CULPRITS,
-    IdleCulprits,
-)
+from traceflops.attribution.culprits import NO_CULPRITS, IdleCulprits
+from traceflops.attribution.idle_classes import CLASSES
+from traceflops.attribution.kernels import COPIES, KERNELS, MIGRATIONS
 from traceflops.facts import Fact, Value, fact, quoted
 from traceflops.findings.finding import WORTH_SAYING, Finding, severity_of, short_name
 from traceflops.findings.rules import all_rules, rule_of, statement
-from traceflops.mfu import ENOUGH, NO_ROOFS, TOO_LITTLE, RoofTime
+from traceflops.mfu.roof_times import NO_ROOFS, RoofTime
+from traceflops.mfu.traced.coverage import ENOUGH, TOO_LITTLE
 from traceflops.units import PART_NAMES
 
 if TYPE_CHECKING:
-    from traceflops.mfu import Measurement
-    from traceflops.timeline import Account
+    from traceflops.mfu.measurement import Measurement
+    from traceflops.timeline.records import Account
 
 
 LOSS: Final = "loss-"

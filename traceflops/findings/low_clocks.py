@@ -18,8 +18,8 @@ from traceflops.findings.rules import advice_of
 if TYPE_CHECKING:
     from traceflops.findings.case import Case
     from traceflops.gpu_samples import GpuSamples
-    from traceflops.ranks import SlowRank
-    from traceflops.table import Trace
+    from traceflops.ranks.slow_rank import SlowRank
+    from traceflops.table.trace import Trace
 
 RULE: Final = "low-clock"
 _REASONS: Final = {"thermal": 0x20 | 0x40 | 1 << 17, "supply": 0x80 | 0x8, "power": 0x4 | 1 << 16}

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from traceflops.categories import without_return_type
+from traceflops.categories.kernel_names import without_return_type
 from traceflops.characters import kernel_name
 from traceflops.facts import Fact, Value, fact
 from traceflops.findings.decode import weight_bits
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from traceflops.findings.losses import Loss
-    from traceflops.mfu import Serving
-    from traceflops.timeline import Account
+    from traceflops.mfu.serving_passes import Serving
+    from traceflops.timeline.records import Account
 
 MAIN_KERNEL: Final = "main-kernel"
 _KINDS: Final = ("compute", "other")

@@ -11,18 +11,11 @@ import numpy as np
 from traceflops.findings.case import limit
 from traceflops.findings.finding import Cause
 from traceflops.findings.kernel_facts import KernelFacts, kernel_cause
-from traceflops.flops import Product, Result, Shapes, Work, read_shapes, read_types
-from traceflops.table import (
-    ABSENT,
-    BoolArray,
-    FloatArray,
-    IntArray,
-    group_rows,
-    is_one_of,
-    joint_codes,
-    matching,
-    numbers,
-)
+from traceflops.flops.ops.arguments import Shapes, read_shapes, read_types
+from traceflops.flops.ops.work import Product, Result, Work
+from traceflops.table.columns import BoolArray, FloatArray, IntArray, is_one_of, matching, numbers
+from traceflops.table.grouping import group_rows, joint_codes
+from traceflops.table.rows import ABSENT
 
 _FUSABLE: Final = tuple(
     f"memory/{sub}"

@@ -8,12 +8,12 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.attribution import operand_type
+from traceflops.attribution.datatypes import operand_type
 from traceflops.findings.case import limit
 from traceflops.findings.finding import Cause
 from traceflops.findings.kernel_facts import KernelFacts, kernel_cause
-from traceflops.flops import Product, Work
-from traceflops.table import BoolArray, axes, names, numbers, product_of
+from traceflops.flops.ops.work import Product, Work
+from traceflops.table.columns import BoolArray, axes, names, numbers, product_of
 
 _PRODUCTS: Final = ("compute/gemm", "compute/convolution", "compute/attention")
 _ALIGN: Final = {"fp16": 8, "bf16": 8, "fp8": 16, "int8": 16, "tf32": 4}

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from traceflops.categories import of_ml, of_pytorch
+from traceflops.categories.programs import of_ml, of_pytorch
 from traceflops.remedies import CUDA, NSIGHT, PYTORCH, ROCPROF, accelerator, family
-from traceflops.table import names
+from traceflops.table.columns import names
 
 if TYPE_CHECKING:
     from traceflops.findings.case import Case
-    from traceflops.table import Trace
+    from traceflops.table.trace import Trace
 
 _AMD_WARP: Final = 64
 

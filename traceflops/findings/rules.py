@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import msgspec
 
-from traceflops.attribution import CLASSES
+from traceflops.attribution.idle_classes import CLASSES
 from traceflops.facts import Fact, Value, fact
 from traceflops.findings.finding import Cause, Finding, Owner, severity_of
 

@@ -14,7 +14,8 @@ from traceflops.units import listed
 
 if TYPE_CHECKING:
     from traceflops.findings.case import Case
-    from traceflops.ranks import LinkRate, RankReport
+    from traceflops.ranks.link_rates import LinkRate
+    from traceflops.ranks.who_waits import RankReport
 
 RULE: Final = "slow-link"
 

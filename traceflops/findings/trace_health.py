@@ -13,22 +13,23 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from traceflops.attribution import leads
+from traceflops.attribution.launch_lead import leads
 from traceflops.facts import quoted
 from traceflops.findings.case import limit, share_of_window
 from traceflops.findings.finding import Finding
 from traceflops.findings.rules import statement
-from traceflops.recording import missing_from, profiler_time
+from traceflops.recording.capture_gaps import missing_from
+from traceflops.recording.inventory import profiler_time
 from traceflops.remedies import PYTORCH, family, remedy, with_verb
-from traceflops.table import matching, numbers
+from traceflops.table.columns import matching, numbers
 from traceflops.units import capitalized, does, duration, percent, several
-from traceflops.windows import chosen_time
+from traceflops.windows.records import chosen_time
 
 if TYPE_CHECKING:
-    from traceflops.attribution import Leads
+    from traceflops.attribution.launch_lead import Leads
     from traceflops.findings.case import Case
-    from traceflops.timeline import Intervals
-    from traceflops.windows import Prepared
+    from traceflops.timeline.intervals import Intervals
+    from traceflops.windows.prepared import Prepared
 
 RULE: Final = "trace-health"
 _STEPS: Final = "Record five steps after two of warm-up"

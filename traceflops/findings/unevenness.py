@@ -14,14 +14,10 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from traceflops.attribution import (
-    CLASSES,
-    REST,
-    GapParts,
-    culprits_of,
-    gap_parts,
-    range_names,
-)
+from traceflops.attribution.culprits import REST, culprits_of
+from traceflops.attribution.idle_classes import CLASSES
+from traceflops.attribution.idle_slices import GapParts, gap_parts
+from traceflops.attribution.range_labels import range_names
 from traceflops.characters import function_name, kernel_name
 from traceflops.facts import Fact, fact
 from traceflops.findings.case import cause
@@ -35,15 +31,19 @@ from traceflops.findings.finding import (
     short_name,
 )
 from traceflops.findings.rules import statement
-from traceflops.table import codes, groups, is_one_of, names, numbers
-from traceflops.timeline import Intervals
+from traceflops.table.columns import codes, is_one_of, names, numbers
+from traceflops.table.grouping import groups
+from traceflops.timeline.intervals import Intervals
 from traceflops.units import PART_NAMES, listed
-from traceflops.windows import STANDS_OUT, chosen_time, late_after, median_of
+from traceflops.windows.records import chosen_time
+from traceflops.windows.step_times import STANDS_OUT, late_after, median_of
 
 if TYPE_CHECKING:
-    from traceflops.attribution import Culprit
+    from traceflops.attribution.culprits import Culprit
     from traceflops.findings.case import Case
-    from traceflops.windows import DeviceReport, Prepared, StepSpread, StepTime
+    from traceflops.windows.prepared import Prepared
+    from traceflops.windows.records import DeviceReport
+    from traceflops.windows.step_times import StepSpread, StepTime
 
 UNEVEN_STEPS: Final = "uneven-steps"
 _LEAST_STEPS: Final = 3

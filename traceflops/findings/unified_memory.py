@@ -11,13 +11,14 @@ import numpy as np
 from traceflops.facts import fact
 from traceflops.findings.case import cause, limit, share_of_window
 from traceflops.findings.finding import Cause, Gain, Row, row_name, short_name
-from traceflops.table import codes, group_sums, is_one_of, matching, names
-from traceflops.timeline import Intervals
-from traceflops.windows import chosen_time
+from traceflops.table.columns import codes, is_one_of, matching, names
+from traceflops.table.grouping import group_sums
+from traceflops.timeline.intervals import Intervals
+from traceflops.windows.records import chosen_time
 
 if TYPE_CHECKING:
     from traceflops.findings.case import Case
-    from traceflops.windows import Prepared
+    from traceflops.windows.prepared import Prepared
 
 _RULE: Final = "unified-memory"
 _MIGRATION: Final = "migration"

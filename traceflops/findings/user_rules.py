@@ -15,14 +15,14 @@ from itertools import compress, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, get_args
 
-from traceflops.categories import toml_of
+from traceflops.categories.rules import toml_of
 from traceflops.errors import UsageError
 from traceflops.findings.case import NO_RULES, FindingRules, Rule, share_of_window
 from traceflops.findings.finding import Candidate, Owner, Row
 from traceflops.findings.rules import all_rules, thresholds
 from traceflops.plugins import blamed, package_of, plugins
-from traceflops.replay import parse_edit
-from traceflops.table import matches
+from traceflops.replay.edits import parse_edit
+from traceflops.table.patterns import matches
 from traceflops.units import percent
 
 if TYPE_CHECKING:

@@ -6,20 +6,21 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from traceflops.devices import NOTHING_LAUNCHED
+from traceflops.devices.missing_input import NOTHING_LAUNCHED
 from traceflops.facts import Fact, fact
 from traceflops.findings.finding import WORTH_SAYING, Verdict, severity_of
 from traceflops.findings.losses import Loss
-from traceflops.mfu import TOO_LITTLE
+from traceflops.mfu.traced.coverage import TOO_LITTLE
 from traceflops.remedies import Recording, is_cut_off
-from traceflops.timeline import Account
+from traceflops.timeline.records import Account
 from traceflops.units import PART_NAMES
-from traceflops.windows import MATERIAL, StepChoice
+from traceflops.windows.device_records import MATERIAL
+from traceflops.windows.records import StepChoice
 
 if TYPE_CHECKING:
-    from traceflops.mfu import Measurement
-    from traceflops.timeline import Untimed
-    from traceflops.windows import LaunchRecords
+    from traceflops.mfu.measurement import Measurement
+    from traceflops.timeline.aggregates import Untimed
+    from traceflops.windows.device_records import LaunchRecords
 
 _NOT_WORKING: Final = frozenset({"idle", "communication"})
 """Losses whatever the other work is: of high severity they lead, before what cannot be judged."""

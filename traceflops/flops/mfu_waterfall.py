@@ -21,7 +21,7 @@ from math import lcm
 from typing import Final
 
 from traceflops.errors import UsageError
-from traceflops.timeline import COMPONENTS
+from traceflops.timeline.records import COMPONENTS
 
 UNSPLIT: Final = "executed"
 """The family of lines whose FLOPs were executed, and nothing tells what for."""

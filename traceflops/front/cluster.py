@@ -33,7 +33,7 @@ def on_dask(
     except ImportError as error:
         install = "pip install 'traceflops[cluster]'"
         raise lacks(error, "--dask needs the package distributed", install) from None
-    from traceflops.analysis import encoded
+    from traceflops.analysis.summary_files import encoded
 
     with ExitStack() as stack:
         stack.enter_context(_no_logs())

@@ -10,18 +10,21 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from traceflops.analysis import Analysis, analyze, is_summary, with_finding_rules
-from traceflops.attribution import has_replays
-from traceflops.comparison import REPORT
+from traceflops.analysis.recipe import analyze
+from traceflops.analysis.result import Analysis, with_finding_rules
+from traceflops.analysis.summary_files import is_summary
+from traceflops.attribution.graph_replays import has_replays
+from traceflops.comparison.report_side import REPORT
 from traceflops.errors import InputError, UsageError
-from traceflops.findings import read_finding_rules
+from traceflops.findings.user_rules import read_finding_rules
 from traceflops.front.reduction import analysis_of_many, analysis_of_parts
 from traceflops.front.request import Request
-from traceflops.mfu import FOUND_PAIR
-from traceflops.parsers import read
-from traceflops.parsers.io import files_behind, is_remote, open_file
-from traceflops.privacy import check_privacy
-from traceflops.table import Trace
+from traceflops.mfu.counted.counter_flops import FOUND_PAIR
+from traceflops.parsers.io.places import files_behind, open_file
+from traceflops.parsers.io.remote import is_remote
+from traceflops.parsers.reading import read
+from traceflops.privacy.environment import check_privacy
+from traceflops.table.trace import Trace
 
 SUMMARY_SUFFIX: Final = ".summary"
 _HEAD_BYTES: Final = 4096

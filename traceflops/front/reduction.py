@@ -15,23 +15,18 @@ from typing import TYPE_CHECKING, Final
 from traceflops.errors import InputError, UsageError
 from traceflops.front.cluster import on_dask
 from traceflops.front.request import Request
-from traceflops.parsers import read
-from traceflops.parsers.io import (
-    Crew,
-    files_behind,
-    find_inputs,
-    open_file,
-    rank_in_name,
-    usable_cores,
-)
+from traceflops.parsers.io.places import files_behind, find_inputs, open_file, rank_in_name
+from traceflops.parsers.io.worker_pool import Crew, usable_cores
+from traceflops.parsers.reading import read
 from traceflops.parsers.recognise import recognise
-from traceflops.parsers.rocprof import PASS
-from traceflops.parsers.shared import copies
-from traceflops.table import Note
-from traceflops.windows import Selection
+from traceflops.parsers.rocprof.tables.parts import PASS
+from traceflops.parsers.shared.repeats import copies
+from traceflops.table.trace import Note
+from traceflops.windows.selection import Selection
 
 if TYPE_CHECKING:
-    from traceflops.analysis import Analysis, RankSummary
+    from traceflops.analysis.rank_summary import RankSummary
+    from traceflops.analysis.result import Analysis
 
 _USUAL_EXPANSION: Final = 10
 _PACKED: Final = (".gz", ".zst", ".lz4", ".zip")
@@ -71,7 +66,9 @@ def analysis_of_many(paths: Sequence[str], request: Request, *, brief: bool) -> 
         with Crew(reading.get("jobs") or usable_cores(), worth_bytes=0, takes_part=True) as crew:
             crew.expect(1)
             for result in crew.each(partial(_summarised_together, request), _groups(sizes)):
-                from traceflops.analysis import unpacked  # loads while the workers read
+                from traceflops.analysis.summary_files import (
+                    unpacked,  # loads while the workers read
+                )
 
                 parts += [part if isinstance(part, str) else unpacked(part) for part in result()]
         analysis = _added_up(parts, request)
@@ -100,7 +97,7 @@ def _groups(sizes: Mapping[str, int]) -> list[tuple[Files, ...]]:
 
 def _summarised_together(request: Request, sets: tuple[Files, ...]) -> list[bytes | str]:
     """Return one summary of all files; one of each set, or its names, where that is impossible."""
-    from traceflops.analysis import packed
+    from traceflops.analysis.summary_files import packed
 
     try:
         return [packed(_summary(request, tuple(chain.from_iterable(sets))))]
@@ -111,7 +108,7 @@ def _summarised_together(request: Request, sets: tuple[Files, ...]) -> list[byte
 
 def analysis_of_parts(paths: Sequence[str], summaries: Sequence[str], request: Request) -> Analysis:
     """Return the analysis of files of which `summaries` are summaries; others are reduced first."""
-    from traceflops.analysis import decoded
+    from traceflops.analysis.summary_files import decoded
 
     request.check_reducible()
     if summaries and request.selection != Selection():
@@ -136,7 +133,7 @@ def analysis_of_parts(paths: Sequence[str], summaries: Sequence[str], request: R
 
 def _added_up(parts: Sequence[RankSummary | str], request: Request) -> Analysis | None:
     """Return the analysis of summaries, None where `parts` are only names of unread files."""
-    from traceflops.analysis import analysis_of_summaries
+    from traceflops.analysis.summaries import analysis_of_summaries
 
     summaries = [part for part in parts if not isinstance(part, str)]
     failed = [name for part in parts if isinstance(part, str) for name in part.split("\n")]
@@ -168,7 +165,7 @@ def reduced(request: Request, files: Files) -> bytes:
     They have none if they cannot be read, or hold only what no summary keeps. Raises UsageError
     where they are of several jobs, of which none is chosen.
     """
-    from traceflops.analysis import encoded
+    from traceflops.analysis.summary_files import encoded
 
     part = _summary_or_names(request, files)
     return encoded(part if isinstance(part, str) or part.has_timeline else _names(files))
@@ -183,8 +180,8 @@ def _summary_or_names(request: Request, files: Files) -> RankSummary | str:
 
 def _summary(request: Request, files: Files) -> RankSummary:
     """Return the summary of files. Raises InputError where they cannot be read."""
-    from traceflops.analysis import summarised
-    from traceflops.devices import check_decided, of_job
+    from traceflops.analysis.rank_summary import summarised
+    from traceflops.devices.jobs import check_decided, of_job
 
     trace = read(list(files), **{**request.reading, "jobs": 1})
     check_decided(of_job(trace, request.selection.job), "a summary")

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from traceflops.errors import UsageError
-from traceflops.mfu import FROM_THE_TRACE, PeakOptions
-from traceflops.table import Trace
-from traceflops.windows import Selection
+from traceflops.mfu.budget import FROM_THE_TRACE, PeakOptions
+from traceflops.table.trace import Trace
+from traceflops.windows.selection import Selection
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,16 +13,18 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from traceflops.analysis import Analysis, with_finding_rules
-from traceflops.devices import SeenDevice, chosen
+from traceflops.analysis.result import Analysis, with_finding_rules
+from traceflops.devices.device_facts import SeenDevice
+from traceflops.devices.matching import chosen
 from traceflops.errors import UsageError
-from traceflops.findings import read_finding_rules
+from traceflops.findings.user_rules import read_finding_rules
 from traceflops.front.files import analyze_files, analyze_trace
 from traceflops.front.request import Request
-from traceflops.mfu import FROM_THE_TRACE, PeakOptions
-from traceflops.parsers import Paths, read
-from traceflops.table import TABLES, Trace, arrow_schema
-from traceflops.windows import Selection, parse_duration, parse_numbers, parse_steps
+from traceflops.mfu.budget import FROM_THE_TRACE, PeakOptions
+from traceflops.parsers.reading import Paths, read
+from traceflops.table.schema import TABLES, arrow_schema
+from traceflops.table.trace import Trace
+from traceflops.windows.selection import Selection, parse_duration, parse_numbers, parse_steps
 
 _T = TypeVar("_T")
 Steps = str | int | tuple[int | None, int | None]

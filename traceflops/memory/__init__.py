@@ -12,24 +12,3 @@ MemoryUse          one per device and host of a process, bytes
     v
 Holder             operator and modules that allocated them, or the frames of a snapshot
 """
-
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from traceflops.faces import lazy
-
-if TYPE_CHECKING:
-    from traceflops.memory.at_peak import BETWEEN, Holder, holders
-    from traceflops.memory.usage import (
-        MOST_POINTS,
-        Curve,
-        MemoryUse,
-        Series,
-        StepFinder,
-        StepUse,
-        fullest_gpu,
-        memory_use,
-    )
-else:
-    __getattr__ = lazy(__name__, __file__)

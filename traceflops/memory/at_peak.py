@@ -8,21 +8,15 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from traceflops.attribution import launch_scopes
+from traceflops.attribution.scopes import launch_scopes
 from traceflops.memory.usage import PARTS, AllocationRows, MemoryUse
-from traceflops.table import (
-    ABSENT,
-    IntArray,
-    codes,
-    groups,
-    joint_codes,
-    names,
-    numbers,
-    taken,
-)
+from traceflops.table.columns import IntArray, codes, names, numbers
+from traceflops.table.grouping import groups, joint_codes
+from traceflops.table.nesting import taken
+from traceflops.table.rows import ABSENT
 
 if TYPE_CHECKING:
-    from traceflops.windows import Prepared
+    from traceflops.windows.prepared import Prepared
 
 BETWEEN: Final = " < "
 """What stands between the frames of a stack."""

@@ -16,22 +16,17 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 
-from traceflops.table import (
-    ABSENT,
-    IntArray,
-    codes,
-    distinct,
-    floats,
-    groups,
-    joint_codes,
-    names,
-    numbers,
-)
-from traceflops.windows import HIDDEN, REPEATED, Steps, find_marked_steps
+from traceflops.table.columns import IntArray, codes, floats, names, numbers
+from traceflops.table.grouping import distinct, groups, joint_codes
+from traceflops.table.rows import ABSENT
+from traceflops.windows.choice import REPEATED
+from traceflops.windows.selection import HIDDEN
+from traceflops.windows.step_times import Steps
+from traceflops.windows.steps import find_marked_steps
 
 if TYPE_CHECKING:
-    from traceflops.table import Trace
-    from traceflops.windows import Prepared
+    from traceflops.table.trace import Trace
+    from traceflops.windows.prepared import Prepared
 
 
 What = Literal["allocated", "reserved"]

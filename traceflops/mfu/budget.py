@@ -9,25 +9,19 @@ from fractions import Fraction
 from functools import cache, partial
 from typing import Final
 
-from traceflops.attribution import UNKNOWN_TYPE
-from traceflops.devices import (
-    DTYPES,
-    PER_TERA,
-    REFERENCE,
-    Match,
-    SeenDevice,
-    chosen,
-    find,
-    rate_doubt,
-    rate_text,
-)
-from traceflops.flops import TF32_OR_FP32, DeviceBudget, Peaks, Portion, Waterfall
+from traceflops.attribution.datatypes import UNKNOWN_TYPE
+from traceflops.devices.device_facts import SeenDevice
+from traceflops.devices.matching import REFERENCE, Match, chosen
+from traceflops.devices.peaks import DTYPES, PER_TERA, find, rate_text
+from traceflops.devices.user_rate import rate_doubt
+from traceflops.flops.mfu_waterfall import DeviceBudget, Peaks, Portion, Waterfall
+from traceflops.flops.ops.arguments import TF32_OR_FP32
 from traceflops.mfu.traced.cells import Cell
 from traceflops.mfu.traced.executed import Executed
-from traceflops.table import Note, Trace
-from traceflops.timeline import Components
+from traceflops.table.trace import Note, Trace
+from traceflops.timeline.records import Components
 from traceflops.units import decimal, exact_percent
-from traceflops.windows import Prepared
+from traceflops.windows.prepared import Prepared
 
 FP6_OR_FP4: Final = "fp6-or-fp4"
 """The type of products that hardware counts together."""

@@ -18,23 +18,16 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from traceflops.attribution import Attribution, named
-from traceflops.flops import Core, Product, Shape, Work, read_shapes
-from traceflops.table import (
-    BoolArray,
-    IntArray,
-    Trace,
-    codes,
-    distinct,
-    innermost,
-    is_one_of,
-    names,
-    numbers,
-    parents,
-)
-from traceflops.timeline import LinkedTrace
+from traceflops.attribution.op_kernels import Attribution, named
+from traceflops.flops.ops.arguments import Shape, read_shapes
+from traceflops.flops.ops.work import Core, Product, Work
+from traceflops.table.columns import BoolArray, IntArray, codes, is_one_of, names, numbers
+from traceflops.table.grouping import distinct
+from traceflops.table.nesting import innermost, parents
+from traceflops.table.trace import Trace
+from traceflops.timeline.account import LinkedTrace
 from traceflops.units import several
-from traceflops.windows import Kind, serving_marks
+from traceflops.windows.engine_passes import Kind, serving_marks
 
 ALWAYS: Final = 2**62
 """Farther in time than any event."""

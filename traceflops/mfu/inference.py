@@ -17,14 +17,23 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from traceflops.attribution import Attribution, is_node, named
-from traceflops.flops import UNKNOWN, Core, Product, Work, known_sum
+from traceflops.attribution.op_kernels import Attribution, named
+from traceflops.attribution.scopes import is_node
+from traceflops.flops.ops.count import UNKNOWN
+from traceflops.flops.ops.work import Core, Product, Work, known_sum
 from traceflops.mfu.forward_passes import ALWAYS, BATCHED, ForwardPass, forward_passes, places_in
 from traceflops.mfu.roof_times import MovedBytes
 from traceflops.mfu.traced.coverage import TOO_LITTLE, chosen_activities
-from traceflops.table import ABSENT, IntArray, distinct, exact_sum, is_one_of, names, numbers, taken
-from traceflops.timeline import Intervals, Window
-from traceflops.windows import Kind, Prepared, chosen_time, serving_marks, without_launches
+from traceflops.table.columns import IntArray, is_one_of, names, numbers
+from traceflops.table.grouping import distinct, exact_sum
+from traceflops.table.nesting import taken
+from traceflops.table.rows import ABSENT
+from traceflops.timeline.intervals import Intervals
+from traceflops.timeline.records import Window
+from traceflops.windows.engine_passes import Kind, serving_marks
+from traceflops.windows.prepared import Prepared
+from traceflops.windows.records import chosen_time
+from traceflops.windows.steps import without_launches
 
 if TYPE_CHECKING:
     from traceflops.mfu.counted.joins import MeasuredWork

@@ -13,27 +13,28 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final, Literal
 
-from traceflops.attribution import UNKNOWN_TYPE
-from traceflops.categories import of_ml
-from traceflops.devices import (
+from traceflops.attribution.datatypes import UNKNOWN_TYPE
+from traceflops.categories.programs import of_ml
+from traceflops.devices.counter_formulas import family_of
+from traceflops.devices.device_facts import shown
+from traceflops.devices.missing_input import (
     NEXT_TIME,
     NO_MATRIX_WORK,
     NOT_ML,
     NOT_SPLIT,
     NOTHING_LAUNCHED,
     PAIR,
-    PER_TERA,
     MissingInput,
     counters_alone,
     counters_incomplete,
-    family_of,
     other_counters,
-    shown,
     without_rates,
     without_shapes,
     without_times,
 )
-from traceflops.flops import TF32_OR_FP32, UNSPLIT, Waterfall, waterfall
+from traceflops.devices.peaks import PER_TERA
+from traceflops.flops.mfu_waterfall import UNSPLIT, Waterfall, waterfall
+from traceflops.flops.ops.arguments import TF32_OR_FP32
 from traceflops.mfu.budget import (
     FROM_THE_TRACE,
     DevicePeaks,
@@ -51,12 +52,14 @@ from traceflops.mfu.traced.executed import Executed, executed
 from traceflops.mfu.traced.uncounted import REPLAYED
 from traceflops.mfu.traced.work_tables import KernelRow, OpRow, kernel_rows, op_rows
 from traceflops.remedies import NSIGHT, ROCPROF, XLA, advice, family, remedy
-from traceflops.table import Note, launches_nothing, names
+from traceflops.table.columns import names
+from traceflops.table.trace import Note
+from traceflops.table.work_calls import launches_nothing
 from traceflops.units import decimal, exact_percent
-from traceflops.windows import Prepared
+from traceflops.windows.prepared import Prepared
 
 if TYPE_CHECKING:
-    from traceflops.attribution import Attribution
+    from traceflops.attribution.op_kernels import Attribution
     from traceflops.mfu.counted.joins import MeasuredWork
 
 Source = Literal["trace", "the paired trace", "counters"]

@@ -26,11 +26,13 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 
-from traceflops.attribution import Attribution, types_of_ops
-from traceflops.categories import Category
-from traceflops.flops import UNKNOWN, Work, known_sum
+from traceflops.attribution.datatypes import types_of_ops
+from traceflops.attribution.op_kernels import Attribution
+from traceflops.categories.rules import Category
+from traceflops.flops.ops.count import UNKNOWN
+from traceflops.flops.ops.work import Work, known_sum
 from traceflops.mfu.traced.uncounted import vector_ops
-from traceflops.table import (
+from traceflops.table.columns import (
     BoolArray,
     FloatArray,
     IntArray,
@@ -39,10 +41,11 @@ from traceflops.table import (
     is_one_of,
     names,
     numbers,
-    ranked,
-    taken,
 )
-from traceflops.windows import Prepared, chosen_time
+from traceflops.table.grouping import ranked
+from traceflops.table.nesting import taken
+from traceflops.windows.prepared import Prepared
+from traceflops.windows.records import chosen_time
 
 if TYPE_CHECKING:
     from traceflops.mfu.budget import DevicePeaks

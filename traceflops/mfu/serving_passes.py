@@ -13,13 +13,20 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.attribution import Attribution, GapParts, IdleCulprits, culprits_of, gap_parts
-from traceflops.flops import known_sum
+from traceflops.attribution.culprits import IdleCulprits, culprits_of
+from traceflops.attribution.idle_slices import GapParts, gap_parts
+from traceflops.attribution.op_kernels import Attribution
+from traceflops.flops.ops.work import known_sum
 from traceflops.mfu.forward_passes import ForwardPass, annotated_passes
 from traceflops.mfu.inference import ORDER, launched_in
-from traceflops.table import BoolArray, IntArray, exact_sum, is_one_of
-from traceflops.timeline import EMPTY_ACCOUNT, Account, DeviceAccount, Intervals
-from traceflops.windows import Kind, Prepared, chosen_time
+from traceflops.table.columns import BoolArray, IntArray, is_one_of
+from traceflops.table.grouping import exact_sum
+from traceflops.timeline.account import DeviceAccount
+from traceflops.timeline.intervals import Intervals
+from traceflops.timeline.records import EMPTY_ACCOUNT, Account
+from traceflops.windows.engine_passes import Kind
+from traceflops.windows.prepared import Prepared
+from traceflops.windows.records import chosen_time
 
 NEVER: Final = np.iinfo(np.int64).min
 

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Final
 
-from traceflops.categories import PLACES, built_in
+from traceflops.categories.rules import PLACES, built_in
 
 _WORDS: Final = """
 abd abort absolute acceptable access accessor achieved action activities activity adapt address

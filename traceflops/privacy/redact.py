@@ -17,26 +17,19 @@ from typing import TYPE_CHECKING, Final, cast
 import numpy as np
 import pyarrow as pa
 
-from traceflops.categories import NO_RULE, built_in, load
+from traceflops.categories.classify import load
+from traceflops.categories.rules import NO_RULE, built_in
 from traceflops.privacy.environment import recoded
 from traceflops.privacy.known_words import is_describing, is_term_of_notes, is_word_of_notes
 from traceflops.privacy.placeholders import Placeholders
 from traceflops.privacy.redact_policies import Policies, policies
-from traceflops.table import (
-    TABLES,
-    UTC_OFFSET,
-    Note,
-    Source,
-    SourceFile,
-    Trace,
-    codes,
-    names,
-    used_names,
-    with_column,
-)
+from traceflops.table.columns import codes, names, with_column
+from traceflops.table.grouping import used_names
+from traceflops.table.schema import TABLES
+from traceflops.table.trace import UTC_OFFSET, Note, Source, SourceFile, Trace
 
 if TYPE_CHECKING:
-    from traceflops.timeline import Untimed
+    from traceflops.timeline.aggregates import Untimed
 
 
 _IN_QUOTES: Final = re.compile(r"(?<!\w)'[^']{1,2000}'|\"[^\"]{1,2000}\"|`[^`]{1,2000}`")

@@ -13,23 +13,18 @@ from collections.abc import Callable, Mapping
 from functools import cache, partial
 from typing import Final
 
-from traceflops.attribution import SYSTEM_CALLS, facts_of_name, standard_prefix
-from traceflops.devices import (
-    FULL_WAVES,
-    Sampled,
-    counters_used,
-    generic_names,
-    is_quantity,
-    load_devices,
-    load_variants,
-    plain_counter,
-    shared_names,
-)
-from traceflops.mfu import is_ours
+from traceflops.attribution.host_events import SYSTEM_CALLS, facts_of_name, standard_prefix
+from traceflops.devices.counter_formulas import counters_used, plain_counter
+from traceflops.devices.gpu_samples import Sampled
+from traceflops.devices.peaks import generic_names, load_devices, load_variants, shared_names
+from traceflops.devices.speed_of_light import FULL_WAVES, is_quantity
+from traceflops.mfu.checked.token_marks import is_ours
 from traceflops.privacy.placeholders import Placeholders
-from traceflops.ranks import GROUP_WORDS
-from traceflops.table import NAME_TYPE, TABLES
-from traceflops.windows import serving_marks, step_number
+from traceflops.ranks.group_roles import GROUP_WORDS
+from traceflops.table.columns import NAME_TYPE
+from traceflops.table.schema import TABLES
+from traceflops.windows.engine_passes import serving_marks
+from traceflops.windows.steps import step_number
 
 Policy = Callable[[str], str | None]
 """What becomes of a name; None where nothing may be left of it."""

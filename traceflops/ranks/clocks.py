@@ -16,7 +16,8 @@ import numpy.typing as npt
 from traceflops.ranks.collectives import kind_of
 from traceflops.ranks.comm_records import CommRecords
 from traceflops.ranks.matching import Matches, is_rooted, running_medians
-from traceflops.table import BoolArray, IntArray, by_code, groups, ranked
+from traceflops.table.columns import BoolArray, IntArray
+from traceflops.table.grouping import by_code, groups, ranked
 
 Values = npt.NDArray[np.float64]
 _BASES: Final = ("all_reduce", "all_to_all")

@@ -10,23 +10,15 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.flops import element_type, read_types, read_values
-from traceflops.table import (
-    ABSENT,
-    IntArray,
-    Names,
-    codes,
-    group_rows,
-    groups,
-    is_one_of,
-    joint_codes,
-    names,
-    numbers,
-    ranked,
-    taken,
-)
-from traceflops.timeline import DeviceAccount, LinkedTrace, Window, is_top
-from traceflops.windows import chosen_activities, chosen_time
+from traceflops.flops.ops.arguments import element_type, read_types, read_values
+from traceflops.table.columns import IntArray, codes, is_one_of, names, numbers
+from traceflops.table.grouping import group_rows, groups, joint_codes, ranked
+from traceflops.table.nesting import taken
+from traceflops.table.rows import ABSENT, Names
+from traceflops.timeline.account import DeviceAccount, LinkedTrace
+from traceflops.timeline.device_span import is_top
+from traceflops.timeline.records import Window
+from traceflops.windows.records import chosen_activities, chosen_time
 
 _KINDS: Final = {
     "all_reduce": "allreduce|crossdevicereduce",

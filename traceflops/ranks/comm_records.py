@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from traceflops.attribution import host_marks, innermost_mark, instants
+from traceflops.attribution.marks import host_marks, innermost_mark, instants
 from traceflops.ranks.collectives import (
     KINDS,
     Recorded,
@@ -34,19 +34,15 @@ from traceflops.ranks.comm_groups import (
     rank_labels,
 )
 from traceflops.ranks.group_roles import POINT_TO_POINT, CommGroup, with_roles
-from traceflops.table import (
-    ABSENT,
-    BoolArray,
-    IntArray,
-    Trace,
-    codes,
-    group_rows,
-    is_one_of,
-    names,
-    numbers,
-    taken,
-)
-from traceflops.timeline import DeviceAccount, Intervals, LinkedTrace, Window, is_top
+from traceflops.table.columns import BoolArray, IntArray, codes, is_one_of, names, numbers
+from traceflops.table.grouping import group_rows
+from traceflops.table.nesting import taken
+from traceflops.table.rows import ABSENT
+from traceflops.table.trace import Trace
+from traceflops.timeline.account import DeviceAccount, LinkedTrace
+from traceflops.timeline.device_span import is_top
+from traceflops.timeline.intervals import Intervals
+from traceflops.timeline.records import Window
 
 _INPUT_IS_WHOLE: Final = frozenset(
     {"all_reduce", "reduce_scatter", "all_to_all", "broadcast", "reduce"}

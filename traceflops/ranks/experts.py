@@ -14,7 +14,8 @@ import numpy as np
 from traceflops.ranks.collectives import KINDS
 from traceflops.ranks.comm_records import CommRecords
 from traceflops.ranks.waits import Waits
-from traceflops.table import BoolArray, IntArray, group_sums, groups
+from traceflops.table.columns import BoolArray, IntArray
+from traceflops.table.grouping import group_sums, groups
 
 _ALL_TO_ALL: Final = KINDS.index("all_to_all")
 

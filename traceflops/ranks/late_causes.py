@@ -16,24 +16,24 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from traceflops.attribution import Culprit
+from traceflops.attribution.culprits import Culprit
 from traceflops.characters import kernel_name
-from traceflops.flops import Shapes, read_shapes
-from traceflops.table import (
+from traceflops.flops.ops.arguments import Shapes, read_shapes
+from traceflops.table.columns import (
     FloatArray,
     IntArray,
     axes,
     codes,
-    group_sums,
     matching,
     names,
     numbers,
     product_of,
-    ranked,
-    taken,
 )
-from traceflops.timeline import is_top
-from traceflops.windows import InWindows, Prepared
+from traceflops.table.grouping import group_sums, ranked
+from traceflops.table.nesting import taken
+from traceflops.timeline.device_span import is_top
+from traceflops.windows.prepared import Prepared
+from traceflops.windows.records import InWindows
 
 _ALIKE: Final = 0.7
 """Share of the time of kernels that is slower by about one factor where the clocks are low."""

@@ -18,11 +18,12 @@ import numpy.typing as npt
 from traceflops.ranks.collectives import KINDS
 from traceflops.ranks.comm_records import CommRecords
 from traceflops.ranks.waits import Waits
-from traceflops.table import IntArray, group_rows, groups, numbers
+from traceflops.table.columns import IntArray, numbers
+from traceflops.table.grouping import group_rows, groups
 
 if TYPE_CHECKING:
-    from traceflops.mfu import DevicePeaks
-    from traceflops.windows import Prepared
+    from traceflops.mfu.budget import DevicePeaks
+    from traceflops.windows.prepared import Prepared
 
 _BUS: Final = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}
 """Bus bandwidth by algorithm bandwidth is so often (n - 1) / n, as nccl-tests has it; else 1."""

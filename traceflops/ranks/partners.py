@@ -18,7 +18,8 @@ from traceflops.ranks.clocks import Alignment, aligned
 from traceflops.ranks.comm_records import EXCHANGE, KINDS, RECV, SEND, CommRecords, with_roles_of
 from traceflops.ranks.group_roles import CommGroup
 from traceflops.ranks.matching import Matches, matched, most_alike
-from traceflops.table import BoolArray, IntArray, groups, ranked
+from traceflops.table.columns import BoolArray, IntArray
+from traceflops.table.grouping import groups, ranked
 
 _CLOSE_NS: Final = 5_000
 """Ends of one collective lie closer together than that."""

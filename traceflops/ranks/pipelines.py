@@ -18,8 +18,11 @@ import numpy as np
 from traceflops.ranks.clocks import Alignment
 from traceflops.ranks.comm_records import SEND, CommRecords
 from traceflops.ranks.waits import Waits
-from traceflops.table import ABSENT, IntArray, group_rows, groups
-from traceflops.timeline import Intervals, Window
+from traceflops.table.columns import IntArray
+from traceflops.table.grouping import group_rows, groups
+from traceflops.table.rows import ABSENT
+from traceflops.timeline.intervals import Intervals
+from traceflops.timeline.records import Window
 
 _SIZES: Final = 4
 """At least one in so many messages is of the largest size, else sizes vary and all count."""

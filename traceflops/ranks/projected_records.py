@@ -18,18 +18,11 @@ from traceflops.ranks.comm_records import (
     CommRecords,
     alone,
 )
-from traceflops.table import (
-    ABSENT,
-    IntArray,
-    Trace,
-    codes,
-    distinct,
-    group_rows,
-    is_one_of,
-    names,
-    numbers,
-)
-from traceflops.timeline import Intervals
+from traceflops.table.columns import IntArray, codes, is_one_of, names, numbers
+from traceflops.table.grouping import distinct, group_rows
+from traceflops.table.rows import ABSENT
+from traceflops.table.trace import Trace
+from traceflops.timeline.intervals import Intervals
 
 _COLLECTIVE: Final = re.compile(
     r"\bhlo_op=(all-(?:reduce|gather|to-all)|reduce-scatter|collective-broadcast)\b"

@@ -19,7 +19,7 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from traceflops.attribution import Culprit, IdleCulprits, culprits_of_devices
+from traceflops.attribution.culprits import Culprit, IdleCulprits, culprits_of_devices
 from traceflops.ranks.comm_records import CommRecords
 from traceflops.ranks.cycles import Cycles
 from traceflops.ranks.late_causes import (
@@ -31,9 +31,12 @@ from traceflops.ranks.late_causes import (
     by_kernels,
     kernel_sums,
 )
-from traceflops.table import FloatArray, IntArray, Trace, codes, names, numbers
-from traceflops.timeline import Window
-from traceflops.windows import LAST_STEP, Prepared, chosen_activities, chosen_time
+from traceflops.table.columns import FloatArray, IntArray, codes, names, numbers
+from traceflops.table.trace import Trace
+from traceflops.timeline.records import Window
+from traceflops.windows.periodicity import LAST_STEP
+from traceflops.windows.prepared import Prepared
+from traceflops.windows.records import chosen_activities, chosen_time
 
 _WORTH: Final = 0.01
 """Share of the time of the steps that is worth blaming somebody for."""

@@ -13,7 +13,8 @@ import numpy as np
 from traceflops.ranks.clocks import Alignment, medians
 from traceflops.ranks.comm_records import CommRecords
 from traceflops.ranks.matching import Matches
-from traceflops.table import BoolArray, IntArray, groups, in_order
+from traceflops.table.columns import BoolArray, IntArray
+from traceflops.table.grouping import groups, in_order
 
 
 @dataclass(frozen=True)

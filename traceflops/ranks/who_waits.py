@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.attribution import RankTimes
+from traceflops.attribution.charged import RankTimes
 from traceflops.ranks.clocks import Alignment, aligned
 from traceflops.ranks.comm_records import CommRecords, comm_records
 from traceflops.ranks.cycles import Cycles, cycles
@@ -20,8 +20,12 @@ from traceflops.ranks.pipelines import Pipelines, pipelines
 from traceflops.ranks.projected_records import projected_records
 from traceflops.ranks.slow_rank import PreparedWork, RankWork, SlowRank, slow_rank
 from traceflops.ranks.waits import Waits, waits
-from traceflops.table import ABSENT, IntArray, exact_sums, group_sums, groups, numbers
-from traceflops.windows import LAST_STEP, Prepared, chosen_time, origins
+from traceflops.table.columns import IntArray, numbers
+from traceflops.table.grouping import exact_sums, group_sums, groups
+from traceflops.table.rows import ABSENT
+from traceflops.windows.periodicity import LAST_STEP
+from traceflops.windows.prepared import Prepared, origins
+from traceflops.windows.records import chosen_time
 
 _NO_LINKS: Final = Links()
 _MIXED: Final = "repeated-launches"

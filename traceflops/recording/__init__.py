@@ -11,17 +11,3 @@ Trace -> missing_from -> Missing        what is not there, what that costs, the 
 Trace -> profiler_time -> ProfilerTime  how long the profiler itself held up the program
 "pytorch" -> recipe_named -> Recipe     commands to paste (recipes.toml)
 """
-
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from traceflops.faces import lazy
-
-if TYPE_CHECKING:
-    from traceflops.recording.capture_gaps import Missing, missing_from
-    from traceflops.recording.inventory import DeviceEntry, Inventory, inventory_of, profiler_time
-    from traceflops.recording.recipes import Recipe, known_recipes, recipe_named
-    from traceflops.recording.recorder import Overhead, Recorder, record
-else:
-    __getattr__ = lazy(__name__, __file__)

@@ -6,20 +6,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from traceflops.categories import of_ml, of_pytorch
-from traceflops.devices import SIDE_FORMATS, SeenDevice, family_of, match
+from traceflops.categories.programs import of_ml, of_pytorch
+from traceflops.devices.counter_formulas import family_of
+from traceflops.devices.device_facts import SeenDevice
+from traceflops.devices.matching import match
+from traceflops.devices.side_records import SIDE_FORMATS
 from traceflops.remedies import command, remedy
-from traceflops.table import (
-    ABSENT,
-    CUDA_TRACE,
-    Trace,
-    is_one_of,
-    launches_nothing,
-    matching,
-    numbers,
-)
-from traceflops.timeline import lacks_copies
-from traceflops.windows import find_marked_steps, launch_calls
+from traceflops.table.columns import is_one_of, matching, numbers
+from traceflops.table.rows import ABSENT
+from traceflops.table.trace import CUDA_TRACE, Trace
+from traceflops.table.work_calls import launches_nothing
+from traceflops.timeline.host_work import lacks_copies
+from traceflops.windows.device_records import launch_calls
+from traceflops.windows.steps import find_marked_steps
 
 _QUEUED: Final = "dispatch"
 """What a call is named that stands for the moment at which a kernel was put into its queue."""

@@ -10,33 +10,23 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from traceflops.devices import (
-    JobReport,
-    SeenDevice,
-    is_undecided,
-    match,
-    of_job,
-    of_no_job,
-    ranks_of_devices,
-)
+from traceflops.devices.device_facts import SeenDevice
+from traceflops.devices.jobs import JobReport, is_undecided, of_job, of_no_job
+from traceflops.devices.matching import match
+from traceflops.devices.processes import ranks_of_devices
 from traceflops.errors import UsageError
 from traceflops.recording.capture_gaps import Missing, how_to_record, missing_from
-from traceflops.table import (
-    TABLES,
-    Note,
-    Source,
-    Trace,
-    distinct,
-    groups,
-    is_one_of,
-    matching,
-    numbers,
-)
-from traceflops.timeline import Intervals
-from traceflops.windows import Selection, find_marked_steps, partition_text
+from traceflops.table.columns import is_one_of, matching, numbers
+from traceflops.table.grouping import distinct, groups
+from traceflops.table.schema import TABLES
+from traceflops.table.trace import Note, Source, Trace
+from traceflops.timeline.intervals import Intervals
+from traceflops.windows.records import partition_text
+from traceflops.windows.selection import Selection
+from traceflops.windows.steps import find_marked_steps
 
 if TYPE_CHECKING:
-    from traceflops.timeline import DeviceAccount
+    from traceflops.timeline.account import DeviceAccount
 
 
 _PROPERTIES: Final = (

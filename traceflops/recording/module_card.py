@@ -13,7 +13,7 @@ from math import isfinite
 from typing import Any, Final
 
 from traceflops.errors import TraceflopsError, UsageError
-from traceflops.flops import bare_model, card_of_config
+from traceflops.flops.model.models import bare_model, card_of_config
 
 _WRAPPED: Final = ("module", "_fsdp_wrapped_module", "_orig_mod")
 """What DDP, FSDP and torch.compile call the module inside, their only one."""

@@ -13,16 +13,3 @@ Prepared, RankReport
 Replay.what_if(edits) -> WhatIf    per edit and together: time from least to most, MFU,
                                    the critical path, and doubts where it cannot be told
 """
-
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from traceflops.faces import lazy
-
-if TYPE_CHECKING:
-    from traceflops.replay.critical_path import PathPart
-    from traceflops.replay.edits import parse_edit
-    from traceflops.replay.what_if import Outcome, Replay, WhatIf
-else:
-    __getattr__ = lazy(__name__, __file__)

@@ -11,26 +11,20 @@ from typing import Any, Final, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from traceflops.attribution import Phases
+from traceflops.attribution.scopes import Phases
 from traceflops.errors import UsageError
-from traceflops.ranks import RankReport
+from traceflops.ranks.who_waits import RankReport
 from traceflops.replay.critical_path import Span
 from traceflops.replay.host_points import threads_of
 from traceflops.replay.recorded_graph import HOST, STREAM, RecordedGraph, World
-from traceflops.table import (
-    ABSENT,
-    BoolArray,
-    IntArray,
-    codes,
-    groups,
-    is_one_of,
-    matches,
-    names,
-    numbers,
-    taken,
-)
-from traceflops.timeline import Intervals, is_top
-from traceflops.windows import Prepared
+from traceflops.table.columns import BoolArray, IntArray, codes, is_one_of, names, numbers
+from traceflops.table.grouping import groups
+from traceflops.table.nesting import taken
+from traceflops.table.patterns import matches
+from traceflops.table.rows import ABSENT
+from traceflops.timeline.device_span import is_top
+from traceflops.timeline.intervals import Intervals
+from traceflops.windows.prepared import Prepared
 
 _RANGES: Final = ("annotation", "python", "module", "system")
 _RE2: Final = "expressions are those of RE2, without look-around and back-references"

@@ -13,22 +13,16 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.attribution import GapParts, named_times
+from traceflops.attribution.culprits import named_times
+from traceflops.attribution.idle_slices import GapParts
 from traceflops.characters import kernel_name
 from traceflops.replay.recorded_graph import EDGE_NAMES, HOST, RecordedGraph, World
-from traceflops.table import (
-    ABSENT,
-    BoolArray,
-    IntArray,
-    codes,
-    groups,
-    is_one_of,
-    joint_codes,
-    names,
-    numbers,
-)
-from traceflops.timeline import Intervals
-from traceflops.windows import Prepared, paced
+from traceflops.table.columns import BoolArray, IntArray, codes, is_one_of, names, numbers
+from traceflops.table.grouping import groups, joint_codes
+from traceflops.table.rows import ABSENT
+from traceflops.timeline.intervals import Intervals
+from traceflops.windows.periodicity import paced
+from traceflops.windows.prepared import Prepared
 
 WORK: Final = len(EDGE_NAMES)
 DELAY: Final = WORK + 1

@@ -21,7 +21,8 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from traceflops.attribution import CLASSES, FACTS
+from traceflops.attribution.host_events import FACTS
+from traceflops.attribution.idle_classes import CLASSES
 from traceflops.errors import UsageError
 from traceflops.replay.changes import (
     Changed,
@@ -37,8 +38,7 @@ from traceflops.replay.recorded_graph import (
     LONG_AGO,
     SYNC,
 )
-from traceflops.table import (
-    ABSENT,
+from traceflops.table.columns import (
     BoolArray,
     FloatArray,
     IntArray,
@@ -46,10 +46,11 @@ from traceflops.table import (
     matching,
     names,
     numbers,
-    taken,
 )
-from traceflops.timeline import Intervals
-from traceflops.windows import parse_duration
+from traceflops.table.nesting import taken
+from traceflops.table.rows import ABSENT
+from traceflops.timeline.intervals import Intervals
+from traceflops.windows.selection import parse_duration
 
 _EDIT: Final = re.compile(r"(?s)(.+)([=/*])([^=/*]+)")
 _RANK: Final = re.compile(r"rank (\d{1,6})")

@@ -11,19 +11,13 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.attribution import places_in_groups
-from traceflops.table import (
-    ABSENT,
-    BoolArray,
-    IntArray,
-    Trace,
-    groups,
-    in_order,
-    joint_codes,
-    numbers,
-    taken,
-)
-from traceflops.timeline import NEVER, latest_end_before
+from traceflops.attribution.idle_slices import places_in_groups
+from traceflops.table.columns import BoolArray, IntArray, numbers
+from traceflops.table.grouping import groups, in_order, joint_codes
+from traceflops.table.nesting import taken
+from traceflops.table.rows import ABSENT
+from traceflops.table.trace import Trace
+from traceflops.timeline.intervals import NEVER, latest_end_before
 
 _REST_NS: Final = 20_000
 _SURE_NS: Final = 1_000_000

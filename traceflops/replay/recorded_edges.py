@@ -15,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.ranks import RankReport
+from traceflops.ranks.who_waits import RankReport
 from traceflops.replay.host_waits import HostWaits
 from traceflops.replay.recorded_graph import (
     EVENT,
@@ -38,8 +38,11 @@ from traceflops.replay.recorded_work import (
     before_in,
     last_up_to,
 )
-from traceflops.table import ABSENT, BoolArray, IntArray, in_order, taken
-from traceflops.windows import Prepared
+from traceflops.table.columns import BoolArray, IntArray
+from traceflops.table.grouping import in_order
+from traceflops.table.nesting import taken
+from traceflops.table.rows import ABSENT
+from traceflops.windows.prepared import Prepared
 
 _LEAST_CAP_NS: Final = 20_000
 _JITTER_NS: Final = 2_000

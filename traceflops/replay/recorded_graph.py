@@ -14,7 +14,9 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.table import BoolArray, IntArray, SmallArray, groups, taken
+from traceflops.table.columns import BoolArray, IntArray, SmallArray
+from traceflops.table.grouping import groups
+from traceflops.table.nesting import taken
 
 HOST, LAUNCH, STREAM, EVENT, SYNC, HANDOVER, MEETING, VIRTUAL = range(8)
 """Kinds of edges: a thread goes on, a call starts work, a queue is in order, a queue waits for

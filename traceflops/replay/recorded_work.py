@@ -12,22 +12,14 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.ranks import RankReport
+from traceflops.ranks.who_waits import RankReport
 from traceflops.replay.recorded_graph import LONG_AGO
-from traceflops.table import (
-    ABSENT,
-    BoolArray,
-    IntArray,
-    codes,
-    groups,
-    in_order,
-    is_one_of,
-    joint_codes,
-    numbers,
-    taken,
-)
-from traceflops.timeline import ENDLESS
-from traceflops.windows import Prepared
+from traceflops.table.columns import BoolArray, IntArray, codes, is_one_of, numbers
+from traceflops.table.grouping import groups, in_order, joint_codes
+from traceflops.table.nesting import taken
+from traceflops.table.rows import ABSENT
+from traceflops.timeline.idle import ENDLESS
+from traceflops.windows.prepared import Prepared
 
 USUAL_LAUNCH_NS: Final = 6_000
 _USUAL_GAP_NS: Final = 1_000

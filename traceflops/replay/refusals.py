@@ -7,8 +7,8 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.table import matching, numbers
-from traceflops.windows import Prepared
+from traceflops.table.columns import matching, numbers
+from traceflops.windows.prepared import Prepared
 
 _OF_MTIA: Final = "runFunction"
 _WITH_CALLS: Final = "record the calls of the CPU, too"

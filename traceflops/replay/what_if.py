@@ -14,10 +14,10 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.attribution import Phases
+from traceflops.attribution.scopes import Phases
 from traceflops.errors import UsageError
-from traceflops.mfu import ShareRange
-from traceflops.ranks import RankReport
+from traceflops.mfu.budget import ShareRange
+from traceflops.ranks.who_waits import RankReport
 from traceflops.replay.changes import Changed, Recorded
 from traceflops.replay.critical_path import (
     UNEXPLAINED,
@@ -35,9 +35,10 @@ from traceflops.replay.edits import Edit, apply, parse_edits
 from traceflops.replay.recorded_edges import recorded_graph
 from traceflops.replay.recorded_graph import MEETING, RecordedGraph, World
 from traceflops.replay.refusals import refusals
-from traceflops.table import BoolArray, IntArray, numbers, taken
-from traceflops.timeline import Intervals
-from traceflops.windows import Prepared
+from traceflops.table.columns import BoolArray, IntArray, numbers
+from traceflops.table.nesting import taken
+from traceflops.timeline.intervals import Intervals
+from traceflops.windows.prepared import Prepared
 
 _MOST_UNEXPLAINED: Final = 0.05
 _REFUSED: Final = "what-if needs more than this recording holds"

@@ -15,23 +15,14 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from traceflops.categories import Category, Classifier
+from traceflops.categories.classify import Classifier
+from traceflops.categories.rules import Category
 from traceflops.remedies import command
-from traceflops.table import (
-    ABSENT,
-    DEVICE_KINDS,
-    IntArray,
-    Trace,
-    codes,
-    group_rows,
-    is_one_of,
-    joint_codes,
-    names,
-    number_column,
-    numbers,
-    text_column,
-    used_names,
-)
+from traceflops.table.columns import IntArray, codes, is_one_of, names, number_column, numbers
+from traceflops.table.grouping import group_rows, joint_codes, used_names
+from traceflops.table.rows import ABSENT, text_column
+from traceflops.table.schema import DEVICE_KINDS
+from traceflops.table.trace import Trace
 
 _MOST_NAMES: Final = 100_000
 """Names that are classified, those with most time first; further ones are other/other."""

@@ -11,7 +11,10 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.table import IntArray, Links, Trace, distinct, groups, numbers
+from traceflops.table.columns import IntArray, numbers
+from traceflops.table.grouping import distinct, groups
+from traceflops.table.nesting import Links
+from traceflops.table.trace import Trace
 from traceflops.timeline.idle import LONGEST_START_NS
 
 _LONGEST_QUEUE_NS: Final = 10**9

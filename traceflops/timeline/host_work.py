@@ -10,26 +10,20 @@ import numpy as np
 import pyarrow as pa
 
 from traceflops.remedies import advice
-from traceflops.table import (
-    ABSENT,
-    BoolArray,
-    IntArray,
-    Note,
-    TableBuilder,
-    Trace,
-    codes,
+from traceflops.table.builder import TableBuilder
+from traceflops.table.columns import BoolArray, IntArray, codes, is_one_of, names, numbers
+from traceflops.table.grouping import (
     distinct,
-    empty_table,
     group_rows,
     group_sums,
     groups,
-    innermost_pieces,
-    is_one_of,
     joint_codes,
-    names,
-    numbers,
     used_names,
 )
+from traceflops.table.nesting import innermost_pieces
+from traceflops.table.rows import ABSENT
+from traceflops.table.schema import empty_table
+from traceflops.table.trace import Note, Trace
 from traceflops.units import time_amount
 
 _COPIES: Final = frozenset({"memcpy", "memset"})

@@ -30,21 +30,11 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.table import (
-    ABSENT,
-    BoolArray,
-    IntArray,
-    Links,
-    Trace,
-    distinct,
-    first_match,
-    in_order,
-    is_one_of,
-    joint_codes,
-    matching,
-    numbers,
-    ranked,
-)
+from traceflops.table.columns import BoolArray, IntArray, is_one_of, matching, numbers
+from traceflops.table.grouping import distinct, in_order, joint_codes, ranked
+from traceflops.table.nesting import Links, first_match
+from traceflops.table.rows import ABSENT
+from traceflops.table.trace import Trace
 from traceflops.timeline.intervals import NEVER, Intervals, latest_end_before
 from traceflops.timeline.records import IdleCauses
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traceflops.table import BoolArray, IntArray, in_order, ranked, runs
+from traceflops.table.columns import BoolArray, IntArray
+from traceflops.table.grouping import in_order, ranked, runs
 
 
 @dataclass(frozen=True, slots=True, eq=False)

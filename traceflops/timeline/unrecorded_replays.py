@@ -12,7 +12,10 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.table import IntArray, Trace, groups, names, numbers, taken
+from traceflops.table.columns import IntArray, names, numbers
+from traceflops.table.grouping import groups
+from traceflops.table.nesting import taken
+from traceflops.table.trace import Trace
 from traceflops.timeline.device_span import DeviceRows
 from traceflops.timeline.intervals import NEVER, Intervals
 

@@ -10,20 +10,14 @@ from functools import partial
 
 import numpy as np
 
-from traceflops.devices import device_name
+from traceflops.devices.processes import device_name
 from traceflops.errors import UsageError
-from traceflops.table import (
-    ABSENT,
-    IntArray,
-    Note,
-    Trace,
-    codes,
-    counted_note,
-    distinct,
-    is_one_of,
-    numbers,
-)
-from traceflops.timeline import DeviceAccount, LinkedTrace, Window
+from traceflops.table.columns import IntArray, codes, is_one_of, numbers
+from traceflops.table.grouping import distinct
+from traceflops.table.rows import ABSENT
+from traceflops.table.trace import Note, Trace, counted_note
+from traceflops.timeline.account import DeviceAccount, LinkedTrace
+from traceflops.timeline.records import Window
 from traceflops.units import does, duration, listed, percent, several
 from traceflops.windows.chosen_runs import chosen_range, gpu_notes
 from traceflops.windows.device_steps import DEVICE_STEPS, device_steps

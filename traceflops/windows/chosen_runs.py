@@ -17,23 +17,14 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 
-from traceflops.devices import called, clocks_of, device_name, lives, of_job, whose
+from traceflops.devices.jobs import of_job
+from traceflops.devices.processes import called, clocks_of, device_name, lives, whose
 from traceflops.errors import UsageError
-from traceflops.table import (
-    BoolArray,
-    IntArray,
-    Note,
-    Trace,
-    counted_note,
-    distinct,
-    group_sums,
-    groups,
-    link,
-    number_column,
-    numbers,
-    without_unused,
-)
-from traceflops.timeline import DeviceAccount
+from traceflops.table.columns import BoolArray, IntArray, number_column, numbers
+from traceflops.table.grouping import distinct, group_sums, groups, without_unused
+from traceflops.table.nesting import link
+from traceflops.table.trace import Note, Trace, counted_note
+from traceflops.timeline.account import DeviceAccount
 from traceflops.units import does, listed, several, time_amount
 from traceflops.windows.records import device_words
 from traceflops.windows.selection import Selection

@@ -13,31 +13,21 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 
-from traceflops.devices import whose
-from traceflops.table import (
-    ABSENT,
-    ASYNC_COPY,
-    ASYNC_FILL,
-    GRAPH_LAUNCH,
-    LAUNCH,
-    BoolArray,
-    IntArray,
-    Note,
-    Trace,
-    distinct,
-    groups,
-    is_one_of,
-    joint_codes,
-    matching,
-    numbers,
-    recorded_calls,
-)
-from traceflops.timeline import LONGEST_START_NS
+from traceflops.devices.processes import whose
+from traceflops.table.columns import BoolArray, IntArray, is_one_of, matching, numbers
+from traceflops.table.grouping import distinct, groups, joint_codes
+from traceflops.table.nesting import recorded_calls
+from traceflops.table.rows import ABSENT
+from traceflops.table.trace import Note, Trace
+from traceflops.table.work_calls import ASYNC_COPY, ASYNC_FILL, GRAPH_LAUNCH, LAUNCH
+from traceflops.timeline.idle import LONGEST_START_NS
 from traceflops.units import listed, percent, several
 from traceflops.windows.records import chosen_time
 
 if TYPE_CHECKING:
-    from traceflops.timeline import DeviceAccount, Untimed, Window
+    from traceflops.timeline.account import DeviceAccount
+    from traceflops.timeline.aggregates import Untimed
+    from traceflops.timeline.records import Window
     from traceflops.windows.selection import Selection
 _ASYNC: Final = {"copy": ASYNC_COPY, "fill": ASYNC_FILL}
 _WORDS: Final = {"kernel": "launch call", "graph": "graph launch", "copy": "copy", "fill": "fill"}

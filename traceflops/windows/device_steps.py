@@ -8,18 +8,11 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.table import (
-    ABSENT,
-    IntArray,
-    Trace,
-    codes,
-    distinct,
-    groups,
-    is_one_of,
-    names,
-    numbers,
-)
-from traceflops.timeline import DeviceAccount
+from traceflops.table.columns import IntArray, codes, is_one_of, names, numbers
+from traceflops.table.grouping import distinct, groups
+from traceflops.table.rows import ABSENT
+from traceflops.table.trace import Trace
+from traceflops.timeline.account import DeviceAccount
 from traceflops.windows.periodicity import Stretch, paced, tile
 from traceflops.windows.step_times import Steps
 

@@ -10,8 +10,12 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.table import BoolArray, IntArray, distinct, group_sums, joint_codes, names
-from traceflops.timeline import DeviceAccount, DeviceRows, Intervals, LinkedTrace, WindowRole
+from traceflops.table.columns import BoolArray, IntArray, names
+from traceflops.table.grouping import distinct, group_sums, joint_codes
+from traceflops.timeline.account import DeviceAccount, LinkedTrace
+from traceflops.timeline.device_span import DeviceRows
+from traceflops.timeline.intervals import Intervals
+from traceflops.timeline.records import WindowRole
 from traceflops.windows.records import device_words
 from traceflops.windows.repetition import (
     FEWEST_ACTIVITIES,

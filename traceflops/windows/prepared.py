@@ -14,8 +14,14 @@ from typing import Final
 import numpy as np
 
 from traceflops.characters import kernel_name
-from traceflops.table import IntArray, Note, Trace, codes, groups, is_one_of, names, numbers
-from traceflops.timeline import DeviceAccount, Intervals, LinkedTrace, Untimed, Window, is_top
+from traceflops.table.columns import IntArray, codes, is_one_of, names, numbers
+from traceflops.table.grouping import groups
+from traceflops.table.trace import Note, Trace
+from traceflops.timeline.account import DeviceAccount, LinkedTrace
+from traceflops.timeline.aggregates import Untimed
+from traceflops.timeline.device_span import is_top
+from traceflops.timeline.intervals import Intervals
+from traceflops.timeline.records import Window
 from traceflops.windows.choice import StepPlan
 from traceflops.windows.device_records import (
     MATERIAL,

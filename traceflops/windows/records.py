@@ -13,16 +13,14 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from traceflops.devices import by_name, partition, ranks_text
-from traceflops.table import IntArray, Trace, names
-from traceflops.timeline import (
-    Account,
-    DeviceAccount,
-    Gap,
-    Intervals,
-    WholeSpan,
-    Window,
-)
+from traceflops.devices.device_facts import by_name
+from traceflops.devices.peaks import partition
+from traceflops.devices.processes import ranks_text
+from traceflops.table.columns import IntArray, names
+from traceflops.table.trace import Trace
+from traceflops.timeline.account import DeviceAccount
+from traceflops.timeline.intervals import Intervals
+from traceflops.timeline.records import Account, Gap, WholeSpan, Window
 
 _BETWEEN: Final = " · "
 

@@ -15,7 +15,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from traceflops.table import IntArray, distinct, runs
+from traceflops.table.columns import IntArray
+from traceflops.table.grouping import distinct, runs
 
 FEWEST_ROUNDS: Final = 3
 FEWEST_ACTIVITIES: Final = 4

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from traceflops.errors import UsageError
-from traceflops.table import matched_groups
+from traceflops.table.patterns import matched_groups
 
 HIDDEN: Final = "…"
 """Stands for an expression of the author's."""

@@ -16,26 +16,14 @@ from itertools import chain, zip_longest
 
 import numpy as np
 
-from traceflops.categories import of_ml
+from traceflops.categories.programs import of_ml
 from traceflops.characters import shortened
 from traceflops.remedies import sentence
-from traceflops.table import (
-    ABSENT,
-    BoolArray,
-    IntArray,
-    Links,
-    Note,
-    Trace,
-    codes,
-    counted_note,
-    distinct,
-    group_rows,
-    groups,
-    is_one_of,
-    names,
-    numbers,
-    taken,
-)
+from traceflops.table.columns import BoolArray, IntArray, codes, is_one_of, names, numbers
+from traceflops.table.grouping import distinct, group_rows, groups
+from traceflops.table.nesting import Links, taken
+from traceflops.table.rows import ABSENT
+from traceflops.table.trace import Note, Trace, counted_note
 from traceflops.units import capitalized
 from traceflops.windows.engine_passes import serving_marks
 from traceflops.windows.repetition import FEWEST_ROUNDS, REGULAR_SHARE, TOLERANCE

@@ -11,7 +11,8 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.table import ABSENT, IntArray
+from traceflops.table.columns import IntArray
+from traceflops.table.rows import ABSENT
 
 _KINDS: Final = ("HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP")
 COPIES: Final[Mapping[int, tuple[str, str]]] = {

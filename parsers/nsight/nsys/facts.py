@@ -16,11 +16,13 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from traceflops.parsers.io import UNDECODABLE, Among, Wanted
+from traceflops.parsers.io.database_query import Among, Wanted
+from traceflops.parsers.io.json_window import UNDECODABLE
 from traceflops.parsers.nsight.nsys.enums import ERROR, THREAD_BITS, WARNING
 from traceflops.parsers.nsight.nsys.tables import Tables, whole_number
-from traceflops.parsers.shared import NOTHING_KNOWN, DeviceFacts
-from traceflops.table import ABSENT, CUDA_TRACE, EVERYWHERE, UTC_OFFSET, Note
+from traceflops.parsers.shared.trace_builder import NOTHING_KNOWN, DeviceFacts
+from traceflops.table.rows import ABSENT
+from traceflops.table.trace import CUDA_TRACE, EVERYWHERE, UTC_OFFSET, Note
 from traceflops.units import several
 
 _EXPORTS: Final = ("META_DATA_EXPORT", "EXPORT_META_DATA")

@@ -13,12 +13,16 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from traceflops.parsers.io import UNDECODABLE, Among, Batch, Present, Wanted
+from traceflops.parsers.io.database_query import Among, Batch, Present, Wanted
+from traceflops.parsers.io.json_window import UNDECODABLE
 from traceflops.parsers.nsight.nsys.enums import THREAD_BITS, processes_of, threads_of
 from traceflops.parsers.nsight.nsys.ranks import RankPlace
 from traceflops.parsers.nsight.nsys.reading import ReportReading, texts_of
-from traceflops.parsers.shared import Gathered, fill_collectives, rccl
-from traceflops.table import ABSENT, distinct
+from traceflops.parsers.shared import rccl
+from traceflops.parsers.shared.collectives import fill_collectives
+from traceflops.parsers.shared.trace_builder import Gathered
+from traceflops.table.grouping import distinct
+from traceflops.table.rows import ABSENT
 
 _PAYLOAD: Final = Wanted(integers=("start", "globalTid", "jsonTextId"), texts=("jsonText",))
 _TABLE: Final = "NVTX_EVENTS"

@@ -9,26 +9,18 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from traceflops.devices import renumbered_note
-from traceflops.parsers.io import NoteTable
+from traceflops.devices.processes import renumbered_note
+from traceflops.parsers.io.notes import NoteTable
 from traceflops.parsers.nsight.nsys.reading import CUPTI, ReportReading
 from traceflops.parsers.nsight.nsys.tables import Tables
 from traceflops.parsers.nsight.nsys.timeline import UNNAMED_KERNEL
-from traceflops.parsers.shared import span_notes
+from traceflops.parsers.shared.sanity_checks import span_notes
 from traceflops.remedies import NSYS
-from traceflops.table import (
-    ABSENT,
-    CUDA_TRACE,
-    BoolArray,
-    Note,
-    codes,
-    distinct,
-    joint_codes,
-    launches_nothing,
-    names,
-    numbers,
-    validity,
-)
+from traceflops.table.columns import BoolArray, codes, names, numbers, validity
+from traceflops.table.grouping import distinct, joint_codes
+from traceflops.table.rows import ABSENT
+from traceflops.table.trace import CUDA_TRACE, Note
+from traceflops.table.work_calls import launches_nothing
 from traceflops.units import several, time_amount
 
 _NOT_READ: Final = "{count} [row|rows] of tables that are not read: {names}."

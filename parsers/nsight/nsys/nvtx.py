@@ -18,34 +18,17 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from traceflops.parsers.io import (
-    LONGEST_VALUE,
-    UNDECODABLE,
-    Batch,
-    Bytes,
-    Database,
-    Lookup,
-    NotFast,
-    Table,
-    Wanted,
-    quoted,
-    record_batches,
-    select,
-)
+from traceflops.parsers.io.csv_lines import Bytes
+from traceflops.parsers.io.database_query import Batch, Lookup, Table, Wanted, quoted, select
+from traceflops.parsers.io.database_rows import Database
+from traceflops.parsers.io.database_scan import LONGEST_VALUE, NotFast, record_batches
+from traceflops.parsers.io.json_window import UNDECODABLE
 from traceflops.parsers.nsight.nsys.enums import MARK, RANGES, STACKED
 from traceflops.parsers.nsight.nsys.reading import ReportReading, texts_of
 from traceflops.parsers.nsight.nsys.tables import Tables
-from traceflops.table import (
-    ABSENT,
-    Array,
-    BoolArray,
-    IntArray,
-    Names,
-    number_column,
-    numbers,
-    runs,
-    string_column,
-)
+from traceflops.table.columns import BoolArray, IntArray, number_column, numbers, string_column
+from traceflops.table.grouping import runs
+from traceflops.table.rows import ABSENT, Array, Names
 
 _SEQUENCE: Final = b", seq = "
 _ID: Final = b", op_id = "

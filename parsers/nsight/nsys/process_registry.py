@@ -13,13 +13,16 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.devices import apart
-from traceflops.parsers.io import Lookup, by_distinct
+from traceflops.devices.processes import apart
+from traceflops.parsers.io.database_query import Lookup, by_distinct
 from traceflops.parsers.nsight.nsys.enums import pid_of, streams_of
 from traceflops.parsers.nsight.nsys.facts import Devices
 from traceflops.parsers.nsight.nsys.ranks import RankPlace, Ranks, settled
-from traceflops.parsers.shared import Gathered, ProcessFacts
-from traceflops.table import ABSENT, BoolArray, IntArray, compact, distinct, group_rows
+from traceflops.parsers.shared.trace_builder import Gathered, ProcessFacts
+from traceflops.table.builder import compact
+from traceflops.table.columns import BoolArray, IntArray
+from traceflops.table.grouping import distinct, group_rows
+from traceflops.table.rows import ABSENT
 
 _MOST: Final = 10_000
 """So many processes and devices are told apart; a report with more has invented them."""

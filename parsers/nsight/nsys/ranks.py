@@ -13,18 +13,17 @@ from typing import Final
 
 import pyarrow as pa
 
-from traceflops.parsers.io import NoteTable
-from traceflops.table import (
-    ABSENT,
+from traceflops.parsers.io.notes import NoteTable
+from traceflops.table.columns import numbers, with_column
+from traceflops.table.grouping import distinct
+from traceflops.table.rows import ABSENT
+from traceflops.table.trace import (
     RANK_UNKNOWN,
     Note,
     Trace,
     counted_note,
-    distinct,
-    numbers,
     rank_from_name,
     rank_unknown,
-    with_column,
 )
 from traceflops.units import several
 

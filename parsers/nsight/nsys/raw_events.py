@@ -14,9 +14,10 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from traceflops.parsers.io import Block, Columns, Messages
+from traceflops.parsers.io.messages import Block, Columns, Messages
 from traceflops.parsers.nsight.nsys.raw_file import Parts
-from traceflops.table import ABSENT, BoolArray, IntArray
+from traceflops.table.columns import BoolArray, IntArray
+from traceflops.table.rows import ABSENT
 
 Numbers = tuple[tuple[int, str], ...]
 """The numbers of fields with the columns of an export; a field that is left out is 0."""

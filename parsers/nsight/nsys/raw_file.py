@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 
 from traceflops.errors import InputError
-from traceflops.parsers.io import (
-    ByteSource,
+from traceflops.parsers.io.inputs import ByteSource
+from traceflops.parsers.io.messages import (
     fields,
     last_fields,
     message_text,
@@ -26,7 +26,7 @@ from traceflops.parsers.io import (
     split,
     varint,
 )
-from traceflops.table import IntArray
+from traceflops.table.columns import IntArray
 
 MAGIC: Final = b"NVIDIA Tegra Profiler Report"
 _VERSION: Final = re.compile(rb"[\x00-\x20]{0,16}([0-9][0-9A-Za-z@.\-]{0,60})")

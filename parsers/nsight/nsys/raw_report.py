@@ -17,20 +17,14 @@ from typing import Any, Final
 import pyarrow as pa
 
 from traceflops.errors import NotATrace
-from traceflops.parsers.io import (
-    ArrowTable,
-    ByteSource,
-    NoteTable,
-    fields,
-    last_fields,
-    message_text,
-    parts_of,
-    signed,
-)
+from traceflops.parsers.io.arrow_files import ArrowTable
+from traceflops.parsers.io.inputs import ByteSource
+from traceflops.parsers.io.messages import fields, last_fields, message_text, parts_of, signed
+from traceflops.parsers.io.notes import NoteTable
 from traceflops.parsers.nsight.nsys.raw_events import UNREAD, Events, Numbers
 from traceflops.parsers.nsight.nsys.raw_file import Parts, RawFile, joined, opened
 from traceflops.parsers.nsight.nsys.tables import Folder
-from traceflops.table import Note
+from traceflops.table.trace import Note
 from traceflops.units import several
 
 _CHUNK_BYTES: Final = 1 << 22

@@ -14,17 +14,12 @@ from itertools import islice
 from typing import Final
 
 from traceflops.errors import InputError, NotATrace
-from traceflops.parsers.io import (
-    ArrowTable,
-    ByteSource,
-    Database,
-    nothing_left,
-    open_arrow,
-    open_parquet,
-    rank_in_name,
-    read_each,
-    with_set_aside,
-)
+from traceflops.parsers.io.arrow_files import ArrowTable, open_arrow, open_parquet
+from traceflops.parsers.io.database_file import nothing_left
+from traceflops.parsers.io.database_rows import Database
+from traceflops.parsers.io.inputs import ByteSource
+from traceflops.parsers.io.notes import read_each, with_set_aside
+from traceflops.parsers.io.places import rank_in_name
 from traceflops.parsers.nsight.nsys.facts import (
     devices_of,
     facts_of,
@@ -52,8 +47,8 @@ from traceflops.parsers.nsight.nsys.timeline import (
     with_kinds_of_calls,
 )
 from traceflops.parsers.nsight.recipe import is_of_recipe, read_recipes
-from traceflops.parsers.shared import overflow_notes
-from traceflops.table import Source, SourceFile, Trace
+from traceflops.parsers.shared.trace_builder import overflow_notes
+from traceflops.table.trace import Source, SourceFile, Trace
 
 SQLITE: Final = "nsys-sqlite"
 RAW: Final = "nsys-rep"

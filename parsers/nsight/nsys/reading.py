@@ -9,12 +9,15 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from traceflops.parsers.io import Batch, Coder, TextsById, Wanted
+from traceflops.parsers.io.database_query import Batch, Coder, TextsById, Wanted
 from traceflops.parsers.nsight.nsys.enums import present, processes_of, threads_of
 from traceflops.parsers.nsight.nsys.process_registry import ProcessRegistry
 from traceflops.parsers.nsight.nsys.tables import Tables
-from traceflops.parsers.shared import Gathered
-from traceflops.table import ABSENT, Array, IntArray, TableBuilder, compact, distinct
+from traceflops.parsers.shared.trace_builder import Gathered
+from traceflops.table.builder import TableBuilder, compact
+from traceflops.table.columns import IntArray
+from traceflops.table.grouping import distinct
+from traceflops.table.rows import ABSENT, Array
 
 CUPTI: Final = "CUPTI_ACTIVITY_KIND_"
 _LIMIT_NS: Final = 2**61

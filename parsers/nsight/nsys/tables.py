@@ -9,18 +9,13 @@ from typing import Final, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from traceflops.parsers.io import (
-    ARROW_UNREADABLE,
-    Among,
-    ArrowTable,
-    Batch,
-    ByteSource,
-    Database,
-    Present,
-    Wanted,
-    one_batch,
-)
-from traceflops.table import ABSENT, Array, BoolArray, Note, numbers
+from traceflops.parsers.io.arrow_files import ARROW_UNREADABLE, ArrowTable
+from traceflops.parsers.io.database_query import Among, Batch, Present, Wanted, one_batch
+from traceflops.parsers.io.database_rows import Database
+from traceflops.parsers.io.inputs import ByteSource
+from traceflops.table.columns import BoolArray, numbers
+from traceflops.table.rows import ABSENT, Array
+from traceflops.table.trace import Note
 
 _EXACT: Final = 2.0**53
 

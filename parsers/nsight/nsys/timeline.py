@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from traceflops.parsers.io import Batch, Wanted, by_distinct
+from traceflops.parsers.io.database_query import Batch, Wanted, by_distinct
 from traceflops.parsers.nsight.nsys.enums import (
     ALLOCATED,
     BETWEEN_DEVICES,
@@ -27,22 +27,12 @@ from traceflops.parsers.nsight.nsys.enums import (
     processes_of,
 )
 from traceflops.parsers.nsight.nsys.reading import CUPTI, Columns, ReportReading, Shown
-from traceflops.parsers.shared import at_least
-from traceflops.table import (
-    ABSENT,
-    IntArray,
-    Names,
-    TableBuilder,
-    codes,
-    distinct,
-    first_match,
-    first_of_same,
-    is_one_of,
-    merged_column,
-    names,
-    taken,
-    with_column,
-)
+from traceflops.parsers.shared.sinks import at_least
+from traceflops.table.builder import TableBuilder
+from traceflops.table.columns import IntArray, codes, is_one_of, merged_column, names, with_column
+from traceflops.table.grouping import distinct
+from traceflops.table.nesting import first_match, first_of_same, taken
+from traceflops.table.rows import ABSENT, Names
 
 UNNAMED_KERNEL: Final = "(unnamed kernel)"
 _UNNAMED: Final = "(unnamed)"

@@ -10,12 +10,16 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from traceflops.parsers.io import Database, Lookup, NoteTable
+from traceflops.parsers.io.database_query import Lookup
+from traceflops.parsers.io.database_rows import Database
+from traceflops.parsers.io.notes import NoteTable
 from traceflops.parsers.nsight.nsys.read import trace_of_file
 from traceflops.parsers.nsight.nsys.reading import CUPTI
 from traceflops.parsers.nsight.nvprof.tables import nvprof_tables
-from traceflops.parsers.shared import COUNTED_WHILE_TIMED
-from traceflops.table import ABSENT, Trace, number_column, numbers, with_column
+from traceflops.parsers.shared.sanity_checks import COUNTED_WHILE_TIMED
+from traceflops.table.columns import number_column, numbers, with_column
+from traceflops.table.rows import ABSENT
+from traceflops.table.trace import Trace
 
 NVPROF: Final = "nvprof"
 _RECENT_NS: Final = 10**18

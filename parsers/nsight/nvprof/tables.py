@@ -17,20 +17,17 @@ from uuid import UUID
 import numpy as np
 import pyarrow as pa
 
-from traceflops.parsers.io import (
-    ArrowTable,
-    Batch,
-    Database,
-    Lookup,
-    TextsById,
-    Wanted,
-    by_distinct,
-)
+from traceflops.parsers.io.arrow_files import ArrowTable
+from traceflops.parsers.io.database_query import Batch, Lookup, TextsById, Wanted, by_distinct
+from traceflops.parsers.io.database_rows import Database
 from traceflops.parsers.nsight.nsys.enums import MARK, THREAD_BITS
 from traceflops.parsers.nsight.nsys.reading import CUPTI
 from traceflops.parsers.nsight.nsys.tables import Folder
 from traceflops.parsers.nsight.nvprof.calls import DRIVER_CALLS, RUNTIME_CALLS
-from traceflops.table import ABSENT, IntArray, Note, distinct, joint_codes
+from traceflops.table.columns import IntArray
+from traceflops.table.grouping import distinct, joint_codes
+from traceflops.table.rows import ABSENT
+from traceflops.table.trace import Note
 
 _TEXTS: Final = "StringTable"
 _MOST_CALLS: Final = 1 << 12

@@ -13,11 +13,16 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.parsers.io import Cut, Texts
+from traceflops.parsers.io.csv_cells import Texts
+from traceflops.parsers.io.csv_text import Cut
 from traceflops.parsers.rocprof.tables.parts import COUNTERS, ProcessPart
 from traceflops.parsers.rocprof.tables.work import ids
-from traceflops.parsers.shared import UNNAMED_KERNEL, chosen
-from traceflops.table import ABSENT, Array, IntArray, Names, TableBuilder, compact, group_rows
+from traceflops.parsers.shared.sinks import UNNAMED_KERNEL
+from traceflops.parsers.shared.trace_builder import chosen
+from traceflops.table.builder import TableBuilder, compact
+from traceflops.table.columns import IntArray
+from traceflops.table.grouping import group_rows
+from traceflops.table.rows import ABSENT, Array, Names
 
 _KEYS: Final = ("process", "repetition", "dispatch", "name", "counter")
 _MOST_HEADERS: Final = 1 << 20

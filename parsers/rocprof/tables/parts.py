@@ -14,9 +14,16 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.parsers.io import ByteSource, Cut, Damage, Texts, rank_in_name
+from traceflops.parsers.io.csv_cells import Texts
+from traceflops.parsers.io.csv_lines import Damage
+from traceflops.parsers.io.csv_text import Cut
+from traceflops.parsers.io.inputs import ByteSource
+from traceflops.parsers.io.places import rank_in_name
 from traceflops.parsers.rocprof.layouts import Layout
-from traceflops.table import ABSENT, Array, IntArray, Names, TableBuilder, groups, ranked
+from traceflops.table.builder import TableBuilder
+from traceflops.table.columns import IntArray
+from traceflops.table.grouping import groups, ranked
+from traceflops.table.rows import ABSENT, Array, Names
 
 COUNTERS: Final = "kernel_counters"
 _MOST_PROCESSES: Final = 4_096

@@ -18,8 +18,9 @@ from traceflops.parsers.rocprof.tables.parts import (
     Stretch,
     TableFile,
 )
-from traceflops.parsers.shared import Gathered
-from traceflops.table import ABSENT, IntArray
+from traceflops.parsers.shared.trace_builder import Gathered
+from traceflops.table.columns import IntArray
+from traceflops.table.rows import ABSENT
 
 _DAY_NS: Final = 86_400 * 10**9
 _STARTING_NS: Final = 10**6

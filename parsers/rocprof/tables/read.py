@@ -12,16 +12,10 @@ from typing import Final
 import numpy as np
 
 from traceflops.errors import InputError, NotATrace
-from traceflops.parsers.io import (
-    TEXT_BLOCK_BYTES,
-    ByteSource,
-    CsvBlock,
-    CsvText,
-    Cut,
-    Texts,
-    read_each,
-    with_notes,
-)
+from traceflops.parsers.io.csv_cells import Texts
+from traceflops.parsers.io.csv_text import TEXT_BLOCK_BYTES, CsvBlock, CsvText, Cut
+from traceflops.parsers.io.inputs import ByteSource
+from traceflops.parsers.io.notes import read_each, with_notes
 from traceflops.parsers.rocprof.layouts import ROCPROF_TABLES, RocprofTable
 from traceflops.parsers.rocprof.notes import NOTES, file_notes
 from traceflops.parsers.rocprof.tables.counters import add_counters, add_totals, add_wide
@@ -44,7 +38,7 @@ from traceflops.parsers.rocprof.tables.work import (
     add_scratch,
     pair_pushes,
 )
-from traceflops.table import Note, Trace
+from traceflops.table.trace import Note, Trace
 
 _MOST_AGENTS: Final = 4_096
 _MOST_NEIGHBOURS: Final = 10_000

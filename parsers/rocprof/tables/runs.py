@@ -13,7 +13,7 @@ import numpy as np
 from traceflops.characters import kernel_name
 from traceflops.parsers.rocprof.tables.parts import COUNTERS, TableFile
 from traceflops.parsers.rocprof.tables.processes import AgentLists, Process, names_in, processes_of
-from traceflops.parsers.shared import chosen
+from traceflops.parsers.shared.trace_builder import chosen
 
 _TIMELINE: Final = ("activities", "copies", "graphs", "calls", "marks")
 _DAY_NS: Final = 86_400 * 10**9

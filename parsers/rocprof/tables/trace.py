@@ -15,8 +15,12 @@ from traceflops.parsers.rocprof.tables.parts import COUNTERS, ProcessPart
 from traceflops.parsers.rocprof.tables.processes import Devices, Process
 from traceflops.parsers.rocprof.tables.runs import TableRun
 from traceflops.parsers.rocprof.tables.work import api_of, resolve_copies
-from traceflops.parsers.shared import Gathered, ProcessFacts, chosen, fill_collectives
-from traceflops.table import ABSENT, IntArray, Source, SourceFile, TableBuilder, Trace
+from traceflops.parsers.shared.collectives import fill_collectives
+from traceflops.parsers.shared.trace_builder import Gathered, ProcessFacts, chosen
+from traceflops.table.builder import TableBuilder
+from traceflops.table.columns import IntArray
+from traceflops.table.rows import ABSENT
+from traceflops.table.trace import Source, SourceFile, Trace
 
 _TIMELINES: Final[Mapping[str, str]] = {
     "kernel": "activities",

@@ -7,11 +7,12 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.parsers.io import Cut
+from traceflops.parsers.io.csv_text import Cut
 from traceflops.parsers.rocprof.agents import Agent
 from traceflops.parsers.rocprof.copies import GPU, HOST, UNKNOWN, ends_of, ways_between, ways_named
 from traceflops.parsers.rocprof.tables.parts import ProcessPart
-from traceflops.parsers.shared import (
+from traceflops.parsers.shared.sanity_checks import spans
+from traceflops.parsers.shared.sinks import (
     UNNAMED,
     UNNAMED_COPY,
     UNNAMED_KERNEL,
@@ -24,10 +25,10 @@ from traceflops.parsers.shared import (
     Overheads,
     add_queueing,
     blocks_of,
-    chosen,
-    spans,
 )
-from traceflops.table import ABSENT, Array, IntArray, Names
+from traceflops.parsers.shared.trace_builder import chosen
+from traceflops.table.columns import IntArray
+from traceflops.table.rows import ABSENT, Array, Names
 
 _MARK_DOMAINS: Final = ("MARKER", "ROCTX")
 _KINDS: Final = {None: UNKNOWN, False: HOST, True: GPU}

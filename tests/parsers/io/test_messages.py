@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from sample_traces.messages import counted, fixed, number, part, varint
 from tests.conftest import examples
-from traceflops.parsers.io import Block, Messages, fields, split
-from traceflops.table import ABSENT
+from traceflops.parsers.io.messages import Block, Messages, fields, split
+from traceflops.table.rows import ABSENT
 
 NUMBERS = st.integers(-(2**63), 2**63 - 1).filter(lambda value: value != ABSENT)
 FIELDS = st.lists(

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from tests.conftest import examples
 from traceflops.errors import InputError, NotATrace
-from traceflops.parsers.io import ByteSource, unpickled
+from traceflops.parsers.io.inputs import ByteSource
+from traceflops.parsers.io.pickled import unpickled
 
 KEYS = frozenset("abc")
 HEAD = b"\x80\x04"

@@ -17,7 +17,7 @@ import pytest
 from tests.conftest import shared_file
 from tests.parsers.nsight.nsysfile import SECRET, NsysFile, small
 from traceflops.errors import InputError
-from traceflops.parsers import read
+from traceflops.parsers.reading import read
 from traceflops.table.trace import Trace
 
 

@@ -17,10 +17,10 @@ from tests.conftest import examples
 from tests.parsers.nsight.nsysfile import SECRET, NsysFile, process, small, thread
 from tests.parsers.nsight.test_nsys_folders import content
 from traceflops.errors import InputError
-from traceflops.parsers import read
 from traceflops.parsers.io.database_scan import LONGEST_VALUE, NotFast, record_batches
 from traceflops.parsers.nsight.nsys import nvtx as texts
 from traceflops.parsers.nsight.nsys.nvtx import op_texts
+from traceflops.parsers.reading import read
 from traceflops.table.columns import string_column
 from traceflops.table.rows import ABSENT
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.parsers.nsight.nsysfile import NsysFile, process, thread
-from traceflops.parsers import read
+from traceflops.parsers.reading import read
 from traceflops.table.trace import Trace
 
 COMM = "0x1234"

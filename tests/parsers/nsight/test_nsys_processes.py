@@ -12,7 +12,7 @@ import pytest
 import traceflops as tf
 from tests.parsers.nsight.nsysfile import NsysFile, process, thread
 from tests.parsers.nsight.test_nsys_quirks import codes, made, note, rows
-from traceflops.parsers import read
+from traceflops.parsers.reading import read
 from traceflops.table.nesting import link
 from traceflops.table.trace import Trace
 

@@ -22,11 +22,12 @@ from tests.parsers.nsight.nsysfile import (
     small,
     thread,
 )
-from traceflops.analysis import prepare
-from traceflops.attribution import WorkSum, work_owners
+from traceflops.analysis.preparation import prepare
+from traceflops.attribution.device_work import WorkSum
+from traceflops.attribution.device_work_tables import work_owners
 from traceflops.errors import InputError
-from traceflops.parsers import read
 from traceflops.parsers.nsight.nsys.enums import COPIES
+from traceflops.parsers.reading import read
 from traceflops.table.nesting import link
 from traceflops.table.trace import Note, Trace
 

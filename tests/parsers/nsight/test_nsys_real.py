@@ -13,7 +13,7 @@ import pytest
 import traceflops as tf
 from tests.conftest import shared_file
 from tests.timeline.test_expected import Device, assert_launched, expected_figures, report_of
-from traceflops.parsers import read
+from traceflops.parsers.reading import read
 from traceflops.table.nesting import link
 from traceflops.windows.records import DeviceReport
 

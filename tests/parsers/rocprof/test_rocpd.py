@@ -16,7 +16,7 @@ from tests.conftest import shared_file
 from tests.parsers.rocprof.rocpdfile import ENDING, PID, SECRET, TID, RocpdFile, rocpd
 from tests.timeline.test_expected import Device
 from traceflops.errors import InputError
-from traceflops.parsers import read
+from traceflops.parsers.reading import read
 from traceflops.table.trace import Trace
 
 T = 168_853_321_180_888

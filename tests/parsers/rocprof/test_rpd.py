@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from traceflops import analyze
-from traceflops.attribution import Synchronisation
+from traceflops.attribution.host_calls import Synchronisation
 from traceflops.errors import InputError
-from traceflops.parsers import read
+from traceflops.parsers.reading import read
 from traceflops.table.trace import Trace
 
 T = 3_489_389_201_751_353

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from traceflops.errors import InputError
-from traceflops.parsers import read
+from traceflops.parsers.reading import read
 from traceflops.table.trace import Trace
 
 T = 168_853_321_180_888

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
-from traceflops.devices import DeviceSpec
+from traceflops.devices.peaks import DeviceSpec
 from traceflops.errors import InputError, UsageError
 from traceflops.flops.analytic.conventions import CONVENTIONS, convention
 from traceflops.flops.analytic.run import NO_CHECKPOINT, Run

@@ -7,18 +7,11 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal
 
-from traceflops.devices import (
-    DTYPES,
-    NOT_A_PEAK,
-    PER_TERA,
-    DeviceSpec,
-    MissingInput,
-    SeenDevice,
-    chosen,
-    given_rate,
-    load_devices,
-    rate_doubt,
-)
+from traceflops.devices.device_facts import SeenDevice
+from traceflops.devices.matching import chosen
+from traceflops.devices.missing_input import MissingInput
+from traceflops.devices.peaks import DTYPES, PER_TERA, DeviceSpec, load_devices
+from traceflops.devices.user_rate import NOT_A_PEAK, given_rate, rate_doubt
 from traceflops.errors import UsageError
 from traceflops.flops.analytic.conventions import CONVENTIONS, Convention
 from traceflops.flops.analytic.rates import (

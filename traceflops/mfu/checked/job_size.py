@@ -6,14 +6,17 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
-from traceflops.devices import GIVE_PEAK, MissingInput, without_rates, without_times
-from traceflops.flops import Peak, PeakChoice, plain_dtype
+from traceflops.devices.missing_input import GIVE_PEAK, MissingInput, without_rates, without_times
+from traceflops.flops.analytic.rates import Peak
+from traceflops.flops.analytic.run_utilisation import PeakChoice, plain_dtype
 from traceflops.mfu.measurement import Measurement
 from traceflops.mfu.traced.executed import Executed
 from traceflops.remedies import advice
-from traceflops.table import distinct, numbers
+from traceflops.table.columns import numbers
+from traceflops.table.grouping import distinct
 from traceflops.units import several
-from traceflops.windows import Prepared, find_marked_steps
+from traceflops.windows.prepared import Prepared
+from traceflops.windows.steps import find_marked_steps
 
 NS_PER_S: Final = 10**9
 

@@ -14,14 +14,10 @@ from fractions import Fraction
 from itertools import chain
 from typing import Final
 
-from traceflops.flops import (
-    NO_CHECKPOINT,
-    ModelCard,
-    Run,
-    default_convention,
-    model_flops,
-    waterfall,
-)
+from traceflops.flops.analytic.run import NO_CHECKPOINT, Run
+from traceflops.flops.analytic.run_flops import default_convention, model_flops
+from traceflops.flops.mfu_waterfall import waterfall
+from traceflops.flops.model.card import ModelCard
 from traceflops.mfu.budget import device_budgets
 from traceflops.mfu.checked.job_size import job_size
 from traceflops.mfu.checked.passes import counts_of, of_job, passes_of, visible
@@ -29,9 +25,10 @@ from traceflops.mfu.checked.token_marks import is_ours, marked_tokens
 from traceflops.mfu.measurement import Measurement
 from traceflops.mfu.traced.cells import Cell
 from traceflops.mfu.traced.executed import Executed
-from traceflops.table import Note, names
+from traceflops.table.columns import names
+from traceflops.table.trace import Note
 from traceflops.units import exact_percent
-from traceflops.windows import Prepared
+from traceflops.windows.prepared import Prepared
 
 PADDING: Final = "overcompute.padding"
 Shares = tuple[tuple[str, Fraction], ...]

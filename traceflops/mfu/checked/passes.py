@@ -7,21 +7,18 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, Final
 
-from traceflops.flops import (
+from traceflops.flops.analytic.run import (
     FULL_CHECKPOINT,
     MEASURES,
     NO_CHECKPOINT,
     SELECTIVE,
     Checkpoint,
-    Ledger,
-    ModelCard,
-    Peaks,
     Run,
-    default_convention,
-    model_flops,
-    obstacle,
-    unit_of,
 )
+from traceflops.flops.analytic.run_flops import default_convention, model_flops, obstacle
+from traceflops.flops.analytic.run_utilisation import unit_of
+from traceflops.flops.mfu_waterfall import Ledger, Peaks
+from traceflops.flops.model.card import ModelCard
 from traceflops.mfu.checked.job_size import JobSize
 from traceflops.mfu.measurement import Measurement
 from traceflops.mfu.traced.coverage import ENOUGH, TOO_LITTLE

@@ -15,21 +15,13 @@ from fractions import Fraction
 from math import lcm
 from typing import Final
 
-from traceflops.devices import MissingInput
-from traceflops.flops import (
-    FAMILIES,
-    DeviceBudget,
-    ModelCard,
-    Portion,
-    Rate,
-    Run,
-    Utilisation,
-    Waterfall,
-    default_convention,
-    obstacle,
-    utilisation,
-    waterfall,
-)
+from traceflops.devices.missing_input import MissingInput
+from traceflops.flops.analytic.rates import Rate
+from traceflops.flops.analytic.run import Run
+from traceflops.flops.analytic.run_flops import default_convention, obstacle
+from traceflops.flops.analytic.run_utilisation import Utilisation, utilisation
+from traceflops.flops.mfu_waterfall import FAMILIES, DeviceBudget, Portion, Waterfall, waterfall
+from traceflops.flops.model.card import ModelCard
 from traceflops.mfu.checked.job_size import JobSize, job_size, main_type, peak_in_trace
 from traceflops.mfu.checked.padding import described_padding, without_padding
 from traceflops.mfu.checked.passes import (
@@ -42,9 +34,9 @@ from traceflops.mfu.checked.passes import (
 )
 from traceflops.mfu.inference import is_trained
 from traceflops.mfu.measurement import Measurement
-from traceflops.timeline import Components
+from traceflops.timeline.records import Components
 from traceflops.units import exact_percent
-from traceflops.windows import Prepared
+from traceflops.windows.prepared import Prepared
 
 ROUGH: Final = (
     "A parameter count gives only an estimate: describe the model (--model) for an "

@@ -11,15 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from traceflops.errors import UsageError
-from traceflops.flops import (
-    Lora,
-    ModelCard,
-    parse_checkpoint,
-    why_impossible,
-    with_capacity,
-    with_mtp,
-    with_padded_vocab,
-)
+from traceflops.flops.analytic.lengths import why_impossible
+from traceflops.flops.analytic.run import Lora, parse_checkpoint
+from traceflops.flops.model.card import ModelCard
+from traceflops.flops.model.models import with_capacity, with_mtp, with_padded_vocab
 from traceflops.units import decimal_thousands, one_of, parse_count, parse_lengths, parse_rate
 
 T = TypeVar("T")

@@ -22,21 +22,15 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.devices import quoted
-from traceflops.flops import why_impossible
-from traceflops.table import (
-    ABSENT,
-    IntArray,
-    Note,
-    Trace,
-    codes,
-    distinct,
-    is_one_of,
-    names,
-    numbers,
-)
+from traceflops.devices.device_facts import quoted
+from traceflops.flops.analytic.lengths import why_impossible
+from traceflops.table.columns import IntArray, codes, is_one_of, names, numbers
+from traceflops.table.grouping import distinct
+from traceflops.table.rows import ABSENT
+from traceflops.table.trace import Note, Trace
 from traceflops.units import does, several, some_of
-from traceflops.windows import Prepared, find_marked_steps
+from traceflops.windows.prepared import Prepared
+from traceflops.windows.steps import find_marked_steps
 
 PREFIX: Final = "traceflops."
 

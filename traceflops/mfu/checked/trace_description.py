@@ -17,21 +17,13 @@ from typing import Final
 import pyarrow as pa
 
 from traceflops.errors import TraceflopsError, UsageError
-from traceflops.flops import (
-    CONVENTIONS,
-    PARTS,
-    ModelCard,
-    Run,
-    bare_model,
-    build,
-    card_of_config,
-    check_claims,
-    default_convention,
-    parse_checkpoint,
-    preset,
-    refusal,
-    unit_of,
-)
+from traceflops.flops.analytic.conventions import CONVENTIONS
+from traceflops.flops.analytic.run import PARTS, Run, parse_checkpoint
+from traceflops.flops.analytic.run_flops import default_convention, refusal
+from traceflops.flops.analytic.run_utilisation import check_claims, unit_of
+from traceflops.flops.model.card import ModelCard
+from traceflops.flops.model.card_table import build
+from traceflops.flops.model.models import bare_model, card_of_config, preset
 from traceflops.mfu.checked.run_options import (
     TOKEN_COUNTS,
     TRAINS,
@@ -42,9 +34,10 @@ from traceflops.mfu.checked.run_options import (
     run_settings,
 )
 from traceflops.mfu.checked.token_marks import MarkedTokens, is_ours, marked_tokens
-from traceflops.table import Note, Trace, matching
+from traceflops.table.columns import matching
+from traceflops.table.trace import Note, Trace
 from traceflops.units import DESCRIPTION_WORDS, LARGEST, parse_count, parse_lengths, parse_rate
-from traceflops.windows import Prepared
+from traceflops.windows.prepared import Prepared
 
 WHERE: Final = "the trace's description"
 _COUNTS: Final = (

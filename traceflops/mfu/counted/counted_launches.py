@@ -14,23 +14,23 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from traceflops.devices import counters_used, plain_counter, tells_speed, with_sums
+from traceflops.devices.counter_formulas import counters_used, plain_counter, with_sums
+from traceflops.devices.speed_of_light import tells_speed
 from traceflops.mfu.counted.launches import Launches, extremes, rank_in_group
-from traceflops.table import (
-    ABSENT,
+from traceflops.table.columns import (
     UNKNOWN_SIZE,
     BoolArray,
     FloatArray,
     IntArray,
-    Trace,
     axes,
     codes,
-    distinct,
     floats,
-    group_rows,
     names,
     numbers,
 )
+from traceflops.table.grouping import distinct, group_rows
+from traceflops.table.rows import ABSENT
+from traceflops.table.trace import Trace
 
 LARGEST_EXACT: Final = 2.0**53
 """From here on a counter as a double may not be the integer that was counted."""

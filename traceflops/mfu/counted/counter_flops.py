@@ -13,8 +13,9 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.attribution import Attribution
-from traceflops.devices import MATRIX, counters_for, family_by_counters, family_of, find
+from traceflops.attribution.op_kernels import Attribution
+from traceflops.devices.counter_formulas import MATRIX, counters_for, family_by_counters, family_of
+from traceflops.devices.peaks import find
 from traceflops.errors import UsageError
 from traceflops.mfu.budget import DevicePeaks
 from traceflops.mfu.counted.counted_launches import counted_launches
@@ -58,9 +59,12 @@ from traceflops.mfu.counted.launches import (
 from traceflops.mfu.counted.same_launches import joined
 from traceflops.mfu.counted.serving_kernels import of_passes, own_work, paired_work, serving_notes
 from traceflops.mfu.traced.coverage import chosen_activities, compute_kernels
-from traceflops.table import ABSENT, IntArray, Note, Trace, names, numbers, taken
+from traceflops.table.columns import IntArray, names, numbers
+from traceflops.table.nesting import taken
+from traceflops.table.rows import ABSENT
+from traceflops.table.trace import Note, Trace
 from traceflops.units import several
-from traceflops.windows import Prepared
+from traceflops.windows.prepared import Prepared
 
 
 def measured_work(

@@ -10,14 +10,15 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.devices import shown
+from traceflops.devices.device_facts import shown
 from traceflops.mfu.budget import DevicePeaks, device_peaks
 from traceflops.mfu.counted.counter_work import CounterWork
 from traceflops.mfu.counted.joins import KNOWN, CrossCheck, How, Join, MeasuredWork
 from traceflops.mfu.counted.launches import ORIGINS, UNKNOWN
-from traceflops.table import Note, Trace, codes, numbers
+from traceflops.table.columns import codes, numbers
+from traceflops.table.trace import Note, Trace
 from traceflops.units import exact_percent, several, uncapitalized
-from traceflops.windows import Prepared
+from traceflops.windows.prepared import Prepared
 
 _BY_HOW: Final[dict[How, str]] = {
     "dispatch": "by dispatch",

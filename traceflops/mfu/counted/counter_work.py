@@ -14,8 +14,8 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.attribution import float_type
-from traceflops.devices import (
+from traceflops.attribution.datatypes import float_type
+from traceflops.devices.counter_formulas import (
     ACTIVE,
     BUSY,
     MATRIX,
@@ -36,7 +36,8 @@ from traceflops.mfu.counted.launches import (
     LaunchWork,
     kinds_of,
 )
-from traceflops.table import BoolArray, FloatArray, IntArray, exact_sums, group_rows
+from traceflops.table.columns import BoolArray, FloatArray, IntArray
+from traceflops.table.grouping import exact_sums, group_rows
 
 BYTES_AGREE: Final = 0.02
 """Bytes of one launch differ from run to run with what the caches hold; up to here they agree."""

@@ -15,11 +15,11 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.attribution import UNKNOWN_TYPE
-from traceflops.flops import Arguments, arguments_of
+from traceflops.attribution.datatypes import UNKNOWN_TYPE
+from traceflops.flops.ops.arguments import Arguments, arguments_of
 from traceflops.mfu.counted.launches import UNKNOWN, Kind, Launches, WorkPart
-from traceflops.table import IntArray
-from traceflops.windows import Prepared
+from traceflops.table.columns import IntArray
+from traceflops.windows.prepared import Prepared
 
 PRODUCT: Final = "model.matmul.forward"
 

@@ -25,8 +25,8 @@ from typing import Final, Literal, get_args
 
 import numpy as np
 
-from traceflops.attribution import Attribution
-from traceflops.devices import Family
+from traceflops.attribution.op_kernels import Attribution
+from traceflops.devices.counter_formulas import Family
 from traceflops.mfu.counted.counter_work import CountedKernel
 from traceflops.mfu.counted.kernel_speeds import KernelSpeed
 from traceflops.mfu.counted.launches import (
@@ -49,19 +49,11 @@ from traceflops.mfu.counted.same_launches import (
     processes_of,
 )
 from traceflops.mfu.traced.coverage import on_chosen_device
-from traceflops.table import (
-    BoolArray,
-    IntArray,
-    Note,
-    codes,
-    exact_sum,
-    exact_sums,
-    group_rows,
-    is_one_of,
-    names,
-    taken,
-)
-from traceflops.windows import Prepared
+from traceflops.table.columns import BoolArray, IntArray, codes, is_one_of, names
+from traceflops.table.grouping import exact_sum, exact_sums, group_rows
+from traceflops.table.nesting import taken
+from traceflops.table.trace import Note
+from traceflops.windows.prepared import Prepared
 
 How = Literal[
     "dispatch", "replay", "order", "step", "alike", "between", "ambiguous", "uncounted", "absent"

@@ -14,9 +14,18 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.devices import FULL_WAVES, LIMIT, Family, cycle_rows, quantities_in, stall_rows
+from traceflops.devices.counter_formulas import Family
+from traceflops.devices.speed_of_light import (
+    FULL_WAVES,
+    LIMIT,
+    cycle_rows,
+    quantities_in,
+    stall_rows,
+)
 from traceflops.mfu.counted.counted_launches import CountedLaunches
-from traceflops.table import UNKNOWN_SIZE, FloatArray, IntArray, Note, Trace, group_rows
+from traceflops.table.columns import UNKNOWN_SIZE, FloatArray, IntArray
+from traceflops.table.grouping import group_rows
+from traceflops.table.trace import Note, Trace
 from traceflops.units import several
 
 ROOFS: Final = {

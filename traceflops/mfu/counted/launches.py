@@ -10,29 +10,26 @@ from typing import Final, Literal, get_args
 import numpy as np
 import pyarrow as pa
 
-from traceflops.flops import UNSPLIT
+from traceflops.flops.mfu_waterfall import UNSPLIT
 from traceflops.mfu.traced.coverage import in_chosen_window, on_chosen_device, window_of_activity
-from traceflops.table import (
-    ABSENT,
+from traceflops.table.builder import TableBuilder
+from traceflops.table.columns import (
     UNKNOWN_SIZE,
     BoolArray,
     IntArray,
-    Note,
-    TableBuilder,
-    Trace,
     axes,
     codes,
-    distinct,
-    group_rows,
     is_one_of,
     names,
     numbers,
     product_of,
-    recorded_calls,
-    taken,
 )
+from traceflops.table.grouping import distinct, group_rows
+from traceflops.table.nesting import recorded_calls, taken
+from traceflops.table.rows import ABSENT
+from traceflops.table.trace import Note, Trace
 from traceflops.units import several
-from traceflops.windows import Prepared
+from traceflops.windows.prepared import Prepared
 
 _MOST_THREADS = 2.0**62
 

@@ -7,14 +7,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traceflops.categories import same_kernels
+from traceflops.categories.kernel_names import same_kernels
 from traceflops.mfu.counted.launches import (
     Launches,
     LaunchWork,
     extremes,
     rank_in_group,
 )
-from traceflops.table import UNKNOWN_SIZE, BoolArray, IntArray, group_rows, taken
+from traceflops.table.columns import UNKNOWN_SIZE, BoolArray, IntArray
+from traceflops.table.grouping import group_rows
+from traceflops.table.nesting import taken
 
 _Columns = tuple[IntArray, IntArray]
 

@@ -17,8 +17,11 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.attribution import Attribution, attribute, operand_type, types_of_ops
-from traceflops.flops import Arguments, Tensor, known_sum, matrix_type
+from traceflops.attribution.datatypes import operand_type, types_of_ops
+from traceflops.attribution.op_kernels import Attribution, attribute
+from traceflops.flops.ops.arguments import Arguments, Tensor
+from traceflops.flops.ops.gemm import matrix_type
+from traceflops.flops.ops.work import known_sum
 from traceflops.mfu.counted.expert_products import EXPERTS, PRODUCT, arguments, expert_kinds
 from traceflops.mfu.counted.joins import HOW, Matched
 from traceflops.mfu.counted.launches import (
@@ -36,19 +39,12 @@ from traceflops.mfu.traced.coverage import compute_kernels
 from traceflops.mfu.traced.executed import parts_of
 from traceflops.mfu.traced.known_lengths import with_marked_lengths
 from traceflops.mfu.traced.work_tables import main_ops
-from traceflops.table import (
-    BoolArray,
-    IntArray,
-    Note,
-    group_rows,
-    groups,
-    joint_codes,
-    matching,
-    numbers,
-    taken,
-)
+from traceflops.table.columns import BoolArray, IntArray, matching, numbers
+from traceflops.table.grouping import group_rows, groups, joint_codes
+from traceflops.table.nesting import taken
+from traceflops.table.trace import Note
 from traceflops.units import several
-from traceflops.windows import Prepared
+from traceflops.windows.prepared import Prepared
 
 _ATTENTION: Final = "model.attention.forward"
 _MOST: Final = 2**62

@@ -8,31 +8,18 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from traceflops.attribution import (
-    PHASES,
-    PRODUCT_ROLES,
-    Attribution,
-    Phase,
-    Phases,
-    ProductRole,
-    ProductRoles,
-    types_of_ops,
-)
-from traceflops.flops import Core, FlopsPart, Kind, OpWork, PartName, Work
+from traceflops.attribution.datatypes import types_of_ops
+from traceflops.attribution.op_kernels import Attribution
+from traceflops.attribution.products import PRODUCT_ROLES, ProductRole, ProductRoles
+from traceflops.attribution.scopes import PHASES, Phase, Phases
+from traceflops.flops.ops.count import OpWork
+from traceflops.flops.ops.work import Core, FlopsPart, Kind, PartName, Work
 from traceflops.mfu.traced.coverage import NO_WINDOW, in_chosen_window, on_chosen_device
 from traceflops.mfu.traced.layers import SUBNAMES
-from traceflops.table import (
-    BoolArray,
-    IntArray,
-    SmallArray,
-    exact_sum,
-    exact_sums,
-    group_rows,
-    numbers,
-    runs,
-    taken,
-)
-from traceflops.windows import Prepared
+from traceflops.table.columns import BoolArray, IntArray, SmallArray, numbers
+from traceflops.table.grouping import exact_sum, exact_sums, group_rows, runs
+from traceflops.table.nesting import taken
+from traceflops.windows.prepared import Prepared
 
 if TYPE_CHECKING:
     from traceflops.mfu.counted.joins import MeasuredWork

@@ -8,14 +8,11 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.table import (
-    BoolArray,
-    IntArray,
-    groups,
-    numbers,
-)
-from traceflops.timeline import Intervals, ran_on_cpu
-from traceflops.windows import Prepared
+from traceflops.table.columns import BoolArray, IntArray, numbers
+from traceflops.table.grouping import groups
+from traceflops.timeline.host_work import ran_on_cpu
+from traceflops.timeline.intervals import Intervals
+from traceflops.windows.prepared import Prepared
 
 ENOUGH: Final = Fraction(95, 100)
 """From this share of the FLOPs on what is counted stands for all; below, an interval is given.

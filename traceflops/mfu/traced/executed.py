@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from traceflops.attribution import Attribution, Phases, attribute, phases, product_roles
-from traceflops.flops import UNSPLIT, Ledger, Line
+from traceflops.attribution.op_kernels import Attribution, attribute
+from traceflops.attribution.products import product_roles
+from traceflops.attribution.scopes import Phases, phases
+from traceflops.flops.mfu_waterfall import UNSPLIT, Ledger, Line
 from traceflops.mfu.traced.cells import (
     Cell,
     PartTable,
@@ -34,9 +36,11 @@ from traceflops.mfu.traced.coverage import (
 from traceflops.mfu.traced.known_lengths import with_marked_lengths
 from traceflops.mfu.traced.layers import subnames
 from traceflops.mfu.traced.uncounted import Outside, outside
-from traceflops.table import Note, numbers, taken
+from traceflops.table.columns import numbers
+from traceflops.table.nesting import taken
+from traceflops.table.trace import Note
 from traceflops.units import several
-from traceflops.windows import Prepared
+from traceflops.windows.prepared import Prepared
 
 if TYPE_CHECKING:
     from traceflops.mfu.counted.joins import MeasuredWork

@@ -17,12 +17,16 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.attribution import Attribution
-from traceflops.flops import Core, FlopsPart, OpWork, Signature, Work
+from traceflops.attribution.op_kernels import Attribution
+from traceflops.flops.ops.count import OpWork
+from traceflops.flops.ops.work import Core, FlopsPart, Signature, Work
 from traceflops.mfu.checked.token_marks import Mark, run_marks
-from traceflops.table import IntArray, Note, groups, joint_codes, numbers
+from traceflops.table.columns import IntArray, numbers
+from traceflops.table.grouping import groups, joint_codes
+from traceflops.table.trace import Note
 from traceflops.units import several
-from traceflops.windows import FoundSteps, Prepared, find_marked_steps
+from traceflops.windows.prepared import Prepared
+from traceflops.windows.steps import FoundSteps, find_marked_steps
 
 Exact = tuple[int, int, int]
 """A distinct work, and the most and the least pairs that marks say it has."""

@@ -6,20 +6,16 @@ from typing import Final, Literal
 
 import numpy as np
 
-from traceflops.attribution import Attribution, Phases, ProductRoles, is_node, named
-from traceflops.flops import Product, Shape, Shapes, read_shapes
-from traceflops.table import (
-    ABSENT,
-    BoolArray,
-    SmallArray,
-    Trace,
-    codes,
-    distinct,
-    group_rows,
-    names,
-    numbers,
-    taken,
-)
+from traceflops.attribution.op_kernels import Attribution, named
+from traceflops.attribution.products import ProductRoles
+from traceflops.attribution.scopes import Phases, is_node
+from traceflops.flops.ops.arguments import Shape, Shapes, read_shapes
+from traceflops.flops.ops.work import Product
+from traceflops.table.columns import BoolArray, SmallArray, codes, names, numbers
+from traceflops.table.grouping import distinct, group_rows
+from traceflops.table.nesting import taken
+from traceflops.table.rows import ABSENT
+from traceflops.table.trace import Trace
 
 Subname = Literal["", "frozen", "adapter", "logits"]
 

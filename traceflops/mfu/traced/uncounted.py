@@ -8,25 +8,19 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from traceflops.attribution import Attribution, Fate
-from traceflops.flops import UNKNOWN, Unknown
+from traceflops.attribution.op_kernels import Attribution, Fate
+from traceflops.flops.ops.count import UNKNOWN
+from traceflops.flops.ops.work import Unknown
 from traceflops.mfu.traced.coverage import (
     chosen_activities,
     compute_kernels,
     on_chosen_device,
 )
-from traceflops.table import (
-    BoolArray,
-    codes,
-    exact_sum,
-    exact_sums,
-    group_rows,
-    is_one_of,
-    names,
-    numbers,
-    taken,
-)
-from traceflops.windows import Prepared, graph_launches
+from traceflops.table.columns import BoolArray, codes, is_one_of, names, numbers
+from traceflops.table.grouping import exact_sum, exact_sums, group_rows
+from traceflops.table.nesting import taken
+from traceflops.windows.device_records import graph_launches
+from traceflops.windows.prepared import Prepared
 
 if TYPE_CHECKING:
     from traceflops.mfu.counted.joins import MeasuredWork

@@ -12,24 +12,16 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from traceflops.attribution import Attribution, types_of_ops
-from traceflops.categories import Category
-from traceflops.flops import UNKNOWN
+from traceflops.attribution.datatypes import types_of_ops
+from traceflops.attribution.op_kernels import Attribution
+from traceflops.categories.rules import Category
+from traceflops.flops.ops.count import UNKNOWN
 from traceflops.mfu.roof_times import Measured, MovedBytes, Path, WorkBasis, common_paths
 from traceflops.mfu.traced.coverage import chosen_activities
-from traceflops.table import (
-    IntArray,
-    codes,
-    distinct,
-    exact_sum,
-    exact_sums,
-    group_rows,
-    groups,
-    names,
-    numbers,
-    taken,
-)
-from traceflops.windows import Prepared
+from traceflops.table.columns import IntArray, codes, names, numbers
+from traceflops.table.grouping import distinct, exact_sum, exact_sums, group_rows, groups
+from traceflops.table.nesting import taken
+from traceflops.windows.prepared import Prepared
 
 if TYPE_CHECKING:
     from traceflops.mfu.counted.joins import MeasuredWork
