@@ -19,4 +19,17 @@ if TYPE_CHECKING:
     from traceflops.reports.view.texts import words
     from traceflops.reports.write import save, save_comparison
 else:
-    __getattr__ = lazy(__name__, __file__)
+    __getattr__ = lazy(
+        __name__,
+        {
+            "Plots": "traceflops.reports.page.notebook",
+            "card": "traceflops.reports.page.notebook",
+            "framed": "traceflops.reports.page.html",
+            "opening": "traceflops.reports.view.findings",
+            "render_comparison": "traceflops.reports.json.comparison",
+            "render_json": "traceflops.reports.json.report",
+            "save": "traceflops.reports.write",
+            "save_comparison": "traceflops.reports.write",
+            "words": "traceflops.reports.view.texts",
+        },
+    )

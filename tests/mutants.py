@@ -4,8 +4,8 @@
 
 `mutants.txt` lists them: a file and the tests that must find the fault, the text that stands there
 (once), and the fault that takes its place. Each is put into a copy of the sources, and its tests
-run there until one fails. A fault that survives is a hole in the tests. This takes an hour: run it
-by night, and after tests were removed.
+run there until one fails. A fault that survives is a hole in the tests. Run it by night, and after
+tests were removed.
 """
 
 from __future__ import annotations

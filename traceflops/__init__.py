@@ -30,8 +30,27 @@ if TYPE_CHECKING:
     from traceflops.table.trace import Note, Source, Trace
     from traceflops.timeline.intervals import Intervals
     from traceflops.windows.selection import Selection
-else:
-    __getattr__ = lazy(__name__, __file__)
+
+_HOMES = {
+    "Analysis": "traceflops.analysis.result",
+    "Comparison": "traceflops.comparison.result",
+    "InputError": "traceflops.errors",
+    "Intervals": "traceflops.timeline.intervals",
+    "Note": "traceflops.table.trace",
+    "Selection": "traceflops.windows.selection",
+    "Source": "traceflops.table.trace",
+    "Trace": "traceflops.table.trace",
+    "TraceflopsError": "traceflops.errors",
+    "UsageError": "traceflops.errors",
+    "analyze": "traceflops.front.words",
+    "compare": "traceflops.comparison.result",
+    "read": "traceflops.parsers.reading",
+    "record": "traceflops.recording.recorder",
+    "schema": "traceflops.front.words",
+    "what_if": "traceflops.analysis.recipe",
+}
+if not TYPE_CHECKING:
+    __getattr__ = lazy(__name__, _HOMES)
 
 __all__ = [
     "Analysis",

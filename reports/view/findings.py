@@ -186,7 +186,9 @@ def title_finding(analysis: Analysis) -> FindingWords | None:
     Of counters without a timeline the first kernel is.
     """
     best = next(iter(analysis.findings), None)
-    if best is None or best.advice is None or analysis.of_no_job or is_cut_off(analysis):
+    if best is None or best.advice is None or best.rule.startswith(LOSS):
+        return None
+    if analysis.of_no_job or is_cut_off(analysis):
         return None
     is_title = best.severity == _GRAVE or best.rule == COUNTED_KERNEL or _saving_sentence(analysis)
     return _words(analysis, best) if is_title else None

@@ -9,7 +9,7 @@ import pytest
 
 from tests.benchmarks.tile import write
 from tests.cli.test_commands import SAMPLE, assert_refused, run
-from traceflops import parsers
+from traceflops.parsers import reading
 from traceflops.parsers.pytorch import reader as pytorch
 
 
@@ -67,8 +67,8 @@ def test_a_wrong_number_of_jobs_is_wrong_usage(jobs: str) -> None:
 
 
 def test_python_frames_are_left_out_on_request() -> None:
-    kept = parsers.read(SAMPLE)
-    left = parsers.read(SAMPLE, python_stacks=False)
+    kept = reading.read(SAMPLE)
+    left = reading.read(SAMPLE, python_stacks=False)
     kinds = kept.marks["kind"].to_pylist()
     frames = sum(kind in ("python", "module") for kind in kinds)
     assert frames > 0

@@ -56,7 +56,7 @@ def test_more_steps_take_no_more_medians_of_all(
     assert counted[0] == counted[1]
 
 
-def uneven(analysis: tf.Analysis) -> list[tf.findings.finding.Finding]:
+def uneven(analysis: tf.Analysis) -> list[Finding]:
     return [one for one in analysis.losses if one.rule == "uneven-steps"]
 
 

@@ -114,7 +114,7 @@ def test_with_redact_nothing_is_left_of_what_a_plug_in_says_but_its_package(
     assert [one["rule"] for one in json.loads(text)["findings"]].count("installed-1") == 1
 
 
-FORMAT = "from traceflops.parsers.shared import Format\nthing = Format('x', {}, {})\n"
+FORMAT = "from traceflops.parsers.shared.formats import Format\nthing = Format('x', {}, {})\n"
 MODULES = modules()
 ROW = MODULES["acme_devices.py"]
 FAILING = {
@@ -147,7 +147,7 @@ FAILING = {
     "rule that gives rubbish": ("findings", "def thing(case): yield 3", "dataclass", 2),
     "candidate of rubbish": (
         "findings",
-        "from traceflops.findings import Candidate\n"
+        "from traceflops.findings.finding import Candidate\n"
         "def thing(case): yield Candidate('a', 'b', 'c', 'much', 'yours', 'd', ())",
         "Expected `float`, got `str` - at `$.share`",
         2,

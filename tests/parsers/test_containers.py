@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import some
 from tests.parsers.documents import METADATA, PRETTY, anchored, codes, printed
 from traceflops.errors import InputError
 from traceflops.parsers.io import places
@@ -112,9 +113,16 @@ def test_the_content_says_how_it_is_packed(packing: str, name: str, tmp_path: Pa
     assert not codes(trace) & {"input-cut", "text-cut", "tail-cut", "json-dropped"}
 
 
-@pytest.mark.parametrize("codec", ["gzip", "zstd", "lz4"])
 @pytest.mark.parametrize(
-    ("tail", "behind_bytes"), [(b"\0", 0), (b"\0" * 70_000, 0), (b"\0\x1f\x8bTAPE END", 10)]
+    ("codec", "tail", "behind_bytes"),
+    some(
+        (
+            (codec, *behind)
+            for behind in ((b"\0", 0), (b"\0" * 70_000, 0), (b"\0\x1f\x8bTAPE END", 10))
+            for codec in ("gzip", "zstd", "lz4")
+        ),
+        4,
+    ),
 )
 def test_what_is_behind_a_large_text_is_passed_over(
     codec: str, tail: bytes, behind_bytes: int, tmp_path: Path
@@ -277,7 +285,7 @@ def test_an_encrypted_archive_is_refused(tmp_path: Path) -> None:
 
 PROGRAM = """
 import sys
-from traceflops.parsers import read
+from traceflops.parsers.reading import read
 print(*read(sys.argv[1]).activities["name"].to_pylist())
 """
 

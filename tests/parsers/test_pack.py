@@ -10,6 +10,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -23,7 +24,7 @@ from sample_traces.config import RunConfig
 from sample_traces.emit_pytorch import write_pytorch
 from sample_traces.simulate import simulate
 from tests.build import trace_of
-from tests.conftest import ROOT, by_night, shared_file
+from tests.conftest import ROOT, by_night, shared_file, some
 from tests.samples.strategies import run_configs
 from traceflops.cli import app
 from traceflops.cli.pack import SUFFIX
@@ -121,7 +122,7 @@ def test_a_report_on_a_pack_is_that_on_the_original(name: str, tmp_path: Path) -
     assert tf.analyze(tf.read(packed(SAMPLES / name, tmp_path))).to_json() == first
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", some(KINDS, 3))
 def test_a_page_and_an_archive_are_recordings_again(name: str, tmp_path: Path) -> None:
     analysis = tf.analyze(tf.read(SAMPLES / name))
     for suffix in (".html", ".zip"):
@@ -169,8 +170,7 @@ def exported(given: Path, folder: Path, format_: str) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("format_", ["parquet", "arrow"])
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize(("name", "format_"), some(product(KINDS, ("parquet", "arrow")), 3))
 def test_exported_tables_are_read_back(name: str, format_: str, tmp_path: Path) -> None:
     trace = tf.read(SAMPLES / name)
     back = tf.read(exported(SAMPLES / name, tmp_path, format_))

@@ -123,9 +123,9 @@ def weighed(cause: Cause, scales: Scales) -> Finding | None:
     if not (cause.edits or cause.on_path) and cause.doubts:
         return _finding(cause, scales, Worth(None, ()))  # it says itself why no gain is told
     if replay is None:
-        worth = _unreplayed(cause, scales)
-        is_little = worth.gain is not None and worth.gain.high_ns < least * scales.step_ns
-        return None if is_little else _finding(cause, scales, worth)
+        bounded = _unreplayed(cause, scales)
+        is_little = bounded.gain is not None and bounded.gain.high_ns < least * scales.step_ns
+        return None if is_little else _finding(cause, scales, bounded)
     bound_ns = sum(part.ns for part in replay.critical if _is_of(cause, part))
     least_ns = least * replay.before_ns
     if not cause.frees and cause.on_path and bound_ns < least_ns:

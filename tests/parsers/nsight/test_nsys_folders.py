@@ -192,7 +192,7 @@ BAD_OFFSETS = {
     "falling": [0, 9, 3, 3, 3],
     "far behind the end": [0, 2**30, 1, 2, 3],
 }
-READING = "import sys; from traceflops.parsers import read; print(read(sys.argv[1]).notes)"
+READING = "import sys; from traceflops.parsers.reading import read; print(read(sys.argv[1]).notes)"
 
 
 def with_bad_texts(offsets: list[int]) -> pa.RecordBatch:
