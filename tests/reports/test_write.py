@@ -163,8 +163,7 @@ def test_a_folder_without_rights_is_refused_before_the_trace_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "access", lambda *_: False)
-    fail = lambda *_, **__: pytest.fail("it was read")  # noqa: E731
-    monkeypatch.setattr("traceflops.parsers.reading.read", fail)
+    monkeypatch.setattr(
         "traceflops.parsers.reading.read", lambda *_, **__: pytest.fail("it was read")
     )
     assert "no write permission" in refused("-o", tmp_path / "r.html")
