@@ -1,4 +1,4 @@
-"""The published schemas of JSON output, compiled once, and the check that all tests go through."""
+"""The schemas of JSON output, compiled once, and the check that all tests go through."""
 
 from __future__ import annotations
 
@@ -7,24 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 import jsonschema
-from referencing import Registry, Resource
 
-from tests.conftest import ROOT
+from traceflops.reports.json.schema import field_tables, json_schema
 
-FILES: dict[str, Any] = {
-    path.name: json.loads(path.read_text(encoding="utf-8"))
-    for path in sorted((ROOT / "reports" / "json").glob("*.schema.json"))
-}
-_REGISTRY: Registry[Any] = Registry().with_resources(
-    (name, Resource.from_contents(content)) for name, content in FILES.items()
-)
-VALIDATORS = {
-    content["properties"]["schema"]["const"]: jsonschema.Draft202012Validator(
-        content, registry=_REGISTRY
-    )
-    for content in FILES.values()
-}
+SCHEMAS = {name: json_schema(name) for name in field_tables()["documents"]}
 """By the name that an object gives for its schema."""
+VALIDATORS = {name: jsonschema.Draft202012Validator(schema) for name, schema in SCHEMAS.items()}
 UNDESCRIBED = {
     f"traceflops.{name}/1" for name in ("devices", "export", "info", "models", "query", "why")
 }

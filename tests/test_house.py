@@ -67,7 +67,7 @@ ROOMS: Final = {
     "parsers.reading": "read(): inputs -> one Trace",
     "front": "files to an Analysis, as tf.analyze and commands ask for it",
     "reports.view": "the report as tables and sentences that all renderers show",
-    "reports.json": "as JSON, by the schemas beside the code",
+    "reports.json": "as JSON, and what its fields mean",
     "reports.files": "files that are whole or not there",
     "reports.tables": "as CSV, Parquet or Arrow",
     "reports.packs": "traces as one small file that is read again",

@@ -1,6 +1,7 @@
-"""What differs, as JSON: traceflops.comparison/1 of recordings (see comparison.schema.json).
+"""What differs, as JSON (fields: comparison.toml).
 
-And traceflops.what-if/1 of one recording and what it would be.
+traceflops.comparison/1 is of two recordings, traceflops.comparisons/1 of several against one, and
+traceflops.what-if/1 of one recording and what it would be.
 """
 
 from __future__ import annotations
@@ -11,9 +12,6 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from traceflops._version import __version__
-from traceflops.comparison.counted import KernelChange
-from traceflops.comparison.difference import Cause
-from traceflops.comparison.held import MemoryChange
 from traceflops.comparison.result import Comparison
 from traceflops.comparison.side import Side
 from traceflops.comparison.spread import Interval
@@ -38,7 +36,7 @@ def render_comparison(comparison: Comparison) -> str:
 
 def comparison_object(comparison: Comparison) -> dict[str, Any]:
     """Return a comparison as plain dicts and lists. Times are ns per window."""
-    mfu = comparison.mfu
+    mfu, memory = comparison.mfu, comparison.memory
     return {
         "schema": SCHEMA,
         "traceflops_version": __version__,
@@ -47,20 +45,38 @@ def comparison_object(comparison: Comparison) -> dict[str, Any]:
         "same": comparison.is_same,
         "before": _side(comparison.before),
         "after": _side(comparison.after),
-        "unlike": [asdict(one) for one in comparison.unlike],
+        "unlike": list(map(asdict, comparison.unlike)),
         "difference_ns": None if comparison.obstacle else comparison.difference_ns,
         "interval": _interval(comparison.interval),
         "components_ns": comparison.components or None,
-        "causes": [_cause(cause) for cause in comparison.causes],
+        "causes": [
+            {
+                **fields(cause, "component", "kind", "subject", "ns"),
+                "interval": _interval(cause.interval),
+                "within_spread": cause.is_noise,
+            }
+            for cause in comparison.causes
+        ],
         "parts": comparison.part_rows(),
         "matched": _matched(comparison),
-        "counted_kernels": [_counted(change) for change in comparison.kernel_changes],
+        "counted_kernels": [
+            {
+                "before_name": change.before.name if change.before is not None else None,
+                "after_name": change.after.name if change.after is not None else None,
+                **fields(change, "before_ns", "after_ns"),
+            }
+            for change in comparison.kernel_changes
+        ],
         "mfu": fields(mfu, "before", "after", "flops", "time", "peak") if mfu is not None else None,
         "per_unit": [
-            fields(one, "unit", "before_count", "after_count", "before_ns", "after_ns")
-            for one in comparison.per_unit
+            fields(unit, "unit", "before_count", "after_count", "before_ns", "after_ns")
+            for unit in comparison.per_unit
         ],
-        "memory": _memory(comparison.memory) if comparison.memory is not None else None,
+        "memory": memory
+        and {
+            **fields(memory, "before_bytes", "after_bytes", "difference_bytes"),
+            "parts": [asdict(part) | {"bytes": part.bytes} for part in memory.parts],
+        },
     }
 
 
@@ -70,11 +86,12 @@ def comparisons_object(comparisons: Sequence[Comparison]) -> dict[str, Any]:
         "schema": SCHEMA_OF_SEVERAL,
         "traceflops_version": __version__,
         "baseline": comparisons[0].before.name,
-        "comparisons": [comparison_object(one) for one in comparisons],
+        "comparisons": list(map(comparison_object, comparisons)),
     }
 
 
 def _side(side: Side) -> dict[str, Any]:
+    """Return one of two recordings."""
     flops = side.model_flops / len(side.windows) if side.model_flops and side.windows else None
     times = zip(side.steps, side.series().tolist(), strict=False)
     return {
@@ -92,94 +109,65 @@ def _side(side: Side) -> dict[str, Any]:
     }
 
 
-def _counted(change: KernelChange) -> dict[str, Any]:
-    sides = (change.before, change.after)
-    before, after = (one.name if one is not None else None for one in sides)
-    return {
-        "before_name": before,
-        "after_name": after,
-        "before_ns": change.before_ns,
-        "after_ns": change.after_ns,
-    }
-
-
-def _memory(change: MemoryChange) -> dict[str, Any]:
-    return {
-        **fields(change, "before_bytes", "after_bytes", "difference_bytes"),
-        "parts": [asdict(part) | {"bytes": part.bytes} for part in change.parts],
-    }
-
-
-def _interval(found: Interval | None) -> dict[str, float] | None:
-    return fields(found, "low_ns", "high_ns") if found is not None else None
-
-
-def _cause(cause: Cause) -> dict[str, Any]:
-    return {
-        **fields(cause, "component", "kind", "subject", "ns"),
-        "interval": _interval(cause.interval),
-        "within_spread": cause.is_noise,
-    }
+def _interval(interval: Interval | None) -> dict[str, float] | None:
+    return fields(interval, "low_ns", "high_ns") if interval is not None else None
 
 
 def _matched(comparison: Comparison) -> list[dict[str, Any]]:
-    """Return how much of the charged time was matched, and by what."""
-    before, after, count = Counter[str](), Counter[str](), Counter[str]()
+    """Return how much of the charged time was matched, by how it was."""
+    before, after, matches = Counter[str](), Counter[str](), Counter[str]()
     for match in comparison.matches:
-        count[match.way] += 1
-        before[match.way] += sum(one.charged_ns for one in match.before)
-        after[match.way] += sum(one.charged_ns for one in match.after)
+        matches[match.way] += 1
+        before[match.way] += sum(kernel.charged_ns for kernel in match.before)
+        after[match.way] += sum(kernel.charged_ns for kernel in match.after)
     return [
-        {
-            "way": way or None,
-            "matches": number,
-            "before_ns": before[way],
-            "after_ns": after[way],
-        }
-        for way, number in count.items()
+        {"way": way or None, "matches": number, "before_ns": before[way], "after_ns": after[way]}
+        for way, number in matches.items()
     ]
 
 
 def what_if_object(answer: WhatIf) -> dict[str, Any]:
-    """Return an answer as JSON has it."""
+    """Return what edits of a recording would gain, each alone and all together."""
+    together = answer.together
     return {
         "schema": SCHEMA_OF_WHAT_IF,
-        "windows": answer.together.windows,
-        "before_ns": answer.together.before_ns,
-        **_mfu(answer.together.mfu),
-        "critical": _path_parts(answer.critical),
+        **fields(together, "windows", "before_ns"),
+        **_mfu(together.mfu),
+        "critical": _path(answer.critical),
         "ranks": [{"rank": rank, "ns": ns} for rank, ns in answer.ranks.items()],
-        "alone": [_outcome(one) for one in answer.alone],
-        "together": _outcome(answer.together),
+        "alone": list(map(_outcome, answer.alone)),
+        "together": _outcome(together),
         "refused": [{"edit": edit, "reason": why} for edit, why in answer.refused.items()],
     }
 
 
-def _mfu(known: ShareRange | None) -> dict[str, Any]:
-    exact = known.least if known is not None and known.least == known.most else None
-    return share_object("mfu", exact, known)
+def _mfu(bounds: ShareRange | None) -> dict[str, Any]:
+    exact = bounds.least if bounds is not None and bounds.least == bounds.most else None
+    return share_object("mfu", exact, bounds)
 
 
-def _outcome(one: Outcome) -> dict[str, Any]:
-    mfu = _mfu(one.mfu_after(one.least_ns, one.most_ns))
-    point = None if one.after_ns is None else one.mfu_after(one.after_ns, one.after_ns)
+def _outcome(outcome: Outcome) -> dict[str, Any]:
+    """Return time, gain and MFU after edits, as a range and, where known, a single value."""
+    least_ns, after_ns, most_ns = outcome.least_ns, outcome.after_ns, outcome.most_ns
+    mfu = _mfu(outcome.mfu_after(least_ns, most_ns))
+    point = None if after_ns is None else outcome.mfu_after(after_ns, after_ns)
     return {
-        "edits": list(one.edits),
-        "after_ns": {"low": one.least_ns, "point": one.after_ns, "high": one.most_ns},
+        "edits": list(outcome.edits),
+        "after_ns": {"low": least_ns, "point": after_ns, "high": most_ns},
         "gain_ns": {
-            "low": one.before_ns - one.most_ns,
-            "point": one.before_ns - one.after_ns if one.after_ns is not None else None,
-            "high": one.before_ns - one.least_ns,
+            "low": outcome.before_ns - most_ns,
+            "point": outcome.before_ns - after_ns if after_ns is not None else None,
+            "high": outcome.before_ns - least_ns,
         },
         "mfu": {
             "low": mfu["mfu_at_least"],
             "point": _mfu(point)["mfu"],
             "high": mfu["mfu_at_most"],
         },
-        "doubts": list(one.doubts),
-        "critical": _path_parts(one.critical),
+        "doubts": list(outcome.doubts),
+        "critical": _path(outcome.critical),
     }
 
 
-def _path_parts(parts: Iterable[PathPart]) -> list[dict[str, Any]]:
-    return [{"component": one.component, "name": one.name, "ns": one.ns} for one in parts]
+def _path(parts: Iterable[PathPart]) -> list[dict[str, Any]]:
+    return [fields(part, "component", "name", "ns") for part in parts]

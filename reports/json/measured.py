@@ -1,4 +1,8 @@
-"""What a report says of utilisation and of kernels, as plain dicts and lists."""
+"""Utilisation, kernels and GPU samples as plain dicts and lists.
+
+Shares are 0 to 1, times ns, unknown is null. FLOPs are given twice: as a number and, with `_text`,
+exactly.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +15,8 @@ from traceflops.attribution.charged import OF_KERNEL, USUAL
 from traceflops.devices.gpu_samples import THROTTLE_BITS
 from traceflops.flops.mfu_waterfall import Waterfall
 from traceflops.mfu.budget import DevicePeaks, ShareRange
-from traceflops.mfu.counted.counter_work import CountedKernel
 from traceflops.mfu.counted.kernel_speeds import KernelSpeed
-from traceflops.mfu.inference import Inference, PhaseUse
+from traceflops.mfu.inference import Inference
 from traceflops.mfu.measurement import Measurement
 from traceflops.mfu.traced.executed import Executed
 from traceflops.mfu.traced.work_tables import KernelRow, OpRow
@@ -22,173 +25,54 @@ from traceflops.reports.view.utilisation import roof, roofline, share_of_bandwid
 
 if TYPE_CHECKING:
     from traceflops.analysis.result import Analysis
-    from traceflops.mfu.counted.joins import CrossCheck, Join, MeasuredWork
+    from traceflops.mfu.counted.joins import MeasuredWork
 
 
 def measured_object(measured: Measurement) -> dict[str, Any]:
-    """Return a measurement. Shares are 0 to 1, times ns, unknown is null."""
-    done = measured.executed
-    counted = done.executed_flops > 0
-    split = counted and (done.model_flops > 0 or not done.unsplit_flops)
+    """Return the utilisation that a trace shows."""
+    executed, outside, roofs = measured.executed, measured.executed.outside, measured.roofs
+    counted = executed.executed_flops > 0
+    split = counted and (executed.model_flops > 0 or not executed.unsplit_flops)
+    fall, inference = measured.waterfall, measured.inference
     return {
         **share_object("mfu", measured.mfu, measured.mfu_range),
         **share_object("hfu", measured.hfu, measured.hfu_range),
         **share_object("busy_mfu", measured.busy_mfu, measured.busy_range),
-        "basis": measured.basis if measured.waterfall is not None else None,
-        "coverage": as_float(done.coverage),
-        "unattributed_ns": done.unattributed_ns,
-        **flop_count("model_flops", done.model_flops if split else None),
-        **flop_count("model_flops_at_least", done.model_at_least if split else None),
-        **flop_count("executed_flops", done.executed_flops if counted else None),
-        **flop_count("executed_flops_at_least", done.executed_at_least if counted else None),
-        **flop_count("unsplit_flops", done.unsplit_flops if counted else None),
-        **flop_count("vector_flops", done.outside.vector_flops),
+        "basis": measured.basis if fall is not None else None,
+        "coverage": as_float(executed.coverage),
+        "unattributed_ns": executed.unattributed_ns,
+        **flop_count("model_flops", executed.model_flops if split else None),
+        **flop_count("model_flops_at_least", executed.model_at_least if split else None),
+        **flop_count("executed_flops", executed.executed_flops if counted else None),
+        **flop_count("executed_flops_at_least", executed.executed_at_least if counted else None),
+        **flop_count("unsplit_flops", executed.unsplit_flops if counted else None),
+        **flop_count("vector_flops", outside.vector_flops),
         "sources": list(measured.sources),
-        **_by_recordings(done.work),
+        **_by_recordings(executed.work),
         "lacks": [fields(lack, "problem", "remedy") for lack in measured.lacks],
         "peaks": [_peak(device) for device in measured.devices],
-        "waterfall": waterfall_object(measured.waterfall)
-        if measured.waterfall is not None
-        else None,
-        "ledger": _ledger(done),
+        "waterfall": waterfall_object(fall) if fall is not None else None,
+        "ledger": _ledger(executed),
         "open_lines": [
             {
-                "line": a_range.line,
-                **flop_count("at_least", a_range.at_least),
-                **flop_count("at_most", a_range.at_most),
+                "line": line.line,
+                **flop_count("at_least", line.at_least),
+                **flop_count("at_most", line.at_most),
             }
-            for a_range in done.ranges()
+            for line in executed.ranges()
         ],
-        "inference": _inference(measured.inference) if measured.inference is not None else None,
+        "inference": _inference(inference) if inference is not None else None,
         "needed_time": {
             name: {**asdict(time), "excess_ns": time.excess_ns}
-            for name, time in (
-                ("memory", measured.roofs.memory),
-                ("compute", measured.roofs.compute),
-            )
+            for name, time in (("memory", roofs.memory), ("compute", roofs.compute))
         },
-        **_outside(measured),
-        **_tables(measured),
-    }
-
-
-def _by_recordings(work: MeasuredWork | None) -> dict[str, Any]:
-    """Return what counters and a second recording tell."""
-    if work is None:
-        return {"joins": [], "cross_check": None, "counted_kernels": [], "speed_of_light": []}
-    return {
-        "joins": [_join(join) for join in work.joins],
-        "cross_check": _check(work.check) if work.check is not None else None,
-        "counted_kernels": [_counted(one) for one in work.counted],
-        "speed_of_light": [_speed(one) for one in work.speeds],
-    }
-
-
-def _join(join: Join) -> dict[str, Any]:
-    return {
-        **fields(join, "origin", "file", "launches", "known", "share"),
-        "parts": [fields(part, "how", "launches", "time_ns") for part in join.parts],
-    }
-
-
-def _check(one: CrossCheck) -> dict[str, Any]:
-    return {
-        "launches": one.launches,
-        **flop_count("by_counters", one.counted),
-        **flop_count("by_shapes_at_least", one.least),
-        **flop_count("by_shapes_at_most", one.most),
-        "difference": as_float(one.difference),
-        "kernel": one.kernel,
-    }
-
-
-def share_object(name: str, share: Fraction | None, bounds: ShareRange | None) -> dict[str, Any]:
-    """Return a share with its bounds."""
-    return {
-        name: as_float(share),
-        f"{name}_at_least": as_float(bounds.least) if bounds is not None else None,
-        f"{name}_at_most": as_float(bounds.most) if bounds is not None else None,
-    }
-
-
-def _counted(row: CountedKernel) -> dict[str, Any]:
-    return {
-        "name": row.name,
-        "launches": row.launches,
-        **flop_count("flops", row.flops),
-        "flops_by_type": dict(row.by_type),
-        **flop_count("vector_flops", row.vector),
-        "read_bytes": row.read,
-        "written_bytes": row.written,
-        "matrix_busy": as_float(row.busy),
-    }
-
-
-def _speed(row: KernelSpeed) -> dict[str, Any]:
-    roof, share = row.roof or (None, None)
-    return {
-        **fields(row, "name", "launches", "grid", "block", "duration_ns"),
-        "throughputs": dict(row.throughputs),
-        "nearest_roof": roof,
-        "nearest_roof_share": share,
-        **fields(row, "active", "achieved_occupancy", "theoretical_occupancy", "limiters"),
-        "registers_per_thread": row.registers,
-        "waves_per_sm": row.waves,
-        "stalls": [{"reason": reason, "share": share} for reason, share in row.stalls],
-        "rules": [asdict(rule) for rule in row.rules],
-    }
-
-
-def _ledger(done: Executed) -> list[dict[str, Any]]:
-    """Return the lines; `flops` is the upper of two bounds where a count lies between them."""
-    least: Counter[str] = Counter()
-    for cell in done.select():
-        least[cell.line] += cell.at_least
-    return [
-        {
-            "line": line.name,
-            **flop_count("flops", line.flops),
-            **flop_count("flops_at_least", least[line.name]),
-        }
-        for line in done.ledger().lines
-    ]
-
-
-def _inference(inference: Inference) -> dict[str, Any]:
-    phases = [_phase(phase) for phase in inference.phases]
-    return {**fields(inference, "rule", "outside_ns"), "phases": phases}
-
-
-def _phase(phase: PhaseUse) -> dict[str, Any]:
-    return {
-        "kind": phase.kind,
-        "rules": [{"rule": rule, "passes": passes} for rule, passes in phase.rules],
-        **fields(phase, "passes", "sequences", "queries", "keys", "time_ns"),
-        **flop_count("flops", phase.flops),
-        "weight_bytes": phase.moved.weights,
-        "cache_bytes": phase.moved.cache,
-        "min_bytes": phase.moved.total,
-        "possible_bytes": phase.possible,
-        "bytes_coverage": as_float(phase.coverage),
-        "mbu": as_float(phase.mbu),
-    }
-
-
-def _outside(measured: Measurement) -> dict[str, Any]:
-    return {
         "not_executed": [
             {**fields(row, "why", "op", "count"), **flop_count("flops", row.flops)}
-            for row in measured.executed.outside.not_counted
+            for row in outside.not_counted
         ],
         "unattributed": [
-            fields(row, "kernel", "why", "count", "sum_ns")
-            for row in measured.executed.outside.unattributed
+            fields(row, "kernel", "why", "count", "sum_ns") for row in outside.unattributed
         ],
-    }
-
-
-def _tables(measured: Measurement) -> dict[str, Any]:
-    return {
         "kernels": [
             {
                 **fields(row, "name", "count", "sum_ns", "counted", "basis"),
@@ -204,20 +88,12 @@ def _tables(measured: Measurement) -> dict[str, Any]:
     }
 
 
-def _peak(one: DevicePeaks) -> dict[str, Any]:
-    spec = one.match.spec
+def share_object(name: str, share: Fraction | None, bounds: ShareRange | None) -> dict[str, Any]:
+    """Return a share with its bounds."""
     return {
-        "device": one.device,
-        "id": spec.id if spec is not None else None,
-        "product": one.product,
-        "confirmed": one.match.confirmed,
-        "explanation": one.match.explanation,
-        "given": one.given,
-        "flop_per_ns": dict(one.rates),
-        "bytes_per_ns": one.bandwidth,
-        "host_link": one.match.host_link.name if one.match.host_link is not None else None,
-        "host_link_bytes_per_ns": as_float(one.host_bandwidth),
-        "source": spec.source if spec is not None else None,
+        name: as_float(share),
+        f"{name}_at_least": as_float(bounds.least) if bounds is not None else None,
+        f"{name}_at_most": as_float(bounds.most) if bounds is not None else None,
     }
 
 
@@ -238,7 +114,116 @@ def waterfall_object(fall: Waterfall) -> dict[str, Any]:
     }
 
 
+def _by_recordings(work: MeasuredWork | None) -> dict[str, Any]:
+    """Return what counters and a second recording show."""
+    if work is None:
+        return {"joins": [], "cross_check": None, "counted_kernels": [], "speed_of_light": []}
+    check = work.check
+    return {
+        "joins": [
+            {
+                **fields(join, "origin", "file", "launches", "known", "share"),
+                "parts": [fields(part, "how", "launches", "time_ns") for part in join.parts],
+            }
+            for join in work.joins
+        ],
+        "cross_check": check
+        and {
+            "launches": check.launches,
+            **flop_count("by_counters", check.counted),
+            **flop_count("by_shapes_at_least", check.least),
+            **flop_count("by_shapes_at_most", check.most),
+            "difference": as_float(check.difference),
+            "kernel": check.kernel,
+        },
+        "counted_kernels": [
+            {
+                **fields(kernel, "name", "launches"),
+                **flop_count("flops", kernel.flops),
+                "flops_by_type": dict(kernel.by_type),
+                **flop_count("vector_flops", kernel.vector),
+                "read_bytes": kernel.read,
+                "written_bytes": kernel.written,
+                "matrix_busy": as_float(kernel.busy),
+            }
+            for kernel in work.counted
+        ],
+        "speed_of_light": [_speed(kernel) for kernel in work.speeds],
+    }
+
+
+def _speed(kernel: KernelSpeed) -> dict[str, Any]:
+    """Return how close a counted kernel came to the limits of its GPU."""
+    roof, share = kernel.roof or (None, None)
+    return {
+        **fields(kernel, "name", "launches", "grid", "block", "duration_ns"),
+        "throughputs": dict(kernel.throughputs),
+        "nearest_roof": roof,
+        "nearest_roof_share": share,
+        **fields(kernel, "active", "achieved_occupancy", "theoretical_occupancy", "limiters"),
+        "registers_per_thread": kernel.registers,
+        "waves_per_sm": kernel.waves,
+        "stalls": [{"reason": reason, "share": share} for reason, share in kernel.stalls],
+        "rules": list(map(asdict, kernel.rules)),
+    }
+
+
+def _peak(device: DevicePeaks) -> dict[str, Any]:
+    """Return the peaks of a device, and how it was recognised."""
+    match, spec = device.match, device.match.spec
+    return {
+        "device": device.device,
+        "id": spec.id if spec is not None else None,
+        "product": device.product,
+        **fields(match, "confirmed", "explanation"),
+        "given": device.given,
+        "flop_per_ns": dict(device.rates),
+        "bytes_per_ns": device.bandwidth,
+        "host_link": match.host_link.name if match.host_link is not None else None,
+        "host_link_bytes_per_ns": as_float(device.host_bandwidth),
+        "source": spec.source if spec is not None else None,
+    }
+
+
+def _ledger(executed: Executed) -> list[dict[str, Any]]:
+    """Return the lines; `flops` is the upper of two bounds where a count lies between them."""
+    least: Counter[str] = Counter()
+    for cell in executed.select():
+        least[cell.line] += cell.at_least
+    return [
+        {
+            "line": line.name,
+            **flop_count("flops", line.flops),
+            **flop_count("flops_at_least", least[line.name]),
+        }
+        for line in executed.ledger().lines
+    ]
+
+
+def _inference(inference: Inference) -> dict[str, Any]:
+    """Return the passes of inference by kind."""
+    return {
+        **fields(inference, "rule", "outside_ns"),
+        "phases": [
+            {
+                "kind": phase.kind,
+                "rules": [{"rule": rule, "passes": passes} for rule, passes in phase.rules],
+                **fields(phase, "passes", "sequences", "queries", "keys", "time_ns"),
+                **flop_count("flops", phase.flops),
+                "weight_bytes": phase.moved.weights,
+                "cache_bytes": phase.moved.cache,
+                "min_bytes": phase.moved.total,
+                "possible_bytes": phase.possible,
+                "bytes_coverage": as_float(phase.coverage),
+                "mbu": as_float(phase.mbu),
+            }
+            for phase in inference.phases
+        ],
+    }
+
+
 def _work(measured: Measurement, row: KernelRow | OpRow) -> dict[str, Any]:
+    """Return the FLOPs, bytes and rates of a kernel or an operator, and what bounds it."""
     work, bound = row.measured, roofline(measured, row.measured, row)
     peak, _ = roof(measured, row.dtypes)
     return {
@@ -257,35 +242,43 @@ def _work(measured: Measurement, row: KernelRow | OpRow) -> dict[str, Any]:
 
 
 def kernel_objects(analysis: Analysis) -> list[dict[str, Any]]:
-    """Return the kernels, each with the time that it was charged, also by what launched it."""
-    known, charged = analysis.charged, defaultdict(list)
-    for one in known or ():
-        row = {k: v for k, v in asdict(one).items() if k not in USUAL or v != USUAL[k]}
-        charged[tuple(row.pop(name) for name in OF_KERNEL)].append(row)
+    """Return the kernels, each with the time charged to it, also by what launched it."""
+    by_kernel = defaultdict(list)
+    for charged in analysis.charged or ():
+        # There may be thousands of rows, so what a row has by default is left out.
+        row = {k: v for k, v in asdict(charged).items() if k not in USUAL or v != USUAL[k]}
+        by_kernel[tuple(row.pop(name) for name in OF_KERNEL)].append(row)
     kernels: list[dict[str, Any]] = analysis.kernels.to_pylist()
     for kernel in kernels:
-        mine = charged[tuple(kernel[name] for name in OF_KERNEL)]
-        kernel["charged_ns"] = None if known is None else sum(one["charged_ns"] for one in mine)
-        kernel["charged"] = mine
+        rows = by_kernel[tuple(kernel[name] for name in OF_KERNEL)]
+        is_known = analysis.charged is not None
+        kernel["charged_ns"] = sum(row["charged_ns"] for row in rows) if is_known else None
+        kernel["charged"] = rows
     return kernels
 
 
 def sampled_objects(analysis: Analysis) -> list[dict[str, Any]]:
-    """Return what was sampled of each GPU: clocks while it works, reasons, and all else."""
+    """Return the samples of each GPU: clocks while it works, reasons for low ones, and all else."""
     prepared = analysis.prepared
-    local = prepared.trace.devices["local_id"].to_pylist() if prepared else []
-    return [
-        {
-            "device": one.device,
-            "local_id": local[one.device],
-            "samples": one.count,
-            "busy_samples": one.busy,
-            **fields(one, "clock_mhz", "max_clock_mhz"),
-            "reasons": one.reasons and {THROTTLE_BITS[bit]: s for bit, s in one.reasons.items()},
-            **dict(zip(("slow_start_ns", "slow_end_ns"), one.slow_ns or (None, None), strict=True)),
-            "values": {
-                name.removeprefix("gpu."): asdict(value) for name, value in one.values.items()
-            },
-        }
-        for one in analysis.gpu_samples
-    ]
+    local_ids = prepared.trace.devices["local_id"].to_pylist() if prepared else []
+    rows = []
+    for gpu in analysis.gpu_samples:
+        start_ns, end_ns = gpu.slow_ns or (None, None)
+        rows.append(
+            {
+                "device": gpu.device,
+                "local_id": local_ids[gpu.device],
+                "samples": gpu.count,
+                "busy_samples": gpu.busy,
+                **fields(gpu, "clock_mhz", "max_clock_mhz"),
+                "reasons": {THROTTLE_BITS[bit]: share for bit, share in gpu.reasons.items()}
+                if gpu.reasons is not None
+                else None,
+                "slow_start_ns": start_ns,
+                "slow_end_ns": end_ns,
+                "values": {
+                    name.removeprefix("gpu."): asdict(value) for name, value in gpu.values.items()
+                },
+            }
+        )
+    return rows

@@ -8,18 +8,17 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.cli.test_commands import assert_refused, run, shell
-from tests.conftest import ROOT, examples
+from tests.conftest import examples
+from tests.schemas import VALIDATORS
 from traceflops.flops.analytic.conventions import CONVENTIONS
 from traceflops.units import parse_reported
 
-SCHEMA = json.loads((ROOT / "reports" / "json" / "mfu.schema.json").read_text(encoding="utf-8"))
-VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
+VALIDATOR = VALIDATORS["traceflops.mfu/1"]
 
 POST = "--params 405e9 --tokens 1024 --step-time 30 --gpus 8 --peak 1300"
 LLAMA = "--model llama-3-8b --batch 128 --seq 8192"

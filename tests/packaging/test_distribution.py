@@ -77,12 +77,12 @@ def test_the_wheel_holds_every_file_of_the_packages_and_nothing_else(
     assert content == expected
 
 
-def test_the_wheel_holds_templates_rules_schema_and_type_marker(built: Built) -> None:
+def test_the_wheel_holds_templates_rules_fields_and_type_marker(built: Built) -> None:
     content = content_of(built.wheel)
     assert {
         "traceflops/py.typed",
         "traceflops/categories/rules.toml",
-        "traceflops/reports/json/report.schema.json",
+        "traceflops/reports/json/report.toml",
     } <= content.keys()
     assert [n for n in content if n.startswith("traceflops/reports/page/templates/")]
 

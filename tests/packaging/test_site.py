@@ -40,7 +40,7 @@ def test_links_out_of_the_documents_lead_to_copies(site: Path) -> None:
     assert 'href="ranks.html#on-a-cluster"' in page
     samples = (site / "cases.html").parent / "repository/sample_traces/index.html"
     assert 'href="../../index.html#tutorials"' in samples.read_text(encoding="utf-8")
-    assert (site / "repository/reports/json/report.schema.json").exists()
+    assert (site / "repository/reports/json/report.toml").exists()
 
 
 def test_no_page_loads_anything_from_elsewhere(site: Path) -> None:

@@ -6,13 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 
-from tests.conftest import ROOT, SAMPLES
+from tests.conftest import SAMPLES
 from tests.mfu.counting import ADD, FLOPS, GEMM, TYPES, counted, rocprof, timed
 from tests.mfu.test_pair import without_ops
 from tests.reports.factory import HOSTILE
+from tests.schemas import VALIDATORS
 from traceflops.analysis.recipe import analyze
 from traceflops.analysis.result import Analysis
 from traceflops.parsers.reading import read
@@ -25,7 +25,6 @@ from traceflops.reports.view.figures import UNKNOWN
 from traceflops.reports.view.tables import Name
 
 BYTES = {"FETCH_SIZE": 3_000.0, "WRITE_SIZE": 200.0}
-SCHEMA = json.loads((ROOT / "reports" / "json" / "report.schema.json").read_text(encoding="utf-8"))
 
 
 def by_counters() -> Analysis:
@@ -53,7 +52,7 @@ def printed(analysis: Analysis, width: int = 100) -> str:
 @pytest.mark.parametrize("make", ANALYSES)
 def test_the_json_follows_the_schema(make: Any) -> None:
     found = json.loads(make().to_json())
-    jsonschema.Draft202012Validator(SCHEMA).validate(found)
+    VALIDATORS["traceflops.report/1"].validate(found)
 
 
 def test_the_json_says_where_flops_are_from() -> None:

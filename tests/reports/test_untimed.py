@@ -8,14 +8,13 @@ import shlex
 from dataclasses import replace
 from typing import Any
 
-import jsonschema
 import pytest
 
 from tests.build import trace_of
-from tests.conftest import ROOT
 from tests.findings.test_counted_kernels import BUSY, TIME
 from tests.mfu.test_kernel_speeds import NAMES, launch, rule
 from tests.reports.factory import HOSTILE
+from tests.schemas import VALIDATORS
 from traceflops import Analysis, analyze
 from traceflops.reports.markdown import render_markdown
 from traceflops.reports.page.html import render_html
@@ -23,7 +22,6 @@ from traceflops.reports.terminal.lines import Style
 from traceflops.reports.terminal.summary import render_terminal
 
 COMMAND = "rocprofv3 --runtime-trace --rccl-trace --output-format rocpd -d run -- COMMAND"
-SCHEMA = json.loads((ROOT / "reports" / "json" / "report.schema.json").read_text(encoding="utf-8"))
 TOTALS = [
     {"name": "Cijk_Alik_Bljk_MT64x32x64", "count": 3, "total_ns": 900, "max_ns": 600},
     {"name": "CopyHostToDevice", "kind": "memcpy", "count": 2, "total_ns": 100},
@@ -66,7 +64,7 @@ def terminal(analysis: Analysis, width: int = 100) -> list[str]:
 
 
 def test_the_json_keeps_to_the_schema(found: Analysis) -> None:
-    jsonschema.Draft202012Validator(SCHEMA).validate(json.loads(found.to_json()))
+    VALIDATORS["traceflops.report/1"].validate(json.loads(found.to_json()))
 
 
 @pytest.mark.parametrize("width", [64, 100, 200])
@@ -237,7 +235,7 @@ def test_what_rules_say_is_quoted_as_text_of_the_profiler() -> None:
     assert "<b>Bold" not in markdown
     assert "[link](" not in markdown
     report = json.loads(found.to_json())
-    jsonschema.Draft202012Validator(SCHEMA).validate(report)
+    VALIDATORS["traceflops.report/1"].validate(report)
     first, second, _ = report["utilisation"]["speed_of_light"][0]["rules"]
     assert (first["text"], first["speedup_share"], first["speedup_kind"]) == (text, 0.5, "local")
     assert (second["kind"], second["speedup_share"], second["launches"]) == ("INF", None, 1)

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 
 from tests.cli.test_commands import run
 from tests.conftest import SAMPLES, shared_file
-from tests.schemas import FILES, VALIDATORS
+from tests.schemas import VALIDATORS
 
-SCHEMA = FILES["utilisation.schema.json"]
-VALIDATOR = VALIDATORS[SCHEMA["properties"]["schema"]["const"]]
+VALIDATOR = VALIDATORS["traceflops.utilisation/1"]
 CARD = """
 name = "sample"
 hidden = 1024
@@ -80,10 +77,6 @@ def test_real_traces_follow_the_schema(card: Path) -> None:
         assert errors(printed(path, *options)) == [], path.name
 
 
-def test_the_schema_is_a_schema() -> None:
-    jsonschema.Draft202012Validator.check_schema(SCHEMA)
-
-
 def test_the_schema_would_notice(card: Path) -> None:
     good = printed(SAMPLES / "gpt_1rank.json.gz", "--model", card, "--batch", "9", "--seq", "1024")
     changes: list[tuple[tuple[str | int, ...], object]] = [
@@ -104,24 +97,3 @@ def test_the_schema_would_notice(card: Path) -> None:
             parent = parent[key]
         parent[where[-1]] = value
         assert errors(broken), where
-
-
-def test_every_property_is_described_always_there_and_alone() -> None:
-    for path, schema in objects(SCHEMA, ""):
-        assert set(schema["properties"]) == set(schema["required"]), path
-        assert schema["additionalProperties"] is False, path
-        for name, one in schema["properties"].items():
-            assert one.get("description"), f"{path}/{name}"
-
-
-def objects(node: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Yield every schema of the tree that is of an object, with where it stands."""
-    if isinstance(node, list):
-        for place, value in enumerate(node):
-            yield from objects(value, f"{path}/{place}")
-    if not isinstance(node, dict):
-        return
-    if node.get("type") == "object" and "properties" in node:
-        yield path, node
-    for key, value in node.items():
-        yield from objects(value, f"{path}/{key}")

@@ -163,7 +163,9 @@ def test_a_folder_without_rights_is_refused_before_the_trace_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "access", lambda *_: False)
-    monkeypatch.setattr("traceflops.parsers.reading.read", lambda *_, **__: pytest.fail("it was read"))
+    monkeypatch.setattr(
+        "traceflops.parsers.reading.read", lambda *_, **__: pytest.fail("it was read")
+    )
     assert "no write permission" in refused("-o", tmp_path / "r.html")
 
 

@@ -1,13 +1,19 @@
-"""The JSON of a report as a side of a comparison: it says what the analysis behind it says."""
+"""The JSON of a report as a side of a comparison, equal to that of the analysis behind it.
+
+    report.json -> the part of it that a comparison needs -> Side
+
+Only these fields are checked, so reports with fewer or more others are read: older and newer ones.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 from operator import attrgetter
 from typing import Annotated, Final, Literal
 
 import msgspec
+from msgspec import Struct
 
 from traceflops.attribution.charged import OF_KERNEL, ChargedKernel
 from traceflops.comparison.side import (
@@ -19,7 +25,7 @@ from traceflops.comparison.side import (
     gpu_names,
     name_of_files,
 )
-from traceflops.devices.peaks import DeviceSpec, find
+from traceflops.devices.peaks import find
 from traceflops.errors import InputError
 from traceflops.memory.at_peak import Holder
 from traceflops.timeline.records import COMPONENTS, Components
@@ -31,18 +37,14 @@ Instant = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 Component = Literal["compute", "memory", "other", "graph", "communication"]
 
 
-class _Plain(msgspec.Struct, frozen=True):
-    """What is read of an object of a report; other fields are ignored."""
-
-
-class _Window(_Plain, frozen=True):
+class _Window(Struct):
     used: bool
     step: Instant | None
     start_ns: Instant
     components_ns: dict[str, Amount]
 
 
-class _Device(_Plain, frozen=True):
+class _Device(Struct):
     rank: Instant | None
     type: str
     product: str | None
@@ -51,18 +53,18 @@ class _Device(_Plain, frozen=True):
     device: int = -1
 
 
-class _File(_Plain, frozen=True):
+class _File(Struct):
     name: str
 
 
-class _Source(_Plain, frozen=True):
+class _Source(Struct):
     format: str
     files: list[_File]
     tool: str | None
     facts: dict[str, str]
 
 
-class _Charged(_Plain, frozen=True, kw_only=True):
+class _Charged(Struct, kw_only=True):
     """A row of what a kernel is charged: the fields of `ChargedKernel` behind those of kernels."""
 
     op: str | None = None
@@ -78,7 +80,7 @@ class _Charged(_Plain, frozen=True, kw_only=True):
     steps_ns: tuple[Amount, ...] | None = None
 
 
-class _Kernel(_Plain, frozen=True):
+class _Kernel(Struct):
     name: str
     kind: str
     top: Component
@@ -88,50 +90,45 @@ class _Kernel(_Plain, frozen=True):
     charged: list[_Charged] = []
 
 
-class _Culprit(_Plain, frozen=True, rename={"kind": "class"}):
+class _Culprit(Struct, rename={"kind": "class"}):
     kind: str
     label: str
     idle_ns: Amount
 
 
-class _Idle(_Plain, frozen=True):
+class _Idle(Struct, frozen=True):
     culprits: list[_Culprit]
 
 
-class _Line(_Plain, frozen=True):
+class _Line(Struct):
     line: str
     amount_text: str
 
 
-class _Waterfall(_Plain, frozen=True):
+class _Waterfall(Struct):
     dtypes: list[str]
     budget_text: str
     lines: list[_Line]
 
 
-class _PeakOf(_Plain, frozen=True):
+class _DevicePeak(Struct):
     device: int
     id: str | None
     confirmed: bool
 
-    @property
-    def row(self) -> DeviceSpec | None:
-        """Return the row of the table, None where that is not known for sure."""
-        return find(self.id) if self.confirmed and self.id is not None else None
 
-
-class _Utilisation(_Plain, frozen=True):
+class _Utilisation(Struct):
     mfu: float | None
     model_flops_text: str | None = None
     waterfall: _Waterfall | None = None
-    peaks: list[_PeakOf] = []
+    peaks: list[_DevicePeak] = []
 
 
-class _Series(_Plain, frozen=True):
+class _Series(Struct):
     peak_bytes: Instant
 
 
-class _Holder(_Plain, frozen=True):
+class _Holder(Struct):
     op: str
     scope: str
     bytes: Amount
@@ -139,36 +136,36 @@ class _Holder(_Plain, frozen=True):
     recorded: bool
 
 
-class _Memory(_Plain, frozen=True):
+class _Memory(Struct):
     on_host: bool
     is_total: bool
     allocated: _Series
     at_peak: list[_Holder] = []
 
 
-class _Waits(_Plain, frozen=True):
+class _Waits(Struct):
     rank: Instant
     caused_wait_ns: Amount
 
 
-class _PassKind(_Plain, frozen=True):
+class _PassKind(Struct):
     kind: str | None
     passes: Amount
     tokens: Amount | None
     cycle_ns: Amount
 
 
-class _Ranks(_Plain, frozen=True):
+class _Ranks(Struct):
     waits: list[_Waits]
 
 
-class _Note(_Plain, frozen=True):
+class _Note(Struct):
     kind: str
     code: str
     text: str
 
 
-class _Report(_Plain, frozen=True):
+class _Report(Struct):
     schema: str
     source: _Source
     devices: list[_Device]
@@ -182,89 +179,93 @@ class _Report(_Plain, frozen=True):
     notes: list[_Note] = []
 
 
-_READER: Final = msgspec.json.Decoder(_Report)
-
-
 def side_of_report(content: bytes, name: str | None = None) -> Side:
     """Return the JSON of a report as it is compared. Raises InputError where it is none."""
     try:
-        report = _READER.decode(content)
+        report = msgspec.json.decode(content, type=_Report)
         if report.schema != REPORT:
             raise ValueError(report.schema)
-        return _side(report, name)
+        return _side(report, name or name_of_files([file.name for file in report.source.files]))
     except (msgspec.MsgspecError, ValueError, ArithmeticError, KeyError) as error:
         hint = "write it with traceflops report TRACE -o base.json"
         raise InputError(f"no report of {REPORT} ({str(error)[:200]})", hint) from None
 
 
-def _side(report: _Report, name: str | None) -> Side:
-    use, is_split = report.utilisation, report.utilisation.mfu is not None
-    fall, flops = use.waterfall, use.model_flops_text
-    peak, held = _peak(report.memory)
-    waits = report.ranks.waits if report.ranks is not None else ()
+def _side(report: _Report, name: str) -> Side:
     windows = tuple(
-        UsedWindow(one.rank, window.step, window.start_ns, _components(window.components_ns))
-        for one in report.devices
-        for window in one.windows
+        UsedWindow(
+            device.rank,
+            window.step,
+            window.start_ns,
+            Components(**{f"{part}_ns": window.components_ns[part] for part in COMPONENTS}),
+        )
+        for device in report.devices
+        for window in device.windows
         if window.used
     )
+    utilisation, source = report.utilisation, report.source
+    has_mfu = utilisation.mfu is not None  # without it, FLOPs are not compared
+    flops, fall = utilisation.model_flops_text, utilisation.waterfall
+    rows = {
+        peak.device: find(peak.id) if peak.confirmed and peak.id is not None else None
+        for peak in utilisation.peaks
+    }
+    waits = report.ranks.waits if report.ranks is not None else ()
     return Side(
-        name or name_of_files([file.name for file in report.source.files]),
+        name,
         windows,
-        _work(report.kernels),
+        _charged_kernels(report.kernels),
         tuple(IdlePart(one.kind, one.label, one.idle_ns) for one in report.idle.culprits),
-        Fraction(flops) if flops is not None and is_split else None,
-        _share(fall, "useful") if fall is not None and is_split else None,
-        peak,
-        held,
+        Fraction(flops) if flops is not None and has_mfu else None,
+        _useful_share(fall) if fall is not None and has_mfu else None,
+        *_peak_memory(report.memory),
         counts_of(
             windows,
             report.step_counts or {},
-            [msgspec.structs.astuple(one) for one in report.pass_kinds if one.passes],
+            [msgspec.structs.astuple(kind) for kind in report.pass_kinds if kind.passes],
         ),
-        {one.rank: one.caused_wait_ns for one in waits if one.caused_wait_ns},
+        {rank.rank: rank.caused_wait_ns for rank in waits if rank.caused_wait_ns},
         facts_of(
-            report.source.format,
-            report.source.tool,
-            gpu_names(report.devices, {p.device: p.row for p in report.utilisation.peaks}),
+            source.format,
+            source.tool,
+            gpu_names(report.devices, rows),
             fall.dtypes if fall is not None else (),
-            report.source.facts,
+            source.facts,
         ),
         tuple((note.kind, note.code, note.text) for note in report.notes),
-        bool(report.devices) and all(one.type == "cpu" for one in report.devices),
+        bool(report.devices) and all(device.type == "cpu" for device in report.devices),
     )
 
 
-def _peak(memory: Sequence[_Memory]) -> tuple[int | None, tuple[Holder, ...]]:
-    """Return the highest peak of a GPU, and who allocated what it holds then."""
-    known = (one for one in memory if one.is_total and not one.on_host)
-    most = max(known, key=lambda one: one.allocated.peak_bytes, default=None)
-    if most is None:
+def _peak_memory(memory: Sequence[_Memory]) -> tuple[int | None, tuple[Holder, ...]]:
+    """Return the highest peak of a GPU in bytes, and who allocated what is held then."""
+    totals = (use for use in memory if use.is_total and not use.on_host)
+    highest = max(totals, key=lambda use: use.allocated.peak_bytes, default=None)
+    if highest is None:
         return None, ()
-    held = tuple(Holder(*msgspec.structs.astuple(one)) for one in most.at_peak)
-    peak = most.allocated.peak_bytes
-    if held and sum(one.bytes for one in held) != peak:
+    holders = tuple(Holder(*msgspec.structs.astuple(one)) for one in highest.at_peak)
+    peak = highest.allocated.peak_bytes
+    if holders and sum(holder.bytes for holder in holders) != peak:
         raise ValueError(f"what is held at the peak does not sum to {peak:,} bytes")
-    return peak, held
+    return peak, holders
 
 
-def _components(ns: Mapping[str, int]) -> Components:
-    return Components(**{f"{name}_ns": ns[name] for name in COMPONENTS})
-
-
-def _work(kernels: Sequence[_Kernel]) -> tuple[ChargedKernel, ...] | None:
+def _charged_kernels(kernels: Sequence[_Kernel]) -> tuple[ChargedKernel, ...] | None:
     """Return what kernels were charged, None where a report of an older version does not say."""
-    if any(one.charged_ns is None for one in kernels):
+    if any(kernel.charged_ns is None for kernel in kernels):
         return None
     rows = (
-        ChargedKernel(*(getattr(one, name) for name in OF_KERNEL), *msgspec.structs.astuple(row))
-        for one in kernels
-        for row in one.charged
+        ChargedKernel(
+            *(getattr(kernel, name) for name in OF_KERNEL), *msgspec.structs.astuple(charged)
+        )
+        for kernel in kernels
+        for charged in kernel.charged
     )
     return tuple(sorted(rows, key=attrgetter("order")))
 
 
-def _share(fall: _Waterfall, line: str) -> Fraction | None:
-    amounts = {one.line: one.amount_text for one in fall.lines}
+def _useful_share(fall: _Waterfall) -> Fraction | None:
+    """Return MFU exactly: the useful line as a share of the budget."""
+    amounts = {line.line: line.amount_text for line in fall.lines}
     budget = Fraction(fall.budget_text)
-    return Fraction(amounts[line]) / budget if line in amounts and budget else None
+    return Fraction(amounts["useful"]) / budget if "useful" in amounts and budget else None

@@ -1,0 +1,101 @@
+"""Devices, windows and gaps as plain dicts and lists. Times are ns, unknown is null."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
+
+from traceflops.reports.view.figures import fields
+
+if TYPE_CHECKING:
+    from traceflops.attribution.culprits import IdleCulprits
+    from traceflops.timeline.records import Account, Gap, WholeSpan
+    from traceflops.windows.records import DeviceReport
+
+_OF_A_DEVICE: Final = (
+    *("device", "label", "rank", "ranks", "file", "type", "local_id", "product", "memory_bytes"),
+    *("sm_count", "architecture", "partition"),
+)
+_OF_A_SPAN: Final = (
+    *("start_ns", "end_ns", "span_ns", "busy_ns", "idle_ns", "sum_ns", "streams", "zero_length"),
+    *("same_stream_overlaps", "same_stream_overlap_max_ns"),
+)
+_OF_A_WINDOW: Final = (
+    *("role", "step", "start_ns", "end_ns"),
+    *("used", "left_out", "launched", "unfinished"),
+)
+_OF_A_GAP: Final = ("start_ns", "dur_ns", "step", "before_step", "after", "before", "call", "op")
+
+
+def account_object(account: Account) -> dict[str, Any]:
+    """Return where the time of a window, or of several, went."""
+    return {
+        "window_ns": account.components.window_ns,
+        "components_ns": account.components.parts(),
+        "hidden_communication_ns": account.hidden_communication_ns,
+        "idle_causes_ns": account.idle_causes.parts(),
+        "launch_latency_parts_ns": account.idle_causes.launch_latency_parts(),
+        **fields(account, "activities", "launched_activities", "launches"),
+        "activities_per_launch": account.activities_per_launch,
+    }
+
+
+def device_object(device: DeviceReport) -> dict[str, Any]:
+    """Return a device: its properties, its windows, their sum, its longest gaps."""
+    return {
+        **fields(device, *_OF_A_DEVICE),
+        "chosen": account_object(device.chosen),
+        "whole": _whole(device.whole),
+        "windows": [
+            {**fields(window, *_OF_A_WINDOW), **account_object(window.account)}
+            for window in device.windows
+        ],
+        "gaps": [_gap(gap) for gap in device.gaps],
+    }
+
+
+def _whole(whole: WholeSpan) -> dict[str, Any]:
+    return {
+        **fields(whole, *_OF_A_SPAN),
+        "kinds": {kind: asdict(sums) for kind, sums in whole.kinds.items()},
+        "categories": {name: asdict(sums) for name, sums in whole.categories.items()},
+        "communication": {
+            **asdict(whole.communication),
+            "exposed_ns": whole.exposed_communication_ns,
+            "hidden_ns": whole.hidden_communication_ns,
+        },
+        "copies": {direction: asdict(copies) for direction, copies in whole.copies.items()},
+        "unlinked": whole.unlinked,
+        "account": account_object(whole.account),
+    }
+
+
+def _gap(gap: Gap) -> dict[str, Any]:
+    return {
+        **fields(gap, *_OF_A_GAP),
+        "causes_ns": gap.causes.parts(),
+        "launch_latency_parts_ns": gap.causes.launch_latency_parts(),
+        "waited_for": gap.waited_for,
+        "culprits": [
+            {"class": culprit.kind, **fields(culprit, "label", "idle_ns")}
+            for culprit in gap.culprits
+        ],
+        "unexplained_ns": gap.unexplained_ns,
+    }
+
+
+def culprits_object(idle: IdleCulprits, idle_ns: int) -> dict[str, Any]:
+    """Return what the CPU did in idle time of this length."""
+    return {
+        "culprits": [
+            {
+                "class": culprit.kind,
+                **fields(culprit, "label", "idle_ns"),
+                "share": culprit.idle_ns / idle_ns,
+                **fields(culprit, "evidence", "gaps", "blocked_before_ns"),
+            }
+            for culprit in idle.culprits
+        ],
+        "unexplained_ns": idle.unexplained_ns,
+        "histogram": list(map(asdict, idle.histogram)),
+    }

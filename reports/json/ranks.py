@@ -1,0 +1,60 @@
+"""The ranks of a job as plain dicts and lists. Times are ns, unknown is null."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
+
+from traceflops.reports.view.figures import fields
+
+if TYPE_CHECKING:
+    from traceflops.ranks.who_waits import RankReport
+
+_MOST_COLLECTIVES: Final = 20_000
+"""Limit of the listed collectives, by most waiting."""
+
+
+def ranks_object(ranks: RankReport) -> dict[str, Any]:
+    """Return clocks, collectives, waits, rates and the late rank of a job."""
+    by_wait = sorted(ranks.collectives(), key=lambda collective: -collective.wait_ns)
+    in_time = sorted(by_wait[:_MOST_COLLECTIVES], key=lambda collective: collective.index)
+    cycles = ranks.cycles
+    by_step = zip(cycles.steps, cycles.slowdown.tolist(), cycles.own_ns.tolist(), strict=True)
+    return {
+        "alignment": _alignment(ranks),
+        "matched": ranks.matches.count,
+        "unmatched": ranks.unmatched,
+        "impossible": ranks.matches.impossible,
+        "partial": ranks.partial,
+        "collectives": list(map(asdict, in_time)),
+        "waits": list(map(asdict, ranks.by_rank())),
+        "rates": list(map(asdict, ranks.rates())),
+        "pipeline": asdict(ranks.pipeline) if ranks.pipeline is not None else None,
+        "experts": list(map(asdict, ranks.experts())) or None,
+        "slowdown": {
+            "overall": cycles.overall,
+            "steps": [
+                {"step": step, "slowdown": slowdown, "own_ns": own_ns}
+                for step, slowdown, own_ns in by_step
+            ],
+        },
+        "culprit": asdict(ranks.slow) if ranks.slow is not None else None,
+    }
+
+
+def _alignment(ranks: RankReport) -> dict[str, Any]:
+    """Return how the clocks of the ranks are aligned, and the bounds of each offset."""
+    clocks, names = ranks.alignment, ranks.records.ranks
+    bounds = [column.tolist() for column in (clocks.earliest_ns, clocks.latest_ns)]
+    if clocks.residual_p95_ns is None:
+        bounds = [[None] * len(names)] * 2
+    return {
+        "basis": clocks.basis or None,
+        **fields(clocks, "residual_median_ns", "residual_p95_ns"),
+        "offsets": [
+            {"rank": rank, "offset_ns": offset, "error_at_least_ns": low, "error_at_most_ns": high}
+            for rank, offset, low, high in zip(
+                names, clocks.offset_ns.tolist(), *bounds, strict=True
+            )
+        ],
+    }

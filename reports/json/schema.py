@@ -1,0 +1,104 @@
+"""JSON Schemas of the JSON output, made from the tables of its fields.
+
+    report.toml        [verdict]
+    utilisation.toml   sentence = ["str", "The verdict in words; for people, not for programs."]
+    comparison.toml    share = ["share?", "Its share of the selected windows, 0 to 1."]
+
+    -> json_schema("traceflops.report/1")
+
+       {"$id": "traceflops.report/1", ..., "$defs": {
+         "verdict": {
+           "type": "object",
+           "additionalProperties": false,
+           "required": ["sentence", "share"],
+           "properties": {"sentence": {"type": "string", "description": "The verdict ..."}, ...}}}}
+
+What writes JSON does not read this; tests hold all that is written against the schemas.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from functools import cache
+from importlib.resources import files
+from typing import Any, Final
+
+TABLES: Final = ("report.toml", "utilisation.toml", "comparison.toml")
+Schema = dict[str, Any]
+
+
+def json_schema(name: str) -> Schema:
+    """Return the JSON Schema (draft 2020-12) of an object such as "traceflops.report/1".
+
+    Raises KeyError where no schema has this name.
+    """
+    table, about = field_tables()["documents"][name]
+    definitions: dict[str, Schema] = {}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": name,
+        "title": name,
+        "description": about,
+        **_object(table, definitions),
+        "$defs": definitions,
+    }
+
+
+@cache
+def field_tables() -> dict[str, dict[str, Any]]:
+    """Return all tables by name: of fields, and `types` and `documents`."""
+    folder = files(__package__)
+    texts = [folder.joinpath(name).read_text(encoding="utf-8") for name in TABLES]
+    return {name: table for text in texts for name, table in tomllib.loads(text).items()}
+
+
+def _object(table: str, definitions: dict[str, Schema]) -> Schema:
+    """Return the schema of an object with the fields of a table and of those that it extends."""
+    fields = field_tables()[table]
+    properties: Schema = {}
+    required: list[str] = []
+    for base in fields.get("extends", ()):
+        inherited = _object(base, definitions)
+        properties |= inherited["properties"]
+        required += inherited["required"]
+    for field, (kind, about) in ((key, row) for key, row in fields.items() if key != "extends"):
+        name = field.removesuffix("?")
+        added = {name: _type(kind, definitions) | {"description": about}}
+        if kind.removesuffix("?") in ("flops", "signed_flops"):
+            exact = _type(kind.replace("flops", "exact"), definitions)
+            added[f"{name}_text"] = exact | {"description": f"{name} exactly, such as 7 or 7/2."}
+        properties |= added
+        required += added if name == field else ()
+    return {
+        "type": "object",
+        "additionalProperties": False,
+        "required": required,
+        "properties": properties,
+    }
+
+
+def _type(kind: str, definitions: dict[str, Schema]) -> Schema:
+    """Return the schema of a type; the objects it refers to are added to the definitions."""
+    if kind.endswith("?"):
+        schema = _type(kind[:-1], definitions)
+        if "type" in schema:
+            return schema | {"type": [schema["type"], "null"]}
+        return {"anyOf": [schema, {"type": "null"}]}
+    if kind.startswith("["):
+        return {"type": "array", "items": _type(kind[1:-1], definitions)}
+    if kind.startswith("{"):
+        return {"type": "object", "additionalProperties": _type(kind[1:-1], definitions)}
+    if " | " in kind:
+        return {"enum": [None if word == "null" else word for word in kind.split(" | ")]}
+    tables = field_tables()
+    if kind in tables["documents"]:
+        return {"const": kind}
+    if kind in tables["types"]:
+        simple: str | Schema = tables["types"][kind]
+        if isinstance(simple, str):
+            return _type(simple, definitions)
+        parts = simple.keys() & {"items", "additionalProperties", "propertyNames"}
+        return simple | {key: _type(simple[key], definitions) for key in parts}
+    if kind not in definitions:
+        definitions[kind] = _object(kind, definitions)
+    return {"$ref": f"#/$defs/{kind}"}
