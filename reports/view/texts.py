@@ -37,6 +37,7 @@ _PRINTED: Final[Mapping[str, Callable[[Any], str]]] = {
     "digits3": lambda number: units.significant(number, 3),
     "capital": units.capitalized,
     "small": units.uncapitalized,
+    "unended": lambda sentence: sentence.removesuffix("."),
 }
 
 _BETWEEN: Final = {"commas": ", ", "and": " and ", "semicolons": "; ", "arrow": " → "}
