@@ -20,6 +20,7 @@ from traceflops.comparison.spread import Interval
 from traceflops.reports.json.measured import share_object
 from traceflops.reports.json.report import encode
 from traceflops.reports.view.figures import as_float, fields, flop_count
+from traceflops.reports.view.texts import words
 
 if TYPE_CHECKING:
     from traceflops.mfu.budget import ShareRange
@@ -176,7 +177,7 @@ def _outcome(one: Outcome) -> dict[str, Any]:
             "point": _mfu(point)["mfu"],
             "high": mfu["mfu_at_most"],
         },
-        "doubts": list(one.doubts),
+        "doubts": list(map(words, one.doubts)),
         "critical": _path_parts(one.critical),
     }
 

@@ -82,7 +82,7 @@ def _evidence(analysis: Analysis, found: list[FindingWords]) -> Iterator[str]:
             if row.name
         ]
         yield one.finding.sentence + (f" In all: {', '.join(rows)}." if rows else "")
-    yield critical_sentence(analysis) or f"No critical path: {analysis.replay_or_reason[1]}."
+    yield critical_sentence(analysis) or f"No critical path: {words(analysis.replay_or_reason[1])}."
 
 
 def _cause(one: FindingWords) -> str:

@@ -60,6 +60,7 @@ def _lines(answer: WhatIf) -> Iterator[str]:
     from traceflops.reports.view.critical import path_word
     from traceflops.reports.view.figures import shorten_middle
     from traceflops.reports.view.short_names import short_labels
+    from traceflops.reports.view.texts import words
     from traceflops.units import duration, percent, several
 
     together, width = answer.together, terminal_style().width
@@ -77,7 +78,7 @@ def _lines(answer: WhatIf) -> Iterator[str]:
         yield "  ".join([f"{label:<{widths[0]}}", *cells]).rstrip()
         if outcome is not None:
             yield _fitting("  then critical: ", _critical(outcome), width)
-    doubts = dict.fromkeys(doubt for outcome in outcomes for doubt in outcome.doubts)
+    doubts = dict.fromkeys(words(doubt) for outcome in outcomes for doubt in outcome.doubts)
     for doubt in doubts:
         yield from textwrap.wrap(f"A range, not one value: {doubt}.", width)
     for why in answer.refused.values():
