@@ -130,7 +130,7 @@ def trace_health(case: Case) -> Iterator[Finding]:
                 f"{RULE}.says",
                 note=code,
                 what=note.statement,
-                scope=note.scope,
+                scope=note.scope or None,
                 unfit=fact(f"{RULE}.{unfit.code}.unfit"),
             )
             yield _finding(unfit.code, claim, _advice(case, unfit, note))
