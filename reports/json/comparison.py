@@ -44,7 +44,7 @@ def comparison_object(comparison: Comparison) -> dict[str, Any]:
         "schema": SCHEMA,
         "traceflops_version": __version__,
         "sentence": comparison.sentence,
-        "obstacle": comparison.obstacle or None,
+        "obstacle": words(comparison.obstacle) or None,
         "same": comparison.is_same,
         "before": _side(comparison.before),
         "after": _side(comparison.after),

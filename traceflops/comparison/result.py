@@ -73,7 +73,7 @@ class Comparison:
 
     before: Side
     after: Side
-    obstacle: str
+    obstacle: Fact | None
     unlike: tuple[Unlike, ...]
     interval: Interval | None
     components: dict[str, int]
