@@ -89,8 +89,8 @@ def _lines(answer: WhatIf) -> Iterator[str]:
     names = short_labels([part.name for part in shown], _NAME)
     for part, name in zip(shown, names, strict=True):
         share = percent(part.ns / max(together.before_ns, 1))
-        words = [path_word(part.component), *filter(None, (name,))]
-        yield shorten_middle(f"  {share:>7}  {': '.join(words)}", max(width, 20))
+        labels = [path_word(part.component), *filter(None, (name,))]
+        yield shorten_middle(f"  {share:>7}  {': '.join(labels)}", max(width, 20))
     if len(answer.ranks) > 1:
         total = max(sum(answer.ranks.values()), 1)
         ranks = [f"rank {rank} {percent(ns / total)}" for rank, ns in answer.ranks.items()]
