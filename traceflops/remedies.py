@@ -1,18 +1,37 @@
 """How to record what a trace lacks, in the words of the tool that recorded it.
 
-A line of advice is one cell of the table. Options are those of rocprofv3 (rocprofiler-sdk's
+A line of advice is one cell of the table: a `How` is a clause with a verb, a text is options or
+calls, which `record with` makes a clause of. Options are those of rocprofv3 (rocprofiler-sdk's
 documentation, "Using rocprofv3"), which also replaces rocprof and rocprofv2; of nsys; and the
 arguments of torch.profiler and jax.profiler.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
     from traceflops.table.trace import Note, Source
+
+
+@dataclass(frozen=True, slots=True)
+class How:
+    """How to record something: options or calls of a tool, or a clause with a verb of its own."""
+
+    text: str
+    is_clause: bool = False
+
+    @property
+    def clause(self) -> str:
+        """The text with a verb, "" for none."""
+        return self.text if self.is_clause or not self.text else f"record with {self.text}"
+
+
+def _do(text: str) -> How:
+    return How(text, is_clause=True)
+
 
 PYTORCH, ROCPROF, NSIGHT, XLA = "pytorch", "rocprof", "nsight", "xla"
 TF_RECORD, OTHER = "tf.record", "other"
@@ -47,7 +66,7 @@ COMMANDS: Final[Mapping[str, str]] = {
 
 _CUT: Final = frozenset({"input-cut", "text-cut", "tail-cut", "log-cut"})
 """Codes of the notes that say that a file ends too early."""
-_COPY: Final = "copy the file again, or let the program end before it is copied"
+_COPY: Final = _do("copy the file again, or let the program end before it is copied")
 _IN_LOST_PART: Final = frozenset(
     {
         *("device work", "device records", "all device records", "timeline", "copies", "calls"),
@@ -68,7 +87,7 @@ _ACCELERATORS: Final = {
     "privateuse1_": "PrivateUse1",
 }
 """Members of ProfilerActivity, by how Kineto's categories of their events begin."""
-_NOT_SHAPES: Final = (
+_NOT_SHAPES: Final = _do(
     "no option records operators: describe the model with traceflops mfu --model, or give a "
     "torch.profiler trace of the same run with --pair"
 )
@@ -80,7 +99,7 @@ _SHORTER: Final = "record fewer steps, since full buffers drop records"
 _EMIT_NVTX: Final = "torch.autograd.profiler.emit_nvtx(record_shapes=True) around the steps"
 _EVERYTHING: Final = {PYTORCH: _ACTIVITIES, ROCPROF: ROCPROFV3, NSIGHT: NSYS, XLA: _WITH_XLA}
 
-_TABLE: Final[Mapping[str, Mapping[str, str]]] = {
+_TABLE: Final[Mapping[str, Mapping[str, str | How]]] = {
     "device work": {**_EVERYTHING, TF_RECORD: ""},
     "device records": {
         **_EVERYTHING,
@@ -89,11 +108,11 @@ _TABLE: Final[Mapping[str, Mapping[str, str]]] = {
         TF_RECORD: "",
     },
     "all device records": {
-        PYTORCH: f"{_SHORTER} (active=1 in torch.profiler.schedule)",
-        TF_RECORD: f"{_SHORTER} (active=1 in tf.record)",
-        ROCPROF: f"{_SHORTER} (--collection-period)",
-        NSIGHT: f"{_SHORTER} (nsys profile --duration or --capture-range)",
-        XLA: _SHORTER,
+        PYTORCH: _do(f"{_SHORTER} (active=1 in torch.profiler.schedule)"),
+        TF_RECORD: _do(f"{_SHORTER} (active=1 in tf.record)"),
+        ROCPROF: _do(f"{_SHORTER} (--collection-period)"),
+        NSIGHT: _do(f"{_SHORTER} (nsys profile --duration or --capture-range)"),
+        XLA: _do(_SHORTER),
     },
     "timeline": {**_EVERYTHING, ROCPROF: f"{ROCPROFV3}, without --pmc"},
     "copies": {ROCPROF: "--memory-copy-trace", NSIGHT: NSYS},
@@ -119,14 +138,20 @@ _TABLE: Final[Mapping[str, Mapping[str, str]]] = {
         "separate run, given with --pair",
     },
     "steps": {
-        PYTORCH: "call prof.step() once per iteration",
-        TF_RECORD: "call rec.step() once per iteration",
-        ROCPROF: 'put roctxRangePush("step 12") and roctxRangePop() around each iteration and add '
-        "--marker-trace",
-        NSIGHT: 'put nvtxRangePush("step 12") and nvtxRangePop() around each iteration and add '
-        "--trace=nvtx",
-        XLA: 'put jax.profiler.StepTraceAnnotation("train", step_num=12), or '
-        'tf.profiler.experimental.Trace("train", step_num=12, _r=1), around each iteration',
+        PYTORCH: _do("call prof.step() once per iteration"),
+        TF_RECORD: _do("call rec.step() once per iteration"),
+        ROCPROF: _do(
+            'put roctxRangePush("step 12") and roctxRangePop() around each iteration and add '
+            "--marker-trace"
+        ),
+        NSIGHT: _do(
+            'put nvtxRangePush("step 12") and nvtxRangePop() around each iteration and add '
+            "--trace=nvtx"
+        ),
+        XLA: _do(
+            'put jax.profiler.StepTraceAnnotation("train", step_num=12), or '
+            'tf.profiler.experimental.Trace("train", step_num=12, _r=1), around each iteration'
+        ),
     },
     "stacks": {
         PYTORCH: "with_stack=True (large traces)",
@@ -150,12 +175,18 @@ _TABLE: Final[Mapping[str, Mapping[str, str]]] = {
         OTHER: "ranges",
     },
     "first work": {
-        PYTORCH: "call torch.{module}.synchronize() before recording begins, and use "
-        "torch.profiler.schedule(wait=1, warmup=1, active=3)",
-        ROCPROF: "call hipDeviceSynchronize() before roctxProfilerResume(), and use rocprofv3 "
-        "--selected-regions",
-        NSIGHT: "call cudaDeviceSynchronize() before cudaProfilerStart(), and use nsys profile "
-        "--capture-range=cudaProfilerApi",
+        PYTORCH: _do(
+            "call torch.{module}.synchronize() before recording begins, and use "
+            "torch.profiler.schedule(wait=1, warmup=1, active=3)"
+        ),
+        ROCPROF: _do(
+            "call hipDeviceSynchronize() before roctxProfilerResume(), and use rocprofv3 "
+            "--selected-regions"
+        ),
+        NSIGHT: _do(
+            "call cudaDeviceSynchronize() before cudaProfilerStart(), and use nsys profile "
+            "--capture-range=cudaProfilerApi"
+        ),
     },
     "kernels of graphs": {NSIGHT: NSYS},
     "annotations": {
@@ -166,26 +197,27 @@ _TABLE: Final[Mapping[str, Mapping[str, str]]] = {
         XLA: _TRACE_ANNOTATION,
     },
     "device": {
-        PYTORCH: "name the device to get MFU",
-        ROCPROF: "give agent_info.csv of the same run, which rocprofv3 writes, or name the device "
-        "with --device",
-        NSIGHT: "name the device with --device",
-        XLA: "name the device with --device",
-        TF_RECORD: "name the device with --device",
-        OTHER: "name the device with --device",
+        PYTORCH: _do("name the device to get MFU"),
+        ROCPROF: _do(
+            "give agent_info.csv of the same run, which rocprofv3 writes, or name the device with "
+            "--device"
+        ),
+        **dict.fromkeys((NSIGHT, XLA, TF_RECORD, OTHER), _do("name the device with --device")),
     },
     "rank": {
-        PYTORCH: "initialise torch.distributed before profiling, or put rankN in the file name",
-        TF_RECORD: "initialise torch.distributed before tf.record, or put rankN in the file name",
-        ROCPROF: "put rankN in the file name: --output-file rank%rank%",
-        NSIGHT: "put rankN in the file name: --output=rank%q{RANK}",
-        XLA: "put rankN in the file name",
+        PYTORCH: _do(
+            "initialise torch.distributed before profiling, or put rankN in the file name"
+        ),
+        TF_RECORD: _do(
+            "initialise torch.distributed before tf.record, or put rankN in the file name"
+        ),
+        ROCPROF: _do("put rankN in the file name: --output-file rank%rank%"),
+        NSIGHT: _do("put rankN in the file name: --output=rank%q{RANK}"),
+        XLA: _do("put rankN in the file name"),
     },
     "memory": {PYTORCH: "profile_memory=True", TF_RECORD: "memory=True in tf.record"},
 }
 """By what is missing and tool: "" where nothing would record it, nothing where it never has it."""
-
-_VERBS: Final = re.compile(r"(call|copy|describe|give|initialise|name|no|put|record|to|use) ", re.I)
 
 
 class Recording(Protocol):
@@ -211,20 +243,30 @@ def is_cut_off(of: Recording) -> bool:
 
 
 def remedy(of: Recording, lack: str) -> str | None:
-    """Return how a recording would have what it lacks: "" if unknown, None if it never has it.
+    """Return how a recording would have what it lacks: "" if unknown, None if it never has it."""
+    how = way_to_record(of, lack)
+    return None if how is None else how.text
+
+
+def way_to_record(of: Recording, lack: str) -> How | None:
+    """Return the same as options or a clause.
 
     What may be in the lost part of a file is there once that is whole.
     """
     tool = TF_RECORD if RECORDER in of.source.facts else family(of.source.format)
     if lack in _IN_LOST_PART and is_cut_off(of):
         return _COPY
-    how = _TABLE[lack].get(tool, "" if tool == OTHER else None)
-    if how and tool == PYTORCH:
+    cell = _TABLE[lack].get(tool, "" if tool == OTHER else None)
+    if not cell:
+        return None if cell is None else How("")
+    how = How(cell) if isinstance(cell, str) else cell
+    if tool == PYTORCH:
         name = accelerator(of.source.event_counts)
         module, metrics = ("cuda", _METRICS) if name == CUDA else ("accelerator", "")
-        how = how.format(accelerator=name, module=module, metrics=metrics)
-    if how and of.source.tool == LEGACY and lack not in _SAME_IN_LEGACY:
-        return f"record with torch.profiler (PyTorch 1.8.1 or later) and {how}"
+        text = how.text.format(accelerator=name, module=module, metrics=metrics)
+        how = How(text, how.is_clause)
+    if of.source.tool == LEGACY and lack not in _SAME_IN_LEGACY:
+        return _do(f"record with torch.profiler (PyTorch 1.8.1 or later) and {how.text}")
     return how
 
 
@@ -248,12 +290,8 @@ def command(of: Recording) -> str | None:
 
 def advice(of: Recording, lack: str) -> str:
     """Return how to record something as a clause with a verb; "" where nothing does."""
-    return with_verb(remedy(of, lack) or "")
-
-
-def with_verb(how: str) -> str:
-    """Return how to record something as a clause; options have no verb of their own."""
-    return how if not how or _VERBS.match(how) else f"record with {how}"
+    how = way_to_record(of, lack)
+    return "" if how is None else how.clause
 
 
 def sentence(of: Recording, lack: str) -> str:

@@ -39,7 +39,10 @@ _NOTES: Final = NoteTable(
     },
     dropped={
         "input-cut": "{how}: rows at the end are missing.",
-        "text-cut": "The file ends within a row. That row is ignored and later rows are missing.",
+        "text-cut": (
+            "The file ends within a row.",
+            "That row is ignored and later rows are missing.",
+        ),
         "rows-lost": "{n} unreadable [row was|rows were] skipped.",
     },
     assumed={"header-missing": "The file has no header: columns are identified from the rows."},

@@ -50,9 +50,12 @@ _NOTES: Final = NoteTable(
     },
     dropped={
         "input-cut": "{cut}: the rest of the database is lost.",
-        "log-cut": "The write-ahead log (-wal) ends within a transaction: it was cut, or its "
-        "writer was still running. The rest ({count} [page|pages]) is lost; copy database and log "
-        "again when the writer has finished.",
+        "log-cut": (
+            "The write-ahead log (-wal) ends within a transaction: it was cut, or its writer was "
+            "still running.",
+            "The rest ({count} [page|pages]) is lost; copy database and log again when the writer "
+            "has finished.",
+        ),
     },
     missing={
         "log-unread": "The write-ahead log (-wal) beside the database could not be read, so the "

@@ -59,9 +59,14 @@ _BYTES_A_ROW: Final = 4
 """A row takes more than this of the file, so one that has more rows goes in circles."""
 _NOTES: Final = NoteTable(
     dropped={
-        "input-cut": "The file ends {size} before the end of the database. The rest is lost.",
-        "rows-lost": "The database is damaged. Every readable row is used; rows are missing from "
-        "{listed}.",
+        "input-cut": (
+            "The file ends {size} before the end of the database.",
+            "The rest is lost.",
+        ),
+        "rows-lost": (
+            "The database is damaged.",
+            "Every readable row is used; rows are missing from {listed}.",
+        ),
     },
     repaired={"invalid-utf8": "Invalid UTF-8 in {count} [text|texts] was replaced by U+FFFD."},
 )
@@ -179,7 +184,9 @@ class Database:
         if self._lost:
             notes.append(_lost_note({label(name): lost for name, lost in self._lost.items()}))
         notes += _NOTES.counted({"invalid-utf8": self._mended}, "invalid-utf8")
-        return tuple(Note(n.kind, n.code, n.text, n.count, self.source.label) for n in notes)
+        return tuple(
+            replace(note, file=self.source.label, wording=None, values=()) for note in notes
+        )
 
     def _open(self) -> sqlite3.Connection:
         # A file of another program may change while it is read, so it is never mapped to memory.

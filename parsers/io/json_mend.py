@@ -142,8 +142,11 @@ _NOTES: Final = NoteTable(
     repaired={"json-repaired": "Damaged JSON: {what} ({count})."},
     dropped={
         "input-cut": "{cut}: later times may be missing and the last step may be incomplete.",
-        "text-cut": "The file ends within its event list. Every complete event is used. {what}"
-        "Later times and what is written last ({at_end}) are missing.",
+        "text-cut": (
+            "The file ends within its event list.",
+            "Every complete event is used. {what}Later times and what is written last ({at_end}) "
+            "are missing.",
+        ),
         "json-dropped": "Damaged JSON: {what} could not be read ({where}).",
         "json-dropped none": "Damaged JSON: {where} without a complete {noun} skipped.",
         "second-trace": "The file seems to hold a second trace, which was not read: "

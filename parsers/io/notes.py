@@ -11,16 +11,16 @@ from typing import Final, TypeAlias, TypeVar
 
 from traceflops.errors import InputError, NotATrace
 from traceflops.parsers.io.inputs import ByteSource
-from traceflops.table.trace import Note, NoteKind, Trace, counted_note
+from traceflops.table.trace import Note, NoteKind, Trace, counted_note, worded
 
-Texts: TypeAlias = Mapping[str, str]
+Texts: TypeAlias = Mapping[str, "str | tuple[str, str]"]
 
 _NONE: Final[Texts] = {}
 _MERGED: Final = "{n}"
 
 
 class NoteTable:
-    """The notes of a reader: for each kind of note the texts by their keys.
+    """The notes of a reader: for each kind of note the texts by their keys, or text and advice.
 
     A key is the code of the note; where a code has several texts, a word behind it tells them
     apart. A text holds `{count}` for the count of the note, other fields by their names, and
@@ -46,13 +46,16 @@ class NoteTable:
 
     def note(self, key: str, count: int | None = None, **fields: object) -> Note:
         """Return the note of a key."""
-        kind, text, code = self._kinds[key], self._texts[key], key.partition(" ")[0]
+        kind, texts, code = self._kinds[key], self._texts[key], key.partition(" ")[0]
+        text, advice = (texts, "") if isinstance(texts, str) else texts
         if count is None:
-            return Note(kind, code, text.format(**fields))
-        counted = counted_note(kind, code, text, count)
+            return Note(kind, code, text.format(**fields), advice=advice.format(**fields))
         if _MERGED in text:
-            return counted
-        return Note(kind, code, counted.text.format(count=f"{count:,}", **fields), count)
+            return replace(counted_note(kind, code, text, count), advice=advice)
+        text, advice = (
+            worded(each, count).format(count=f"{count:,}", **fields) for each in (text, advice)
+        )
+        return Note(kind, code, text, count, advice=advice)
 
     def counted(self, counts: Mapping[str, int], *keys: str) -> Iterator[Note]:
         """Give the notes of those keys that were counted; their texts need nothing else."""

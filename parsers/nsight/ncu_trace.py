@@ -82,8 +82,9 @@ _NOTES: Final = NoteTable(
         ),
         "no-timeline": (
             "Nsight Compute replays kernels one at a time with flushed caches and locked clocks, "
-            "so its durations are not used and there is no timeline. Combine these counters with a "
-            "timed run of the same program: traceflops report RUN --pair FILE."
+            "so its durations are not used and there is no timeline.",
+            "Combine these counters with a timed run of the same program: traceflops report RUN "
+            "--pair FILE.",
         ),
     },
 )

@@ -49,8 +49,8 @@ _NOTES: Final = NoteTable(
     missing={
         "no-device-work": (
             "The recipe's output holds NVTX ranges projected on the GPU, not kernels: range times, "
-            "but no idle time, overlap or MFU. Give the SQLite export of the report (nsys export "
-            "--type sqlite)."
+            "but no idle time, overlap or MFU.",
+            "Give the SQLite export of the report (nsys export --type sqlite).",
         ),
     },
 )

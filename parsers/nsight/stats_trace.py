@@ -131,16 +131,17 @@ NOTES: Final = NoteTable(
             "calls; give the SQLite export (nsys export --type sqlite)."
         ),
         "no-calls": (
-            "The report has no API calls, so launch calls and idle causes are unknown. Give "
-            "cuda_api_trace beside it, or the SQLite export (nsys export --type sqlite)."
+            "The report has no API calls, so launch calls and idle causes are unknown.",
+            "Give cuda_api_trace beside it, or the SQLite export (nsys export --type sqlite).",
         ),
         "no-timeline": (
             "The file holds only totals by name: shares of kernels, but no timeline, idle time, "
-            "overlap, steps or MFU. Give the SQLite export (nsys export --type sqlite) or the "
-            "report cuda_gpu_trace."
+            "overlap, steps or MFU.",
+            "Give the SQLite export (nsys export --type sqlite) or the report cuda_gpu_trace.",
         ),
         "no-device-work": (
-            f"The reports have no GPU operations. Give cuda_gpu_trace, or record with {NSYS}."
+            "The reports have no GPU operations.",
+            f"Give cuda_gpu_trace, or record with {NSYS}.",
         ),
         "no-rows": "The file has no records.",
     },

@@ -38,14 +38,21 @@ _NOTES: Final = NoteTable(
         "records kernels.",
     },
     missing={
-        "no-calls": f"{LEGACY} records no runtime calls, so the cause of idle time is unknown. "
-        f"Record with {_INSTEAD}.",
+        "no-calls": (
+            f"{LEGACY} records no runtime calls, so the cause of idle time is unknown.",
+            f"Record with {_INSTEAD}.",
+        ),
         "no-shapes": f"{LEGACY} exports no shapes, so FLOPs cannot be counted. Record with "
         f"{_INSTEAD} and record_shapes=True.",
-        "no-device-work": f"The file has no GPU operations{{shown}}. Record them with {_INSTEAD} "
-        "and activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA].",
-        "no-device-work arrows": "The operators launched {work}, whose times are not in the "
-        f"file{{shown}}. Record them with {_INSTEAD}.",
+        "no-device-work": (
+            "The file has no GPU operations{shown}.",
+            f"Record them with {_INSTEAD} and activities=[ProfilerActivity.CPU, "
+            "ProfilerActivity.CUDA].",
+        ),
+        "no-device-work arrows": (
+            "The operators launched {work}, whose times are not in the file{shown}.",
+            f"Record them with {_INSTEAD}.",
+        ),
     },
 )
 _OF_DEVICE: Final = re.compile(r"\w{1,20} functions")

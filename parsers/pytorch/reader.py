@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -79,13 +80,18 @@ _NOTES: Final = NoteTable(
         "record_shapes=True.",
         "device-ambiguous": "Unknown GPU model for device {listed}: the listed GPUs differ and "
         "none clearly matches.",
-        "no-device-work lost": "The readable part of the file has no GPU operations; they may be "
-        "in the part that was lost{shown}. Copy the file again, or let the program end before it "
-        "is copied.",
+        "no-device-work lost": (
+            "The readable part of the file has no GPU operations; they may be in the part that "
+            "was lost{shown}.",
+            "Copy the file again, or let the program end before it is copied.",
+        ),
         "no-device-work calls": "The file has {calls} and no GPU operations: the profiler lost the "
         "GPU records or could not make them.",
         "nothing-launched": "The file has {calls}, none of which starts GPU work{shown}.",
-        "no-device-work": "The file has no GPU operations{shown}. To record them use {activities}.",
+        "no-device-work": (
+            "The file has no GPU operations{shown}.",
+            "To record them use {activities}.",
+        ),
         "no-device-work recorder": "The file has no GPU operations{shown}: none ran while "
         "tf.record recorded.",
     },
@@ -132,7 +138,7 @@ def reading_notes(
         ),
         *_metadata_notes(metadata, devices, tables["processes"].num_rows),
     ]
-    return tuple(Note(n.kind, n.code, n.text, n.count, source.label) for n in notes)
+    return tuple(replace(note, file=source.label, wording=None, values=()) for note in notes)
 
 
 def _event_notes(counts: Mapping[str, int], python_stacks: bool) -> Iterator[Note]:

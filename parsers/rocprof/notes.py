@@ -78,22 +78,30 @@ NOTES: Final = NoteTable(
     missing={
         "calls-of-unknown-process": "{count} API [call|calls] without a process, and several "
         "processes used GPUs: what launched {work} is unknown.",
-        "calls-missing": "{linked} of {work} ({share}) {have} a launch call in the file. The other "
-        "calls were not recorded or were removed; the cause of idle time before their work is "
-        "unknown.",
+        "calls-missing": (
+            "{linked} of {work} ({share}) {have} a launch call in the file.",
+            "The other calls were not recorded or were removed; the cause of idle time before "
+            "their work is unknown.",
+        ),
         "siblings-not-read": "{count} [table|tables] of the same process beside this file not "
         "read: {listed}. Give the folder {folder} to read all.",
         "no-rows": "The file has no records.",
-        "no-timeline": "The files hold only totals by name: no timeline, idle time or overlap. "
-        f"Record with {ROCPROFV3} --output-format rocpd.",
-        "no-device-work": f"The files have no GPU operations. Record with {ROCPROFV3}.",
+        "no-timeline": (
+            "The files hold only totals by name: no timeline, idle time or overlap.",
+            f"Record with {ROCPROFV3} --output-format rocpd.",
+        ),
+        "no-device-work": (
+            "The files have no GPU operations.",
+            f"Record with {ROCPROFV3}.",
+        ),
     },
 )
 SEVERAL_MACHINES: Final = Note(
     "assumed",
     "clocks-not-aligned",
-    "The file covers several machines whose clocks are not aligned. Times are compared between "
-    "machines only where collectives align the clocks; figures of each machine are unaffected.",
+    "The file covers several machines whose clocks are not aligned.",
+    advice="Times are compared between machines only where collectives align the clocks; figures "
+    "of each machine are unaffected.",
 )
 _NO_CALLS: Final = (
     "There are no API calls, so what launched the GPU operations is unknown. "

@@ -170,11 +170,12 @@ def _text_notes(source: ByteSource, document: Document) -> Iterator[Note]:
     if document.cut_in is not None:
         name = str(document.cut_in[-1]) if document.cut_in else "the document"
         where = "".join(c if c.isprintable() else "?" for c in name[:40])
-        text = (
-            f"The file ends early (in {where}). Every complete record is used; the rest is missing "
+        text = f"The file ends early (in {where})."
+        used = (
+            "Every complete record is used; the rest is missing "
             f"({several(damage.cut_bytes or 0, 'byte')} of an incomplete record lost)."
         )
-        yield Note("dropped", "text-cut", text, damage.cut_bytes)
+        yield Note("dropped", "text-cut", text, damage.cut_bytes, advice=used)
     yield from repairs_and_losses(damage, "record")
     if damage.tail_bytes:
         code = "second-trace" if damage.another else "tail-unread"

@@ -18,6 +18,7 @@ from traceflops.comparison.spread import Interval
 from traceflops.reports.json.measured import share_object
 from traceflops.reports.json.report import encode
 from traceflops.reports.view.figures import as_float, fields, flop_count
+from traceflops.reports.view.texts import words
 
 if TYPE_CHECKING:
     from traceflops.mfu.budget import ShareRange
@@ -41,7 +42,7 @@ def comparison_object(comparison: Comparison) -> dict[str, Any]:
         "schema": SCHEMA,
         "traceflops_version": __version__,
         "sentence": comparison.sentence,
-        "obstacle": comparison.obstacle or None,
+        "obstacle": words(comparison.obstacle) or None,
         "same": comparison.is_same,
         "before": _side(comparison.before),
         "after": _side(comparison.after),
@@ -164,7 +165,7 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
             "point": _mfu(point)["mfu"],
             "high": mfu["mfu_at_most"],
         },
-        "doubts": list(outcome.doubts),
+        "doubts": list(map(words, outcome.doubts)),
         "critical": _path(outcome.critical),
     }
 

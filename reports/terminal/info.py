@@ -8,8 +8,10 @@ from typing import Any, Final
 
 from traceflops.devices.jobs import JobReport
 from traceflops.devices.processes import ranks_text
+from traceflops.facts import fact
 from traceflops.recording.inventory import DeviceEntry, Inventory
 from traceflops.reports.view.figures import UNKNOWN, count, fields, shorten_middle, size, visible
+from traceflops.reports.view.texts import words
 from traceflops.reports.view.wording import some_files
 from traceflops.units import several
 
@@ -52,7 +54,14 @@ def _contents_object(inventory: Inventory | None) -> dict[str, Any]:
         "devices": [asdict(device) for device in inventory.devices],
         "rows": inventory.rows,
         "steps": list(inventory.steps),
-        "missing": [asdict(missing) for missing in inventory.missing],
+        "missing": [
+            {
+                "what": words(fact(f"missing.{missing.code}.what")),
+                "cost": words(fact(f"missing.{missing.code}.cost")),
+                "remedy": missing.how.text,
+            }
+            for missing in inventory.missing
+        ],
         "record": inventory.record,
     }
 
@@ -153,8 +162,9 @@ def _contents(inventory: Inventory) -> Iterator[str]:
 
 def _missing(inventory: Inventory) -> Iterator[str]:
     for missing in inventory.missing:
-        yield _line("missing", f"{missing.what}: {missing.cost}")
-        if missing.remedy:
-            yield _line("", f"to record it: {missing.remedy}")
+        what, cost = (words(fact(f"missing.{missing.code}.{part}")) for part in ("what", "cost"))
+        yield _line("missing", f"{what}: {cost}")
+        if missing.how.text:
+            yield _line("", f"to record it: {missing.how.text}")
     if inventory.record is not None:
         yield _line("record all", inventory.record)

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from traceflops.facts import fact
 from traceflops.recording.capture_gaps import missing_from
 from traceflops.reports.view.critical import critical_sentence
 from traceflops.reports.view.figures import count, duration, kernel_label, percent
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 _MOST: Final = 5
 _FROM_SUMMARIES: Final = "from-summaries"
 _NAME: Final = 100
+_OF_MISSING: Final = ("what", "cost")
 ALONE: Final = "Gains are of one remedy alone; they do not add up."
 _AGAIN: Final = "After the change, record the same {} with the same options and compare."
 _HEALTHY: Final = "No cause stands out; see where the time goes in the report."
@@ -80,7 +82,7 @@ def _evidence(analysis: Analysis, found: list[FindingWords]) -> Iterator[str]:
             if row.name
         ]
         yield one.finding.sentence + (f" In all: {', '.join(rows)}." if rows else "")
-    yield critical_sentence(analysis) or f"No critical path: {analysis.replay_or_reason[1]}."
+    yield critical_sentence(analysis) or f"No critical path: {words(analysis.replay_or_reason[1])}."
 
 
 def _cause(one: FindingWords) -> str:
@@ -113,10 +115,11 @@ def _unknown(analysis: Analysis) -> Iterator[str]:
     ]
     if ranges:
         yield f"Gains known only as a range: {'; '.join(ranges)}."
-    told = " ".join(one.sentence for one in health)
+    told = {one.claim.values.get("lack") for one in health}
     for missing in _missing(analysis):
-        if missing.cost not in told:
-            yield f"No {missing.what}: {missing.cost}."
+        if missing.code not in told:
+            what, cost = (words(fact(f"missing.{missing.code}.{part}")) for part in _OF_MISSING)
+            yield f"No {what}: {cost}."
 
 
 def _missing(analysis: Analysis) -> Iterator[Missing]:
@@ -126,17 +129,17 @@ def _missing(analysis: Analysis) -> Iterator[Missing]:
         total.components.communication_ns or total.hidden_communication_ns
     )
     known = {"rank"} if alone else set()
-    known |= set() if analysis.steps.used else {"step markers"}  # told by the window
+    known |= set() if analysis.steps.used else {"steps"}  # told by the window
     if analysis.prepared is not None:
         every = missing_from(analysis.prepared.trace)
-        yield from (one for one in every if one.what not in known)
+        yield from (one for one in every if one.code not in known)
 
 
 def _next(analysis: Analysis) -> Iterator[str]:
-    health = {one.remedy: None for one in analysis.findings if one.evidence == ("notes",)}
-    yield from filter(None, health)
-    said = " ".join(health).lower()
-    for one in _missing(analysis):
-        if one.remedy.lower() not in said:
-            yield f"For {one.what}: {one.remedy}."
+    health = [one for one in analysis.findings if one.evidence == ("notes",)]
+    yield from filter(None, dict.fromkeys(one.remedy for one in health))
+    told = {"", *(one.advice.values.get("option") for one in health if one.advice)}
+    for missing in _missing(analysis):
+        if missing.how.text not in told:
+            yield f"For {words(fact(f'missing.{missing.code}.what'))}: {missing.how.text}."
     yield _AGAIN.format("steps" if analysis.steps.used else "work")

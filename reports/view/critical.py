@@ -10,6 +10,7 @@ from traceflops.attribution.idle_classes import CLASSES
 from traceflops.categories.kernel_names import without_return_type
 from traceflops.reports.view.figures import duration, percent
 from traceflops.reports.view.tables import Cell, Column, Name, ReportTable, Share, table_of
+from traceflops.reports.view.texts import words
 from traceflops.timeline.device_span import WORK
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def critical_object(analysis: Analysis) -> dict[str, Any]:
     """Return the path as JSON has it: sums over the chosen windows; null where it is not known."""
     replay, reason = analysis.replay_or_reason
     if replay is None:
-        return {"total_ns": None, **dict.fromkeys(_LISTS), "reason": reason}
+        return {"total_ns": None, **dict.fromkeys(_LISTS), "reason": words(reason)}
     named = [one for one in replay.critical if one.name]
     found: dict[str, list[tuple[dict[str, Any], int]]] = {
         "components": [({"component": one}, ns) for one, ns in sums_by_component(replay.critical)],

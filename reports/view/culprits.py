@@ -10,7 +10,7 @@ from traceflops.attribution.idle_classes import CLASSES
 from traceflops.attribution.idle_slices import GapLengths
 from traceflops.characters import function_name
 from traceflops.facts import Fact
-from traceflops.remedies import remedy
+from traceflops.remedies import advice
 from traceflops.reports.view.figures import TIME_UNITS, duration, percent, unit_for
 from traceflops.reports.view.texts import words
 from traceflops.units import capitalized, several
@@ -79,8 +79,8 @@ def _row(one: IdleClass, analysis: Analysis) -> WaitedFor:
 
 
 def _remedy(one: IdleClass, analysis: Analysis) -> str:
-    how = remedy(analysis, "host work") if one.is_nameless else None
-    return f"record with {how}" if how else words(Fact(one.remedy))
+    how = advice(analysis, "host work") if one.is_nameless else ""
+    return how or words(Fact(one.remedy))
 
 
 def _tails(one: IdleClass, analysis: Analysis) -> Iterator[str]:

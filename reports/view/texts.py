@@ -23,6 +23,7 @@ from traceflops.reports.view import figures
 _OPTIONAL: Final = re.compile(r"\[([^\[\]]*\{[^\[\]]*)\]")
 _PRINTED: Final[Mapping[str, Callable[[Any], str]]] = {
     "percent": lambda share: units.percent(float(share)),
+    "whole_percent": lambda share: f"{100 * share:.0f} %",
     "time_share": units.time_share,
     "exact_percent": units.exact_percent,
     "duration": units.duration,
@@ -37,6 +38,7 @@ _PRINTED: Final[Mapping[str, Callable[[Any], str]]] = {
     "digits3": lambda number: units.significant(number, 3),
     "capital": units.capitalized,
     "small": units.uncapitalized,
+    "unended": lambda sentence: sentence.removesuffix("."),
 }
 
 _BETWEEN: Final = {"commas": ", ", "and": " and ", "semicolons": "; ", "arrow": " → "}

@@ -90,4 +90,4 @@ def test_only_machine_learning_is_told_how_to_get_an_mfu_and_steps(*, is_ml: boo
     (steps,) = [note.text for note in analysis.notes if note.code == "no-steps"]
     assert ("nvtxRangePush" in steps) == is_ml
     assert steps.startswith("No steps found: the whole trace is one window.")
-    assert ("step markers" in {one.what for one in take_inventory(trace).missing}) == is_ml
+    assert ("steps" in {one.code for one in take_inventory(trace).missing}) == is_ml

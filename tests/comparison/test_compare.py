@@ -27,6 +27,7 @@ from traceflops.errors import InputError
 from traceflops.facts import fact
 from traceflops.reports.terminal.comparison import render_comparison, render_runs
 from traceflops.reports.terminal.lines import Style
+from traceflops.reports.view.texts import words
 
 REAL = "traces/pytorch/v100_kineto_resnet50_nw{}.json.gz"
 NAMES = (
@@ -72,7 +73,7 @@ def test_recordings_of_all_formats_compare_exactly_or_say_why_not(
 ) -> None:
     found = compare(one_rank, analysis_of(after), ("old", "new"))
     if found.obstacle:
-        assert found.sentence == f"Not compared: {found.obstacle}."
+        assert found.sentence == f"Not compared: {words(found.obstacle)}."
         assert not found.causes and not found.components and found.interval is None
     else:
         assert_exact(found)
@@ -135,7 +136,7 @@ def of_kernels(*names: str, first: int = 0, marked: bool = True) -> tf.Analysis:
 
 def test_what_has_nothing_in_common_gets_no_figures() -> None:
     found = compare(of_kernels(*["alpha"] * 4), of_kernels(*["beta"] * 4), ("a", "b"))
-    assert found.obstacle == "the two have hardly a kernel or operator in common"
+    assert found.obstacle == fact("comparison.nothing-in-common")
     assert found.difference_ns == 0 and found.mfu is None
 
 
@@ -222,7 +223,7 @@ def test_what_is_missing_of_a_file_that_is_cut_off_is_said(tmp_path: Path) -> No
 
 def test_a_step_is_not_compared_with_a_recording() -> None:
     found = compare(of_kernels(*"kkkk"), of_kernels("k", marked=False), ("a", "b"))
-    assert found.obstacle == "no steps were found in b, and a whole recording is no step"
+    assert found.obstacle == fact("comparison.steps-on-one-side", side="b")
     both = compare(of_kernels("k", marked=False), of_kernels("k", "k", marked=False), ("a", "b"))
     assert both.sentence.startswith("The recording takes 100 ns more (+200.0 %, one step each: ")
 
@@ -231,13 +232,13 @@ def test_operators_on_the_cpu_are_not_compared_with_work_of_a_gpu(one_rank: tf.A
     on_host = analysis_of("torch_cpu_train.json.gz")
     for host in (on_host, side_of_report(on_host.to_json().encode())):
         found = compare(one_rank, host, ("gpu", "cpu"))
-        assert found.obstacle == "cpu has no GPU operations, only operators on the CPU"
+        assert found.obstacle == fact("comparison.only-on-cpu", side="cpu")
     assert not compare(on_host, on_host).obstacle
 
 
 def test_a_side_without_gpu_time_is_named() -> None:
     found = compare(of_kernels(*"kkk"), tf.analyze(trace_of()), ("a", "b"))
-    assert found.obstacle == "b has no GPU time in the selected windows"
+    assert found.obstacle == fact("comparison.no-gpu-time", side="b")
 
 
 def test_one_step_has_no_interval(one_rank: tf.Analysis) -> None:

@@ -6,6 +6,7 @@ import traceflops as tf
 from tests.build import trace_of
 from tests.mfu.test_kernel_speeds import NAMES, launch
 from traceflops.comparison.result import compare
+from traceflops.facts import fact
 from traceflops.reports.json.comparison import comparison_object
 from traceflops.reports.markdown import render_comparison as as_markdown
 from traceflops.reports.page.comparison import render_comparison_page
@@ -26,7 +27,7 @@ def test_sides_without_a_timeline_have_counted_kernels_in_its_place() -> None:
     found = compare(before, after, ("a", "b"))
     times = "scale_rows: 3.00 µs → 4.50 µs per launch (+50.0 %)"
     assert found.sentence == f"{times}, DRAM 19.7 % of peak, by counters alone."
-    assert found.obstacle == "neither has a timeline; see their kernels by counters"
+    assert found.obstacle == fact("comparison.no-timelines")
     assert comparison_object(found)["counted_kernels"][0] == {
         "before_name": "scale_rows",
         "after_name": "scale_rows",
@@ -56,7 +57,7 @@ def test_sides_without_a_timeline_have_counted_kernels_in_its_place() -> None:
     assert [one.share for one in other.kernel_changes] == [None, None]
     timed = tf.analyze(trace_of(activities=[{"name": "k", "start_ns": 0, "dur_ns": 9}]))
     for side in (compare(before, timed), compare(timed, after)):
-        assert "has no GPU time" in side.obstacle
+        assert side.obstacle is not None and side.obstacle.code == "comparison.no-gpu-time"
 
 
 def test_of_kernels_of_which_only_times_are_known_times_are_compared() -> None:

@@ -31,9 +31,11 @@ def health(trace: Trace, format_: str = "pytorch") -> dict[str, Finding]:
 
 
 def noted(code: str, count: int | None = None, files: str = "", **tables: Any) -> Trace:
-    text = f"Something is odd. Do this about it.{files}"
     trace = trace_of(**tables) if tables else recording()
-    return replace(trace, notes=(Note("missing", code, text, count),))
+    note = Note(
+        "missing", code, "Something is odd.", count, advice="Do this about it.", scope=files
+    )
+    return replace(trace, notes=(note,))
 
 
 def test_a_trace_without_shapes_is_told_the_option_of_its_profiler() -> None:
@@ -79,7 +81,7 @@ def test_a_note_says_what_the_recording_is_unfit_for(
 
 
 def test_a_note_on_some_files_says_how_many() -> None:
-    found = health(noted("file-not-read", files=" (in 1 of 8 files)"))["A file was not read"]
+    found = health(noted("file-not-read", files="in 1 of 8 files"))["A file was not read"]
     assert found.sentence.startswith("Something is odd (in 1 of 8 files). ")
 
 
@@ -142,7 +144,9 @@ def test_the_profiler_is_blamed_for_its_own_idle_time(name: str, *, is_said: boo
     found = health(recording(idle=MS, marks=[mark]))
     assert ("The profiler slows the run" in found) == is_said
     if is_said:  # 0.5 ms of the three steps used, 2 ms each
-        assert "idle for 8.3 % of the time while the profiler works" in str(found.values())
+        claim = found["The profiler slows the run"].claim
+        assert claim.code == "trace-health.profiler.claim-idle"
+        assert claim.values["share"] == pytest.approx(0.25 / 3)
 
 
 @pytest.mark.parametrize(("call_ns", "is_said"), [(40_000, True), (8_000, False)])

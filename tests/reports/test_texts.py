@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import prose
 from tests.conftest import ROOT
 from traceflops.facts import fact, quoted
 from traceflops.findings.rules import all_rules
@@ -16,6 +17,14 @@ from traceflops.reports.view.texts import all_texts, fields_of, words
 
 TELLERS = ("fact", "Fact")
 OF_RULES = re.compile(r"^[a-z0-9-]+\.(title|claim)")
+
+
+NO_TEXTS_OF_OURS = {
+    "traceflops/findings/unevenness.py: more.remedy.startswith('idle.')",  # the code of a text
+    "traceflops/findings/user_rules.py: self.sentence.replace('{share}', percent(share))",
+}
+CUT = {"reports/terminal/summary.py: lack.remedy.endswith(NEXT_TIME)"}
+"""What still takes our own texts apart: it can only shrink."""
 
 
 def told() -> Iterator[tuple[Path, str, set[str] | None]]:
@@ -81,3 +90,40 @@ def test_numbers_choose_their_nouns_and_verbs() -> None:
         "1 of 9 graph launches has no GPU record.",
         "2 of 9 graph launches have no GPU record.",
     ]
+
+
+def test_no_code_takes_our_own_texts_apart() -> None:
+    assert {*prose.cuts()} - NO_TEXTS_OF_OURS == CUT
+
+
+def test_there_is_no_more_prose_below_the_reports() -> None:
+    """`python -m tests.prose > tests/prose_allowed.txt` where there is less."""
+    assert dict(prose.phrases()) == prose.allowed()
+
+
+def test_prose_is_what_is_neither_error_nor_note_nor_description() -> None:
+    tree = ast.parse(
+        '"""A docstring of more than four words."""\n'
+        'raise InputError("the file is not a trace", "give one of the formats")\n'
+        'note = Note("dropped", "a-code", "Some of the records were lost.")\n'
+        'text = f"The GPU is idle for {share} of the time."\n'
+        'name = "traceflops.findings.rules"\n'
+    )
+    assert prose.texts_below(tree) == ["The GPU is idle for   of the time."]
+
+
+@pytest.mark.parametrize(
+    ("code", "is_cut"),
+    [
+        ("finding.sentence.partition(' (')", True),
+        ("'with' in note.text", True),
+        ("re.sub('a', 'b', words(fact))", True),
+        ("finding.remedy.lower().startswith('record')", True),
+        ("finding.sentence[:20]", True),
+        ("finding.title in titles", False),
+        ("path.name.partition('.')", False),
+        ("f'{finding.title}: {finding.sentence}'", False),
+    ],
+)
+def test_what_takes_a_text_apart_is_seen(code: str, *, is_cut: bool) -> None:
+    assert any(map(prose.is_cut, ast.walk(ast.parse(code)))) == is_cut

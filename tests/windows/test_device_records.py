@@ -90,8 +90,8 @@ def test_operators_and_launch_calls_without_device_records_are_no_cpu_run(
     assert "CPU" not in sentence.split(how)[0].replace("ProfilerActivity.CPU", "")
     assert analysis.verdict.loss is None
     assert "CPU" not in document_title(analysis)
-    (missing,) = [lack for lack in take_inventory(made).missing if lack.what == "device records"]
-    assert how in missing.remedy
+    (missing,) = [lack for lack in take_inventory(made).missing if lack.code == "device-records"]
+    assert how in missing.how.text
 
 
 def without_operators(analysis: Analysis) -> str:
@@ -125,7 +125,7 @@ def test_a_run_without_calls_that_start_work_is_a_cpu_run(
     made = trace(*names, ops=OPS)
     analysis = analyze(made)
     assert analysis.verdict.sentence.startswith(said)
-    assert ("device work" in [lack.what for lack in take_inventory(made).missing]) == lacks
+    assert ("device-work" in [lack.code for lack in take_inventory(made).missing]) == lacks
     remedy = "move model and inputs to the GPU"
     assert [one.remedy == remedy for one in analysis.measured.lacks] == [not lacks]
 
@@ -140,7 +140,7 @@ def test_launch_calls_with_device_records_are_as_before() -> None:
     run["calls"][0]["name"] = "cudaLaunchKernel"
     made = trace_of(**run, ops=OPS)
     assert "missing" not in analyze(made).verdict.sentence
-    assert "device records" not in [lack.what for lack in take_inventory(made).missing]
+    assert "device-records" not in [lack.code for lack in take_inventory(made).missing]
 
 
 SAMPLE = SAMPLES / "gpt_1rank.json.gz"

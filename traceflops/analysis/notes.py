@@ -107,11 +107,10 @@ def _device_notes(prepared: Prepared, devices: Sequence[DeviceReport]) -> Iterat
     yield from _earlier_work_notes(prepared, devices)
     if any(whole.unlinked is None for whole in gpus) and not is_said(trace, "no-calls", *_ON_CALLS):
         how = remedy(trace, "calls")
-        text = (
-            "The trace has no CPU API calls. Work cannot be linked to operators, and the causes of "
-            "idle time are unknown."
-        )
-        yield Note("missing", "no-calls", f"{text} To record them: {how}." if how else text)
+        text = "The trace has no CPU API calls."
+        cost = "Work cannot be linked to operators, and the causes of idle time are unknown."
+        advice = f"{cost} To record them: {how}." if how else cost
+        yield Note("missing", "no-calls", text, advice=advice)
 
 
 def _earlier_work_notes(prepared: Prepared, devices: Sequence[DeviceReport]) -> Iterator[Note]:
@@ -129,11 +128,11 @@ def _earlier_work_notes(prepared: Prepared, devices: Sequence[DeviceReport]) -> 
     if count and prepared.launch_records.is_judged:
         text = (
             f"On {several(count, 'GPU')} recorded work starts long after its launch call "
-            f"({time_amount(sum(unknown_ns))} of idle time), and no recorded wait explains it. "
-            "Earlier work or waits may be missing, so the cause of that idle time is unknown."
+            f"({time_amount(sum(unknown_ns))} of idle time), and no recorded wait explains it."
         )
+        why = "Earlier work or waits may be missing, so the cause of that idle time is unknown."
         share = sum(unknown_ns) / window_ns
-        yield Note("missing", "earlier-work-missing", text, count, share=share)
+        yield Note("missing", "earlier-work-missing", text, count, share=share, advice=why)
     if count := sum(ns > 0 for ns in unseen_ns.values()):
         replays_ns = sum(unseen_ns.values())
         text = (
@@ -165,10 +164,12 @@ def _clock_notes(linked: LinkedTrace) -> Iterator[Note]:
         length = f"{days:,.1f} days" if days >= 1 else time_amount(abs(offset_ns))
         text = (
             f"CPU and GPU clocks{whose} disagree by {length} or more: all GPU work starts that "
-            f"long {how} its launch. Causes of idle time and launch latency are unknown; times on "
-            "the GPU's own clock hold."
+            f"long {how} its launch."
         )
-        yield Note("missing", "clocks-apart", text, apart)
+        cost = (
+            "Causes of idle time and launch latency are unknown; times on the GPU's own clock hold."
+        )
+        yield Note("missing", "clocks-apart", text, apart, advice=cost)
     launched = np.flatnonzero((call >= 0) & (offsets[process] == 0))
     begun = numbers(linked.trace.activities["start_ns"])[launched]
     early = numbers(linked.trace.calls["start_ns"])[call[launched]] - begun
@@ -176,9 +177,10 @@ def _clock_notes(linked: LinkedTrace) -> Iterator[Note]:
         text = (
             f"{some_of(count, len(launched), 'launched GPU operation', 'start')} before "
             f"their launch call, by up to {time_amount(int(early.max()))}: CPU and GPU clocks "
-            "disagree. Causes of nearby idle time are approximate."
+            "disagree."
         )
-        yield Note("assumed", "device-before-launch", text, count)
+        cost = "Causes of nearby idle time are approximate."
+        yield Note("assumed", "device-before-launch", text, count, advice=cost)
 
 
 def _profiler_notes(trace: Trace, accounts: Mapping[int, DeviceAccount]) -> tuple[Note, ...]:

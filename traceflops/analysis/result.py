@@ -39,6 +39,7 @@ from traceflops.attribution.host_calls import (
 from traceflops.attribution.launch_lead import HostBound, Launches
 from traceflops.devices.jobs import JobReport
 from traceflops.errors import UsageError
+from traceflops.facts import Fact, fact, quoted
 from traceflops.findings.case import NO_RULES, FindingRules
 from traceflops.gpu_samples import GpuSamples, gpu_samples
 from traceflops.mfu.serving_passes import NO_SERVING, Serving
@@ -169,15 +170,15 @@ class Analysis:
         return Replay(self.recording, self.ranks, phases, self.measured.mfu_range)
 
     @cached_property
-    def replay_or_reason(self) -> tuple[Replay | None, str]:
+    def replay_or_reason(self) -> tuple[Replay | None, Fact | None]:
         """Return the recording ready for questions, or None and why it answers none."""
         try:
             if self.replay is None:
-                return None, "single events are not in summaries"
+                return None, fact("replay.of-summary")
             self.replay.check()
         except UsageError as error:
-            return None, error.message
-        return self.replay, ""
+            return None, quoted(error.message)
+        return self.replay, None
 
     @cached_property
     def program(self) -> frozenset[str]:

@@ -185,9 +185,10 @@ def _findings(level: str, analysis: Analysis) -> Answer:
 def against(comparison: Comparison, tolerance: Fraction, *, strict: bool) -> Answer:
     """Judge a recording against its baseline: by the lower end of the interval, or the point."""
     from traceflops.comparison.likeness import OF_WORK
+    from traceflops.reports.view.texts import words
 
     if comparison.obstacle:
-        return "unknown", comparison.obstacle
+        return "unknown", words(comparison.obstacle)
     if comparison.before.lacks_records:
         return "unknown", "GPU records of the baseline are incomplete"
     other = [unlike for unlike in comparison.unlike if unlike.what in (*OF_WORK, "GPUs")]

@@ -60,6 +60,7 @@ def _lines(answer: WhatIf) -> Iterator[str]:
     from traceflops.reports.view.critical import path_word
     from traceflops.reports.view.figures import shorten_middle
     from traceflops.reports.view.short_names import short_labels
+    from traceflops.reports.view.texts import words
     from traceflops.units import duration, percent, several
 
     together, width = answer.together, terminal_style().width
@@ -77,7 +78,7 @@ def _lines(answer: WhatIf) -> Iterator[str]:
         yield "  ".join([f"{label:<{widths[0]}}", *cells]).rstrip()
         if outcome is not None:
             yield _fitting("  then critical: ", _critical(outcome), width)
-    doubts = dict.fromkeys(doubt for outcome in outcomes for doubt in outcome.doubts)
+    doubts = dict.fromkeys(words(doubt) for outcome in outcomes for doubt in outcome.doubts)
     for doubt in doubts:
         yield from textwrap.wrap(f"A range, not one value: {doubt}.", width)
     for why in answer.refused.values():
@@ -88,8 +89,8 @@ def _lines(answer: WhatIf) -> Iterator[str]:
     names = short_labels([part.name for part in shown], _NAME)
     for part, name in zip(shown, names, strict=True):
         share = percent(part.ns / max(together.before_ns, 1))
-        words = [path_word(part.component), *filter(None, (name,))]
-        yield shorten_middle(f"  {share:>7}  {': '.join(words)}", max(width, 20))
+        labels = [path_word(part.component), *filter(None, (name,))]
+        yield shorten_middle(f"  {share:>7}  {': '.join(labels)}", max(width, 20))
     if len(answer.ranks) > 1:
         total = max(sum(answer.ranks.values()), 1)
         ranks = [f"rank {rank} {percent(ns / total)}" for rank, ns in answer.ranks.items()]

@@ -13,6 +13,7 @@ from typing import Final
 from traceflops.attribution.charged import ChargedKernel
 from traceflops.comparison.matching import BY_OPERATOR, MODULE, PLACE, Match
 from traceflops.comparison.side import Side
+from traceflops.facts import Fact, fact
 from traceflops.flops.ops.arguments import Shapes, read_shapes
 from traceflops.units import listed, significant
 
@@ -49,24 +50,24 @@ def is_same(before: Side, after: Side) -> bool:
     return (before.windows, before.work) == (after.windows, after.work) and bool(before.windows)
 
 
-def obstacle(before: Side, after: Side, matched: Sequence[Match]) -> str:
-    """Return why two sides do not compare, "" where they do."""
+def obstacle(before: Side, after: Side, matched: Sequence[Match]) -> Fact | None:
+    """Return why two sides do not compare, None where they do."""
     if not (before.windows or after.windows) and before.speeds and after.speeds:
-        return "neither has a timeline; see their kernels by counters"
+        return fact("comparison.no-timelines")
     for side in (before, after):
         if not side.windows and any(code == "no-timeline" for _, code, _ in side.notes):
-            return f"{side.name} has only totals, no timeline"
+            return fact("comparison.only-totals", side=side.name)
         if not side.windows or not side.components.window_ns:
-            return f"{side.name} has no GPU time in the selected windows"
+            return fact("comparison.no-gpu-time", side=side.name)
     if before.on_host != after.on_host:
         name = before.name if before.on_host else after.name
-        return f"{name} has no GPU operations, only operators on the CPU"
+        return fact("comparison.only-on-cpu", side=name)
     lacking = [side.name for side in (before, after) if not side.steps]
     if len(lacking) == 1:
-        return f"no steps were found in {lacking[0]}, and a whole recording is no step"
+        return fact("comparison.steps-on-one-side", side=lacking[0])
     if math.prod(shares_in_common(before, after, matched)) < _COMMON:
-        return "the two have hardly a kernel or operator in common"
-    return ""
+        return fact("comparison.nothing-in-common")
+    return None
 
 
 def shares_in_common(

@@ -73,7 +73,7 @@ class Comparison:
 
     before: Side
     after: Side
-    obstacle: str
+    obstacle: Fact | None
     unlike: tuple[Unlike, ...]
     interval: Interval | None
     components: dict[str, int]
@@ -315,7 +315,7 @@ def comparison_of(before: Side, after: Side) -> Comparison:
     return Comparison(
         before,
         after,
-        "",
+        None,
         unlike,
         None if is_one else interval(before.series(), after.series()),
         component_differences(before, after),

@@ -52,7 +52,8 @@ _UNALIGNED = Note(
     "assumed",
     "clocks-not-aligned",
     "Some files have no calendar time, so times are compared between ranks only where collectives "
-    "align the clocks. Each rank's own figures are unaffected.",
+    "align the clocks.",
+    advice="Each rank's own figures are unaffected.",
 )
 
 
@@ -288,11 +289,10 @@ def _rank_notes(traces: Sequence[Trace]) -> list[Note]:
     repeated = sorted(rank for rank, n in counts.items() if n > 1)
     notes = []
     if repeated:
-        text = (
-            f"Several files claim rank {', '.join(map(str, repeated[:8]))}; they are shown "
-            "separately. If they belong to different jobs, give one job's files."
-        )
-        notes.append(Note("assumed", "rank-clash", text, len(repeated)))
+        ranks = ", ".join(map(str, repeated[:8]))
+        text = f"Several files claim rank {ranks}; they are shown separately."
+        how = "If they belong to different jobs, give one job's files."
+        notes.append(Note("assumed", "rank-clash", text, len(repeated), advice=how))
     sizes = {s for trace in traces for s in trace.processes["world_size"].to_pylist() if s}
     world, known = max(sizes, default=0), len(counts)
     beyond = sorted(rank for rank in counts if rank >= world)
@@ -330,8 +330,11 @@ def different_times(traces: Sequence[Trace]) -> Iterator[Note]:
         if pause > CLOCKS_DIFFER_NS:
             text = (
                 f"The files were recorded at different times: {time_amount(pause)} lie between "
-                f"the work in {last[2]} and that in {span[2]}. Times are compared between them "
-                "only where collectives align the clocks; each GPU's own figures are unaffected."
+                f"the work in {last[2]} and that in {span[2]}."
             )
-            yield Note("assumed", "files-of-different-times", text)
+            cost = (
+                "Times are compared between them only where collectives align the clocks; each "
+                "GPU's own figures are unaffected."
+            )
+            yield Note("assumed", "files-of-different-times", text, advice=cost)
             return

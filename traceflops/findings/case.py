@@ -154,7 +154,7 @@ class Case(Protocol):
         """Return the facts of the program that choose a remedy; see `program`."""
 
     @property
-    def replay_or_reason(self) -> tuple[Replay | None, str]:
+    def replay_or_reason(self) -> tuple[Replay | None, Fact | None]:
         """Return the recording ready for what-if, or None and why it is not."""
 
     def gaps(self, most: int = 10) -> tuple[Gap, ...]:

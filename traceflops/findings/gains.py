@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from traceflops.errors import UsageError
-from traceflops.facts import Fact, fact, quoted
+from traceflops.facts import Fact, fact
 from traceflops.findings.case import limit, without_work_ns
 from traceflops.findings.device_work import KERNELS
 from traceflops.findings.finding import (
@@ -203,9 +203,7 @@ def _worth(cause: Cause, replay: Replay) -> Worth:
     )
     left_ns = max(part.least_ns - whole.least_ns, part.most_ns - whole.most_ns)
     asked = whole.edits if sum(map(len, whole.edits)) <= _MOST_ASKED else ()
-    return Worth(
-        gain, tuple(map(quoted, whole.doubts)), whole.most_ns - whole.least_ns >= left_ns, asked
-    )
+    return Worth(gain, whole.doubts, whole.most_ns - whole.least_ns >= left_ns, asked)
 
 
 def _outcome(edits: Sequence[str], replay: Replay) -> Outcome:

@@ -116,7 +116,13 @@ def redacted(trace: Trace, hosts: Names | None = None) -> Trace:
             description=described,
         ),
         notes=tuple(
-            replace(note, text=scrub(note.text), file=scrub(note.file) if note.file else None)
+            replace(
+                note,
+                statement=scrub(note.statement),
+                advice=scrub(note.advice),
+                similar=scrub(note.similar),
+                file=scrub(note.file) if note.file else None,
+            )
             for note in trace.notes
         ),
     )

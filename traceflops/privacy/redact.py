@@ -214,10 +214,16 @@ def _note(note: Note, shown: Placeholders) -> Note:
     file = shown.whole("file", note.file) if note.file is not None else None
     if note.code in _QUOTING:
         shown.count("text of a note", note.text)
-        text = f"A note is hidden because it quotes names from the recording ({note.code})."
+        hidden = f"A note is hidden because it quotes names from the recording ({note.code})."
+        note = replace(note, statement=hidden, advice="", scope="", similar="")
     else:
-        text = _scrubbed(note.text, shown)
-    return replace(note, text=text, file=file, wording=None, values=())
+        note = replace(
+            note,
+            statement=_scrubbed(note.statement, shown),
+            advice=_scrubbed(note.advice, shown),
+            similar=_scrubbed(note.similar, shown),
+        )
+    return replace(note, file=file, wording=None, values=())
 
 
 def _scrubbed(text: str, shown: Placeholders) -> str:

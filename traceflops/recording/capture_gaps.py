@@ -1,4 +1,4 @@
-"""What a trace does not have, what that costs, and how its tool would have recorded it."""
+"""What a trace does not have, and how its tool would have recorded it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from traceflops.devices.counter_formulas import family_of
 from traceflops.devices.device_facts import SeenDevice
 from traceflops.devices.matching import match
 from traceflops.devices.side_records import SIDE_FORMATS
-from traceflops.remedies import command, remedy
+from traceflops.remedies import How, command, way_to_record
 from traceflops.table.columns import is_one_of, matching, numbers
 from traceflops.table.rows import ABSENT
 from traceflops.table.trace import CUDA_TRACE, Trace
@@ -22,8 +22,9 @@ from traceflops.windows.steps import find_marked_steps
 
 _QUEUED: Final = "dispatch"
 """What a call is named that stands for the moment at which a kernel was put into its queue."""
-_TRACED: Final = (
-    "CUDA was traced but recorded nothing: profile the process that uses the GPU, while it does"
+_TRACED: Final = How(
+    "CUDA was traced but recorded nothing: profile the process that uses the GPU, while it does",
+    is_clause=True,
 )
 _FIRST: Final = ("device records", "device work", "copies")
 _OF_CUDA: Final = ("device work", "calls")
@@ -34,21 +35,22 @@ _RECORDED: Final = {*_FIRST, "timeline", "calls", "steps", "collectives"}
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """Something the trace does not have, what that costs, and how to record it."""
+    """Something the trace does not have, by its code, and how to record it.
 
-    what: str
-    cost: str
-    remedy: str
+    What it is and what its lack costs are `missing.CODE.what` and `.cost` among the texts.
+    """
+
+    code: str
+    how: How
 
 
 @dataclass(frozen=True, slots=True)
 class _Check:
-    """One thing that a trace may lack, by its name among the remedies, and how to see it."""
+    """One thing that a trace may lack, its name among the remedies, and how to see it."""
 
+    code: str
     lack: str
     lacking: Callable[[Trace], bool]
-    what: str
-    cost: str
 
 
 def missing_from(trace: Trace) -> tuple[Missing, ...]:
@@ -58,13 +60,13 @@ def missing_from(trace: Trace) -> tuple[Missing, ...]:
     is_traced = _no_work(trace) and trace.source.facts.get(CUDA_TRACE) == "true"
     missing = []
     for check in (check for check in _CHECKS if check.lacking(trace)):
-        how = remedy(trace, check.lack)
-        if how is not None and check.lack == "kernel counters":
-            how = _counting(trace) or how
+        how = way_to_record(trace, check.lack)
+        if how is not None and check.lack == "kernel counters" and (options := _counting(trace)):
+            how = How(options)
         if check.lack in _OF_CUDA and is_traced:
             how = _TRACED if check.lack == "device work" else None
         if how is not None:
-            missing.append(Missing(check.what, check.cost, how))
+            missing.append(Missing(check.code, how))
     return tuple(missing)
 
 
@@ -154,91 +156,24 @@ def _no_sizes(trace: Trace) -> bool:
 
 _CHECKS: Final = (
     _Check(
+        "device-records",
         "device records",
         lambda trace: _no_work(trace) and not _is_untimed(trace) and launch_calls(trace) > 0,
-        "device records",
-        "when GPU work ran, and for how long, is unknown; no GPU times, no MFU",
     ),
-    _Check(
-        "device work",
-        _no_device_work,
-        "device work",
-        "only CPU work can be shown; no GPU times, no MFU",
-    ),
-    _Check(
-        "timeline",
-        lambda trace: _no_work(trace) and _is_untimed(trace),
-        "a timeline",
-        "no idle time, no overlap, no steps, no MFU; only totals by name, or counters",
-    ),
-    _Check(
-        "copies",
-        lacks_copies,
-        "memory copies",
-        "time spent copying counts as idle",
-    ),
-    _Check("sizes of copies", _no_sizes, "sizes of copies", "copy bandwidth is unknown"),
-    _Check(
-        "calls",
-        _empty("calls"),
-        "runtime calls",
-        "idle time cannot be split by cause; work cannot be linked to steps or operators",
-    ),
-    _Check(
-        "calls",
-        _only_queueing,
-        "runtime calls",
-        "launching calls and CPU activity during idle time are unknown; work cannot be linked to "
-        "steps or operators",
-    ),
-    _Check(
-        "collectives",
-        _no_collectives,
-        "RCCL calls",
-        "which collective a kernel ran, and its size, are unknown",
-    ),
-    _Check(
-        "operators",
-        lambda trace: not trace.ops.num_rows and of_pytorch(trace),
-        "framework operators",
-        "kernels cannot be linked to code; no FLOPs from shapes",
-    ),
-    _Check(
-        "shapes",
-        _all_null("ops", "input_dims"),
-        "operator shapes",
-        "executed FLOPs cannot be counted; MFU needs a model description",
-    ),
-    _Check(
-        "kernel counters",
-        _empty("kernel_counters"),
-        "kernel counters",
-        "FLOPs and bytes measured by hardware are unknown",
-    ),
-    _Check(
-        "steps",
-        lambda trace: find_marked_steps(trace, None) is None and of_ml(trace),
-        "step markers",
-        "steps are inferred from repetition; without any, the whole trace is one window",
-    ),
-    _Check(
-        "stacks",
-        _no_marks("python", "module"),
-        "Python stacks",
-        "which module or line launched a kernel is unknown",
-    ),
-    _Check(
-        "device",
-        _no_models,
-        "GPU properties",
-        "peak and MFU are unknown unless you name the device",
-    ),
-    _Check(
-        "rank",
-        _all_null("processes", "rank"),
-        "rank",
-        "ranks are identified by file name only",
-    ),
-    _Check("memory", _empty("counters"), "memory events", "no memory use over time"),
+    _Check("device-work", "device work", _no_device_work),
+    _Check("timeline", "timeline", lambda trace: _no_work(trace) and _is_untimed(trace)),
+    _Check("copies", "copies", lacks_copies),
+    _Check("sizes-of-copies", "sizes of copies", _no_sizes),
+    _Check("calls", "calls", _empty("calls")),
+    _Check("calls-but-moments", "calls", _only_queueing),
+    _Check("collectives", "collectives", _no_collectives),
+    _Check("operators", "operators", lambda trace: not trace.ops.num_rows and of_pytorch(trace)),
+    _Check("shapes", "shapes", _all_null("ops", "input_dims")),
+    _Check("kernel-counters", "kernel counters", _empty("kernel_counters")),
+    _Check("steps", "steps", lambda trace: find_marked_steps(trace, None) is None and of_ml(trace)),
+    _Check("stacks", "stacks", _no_marks("python", "module")),
+    _Check("device", "device", _no_models),
+    _Check("rank", "rank", _all_null("processes", "rank")),
+    _Check("memory", "memory", _empty("counters")),
 )
 """What is looked for, in the order in which it is said."""

@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 
+from traceflops.errors import UsageError
 from traceflops.table.columns import matching, numbers
 from traceflops.windows.prepared import Prepared
 
@@ -15,29 +16,38 @@ _WITH_CALLS: Final = "record the calls of the CPU, too"
 _MOST_UNLAUNCHED: Final = 0.5
 
 
-def refusals(prepared: Prepared) -> Iterator[tuple[str, str]]:
+def refused(reason: str, hint: str) -> UsageError:
+    """Return that what-if cannot be asked of a recording."""
+    return UsageError(f"what-if needs more than this recording holds: {reason}", hint)
+
+
+def refusals(prepared: Prepared) -> Iterator[UsageError]:
     """Yield why no replay of a recording would be true."""
     trace = prepared.trace
     types = {*trace.devices["type"].to_pylist()}
     if prepared.untimed is not None:
-        yield "it has sums by kernel, without a timeline", "record a timeline of GPU and CPU"
+        yield refused(
+            "it has sums by kernel, without a timeline", "record a timeline of GPU and CPU"
+        )
     if not prepared.accounts or types == {"cpu"}:
-        yield "no work of a GPU has times", "record a timeline of the GPU"
+        yield refused("no work of a GPU has times", "record a timeline of the GPU")
         return
     if prepared.launch_records.state == "collectives":
-        yield "only collectives are recorded", "record all work of the GPU"
+        yield refused("only collectives are recorded", "record all work of the GPU")
     elif not (prepared.launch_records.is_judged and prepared.knows_replays):
-        yield "GPU work of many launches is missing", "record all of it"
+        yield refused("GPU work of many launches is missing", "record all of it")
     rows = np.concatenate([account.rows.row for account in prepared.accounts.values()])
     if prepared.linked.clock_offsets[numbers(trace.activities["process"])[rows]].any():
-        yield "CPU and GPU clocks disagree", "record with the current driver and profiler"
+        yield refused("CPU and GPU clocks disagree", "record with the current driver and profiler")
     if matching(trace.calls["name"], lambda name: name.startswith(_OF_MTIA)).any():
-        yield "it is of MTIA, whose queues are not understood", "record on a GPU"
+        yield refused("it is of MTIA, whose queues are not understood", "record on a GPU")
     if not any(one.used for several in prepared.windows.values() for one in several):
-        yield "no step is selected", "select steps with --steps or a time with --from and --to"
+        yield refused(
+            "no step is selected", "select steps with --steps or a time with --from and --to"
+        )
     unlaunched = prepared.linked.links.call_of_activity[rows] < 0
     time = numbers(trace.activities["dur_ns"])[rows]
     if time[unlaunched].sum() > _MOST_UNLAUNCHED * time.sum():
-        yield "most GPU work has no recorded launch", _WITH_CALLS
+        yield refused("most GPU work has no recorded launch", _WITH_CALLS)
     elif not numbers(trace.calls["dur_ns"]).any():
-        yield "launches have no calls of the CPU, only their moments", _WITH_CALLS
+        yield refused("launches have no calls of the CPU, only their moments", _WITH_CALLS)

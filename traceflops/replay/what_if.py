@@ -16,6 +16,7 @@ import numpy as np
 
 from traceflops.attribution.scopes import Phases
 from traceflops.errors import UsageError
+from traceflops.facts import Fact, fact
 from traceflops.mfu.budget import ShareRange
 from traceflops.ranks.who_waits import RankReport
 from traceflops.replay.changes import Changed, Recorded
@@ -34,21 +35,19 @@ from traceflops.replay.critical_path import (
 from traceflops.replay.edits import Edit, apply, parse_edits
 from traceflops.replay.recorded_edges import recorded_graph
 from traceflops.replay.recorded_graph import MEETING, RecordedGraph, World
-from traceflops.replay.refusals import refusals
+from traceflops.replay.refusals import refusals, refused
 from traceflops.table.columns import BoolArray, IntArray, numbers
 from traceflops.table.nesting import taken
 from traceflops.timeline.intervals import Intervals
 from traceflops.windows.prepared import Prepared
 
 _MOST_UNEXPLAINED: Final = 0.05
-_REFUSED: Final = "what-if needs more than this recording holds"
 _LEAST: Final = "(more than there is to hide it under)"
 
 
-_NOT_INFERRED: Final = "some of what it waits for is not recorded but inferred from times"
-_NOT_ALL_RANKS: Final = "other ranks, for which its collectives wait, are not recorded"
-_NOT_MET: Final = "some collectives do not meet on all ranks"
-_PINNED: Final = "work that starts late for no recorded reason may start at its recorded time"
+_INFERRED: Final = "doubt.inferred"
+_PINNED: Final = "doubt.pinned"
+"""Codes of what an unlikely reading differs in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +67,7 @@ class Outcome:
     windows: int
     mfu: ShareRange | None
     critical: tuple[PathPart, ...]
-    doubts: tuple[str, ...]
+    doubts: tuple[Fact, ...]
 
     def step_ns(self, total_ns: int | None) -> float | None:
         """Return a time as the mean per window: per step and device, as a rule."""
@@ -151,8 +150,8 @@ class Replay:
 
     def __post_init__(self) -> None:
         """Refuse recordings of which no replay would be true."""
-        for reason, hint in refusals(self.prepared):
-            raise UsageError(f"{_REFUSED}: {reason}", hint)
+        for error in refusals(self.prepared):
+            raise error
 
     @cached_property
     def graph(self) -> RecordedGraph:
@@ -169,7 +168,7 @@ class Replay:
         """Return all readings of what is not certain; the first is the likely one."""
         graphs = {"": self.graph}
         if self.graph.edges.inferred.any():
-            graphs[_NOT_INFERRED] = self.graph.recorded_only
+            graphs[_INFERRED] = self.graph.recorded_only
         likely = [
             Reading.of(graph, graph.as_recorded(), self.window_spans, unlike)
             for unlike, graph in graphs.items()
@@ -310,22 +309,22 @@ class Replay:
         """Return how much of the time follows from nothing that is recorded."""
         return sum(one.ns for one in self.critical if one.component == UNEXPLAINED)
 
-    def _doubts(self, before: int, after: Sequence[int]) -> Iterator[str]:
+    def _doubts(self, before: int, after: Sequence[int]) -> Iterator[Fact]:
         """Yield why the time after edits cannot be told; `after` are the times by reading."""
         gain = abs(before - after[0])
         if self.awaits_others:
-            yield _NOT_ALL_RANKS if self.lacks_ranks else _NOT_MET
+            yield fact("doubt.ranks-missing" if self.lacks_ranks else "doubt.collectives-apart")
         elif 2 * (max(after) - min(after)) > gain:
             # By how much at most the readings differ that are alike but for one thing.
-            changes = dict.fromkeys((_NOT_INFERRED, _PINNED), 0)
+            changes = dict.fromkeys((_INFERRED, _PINNED), 0)
             for (one, a), (other, b) in combinations(zip(self.readings, after, strict=True), 2):
                 for unlike in changes:
                     if one.unlike ^ other.unlike == {unlike}:
                         changes[unlike] = max(changes[unlike], abs(a - b))
             most = max(changes.values())
-            yield from (unlike for unlike, ns in changes.items() if 2 * ns >= most)
+            yield from (fact(unlike) for unlike, ns in changes.items() if 2 * ns >= most)
         if self.unexplained_ns > _MOST_UNEXPLAINED * before:
-            yield f"{100 * self.unexplained_ns / before:.0f} % of the time is not explained"
+            yield fact("doubt.unexplained", share=self.unexplained_ns / before)
 
     def check(self) -> None:
         """Raise UsageError where too little of the time follows from what is recorded."""
@@ -339,28 +338,29 @@ class Replay:
             waits = Intervals.of((begun - graph.delay_ns[late])[mine], begun[mine])
             late_ns += waits.within(low, high).length_ns
         if 2 * late_ns > self.before_ns:
-            reason = "most of the time follows from nothing recorded"
-            hint = "record all GPU work and the calls of the CPU"
-            raise UsageError(f"{_REFUSED}: {reason}", hint)
+            raise refused(
+                "most of the time follows from nothing recorded",
+                "record all GPU work and the calls of the CPU",
+            )
 
     def what_if(self, edits: Sequence[str]) -> WhatIf:
         """Return what edits do, each alone and all together."""
         self.check()
-        answered, refused, alone = [], {}, []
+        answered, failed, alone = [], {}, []
         for edit in parse_edits(edits):
             try:
                 alone.append(self._replays([edit]))
                 answered.append(edit)
             except UsageError as error:
-                refused[edit.text] = error
-        if not alone and refused:
-            raise next(iter(refused.values()))
+                failed[edit.text] = error
+        if not alone and failed:
+            raise next(iter(failed.values()))
         outcomes = tuple(
             self._outcome([edit], replays, with_path=True)
             for edit, replays in zip(answered, alone, strict=True)
         )
         together = outcomes[0] if len(outcomes) == 1 else self._together(answered, alone)
-        reasons = {text: error.message for text, error in refused.items()}
+        reasons = {text: error.message for text, error in failed.items()}
         return WhatIf(outcomes, together, self.critical, self.by_rank, reasons)
 
     def _together(self, edits: Sequence[Edit], alone: Sequence[Sequence[Replayed]]) -> Outcome:

@@ -38,25 +38,34 @@ UTC_OFFSET: Final = "utc_offset"
 class Note:
     """One thing about the input or the method that the reader must know.
 
-    `code` names the kind of note and is stable; `text` is a whole sentence; `count` is how many
-    records it is about, where that can be counted. `wording` is the sentence without that figure
-    and the `values` it is about, by which notes of several files become one (see `notes`). Of one
-    that did, `owners` is how many files it is on, `alone` what the first of them said by itself,
-    and `alike` how many sentences it stands for. `share` is the part of the time that it is about,
-    0 where that is not known.
+    `code` names the kind of note and is stable; `statement` is a whole sentence, `advice` what to
+    do or what was done about it, and `text` all of it. `count` is how many records it is about,
+    where that can be counted. `wording` is the statement without that figure and the `values` it is
+    about, by which notes of several files become one (see `together`). Of one that did, `owners` is
+    how many files it is on, `scope` and `similar` say so in words, and `alike` is how many
+    statements it stands for. `share` is the part of the time that it is about, 0 where that is not
+    known.
     """
 
     kind: NoteKind
     code: str
-    text: str
+    statement: str
     count: int | None = None
     file: str | None = None
     wording: str | None = field(default=None, compare=False, repr=False)
     values: tuple[int, ...] = field(default=(), compare=False, repr=False)
     owners: int = field(default=1, compare=False, repr=False)
-    alone: str | None = field(default=None, compare=False, repr=False)
     alike: int = field(default=1, compare=False, repr=False)
     share: float = field(default=0.0, compare=False, repr=False)
+    advice: str = ""
+    scope: str = ""
+    similar: str = ""
+
+    @property
+    def text(self) -> str:
+        """All that the note says."""
+        in_brackets = (f"({said})" for said in (self.scope, self.similar) if said)
+        return " ".join(filter(None, (self.statement, self.advice, *in_brackets)))
 
     def as_dict(self) -> dict[str, object]:
         """Return the fields that are shown, by name."""
@@ -315,10 +324,11 @@ def ranges(values: Iterable[int]) -> str:
 
 def together(notes: Iterable[Owned], total: int, noun: str = "file") -> list[Note]:
     """Return the notes on `total` files (or what `noun` says) merged, in order of their codes."""
-    by_code: dict[tuple[str, str], dict[str, list[Owned]]] = {}
+    by_code: dict[tuple[str, str], dict[tuple[str, str], list[Owned]]] = {}
     for owner, note in notes:
         by_text = by_code.setdefault((note.kind, note.code), {})
-        by_text.setdefault(note.wording or note.alone or note.text, []).append((owner, note))
+        key = (note.wording or note.statement, note.advice)
+        by_text.setdefault(key, []).append((owner, note))
     merged = []
     for by_text in by_code.values():
         alike = sum(max(note.alike for _, note in same) for same in by_text.values())
@@ -332,38 +342,34 @@ def together(notes: Iterable[Owned], total: int, noun: str = "file") -> list[Not
 
 def named(note: Note) -> Note:
     """Return a note with the name of its file in its text, where that is known."""
-    return replace(note, text=f"{note.file}: {note.text}") if note.file else note
+    return replace(note, statement=f"{note.file}: {note.statement}") if note.file else note
 
 
 def _same_wording(notes: Sequence[Owned], total: int, noun: str) -> Note:
     """Return one note for several of the same wording, with the sum of their counts."""
     first = notes[0][1]
-    owners, alone = _owners(notes), first.alone or first.text
-    count = _sum(note for _, note in notes)
+    owners, count = _owners(notes), _sum(note for _, note in notes)
     if (len(notes) > 1 or owners > 1) and first.wording is not None and count is not None:
         values = tuple(sorted({value for _, note in notes for value in note.values}))
-        alone = worded(first.wording, count, values)
-        first = replace(first, text=alone, values=values)
+        first = replace(first, statement=worded(first.wording, count, values), values=values)
     if owners == 1:
         return replace(first, count=count)
     each = "in" if first.wording is not None or first.count is None else "same in"
-    text = f"{alone} ({each} {owners:,} of {several(total, noun)})"
-    return replace(first, text=text, count=count, file=None, owners=owners, alone=alone)
+    scope = f"{each} {owners:,} of {several(total, noun)}"
+    return replace(first, count=count, file=None, owners=owners, scope=scope, similar="")
 
 
 def _first_of(notes: Sequence[Owned], total: int, noun: str) -> Note:
     """Return one note for many of different wording: the first, and how many others there are."""
     (_, first), *others = notes
-    owners, alone = _owners(notes), first.alone or named(first).text
-    count = _sum(note for _, note in notes)
+    owners, count = _owners(notes), _sum(note for _, note in notes)
     files = dict.fromkeys(note.file for _, note in others if note.file not in (None, first.file))
     listed = [str(file) for file in files][:_MOST_NAMED]
     whose = f": {', '.join(listed)}{', …' if len(files) > len(listed) else ''}" if listed else ""
-    text = (
-        f"{alone} (Similar in {owners - 1:,} more of "
-        f"{several(total, noun)}{whose}{f'; {count:,} total' if count is not None else ''}.)"
-    )
-    return replace(first, text=text, count=count, file=None, owners=owners, alone=alone)
+    total_count = f"; {count:,} total" if count is not None else ""
+    similar = f"Similar in {owners - 1:,} more of {several(total, noun)}{whose}{total_count}."
+    first = replace(named(first), scope="", similar=similar)
+    return replace(first, count=count, file=None, owners=owners)
 
 
 def _owners(notes: Iterable[Owned]) -> int:

@@ -30,13 +30,14 @@ _COPIES: Final = frozenset({"memcpy", "memset"})
 _LAUNCH: Final = re.compile(r"(?i)launch(?!HostFunc)")
 _COPY: Final = re.compile(r"(?i)copy|cpy")
 
-_COPIES_ONLY: Final = (
-    "Only copies are recorded, no kernels: idle time is unknown and only totals are shown. Add "
-    "the table of kernels."
+_COPIES_ONLY: Final = Note(
+    "missing",
+    "copies-only",
+    "Only copies are recorded, no kernels: idle time is unknown and only totals are shown.",
+    advice="Add the table of kernels.",
 )
-_NO_COPIES: Final = (
-    "No memory copies are in the trace, so idle time may include copies. Add the table of copies"
-)
+_NO_COPIES: Final = "No memory copies are in the trace, so idle time may include copies."
+_ADD_COPIES: Final = "Add the table of copies"
 COPIES_MISSING: Final = "copies-missing"
 """The note that says that idle time may include copies."""
 
@@ -49,8 +50,8 @@ def with_known_idle(trace: Trace) -> Trace:
     """
     if lacks_copies(trace):
         how = advice(trace, "copies")
-        text = f"{_NO_COPIES}, or {how}." if how else f"{_NO_COPIES}."
-        note = Note("missing", COPIES_MISSING, text)
+        added = f"{_ADD_COPIES}, or {how}." if how else f"{_ADD_COPIES}."
+        note = Note("missing", COPIES_MISSING, _NO_COPIES, advice=added)
         return trace if note in trace.notes else replace(trace, notes=(*trace.notes, note))
     kinds = _kinds(trace)
     if not kinds or not kinds <= _COPIES or trace.ops.num_rows:
@@ -58,7 +59,7 @@ def with_known_idle(trace: Trace) -> Trace:
     calls = used_names(trace.calls["name"])
     if calls and not any(map(_LAUNCH.search, calls)):
         return trace
-    return _as_sums(trace, Note("missing", "copies-only", _COPIES_ONLY))
+    return _as_sums(trace, _COPIES_ONLY)
 
 
 def lacks_copies(trace: Trace) -> bool:
@@ -88,9 +89,11 @@ def with_fine_times(trace: Trace) -> Trace:
     step = time_amount(resolution).replace(".000", "")
     text = (
         f"Start times have a resolution of {step}, longer than the median GPU "
-        "operation: idle time is unknown and only totals are shown. Export the times in ns."
+        "operation: idle time is unknown and only totals are shown."
     )
-    return _as_sums(trace, Note("missing", "times-too-coarse", text, activities.num_rows))
+    how = "Export the times in ns."
+    note = Note("missing", "times-too-coarse", text, activities.num_rows, advice=how)
+    return _as_sums(trace, note)
 
 
 def _as_sums(trace: Trace, note: Note) -> Trace:

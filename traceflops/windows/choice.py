@@ -335,8 +335,8 @@ def _inferred_layout(
 
 def _span_layout(linked: LinkedTrace, accounts: Mapping[int, DeviceAccount]) -> StepLayout:
     mark = likely_step_mark(linked.trace) if accounts else None
-    text = f"{_NO_STEPS} {how_to_mark(linked.trace, mark)}".rstrip()
-    note = Note("assumed", "no-steps", text, share=float(mark is not None))
+    how, share = how_to_mark(linked.trace, mark), float(mark is not None)
+    note = Note("assumed", "no-steps", _NO_STEPS, share=share, advice=how)
     spans = {d: [Stretch("span", None, *a.rows.span, None)] for d, a in accounts.items()}
     none = dict.fromkeys(spans, np.empty(0, dtype=np.int64))
     text = "no steps found; the whole trace is one window"

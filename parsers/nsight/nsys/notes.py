@@ -53,27 +53,29 @@ _NOTES: Final = NoteTable(
         "unnamed": "{n} [range|ranges] without a text.",
         "copy-kind": "{n} [copy|copies] of unknown kind and direction.",
         "work-lost": (
-            "GPU operations are missing from the damaged part of the file, mostly at the end. GPUs "
-            "look idle there; their true idle time is unknown."
+            "GPU operations are missing from the damaged part of the file, mostly at the end.",
+            "GPUs look idle there; their true idle time is unknown.",
         ),
         "no-device-work lost": (
-            "The recording has no GPU operations. It has {others}, so the driver lost the GPU "
-            "records, could not make them, or the GPU had nothing to do."
+            "The recording has no GPU operations.",
+            "It has {others}, so the driver lost the GPU records, could not make them, or the GPU "
+            "had nothing to do.",
         ),
         "nothing-launched": (
             "The recording has no GPU operations: none of its {calls} starts work on a GPU."
         ),
         "no-device-work true": (
-            "The recording has no GPU operations. CUDA was traced but left no records: the program "
-            "made no CUDA calls while recording, its process was not traced, or the records were "
-            "lost."
+            "The recording has no GPU operations.",
+            "CUDA was traced but left no records: the program made no CUDA calls while recording, "
+            "its process was not traced, or the records were lost.",
         ),
         "no-device-work false": (
-            f"The recording has no GPU operations. CUDA was not traced: {NSYS} records it."
+            "The recording has no GPU operations.",
+            f"CUDA was not traced: {NSYS} records it.",
         ),
         "no-device-work None": (
-            "The recording has no GPU operations. Whether CUDA was traced is unknown; "
-            f"{NSYS} records it."
+            "The recording has no GPU operations.",
+            f"Whether CUDA was traced is unknown; {NSYS} records it.",
         ),
         "no-calls": (
             "The recording has no CUDA API calls, so what launched the GPU operations is unknown. "
@@ -89,8 +91,9 @@ _NOTES: Final = NoteTable(
         ),
         "calls-of-unknown-process apart": (
             "{count} GPU [operation|operations] without a process (one of {processes}): the launch "
-            "calls are unknown. Some GPUs are unknown too: they appear as {devices} of an unknown "
-            "process, although the work belongs to the others."
+            "calls are unknown.",
+            "Some GPUs are unknown too: they appear as {devices} of an unknown process, although "
+            "the work belongs to the others.",
         ),
         "kernels-unnamed": (
             "{n} [kernel|kernels] [has|have] no name (its text is not in the file), so [its "

@@ -47,7 +47,10 @@ _NOTES: Final = NoteTable(
         "input-cut": (
             "The report is cut off, or its end is damaged: {events} of {expected} could be read."
         ),
-        "rows-lost": "The report is damaged: {listed} could not be read. All others are used.",
+        "rows-lost": (
+            "The report is damaged: {listed} could not be read.",
+            "All others are used.",
+        ),
         "names-lost": (
             "Names are missing: they stand behind the events, in the part of the report that is "
             "lost."

@@ -89,11 +89,9 @@ class Folder:
         if not self._lost:
             return ()
         listed = ", ".join(list(self._lost)[:4])
-        text = (
-            "Some files of the folder are damaged. Every row before the damage is used; rows are "
-            f"missing from {listed}."
-        )
-        return (Note("dropped", "rows-lost", text, None, self.source.label),)
+        text = "Some files of the folder are damaged."
+        used = f"Every row before the damage is used; rows are missing from {listed}."
+        return (Note("dropped", "rows-lost", text, None, self.source.label, advice=used),)
 
 
 Tables: TypeAlias = Database | Folder

@@ -297,9 +297,9 @@ def test_a_report_without_any_cuda_says_whether_it_was_asked_for(
         export.row("META_DATA_CAPTURE", name=name, value=value)
     trace = made(tmp_path, export)
     assert words in note(trace, "no-device-work").text
-    lacking = {one.what: one.remedy for one in missing_from(trace)}
-    assert ("--trace=cuda" in lacking["device work"]) == advised
-    assert ("runtime calls" in lacking) == advised
+    lacking = {one.code: one.how.text for one in missing_from(trace)}
+    assert ("--trace=cuda" in lacking["device-work"]) == advised
+    assert ("calls" in lacking) == advised
     assert (how_to_record(trace) is not None) == advised
 
 
@@ -307,4 +307,4 @@ def test_copies_that_were_not_made_are_not_missing(tmp_path: Path) -> None:
     export = NsysFile()
     export.kernel(10, 20)
     trace = made(tmp_path, export)
-    assert "memory copies" not in {one.what for one in missing_from(trace)}
+    assert "copies" not in {one.code for one in missing_from(trace)}

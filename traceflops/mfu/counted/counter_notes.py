@@ -207,7 +207,8 @@ def pair_notes(
     """Yield the notes of a paired recording, marked as its own, and whether its device differs."""
     for note in pair.trace.notes:
         if note.code not in _OF_TIMES:
-            yield replace(note, code=f"paired-{note.code}", text=f"Paired recording: {note.text}")
+            statement = f"Paired recording: {note.statement}"
+            yield replace(note, code=f"paired-{note.code}", statement=statement)
     others = device_peaks(pair.trace, range(pair.trace.devices.num_rows))
     ours, theirs = (
         {arch: peaks.product for peaks in known if (arch := architecture_of(trace, peaks))}
