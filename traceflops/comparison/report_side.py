@@ -203,16 +203,19 @@ def _side(report: _Report, name: str | None) -> Side:
     peak, held = _peak(report.memory)
     waits = report.ranks.waits if report.ranks is not None else ()
     windows = tuple(
-        UsedWindow(one.rank, window.step, window.start_ns, _components(window.components_ns))
-        for one in report.devices
-        for window in one.windows
+        UsedWindow(device.rank, window.step, window.start_ns, _components(window.components_ns))
+        for device in report.devices
+        for window in device.windows
         if window.used
     )
     return Side(
         name or name_of_files([file.name for file in report.source.files]),
         windows,
         _work(report.kernels),
-        tuple(IdlePart(one.kind, one.label, one.idle_ns) for one in report.idle.culprits),
+        tuple(
+            IdlePart(culprit.kind, culprit.label, culprit.idle_ns)
+            for culprit in report.idle.culprits
+        ),
         Fraction(flops) if flops is not None and is_split else None,
         _share(fall, "useful") if fall is not None and is_split else None,
         peak,
@@ -220,9 +223,13 @@ def _side(report: _Report, name: str | None) -> Side:
         counts_of(
             windows,
             report.step_counts or {},
-            [msgspec.structs.astuple(one) for one in report.pass_kinds if one.passes],
+            [
+                msgspec.structs.astuple(pass_kind)
+                for pass_kind in report.pass_kinds
+                if pass_kind.passes
+            ],
         ),
-        {one.rank: one.caused_wait_ns for one in waits if one.caused_wait_ns},
+        {wait.rank: wait.caused_wait_ns for wait in waits if wait.caused_wait_ns},
         facts_of(
             report.source.format,
             report.source.tool,
@@ -231,19 +238,19 @@ def _side(report: _Report, name: str | None) -> Side:
             report.source.facts,
         ),
         tuple((note.kind, note.code, note.text) for note in report.notes),
-        bool(report.devices) and all(one.type == "cpu" for one in report.devices),
+        bool(report.devices) and all(device.type == "cpu" for device in report.devices),
     )
 
 
 def _peak(memory: Sequence[_Memory]) -> tuple[int | None, tuple[Holder, ...]]:
     """Return the highest peak of a GPU, and who allocated what it holds then."""
-    known = (one for one in memory if one.is_total and not one.on_host)
-    most = max(known, key=lambda one: one.allocated.peak_bytes, default=None)
+    totals = (use for use in memory if use.is_total and not use.on_host)
+    most = max(totals, key=lambda use: use.allocated.peak_bytes, default=None)
     if most is None:
         return None, ()
-    held = tuple(Holder(*msgspec.structs.astuple(one)) for one in most.at_peak)
+    held = tuple(Holder(*msgspec.structs.astuple(holder)) for holder in most.at_peak)
     peak = most.allocated.peak_bytes
-    if held and sum(one.bytes for one in held) != peak:
+    if held and sum(holder.bytes for holder in held) != peak:
         raise ValueError(f"what is held at the peak does not sum to {peak:,} bytes")
     return peak, held
 
@@ -254,17 +261,17 @@ def _components(ns: Mapping[str, int]) -> Components:
 
 def _work(kernels: Sequence[_Kernel]) -> tuple[ChargedKernel, ...] | None:
     """Return what kernels were charged, None where a report of an older version does not say."""
-    if any(one.charged_ns is None for one in kernels):
+    if any(kernel.charged_ns is None for kernel in kernels):
         return None
     rows = (
-        ChargedKernel(*(getattr(one, name) for name in OF_KERNEL), *msgspec.structs.astuple(row))
-        for one in kernels
-        for row in one.charged
+        ChargedKernel(*(getattr(kernel, name) for name in OF_KERNEL), *msgspec.structs.astuple(row))
+        for kernel in kernels
+        for row in kernel.charged
     )
     return tuple(sorted(rows, key=attrgetter("order")))
 
 
 def _share(fall: _Waterfall, line: str) -> Fraction | None:
-    amounts = {one.line: one.amount_text for one in fall.lines}
+    amounts = {line.line: line.amount_text for line in fall.lines}
     budget = Fraction(fall.budget_text)
     return Fraction(amounts[line]) / budget if line in amounts and budget else None

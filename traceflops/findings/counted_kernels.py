@@ -76,12 +76,12 @@ def counted_main_kernel(case: Case) -> Iterator[Finding]:
     most = max(kernels, key=lambda row: row.sum_ns)
     share = min(share_of_window(case, most.sum_ns), 1.0)
     (ours,), theirs = same_kernels([most.name], [speed.name for speed in speeds])
-    mine = [speed for speed, one in zip(speeds, theirs, strict=True) if one == ours]
-    if mine and severity_of(share) is not None:
-        name = _names([mine[0].name])[mine[0].name]
+    same_shape = [speed for speed, shape in zip(speeds, theirs, strict=True) if shape == ours]
+    if same_shape and severity_of(share) is not None:
+        name = _names([same_shape[0].name])[same_shape[0].name]
         row = Row(row_name(most.name), most.sum_ns, most.count)
-        for one in _finding(case, mine[0], name, share):
-            yield replace(one, evidence=("speed-of-light", "kernels"), rows=(row,))
+        for finding in _finding(case, same_shape[0], name, share):
+            yield replace(finding, evidence=("speed-of-light", "kernels"), rows=(row,))
 
 
 def _finding(case: Case, speed: KernelSpeed, name: str, share: float) -> Iterator[Finding]:
@@ -120,17 +120,17 @@ def _held_back(case: Case, speed: KernelSpeed) -> tuple[Fact | None, Fact | None
         return _fact(f"active-{units}", share=speed.active), _fact("remedy.active")
     fits, runs = speed.theoretical_occupancy, speed.achieved_occupancy
     if fits is not None and fits <= least("theoretical"):
-        named = [one.replace(" ", "-") for one in speed.limiters if one in _LIMITERS]
-        remedies = tuple(_fact(f"remedy.limiter.{one}") for one in named)
+        named = [limiter.replace(" ", "-") for limiter in speed.limiters if limiter in _LIMITERS]
+        remedies = tuple(_fact(f"remedy.limiter.{limiter}") for limiter in named)
         advice = fact("joined", parts=remedies) if remedies else of_roof
         return _fact("theoretical", share=fits, limiters=speed.limiters), advice
     if fits and runs is not None and runs < least("achieved") * fits:
         return _fact("achieved", share=runs, fits=fits), _fact("remedy.achieved")
     reason, waits = next(iter(speed.stalls), ("", 0.0))
     if waits >= least("stall"):
-        known = next((one for one in (reason, reason.removesuffix("s")) if one in _STALLS), None)
-        text = _fact(f"reason.{known}") if known else reason.replace("_", " ")
-        advice = _fact(f"remedy.stall.{known}") if known else None
+        stall = next((name for name in (reason, reason.removesuffix("s")) if name in _STALLS), None)
+        text = _fact(f"reason.{stall}") if stall else reason.replace("_", " ")
+        advice = _fact(f"remedy.stall.{stall}") if stall else None
         return _fact("stall", share=waits, reason=text), advice
     if speed.roof is None:
         return None, _fact("remedy.no-roof")
@@ -175,21 +175,17 @@ def gains_nothing(speed: KernelSpeed, rule: KernelRule, least: _Least | None = N
     least = least or thresholds()[COUNTED_KERNEL].__getitem__
     if speed.roof is not None and speed.roof[1] >= least("near") and "occupancy" in rule_name(rule):
         return True
-    return speed.throughputs.get(_part_in(rule), 1.0) < least("busy")
-
-
-def _part_in(rule: KernelRule) -> str:
-    """Return which part of the memory system a rule is about, by its name or as unbalanced."""
+    # Which part of the memory system a rule is about, by its name or as unbalanced
     named = _PART.search(rule.rule or "")
     if named is None and "imbalance" in rule_name(rule):
         named = _PART.search(rule.text)
-    return named[0].lower() if named else ""
+    return speed.throughputs.get(named[0].lower() if named else "", 1.0) < least("busy")
 
 
 def rule_name(rule: KernelRule) -> str:
     """Return the name of a rule in words: "uncoalesced global access", "CPI stall"."""
     words = _HUMP.sub(" ", rule.rule or "another rule").replace("_", " ").split()
-    return _cut(" ".join(one if one.isupper() else one.lower() for one in words))
+    return _cut(" ".join(word if word.isupper() else word.lower() for word in words))
 
 
 def _names(names: Sequence[str]) -> dict[str, str]:

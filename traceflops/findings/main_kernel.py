@@ -63,7 +63,11 @@ def main_kernel_findings(
     share = min(whole, shares[top])
     if severity_of(share) is None or 2 * time_ns < times.total():
         return
-    knows, tokens = set(program), _decode_tokens(serving)
+    # How many tokens a decode pass computes where all passes are of decode, else 0
+    passes = {kind.kind: kind for kind in serving.kinds}
+    decode = passes.get("decode") if len(passes) == 1 else None
+    tokens = (decode.tokens or 0) // decode.passes if decode is not None else 0
+    knows = set(program)
     if top == "compute":
         is_vector = sub == "gemm" and _OF_VECTORS.search(variant)
         knows |= {top, sub} | ({"vector"} if is_vector else set())
@@ -86,10 +90,3 @@ def _family(name: str) -> str:
     name = without_return_type(kernel_name(name))
     words = _FAMILY.match(name) or _FUNCTION.match(name)
     return short_name((words[words.lastindex or 0] if words else name).strip())
-
-
-def _decode_tokens(serving: Serving) -> int:
-    """Return how many tokens a decode pass computes where all passes are of decode, else 0."""
-    passes = {kind.kind: kind for kind in serving.kinds}
-    decode = passes.get("decode") if len(passes) == 1 else None
-    return (decode.tokens or 0) // decode.passes if decode is not None else 0

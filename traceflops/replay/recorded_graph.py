@@ -108,12 +108,11 @@ class RecordedGraph:
     @cached_property
     def ready_ns(self) -> IntArray:
         """Return when all that each node waits for was over, LONG_AGO where it is nothing."""
-        return self.readiness(self.nodes.time_ns, self.edges.lag_ns)
-
-    def readiness(self, time_ns: IntArray, lag_ns: IntArray) -> IntArray:
-        """Return when each node is ready, given the times of all and the lags."""
-        ready = np.full(len(time_ns), LONG_AGO, dtype=np.int64)
-        np.maximum.at(ready, self.edges.target, time_ns[self.edges.source] + lag_ns)
+        # When each node is ready, given the times of all and the lags
+        ready = np.full(len(self.nodes.time_ns), LONG_AGO, dtype=np.int64)
+        np.maximum.at(
+            ready, self.edges.target, self.nodes.time_ns[self.edges.source] + self.edges.lag_ns
+        )
         return ready
 
     @cached_property

@@ -124,7 +124,18 @@ def report_of(source: ByteSource) -> Report:
     with file.stream:
         try:
             file.open()
-            events = _events_of(file)
+            # The events of a report, parsed some blocks at a time
+            events = Events()
+            waiting: list[Parts] = []
+            waiting_bytes = 0
+            for block in file.blocks():
+                waiting.append(block)
+                waiting_bytes += len(block.data)
+                if waiting_bytes >= _CHUNK_BYTES:
+                    events.add(joined(waiting))
+                    waiting, waiting_bytes = [], 0
+            if waiting:
+                events.add(joined(waiting))
             file.is_cut = file.is_cut or source.cut is not None
             others, counts = _target_tables(file.head, file.tail, file.clocks)
         except (ValueError, EOFError, OSError):
@@ -168,22 +179,6 @@ def _refused(file: RawFile) -> NotATrace:
         f"export it with the same or a newer nsys: {_COMMAND} {argument} (from 2024.6 also "
         "--type parquetdir, better for very large reports)",
     )
-
-
-def _events_of(file: RawFile) -> Events:
-    """Return the events of a report, parsed some blocks at a time."""
-    events = Events()
-    waiting: list[Parts] = []
-    waiting_bytes = 0
-    for block in file.blocks():
-        waiting.append(block)
-        waiting_bytes += len(block.data)
-        if waiting_bytes >= _CHUNK_BYTES:
-            events.add(joined(waiting))
-            waiting, waiting_bytes = [], 0
-    if waiting:
-        events.add(joined(waiting))
-    return events
 
 
 def _each(batches: list[pa.RecordBatch], columns: list[str]) -> Iterator[pa.RecordBatch]:
