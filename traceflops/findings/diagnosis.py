@@ -13,7 +13,12 @@ from traceflops.facts import fact
 from traceflops.findings.case import Rule, limit, share_of_window
 from traceflops.findings.clocks import low_clocks, slowed_kernels, slower_kernels
 from traceflops.findings.communication import communication, slow_link
-from traceflops.findings.counted_kernels import COUNTED_KERNEL, counted_kernels, counted_main_kernel
+from traceflops.findings.counted_kernels import (
+    COUNTED_KERNEL,
+    MAIN_KERNEL,
+    counted_kernels,
+    counted_main_kernel,
+)
 from traceflops.findings.decode import decode
 from traceflops.findings.device_memory import (
     allocator_calls,
@@ -26,7 +31,6 @@ from traceflops.findings.finding import Candidate, Finding, Level
 from traceflops.findings.gains import scales_of, weighed
 from traceflops.findings.idle_causes import idle_causes
 from traceflops.findings.late_rank import late_rank, rank_balance
-from traceflops.findings.main_kernel import MAIN_KERNEL
 from traceflops.findings.rules import all_rules, rule_of
 from traceflops.findings.trace_health import trace_health
 from traceflops.findings.unevenness import uneven_steps

@@ -180,26 +180,22 @@ def _own(table: object, number: int) -> KernelRule:
         if not isinstance(text, str) or not text.isprintable() or not 0 < len(text) <= _LONGEST:
             raise ValueError(f"rule {number}: {name!r} must be one line of 1 to {_LONGEST} signs")
     made = KernelRule(**table | {"edits": _texts(table.get("edits", []), "edits")})
-    _check(made, number)
-    return made
-
-
-def _check(rule: KernelRule, number: int) -> None:
-    """Refuse a rule that cannot be followed."""
-    problem = _pattern_problem(rule.kernels)
-    if not _ID.fullmatch(rule.id) or rule.id in {*all_rules().rules, *thresholds()}:
-        problem = f"id {rule.id!r} must be words of a-z and 0-9 with - between, and its own"
-    if rule.owner not in get_args(Owner):
+    # Refuse a rule that cannot be followed
+    problem = _pattern_problem(made.kernels)
+    if not _ID.fullmatch(made.id) or made.id in {*all_rules().rules, *thresholds()}:
+        problem = f"id {made.id!r} must be words of a-z and 0-9 with - between, and its own"
+    if made.owner not in get_args(Owner):
         problem = f"owner must be one of {', '.join(get_args(Owner))}"
-    if not isinstance(rule.least_share, int | float) or not 0 <= rule.least_share <= 1:
+    if not isinstance(made.least_share, int | float) or not 0 <= made.least_share <= 1:
         problem = "least_share must be from 0 to 1"
-    for edit in rule.edits:
+    for edit in made.edits:
         try:
             parse_edit(edit)
         except UsageError as error:
             problem = error.message
     if problem:
         raise ValueError(f"rule {number}: {problem}")
+    return made
 
 
 def _pattern_problem(pattern: str) -> str | None:

@@ -126,7 +126,28 @@ def _with_teams(recorded: Found, ahead: IntArray, is_known: bool, likely: IntArr
         is_told = known[code].ranks is not None or known[code].size is not None
         if is_told or not 2 < len(members) <= _RANKS or records.is_pair[mine].any():
             continue
-        teams = _teams(_distances(records, members, ahead, is_known))
+        # How far most ends of each two ranks are apart, of unknown clocks but for an offset
+        apart = np.zeros((len(members), len(members)), dtype=np.int64)
+        end = records.end_ns - ahead if is_known else records.end_ns
+        for (a, one), (b, other) in combinations(enumerate(rows[:_KERNELS] for rows in members), 2):
+            offset = 0
+            if not is_known:
+                *_, offset = most_alike(records, one, other, _CLOSE_NS)
+            ends = end[one], end[other] + offset
+            low = max(ns.min() for ns in ends) - _NEAR_NS
+            high = min(ns.max() for ns in ends) + _NEAR_NS
+            ours, theirs = (np.sort(ns[(ns >= low) & (ns <= high)]) for ns in ends)
+            distance = _FAR
+            if min(len(ours), len(theirs)) >= _LEAST:
+                distance = 0
+                for times, among in ((ours, theirs), (theirs, ours)):
+                    after = np.searchsorted(among, times).clip(1, len(among) - 1)
+                    nearest = np.minimum(
+                        np.abs(times - among[after - 1]), np.abs(times - among[after])
+                    )
+                    distance = max(distance, int(np.quantile(nearest, _NEARLY, method="lower")))
+            apart[a, b] = apart[b, a] = distance
+        teams = _teams(apart)
         for team in teams if _are_apart(recorded, mine, teams, likely) else ():
             rows = [members[at] for at in team]
             ranks = tuple(records.ranks[records.place[row[0]]] for row in rows)
@@ -154,34 +175,6 @@ def _are_apart(
     apart = np.ptp(end, axis=0)
     is_far = float(np.median(apart)) > _NEAR_NS
     return is_far or bool(_LIKE * np.ptp(end - last, axis=0).sum() < apart.sum())
-
-
-def _distances(
-    records: CommRecords, members: Sequence[IntArray], ahead: IntArray, is_known: bool
-) -> IntArray:
-    """Return how far most ends of each two ranks are apart, of unknown clocks but for an offset.
-
-    That is what nearly all ends of both are nearer to one of the other, while both run.
-    """
-    apart = np.zeros((len(members), len(members)), dtype=np.int64)
-    end = records.end_ns - ahead if is_known else records.end_ns
-    for (a, one), (b, other) in combinations(enumerate(rows[:_KERNELS] for rows in members), 2):
-        offset = 0
-        if not is_known:
-            *_, offset = most_alike(records, one, other, _CLOSE_NS)
-        ends = end[one], end[other] + offset
-        low = max(ns.min() for ns in ends) - _NEAR_NS
-        high = min(ns.max() for ns in ends) + _NEAR_NS
-        ours, theirs = (np.sort(ns[(ns >= low) & (ns <= high)]) for ns in ends)
-        distance = _FAR
-        if min(len(ours), len(theirs)) >= _LEAST:
-            distance = 0
-            for times, among in ((ours, theirs), (theirs, ours)):
-                after = np.searchsorted(among, times).clip(1, len(among) - 1)
-                nearest = np.minimum(np.abs(times - among[after - 1]), np.abs(times - among[after]))
-                distance = max(distance, int(np.quantile(nearest, _NEARLY, method="lower")))
-        apart[a, b] = apart[b, a] = distance
-    return apart
 
 
 def _teams(apart: IntArray) -> list[list[int]]:

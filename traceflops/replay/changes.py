@@ -15,7 +15,7 @@ from traceflops.attribution.scopes import Phases
 from traceflops.errors import UsageError
 from traceflops.ranks.who_waits import RankReport
 from traceflops.replay.critical_path import Span
-from traceflops.replay.host_points import threads_of
+from traceflops.replay.host_waits import threads_of
 from traceflops.replay.recorded_graph import HOST, STREAM, RecordedGraph, World
 from traceflops.table.columns import BoolArray, IntArray, codes, is_one_of, names, numbers
 from traceflops.table.grouping import groups

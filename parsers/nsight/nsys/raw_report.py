@@ -285,15 +285,7 @@ def _origin(head: bytes, clocks: bytes) -> int | None:
                 started = value
     except ValueError:
         return None
-    origin = _by_offsets(messages)
-    return _by_pairs(clocks, started) if origin is None else origin
-
-
-def _by_offsets(messages: list[bytes]) -> int | None:
-    """Return the calendar's time when the session's clock shows 0.
-
-    A message gives two clocks and how far the first is ahead of the second.
-    """
+    # The calendar's time when the session's clock shows 0
     edges: list[tuple[int, int, int]] = []
     for offset in map(last_fields, messages):
         digits = message_text(offset.get(5))
@@ -308,7 +300,8 @@ def _by_offsets(messages: list[bytes]) -> int | None:
             elif second in times:
                 times[first] = times[second] + ahead
     time = signed(times.get(_UTC, 0) % 2**64)
-    return time if 0 < time < _LATEST else None
+    origin = time if 0 < time < _LATEST else None
+    return _by_pairs(clocks, started) if origin is None else origin
 
 
 def _by_pairs(clocks: bytes, started: int) -> int | None:
