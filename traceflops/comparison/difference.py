@@ -141,24 +141,22 @@ def _all_names(side: Side) -> frozenset[str]:
 
 def _of_match(match: Match, before: Side, after: Side, both: frozenset[str]) -> Iterator[Part]:
     """Yield the parts of what was matched, component by component; `both` sides have some names."""
-    kind, kind_of_match = NEW if match.after else GONE, match.way
+    kind, how = NEW if match.after else GONE, match.way
     if match.before and match.after:
         kind = REPLACED
     elif all(kernel.name in both for kernel in match.work):
-        kind, kind_of_match = CALLS, "name"
+        kind, how = CALLS, "name"
     for top in dict.fromkeys(kernel.top for kernel in match.work):
         work = tuple(
-            tuple(kernel for kernel in work_of_side if kernel.top == top)
-            for work_of_side in (match.before, match.after)
+            tuple(kernel for kernel in kernels if kernel.top == top)
+            for kernels in (match.before, match.after)
         )
         sides = tuple(zip(work, (before, after), strict=True))
         old, new = (
-            side.per_window(sum(kernel.charged_ns for kernel in work_of_side))
-            for work_of_side, side in sides
+            side.per_window(sum(kernel.charged_ns for kernel in kernels)) for kernels, side in sides
         )
         calls = tuple(
-            side.per_window(sum(kernel.count for kernel in work_of_side))
-            for work_of_side, side in sides
+            side.per_window(sum(kernel.count for kernel in kernels)) for kernels, side in sides
         )
         if old == new == 0:
             continue
@@ -176,10 +174,10 @@ def _of_match(match: Match, before: Side, after: Side, both: frozenset[str]) -> 
             (_names(work[0]), _names(work[1])),
             tuple(
                 dict.fromkeys(
-                    kernel.scope for work_of_side in work for kernel in work_of_side if kernel.scope
+                    kernel.scope for kernels in work for kernel in kernels if kernel.scope
                 )
             ),
-            kind_of_match,
+            how,
             new - old,
             old,
             new,

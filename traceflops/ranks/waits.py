@@ -60,8 +60,8 @@ class Waits:
 
     def within(self, chosen: BoolArray) -> Waits:
         """Return the same without the times of collectives other than those chosen."""
-        mine, by_record = chosen[self.collective], ("wait_ns", "transfer_ns", "exposed_ns")
-        times = {name: getattr(self, name) * mine for name in by_record}
+        is_chosen, by_record = chosen[self.collective], ("wait_ns", "transfer_ns", "exposed_ns")
+        times = {name: getattr(self, name) * is_chosen for name in by_record}
         return replace(self, **times, margin_ns=self.margin_ns * chosen)
 
 
@@ -150,8 +150,8 @@ def expert_groups(records: CommRecords, waits: Waits) -> list[ExpertGroup]:
     spent = waits.until_ns - waits.from_ns
     exchanges = np.flatnonzero(records.kind[first] == _ALL_TO_ALL)
     expert = []
-    for group, at in groups(records.group[first[exchanges]]):
-        turns = exchanges[at]
+    for group, exchange in groups(records.group[first[exchanges]]):
+        turns = exchanges[exchange]
         turns = turns[size[turns] == size[turns].max()]
         # The records of these collectives: a row for each and a column per rank.
         rows = waits.row[waits.first[turns][:, None] + np.arange(size[turns[0]])]
@@ -188,7 +188,7 @@ def expert_groups(records: CommRecords, waits: Waits) -> list[ExpertGroup]:
                 moving_ns=int((moved_ns * (1 - even)).sum()),
             )
         )
-    return sorted(expert, key=lambda one: -(one.elements_imbalance or 0))
+    return sorted(expert, key=lambda group: -(group.elements_imbalance or 0))
 
 
 def _imbalance(values: IntArray) -> float | None:

@@ -178,7 +178,7 @@ class RankReport:
         Of equally far ones that is first which is slower, or for which the others wait longer.
         """
         own = self.cycles.own_ns.sum(axis=0)
-        awaited = np.array([one.marginal_ns for one in self.by_rank()], dtype=np.int64)
+        awaited = np.array([rank.marginal_ns for rank in self.by_rank()], dtype=np.int64)
         order: list[int] = np.lexsort((-awaited, -own, -np.abs(own - np.median(own)))).tolist()
         return order
 
@@ -232,7 +232,7 @@ class RankReport:
         wait_ns, group = np.full((2, count), -1, dtype=np.int64)
         wait_ns[records.row[waited.row]] = waited.wait_ns
         group[records.row] = records.group
-        return RankTimes(wait_ns, group, [one.role or one.name for one in records.groups])
+        return RankTimes(wait_ns, group, [group.role or group.name for group in records.groups])
 
     def rates(self) -> list[LinkRate]:
         """Return the bandwidths by kind, group and size; none where ranks are missing."""
@@ -326,12 +326,16 @@ def projected_records(trace: Trace) -> CommRecords:
     kinds = np.array([*(kind_of(match[1] or match[2]) if match else -1 for match in matches), -1])
     kind, start = kinds[codes(marks["name"])[rows]], numbers(marks["start_ns"])[rows]
     end = start + numbers(marks["dur_ns"])[rows]
-    processes = sorted(distinct(process).tolist(), key=lambda one: (trace.ranks[one] or 0, one))
+    processes = sorted(
+        distinct(process).tolist(), key=lambda number: (trace.ranks[number] or 0, number)
+    )
     ranks = [trace.ranks[number] for number in processes]
     parts, spans = [np.empty((6, 0), np.int64)], []
     for place, number in enumerate(processes):
-        mine = np.flatnonzero(process == number)
-        row, known, begun, ended = _innermost(rows[mine], kind[mine], start[mine], end[mine])
+        rows_of = np.flatnonzero(process == number)
+        row, known, begun, ended = _innermost(
+            rows[rows_of], kind[rows_of], start[rows_of], end[rows_of]
+        )
         spans.append(alone(begun, ended))
         busy = Intervals.of(begun[known < 0], ended[known < 0]).covered_before(ended)
         columns = (np.full_like(row, place), row, known, begun, ended, busy)

@@ -73,8 +73,10 @@ class HostWaits:
         begins[work.call[work.call >= 0]] = True
         waits[work.call[work.is_blocking]] = True
         waits[work.call[work.full[0]]] = True
-        mine = np.isin(numbers(self._calls["process"]), np.unique(work.process))
-        return host_points(work.prepared.trace, begins & mine, (waits | self._synchronises) & mine)
+        of_process = np.isin(numbers(self._calls["process"]), np.unique(work.process))
+        return host_points(
+            work.prepared.trace, begins & of_process, (waits | self._synchronises) & of_process
+        )
 
     @cached_property
     def time_ns(self) -> IntArray:
@@ -125,9 +127,9 @@ class HostWaits:
         stream, is_all = self._asked_stream(call)
         by_time = (stream == ABSENT) & ~is_all
         latest, waits = np.full(len(call), LONG_AGO, dtype=np.int64), []
-        for rows, mine in self.work.queues_of(numbers(self._calls["process"])[call]):
+        for rows, calls in self.work.queues_of(numbers(self._calls["process"])[call]):
             own = is_all | by_time | (stream == self.work.stream[rows[0]])
-            asked = mine[own[mine]]
+            asked = calls[own[calls]]
             work = self._last(rows, call[asked], by_time[asked])
             asked, work = asked[work >= 0], work[work >= 0]
             latest[asked] = np.maximum(latest[asked], self.work.end[work])
@@ -143,7 +145,7 @@ class HostWaits:
     def _last(self, queue: IntArray, call: IntArray, by_time: BoolArray) -> IntArray:
         """Return the last work of a queue that each call waited for, -1 where it did not."""
         start, end = self.work.start, self.work.end
-        begun, over = (one[call] for one in self.work.calls_ns)
+        begun, over = (ns[call] for ns in self.work.calls_ns)
         done = np.where(by_time, over + _SKEW_NS, np.iinfo(np.int64).max)
         work = self.work.last_launched(queue, begun, done)
         # Of what had not begun when the call returned, the last that had.
@@ -290,12 +292,12 @@ def _hand_overs(
     own, when = process_of[thread][order], time[order]
     inner = (rests.start_ns != NEVER) & (rests.end_ns != _ENDLESS)
     inner &= np.isin(rests.thread, thread)
-    mine = np.flatnonzero(inner)
+    rests_of = np.flatnonzero(inner)
     first, stop = (
-        places_in_groups(own, when, rests.process[mine], edge)
-        for edge in (rests.start_ns[mine], rests.end_ns[mine] - 1)
+        places_in_groups(own, when, rests.process[rests_of], edge)
+        for edge in (rests.start_ns[rests_of], rests.end_ns[rests_of] - 1)
     )
-    mine, first, stop = (column[stop > first] for column in (mine, first, stop))
+    rests_of, first, stop = (column[stop > first] for column in (rests_of, first, stop))
     begins, ends = order[first], order[stop - 1]
 
     def edge_of_rest(edge: IntArray, threads: IntArray, at_ns: IntArray, back: int) -> IntArray:
@@ -307,11 +309,15 @@ def _hand_overs(
     # The other thread ended a rest right before its first point, and rests again after its last.
     begun = edge_of_rest(rests.end_ns, thread[begins], time[begins], 1)
     done = edge_of_rest(rests.start_ns, thread[ends], time[ends] - 1, 0)
-    fits = (begun >= rests.start_ns[mine]) & (done <= rests.end_ns[mine]) & (done != NEVER)
-    mine, begins, ends, begun, done = (one[fits] for one in (mine, begins, ends, begun, done))
-    own_thread, own_process = rests.thread[mine], rests.process[mine]
+    fits = (begun >= rests.start_ns[rests_of]) & (done <= rests.end_ns[rests_of]) & (done != NEVER)
+    rests_of, begins, ends, begun, done = (
+        column[fits] for column in (rests_of, begins, ends, begun, done)
+    )
+    own_thread, own_process = rests.thread[rests_of], rests.process[rests_of]
     return _HandOvers(
         np.stack([np.append(own_thread, thread[ends]), np.append(thread[begins], own_thread)]),
         np.stack([np.append(own_process, own_process)] * 2),
-        np.stack([np.append(rests.start_ns[mine], done), np.append(begun, rests.end_ns[mine])]),
+        np.stack(
+            [np.append(rests.start_ns[rests_of], done), np.append(begun, rests.end_ns[rests_of])]
+        ),
     )

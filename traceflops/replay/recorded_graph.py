@@ -64,7 +64,7 @@ class Edges:
     @classmethod
     def joined(cls, several: Sequence[Edges]) -> Edges:
         """Return edges together."""
-        return cls(*(np.concatenate([getattr(one, name) for one in several]) for name in _EDGES))
+        return cls(*(np.concatenate([getattr(part, name) for part in several]) for name in _EDGES))
 
     def only(self, some: IntArray | BoolArray) -> Edges:
         """Return some of the edges."""
@@ -244,6 +244,6 @@ class RecordedGraph:
         edges = self.edges
         begun = time_ns - world.dur_ns - world.delay_ns
         binds = np.flatnonzero(time_ns[edges.source] + world.lag_ns == begun[edges.target])
-        found = np.full(len(time_ns), -1, dtype=np.int64)
-        found[edges.target[binds[::-1]]] = binds[::-1]
-        return found
+        binding = np.full(len(time_ns), -1, dtype=np.int64)
+        binding[edges.target[binds[::-1]]] = binds[::-1]
+        return binding

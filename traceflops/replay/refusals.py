@@ -33,7 +33,7 @@ def refusals(prepared: Prepared) -> Iterator[tuple[str, str]]:
         yield "CPU and GPU clocks disagree", "record with the current driver and profiler"
     if matching(trace.calls["name"], lambda name: name.startswith(_OF_MTIA)).any():
         yield "it is of MTIA, whose queues are not understood", "record on a GPU"
-    if not any(one.used for several in prepared.windows.values() for one in several):
+    if not any(part.used for several in prepared.windows.values() for part in several):
         yield "no step is selected", "select steps with --steps or a time with --from and --to"
     unlaunched = prepared.linked.links.call_of_activity[rows] < 0
     time = numbers(trace.activities["dur_ns"])[rows]
