@@ -192,23 +192,20 @@ def read_ncu(source: ByteSource, block_bytes: int = TEXT_BLOCK_BYTES) -> NcuFile
         file.begin(text.plan.what)
     file.damage.repeated_headers = 0  # each header begins a page of its own
     for page in file.pages:
-        _choose_mark(page, comma=file.marks.comma)
+        # Keep the values as read with the file's decimal mark; those that are no numbers go
+        comma = file.marks.comma
+        page.odd += page.odd_by_mark[comma]
+        if page.table.count:
+            values = np.concatenate([piece[-1 if comma else 0] for piece in page.values])
+            page.table.replace("value", values)
+            page.table = chosen(page.table, np.isfinite(values))
+            page.table.join()
+        if page.speedups:
+            percents = plain_numbers(page.speedups, comma=comma)[0].to_pylist()
+            shares = [np.nan if text is None else float(f"{text}e-2") for text in percents]
+            page.rules.replace("speedup_share", np.array(shares, np.float64))
         fill_sizes(page.table)
     return file
-
-
-def _choose_mark(page: NcuPage, *, comma: bool) -> None:
-    """Keep the values as read with the file's decimal mark; those that are no numbers go."""
-    page.odd += page.odd_by_mark[comma]
-    if page.table.count:
-        values = np.concatenate([piece[-1 if comma else 0] for piece in page.values])
-        page.table.replace("value", values)
-        page.table = chosen(page.table, np.isfinite(values))
-        page.table.join()
-    if page.speedups:
-        percents = plain_numbers(page.speedups, comma=comma)[0].to_pylist()
-        shares = [np.nan if text is None else float(f"{text}e-2") for text in percents]
-        page.rules.replace("speedup_share", np.array(shares, np.float64))
 
 
 def _add_details(cut: Cut, page: NcuPage, marks: Marks) -> None:

@@ -265,7 +265,21 @@ class Assembly:
         if "activities" in taken and "calls" not in taken and part.report.records == "launches":
             kernels = part.tables.pop("activities", None)
             if kernels is not None and "calls" in part.tables:
-                _give_ids(part.tables["calls"], kernels, self.gathered["activities"])
+                # Calls the ids of the kernels they launched, as another report has these
+                calls = part.tables["calls"]
+                activities = self.gathered["activities"]
+                times = [
+                    np.concatenate([activities.column(name), kernels.column(name)])
+                    for name in ("start_ns", "dur_ns")
+                ]
+                group, first = group_rows(times)
+                theirs, ours = group[: activities.count], group[activities.count :]
+                is_alone = [np.bincount(side, minlength=len(first)) == 1 for side in (theirs, ours)]
+                id_of = np.full(len(first), ABSENT, np.int64)
+                id_of[theirs] = activities.column("correlation")
+                is_same = (is_alone[0] & is_alone[1])[ours] & (id_of[ours] != ABSENT)
+                launched = Lookup(kernels.column("correlation")[is_same], id_of[ours][is_same])
+                calls.replace("correlation", launched(calls.column("correlation")))
         wanted = [name for name in _RECORDS if name in part.tables and part.tables[name].count]
         fresh = [name for name in wanted if name == "marks" or name not in taken]
         if wanted and not fresh:
@@ -369,23 +383,3 @@ def _file_notes(file: StatsFile) -> Iterator[Note]:
     if odd["no-unit"]:
         yield NOTES.note("unit-assumed")
     yield from NOTES.counted(odd, "sizes-without-unit", "sizes-rounded")
-
-
-def _give_ids(calls: TableBuilder, kernels: TableBuilder, activities: TableBuilder) -> None:
-    """Give calls the ids of the kernels they launched, as another report has these.
-
-    `kernels` are those of the report with the calls, which numbers them itself. Kernels of the two
-    reports are the same where one of each has the same times; other calls get no id.
-    """
-    times = [
-        np.concatenate([activities.column(name), kernels.column(name)])
-        for name in ("start_ns", "dur_ns")
-    ]
-    group, first = group_rows(times)
-    theirs, ours = group[: activities.count], group[activities.count :]
-    is_alone = [np.bincount(side, minlength=len(first)) == 1 for side in (theirs, ours)]
-    id_of = np.full(len(first), ABSENT, np.int64)
-    id_of[theirs] = activities.column("correlation")
-    is_same = (is_alone[0] & is_alone[1])[ours] & (id_of[ours] != ABSENT)
-    launched = Lookup(kernels.column("correlation")[is_same], id_of[ours][is_same])
-    calls.replace("correlation", launched(calls.column("correlation")))

@@ -277,32 +277,6 @@ _KINDS: Final[Mapping[str, _Kind]] = {
 }
 
 
-def _counter_columns(records: Sequence[_Counting], launches: Columns) -> Columns:
-    """Return a row per launch and counter, given columns per launch.
-
-    `sum` and `largest` are over the instances of the counter; `valueless` counts those of the block
-    without a value, in every row.
-    """
-    values = list(chain.from_iterable(r.records for r in records))
-    launch = np.repeat(np.arange(len(records)), [len(r.records) for r in records])
-    value = np.array([v.value for v in values], dtype=np.float64)
-    counter = typed_integers([v.counter_id.handle for v in values])
-    is_value = np.isfinite(value)
-    launch, counter, value = launch[is_value], counter[is_value], value[is_value]
-    order = np.lexsort((counter, launch))
-    launch, counter, value = launch[order], counter[order], value[order]
-    differs = (launch[1:] != launch[:-1]) | (counter[1:] != counter[:-1])
-    first = np.flatnonzero(np.append(True, differs)[: len(launch)])
-    return {
-        **{name: column[launch[first]] for name, column in launches.items()},
-        "counter": counter[first],
-        "sum": np.add.reduceat(value, first) if len(first) else value,
-        "largest": np.maximum.reduceat(value, first) if len(first) else value,
-        "instances": np.diff(np.append(first, len(value))),
-        "valueless": np.full(len(first), int((~is_value).sum())),
-    }
-
-
 @dataclass(slots=True)
 class RecordBlock:
     """The columns of a block of `records`; those `unreadable` are left out of everything else.
@@ -350,28 +324,26 @@ class RecordReader:
         except UNDECODABLE:
             pass
         try:
-            return self._one_by_one(_RAW.decode(text))
+            # What is readable of records that somebody else wrote, or that are damaged
+            texts = _RAW.decode(text)
+            decoder = _decoder(self._kind, False)
+            block, records = RecordBlock(len(texts)), []
+            for text in texts:
+                done: list[str] = []
+                # The decoder looks closely only at fields that it builds: it may fail only here.
+                for words, candidate in chain([("", bytes(text))], mended(bytes(text))):
+                    done.append(words)
+                    try:
+                        records += decoder.decode(b"[" + candidate + b"]")
+                        block.mended.update(filter(None, done))
+                        break
+                    except UNDECODABLE:
+                        continue
+                else:
+                    block.unreadable += 1
+            return self._block(records, block)
         except UNDECODABLE:
             return None
-
-    def _one_by_one(self, texts: list[msgspec.Raw]) -> RecordBlock:
-        """Return what is readable of records that somebody else wrote, or that are damaged."""
-        decoder = _decoder(self._kind, False)
-        block, records = RecordBlock(len(texts)), []
-        for text in texts:
-            done: list[str] = []
-            # The decoder looks closely only at the fields that it builds: it may fail only here.
-            for words, candidate in chain([("", bytes(text))], mended(bytes(text))):
-                done.append(words)
-                try:
-                    records += decoder.decode(b"[" + candidate + b"]")
-                    block.mended.update(filter(None, done))
-                    break
-                except UNDECODABLE:
-                    continue
-            else:
-                block.unreadable += 1
-        return self._block(records, block)
 
     def _block(self, records: list[Any], block: RecordBlock) -> RecordBlock:
         """Fill a block with the columns, texts and what is kept of its records."""
@@ -380,7 +352,25 @@ class RecordReader:
             for name, get in getters.items():
                 columns[name] = _FORMS.get(name, typed_integers)(get(rows))
         if kind.record is _Counting:
-            columns = _counter_columns(records, columns)
+            # A row per launch and counter, given columns per launch
+            values = list(chain.from_iterable(r.records for r in records))
+            launch = np.repeat(np.arange(len(records)), [len(r.records) for r in records])
+            value = np.array([v.value for v in values], dtype=np.float64)
+            counter = typed_integers([v.counter_id.handle for v in values])
+            is_value = np.isfinite(value)
+            launch, counter, value = launch[is_value], counter[is_value], value[is_value]
+            order = np.lexsort((counter, launch))
+            launch, counter, value = launch[order], counter[order], value[order]
+            differs = (launch[1:] != launch[:-1]) | (counter[1:] != counter[:-1])
+            first = np.flatnonzero(np.append(True, differs)[: len(launch)])
+            columns = {
+                **{name: column[launch[first]] for name, column in columns.items()},
+                "counter": counter[first],
+                "sum": np.add.reduceat(value, first) if len(first) else value,
+                "largest": np.maximum.reduceat(value, first) if len(first) else value,
+                "instances": np.diff(np.append(first, len(value))),
+                "valueless": np.full(len(first), int((~is_value).sum())),
+            }
         block.columns = {name: narrow(column) for name, column in columns.items()}
         block.texts, block.kept = kind.texts(records), kind.kept(records)
         return block

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, Self
 import numpy as np
 
 from traceflops.facts import Fact, fact
+from traceflops.findings.communication import slow_link_fact
 from traceflops.findings.late_rank import (
     clocks_apart_ns,
     late_rank_fact,
@@ -16,7 +17,6 @@ from traceflops.findings.late_rank import (
     waiting_for,
 )
 from traceflops.findings.rules import advice_of
-from traceflops.findings.slow_link import slow_link_fact
 from traceflops.reports.view.figures import (
     UNKNOWN,
     count,

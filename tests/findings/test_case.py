@@ -8,8 +8,8 @@ import pytest
 from tests.build import launched, trace_of
 from traceflops import analyze
 from traceflops.findings.case import without_work_ns
-from traceflops.findings.rank_balance import rank_balance
-from traceflops.findings.slow_link import slow_link_findings
+from traceflops.findings.communication import slow_link_findings
+from traceflops.findings.late_rank import rank_balance
 from traceflops.ranks.link_rates import LinkRate
 
 
@@ -44,6 +44,7 @@ def test_of_a_pipeline_no_more_is_gained_than_its_bubble(
     case: Any = SimpleNamespace(
         ranks=SimpleNamespace(pipeline=pipeline, experts=list, span_ns=1),
         windows_used=2,
+        program=frozenset(),
         total=SimpleNamespace(components=SimpleNamespace(window_ns=2 * (1_000 + bubble_ns))),
         finding_rules=SimpleNamespace(thresholds={}),
     )

@@ -183,7 +183,7 @@ class Analysis:
     @cached_property
     def program(self) -> frozenset[str]:
         """Return the facts of the program that choose remedies, such as "torch" or "amd"."""
-        from traceflops.findings.program import program_of
+        from traceflops.findings.case import program_of
 
         return program_of(self)
 

@@ -79,7 +79,12 @@ def _begun(label: str, differs: Sequence[bool] | None = None) -> str:
     end = len(label.rstrip(_ENDING))
     cuts = (m.start() for m, it in zip(matches, goes, strict=True) if it and m.start() >= end)
     short = label[: next(cuts, 0)].rstrip(_SEPARATORS)
-    if not _is_closed(short):
+    # Whether each bracket and quotation mark of a text has its partner
+    is_closed = all(
+        short.count(opens) % 2 == 0 if opens == shuts else short.count(opens) == short.count(shuts)
+        for opens, shuts in _PAIRS
+    )
+    if not is_closed:
         return ""
     return short if differs is None else _replaced(short, differs)
 
@@ -92,11 +97,3 @@ def _replaced(label: str, differs: Sequence[bool]) -> str:
 def _without(label: str, differs: Sequence[bool]) -> str:
     """Return a label without some of its numbers: cut before one at its end, N elsewhere."""
     return _begun(label, differs) or _replaced(label, differs)
-
-
-def _is_closed(text: str) -> bool:
-    """Return whether each bracket and quotation mark of a text has its partner."""
-    return all(
-        text.count(opens) % 2 == 0 if opens == shuts else text.count(opens) == text.count(shuts)
-        for opens, shuts in _PAIRS
-    )

@@ -57,7 +57,7 @@ class KernelChange:
     def names(self) -> tuple[str, ...]:
         """Return its name, or both where a side has another."""
         sides = (self.before, self.after)
-        return tuple(dict.fromkeys(one.name for one in sides if one is not None))
+        return tuple(dict.fromkeys(side.name for side in sides if side is not None))
 
 
 def kernel_changes(before: Side, after: Side) -> tuple[KernelChange, ...]:
@@ -72,22 +72,22 @@ def kernel_changes(before: Side, after: Side) -> tuple[KernelChange, ...]:
 
 def largest_change(changes: tuple[KernelChange, ...]) -> Fact | None:
     """Return the largest change of a kernel with both times known, None where there is none."""
-    if changes and all(one.before is None or one.after is None for one in changes):
+    if changes and all(change.before is None or change.after is None for change in changes):
         return fact("counters-compared.none-in-both")
-    known = next((one for one in changes if one.share is not None), None)
-    if known is None or known.share is None:
+    change = next((change for change in changes if change.share is not None), None)
+    if change is None or change.share is None:
         return None
-    if known.before_ns == known.after_ns:
+    if change.before_ns == change.after_ns:
         return fact("counters-compared.same")
-    sides = [one.roof for one in (known.before, known.after) if one is not None]
+    sides = [speed.roof for speed in (change.before, change.after) if speed is not None]
     roofs = dict.fromkeys(roof for roof in sides if roof is not None)
-    names = from_own_word(known.names)
+    names = from_own_word(change.names)
     return fact(
         "counters-compared.change",
         names=tuple(short_name(_ARGUMENTS.sub(r"\1", name)) for name in names),
-        before_ns=known.before_ns,
-        after_ns=known.after_ns,
-        share=known.share,
+        before_ns=change.before_ns,
+        after_ns=change.after_ns,
+        share=change.share,
         roofs=tuple(
             fact("counters-compared.roof", roof=ROOFS[roof], share=share) for roof, share in roofs
         )
@@ -101,28 +101,28 @@ def _matched(
 ) -> Iterator[KernelChange]:
     """Yield pairs of which each side has one alone that is alike, then what is of one side."""
     old, new = list(before), list(after)
-    for way in _WAYS:
-        mine, others = _by(way, old), _by(way, new)
+    for key_of in _WAYS:
+        before_groups, others = _by(key_of, old), _by(key_of, new)
         pairs = [
-            (mine[key][0], others[key][0])
-            for key in mine
-            if len(mine[key]) == len(others.get(key, ())) == 1
+            (before_groups[key][0], others[key][0])
+            for key in before_groups
+            if len(before_groups[key]) == len(others.get(key, ())) == 1
         ]
         yield from (KernelChange(*pair) for pair in pairs)
         done = [{id(pair[side]) for pair in pairs} for side in (0, 1)]
-        old = [one for one in old if id(one) not in done[0]]
-        new = [one for one in new if id(one) not in done[1]]
-    yield from (KernelChange(one, None) for one in old)
-    yield from (KernelChange(None, one) for one in new)
+        old = [kernel for kernel in old if id(kernel) not in done[0]]
+        new = [kernel for kernel in new if id(kernel) not in done[1]]
+    yield from (KernelChange(kernel, None) for kernel in old)
+    yield from (KernelChange(None, kernel) for kernel in new)
 
 
 def _by(
-    way: Callable[[KernelSpeed], object], speeds: list[KernelSpeed]
+    key_of: Callable[[KernelSpeed], object], speeds: list[KernelSpeed]
 ) -> dict[object, list[KernelSpeed]]:
-    found: dict[object, list[KernelSpeed]] = defaultdict(list)
+    groups: dict[object, list[KernelSpeed]] = defaultdict(list)
     for speed in speeds:
-        found[way(speed)].append(speed)
-    return found
+        groups[key_of(speed)].append(speed)
+    return groups
 
 
 def _order(change: KernelChange) -> tuple[bool, float]:

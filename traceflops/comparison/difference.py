@@ -77,11 +77,11 @@ def apportioned(exact: Sequence[Fraction], total: int) -> list[int]:
     whole = [value.numerator // value.denominator for value in exact]
     if not whole:
         return whole
-    order = sorted(range(len(whole)), key=lambda at: whole[at] - exact[at])
+    order = sorted(range(len(whole)), key=lambda part: whole[part] - exact[part])
     left = total - sum(whole)
     each, rest = divmod(left, len(whole))
-    for turn, at in enumerate(order):
-        whole[at] += each + (turn < rest)
+    for turn, part in enumerate(order):
+        whole[part] += each + (turn < rest)
     return whole
 
 
@@ -93,25 +93,30 @@ def rounded(value: Fraction) -> int:
 def parts_of(before: Side, after: Side, matched: Iterable[Match]) -> list[Part]:
     """Return all parts of the difference, each with its whole ns; they sum to it exactly."""
     both = frozenset[str].intersection(*map(_all_names, (before, after)))
-    found = [part for match in matched for part in _of_match(match, before, after, both)]
-    found += _of_idle(before, after)
+    parts = [part for match in matched for part in _of_match(match, before, after, both)]
+    parts += _of_idle(before, after)
     by_component: defaultdict[str, list[Part]] = defaultdict(list)
-    for part in found:
+    for part in parts:
         by_component[part.component].append(part)
     for name, (old, new) in _by_component(before, after).items():
-        mine = by_component[name]
-        left = new - old - sum(part.exact_ns for part in mine)
+        of_component = by_component[name]
+        left = new - old - sum(part.exact_ns for part in of_component)
         if left:
-            ends = (old - sum(p.before_ns for p in mine), new - sum(p.after_ns for p in mine))
+            ends = (
+                old - sum(p.before_ns for p in of_component),
+                new - sum(p.after_ns for p in of_component),
+            )
             has_culprits = name == "idle" and tell_culprits(before, after)
             kind, what = (IDLE, NO_CULPRIT) if has_culprits else (UNTOLD, name)
-            mine.append(Part(name, kind, what, ((), ()), (), "", left, *ends))
+            of_component.append(Part(name, kind, what, ((), ()), (), "", left, *ends))
     whole = component_differences(before, after)
     return [
         replace(part, ns=ns)
-        for name, mine in by_component.items()
+        for name, of_component in by_component.items()
         for part, ns in zip(
-            mine, apportioned([part.exact_ns for part in mine], whole[name]), strict=True
+            of_component,
+            apportioned([part.exact_ns for part in of_component], whole[name]),
+            strict=True,
         )
     ]
 
@@ -131,32 +136,48 @@ def _by_component(before: Side, after: Side) -> dict[str, tuple[Fraction, Fracti
 
 
 def _all_names(side: Side) -> frozenset[str]:
-    return frozenset(one.name for one in side.work or ())
+    return frozenset(kernel.name for kernel in side.work or ())
 
 
 def _of_match(match: Match, before: Side, after: Side, both: frozenset[str]) -> Iterator[Part]:
     """Yield the parts of what was matched, component by component; `both` sides have some names."""
-    kind, way = NEW if match.after else GONE, match.way
+    kind, how = NEW if match.after else GONE, match.way
     if match.before and match.after:
         kind = REPLACED
-    elif all(one.name in both for one in match.work):
-        kind, way = CALLS, "name"
-    for top in dict.fromkeys(one.top for one in match.work):
+    elif all(kernel.name in both for kernel in match.work):
+        kind, how = CALLS, "name"
+    for top in dict.fromkeys(kernel.top for kernel in match.work):
         work = tuple(
-            tuple(one for one in mine if one.top == top) for mine in (match.before, match.after)
+            tuple(kernel for kernel in kernels if kernel.top == top)
+            for kernels in (match.before, match.after)
         )
         sides = tuple(zip(work, (before, after), strict=True))
-        old, new = (side.per_window(sum(one.charged_ns for one in mine)) for mine, side in sides)
-        calls = tuple(side.per_window(sum(one.count for one in mine)) for mine, side in sides)
+        old, new = (
+            side.per_window(sum(kernel.charged_ns for kernel in kernels)) for kernels, side in sides
+        )
+        calls = tuple(
+            side.per_window(sum(kernel.count for kernel in kernels)) for kernels, side in sides
+        )
         if old == new == 0:
             continue
+        # The category with most time, of communication the collective and its group
+        most = max(
+            (kernel for kernel in match.work if kernel.top == top),
+            key=lambda kernel: kernel.charged_ns,
+        )
+        named = _COLLECTIVE.fullmatch(most.scope or "") if top == "communication" else None
+        what = named[1] if named is not None else most.sub
         whole = Part(
             top,
             kind,
-            _subject(match.work, top),
+            (f"{what} of group {most.group}" if most.group else what),
             (_names(work[0]), _names(work[1])),
-            tuple(dict.fromkeys(one.scope for mine in work for one in mine if one.scope)),
-            way,
+            tuple(
+                dict.fromkeys(
+                    kernel.scope for kernels in work for kernel in kernels if kernel.scope
+                )
+            ),
+            how,
             new - old,
             old,
             new,
@@ -166,26 +187,18 @@ def _of_match(match: Match, before: Side, after: Side, both: frozenset[str]) -> 
         yield from _split(whole, sides) if match.is_same else (whole,)
 
 
-def _subject(work: Work, top: str) -> str:
-    """Return the category with most time, of communication the collective and its group."""
-    most = max((one for one in work if one.top == top), key=lambda one: one.charged_ns)
-    named = _COLLECTIVE.fullmatch(most.scope or "") if top == "communication" else None
-    what = named[1] if named is not None else most.sub
-    return f"{what} of group {most.group}" if most.group else what
-
-
 def _names(work: Work) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(one.name for one in work))
+    return tuple(dict.fromkeys(kernel.name for kernel in work))
 
 
 def _split(whole: Part, sides: Sequence[tuple[Work, Side]]) -> Iterator[Part]:
     """Yield the parts of kernels of the same names: waiting, number of calls, time per call."""
     times, waits = [whole.before_ns, whole.after_ns], [Fraction(0)] * 2
-    each = [[one.wait_ns for one in mine if one.charged_ns] for mine, _ in sides]
-    if all(None not in mine for mine in each) and any(each):
+    each = [[kernel.wait_ns for kernel in kernels if kernel.charged_ns] for kernels, _ in sides]
+    if all(None not in waits_ns for waits_ns in each) and any(each):
         waits = [
-            side.per_window(sum(one or 0 for one in mine))
-            for mine, (_, side) in zip(each, sides, strict=True)
+            side.per_window(sum(wait_ns or 0 for wait_ns in waits_ns))
+            for waits_ns, (_, side) in zip(each, sides, strict=True)
         ]
         times = [time - wait for time, wait in zip(times, waits, strict=True)]
     (old, new), (few, many) = times, whole.calls or (Fraction(0), Fraction(0))
@@ -206,25 +219,25 @@ def _of_idle(before: Side, after: Side) -> Iterator[Part]:
         return
     sums: list[Counter[tuple[str, str]]] = [Counter(), Counter()]
     shown: dict[tuple[str, str], list[tuple[str, ...]]] = {}
-    for at, side in enumerate((before, after)):
-        for one in side.idle:
-            key = (one.kind, numberless(one.label).partition("#")[0])
-            sums[at][key] += one.idle_ns
+    for side_number, side in enumerate((before, after)):
+        for culprit in side.idle:
+            key = (culprit.kind, numberless(culprit.label).partition("#")[0])
+            sums[side_number][key] += culprit.idle_ns
             names = shown.setdefault(key, [(), ()])
-            names[at] = names[at] or (one.label,)
+            names[side_number] = names[side_number] or (culprit.label,)
     for (kind, name), names in shown.items():
         old, new = (
-            side.per_window(mine[kind, name])
-            for side, mine in zip((before, after), sums, strict=True)
+            side.per_window(share_of_side[kind, name])
+            for side, share_of_side in zip((before, after), sums, strict=True)
         )
-        way = "culprit" if all(names) else ""
-        yield Part("idle", IDLE, kind, (names[0], names[1]), (), way, new - old, old, new)
+        how = "culprit" if all(names) else ""
+        yield Part("idle", IDLE, kind, (names[0], names[1]), (), how, new - old, old, new)
 
 
 def tell_culprits(*sides: Side) -> bool:
     """Return whether all sides know the culprits of most idle time: only then do these compare."""
-    known = (2 * sum(one.idle_ns for one in side.idle) for side in sides)
-    return all(ns >= side.components.idle_ns for ns, side in zip(known, sides, strict=True))
+    named_ns = (2 * sum(culprit.idle_ns for culprit in side.idle) for side in sides)
+    return all(ns >= side.components.idle_ns for ns, side in zip(named_ns, sides, strict=True))
 
 
 def causes_of(before: Side, after: Side, parts: Iterable[Part]) -> list[Cause]:
@@ -233,13 +246,15 @@ def causes_of(before: Side, after: Side, parts: Iterable[Part]) -> list[Cause]:
     for part in parts:
         groups[part.component, part.kind, part.subject].append(part)
     idle = interval(before.series("idle"), after.series("idle"))
-    found = []
-    for key, mine in groups.items():
-        ns = sum(part.ns for part in mine)
-        spread = idle and idle.around(ns) if key[0] == "idle" else _interval(before, after, mine)
-        parts = tuple(sorted(mine, key=lambda part: -abs(part.ns)))
-        found.append(Cause(*key, ns, parts, spread))
-    return sorted(found, key=lambda cause: (cause.is_noise, -abs(cause.ns)))
+    causes = []
+    for key, own_parts in groups.items():
+        ns = sum(part.ns for part in own_parts)
+        spread = (
+            idle and idle.around(ns) if key[0] == "idle" else _interval(before, after, own_parts)
+        )
+        parts = tuple(sorted(own_parts, key=lambda part: -abs(part.ns)))
+        causes.append(Cause(*key, ns, parts, spread))
+    return sorted(causes, key=lambda cause: (cause.is_noise, -abs(cause.ns)))
 
 
 def _interval(before: Side, after: Side, parts: Sequence[Part]) -> Interval | None:
@@ -247,9 +262,13 @@ def _interval(before: Side, after: Side, parts: Sequence[Part]) -> Interval | No
 
     What else changed of these kernels, such as the number of calls, counts as constant.
     """
-    work = [[one for part in parts for one in part.work[at]] for at in (0, 1)]
+    work = [
+        [kernel for part in parts for kernel in part.work[side_number]] for side_number in (0, 1)
+    ]
     if not any(work) or parts[0].kind == CALLS:
         return None
-    old, new = (side.series_of(mine) for side, mine in zip((before, after), work, strict=True))
-    found = None if old is None or new is None else interval(old, new)
-    return found and found.around(float(sum((part.exact_ns for part in parts), Fraction(0))))
+    old, new = (
+        side.series_of(side_work) for side, side_work in zip((before, after), work, strict=True)
+    )
+    change = None if old is None or new is None else interval(old, new)
+    return change and change.around(float(sum((part.exact_ns for part in parts), Fraction(0))))

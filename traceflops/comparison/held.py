@@ -61,16 +61,18 @@ def memory_change(before: Side, after: Side) -> MemoryChange | None:
     held = [Counter({_UNTOLD: old}), Counter({_UNTOLD: new})]
     if before.held and after.held:
         held = [_by_who(side.held) for side in (before, after)]
-    every = (
+    all_parts = (
         MemoryPart(*key, held[0][key], held[1][key]) for key in dict.fromkeys((*held[0], *held[1]))
     )
-    parts = sorted((part for part in every if part.bytes), key=lambda part: -abs(part.bytes))
+    parts = sorted((part for part in all_parts if part.bytes), key=lambda part: -abs(part.bytes))
     return MemoryChange(old, new, tuple(parts))
 
 
 def _by_who(held: Sequence[Holder]) -> Counter[tuple[str, str, str]]:
     """Return bytes by who allocated them; annotations that differ only in numbers are one."""
     sums = Counter[tuple[str, str, str]]()
-    for one in held:
-        sums[ALLOCATED if one.recorded else EARLIER, one.op, numberless(one.scope)] += one.bytes
+    for holder in held:
+        sums[ALLOCATED if holder.recorded else EARLIER, holder.op, numberless(holder.scope)] += (
+            holder.bytes
+        )
     return sums

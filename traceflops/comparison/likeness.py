@@ -83,22 +83,22 @@ def shares_in_common(
     works = [_kernel_ns(side.work or ()) for side in (before, after)]
     if not all(works):
         return [Fraction(1), Fraction(1)]
-    sure = [(one.before, one.after) for one in matched if one.way not in unsure]
-    known = [sum(_kernel_ns(pair[side]) for pair in sure) for side in (0, 1)]
-    return [Fraction(ns, total) for ns, total in zip(known, works, strict=True)]
+    sure = [(match.before, match.after) for match in matched if match.way not in unsure]
+    matched_ns = [sum(_kernel_ns(pair[side]) for pair in sure) for side in (0, 1)]
+    return [Fraction(ns, total) for ns, total in zip(matched_ns, works, strict=True)]
 
 
 def _kernel_ns(work: Iterable[ChargedKernel]) -> int:
     """Return the time of kernels alone, as copies are alike in all programs."""
-    return sum(one.charged_ns for one in work if one.kind == "kernel")
+    return sum(kernel.charged_ns for kernel in work if kernel.kind == "kernel")
 
 
 def unlikeness(before: Side, after: Side, matched: Iterable[Match]) -> tuple[Unlike, ...]:
     """Return what makes two sides not alike, what matters most first."""
-    every = chain(
+    differences = chain(
         _work(before, after), _shapes(matched), _runs(before, after), _facts(before, after)
     )
-    return tuple(Unlike(what, *sides) for what, *sides in every if sides[0] != sides[1])
+    return tuple(Unlike(what, *sides) for what, *sides in differences if sides[0] != sides[1])
 
 
 def work_ratio(before: Side, after: Side) -> Fraction | None:
@@ -126,9 +126,9 @@ def _work(before: Side, after: Side) -> Iterator[tuple[str, ...]]:
 def _shapes(matched: Iterable[Match]) -> Iterator[tuple[str, str, str]]:
     """Yield the shape of an input, where most of the time is in inputs of another size."""
     ns, shown = Counter[bool](), ("", "")
-    pairs = [one for one in matched if len(one.before) == len(one.after) == 1]
-    for match in sorted(pairs, key=lambda one: one.before[0].charged_ns):
-        old, new = (_first_shape(one.shapes) for one in match.work)
+    pairs = [match for match in matched if len(match.before) == len(match.after) == 1]
+    for match in sorted(pairs, key=lambda match: match.before[0].charged_ns):
+        old, new = (_first_shape(kernel.shapes) for kernel in match.work)
         if old is not None and new is not None:
             changed = math.prod(old) != math.prod(new)
             ns[changed] += match.before[0].charged_ns
@@ -139,8 +139,8 @@ def _shapes(matched: Iterable[Match]) -> Iterator[tuple[str, str, str]]:
 
 def _first_shape(shapes: str | None) -> Sequence[int] | None:
     """Return the shape of the first input that has one, None where none is recorded."""
-    found = read_shapes(shapes or "[]") or ()
-    return next((one for one in found if one and not isinstance(one, Shapes)), None)
+    all_shapes = read_shapes(shapes or "[]") or ()
+    return next((shape for shape in all_shapes if shape and not isinstance(shape, Shapes)), None)
 
 
 def _words(shape: Sequence[int]) -> str:
@@ -151,19 +151,21 @@ def _runs(before: Side, after: Side) -> Iterator[tuple[str, ...]]:
     yield "steps", *(str(len(side.steps) or UNRECORDED) for side in (before, after))
     yield "ranks", *(_numbers(side.ranks) for side in (before, after))
     for what, column in _RECORDED.items():
-        told = [_tells(side, column) for side in (before, after)]
-        yield what, *("recorded" if one else UNRECORDED for one in told)
+        recorded = [
+            any(getattr(kernel, column) is not None for kernel in side.work or ())
+            for side in (before, after)
+        ]
+        yield what, *("recorded" if is_recorded else UNRECORDED for is_recorded in recorded)
     works = [side.work is not None for side in (before, after)]
-    yield "single kernels", *("recorded" if one else UNRECORDED for one in works)
+    yield (
+        "single kernels",
+        *("recorded" if has_work else UNRECORDED for has_work in works),
+    )
 
 
 def _numbers(ranks: Collection[int]) -> str:
     head = f"{len(ranks)} (number{'s' * (len(ranks) > 1)}"
     return f"{head} {listed(sorted(ranks))})" if ranks else UNRECORDED
-
-
-def _tells(side: Side, column: str) -> bool:
-    return any(getattr(one, column) is not None for one in side.work or ())
 
 
 def _facts(before: Side, after: Side) -> Iterator[tuple[str, str, str]]:

@@ -57,7 +57,7 @@ class Match:
     @property
     def is_same(self) -> bool:
         """Return whether the kernels have the same names on both sides."""
-        return {one.name for one in self.before} == {one.name for one in self.after}
+        return {kernel.name for kernel in self.before} == {kernel.name for kernel in self.after}
 
 
 def family(name: str) -> str:
@@ -104,118 +104,124 @@ _MOVED: Final[tuple[tuple[str, Key], ...]] = (
 def matches(before: Side, after: Side) -> list[Match]:
     """Return all kernels of two sides, each in one match."""
     left: tuple[Work, Work] = (before.work or (), after.work or ())
-    found: list[Match] = []
-    for way, key in PASSES:
-        more, left = _of_one_key(way, key, left)
-        found += more
+    matched: list[Match] = []
+    for how, key in PASSES:
+        more, left = _of_one_key(how, key, left)
+        matched += more
     windows = (len(before.windows), len(after.windows))
-    for way, key in _MOVED:
-        found, left = _moved(way, key, found, left, windows)
-    more, left = _at_one_place(left, found, (before, after))
-    found += more
-    alone = [Match("", (one,), ()) for one in left[0]] + [Match("", (), (one,)) for one in left[1]]
-    return found + alone
+    for how, key in _MOVED:
+        matched, left = _moved(how, key, matched, left, windows)
+    more, left = _at_one_place(left, matched, (before, after))
+    matched += more
+    alone = [Match("", (kernel,), ()) for kernel in left[0]] + [
+        Match("", (), (kernel,)) for kernel in left[1]
+    ]
+    return matched + alone
 
 
 def _by_key(key: Key, work: Iterable[ChargedKernel]) -> dict[Hashable, list[ChargedKernel]]:
-    found: defaultdict[Hashable, list[ChargedKernel]] = defaultdict(list)
-    for one in work:
-        found[key(one)].append(one)
-    found.pop(None, None)
-    return found
+    groups: defaultdict[Hashable, list[ChargedKernel]] = defaultdict(list)
+    for kernel in work:
+        groups[key(kernel)].append(kernel)
+    groups.pop(None, None)
+    return groups
 
 
 def _of_one_key(
-    way: str, key: Key, left: tuple[Work, Work]
+    how: str, key: Key, left: tuple[Work, Work]
 ) -> tuple[list[Match], tuple[Work, Work]]:
     """Return the matches of those with one key, and what is left."""
     before, after = (_by_key(key, work) for work in left)
-    found = [
-        Match(way, tuple(mine), tuple(after[at])) for at, mine in before.items() if at in after
+    matched = [
+        Match(how, tuple(kernels), tuple(after[key]))
+        for key, kernels in before.items()
+        if key in after
     ]
-    return found, _without(left, found)
+    return matched, _without(left, matched)
 
 
-def _without(left: tuple[Work, Work], found: Iterable[Match]) -> tuple[Work, Work]:
-    gone = {id(one) for match in found for one in match.work}
-    before, after = (tuple(one for one in work if id(one) not in gone) for work in left)
+def _without(left: tuple[Work, Work], matched: Iterable[Match]) -> tuple[Work, Work]:
+    gone = {id(kernel) for match in matched for kernel in match.work}
+    before, after = (tuple(kernel for kernel in work if id(kernel) not in gone) for work in left)
     return before, after
 
 
 def _moved(
-    way: str,
+    how: str,
     key: Key,
-    found: list[Match],
+    matched: list[Match],
     left: tuple[Work, Work],
     windows: tuple[int, int],
 ) -> tuple[list[Match], tuple[Work, Work]]:
     """Return matches joined by kernels that took over some of their calls, and what is left."""
-    place = {key(one): at for at, match in enumerate(found) for one in match.work}
-    joined, found = [], list(found)
+    match_of_key = {
+        key(kernel): index for index, match in enumerate(matched) for kernel in match.work
+    }
+    joined, matched = [], list(matched)
     for side, work in enumerate(left):
-        for one in work:
-            at = place.get(key(one)) if key(one) is not None else None
-            if at is None:
+        for kernel in work:
+            index = match_of_key.get(key(kernel)) if key(kernel) is not None else None
+            if index is None:
                 continue
-            sides = [found[at].before, found[at].after]
-            sides[side] = (*sides[side], one)
-            longer = Match(way, *sides)
-            if _apart(longer, windows) < _apart(found[at], windows):
-                found[at] = longer
-                joined.append(Match("", (one,), ()))
-    return found, _without(left, joined)
+            sides = [matched[index].before, matched[index].after]
+            sides[side] = (*sides[side], kernel)
+            longer = Match(how, *sides)
+            if _apart(longer, windows) < _apart(matched[index], windows):
+                matched[index] = longer
+                joined.append(Match("", (kernel,), ()))
+    return matched, _without(left, joined)
 
 
 def _apart(match: Match, windows: tuple[int, int]) -> Fraction:
     """Return by how many calls per window the sides of a match differ."""
     sides = zip((match.before, match.after), windows, strict=True)
-    before, after = (Fraction(sum(one.count for one in work), many) for work, many in sides)
+    before, after = (Fraction(sum(kernel.count for kernel in work), many) for work, many in sides)
     return abs(after - before)
 
 
 def _at_one_place(
-    left: tuple[Work, Work], found: Sequence[Match], sides: tuple[Side, Side]
+    left: tuple[Work, Work], matched: Sequence[Match], sides: tuple[Side, Side]
 ) -> tuple[list[Match], tuple[Work, Work]]:
     """Return the matches of kernels of one component that run at one place in the step.
 
     Places of one side are told as those of the other by the kernels that are already matched. The
     nearest are matched first, one to one or several to one.
     """
-    some = [[one for one in work if one.at_ns is not None][:_MOST_PLACED] for work in left]
+    some = [[kernel for kernel in work if kernel.at_ns is not None][:_MOST_PLACED] for work in left]
     if not (some[0] and some[1]):
         return [], left
     before, after = (_places(work, side) for work, side in zip(some, sides, strict=True))
-    known = [
+    pairs = [
         match
-        for match in found
+        for match in matched
         if len(match.before) == len(match.after) == 1
         and None not in (match.before[0].at_ns, match.after[0].at_ns)
     ]
-    if known:
-        x = _places([match.before[0] for match in known], sides[0])
-        y = _places([match.after[0] for match in known], sides[1])
+    if pairs:
+        x = _places([match.before[0] for match in pairs], sides[0])
+        y = _places([match.after[0] for match in pairs], sides[1])
         order = np.argsort(x, kind="stable")
         before = np.interp(before, x[order], np.maximum.accumulate(y[order]))
     apart = np.abs(before[:, None] - after[None, :])
     for what, penalty in (("top", np.inf), ("sub", _NEAR / 2)):
-        texts = [np.array([getattr(one, what) for one in work]) for work in some]
+        texts = [np.array([getattr(kernel, what) for kernel in work]) for work in some]
         apart = np.where(texts[0][:, None] == texts[1][None, :], apart, apart + penalty)
     more = [
         Match(
             PLACE,
-            tuple(some[0][at] for at in sorted(rows)),
-            tuple(some[1][at] for at in sorted(columns)),
+            tuple(some[0][number] for number in sorted(rows)),
+            tuple(some[1][number] for number in sorted(columns)),
         )
         for rows, columns in _nearest(apart)
     ]
-    more = [one for one in more if _is_plausible(one, sides)]
+    more = [match for match in more if _is_plausible(match, sides)]
     return more, _without(left, more)
 
 
 def _is_plausible(match: Match, sides: tuple[Side, Side]) -> bool:
     """Return whether what only runs at one place may be the same work by its time."""
     few, many = sorted(
-        side.per_window(sum(one.charged_ns for one in work))
+        side.per_window(sum(kernel.charged_ns for kernel in work))
         for side, work in zip(sides, (match.before, match.after), strict=True)
     )
     return many <= _MOST_APART * few
@@ -223,7 +229,9 @@ def _is_plausible(match: Match, sides: tuple[Side, Side]) -> bool:
 
 def _places(work: Iterable[ChargedKernel], side: Side) -> FloatArray:
     """Return where kernels run, as shares of the step."""
-    return np.array([one.at_ns or 0 for one in work], dtype=np.float64) / float(side.mean_ns or 1)
+    return np.array([kernel.at_ns or 0 for kernel in work], dtype=np.float64) / float(
+        side.mean_ns or 1
+    )
 
 
 def _nearest(apart: FloatArray) -> list[tuple[set[int], set[int]]]:
@@ -233,13 +241,13 @@ def _nearest(apart: FloatArray) -> list[tuple[set[int], set[int]]]:
     groups: list[tuple[set[int], set[int]]] = []
     of: tuple[dict[int, int], dict[int, int]] = ({}, {})
     for pair in near[order].tolist():
-        row, column = (known.get(at) for known, at in zip(of, pair, strict=True))
+        row, column = (known_key.get(index) for known_key, index in zip(of, pair, strict=True))
         if row is None and column is None:
             of[0][pair[0]] = of[1][pair[1]] = len(groups)
             groups.append(({pair[0]}, {pair[1]}))
         elif row is None or column is None:
-            side, at = (0, column) if row is None else (1, row)
-            if at is not None and len(groups[at][1 - side]) == 1:
-                groups[at][side].add(pair[side])
-                of[side][pair[side]] = at
+            side, index = (0, column) if row is None else (1, row)
+            if index is not None and len(groups[index][1 - side]) == 1:
+                groups[index][side].add(pair[side])
+                of[side][pair[side]] = index
     return groups

@@ -120,24 +120,25 @@ def caveats(
     `shares` of the kernel time are recognised on the other side.
     """
     lacking = tuple(side.name for side in (before, after) if side.lacks_records)
-    found = [_fact("records-incomplete", sides=lacking)] if lacking else []
-    of_work = [one for one in unlike if one.what in OF_WORK]
+    facts = [_fact("records-incomplete", sides=lacking)] if lacking else []
+    of_work = [difference for difference in unlike if difference.what in OF_WORK]
     ratio = work_ratio(before, after)
-    is_other = any(one.what == OF_WORK[1] for one in of_work)
+    is_other = any(difference.what == OF_WORK[1] for difference in of_work)
     changes = tuple(
-        _fact("became", what=one.what, before=one.before, after=one.after) for one in of_work
+        _fact("became", what=difference.what, before=difference.before, after=difference.after)
+        for difference in of_work
     )
     if is_other or (ratio and abs(ratio - 1) > _OTHER_WORK):
         if ratio is None:
-            found.append(_fact("other-work", changes=changes))
+            facts.append(_fact("other-work", changes=changes))
         else:
             times = float(after.mean_ns / before.mean_ns / ratio)
             code = "times" if times > 2 else "more" if times > 1 else "less"
             share = abs(times - 1)
-            found.append(_fact(f"other-work-{code}", changes=changes, times=times, share=share))
+            facts.append(_fact(f"other-work-{code}", changes=changes, times=times, share=share))
     elif ratio is None and max(shares) < _RECOGNISED:
-        found.append(_fact("work-may-differ", first=float(shares[0]), second=float(shares[1])))
-    return tuple(found)
+        facts.append(_fact("work-may-differ", first=float(shares[0]), second=float(shares[1])))
+    return tuple(facts)
 
 
 def share_of(difference_ns: int, before: Side) -> float:
@@ -164,12 +165,14 @@ def reasons_of(
     Where they explain less than half of the difference, components that are beyond the spread as a
     whole stand for their causes, of which most is not.
     """
-    found = _worth_naming(causes)
-    left = difference_ns - sum(one.ns for one in found)
+    reasons = _worth_naming(causes)
+    left = difference_ns - sum(reason.ns for reason in reasons)
     if 2 * abs(left) <= abs(difference_ns):
-        return found
+        return reasons
     whole = dict(_whole_components(before, after, causes))
-    return _worth_naming([*whole.values(), *(one for one in causes if one.component not in whole)])
+    return _worth_naming(
+        [*whole.values(), *(cause for cause in causes if cause.component not in whole)]
+    )
 
 
 def _whole_components(
@@ -177,13 +180,13 @@ def _whole_components(
 ) -> Iterator[tuple[str, Cause]]:
     """Yield components beyond the spread as one cause: those of which most causes are within it."""
     for name in COMPONENTS:
-        mine = [cause for cause in causes if cause.component == name]
+        of_component = [cause for cause in causes if cause.component == name]
         sums = Counter[bool]()
-        for cause in mine:
+        for cause in of_component:
             sums[cause.is_noise] += cause.ns
-        parts = tuple(part for cause in mine for part in cause.parts)
-        found = interval(before.series(name), after.series(name))
-        whole = Cause(name, UNTOLD, name, sums.total(), parts, found)
+        parts = tuple(part for cause in of_component for part in cause.parts)
+        change = interval(before.series(name), after.series(name))
+        whole = Cause(name, UNTOLD, name, sums.total(), parts, change)
         if abs(sums[True]) > abs(sums[False]) and not whole.is_noise:
             yield name, whole
 
@@ -196,8 +199,10 @@ def _worth_naming(causes: Sequence[Cause]) -> list[Reason]:
             if cause.kind == REPLACED:
                 key = frozenset(scope for part in cause.parts for scope in part.scopes) or REPLACED
             groups.setdefault(key, []).append(cause)
-    found = sorted((Reason(tuple(mine)) for mine in groups.values()), key=lambda one: -abs(one.ns))
-    return [one for one in found[:_MOST] if abs(one.ns) >= _LEAST * abs(found[0].ns)]
+    named = sorted(
+        (Reason(tuple(causes)) for causes in groups.values()), key=lambda reason: -abs(reason.ns)
+    )
+    return [reason for reason in named[:_MOST] if abs(reason.ns) >= _LEAST * abs(named[0].ns)]
 
 
 def reason_fact(reason: Reason, before: Side, after: Side, *, named: bool = True) -> Fact:
@@ -207,7 +212,7 @@ def reason_fact(reason: Reason, before: Side, after: Side, *, named: bool = True
     """
     cause, parts, more = reason.causes[0], reason.parts, reason.ns > 0
     names = parts[0].names[:: -1 if more else 1]  # those of the side with more of it first
-    name = next((mine[0] for mine in names if mine), "")
+    name = next((name[0] for name in names if name), "")
     largest = abs(parts[0].ns) >= _MOSTLY * sum(abs(part.ns) for part in parts)
     is_named = named and name and largest and cause.kind not in (REPLACED, WAIT)
     scopes = reason.scopes - _everywhere(before) - _everywhere(after)
@@ -288,7 +293,7 @@ def _became(reason: Reason) -> Fact:
 def _waiting(before: Side, after: Side, more: bool, subject: str) -> Fact:
     """Return the rank that others waited most for, on the side where they waited longer."""
     late = (after if more else before).late
-    rank = max(late, key=lambda one: late[one], default=None)
+    rank = max(late, key=lambda rank: late[rank], default=None)
     if rank is None or 2 * late[rank] < sum(late.values()):
         return _fact("waiting-for-others", subject=subject)
     return _fact("waiting-for-rank", rank=rank, subject=subject)

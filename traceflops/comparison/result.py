@@ -31,7 +31,6 @@ from traceflops.comparison.likeness import (
     work_ratio,
 )
 from traceflops.comparison.matching import Match, matches
-from traceflops.comparison.per_unit import PerUnit, per_unit
 from traceflops.comparison.reasons import Reason, caveats, reasons_of, statement
 from traceflops.comparison.side import Side, side_of
 from traceflops.comparison.spread import Interval, interval
@@ -44,7 +43,6 @@ from traceflops.windows.device_records import NO_DEVICE_RECORDS
 
 if TYPE_CHECKING:
     from pathlib import Path
-
 
 _LOST: Final = ("dropped", "repaired", NO_DEVICE_RECORDS)
 """Kinds and codes of notes on what is not in the figures."""
@@ -152,9 +150,9 @@ class Comparison:
         """Return what was lost or repaired on one side alone, after its name."""
         sides = ((self.before, self.after), (self.after, self.before))
         return [
-            f"{one.name}: {text}"
-            for one, other in sides
-            for kind, code, text in one.notes
+            f"{side.name}: {text}"
+            for side, other in sides
+            for kind, code, text in side.notes
             if (kind in _LOST or code in _LOST) and (kind, code, text) not in other.notes
         ]
 
@@ -171,12 +169,14 @@ class Comparison:
         ]
         rows = {"causes": causes, "parts": self.part_rows(), "steps": self._steps()}
         rows["unlike"] = [
-            {"what": one.what, "before": one.before, "after": one.after} for one in self.unlike
+            {"what": difference.what, "before": difference.before, "after": difference.after}
+            for difference in self.unlike
         ]
         parts = self.memory.parts if self.memory is not None else ()
         rows["memory"] = [{**asdict(part), "bytes": part.bytes} for part in parts]
         return {
-            name: pa.Table.from_pylist(mine, schema=_SCHEMAS[name]) for name, mine in rows.items()
+            name: pa.Table.from_pylist(rows_of_table, schema=_SCHEMAS[name])
+            for name, rows_of_table in rows.items()
         }
 
     def part_rows(self) -> list[dict[str, Any]]:
@@ -257,20 +257,22 @@ def compare(
     window: a step, as a rule. Of jobs with different ranks only the common ones are compared; of a
     report all are. Raises UsageError where `names` are not two, or what is given is none of these.
     """
-    given = [_analyzed(one) for one in (before, after)]
+    given = [_analyzed(side) for side in (before, after)]
     if names is not None and len(names) != len(given):
         raise UsageError(f"names needs 2 names, not {len(names)}", 'give ("before", "after")')
     labels = names if names is not None else (None, None)
-    sides = [_side(one, name) for one, name in zip(given, labels, strict=True)]
+    sides = [_side(analysis, name) for analysis, name in zip(given, labels, strict=True)]
     common = sides[0].ranks & sides[1].ranks
     if common:
         each = zip(given, labels, sides, strict=True)
         sides = [
-            side if side.ranks == common else _of_ranks(one, name, common, side.ranks - common)
-            for one, name, side in each
+            side if side.ranks == common else _of_ranks(analysis, name, common, side.ranks - common)
+            for analysis, name, side in each
         ]
     if sides[0].name == sides[1].name:
-        sides = [replace(one, name=f"{one.name} ({at})") for at, one in enumerate(sides, 1)]
+        sides = [
+            replace(side, name=f"{side.name} ({number})") for number, side in enumerate(sides, 1)
+        ]
     return comparison_of(*sides)
 
 
@@ -321,4 +323,33 @@ def comparison_of(before: Side, after: Side) -> Comparison:
         component_differences(before, after),
         tuple(causes_of(before, after, parts)),
         tuple(matched),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PerUnit:
+    """Time per one of a unit: counts are of a step of the whole job, or of a server's pass."""
+
+    unit: str
+    before_count: Fraction
+    after_count: Fraction
+    before_ns: Fraction
+    after_ns: Fraction
+
+    @property
+    def share(self) -> Fraction:
+        """Return by which share of the time before one takes longer."""
+        return self.after_ns / self.before_ns - 1
+
+
+def per_unit(before: Side, after: Side) -> tuple[PerUnit, ...]:
+    """Return the time per one of each unit that both sides count."""
+    both = [
+        (unit, old, after.counts[unit])
+        for unit, old in before.counts.items()
+        if unit in after.counts
+    ]
+    return tuple(
+        PerUnit(unit, old.count, new.count, old.ns / old.count, new.ns / new.count)
+        for unit, old, new in both
     )

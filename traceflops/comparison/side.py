@@ -26,7 +26,6 @@ from traceflops.table.columns import FloatArray
 from traceflops.timeline.records import Components
 from traceflops.windows.device_records import NO_DEVICE_RECORDS
 from traceflops.windows.prepared import Prepared
-from traceflops.windows.records import DeviceReport
 
 _MOST_NAMED: Final = 2
 
@@ -89,7 +88,7 @@ class Side:
     @property
     def components(self) -> Components:
         """Return the components of all windows, added up."""
-        return sum((one.components for one in self.windows), Components())
+        return sum((window.components for window in self.windows), Components())
 
     @property
     def speeds(self) -> tuple[KernelSpeed, ...]:
@@ -100,7 +99,7 @@ class Side:
     @property
     def ranks(self) -> frozenset[int]:
         """Return the ranks that are known."""
-        return frozenset(one.rank for one in self.windows if one.rank is not None)
+        return frozenset(window.rank for window in self.windows if window.rank is not None)
 
     @property
     def lacks_records(self) -> bool:
@@ -111,7 +110,7 @@ class Side:
     @property
     def steps(self) -> tuple[int, ...]:
         """Return the numbers of the steps, none where its windows are none."""
-        return tuple(sorted({one.step for one in self.windows if one.step is not None}))
+        return tuple(sorted({window.step for window in self.windows if window.step is not None}))
 
     @property
     def mean_ns(self) -> Fraction:
@@ -126,18 +125,18 @@ class Side:
         """Return the mean over the devices of each step, of all or of a component; ns."""
         get = attrgetter(f"{part}_ns")
         of_step: defaultdict[int, list[int]] = defaultdict(list)
-        for one in self.windows:
-            of_step[-1 if one.step is None else one.step].append(get(one.components))
+        for window in self.windows:
+            of_step[-1 if window.step is None else window.step].append(get(window.components))
         return np.array([np.mean(times) for _, times in sorted(of_step.items())])
 
     def series_of(self, work: Sequence[ChargedKernel]) -> FloatArray | None:
         """Return the time of some kernels by step, None where it is not known of each."""
-        counts = Counter(one.step for one in self.windows)
+        counts = Counter(window.step for window in self.windows)
         devices = np.array([counts[step] for step in sorted(counts, key=lambda s: s or 0)])
-        times = [one.steps_ns for one in work if one.charged_ns]
-        if any(one is None or len(one) != len(devices) for one in times):
+        times = [kernel.steps_ns for kernel in work if kernel.charged_ns]
+        if any(time_ns is None or len(time_ns) != len(devices) for time_ns in times):
             return None
-        total = np.array([one for one in times if one is not None], dtype=np.int64)
+        total = np.array([time_ns for time_ns in times if time_ns is not None], dtype=np.int64)
         return np.asarray(total.reshape(len(times), len(devices)).sum(axis=0) / devices)
 
 
@@ -145,25 +144,33 @@ def side_of(
     analysis: Analysis, name: str | None = None, ranks: Collection[int] | None = None
 ) -> Side:
     """Return an analysis as it is compared; only some of its ranks where these are given."""
-    found, devices, idle = analysis.prepared, analysis.devices, analysis.idle
+    prepared, devices, idle = analysis.prepared, analysis.devices, analysis.idle
     work, measured = analysis.charged, analysis.measured
     mfu, flops = measured.mfu, measured.executed.model_flops if measured.mfu is not None else None
-    if ranks is not None and found is not None:
-        devices = tuple(one for one in devices if one.rank in ranks)
-        found = _only(found, {one.device for one in devices})
-        times = analysis.ranks and analysis.ranks.by_activity(found.trace.activities.num_rows)
-        work = charged_kernels(found, times or None)
-        idle_ns = sum(one.chosen.components.idle_ns for one in devices)
-        idle, mfu, flops = idle_culprits(found, idle_ns), None, None
-    most = fullest_gpu(memory_use(found)) if found is not None else None
+    if ranks is not None and prepared is not None:
+        devices = tuple(device for device in devices if device.rank in ranks)
+        prepared = _only(prepared, {device.device for device in devices})
+        times = analysis.ranks and analysis.ranks.by_activity(prepared.trace.activities.num_rows)
+        work = charged_kernels(prepared, times or None)
+        idle_ns = sum(device.chosen.components.idle_ns for device in devices)
+        idle, mfu, flops = idle_culprits(prepared, idle_ns), None, None
+    most = fullest_gpu(memory_use(prepared)) if prepared is not None else None
     passes = analysis.serving.kinds if ranks is None else ()
     waits = analysis.ranks.by_rank() if analysis.ranks is not None else ()
     fall = measured.waterfall
-    windows = _windows(devices)
+    windows = tuple(
+        UsedWindow(device.rank, window.step, window.start_ns, window.account.components)
+        for device in devices
+        for window in device.windows
+        if window.used
+    )
     counts = counts_of(
         windows,
-        counts_of_step(found) if found is not None else {},
-        [(one.kind, one.passes, one.tokens, one.cycle_ns) for one in passes],
+        counts_of_step(prepared) if prepared is not None else {},
+        [
+            (serving_pass.kind, serving_pass.passes, serving_pass.tokens, serving_pass.cycle_ns)
+            for serving_pass in passes
+        ],
     )
     return Side(
         name or name_of(analysis),
@@ -173,13 +180,15 @@ def side_of(
         None if flops is None else Fraction(flops),
         mfu,
         most.allocated.peak if most is not None else None,
-        holders(found, most) if found is not None and most is not None else (),
+        holders(prepared, most) if prepared is not None and most is not None else (),
         counts,
-        {one.rank: one.caused_wait_ns for one in waits if one.caused_wait_ns},
+        {wait.rank: wait.caused_wait_ns for wait in waits if wait.caused_wait_ns},
         facts_of(
             analysis.source.format,
             analysis.source.tool,
-            gpu_names(devices, {one.device: one.match.row for one in analysis.measured.devices}),
+            gpu_names(
+                devices, {device.device: device.match.row for device in analysis.measured.devices}
+            ),
             fall.dtypes if fall is not None else (),
             analysis.source.facts,
         ),
@@ -189,17 +198,10 @@ def side_of(
     )
 
 
-def _windows(devices: Iterable[DeviceReport]) -> tuple[UsedWindow, ...]:
-    return tuple(
-        UsedWindow(one.rank, window.step, window.start_ns, window.account.components)
-        for one in devices
-        for window in one.windows
-        if window.used
-    )
-
-
 def _only(prepared: Prepared, devices: Collection[int]) -> Prepared:
-    accounts = {at: one for at, one in prepared.accounts.items() if at in devices}
+    accounts = {
+        number: account for number, account in prepared.accounts.items() if number in devices
+    }
     return replace(prepared, accounts=accounts)
 
 
@@ -212,19 +214,21 @@ def counts_of(
 
     `passes` has kind, number of passes, their tokens and the time up to the next ones, in ns.
     """
-    total = sum((one.components for one in windows), Components()).window_ns
-    found = {}
-    if total and all(one.step is not None for one in windows):
+    total = sum((window.components for window in windows), Components()).window_ns
+    counts = {}
+    if total and all(window.step is not None for window in windows):
         mean = Fraction(total, len(windows))
-        found = {unit: Counted(Fraction(count), mean) for unit, count in of_step.items() if count}
+        counts = {unit: Counted(Fraction(count), mean) for unit, count in of_step.items() if count}
     for kind, number, tokens, cycle_ns in passes:
         if kind is not None and tokens and cycle_ns:
-            found[f"{kind}_token"] = Counted(Fraction(tokens, number), Fraction(cycle_ns, number))
-    return found
+            counts[f"{kind}_token"] = Counted(Fraction(tokens, number), Fraction(cycle_ns, number))
+    return counts
 
 
 def _idle(idle: IdleCulprits) -> tuple[IdlePart, ...]:
-    return tuple(IdlePart(one.kind, one.label, one.idle_ns) for one in idle.culprits)
+    return tuple(
+        IdlePart(culprit.kind, culprit.label, culprit.idle_ns) for culprit in idle.culprits
+    )
 
 
 def name_of(given: Analysis | Side) -> str:
@@ -258,9 +262,9 @@ def gpu_names(devices: Iterable[_Named], rows: Mapping[int, DeviceSpec | None]) 
     """
     return [
         row.product
-        if (row := rows.get(one.device)) is not None
-        else one.product or one.architecture or f"unknown {one.type.upper()}"
-        for one in devices
+        if (row := rows.get(device.device)) is not None
+        else device.product or device.architecture or f"unknown {device.type.upper()}"
+        for device in devices
     ]
 
 
@@ -269,10 +273,10 @@ def facts_of(
     tool: str | None,
     devices: Sequence[str],
     dtypes: Sequence[str],
-    told: Mapping[str, str],
+    recorded: Mapping[str, str],
 ) -> dict[str, str]:
     """Return what makes recordings alike or not, in the order in which it matters."""
     gpus = ", ".join(f"{count} x {name}" for name, count in sorted(Counter(devices).items()))
-    known = {"GPUs": gpus, "data types": ", ".join(dtypes), "format": format_, "tool": tool or ""}
-    known |= {key: str(value) for key, value in sorted(told.items())}
-    return {key: value for key, value in known.items() if value}
+    facts = {"GPUs": gpus, "data types": ", ".join(dtypes), "format": format_, "tool": tool or ""}
+    facts |= {key: str(value) for key, value in sorted(recorded.items())}
+    return {key: value for key, value in facts.items() if value}

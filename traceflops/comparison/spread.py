@@ -57,14 +57,14 @@ def interval(before: FloatArray, after: FloatArray) -> Interval | None:
     if min(len(before), len(after)) < _LEAST:
         return None
     point = float(after.mean() - before.mean())
-    sides = [_of_mean(one) for one in _started_alike(before, after) if np.ptp(one)]
+    sides = [_of_mean(series) for series in _started_alike(before, after) if np.ptp(series)]
     if not sides:
         return Interval(point, point)
-    likely = _PRIOR * np.log(1 - _R**2) + sum(one[0] for one in sides)
+    likely = _PRIOR * np.log(1 - _R**2) + sum(side[0] for side in sides)
     weight = np.exp(likely - likely.max())
     weight /= weight.sum()
     total = sum(variance for _, variance, _ in sides)
-    freedom = total**2 / sum(variance**2 / one for _, variance, one in sides)
+    freedom = total**2 / sum(variance**2 / steps for _, variance, steps in sides)
     half = _half(weight, np.sqrt(total), float(weight @ freedom))
     return Interval(point - half, point + half)
 
@@ -76,11 +76,11 @@ def _started_alike(before: FloatArray, after: FloatArray) -> tuple[FloatArray, F
     """
     if min(len(before), len(after)) <= _LEAST:
         return before, after
-    rest = [one[1:].mean() for one in (before, after)]
+    rest = [side[1:].mean() for side in (before, after)]
     apart = (after[0] - rest[1] - before[0] + rest[0]) / np.sqrt(2)
     firsts = (rest[0] - apart, rest[1] + apart)
     old, new = (
-        np.append(first, one[1:]) for first, one in zip(firsts, (before, after), strict=True)
+        np.append(first, series[1:]) for first, series in zip(firsts, (before, after), strict=True)
     )
     return old, new
 
@@ -90,10 +90,10 @@ def _of_mean(series: FloatArray) -> tuple[FloatArray, FloatArray, int]:
     r, steps, apart = _R, len(series), series - series.mean()
     squares, ends = float(apart @ apart), float(apart[0] + apart[-1])
     outer, products = float(apart[0] ** 2 + apart[-1] ** 2), float(apart[1:] @ apart[:-1])
-    known = (1 - r) * (steps - (steps - 2) * r)
+    numerator = (1 - r) * (steps - (steps - 2) * r)
     shocks = squares + r**2 * (squares - outer) - 2 * r * products
-    shocks -= (r * (1 - r) * ends) ** 2 / known
-    likely = (np.log(1 - r**2) - np.log(known) - (steps - 1) * np.log(shocks)) / 2
+    shocks -= (r * (1 - r) * ends) ** 2 / numerator
+    likely = (np.log(1 - r**2) - np.log(numerator) - (steps - 1) * np.log(shocks)) / 2
     inflation = (1 + r) / (1 - r) - 2 * r * (1 - r**steps) / (steps * (1 - r) ** 2)
     variance = shocks / (steps - 1) / (1 - r**2) * inflation / steps
     return likely, variance, steps - 1

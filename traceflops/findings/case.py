@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 
+from traceflops.categories.programs import of_ml, of_pytorch
 from traceflops.findings.rules import cause_of, thresholds
-from traceflops.table.columns import numbers
+from traceflops.remedies import CUDA, NSIGHT, PYTORCH, ROCPROF, accelerator, family
+from traceflops.table.columns import names, numbers
 from traceflops.table.grouping import groups
 from traceflops.table.rows import ABSENT
 from traceflops.timeline.intervals import Intervals
@@ -27,13 +29,12 @@ if TYPE_CHECKING:
     from traceflops.mfu.serving_passes import Serving
     from traceflops.ranks.who_waits import RankReport
     from traceflops.replay.what_if import Replay
-    from traceflops.table.trace import Note, Source
+    from traceflops.table.trace import Note, Source, Trace
     from traceflops.timeline.records import Account, Gap
     from traceflops.windows.device_records import State
     from traceflops.windows.prepared import Prepared
     from traceflops.windows.records import DeviceReport, StepChoice
     from traceflops.windows.step_times import StepSpread
-
 
 Rule = Callable[["Case"], Iterator["Cause | Candidate"]]
 """What gives the causes that it finds; a Candidate is a cause in the words of a user's rule."""
@@ -200,7 +201,48 @@ def without_work_ns(case: Case) -> int:
         row = account.rows.row[top[categorised.category[account.rows.row]] != "communication"]
         start, dur = (numbers(activities[name])[row] for name in ("start_ns", "dur_ns"))
         streams = groups(numbers(activities["stream"], ABSENT)[row])
-        works = (Intervals.of(start[mine], (start + dur)[mine]) for _, mine in streams)
+        works = (Intervals.of(start[stream], (start + dur)[stream]) for _, stream in streams)
         chosen = chosen_time(prepared.windows[device])
-        busy_ns += max((one.intersect(chosen).length_ns for one in works), default=0)
+        busy_ns += max((work.intersect(chosen).length_ns for work in works), default=0)
     return case.total.components.window_ns - busy_ns
+
+
+_AMD_WARP: Final = 64
+
+
+def program_of(case: Case) -> frozenset[str]:
+    """Return what is known of the program of a recording or of its summary; remedies depend on it.
+
+    torch      it runs PyTorch: by the profiler, else by its kernels
+    ml         a framework, engine or library of machine learning runs
+    amd        the GPUs are AMD's: by the profiler, themselves, or the calls
+    nvidia     the GPUs are NVIDIA's
+    other-gpu  the accelerators are neither's (XPU, MTIA, HPU)
+    """
+    if case.prepared is not None:
+        return program_of_trace(case.prepared.trace)
+    tool = family(case.source.format)
+    return frozenset({PYTORCH: ["torch", "ml"], ROCPROF: ["amd"]}.get(tool, []))
+
+
+def program_of_trace(trace: Trace) -> frozenset[str]:
+    """Return what is known of the program of a trace."""
+    of_program = {"torch": of_pytorch(trace), "ml": of_ml(trace)}
+    return frozenset(
+        {*(name for name, holds in of_program.items() if holds), gpus_of(trace)} - {""}
+    )
+
+
+def gpus_of(trace: Trace) -> str:
+    """Return who made the GPUs: amd, nvidia, other-gpu, or "" where nothing tells."""
+    tool, calls = family(trace.source.format), names(trace.calls["name"])
+    if accelerator(trace.source.event_counts) != CUDA:
+        return "other-gpu"
+    if (
+        tool == ROCPROF
+        or _AMD_WARP in trace.devices["warp_size"].to_pylist()
+        or any(name.startswith("gfx") for name in names(trace.devices["architecture"]))
+        or any(name.startswith("hip") for name in calls)
+    ):
+        return "amd"
+    return "nvidia" if tool == NSIGHT or any(name.startswith("cu") for name in calls) else ""

@@ -1,17 +1,21 @@
-"""Rules of the same kernels at another speed: in later steps, and beside communication."""
+"""Rules of speed: the same kernels slower in later steps or beside communication, and low clocks.
+
+Clocks that were sampled beside a recording also say why a rank is late (`clocks_of_late`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from traceflops.characters import kernel_name
-from traceflops.facts import fact
+from traceflops.facts import Fact, Value, fact
 from traceflops.findings.case import cause, limit, share_of_window
-from traceflops.findings.finding import Cause, Gain, Row, Where, short_name
+from traceflops.findings.finding import Cause, Gain, Row, Verdict, Where, short_name
+from traceflops.findings.rules import advice_of
 from traceflops.table.columns import UNKNOWN_SIZE, axes, codes, names
 from traceflops.table.grouping import group_rows
 from traceflops.table.nesting import taken
@@ -20,10 +24,13 @@ from traceflops.windows.records import chosen_time
 
 if TYPE_CHECKING:
     from traceflops.findings.case import Case
+    from traceflops.gpu_samples import GpuSamples
+    from traceflops.ranks.slow_rank import SlowRank
     from traceflops.table.columns import BoolArray, FloatArray, IntArray
+    from traceflops.table.trace import Trace
     from traceflops.windows.prepared import Prepared
 
-RULE: Final = "clocks"
+_CLOCKS: Final = "clocks"
 _BESIDE: Final = "beside-communication"
 _QUARTERS: Final = 4
 _ORDINALS: Final = ("first", "second", "third", "last")
@@ -56,22 +63,24 @@ def slower_kernels(case: Case) -> Iterator[Cause]:
     prepared = case.prepared
     if prepared is None or prepared.plan.layout.are_passes:
         return
-    found = [
-        one for device in prepared.accounts if (one := _slower(case, prepared, device)) is not None
+    slowdowns = [
+        slowdown
+        for device in prepared.accounts
+        if (slowdown := _slower(case, prepared, device)) is not None
     ]
-    if not found:
+    if not slowdowns:
         return
-    worst = max(found, key=lambda one: one.times)
-    (report,) = (one for one in case.devices if one.device == worst.device)
+    worst = max(slowdowns, key=lambda slowdown: slowdown.times)
+    (report,) = (device for device in case.devices if device.device == worst.device)
     rank = next(iter(report.ranks), None)
     yield cause(
         case,
-        RULE,
+        _CLOCKS,
         share_of_window(case, worst.excess_ns),
         {
             "longer": worst.times - 1,
-            "later": fact(f"{RULE}.{_ORDINALS[worst.later]}"),
-            "earlier": fact(f"{RULE}.{_ORDINALS[worst.earlier]}"),
+            "later": fact(f"{_CLOCKS}.{_ORDINALS[worst.later]}"),
+            "earlier": fact(f"{_CLOCKS}.{_ORDINALS[worst.earlier]}"),
             "rank": rank if len(case.devices) > 1 else None,
         },
         rows=(worst.row,) if worst.row else (),
@@ -83,35 +92,47 @@ def slower_kernels(case: Case) -> Iterator[Cause]:
 
 def _slower(case: Case, prepared: Prepared, device: int) -> _Slower | None:
     """Return how a device slows down, None where its kernels do not agree on that."""
-    windows = [one for one in prepared.windows[device] if one.used and one.step is not None]
-    if len(windows) < limit(case, RULE, "least_steps"):
+    windows = [
+        window for window in prepared.windows[device] if window.used and window.step is not None
+    ]
+    if len(windows) < limit(case, _CLOCKS, "least_steps"):
         return None
     rows = prepared.accounts[device].rows
-    place = np.searchsorted([one.start_ns for one in windows], rows.start_ns, side="right") - 1
-    ends = np.array([one.end_ns for one in windows])
-    inside = (place >= 0) & (rows.start_ns < ends[place]) & _is_product(prepared, rows.row)
-    row, quarter = rows.row[inside], place[inside] * _QUARTERS // len(windows)
+    window_of_row = (
+        np.searchsorted([window.start_ns for window in windows], rows.start_ns, side="right") - 1
+    )
+    ends = np.array([window.end_ns for window in windows])
+    inside = (
+        (window_of_row >= 0)
+        & (rows.start_ns < ends[window_of_row])
+        & _is_product(prepared, rows.row)
+    )
+    row, quarter = rows.row[inside], window_of_row[inside] * _QUARTERS // len(windows)
     dur = (rows.end_ns - rows.start_ns)[inside]
     table = prepared.trace.activities
     sides = axes(table["grid"])[row]
-    known = sides[:, 0] != UNKNOWN_SIZE
-    row, quarter, dur, sides = (one[known] for one in (row, quarter, dur, sides))
+    has_size = sides[:, 0] != UNKNOWN_SIZE
+    row, quarter, dur, sides = (column[has_size] for column in (row, quarter, dur, sides))
     if not len(row):
         return None
     group, first = group_rows((codes(table["name"])[row], *sides.T))
-    medians, count = _medians(group, quarter, dur, len(first), limit(case, RULE, "least_runs"))
+    medians, count = _medians(group, quarter, dur, len(first), limit(case, _CLOCKS, "least_runs"))
     sums = np.bincount(group * _QUARTERS + quarter, dur, medians.size)
     time_ns = sums.reshape(-1, _QUARTERS).astype(np.float64)
-    found = _agreed(case, device, medians, time_ns)
+    slowdown = _agreed(case, device, medians, time_ns)
     own_ns = time_ns.sum(axis=1)
-    at = int(own_ns.argmax())
-    name = short_name(kernel_name(names(table["name"])[codes(table["name"])[row[first[at]]]]))
-    return found and replace(found, row=Row(name, int(own_ns[at]), int(count[at].sum())))
+    largest = int(own_ns.argmax())
+    name = short_name(kernel_name(names(table["name"])[codes(table["name"])[row[first[largest]]]]))
+    return slowdown and replace(
+        slowdown, row=Row(name, int(own_ns[largest]), int(count[largest].sum()))
+    )
 
 
 def _is_product(prepared: Prepared, row: IntArray) -> BoolArray:
     categorised = prepared.linked.categorised
-    wanted = [one.top == "compute" and one.sub in _SUBS for one in categorised.categories]
+    wanted = [
+        category.top == "compute" and category.sub in _SUBS for category in categorised.categories
+    ]
     return np.array([*wanted, False], dtype=np.bool_)[categorised.category[row]]
 
 
@@ -123,28 +144,33 @@ def _medians(
     order = np.lexsort((dur, key))
     count = np.bincount(key, minlength=groups * _QUARTERS)
     middle = np.cumsum(count) - count + count // 2
-    known = count >= least
-    found = np.full(groups * _QUARTERS, np.nan)
-    found[known] = dur[order][middle[known]]
-    return found.reshape(groups, _QUARTERS), count.reshape(groups, _QUARTERS)
+    enough = count >= least
+    medians = np.full(groups * _QUARTERS, np.nan)
+    medians[enough] = dur[order][middle[enough]]
+    return medians.reshape(groups, _QUARTERS), count.reshape(groups, _QUARTERS)
 
 
 def _agreed(case: Case, device: int, medians: FloatArray, time_ns: FloatArray) -> _Slower | None:
     """Return the largest slow-down that nearly all time of several kernels agrees on."""
-    known = ~np.isnan(medians).any(axis=1)
-    if known.sum() < limit(case, RULE, "least_kernels") or 2 * time_ns[known].sum() < time_ns.sum():
+    measured = ~np.isnan(medians).any(axis=1)
+    if (
+        measured.sum() < limit(case, _CLOCKS, "least_kernels")
+        or 2 * time_ns[measured].sum() < time_ns.sum()
+    ):
         return None
-    weight = time_ns[known].sum(axis=1) / time_ns[known].sum()
-    speed = medians[known] / medians[known].min(axis=1, keepdims=True)
+    weight = time_ns[measured].sum(axis=1) / time_ns[measured].sum()
+    speed = medians[measured] / medians[measured].min(axis=1, keepdims=True)
     mean = weight @ speed
     later = int(mean.argmax())
     earlier = int(mean[: later + 1].argmin())
     ratio = speed[:, later] / speed[:, earlier]
     times = float(weight @ ratio)
     agrees = float(weight[ratio > (1 + times) / 2].sum())
-    if times < 1 + limit(case, RULE, "least_slower") or agrees < limit(case, RULE, "least_agree"):
+    if times < 1 + limit(case, _CLOCKS, "least_slower") or agrees < limit(
+        case, _CLOCKS, "least_agree"
+    ):
         return None
-    excess = (time_ns[known] * (1 - medians[known][:, [earlier]] / medians[known])).sum()
+    excess = (time_ns[measured] * (1 - medians[measured][:, [earlier]] / medians[measured])).sum()
     return _Slower(device, earlier, later, times, int(time_ns.sum()), round(excess))
 
 
@@ -153,8 +179,8 @@ def slowed_kernels(case: Case) -> Iterator[Cause]:
     prepared = case.prepared
     if prepared is None:
         return
-    found = [_beside(case, prepared, device) for device in prepared.accounts]
-    excess, covered = (round(sum(one[at] for one in found)) for at in range(2))
+    slowdowns = [_beside(case, prepared, device) for device in prepared.accounts]
+    excess, covered = (round(sum(slowdown[side] for slowdown in slowdowns)) for side in range(2))
     share = share_of_window(case, excess)
     if share < limit(case, _BESIDE, "least_share"):
         return
@@ -173,7 +199,9 @@ def _beside(case: Case, prepared: Prepared, device: int) -> tuple[float, int]:
     Of kernels that never ran alone, or never beside it as a whole, it is as of the others.
     """
     rows, categorised = prepared.accounts[device].rows, prepared.linked.categorised
-    talks = np.array([*(one.top == "communication" for one in categorised.categories), False])
+    talks = np.array(
+        [*(category.top == "communication" for category in categorised.categories), False]
+    )
     talking = talks[categorised.category[rows.row]]
     inside = chosen_time(prepared.windows[device]).contains(rows.start_ns) & ~talking
     start, end, row = rows.start_ns[inside], rows.end_ns[inside], rows.row[inside]
@@ -188,9 +216,109 @@ def _beside(case: Case, prepared: Prepared, device: int) -> tuple[float, int]:
     medians, _ = _medians(group[whole], key, (end - start)[whole], len(first), least)
     more = 1 - medians[:, 0] / np.maximum(medians[:, 1], 1)
     covered_ns = np.bincount(group, covered, len(first))
-    known = ~np.isnan(more)
-    known_ns = covered_ns[known].sum()
+    both = ~np.isnan(more)
+    known_ns = covered_ns[both].sum()
     if not known_ns:
         return 0.0, 0
-    excess = (more[known] * covered_ns[known]).sum()
+    excess = (more[both] * covered_ns[both]).sum()
     return float(excess * covered_ns.sum() / known_ns), int(covered_ns.sum())
+
+
+_LOW_CLOCK: Final = "low-clock"
+_REASONS: Final = {"thermal": 0x20 | 0x40 | 1 << 17, "supply": 0x80 | 0x8, "power": 0x4 | 1 << 16}
+"""Bits of the reasons why a clock is low."""
+
+
+def low_clocks(case: Case) -> Iterator[Cause]:
+    """Give a cause where GPUs work far below their clocks; late ranks have their own."""
+    slow = case.ranks.slow if case.ranks is not None else None
+    late = slow.ranks if slow is not None and slow.cause == "slow_clock" else ()
+    of = {device.device: device for device in case.devices if device.rank not in late}
+    low = [gpu for gpu in case.gpu_samples if gpu.device in of and _is_low(case, gpu)]
+    if not low:
+        return
+    worst = max(low, key=lambda gpu: gpu.below or 0.0)
+    device = of[worst.device]
+    lost_ns = sum(of[gpu.device].chosen.components.compute_ns * (gpu.below or 0.0) for gpu in low)
+    is_all, factor = len(low) == len(case.devices), f"{1 - (worst.below or 0.0):.4f}"
+    ranks = (of[gpu.device].rank for gpu in low)
+    faster = tuple(f"rank {rank}=median" for rank in ranks if rank is not None)
+    at_times = max((worst.reasons or {}).values(), default=1.0) < 1
+    start_ns, end_ns = worst.slow_ns if at_times and worst.slow_ns else (None, None)
+    yield cause(
+        case,
+        _LOW_CLOCK,
+        share_of_window(case, round(lost_ns)),
+        {"whose": fact("low-clock.the-gpu") if len(case.devices) == 1 else device.label}
+        | _values(worst),
+        (fact("low-clock.several", count=len(low), all=len(case.devices)),) * (len(low) > 1),
+        _reasons(worst),
+        where=Where(rank=None if is_all else device.rank, start_ns=start_ns, end_ns=end_ns),
+        edits=(f"kernel:^compute/*{factor}",) if is_all else faster,
+        partly=(f"kernel:^compute/(gemm|convolution)$*{factor}",) if is_all else (),
+        on_path=frozenset({"compute"}) if is_all else frozenset(),
+    )
+
+
+def samples_verdict(sampled: Sequence[GpuSamples], trace: Trace) -> Verdict | None:
+    """Return what to say of samples without a recording; None where there are none."""
+    if not sampled:
+        return None
+    slowest = max(sampled, key=lambda gpu: gpu.below or 0.0)
+    parts = [fact("samples.alone", count=len(sampled))]
+    if slowest.below:
+        number = trace.devices["local_id"][slowest.device].as_py()
+        code = "samples.slowest" if len(sampled) > 1 else "samples.only"
+        parts.append(fact(code, number=number, **_values(slowest)))
+    return Verdict(tuple(parts), "samples")
+
+
+def clocks_of_late(case: Case, slow: SlowRank) -> tuple[Fact | None, Fact | None]:
+    """Return what samples say of the clock of a late rank and of others, and the remedy, or None.
+
+    It may be as high as theirs: then its kernels are slow for another reason.
+    """
+    of = {device.device: device.rank for device in case.devices}
+    sampled = [gpu for gpu in case.gpu_samples if _is_known(case, gpu)]
+    own = next((gpu for gpu in sampled if of.get(gpu.device) == slow.rank), None)
+    late = {None, *slow.ranks}
+    others = [gpu.clock_mhz or 0.0 for gpu in sampled if of.get(gpu.device) not in late]
+    if own is None or not others or own.clock_mhz is None:
+        return None, None
+    usual = float(np.median(others))
+    rank = slow.rank if len(slow.ranks) > 1 else None
+    whose = fact("low-clock.its") if rank is None else fact("low-clock.of-rank", rank=rank)
+    if own.clock_mhz > usual * (1 - limit(case, _LOW_CLOCK, "least_apart")):
+        return fact("low-clock.no-lower", whose=whose, mhz=own.clock_mhz), None
+    lower = fact("low-clock.lower", usual=usual, **(_values(own) | {"whose": whose}))
+    return lower, advice_of(_LOW_CLOCK, case.program | _reasons(own))
+
+
+def _is_known(case: Case, gpu: GpuSamples) -> bool:
+    return gpu.busy >= limit(case, _LOW_CLOCK, "least_samples")
+
+
+def _is_low(case: Case, gpu: GpuSamples) -> bool:
+    below = gpu.below
+    return (
+        _is_known(case, gpu)
+        and below is not None
+        and below >= limit(case, _LOW_CLOCK, "least_below")
+    )
+
+
+def _values(gpu: GpuSamples) -> dict[str, Value]:
+    """Return how low a clock is and why."""
+    assert gpu.clock_mhz is not None
+    return {"mhz": gpu.clock_mhz, "below": gpu.below or None, "reason": gpu.reason_words}
+
+
+def _reasons(gpu: GpuSamples) -> frozenset[str]:
+    """Return the kind of reason of most samples, nothing without any."""
+
+    def share(name: str) -> float:
+        shares = (part for bit, part in (gpu.reasons or {}).items() if bit & _REASONS[name])
+        return max(shares, default=0.0)
+
+    largest = max(_REASONS, key=share)
+    return frozenset({largest} if share(largest) else ())

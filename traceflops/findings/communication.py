@@ -6,25 +6,31 @@ other ranks had not begun.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from traceflops.facts import Fact, fact
+from traceflops.facts import Fact, Value, fact
 from traceflops.findings.case import cause, limit, share_of_window
-from traceflops.findings.finding import Cause, Gain, Row, short_name
+from traceflops.findings.finding import Cause, Finding, Gain, Row, as_loss, severity_of, short_name
+from traceflops.findings.late_rank import clocks_apart_ns
+from traceflops.findings.rules import cause_of
 from traceflops.ranks.collectives import KINDS
 from traceflops.ranks.link_rates import links_of, needed_ns
 from traceflops.ranks.who_waits import records_of
 from traceflops.table.columns import IntArray, codes, names
 from traceflops.table.grouping import group_rows, groups
+from traceflops.units import listed
 from traceflops.windows.records import chosen_time
 
 if TYPE_CHECKING:
     from traceflops.findings.case import Case
     from traceflops.ranks.comm_records import CommRecords
+    from traceflops.ranks.link_rates import LinkRate
+    from traceflops.ranks.who_waits import RankReport
 
 _MOST_ROWS, _MIB = 3, 2**20
 _WORTH_NAMING: Final = 0.005
@@ -54,13 +60,13 @@ class _Exposed:
         """Return kind, role and places of each kind and group, the most exposed first."""
         rows, records = self.row, self.records
         roles = [group.role for group in records.groups]
-        place = np.array([roles.index(role) for role in roles], dtype=np.int64)
-        number, _ = group_rows((records.kind[rows], place[records.group[rows]]))
-        found = []
+        place_of_role = np.array([roles.index(role) for role in roles], dtype=np.int64)
+        number, _ = group_rows((records.kind[rows], place_of_role[records.group[rows]]))
+        by_role = []
         for _, mine in groups(number):
             kind, group = int(records.kind[rows[mine[0]]]), int(records.group[rows[mine[0]]])
-            found.append((KINDS[kind] if kind >= 0 else "", roles[group], mine))
-        return sorted(found, key=lambda one: -int(self.exposed_ns[one[2]].sum()))
+            by_role.append((KINDS[kind] if kind >= 0 else "", roles[group], mine))
+        return sorted(by_role, key=lambda entry: -int(self.exposed_ns[entry[2]].sum()))
 
 
 def _exposed(case: Case) -> _Exposed | None:
@@ -71,13 +77,13 @@ def _exposed(case: Case) -> _Exposed | None:
         records = records_of(case.prepared)
     else:
         return None
-    windows = {one.device: one.windows for one in case.devices}
+    windows = {device.device: device.windows for device in case.devices}
     is_chosen, alone_ns = np.zeros(len(records), dtype=np.bool_), np.zeros_like(records.start_ns)
-    for place, rows in groups(records.place):
+    for by_place, rows in groups(records.place):
         start, end = records.start_ns[rows], records.end_ns[rows]
-        chosen = chosen_time(windows[records.devices[place]])
+        chosen = chosen_time(windows[records.devices[by_place]])
         is_chosen[rows] = chosen.contains(start)
-        alone_ns[rows] = records.alone[place].length_within(start, end)
+        alone_ns[rows] = records.alone[by_place].length_within(start, end)
     wait_ns = np.zeros_like(alone_ns)
     if case.ranks is not None:
         wait_ns[case.ranks.waits.row] = case.ranks.waits.exposed_ns
@@ -90,44 +96,42 @@ def communication(case: Case) -> Iterator[Cause]:
     share = case.total.components.share("communication") or 0.0
     if share < limit(case, "exposed-communication", "least_share"):
         return
-    found = _exposed(case)
-    if _is_beside_work(case) and not _is_bubble(case, found):
-        yield _not_hidden(case, share, found)
-    if found is not None:
-        several = found.by_group()[:_MOST_ROWS]
-        for kind, role, mine in (one for one in several if one[0] not in _PAIRS):
-            yield from _small(case, found, _called(kind, role), mine)
+    exposed = _exposed(case)
+    parts = case.total.components.parts()
+    is_beside_work = any(ns for name, ns in parts.items() if name not in ("idle", "communication"))
+    if is_beside_work and not _is_bubble(case, exposed):
+        yield _not_hidden(case, share, exposed)
+    if exposed is not None:
+        several = exposed.by_group()[:_MOST_ROWS]
+        for kind, role, records in (entry for entry in several if entry[0] not in _PAIRS):
+            yield from _small(case, exposed, _called(kind, role), records)
     yield from _slow(case, share)
 
 
-def _is_beside_work(case: Case) -> bool:
-    """Return whether there is work that could hide communication."""
-    parts = case.total.components.parts()
-    return any(ns for name, ns in parts.items() if name not in ("idle", "communication"))
-
-
-def _is_bubble(case: Case, found: _Exposed | None) -> bool:
+def _is_bubble(case: Case, exposed: _Exposed | None) -> bool:
     """Return whether most of it is that stages of a pipeline wait for each other."""
-    if case.ranks is None or case.ranks.pipeline is None or found is None:
+    if case.ranks is None or case.ranks.pipeline is None or exposed is None:
         return False
-    waits_ns = found.wait_ns[found.records.is_pair[found.row]].sum()
-    return bool(2 * waits_ns > found.exposed_ns.sum())
+    waits_ns = exposed.wait_ns[exposed.records.is_pair[exposed.row]].sum()
+    return bool(2 * waits_ns > exposed.exposed_ns.sum())
 
 
-def _not_hidden(case: Case, share: float, found: _Exposed | None) -> Cause:
+def _not_hidden(case: Case, share: float, exposed: _Exposed | None) -> Cause:
     """Return that collectives run while nothing else does, by kind and role of the group.
 
     Its largest parts are said with their waiting for other ranks, or with what may be waiting.
     """
-    groups_ = found.by_group() if found is not None else []
+    groups_ = exposed.by_group() if exposed is not None else []
     knows_waits = case.ranks is not None and not case.ranks.partial
     parts: list[Fact] = []
     details: tuple[Fact, ...] = ()
     first: Fact | None = None
-    if found is not None:
-        for kind, role, mine in groups_[:_MOST_ROWS]:
-            part = share_of_window(case, int(found.exposed_ns[mine].sum()))
-            waiting = share_of_window(case, int(found.wait_ns[mine].sum())) if knows_waits else 0.0
+    if exposed is not None:
+        for kind, role, records in groups_[:_MOST_ROWS]:
+            part = share_of_window(case, int(exposed.exposed_ns[records].sum()))
+            waiting = (
+                share_of_window(case, int(exposed.wait_ns[records].sum())) if knows_waits else 0.0
+            )
             if kind and part >= _WORTH_NAMING:
                 code = "part-waiting" if waiting >= _WORTH_NAMING else "part"
                 named = _called(kind, role)
@@ -135,9 +139,9 @@ def _not_hidden(case: Case, share: float, found: _Exposed | None) -> Cause:
                     fact(f"exposed-communication.{code}", kind=named, share=part, waiting=waiting)
                 )
         mostly = limit(case, "exposed-communication", "mostly_waiting")
-        exposed_ns = int(found.exposed_ns.sum())
-        need = _need(case, found, groups_[0][2]) if groups_ and not knows_waits else None
-        if knows_waits and found.wait_ns.sum() >= mostly * max(exposed_ns, 1):
+        exposed_ns = int(exposed.exposed_ns.sum())
+        need = _need(case, exposed, groups_[0][2]) if groups_ and not knows_waits else None
+        if knows_waits and exposed.wait_ns.sum() >= mostly * max(exposed_ns, 1):
             first = fact("exposed-communication.balance-first")
         elif not knows_waits and need is None:
             first = fact("exposed-communication.record-first")
@@ -152,27 +156,31 @@ def _not_hidden(case: Case, share: float, found: _Exposed | None) -> Cause:
         {"parts": tuple(parts)},
         details,
         frozenset({_purpose(case, kind, role), kind} if kind else ()),
-        rows=tuple(_row(case, found, *one) for one in groups_[:_MOST_ROWS] if found is not None),
+        rows=tuple(
+            _row(case, exposed, *entry) for entry in groups_[:_MOST_ROWS] if exposed is not None
+        ),
     )
     advice = fact("exposed-communication.advice", first=first, then=made.advice)
     return replace(made, advice=advice)
 
 
-def _row(case: Case, found: _Exposed, kind: str, role: str | None, mine: IntArray) -> Row:
+def _row(case: Case, exposed: _Exposed, kind: str, role: str | None, records: IntArray) -> Row:
     """Return kind and role; where neither is known, the name of the kernel."""
     name = _called(kind, role)
     if not name and case.prepared is not None:
         column = case.prepared.trace.activities["name"]
-        name = short_name(names(column)[codes(column)[found.records.row[found.row[mine[0]]]]])
-    return Row(name, int(found.exposed_ns[mine].sum()), len(mine))
+        name = short_name(
+            names(column)[codes(column)[exposed.records.row[exposed.row[records[0]]]]]
+        )
+    return Row(name, int(exposed.exposed_ns[records].sum()), len(records))
 
 
-def _need(case: Case, found: _Exposed, mine: IntArray) -> float | None:
+def _need(case: Case, exposed: _Exposed, records: IntArray) -> float | None:
     """Return which share of the time transfers must take at the peak of the links."""
     if case.prepared is None:
         return None
     links = links_of(case.prepared, case.measured.devices, None)
-    need_ns = needed_ns(found.records, found.row[mine], links)
+    need_ns = needed_ns(exposed.records, exposed.row[records], links)
     return None if need_ns is None else share_of_window(case, int(need_ns.sum()))
 
 
@@ -190,15 +198,15 @@ def _called(kind: str, role: str | None) -> str:
     return " of ".join(filter(None, (kind.replace("_", "-"), role)))
 
 
-def _small(case: Case, found: _Exposed, name: str, mine: IntArray) -> Iterator[Cause]:
+def _small(case: Case, exposed: _Exposed, name: str, records: IntArray) -> Iterator[Cause]:
     """Give a cause where small collectives follow each other with no work between."""
-    joined, size = _to_be_joined(case, found, mine), found.records.bytes[found.row]
-    time_ns = int((found.exposed_ns - found.wait_ns)[joined].sum())
+    joined, size = _to_be_joined(case, exposed, records), exposed.records.bytes[exposed.row]
+    time_ns = int((exposed.exposed_ns - exposed.wait_ns)[joined].sum())
     share, windows = share_of_window(case, time_ns), max(case.windows_used, 1)
     few = len(joined) < limit(case, "small-collectives", "least_per_step") * windows
     if few or share < limit(case, "small-collectives", "least_share"):
         return
-    rate = (size[mine] / np.maximum(found.records.dur_ns[found.row[mine]], 1)).max()
+    rate = (size[records] / np.maximum(exposed.records.dur_ns[exposed.row[records]], 1)).max()
     as_one_ns = float(size[joined].sum()) / rate
     kib = float(np.median(size[joined]) / 1024)
     yield cause(
@@ -211,10 +219,12 @@ def _small(case: Case, found: _Exposed, name: str, mine: IntArray) -> Iterator[C
     )
 
 
-def _to_be_joined(case: Case, found: _Exposed, mine: IntArray) -> IntArray:
+def _to_be_joined(case: Case, exposed: _Exposed, group_records: IntArray) -> IntArray:
     """Return those small collectives of one kind that follow another without work between."""
-    records, rows = found.records, found.row
-    order = mine[np.lexsort((records.start_ns[rows[mine]], records.place[rows[mine]]))]
+    records, rows = exposed.records, exposed.row
+    order = group_records[
+        np.lexsort((records.start_ns[rows[group_records]], records.place[rows[group_records]]))
+    ]
     row = rows[order]
     size, busy = records.bytes[row], records.busy_ns[row]
     small = (size > 0) & (size <= limit(case, "small-collectives", "most_mib") * _MIB)
@@ -230,18 +240,18 @@ def _slow(case: Case, exposed: float) -> Iterator[Cause]:
     poor, good, least = (limit(case, rule, name) for name in ("poor", "good", "least_share"))
     if ranks is None or ranks.partial:
         return
-    found = [
-        (one.count * one.bytes / one.algorithm * (1 - one.of_peak / good), one)
-        for one in ranks.rates()
-        if one.of_peak is not None and one.of_peak < poor and not one.slow
-        if one.bytes >= limit(case, rule, "least_mib") * _MIB
+    slow = [
+        (rate.count * rate.bytes / rate.algorithm * (1 - rate.of_peak / good), rate)
+        for rate in ranks.rates()
+        if rate.of_peak is not None and rate.of_peak < poor and not rate.slow
+        if rate.bytes >= limit(case, rule, "least_mib") * _MIB
     ]
-    found.sort(key=lambda one: -one[0])
-    lost_ns = sum(ns * len(one.members) for ns, one in found)
+    slow.sort(key=lambda entry: -entry[0])
+    lost_ns = sum(ns * len(rate.members) for ns, rate in slow)
     part = min(lost_ns / max(int(ranks.waits.transfer_ns.sum()), 1), 1.0)
-    if not found or part * exposed < least:
+    if not slow or part * exposed < least:
         return
-    worst = found[0][1]
+    worst = slow[0][1]
     yield cause(
         case,
         rule,
@@ -254,7 +264,69 @@ def _slow(case: Case, exposed: float) -> Iterator[Cause]:
             "good": good,
         },
         rows=tuple(
-            Row(_called(one.kind, one.role), round(ns), one.count) for ns, one in found[:_MOST_ROWS]
+            Row(_called(entry.kind, entry.role), round(ns), entry.count)
+            for ns, entry in slow[:_MOST_ROWS]
         ),
         edits=(f"communication*{1 - part:.4f}",),
     )
+
+
+RULE: Final = "slow-link"
+
+
+def slow_link_fact(ranks: RankReport | None) -> Fact | None:
+    """Return which group transfers how much slower than its like, None where that costs little."""
+    worst = _worst(ranks)
+    return Fact(f"{RULE}.claim", _values(worst[0], ranks)) if worst is not None else None
+
+
+def slow_link_findings(ranks: RankReport | None, program: frozenset[str]) -> Iterator[Finding]:
+    """Give a finding where the transfers of one group cost much more than those of its like."""
+    yield from filter(None, map(as_loss, _causes(ranks, program)))
+
+
+def slow_link(case: Case) -> Iterator[Cause]:
+    """Give a cause where the transfers of one group cost much more than those of its like."""
+    yield from _causes(case.ranks, case.program)
+
+
+def _causes(ranks: RankReport | None, program: frozenset[str]) -> Iterator[Cause]:
+    worst = _worst(ranks)
+    if worst is not None:
+        rate, lost_ns, share = worst
+        yield cause_of(
+            program,
+            RULE,
+            share,
+            _values(rate, ranks),
+            (fact(f"{RULE}.cost", lost_ns=lost_ns),),
+            rows=(Row(f"{rate.kind} of ranks {listed(sorted(rate.members))}", lost_ns),),
+        )
+
+
+def _worst(ranks: RankReport | None) -> tuple[LinkRate, int, float] | None:
+    """Return what costs most of the slowest group, what all of it costs, and how much that is."""
+    slow = [rate for rate in ranks.rates() if rate.slow] if ranks is not None else []
+    if ranks is None or not slow:
+        return None
+    lost: defaultdict[tuple[int, ...], int] = defaultdict(int)
+    for rate in slow:
+        lost[tuple(sorted(rate.members))] += rate.lost_ns
+    worst = max(lost, key=lambda members: (lost[members], members))
+    share = lost[worst] / ranks.span_ns
+    worst_rates = [rate for rate in slow if tuple(sorted(rate.members)) == worst]
+    rate = max(worst_rates, key=lambda rate: rate.lost_ns)
+    return (rate, lost[worst], share) if severity_of(share) is not None else None
+
+
+def _values(rate: LinkRate, ranks: RankReport | None) -> dict[str, Value]:
+    usual = rate.usual or rate.bus
+    return {
+        "group": fact(f"{RULE}.group", role=rate.role) if rate.role else fact(f"{RULE}.link"),
+        "ranks": listed(sorted(rate.members)),
+        "kind": rate.kind.replace("_", "-"),
+        "rate": rate.bus,
+        "usual": usual,
+        "times": usual / rate.bus,
+        "clocks_ns": clocks_apart_ns(ranks),
+    }

@@ -1,4 +1,7 @@
-"""Rule `counted-kernel`: how near counted kernels came to their limits, and what held them back."""
+"""Rules `main-kernel` and `counted-kernel`: the kernel with most time, and what held kernels back.
+
+Counted kernels have hardware counters: how near each came to its limits.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +12,24 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from traceflops.categories.kernel_names import from_own_word, same_kernels
-from traceflops.characters import shortened
+from traceflops.categories.kernel_names import from_own_word, same_kernels, without_return_type
+from traceflops.characters import kernel_name, shortened
 from traceflops.facts import Fact, Value, fact
 from traceflops.findings.case import limit, share_of_window
-from traceflops.findings.finding import Finding, Row, row_name, severity_of
+from traceflops.findings.decode import weight_bits
+from traceflops.findings.finding import Finding, Row, row_name, severity_of, short_name
 from traceflops.findings.finding import short_name as without_signature
-from traceflops.findings.rules import statement, thresholds
+from traceflops.findings.rules import advice_of, statement, thresholds
 from traceflops.mfu.counted.kernel_speeds import ROOFS
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from traceflops.findings.case import Case
+    from traceflops.findings.losses import Loss
     from traceflops.mfu.counted.kernel_speeds import KernelRule, KernelSpeed
+    from traceflops.mfu.serving_passes import Serving
+    from traceflops.timeline.records import Account
 
 COUNTED_KERNEL: Final = "counted-kernel"
 _Least: TypeAlias = Callable[[str], float]
@@ -76,12 +85,12 @@ def counted_main_kernel(case: Case) -> Iterator[Finding]:
     most = max(kernels, key=lambda row: row.sum_ns)
     share = min(share_of_window(case, most.sum_ns), 1.0)
     (ours,), theirs = same_kernels([most.name], [speed.name for speed in speeds])
-    mine = [speed for speed, one in zip(speeds, theirs, strict=True) if one == ours]
-    if mine and severity_of(share) is not None:
-        name = _names([mine[0].name])[mine[0].name]
+    same_shape = [speed for speed, shape in zip(speeds, theirs, strict=True) if shape == ours]
+    if same_shape and severity_of(share) is not None:
+        name = _names([same_shape[0].name])[same_shape[0].name]
         row = Row(row_name(most.name), most.sum_ns, most.count)
-        for one in _finding(case, mine[0], name, share):
-            yield replace(one, evidence=("speed-of-light", "kernels"), rows=(row,))
+        for finding in _finding(case, same_shape[0], name, share):
+            yield replace(finding, evidence=("speed-of-light", "kernels"), rows=(row,))
 
 
 def _finding(case: Case, speed: KernelSpeed, name: str, share: float) -> Iterator[Finding]:
@@ -120,17 +129,17 @@ def _held_back(case: Case, speed: KernelSpeed) -> tuple[Fact | None, Fact | None
         return _fact(f"active-{units}", share=speed.active), _fact("remedy.active")
     fits, runs = speed.theoretical_occupancy, speed.achieved_occupancy
     if fits is not None and fits <= least("theoretical"):
-        named = [one.replace(" ", "-") for one in speed.limiters if one in _LIMITERS]
-        remedies = tuple(_fact(f"remedy.limiter.{one}") for one in named)
+        named = [limiter.replace(" ", "-") for limiter in speed.limiters if limiter in _LIMITERS]
+        remedies = tuple(_fact(f"remedy.limiter.{limiter}") for limiter in named)
         advice = fact("joined", parts=remedies) if remedies else of_roof
         return _fact("theoretical", share=fits, limiters=speed.limiters), advice
     if fits and runs is not None and runs < least("achieved") * fits:
         return _fact("achieved", share=runs, fits=fits), _fact("remedy.achieved")
     reason, waits = next(iter(speed.stalls), ("", 0.0))
     if waits >= least("stall"):
-        known = next((one for one in (reason, reason.removesuffix("s")) if one in _STALLS), None)
-        text = _fact(f"reason.{known}") if known else reason.replace("_", " ")
-        advice = _fact(f"remedy.stall.{known}") if known else None
+        stall = next((name for name in (reason, reason.removesuffix("s")) if name in _STALLS), None)
+        text = _fact(f"reason.{stall}") if stall else reason.replace("_", " ")
+        advice = _fact(f"remedy.stall.{stall}") if stall else None
         return _fact("stall", share=waits, reason=text), advice
     if speed.roof is None:
         return None, _fact("remedy.no-roof")
@@ -175,21 +184,17 @@ def gains_nothing(speed: KernelSpeed, rule: KernelRule, least: _Least | None = N
     least = least or thresholds()[COUNTED_KERNEL].__getitem__
     if speed.roof is not None and speed.roof[1] >= least("near") and "occupancy" in rule_name(rule):
         return True
-    return speed.throughputs.get(_part_in(rule), 1.0) < least("busy")
-
-
-def _part_in(rule: KernelRule) -> str:
-    """Return which part of the memory system a rule is about, by its name or as unbalanced."""
+    # Which part of the memory system a rule is about, by its name or as unbalanced
     named = _PART.search(rule.rule or "")
     if named is None and "imbalance" in rule_name(rule):
         named = _PART.search(rule.text)
-    return named[0].lower() if named else ""
+    return speed.throughputs.get(named[0].lower() if named else "", 1.0) < least("busy")
 
 
 def rule_name(rule: KernelRule) -> str:
     """Return the name of a rule in words: "uncoalesced global access", "CPI stall"."""
     words = _HUMP.sub(" ", rule.rule or "another rule").replace("_", " ").split()
-    return _cut(" ".join(one if one.isupper() else one.lower() for one in words))
+    return _cut(" ".join(word if word.isupper() else word.lower() for word in words))
 
 
 def _names(names: Sequence[str]) -> dict[str, str]:
@@ -212,3 +217,74 @@ def _names(names: Sequence[str]) -> dict[str, str]:
 def _cut(name: str) -> str:
     plain = " ".join(name.replace(";", ",").replace(". ", " ").split())
     return shortened(plain, _NAME)
+
+
+MAIN_KERNEL: Final = "main-kernel"
+_KINDS: Final = ("compute", "other")
+"""Kinds of work of which one kernel may be the program; of `other` nothing else is known."""
+_NARROW_BITS: Final = 8
+"""Weights of so few bits are quantized: lower precision is no advice."""
+_FEW_TOKENS: Final = 64
+"""So many tokens per pass are too few to keep the arithmetic of weights busy."""
+_FAMILY: Final = re.compile(r"_*[a-z]+(?:_[a-z]+)+(?![a-z0-9])")
+"""The words with which names of variants begin: `_matmul_ogs` of `_matmul_ogs_NNT_16x128`."""
+_OF_VECTORS: Final = re.compile(r"gemv|mat_?vec|mul_?vec", re.IGNORECASE)
+_FUNCTION: Final = re.compile(r"(?:void )?([^<(\[]+)")
+
+
+def main_kernel_findings(
+    kernels: pa.Table,
+    total: Account,
+    losses: Sequence[Loss],
+    serving: Serving,
+    of: Fact,
+    program: frozenset[str],
+) -> Iterator[Finding]:
+    """Give a finding where one kernel has most of a kind of work, which has most of the time.
+
+    Of compute only where it may be far below peak: where its FLOPs are not known, or more than half
+    of it is lost. `of` is what shares are of.
+    """
+    shares = {kind: total.components.share(kind) or 0.0 for kind in _KINDS}
+    top = max(_KINDS, key=lambda kind: shares[kind])
+    lost = {loss.name: loss.share for loss in losses}.get("inefficiency", shares["compute"])
+    rows = [row for row in kernels.to_pylist() if row["top"] == top]
+    is_near_peak = top == "compute" and 2 * lost < shares["compute"]
+    if 2 * shares[top] <= 1 or is_near_peak or len(rows) < 2:
+        return
+    times: Counter[tuple[str, str]] = Counter()
+    for row in rows:
+        times[_family(row["name"]), row["sub"]] += row["sum_ns"]
+    [((name, sub), time_ns)] = times.most_common(1)
+    variant = next(row["name"] for row in rows if _family(row["name"]) == name)
+    whole = time_ns / total.components.window_ns
+    share = min(whole, shares[top])
+    if severity_of(share) is None or 2 * time_ns < times.total():
+        return
+    # How many tokens a decode pass computes where all passes are of decode, else 0
+    passes = {kind.kind: kind for kind in serving.kinds}
+    decode = passes.get("decode") if len(passes) == 1 else None
+    tokens = (decode.tokens or 0) // decode.passes if decode is not None else 0
+    knows = set(program)
+    if top == "compute":
+        is_vector = sub == "gemm" and _OF_VECTORS.search(variant)
+        knows |= {top, sub} | ({"vector"} if is_vector else set())
+        knows |= {"narrow"} if weight_bits(variant) <= _NARROW_BITS else set()
+        knows |= {"few-tokens"} if 0 < tokens <= _FEW_TOKENS else set()
+    values: dict[str, Value] = {"name": name, "of": of, "tokens": tokens, "share": share}
+    claim = "claim-overlapping" if whole > share else "claim"
+    yield statement(
+        MAIN_KERNEL,
+        share,
+        values,
+        claim=fact(f"{MAIN_KERNEL}.{claim}", **values),
+        advice=advice_of(MAIN_KERNEL, frozenset(knows), values),
+        rows=(Row(name, time_ns),),
+    )
+
+
+def _family(name: str) -> str:
+    """Return what the variants of a kernel are called."""
+    name = without_return_type(kernel_name(name))
+    words = _FAMILY.match(name) or _FUNCTION.match(name)
+    return short_name((words[words.lastindex or 0] if words else name).strip())

@@ -12,14 +12,12 @@ import numpy as np
 from traceflops.facts import fact
 from traceflops.findings.case import cause, limit, share_of_window
 from traceflops.findings.finding import Cause, Gain, Row, short_name
-from traceflops.table.columns import IntArray
 from traceflops.table.grouping import group_sums
 from traceflops.units import several
 
 if TYPE_CHECKING:
     from traceflops.findings.case import Case
     from traceflops.mfu.inference import PhaseUse
-    from traceflops.mfu.serving_passes import ServingPass
     from traceflops.mfu.traced.work_tables import KernelRow
 
 _MOST_ROWS: Final = 3
@@ -58,14 +56,16 @@ def _weights(case: Case) -> Iterator[Cause]:
 
 def _decode(case: Case) -> PhaseUse | None:
     """Return the decode passes where they take nearly all of the time."""
-    found = case.measured.inference
-    phase = found.phase("decode") if found is not None else None
+    inference = case.measured.inference
+    phase = inference.phase("decode") if inference is not None else None
     share = share_of_window(case, phase.time_ns) if phase is not None else 0.0
     return phase if share >= limit(case, "decode-passes", "least_share") else None
 
 
 def _rows(kernels: Sequence[KernelRow]) -> tuple[Row, ...]:
-    return tuple(Row(short_name(one.name), one.sum_ns, one.count) for one in kernels[:_MOST_ROWS])
+    return tuple(
+        Row(short_name(kernel.name), kernel.sum_ns, kernel.count) for kernel in kernels[:_MOST_ROWS]
+    )
 
 
 def _few_tokens(case: Case) -> Iterator[Cause]:
@@ -96,12 +96,12 @@ def _ridge(case: Case, products: Sequence[KernelRow]) -> tuple[int, float | None
     for row in products:
         times[weight_bits(row.name)] += row.sum_ns
     bits = times.most_common(1)[0][0] if times else 16
-    known = [
-        one.rates["bf16"] / one.bandwidth * bits / 16
-        for one in case.measured.devices
-        if one.bandwidth and "bf16" in one.rates
+    ridges = [
+        device.rates["bf16"] / device.bandwidth * bits / 16
+        for device in case.measured.devices
+        if device.bandwidth and "bf16" in device.rates
     ]
-    return bits, min(known, default=None)
+    return bits, min(ridges, default=None)
 
 
 def weight_bits(kernel: str) -> int:
@@ -111,16 +111,16 @@ def weight_bits(kernel: str) -> int:
 
 def _between(case: Case) -> Iterator[Cause]:
     """Give a cause where the GPU is idle from one pass to the next; the last is as others."""
-    kinds = [one for one in case.serving.kinds if one.followed]
-    gaps, passes = sum(one.followed for one in kinds), len(case.serving.passes)
-    each_ns = sum(one.between_ns for one in kinds) * passes // max(gaps, 1) // case.windows_used
+    kinds = [kind for kind in case.serving.kinds if kind.followed]
+    gaps, passes = sum(kind.followed for kind in kinds), len(case.serving.passes)
+    each_ns = sum(kind.between_ns for kind in kinds) * passes // max(gaps, 1) // case.windows_used
     share = share_of_window(case, each_ns * case.windows_used)
     if share < limit(case, "between-passes", "least_share"):
         return
-    worst = max(kinds, key=lambda one: one.between_ns)
+    worst = max(kinds, key=lambda kind: kind.between_ns)
     times: Counter[str] = Counter()
-    for one in (one for kind in kinds for one in kind.waits.culprits if one.label):
-        times[short_name(one.label)] += one.idle_ns
+    for culprit in (culprit for kind in kinds for culprit in kind.waits.culprits if culprit.label):
+        times[short_name(culprit.label)] += culprit.idle_ns
     named = times.most_common(_MOST_ROWS)
     kind = fact("between-passes.after", kind=worst.kind) if worst.kind else None
     yield cause(
@@ -140,13 +140,34 @@ def _between(case: Case) -> Iterator[Cause]:
 def _cache(case: Case) -> Iterator[Cause]:
     """Give a cause where attention takes longer from decode pass to decode pass."""
     least, few = (limit(case, "cache-growth", name) for name in ("least_growth", "least_passes"))
-    passes = [one for one in case.serving.passes if one.kind == "decode"]
-    passes = [one for one in passes if one.device == passes[0].device]
+    passes = [serving_pass for serving_pass in case.serving.passes if serving_pass.kind == "decode"]
+    passes = [serving_pass for serving_pass in passes if serving_pass.device == passes[0].device]
     if case.prepared is None or len(passes) < few:
         return
-    quarters = np.array([part.mean() for part in np.array_split(_attention_ns(case, passes), 4)])
-    found = [row for row in case.measured.kernels if row.category.sub == "attention"]
-    share = share_of_window(case, sum(row.sum_ns for row in found))
+    # How long kernels of attention run that begin in each of some passes of a device
+    rows, categorised = (
+        case.prepared.accounts[passes[0].device].rows,
+        case.prepared.linked.categorised,
+    )
+    is_attention = np.array(
+        [*(category.sub == "attention" for category in categorised.categories), False]
+    )
+    attention = is_attention[categorised.category[rows.row]]
+    start = rows.start_ns[attention]
+    begin = np.array([serving_pass.start_ns for serving_pass in passes])
+    pass_of_row = np.searchsorted(begin, start, side="right") - 1
+    ends = begin + np.array([serving_pass.duration_ns for serving_pass in passes])
+    pass_of_row = np.where(start < ends[np.maximum(pass_of_row, 0)], pass_of_row, -1)
+    quarters = np.array(
+        [
+            part.mean()
+            for part in np.array_split(
+                group_sums(pass_of_row, rows.end_ns[attention] - start, len(passes)), 4
+            )
+        ]
+    )
+    kernels = [row for row in case.measured.kernels if row.category.sub == "attention"]
+    share = share_of_window(case, sum(row.sum_ns for row in kernels))
     grows = quarters[0] > 0 and quarters[3] >= (1 + least) * quarters[0]
     if (
         not grows
@@ -155,29 +176,12 @@ def _cache(case: Case) -> Iterator[Cause]:
     ):
         return
     values = {"first_ns": round(quarters[0]), "last_ns": round(quarters[3])}
-    yield cause(case, "cache-growth", share, values, rows=_rows(found))
-
-
-def _attention_ns(case: Case, passes: Sequence[ServingPass]) -> IntArray:
-    """Return how long kernels of attention run that begin in each of some passes of a device."""
-    assert case.prepared is not None
-    rows, categorised = (
-        case.prepared.accounts[passes[0].device].rows,
-        case.prepared.linked.categorised,
-    )
-    is_attention = np.array([*(one.sub == "attention" for one in categorised.categories), False])
-    mine = is_attention[categorised.category[rows.row]]
-    start = rows.start_ns[mine]
-    begin = np.array([one.start_ns for one in passes])
-    place = np.searchsorted(begin, start, side="right") - 1
-    ends = begin + np.array([one.duration_ns for one in passes])
-    place = np.where(start < ends[np.maximum(place, 0)], place, -1)
-    return group_sums(place, rows.end_ns[mine] - start, len(passes))
+    yield cause(case, "cache-growth", share, values, rows=_rows(kernels))
 
 
 def _mixed(case: Case) -> Iterator[Cause]:
     """Give a cause where passes with prompts delay the tokens of requests that generate."""
-    kinds = {one.kind: one for one in case.serving.kinds}
+    kinds = {kind.kind: kind for kind in case.serving.kinds}
     decode, slow = kinds.get("decode"), kinds.get("mixed") or kinds.get("prefill")
     if (
         decode is None

@@ -6,6 +6,7 @@ And the verdict on a memory snapshot, which has nothing but memory.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
@@ -17,11 +18,11 @@ from traceflops.categories.programs import of_ml
 from traceflops.characters import function_name
 from traceflops.facts import Fact, fact
 from traceflops.findings.case import cause, limit, share_of_window
-from traceflops.findings.finding import Cause, Gain, Row, Verdict, row_name
+from traceflops.findings.finding import Cause, Gain, Row, Verdict, row_name, short_name
 from traceflops.memory.at_peak import BETWEEN, holders
 from traceflops.memory.usage import StepFinder, fullest_gpu, memory_use
 from traceflops.table.columns import codes, floats, is_one_of, matching, names, numbers
-from traceflops.table.grouping import groups
+from traceflops.table.grouping import group_sums, groups
 from traceflops.table.trace import ranges
 from traceflops.timeline.intervals import Intervals
 from traceflops.windows.records import chosen_time
@@ -54,16 +55,19 @@ def host_copies(case: Case) -> Iterator[Cause]:
     """Give a cause where only copies between CPU and GPU run; pageable ones have own words."""
     if case.prepared is None:
         return
-    rows = _between(case.prepared)
+    # Which activities copy between CPU and GPU
+    table = case.prepared.trace.activities
+    ways = matching(table["direction"], lambda direction: direction in _WAYS)
+    rows = is_one_of(table["kind"], "memcpy") & ways
     alone_ns, others_ns = _times_ns(case.prepared, rows)
     share = share_of_window(case, alone_ns)
     if share < limit(case, "host-copies", "least_share"):
         return
-    copies = [one for one in memory_operations(case.prepared) if one.name in _WAYS]
+    copies = [copy for copy in memory_operations(case.prepared) if copy.name in _WAYS]
     copies.sort(key=attrgetter("sum_ns"), reverse=True)
-    total_ns = sum(one.sum_ns for one in copies)
-    copies = [one for one in copies if _FEW * one.sum_ns >= total_ns]
-    is_pageable = 2 * sum(one.sum_ns for one in copies if one.memory == _PAGEABLE) > total_ns
+    total_ns = sum(copy.sum_ns for copy in copies)
+    copies = [copy for copy in copies if _FEW * copy.sum_ns >= total_ns]
+    is_pageable = 2 * sum(copy.sum_ns for copy in copies if copy.memory == _PAGEABLE) > total_ns
     room = share_of_window(case, others_ns)
     is_little = room < share
     yield cause(
@@ -75,21 +79,14 @@ def host_copies(case: Case) -> Iterator[Cause]:
         frozenset({"little-work"} if is_little else ()),
         rows=tuple(
             Row(
-                f"{one.name}, {one.memory} memory" if one.memory else one.name,
-                one.sum_ns,
-                one.count,
+                f"{copy.name}, {copy.memory} memory" if copy.memory else copy.name,
+                copy.sum_ns,
+                copy.count,
             )
-            for one in copies
+            for copy in copies
         ),
         gain=Gain(0, alone_ns // case.windows_used, None),
     )
-
-
-def _between(prepared: Prepared) -> BoolArray:
-    """Return which activities copy between CPU and GPU."""
-    table = prepared.trace.activities
-    ways = matching(table["direction"], lambda way: way in _WAYS)
-    return is_one_of(table["kind"], "memcpy") & ways
 
 
 def _times_ns(prepared: Prepared, copies: BoolArray) -> tuple[int, int]:
@@ -97,9 +94,9 @@ def _times_ns(prepared: Prepared, copies: BoolArray) -> tuple[int, int]:
     alone = busy = 0
     for device, account in prepared.accounts.items():
         rows = account.rows
-        mine = copies[rows.row]
+        is_copy = copies[rows.row]
         copying, others = (
-            Intervals.of(rows.start_ns[some], rows.end_ns[some]) for some in (mine, ~mine)
+            Intervals.of(rows.start_ns[some], rows.end_ns[some]) for some in (is_copy, ~is_copy)
         )
         chosen = chosen_time(prepared.windows[device])
         alone += copying.subtract(others).intersect(chosen).length_ns
@@ -124,15 +121,19 @@ def memory_headroom(case: Case) -> Iterator[Cause]:
         return
     if not of_ml(prepared.trace):
         return
-    launching = [one for one in case.idle.by_class() if one.kind in _LAUNCHING]
-    share = share_of_window(case, sum(one.idle_ns for one in launching))
-    used = [one.share_of_device for one in memory_use(prepared) if not one.on_host]
-    known = [one for one in used if one is not None]
-    if share < limit(case, "memory-headroom", "least_share") or not known or len(known) < len(used):
+    launching = [idle_class for idle_class in case.idle.by_class() if idle_class.kind in _LAUNCHING]
+    share = share_of_window(case, sum(idle_class.idle_ns for idle_class in launching))
+    used = [use.share_of_device for use in memory_use(prepared) if not use.on_host]
+    known_uses = [use for use in used if use is not None]
+    if (
+        share < limit(case, "memory-headroom", "least_share")
+        or not known_uses
+        or len(known_uses) < len(used)
+    ):
         return
-    if max(known) > limit(case, "memory-headroom", "most_used"):
+    if max(known_uses) > limit(case, "memory-headroom", "most_used"):
         return
-    yield cause(case, "memory-headroom", share, {"used": max(known)})
+    yield cause(case, "memory-headroom", share, {"used": max(known_uses)})
 
 
 def allocator_calls(case: Case) -> Iterator[Cause]:
@@ -152,7 +153,7 @@ def allocator_calls(case: Case) -> Iterator[Cause]:
     share = share_of_window(case, idle_ns)
     if share < limit(case, "allocator-calls", "least_share"):
         return
-    is_recorded = any(one.kind == "memory_alloc" for one in case.idle.by_class())
+    is_recorded = any(idle_class.kind == "memory_alloc" for idle_class in case.idle.by_class())
     calls = calls[inside]
     owner, finder = numbers(prepared.trace.devices["process"]), StepFinder(prepared)
     steps = {
@@ -242,7 +243,9 @@ def _of_memory(prepared: Prepared, use: MemoryUse, used: Sequence[MemoryUse]) ->
     yield from _failed(trace, use.process)
     rank = use.rank if len(trace.ranks) > 1 else None
     named = "snapshot.gpu" if use.local_id is not None else "snapshot.gpu-of-unknown-number"
-    most = next((one for one in holders(prepared, use) if one.recorded and one.op), None)
+    most = next(
+        (holder for holder in holders(prepared, use) if holder.recorded and holder.op), None
+    )
     yield fact(
         "snapshot.peak",
         gpu=fact(named, number=use.local_id, rank=rank),
@@ -258,7 +261,9 @@ def _of_memory(prepared: Prepared, use: MemoryUse, used: Sequence[MemoryUse]) ->
         at_once = int((np.searchsorted(times, times + _BURST_NS) - np.arange(len(times))).max())
         is_all = at_once == len(times)
         burst = fact("snapshot.all") if is_all else fact("snapshot.of-them", count=at_once)
-        gpus = {one.device for one in used if one.process == use.process and not one.on_host}
+        gpus = {
+            holder.device for holder in used if holder.process == use.process and not holder.on_host
+        }
         yield fact(
             "snapshot.taken",
             whose=fact("snapshot.the-gpu" if len(gpus) < 2 else "snapshot.its-gpus"),
@@ -283,3 +288,52 @@ def _failed(trace: Trace, process: int) -> Iterator[Fact]:
         bytes=int(size),
         asker=_asker(op, callers) if op else None,
     )
+
+
+_UNIFIED: Final = "unified-memory"
+_MIGRATION: Final = "migration"
+_PREFETCH: Final = "prefetch"
+_MOST_WAITING: Final = 3
+
+
+def unified_memory(case: Case) -> Iterator[Cause]:
+    """Give a cause where pages migrate on demand while kernels run."""
+    if case.prepared is None:
+        return
+    inside_ns, kernels_ns, by_kernel = _migration_times(case.prepared)
+    share = share_of_window(case, inside_ns)
+    if share < limit(case, _UNIFIED, "least_share"):
+        return
+    waiting = by_kernel.most_common(_MOST_WAITING)
+    high_ns = inside_ns // case.windows_used
+    yield cause(
+        case,
+        _UNIFIED,
+        share,
+        {"migrating_ns": inside_ns, "kernels_ns": kernels_ns},
+        (fact("part.largest", name=short_name(waiting[0][0])),),
+        rows=tuple(Row(row_name(name), ns) for name, ns in waiting),
+        gain=Gain(high_ns // 2, high_ns, None),
+    )
+
+
+def _migration_times(prepared: Prepared) -> tuple[int, int, Counter[str]]:
+    """Return how long pages migrate while kernels run, how long these run; the first by kernel."""
+    table, inside_ns, kernels_ns = prepared.trace.activities, 0, 0
+    label, name = names(table["name"]), codes(table["name"])
+    moves = matching(table["direction"], lambda direction: direction.startswith(_MIGRATION))
+    moves &= ~matching(table["name"], lambda text: _PREFETCH in text)
+    computes = is_one_of(table["kind"], "kernel")
+    by_name = np.zeros(len(label), dtype=np.int64)
+    for device, account in prepared.accounts.items() if moves.any() else ():
+        rows, chosen = account.rows, chosen_time(prepared.windows[device])
+        moving, running = (
+            Intervals.of(rows.start_ns[some], rows.end_ns[some]).intersect(chosen)
+            for some in (moves[rows.row], computes[rows.row])
+        )
+        inside_ns += moving.intersect(running).length_ns
+        kernels_ns += running.length_ns
+        is_kernel = computes[rows.row]
+        each_ns = moving.length_within(rows.start_ns[is_kernel], rows.end_ns[is_kernel])
+        by_name += group_sums(name[rows.row[is_kernel]], each_ns, len(label))
+    return inside_ns, kernels_ns, Counter(dict(zip(label, by_name.tolist(), strict=True)))

@@ -11,24 +11,29 @@ from typing import TYPE_CHECKING, Final
 
 from traceflops.facts import fact
 from traceflops.findings.case import Rule, limit, share_of_window
-from traceflops.findings.clocks import slowed_kernels, slower_kernels
-from traceflops.findings.communication import communication
-from traceflops.findings.counted_kernels import COUNTED_KERNEL, counted_kernels, counted_main_kernel
+from traceflops.findings.clocks import low_clocks, slowed_kernels, slower_kernels
+from traceflops.findings.communication import communication, slow_link
+from traceflops.findings.counted_kernels import (
+    COUNTED_KERNEL,
+    MAIN_KERNEL,
+    counted_kernels,
+    counted_main_kernel,
+)
 from traceflops.findings.decode import decode
-from traceflops.findings.device_memory import allocator_calls, host_copies, memory_headroom
+from traceflops.findings.device_memory import (
+    allocator_calls,
+    host_copies,
+    memory_headroom,
+    unified_memory,
+)
 from traceflops.findings.device_work import kernel_rules
 from traceflops.findings.finding import Candidate, Finding, Level
 from traceflops.findings.gains import scales_of, weighed
 from traceflops.findings.idle_causes import idle_causes
-from traceflops.findings.late_rank import late_rank
-from traceflops.findings.low_clocks import low_clocks
-from traceflops.findings.main_kernel import MAIN_KERNEL
-from traceflops.findings.rank_balance import rank_balance
+from traceflops.findings.late_rank import late_rank, rank_balance
 from traceflops.findings.rules import all_rules, rule_of
-from traceflops.findings.slow_link import slow_link
 from traceflops.findings.trace_health import trace_health
 from traceflops.findings.unevenness import uneven_steps
-from traceflops.findings.unified_memory import unified_memory
 from traceflops.findings.user_rules import more_rules
 from traceflops.windows.device_records import ENOUGH, PARTIAL
 
@@ -62,7 +67,7 @@ _SURE: Final[Mapping[Level, float]] = {"high": 1.0, "medium": 0.9, "low": 0.8}
 def diagnosed(case: Case) -> tuple[Finding, ...]:
     """Return what rules find, that with the largest gain first; then other findings by share."""
     silent = case.finding_rules.silent
-    return tuple(one for one in _diagnosed(case) if one.rule not in silent)
+    return tuple(finding for finding in _diagnosed(case) if finding.rule not in silent)
 
 
 def _diagnosed(case: Case) -> Iterator[Finding]:
@@ -73,25 +78,25 @@ def _diagnosed(case: Case) -> Iterator[Finding]:
         alone = counted_kernels(case) if not case.devices else ()
         yield from (*alone, *case.losses, *trace_health(case))
         return
-    found = reasons_first(list(_causes(case, RULES if is_judged else _OF_RECORDED)))
-    every = found
+    findings = reasons_first(list(_causes(case, RULES if is_judged else _OF_RECORDED)))
+    ordered = findings
     if main := [*counted_main_kernel(case)]:  # behind what gains much, before what gains little
-        large = [one for one in found if one.priority != "low"]
-        every = [*large, *main, *(one for one in found if one not in large)]
-    causes = {one.rule for one in every}
+        large = [finding for finding in findings if finding.priority != "low"]
+        ordered = [*large, *main, *(finding for finding in findings if finding not in large)]
+    causes = {finding.rule for finding in ordered}
     others = [
-        _without_cause(one, every)
-        for one in case.losses
-        if one.rule not in causes and not _is_told(one, every)
+        _without_cause(loss, ordered)
+        for loss in case.losses
+        if loss.rule not in causes and not _is_told(loss, ordered)
     ]
-    if is_judged and not any(map(_stands_out, (*every, *others))):
+    if is_judged and not any(map(_stands_out, (*ordered, *others))):
         yield from _nothing(case)
-    yield from (*every, *others, *trace_health(case))
+    yield from (*ordered, *others, *trace_health(case))
 
 
 def _is_told(main: Finding, causes: Sequence[Finding]) -> bool:
     """Return whether the kernel with most of the time is the one that a cause is about."""
-    kernels = [one.rows[0].name for one in causes if one.rows]
+    kernels = [cause.rows[0].name for cause in causes if cause.rows]
     is_main = main.rule == MAIN_KERNEL
     return is_main and any(main.rows[0].name in name for name in kernels)
 
@@ -100,43 +105,45 @@ def _causes(case: Case, asked: Sequence[Rule]) -> Iterator[Finding]:
     scales, rules = scales_of(case), case.finding_rules
     least_ns = limit(case, "priority", "nothing") * scales.step_ns
     for rule in (*asked, *more_rules(rules)):
-        for one in rule(case):
-            cause = one.as_cause() if isinstance(one, Candidate) else one
-            found = weighed(cause, scales) if cause.rule not in rules.silent else None
+        for rule_cause in rule(case):
+            cause = rule_cause.as_cause() if isinstance(rule_cause, Candidate) else rule_cause
+            finding = weighed(cause, scales) if cause.rule not in rules.silent else None
             # Users hear of their own rules anyway.
-            if found is not None and (
-                rule not in RULES or found.gain is None or found.gain.high_ns > least_ns
+            if finding is not None and (
+                rule not in RULES or finding.gain is None or finding.gain.high_ns > least_ns
             ):
-                yield found
+                yield finding
 
 
-def reasons_first(found: Sequence[Finding]) -> list[Finding]:
+def reasons_first(findings: Sequence[Finding]) -> list[Finding]:
     """Return findings by gain and sureness; what says only that work is slow follows what says why.
 
     That is, reasons that gain at least half as much. So does what is said of one rank, too.
     """
 
-    def key(one: Finding) -> tuple[float, float]:
-        reasons = [_order(why) - 1 for why in found if why is not one and _tells_why(why, one)]
-        return -min([_order(one), *reasons]), -one.share
+    def key(finding: Finding) -> tuple[float, float]:
+        reasons = [
+            _order(why) - 1 for why in findings if why is not finding and _tells_why(why, finding)
+        ]
+        return -min([_order(finding), *reasons]), -finding.share
 
-    return sorted(found, key=key)
+    return sorted(findings, key=key)
 
 
-def _tells_why(why: Finding, one: Finding) -> bool:
+def _tells_why(why: Finding, finding: Finding) -> bool:
     """Return whether a finding says why another does, or is likelier the fault, and large enough.
 
     Each loop that logs waits for the GPU: likelier is what gains half as much as surely, or may
     gain nearly as much.
     """
-    is_large = _order(one) < 0 or 2 * _order(why) >= _order(one)
-    if one.rule == _WAITS and one.gain is not None and why.gain is not None:
-        half = 2 * why.gain.order_ns >= one.gain.order_ns
-        may = half and why.gain.high_ns >= _NEARLY * one.gain.order_ns
-        return may or (is_large and _sureness(why) >= _sureness(one))
-    is_of_rank = one.where.rank is None and why.where.rank is not None
-    is_same = [row.name for row in why.rows[:1]] == [row.name for row in one.rows[:1]]
-    return is_large and (_explains(why.rule, one.rule) or (is_of_rank and is_same))
+    is_large = _order(finding) < 0 or 2 * _order(why) >= _order(finding)
+    if finding.rule == _WAITS and finding.gain is not None and why.gain is not None:
+        half = 2 * why.gain.order_ns >= finding.gain.order_ns
+        may = half and why.gain.high_ns >= _NEARLY * finding.gain.order_ns
+        return may or (is_large and _sureness(why) >= _sureness(finding))
+    is_of_rank = finding.where.rank is None and why.where.rank is not None
+    is_same = [row.name for row in why.rows[:1]] == [row.name for row in finding.rows[:1]]
+    return is_large and (_explains(why.rule, finding.rule) or (is_of_rank and is_same))
 
 
 def _explains(rule: str, other: str) -> bool:

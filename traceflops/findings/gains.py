@@ -92,25 +92,22 @@ def scales_of(case: Case) -> Scales:
         strong.append(fact("strength.steps", count=len(case.steps.used)))
     levels: dict[Severity, float] = {name: limit(case, "priority", name) for name in _LEVELS}
     step_ns = case.total.components.window_ns / case.windows_used
+    # The exposed communication of a window, on the device where that is least
+    least_exposed_ns = min(
+        device.chosen.components.communication_ns // used
+        for device in case.devices
+        if (used := sum(window.used for window in device.windows))
+    )
     return Scales(
         replay,
         fact("doubt.refused", why=refusal),
         step_ns,
         without_work_ns(case) // case.windows_used,
-        _least_exposed_ns(case),
+        least_exposed_ns,
         case.measured.mfu_range,
         tuple(weak),
         tuple(strong),
         levels,
-    )
-
-
-def _least_exposed_ns(case: Case) -> int:
-    """Return the exposed communication of a window, on the device where that is least."""
-    return min(
-        device.chosen.components.communication_ns // used
-        for device in case.devices
-        if (used := sum(window.used for window in device.windows))
     )
 
 
@@ -220,13 +217,13 @@ def _mfu(gain: Gain | None, scales: Scales) -> MfuRange | None:
     if gain is None or scales.mfu is None:
         return None
     least, most = (scales.step_ns - ns for ns in (gain.high_ns, gain.low_ns))
-    found = scales.mfu.after(scales.step_ns, least, most)
-    return MfuRange(float(found.least), float(found.most)) if found is not None else None
+    after = scales.mfu.after(scales.step_ns, least, most)
+    return MfuRange(float(after.least), float(after.most)) if after is not None else None
 
 
-def _finding(cause: Cause, scales: Scales, found: Worth) -> Finding:
-    gain = found.gain
-    own = (*found.doubts, *cause.doubts) if found.is_widest else (*cause.doubts, *found.doubts)
+def _finding(cause: Cause, scales: Scales, worth: Worth) -> Finding:
+    gain = worth.gain
+    own = (*worth.doubts, *cause.doubts) if worth.is_widest else (*cause.doubts, *worth.doubts)
     doubts = (*own, *scales.doubts)
     is_wide = gain is None or 2 * (gain.high_ns - gain.low_ns) > gain.high_ns
     unsure = len(scales.doubts) + max(len(own), is_wide)  # own doubts tell why it is wide
@@ -246,7 +243,7 @@ def _finding(cause: Cause, scales: Scales, found: Worth) -> Finding:
         confidence=Confidence(_LEVELS[min(unsure, 2)], doubts or scales.strengths),
         rows=cause.rows,
         where=cause.where,
-        edits=found.edits,
+        edits=worth.edits,
     )
 
 

@@ -122,10 +122,10 @@ def _cause(case: Case, rule: str, idle: IdleClass, share: float) -> Cause:
         details += _pace(case)
     if rule == "memory-alloc" and case.prepared is not None:
         operations = memory_operations(case.prepared)
-        calls = [one for one in operations if one.kind == "call"]
+        calls = [operation for operation in operations if operation.kind == "call"]
         steps = len(case.steps.used)
         window = fact("idle.window.steps", count=steps) if steps else fact("idle.whole-recording")
-        names = tuple(fact("idle.calls", name=one.name, count=one.count) for one in calls)
+        names = tuple(fact("idle.calls", name=call.name, count=call.count) for call in calls)
         details += [fact("idle.allocated", window=window, calls=names)] if calls else []
     knows, values = _what_is_known(case, rule, idle)
     unrecorded_ns = case.total.idle_causes.unrecorded_ns if rule == "device-wait" else 0
@@ -144,7 +144,7 @@ def _cause(case: Case, rule: str, idle: IdleClass, share: float) -> Cause:
     is_once = largest.tag not in ("", "repeat") or (by_name and len(case.steps.used) < 2)
     doubts = ["workers"] * is_in_thread + ["once"] * is_once + ["half"] * bool(row.partly)
     title = "title" if case.steps.used or rule not in _UNTITLED_WITHOUT_STEPS else "title-no-steps"
-    found = cause(
+    idle_cause = cause(
         case,
         rule,
         share,
@@ -162,9 +162,9 @@ def _cause(case: Case, rule: str, idle: IdleClass, share: float) -> Cause:
         partly=_BESIDE_WORKERS if is_in_thread else row.partly,
         doubts=tuple(fact(f"doubt.{doubt}") for doubt in doubts),
     )
-    if found.advice is None and not by_name:
-        return replace(found, advice=fact("sentence", text=Fact(idle.remedy)))
-    return found
+    if idle_cause.advice is None and not by_name:
+        return replace(idle_cause, advice=fact("sentence", text=Fact(idle.remedy)))
+    return idle_cause
 
 
 def _what_is_known(
@@ -222,7 +222,9 @@ def _owner(label: str) -> Owner | None:
 
 def _filled(edit: str, idle: IdleClass) -> str:
     """Return an edit with the names of a class of idle time, as patterns."""
-    calls = dict.fromkeys(re.escape(name) for one in idle.culprits for name in one.evidence[:1])
+    calls = dict.fromkeys(
+        re.escape(name) for culprit in idle.culprits for name in culprit.evidence[:1]
+    )
     label = idle.culprits[0].label
     is_frame = function_name(label) != label
     values = {
@@ -241,17 +243,21 @@ def _where(case: Case, idle: IdleClass) -> Where:
     frames = [_frame_of(culprit) for culprit in idle.culprits]
     pairs = zip(frames, idle.culprits, strict=True)
     frame_ns = sum(culprit.idle_ns for frame, culprit in pairs if frame == frames[0])
-    found = frames[0] if 2 * frame_ns >= idle.idle_ns else Where()
+    where = frames[0] if 2 * frame_ns >= idle.idle_ns else Where()
     gap = _gap_of(case, idle.culprits[0])
     if gap is None:
-        return found
-    return replace(found, start_ns=gap.start_ns, end_ns=gap.start_ns + gap.dur_ns)
+        return where
+    return replace(where, start_ns=gap.start_ns, end_ns=gap.start_ns + gap.dur_ns)
 
 
 def _gap_of(case: Case, culprit: Culprit) -> Gap | None:
     """Return the longest gap of a culprit, None where it is none of the longest of all."""
     name = culprit.kind, culprit.label
-    gaps = (g for g in case.gaps(100) if name in [(one.kind, one.label) for one in g.culprits])
+    gaps = (
+        g
+        for g in case.gaps(100)
+        if name in [(culprit.kind, culprit.label) for culprit in g.culprits]
+    )
     return next(gaps, None)
 
 
@@ -339,4 +345,8 @@ def _fits_graphs(case: Case) -> bool:
 def _launched(case: Case) -> list[int]:
     """Return how much each chosen step launched on each device."""
     windows = (window for device in case.devices for window in device.windows)
-    return [one.launched for one in windows if one.used and one.step is not None and one.launched]
+    return [
+        window.launched
+        for window in windows
+        if window.used and window.step is not None and window.launched
+    ]

@@ -91,7 +91,7 @@ class KernelFacts:
     def is_sub(self, *subs: str) -> BoolArray:
         """Return which are of these categories, such as `compute/gemm`; copies are of none."""
         categorised, kind = self.prepared.linked.categorised, self.prepared.trace.activities["kind"]
-        wanted = [f"{one.top}/{one.sub}" in subs for one in categorised.categories]
+        wanted = [f"{category.top}/{category.sub}" in subs for category in categorised.categories]
         of_code = np.array([*wanted, False])
         return of_code[categorised.category[self.row]] & is_one_of(kind, "kernel")[self.row]
 
@@ -120,8 +120,10 @@ class KernelFacts:
     def of_works(self, fact: Callable[[Work], float], missing: float) -> FloatArray:
         """Return a fact of what the product of each computes."""
         work = self.case.measured.executed.attribution.work
-        told = [fact(one) if isinstance(one, Work) else missing for one in work.works]
-        return np.append(told, missing)[taken(work.place, self.product, len(told))]
+        facts = [
+            fact(each_work) if isinstance(each_work, Work) else missing for each_work in work.works
+        ]
+        return np.append(facts, missing)[taken(work.place, self.product, len(facts))]
 
     @cached_property
     def dtype(self) -> tuple[IntArray, list[str]]:
@@ -132,13 +134,13 @@ class KernelFacts:
     def is_type(self, *wanted: str) -> BoolArray:
         """Return whose product is of one of some data types."""
         code, types = self.dtype
-        return np.array([*(one in wanted for one in types), False])[code]
+        return np.array([*(dtype in wanted for dtype in types), False])[code]
 
     @cached_property
     def peaks(self) -> DevicePeaks | None:
         """Return the peaks of all devices, None where they are not known or differ."""
         devices = self.case.measured.devices
-        alike = len({(*sorted(one.rates.items()), one.bandwidth) for one in devices}) == 1
+        alike = len({(*sorted(device.rates.items()), device.bandwidth) for device in devices}) == 1
         return devices[0] if alike and devices[0].rates else None
 
     def rate(self, dtype: str) -> float:
@@ -168,9 +170,9 @@ class KernelFacts:
 
         That is the case where their number or their rate is unknown.
         """
-        known = (self.own_rate > 0) & (self.flops > 0)
-        of_flops = np.divide(self.flops, self.own_rate, out=np.zeros(len(known)), where=known)
-        return np.where(known, np.maximum(of_flops, self.bytes_ns), 0.0)
+        bounded = (self.own_rate > 0) & (self.flops > 0)
+        of_flops = np.divide(self.flops, self.own_rate, out=np.zeros(len(bounded)), where=bounded)
+        return np.where(bounded, np.maximum(of_flops, self.bytes_ns), 0.0)
 
     @cached_property
     def is_slow(self) -> BoolArray:
@@ -196,7 +198,7 @@ class KernelFacts:
 def kernel_cause(
     facts: KernelFacts,
     rule: str,
-    mine: BoolArray,
+    rows: BoolArray,
     kept: FloatArray,
     host: tuple[str, ...] = (),
     knows: frozenset[str] = frozenset(),
@@ -206,7 +208,7 @@ def kernel_cause(
     `mine` and `kept` are per kernel: whether the rule is about it, and the share of its time that
     the whole remedy leaves. `host` is the edit for that of launching them.
     """
-    time = np.where(mine, facts.ns, 0)
+    time = np.where(rows, facts.ns, 0)
     saved = time * (1 - np.clip(kept, 0, 1))
     share = share_of_window(facts.case, int(time.sum()))
     saves = share_of_window(facts.case, int(saved.sum()))
@@ -237,7 +239,7 @@ def kernel_cause(
 def _left_of_names(facts: KernelFacts, saved: FloatArray) -> dict[str, float]:
     """Return the share of time that is left of kernels by name, those that save most."""
     labels = names(facts.prepared.trace.activities["name"])
-    saves, takes = (np.bincount(facts.name, one, len(labels)) for one in (saved, facts.ns))
+    saves, takes = (np.bincount(facts.name, time_ns, len(labels)) for time_ns in (saved, facts.ns))
     first = np.argsort(-saves, kind="stable")[:_MOST_NAMES]
     return {labels[code]: 1 - saves[code] / takes[code] for code in first if saves[code] > 0}
 
@@ -257,9 +259,9 @@ def rows_of(facts: KernelFacts, time: FloatArray) -> tuple[Row, ...]:
     count = np.bincount(facts.name[time > 0], minlength=len(labels))
     first = np.argsort(-sums, kind="stable")[:_MOST_ROWS]
     return tuple(
-        Row(row_name(labels[one]), int(sums[one]), int(count[one]))
-        for one in first
-        if sums[one] > 0
+        Row(row_name(labels[number]), int(sums[number]), int(count[number]))
+        for number in first
+        if sums[number] > 0
     )
 
 
@@ -269,38 +271,40 @@ def largest_of(facts: KernelFacts, time: FloatArray) -> tuple[Fact, Where]:
     The module alone is where it is if all of it has half of the time.
     """
     launched, scopes = facts.prepared.as_launched.linked, facts.scopes
-    ops, mine = launched.trace.ops, np.flatnonzero(time > 0)
-    owner = launched.links.op_of_activity[facts.row[mine]]
+    ops, timed = launched.trace.ops, np.flatnonzero(time > 0)
+    owner = launched.links.op_of_activity[facts.row[timed]]
     if facts.prepared.replays is None:
-        owner = np.where(facts.product[mine] >= 0, facts.product[mine], owner)
+        owner = np.where(facts.product[timed] >= 0, facts.product[timed], owner)
     keys = [taken(codes(ops[column]), owner) for column in ("name", "input_dims")]
-    label = np.where(owner >= 0, -1, facts.name[mine])
+    label = np.where(owner >= 0, -1, facts.name[timed])
     called = range_names(facts.prepared.trace)
     texts = [
         text if is_module else called(text)
         for text, is_module in zip(scopes.texts, scopes.is_module, strict=True)
     ]
     first_of: dict[str, int] = {}
-    places = [first_of.setdefault(text, place) for place, text in enumerate(texts)]
-    place = np.array([*places, -1])[scopes.scope[mine]]
-    group, first = group_rows((*keys, place, label))
-    largest = int(first[np.argmax(np.bincount(group, time[mine]))])
-    row, scope = int(owner[largest]), int(place[largest])
-    kernel = names(facts.prepared.trace.activities["name"])[facts.name[mine[largest]]]
-    found = fact(
+    places = [first_of.setdefault(text, scope_place) for scope_place, text in enumerate(texts)]
+    scope_place = np.array([*places, -1])[scopes.scope[timed]]
+    group, first = group_rows((*keys, scope_place, label))
+    largest = int(first[np.argmax(np.bincount(group, time[timed]))])
+    row, scope = int(owner[largest]), int(scope_place[largest])
+    kernel = names(facts.prepared.trace.activities["name"])[facts.name[timed[largest]]]
+    longest = fact(
         "kernels.largest",
         name=ops["name"][row].as_py() if row >= 0 else short_name(kernel),
         shapes=_shapes(ops["input_dims"][row].as_py()) if row >= 0 else (),
         scope=texts[scope] if scope >= 0 else None,
     )
     if scope < 0:
-        return found, Where()
-    is_module = scopes.is_module[scope] and 2 * time[mine[place == scope]].sum() >= time.sum()
-    return found, Where(module=texts[scope] if is_module else None)
+        return longest, Where()
+    is_module = (
+        scopes.is_module[scope] and 2 * time[timed[scope_place == scope]].sum() >= time.sum()
+    )
+    return longest, Where(module=texts[scope] if is_module else None)
 
 
 def _shapes(dims: str | None) -> tuple[str, ...]:
     """Return the shapes of the first tensors of an op: 8×1024, 1024×9375."""
-    shapes = [one for one in read_shapes(dims or "[]") or () if not isinstance(one, Shapes)]
+    shapes = [shape for shape in read_shapes(dims or "[]") or () if not isinstance(shape, Shapes)]
     texts = ("×".join(map(str, shape)) for shape in shapes if len(shape) > 1)
     return tuple(islice(texts, _MOST_SHAPES))

@@ -1,4 +1,4 @@
-"""Rule `late-rank`: what waiting for one rank costs the job, why it is late, and what to do."""
+"""Rules of ranks that wait: for a late rank, for uneven experts, for other stages of a pipeline."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import numpy as np
 
 from traceflops.attribution.idle_classes import CLASSES
 from traceflops.facts import Fact, fact
+from traceflops.findings.case import cause, limit
+from traceflops.findings.clocks import clocks_of_late
 from traceflops.findings.finding import (
     Cause,
     Finding,
@@ -22,7 +24,6 @@ from traceflops.findings.finding import (
     severity_of,
     short_name,
 )
-from traceflops.findings.low_clocks import clocks_of_late
 from traceflops.findings.rules import advice_of, cause_of
 from traceflops.ranks.late_causes import STALLS
 from traceflops.table.grouping import exact_sums
@@ -123,21 +124,21 @@ def late_rank_findings(ranks: RankReport | None, program: frozenset[str]) -> Ite
 
 def late_rank(case: Case) -> Iterator[Cause]:
     """Give a cause where waiting for one rank costs much."""
-    for found in _causes(case.ranks, case.program):
+    for late in _causes(case.ranks, case.program):
         assert case.ranks is not None
         slow, (_, why) = case.ranks.slow, case.replay_or_reason
         assert slow is not None
         if case.prepared is None:  # of summaries: they tell how late it is
             doubts = (fact("doubt.refused", why=why), fact("doubt.as-late"))
             gain = Gain(0, slow.lost_ns_per_step, None)
-            found = replace(found, gain=gain, doubts=doubts)
+            late = replace(late, gain=gain, doubts=doubts)
         clocks, advice = (None, None)
         if slow.cause == "slow_clock":
             clocks, advice = clocks_of_late(case, slow)
         if advice is None and slow.cause not in _BY_REASON:
             advice = advice_of(slow.cause.replace("_", "-"), case.program)
-        details = (*found.details, *filter(None, [clocks]))
-        yield replace(found, details=details, advice=advice or found.advice)
+        details = (*late.details, *filter(None, [clocks]))
+        yield replace(late, details=details, advice=advice or late.advice)
 
 
 def _causes(ranks: RankReport | None, program: frozenset[str]) -> Iterator[Cause]:
@@ -196,3 +197,74 @@ def _share(ranks: RankReport, slow: SlowRank) -> float:
     if not ranks.cycles.has_steps:  # what overlaps makes a rank late before the first one
         length = max(length, ranks.recorded_ns)
     return slow.lost_ns_per_step * ranks.cycles.count / length if length else 0.0
+
+
+_MOST_ROWS: Final = 3
+
+
+def rank_balance(case: Case) -> Iterator[Cause]:
+    """Give causes where ranks wait because of how work is split over them."""
+    yield from _experts(case)
+    yield from _bubbles(case)
+
+
+def _experts(case: Case) -> Iterator[Cause]:
+    """Give a cause where the experts of one rank work longer than those of the others."""
+    ranks, rule = case.ranks, "expert-imbalance"
+    groups = ranks.experts() if ranks is not None and ranks.span_ns else []
+    group = max(groups, key=lambda group: group.lost_ns, default=None)
+    if ranks is None or group is None or group.compute_imbalance is None:
+        return
+    lost_ns, uneven = group.lost_ns + group.moving_ns, group.compute_imbalance
+    share = lost_ns / ranks.span_ns
+    if uneven < limit(case, rule, "least_imbalance") or share < limit(case, rule, "least_share"):
+        return
+    per_step = case.total.components.window_ns / case.windows_used / ranks.span_ns
+    always_ns = max(group.compute_ns) * (1 - 1 / uneven)
+    busiest = sorted(zip(group.compute_ns, group.ranks, strict=True), reverse=True)
+    yield cause(
+        case,
+        rule,
+        share,
+        {"rank": group.most_compute, "times": uneven, "ranks": listed(group.ranks)},
+        rows=tuple(
+            Row(f"experts of rank {rank}", time_ns, group.dispatches)
+            for time_ns, rank in busiest[:_MOST_ROWS]
+        ),
+        where=Where(rank=group.most_compute),
+        gain=Gain(round(always_ns * per_step), round(lost_ns * per_step), None),
+    )
+
+
+def _bubbles(case: Case) -> Iterator[Cause]:
+    """Give a cause where the bubbles of a pipeline cost much."""
+    pipeline, rule = case.ranks.pipeline if case.ranks is not None else None, "pipeline-bubble"
+    if pipeline is None or pipeline.ideal is None or not pipeline.steps:
+        return
+    turns = pipeline.steps * len(pipeline.ranks)
+    bubble_ns = sum(rank.bubble_ns for rank in pipeline.ranks) / turns
+    busy_ns = sum(rank.busy_ns for rank in pipeline.ranks) / turns
+    share = bubble_ns * case.windows_used / case.total.components.window_ns
+    if share < limit(case, rule, "least_share"):
+        return
+    ideal_ns, parts = pipeline.ideal * busy_ns, pipeline.micro_batches
+    uneven = bubble_ns > limit(case, rule, "far_above_ideal") * ideal_ns
+    emptiest = sorted(pipeline.ranks, key=lambda rank: -rank.bubble_ns)[:_MOST_ROWS]
+    yield cause(
+        case,
+        rule,
+        share,
+        {
+            "bubble": pipeline.bubble,
+            "stages": pipeline.stages,
+            "microbatches": parts,
+            "ideal": pipeline.ideal,
+        },
+        knows=frozenset({"far-above-ideal"} if uneven else ()),
+        rows=tuple(
+            Row(f"bubble of rank {stage.rank}", stage.bubble_ns, pipeline.steps)
+            for stage in emptiest
+        ),
+        where=Where(rank=emptiest[0].rank),
+        gain=Gain(round(min(bubble_ns, ideal_ns) / 3), round(bubble_ns * 3 / 4), None),
+    )

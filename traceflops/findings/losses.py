@@ -128,13 +128,13 @@ class Loss:
             return (self.rate,)
         if self.needed is None:
             return ()
-        known = self.needed.known
+        known_ns = self.needed.known
         if self.name == "inefficiency":
-            code = "compute-bytes" if known is None else "compute-bytes-at-least"
+            code = "compute-bytes" if known_ns is None else "compute-bytes-at-least"
         else:
-            code = "at-peak" if known is None else "at-peak-of-known"
+            code = "at-peak" if known_ns is None else "at-peak-of-known"
         share = self.needed.share or _HARDLY_ANY
-        return (fact(f"loss.{code}", part=self.part, share=share, known=known, of=of),)
+        return (fact(f"loss.{code}", part=self.part, share=share, known=known_ns, of=of),)
 
     def _fact(self, code: str, **values: Value) -> Fact:
         own = {"part": self.part, "many": 2 if self.many else 1, "share": self.share}
@@ -159,7 +159,7 @@ def all_losses(
     """
     roofs = measured.roofs if measured is not None else NO_ROOFS
     times = {"memory": roofs.memory, "inefficiency": roofs.compute}
-    found: list[Loss] = []
+    losses: list[Loss] = []
     for name, kind in _KINDS.items():
         loss = Loss(
             name,
@@ -177,10 +177,10 @@ def all_losses(
             whom, details = waiting
             loss = replace(loss, gloss=fact("loss.mostly-waiting", whom=whom), details=details)
         if name == "idle":
-            found.extend(_by_cause(loss, total, waits, lacks_copies=lacks_copies))
+            losses.extend(_by_cause(loss, total, waits, lacks_copies=lacks_copies))
         else:
-            found.append(_explained(loss))
-    return tuple(sorted((one for one in found if one.share > 0), key=lambda one: -one.share))
+            losses.append(_explained(loss))
+    return tuple(sorted((loss for loss in losses if loss.share > 0), key=lambda loss: -loss.share))
 
 
 def _explained(loss: Loss) -> Loss:
@@ -217,9 +217,9 @@ def _gaps(waits: IdleCulprits, idle_ns: int) -> tuple[Fact, ...]:
     """Return that most idle time is a few long gaps, or many short ones; nothing for others."""
     lengths = waits.histogram
     longest = [lengths[-count:] for count in range(1, len(lengths) + 1)]
-    short = tuple(one for one in lengths if one.to_ns <= _SHORT_NS)
-    for some in (*longest, short) if sum(one.gaps for one in lengths) >= _MANY_GAPS else ():
-        gaps, gaps_ns = sum(one.gaps for one in some), sum(one.idle_ns for one in some)
+    short = tuple(length for length in lengths if length.to_ns <= _SHORT_NS)
+    for some in (*longest, short) if sum(length.gaps for length in lengths) >= _MANY_GAPS else ():
+        gaps, gaps_ns = sum(length.gaps for length in some), sum(length.idle_ns for length in some)
         is_few = gaps <= _FEW_GAPS
         if idle_ns <= 2 * gaps_ns and (is_few or (some is short and gaps >= _MANY_GAPS)):
             code = "short-gaps" if not is_few else "gaps" if gaps > 1 else "gap"
@@ -241,7 +241,7 @@ def _due(idle: Loss, waits: IdleCulprits, idle_ns: int) -> Loss:
         name=short_name(culprit.label),
         own=culprit.idle_ns / idle_ns if culprit.label and not is_alone else None,
     )
-    blocked_ns = sum(one.blocked_before_ns for one in largest.culprits)
+    blocked_ns = sum(culprit.blocked_before_ns for culprit in largest.culprits)
     waited = (fact("loss.after-wait"),) * (2 * blocked_ns > largest.idle_ns)
     is_most, rule = 2 * largest.idle_ns >= idle_ns, largest.kind.replace("_", "-")
     return replace(
@@ -264,8 +264,8 @@ def _needed(time: RoofTime, window_ns: int) -> Needed | None:
     """Return what bytes need beyond FLOPs, None where the bytes of most of the time are unknown."""
     if not window_ns or not time.known_ns or time.known_ns < TOO_LITTLE * time.time_ns:
         return None
-    known = None if time.known_ns >= ENOUGH * time.time_ns else time.known_ns / window_ns
-    return Needed(time.bytes_ns / window_ns, known)
+    unknown_ns = None if time.known_ns >= ENOUGH * time.time_ns else time.known_ns / window_ns
+    return Needed(time.bytes_ns / window_ns, unknown_ns)
 
 
 def _copy_rate(measured: Measurement | None, moved: Mapping[str, int] | None) -> Fact | None:
@@ -278,7 +278,7 @@ def _copy_rate(measured: Measurement | None, moved: Mapping[str, int] | None) ->
     if measured is None or 2 * sum(row.time_ns for row in rows) <= sum((moved or {}).values()):
         return None
     copies = sum(rows[1:], rows[0])
-    links = {one.match.host_link for one in measured.devices}
+    links = {device.match.host_link for device in measured.devices}
     link = links.pop() if len(links) == 1 else None
     if (rate := copies.bytes_per_ns) is None:
         return None

@@ -72,7 +72,9 @@ def memory_rules(facts: KernelFacts) -> Iterator[Cause]:
     host = (f"eager_overhead*{launches:.3f}",) if launches < 1 else ()
     yield from kernel_cause(facts, "fusable-kernels", run, kept, host)
     yield from kernel_cause(facts, "casts", casts & ~run, nothing)
-    copies = rest & facts.is_sub("memory/copy") & ~run & ~casts & _makes_dense(facts)
+    ops = facts.prepared.trace.ops
+    makes_dense = facts.within(is_one_of(ops["name"], "aten::contiguous", "aten::clone"))
+    copies = rest & facts.is_sub("memory/copy") & ~run & ~casts & makes_dense
     yield from kernel_cause(facts, "layout-copies", copies, nothing)
 
 
@@ -103,30 +105,28 @@ def _unfused(facts: KernelFacts) -> Iterator[IntArray]:
         limit(facts.case, "unfused-attention", "most_ops"),
     )
     product = is_one_of(ops["name"], *_BMM)
-    softmax = {way: is_one_of(ops["name"], *names) for way, names in _SOFTMAX.items()}
+    softmax = {reach: is_one_of(ops["name"], *names) for reach, names in _SOFTMAX.items()}
     marks = np.flatnonzero(np.logical_or.reduce([product, *softmax.values()])[order])
     thread = joint_codes(numbers(ops["process"]), numbers(ops["thread"], ABSENT))
-    for way, each in softmax.items():
-        at = np.flatnonzero(each[order[marks]])
-        at = at[(at >= way) & (at < len(marks) - way)]
-        around = order[marks[at[:, None] + [*range(-way, 0), *range(1, way + 1)]]]
+    for reach, each in softmax.items():
+        candidates = np.flatnonzero(each[order[marks]])
+        candidates = candidates[(candidates >= reach) & (candidates < len(marks) - reach)]
+        around = order[marks[candidates[:, None] + [*range(-reach, 0), *range(1, reach + 1)]]]
         fits = product[around].all(axis=1) & (thread[around] == thread[around[:, :1]]).all(axis=1)
-        for place in at[fits & (marks[at + way] - marks[at - way] < most)].tolist():
-            rows = order[marks[place - way] : marks[place + way] + 1]
-            scores = _matrix(ops["input_dims"][int(order[marks[place]])].as_py())
+        for candidate in candidates[
+            fits & (marks[candidates + reach] - marks[candidates - reach] < most)
+        ].tolist():
+            rows = order[marks[candidate - reach] : marks[candidate + reach] + 1]
+            dims = ops["input_dims"][int(order[marks[candidate]])].as_py()
+            shapes = read_shapes(dims or "[]")
+            scores = list(shapes[0][-2:]) if shapes and not isinstance(shapes[0], Shapes) else []
             if not scores or any(_gives(work.works[work.place[row]], scores) for row in rows):
                 yield rows
 
 
-def _matrix(dims: str | None) -> list[int]:
-    """Return the last two sizes of the first input of an op, none where they are not recorded."""
-    told = read_shapes(dims or "[]")
-    return list(told[0][-2:]) if told and not isinstance(told[0], Shapes) else []
-
-
 def _gives(work: Result, scores: list[int]) -> bool:
-    one = work.signature if isinstance(work, Work) else None
-    return isinstance(one, Product) and [one.m, one.n] == scores
+    signature = work.signature if isinstance(work, Work) else None
+    return isinstance(signature, Product) and [signature.m, signature.n] == scores
 
 
 def _runs(facts: KernelFacts, fusable: BoolArray, casts: BoolArray) -> tuple[BoolArray, FloatArray]:
@@ -136,7 +136,11 @@ def _runs(facts: KernelFacts, fusable: BoolArray, casts: BoolArray) -> tuple[Boo
     What reduces needs its own time, and the rest goes along. One kernel over and over, or little
     but casts, are independent tensors and no run.
     """
-    eligible = fusable & ~facts.named(_NO_RUN.search) & (facts.product < 0) & ~_accumulates(facts)
+    ops = facts.prepared.trace.ops
+    accumulates = facts.within(
+        matching(ops["name"], lambda name: name.endswith("::AccumulateGrad"))
+    )
+    eligible = fusable & ~facts.named(_NO_RUN.search) & (facts.product < 0) & ~accumulates
     opens = np.ones(len(eligible), dtype=np.bool_)
     opens[1:] = ~eligible[1:] | ~eligible[:-1] | (facts.queue[1:] != facts.queue[:-1])
     run, first = np.cumsum(opens) - 1, np.flatnonzero(opens)
@@ -155,11 +159,6 @@ def _runs(facts: KernelFacts, fusable: BoolArray, casts: BoolArray) -> tuple[Boo
     return eligible & enough[run] & ~reduces, left[run]
 
 
-def _accumulates(facts: KernelFacts) -> BoolArray:
-    ops = facts.prepared.trace.ops
-    return facts.within(matching(ops["name"], lambda name: name.endswith("::AccumulateGrad")))
-
-
 def _casts(facts: KernelFacts) -> BoolArray:
     """Return the kernels that only convert the type, by the types of their op or by their name."""
     ops = facts.prepared.trace.ops
@@ -168,11 +167,5 @@ def _casts(facts: KernelFacts) -> BoolArray:
 
 
 def _converts(types: str) -> bool:
-    told = read_types(types)[:2]
-    return len(told) == 2 and told[0] != told[1] and all(one in _FLOATS for one in told)
-
-
-def _makes_dense(facts: KernelFacts) -> BoolArray:
-    """Return the kernels of `.contiguous()`, `.clone()` and `.reshape()`."""
-    ops = facts.prepared.trace.ops
-    return facts.within(is_one_of(ops["name"], "aten::contiguous", "aten::clone"))
+    dtypes = read_types(types)[:2]
+    return len(dtypes) == 2 and dtypes[0] != dtypes[1] and all(dtype in _FLOATS for dtype in dtypes)

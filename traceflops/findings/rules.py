@@ -89,8 +89,8 @@ def rule_of(name: str) -> RuleRow:
 @cache
 def thresholds() -> Mapping[str, Mapping[str, float]]:
     """Return the named thresholds of all rules, and those that several share."""
-    known = {name: row.thresholds for name, row in all_rules().rules.items() if row.thresholds}
-    return {**all_rules().shared, **known}
+    defaults = {name: row.thresholds for name, row in all_rules().rules.items() if row.thresholds}
+    return {**all_rules().shared, **defaults}
 
 
 def cause_of(

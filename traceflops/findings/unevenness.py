@@ -90,35 +90,55 @@ def uneven_findings(
     """Give a finding where the steps used take much more together than if each were the median."""
     if spread is None or len(spread.used) < _LEAST_STEPS:
         return
-    whole_ns = sum(one.ns for one in spread.used)
+    whole_ns = sum(step.ns for step in spread.used)
     share = spread.beyond_median_ns / whole_ns if whole_ns else 0.0
     if severity_of(share) is None:
         return
-    yield statement(UNEVEN_STEPS, share, details=(_of_longest(spread, devices),), owner=None)
+    # By how much the longest step is longer than the median, and what most of it is
+    longest = spread.longest
+    more_ns = longest.ns - spread.median_ns
+    name, part_ns = largest_part(spread)
+    is_most = 2 * part_ns > more_ns
+    late = late_after(devices, longest.step, more_ns) if name == _IDLE and is_most else None
+    of_longest = fact(
+        f"{UNEVEN_STEPS}.longest",
+        step=longest.step,
+        more_ns=more_ns,
+        part=PART_NAMES[name] if is_most else None,
+        late=late[0] if late is not None else None,
+    )
+    yield statement(UNEVEN_STEPS, share, details=(of_longest,), owner=None)
 
 
 def uneven_steps(case: Case) -> Iterator[Cause]:
     """Give the same as a cause: which steps are slow, and what they have more of."""
     spread = case.spread
-    found = next(uneven_findings(spread, case.devices), None)
-    if spread is None or found is None:
+    finding = next(uneven_findings(spread, case.devices), None)
+    if spread is None or finding is None:
         return
     usual_ns = spread.median_ns
-    slow = [one for one in spread.used if one.ns > STANDS_OUT * usual_ns]
+    slow = [step for step in spread.used if step.ns > STANDS_OUT * usual_ns]
     more = _more(case, spread, slow) if slow else None
     if more is not None and _LOADER.search(more.name):
         return  # rule data-input tells it, with its gain
     kind = _kind(spread, slow, more)
     is_warm_up = kind == _WARM_UP
+    windows = [
+        window
+        for device in case.devices
+        for window in device.windows
+        if window.used and window.step == spread.longest.step
+    ]
+    longest = max(windows, key=lambda window: window.end_ns - window.start_ns)
     yield cause(
         case,
         UNEVEN_STEPS,
-        found.share,
-        details=(*found.details, _which(spread, slow, more)),
+        finding.share,
+        details=(*finding.details, _which(spread, slow, more)),
         name=fact(f"{UNEVEN_STEPS}.title-{kind}" if kind else f"{UNEVEN_STEPS}.title"),
         advice=_advice(case, kind, spread, slow, more),
         rows=(Row(more.name, more.more_ns * len(slow), len(slow)),) if more else (),
-        where=_where(case.devices, spread.longest.step),
+        where=Where(start_ns=longest.start_ns, end_ns=longest.end_ns),
         gain=None if is_warm_up else _gain(case, spread, slow),
         doubts=(fact("doubt.leaving-out" if is_warm_up else "doubt.longer-step"),),
     )
@@ -127,11 +147,11 @@ def uneven_steps(case: Case) -> Iterator[Cause]:
 def _gain(case: Case, spread: StepSpread, slow: Sequence[StepTime]) -> Gain:
     """Return what is gained if slow steps are as the median: at least half of their idle time."""
     usual_ns = spread.median_ns
-    usual_idle_ns = median_of([one.components.idle_ns for one in spread.used])
+    usual_idle_ns = median_of([step.components.idle_ns for step in spread.used])
     idle_ns = sum(
-        max(min(one.components.idle_ns - usual_idle_ns, one.ns - usual_ns), 0) for one in slow
+        max(min(step.components.idle_ns - usual_idle_ns, step.ns - usual_ns), 0) for step in slow
     )
-    beyond_ns = sum(one.ns - usual_ns for one in slow) if slow else spread.beyond_median_ns
+    beyond_ns = sum(step.ns - usual_ns for step in slow) if slow else spread.beyond_median_ns
     idle_ns *= case.total.knows_idle  # else work that is not recorded may have run
     return Gain(idle_ns // 2 // len(spread.used), beyond_ns // len(spread.used), None)
 
@@ -162,7 +182,12 @@ def _advice(
     case: Case, kind: str, spread: StepSpread, slow: Sequence[StepTime], more: _More | None
 ) -> Fact:
     """Return what to do, and how to look at the steps without the slow ones."""
-    first, last = _longest_run(spread, slow)
+    # The first and last of the most steps in a row that are not slow
+    runs, steps = [list[int]()], {step.step for step in slow}
+    for step in spread.used:
+        runs.append([]) if step.step in steps else runs[-1].append(step.step)
+    longest = max(runs, key=len)
+    first, last = (longest[0], longest[-1]) if longest else (0, 0)
     leave_out = fact(f"{UNEVEN_STEPS}.remedy.leave-out", first=first, last=last)
     without = leave_out if slow and first < last else None
     if without is not None and kind == _WARM_UP:
@@ -176,30 +201,18 @@ def _advice(
     return fact("joined", parts=(usual, without)) if without else usual
 
 
-def _longest_run(spread: StepSpread, slow: Sequence[StepTime]) -> tuple[int, int]:
-    """Return the first and last of the most steps in a row that are not slow."""
-    runs, steps = [list[int]()], {one.step for one in slow}
-    for one in spread.used:
-        runs.append([]) if one.step in steps else runs[-1].append(one.step)
-    longest = max(runs, key=len)
-    return (longest[0], longest[-1]) if longest else (0, 0)
-
-
-def _where(devices: Sequence[DeviceReport], step: int) -> Where:
-    windows = [one for device in devices for one in device.windows if one.used and one.step == step]
-    longest = max(windows, key=lambda one: one.end_ns - one.start_ns)
-    return Where(start_ns=longest.start_ns, end_ns=longest.end_ns)
-
-
 def _more(case: Case, spread: StepSpread, slow: Sequence[StepTime]) -> _More | None:
     """Return what has more than half of what slow steps take longer: a span, culprit or kernel."""
     if case.prepared is None:
         return None
-    found = _Slow.of(case.prepared, {one.step for one in slow})
+    slow_steps = _Slow.of(case.prepared, {step.step for step in slow})
     (part, _), usual_ns = largest_part(spread), spread.median_ns
-    least_ns = sum(one.ns - usual_ns for one in slow) // (2 * len(slow))
-    most = (found.most(*way) for way in _ways(case, case.prepared, found, part, least_ns))
-    return next((one for one in most if one is not None and one.more_ns >= least_ns), None)
+    least_ns = sum(step.ns - usual_ns for step in slow) // (2 * len(slow))
+    most = (
+        slow_steps.most(*candidates)
+        for candidates in _ways(case, case.prepared, slow_steps, part, least_ns)
+    )
+    return next((more for more in most if more is not None and more.more_ns >= least_ns), None)
 
 
 _When = Mapping[int, Intervals]
@@ -219,38 +232,48 @@ class _Slow:
         """Return when these steps ran, and all others that are used."""
         slow, usual, counts = {}, {}, [0, 0]
         for device, windows in prepared.windows.items():
-            mine = tuple(one for one in windows if one.used and one.step in steps)
-            slow[device] = chosen_time(mine)
+            slow_windows = tuple(
+                window for window in windows if window.used and window.step in steps
+            )
+            slow[device] = chosen_time(slow_windows)
             usual[device] = chosen_time(windows).subtract(slow[device])
-            counts[0] += len(mine)
-            counts[1] += sum(one.used for one in windows) - len(mine)
+            counts[0] += len(slow_windows)
+            counts[1] += sum(window.used for window in windows) - len(slow_windows)
         return cls((slow, usual), (max(counts[0], 1), max(counts[1], 1)))
 
     def most(self, times: Iterable[_Times], most_usual: float) -> _More | None:
         """Return what slow steps have most more of, if usual ones have so little of it."""
         slow, usual = times
-        every = (
+        differences = (
             _More(name, ns // self.counts[0] - before, before, remedy)
             for (name, remedy), ns in slow.items()
             if (before := usual.get((name, remedy), 0) // self.counts[1])
             <= most_usual * ns // self.counts[0]
         )
-        return max((one for one in every if one.name), key=lambda one: one.more_ns, default=None)
+        return max(
+            (difference for difference in differences if difference.name),
+            key=lambda difference: difference.more_ns,
+            default=None,
+        )
 
 
 def _ways(
-    case: Case, prepared: Prepared, found: _Slow, part: str, least_ns: int
+    case: Case, prepared: Prepared, slow_steps: _Slow, part: str, least_ns: int
 ) -> Iterator[tuple[Iterable[_Times], float]]:
     """Yield what took how much of slow and of usual steps, and how much of it these may have."""
-    yield map(_spans(prepared, least_ns), found.when), _HARDLY
+    yield map(_spans(prepared, least_ns), slow_steps.when), _HARDLY
     if part == _IDLE:
-        culprits = _culprits(prepared, found.when[0])
-        for name in (_label, lambda one: CLASSES[one.kind]):
-            every, slow = (_by_name(some, name) for some in (case.idle.culprits, culprits))
-            usual = {key: ns - slow[key] for key, ns in every.items()}
+        parts = (
+            gap_parts(prepared.accounts[device], some)
+            for device, some in slow_steps.when[0].items()
+        )
+        culprits = culprits_of(GapParts.joined(parts), prepared.trace).culprits
+        for name in (_label, lambda culprit: CLASSES[culprit.kind]):
+            all_times, slow = (_by_name(some, name) for some in (case.idle.culprits, culprits))
+            usual = {key: ns - slow[key] for key, ns in all_times.items()}
             yield ({key: slow[key] for key in usual}, usual), 1.0
     else:
-        yield map(_kernels(prepared), found.when), 1.0
+        yield map(_kernels(prepared), slow_steps.when), 1.0
 
 
 def _spans(prepared: Prepared, least_ns: int) -> Callable[[_When], _Times]:
@@ -263,25 +286,19 @@ def _spans(prepared: Prepared, least_ns: int) -> Callable[[_When], _Times]:
     labels, called = names(marks["name"]), range_names(prepared.trace)
 
     def times(when: _When) -> _Times:
-        found: Counter[tuple[str, str]] = Counter()
+        times: Counter[tuple[str, str]] = Counter()
         for device, some in when.items():
-            mine = rows[process[rows] == process_of[device]]
-            inside_ns = some.length_within(start[mine], start[mine] + dur[mine])
-            for one, at in groups(label[mine]):
-                found[_span_name(labels[one], called), ""] += int(inside_ns[at].sum())
-        return found
+            ranges = rows[process[rows] == process_of[device]]
+            inside_ns = some.length_within(start[ranges], start[ranges] + dur[ranges])
+            for code, rows_of_code in groups(label[ranges]):
+                times[_span_name(labels[code], called), ""] += int(inside_ns[rows_of_code].sum())
+        return times
 
     return times
 
 
 def _span_name(label: str, called: Callable[[str], str]) -> str:
     return label if function_name(label) != label else called(label)
-
-
-def _culprits(prepared: Prepared, when: _When) -> tuple[Culprit, ...]:
-    """Return what the host did in idle time."""
-    parts = (gap_parts(prepared.accounts[device], some) for device, some in when.items())
-    return culprits_of(GapParts.joined(parts), prepared.trace).culprits
 
 
 def _label(culprit: Culprit) -> str:
@@ -292,12 +309,12 @@ def _label(culprit: Culprit) -> str:
 def _by_name(
     culprits: Sequence[Culprit], name: Callable[[Culprit], str]
 ) -> Counter[tuple[str, str]]:
-    found: Counter[tuple[str, str]] = Counter()
-    for one in culprits:
-        is_sporadic = one.kind in _SPORADIC
-        remedy = f"{UNEVEN_STEPS}.remedy.load" if is_sporadic else f"idle.remedy.{one.kind}"
-        found[name(one), remedy] += one.idle_ns
-    return found
+    times: Counter[tuple[str, str]] = Counter()
+    for culprit in culprits:
+        is_sporadic = culprit.kind in _SPORADIC
+        remedy = f"{UNEVEN_STEPS}.remedy.load" if is_sporadic else f"idle.remedy.{culprit.kind}"
+        times[name(culprit), remedy] += culprit.idle_ns
+    return times
 
 
 def _kernels(prepared: Prepared) -> Callable[[_When], _Times]:
@@ -305,39 +322,22 @@ def _kernels(prepared: Prepared) -> Callable[[_When], _Times]:
     column = prepared.trace.activities["name"]
 
     def times(when: _When) -> _Times:
-        found: Counter[tuple[str, str]] = Counter()
+        times: Counter[tuple[str, str]] = Counter()
         for device, some in when.items():
             rows = prepared.accounts[device].rows
             inside_ns = some.length_within(rows.start_ns, rows.end_ns)
-            for one, at in groups(codes(column)[rows.row]):
-                found[kernel_name(names(column)[one]), _KERNELS] += int(inside_ns[at].sum())
-        return found
+            for code, rows_of_code in groups(codes(column)[rows.row]):
+                times[kernel_name(names(column)[code]), _KERNELS] += int(
+                    inside_ns[rows_of_code].sum()
+                )
+        return times
 
     return times
 
 
-def _of_longest(spread: StepSpread, devices: Sequence[DeviceReport]) -> Fact:
-    """Return by how much the longest step is longer than the median, and what most of it is.
-
-    Idle time at the end of its window is named after the next step, which came late.
-    """
-    longest = spread.longest
-    more_ns = longest.ns - spread.median_ns
-    name, part_ns = largest_part(spread)
-    is_most = 2 * part_ns > more_ns
-    late = late_after(devices, longest.step, more_ns) if name == _IDLE and is_most else None
-    return fact(
-        f"{UNEVEN_STEPS}.longest",
-        step=longest.step,
-        more_ns=more_ns,
-        part=PART_NAMES[name] if is_most else None,
-        late=late[0] if late is not None else None,
-    )
-
-
 def largest_part(spread: StepSpread) -> tuple[str, int]:
     """Return the component of which the longest step has most more than the median of it."""
-    steps = [one.components.parts() for one in spread.used]
+    steps = [step.components.parts() for step in spread.used]
     own = spread.longest.components.parts()
     more = {name: ns - round(median(step[name] for step in steps)) for name, ns in own.items()}
     name = max(more, key=lambda item: more[item])

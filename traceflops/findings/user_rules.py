@@ -88,17 +88,17 @@ def read_finding_rules(path: Path | None, *, redact: bool = False) -> FindingRul
     except UsageError as error:
         raise UsageError(error.message, _HINT) from None
     try:
-        own = tuple(_own(one, number) for number, one in enumerate(_tables(document), 1))
+        own = tuple(_own(table, number) for number, table in enumerate(_tables(document), 1))
         silent = _texts(document.pop("silent", []), "silent")
-        installed = (one.name for one in plugins(GROUP))
-        known = {*all_rules().rules, *(rule.id for rule in own), *installed}
-        for one in (one for one in silent if one not in known):
-            near = get_close_matches(one, known, 1, 0)[0]
-            raise ValueError(f"silent: no rule {one!r}; there is {near!r}")
+        installed = (plugin.name for plugin in plugins(GROUP))
+        rule_ids = {*all_rules().rules, *(rule.id for rule in own), *installed}
+        for unknown in (rule_id for rule_id in silent if rule_id not in rule_ids):
+            near = get_close_matches(unknown, rule_ids, 1, 0)[0]
+            raise ValueError(f"silent: no rule {unknown!r}; there is {near!r}")
         limits = {rule: _limits(rule, given) for rule, given in document.items()}
     except ValueError as error:
         raise UsageError(f"{where}: {error}", _HINT) from None
-    own = tuple(one for one in own if one.id not in silent)
+    own = tuple(rule for rule in own if rule.id not in silent)
     own = tuple(map(_wordless, own, count(1))) if redact else own
     return FindingRules(limits, frozenset(silent), own)
 
@@ -128,20 +128,20 @@ def _installed(point: EntryPoint, number: int) -> Rule:
 
         with blamed(GROUP, point):
             for given in point.load()(case):
-                one = msgspec.convert(asdict(given), Candidate)
+                candidate = msgspec.convert(asdict(given), Candidate)
                 hidden = any(note.code == "redacted" for note in case.notes)
-                yield _of_package(one, package_of(point), number) if hidden else one
+                yield _of_package(candidate, package_of(point), number) if hidden else candidate
 
     return rule
 
 
-def _of_package(one: Candidate, package: str, number: int) -> Candidate:
+def _of_package(candidate: Candidate, package: str, number: int) -> Candidate:
     """Return a candidate that says nothing of what the author of its rule wrote."""
     return replace(
-        one,
+        candidate,
         rule=f"installed-{number}",
         title=f"Rule {number} of installed packages",
-        sentence=f"A rule of the package {package} finds {percent(one.share)} of the time.",
+        sentence=f"A rule of the package {package} finds {percent(candidate.share)} of the time.",
         remedy=f"See the package {package}.",
         doubts=(),
     )
@@ -156,12 +156,12 @@ def _tables(document: dict[str, Any]) -> list[Any]:
 
 def _limits(rule: str, given: object) -> dict[str, float]:
     """Return the thresholds that are given for a rule."""
-    known = thresholds().get(rule)
-    if known is None or not isinstance(given, dict):
+    limits = thresholds().get(rule)
+    if limits is None or not isinstance(given, dict):
         raise ValueError(f"unknown rule {rule!r}; with thresholds: {', '.join(thresholds())}")
     for name, value in given.items():
-        if name not in known:
-            raise ValueError(f"[{rule}] has no {name!r}; it has {', '.join(known)}")
+        if name not in limits:
+            raise ValueError(f"[{rule}] has no {name!r}; it has {', '.join(limits)}")
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e12:
             raise ValueError(f"[{rule}] {name} must be a number, 0 or more")
     return given
@@ -171,7 +171,7 @@ def _own(table: object, number: int) -> KernelRule:
     """Return a rule of the file."""
     if not isinstance(table, dict):
         raise ValueError("a rule must be a [[rule]] table")
-    names = [one.name for one in fields(KernelRule)]
+    names = [field.name for field in fields(KernelRule)]
     unknown = next((name for name in table if name not in names), None)
     if unknown is not None:
         raise ValueError(f"rule {number}: unknown key {unknown!r}; known: {', '.join(names)}")
@@ -180,26 +180,22 @@ def _own(table: object, number: int) -> KernelRule:
         if not isinstance(text, str) or not text.isprintable() or not 0 < len(text) <= _LONGEST:
             raise ValueError(f"rule {number}: {name!r} must be one line of 1 to {_LONGEST} signs")
     made = KernelRule(**table | {"edits": _texts(table.get("edits", []), "edits")})
-    _check(made, number)
-    return made
-
-
-def _check(rule: KernelRule, number: int) -> None:
-    """Refuse a rule that cannot be followed."""
-    problem = _pattern_problem(rule.kernels)
-    if not _ID.fullmatch(rule.id) or rule.id in {*all_rules().rules, *thresholds()}:
-        problem = f"id {rule.id!r} must be words of a-z and 0-9 with - between, and its own"
-    if rule.owner not in get_args(Owner):
+    # Refuse a rule that cannot be followed
+    problem = _pattern_problem(made.kernels)
+    if not _ID.fullmatch(made.id) or made.id in {*all_rules().rules, *thresholds()}:
+        problem = f"id {made.id!r} must be words of a-z and 0-9 with - between, and its own"
+    if made.owner not in get_args(Owner):
         problem = f"owner must be one of {', '.join(get_args(Owner))}"
-    if not isinstance(rule.least_share, int | float) or not 0 <= rule.least_share <= 1:
+    if not isinstance(made.least_share, int | float) or not 0 <= made.least_share <= 1:
         problem = "least_share must be from 0 to 1"
-    for edit in rule.edits:
+    for edit in made.edits:
         try:
             parse_edit(edit)
         except UsageError as error:
             problem = error.message
     if problem:
         raise ValueError(f"rule {number}: {problem}")
+    return made
 
 
 def _pattern_problem(pattern: str) -> str | None:
@@ -211,6 +207,6 @@ def _pattern_problem(pattern: str) -> str | None:
 
 
 def _texts(value: object, name: str) -> tuple[str, ...]:
-    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+    if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
         raise ValueError(f"{name!r} must be a list of texts")
     return tuple(value)

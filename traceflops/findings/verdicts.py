@@ -57,22 +57,26 @@ def verdict(
         of = fact("basis.step" if steps.used else "basis.time")
         return Verdict((fact(code, share=ran, of=of),), "no-gpu-work")
     large = [loss for loss in losses if loss.share >= WORTH_SAYING]
-    known = [loss for loss in large if not loss.unknown][:2]
-    is_news = any(loss.name in _NOT_WORKING and severity_of(loss.share) == "high" for loss in known)
+    judged = [loss for loss in large if not loss.unknown][:2]
+    is_news = any(
+        loss.name in _NOT_WORKING and severity_of(loss.share) == "high" for loss in judged
+    )
     unknown = _unknown(total, measured, large)
-    lead = (*figure_of(measured), *filter(None, [late_rank]))
+    figure = measured.figure if measured is not None else None
+    figures = (fact("verdict.figure", text=figure),) if figure else ()
+    lead = (*figures, *filter(None, [late_rank]))
     most_unknown = max((share for share, _ in unknown), default=0.0)
-    facts_of_unknown = tuple(one for _, facts in unknown for one in facts)
-    if known and (is_news or known[0].share >= most_unknown):
+    facts_of_unknown = tuple(item for _, facts in unknown for item in facts)
+    if judged and (is_news or judged[0].share >= most_unknown):
         has_waterfall = measured is not None and measured.waterfall is not None
-        shown = [loss.brief() for loss in known] if late_rank else known
+        shown = [loss.brief() for loss in judged] if late_rank else judged
         parts = (_largest if has_waterfall and not unknown else _taken)(shown, of)
         peaks = _at_peak(shown, of)
-        headline = "straggler" if late_rank else known[0].headline
+        headline = "straggler" if late_rank else judged[0].headline
         statements = (*lead, *parts, *peaks, *facts_of_unknown)
-        return Verdict(statements, headline, known[0].name, known[0].share)
+        return Verdict(statements, headline, judged[0].name, judged[0].share)
     busy = _busy(total, of, devices, on_host=on_host, is_all=not (large or unknown))
-    parts = (*_taken(known, None), *_at_peak(known, of)) if known else ()
+    parts = (*_taken(judged, None), *_at_peak(judged, of)) if judged else ()
     headline = "straggler" if late_rank else _class_of_busy(total, large)
     return Verdict((*lead, busy, *facts_of_unknown, *parts), headline)
 
@@ -89,19 +93,13 @@ def _class_of_busy(total: Account, losses: Sequence[Loss]) -> str:
     return classes.get(max(share, key=lambda name: share[name]), "gpu-compute")
 
 
-def figure_of(measured: Measurement | None) -> tuple[Fact, ...]:
-    """Return the utilisation as a statement, nothing where it is unknown."""
-    figure = measured.figure if measured is not None else None
-    return (fact("verdict.figure", text=figure),) if figure else ()
-
-
 def basis_of(steps: StepChoice) -> Fact:
     """Return what shares of the chosen windows are of."""
     return fact("basis.step" if steps.used else "basis.total")
 
 
 def records_verdict(
-    found: LaunchRecords, how: str, late_rank: Fact | None = None
+    records: LaunchRecords, how: str, late_rank: Fact | None = None
 ) -> Verdict | None:
     """Return what to say where too much is not recorded to judge anything; None elsewhere.
 
@@ -109,38 +107,38 @@ def records_verdict(
     statement on the rank that holds others up, which only their recorded work tells.
     """
     late = tuple(filter(None, [late_rank]))
-    match found.state:
+    match records.state:
         case "missing":
-            missing = fact("verdict.records-missing", calls=found.words, how=how)
+            missing = fact("verdict.records-missing", calls=records.words, how=how)
             return Verdict((missing,), "records-missing")
         case "incomplete":
-            incomplete = fact("verdict.records-incomplete", lost=found.lost, calls=found.words)
+            incomplete = fact("verdict.records-incomplete", lost=records.lost, calls=records.words)
             return Verdict((incomplete, *late), "records-missing")
         case "collectives":
             return Verdict((fact("verdict.only-collectives"), *late), "records-missing")
         case "capture":
-            calls = found.calls + found.captured
-            capture = fact("verdict.capture", captured=found.captured, calls=calls)
+            calls = records.calls + records.captured
+            capture = fact("verdict.capture", captured=records.captured, calls=calls)
             return Verdict((capture,), "withheld")
     return None
 
 
-def lost_graphs(found: LaunchRecords, total: Account) -> Fact | None:
+def lost_graphs(records: LaunchRecords, total: Account) -> Fact | None:
     """Return how many graph launches have no record, None where their work hardly takes time."""
     is_much = total.idle_causes.unrecorded_ns > MATERIAL * total.components.window_ns
-    if not (is_much and found.is_judged and found.graph.lack()):
+    if not (is_much and records.is_judged and records.graph.lack()):
         return None
-    return fact("verdict.lost-graphs", lost=found.graph.lost, calls=found.graph.calls)
+    return fact("verdict.lost-graphs", lost=records.graph.lost, calls=records.graph.calls)
 
 
-def led_by(found: Verdict, lack: Fact | None) -> Verdict:
+def led_by(later: Verdict, lack: Fact | None) -> Verdict:
     """Return a verdict that first says, after the utilisation, what the recording lacks."""
     if lack is None:
-        return found
-    figures = tuple(part for part in found.parts if part.code == "verdict.figure")
-    others = tuple(part for part in found.parts if part not in figures)
+        return later
+    figures = tuple(part for part in later.parts if part.code == "verdict.figure")
+    others = tuple(part for part in later.parts if part not in figures)
     headline = "records-missing" if lack.code == "verdict.lost-graphs" else "cut-file"
-    return replace(found, parts=(*figures, lack, *others), headline=headline)
+    return replace(later, parts=(*figures, lack, *others), headline=headline)
 
 
 def cut_file(of: Recording) -> Fact | None:
@@ -195,14 +193,14 @@ def _taken(lost: Sequence[Loss], of: Fact | None) -> tuple[Fact, ...]:
 
 def _at_peak(lost: Sequence[Loss], of: Fact) -> tuple[Fact, ...]:
     """Return what losses need, of which the bytes are known."""
-    return tuple(one for loss in lost for one in loss.at_peak(of))
+    return tuple(part for loss in lost for part in loss.at_peak(of))
 
 
 def _unknown(
     total: Account, measured: Measurement | None, losses: Sequence[Loss]
 ) -> list[tuple[float, tuple[Fact, ...]]]:
     """Return shares of which nothing says whether they are lost, each with its statements."""
-    found = [
+    parts = [
         (loss.share, (loss.unjudged(), *loss.details))
         for loss in losses
         if loss.unknown is not None
@@ -213,8 +211,8 @@ def _unknown(
         code = "compute-no-mfu" if coverage else "compute"
         if coverage and coverage < TOO_LITTLE:
             code = "compute-little-known"
-        found.append((share, (fact(f"verdict.{code}", share=share, known=coverage),)))
-    return sorted(found, key=lambda pair: -pair[0])
+        parts.append((share, (fact(f"verdict.{code}", share=share, known=coverage),)))
+    return sorted(parts, key=lambda pair: -pair[0])
 
 
 def _busy(total: Account, of: Fact, devices: int, *, on_host: bool, is_all: bool) -> Fact:

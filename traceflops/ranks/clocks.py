@@ -170,8 +170,8 @@ def _followed(records: CommRecords, matches: Matches, rows: IntArray, offset: In
     if not len(rows):
         return fixed
     before, after = (
-        float(np.quantile(np.abs(_apart(one, matches, rows)), 0.95))
-        for one in (straight, _less(straight, rows, moved))
+        float(np.quantile(np.abs(_apart(line, matches, rows)), 0.95))
+        for line in (straight, _less(straight, rows, moved))
     )
     if _LIKE * after > before:
         return fixed
@@ -179,11 +179,11 @@ def _followed(records: CommRecords, matches: Matches, rows: IntArray, offset: In
     # of the other ranks.
     earlier, later = np.zeros((2, len(records)), dtype=np.int64)
     of_rank = dict(groups(records.place[rows]))
-    for place, mine in groups(records.place):
+    for place, records_of in groups(records.place):
         basis = rows[of_rank[place]]
-        upto = np.searchsorted(records.end_ns[basis], records.end_ns[mine], side="right") - 1
-        earlier[mine] = moved[basis[upto.clip(0)]]
-        later[mine] = moved[basis[(upto + 1).clip(0, len(basis) - 1)]]
+        upto = np.searchsorted(records.end_ns[basis], records.end_ns[records_of], side="right") - 1
+        earlier[records_of] = moved[basis[upto.clip(0)]]
+        later[records_of] = moved[basis[(upto + 1).clip(0, len(basis) - 1)]]
     is_later = np.zeros(len(records), dtype=np.bool_)
     matched = np.flatnonzero(matches.collective >= 0)
     _, of_row = ranked(matches.collective[matched])
@@ -228,8 +228,8 @@ def _moves(records: CommRecords, matches: Matches, rows: IntArray) -> IntArray:
             for side in sides:
                 moved[side] += _moves(nearer, matches, side)
             return moved[rows]
-    for _, mine in groups(place):
-        apart[mine] = running_medians(apart[mine])
+    for _, rows_of in groups(place):
+        apart[rows_of] = running_medians(apart[rows_of])
     return apart
 
 

@@ -64,8 +64,8 @@ def kinds_of(labels: Sequence[str], used: IntArray) -> IntArray:
 def kind_of(label: str) -> int:
     """Return the place in KINDS of the collective that a label names, -1 for none."""
     letters = re.sub(r"[^a-z0-9]", "", label.lower())
-    found = (at for at, words in enumerate(_KINDS.values()) if re.search(words, letters))
-    return next(found, -1)
+    matching = (code for code, words in enumerate(_KINDS.values()) if re.search(words, letters))
+    return next(matching, -1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,12 +191,12 @@ def message_bytes(linked: LinkedTrace, rows: IntArray) -> IntArray:
 
     ABSENT where it is not known: how much each kernel moved of several that an op launched.
     """
-    told = Recorded(linked, rows)
-    put, get = (told.numbers(f"collective_{side}_elements") for side in ("in", "out"))
-    kind, kinds = told.texts("collective")
+    recorded = Recorded(linked, rows)
+    put, get = (recorded.numbers(f"collective_{side}_elements") for side in ("in", "out"))
+    kind, kinds = recorded.texts("collective")
     one_tells = np.array([*(name in _ONE_SIDE_TELLS for name in kinds), False])[kind]
     elements = np.where((put >= 0) & (get >= 0) | one_tells, np.maximum(put, get), ABSENT)
-    data_type, types = told.texts("collective_dtype")
+    data_type, types = recorded.texts("collective_dtype")
     width = np.array([*map(_width, types), 0], dtype=np.int64)[data_type]
     activities, linked_op = linked.trace.activities, linked.links.op_of_activity[rows]
     op = numbers(activities["external_id"], ABSENT)[rows]

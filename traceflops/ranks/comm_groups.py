@@ -68,7 +68,7 @@ class GroupFacts:
                 found.append(CommGroup(f"stream {streams[code_ - len(first)]}", None, None))
             else:
                 name, listed, description, many = self.known[int(self.which[first[code_]])]
-                recorded = tuple(ranks[at] for at in places) if len(places) == many else None
+                recorded = tuple(ranks[place] for place in places) if len(places) == many else None
                 role = role_in(description or "") or role_in(name or "")
                 members = _ranks_in(listed or "") or recorded
                 found.append(CommGroup(name or "", members, many if many > 0 else None, role))

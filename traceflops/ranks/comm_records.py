@@ -109,8 +109,10 @@ class CommRecords:
 
     def first(self, most: int) -> CommRecords:
         """Return the same with so many kernels of each rank, the first ones."""
-        mine = (np.flatnonzero(self.place == at)[:most] for at in range(len(self.ranks)))
-        rows = np.concatenate([np.empty(0, np.int64), *mine])
+        rows_of_rank = (
+            np.flatnonzero(self.place == rank)[:most] for rank in range(len(self.ranks))
+        )
+        rows = np.concatenate([np.empty(0, np.int64), *rows_of_rank])
         columns: dict[str, Any] = {
             name: getattr(self, name)[rows] for name in ("place", "group", "peer", *_COLUMNS)
         }
@@ -122,8 +124,8 @@ class CommRecords:
         Pipelines need all work of ranks that send: that stays where it `keeps_work`.
         """
         sends = bool(self.is_pair.any())
-        mine = [self.place == at for at in range(len(self.ranks))]
-        own = [Intervals.of(self.start_ns[rows], self.end_ns[rows]) for rows in mine]
+        of_rank = [self.place == rank for rank in range(len(self.ranks))]
+        own = [Intervals.of(self.start_ns[rows], self.end_ns[rows]) for rows in of_rank]
         alone, work = (
             tuple(one.intersect(spans) for one, spans in zip(several, own, strict=False))
             for several in (self.alone, self.work)
@@ -136,7 +138,7 @@ class CommRecords:
     def moved(self, by_ns: int, devices: int) -> CommRecords:
         """Return the same on a clock that is behind by so much, behind so many devices."""
         alone, work = (
-            tuple(one.moved(by_ns) for one in several) for several in (self.alone, self.work)
+            tuple(part.moved(by_ns) for part in several) for several in (self.alone, self.work)
         )
         return replace(
             self,
@@ -162,8 +164,8 @@ def comm_records(
     for number, (device, rows) in enumerate(zip(devices, worked, strict=True)):
         is_comm = is_top(linked.categorised, "communication", rows.row)
         work.append(Intervals.of(rows.start_ns[~is_comm], rows.end_ns[~is_comm]))
-        mine = is_comm & kernels[rows.row]
-        start, end = rows.start_ns[mine], rows.end_ns[mine]
+        is_collective = is_comm & kernels[rows.row]
+        start, end = rows.start_ns[is_collective], rows.end_ns[is_collective]
         steps = sorted(
             (w.start_ns, w.end_ns, w.step) for w in windows[device] if w.step is not None
         )
@@ -171,7 +173,7 @@ def comm_records(
         at = np.searchsorted(starts[:-1], start, side="right") - 1
         step_of = np.where((at >= 0) & (start < ends[at]), step[at], ABSENT)
         busy = work[-1].covered_before(end)
-        columns = (rows.row[mine], np.full_like(start, number), start, end, busy, step_of)
+        columns = (rows.row[is_collective], np.full_like(start, number), start, end, busy, step_of)
         parts.append(np.stack(columns))
     row, place, start, end, busy, step = np.concatenate(parts, axis=1)
     facts = _Facts(linked, row)
@@ -203,11 +205,11 @@ def comm_records(
 def communication_kinds(linked: LinkedTrace) -> IntArray:
     """Return the kind of each activity's collective, a place in KINDS; -1: none or not known."""
     activities = linked.trace.activities
-    every = np.arange(activities.num_rows)
-    mine = is_one_of(activities["kind"], "kernel") & is_top(
-        linked.categorised, "communication", every
+    rows = np.arange(activities.num_rows)
+    is_communication = is_one_of(activities["kind"], "kernel") & is_top(
+        linked.categorised, "communication", rows
     )
-    row, kind = every[mine], np.full(len(every), -1, dtype=np.int64)
+    row, kind = rows[is_communication], np.full(len(rows), -1, dtype=np.int64)
     kind[row] = _Facts(linked, row).kind(numbers(activities["device"], ABSENT)[row])
     return kind
 
@@ -225,7 +227,7 @@ def joined(parts: Sequence[CommRecords], trace: Trace) -> CommRecords:
     columns: dict[str, Any] = {
         name: np.concatenate([getattr(part, name) for part in parts])[sort] for name in _COLUMNS
     }
-    told = joined_facts([part.told for part in parts]).taken(sort)
+    facts = joined_facts([part.told for part in parts]).taken(sort)
     alone, work = (
         tuple(several[at] for at in order.tolist()) if several else ()
         for several in (
@@ -240,19 +242,19 @@ def joined(parts: Sequence[CommRecords], trace: Trace) -> CommRecords:
         place=place[sort],
         **columns,
         work=work,
-        told=told,
+        told=facts,
         lacks_work=any(part.lacks_work for part in parts),
-        **_grouped(told, columns["kind"], place[sort], ranks),
+        **_grouped(facts, columns["kind"], place[sort], ranks),
     )
 
 
 def _grouped(
-    told: GroupFacts, kind: IntArray, place: IntArray, ranks: Sequence[int]
+    facts: GroupFacts, kind: IntArray, place: IntArray, ranks: Sequence[int]
 ) -> dict[str, Any]:
     """Return the columns that take all ranks to know: groups, and peers of sends."""
-    group, known = told.groups(place, ranks)
+    group, known = facts.groups(place, ranks)
     peer, pairs = np.full(len(kind), -1, dtype=np.int64), np.flatnonzero(np.isin(kind, _SIDES))
-    peer[pairs] = peers(told.other_side[pairs], group[pairs], known, place[pairs], ranks)
+    peer[pairs] = peers(facts.other_side[pairs], group[pairs], known, place[pairs], ranks)
     return {"group": group, "groups": with_roles_of(kind, group, known), "peer": peer}
 
 
@@ -340,7 +342,7 @@ class _Facts:
         size = self.told.numbers("collective_group_size")
         which, first = group_rows((*(code for code, _ in texts), size))
         words = [
-            [labels[at] if at >= 0 else None for at in code[first].tolist()]
+            [labels[group] if group >= 0 else None for group in code[first].tolist()]
             for code, labels in texts
         ]
         source, destination = (

@@ -114,10 +114,10 @@ def cycles(records: CommRecords, waits: Waits, chosen: BoolArray | None = None) 
 
 def _parts(rows: IntArray, place: IntArray, ranks: int) -> tuple[IntArray, IntArray]:
     """Return by rank the rows that parts of a recording are between: as many in each."""
-    mine = [rows[at] for _, at in groups(place[rows])]
-    count = min(map(len, mine), default=0) if len(mine) == ranks else 0
+    rows_of_rank = [rows[at] for _, at in groups(place[rows])]
+    count = min(map(len, rows_of_rank), default=0) if len(rows_of_rank) == ranks else 0
     cuts = np.linspace(0, count - 1, min(count, _PARTS + 1)).astype(np.int64)
-    edges = np.array([one[cuts] for one in mine] if count else [], dtype=np.int64)
+    edges = np.array([one[cuts] for one in rows_of_rank] if count else [], dtype=np.int64)
     edges = edges.reshape(-1 if count else ranks, len(cuts)).T
     return edges[:-1], edges[1:]
 

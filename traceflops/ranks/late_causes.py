@@ -102,8 +102,8 @@ class KernelSums:
             name: np.zeros((ends[-1], len(place)), dtype=np.int64) for name in _BY_NAME
         }
         for name, table in sums.items():
-            for part, mine, (low, high) in zip(parts, columns, pairwise(ends), strict=True):
-                table[low:high, mine] = getattr(part, name)
+            for part, column, (low, high) in zip(parts, columns, pairwise(ends), strict=True):
+                table[low:high, column] = getattr(part, name)
         received = np.concatenate([part.received for part in parts])
         return cls(tuple(place), received=received, **sums)
 
@@ -230,7 +230,7 @@ def by_idle(own: Sequence[Culprit], usual: Sequence[Culprit], *, sporadic: bool)
             causes = (cause for cause, words in _PAUSES.items() if words.search(text))
             usual_cause = "gc_pause" if sporadic and culprit.kind in _HOST else culprit.kind
             more[next(causes, usual_cause)][culprit.label] += sign * culprit.idle_ns
-    cause, labels = max(more.items(), key=lambda one: one[1].total(), default=("", Counter()))
+    cause, labels = max(more.items(), key=lambda pair: pair[1].total(), default=("", Counter()))
     if labels.total() <= 0:
         return UNKNOWN
     return LateCause(cause, max(labels, key=lambda label: labels[label]))

@@ -124,35 +124,35 @@ def _by_sequence(records: CommRecords, one: IntArray, other: IntArray) -> Pairs 
     return one[left[same]], other[right[same]]
 
 
-def _candidates(records: CommRecords, one: IntArray, other: IntArray) -> Iterator[Pairs]:
+def _candidates(records: CommRecords, left: IntArray, other: IntArray) -> Iterator[Pairs]:
     """Yield ways to match: by order, shifted, and what overlaps on clocks that the order sets."""
-    plain, unequal = _shifted(records, one, other, 0)
+    plain, unequal = _shifted(records, left, other, 0)
     yield plain
-    whole = len(one) == len(other) and not unequal
+    whole = len(left) == len(other) and not unequal
     possible = _are_possible(records, plain, _local_offsets(records, plain))
     if whole and possible.all() and _spread_ns(records, plain) <= _CLOSE_NS:
         return
-    shifted, _, ahead = most_alike(records, one, other, _CLOSE_NS)
+    shifted, _, ahead = most_alike(records, left, other, _CLOSE_NS)
     yield shifted
     usual = np.full_like(other, ahead)
-    set_ = (_piecewise(records, one, other, usual, near) for near in (_CLOSE_NS, _CLOSEST_NS))
+    set_ = (_piecewise(records, left, other, usual, near) for near in (_CLOSE_NS, _CLOSEST_NS))
     for offset in (np.zeros_like(other), usual, *set_):
-        yield _overlapping(records, one, other, offset)
+        yield _overlapping(records, left, other, offset)
 
 
 def most_alike(
-    records: CommRecords, one: IntArray, other: IntArray, near_ns: int
+    records: CommRecords, left: IntArray, other: IntArray, near_ns: int
 ) -> tuple[Pairs, int, int]:
     """Return the pairs at the best shift, how many of their ends differ alike, and by what.
 
     Of many, some that lie evenly tell which is the best.
     """
-    far = min(_LARGEST_SHIFT, max(len(one), len(other)))
-    step = -(-max(len(one), len(other)) // _MOST_SHIFTED)
+    far = min(_LARGEST_SHIFT, max(len(left), len(other)))
+    step = -(-max(len(left), len(other)) // _MOST_SHIFTED)
 
     def alike_at(shift: int, step: int) -> tuple[Pairs, IntArray]:
         """Return the pairs, and the most differences that lie so near to each other, in order."""
-        pairs, _ = _shifted(records, one, other, shift, step)
+        pairs, _ = _shifted(records, left, other, shift, step)
         ordered = np.sort(_end_difference(records, pairs))
         if not len(ordered):
             return pairs, ordered
@@ -166,27 +166,27 @@ def most_alike(
 
 
 def _piecewise(
-    records: CommRecords, one: IntArray, other: IntArray, usual: IntArray, near_ns: int
+    records: CommRecords, left: IntArray, other: IntArray, usual: IntArray, near_ns: int
 ) -> IntArray:
     """Return what the first clock is ahead at each record of the other, where one of them is set.
 
     That is by what most ends differ at one shift from the first to the last of these, and the same
     for what is before and after them; `usual` where hardly any do.
     """
-    if min(len(one), len(other)) < _LEAST:
+    if min(len(left), len(other)) < _LEAST:
         return usual
-    pairs, count, offset = most_alike(records, one, other, near_ns)
+    pairs, count, offset = most_alike(records, left, other, near_ns)
     if count < _LEAST:
         return usual
     near = np.abs(_end_difference(records, pairs) - offset) <= near_ns
     edges = np.flatnonzero(near)[[0, -1]]
     (a, b), (c, d) = (
         np.searchsorted(rows, pair[edges]) + np.array([0, 1])
-        for rows, pair in zip((one, other), pairs, strict=True)
+        for rows, pair in zip((left, other), pairs, strict=True)
     )
     ahead = np.full_like(other, offset)
-    ahead[:c] = _piecewise(records, one[:a], other[:c], ahead[:c], near_ns)
-    ahead[d:] = _piecewise(records, one[b:], other[d:], ahead[d:], near_ns)
+    ahead[:c] = _piecewise(records, left[:a], other[:c], ahead[:c], near_ns)
+    ahead[d:] = _piecewise(records, left[b:], other[d:], ahead[d:], near_ns)
     return ahead
 
 
@@ -200,9 +200,9 @@ def _best(records: CommRecords, candidates: Iterable[Pairs]) -> Pairs:
         score = 2 * int(fits.sum()) - len(fits), -mean_ns
         scored.append((score, _spread_ns(records, pairs), pairs))
     most = max(count for (count, _), *_ in scored)
-    enough = [one for one in scored if one[0][0] >= _NEARLY * most]
+    enough = [pair for pair in scored if pair[0][0] >= _NEARLY * most]
     closest = max(_CLOSE_NS, min(spread for _, spread, _ in enough))
-    return max((one for one in enough if one[1] <= closest), key=itemgetter(0))[-1]
+    return max((pair for pair in enough if pair[1] <= closest), key=itemgetter(0))[-1]
 
 
 def _shifted(
@@ -215,14 +215,14 @@ def _shifted(
     return (left[:length][equal], right[:length][equal]), int((~equal).sum())
 
 
-def _overlapping(records: CommRecords, one: IntArray, other: IntArray, offset: IntArray) -> Pairs:
+def _overlapping(records: CommRecords, left: IntArray, other: IntArray, offset: IntArray) -> Pairs:
     """Return the equal pairs that overlap in time, in order; `offset` is added to the other's.
 
     One that ends closer to another than to this is not its match.
     """
-    both, moved = np.concatenate([one, other]), np.concatenate([np.zeros_like(one), offset])
+    both, moved = np.concatenate([left, other]), np.concatenate([np.zeros_like(left), offset])
     codes, starts, ends = (
-        (values[: len(one)].tolist(), values[len(one) :].tolist())
+        (values[: len(left)].tolist(), values[len(left) :].tolist())
         for values in (
             joint_codes(
                 _transfers(records.kind[both]),
@@ -242,7 +242,7 @@ def _overlapping(records: CommRecords, one: IntArray, other: IntArray, offset: I
         is_equal = after < len(end) and code[after] == code[this]
         return is_equal and abs(end[after] - far) < abs(end[this] - far)
 
-    while at[0] < len(one) and at[1] < len(other):
+    while at[0] < len(left) and at[1] < len(other):
         end, other_end = (ends[side][at[side]] for side in (0, 1))
         apart = end < starts[1][at[1]] or other_end < starts[0][at[0]]
         if not apart and codes[0][at[0]] == codes[1][at[1]]:
@@ -254,7 +254,7 @@ def _overlapping(records: CommRecords, one: IntArray, other: IntArray, offset: I
         else:
             at[end > other_end] += 1
     rows = np.array(pairs, dtype=np.int64).reshape(-1, 2)
-    return one[rows[:, 0]], other[rows[:, 1]]
+    return left[rows[:, 0]], other[rows[:, 1]]
 
 
 def _end_difference(records: CommRecords, pairs: Pairs) -> IntArray:
@@ -293,11 +293,11 @@ def running_medians(values_ns: IntArray) -> IntArray:
 
 def _are_possible(records: CommRecords, pairs: Pairs, offset: IntArray) -> BoolArray:
     """Return for which pairs neither ended before the other started."""
-    one, other = pairs
+    left, other = pairs
     start, end = records.start_ns, records.end_ns
     leaving = np.array([kind in _LEAVING for kind in KINDS] + [False])
-    first = (end[one] >= start[other] + offset) | leaving[records.kind[one]]
-    second = (end[other] + offset >= start[one]) | leaving[records.kind[other]]
+    first = (end[left] >= start[other] + offset) | leaving[records.kind[left]]
+    second = (end[other] + offset >= start[left]) | leaving[records.kind[other]]
     return np.asarray(first & second)
 
 
@@ -311,9 +311,9 @@ def _transfers(kind: IntArray) -> IntArray:
     return np.where(kind == RECV, SEND, kind)
 
 
-def _are_equal(records: CommRecords, one: IntArray, other: IntArray) -> BoolArray:
+def _are_equal(records: CommRecords, left: IntArray, other: IntArray) -> BoolArray:
     """Return which pairs are of one kind and size; what is not known is equal."""
-    first, second, size = records.kind[one], records.kind[other], records.elements
+    first, second, size = records.kind[left], records.kind[other], records.elements
     same_kind = (_transfers(first) == _transfers(second)) | (first < 0) | (second < 0)
-    same_size = (size[one] == size[other]) | (size[one] < 0) | (size[other] < 0)
+    same_size = (size[left] == size[other]) | (size[left] < 0) | (size[other] < 0)
     return np.asarray(same_kind & (same_size | (first == _UNEVEN)))

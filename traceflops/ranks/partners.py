@@ -51,11 +51,11 @@ def with_partners(records: CommRecords) -> Found:
     unnamed, many = np.flatnonzero(_are_unnamed(records)), len(records.ranks)
     if len(unnamed) > _KERNELS * many:
         begun = records.first(_KERNELS)
-        told = _found(begun)[0]
-        if told.groups is not begun.groups:
-            new = (len(told.groups) + np.arange(len(records.groups))).repeat(many)
-            new[begun.group * many + begun.place] = told.group
-            known = [*told.groups, *records.groups]
+        partners = _found(begun)[0]
+        if partners.groups is not begun.groups:
+            new = (len(partners.groups) + np.arange(len(records.groups))).repeat(many)
+            new[begun.group * many + begun.place] = partners.group
+            known = [*partners.groups, *records.groups]
             group = new[records.group * many + records.place]
             matched_ = _found(_in_groups(records, group, known))
             if _together(matched_, unnamed) >= _NEARLY:
@@ -79,12 +79,12 @@ def _found(records: CommRecords) -> Found:
     for ahead, is_known in ((np.zeros_like(own), True), (own, True), (own, False)):
         if not len(unnamed) or (most >= _NEARLY and (best is not recorded or not is_known)):
             break
-        told = _with_peers(records, recorded[1], ahead)
+        by_recorded = _with_peers(records, recorded[1], ahead)
         # Messages that end together tell that clocks are right.
-        teams = _with_teams(recorded, ahead, is_known, own if told is records else ahead)
+        teams = _with_teams(recorded, ahead, is_known, own if by_recorded is records else ahead)
         known = recorded if teams is records else _matched(teams)
-        found = told if teams is records else _with_peers(teams, known[1], ahead)
-        one = known if found is teams else _matched(found)
+        partners = by_recorded if teams is records else _with_peers(teams, known[1], ahead)
+        one = known if partners is teams else _matched(partners)
         if (share := _together(one, unnamed)) >= most:
             best, most = one, share
     return best
@@ -98,18 +98,18 @@ def _matched(records: CommRecords) -> Found:
 def _are_unnamed(records: CommRecords) -> BoolArray:
     """Return which kernels are of a group or with a rank that nothing names."""
     known = (group.ranks is not None or group.size is not None for group in records.groups)
-    told = np.array([*known], dtype=np.bool_)
+    is_named = np.array([*known], dtype=np.bool_)
     messages = (records.is_pair | (records.kind == EXCHANGE)) & (records.peer < 0)
-    return np.asarray(messages | ~told[records.group])
+    return np.asarray(messages | ~is_named[records.group])
 
 
-def _together(found: Found, rows: IntArray) -> float:
+def _together(partners: Found, rows: IntArray) -> float:
     """Return the share of some kernels that match and end together on aligned clocks."""
-    records, matches, alignment = found
-    end, mine = records.end_ns - alignment.record_offset_ns, matches.collective >= 0
+    records, matches, alignment = partners
+    end, is_matched = records.end_ns - alignment.record_offset_ns, matches.collective >= 0
     first, last = (np.full(matches.count, edge) for edge in (_FAR, -_FAR))
-    np.minimum.at(first, matches.collective[mine], end[mine])
-    np.maximum.at(last, matches.collective[mine], end[mine])
+    np.minimum.at(first, matches.collective[is_matched], end[is_matched])
+    np.maximum.at(last, matches.collective[is_matched], end[is_matched])
     near = np.append(last - first <= _NEAR_NS, False)
     return float(near[matches.collective[rows]].mean()) if len(rows) else 1.0
 
@@ -126,7 +126,28 @@ def _with_teams(recorded: Found, ahead: IntArray, is_known: bool, likely: IntArr
         is_told = known[code].ranks is not None or known[code].size is not None
         if is_told or not 2 < len(members) <= _RANKS or records.is_pair[mine].any():
             continue
-        teams = _teams(_distances(records, members, ahead, is_known))
+        # How far most ends of each two ranks are apart, of unknown clocks but for an offset
+        apart = np.zeros((len(members), len(members)), dtype=np.int64)
+        end = records.end_ns - ahead if is_known else records.end_ns
+        for (a, one), (b, other) in combinations(enumerate(rows[:_KERNELS] for rows in members), 2):
+            offset = 0
+            if not is_known:
+                *_, offset = most_alike(records, one, other, _CLOSE_NS)
+            ends = end[one], end[other] + offset
+            low = max(ns.min() for ns in ends) - _NEAR_NS
+            high = min(ns.max() for ns in ends) + _NEAR_NS
+            ours, theirs = (np.sort(ns[(ns >= low) & (ns <= high)]) for ns in ends)
+            distance = _FAR
+            if min(len(ours), len(theirs)) >= _LEAST:
+                distance = 0
+                for times, among in ((ours, theirs), (theirs, ours)):
+                    after = np.searchsorted(among, times).clip(1, len(among) - 1)
+                    nearest = np.minimum(
+                        np.abs(times - among[after - 1]), np.abs(times - among[after])
+                    )
+                    distance = max(distance, int(np.quantile(nearest, _NEARLY, method="lower")))
+            apart[a, b] = apart[b, a] = distance
+        teams = _teams(apart)
         for team in teams if _are_apart(recorded, mine, teams, likely) else ():
             rows = [members[at] for at in team]
             ranks = tuple(records.ranks[records.place[row[0]]] for row in rows)
@@ -156,34 +177,6 @@ def _are_apart(
     return is_far or bool(_LIKE * np.ptp(end - last, axis=0).sum() < apart.sum())
 
 
-def _distances(
-    records: CommRecords, members: Sequence[IntArray], ahead: IntArray, is_known: bool
-) -> IntArray:
-    """Return how far most ends of each two ranks are apart, of unknown clocks but for an offset.
-
-    That is what nearly all ends of both are nearer to one of the other, while both run.
-    """
-    apart = np.zeros((len(members), len(members)), dtype=np.int64)
-    end = records.end_ns - ahead if is_known else records.end_ns
-    for (a, one), (b, other) in combinations(enumerate(rows[:_KERNELS] for rows in members), 2):
-        offset = 0
-        if not is_known:
-            *_, offset = most_alike(records, one, other, _CLOSE_NS)
-        ends = end[one], end[other] + offset
-        low = max(ns.min() for ns in ends) - _NEAR_NS
-        high = min(ns.max() for ns in ends) + _NEAR_NS
-        ours, theirs = (np.sort(ns[(ns >= low) & (ns <= high)]) for ns in ends)
-        distance = _FAR
-        if min(len(ours), len(theirs)) >= _LEAST:
-            distance = 0
-            for times, among in ((ours, theirs), (theirs, ours)):
-                after = np.searchsorted(among, times).clip(1, len(among) - 1)
-                nearest = np.minimum(np.abs(times - among[after - 1]), np.abs(times - among[after]))
-                distance = max(distance, int(np.quantile(nearest, _NEARLY, method="lower")))
-        apart[a, b] = apart[b, a] = distance
-    return apart
-
-
 def _teams(apart: IntArray) -> list[list[int]]:
     """Return the smallest groups of one size that are clearly apart, none where there are none."""
     team = np.arange(len(apart))
@@ -196,7 +189,7 @@ def _teams(apart: IntArray) -> list[list[int]]:
             break
         is_clear = apart[~same].min() > _CLEARLY * near
         if is_clear and sizes.min() == sizes.max() > 1:
-            return [np.flatnonzero(team == one).tolist() for one in np.unique(team)]
+            return [np.flatnonzero(team == number).tolist() for number in np.unique(team)]
     return []
 
 
@@ -222,18 +215,18 @@ def _peers(records: CommRecords, rows: IntArray, end: IntArray) -> IntArray:
     then are with no others, which may only work in step with them.
     """
     place, ranks = records.place[rows], len(records.ranks)
-    every, allowed = ~np.eye(ranks, dtype=np.bool_), np.zeros((ranks, ranks), dtype=np.bool_)
-    other = _nearest(records, rows, end, every)
-    found = other >= 0
-    sides = np.sort([place[found], place[other[found]]], axis=0)
+    anyone, allowed = ~np.eye(ranks, dtype=np.bool_), np.zeros((ranks, ranks), dtype=np.bool_)
+    other = _nearest(records, rows, end, anyone)
+    has_peer = other >= 0
+    sides = np.sort([place[has_peer], place[other[has_peer]]], axis=0)
     often = np.bincount(sides[0] * ranks + sides[1], minlength=ranks * ranks)
     count = np.bincount(place, minlength=ranks)
-    left, mine = count.copy(), dict(groups(place))
+    left, records_of = count.copy(), dict(groups(place))
     for pair in np.argsort(-often, kind="stable")[: np.count_nonzero(often)].tolist():
         two = np.array(divmod(pair, ranks))
         if (left[two] > (1 - _NEARLY) * count[two]).all():
-            both = rows[np.concatenate([mine[one] for one in two.tolist()])]
-            left[two] -= (_nearest(records, both, end, every) >= 0).sum() // 2
+            both = rows[np.concatenate([records_of[pair] for pair in two.tolist()])]
+            left[two] -= (_nearest(records, both, end, anyone) >= 0).sum() // 2
             allowed[two, two[::-1]] = True
     other = _nearest(records, rows, end, allowed)
     if (other >= 0).sum() < _NEARLY * len(rows):
@@ -248,12 +241,12 @@ def _nearest(records: CommRecords, rows: IntArray, end: IntArray, allowed: BoolA
     order = np.argsort(end[rows], kind="stable")
     nearest, gap = np.full(len(rows), -1), np.full(len(rows), _NEAR_NS)
     for step in range(1, min(2 * len(records.ranks), _RANKS, len(rows))):
-        one, other = order[:-step], order[step:]
-        apart = end[rows[other]] - end[rows[one]]
-        fits = allowed[place[one], place[other]] & (sent[one] == -sent[other])
-        fits &= (size[one] == size[other]) & (apart <= records.dur_ns[rows[other]])
-        for mine, its in ((one, other), (other, one)):
-            better = fits & (apart < gap[mine])
-            nearest[mine[better]], gap[mine[better]] = its[better], apart[better]
+        earlier, other = order[:-step], order[step:]
+        apart = end[rows[other]] - end[rows[earlier]]
+        fits = allowed[place[earlier], place[other]] & (sent[earlier] == -sent[other])
+        fits &= (size[earlier] == size[other]) & (apart <= records.dur_ns[rows[other]])
+        for near, its in ((earlier, other), (other, earlier)):
+            better = fits & (apart < gap[near])
+            nearest[near[better]], gap[near[better]] = its[better], apart[better]
     mutual = (nearest >= 0) & (nearest[nearest] == np.arange(len(rows)))
     return np.where(mutual, nearest, -1)

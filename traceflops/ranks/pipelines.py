@@ -145,9 +145,11 @@ def pipelines(
 def _messages(records: CommRecords, waits: Waits, alignment: Alignment) -> _Messages:
     """Return the matched sends in the order of time, on aligned clocks."""
     end = records.end_ns[waits.row] - alignment.offset_ns[records.place[waits.row]]
-    one = waits.first[records.is_pair[waits.row[waits.first]]] if len(waits.first) else waits.first
-    is_first = records.kind[waits.row[one]] == SEND
-    send, receive = np.where(is_first, one, one + 1), np.where(is_first, one + 1, one)
+    sends = (
+        waits.first[records.is_pair[waits.row[waits.first]]] if len(waits.first) else waits.first
+    )
+    is_first = records.kind[waits.row[sends]] == SEND
+    send, receive = np.where(is_first, sends, sends + 1), np.where(is_first, sends + 1, sends)
     sent, got = waits.row[send], waits.row[receive]
     messages = _Messages(
         records.place[sent],
@@ -229,11 +231,11 @@ class _Run:
         """Return when the first and the last message of each step is over at a stage."""
         messages, place = self._messages, self._places[stage]
         time = np.where(messages.source == place, messages.sent_ns, messages.here_ns)
-        mine = ((messages.source == place) | (messages.target == place)) & self._inside
+        of_stage = ((messages.source == place) | (messages.target == place)) & self._inside
         first, last = np.full(len(self.steps), _FAR), np.full(len(self.steps), -_FAR)
         step = np.searchsorted(self.steps, messages.step)
-        np.minimum.at(first, step[mine], time[mine])
-        np.maximum.at(last, step[mine], time[mine])
+        np.minimum.at(first, step[of_stage], time[of_stage])
+        np.maximum.at(last, step[of_stage], time[of_stage])
         return first, last
 
     @property

@@ -186,7 +186,9 @@ class PreparedWork:
         """Return the same by choice of steps."""
         accounts = {device: self.prepared.accounts[device] for device in devices}
         chosen = [
-            chosen_activities(accounts, {at: self._windows(at, steps) for at in devices})
+            chosen_activities(
+                accounts, {device: self._windows(device, steps) for device in devices}
+            )
             for steps in choices
         ]
         return kernel_sums(self.prepared, chosen, devices)
@@ -195,20 +197,22 @@ class PreparedWork:
         self, devices: Sequence[int], steps: Sequence[int | None]
     ) -> list[tuple[Culprit, ...]]:
         """Return what the host of each device did while that was idle, in such steps."""
-        asked = [{at: chosen_time(self._windows(at, steps))} for at in devices]
-        return [one.culprits for one in culprits_of_devices(self.prepared, asked)]
+        asked = [{device: chosen_time(self._windows(device, steps))} for device in devices]
+        return [culprits.culprits for culprits in culprits_of_devices(self.prepared, asked)]
 
     def idle_of_each(
         self, devices: Sequence[int], choices: Sequence[Sequence[int | None]]
     ) -> tuple[IdleCulprits, list[list[tuple[Culprit, ...]]]]:
         """Return that of all devices in chosen windows, and of each by choice of steps."""
-        chosen = {at: chosen_time(self.windows[at]) for at in self.prepared.accounts}
+        chosen = {device: chosen_time(self.windows[device]) for device in self.prepared.accounts}
         of_each = [
-            {at: chosen_time(self._windows(at, steps))} for steps in choices for at in devices
+            {device: chosen_time(self._windows(device, steps))}
+            for steps in choices
+            for device in devices
         ]
         whole, *each = culprits_of_devices(self.prepared, [chosen, *of_each])
-        found = iter(each)
-        return whole, [[next(found).culprits for _ in devices] for _ in choices]
+        culprits = iter(each)
+        return whole, [[next(culprits).culprits for _ in devices] for _ in choices]
 
     def _windows(self, device: int, steps: Sequence[int | None]) -> tuple[Window, ...]:
         """Return the windows of a device with some steps chosen, if they are steps."""
@@ -228,7 +232,7 @@ class PreparedWork:
     def usual_steps(self) -> tuple[int, ...]:
         """Return the steps that are compared: chosen ones, and the last, that follow another."""
         windows = [*itertools.chain(*self.windows.values())]
-        wanted = {one.step for one in windows if one.used or one.left_out == LAST_STEP}
+        wanted = {window.step for window in windows if window.used or window.left_out == LAST_STEP}
         seen = {window.step for window in windows}
         return tuple(sorted(step for step in wanted if step is not None and step - 1 in seen))
 
@@ -299,9 +303,9 @@ def _cause(
     # What the host does before the first work of a step is in the window of the step before.
     wider = [number for step in few for number in (step - 1, step)]
     middle = others[(len(others) - 1) // 2]
-    mine, usual = work.idle((worst, middle), wider or steps)
+    own, usual = work.idle((worst, middle), wider or steps)
     in_chain = bool(records.is_pair.any())
-    cause = by_idle(mine, usual, sporadic=len(few) > 0 and not in_chain)
+    cause = by_idle(own, usual, sporadic=len(few) > 0 and not in_chain)
     return None if in_chain and cause.cause not in STALLS else cause
 
 

@@ -1,20 +1,23 @@
 """How much of each collective is waiting for the last rank, and how much is transfer.
 
 A rank waits until the last one has started, on aligned clocks; a rank that leaves before that does
-not wait. Wait and transfer add up to the duration.
+not wait. Wait and transfer add up to the duration. Also how unevenly the tokens of mixtures of
+experts fall on the ranks of a group.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 
 from traceflops.ranks.clocks import Alignment, medians
+from traceflops.ranks.collectives import KINDS
 from traceflops.ranks.comm_records import CommRecords
 from traceflops.ranks.matching import Matches
 from traceflops.table.columns import BoolArray, IntArray
-from traceflops.table.grouping import groups, in_order
+from traceflops.table.grouping import group_sums, groups, in_order
 
 
 @dataclass(frozen=True)
@@ -57,8 +60,8 @@ class Waits:
 
     def within(self, chosen: BoolArray) -> Waits:
         """Return the same without the times of collectives other than those chosen."""
-        mine, by_record = chosen[self.collective], ("wait_ns", "transfer_ns", "exposed_ns")
-        times = {name: getattr(self, name) * mine for name in by_record}
+        is_chosen, by_record = chosen[self.collective], ("wait_ns", "transfer_ns", "exposed_ns")
+        times = {name: getattr(self, name) * is_chosen for name in by_record}
         return replace(self, **times, margin_ns=self.margin_ns * chosen)
 
 
@@ -106,3 +109,89 @@ def waits(
         ended_ns=medians(collective, end),
         until_ns=np.maximum.reduceat(end, first) if len(row) else end,
     )
+
+
+_ALL_TO_ALL: Final = KINDS.index("all_to_all")
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertGroup:
+    """Ranks that share experts, over `dispatches`: what each received and computed, in all.
+
+    Imbalances are the largest by the mean of the ranks; None where the mean is 0. `most_elements`
+    and `most_compute` are the ranks with most. `lost_ns` is by how much the longest compute of each
+    dispatch exceeds the mean, `moving_ns` by how much dispatch and combine take longer than if all
+    ranks got as much as the mean.
+    """
+
+    group: str
+    ranks: tuple[int, ...]
+    dispatches: int
+    elements: tuple[int, ...]
+    elements_imbalance: float | None
+    most_elements: int
+    compute_ns: tuple[int, ...]
+    compute_imbalance: float | None
+    most_compute: int
+    lost_ns: int
+    moving_ns: int
+
+
+def expert_groups(records: CommRecords, waits: Waits) -> list[ExpertGroup]:
+    """Return the groups that exchange tokens, the most uneven first.
+
+    An all-to-all that brings each rank as many elements as it puts into the next one of its group
+    is a dispatch, the next one the combine, and what the rank computes between them is the work of
+    its experts.
+    """
+    if not len(waits.first):
+        return []
+    first, size = waits.row[waits.first], waits.size
+    spent = waits.until_ns - waits.from_ns
+    exchanges = np.flatnonzero(records.kind[first] == _ALL_TO_ALL)
+    expert = []
+    for group, exchange in groups(records.group[first[exchanges]]):
+        turns = exchanges[exchange]
+        turns = turns[size[turns] == size[turns].max()]
+        # The records of these collectives: a row for each and a column per rank.
+        rows = waits.row[waits.first[turns][:, None] + np.arange(size[turns[0]])]
+        rows = np.take_along_axis(rows, np.argsort(records.place[rows], axis=1), axis=1)
+        got, put = records.received[rows], records.elements[rows]
+        fits = (got[:-1] >= 0).all(axis=1) & (got[:-1] == put[1:]).all(axis=1)
+        # The places that fit, of each run of them every second: those with more spread
+        place = np.arange(len(fits))
+        before = np.maximum.accumulate(np.where(fits, -1, place)) + 1
+        half = 2 * before + (place - before) % 2
+        sums = group_sums(np.where(fits, half, -1), np.ptp(got[:-1], axis=1), 2 * len(fits) + 2)
+        is_more = (sums[half] > sums[half ^ 1]) | ((sums[half] == sums[half ^ 1]) & (half % 2 == 0))
+        dispatch = np.flatnonzero(fits & is_more)
+        if not len(dispatch):
+            continue
+        # Per dispatch and rank: what each receives and works; and how long moving takes.
+        got, moved_ns = got[dispatch], spent[turns][dispatch] + spent[turns][dispatch + 1]
+        busy = records.busy_ns[rows[dispatch + 1]] - records.busy_ns[rows[dispatch]]
+        ranks = tuple(records.ranks[place] for place in records.place[rows[0]].tolist())
+        elements, compute_ns = got.sum(axis=0), busy.sum(axis=0)
+        even = got.mean(axis=1) / np.maximum(got.max(axis=1), 1)
+        expert.append(
+            ExpertGroup(
+                group=records.groups[group].name,
+                ranks=ranks,
+                dispatches=len(busy),
+                elements=tuple(elements.tolist()),
+                elements_imbalance=_imbalance(elements),
+                most_elements=ranks[int(elements.argmax())],
+                compute_ns=tuple(compute_ns.tolist()),
+                compute_imbalance=_imbalance(compute_ns),
+                most_compute=ranks[int(compute_ns.argmax())],
+                lost_ns=int((busy.max(axis=1) - busy.sum(axis=1) // len(ranks)).sum()),
+                moving_ns=int((moved_ns * (1 - even)).sum()),
+            )
+        )
+    return sorted(expert, key=lambda group: -(group.elements_imbalance or 0))
+
+
+def _imbalance(values: IntArray) -> float | None:
+    """Return the largest by the mean."""
+    mean = float(values.mean())
+    return float(values.max()) / mean if mean > 0 else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
@@ -10,19 +11,27 @@ import numpy as np
 
 from traceflops.attribution.charged import RankTimes
 from traceflops.ranks.clocks import Alignment, aligned
-from traceflops.ranks.comm_records import CommRecords, comm_records
+from traceflops.ranks.collectives import kind_of
+from traceflops.ranks.comm_groups import GroupFacts, Words, rank_labels
+from traceflops.ranks.comm_records import (
+    KINDS,
+    CommGroup,
+    CommRecords,
+    alone,
+    comm_records,
+)
 from traceflops.ranks.cycles import Cycles, cycles
-from traceflops.ranks.experts import ExpertGroup, expert_groups
 from traceflops.ranks.link_rates import LinkRate, Links, kind_name, link_rates
 from traceflops.ranks.matching import Matches
 from traceflops.ranks.partners import with_partners
 from traceflops.ranks.pipelines import Pipelines, pipelines
-from traceflops.ranks.projected_records import projected_records
 from traceflops.ranks.slow_rank import PreparedWork, RankWork, SlowRank, slow_rank
-from traceflops.ranks.waits import Waits, waits
-from traceflops.table.columns import IntArray, numbers
-from traceflops.table.grouping import exact_sums, group_sums, groups
+from traceflops.ranks.waits import ExpertGroup, Waits, expert_groups, waits
+from traceflops.table.columns import IntArray, codes, is_one_of, names, numbers
+from traceflops.table.grouping import distinct, exact_sums, group_rows, group_sums, groups
 from traceflops.table.rows import ABSENT
+from traceflops.table.trace import Trace
+from traceflops.timeline.intervals import Intervals
 from traceflops.windows.periodicity import LAST_STEP
 from traceflops.windows.prepared import Prepared, origins
 from traceflops.windows.records import chosen_time
@@ -169,7 +178,7 @@ class RankReport:
         Of equally far ones that is first which is slower, or for which the others wait longer.
         """
         own = self.cycles.own_ns.sum(axis=0)
-        awaited = np.array([one.marginal_ns for one in self.by_rank()], dtype=np.int64)
+        awaited = np.array([rank.marginal_ns for rank in self.by_rank()], dtype=np.int64)
         order: list[int] = np.lexsort((-awaited, -own, -np.abs(own - np.median(own)))).tolist()
         return order
 
@@ -223,7 +232,7 @@ class RankReport:
         wait_ns, group = np.full((2, count), -1, dtype=np.int64)
         wait_ns[records.row[waited.row]] = waited.wait_ns
         group[records.row] = records.group
-        return RankTimes(wait_ns, group, [one.role or one.name for one in records.groups])
+        return RankTimes(wait_ns, group, [group.role or group.name for group in records.groups])
 
     def rates(self) -> list[LinkRate]:
         """Return the bandwidths by kind, group and size; none where ranks are missing."""
@@ -295,3 +304,78 @@ def records_of(prepared: Prepared) -> CommRecords:
 
 def _known(number: int) -> int | None:
     return number if number >= 0 else None
+
+
+_COLLECTIVE: Final = re.compile(
+    r"\bhlo_op=(all-(?:reduce|gather|to-all)|reduce-scatter|collective-broadcast)\b"
+    r"|^(?:NCCL:nccl|nccl:_?)([A-Za-z_]+)$"
+)
+"""How XLA, NCCL and PyTorch name the range around a collective."""
+_NO_NAME: Final[tuple[Words, ...]] = (("unknown", None, None, ABSENT),)
+
+
+def projected_records(trace: Trace) -> CommRecords:
+    """Return the collectives of a trace that has ranges projected on GPUs instead of kernels.
+
+    A range around one collective lasts as long as its kernel; what innermost ranges span is work.
+    """
+    marks = trace.marks
+    rows = np.flatnonzero(is_one_of(marks["kind"], "gpu_annotation"))
+    process = numbers(marks["process"])[rows]
+    matches = [_COLLECTIVE.search(label) for label in names(marks["name"])]
+    kinds = np.array([*(kind_of(match[1] or match[2]) if match else -1 for match in matches), -1])
+    kind, start = kinds[codes(marks["name"])[rows]], numbers(marks["start_ns"])[rows]
+    end = start + numbers(marks["dur_ns"])[rows]
+    processes = sorted(
+        distinct(process).tolist(), key=lambda number: (trace.ranks[number] or 0, number)
+    )
+    ranks = [trace.ranks[number] for number in processes]
+    parts, spans = [np.empty((6, 0), np.int64)], []
+    for place, number in enumerate(processes):
+        rows_of = np.flatnonzero(process == number)
+        row, known, begun, ended = _innermost(
+            rows[rows_of], kind[rows_of], start[rows_of], end[rows_of]
+        )
+        spans.append(alone(begun, ended))
+        busy = Intervals.of(begun[known < 0], ended[known < 0]).covered_before(ended)
+        columns = (np.full_like(row, place), row, known, begun, ended, busy)
+        parts.append(np.stack(columns)[:, known >= 0])
+    place, row, kind, start, end, busy = np.concatenate(parts, axis=1)
+    unknown = np.full(len(row), ABSENT)
+    return CommRecords(
+        ranks=rank_labels([-1 if rank is None else rank for rank in ranks]),
+        devices=(),
+        groups=(CommGroup("unknown", None, None),),
+        alone=tuple(spans),
+        place=place,
+        row=row,
+        kind=kind,
+        group=np.zeros_like(row),
+        peer=np.full(len(row), -1),
+        sequence=unknown,
+        elements=unknown,
+        received=unknown,
+        bytes=unknown,
+        step=unknown,
+        start_ns=start,
+        end_ns=end,
+        busy_ns=busy,
+        told=GroupFacts(_NO_NAME, np.zeros_like(row), unknown, unknown, unknown),
+    )
+
+
+def _innermost(
+    row: IntArray, kind: IntArray, start: IntArray, end: IntArray
+) -> tuple[IntArray, IntArray, IntArray, IntArray]:
+    """Return the ranges that hold no other, in order; one for those that begin and end together.
+
+    A row of the marks for each, the kind (-1: none), the start and the end.
+    """
+    group, first = group_rows([start, -end])
+    known = np.full(len(first), len(KINDS))
+    np.minimum.at(known, group, np.where(kind < 0, len(KINDS), kind))
+    start, end = start[first], end[first]
+    holds = np.append((start[1:] < end[:-1]) & (end[1:] <= end[:-1]), False)
+    kept = ~holds | (known < len(KINDS))
+    known[known == len(KINDS)] = -1
+    return row[first][kept], known[kept], start[kept], end[kept]

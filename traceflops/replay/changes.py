@@ -15,7 +15,7 @@ from traceflops.attribution.scopes import Phases
 from traceflops.errors import UsageError
 from traceflops.ranks.who_waits import RankReport
 from traceflops.replay.critical_path import Span
-from traceflops.replay.host_points import threads_of
+from traceflops.replay.host_waits import threads_of
 from traceflops.replay.recorded_graph import HOST, STREAM, RecordedGraph, World
 from traceflops.table.columns import BoolArray, IntArray, codes, is_one_of, names, numbers
 from traceflops.table.grouping import groups
@@ -75,9 +75,9 @@ class Recorded:
     def communicates(self) -> BoolArray:
         """Return which activities exchange data between devices."""
         activities = self.prepared.trace.activities
-        every = np.arange(activities.num_rows)
+        rows = np.arange(activities.num_rows)
         kernel = is_one_of(activities["kind"], "kernel")
-        return is_top(self.prepared.linked.categorised, "communication", every) & kernel
+        return is_top(self.prepared.linked.categorised, "communication", rows) & kernel
 
     @cached_property
     def is_beside(self) -> BoolArray:
@@ -142,8 +142,8 @@ class Recorded:
         )
         number = np.concatenate([self._threads[name][rows[name]] for name in rows])
         return {
-            thread: Intervals.of(start[mine], (start + dur)[mine])
-            for thread, mine in groups(number)
+            thread: Intervals.of(start[rows], (start + dur)[rows])
+            for thread, rows in groups(number)
             if thread >= 0
         }
 
@@ -249,7 +249,7 @@ def _cut(spans: Intervals, value: Value, time_ns: IntArray) -> IntArray:
     less = length - value.of(length)
     before = np.cumsum(less) - less
     place = np.searchsorted(spans.start_ns, time_ns, side="right") - 1
-    at = np.maximum(place, 0)
-    inside = np.clip(time_ns - spans.start_ns[at], 0, length[at])
-    part = (inside.astype(np.float64) * less[at] / np.maximum(length[at], 1)).astype(np.int64)
-    return np.where(place < 0, 0, before[at] + part)
+    index = np.maximum(place, 0)
+    inside = np.clip(time_ns - spans.start_ns[index], 0, length[index])
+    part = (inside.astype(np.float64) * less[index] / np.maximum(length[index], 1)).astype(np.int64)
+    return np.where(place < 0, 0, before[index] + part)

@@ -51,8 +51,8 @@ class Pieces:
     @classmethod
     def of(cls, *columns: IntArray | list[int]) -> Pieces:
         """Return the pieces that have a length."""
-        found = cls(*(np.asarray(column, dtype=np.int64) for column in columns))
-        return found.only(found.ns > 0)
+        arrays = cls(*(np.asarray(column, dtype=np.int64) for column in columns))
+        return arrays.only(arrays.ns > 0)
 
     def only(self, some: BoolArray) -> Pieces:
         """Return some of the pieces."""

@@ -132,9 +132,9 @@ def parse_edit(text: str) -> Edit:
 def parse_edits(texts: Sequence[str]) -> list[Edit]:
     """Return edits. Raises UsageError where two give one target a time, or the same word."""
     edits = [parse_edit(text) for text in texts]
-    for one, other in combinations(edits, 2):
-        if one.target == other.target and (one.value is None) == (other.value is None):
-            both = f"{one.text!r} and {other.text!r}"
+    for edit, other in combinations(edits, 2):
+        if edit.target == other.target and (edit.value is None) == (other.value is None):
+            both = f"{edit.text!r} and {other.text!r}"
             raise UsageError(f"two edits of one target: {both}", "ask one after the other")
     return edits
 
@@ -177,7 +177,9 @@ def _kernel(edit: Edit, changed: Changed) -> Changed:
 
     def named_work() -> IntArray:
         linked = changed.recorded.prepared.linked
-        categories = [f"{one.top}/{one.sub}" for one in linked.categorised.categories]
+        categories = [
+            f"{category.top}/{category.sub}" for category in linked.categorised.categories
+        ]
         rows = named(edit.target, linked.trace.activities["name"])
         alike = np.append(matches_of(edit.target, categories), False)
         return changed.work_of(rows | alike[linked.categorised.category])
@@ -336,11 +338,11 @@ class _Runs:
         runs = [np.bincount(one.name, minlength=count) for one in (self, others)]
         all_own, all_theirs = _over(self.sums(count), runs[0]), _over(others.sums(count), runs[1])
         alike = runs[0] == runs[1]  # then runs of both are pairs
-        mine, theirs = self.where(alike[self.name]), others.where(alike[others.name])
-        alone = ~mine.is_beside & ~theirs.is_beside
-        own, other = (one.where(alone).sums(count) for one in (mine, theirs))
+        ours, theirs = self.where(alike[self.name]), others.where(alike[others.name])
+        alone = ~ours.is_beside & ~theirs.is_beside
+        own, other = (one.where(alone).sums(count) for one in (ours, theirs))
         ratio, known = _over(other, own), own > 0
-        now, then = (one.where(theirs.is_beside).sums(count) for one in (theirs, mine))
+        now, then = (one.where(theirs.is_beside).sums(count) for one in (theirs, ours))
         then *= np.where(known, ratio, 0)
         usual = float(_over(then.sum(), now[known].sum()))
         if not usual < _SLOWED:
@@ -371,7 +373,10 @@ def _with_median_host(rank: int, changed: Changed) -> Changed:
     ranks = np.where(process >= 0, changed.recorded.rank_of_process[process], ABSENT)
     owner = np.where(edges.kind == HOST, ranks[edges.target], ABSENT)
     lag_ns = changed.world.lag_ns
-    sums = {one: int(lag_ns[owner == one].sum()) for one in np.unique(owner[owner >= 0]).tolist()}
+    sums = {
+        number: int(lag_ns[owner == number].sum())
+        for number in np.unique(owner[owner >= 0]).tolist()
+    }
     if not sums.get(rank):
         return changed
     share = median_low(sums.values()) / sums[rank]

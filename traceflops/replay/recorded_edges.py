@@ -215,7 +215,7 @@ class _Recording:
         full[work.full[0]] = True
         full &= (in_call > 0) & (work.start >= returned)
         point = np.where(
-            full, *(taken(one, work.call) for one in (points.end_of_call, points.start_of_call))
+            full, *(taken(point, work.call) for point in (points.end_of_call, points.start_of_call))
         )
         knows = work.opens & (work.start >= work.called) & ~work.is_behind_unseen
         since = np.where(full, returned, work.called)

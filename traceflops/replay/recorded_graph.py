@@ -64,7 +64,7 @@ class Edges:
     @classmethod
     def joined(cls, several: Sequence[Edges]) -> Edges:
         """Return edges together."""
-        return cls(*(np.concatenate([getattr(one, name) for one in several]) for name in _EDGES))
+        return cls(*(np.concatenate([getattr(part, name) for part in several]) for name in _EDGES))
 
     def only(self, some: IntArray | BoolArray) -> Edges:
         """Return some of the edges."""
@@ -108,12 +108,11 @@ class RecordedGraph:
     @cached_property
     def ready_ns(self) -> IntArray:
         """Return when all that each node waits for was over, LONG_AGO where it is nothing."""
-        return self.readiness(self.nodes.time_ns, self.edges.lag_ns)
-
-    def readiness(self, time_ns: IntArray, lag_ns: IntArray) -> IntArray:
-        """Return when each node is ready, given the times of all and the lags."""
-        ready = np.full(len(time_ns), LONG_AGO, dtype=np.int64)
-        np.maximum.at(ready, self.edges.target, time_ns[self.edges.source] + lag_ns)
+        # When each node is ready, given the times of all and the lags
+        ready = np.full(len(self.nodes.time_ns), LONG_AGO, dtype=np.int64)
+        np.maximum.at(
+            ready, self.edges.target, self.nodes.time_ns[self.edges.source] + self.edges.lag_ns
+        )
         return ready
 
     @cached_property
@@ -245,6 +244,6 @@ class RecordedGraph:
         edges = self.edges
         begun = time_ns - world.dur_ns - world.delay_ns
         binds = np.flatnonzero(time_ns[edges.source] + world.lag_ns == begun[edges.target])
-        found = np.full(len(time_ns), -1, dtype=np.int64)
-        found[edges.target[binds[::-1]]] = binds[::-1]
-        return found
+        binding = np.full(len(time_ns), -1, dtype=np.int64)
+        binding[edges.target[binds[::-1]]] = binds[::-1]
+        return binding

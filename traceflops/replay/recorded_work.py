@@ -37,9 +37,9 @@ def typical(group: IntArray, values: IntArray, known: BoolArray, otherwise: int)
     known_values = values[known]
     overall = int(np.median(known_values)) if len(known_values) else otherwise
     of_group = np.full(int(group.max(initial=-1)) + 2, overall, dtype=np.int64)  # the last is -1
-    for one, rows in groups(group[known]):
+    for number, rows in groups(group[known]):
         if len(rows) >= _ENOUGH:
-            of_group[one] = int(np.median(known_values[rows]))
+            of_group[number] = int(np.median(known_values[rows]))
     return of_group[group]
 
 
@@ -52,12 +52,12 @@ def before_in(group: IntArray) -> IntArray:
 
 def last_up_to(group: IntArray, time: IntArray, at_group: IntArray, at_ns: IntArray) -> IntArray:
     """Return the last of rows by group and time that is of a group and not after a time, or -1."""
-    found = np.full(len(at_ns), -1, dtype=np.int64)
-    for one, asked in groups(at_group):
-        first, stop = np.searchsorted(group, [one, one + 1])
+    last = np.full(len(at_ns), -1, dtype=np.int64)
+    for number, asked in groups(at_group):
+        first, stop = np.searchsorted(group, [number, number + 1])
         place = first + np.searchsorted(time[first:stop], at_ns[asked], side="right") - 1
-        found[asked] = np.where(place >= first, place, -1)
-    return found
+        last[asked] = np.where(place >= first, place, -1)
+    return last
 
 
 @dataclass(frozen=True)  # without slots, so that there is a place for what is found on demand
@@ -181,23 +181,23 @@ class RecordedWork:
         """
         waits = self.prepared.linked.stream_waits
         call = np.where(self.opens, self.call, -1)
-        found = taken(self.place, taken(waits.work, call))
-        found = np.where(taken(self.end, found) <= self.start, found, -1)
-        asked = np.flatnonzero((taken(waits.until_ns, call) == ENDLESS) & (found < 0))
+        held = taken(self.place, taken(waits.work, call))
+        held = np.where(taken(self.end, held) <= self.start, held, -1)
+        asked = np.flatnonzero((taken(waits.until_ns, call) == ENDLESS) & (held < 0))
         several = np.zeros(len(asked), dtype=np.int64)
         latest = np.full(len(asked), LONG_AGO, dtype=np.int64)
-        for rows, mine in self.queues_of(self.process[asked]):
-            mine = mine[self.queue[asked[mine]] != self.queue[rows[0]]]
-            here = asked[mine]
+        for rows, calls in self.queues_of(self.process[asked]):
+            calls = calls[self.queue[asked[calls]] != self.queue[rows[0]]]
+            here = asked[calls]
             work = self.last_launched(rows, self.called[here], self.start[here])
             end = taken(self.end, work, LONG_AGO)
-            several[mine] += work >= 0
-            later = end > latest[mine]
-            found[here[later]], latest[mine[later]] = work[later], end[later]
+            several[calls] += work >= 0
+            later = end > latest[calls]
+            held[here[later]], latest[calls[later]] = work[later], end[later]
         is_close = self.start[asked] - latest < CLOSE_NS
-        is_guess = np.zeros(len(found), dtype=np.bool_)
+        is_guess = np.zeros(len(held), dtype=np.bool_)
         is_guess[asked] = (several > 1) & ~is_close
-        return found, is_guess
+        return held, is_guess
 
     @cached_property
     def is_behind_unseen(self) -> BoolArray:
@@ -226,7 +226,7 @@ class RecordedWork:
         It counts from the start or the end of a call, from which it varies less by name; from the
         start where the work began while the call went on, or held it up.
         """
-        called, returned = (taken(one, self.call, LONG_AGO) for one in self.calls_ns)
+        called, returned = (taken(ns, self.call, LONG_AGO) for ns in self.calls_ns)
         idle = self.opens & (self.start >= called) & ~self.is_behind_unseen
         idle &= np.maximum(self.free, taken(self.end, self.held[0], LONG_AGO)) <= called
         until = taken(self.end, self.ended_before, LONG_AGO)
@@ -262,8 +262,8 @@ class RecordedWork:
         The most launches that a queue has unfinished when a call returns are its limit, where long
         launch calls return right after the one so many before has ended.
         """
-        found = [np.empty((2, 0), dtype=np.int64)]
-        called, returned = (taken(one, self.call, LONG_AGO) for one in self.calls_ns)
+        spans = [np.empty((2, 0), dtype=np.int64)]
+        called, returned = (taken(ns, self.call, LONG_AGO) for ns in self.calls_ns)
         for _, queue in groups(np.where(self.opens, self.queue, -1)):
             rows = queue[np.argsort(called[queue], kind="stable")]
             ended = np.searchsorted(np.sort(self.end[rows]), returned[rows], side="right")
@@ -274,12 +274,12 @@ class RecordedWork:
             asked, left = rows[limit:], rows[:-limit]
             is_long = (returned - called)[asked] > _LONG_CALL_NS
             late = returned[asked] - self.end[left]
-            told = int((is_long & (late >= 0) & (late < CLOSE_NS)).sum())
-            if told >= max(
+            late_calls = int((is_long & (late >= 0) & (late < CLOSE_NS)).sum())
+            if late_calls >= max(
                 _ENOUGH, _MOST_TOLD * int((is_long & (2 * places[limit:] > limit)).sum())
             ):
-                found.append(np.stack([asked, left]))
-        asked, left = np.concatenate(found, axis=1)
+                spans.append(np.stack([asked, left]))
+        asked, left = np.concatenate(spans, axis=1)
         return asked, left
 
     @cached_property
@@ -293,9 +293,9 @@ class RecordedWork:
         """Yield the work of each queue, and which of the rows are of its process."""
         rows = dict(groups(process))
         for _, work in groups(self.queue):
-            mine = rows.get(int(self.process[work[0]]))
-            if mine is not None:
-                yield work, mine
+            rows_of = rows.get(int(self.process[work[0]]))
+            if rows_of is not None:
+                yield work, rows_of
 
     def last_launched(self, queue: IntArray, before_ns: IntArray, done_ns: IntArray) -> IntArray:
         """Return the last work of a queue launched before and done by some times, or -1."""

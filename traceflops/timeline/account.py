@@ -1,11 +1,15 @@
-"""One device: its windows, the account of each, the longest gaps."""
+"""One device: its windows, the account of each, the longest gaps.
+
+Also when it may have run graphs of whose replays there is no record, and how far its clock is from
+that of its host.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -16,13 +20,18 @@ from traceflops.table.nesting import Links, OpTree, taken
 from traceflops.table.rows import ABSENT
 from traceflops.table.trace import Trace
 from traceflops.table.work_calls import WAITS_FOR_DEVICE
-from traceflops.timeline.clock_offsets import clock_offsets
 from traceflops.timeline.device_span import WORK, ActivityColumns, DeviceRows, Timeline, timeline
 from traceflops.timeline.host_work import SplitWork
-from traceflops.timeline.idle import DeviceWork, IdleTime, StreamWaits, idle_time, stream_waits
+from traceflops.timeline.idle import (
+    LONGEST_START_NS,
+    DeviceWork,
+    IdleTime,
+    StreamWaits,
+    idle_time,
+    stream_waits,
+)
 from traceflops.timeline.intervals import NEVER, Intervals
 from traceflops.timeline.records import Account, Gap, Window
-from traceflops.timeline.unrecorded_replays import replay_time
 
 _GAPS_KEPT = 100
 
@@ -216,3 +225,138 @@ def _steps_at(windows: tuple[Window, ...], time_ns: IntArray) -> list[int | None
     steps = [*(window.step for window in windows), None]
     first = np.where(inside.any(axis=1), inside.argmax(axis=1), len(windows))
     return [steps[place] for place in first.tolist()]
+
+
+_ENDLESS: Final = int(np.iinfo(np.int64).max)
+_MOST_STREAMS: Final = 1_000
+"""Each is searched for all lost replays; no program has so many."""
+
+
+def replay_time(
+    trace: Trace,
+    lost: Mapping[int, IntArray],
+    waits: Mapping[int, IntArray],
+    rows: DeviceRows,
+    call: IntArray,
+) -> Intervals:
+    """Return when a device may have run what the `lost` calls of its processes launched.
+
+    `waits` are starts and ends of the calls of each process that wait for a device. `rows` is the
+    work of the device and `call` the launch call of each, -1 where it is unknown. Kernels without a
+    known call may be those of the graph.
+
+    How long a replay took and on which stream it ran is unknown. It was over when the host had
+    waited for the whole device, or when work began that was launched later: on the stream where
+    that is last. A device without recorded work of the process is not one of its own.
+    """
+    if not lost:
+        return Intervals.empty()
+    begin, kinds = numbers(trace.calls["start_ns"]), names(trace.activities["kind"])
+    launched = taken(begin, call, NEVER)
+    kernel = kinds.index("kernel") if "kernel" in kinds else -1
+    nameless = (call < 0) & (rows.columns.kind[rows.row] == kernel)
+    replays = Intervals.empty()
+    for process, mine in groups(numbers(trace.activities["process"])[rows.row]):
+        if process not in lost:
+            continue
+        since = np.sort(begin[lost[process]])
+        # Replays have ended once work has begun that was launched later, on all streams with some;
+        # at the end of all work where no stream has any, or there are too many streams.
+        place = mine[launched[mine] != NEVER]
+        begun = np.full(len(since), NEVER)
+        streams = [*groups(rows.columns.stream[rows.row[place]])]
+        for _, queued in streams if len(streams) <= _MOST_STREAMS else ():
+            next_ns = _following(since, launched[place[queued]], rows.start_ns[place[queued]])
+            begun = np.where(next_ns == _ENDLESS, begun, np.maximum(begun, next_ns))
+        begun = np.where(begun == NEVER, int(rows.end_ns.max()), begun)
+        over = np.minimum(_following(since, *waits[process]), begun)
+        own = rows.start_ns[mine[nameless[mine]]]
+        is_seen = _following(since, own, own) < over
+        replays = replays.union(Intervals.of(since, np.where(is_seen, since, over)))
+    return replays
+
+
+def _following(since: IntArray, launched_ns: IntArray, time_ns: IntArray) -> IntArray:
+    """Return, per moment, `time_ns` of the first that was launched later, or _ENDLESS."""
+    order = np.argsort(launched_ns, kind="stable")
+    place = np.searchsorted(launched_ns[order], since, side="right")
+    return np.append(time_ns[order], _ENDLESS)[place]
+
+
+_LONGEST_QUEUE_NS: Final = 10**9
+"""A queue of 1,024 launches is empty before; a launch may wait longer only for other work."""
+_NO_JITTER_NS: Final = 10**7
+"""Clocks that agree do not differ by so much."""
+_SHORT_GAP_NS: Final = 20_000
+"""Queued work starts sooner after the work before it."""
+_ENOUGH: Final = 8
+_STEADY: Final = 10
+
+
+def clock_offsets(trace: Trace, links: Links, waits: Mapping[int, IntArray]) -> IntArray:
+    """Return, per process, how far its GPU's clock is ahead at least, below 0 behind; 0 if unknown.
+
+    Behind: all work starts before its launch. Ahead: all work starts long after its launch, and no
+    queue explains it. It starts after more than a second, after the last call or later than all
+    work takes; or always as late although the GPU is idle; or calls that wait for it return before.
+    `waits` are starts and ends of these, by process: [2, calls]. Where clocks disagree, what
+    compares times of both (launch latency, causes of idle time) is unknown.
+    """
+    activities, calls = trace.activities, trace.calls
+    row = np.flatnonzero(links.call_of_activity >= 0)
+    row = row[np.argsort(numbers(activities["start_ns"])[row], kind="stable")]
+    process, device = (numbers(activities[name])[row] for name in ("process", "device"))
+    start, call = numbers(activities["start_ns"])[row], links.call_of_activity[row]
+    end, called = start + numbers(activities["dur_ns"])[row], numbers(calls["start_ns"])
+    returned = called + numbers(calls["dur_ns"])
+    offset = np.zeros(trace.processes.num_rows, dtype=np.int64)
+    calls_of = dict(groups(numbers(calls["process"])))
+    for number, mine in groups(process):
+        offset[number] = _offset(
+            start[mine],
+            end[mine],
+            called[call[mine]],
+            int(returned[calls_of[number]].max()),
+            waits[number],
+            is_single_gpu=len(distinct(device[mine])) == 1,
+        )
+    return offset
+
+
+def _offset(
+    start: IntArray,
+    end: IntArray,
+    called: IntArray,
+    stopped: int,
+    waits: IntArray,
+    *,
+    is_single_gpu: bool,
+) -> int:
+    """Return the offset of one process, of its launched work in order of start.
+
+    `called` is when each was launched, `stopped` when the last call returned. Times in ns.
+    """
+    lead = start - called
+    least, most = int(lead.min()), int(lead.max())
+    if most < -LONGEST_START_NS:
+        return most
+    if least <= _NO_JITTER_NS:
+        return 0
+    begun, length = int(start[0]), int(end.max() - start[0])
+    if least > _LONGEST_QUEUE_NS and (begun >= stopped or least > length):
+        return least
+    if not is_single_gpu:
+        return 0
+    # No queue held it back where the GPU was idle before most of the work.
+    gap = start[1:] - np.maximum.accumulate(end)[:-1]
+    is_idle = len(gap) >= _ENOUGH and 2 * (gap > _SHORT_GAP_NS).sum() > len(gap)
+    if is_idle and _STEADY * (most - least) <= least:
+        return least
+    # Work that was launched before a call waits for it cannot end long after the call returns.
+    wait_begun, wait_returned = waits
+    order = np.argsort(called, kind="stable")
+    place = np.searchsorted(called[order], wait_begun, side="left")
+    latest = np.maximum.accumulate(end[order])
+    ended, returned = latest[place[place > 0] - 1], wait_returned[place > 0]
+    outlasts = len(returned) > 0 and bool((ended > returned + _NO_JITTER_NS).all())
+    return least if outlasts else 0

@@ -264,7 +264,20 @@ def devices_of(tables: Tables, host: str | None) -> Devices:
         devices.only = next(iter(devices.by_gpu))
     devices.by_ordinal = _by_ordinal(tables, products)
     if not devices.by_gpu and not devices.by_ordinal:
-        devices.by_gpu = _gpus_in_json(tables)
+        # The GPUs listed in a JSON text, which may be there where their table is not
+        words = [name[0].upper() + name[1:] for name in _FACTS]
+        gpus: dict[int, DeviceFacts] = {}
+        for _, text in _pairs_of(tables, "TARGET_INFO_SYSTEM_ENV", ("GpuInfo",))[:1]:
+            decoded = None
+            with suppress(*UNDECODABLE):
+                decoded = msgspec.json.decode(text)
+            entries = decoded.get("Gpus") if isinstance(decoded, dict) else None
+            for index, entry in enumerate(entries[:_MOST] if isinstance(entries, list) else ()):
+                if isinstance(entry, dict):
+                    number = entry.get("Id")
+                    number = number if type(number) is int else index
+                    gpus[number] = _facts(entry.get("Name"), entry, words)
+        devices.by_gpu = gpus
     for row in _rows(tables, "TARGET_INFO_CUDA_DEVICE", _CUDA_DEVICE):
         gpu = row["gpuId"]
         if gpu == ABSENT:
@@ -347,23 +360,6 @@ def _filled(facts: DeviceFacts, *others: DeviceFacts) -> DeviceFacts:
             missing = (name for name in _FIELDS if getattr(facts, name) is None)
             facts = replace(facts, **{name: getattr(other, name) for name in missing})
     return facts
-
-
-def _gpus_in_json(tables: Tables) -> dict[int, DeviceFacts]:
-    """Return the GPUs listed in a JSON text, which may be there where their table is not."""
-    words = [name[0].upper() + name[1:] for name in _FACTS]
-    gpus: dict[int, DeviceFacts] = {}
-    for _, text in _pairs_of(tables, "TARGET_INFO_SYSTEM_ENV", ("GpuInfo",))[:1]:
-        decoded = None
-        with suppress(*UNDECODABLE):
-            decoded = msgspec.json.decode(text)
-        entries = decoded.get("Gpus") if isinstance(decoded, dict) else None
-        for index, entry in enumerate(entries[:_MOST] if isinstance(entries, list) else ()):
-            if isinstance(entry, dict):
-                number = entry.get("Id")
-                number = number if type(number) is int else index
-                gpus[number] = _facts(entry.get("Name"), entry, words)
-    return gpus
 
 
 def _known(value: int) -> int | None:

@@ -149,7 +149,23 @@ class ProcessRegistry:
         users = {local: process for (process, _), local in self._ordinals.items()} | adopted
         owner = {local: processes.get(user, 0) for local, user in users.items()}
         devices = self._settled_devices(gathered, users, owner)
-        streams = self._settled_streams(devices, owner)
+        # The final number of each stream
+        # Per device and process, by own number, by context: the preliminary numbers.
+        alike: defaultdict[tuple[int, int], defaultdict[int, defaultdict[int, list[int]]]]
+        alike = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
+        for (device, context, stream), local in self._streams.items():
+            alike[devices[device], owner[device]][stream][context].append(local)
+        settled_streams: dict[int, int] = {}
+        for by_stream in alike.values():
+            holders: dict[int, list[list[int]]] = {}
+            for stream, by_context in by_stream.items():
+                # Streams of an unknown context count for the first one.
+                unknown = by_context.pop(_NO_CONTEXT, [])
+                first, *others = [by_context[context] for context in sorted(by_context)] or [[]]
+                holders[stream] = [unknown + first, *others]
+                self.moved_streams += len(others)
+            settled_streams |= apart(holders)
+        streams = settled_streams
         finals = (processes, devices, streams)
         for (column, tables), final in zip(_COLUMNS.items(), finals, strict=True):
             number = _lookup(final)
@@ -239,31 +255,6 @@ class ProcessRegistry:
             else:
                 place = self.devices.places.get(gpu)
                 final[local] = gathered.device(("gpu", gpu), process, gpu, facts, place)
-        return final
-
-    def _settled_streams(
-        self, devices: Mapping[int, int], owner: Mapping[int, int]
-    ) -> dict[int, int]:
-        """Return the final number of each stream.
-
-        Of two contexts of a process that share a GPU and a stream's number, the later one gets a
-        number of its own. `devices` and `owner` are final numbers by preliminary device.
-        """
-        # Per device and process, by own number, by context: the preliminary numbers.
-        alike: defaultdict[tuple[int, int], defaultdict[int, defaultdict[int, list[int]]]]
-        alike = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
-        for (device, context, stream), local in self._streams.items():
-            alike[devices[device], owner[device]][stream][context].append(local)
-        final: dict[int, int] = {}
-        for by_stream in alike.values():
-            holders: dict[int, list[list[int]]] = {}
-            for stream, by_context in by_stream.items():
-                # Streams of an unknown context count for the first one.
-                unknown = by_context.pop(_NO_CONTEXT, [])
-                first, *others = [by_context[context] for context in sorted(by_context)] or [[]]
-                holders[stream] = [unknown + first, *others]
-                self.moved_streams += len(others)
-            final |= apart(holders)
         return final
 
 

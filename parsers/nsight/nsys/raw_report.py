@@ -127,7 +127,18 @@ def report_of(source: ByteSource) -> Report:
     with file.stream:
         try:
             file.open()
-            events = _events_of(file)
+            # The events of a report, parsed some blocks at a time
+            events = Events()
+            waiting: list[Parts] = []
+            waiting_bytes = 0
+            for block in file.blocks():
+                waiting.append(block)
+                waiting_bytes += len(block.data)
+                if waiting_bytes >= _CHUNK_BYTES:
+                    events.add(joined(waiting))
+                    waiting, waiting_bytes = [], 0
+            if waiting:
+                events.add(joined(waiting))
             file.is_cut = file.is_cut or source.cut is not None
             others, counts = _target_tables(file.head, file.tail, file.clocks)
         except (ValueError, EOFError, OSError):
@@ -171,22 +182,6 @@ def _refused(file: RawFile) -> NotATrace:
         f"export it with the same or a newer nsys: {_COMMAND} {argument} (from 2024.6 also "
         "--type parquetdir, better for very large reports)",
     )
-
-
-def _events_of(file: RawFile) -> Events:
-    """Return the events of a report, parsed some blocks at a time."""
-    events = Events()
-    waiting: list[Parts] = []
-    waiting_bytes = 0
-    for block in file.blocks():
-        waiting.append(block)
-        waiting_bytes += len(block.data)
-        if waiting_bytes >= _CHUNK_BYTES:
-            events.add(joined(waiting))
-            waiting, waiting_bytes = [], 0
-    if waiting:
-        events.add(joined(waiting))
-    return events
 
 
 def _each(batches: list[pa.RecordBatch], columns: list[str]) -> Iterator[pa.RecordBatch]:
@@ -293,15 +288,7 @@ def _origin(head: bytes, clocks: bytes) -> int | None:
                 started = value
     except ValueError:
         return None
-    origin = _by_offsets(messages)
-    return _by_pairs(clocks, started) if origin is None else origin
-
-
-def _by_offsets(messages: list[bytes]) -> int | None:
-    """Return the calendar's time when the session's clock shows 0.
-
-    A message gives two clocks and how far the first is ahead of the second.
-    """
+    # The calendar's time when the session's clock shows 0
     edges: list[tuple[int, int, int]] = []
     for offset in map(last_fields, messages):
         digits = message_text(offset.get(5))
@@ -316,7 +303,8 @@ def _by_offsets(messages: list[bytes]) -> int | None:
             elif second in times:
                 times[first] = times[second] + ahead
     time = signed(times.get(_UTC, 0) % 2**64)
-    return time if 0 < time < _LATEST else None
+    origin = time if 0 < time < _LATEST else None
+    return _by_pairs(clocks, started) if origin is None else origin
 
 
 def _by_pairs(clocks: bytes, started: int) -> int | None:
