@@ -16,6 +16,7 @@ from math import lcm
 from typing import Final
 
 from traceflops.devices.missing_input import MissingInput
+from traceflops.facts import fact, quoted
 from traceflops.flops.analytic.rates import Rate
 from traceflops.flops.analytic.run import Run
 from traceflops.flops.analytic.run_flops import default_convention, obstacle
@@ -42,16 +43,13 @@ ROUGH: Final = (
     "A parameter count gives only an estimate: describe the model (--model) for an "
     "exact comparison."
 )
-CHECK: Final = "check model, tokens, GPUs and steps of the description"
+CHECK: Final = fact("missing.check-description")
 CHECK_THE_DESCRIPTION: Final = "Check its model, tokens, GPUs and steps."
 
 DESCRIBED = "described"
 """Stands for the one data type that a description has."""
 
-TOO_MUCH = MissingInput(
-    "the described work would run compute kernels above peak",
-    "check the description, the peak, and whether the trace has the kernels of all its GPUs",
-)
+TOO_MUCH: Final = MissingInput(fact("missing.above-peak"), fact("missing.check-kernels"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +196,7 @@ def reconcile(
     described = replace(described, notes=tuple(notes))
     lacks, fall = _lacks(described, job), None
     if (problem := beyond_counted(measured, card, run, job)) is not None:
-        lacks = (*lacks, MissingInput(problem, CHECK))
+        lacks = (*lacks, MissingInput(quoted(problem), CHECK))
     if measured.waterfall is None and described.rate is not None and not lacks:
         fall, lacks = described_fall(described, prepared, job)
     if lacks:
@@ -216,12 +214,12 @@ def _lacks(described: Utilisation, job: JobSize) -> tuple[MissingInput, ...]:
     """Return why a description has no rate: it lacks steps or a peak, or would be above peak."""
     choice, rate = described.choice, described.rate
     lacks = [job.lack] if job.lack is not None else []
-    if choice.peak is None:
-        lacks.append(MissingInput(choice.problem, choice.remedy))
+    if choice.lack is not None:
+        lacks.append(choice.lack)
     if rate is not None and not described.is_possible:
-        value = exact_percent(max(rate.mfu, rate.hfu))
-        problem = f"the described work would be {value} of peak ({rate.convention})"
-        lacks.append(MissingInput(problem, CHECK))
+        share = max(rate.mfu, rate.hfu)
+        what = fact("missing.described-above-peak", share=share, convention=rate.convention)
+        lacks.append(MissingInput(what, CHECK))
     return tuple(lacks)
 
 
