@@ -29,8 +29,9 @@ class Fact:
         self.values: Mapping[str, Value] = values or {}
 
     def __eq__(self, other: object) -> bool:
-        same_kind = isinstance(other, Fact)
-        return same_kind and (self.code, self.values) == (other.code, other.values)
+        if not isinstance(other, Fact):
+            return NotImplemented
+        return (self.code, self.values) == (other.code, other.values)
 
     def __hash__(self) -> int:
         return hash((self.code, frozenset(self.values.items())))

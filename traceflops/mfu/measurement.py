@@ -167,14 +167,21 @@ class Measurement:
         return all(cell.flops == cell.at_least for cell in self.executed.select())
 
     @property
-    def figure(self) -> str | None:
-        """Return MFU as text: "MFU 38.2 %", or from the least to the most that it can be.
+    def utilisation(self) -> Fact | None:
+        """Return MFU, from the least to the most that it can be.
 
         Where only what was executed is known, not what for, it is HFU.
         """
         if (mfu := self.mfu_range) is not None:
-            return f"MFU {mfu.text}"
-        return f"HFU {hfu.text}" if (hfu := self.hfu_range) is not None else None
+            return fact("utilisation.mfu", share=(mfu.least, mfu.most))
+        if (hfu := self.hfu_range) is not None:
+            return fact("utilisation.hfu", share=(hfu.least, hfu.most))
+        return None
+
+    @property
+    def figure(self) -> str | None:
+        """Return it as text: "MFU 38.2 %", "HFU 6.86 % to 27.4 %"."""
+        return in_words(self.utilisation) or None
 
     @property
     def notes(self) -> tuple[Note, ...]:
@@ -204,14 +211,15 @@ class Measurement:
     def basis(self) -> str:
         """Return what the figures are of and held against: "from trace, bf16 dense 989.4"."""
         dtypes = self.waterfall.dtypes if self.waterfall is not None else ()
-        origin = f"from {' and '.join(self.sources)}"
         rates = {device.rates.get(dtype) for device in self.devices for dtype in dtypes}
         if len(dtypes) != 1 or len(rates) != 1 or None in rates:
-            return f"{origin}, {' and '.join(dtypes)} each at its dense peak"
-        (rate,) = rates
-        given = any(device.given for device in self.devices)
-        kind = "given" if given else f"{dtypes[0]} dense"
-        return f"{origin}, {kind} {decimal(Fraction(rate or 0, PER_TERA), 1)} TFLOP/s"
+            peak = fact("utilisation.each-peak", dtypes=tuple(dtypes))
+        else:
+            rate = decimal(Fraction(rates.pop() or 0, PER_TERA), 1)
+            peak = fact("utilisation.dense-peak", dtype=dtypes[0], rate=rate)
+            if any(device.given for device in self.devices):
+                peak = fact("utilisation.given-peak", rate=rate)
+        return in_words(fact("utilisation.basis", sources=self.sources, peak=peak))
 
 
 def measure(

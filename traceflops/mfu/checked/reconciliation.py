@@ -16,7 +16,7 @@ from math import lcm
 from typing import Final
 
 from traceflops.devices.missing_input import MissingInput
-from traceflops.facts import fact, quoted
+from traceflops.facts import Fact, fact, in_words
 from traceflops.flops.analytic.rates import Rate
 from traceflops.flops.analytic.run import Run
 from traceflops.flops.analytic.run_flops import default_convention, obstacle
@@ -36,15 +36,9 @@ from traceflops.mfu.checked.passes import (
 from traceflops.mfu.inference import is_trained
 from traceflops.mfu.measurement import Measurement
 from traceflops.timeline.records import Components
-from traceflops.units import exact_percent
 from traceflops.windows.prepared import Prepared
 
-ROUGH: Final = (
-    "A parameter count gives only an estimate: describe the model (--model) for an "
-    "exact comparison."
-)
 CHECK: Final = fact("missing.check-description")
-CHECK_THE_DESCRIPTION: Final = "Check its model, tokens, GPUs and steps."
 
 DESCRIBED = "described"
 """Stands for the one data type that a description has."""
@@ -127,27 +121,34 @@ class Reconciliation:
         return self.counts.agree if self.counts is not None else None
 
     @property
-    def sentence(self) -> str:
-        """Return in words how description and trace compare, "" where they cannot be."""
+    def statements(self) -> tuple[Fact, ...]:
+        """Return how description and trace compare, nothing where they cannot be."""
         if self.counts is None:
-            return ""
-        again = self.recomputation.sentence if self.recomputation is not None else ""
-        if not self.counts.agree:
-            more = f" And {again}." if again else ""
-            check = CHECK_THE_DESCRIPTION if self.described.card.complete else ROUGH
-            sentence = f"The description needs {self.counts.difference}. {check}{more}"
-        elif again:
+            return ()
+        again = self.recomputation.statement if self.recomputation is not None else None
+        if self.counts.agree:
             agreement = self.counts.agreement
-            sentence = f"Description and trace {agreement}, but {again}."
+            compared = fact("reconciliation.agree", agreement=agreement, recomputation=again)
         else:
-            sentence = f"Description and trace {self.counts.agreement}."
+            is_complete = self.described.card.complete
+            compared = fact(
+                "reconciliation.differ",
+                difference=self.counts.difference,
+                check=fact("reconciliation.check" if is_complete else "reconciliation.check-rough"),
+                recomputation=again,
+            )
         if not self.is_padded:
-            return sentence
+            return (compared,)
         done = self.measured.executed
         if not done.padding_flops:
-            return f"{sentence} The figures from the trace still include the described padding."
-        share = exact_percent(Fraction(done.padding_flops, done.executed_flops))
-        return f"{sentence} Neither MFU includes padding ({share} of the executed FLOPs)."
+            return compared, fact("reconciliation.with-padding")
+        share = Fraction(done.padding_flops, done.executed_flops)
+        return compared, fact("reconciliation.without-padding", share=share)
+
+    @property
+    def sentence(self) -> str:
+        """Return them in words."""
+        return in_words(*self.statements)
 
     @property
     def in_doubt(self) -> Utilisation:
@@ -195,8 +196,8 @@ def reconcile(
         notes.append(f"The description was not compared with the trace: {problem}.")
     described = replace(described, notes=tuple(notes))
     lacks, fall = _lacks(described, job), None
-    if (problem := beyond_counted(measured, card, run, job)) is not None:
-        lacks = (*lacks, MissingInput(quoted(problem), CHECK))
+    if (above := beyond_counted(measured, card, run, job)) is not None:
+        lacks = (*lacks, MissingInput(above, CHECK))
     if measured.waterfall is None and described.rate is not None and not lacks:
         fall, lacks = described_fall(described, prepared, job)
     if lacks:
