@@ -232,7 +232,7 @@ def test_the_halls_are_entered_only_from_the_front_and_by_what_shows_itself() ->
     assert found == {
         ("traceflops/analysis/result.py", FRONT_DOOR, False),
         ("traceflops/comparison/result.py", FRONT_DOOR, False),
-        ("traceflops/findings/finding.py", FRONT_DOOR, False),
+        ("traceflops/facts.py", FRONT_DOOR, False),
     }
 
 

@@ -10,19 +10,34 @@ shares (0 to 1), names from the recording, or facts in turn.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TypeAlias
 
 Value: TypeAlias = "int | float | Fraction | str | Fact | tuple[Value, ...] | None"
 
 
-@dataclass(frozen=True, slots=True)
 class Fact:
-    """A code and its values by name; what a value of None would say is left out of the text."""
+    """A code and its values by name; what a value of None would say is left out of the text.
 
-    code: str
-    values: Mapping[str, Value] = field(default_factory=dict)
+    No dataclass: msgspec would look into those, and cannot read a union of all kinds of values.
+    """
+
+    __slots__ = ("code", "values")
+
+    def __init__(self, code: str, values: Mapping[str, Value] | None = None) -> None:
+        self.code = code
+        self.values: Mapping[str, Value] = values or {}
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Fact):
+            return NotImplemented
+        return (self.code, self.values) == (other.code, other.values)
+
+    def __hash__(self) -> int:
+        return hash((self.code, frozenset(self.values.items())))
+
+    def __repr__(self) -> str:
+        return f"Fact({self.code!r}, {self.values!r})"
 
 
 def fact(code: str, /, **values: Value) -> Fact:
@@ -33,3 +48,10 @@ def fact(code: str, /, **values: Value) -> Fact:
 def quoted(text: str) -> Fact:
     """Return a text that is not ours as a fact: a user's rule, or what another profiler says."""
     return Fact("quoted", {"text": text})
+
+
+def in_words(*facts: Fact | None) -> str:
+    """Return facts in words, by the one table of texts; "" for None."""
+    from traceflops.reports import words
+
+    return " ".join(map(words, facts))

@@ -11,7 +11,6 @@ Counts of FLOPs may exceed 64 bits and be fractions, so each is given twice: as 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict
 from typing import Any, Final
 
 from traceflops._version import __version__
@@ -25,6 +24,7 @@ from traceflops.mfu.checked.reconciliation import Reconciliation
 from traceflops.reports.json.measured import measured_object, waterfall_object
 from traceflops.reports.json.report import report_head
 from traceflops.reports.view.figures import as_float, fields, flop_count
+from traceflops.reports.view.texts import words
 
 SCHEMA: Final = "traceflops.mfu/1"
 MODELS_SCHEMA: Final = "traceflops.models/1"
@@ -221,5 +221,11 @@ def _recomputation(checked: Reconciliation) -> dict[str, Any] | None:
         **flop_count("counted_flops_at_least", again.least),
         **flop_count("counted_flops_at_most", again.most),
         "agree": again.mismatch is None,
-        "mismatch": asdict(again.mismatch) if again.mismatch is not None else None,
+        "mismatch": {
+            "code": again.mismatch.code,
+            "words": words(again.mismatch.what),
+            "remedy": words(again.mismatch.option),
+        }
+        if again.mismatch is not None
+        else None,
     }

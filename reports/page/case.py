@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from traceflops.devices.side_records import SIDE_FORMATS
+from traceflops.facts import fact
 from traceflops.findings.counted_kernels import COUNTED_KERNEL
 from traceflops.findings.unevenness import UNEVEN_STEPS, largest_part
 from traceflops.memory.usage import memory_use
@@ -18,10 +19,11 @@ from traceflops.reports.page.section import Content
 from traceflops.reports.page.steps import small_bars
 from traceflops.reports.page.thumbnails import Thumbnail, thumbnail
 from traceflops.reports.view import wording
-from traceflops.reports.view.figures import UNKNOWN, duration, percent, size
+from traceflops.reports.view.figures import duration, percent, size
 from traceflops.reports.view.findings import FindingWords, left_to_say, opening, title_finding
 from traceflops.reports.view.palette import LINE_LOOKS
 from traceflops.reports.view.step_split import CULPRIT, StepPart, blamed, step_after, step_parts
+from traceflops.reports.view.texts import words
 from traceflops.reports.view.utilisation import why_not
 from traceflops.reports.view.wording import provenance, step_times, steps_counted
 from traceflops.units import PART_NAMES
@@ -194,10 +196,11 @@ def tiles(analysis: Analysis, parts: Sequence[StepPart]) -> Iterator[Tile]:
 
 
 def _utilisation(analysis: Analysis) -> Iterator[Tile]:
-    figure = analysis.measured.figure
-    if figure is not None:
-        name, _, value = figure.partition(" ")
-        yield Tile(name, value.replace(" % to ", UNKNOWN), analysis.measured.basis, "peak")
+    measured = analysis.measured
+    if (share := measured.mfu_range or measured.hfu_range) is not None:
+        name = "HFU" if measured.mfu_range is None else "MFU"
+        value = words(fact("utilisation.tile", share=(share.least, share.most)))
+        yield Tile(name, value, measured.basis, "peak")
 
 
 def _time(analysis: Analysis) -> Tile:

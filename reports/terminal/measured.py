@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from rich.cells import cell_len
 from rich.text import Text
 
+from traceflops.facts import fact
 from traceflops.reports.terminal.aggregates import counted_lines
 from traceflops.reports.terminal.case import provenance
 from traceflops.reports.terminal.lines import (
@@ -25,6 +26,7 @@ from traceflops.reports.terminal.mfu import conventions_table, run_lines, what_c
 from traceflops.reports.view.figures import UNKNOWN, count, duration, flops, significant
 from traceflops.reports.view.ledger import is_unsplit, mean_ledger
 from traceflops.reports.view.palette import LINE_LOOKS
+from traceflops.reports.view.texts import words
 from traceflops.reports.view.utilisation import (
     ABOVE,
     Fact,
@@ -116,11 +118,10 @@ def _described_sentences(measured: Measurement, checked: Reconciliation) -> Iter
     """Yield the figure of the description, or why there is none, and how the two compare."""
     if checked.rate is not None:
         yield checked.rate.sentence
-    known = {lack.problem for lack in measured.lacks}
+    known = {lack.what for lack in measured.lacks}
     for lack in checked.lacks:
-        if lack.problem not in known:
-            said = "; ".join(filter(None, (lack.problem.rstrip("."), lack.remedy)))
-            yield f"No MFU from the description: {said}."
+        if lack.what not in known:
+            yield words(fact("missing.line-described", what=lack.what, how=lack.how))
     if checked.sentence:
         yield checked.sentence
 

@@ -8,6 +8,7 @@ from typing import Final
 
 from rich.text import Text
 
+from traceflops.facts import fact
 from traceflops.flops.analytic.explain_reported import Candidate, Explanation
 from traceflops.flops.analytic.rates import DescribedWork, Rate, share
 from traceflops.flops.analytic.run import RunShape
@@ -25,6 +26,7 @@ from traceflops.reports.terminal.lines import (
     paragraph,
 )
 from traceflops.reports.view.figures import UNKNOWN, count, flops, shorten_middle, significant
+from traceflops.reports.view.texts import words
 from traceflops.reports.view.utilisation import Fact
 from traceflops.units import exact_percent, several
 
@@ -121,7 +123,7 @@ def _sentences(figures: Utilisation) -> Iterator[str]:
         value = exact_percent(max(rate.mfu, rate.hfu))
         yield f"No MFU: {value} of peak is impossible ({rate.convention})."
     for lack in figures.lacks:
-        yield f"No MFU: {lack.problem}. To get one: {lack.remedy}."
+        yield words(fact("missing.line-with-remedy", what=lack.what, how=lack.how))
 
 
 def run_lines(figures: Utilisation, width: int) -> Iterator[Text]:

@@ -386,6 +386,7 @@ def _of_collective(
 
 def _unsaid(analysis: Analysis) -> list[str]:
     """Return the notes but for those that the first lines already say."""
-    said = any(lack.remedy.endswith(NEXT_TIME) for lack in analysis.measured.lacks[:1])
+    hows = [lack.how for lack in analysis.measured.lacks[:1] if lack.how is not None]
+    said = any(how.code == NEXT_TIME for how in hows)
     notes = notes_by_weight(analysis)[len(doubts(analysis)) :]
     return [note.text for note in notes if not (said and note.code == "no-shapes")]

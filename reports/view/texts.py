@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
+from fractions import Fraction
 from functools import cache
 from importlib.resources import files
 from string import Formatter
@@ -26,6 +27,8 @@ _PRINTED: Final[Mapping[str, Callable[[Any], str]]] = {
     "whole_percent": lambda share: f"{100 * share:.0f} %",
     "time_share": units.time_share,
     "exact_percent": units.exact_percent,
+    "percents": lambda ends: _percents(ends, " % to "),
+    "short_percents": lambda ends: _percents(ends, figures.UNKNOWN),
     "duration": units.duration,
     "mhz": lambda clock: f"{clock:,.0f} MHz",
     "gib": lambda size: gib(int(size)),
@@ -78,6 +81,12 @@ def _lines(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
 
 def _is_missing(piece: str, values: Mapping[str, Value]) -> bool:
     return any(values.get(name) in (None, "", ()) for name in fields_of(piece))
+
+
+def _percents(ends: tuple[Fraction, Fraction], between: str) -> str:
+    """Return the least and the most of a share, only one where they print alike."""
+    least, most = map(units.exact_percent, ends)
+    return least if least == most else f"{least.removesuffix(' %')}{between}{most}"
 
 
 class _Filled(Formatter):

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from traceflops.devices.missing_input import DESCRIBE, NOT_ML
+from traceflops.devices.missing_input import NOT_ML
 from traceflops.devices.peaks import PER_TERA
+from traceflops.facts import fact
 from traceflops.flops.mfu_waterfall import UNSPLIT, Waterfall
 from traceflops.flops.ops.arguments import TF32_OR_FP32
 from traceflops.mfu.inference import Inference, PhaseUse
@@ -27,6 +28,7 @@ from traceflops.reports.view.figures import (
     significant,
     size,
 )
+from traceflops.reports.view.texts import words
 from traceflops.units import PART_NAMES, several
 from traceflops.units import exact_percent as use_percent
 
@@ -119,12 +121,11 @@ def why_not(measured: Measurement, *, is_asked: bool = False) -> list[str]:
 
     Where nothing is of machine learning only who asks for an MFU is told.
     """
-    told = {NOT_ML: f"if the program is, describe the run ({DESCRIBE})"}
     return [
-        f"No MFU: {'; '.join(part.rstrip('.') for part in (lack.problem, how) if part)}."
+        words(fact("missing.line", what=lack.what, how=how))
         for lack in measured.lacks
         if is_asked or lack != NOT_ML
-        for how in (told.get(lack, lack.remedy),)
+        for how in (fact("missing.describe-ml") if lack == NOT_ML else lack.how,)
     ]
 
 

@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 from tests.conftest import shared_file
 from traceflops.devices.device_facts import LONGEST_NAME, SeenDevice, by_name
 from traceflops.devices.matching import by_fingerprint, chosen, match
+from traceflops.devices.missing_input import GIVE_PEAK, MissingInput
 from traceflops.devices.peaks import DTYPES, load_devices
 from traceflops.devices.user_rate import given_rate
 from traceflops.errors import UsageError
+from traceflops.facts import fact
 
 GIB = 1 << 30
 IDS = [spec.id for spec in load_devices()]
@@ -33,6 +35,7 @@ def seen(
     return SeenDevice(name, vendor, major, minor, units, warp, memory)
 
 
+ROW = "h100-sxm (H100 SXM 80 GB HBM3)"
 H100 = seen("NVIDIA H100 80GB HBM3", "9.0", 132, 32, 85_024_243_712)
 CPX = seen("AMD Instinct MI300X", "9.4", 38, 64, 206_141_652_992)
 MIG = seen("NVIDIA A100-SXM4-80GB MIG 1g.10gb", "8.0", 14, 32, 10 * GIB)
@@ -159,9 +162,8 @@ def test_name_and_properties_agree() -> None:
     assert (found.how, found.confidence, found.confirmed) == ("name", "high", True)
     assert (found.peak("bf16"), found.bandwidth) == (989_400, 3350)
     assert found.why_no_peak("bf16") is None
-    assert found.why_no_peak("fp4") == (
-        "The dense fp4 rate of h100-sxm (H100 SXM 80 GB HBM3) is unknown; --peak sets one."
-    )
+    lack = found.why_no_peak("fp4")
+    assert lack == MissingInput(fact("device.rate-unknown", dtype="fp4", row=ROW), GIVE_PEAK)
 
 
 @pytest.mark.parametrize(
@@ -192,7 +194,8 @@ def test_a_name_alone_is_no_proof(device: SeenDevice, objection: str) -> None:
     assert f"--device {found.spec.id}" in found.explanation
     assert [found.peak(dtype) for dtype in DTYPES] == [None] * len(DTYPES)
     assert found.bandwidth is None
-    assert found.why_no_peak("bf16") == found.explanation
+    assert found.why_no_peak("bf16") == found.lack
+    assert found.lack.what == found.why and found.lack.how == found.options is not None
 
 
 @pytest.mark.parametrize(
@@ -385,21 +388,23 @@ def test_a_given_device_is_taken() -> None:
     assert chosen(" A100-SXM-80 ", None, seen()).spec == found.spec
     despite = chosen("a100-sxm-80", None, H100)
     assert despite.peak("bf16") == 312_000
-    assert despite.explanation == f"{despite.contradicts}."
-    assert despite.contradicts == (
+    assert despite.why == despite.contradicts
+    assert despite.explanation == (
         "--device selects a100-sxm-80 (A100 SXM 80 GB), although the trace says "
-        "'NVIDIA H100 80GB HBM3'"
+        "'NVIDIA H100 80GB HBM3'."
     )
-    unnamed = chosen("a100-sxm-80", None, replace(H100, name=None)).contradicts
-    assert "although the trace says compute capability 9.0 (not 8.0), 132 SMs" in unnamed
-    assert found.contradicts == chosen("h100-sxm", None, H100).contradicts == ""
+    unnamed = chosen("a100-sxm-80", None, replace(H100, name=None))
+    assert "although the trace says compute capability 9.0 (not 8.0), 132 SMs" in (
+        unnamed.explanation
+    )
+    assert found.contradicts is chosen("h100-sxm", None, H100).contradicts is None
 
 
 def test_a_given_device_is_held_against_the_product_that_the_properties_tell() -> None:
     mi300x = SeenDevice(None, "amd", 9, 4, 304, 64, 192 * 2**30)
+    by_properties = fact("device.product-by-properties", product="Instinct MI300X")
     assert chosen("h100-sxm", None, mi300x).contradicts == (
-        "--device selects h100-sxm (H100 SXM 80 GB HBM3), although the trace says Instinct MI300X "
-        "(by its properties)"
+        fact("device.contradicted", row=ROW, seen=(by_properties,))
     )
 
 

@@ -25,7 +25,7 @@ from traceflops.flops.analytic.run_utilisation import choose_peak, other_peaks, 
 def test_a_peak(device: str | None, tflops: Fraction | None, dtype: str | None, text: str) -> None:
     found = choose_peak(device, tflops, dtype)
     assert found.peak is not None
-    assert (found.peak.text, found.problem) == (text, "")
+    assert (found.peak.text, found.lack) == (text, None)
 
 
 def test_no_row_and_type_has_a_peak_that_the_table_lacks() -> None:
@@ -34,7 +34,7 @@ def test_no_row_and_type_has_a_peak_that_the_table_lacks() -> None:
             rate = None if dtype == "int8" else spec.peak(dtype)
             found = choose_peak(spec.id, None, dtype)
             assert (found.peak.flops_per_ns if found.peak else None) == rate
-            assert (found.peak is None) == bool(found.problem and found.remedy)
+            assert (found.peak is None) == (found.lack is not None)
 
 
 def test_notes_on_what_was_given() -> None:

@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from fractions import Fraction
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,11 @@ from tests.parsers.nsight.nsysfile import small
 from traceflops import read
 from traceflops.analysis.rank_summary import RankSummary, summary_of
 from traceflops.analysis.recipe import analyze
-from traceflops.analysis.summary_files import _file, decoded, encoded
+from traceflops.analysis.summary_files import _file, decoded, encoded, packed, unpacked
 from traceflops.cli import app
+from traceflops.devices.missing_input import MissingInput
 from traceflops.errors import InputError
+from traceflops.facts import Fact, fact
 from traceflops.table.trace import Trace
 from traceflops.windows.device_records import CallRecords
 
@@ -66,6 +69,10 @@ def of_records(**columns: Any) -> Change:
 
 def of_work(**columns: Any) -> Change:
     return lambda one: replace(one, work=(replace(one.work[0], **columns), *one.work[1:]))
+
+
+def lacking(what: Fact) -> Change:
+    return lambda one: replace(one, lacks=(MissingInput(what),))
 
 
 def first_window(summary: RankSummary, **figures: Any) -> RankSummary:
@@ -117,12 +124,24 @@ FALSE: dict[str, Change] = {
     "a negative count": lambda one: replace(
         one, launch_records=replace(one.launch_records, kernel=CallRecords(-1))
     ),
+    "a fact without a text": lacking(fact("missing.nonsense")),
+    "a fact without its value": lacking(fact("missing.next-time")),
+    "a fact with a value of another kind": lacking(fact("missing.known-too-little", known="a")),
     "numbers that are no integers": of_records(kind=sound().records.kind.astype(np.float64)),
 }
 
 
 def test_the_summary_is_sound_before_it_is_changed() -> None:
     assert isinstance(decoded(encoded(sound()), "a.summary"), RankSummary)
+
+
+def test_facts_are_the_same_in_a_summary() -> None:
+    share, inner = Fraction(1, 3), fact("utilisation.hfu", share=(Fraction(1, 7), Fraction(1, 3)))
+    lacks = (
+        MissingInput(fact("missing.known-too-little", known=share)),
+        MissingInput(fact("missing.inconsistent", against=None, error=inner), fact("missing.pair")),
+    )
+    assert unpacked(packed(replace(sound(), lacks=lacks))).lacks == lacks
 
 
 def test_the_summary_of_a_graph_capture_is_sound() -> None:
@@ -160,7 +179,7 @@ def test_false_summaries_that_crashed_are_refused(name: str) -> None:
 
 def test_a_summary_of_another_version_is_not_called_damaged(tmp_path: Path) -> None:
     path = tmp_path / "rank0.summary"
-    for version in (b"summary/1", b"summary/3", b"summary/10"):
+    for version in (b"summary/1", b"summary/2", b"summary/10"):
         table = pa.ipc.open_file(pa.py_buffer(encoded(sound()))).read_all()
         table = table.replace_schema_metadata({b"traceflops": version})
         with pa.ipc.new_file(path, table.schema) as writer:

@@ -13,7 +13,7 @@ from tests.build import trace_of
 from tests.conftest import examples
 from traceflops import analyze
 from traceflops.analysis.preparation import prepare
-from traceflops.findings.finding import in_words
+from traceflops.facts import in_words
 from traceflops.findings.late_rank import late_rank_fact, late_rank_findings
 from traceflops.ranks.clocks import aligned
 from traceflops.ranks.comm_records import KINDS, CommGroup, CommRecords

@@ -11,7 +11,8 @@ from tests.memory.test_usage import counter
 from tests.mfu.test_measurement import GEMM, H100, MATMUL, matmul
 from tests.reports import factory
 from tests.reports.test_memory import MIB
-from traceflops.devices.missing_input import ASK, GIVE_PEAK, MissingInput, without_rates
+from traceflops.devices.missing_input import MissingInput
+from traceflops.facts import quoted
 from traceflops.flops.mfu_waterfall import Waterfall, WaterfallLine
 from traceflops.mfu.budget import PeakOptions
 from traceflops.reports.page.html import render_html
@@ -152,24 +153,8 @@ def test_one_of_a_thing_is_singular() -> None:
     assert not re.search(r"\b1 (operations|calls|launches|kernels|GPUs|steps)\b", text)
 
 
-@pytest.mark.parametrize(
-    ("explanation", "lack"),
-    [
-        (f"No row has it: {ASK}.", MissingInput("no row has it", GIVE_PEAK)),
-        (
-            "It may be a part: --device x confirms it.",
-            MissingInput("it may be a part", "--device x confirms it"),
-        ),
-        ("No fp4 rate is known; --peak sets one.", MissingInput("no fp4 rate is known", GIVE_PEAK)),
-        ("Its type is not told", MissingInput("its type is not told", GIVE_PEAK)),
-    ],
-)
-def test_options_are_named_once(explanation: str, lack: MissingInput) -> None:
-    assert without_rates(explanation) == lack
-
-
 def test_a_lack_without_a_remedy_is_a_whole_sentence() -> None:
-    measured = replace(factory.measured(True), lacks=(MissingInput("too little is known.", ""),))
+    measured = replace(factory.measured(True), lacks=(MissingInput(quoted("too little is known")),))
     assert why_not(measured) == ["No MFU: too little is known."]
 
 

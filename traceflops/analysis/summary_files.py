@@ -17,10 +17,11 @@ import pyarrow as pa
 from traceflops.analysis.rank_summary import RankSummary
 from traceflops.analysis.summary_checks import check_summary
 from traceflops.errors import InputError
+from traceflops.facts import Fact, in_words
 from traceflops.table.soundness import ARROW_UNREADABLE, checked, require
 
 _KEY: Final = b"traceflops"
-_SCHEMA: Final = {_KEY: b"summary/2"}
+_SCHEMA: Final = {_KEY: b"summary/3"}
 """The number goes up with each change of what a summary holds."""
 _ANY_VERSION: Final = re.compile(rb"summary/\d{1,9}\0")
 _FILE: Final = {"summary": pa.large_binary(), "failed": pa.string()}
@@ -97,6 +98,8 @@ def _unreadable(what: str, name: str) -> InputError:
 
 
 def _plain(value: Any) -> object:
+    if isinstance(value, Fact):
+        return _plain_value(value)
     if isinstance(value, Fraction):
         return value.as_integer_ratio()
     if isinstance(value, MappingProxyType):
@@ -110,9 +113,33 @@ def _plain(value: Any) -> object:
     return bytes(sink.getvalue())
 
 
+def _plain_value(value: Any) -> Any:
+    """Return a value of a fact so that its kind can be told again."""
+    if isinstance(value, Fact):
+        return {"code": value.code, "values": {k: _plain_value(v) for k, v in value.values.items()}}
+    if isinstance(value, Fraction):
+        return {"ratio": value.as_integer_ratio()}
+    return tuple(map(_plain_value, value)) if isinstance(value, tuple) else value
+
+
+def _value(data: Any) -> Any:
+    """Return a value of a fact from what `_plain_value` made of it."""
+    if isinstance(data, list):
+        return tuple(map(_value, data))
+    if not isinstance(data, dict):
+        return data
+    if "ratio" in data:
+        return Fraction(*data["ratio"])
+    return Fact(data["code"], {str(name): _value(value) for name, value in data["values"].items()})
+
+
 def _typed(kind: Any, data: Any) -> Any:
     if kind is Fraction:
         return Fraction(*data)
+    if kind is Fact:
+        fact = _value(data)
+        in_words(fact)  # what has no words is damaged
+        return fact
     if kind is pa.Table:
         return checked(pa.ipc.open_stream(data).read_all())
     dtype, shape, content = data

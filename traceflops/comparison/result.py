@@ -35,8 +35,7 @@ from traceflops.comparison.reasons import Reason, caveats, reasons_of, statement
 from traceflops.comparison.side import Side, side_of
 from traceflops.comparison.spread import Interval, interval
 from traceflops.errors import UsageError
-from traceflops.facts import Fact, fact
-from traceflops.findings.finding import in_words
+from traceflops.facts import Fact, fact, in_words
 from traceflops.table.trace import Trace
 from traceflops.units import listed
 from traceflops.windows.device_records import NO_DEVICE_RECORDS

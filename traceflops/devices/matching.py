@@ -23,7 +23,7 @@ from traceflops.devices.device_facts import (
     shown,
     variant_of,
 )
-from traceflops.devices.missing_input import ASK
+from traceflops.devices.missing_input import GIVE_PEAK, MissingInput
 from traceflops.devices.peaks import (
     DTYPES,
     UNIT_NAMES,
@@ -36,6 +36,7 @@ from traceflops.devices.peaks import (
     rate_text,
 )
 from traceflops.devices.user_rate import given_rate, rate_doubt
+from traceflops.facts import Fact, Value, fact, in_words
 
 How = Literal["name", "fingerprint", "given"]
 Confidence = Literal["high", "medium", "low", "none"]
@@ -49,12 +50,15 @@ REFERENCE = ("bf16", "fp16")
 _SAME = Fraction(2, 1000)
 """Rates this close differ by rounding on data sheets: 181.0 and 181.05 for half an MI250."""
 
+_ASK: Final = fact("device.ask")
+"""The options that tell the rates of a device that is not known."""
+
 _FOUND: Final = {"given": "given", "fingerprint": "by its properties", "name": "by name"}
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """The row found for a device, and why (`explanation`, one sentence).
+    """The row found for a device, and `why`; `options` would tell more where that is not sure.
 
     `spec` is the row, scaled for a part of a device; use it only if `confirmed`. `candidates` are
     the rows that the properties fit. `confidence` is high if name and all properties agree or the
@@ -68,8 +72,19 @@ class Match:
     confidence: Confidence
     confirmed: bool
     candidates: tuple[DeviceSpec, ...]
-    explanation: str
-    contradicts: str = ""
+    why: Fact
+    options: Fact | None = None
+    contradicts: Fact | None = None
+
+    @property
+    def explanation(self) -> str:
+        """Return why it is that row, or none, and the options, as one sentence."""
+        return in_words(fact("device.explanation", why=self.why, options=self.options))
+
+    @property
+    def lack(self) -> MissingInput:
+        """Return why there are no rates."""
+        return MissingInput(self.why, GIVE_PEAK if self.options in (None, _ASK) else self.options)
 
     def name(self, kind: str) -> str:
         """Return what a device is called: as the trace says, else as the table, and how found."""
@@ -112,13 +127,14 @@ class Match:
         units = spec.counted(seen.units or 0)
         return Fraction(units * spec.flops_per_clock * (seen.clock_hz or 0), 10**9)
 
-    def why_no_peak(self, dtype: str) -> str | None:
-        """Return a sentence that says why there is no rate for a data type, None if there is."""
+    def why_no_peak(self, dtype: str) -> MissingInput | None:
+        """Return why there is no rate for a data type, None if there is."""
         if self.peak(dtype) is not None:
             return None
         if self._row is None:
-            return self.explanation
-        return f"The dense {shown(dtype)} rate of {_titled(self._row)} is unknown; --peak sets one."
+            return self.lack
+        what = fact("device.rate-unknown", dtype=shown(dtype), row=_titled(self._row))
+        return MissingInput(what, GIVE_PEAK)
 
 
 def by_fingerprint(seen: SeenDevice) -> tuple[DeviceSpec, ...]:
@@ -184,74 +200,67 @@ def _named(spec: DeviceSpec, seen: SeenDevice) -> Match:
     """Return the match of a device whose name is that of a row."""
     part, variant = _part(spec, seen), variant_of(seen, spec)
     checks, candidates = tuple(_checks(spec, seen)), by_fingerprint(seen)
-    wrong = ", ".join(_objections(checks))
-    because = f"The name matches {_titled(spec)}"
-    override = f"--device {spec.id} uses it anyway, --peak sets another rate"
+    wrong, row = _objections(checks), _titled(spec)
+    options = fact("device.override", id=spec.id)
     mode = _partition(spec, seen) if variant is None else None
     if part is not None and mode is not None:
-        because += (
-            f"; this device is {_share(part)} ({mode.text}). Rates are in "
-            "proportion, and its bandwidth is unknown."
-        )
-        return Match(seen, part, "name", "medium", True, (), because)
+        why = fact("device.named-part", row=row, part=_share(part), mode=mode.text)
+        return Match(seen, part, "name", "medium", True, (), why)
     if part is not None:
-        what = variant.what if variant is not None else "a partition"
-        because += f", but this is {what} with {_share(part)}: --device {spec.id} confirms it."
+        what = variant.what if variant is not None else fact("device.a-partition")
+        why = fact("device.named-slice", row=row, what=what, part=_share(part))
+        options = fact("device.confirm", id=spec.id)
     elif variant is not None:
-        because += f", but it is {variant.what}: {override}."
+        why = fact("device.named-variant", row=row, what=variant.what)
     elif wrong:
-        because += f", but the trace says {wrong}: {override}."
+        why = fact("device.named-otherwise", row=row, seen=wrong)
     elif spec.cores > 1:
-        because += f", but it may be one of its {spec.cores} cores: {override}."
+        why = fact("device.named-core", row=row, cores=spec.cores)
     else:
-        because += (
-            f", and the trace agrees: {', '.join(text for text, *_ in checks)}"
-            if checks
-            else "; the trace has no properties to compare"
-        )
-        because += "." if spec.dense else "; its rates are not public, so --peak is needed."
+        rates = None if spec.dense else fact("device.rates-not-public")
+        properties = tuple(text for text, *_ in checks)
+        why = fact("device.named-alone", row=row, rates=rates)
+        if properties:
+            why = fact("device.named-agrees", row=row, properties=properties, rates=rates)
         confidence: Confidence = "high" if spec in candidates else "medium"
         narrowed = spec.with_memory(seen.memory_bytes)
-        return Match(seen, narrowed, "name", confidence, True, candidates, because)
-    return Match(seen, part or spec, "name", "low", False, candidates, because)
+        return Match(seen, narrowed, "name", confidence, True, candidates, why)
+    return Match(seen, part or spec, "name", "low", False, candidates, why, options)
 
 
 def _unnamed(seen: SeenDevice) -> Match:
     """Return the match of a device whose name, if any, stands for no row: by its properties."""
-    fitting = by_fingerprint(seen)
-    name = (
-        f"The name {quoted(seen.name)} identifies no product"
-        if seen.name
-        else "The trace has no GPU name"
-    )
+    fitting, quoted_name = by_fingerprint(seen), quoted(seen.name)
+    name = fact("device.generic-name", name=quoted_name) if seen.name else fact("device.no-name")
     if seen.sharing:
-        name = f"The name {quoted(seen.name)} is shared by {' and '.join(seen.sharing)}"
+        name = fact("device.shared-name", name=quoted_name, ids=tuple(seen.sharing))
         fitting = tuple(spec for spec in fitting if spec.id in seen.sharing)
     properties = seen.properties()
     if not fitting:
         alike = [spec for spec in load_devices() if seen.compute and spec.compute == seen.compute]
         parts = tuple(spec for spec in alike if _part(spec, seen) is not None)
         if parts:
-            because = f"{name}; {seen.counted_units()} may be a partition of {_listed(parts)}"
+            rows, units = _listed(parts), seen.counted_units()
+            why = fact("device.maybe-part", name=name, units=units, rows=rows)
         elif properties:
-            because = f"{name}, and {properties} match no row of the table"
+            why = fact("device.no-match", name=name, properties=properties)
         elif seen.sharing:
-            because = f"{name}, and no property identifies it"
+            why = fact("device.not-identified", name=name)
         else:
-            because = f"{name} and no other properties"
-        return Match(seen, None, None, "none", False, parts, f"{because}: {ASK}.")
+            why = fact("device.nothing-known", name=name)
+        return Match(seen, None, None, "none", False, parts, why, _ASK)
     by_clock = tuple(s for s in fitting if s.clock_mhz and s.clock_mhz * 10**6 == seen.clock_hz)
     if by_clock and not _have_same_rates(fitting):
         fitting = by_clock
         properties += f", {(seen.clock_hz or 0) // 10**6:,} MHz"
-    ids = _listed(fitting)
+    known: dict[str, Value] = {"name": name, "properties": properties, "rows": _listed(fitting)}
     if not _have_same_rates(fitting):
-        because = f"{name}, and {properties} match {ids} with different rates: {ASK}."
-        return Match(seen, None, "fingerprint", "low", False, fitting, because)
-    alike_rates = ", which have equal rates" if len(fitting) > 1 else ""
-    because = f"{name}, but {properties} match only {ids}{alike_rates}."
+        why = Fact("device.ambiguous", known)
+        return Match(seen, None, "fingerprint", "low", False, fitting, why, _ASK)
+    is_single = len(fitting) == 1
+    why = Fact("device.by-properties" if is_single else "device.by-properties-equal", known)
     spec = _joined(fitting).with_memory(seen.memory_bytes)
-    return Match(seen, spec, "fingerprint", "medium", True, fitting, because)
+    return Match(seen, spec, "fingerprint", "medium", True, fitting, why)
 
 
 def _share(part: DeviceSpec) -> str:
@@ -259,37 +268,41 @@ def _share(part: DeviceSpec) -> str:
     return f"{part.units} of {total} {part.unit_name}"
 
 
-def _objections(checks: Iterable[_Check]) -> list[str]:
-    return [f"{seen} (not {expected})" for seen, expected, agrees in checks if not agrees]
+def _objections(checks: Iterable[_Check]) -> tuple[Value, ...]:
+    return tuple(
+        fact("device.objection", seen=seen, expected=expected)
+        for seen, expected, agrees in checks
+        if not agrees
+    )
 
 
 def _unknown(seen: SeenDevice) -> Match:
     """A name that is no row's stays unknown even if the properties fit: A800 and A100, say."""
     fitting, variant = by_fingerprint(seen), variant_of(seen)
-    because = f"No row of the table has the name {quoted(seen.name)}"
-    if seen.properties():
-        because += f" ({seen.properties()})"
-    if variant is not None:
-        because += f", which is {variant.what}"
-    if fitting:
-        because += f"; its properties match {_listed(fitting)}, but it may be another product"
-    return Match(seen, None, None, "none", False, fitting, f"{because}: {ASK}.")
+    why = fact(
+        "device.no-row",
+        name=quoted(seen.name),
+        properties=seen.properties(),
+        variant=variant.what if variant is not None else None,
+        rows=_listed(fitting) if fitting else None,
+    )
+    return Match(seen, None, None, "none", False, fitting, why, _ASK)
 
 
 def _given(spec: DeviceSpec, seen: SeenDevice) -> Match:
     """Return the match of a row that the user chose, and what the trace says against it."""
-    part, itself = _part(spec, seen), match(seen)
-    wrong = _objections(_checks(spec, seen)) if part is None else []
+    part, itself, row = _part(spec, seen), match(seen), _titled(spec)
+    wrong = _objections(_checks(spec, seen)) if part is None else ()
     if itself.how == "name" and itself.spec is not None and itself.spec.id != spec.id:
-        wrong = [quoted(seen.name)]
+        wrong = (quoted(seen.name),)
     elif wrong and itself.confirmed and itself.spec is not None:
-        wrong = [f"{itself.spec.product} (by its properties)"]
-    selects = f"--device selects {_titled(spec)}"
-    present = f", with {_share(part)} present" if part is not None else ""
-    against = f"{selects}, although the trace says {', '.join(wrong)}" if wrong else ""
+        wrong = (fact("device.product-by-properties", product=itself.spec.product),)
+    against = fact("device.contradicted", row=row, seen=wrong) if wrong else None
     taken = part or spec.with_memory(seen.memory_bytes)
-    because = f"{against or selects + present}."
-    return Match(seen, taken, "given", "high", True, by_fingerprint(seen), because, against)
+    share = _share(part) if part is not None else None
+    why = against or fact("device.chosen", row=row, part=share)
+    fitting = by_fingerprint(seen)
+    return Match(seen, taken, "given", "high", True, fitting, why, contradicts=against)
 
 
 def _with_rate(matched: Match, rate: int) -> Match:
@@ -297,7 +310,6 @@ def _with_rate(matched: Match, rate: int) -> Match:
     row, seen = matched.spec if matched.confirmed else None, matched.seen
     dense = dict.fromkeys(DTYPES, rate)
     note = "one rate for all data types, set with --peak"
-    because = f"--peak sets {rate_text(rate)} TFLOP/s"
     if row is None:
         spec = DeviceSpec(
             id="given",
@@ -314,10 +326,14 @@ def _with_rate(matched: Match, rate: int) -> Match:
         )
     else:
         spec = replace(row, dense=dense, confidence="U", source="--peak", date=None, note=note)
-        doubt = rate_doubt(row, rate)
-        because += f", and the rest is {_titled(row)}{f'; {doubt}' if doubt else ''}"
+    why = fact(
+        "device.rate-given",
+        rate=rate_text(rate),
+        row=_titled(row) if row is not None else None,
+        doubt=rate_doubt(row, rate) if row is not None else None,
+    )
     given = replace(matched, spec=spec, how="given", confidence="high", confirmed=True)
-    return replace(given, explanation=f"{because}.")
+    return replace(given, why=why, options=None)
 
 
 def _part(spec: DeviceSpec, seen: SeenDevice) -> DeviceSpec | None:

@@ -9,6 +9,7 @@ from typing import Final
 
 from traceflops.devices.peaks import PER_TERA, DeviceSpec, rate_text
 from traceflops.errors import UsageError
+from traceflops.facts import Fact, fact
 from traceflops.units import decimal
 
 LARGEST_PEAK: Final = 100_000
@@ -56,8 +57,8 @@ def given_rate(tflops: float, option: str = "--peak") -> int:
     )
 
 
-def rate_doubt(spec: DeviceSpec, rate: int, dtypes: Collection[str] = ()) -> str | None:
-    """Return why a given peak may be wrong for a device, in a sentence; None if it seems right.
+def rate_doubt(spec: DeviceSpec, rate: int, dtypes: Collection[str] = ()) -> Fact | None:
+    """Return why a given peak may be wrong for a device, None if it seems right.
 
     `rate` is in FLOP per nanosecond; `dtypes` are what it is for, if known.
     """
@@ -69,26 +70,20 @@ def rate_doubt(spec: DeviceSpec, rate: int, dtypes: Collection[str] = ()) -> str
     same = None if dtypes else _within(rate, meant, _SAME)
     if same in _USUAL_TYPES:
         return None
-    given = f"--peak {rate_text(rate)} is"
+    given = rate_text(rate)
     if sparse is not None and same is not None:
-        return (
-            f"{given} the dense {same} rate of {spec.id}, or twice the {sparse} one as "
-            "data sheets give for sparsity: set --dtype"
-        )
+        return fact("peak-doubt.dense-or-sparse", rate=given, same=same, sparse=sparse, id=spec.id)
     if sparse is not None:
-        return (
-            f"{given} twice the dense {sparse} rate of {spec.id} "
-            f"({rate_text(meant[sparse])}): 2:4 sparsity rates do not apply to dense "
-            "work"
-        )
+        dense = rate_text(meant[sparse])
+        return fact("peak-doubt.sparse", rate=given, sparse=sparse, id=spec.id, dense=dense)
     nearest = min(meant, key=lambda name: abs(meant[name] - rate))
     least, most = _USUAL
     times = Fraction(rate, meant[nearest])
     if same is not None or (times <= most and (times >= least or not dtypes)):
         return None
-    return (
-        f"{given} {decimal(times, 2)} times the dense {nearest} rate of {spec.id} "
-        f"({rate_text(meant[nearest])})"
+    dense, as_text = rate_text(meant[nearest]), decimal(times, 2)
+    return fact(
+        "peak-doubt.times", rate=given, times=as_text, nearest=nearest, id=spec.id, dense=dense
     )
 
 

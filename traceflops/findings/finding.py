@@ -9,7 +9,7 @@ from typing import Final, Literal
 
 from traceflops.categories.kernel_names import without_return_type
 from traceflops.characters import function_name, shortened
-from traceflops.facts import Fact, quoted
+from traceflops.facts import Fact, in_words, quoted
 
 Owner = Literal["yours", "framework", "library", "input pipeline", "configuration", "cluster"]
 """Who mends it; `configuration` are the options of an engine or launcher."""
@@ -237,14 +237,7 @@ class Finding:
     @property
     def remedy(self) -> str:
         """Return what to do in words, "" where nothing is known."""
-        return in_words(*filter(None, [self.advice]))
-
-
-def in_words(*facts: Fact) -> str:
-    """Return facts in words, by the one table of texts."""
-    from traceflops.reports import words
-
-    return " ".join(map(words, facts))
+        return in_words(self.advice)
 
 
 def row_name(label: str) -> str:

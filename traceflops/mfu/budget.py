@@ -14,6 +14,7 @@ from traceflops.devices.device_facts import SeenDevice
 from traceflops.devices.matching import REFERENCE, Match, chosen
 from traceflops.devices.peaks import DTYPES, PER_TERA, find, rate_text
 from traceflops.devices.user_rate import rate_doubt
+from traceflops.facts import Fact, in_words
 from traceflops.flops.mfu_waterfall import DeviceBudget, Peaks, Portion, Waterfall
 from traceflops.flops.ops.arguments import TF32_OR_FP32
 from traceflops.mfu.traced.cells import Cell
@@ -83,7 +84,7 @@ class DevicePeaks:
         spec = self.match.spec
         return spec.product if spec is not None else self.match.seen.name or "unknown GPU"
 
-    def doubt(self, dtypes: Collection[str]) -> str | None:
+    def doubt(self, dtypes: Collection[str]) -> Fact | None:
         """Return why a given rate may be the wrong one for what was counted, None if it is not."""
         row = find(self.match.spec.id) if self.match.spec is not None and self.given else None
         rate = next(iter(self.rates.values()), None)
@@ -139,14 +140,13 @@ def device_peaks(
 def peak_notes(done: Executed, devices: tuple[DevicePeaks, ...]) -> Iterator[Note]:
     """Yield what is odd about rates that were given, and about those of the table, each once."""
     flops, counted = done.flops_by_type, done.dtypes
-    for text in dict.fromkeys(
-        device.match.contradicts for device in devices if device.match.contradicts
-    ):
-        yield Note("assumed", "device-contradicts-trace", f"{text}.")
+    for against in dict.fromkeys(device.match.contradicts for device in devices):
+        if against is not None:
+            yield Note("assumed", "device-contradicts-trace", f"{in_words(against)}.")
     dtypes = tuple(device for device in DTYPES if device in counted)
     for doubt in dict.fromkeys(device.doubt(dtypes) for device in devices):
-        if doubt:
-            yield Note("assumed", "peak-in-doubt", f"{doubt}.")
+        if doubt is not None:
+            yield Note("assumed", "peak-in-doubt", f"{in_words(doubt)}.")
     # Where nothing was counted, nothing is held against a peak.
     yield from filter(None, dict.fromkeys(device.clock_note for device in devices if counted))
     share = Fraction(flops[TF32_OR_FP32], flops.total() or 1)

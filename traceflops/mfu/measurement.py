@@ -18,6 +18,7 @@ from traceflops.categories.programs import of_ml
 from traceflops.devices.counter_formulas import family_of
 from traceflops.devices.device_facts import shown
 from traceflops.devices.missing_input import (
+    GIVE_PEAK,
     NEXT_TIME,
     NO_MATRIX_WORK,
     NOT_ML,
@@ -25,14 +26,15 @@ from traceflops.devices.missing_input import (
     NOTHING_LAUNCHED,
     PAIR,
     MissingInput,
+    advised,
     counters_alone,
     counters_incomplete,
     other_counters,
-    without_rates,
     without_shapes,
     without_times,
 )
 from traceflops.devices.peaks import PER_TERA
+from traceflops.facts import Fact, fact, in_words
 from traceflops.flops.mfu_waterfall import UNSPLIT, Waterfall, waterfall
 from traceflops.flops.ops.arguments import TF32_OR_FP32
 from traceflops.mfu.budget import (
@@ -71,19 +73,12 @@ _SERVING: Final = re.compile("(?:paged|unified)_attention|varlen_fwd|::fwd|moe_f
 _SOURCES: Final[dict[str, Source]] = {"counters": "counters", "pair": "the paired trace"}
 
 _UNTOLD_TYPES: Final = {
-    TF32_OR_FP32: "kernel names do not say whether float products ran as TF32 or FP32",
-    UNKNOWN_TYPE: "the data type of some products is unknown",
+    TF32_OR_FP32: MissingInput(fact("missing.tf32-or-fp32"), GIVE_PEAK),
+    UNKNOWN_TYPE: MissingInput(fact("missing.unknown-type"), GIVE_PEAK),
 }
 
-_CAPTURE: Final = MissingInput(
-    "captured kernels did not run",
-    "give this trace as --pair to the trace that launches the graph",
-)
-_LOST: Final = ("GPU records are incomplete", "graph launches have no GPU records")
-LIKELY: Final = (
-    "likely: the peak of another GPU or partition (traceflops devices --trace FILE) "
-    "or of another data type, or wrong clocks"
-)
+_CAPTURE: Final = MissingInput(fact("missing.captured"), fact("missing.pair-with-launching"))
+_LOST: Final = (fact("missing.records-incomplete"), fact("missing.no-graph-records"))
 
 _TOOLS: Final = {ROCPROF: "rocprof", NSIGHT: "Nsight", XLA: "XLA's profiler", "nvprof": "nvprof"}
 """Tools that record no operators, by family or format."""
@@ -172,14 +167,21 @@ class Measurement:
         return all(cell.flops == cell.at_least for cell in self.executed.select())
 
     @property
-    def figure(self) -> str | None:
-        """Return MFU as text: "MFU 38.2 %", or from the least to the most that it can be.
+    def utilisation(self) -> Fact | None:
+        """Return MFU, from the least to the most that it can be.
 
         Where only what was executed is known, not what for, it is HFU.
         """
         if (mfu := self.mfu_range) is not None:
-            return f"MFU {mfu.text}"
-        return f"HFU {hfu.text}" if (hfu := self.hfu_range) is not None else None
+            return fact("utilisation.mfu", share=(mfu.least, mfu.most))
+        if (hfu := self.hfu_range) is not None:
+            return fact("utilisation.hfu", share=(hfu.least, hfu.most))
+        return None
+
+    @property
+    def figure(self) -> str | None:
+        """Return it as text: "MFU 38.2 %", "HFU 6.86 % to 27.4 %"."""
+        return in_words(self.utilisation) or None
 
     @property
     def notes(self) -> tuple[Note, ...]:
@@ -209,14 +211,15 @@ class Measurement:
     def basis(self) -> str:
         """Return what the figures are of and held against: "from trace, bf16 dense 989.4"."""
         dtypes = self.waterfall.dtypes if self.waterfall is not None else ()
-        origin = f"from {' and '.join(self.sources)}"
         rates = {device.rates.get(dtype) for device in self.devices for dtype in dtypes}
         if len(dtypes) != 1 or len(rates) != 1 or None in rates:
-            return f"{origin}, {' and '.join(dtypes)} each at its dense peak"
-        (rate,) = rates
-        given = any(device.given for device in self.devices)
-        kind = "given" if given else f"{dtypes[0]} dense"
-        return f"{origin}, {kind} {decimal(Fraction(rate or 0, PER_TERA), 1)} TFLOP/s"
+            peak = fact("utilisation.each-peak", dtypes=tuple(dtypes))
+        else:
+            rate = decimal(Fraction(rates.pop() or 0, PER_TERA), 1)
+            peak = fact("utilisation.dense-peak", dtype=dtypes[0], rate=rate)
+            if any(device.given for device in self.devices):
+                peak = fact("utilisation.given-peak", rate=rate)
+        return in_words(fact("utilisation.basis", sources=self.sources, peak=peak))
 
 
 def measure(
@@ -283,21 +286,21 @@ def why_no_figure(
         yield _CAPTURE
     elif records.state == "missing" or records.kernel.lack() or not prepared.knows_replays:
         how = "" if records.kernel.lost else advice(trace, "kernels of graphs")
-        yield MissingInput(_LOST[records.is_judged], how or advice(trace, "all device records"))
+        how = how or advice(trace, "all device records")
+        yield MissingInput(_LOST[records.is_judged], advised(how))
     elif not done.executed_flops:
         yield _nothing_counted(prepared, done, is_ml=of_ml(trace))
     elif done.coverage is None or done.coverage < TOO_LITTLE:
-        known = exact_percent(done.coverage or Fraction(0))
-        problem = f"only {known} of the compute time has known FLOPs, too little for an MFU"
-        yield _without_capture(done) or MissingInput(problem, _largest_unknown(done))
+        too_little = fact("missing.known-too-little", known=done.coverage or Fraction(0))
+        yield _without_capture(done) or MissingInput(too_little, _largest_unknown(done))
     else:
-        problems: dict[str, None] = {}
+        lacks: dict[MissingInput, None] = {}
         for device in devices:
             for dtype in sorted(done.dtypes - device.rates.keys()):
                 unknown = _UNTOLD_TYPES.get(dtype) if device.rates else None
                 match = device.match
-                problems[unknown or match.why_no_peak(dtype) or match.explanation] = None
-        yield from map(without_rates, problems)
+                lacks[unknown or match.why_no_peak(dtype) or match.lack] = None
+        yield from lacks
 
 
 def unknown_flops(done: Executed, fall: Waterfall | None) -> Iterator[Note]:
@@ -307,16 +310,16 @@ def unknown_flops(done: Executed, fall: Waterfall | None) -> Iterator[Note]:
     text = (
         f"Compute kernels with {exact_percent(1 - done.coverage)} of the compute time have "
         f"unknown FLOPs. At peak they would do {exact_percent(1 - fall.known_share)} of all "
-        f"FLOPs, so the figure is a range; {_largest_unknown(done)}."
+        f"FLOPs, so the figure is a range; {in_words(_largest_unknown(done))}."
     )
     yield Note("missing", "flops-unknown", text)
 
 
 def impossible(fall: Waterfall, devices: tuple[DevicePeaks, ...]) -> MissingInput:
     """Return that figures contradict each other; first that a device does, if the user chose it."""
-    problem = f"the figures are inconsistent: {fall.errors[0]}"
-    against = next((device.match.contradicts for device in devices if device.match.contradicts), "")
-    return MissingInput(f"{against}; {problem}" if against else problem, LIKELY)
+    against = next(filter(None, (device.match.contradicts for device in devices)), None)
+    what = fact("missing.inconsistent", against=against, error=fall.errors[0])
+    return MissingInput(what, fact("missing.likely"))
 
 
 def _nothing_counted(prepared: Prepared, done: Executed, *, is_ml: bool) -> MissingInput:
@@ -336,15 +339,13 @@ def _nothing_counted(prepared: Prepared, done: Executed, *, is_ml: bool) -> Miss
         return lack
     if ops["input_dims"].null_count == ops.num_rows:
         how = advice(prepared.trace, "shapes")
-        problem = "the operators have no shapes, so FLOPs are unknown"
-        if not ops.num_rows:
-            problem = "the trace has no operators, so FLOPs are unknown"
-        return MissingInput(problem, f"{how} {NEXT_TIME}" if how else "")
+        what = fact("missing.no-shapes" if ops.num_rows else "missing.no-operators")
+        return MissingInput(what, fact(NEXT_TIME, how=how) if how else None)
     if done.outside.unattributed:
-        return MissingInput("no compute kernel has known FLOPs", _largest_unknown(done))
+        return MissingInput(fact("missing.none-known"), _largest_unknown(done))
     others = len(prepared.plan.choice.seen) > len(prepared.plan.choice.used)
-    problem = "no operator with matrix work was executed"
-    return MissingInput(problem, "select other steps with --steps" if others else PAIR)
+    what = fact("missing.no-matrix-operator")
+    return MissingInput(what, fact("missing.other-steps") if others else PAIR)
 
 
 def _nothing_joined(done: Executed, work: MeasuredWork, *, is_ml: bool) -> MissingInput:
@@ -356,7 +357,7 @@ def _nothing_joined(done: Executed, work: MeasuredWork, *, is_ml: bool) -> Missi
         if all(flops is None for row in work.counted for flops in row.by_type.values()):
             return other_counters(work.families) if is_ml else NOT_ML
         return counters_incomplete(work.families, work.missing)
-    return MissingInput("no compute kernel has known FLOPs", _largest_unknown(done))
+    return MissingInput(fact("missing.none-known"), _largest_unknown(done))
 
 
 def _without_capture(done: Executed) -> MissingInput | None:
@@ -367,17 +368,16 @@ def _without_capture(done: Executed) -> MissingInput | None:
         return None
     total_ns = sum(time.kernels_ns for time in done.times if time.used)
     coverage = done.coverage or Fraction(0)
-    known = f"only {exact_percent(coverage)}" if coverage else "none"
-    replayed = exact_percent(min(Fraction(replayed_ns, total_ns), 1 - coverage))
-    problem = (
-        f"FLOPs are known for {known} of the compute time, because {replayed} of it runs in "
-        "replayed graphs"
-    )
-    return MissingInput(problem, "give the recording of their capture with --pair FILE")
+    replayed = min(Fraction(replayed_ns, total_ns), 1 - coverage)
+    what = fact("missing.replayed-all", replayed=replayed)
+    if coverage:
+        what = fact("missing.replayed", known=coverage, replayed=replayed)
+    return MissingInput(what, fact("missing.pair-capture"))
 
 
-def _largest_unknown(done: Executed) -> str:
+def _largest_unknown(done: Executed) -> Fact:
     """Return of which kernels most time has no FLOPs; what else gives an MFU if none is known."""
     for kernels in done.outside.unattributed[:1]:
-        return f"most time without known FLOPs is in {shown(kernels.kernel)} ({kernels.reason})"
+        kernel = shown(kernels.kernel)
+        return fact("missing.largest-unknown", kernel=kernel, reason=kernels.reason)
     return PAIR

@@ -13,6 +13,7 @@ from fractions import Fraction
 from typing import Literal
 
 from traceflops.errors import UsageError
+from traceflops.facts import Fact, fact, in_words
 from traceflops.flops.analytic.conventions import CONVENTIONS, Convention
 from traceflops.flops.analytic.rates import (
     PUBLISHED,
@@ -120,26 +121,40 @@ class Explanation:
         return exact_percent(value, self.reported.digits if self.reported.digits > usual else None)
 
     @property
-    def sentence(self) -> str:
-        """Return the verdict in one sentence."""
+    def verdict(self) -> Fact:
+        """Return the best candidate, and the honest figure."""
         best, rate = self.candidates[0], self.honest
         as_hfu = self.metric == "hfu" and rate.is_counted and not rate.is_hfu
-        text = rate.as_hfu if as_hfu else rate.sentence
+        figure = rate.as_hfu if as_hfu else rate.sentence
         if (rate.hfu if as_hfu else rate.figure) > 1:
-            honest = f"{text} is impossible: check time, tokens, GPUs and peak"
+            honest = fact("reported.impossible", figure=figure)
         elif not rate.is_counted:
-            honest = f"the published rate is {text}; how its FLOPs were counted is unknown"
+            honest = fact("reported.published", figure=figure)
         else:
-            beside = f", beside MFU {exact_percent(rate.mfu)}" if as_hfu else ""
-            honest = f"the honest figure is {text}{beside}"
+            honest = fact("reported.honest", figure=figure, mfu=rate.mfu if as_hfu else None)
         if not best.reproduces:
-            nearest = f"{best.text} gives {self.shown(best.value)}, {exact_percent(best.error)} off"
-            return f"No known method gives {self.said}; {nearest}; {honest}."
+            return fact(
+                "reported.nearest",
+                said=self.said,
+                best=best.text,
+                value=self.shown(best.value),
+                error=best.error,
+                honest=honest,
+            )
         certain = best.cost < FARFETCHED and len(best.conventions) <= CERTAIN
         others = len(self.reproduced) - 1
-        ways = f"{others} other way{'s' * (others > 1)} would fit with more assumptions"
-        more = f" ({ways})" if others else ""
-        return f"{self.said} {'is' if certain else 'could be'} {best.text}{more}; {honest}."
+        return fact(
+            "reported.is" if certain else "reported.could-be",
+            said=self.said,
+            best=best.text,
+            others=fact("reported.others", count=others) if others else None,
+            honest=honest,
+        )
+
+    @property
+    def sentence(self) -> str:
+        """Return the verdict in words."""
+        return in_words(self.verdict)
 
 
 def explain(

@@ -13,10 +13,10 @@ from traceflops.devices.missing_input import MissingInput
 from traceflops.devices.peaks import DTYPES, PER_TERA, DeviceSpec, load_devices
 from traceflops.devices.user_rate import NOT_A_PEAK, given_rate, rate_doubt
 from traceflops.errors import UsageError
+from traceflops.facts import fact, in_words
 from traceflops.flops.analytic.conventions import CONVENTIONS, Convention
 from traceflops.flops.analytic.rates import (
     PUBLISHED,
-    TIME_HINT,
     DescribedWork,
     Peak,
     Rate,
@@ -42,18 +42,15 @@ DTYPE_ALIASES = {
     "float4": "fp4",
 }
 
-HOW = "select one with --device ID and --dtype TYPE, or set it with --peak TFLOPS"
-
 
 @dataclass(frozen=True, slots=True)
 class PeakChoice:
-    """The peak, or None with the problem and its remedy; `spec` is the row of the device."""
+    """The peak, or None and what is missing for it; `spec` is the row of the device."""
 
     peak: Peak | None
     spec: DeviceSpec | None = None
     dtype: str | None = None
-    problem: str = ""
-    remedy: str = ""
+    lack: MissingInput | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -68,27 +65,30 @@ def choose_peak(device: str | None, tflops: Fraction | None, dtype: str | None) 
         rate = given_rate(float(tflops))
         known = dtype if dtype in DTYPES else None
         doubt = rate_doubt(spec, rate, (known,) if known else ()) if spec is not None else None
-        notes = (doubt,) if doubt is not None else ()
+        notes = (in_words(doubt),) if doubt is not None else ()
         if dtype != known:
             notes = (*notes, f"{dtype!r} is not in the table: the peak stands for it")
         label = f"{known} given" if known is not None else "given"
         return PeakChoice(Peak(Fraction(rate), label), spec, dtype, notes=notes)
     if spec is None:
-        return PeakChoice(None, None, dtype, "no GPU is named", HOW)
+        unnamed = MissingInput(fact("missing.no-gpu-named"), fact("missing.select-device"))
+        return PeakChoice(None, None, dtype, unnamed)
     if not spec.dense:
-        problem = f"the rates of {spec.id} ({spec.product}) are not public"
-        return PeakChoice(None, spec, dtype, problem, "set one with --peak TFLOPS")
-    types = ", ".join(
-        f"{name} ({decimal(Fraction(rate, PER_TERA), 1)})"
+        what = fact("missing.not-public", row=f"{spec.id} ({spec.product})")
+        return PeakChoice(None, spec, dtype, MissingInput(what, fact("missing.set-peak")))
+    types = tuple(
+        fact("missing.dtype-rate-choice", dtype=name, tflops=decimal(Fraction(rate, PER_TERA), 1))
         for name, rate in spec.dense.items()
         if name not in NOT_A_PEAK
     )
     if dtype is None:
-        return PeakChoice(None, spec, None, "the data type is not set", f"--dtype {types}")
+        choose = fact("missing.choose-dtype", types=types)
+        return PeakChoice(None, spec, None, MissingInput(fact("missing.dtype-not-set"), choose))
     dense = spec.peak(dtype)
     if dense is None or dtype in NOT_A_PEAK:
-        problem = f"the dense {dtype[:20]!r} rate of {spec.id} in FLOP/s is unknown"
-        return PeakChoice(None, spec, dtype, problem, f"set it with --peak TFLOPS; --dtype {types}")
+        what = fact("missing.dtype-rate", dtype=repr(dtype[:20]), id=spec.id)
+        how = fact("missing.set-peak-or-dtype", types=types)
+        return PeakChoice(None, spec, dtype, MissingInput(what, how))
     return PeakChoice(Peak(Fraction(dense), f"{dtype} dense"), spec, dtype)
 
 
@@ -197,9 +197,9 @@ def utilisation(
     done = work(card, run, name)
     lacks = []
     if done.seconds is None:
-        lacks.append(MissingInput("the step time is unknown", TIME_HINT))
-    if choice.peak is None:
-        lacks.append(MissingInput(choice.problem, choice.remedy))
+        lacks.append(MissingInput(fact("missing.step-time"), fact("missing.set-time")))
+    if choice.lack is not None:
+        lacks.append(choice.lack)
     entries = []
     for rule in CONVENTIONS.values():
         problem: str | None = None

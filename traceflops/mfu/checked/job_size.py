@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
-from traceflops.devices.missing_input import GIVE_PEAK, MissingInput, without_rates, without_times
+from traceflops.devices.missing_input import GIVE_PEAK, MissingInput, without_times
+from traceflops.facts import fact
 from traceflops.flops.analytic.rates import Peak
 from traceflops.flops.analytic.run_utilisation import PeakChoice, plain_dtype
 from traceflops.mfu.measurement import Measurement
@@ -20,15 +21,10 @@ from traceflops.windows.steps import find_marked_steps
 
 NS_PER_S: Final = 10**9
 
-NOT_STEPS: Final = MissingInput(
-    "descriptions cover whole steps, but a time range is selected",
-    "select steps with --steps instead of --from and --to",
-)
+NOT_STEPS: Final = MissingInput(fact("missing.time-range"), fact("missing.select-steps"))
 
 NEARLY_ALL: Final = Fraction(95, 100)
 """From so much of the counted FLOPs on, a data type stands for all."""
-
-NAME_ONE: Final = "set --dtype TYPE (bf16, fp16, fp8, tf32, ...) or --peak TFLOPS"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +51,7 @@ class JobSize:
             return None
         if self.is_range:
             return NOT_STEPS
-        return MissingInput(
-            "the trace has no steps, and a description covers one step",
-            f"{self.how}name step annotations with --step-mark",
-        )
+        return MissingInput(fact("missing.no-steps"), fact("missing.mark-steps", how=self.how))
 
     @property
     def seconds(self) -> Fraction | None:
@@ -99,7 +92,7 @@ def job_size(prepared: Prepared, gpus: int | None = None) -> JobSize:
         window_ns=sum(window.dur_ns for window in steps),
         host_ns=host_time(prepared) if steps else None,
         is_range=prepared.selection.is_time_range,
-        how=f"{how} when recording, or " if how else "",
+        how=how,
     )
 
 
@@ -140,9 +133,9 @@ def peak_in_trace(
     if all(kinds[device.device] == "cpu" for device in devices):
         lack = without_times(prepared.trace, advice(prepared.trace, "device work"))
     elif (strange := next((d for d in devices if not d.rates), None)) is not None:
-        lack = without_rates(strange.match.explanation)
+        lack = strange.match.lack
     if lack is not None:
-        return PeakChoice(None, None, plain, lack.problem, lack.remedy)
+        return PeakChoice(None, None, plain, lack)
     specs = {d.match.spec.id: d.match.spec for d in devices if d.match.spec is not None}
     spec = next(iter(specs.values())) if len(specs) == 1 else None
     label = f"{plain} dense"
@@ -150,17 +143,15 @@ def peak_in_trace(
         rates = {device.device: max(device.rates.values()) for device in devices}
         label = "given" if dtype is None else f"{plain} given"
     elif plain is None:
-        types = ", ".join(sorted(measured.executed.dtypes))
-        problem = f"products have several data types ({types})"
-        if not types:
-            problem = "the data type of the products is unknown"
-        return PeakChoice(None, spec, None, problem, NAME_ONE)
+        types = tuple(sorted(measured.executed.dtypes))
+        what = fact("missing.several-dtypes", types=types) if types else fact("missing.no-dtype")
+        return PeakChoice(None, spec, None, MissingInput(what, fact("missing.name-dtype")))
     else:
         rates = {d.device: rate for d in devices if (rate := d.rates.get(plain)) is not None}
     if len(rates) < len(devices):
         product = next(device.product for device in devices if device.device not in rates)
-        problem = f"the dense {(plain or '')[:20]} rate of {product} is unknown"
-        return PeakChoice(None, spec, plain, problem, GIVE_PEAK)
+        what = fact("missing.device-rate", dtype=(plain or "")[:20], device=product)
+        return PeakChoice(None, spec, plain, MissingInput(what, GIVE_PEAK))
     times = {n: sum(w.dur_ns for w in prepared.windows[n] if w.used) for n in rates}
     if len(set(rates.values())) == 1:
         mean = Fraction(next(iter(rates.values())))

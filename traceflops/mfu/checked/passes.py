@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, Final
 
+from traceflops.facts import Fact, fact
 from traceflops.flops.analytic.run import (
     FULL_CHECKPOINT,
     MEASURES,
@@ -23,7 +24,7 @@ from traceflops.mfu.checked.job_size import JobSize
 from traceflops.mfu.measurement import Measurement
 from traceflops.mfu.traced.coverage import ENOUGH, TOO_LITTLE
 from traceflops.mfu.traced.executed import Executed
-from traceflops.units import decimal, exact_percent
+from traceflops.units import decimal
 
 GRADIENTS = ("input_grad", "weight_grad", "gradient")
 SPARE: Final = ("experts", "tokens")
@@ -153,39 +154,37 @@ class Counts:
         return not self.least == self.counted == self.most
 
     @property
-    def agreement(self) -> str:
-        """Return how far the two agree, in words."""
+    def agreement(self) -> Fact:
+        """Return how far the two agree."""
         if not self.is_open:
             if self.exact:
-                return "agree to the FLOP"
-            return f"agree within {exact_percent(abs(self.residual))}"
-        bounds = ((self.least, "is certain in the trace"), (self.most, "it shows at most"))
-        apart = [_difference(self.expected / bound - 1, what) for bound, what in bounds if bound]
-        return (
-            "agree within what the trace leaves open (lengths, masks, kernels of "
-            f"unknown FLOPs): the description needs {' and '.join(apart)}"
+                return fact("reconciliation.to-the-flop")
+            return fact("reconciliation.within", apart=abs(self.residual))
+        bounds = (
+            (self.least, "reconciliation.certain"),
+            (self.most, "reconciliation.it-shows-at-most"),
         )
+        apart = tuple(_difference(self.expected / bound - 1, of) for bound, of in bounds if bound)
+        return fact("reconciliation.within-open", apart=apart)
 
     @property
-    def difference(self) -> str:
-        """Return how much more or less the description needs, in words."""
-        if not self.is_open:
-            return _difference(self.residual, "the trace shows")
-        above = self.expected / self.most - 1 if self.most else Fraction(0)
-        if above > 0:
-            return _difference(above, "the trace shows at most")
-        if not self.least:
-            return _difference(self.residual, "the trace shows")
-        return _difference(self.expected / self.least - 1, "is certain in the trace")
+    def difference(self) -> Fact:
+        """Return how much more or less the description needs."""
+        if self.is_open and self.most and self.expected > self.most:
+            return _difference(self.expected / self.most - 1, "reconciliation.shown-at-most")
+        if self.is_open and self.least:
+            return _difference(self.expected / self.least - 1, "reconciliation.certain")
+        return _difference(self.residual, "reconciliation.shown")
 
 
-def _difference(residual: Fraction, what: str) -> str:
-    """Return how a description compares with what a trace shows, in words."""
+def _difference(residual: Fraction, of: str) -> Fact:
+    """Return how a description compares with what a trace shows; `of` is the code of that."""
     if not residual:
-        return f"as much as {what}"
+        return fact("reconciliation.as-much", of=Fact(of))
     if residual >= 1:
-        return f"{decimal(residual + 1, 2)} times what {what}"
-    return f"{exact_percent(abs(residual))} {'more' if residual > 0 else 'less'} than {what}"
+        return fact("reconciliation.times", times=decimal(residual + 1, 2), of=Fact(of))
+    code = "reconciliation.more" if residual > 0 else "reconciliation.less"
+    return fact(code, apart=abs(residual), of=Fact(of))
 
 
 def counts_of(measured: Measurement, card: ModelCard, run: Run, job: JobSize) -> Counts | None:
@@ -228,7 +227,7 @@ def of_job(run: Run, job: JobSize) -> Run:
     return replace(replace(run, **UNTIMED), devices=job.devices, step_seconds=job.seconds)
 
 
-def beyond_counted(measured: Measurement, card: ModelCard, run: Run, job: JobSize) -> str | None:
+def beyond_counted(measured: Measurement, card: ModelCard, run: Run, job: JobSize) -> Fact | None:
     """Return that a described run needs more FLOPs than counters measured, None if it does not.
 
     Kernels of unknown FLOPs may have run at the peak. `run` is of the devices of the job.
@@ -242,7 +241,7 @@ def beyond_counted(measured: Measurement, card: ModelCard, run: Run, job: JobSiz
     above = needed / more - 1
     if above <= AGREE:
         return None
-    return f"the description needs {exact_percent(above)} more FLOPs than counters measured"
+    return fact("reconciliation.beyond-counters", above=above)
 
 
 # Recomputation (activation checkpointing) is not model work, so it is compared by itself. Full
@@ -265,8 +264,8 @@ class Mismatch:
     """How recomputation differs from its description, and which option would describe it."""
 
     code: str
-    words: str
-    remedy: str
+    what: Fact
+    option: Fact
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,24 +285,19 @@ class Recomputation:
     mismatch: Mismatch | None = None
 
     @property
-    def sentence(self) -> str:
-        """Return how the two differ, "" where they agree: the second half of a sentence."""
+    def statement(self) -> Fact | None:
+        """Return how the two differ, None where they agree."""
         if self.mismatch is None:
-            return ""
-        shown = exact_percent(Fraction(self.counted, self.executed))
+            return None
+        code = "recomputation.missing" if self.counted else "recomputation.missing-all"
         if self.mismatch.code == NOT_DESCRIBED:
-            description = f"the description has {_named(self.checkpoint)} checkpointing"
-            if self.described:
-                description += f", which is {exact_percent(self.described / self.executed)}"
-            return (
-                f"recomputation is not as described: {shown} of the executed FLOPs "
-                f"are recomputed, and {description}. {self.mismatch.remedy}"
-            )
-        only = f"only {shown} is" if self.counted else "nothing is"
-        return (
-            f"recomputation is missing: {_named(self.checkpoint)} checkpointing would "
-            f"recompute {exact_percent(self.described / self.executed)} of the executed "
-            f"FLOPs, but {only} recomputed. {self.mismatch.remedy}"
+            code = "recomputation.not-described"
+        return fact(
+            code,
+            shown=Fraction(self.counted, self.executed),
+            checkpointing=_named(self.checkpoint),
+            described=self.described / self.executed or None,
+            remedy=self.mismatch.option,
         )
 
 
@@ -330,28 +324,26 @@ def recomputation(
     option = _option(Fraction(products), Fraction(ledger.total("recompute.attention")), full)
     expected = described * (EARLY if counted and run.checkpoint.linear else 1)
     if least > described + slack:
-        words = "the backward pass recomputes part of the forward pass"
-        mismatch = Mismatch(NOT_DESCRIBED, words, option)
+        mismatch = Mismatch(NOT_DESCRIBED, fact("recomputation.of-forward"), option)
     elif most < expected - slack or (described and not most):
-        words = f"the recomputation of {_named(run.checkpoint)} checkpointing is missing"
-        off = "Check that it is enabled; --checkpointing none describes what ran"
-        mismatch = Mismatch(MISSING, words, option if counted else off)
+        what = fact("recomputation.none-of", checkpointing=_named(run.checkpoint))
+        mismatch = Mismatch(MISSING, what, option if counted else fact("recomputation.is-off"))
     return Recomputation(
         run.checkpoint, described, counted, least, most, done.executed_flops, mismatch
     )
 
 
-def _option(products: Fraction, attention: Fraction, full: Passes) -> str:
+def _option(products: Fraction, attention: Fraction, full: Passes) -> Fact:
     """Return which option describes recomputed FLOPs; `full` is recomputation of all blocks."""
     products = products / full.forward if full.forward else Fraction(0)
     attention = attention / full.attention_forward if full.attention_forward else Fraction(0)
     of_attention = attention if full.attention else Fraction(1)
     if all(EARLY <= share <= 1 + AGREE for share in (products, of_attention)):
-        return f"--checkpointing {FULL_CHECKPOINT.name} describes it"
+        return fact("recomputation.describes", option=FULL_CHECKPOINT.name)
     if products <= AGREE and abs(attention - 1) <= AGREE:
-        return f"--checkpointing {SELECTIVE.name} describes it"
+        return fact("recomputation.describes", option=SELECTIVE.name)
     shares = ",".join(decimal(share, 2) for share in (products, attention))
-    return f"--checkpointing {shares} describes it"
+    return fact("recomputation.describes", option=shares)
 
 
 def _described(card: ModelCard, run: Run, job: JobSize) -> Passes:

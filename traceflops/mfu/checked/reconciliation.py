@@ -16,6 +16,7 @@ from math import lcm
 from typing import Final
 
 from traceflops.devices.missing_input import MissingInput
+from traceflops.facts import Fact, fact, in_words
 from traceflops.flops.analytic.rates import Rate
 from traceflops.flops.analytic.run import Run
 from traceflops.flops.analytic.run_flops import default_convention, obstacle
@@ -35,23 +36,14 @@ from traceflops.mfu.checked.passes import (
 from traceflops.mfu.inference import is_trained
 from traceflops.mfu.measurement import Measurement
 from traceflops.timeline.records import Components
-from traceflops.units import exact_percent
 from traceflops.windows.prepared import Prepared
 
-ROUGH: Final = (
-    "A parameter count gives only an estimate: describe the model (--model) for an "
-    "exact comparison."
-)
-CHECK: Final = "check model, tokens, GPUs and steps of the description"
-CHECK_THE_DESCRIPTION: Final = "Check its model, tokens, GPUs and steps."
+CHECK: Final = fact("missing.check-description")
 
 DESCRIBED = "described"
 """Stands for the one data type that a description has."""
 
-TOO_MUCH = MissingInput(
-    "the described work would run compute kernels above peak",
-    "check the description, the peak, and whether the trace has the kernels of all its GPUs",
-)
+TOO_MUCH: Final = MissingInput(fact("missing.above-peak"), fact("missing.check-kernels"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,27 +121,34 @@ class Reconciliation:
         return self.counts.agree if self.counts is not None else None
 
     @property
-    def sentence(self) -> str:
-        """Return in words how description and trace compare, "" where they cannot be."""
+    def statements(self) -> tuple[Fact, ...]:
+        """Return how description and trace compare, nothing where they cannot be."""
         if self.counts is None:
-            return ""
-        again = self.recomputation.sentence if self.recomputation is not None else ""
-        if not self.counts.agree:
-            more = f" And {again}." if again else ""
-            check = CHECK_THE_DESCRIPTION if self.described.card.complete else ROUGH
-            sentence = f"The description needs {self.counts.difference}. {check}{more}"
-        elif again:
+            return ()
+        again = self.recomputation.statement if self.recomputation is not None else None
+        if self.counts.agree:
             agreement = self.counts.agreement
-            sentence = f"Description and trace {agreement}, but {again}."
+            compared = fact("reconciliation.agree", agreement=agreement, recomputation=again)
         else:
-            sentence = f"Description and trace {self.counts.agreement}."
+            is_complete = self.described.card.complete
+            compared = fact(
+                "reconciliation.differ",
+                difference=self.counts.difference,
+                check=fact("reconciliation.check" if is_complete else "reconciliation.check-rough"),
+                recomputation=again,
+            )
         if not self.is_padded:
-            return sentence
+            return (compared,)
         done = self.measured.executed
         if not done.padding_flops:
-            return f"{sentence} The figures from the trace still include the described padding."
-        share = exact_percent(Fraction(done.padding_flops, done.executed_flops))
-        return f"{sentence} Neither MFU includes padding ({share} of the executed FLOPs)."
+            return compared, fact("reconciliation.with-padding")
+        share = Fraction(done.padding_flops, done.executed_flops)
+        return compared, fact("reconciliation.without-padding", share=share)
+
+    @property
+    def sentence(self) -> str:
+        """Return them in words."""
+        return in_words(*self.statements)
 
     @property
     def in_doubt(self) -> Utilisation:
@@ -197,8 +196,8 @@ def reconcile(
         notes.append(f"The description was not compared with the trace: {problem}.")
     described = replace(described, notes=tuple(notes))
     lacks, fall = _lacks(described, job), None
-    if (problem := beyond_counted(measured, card, run, job)) is not None:
-        lacks = (*lacks, MissingInput(problem, CHECK))
+    if (above := beyond_counted(measured, card, run, job)) is not None:
+        lacks = (*lacks, MissingInput(above, CHECK))
     if measured.waterfall is None and described.rate is not None and not lacks:
         fall, lacks = described_fall(described, prepared, job)
     if lacks:
@@ -216,12 +215,12 @@ def _lacks(described: Utilisation, job: JobSize) -> tuple[MissingInput, ...]:
     """Return why a description has no rate: it lacks steps or a peak, or would be above peak."""
     choice, rate = described.choice, described.rate
     lacks = [job.lack] if job.lack is not None else []
-    if choice.peak is None:
-        lacks.append(MissingInput(choice.problem, choice.remedy))
+    if choice.lack is not None:
+        lacks.append(choice.lack)
     if rate is not None and not described.is_possible:
-        value = exact_percent(max(rate.mfu, rate.hfu))
-        problem = f"the described work would be {value} of peak ({rate.convention})"
-        lacks.append(MissingInput(problem, CHECK))
+        share = max(rate.mfu, rate.hfu)
+        what = fact("missing.described-above-peak", share=share, convention=rate.convention)
+        lacks.append(MissingInput(what, CHECK))
     return tuple(lacks)
 
 
