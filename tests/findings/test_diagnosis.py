@@ -225,7 +225,7 @@ def test_no_remedy_makes_a_step_longer() -> None:
 
         def outcome(self, edits: object) -> Outcome:
             assert edits
-            return Outcome((), 1_000, 900, 880, 1_020, 2, None, (), ("a range",))
+            return Outcome((), 1_000, 900, 880, 1_020, 2, None, (), (fact("x"),))
 
     one = Cause("x", 0.1, fact("x"), fact("x"), edits=("sync=0",))
     found = gains._worth(one, Told())  # type: ignore[arg-type]
