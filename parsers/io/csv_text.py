@@ -15,8 +15,14 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from traceflops.parsers.io.csv_cells import Cells, Column, Field, Texts, cells
-from traceflops.parsers.io.csv_lines import Damage, LineBlocks, is_regular, lines_of
-from traceflops.parsers.io.csv_mend import Mender, strict_fields
+from traceflops.parsers.io.csv_lines import (
+    Damage,
+    LineBlocks,
+    Mender,
+    is_regular,
+    lines_of,
+    strict_fields,
+)
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.notes import NoteTable
 from traceflops.table.columns import BoolArray, IntArray
@@ -247,7 +253,13 @@ class CsvText:
         if plan is None or not text or text.isspace():
             return
         if plan.least is not None:
-            text = _filled(text, self._separator, plan.columns, plan.least)
+            # Sound rows that end before the last columns get empty ones.
+            array = np.frombuffer(text, np.uint8)
+            short_lines = lines_of(array, ord(self._separator))
+            lacking = plan.columns - 1 - short_lines.separators
+            short = short_lines.sound & (lacking > 0) & (short_lines.separators >= plan.least - 1)
+            stops = np.repeat(short_lines.stop[short], lacking[short])
+            text = np.insert(array, stops, ord(self._separator)).tobytes() if short.any() else text
         found, last_kept = None, True
         if is_regular(np.frombuffer(text, np.uint8), ord(self._separator)):
             found = self._cells(plan, text)
@@ -279,16 +291,6 @@ class CsvText:
             self.damage.dropped_rows -= 1
             self.damage.cut_bytes = int(lines.stop[-1] - lines.start[-1])
         return mended.text, mended.last_kept, mended.ends_inside
-
-
-def _filled(text: bytes, separator: str, columns: int, least: int) -> bytes:
-    """Return lines of CSV in which sound rows of `least` fields or more have all `columns`."""
-    data = np.frombuffer(text, np.uint8)
-    lines = lines_of(data, ord(separator))
-    lacking = columns - 1 - lines.separators
-    short = lines.sound & (lacking > 0) & (lines.separators >= least - 1)
-    places = np.repeat(lines.stop[short], lacking[short])
-    return np.insert(data, places, ord(separator)).tobytes() if short.any() else text
 
 
 def text_notes(damage: Damage, cut: str | None) -> Iterator[Note]:

@@ -101,7 +101,15 @@ def placed(source: ByteSource) -> Iterator[PlacedFile]:
             path, notes = _with_log(path, log, folder)
         extent = _extent(path)
         if extent.rest:
-            path = _of_whole_pages(source, path, extent, folder)
+            # SQLite takes what is missing of a page for zeros: rows of it would be half there.
+            copy = folder / "database"
+            try:
+                if path != copy:
+                    _copy(path, copy)
+                os.truncate(copy, extent.whole)
+            except OSError as error:
+                raise _no_room(source, error) from None
+            path = copy
         yield PlacedFile(path, path.stat().st_size, extent.missing, tuple(notes))
 
 
@@ -134,21 +142,6 @@ def _extent(path: Path) -> _Extent:
     if not stated:
         return _Extent(size - rest, rest, page_bytes - rest if rest else 0)
     return _Extent(size - rest, rest if size < stated else 0, max(0, stated - size))
-
-
-def _of_whole_pages(source: ByteSource, path: Path, extent: _Extent, folder: Path) -> Path:
-    """Return a copy that ends with the last whole page: SQLite takes what lacks of one for zeros.
-
-    Rows of it would then be half there. Raises InputError where there is no room for a copy.
-    """
-    copy = folder / "database"
-    try:
-        if path != copy:
-            _copy(path, copy)
-        os.truncate(copy, extent.whole)
-    except OSError as error:
-        raise _no_room(source, error) from None
-    return copy
 
 
 @contextmanager

@@ -87,7 +87,21 @@ class Database:
         self._connection: sqlite3.Connection | None = None
         try:
             self._connection = self._open()
-            self._list_tables(self._connection)
+            # In a bounded number of steps: the names of the tables and their last row numbers.
+            connection = self._connection
+            calls = iter(range(_MOST_CALLS))
+            connection.set_progress_handler(lambda: next(calls, None) is None, _STEPS_A_CALL)
+            names = connection.execute(
+                "SELECT name FROM sqlite_schema WHERE type = 'table' AND rootpage > 0 LIMIT ?",
+                (_MOST_TABLES,),
+            )
+            self.tables = frozenset(name for (name,) in names if isinstance(name, str))
+            if "sqlite_sequence" in self.tables:
+                with suppress(*FAULTS):
+                    query = "SELECT name, seq FROM sqlite_sequence WHERE typeof(seq) = 'integer'"
+                    rows = connection.execute(f"{query} LIMIT ?", (_MOST_TABLES,))
+                    self._last = {name: seq for name, seq in rows if name in self.tables}
+            connection.set_progress_handler(None, 0)
         except FAULTS as error:
             self.close()
             raise InputError(
@@ -177,7 +191,17 @@ class Database:
         if self.place.missing_bytes and not any(note.code == "input-cut" for note in notes):
             notes.append(_NOTES.note("input-cut", size=several(self.place.missing_bytes, "byte")))
         if self._lost:
-            notes.append(_lost_note({label(name): lost for name, lost in self._lost.items()}))
+            lost_rows = {label(name): lost for name, lost in self._lost.items()}
+            counts = list(lost_rows.values())
+            known_counts = [count for count in counts if count is not None]
+            listed = ", ".join(
+                f"{table} ({'an unknown number' if count is None else f'up to {count:,}'})"
+                for table, count in list(lost_rows.items())[:_MOST_NAMED]
+            )
+            beyond = ", …" if len(lost_rows) > _MOST_NAMED else ""
+            lost_note = _NOTES.note("rows-lost", listed=f"{listed}{beyond}")
+            total = sum(known_counts) if len(known_counts) == len(counts) else None
+            notes.append(replace(lost_note, count=total))
         notes += _NOTES.counted({"invalid-utf8": self._mended}, "invalid-utf8")
         return tuple(Note(n.kind, n.code, n.text, n.count, self.source.label) for n in notes)
 
@@ -198,24 +222,6 @@ class Database:
         except UnicodeDecodeError:
             self._mended += 1
             return raw.decode(errors="replace")
-
-    def _list_tables(self, connection: sqlite3.Connection) -> None:
-        """Fill in the names of tables and their last row numbers, in a bounded number of steps."""
-        calls = iter(range(_MOST_CALLS))
-        connection.set_progress_handler(lambda: next(calls, None) is None, _STEPS_A_CALL)
-        names = connection.execute(
-            "SELECT name FROM sqlite_schema WHERE type = 'table' AND rootpage > 0 LIMIT ?",
-            (_MOST_TABLES,),
-        )
-        self.tables = frozenset(name for (name,) in names if isinstance(name, str))
-        if "sqlite_sequence" in self.tables:
-            with suppress(*FAULTS):
-                rows = connection.execute(
-                    "SELECT name, seq FROM sqlite_sequence WHERE typeof(seq) = 'integer' LIMIT ?",
-                    (_MOST_TABLES,),
-                )
-                self._last = {name: seq for name, seq in rows if name in self.tables}
-        connection.set_progress_handler(None, 0)
 
     @property
     def _connected(self) -> sqlite3.Connection:
@@ -305,18 +311,6 @@ def _within(table: Table, low: int, high: int) -> str:
     ends = [f"{table.row_number} >= {low}"] if low != LOWEST else []
     ends += [f"{table.row_number} <= {high}"] if high != HIGHEST else []
     return f" WHERE {' AND '.join(ends)}" if ends else ""
-
-
-def _lost_note(lost: Mapping[str, int | None]) -> Note:
-    counts = list(lost.values())
-    known = [count for count in counts if count is not None]
-    listed = ", ".join(
-        f"{name} ({'an unknown number' if count is None else f'up to {count:,}'})"
-        for name, count in list(lost.items())[:_MOST_NAMED]
-    )
-    more = ", …" if len(lost) > _MOST_NAMED else ""
-    note = _NOTES.note("rows-lost", listed=f"{listed}{more}")
-    return replace(note, count=sum(known) if len(known) == len(counts) else None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from traceflops.parsers.io.inputs import ByteSource
+from traceflops.parsers.io.inputs import GZIP_CUT, ByteSource
 from traceflops.parsers.io.json_window import STRING
 from traceflops.parsers.io.notes import NoteTable
-from traceflops.parsers.io.unpacking import GZIP_CUT
 from traceflops.table.trace import Note
 from traceflops.units import several
 

@@ -121,6 +121,12 @@ def read_metadata(header: Mapping[str, msgspec.Raw], file_name: str) -> Metadata
     before, recorded = (
         _between(cost.get(key), 1, LIMIT_NS) for key in ("unrecorded_step_ns", "recorded_step_ns")
     )
+    pg_config = distributed.get("pg_config")
+    group_entries = pg_config[:_MOST_GROUPS] if isinstance(pg_config, list) else []
+    fact_values = {key: _value(header, key) for key in _FACTS}
+    fact_values["backend"] = distributed.get("backend")
+    fact_values["nccl_version"] = distributed.get("nccl_version")
+    fact_values[RECORDER] = "tf.record" if _COST_KEY in header else None
     return Metadata(
         rank=rank_in_name(file_name) if rank is None else rank,
         rank_from_name=rank is None,
@@ -128,27 +134,30 @@ def read_metadata(header: Mapping[str, msgspec.Raw], file_name: str) -> Metadata
         host=_optional_text(_value(header, "host_name")),
         identities=tuple(dict.fromkeys(name for name in names if name)),
         base_ns=_between(_value(header, "baseTimeNanoseconds"), -LIMIT_NS, LIMIT_NS),
-        facts=_facts(header, distributed),
+        facts=(
+            {
+                key: as_text(value)[:200]
+                for key, value in fact_values.items()
+                if isinstance(value, str | int | float)
+            }
+        ),
         by_id=dict(reversed(devices)),
         common=devices[0][1] if len(alike) == 1 else None,
         is_rocm=any(key in header for key in _ROCM_KEYS),
         described=read_description(header),
-        groups=_groups(distributed.get("pg_config")),
+        groups=(
+            {
+                as_text(entry.get("pg_name")): {
+                    column: as_text(entry[key])
+                    for column, key in _GROUP_COLUMNS.items()
+                    if isinstance(entry.get(key), str | list)
+                }
+                for entry in group_entries
+                if isinstance(entry, dict)
+            }
+        ),
         step_ns=None if before is None or recorded is None else (before, recorded),
     )
-
-
-def _groups(value: Any) -> dict[str, dict[str, str]]:
-    entries = value[:_MOST_GROUPS] if isinstance(value, list) else []
-    return {
-        as_text(entry.get("pg_name")): {
-            column: as_text(entry[key])
-            for column, key in _GROUP_COLUMNS.items()
-            if isinstance(entry.get(key), str | list)
-        }
-        for entry in entries
-        if isinstance(entry, dict)
-    }
 
 
 def _value(header: Mapping[str, msgspec.Raw], key: str) -> Any:
@@ -158,18 +167,6 @@ def _value(header: Mapping[str, msgspec.Raw], key: str) -> Any:
         return msgspec.json.decode(header[key])
     except UNDECODABLE:
         return None
-
-
-def _facts(header: Mapping[str, msgspec.Raw], distributed: Mapping[str, object]) -> dict[str, str]:
-    values = {key: _value(header, key) for key in _FACTS}
-    values["backend"] = distributed.get("backend")
-    values["nccl_version"] = distributed.get("nccl_version")
-    values[RECORDER] = "tf.record" if _COST_KEY in header else None
-    return {
-        key: as_text(value)[:200]
-        for key, value in values.items()
-        if isinstance(value, str | int | float)
-    }
 
 
 def _device(entry: Mapping[str, object]) -> DeviceFacts:
@@ -210,7 +207,22 @@ def read_description(header: Mapping[str, msgspec.Raw]) -> Described:
     if raw is None:
         return Described()
     try:
-        described = _bounded(raw)
+        size = len(bytes(raw))
+        if size > LARGEST_BYTES:
+            raise ValueError(f"larger than {LARGEST_BYTES:,} bytes ({size:,})")
+        try:
+            described = _DECODER.decode(raw)
+        except (*UNDECODABLE, ArithmeticError):
+            raise ValueError("not readable as JSON") from None
+        if not isinstance(described, dict):
+            raise ValueError("not a JSON object")
+        level: list[object] = [described]
+        for _ in range(DEEPEST):
+            objects = [inner.values() for inner in level if isinstance(inner, dict)]
+            lists = [inner for inner in level if isinstance(inner, list)]
+            level = [inner for values in (*objects, *lists) for inner in values]
+        if any(isinstance(inner, dict | list) for inner in level):
+            raise ValueError(f"nested more than {DEEPEST} levels deep")
     except ValueError as error:
         return Described(None, f"ignored, {error}")
     words = {key.replace("-", "_"): value for key, value in described.items()}
@@ -221,24 +233,3 @@ def read_description(header: Mapping[str, msgspec.Raw]) -> Described:
     named = ", ".join(map(printable, others[:_MOST_NAMED]))
     more = ", …" if len(others) > _MOST_NAMED else ""
     return Described(known, f"{several(len(others), 'unknown key')} ignored: {named}{more}")
-
-
-def _bounded(raw: msgspec.Raw) -> dict[str, object]:
-    """Return a description. Raises ValueError where it is none or has no bounds."""
-    size = len(bytes(raw))
-    if size > LARGEST_BYTES:
-        raise ValueError(f"larger than {LARGEST_BYTES:,} bytes ({size:,})")
-    try:
-        described = _DECODER.decode(raw)
-    except (*UNDECODABLE, ArithmeticError):
-        raise ValueError("not readable as JSON") from None
-    if not isinstance(described, dict):
-        raise ValueError("not a JSON object")
-    level: list[object] = [described]
-    for _ in range(DEEPEST):
-        objects = [value.values() for value in level if isinstance(value, dict)]
-        lists = [value for value in level if isinstance(value, list)]
-        level = [inner for values in (*objects, *lists) for inner in values]
-    if any(isinstance(value, dict | list) for value in level):
-        raise ValueError(f"nested more than {DEEPEST} levels deep")
-    return described

@@ -40,9 +40,9 @@ from traceflops.remedies import LEGACY, RECORDER, with_activities
 from traceflops.table.builder import TableBuilder
 from traceflops.table.columns import IntArray, codes, numbers
 from traceflops.table.grouping import joint_codes
+from traceflops.table.patterns import launches_nothing
 from traceflops.table.rows import ABSENT
 from traceflops.table.trace import Note, Source, SourceFile, Trace, of_noun, rank_from_name
-from traceflops.table.work_calls import launches_nothing
 from traceflops.units import duration, several
 
 _AT_END: Final = "rank and world size"
@@ -307,7 +307,19 @@ def _assemble(
     metadata = read_metadata(stream.header, source.name)
     processes = split_ranks(collected.tables, metadata.rank)
     if len(processes) == 1:
-        _fill_groups(collected.tables, metadata.groups)
+        # The metadata says what collectives do not say of their groups, or shorten.
+        for rows in (collected.tables["activities"], collected.tables["ops"]):
+            group_names = list(rows.names["collective_group"])
+            for column in (
+                ("collective_group_ranks", "collective_description") if group_names else ()
+            ):
+                given_texts = [metadata.groups.get(name, {}).get(column) for name in group_names]
+                codes_said = optional_codes(rows.names[column], [*given_texts, None])
+                lacks = ["..." in text for text in rows.names[column]] + [True]
+                given, own_codes = codes_said[rows.column("collective_group")], rows.column(column)
+                rows.replace(
+                    column, np.where(np.array(lacks)[own_codes] & (given >= 0), given, own_codes)
+                )
     used = number_devices(collected.tables, len(processes) > 1)
     devices = [local for _, local in used]
     too_many = overflowed(collected.tables.values())
@@ -347,20 +359,6 @@ def _assemble(
         tables=tables,
         notes=(*notes, *overflow_notes(too_many, source.label)),
     )
-
-
-def _fill_groups(
-    tables: Mapping[str, TableBuilder], groups: Mapping[str, Mapping[str, str]]
-) -> None:
-    """Fill in what collectives do not say of their groups, or shorten, and the metadata says."""
-    for table in (tables["activities"], tables["ops"]):
-        names = list(table.names["collective_group"])
-        for column in ("collective_group_ranks", "collective_description") if names else ():
-            said = [groups.get(name, {}).get(column) for name in names]
-            known = optional_codes(table.names[column], [*said, None])
-            lacks = ["..." in text for text in table.names[column]] + [True]
-            given, own = known[table.column("collective_group")], table.column(column)
-            table.replace(column, np.where(np.array(lacks)[own] & (given >= 0), given, own))
 
 
 def _origin(metadata: Metadata, tables: Mapping[str, pa.Table]) -> int | None:

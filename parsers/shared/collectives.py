@@ -61,10 +61,29 @@ def fill_collectives(gathered: Gathered, arguments: Arguments) -> int:
     kernels = _kernels(gathered["activities"])
     if not len(kernels) or "rccl" not in gathered["calls"].names["api"]:
         return 0
-    launch = _launches(gathered, kernels)
+    # The earliest call of the same process with the correlation of each kernel, or -1.
+    call_table, activities = gathered["calls"], gathered["activities"]
+    wanted = activities.column("correlation")[kernels]
+    rows = np.flatnonzero(np.isin(call_table.column("correlation"), wanted))
+    process, ids, begun = (
+        call_table.column(name)[rows] for name in ("process", "correlation", "start_ns")
+    )
+    first = first_match(process, ids, begun, activities.column("process")[kernels], wanted)
+    launch = np.append(rows, -1)[first]
     calls = _Calls(gathered["calls"], launch)
     scope = calls.scope_of(launch)
-    communicators = _communicators(calls, arguments)
+    communicators: defaultdict[int, _Communicators] = defaultdict(_Communicators)
+    for call_row in calls.rows.tolist():
+        call_name, given = calls.label(call_row), arguments.get(call_row, {})
+        own = communicators[calls.process(call_row)]
+        if call_name in rccl.SIZES:
+            argument = rccl.SIZES[call_name]
+            size = rccl.amount(given.get(argument)) if argument is not None else None
+            named = next((given[name] for name in rccl.MADE if name in given), None)
+            own.sizes.setdefault(named, set()).add(size)
+            own.made += (size or 1) if call_name in rccl.MAKE_MANY else 1
+        elif call_name in rccl.COLLECTIVES and given.get("comm"):
+            own.used.add(given["comm"])
     facts: dict[int, _Facts] = {}
     for number, launched in groups(scope):
         members = calls.members.get(number, [])
@@ -75,7 +94,15 @@ def fill_collectives(gathered: Gathered, arguments: Arguments) -> int:
     known = np.flatnonzero(np.isin(scope, list(facts)))
     if len(known):
         of_kernels = [facts[number] for number in scope[known].tolist()]
-        _write(gathered["activities"], kernels[known], of_kernels)
+        table = gathered["activities"]
+        for column, fact in _COLUMNS.items():
+            values = [getattr(a_fact, fact) for a_fact in of_kernels]
+            codes = table.names[column] if fact in _TEXTS else None
+            if codes is not None:
+                values = [-1 if value is None else codes[value] for value in values]
+            new = table.column(column)
+            new[kernels[known]] = [ABSENT if value is None else value for value in values]
+            table.replace(column, new)
     return len(known)
 
 
@@ -87,18 +114,6 @@ def _kernels(activities: TableBuilder) -> IntArray:
     chosen = np.isin(activities.column("name"), named)
     chosen &= activities.column("kind") == activities.names["kind"]["kernel"]
     return np.flatnonzero(chosen & (activities.column("correlation") != ABSENT))
-
-
-def _launches(gathered: Gathered, kernels: IntArray) -> IntArray:
-    """Return the earliest call of the same process with the correlation of each kernel, or -1."""
-    calls, activities = gathered["calls"], gathered["activities"]
-    wanted = activities.column("correlation")[kernels]
-    rows = np.flatnonzero(np.isin(calls.column("correlation"), wanted))
-    process, ids, start = (
-        calls.column(name)[rows] for name in ("process", "correlation", "start_ns")
-    )
-    first = first_match(process, ids, start, activities.column("process")[kernels], wanted)
-    return np.append(rows, -1)[first]
 
 
 class _Calls:
@@ -128,7 +143,17 @@ class _Calls:
             order = rows[places][np.lexsort((-self._end[rows[places]], self._start[rows[places]]))]
             latest = np.maximum.accumulate(self._end[order])
             outer = order[np.append(True, self._end[order][1:] > latest[:-1])]
-            scope = self._scopes(outer)
+            # The end of a group whose start is not there closes nothing that is known.
+            labels_here = [self.label(row) for row in outer.tolist()]
+            opens = np.array([name == rccl.GROUP_START for name in labels_here], dtype=np.int64)
+            ends = np.array([name == rccl.GROUP_END for name in labels_here], dtype=np.int64)
+            depth = np.cumsum(opens - ends)
+            depth -= np.minimum(np.minimum.accumulate(depth), 0)
+            before = np.append(0, depth[:-1])
+            closing = np.flatnonzero((ends == 1) & (depth == 0) & (before > 0))
+            group = np.append(outer[closing], -1)[np.searchsorted(closing, np.arange(len(outer)))]
+            alone = np.where(ends == 1, -1, outer)
+            scope = np.where(before > 0, group, alone)
             self._by_thread[thread] = outer, scope
             for row, number in zip(outer.tolist(), scope.tolist(), strict=True):
                 if number >= 0 and self.label(row) in rccl.COLLECTIVES:
@@ -173,22 +198,6 @@ class _Calls:
             given.get("group") or None,
         )
 
-    def _scopes(self, rows: IntArray) -> IntArray:
-        """Return the scope of each call of one thread, -1 for none that is known.
-
-        The end of a group whose start is not there closes nothing that is known.
-        """
-        names = [self.label(row) for row in rows.tolist()]
-        opens = np.array([name == rccl.GROUP_START for name in names], dtype=np.int64)
-        ends = np.array([name == rccl.GROUP_END for name in names], dtype=np.int64)
-        depth = np.cumsum(opens - ends)
-        depth -= np.minimum(np.minimum.accumulate(depth), 0)
-        before = np.append(0, depth[:-1])
-        closing = np.flatnonzero((ends == 1) & (depth == 0) & (before > 0))
-        group = np.append(rows[closing], -1)[np.searchsorted(closing, np.arange(len(rows)))]
-        alone = np.where(ends == 1, -1, rows)
-        return np.where(before > 0, group, alone)
-
 
 @dataclass(slots=True)
 class _Communicators:
@@ -212,23 +221,6 @@ class _Communicators:
         if not self.used.isdisjoint(self.sizes) or len(self.used) > self.made:
             return None
         return _common(size for sizes in self.sizes.values() for size in sizes)
-
-
-def _communicators(calls: _Calls, arguments: Arguments) -> Mapping[int, _Communicators]:
-    """Return the communicators of each process, from the calls that made and used them."""
-    by_process: defaultdict[int, _Communicators] = defaultdict(_Communicators)
-    for row in calls.rows.tolist():
-        label, given = calls.label(row), arguments.get(row, {})
-        own = by_process[calls.process(row)]
-        if label in rccl.SIZES:
-            argument = rccl.SIZES[label]
-            size = rccl.amount(given.get(argument)) if argument is not None else None
-            named = next((given[name] for name in rccl.MADE if name in given), None)
-            own.sizes.setdefault(named, set()).add(size)
-            own.made += (size or 1) if label in rccl.MAKE_MANY else 1
-        elif label in rccl.COLLECTIVES and given.get("comm"):
-            own.used.add(given["comm"])
-    return by_process
 
 
 def _facts(moved: Sequence[_Facts], kernels: int) -> _Facts | None:
@@ -264,15 +256,3 @@ def _common(values: Iterable[T | None]) -> T | None:
 def _sum(values: Sequence[int | None]) -> int | None:
     known = [value for value in values if value is not None]
     return sum(known) if len(known) == len(values) and sum(known) < 2**63 else None
-
-
-def _write(table: TableBuilder, rows: IntArray, facts: Sequence[_Facts]) -> None:
-    """Write the facts of some activities into their columns."""
-    for column, fact in _COLUMNS.items():
-        values = [getattr(a_fact, fact) for a_fact in facts]
-        codes = table.names[column] if fact in _TEXTS else None
-        if codes is not None:
-            values = [-1 if value is None else codes[value] for value in values]
-        new = table.column(column)
-        new[rows] = [ABSENT if value is None else value for value in values]
-        table.replace(column, new)

@@ -14,8 +14,7 @@ from traceflops.attribution.device_work import DeviceWork
 from traceflops.characters import visible_json
 from traceflops.devices.jobs import JobReport
 from traceflops.facts import Fact, Value
-from traceflops.memory.at_peak import holders
-from traceflops.memory.usage import Series, memory_use
+from traceflops.memory.usage import Series, holders, memory_use
 from traceflops.mfu.checked.trace_description import counts_of_step
 from traceflops.ranks.collectives import Collective
 from traceflops.reports.json.measured import kernel_objects, measured_object, sampled_objects

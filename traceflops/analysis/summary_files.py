@@ -17,7 +17,7 @@ import pyarrow as pa
 from traceflops.analysis.rank_summary import RankSummary
 from traceflops.analysis.summary_checks import check_summary
 from traceflops.errors import InputError
-from traceflops.table.soundness import ARROW_UNREADABLE, checked, require
+from traceflops.table.packed import ARROW_UNREADABLE, checked, require
 
 _KEY: Final = b"traceflops"
 _SCHEMA: Final = {_KEY: b"summary/2"}

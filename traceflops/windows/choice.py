@@ -20,13 +20,14 @@ from traceflops.timeline.account import DeviceAccount, LinkedTrace
 from traceflops.timeline.records import Window
 from traceflops.units import does, duration, listed, percent, several
 from traceflops.windows.chosen_runs import chosen_range, gpu_notes
-from traceflops.windows.device_steps import DEVICE_STEPS, device_steps
 from traceflops.windows.periodicity import (
+    DEVICE_STEPS,
     KEEP_LAST_UP_TO,
     LAST_STEP,
     TRIFLE,
     Behind,
     Stretch,
+    device_steps,
     inferred_steps,
     paced,
     steady,

@@ -17,9 +17,9 @@ from traceflops.devices.processes import whose
 from traceflops.table.columns import BoolArray, IntArray, is_one_of, matching, numbers
 from traceflops.table.grouping import distinct, groups, joint_codes
 from traceflops.table.nesting import recorded_calls
+from traceflops.table.patterns import ASYNC_COPY, ASYNC_FILL, GRAPH_LAUNCH, LAUNCH
 from traceflops.table.rows import ABSENT
 from traceflops.table.trace import Note, Trace
-from traceflops.table.work_calls import ASYNC_COPY, ASYNC_FILL, GRAPH_LAUNCH, LAUNCH
 from traceflops.timeline.idle import LONGEST_START_NS
 from traceflops.units import listed, percent, several
 from traceflops.windows.records import chosen_time

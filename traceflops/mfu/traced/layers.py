@@ -44,7 +44,18 @@ def subnames(
     tree, place = attribution.tree, attribution.work.place
     forward = roles.is_a("forward") & ~attribution.has("wrapper", "none")
     numbered = numbers(trace.ops["sequence"], ABSENT) != ABSENT
-    gone_by = _gone_by(trace, attribution, phases, forward)
+    # Sequence numbers grow with time: where the backward node of a later op is in the trace, that
+    # of this op is, or there is none. Nodes inside others are of graphs made again on the backward
+    # thread, which numbers on its own.
+    sequence = numbers(trace.ops["sequence"], ABSENT)
+    process = numbers(trace.ops["process"])
+    node = is_node(trace.ops) & (sequence != ABSENT) & (phases.root < 0)
+    latest = np.full(int(process.max()) + 1 if len(process) else 1, ABSENT, dtype=np.int64)
+    np.maximum.at(latest, process[node], sequence[node])
+    candidates = np.flatnonzero(forward)
+    own = taken(sequence, attribution.tree.nearest(sequence != ABSENT)[candidates], ABSENT)
+    gone_by = np.zeros(len(forward), dtype=np.bool_)
+    gone_by[candidates] = (own != ABSENT) & (own <= latest[process[candidates]])
     # Forward ops that have a gradient, and one that is, or may be, of their weight.
     with_gradient, trained = np.zeros((2, len(forward)), dtype=np.bool_)
     with_gradient[roles.forward[roles.forward >= 0]] = True
@@ -66,25 +77,6 @@ def subnames(
     is_same = taken(place, around) == place[rows]
     subname[rows] = np.where(is_same, taken(subname, around, 0), np.int8(0))
     return subname
-
-
-def _gone_by(trace: Trace, attribution: Attribution, phases: Phases, some: BoolArray) -> BoolArray:
-    """Return which of some ops ran with gradients on and have the backward pass of their time.
-
-    Such an op has a sequence number, or is inside one that has, and these grow with time: where a
-    later op's backward node is in the trace, this op's is, or there is none. Nodes inside others
-    are of graphs made again on the backward thread, which numbers on its own.
-    """
-    sequence = numbers(trace.ops["sequence"], ABSENT)
-    process = numbers(trace.ops["process"])
-    node = is_node(trace.ops) & (sequence != ABSENT) & (phases.root < 0)
-    latest = np.full(int(process.max()) + 1 if len(process) else 1, ABSENT, dtype=np.int64)
-    np.maximum.at(latest, process[node], sequence[node])
-    rows = np.flatnonzero(some)
-    own = taken(sequence, attribution.tree.nearest(sequence != ABSENT)[rows], ABSENT)
-    gone_by = np.zeros(len(some), dtype=np.bool_)
-    gone_by[rows] = (own != ABSENT) & (own <= latest[process[rows]])
-    return gone_by
 
 
 def _trained_by_shape(
