@@ -17,8 +17,16 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import csv
 
-from traceflops.table.columns import IntArray, codes, floats, names, numbers, validity
-from traceflops.table.rows import ABSENT, Array
+from traceflops.table.columns import (
+    ABSENT,
+    Array,
+    IntArray,
+    codes,
+    floats,
+    names,
+    numbers,
+    validity,
+)
 
 Kind = Literal["integer", "number", "text"]
 
@@ -187,7 +195,9 @@ def decimals(column: pa.ChunkedArray) -> npt.NDArray[np.float64]:
 
 def _whole(text: str, mark: str | None) -> int | None:
     """Return a whole number, in groups of three or not; `mark` is that of decimals where known."""
-    plain = plain_integer(text)
+    cell = text.strip()
+    is_grouped = len(cell) <= _LONGEST and _THREES.fullmatch(cell) is not None
+    plain = re.sub(r"[^\d-]", "", cell) if is_grouped else None
     if plain is not None and mark == ",":
         return whole_number(plain)
     value = whole_number(text)
@@ -270,14 +280,6 @@ def plain_decimal(cell: str, *, comma: bool) -> str:
     mark = "," if comma else "."
     whole, _, rest = cell.partition(mark)
     return re.sub(r"[^\d-]", "", whole) + (f".{rest}" if rest else "")
-
-
-def plain_integer(cell: str) -> str | None:
-    """Return a whole number that is printed in groups of three as one without; None for others."""
-    cell = cell.strip()
-    if len(cell) > _LONGEST or not _THREES.fullmatch(cell):
-        return None
-    return re.sub(r"[^\d-]", "", cell)
 
 
 def is_number(cell: str) -> bool:

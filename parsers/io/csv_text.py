@@ -25,9 +25,8 @@ from traceflops.parsers.io.csv_lines import (
 )
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.notes import NoteTable
-from traceflops.table.columns import BoolArray, IntArray
+from traceflops.table.columns import ABSENT, Array, BoolArray, IntArray, Names
 from traceflops.table.grouping import distinct
-from traceflops.table.rows import ABSENT, Array, Names
 from traceflops.table.trace import Note
 from traceflops.units import several
 
@@ -264,7 +263,21 @@ class CsvText:
         if is_regular(np.frombuffer(text, np.uint8), ord(self._separator)):
             found = self._cells(plan, text)
         if found is None or found.skipped:
-            text, last_kept, ends_inside = self._mended(plan, text, is_last=is_last)
+            given = np.frombuffer(text, np.uint8)
+            lines = lines_of(given, ord(self._separator))
+            fits = lines.sound & (lines.separators == plan.columns - 1)
+            numbers = sorted(
+                {field.place for field in plan.fields.values() if field.kind != "text"}
+            )
+            mender = Mender(plan.columns, plan.free, self._separator.encode(), numbers, self._joins)
+            mended = mender.mend(given, lines, fits)
+            self._joins = mender.joins
+            self.damage.repaired_rows += mended.repaired
+            self.damage.dropped_rows += mended.dropped
+            if is_last and not mended.last_kept and lines.start[-1] < lines.stop[-1]:
+                self.damage.dropped_rows -= 1
+                self.damage.cut_bytes = int(lines.stop[-1] - lines.start[-1])
+            text, last_kept, ends_inside = mended.text, mended.last_kept, mended.ends_inside
             if not text or text.isspace():
                 return
             found = self._cells(plan, text, ends_inside)
@@ -275,22 +288,6 @@ class CsvText:
 
     def _cells(self, plan: Plan, text: bytes, ends_inside: bool = False) -> Cells:
         return cells(text, self._separator, plan.columns, plan.fields, line_ends_inside=ends_inside)
-
-    def _mended(self, plan: Plan, text: bytes, *, is_last: bool) -> tuple[bytes, bool, bool]:
-        """Return some lines as sound rows, whether the last is one, and if line ends are inside."""
-        array = np.frombuffer(text, np.uint8)
-        lines = lines_of(array, ord(self._separator))
-        fits = lines.sound & (lines.separators == plan.columns - 1)
-        numbers = sorted({field.place for field in plan.fields.values() if field.kind != "text"})
-        mender = Mender(plan.columns, plan.free, self._separator.encode(), numbers, self._joins)
-        mended = mender.mend(array, lines, fits)
-        self._joins = mender.joins
-        self.damage.repaired_rows += mended.repaired
-        self.damage.dropped_rows += mended.dropped
-        if is_last and not mended.last_kept and lines.start[-1] < lines.stop[-1]:
-            self.damage.dropped_rows -= 1
-            self.damage.cut_bytes = int(lines.stop[-1] - lines.start[-1])
-        return mended.text, mended.last_kept, mended.ends_inside
 
 
 def text_notes(damage: Damage, cut: str | None) -> Iterator[Note]:

@@ -55,7 +55,10 @@ class Unpacked:
 
     def goes_on(self, is_next: Callable[[bytes], bool]) -> bool:
         """Return whether behind padding another member or frame begins; else count what does."""
-        self.feed.skip_padding()
+        while part := self.feed.take():  # padding is NUL bytes
+            if rest := part.lstrip(b"\0"):
+                self.feed.give_back(len(rest))
+                break
         begun = self.feed.peek(_MAGIC_BYTES)
         if begun and not is_next(begun):
             self.behind_bytes = sum(map(len, iter(self.feed.take, b"")))
@@ -104,13 +107,6 @@ class Feed:
         while size and (part := self.take(min(size, _FEED_BYTES))):
             size -= len(part)
             yield part
-
-    def skip_padding(self) -> None:
-        """Pass over NUL bytes."""
-        while part := self.take():
-            if rest := part.lstrip(b"\0"):
-                self.give_back(len(rest))
-                return
 
 
 def gathered(pieces: Iterator[bytes]) -> Iterator[bytes]:

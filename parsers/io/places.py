@@ -258,8 +258,7 @@ def _member(
         except (*UNREADABLE, RuntimeError, ValueError, struct.error) as error:
             data.rest()
             raise InputError(
-                f"cannot unpack: {name} ({error})",
-                "unpack the archive manually and give the trace",
+                f"cannot unpack: {name} ({error})", "unpack the archive manually and give the trace"
             ) from None
 
     folder = str(Path(source.location or "") / Path(info.filename).parent)

@@ -19,9 +19,8 @@ import numpy as np
 from traceflops.parsers.pytorch.values import as_text, trailing_integer
 from traceflops.parsers.shared.trace_builder import renumber_devices
 from traceflops.table.builder import TableBuilder
-from traceflops.table.columns import IntArray
+from traceflops.table.columns import ABSENT, Array, IntArray, Names
 from traceflops.table.grouping import distinct
-from traceflops.table.rows import ABSENT, Array, Names
 
 _LABEL: Final = re.compile(r"(.{0,200}\d.{0,200})\s-?\d+")
 _MOST_DEVICES: Final = 1_024
@@ -51,14 +50,6 @@ class Owner:
         return cls(int(rank) if rank else None, numbers, int(pid))
 
 
-@dataclass(frozen=True, slots=True)
-class RankProcess:
-    """A process of a file: its rank, None where that is not known, and its number or None."""
-
-    rank: int | None
-    pid: int | None
-
-
 def owner_codes(names: Names, pids: Sequence[Any], ranks: IntArray | None) -> Array | int:
     """Return a code for the owner of each event; `ranks` are those that its arguments name."""
     is_ranked = ranks is not None and bool((ranks >= 0).any())
@@ -81,10 +72,13 @@ def _owner_text(pid: Any, rank: int = -1) -> str:
     return f"{rank if 0 <= rank < _MOST_RANKS else ''}|{label}|{trailing_integer(pid)}"
 
 
-def split_ranks(tables: Mapping[str, TableBuilder], rank: int | None) -> list[RankProcess]:
+def split_ranks(
+    tables: Mapping[str, TableBuilder], rank: int | None
+) -> list[tuple[int | None, int | None]]:
     """Put the numbers of processes where the codes of owners stand; return the processes in order.
 
-    `rank` is that of a file of one rank.
+    Of each its rank and its number, None where these are not known. `rank` is that of a file of one
+    rank.
     """
     owners = {text: Owner.of(text) for table in tables.values() for text in table.names["process"]}
     shift = _shift([owners[text].pid for text in tables["activities"].names["process"]])
@@ -127,7 +121,7 @@ def split_ranks(tables: Mapping[str, TableBuilder], rank: int | None) -> list[Ra
         device = tables["activities"].column("device")
         tables["activities"].replace("device", np.where(device < 0, device, device % shift))
     rank_numbers = _rank_numbers(ranks) if several or ranks[:1] > [()] else [rank]
-    return [RankProcess(rank, pids.get(number)) for number, rank in enumerate(rank_numbers)]
+    return [(rank, pids.get(number)) for number, rank in enumerate(rank_numbers)]
 
 
 def _shift(devices: Sequence[int]) -> int:

@@ -19,7 +19,7 @@ from traceflops.parsers.io.places import rank_in_name
 from traceflops.parsers.pytorch.values import LIMIT_NS, as_text, integer, printable
 from traceflops.parsers.shared.trace_builder import DeviceFacts
 from traceflops.remedies import RECORDER
-from traceflops.table.rows import ABSENT
+from traceflops.table.columns import ABSENT
 from traceflops.units import DESCRIPTION_WORDS, several
 
 _FACTS: Final = (
@@ -42,10 +42,7 @@ _HOST_IN_NAME: Final = re.compile(r"(.{1,200})_\d+\.\d{10,}\.pt\.trace\.json")
 """How torch.profiler.tensorboard_trace_handler names its files: host, process id, time."""
 _IDENTITY_KEYS: Final = ("host_name", "username", "user", "hostname")
 _ROCM_KEYS: Final = ("roctracer_version", "hip_runtime_version", "hip_driver_version")
-_GROUP_COLUMNS: Final = {
-    "collective_group_ranks": "ranks",
-    "collective_description": "pg_desc",
-}
+_GROUP_COLUMNS: Final = {"collective_group_ranks": "ranks", "collective_description": "pg_desc"}
 _MOST_GROUPS: Final = 10_000
 _INT32_MAX: Final = 2**31 - 1
 _DESCRIPTION_KEY: Final = "traceflops"
@@ -66,14 +63,6 @@ _DECODER: Final[Any] = msgspec.json.Decoder(float_hook=Decimal)
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
-    """The words that a trace says of its run, None without any; and what was left out, or ""."""
-
-    words: Mapping[str, object] | None = None
-    problem: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Metadata:
     """The facts of one file."""
 
@@ -87,7 +76,10 @@ class Metadata:
     by_id: Mapping[int | None, DeviceFacts]
     common: DeviceFacts | None
     is_rocm: bool
-    described: Described
+    description: Mapping[str, object] | None
+    """The words that the trace says of its run, None without any."""
+    description_problem: str
+    """What of them was left out, or ""."""
     groups: Mapping[str, Mapping[str, str]]
     """By name of a process group: what the columns of a collective say of it."""
 
@@ -127,6 +119,7 @@ def read_metadata(header: Mapping[str, msgspec.Raw], file_name: str) -> Metadata
     fact_values["backend"] = distributed.get("backend")
     fact_values["nccl_version"] = distributed.get("nccl_version")
     fact_values[RECORDER] = "tf.record" if _COST_KEY in header else None
+    description, problem = _described(header)
     return Metadata(
         rank=rank_in_name(file_name) if rank is None else rank,
         rank_from_name=rank is None,
@@ -144,7 +137,8 @@ def read_metadata(header: Mapping[str, msgspec.Raw], file_name: str) -> Metadata
         by_id=dict(reversed(devices)),
         common=devices[0][1] if len(alike) == 1 else None,
         is_rocm=any(key in header for key in _ROCM_KEYS),
-        described=read_description(header),
+        description=description,
+        description_problem=problem,
         groups=(
             {
                 as_text(entry.get("pg_name")): {
@@ -197,15 +191,15 @@ def _optional_text(value: object) -> str | None:
     return value.strip() or None if isinstance(value, str) else None
 
 
-def read_description(header: Mapping[str, msgspec.Raw]) -> Described:
-    """Return what a trace says of its own run: the key `traceflops` (docs/selfdescribing.md).
+def _described(header: Mapping[str, msgspec.Raw]) -> tuple[Mapping[str, object] | None, str]:
+    """Return what a trace says of its run, and what of it was left out; see docs/selfdescribing.md.
 
     Anybody may have written it, so it is bounded in size and depth, and only the words that
     describe a run are kept. What they mean, and whether they can be right, traceflops.mfu says.
     """
     raw = header.get(_DESCRIPTION_KEY)
     if raw is None:
-        return Described()
+        return None, ""
     try:
         size = len(bytes(raw))
         if size > LARGEST_BYTES:
@@ -224,12 +218,12 @@ def read_description(header: Mapping[str, msgspec.Raw]) -> Described:
         if any(isinstance(inner, dict | list) for inner in level):
             raise ValueError(f"nested more than {DEEPEST} levels deep")
     except ValueError as error:
-        return Described(None, f"ignored, {error}")
+        return None, f"ignored, {error}"
     words = {key.replace("-", "_"): value for key, value in described.items()}
     others = [key for key in described if key.replace("-", "_") not in DESCRIPTION_WORDS]
     known = {word: value for word, value in words.items() if word in DESCRIPTION_WORDS} or None
     if not others:
-        return Described(known)
+        return known, ""
     named = ", ".join(map(printable, others[:_MOST_NAMED]))
     more = ", …" if len(others) > _MOST_NAMED else ""
-    return Described(known, f"{several(len(others), 'unknown key')} ignored: {named}{more}")
+    return known, f"{several(len(others), 'unknown key')} ignored: {named}{more}"

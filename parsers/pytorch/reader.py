@@ -38,10 +38,9 @@ from traceflops.parsers.shared.trace_builder import (
 )
 from traceflops.remedies import LEGACY, RECORDER, with_activities
 from traceflops.table.builder import TableBuilder
-from traceflops.table.columns import IntArray, codes, numbers
+from traceflops.table.columns import ABSENT, IntArray, codes, numbers
 from traceflops.table.grouping import joint_codes
 from traceflops.table.patterns import launches_nothing
-from traceflops.table.rows import ABSENT
 from traceflops.table.trace import Note, Source, SourceFile, Trace, of_noun, rank_from_name
 from traceflops.units import duration, several
 
@@ -104,7 +103,7 @@ _ON_CPU: Final = ": the operators ran on the CPU"
 _SHOWN_INSTEAD: Final = "; CPU operators are shown if no file has any"
 
 
-def reading_notes(
+def _reading_notes(
     source: ByteSource,
     stream: EventStream[Any],
     collected: Collected,
@@ -113,30 +112,10 @@ def reading_notes(
     devices: Sequence[int],
     *,
     python_stacks: bool,
-) -> tuple[Note, ...]:
-    """Return the notes of one file: what was repaired, dropped, assumed or is missing."""
-    damage = stream.damage
-    cut = source.cut is not None or damage.cut_bytes is not None
-    counts, odd = collected.counts, collected.odd
-    is_lossy = cut or damage.dropped_places > 0 or odd["no-time"] > 0
-    notes = [
-        *event_text_notes(source, damage, _AT_END),
-        *_event_notes(counts, python_stacks),
-        *_NOTES.counted(odd, *_ODD),
-        *(
-            legacy.content_notes(tables, counts.get(legacy.ARROWS, 0), _SHOWN_INSTEAD)
-            if legacy.OPS in counts
-            else _content_notes(
-                tables, is_lossy, RECORDER in metadata.facts, with_activities(counts)
-            )
-        ),
-        *_metadata_notes(metadata, devices, tables["processes"].num_rows),
-    ]
-    return tuple(Note(n.kind, n.code, n.text, n.count, source.label) for n in notes)
-
-
-def _event_notes(counts: Mapping[str, int], python_stacks: bool) -> Iterator[Note]:
-    """Yield the notes on events that were skipped."""
+) -> Iterator[Note]:
+    """Yield what was repaired, dropped, assumed or is missing of one file."""
+    damage, counts, odd = stream.damage, collected.counts, collected.odd
+    yield from event_text_notes(source, damage, _AT_END)
     unknown = {
         category: count
         for category, count in sorted(counts.items())
@@ -150,6 +129,15 @@ def _event_notes(counts: Mapping[str, int], python_stacks: bool) -> Iterator[Not
     if frames and not python_stacks:
         yield _NOTES.note("python-stacks-left-out", frames)
     yield from _NOTES.counted({"no-phase": counts.get(_NO_PHASE, 0)}, "no-phase")
+    yield from _NOTES.counted(odd, *_ODD)
+    if legacy.OPS in counts:
+        yield from legacy.content_notes(tables, counts.get(legacy.ARROWS, 0), _SHOWN_INSTEAD)
+    else:
+        cut = source.cut is not None or damage.cut_bytes is not None
+        is_lossy = cut or damage.dropped_places > 0 or odd["no-time"] > 0
+        is_recorder, activities = RECORDER in metadata.facts, with_activities(counts)
+        yield from _content_notes(tables, is_lossy, is_recorder, activities)
+    yield from _metadata_notes(metadata, devices, tables["processes"].num_rows)
 
 
 def _content_notes(
@@ -179,8 +167,8 @@ def _content_notes(
 
 def _metadata_notes(metadata: Metadata, devices: Sequence[int], processes: int) -> Iterator[Note]:
     """Yield the notes on description, recording cost, ranks and models of devices."""
-    if metadata.described.problem:
-        yield _NOTES.note("description-left-out", problem=metadata.described.problem)
+    if metadata.description_problem:
+        yield _NOTES.note("description-left-out", problem=metadata.description_problem)
     if metadata.step_ns is not None:
         before, recorded = metadata.step_ns
         change = f"{100 * (recorded - before) / before:+.1f}"
@@ -298,10 +286,7 @@ def _lend_correlations(collected: Collected) -> None:
 
 
 def _assemble(
-    source: ByteSource,
-    stream: EventStream[KinetoBlock],
-    collected: Collected,
-    python_stacks: bool,
+    source: ByteSource, stream: EventStream[KinetoBlock], collected: Collected, python_stacks: bool
 ) -> Trace:
     """Return the trace of one file whose events are collected, as one process."""
     metadata = read_metadata(stream.header, source.name)
@@ -327,8 +312,8 @@ def _assemble(
     tables = {
         "processes": processes_table(
             [
-                ProcessFacts(source.label, own.rank, metadata.world_size, metadata.host, own.pid)
-                for own in processes
+                ProcessFacts(source.label, rank, metadata.world_size, metadata.host, pid)
+                for rank, pid in processes
             ]
         ),
         "devices": devices_table(facts),
@@ -336,14 +321,8 @@ def _assemble(
     }
     if legacy.WORK in collected.counts:
         tables["activities"] = legacy.linked_to_ops(tables)
-    notes = reading_notes(
-        source,
-        stream,
-        collected,
-        metadata,
-        tables,
-        devices,
-        python_stacks=python_stacks,
+    notes = _reading_notes(
+        source, stream, collected, metadata, tables, devices, python_stacks=python_stacks
     )
     return Trace(
         source=Source(
@@ -354,10 +333,13 @@ def _assemble(
             facts=metadata.facts,
             event_counts=dict(sorted(collected.counts.items())),
             identities=metadata.identities,
-            description=metadata.described.words,
+            description=metadata.description,
         ),
         tables=tables,
-        notes=(*notes, *overflow_notes(too_many, source.label)),
+        notes=(
+            *(Note(n.kind, n.code, n.text, n.count, source.label) for n in notes),
+            *overflow_notes(too_many, source.label),
+        ),
     )
 
 

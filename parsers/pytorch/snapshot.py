@@ -35,15 +35,13 @@ from traceflops.parsers.shared.trace_builder import (
     processes_table,
 )
 from traceflops.table.builder import TableBuilder
-from traceflops.table.columns import IntArray
-from traceflops.table.rows import ABSENT, Names
+from traceflops.table.columns import ABSENT, IntArray, Names
 from traceflops.table.trace import Note, Source, SourceFile, Trace, rank_from_name
 
 _SIGN: Final = re.compile(rb"\x80[\x02-\x05][\s\S]{0,40}?[\x8cX]\x08(?:\x00\x00\x00)?segments")
 _NOTES: Final = NoteTable(
     repaired={
-        "times-ordered": "{n} [event is|events are] earlier than the one before: moved to its "
-        "time.",
+        "times-ordered": "{n} [event is|events are] earlier than the one before: moved to its time."
     },
     dropped={"unknown-action": "{n} [event|events] of unknown kinds ignored."},
     assumed={

@@ -30,8 +30,7 @@ from traceflops.parsers.pytorch.values import (
     typed_integers,
 )
 from traceflops.parsers.shared.sinks import way_named
-from traceflops.table.columns import IntArray
-from traceflops.table.rows import ABSENT, Array, Names, Rows, narrow
+from traceflops.table.columns import ABSENT, Array, IntArray, Names, Rows, narrow
 
 _JSON_COLUMNS = ("input_dims", "input_types", "input_strides", "concrete_inputs")
 _GENERATED = ("kernel_backend", "kernel_hash", "kernel_kwargs", "num_warps", "num_stages")

@@ -19,8 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from traceflops.parsers.io.json_window import UNDECODABLE
-from traceflops.table.columns import BoolArray, IntArray
-from traceflops.table.rows import ABSENT, Array, Names
+from traceflops.table.columns import ABSENT, Array, BoolArray, IntArray, Names
 
 _FRAME = re.compile(r'File "([^"\n]{1,1000})", line (\d{1,9}), in (\S{1,200})')
 _OF_TORCH = re.compile(r"(?:^|/)torch/")

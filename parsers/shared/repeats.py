@@ -24,6 +24,7 @@ import pyarrow as pa
 from traceflops.parsers.io.notes import NoteTable
 from traceflops.parsers.shared.amounts import only_rows, with_notes
 from traceflops.table.columns import (
+    ABSENT,
     BoolArray,
     IntArray,
     codes,
@@ -37,7 +38,6 @@ from traceflops.table.columns import (
 )
 from traceflops.table.grouping import groups
 from traceflops.table.nesting import first_match
-from traceflops.table.rows import ABSENT
 from traceflops.table.trace import Note, Trace
 from traceflops.units import several, time_amount
 
@@ -45,16 +45,11 @@ _SURELY_APART_NS: Final = 3_000
 """Two records of this length cannot begin in the same tick, even if ticks are microseconds."""
 _UNIQUE: Final = {"activities": "correlation", "calls": "correlation", "ops": "external_id"}
 """The id by which records of a table are told apart; of others nothing proves a repeat."""
-_NOUNS: Final = {
-    "activities": "GPU record",
-    "calls": "call",
-    "ops": "operator",
-    "marks": "mark",
-}
+_NOUNS: Final = {"activities": "GPU record", "calls": "call", "ops": "operator", "marks": "mark"}
 _NOTES: Final = NoteTable(
     repaired={
         "written-twice": "Identical records appear more than once in the file and count once. "
-        "Ignored: {listed}{amount}.",
+        "Ignored: {listed}{amount}."
     },
     dropped={
         "same-run copies": "The same recording is given more than once (same processes, clock and "

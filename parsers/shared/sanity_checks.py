@@ -24,11 +24,10 @@ from traceflops.parsers.shared.amounts import (
     without_impossible_amounts,
 )
 from traceflops.parsers.shared.repeats import with_peer_copies, without_repeats
-from traceflops.table.columns import BoolArray, IntArray, matching, numbers
+from traceflops.table.columns import ABSENT, BoolArray, IntArray, matching, numbers
 from traceflops.table.grouping import distinct, groups, joint_codes
 from traceflops.table.nesting import first_of_same, recorded_calls
 from traceflops.table.patterns import WAITS_FOR_DEVICE
-from traceflops.table.rows import ABSENT
 from traceflops.table.trace import Note, Trace
 from traceflops.units import time_amount
 

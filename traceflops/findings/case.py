@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import numpy as np
 
 from traceflops.findings.rules import cause_of, thresholds
-from traceflops.table.columns import numbers
+from traceflops.table.columns import ABSENT, numbers
 from traceflops.table.grouping import groups
-from traceflops.table.rows import ABSENT
 from traceflops.timeline.intervals import Intervals
 from traceflops.units import several
 from traceflops.windows.records import chosen_time

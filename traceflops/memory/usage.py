@@ -19,10 +19,9 @@ from typing import TYPE_CHECKING, Final, Literal
 import numpy as np
 
 from traceflops.attribution.scopes import launch_scopes
-from traceflops.table.columns import IntArray, codes, floats, names, numbers
+from traceflops.table.columns import ABSENT, IntArray, codes, floats, names, numbers
 from traceflops.table.grouping import distinct, groups, joint_codes
 from traceflops.table.nesting import taken
-from traceflops.table.rows import ABSENT
 from traceflops.windows.choice import REPEATED
 from traceflops.windows.selection import HIDDEN
 from traceflops.windows.step_times import Steps

@@ -18,9 +18,8 @@ from traceflops.ranks.comm_records import (
     CommRecords,
     alone,
 )
-from traceflops.table.columns import IntArray, codes, is_one_of, names, numbers
+from traceflops.table.columns import ABSENT, IntArray, codes, is_one_of, names, numbers
 from traceflops.table.grouping import distinct, group_rows
-from traceflops.table.rows import ABSENT
 from traceflops.table.trace import Trace
 from traceflops.timeline.intervals import Intervals
 

@@ -20,9 +20,8 @@ from traceflops.ranks.pipelines import Pipelines, pipelines
 from traceflops.ranks.projected_records import projected_records
 from traceflops.ranks.slow_rank import PreparedWork, RankWork, SlowRank, slow_rank
 from traceflops.ranks.waits import Waits, waits
-from traceflops.table.columns import IntArray, numbers
+from traceflops.table.columns import ABSENT, IntArray, numbers
 from traceflops.table.grouping import exact_sums, group_sums, groups
-from traceflops.table.rows import ABSENT
 from traceflops.windows.periodicity import LAST_STEP
 from traceflops.windows.prepared import Prepared, origins
 from traceflops.windows.records import chosen_time

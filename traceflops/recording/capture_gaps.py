@@ -12,9 +12,8 @@ from traceflops.devices.device_facts import SeenDevice
 from traceflops.devices.matching import match
 from traceflops.devices.side_records import SIDE_FORMATS
 from traceflops.remedies import command, remedy
-from traceflops.table.columns import is_one_of, matching, numbers
+from traceflops.table.columns import ABSENT, is_one_of, matching, numbers
 from traceflops.table.patterns import launches_nothing
-from traceflops.table.rows import ABSENT
 from traceflops.table.trace import CUDA_TRACE, Trace
 from traceflops.timeline.host_work import lacks_copies
 from traceflops.windows.device_records import launch_calls
@@ -171,12 +170,7 @@ _CHECKS: Final = (
         "a timeline",
         "no idle time, no overlap, no steps, no MFU; only totals by name, or counters",
     ),
-    _Check(
-        "copies",
-        lacks_copies,
-        "memory copies",
-        "time spent copying counts as idle",
-    ),
+    _Check("copies", lacks_copies, "memory copies", "time spent copying counts as idle"),
     _Check("sizes of copies", _no_sizes, "sizes of copies", "copy bandwidth is unknown"),
     _Check(
         "calls",
@@ -234,10 +228,7 @@ _CHECKS: Final = (
         "peak and MFU are unknown unless you name the device",
     ),
     _Check(
-        "rank",
-        _all_null("processes", "rank"),
-        "rank",
-        "ranks are identified by file name only",
+        "rank", _all_null("processes", "rank"), "rank", "ranks are identified by file name only"
     ),
     _Check("memory", _empty("counters"), "memory events", "no memory use over time"),
 )

@@ -178,9 +178,16 @@ class Recorder:
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        if self._stage != "ended":
-            with self._never_raising():
-                self._leave(failed=error is not None)
+        if self._stage == "ended":
+            return
+        with self._never_raising():
+            # Before the last step: what was recorded is kept.
+            if self._stage == "recording" and (error is not None or self._done > self._first):
+                self._save(unfinished=f"ProfilerStep#{self._done}")
+                return
+            self._end()
+            needed = f"recording begins after {self._first} (wait={self._wait})"
+            self._warn(f"nothing is recorded: the loop ended after {self._done} steps; {needed}")
 
     def step(self) -> None:
         """Say that a step has ended; call this after every step of the optimizer."""
@@ -291,15 +298,6 @@ class Recorder:
         cost = self._metadata["traceflops_recording"] | asdict(self.overhead)  # type: ignore[operator]
         self._profiler.add_metadata_json("traceflops_recording", json.dumps(cost))
         self._save()
-
-    def _leave(self, *, failed: bool) -> None:
-        """End before the last step: keep what was recorded."""
-        if self._stage == "recording" and (failed or self._done > self._first):
-            self._save(unfinished=f"ProfilerStep#{self._done}")
-            return
-        self._end()
-        needed = f"recording begins after {self._first} (wait={self._wait})"
-        self._warn(f"nothing is recorded: the loop ended after {self._done} steps; {needed}")
 
     def _save(self, unfinished: str | None = None) -> None:
         self._expect_profiler(running=True)

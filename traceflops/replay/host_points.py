@@ -12,10 +12,9 @@ from typing import Final
 import numpy as np
 
 from traceflops.attribution.idle_slices import places_in_groups
-from traceflops.table.columns import BoolArray, IntArray, numbers
+from traceflops.table.columns import ABSENT, BoolArray, IntArray, numbers
 from traceflops.table.grouping import groups, in_order, joint_codes
 from traceflops.table.nesting import taken
-from traceflops.table.rows import ABSENT
 from traceflops.table.trace import Trace
 from traceflops.timeline.intervals import NEVER, latest_end_before
 

@@ -18,9 +18,16 @@ from traceflops.attribution.host_events import has_fact
 from traceflops.replay.host_points import HostPoints, host_points
 from traceflops.replay.recorded_graph import LONG_AGO
 from traceflops.replay.recorded_work import RecordedWork, typical
-from traceflops.table.columns import BoolArray, IntArray, codes, is_one_of, matching, numbers
+from traceflops.table.columns import (
+    ABSENT,
+    BoolArray,
+    IntArray,
+    codes,
+    is_one_of,
+    matching,
+    numbers,
+)
 from traceflops.table.nesting import first_match, taken
-from traceflops.table.rows import ABSENT
 
 _USUAL_RETURN_NS: Final = 6_000
 _USUAL_CALL_NS: Final = 2_500

@@ -13,14 +13,16 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from traceflops.table.columns import (
+    ABSENT,
+    Array,
     IntArray,
+    Rows,
     dictionary_column,
     number_column,
     pack_validity,
     string_column,
     with_column,
 )
-from traceflops.table.rows import ABSENT, Array, Rows
 from traceflops.table.schema import TABLES, Column, arrow_schema
 
 MOST_TEXTS: Final = 500_000

@@ -27,7 +27,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from traceflops.table.columns import IntArray, numbers
+from traceflops.table.columns import IntArray, numbers, one_array
 from traceflops.table.schema import TABLES, arrow_schema
 from traceflops.table.trace import Note, Source, Trace
 
@@ -263,7 +263,7 @@ def _encoded(table: pa.Table) -> pa.Table:
     columns, kept = [], []
     quick = pa.Codec("zstd", compression_level=1)
     for field in table.schema:
-        column = _one_array(table[field.name])
+        column = one_array(table[field.name])
         if len(column) == column.null_count:
             continue
         differs = False
@@ -294,18 +294,12 @@ def _decoded(table: pa.Table, name: str) -> pa.Table:
         if place < 0:
             columns.append(pa.nulls(table.num_rows, field.type))
             continue
-        column = _one_array(table.column(place))
+        column = one_array(table.column(place))
         if table.schema.field(place).metadata == _DIFFERENCES:
             values = np.cumsum(_filled(column), dtype=np.int64)
             column = pa.array(values, mask=_mask(column))
         columns.append(column.cast(field.type))
     return checked(pa.Table.from_arrays(columns, schema=arrow_schema(name)), arrow_schema(name))
-
-
-def _one_array(column: pa.ChunkedArray) -> pa.Array:
-    """Return a column as one array, with one dictionary."""
-    combined = column.unify_dictionaries().combine_chunks()
-    return combined.chunk(0) if isinstance(combined, pa.ChunkedArray) else combined
 
 
 def _filled(column: pa.Array) -> IntArray:

@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 
 from traceflops.categories.activities import Categorised
-from traceflops.table.columns import IntArray, is_one_of, matching, names, numbers, texts_at
+from traceflops.table.columns import ABSENT, IntArray, is_one_of, matching, names, numbers, texts_at
 from traceflops.table.grouping import distinct, groups, runs
 from traceflops.table.nesting import Links, OpTree, taken
 from traceflops.table.patterns import WAITS_FOR_DEVICE
-from traceflops.table.rows import ABSENT
 from traceflops.table.trace import Trace
 from traceflops.timeline.clock_offsets import clock_offsets
 from traceflops.timeline.device_span import WORK, ActivityColumns, DeviceRows, Timeline, timeline

@@ -19,10 +19,9 @@ import numpy as np
 from traceflops.categories.programs import of_ml
 from traceflops.characters import shortened
 from traceflops.remedies import sentence
-from traceflops.table.columns import BoolArray, IntArray, codes, is_one_of, names, numbers
+from traceflops.table.columns import ABSENT, BoolArray, IntArray, codes, is_one_of, names, numbers
 from traceflops.table.grouping import distinct, group_rows, groups
 from traceflops.table.nesting import Links, taken
-from traceflops.table.rows import ABSENT
 from traceflops.table.trace import Note, Trace, counted_note
 from traceflops.units import capitalized
 from traceflops.windows.engine_passes import serving_marks

@@ -18,6 +18,7 @@ from traceflops.devices.counter_formulas import counters_used, plain_counter, wi
 from traceflops.devices.speed_of_light import tells_speed
 from traceflops.mfu.counted.launches import Launches, extremes, rank_in_group
 from traceflops.table.columns import (
+    ABSENT,
     UNKNOWN_SIZE,
     BoolArray,
     FloatArray,
@@ -29,7 +30,6 @@ from traceflops.table.columns import (
     numbers,
 )
 from traceflops.table.grouping import distinct, group_rows
-from traceflops.table.rows import ABSENT
 from traceflops.table.trace import Trace
 
 LARGEST_EXACT: Final = 2.0**53

@@ -59,9 +59,8 @@ from traceflops.mfu.counted.launches import (
 from traceflops.mfu.counted.same_launches import joined
 from traceflops.mfu.counted.serving_kernels import of_passes, own_work, paired_work, serving_notes
 from traceflops.mfu.traced.coverage import chosen_activities, compute_kernels
-from traceflops.table.columns import IntArray, names, numbers
+from traceflops.table.columns import ABSENT, IntArray, names, numbers
 from traceflops.table.nesting import taken
-from traceflops.table.rows import ABSENT
 from traceflops.table.trace import Note, Trace
 from traceflops.units import several
 from traceflops.windows.prepared import Prepared

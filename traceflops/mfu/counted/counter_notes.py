@@ -97,9 +97,7 @@ def counter_notes(work: CounterWork) -> Iterator[Note]:
     }
     for code, count in ((code, int(count)) for code, count in counts.items() if count):
         text = _TEXTS[code].format(
-            launches=_launches(count),
-            counted=several(count, "counted launch"),
-            uneven=kernels,
+            launches=_launches(count), counted=several(count, "counted launch"), uneven=kernels
         )
         yield Note("assumed" if code in _ASSUMED else "missing", code, text, count)
 

@@ -31,9 +31,8 @@ from traceflops.devices.device_facts import quoted
 from traceflops.flops.analytic.lengths import why_impossible
 from traceflops.flops.ops.count import OpWork
 from traceflops.flops.ops.work import Core, FlopsPart, Signature, Work
-from traceflops.table.columns import IntArray, codes, is_one_of, names, numbers
+from traceflops.table.columns import ABSENT, IntArray, codes, is_one_of, names, numbers
 from traceflops.table.grouping import distinct, groups, joint_codes
-from traceflops.table.rows import ABSENT
 from traceflops.table.trace import Note, Trace
 from traceflops.units import does, several
 from traceflops.windows.prepared import Prepared

@@ -11,10 +11,9 @@ from traceflops.attribution.products import ProductRoles
 from traceflops.attribution.scopes import Phases, is_node
 from traceflops.flops.ops.arguments import Shape, Shapes, read_shapes
 from traceflops.flops.ops.work import Product
-from traceflops.table.columns import BoolArray, SmallArray, codes, names, numbers
+from traceflops.table.columns import ABSENT, BoolArray, SmallArray, codes, names, numbers
 from traceflops.table.grouping import distinct, group_rows
 from traceflops.table.nesting import taken
-from traceflops.table.rows import ABSENT
 from traceflops.table.trace import Trace
 
 Subname = Literal["", "frozen", "adapter", "logits"]
@@ -66,7 +65,18 @@ def subnames(
     compiled, of_compiled = _frozen_by_shape(trace, attribution, roles, gone_by & ~numbered)
     frozen |= compiled
     subname[of_compiled] = SUBNAMES.index("frozen")
-    subname[forward & _logits(trace, attribution)] = SUBNAMES.index("logits")
+    dims = trace.ops["input_dims"]
+    loss_rows = np.flatnonzero(named(trace.ops, LOSSES) & (codes(dims) >= 0))
+    texts = names(dims)
+    matrices: set[Shape] = set()
+    for code in distinct(codes(dims)[loss_rows]).tolist():
+        shapes = read_shapes(texts[code])
+        first_shape = shapes[0] if shapes else ()
+        if not isinstance(first_shape, Shapes) and len(first_shape) == 2:
+            matrices.add(first_shape)
+    is_loss = [one is not None and (one.m, one.n) in matrices for one in _products(attribution)]
+    logits: BoolArray = np.array(is_loss, dtype=np.bool_)[attribution.work.place]
+    subname[forward & logits] = SUBNAMES.index("logits")
     subname[frozen] = SUBNAMES.index("frozen")
     subname[_beside(trace, attribution, forward, frozen)] = SUBNAMES.index("adapter")
     gradient = np.flatnonzero(roles.forward >= 0)
@@ -151,22 +161,6 @@ class _SizesSeen:
         """Return which ops have one of these sizes."""
         chosen = np.array([size in wanted for size in self._sizes], dtype=np.bool_)
         return chosen[self._group] if len(chosen) else np.zeros(0, dtype=np.bool_)
-
-
-def _logits(trace: Trace, attribution: Attribution) -> BoolArray:
-    """Return which products have the rows and columns that a cross entropy takes."""
-    dims = trace.ops["input_dims"]
-    rows = np.flatnonzero(named(trace.ops, LOSSES) & (codes(dims) >= 0))
-    texts = names(dims)
-    matrices: set[Shape] = set()
-    for code in distinct(codes(dims)[rows]).tolist():
-        shapes = read_shapes(texts[code])
-        first = shapes[0] if shapes else ()
-        if not isinstance(first, Shapes) and len(first) == 2:
-            matrices.add(first)
-    is_loss = [one is not None and (one.m, one.n) in matrices for one in _products(attribution)]
-    logits: BoolArray = np.array(is_loss, dtype=np.bool_)[attribution.work.place]
-    return logits
 
 
 def _beside(
