@@ -12,7 +12,7 @@ from traceflops.errors import InputError
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.shared.formats import Format, Reading
 from traceflops.plugins import blamed, loaded, plugins
-from traceflops.table.soundness import check_trace
+from traceflops.table.packed import check_trace
 from traceflops.table.trace import Trace
 
 T = TypeVar("T")

@@ -15,10 +15,9 @@ import pyarrow as pa
 from traceflops.errors import UsageError
 from traceflops.privacy.environment import redacted
 from traceflops.reports.files import write_pieces
-from traceflops.table.columns import is_one_of, with_column
+from traceflops.table.columns import Names, is_one_of, with_column
 from traceflops.table.grouping import without_unused
 from traceflops.table.packed import PARTS, parts_of
-from traceflops.table.rows import Names
 from traceflops.table.schema import empty_table
 from traceflops.table.trace import EVERYWHERE, Note, Trace
 from traceflops.windows.chosen_runs import restrict

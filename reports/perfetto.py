@@ -22,8 +22,7 @@ from traceflops.attribution.launch_lead import outstanding_launches
 from traceflops.drawing.lane_stacking import MOST_LANES, lanes_of
 from traceflops.errors import UsageError
 from traceflops.reports.files import MARK
-from traceflops.table.columns import IntArray, codes, names, numbers
-from traceflops.table.rows import ABSENT
+from traceflops.table.columns import ABSENT, IntArray, codes, names, numbers
 from traceflops.table.trace import Trace
 from traceflops.timeline.device_span import WORK
 from traceflops.timeline.intervals import Intervals

@@ -30,11 +30,11 @@ from traceflops.table.columns import (
     names,
     number_column,
     pack_validity,
+    text_column,
     validity,
 )
 from traceflops.table.nesting import link
 from traceflops.table.packed import described
-from traceflops.table.rows import text_column
 from traceflops.table.schema import TABLES
 from traceflops.table.trace import Trace
 

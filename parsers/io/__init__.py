@@ -1,6 +1,6 @@
 """Bytes to rows: files, archives, worker processes, JSON, CSV and SQLite; no tool is named here.
 
-    path -> ByteSource                 places, remote, unpacking: files, archives, streams, stores
+    path -> ByteSource                 places, remote, inputs: files, archives, streams, stores
     ByteSource -> blocks of bytes
       JSON    -> EventStream, Document   lists in blocks, decoded by the workers of a Crew
       CSV     -> CsvText                 blocks of columns, by the header of each table

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from traceflops.errors import InputError
 from traceflops.parsers.io.inputs import ByteSource
-from traceflops.table.soundness import ARROW_UNREADABLE, checked, column_names
+from traceflops.table.packed import ARROW_UNREADABLE, checked, column_names
 
 _AGAIN: Final = "copy or export it again"
 _PARQUET_LOST: Final = f"its index was at the end, so nothing can be recovered; {_AGAIN}"

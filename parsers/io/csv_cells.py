@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -17,8 +17,16 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import csv
 
-from traceflops.table.columns import IntArray, codes, floats, names, numbers, validity
-from traceflops.table.rows import ABSENT, Array
+from traceflops.table.columns import (
+    ABSENT,
+    Array,
+    IntArray,
+    codes,
+    floats,
+    names,
+    numbers,
+    validity,
+)
 
 Kind = Literal["integer", "number", "text"]
 
@@ -112,7 +120,16 @@ def cells(
     bad: Counter[str] = Counter()
     for role, field in fields.items():
         if (printed_as := texts.get(field.place)) is not None:
-            columns[role], bad[role] = _read_one_by_one(printed_as, field.kind, mark, separator)
+            # Numbers as they were printed; cells that are none, and do not say so, are bad.
+            if field.kind == "integer":
+                values: list[float | None] = [_whole(text, mark) for text in printed_as]
+            else:
+                values = [_decimal(text, mark, separator) for text in printed_as]
+            absent = ABSENT if field.kind == "integer" else np.nan
+            dtype = np.int64 if field.kind == "integer" else np.float64
+            columns[role] = np.array([absent if v is None else v for v in values], dtype)
+            unread = (t for v, t in zip(values, printed_as, strict=True) if v is None)
+            bad[role] = sum(text.strip().lower() not in _MISSING for text in unread)
         else:
             columns[role] = _typed(table[f"c{field.place}"], field.kind)
     return Cells(table.num_rows, columns, skipped, +bad)
@@ -176,23 +193,11 @@ def decimals(column: pa.ChunkedArray) -> npt.NDArray[np.float64]:
     return np.concatenate(parts)
 
 
-def _read_one_by_one(
-    texts: Sequence[str], kind: Kind, mark: str | None, separator: str
-) -> tuple[Array, int]:
-    """Return a column of numbers as they were printed, and how many cells are none."""
-    if kind == "integer":
-        values: list[float | None] = [_whole(text, mark) for text in texts]
-    else:
-        values = [_decimal(text, mark, separator) for text in texts]
-    absent = ABSENT if kind == "integer" else np.nan
-    dtype = np.int64 if kind == "integer" else np.float64
-    bad = sum(v is None and not is_missing(t) for v, t in zip(values, texts, strict=True))
-    return np.array([absent if value is None else value for value in values], dtype), bad
-
-
 def _whole(text: str, mark: str | None) -> int | None:
     """Return a whole number, in groups of three or not; `mark` is that of decimals where known."""
-    plain = plain_integer(text)
+    cell = text.strip()
+    is_grouped = len(cell) <= _LONGEST and _THREES.fullmatch(cell) is not None
+    plain = re.sub(r"[^\d-]", "", cell) if is_grouped else None
     if plain is not None and mark == ",":
         return whole_number(plain)
     value = whole_number(text)
@@ -206,11 +211,6 @@ def _decimal(text: str, mark: str | None, separator: str) -> float | None:
     if mark is None:
         return decimal(text, separator != ",")
     return decimal(plain_decimal(text, comma=mark == ","))
-
-
-def is_missing(text: str) -> bool:
-    """Return whether a cell says that there is no value."""
-    return text.strip().lower() in _MISSING
 
 
 def whole_number(text: str) -> int | None:
@@ -280,14 +280,6 @@ def plain_decimal(cell: str, *, comma: bool) -> str:
     mark = "," if comma else "."
     whole, _, rest = cell.partition(mark)
     return re.sub(r"[^\d-]", "", whole) + (f".{rest}" if rest else "")
-
-
-def plain_integer(cell: str) -> str | None:
-    """Return a whole number that is printed in groups of three as one without; None for others."""
-    cell = cell.strip()
-    if len(cell) > _LONGEST or not _THREES.fullmatch(cell):
-        return None
-    return re.sub(r"[^\d-]", "", cell)
 
 
 def is_number(cell: str) -> bool:

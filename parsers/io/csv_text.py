@@ -15,13 +15,18 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from traceflops.parsers.io.csv_cells import Cells, Column, Field, Texts, cells
-from traceflops.parsers.io.csv_lines import Damage, LineBlocks, is_regular, lines_of
-from traceflops.parsers.io.csv_mend import Mender, strict_fields
+from traceflops.parsers.io.csv_lines import (
+    Damage,
+    LineBlocks,
+    Mender,
+    is_regular,
+    lines_of,
+    strict_fields,
+)
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.notes import NoteTable
-from traceflops.table.columns import BoolArray, IntArray
+from traceflops.table.columns import ABSENT, Array, BoolArray, IntArray, Names
 from traceflops.table.grouping import distinct
-from traceflops.table.rows import ABSENT, Array, Names
 from traceflops.table.trace import Note
 from traceflops.units import several
 
@@ -250,12 +255,32 @@ class CsvText:
         if plan is None or not text or text.isspace():
             return
         if plan.least is not None:
-            text = _filled(text, self._separator, plan.columns, plan.least)
+            # Sound rows that end before the last columns get empty ones.
+            array = np.frombuffer(text, np.uint8)
+            short_lines = lines_of(array, ord(self._separator))
+            lacking = plan.columns - 1 - short_lines.separators
+            short = short_lines.sound & (lacking > 0) & (short_lines.separators >= plan.least - 1)
+            stops = np.repeat(short_lines.stop[short], lacking[short])
+            text = np.insert(array, stops, ord(self._separator)).tobytes() if short.any() else text
         found, last_kept = None, True
         if is_regular(np.frombuffer(text, np.uint8), ord(self._separator)):
             found = self._cells(plan, text)
         if found is None or found.skipped:
-            text, last_kept, ends_inside = self._mended(plan, text, is_last=is_last)
+            given = np.frombuffer(text, np.uint8)
+            lines = lines_of(given, ord(self._separator))
+            fits = lines.sound & (lines.separators == plan.columns - 1)
+            numbers = sorted(
+                {field.place for field in plan.fields.values() if field.kind != "text"}
+            )
+            mender = Mender(plan.columns, plan.free, self._separator.encode(), numbers, self._joins)
+            mended = mender.mend(given, lines, fits)
+            self._joins = mender.joins
+            self.damage.repaired_rows += mended.repaired
+            self.damage.dropped_rows += mended.dropped
+            if is_last and not mended.last_kept and lines.start[-1] < lines.stop[-1]:
+                self.damage.dropped_rows -= 1
+                self.damage.cut_bytes = int(lines.stop[-1] - lines.start[-1])
+            text, last_kept, ends_inside = mended.text, mended.last_kept, mended.ends_inside
             if not text or text.isspace():
                 return
             found = self._cells(plan, text, ends_inside)
@@ -266,32 +291,6 @@ class CsvText:
 
     def _cells(self, plan: Plan, text: bytes, ends_inside: bool = False) -> Cells:
         return cells(text, self._separator, plan.columns, plan.fields, line_ends_inside=ends_inside)
-
-    def _mended(self, plan: Plan, text: bytes, *, is_last: bool) -> tuple[bytes, bool, bool]:
-        """Return some lines as sound rows, whether the last is one, and if line ends are inside."""
-        array = np.frombuffer(text, np.uint8)
-        lines = lines_of(array, ord(self._separator))
-        fits = lines.sound & (lines.separators == plan.columns - 1)
-        numbers = sorted({field.place for field in plan.fields.values() if field.kind != "text"})
-        mender = Mender(plan.columns, plan.free, self._separator.encode(), numbers, self._joins)
-        mended = mender.mend(array, lines, fits)
-        self._joins = mender.joins
-        self.damage.repaired_rows += mended.repaired
-        self.damage.dropped_rows += mended.dropped
-        if is_last and not mended.last_kept and lines.start[-1] < lines.stop[-1]:
-            self.damage.dropped_rows -= 1
-            self.damage.cut_bytes = int(lines.stop[-1] - lines.start[-1])
-        return mended.text, mended.last_kept, mended.ends_inside
-
-
-def _filled(text: bytes, separator: str, columns: int, least: int) -> bytes:
-    """Return lines of CSV in which sound rows of `least` fields or more have all `columns`."""
-    data = np.frombuffer(text, np.uint8)
-    lines = lines_of(data, ord(separator))
-    lacking = columns - 1 - lines.separators
-    short = lines.sound & (lacking > 0) & (lines.separators >= least - 1)
-    places = np.repeat(lines.stop[short], lacking[short])
-    return np.insert(data, places, ord(separator)).tobytes() if short.any() else text
 
 
 def text_notes(damage: Damage, cut: str | None) -> Iterator[Note]:

@@ -92,66 +92,58 @@ def placed(source: ByteSource) -> Iterator[PlacedFile]:
     plain = source.path.resolve() if source.path is not None else None
     if plain is not None and not _first_bytes(plain).startswith(MAGIC):
         plain = None
-    log = _log_beside(plain) if plain is not None else None
-    if plain is not None and log is None and not _extent(plain).rest:
-        yield PlacedFile(plain, plain.stat().st_size, _extent(plain).missing)
-        return
+    log = None
+    if plain is not None:
+        if _first_bytes(_beside(plain, "-wal")):
+            log = "-wal"
+        # Else nothing in a journal counts: its transaction was finished.
+        elif _first_bytes(_beside(plain, "-journal")).startswith(_JOURNAL_MAGIC):
+            log = "-journal"
+    if plain is not None and log is None:
+        _, rest, missing = _extent(plain)
+        if not rest:
+            yield PlacedFile(plain, plain.stat().st_size, missing)
+            return
     with _temporary_folder(source) as folder:
         path, notes = plain, list[Note]()
         if path is None:
             path, notes = _unpacked(source, folder)
         elif log is not None:
             path, notes = _with_log(path, log, folder)
-        extent = _extent(path)
-        if extent.rest:
-            path = _of_whole_pages(source, path, extent, folder)
-        yield PlacedFile(path, path.stat().st_size, extent.missing, tuple(notes))
+        whole, rest, missing = _extent(path)
+        if rest:
+            # SQLite takes what is missing of a page for zeros: rows of it would be half there.
+            copy = folder / "database"
+            try:
+                if path != copy:
+                    _copy(path, copy)
+                os.truncate(copy, whole)
+            except OSError as error:
+                raise _no_room(source, error) from None
+            path = copy
+        yield PlacedFile(path, path.stat().st_size, missing, tuple(notes))
 
 
-@dataclass(frozen=True, slots=True)
-class _Extent:
-    """How far a database reaches.
+def _extent(path: Path) -> tuple[int, int, int]:
+    """Return how far a database reaches by its header, as far as that can be right.
 
     Its bytes in whole pages, what is there behind them of a page that belongs to it, and the bytes
     that are missing at its end.
     """
-
-    whole: int
-    rest: int
-    missing: int
-
-
-def _extent(path: Path) -> _Extent:
-    """Return how far a database reaches by its header, as far as that can be right."""
     header = _first_bytes(path)
     size = path.stat().st_size
     page_bytes = int.from_bytes(header[16:18], "big")
     page_bytes = 65_536 if page_bytes == 1 else page_bytes
     is_known = len(header) == _HEADER_BYTES and page_bytes >= 512
     if not is_known or page_bytes & (page_bytes - 1):
-        return _Extent(size, 0, 0)
+        return size, 0, 0
     # A version that does not keep the size leaves an old one, which another number tells.
     is_stated = header[24:28] == header[92:96]
     stated = int.from_bytes(header[28:32], "big") * page_bytes if is_stated else 0
     rest = size % page_bytes if size > page_bytes else 0
     if not stated:
-        return _Extent(size - rest, rest, page_bytes - rest if rest else 0)
-    return _Extent(size - rest, rest if size < stated else 0, max(0, stated - size))
-
-
-def _of_whole_pages(source: ByteSource, path: Path, extent: _Extent, folder: Path) -> Path:
-    """Return a copy that ends with the last whole page: SQLite takes what lacks of one for zeros.
-
-    Rows of it would then be half there. Raises InputError where there is no room for a copy.
-    """
-    copy = folder / "database"
-    try:
-        if path != copy:
-            _copy(path, copy)
-        os.truncate(copy, extent.whole)
-    except OSError as error:
-        raise _no_room(source, error) from None
-    return copy
+        return (size - rest, rest, page_bytes - rest if rest else 0)
+    return (size - rest, rest if size < stated else 0, max(0, stated - size))
 
 
 @contextmanager
@@ -199,15 +191,6 @@ def _first_bytes(path: Path) -> bytes:
         return b""
 
 
-def _log_beside(database: Path) -> str | None:
-    """Return the end of the name of the log of transactions beside a database, if it holds any."""
-    if _first_bytes(_beside(database, "-wal")):
-        return "-wal"
-    # Else nothing in a journal counts: its transaction was finished.
-    is_open = _first_bytes(_beside(database, "-journal")).startswith(_JOURNAL_MAGIC)
-    return "-journal" if is_open else None
-
-
 def _with_log(database: Path, end: str, folder: Path) -> tuple[Path, list[Note]]:
     """Return a copy of a database to which its log was applied, or the file as it is."""
     copy, log, code = folder / "database", _beside(database, end), _CODES[end]
@@ -219,7 +202,13 @@ def _with_log(database: Path, end: str, folder: Path) -> tuple[Path, list[Note]]
                 raise OSError
         _copy(database, copy)
         _copy(log, _beside(copy, end))
-        changed = _recover(copy, end)
+        with closing(sqlite3.connect(copy, isolation_level=None)) as connection:
+            if end == "-journal":
+                changed = len(connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall())
+            else:
+                row = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+                connection.execute("PRAGMA journal_mode=DELETE").fetchone()
+                changed = max(0, int(row[-1]))
     except (OSError, *FAULTS):
         return database, [_NOTES.note(f"{code}-unread")]
     notes = [_NOTES.note(f"{code}-applied")] if changed else []
@@ -235,16 +224,6 @@ def _check_room(needed_bytes: int, folder: Path) -> None:
 def _copy(path: Path, to: Path) -> None:
     _check_room(path.stat().st_size, to.parent)
     shutil.copyfile(path, to)
-
-
-def _recover(copy: Path, end: str) -> int:
-    """Let SQLite recover a copy; return how many pages came from a log, 1 for a journal."""
-    with closing(sqlite3.connect(copy, isolation_level=None)) as database:
-        if end == "-journal":
-            return len(database.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall())
-        row = database.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-        database.execute("PRAGMA journal_mode=DELETE").fetchone()
-        return max(0, int(row[-1]))
 
 
 def nothing_left(database: str, notes: Iterable[Note], again: str) -> InputError:

@@ -9,9 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from traceflops.parsers.io.database_scan import Row
-from traceflops.table.columns import BoolArray, IntArray
-from traceflops.table.rows import ABSENT, Array, Names
+from traceflops.table.columns import ABSENT, Array, BoolArray, IntArray, Names
 
 _ABSENT_SQL: Final = "(-9223372036854775807 - 1)"
 _MISSING_REAL_SQL: Final = "9e999"  # SQLite has no NaN; infinity is no measurement
@@ -112,6 +110,10 @@ class Batch:
         """Return a column of numbers."""
         return self.numbers[column]
 
+    def with_numbers(self, columns: Mapping[str, Array]) -> Batch:
+        """Return the rows with further columns of numbers, and without texts."""
+        return Batch(self.count, {**self.numbers, **columns}, {})
+
     def only(self, rows: BoolArray) -> Batch:
         """Return some of the rows."""
         if rows.all():
@@ -190,20 +192,10 @@ def batch_of_columns(wanted: Wanted, columns: Sequence[Any]) -> Batch:
     return Batch(len(columns[0]), numbers, {name: list(next(rest)) for name in wanted.as_texts})
 
 
-def batch_of_rows(wanted: Wanted, rows: Sequence[Row]) -> Batch:
-    """Return a batch of rows as Python gives them."""
-    return batch_of_columns(wanted, list(zip(*rows, strict=True)))
-
-
-def no_rows(wanted: Wanted) -> Batch:
-    """Return a batch without rows."""
-    width = 1 + len(wanted.integers) + len(wanted.reals) + len(wanted.as_texts)
-    return batch_of_columns(wanted, [()] * width)
-
-
 def one_batch(wanted: Wanted, batches: Iterable[Batch]) -> Batch:
     """Return the rows of several batches together."""
-    parts = [no_rows(wanted), *batches]
+    width = 1 + len(wanted.integers) + len(wanted.reals) + len(wanted.as_texts)
+    parts = [batch_of_columns(wanted, [()] * width), *batches]
     return Batch(
         sum(batch.count for batch in parts),
         {name: np.concatenate([b[name] for b in parts]) for name in parts[0].numbers},

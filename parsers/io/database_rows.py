@@ -10,7 +10,8 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from itertools import chain
 from typing import Final, Self
 
@@ -24,7 +25,6 @@ from traceflops.parsers.io.database_query import (
     Table,
     Wanted,
     batch_of_columns,
-    batch_of_rows,
     conditions_sql,
     one_batch,
     quoted,
@@ -92,7 +92,21 @@ class Database:
         self._connection: sqlite3.Connection | None = None
         try:
             self._connection = self._open()
-            self._list_tables(self._connection)
+            # In a bounded number of steps: the names of the tables and their last row numbers.
+            connection = self._connection
+            calls = iter(range(_MOST_CALLS))
+            connection.set_progress_handler(lambda: next(calls, None) is None, _STEPS_A_CALL)
+            names = connection.execute(
+                "SELECT name FROM sqlite_schema WHERE type = 'table' AND rootpage > 0 LIMIT ?",
+                (_MOST_TABLES,),
+            )
+            self.tables = frozenset(name for (name,) in names if isinstance(name, str))
+            if "sqlite_sequence" in self.tables:
+                with suppress(*FAULTS):
+                    query = "SELECT name, seq FROM sqlite_sequence WHERE typeof(seq) = 'integer'"
+                    rows = connection.execute(f"{query} LIMIT ?", (_MOST_TABLES,))
+                    self._last = {name: seq for name, seq in rows if name in self.tables}
+            connection.set_progress_handler(None, 0)
         except FAULTS as error:
             self.close()
             raise InputError(
@@ -182,7 +196,17 @@ class Database:
         if self.place.missing_bytes and not any(note.code == "input-cut" for note in notes):
             notes.append(_NOTES.note("input-cut", size=several(self.place.missing_bytes, "byte")))
         if self._lost:
-            notes.append(_lost_note({label(name): lost for name, lost in self._lost.items()}))
+            lost_rows = {label(name): lost for name, lost in self._lost.items()}
+            counts = list(lost_rows.values())
+            known_counts = [count for count in counts if count is not None]
+            listed = ", ".join(
+                f"{table} ({'an unknown number' if count is None else f'up to {count:,}'})"
+                for table, count in list(lost_rows.items())[:_MOST_NAMED]
+            )
+            beyond = ", …" if len(lost_rows) > _MOST_NAMED else ""
+            lost_note = _NOTES.note("rows-lost", listed=f"{listed}{beyond}")
+            total = sum(known_counts) if len(known_counts) == len(counts) else None
+            notes.append(replace(lost_note, count=total))
         notes += _NOTES.counted({"invalid-utf8": self._mended}, "invalid-utf8")
         return tuple(
             replace(note, file=self.source.label, wording=None, values=()) for note in notes
@@ -205,24 +229,6 @@ class Database:
         except UnicodeDecodeError:
             self._mended += 1
             return raw.decode(errors="replace")
-
-    def _list_tables(self, connection: sqlite3.Connection) -> None:
-        """Fill in the names of tables and their last row numbers, in a bounded number of steps."""
-        calls = iter(range(_MOST_CALLS))
-        connection.set_progress_handler(lambda: next(calls, None) is None, _STEPS_A_CALL)
-        names = connection.execute(
-            "SELECT name FROM sqlite_schema WHERE type = 'table' AND rootpage > 0 LIMIT ?",
-            (_MOST_TABLES,),
-        )
-        self.tables = frozenset(name for (name,) in names if isinstance(name, str))
-        if "sqlite_sequence" in self.tables:
-            with suppress(*FAULTS):
-                rows = connection.execute(
-                    "SELECT name, seq FROM sqlite_sequence WHERE typeof(seq) = 'integer' LIMIT ?",
-                    (_MOST_TABLES,),
-                )
-                self._last = {name: seq for name, seq in rows if name in self.tables}
-        connection.set_progress_handler(None, 0)
 
     @property
     def _connected(self) -> sqlite3.Connection:
@@ -294,56 +300,45 @@ class Database:
     ) -> Iterator[Batch]:
         """Give batches of rows as SQLite's own driver reads them, around what is damaged."""
         most_rows = self.place.bytes // _BYTES_A_ROW
-        scan = TableScan(self._connected, table, wanted, conditions, most_rows)
+        scan = partial(self._scan, table, wanted, conditions, most_rows)
         salvage = Salvage(scan, self._last.get(table.name))
         is_numbered = table.row_number is not None
         given = [salvage.rows(*part) for part in parts] if is_numbered else [salvage.front()]
         for rows in chain.from_iterable(given):
-            yield batch_of_rows(wanted, rows)
+            yield batch_of_columns(wanted, list(zip(*rows, strict=True)))
         if salvage.failures or salvage.lost is None:
             room = most_rows + self.place.missing_bytes // _BYTES_A_ROW - salvage.read
             lost = salvage.lost or None
             # A range of row numbers in which more are missing than the file has room for has holes.
             self._lost[table.name] = None if lost is None or lost > room else lost
 
+    def _scan(
+        self,
+        table: Table,
+        wanted: Wanted,
+        conditions: Sequence[Condition],
+        most_rows: int,
+        low: int,
+        high: int,
+    ) -> Iterator[list[Row]]:
+        """Give the rows with numbers between two that fulfil conditions. Raises Damaged.
 
-def _within(table: Table, low: int, high: int) -> str:
-    """Return the condition that a row's number lies between two."""
-    ends = [f"{table.row_number} >= {low}"] if low != LOWEST else []
-    ends += [f"{table.row_number} <= {high}"] if high != HIGHEST else []
-    return f" WHERE {' AND '.join(ends)}" if ends else ""
-
-
-def _lost_note(lost: Mapping[str, int | None]) -> Note:
-    counts = list(lost.values())
-    known = [count for count in counts if count is not None]
-    listed = ", ".join(
-        f"{name} ({'an unknown number' if count is None else f'up to {count:,}'})"
-        for name, count in list(lost.items())[:_MOST_NAMED]
-    )
-    more = ", …" if len(lost) > _MOST_NAMED else ""
-    note = _NOTES.note("rows-lost", listed=f"{listed}{more}")
-    return replace(note, count=sum(known) if len(known) == len(counts) else None)
-
-
-@dataclass(frozen=True, slots=True)
-class TableScan:
-    """Rows of a table that fulfil conditions; `most_rows` is more than the file has room for."""
-
-    connection: sqlite3.Connection
-    table: Table
-    wanted: Wanted
-    conditions: Sequence[Condition]
-    most_rows: int
-
-    def __call__(self, low: int, high: int) -> Iterator[list[Row]]:
-        """Give the rows with numbers between two, some at a time. Raises Damaged."""
+        `most_rows` is more than the file has room for.
+        """
+        terms, values = conditions_sql(conditions, table)
+        order, is_damaged, is_numbered = "", False, table.row_number is not None
+        if is_numbered:
+            terms, values = [f"{table.row_number} BETWEEN ? AND ?", *terms], [low, high, *values]
+            order = f" ORDER BY {table.row_number}"
+        where = f" WHERE {' AND '.join(terms)}" if terms else ""
+        query = select(table, wanted, f"{where}{order} LIMIT ?")
+        # Behind the last row SQLite looks for another one, which may lie in the damage.
+        most = min(most_rows + 1, high - low + 1, HIGHEST)
         rows: list[Row] = []
-        is_damaged, is_numbered = False, self.table.row_number is not None
         try:
-            for place, row in enumerate(self._cursor(low, high)):
+            for count, row in enumerate(self._connected.execute(query, [*values, most])):
                 # Pages that refer to each other give rows without end, or out of order.
-                is_damaged = place >= self.most_rows or (is_numbered and not low <= row[0] <= high)
+                is_damaged = count >= most_rows or (is_numbered and not low <= row[0] <= high)
                 if is_damaged:
                     break
                 low = row[0] + 1 if is_numbered else low
@@ -358,15 +353,9 @@ class TableScan:
         if is_damaged:
             raise Damaged
 
-    def _cursor(self, low: int, high: int) -> sqlite3.Cursor:
-        table = self.table
-        terms, values = conditions_sql(self.conditions, table)
-        order = ""
-        if table.row_number is not None:
-            terms, values = [f"{table.row_number} BETWEEN ? AND ?", *terms], [low, high, *values]
-            order = f" ORDER BY {table.row_number}"
-        where = f" WHERE {' AND '.join(terms)}" if terms else ""
-        query = select(table, self.wanted, f"{where}{order} LIMIT ?")
-        # Behind the last row SQLite looks for another one, which may lie in the damage.
-        most = min(self.most_rows + 1, high - low + 1, HIGHEST)
-        return self.connection.execute(query, [*values, most])
+
+def _within(table: Table, low: int, high: int) -> str:
+    """Return the condition that a row's number lies between two."""
+    ends = [f"{table.row_number} >= {low}"] if low != LOWEST else []
+    ends += [f"{table.row_number} <= {high}"] if high != HIGHEST else []
+    return f" WHERE {' AND '.join(ends)}" if ends else ""

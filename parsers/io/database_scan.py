@@ -18,8 +18,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from traceflops.table.columns import numbers
-from traceflops.table.rows import Array
+from traceflops.table.columns import Array, numbers
 
 BATCH_ROWS: Final = 1 << 15
 LONGEST_VALUE: Final = 64 << 20

@@ -2,6 +2,10 @@
 
 Compression is recognised by content. Every stream is read in blocks, never as a whole, and a
 stream that ends too early says so instead of raising: what came before the cut is used.
+
+gzip members, and zstd or LZ4 frames, one behind the other are one text. The layouts are those of
+RFC 1952, RFC 8878 and the LZ4 frame format 1.6. Frames are followed by their own lengths, so that
+Arrow's decompressors never see what stands behind the last of them.
 """
 
 from __future__ import annotations
@@ -13,10 +17,235 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, Final
 
 from traceflops.errors import InputError
-from traceflops.parsers.io.unpacking import BLOCK_BYTES, unpacked
+
+BLOCK_BYTES: Final = 1 << 20
+GZIP_CUT: Final = "the gzip stream was cut off"
+"""What `Unpacked.cut` says where everything up to there was read and was sound."""
+_FEED_BYTES: Final = 1 << 15
+"""What is left of it behind the end of a member is copied: with many small ones that adds up."""
+_READ_BYTES: Final = 1 << 16
+"""A cut loses what the failing read had already decompressed."""
+_GZIP: Final = b"\x1f\x8b\x08"
+_FRAMES: Final = {b"\x28\xb5\x2f\xfd": "zstd", b"\x04\x22\x4d\x18": "lz4"}
+_SKIPPED: Final = b"\x2a\x4d\x18"
+_MAGIC_BYTES: Final = 4
+_RLE, _RESERVED = 1, 3
+_OF_ID: Final = (0, 1, 2, 4)
+_OF_SIZE: Final = (0, 2, 4, 8)
+
+
+class Unpacked:
+    """The plain blocks of a packed stream, given once.
+
+    After them `cut` says how the stream ended too early (None: it ended well), and `behind_bytes`
+    how much stands behind its end that is neither part of it nor padding.
+    """
+
+    def __init__(self, raw: Iterator[bytes], unpack: Callable[[Unpacked], Iterator[bytes]]) -> None:
+        self.feed = Feed(raw)
+        self.cut: str | None = None
+        self.behind_bytes = 0
+        self._unpack = unpack
+
+    def __iter__(self) -> Iterator[bytes]:
+        return gathered(self._unpack(self))
+
+    def goes_on(self, is_next: Callable[[bytes], bool]) -> bool:
+        """Return whether behind padding another member or frame begins; else count what does."""
+        while part := self.feed.take():  # padding is NUL bytes
+            if rest := part.lstrip(b"\0"):
+                self.feed.give_back(len(rest))
+                break
+        begun = self.feed.peek(_MAGIC_BYTES)
+        if begun and not is_next(begun):
+            self.behind_bytes = sum(map(len, iter(self.feed.take, b"")))
+            return False
+        return bool(begun)
+
+
+def unpacked(first: bytes, raw: Iterator[bytes]) -> Unpacked | None:
+    """Return what unpacks a stream that begins so, None of one that is not packed."""
+    if first.startswith(_GZIP[:2]):
+        return Unpacked(raw, _gunzip)
+    magic = first[:_MAGIC_BYTES]
+    return Unpacked(raw, _decompress) if magic in _FRAMES or _is_skipped(magic) else None
+
+
+class Feed:
+    """Blocks of bytes as one row, of which a few can be seen before they are taken."""
+
+    def __init__(self, blocks: Iterator[bytes]) -> None:
+        self._blocks = blocks
+        self._held = b""
+        self._at = 0
+
+    def peek(self, size: int) -> bytes:
+        """Return the next few bytes, fewer at the end."""
+        while len(self._held) - self._at < size:
+            block = next(self._blocks, b"")
+            if not block:
+                break
+            self._held, self._at = self._held[self._at :] + block, 0
+        return self._held[self._at : self._at + size]
+
+    def take(self, most: int = _FEED_BYTES) -> bytes:
+        """Return some bytes, at most so many; none at the end."""
+        self.peek(1)
+        part = self._held[self._at : self._at + most]
+        self._at += len(part)
+        return part
+
+    def give_back(self, size: int) -> None:
+        """Put the last bytes of what was taken last back."""
+        self._at -= size
+
+    def exactly(self, size: int) -> Iterator[bytes]:
+        """Yield so many bytes in pieces, fewer where it ends."""
+        while size and (part := self.take(min(size, _FEED_BYTES))):
+            size -= len(part)
+            yield part
+
+
+def gathered(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield the same in pieces that are not small."""
+    held: list[bytes] = []
+    length = 0
+    for piece in pieces:
+        held.append(piece)
+        length += len(piece)
+        if length >= _READ_BYTES:
+            yield b"".join(held) if len(held) > 1 else piece
+            held, length = [], 0
+    if length:
+        yield b"".join(held)
+
+
+def _gunzip(stream: Unpacked) -> Iterator[bytes]:
+    """Yield the content of gzip members; a cut or damaged stream ends early."""
+    member = zlib.decompressobj(wbits=31)
+    while data := stream.feed.take():
+        try:
+            yield from _inflated(member, data)
+        except zlib.error as error:
+            stream.cut = f"the gzip stream is damaged ({error}) and values may be wrong"
+            return
+        if member.eof:
+            stream.feed.give_back(len(member.unused_data))
+            if not stream.goes_on(lambda head: head.startswith(_GZIP) or _GZIP.startswith(head)):
+                return
+            member = zlib.decompressobj(wbits=31)
+    stream.cut = GZIP_CUT
+
+
+def _inflated(member: zlib._Decompress, data: bytes) -> Iterator[bytes]:
+    """Yield what compressed data holds, in blocks however far it expands.
+
+    Raises zlib.error where it is damaged, once what stands before the damage has been yielded.
+    """
+    while not member.eof:  # behind the end its tail stays as it is
+        saved = member.copy()
+        try:
+            plain = member.decompress(data, BLOCK_BYTES)
+        except zlib.error:
+            # Byte by byte, all comes out that stands before the damage.
+            for offset in range(len(data)):
+                yield saved.decompress(data[offset : offset + 1])
+            raise
+        yield plain
+        data = member.unconsumed_tail
+        if not data and len(plain) < BLOCK_BYTES:
+            return
+
+
+def _decompress(stream: Unpacked) -> Iterator[bytes]:
+    """Yield the content of zstd or LZ4 frames; a cut or damaged stream ends early."""
+    import pyarrow as pa
+
+    _skip(stream)
+    codec = _FRAMES.get(stream.feed.peek(_MAGIC_BYTES))
+    if codec is None:
+        stream.goes_on(lambda _: False)
+        return
+    reader = _Reader(gathered(_frames(stream, codec)))
+    plain = pa.CompressedInputStream(pa.PythonFile(reader, "r"), codec)
+    while True:
+        try:
+            block: bytes = plain.read(_READ_BYTES)
+        except OSError as error:
+            stream.cut = f"the {codec} stream is cut off or damaged ({error})"
+            return
+        if not block:
+            return
+        yield block
+
+
+def _frames(stream: Unpacked, codec: str) -> Iterator[bytes]:
+    """Yield the bytes of frames without what stands between and behind them."""
+    feed, walk = stream.feed, _zstd_frame if codec == "zstd" else _lz4_frame
+    while stream.goes_on(lambda begun: _is_skipped(begun) or _FRAMES.get(begun) == codec):
+        if feed.peek(_MAGIC_BYTES) in _FRAMES:
+            yield from walk(feed)
+        _skip(stream)
+
+
+def _skip(stream: Unpacked) -> None:
+    """Pass over frames that hold something else than text."""
+    while _is_skipped(stream.feed.peek(_MAGIC_BYTES)):
+        head = b"".join(stream.feed.exactly(8))
+        size = int.from_bytes(head[_MAGIC_BYTES:], "little")
+        if len(head) + sum(map(len, stream.feed.exactly(size))) < 8 + size:
+            stream.cut = "the compressed stream was cut off"
+
+
+def _is_skipped(begun: bytes) -> bool:
+    return begun[1:] == _SKIPPED and begun[0] >> 4 == 5
+
+
+def _zstd_frame(feed: Feed) -> Iterator[bytes]:
+    """Yield the bytes of a frame; of a damaged one all that there is, for the decompressor."""
+    descriptor = (feed.peek(5) + b"\0")[4]
+    is_single = bool(descriptor >> 5 & 1)
+    size_bytes = _OF_SIZE[descriptor >> 6] or int(is_single)
+    yield from feed.exactly(5 + (not is_single) + _OF_ID[descriptor & 3] + size_bytes)
+    while len(head := feed.peek(3)) == 3:
+        block = int.from_bytes(head, "little")
+        kind = block >> 1 & 3
+        if kind == _RESERVED:
+            yield from iter(feed.take, b"")
+        yield from feed.exactly(3 + (1 if kind == _RLE else block >> 3))
+        if block & 1:
+            break
+    yield from feed.exactly(4 if descriptor >> 2 & 1 else 0)
+
+
+def _lz4_frame(feed: Feed) -> Iterator[bytes]:
+    """Yield the bytes of a frame; of a cut one all that there is."""
+    descriptor = (feed.peek(5) + b"\0")[4]
+    yield from feed.exactly(7 + 8 * (descriptor >> 3 & 1) + 4 * (descriptor & 1))
+    while len(head := feed.peek(4)) == 4:
+        size = int.from_bytes(head, "little") & 0x7FFF_FFFF
+        yield from feed.exactly(4 + size + (4 * (descriptor >> 4 & 1) if size else 0))
+        if not size:
+            break
+    yield from feed.exactly(4 * (descriptor >> 2 & 1))
+
+
+class _Reader(io.RawIOBase):
+    """A file object over an iterator of blocks, as Arrow's decompressor wants one."""
+
+    def __init__(self, blocks: Iterator[bytes]) -> None:
+        self._feed = Feed(blocks)
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        pieces = self._feed.exactly(size) if size >= 0 else iter(self._feed.take, b"")
+        return b"".join(pieces)
+
 
 _PACKED = (".gz", ".zst", ".lz4")
 _USUAL_EXPANSION = 10

@@ -13,9 +13,9 @@ import msgspec
 
 from traceflops.errors import InputError, NotATrace
 from traceflops.parsers.io.inputs import ByteSource
+from traceflops.parsers.io.json_blocks import WHOLE, Boundaries, Members, Path, Records, Shape
 from traceflops.parsers.io.json_lists import Document
 from traceflops.parsers.io.json_mend import EVENT_START, PHASE
-from traceflops.parsers.io.json_shapes import WHOLE, Boundaries, Members, Path, Records, Shape
 from traceflops.parsers.io.json_window import UNDECODABLE, first_value
 from traceflops.parsers.io.worker_pool import BLOCK_BYTES, BlockReader, Crew
 

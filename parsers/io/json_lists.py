@@ -19,10 +19,11 @@ from typing import Final
 import msgspec
 
 from traceflops.parsers.io.inputs import ByteSource
-from traceflops.parsers.io.json_blocks import BlockQueue, Frame, JsonPart
-from traceflops.parsers.io.json_mend import LONGEST_MENDED, Damage, mended
-from traceflops.parsers.io.json_shapes import (
+from traceflops.parsers.io.json_blocks import (
+    BlockQueue,
     Elements,
+    Frame,
+    JsonPart,
     Members,
     Path,
     Records,
@@ -31,6 +32,7 @@ from traceflops.parsers.io.json_shapes import (
     Whole,
     boundaries_of,
 )
+from traceflops.parsers.io.json_mend import LONGEST_MENDED, Damage, mended
 from traceflops.parsers.io.json_window import (
     BETWEEN,
     LONGEST_VALUE,
@@ -89,7 +91,13 @@ class Document:
             yield from blocks.ready(self._crew.ahead)
         yield from blocks.ready(0)
         if self.cut_in is None:
-            self._count_rest()
+            # What follows the document, but for spaces, is counted.
+            self.damage.array_closed = True
+            self.damage.another = self._window.sign() in (b"{", b"[")
+            while self._window.available:
+                self._count_tail(self._window.text[self._window.at :].rstrip(SPACE))
+                self._window.at = len(self._window.text)
+                self._window.more()
 
     def _begin_document(self) -> None:
         self._begin(self._root, ())
@@ -338,15 +346,6 @@ class Document:
         self.damage.cut_bytes = len(rest.strip(BETWEEN + b"]}")) + more
         while self._frames:
             self._leave()
-
-    def _count_rest(self) -> None:
-        """Count what follows the document, but for spaces."""
-        self.damage.array_closed = True
-        self.damage.another = self._window.sign() in (b"{", b"[")
-        while self._window.available:
-            self._count_tail(self._window.text[self._window.at :].rstrip(SPACE))
-            self._window.at = len(self._window.text)
-            self._window.more()
 
     def _count_tail(self, text: bytes) -> None:
         self.damage.tail_bytes += len(text)

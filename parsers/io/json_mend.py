@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from traceflops.parsers.io.inputs import ByteSource
+from traceflops.parsers.io.inputs import GZIP_CUT, ByteSource
 from traceflops.parsers.io.json_window import STRING
 from traceflops.parsers.io.notes import NoteTable
-from traceflops.parsers.io.unpacking import GZIP_CUT
 from traceflops.table.trace import Note
 from traceflops.units import several
 
@@ -137,7 +136,7 @@ def mended(text: bytes) -> Iterator[tuple[str, bytes]]:
 _NOTES: Final = NoteTable(
     assumed={
         "no-checksum": "The gzip stream has no checksum. The trace is complete, but cannot be "
-        "verified.",
+        "verified."
     },
     repaired={"json-repaired": "Damaged JSON: {what} ({count})."},
     dropped={
@@ -163,7 +162,10 @@ def event_text_notes(source: ByteSource, damage: Damage, at_end: str) -> Iterato
     if source.cut:
         yield input_cut(source.cut, damage)
     if damage.cut_bytes is not None:
-        lost = _lost_at_end(damage.cut_bytes, damage.cut_events)
+        size, begun = several(damage.cut_bytes, "byte"), damage.cut_events
+        lost = f"{size} of an incomplete event lost. " if damage.cut_bytes else ""
+        if begun > 1:
+            lost = f"The last {size}, in which {begun:,} events begin, are unreadable. "
         yield _NOTES.note("text-cut", damage.cut_bytes, what=lost, at_end=at_end)
     yield from repairs_and_losses(damage, "event")
     if damage.another or damage.tail_cut or damage.tail_bytes:
@@ -191,10 +193,3 @@ def repairs_and_losses(damage: Damage, noun: str) -> Iterator[Note]:
         what = several(damage.dropped_events, noun)
         key = "json-dropped" if damage.dropped_events else "json-dropped none"
         yield _NOTES.note(key, places, what=what, where=where, noun=noun)
-
-
-def _lost_at_end(size: int, events: int) -> str:
-    if events > 1:
-        begun = f"The last {several(size, 'byte')}, in which {events:,} events begin, "
-        return f"{begun}are unreadable. "
-    return f"{several(size, 'byte')} of an incomplete event lost. " if size else ""

@@ -13,8 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from traceflops.table.columns import BoolArray, IntArray
-from traceflops.table.rows import ABSENT, Array
+from traceflops.table.columns import ABSENT, Array, BoolArray, IntArray
 
 VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
 _FIXED: Final = {FIXED64: 8, FIXED32: 4}
@@ -198,17 +197,18 @@ class Block:
         after = offset + (((stop - _ONE & _BYTES) * _BYTES) >> np.uint64(56)).view(np.int64)
         long = np.flatnonzero(stop == 0)
         if len(long):
-            value[long], after[long] = self._long(offset[long], value[long])
+            # Of numbers of nine or ten bytes eight are known.
+            starts = offset[long]
+            ninth, tenth = (self.data[starts + place].astype(np.uint64) for place in (8, 9))
+            joined = value[long] | ((ninth & np.uint64(0x7F)) << np.uint64(56))
+            is_ten = ninth >= 0x80
+            joined |= np.where(is_ten, (tenth & _ONE) << np.uint64(63), np.uint64(0))
+            ends = starts + np.where(is_ten, 10, 9)
+            value[long], after[long] = (
+                joined,
+                np.where(is_ten & (tenth >= 0x80), self.size + _PADDING, ends),
+            )
         return value.view(np.int64), after
-
-    def _long(self, offset: IntArray, low: Array) -> tuple[Array, IntArray]:
-        """Return numbers of nine or ten bytes, of which eight are known."""
-        ninth, tenth = (self.data[offset + place].astype(np.uint64) for place in (8, 9))
-        value = low | ((ninth & np.uint64(0x7F)) << np.uint64(56))
-        is_ten = ninth >= 0x80
-        value |= np.where(is_ten, (tenth & _ONE) << np.uint64(63), np.uint64(0))
-        after = offset + np.where(is_ten, 10, 9)
-        return value, np.where(is_ten & (tenth >= 0x80), self.size + _PADDING, after)
 
 
 class _Reader:

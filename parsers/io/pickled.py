@@ -36,7 +36,13 @@ def unpickled(source: ByteSource, keys: Set[str]) -> object:
     Raises InputError where it is cut off, damaged, too large or holds anything but plain values.
     """
     try:
-        data = _whole(source)
+        parts, size = [], 0
+        for block in source.blocks():
+            parts.append(block)
+            size += len(block)
+            if size > _MOST_BYTES and source.limits:
+                raise _TooLarge
+        data = b"".join(parts)
         machine = _Machine(data, keys)
         value = machine.run(_MOST_STEPS if source.limits else len(data))
     except _TooLarge:
@@ -57,16 +63,6 @@ def unpickled(source: ByteSource, keys: Set[str]) -> object:
             f"damaged or cut off: {source.label}", "copy it or dump it again"
         ) from None
     return value
-
-
-def _whole(source: ByteSource) -> bytes:
-    parts, size = [], 0
-    for block in source.blocks():
-        parts.append(block)
-        size += len(block)
-        if size > _MOST_BYTES and source.limits:
-            raise _TooLarge
-    return b"".join(parts)
 
 
 class _Machine:

@@ -19,9 +19,8 @@ from pathlib import Path, PurePath
 from typing import IO, Final, TypeVar
 
 from traceflops.errors import InputError
-from traceflops.parsers.io.inputs import UNREADABLE, ByteSource
+from traceflops.parsers.io.inputs import BLOCK_BYTES, UNREADABLE, ByteSource
 from traceflops.parsers.io.remote import files_at, is_remote, opened, size_of
-from traceflops.parsers.io.unpacking import BLOCK_BYTES
 
 T = TypeVar("T")
 
@@ -111,7 +110,20 @@ def _file(file: str) -> ByteSource:
     path = Path(file)
     status = _status(path)
     if stat.S_ISFIFO(status.st_mode):
-        return _pipe(path)
+        handle = _tried(path, lambda: os.open(path, os.O_RDONLY | os.O_NONBLOCK))
+        pipe = os.fdopen(handle, "rb")
+        select.select([handle], [], [], PIPE_PATIENCE_S)
+        begun = b""
+        with suppress(BlockingIOError):  # what a program says that writes, and has not written yet
+            begun = os.read(handle, BLOCK_BYTES)
+            if not begun:
+                pipe.close()
+                raise InputError(
+                    f"no program is writing to the pipe: {path}",
+                    "start the writer, or pipe its output to traceflops -",
+                )
+        os.set_blocking(handle, True)
+        return replace(_once(path.name, pipe, begun), release=pipe.close)
     if not stat.S_ISREG(status.st_mode):
         stream = _open(path)
         return replace(_once(path.name, stream), release=stream.close)
@@ -125,24 +137,6 @@ def _status(path: Path) -> os.stat_result:
 
 def _open(path: Path) -> IO[bytes]:
     return _tried(path, lambda: path.open("rb"))
-
-
-def _pipe(path: Path) -> ByteSource:
-    """Return a source over a named pipe. Raises InputError where no program writes to it."""
-    handle = _tried(path, lambda: os.open(path, os.O_RDONLY | os.O_NONBLOCK))
-    stream = os.fdopen(handle, "rb")
-    select.select([handle], [], [], PIPE_PATIENCE_S)
-    begun = b""
-    with suppress(BlockingIOError):  # what a program says that writes, and has not written yet
-        begun = os.read(handle, BLOCK_BYTES)
-        if not begun:
-            stream.close()
-            raise InputError(
-                f"no program is writing to the pipe: {path}",
-                "start the writer, or pipe its output to traceflops -",
-            )
-    os.set_blocking(handle, True)
-    return replace(_once(path.name, stream, begun), release=stream.close)
 
 
 def _tried(path: Path, action: Callable[[], T]) -> T:
@@ -264,8 +258,7 @@ def _member(
         except (*UNREADABLE, RuntimeError, ValueError, struct.error) as error:
             data.rest()
             raise InputError(
-                f"cannot unpack: {name} ({error})",
-                "unpack the archive manually and give the trace",
+                f"cannot unpack: {name} ({error})", "unpack the archive manually and give the trace"
             ) from None
 
     folder = str(Path(source.location or "") / Path(info.filename).parent)

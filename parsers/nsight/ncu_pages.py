@@ -20,9 +20,8 @@ from traceflops.parsers.nsight.stats_rows import sizes_in, texts_of, triple
 from traceflops.parsers.nsight.stats_text import from_header
 from traceflops.parsers.shared.trace_builder import chosen
 from traceflops.table.builder import TableBuilder, compact
-from traceflops.table.columns import IntArray
+from traceflops.table.columns import ABSENT, Array, IntArray, Names
 from traceflops.table.grouping import group_rows, ranked
-from traceflops.table.rows import ABSENT, Array, Names
 
 _MOST_COLUMNS: Final = 20_000
 _ROLES: Final[Mapping[str, tuple[str, Kind]]] = {

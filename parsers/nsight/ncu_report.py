@@ -32,7 +32,7 @@ from traceflops.parsers.nsight.ncu_pages import (
     Page,
     fill_sizes,
 )
-from traceflops.table.rows import ABSENT, Array
+from traceflops.table.columns import ABSENT, Array
 
 MAGIC: Final = b"NVR\x00"
 _VERSION: Final = 7

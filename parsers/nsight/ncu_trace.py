@@ -30,8 +30,8 @@ from traceflops.parsers.shared.trace_builder import (
     chosen,
     overflow_notes,
 )
+from traceflops.table.columns import ABSENT
 from traceflops.table.grouping import distinct, group_rows
-from traceflops.table.rows import ABSENT
 from traceflops.table.trace import Note, Source, SourceFile, Trace
 
 _CUT: Final = "copy the file again in full, or profile again"

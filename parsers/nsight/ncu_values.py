@@ -21,9 +21,8 @@ import pyarrow.compute as pc
 
 from traceflops.parsers.io.csv_cells import clear_mark, decimals, is_ambiguous
 from traceflops.parsers.nsight.stats_layouts import TIME_UNITS
-from traceflops.table.columns import BoolArray, IntArray
+from traceflops.table.columns import Array, BoolArray, IntArray
 from traceflops.table.grouping import ranked
-from traceflops.table.rows import Array
 
 WHATS: Final = ("number", "not-available", "instances-unread", "no-number")
 """What a cell is: a number, or the code of the note on what is none."""

@@ -18,10 +18,9 @@ from traceflops.parsers.io.notes import NoteTable
 from traceflops.parsers.nsight.nsys.tables import integers
 from traceflops.parsers.nsight.stats_rows import UNNAMED_RANGE
 from traceflops.parsers.shared.trace_builder import Gathered, ProcessFacts, overflow_notes
-from traceflops.table.columns import codes
+from traceflops.table.columns import ABSENT, Array, codes
 from traceflops.table.columns import names as texts_in
 from traceflops.table.grouping import group_rows
-from traceflops.table.rows import ABSENT, Array
 from traceflops.table.trace import Source, SourceFile, Trace
 
 FORMAT: Final = "nsys recipe"

@@ -15,9 +15,8 @@ from traceflops.parsers.io.csv_text import Cut
 from traceflops.parsers.nsight.stats_layouts import Report, StatsTable
 from traceflops.parsers.shared.sinks import at_least, way_named
 from traceflops.table.builder import TableBuilder
-from traceflops.table.columns import BoolArray, IntArray
+from traceflops.table.columns import ABSENT, Array, BoolArray, IntArray, Names
 from traceflops.table.grouping import group_rows
-from traceflops.table.rows import ABSENT, Array, Names
 
 UNNAMED_RANGE: Final = "(unnamed range)"
 _OPERATION: Final = re.compile(r"\[(?:CUDA|Unified) .*\]|\[.*(?:memcpy|memset).*\]", re.I)

@@ -30,8 +30,8 @@ from traceflops.parsers.shared.trace_builder import (
 )
 from traceflops.remedies import NSYS
 from traceflops.table.builder import TableBuilder, compact
+from traceflops.table.columns import ABSENT
 from traceflops.table.grouping import distinct, group_rows
-from traceflops.table.rows import ABSENT
 from traceflops.table.trace import Note, Source, SourceFile, Trace, rank_from_name
 
 FORMAT: Final = "nsys stats"

@@ -9,8 +9,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from traceflops.table.columns import BoolArray, IntArray
-from traceflops.table.rows import Array
+from traceflops.table.columns import Array, BoolArray, IntArray
 
 ALLOC, FREE = 1, 2
 SEGMENTS: Final = {3: "segment_alloc", 4: "segment_free", 5: "segment_map", 6: "segment_unmap"}
@@ -152,27 +151,19 @@ class History:
         )
         called = {"time_ns": times, "stack": asked.astype(np.int32)}
         yield "reserved", {**called, "value": reserved.astype(np.float64)}
-        peak = self._peak
-        largest = np.array([_largest_gap(*self._segments_after(peak), self._held_at(peak))])
+        # The last change of the instant in which most was allocated first, and what was held then,
+        # by the last change at each address.
+        peak, total = -1, self._allocated
+        if len(total):
+            highest = int(np.argmax(total))
+            is_peak = (total == total[highest]) & (time == time[highest])
+            peak = int(np.flatnonzero(is_peak)[-1])
+        last = peak - np.unique(address[: peak + 1][::-1], return_index=True)[1]
+        last = last[change[last] > 0]
+        held = Blocks(address[last], change[last], stack[last])
+        largest = np.array([_largest_gap(*self._segments_after(peak), held)])
         when = time[peak : peak + 1] if len(time) else times[:1]
         yield "largest_free", {"time_ns": when, "value": largest.astype(np.float64)}
-
-    @property
-    def _peak(self) -> int:
-        """Return the last change of the instant in which most was allocated first."""
-        time, total = self._all[0], self._allocated
-        if not len(total):
-            return -1
-        peak = int(np.argmax(total))
-        same = np.flatnonzero((total == total[peak]) & (time == time[peak]))
-        return int(same[-1])
-
-    def _held_at(self, row: int) -> Blocks:
-        """Return what is held after a change, by the last one at each address."""
-        _, change, address, stack = (column[: row + 1] for column in self._all)
-        last = len(address) - 1 - np.unique(address[::-1], return_index=True)[1]
-        last = last[change[last] > 0]
-        return Blocks(address[last], change[last], stack[last])
 
     def _segments_after(self, row: int) -> tuple[Blocks, IntArray]:
         """Return the segments after a change as ranges with a count, and where pieces begin.

@@ -70,9 +70,16 @@ class KinetoBlock:
                 if adder is not None:
                     adder(self.rows, group)
             elif phase == "i":
-                self._add_instants(group)
+                can_be = isinstance(group.args[0], MemoryArgs)
+                is_memory = [can_be and event.name == _MEMORY_NAME for event in group.events]
+                if any(is_memory):
+                    self.rows.add_memory(group.where(is_memory))
+                if not all(is_memory):
+                    self.rows.add_instants(group.where([not memory for memory in is_memory]))
             elif phase in ("s", "f") and category in FLOW_CATEGORIES:
-                self._add_flows(group)
+                time, has_time = nanoseconds([event.ts for event in group.events])
+                rows = np.stack([integers([event.id for event in group.events]), time])
+                self.flows.append(rows[:, has_time])
 
     def _groups(self, events: list[Any]) -> Iterator[tuple[str, str, Group]]:
         """Yield the events of each category and phase, with both."""
@@ -106,19 +113,6 @@ class KinetoBlock:
                 if category in (legacy.OPS, legacy.WORK):
                     legacy.add_ids(args, same, category == legacy.WORK)
                 yield category, phase, Group(same, args)
-
-    def _add_instants(self, group: Group) -> None:
-        can_be = isinstance(group.args[0], MemoryArgs)
-        is_memory = [can_be and event.name == _MEMORY_NAME for event in group.events]
-        if any(is_memory):
-            self.rows.add_memory(group.where(is_memory))
-        if not all(is_memory):
-            self.rows.add_instants(group.where([not memory for memory in is_memory]))
-
-    def _add_flows(self, group: Group) -> None:
-        time, known = nanoseconds([event.ts for event in group.events])
-        rows = np.stack([integers([event.id for event in group.events]), time])
-        self.flows.append(rows[:, known])
 
 
 class KinetoReader:

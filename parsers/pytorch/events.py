@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from traceflops.parsers.pytorch import legacy
-from traceflops.table.rows import ABSENT
+from traceflops.table.columns import ABSENT
 
 NOTHING: Final = msgspec.Raw(b"")
 

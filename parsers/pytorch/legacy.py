@@ -20,8 +20,8 @@ from traceflops.parsers.io.notes import NoteTable
 from traceflops.parsers.pytorch.values import trailing_integer
 from traceflops.remedies import LEGACY
 from traceflops.table.builder import TableBuilder, with_numbers
+from traceflops.table.columns import ABSENT, Rows
 from traceflops.table.nesting import first_of_same, innermost_pieces
-from traceflops.table.rows import ABSENT, Rows
 from traceflops.table.trace import Note
 from traceflops.units import several
 
@@ -35,7 +35,7 @@ _NOTES: Final = NoteTable(
     assumed={
         "operator-times": "GPU times are those between two events around each operator "
         f"({LEGACY}): they include gaps between its kernels, which are not recorded. {_INSTEAD} "
-        "records kernels.",
+        "records kernels."
     },
     missing={
         "no-calls": (

@@ -19,9 +19,8 @@ import numpy as np
 from traceflops.parsers.pytorch.values import as_text, trailing_integer
 from traceflops.parsers.shared.trace_builder import renumber_devices
 from traceflops.table.builder import TableBuilder
-from traceflops.table.columns import IntArray
+from traceflops.table.columns import ABSENT, Array, IntArray, Names
 from traceflops.table.grouping import distinct
-from traceflops.table.rows import ABSENT, Array, Names
 
 _LABEL: Final = re.compile(r"(.{0,200}\d.{0,200})\s-?\d+")
 _MOST_DEVICES: Final = 1_024
@@ -51,14 +50,6 @@ class Owner:
         return cls(int(rank) if rank else None, numbers, int(pid))
 
 
-@dataclass(frozen=True, slots=True)
-class RankProcess:
-    """A process of a file: its rank, None where that is not known, and its number or None."""
-
-    rank: int | None
-    pid: int | None
-
-
 def owner_codes(names: Names, pids: Sequence[Any], ranks: IntArray | None) -> Array | int:
     """Return a code for the owner of each event; `ranks` are those that its arguments name."""
     is_ranked = ranks is not None and bool((ranks >= 0).any())
@@ -81,21 +72,46 @@ def _owner_text(pid: Any, rank: int = -1) -> str:
     return f"{rank if 0 <= rank < _MOST_RANKS else ''}|{label}|{trailing_integer(pid)}"
 
 
-def split_ranks(tables: Mapping[str, TableBuilder], rank: int | None) -> list[RankProcess]:
+def split_ranks(
+    tables: Mapping[str, TableBuilder], rank: int | None
+) -> list[tuple[int | None, int | None]]:
     """Put the numbers of processes where the codes of owners stand; return the processes in order.
 
-    `rank` is that of a file of one rank.
+    Of each its rank and its number, None where these are not known. `rank` is that of a file of one
+    rank.
     """
     owners = {text: Owner.of(text) for table in tables.values() for text in table.names["process"]}
     shift = _shift([owners[text].pid for text in tables["activities"].names["process"]])
     of_host = {owners[text].label for name in _HOST for text in tables[name].names["process"]}
     of_gpus = {owners[text].label for text in tables["activities"].names["process"]}
-    keys = _rank_keys(owners, shift, has_labels=len(of_gpus) > 1 and of_gpus <= of_host)
+    # What tells the rank of each owner, the same for all where nothing does.
+    by_pid = {owner.pid: owner.rank for owner in owners.values() if owner.rank is not None}
+    key_of: dict[str, tuple[int, ...] | None] = {}
+    for text, owner in owners.items():
+        if by_pid:
+            own_rank = by_pid.get(owner.pid) if owner.rank is None else owner.rank
+            key_of[text] = None if own_rank is None else (own_rank,)
+        elif len(of_gpus) > 1 and of_gpus <= of_host:
+            key_of[text] = owner.label
+        else:
+            key_of[text] = (owner.pid // shift,) if shift and owner.pid >= 0 else None
+    first_key = min((key for key in key_of.values() if key is not None), default=())
+    keys = {text: first_key if key is None else key for text, key in key_of.items()}
     ranks = sorted(set(keys.values()))
     several = 1 < len(ranks) <= _MOST_PROCESSES
     index = {key: n for n, key in enumerate(ranks)}
     number = {text: index[keys[text]] if several else 0 for text in owners}
-    pids = _pids(tables, owners, number, shift if several else 0)
+    # The operating system's number of a process is that of most of its host events.
+    own_shift = shift if several else 0
+    counts: defaultdict[int, Counter[int]] = defaultdict(Counter)
+    for name in _HOST:
+        texts = list(tables[name].names["process"])
+        rows = np.bincount(tables[name].column("process"), minlength=len(texts))
+        for text, count in zip(texts, rows.tolist(), strict=True):
+            pid = owners[text].pid
+            if pid != ABSENT:
+                counts[number[text]][pid % own_shift if own_shift else pid] += count
+    pids = {number: pids.most_common(1)[0][0] for number, pids in counts.items()}
     for table in tables.values():
         numbers = np.array([number[text] for text in table.names["process"]], dtype=np.int32)
         for _, piece in table.pieces:
@@ -105,25 +121,7 @@ def split_ranks(tables: Mapping[str, TableBuilder], rank: int | None) -> list[Ra
         device = tables["activities"].column("device")
         tables["activities"].replace("device", np.where(device < 0, device, device % shift))
     rank_numbers = _rank_numbers(ranks) if several or ranks[:1] > [()] else [rank]
-    return [RankProcess(rank, pids.get(number)) for number, rank in enumerate(rank_numbers)]
-
-
-def _rank_keys(
-    owners: Mapping[str, Owner], shift: int, *, has_labels: bool
-) -> dict[str, tuple[int, ...]]:
-    """Return what tells the rank of each owner, the same for all where nothing does."""
-    by_pid = {owner.pid: owner.rank for owner in owners.values() if owner.rank is not None}
-    keys: dict[str, tuple[int, ...] | None] = {}
-    for text, owner in owners.items():
-        if by_pid:
-            rank = by_pid.get(owner.pid) if owner.rank is None else owner.rank
-            keys[text] = None if rank is None else (rank,)
-        elif has_labels:
-            keys[text] = owner.label
-        else:
-            keys[text] = (owner.pid // shift,) if shift and owner.pid >= 0 else None
-    first = min((key for key in keys.values() if key is not None), default=())
-    return {text: first if key is None else key for text, key in keys.items()}
+    return [(rank, pids.get(number)) for number, rank in enumerate(rank_numbers)]
 
 
 def _shift(devices: Sequence[int]) -> int:
@@ -143,24 +141,6 @@ def _rank_numbers(keys: Sequence[tuple[int, ...]]) -> list[int | None]:
     differs = [i for i, values in enumerate(zip(*keys, strict=True)) if len(set(values)) > 1]
     index = differs[0] if len(differs) == 1 else 0
     return [key[index] if len(differs) < 2 else None for key in keys]
-
-
-def _pids(
-    tables: Mapping[str, TableBuilder],
-    owners: Mapping[str, Owner],
-    number: Mapping[str, int],
-    shift: int,
-) -> dict[int, int]:
-    """Return the number that the operating system gave each process: that of most host events."""
-    counts: defaultdict[int, Counter[int]] = defaultdict(Counter)
-    for name in _HOST:
-        texts = list(tables[name].names["process"])
-        rows = np.bincount(tables[name].column("process"), minlength=len(texts))
-        for text, count in zip(texts, rows.tolist(), strict=True):
-            pid = owners[text].pid
-            if pid != ABSENT:
-                counts[number[text]][pid % shift if shift else pid] += count
-    return {number: pids.most_common(1)[0][0] for number, pids in counts.items()}
 
 
 def number_devices(tables: Mapping[str, TableBuilder], several: bool) -> list[tuple[int, int]]:

@@ -19,7 +19,7 @@ from traceflops.parsers.io.places import rank_in_name
 from traceflops.parsers.pytorch.values import LIMIT_NS, as_text, integer, printable
 from traceflops.parsers.shared.trace_builder import DeviceFacts
 from traceflops.remedies import RECORDER
-from traceflops.table.rows import ABSENT
+from traceflops.table.columns import ABSENT
 from traceflops.units import DESCRIPTION_WORDS, several
 
 _FACTS: Final = (
@@ -42,10 +42,7 @@ _HOST_IN_NAME: Final = re.compile(r"(.{1,200})_\d+\.\d{10,}\.pt\.trace\.json")
 """How torch.profiler.tensorboard_trace_handler names its files: host, process id, time."""
 _IDENTITY_KEYS: Final = ("host_name", "username", "user", "hostname")
 _ROCM_KEYS: Final = ("roctracer_version", "hip_runtime_version", "hip_driver_version")
-_GROUP_COLUMNS: Final = {
-    "collective_group_ranks": "ranks",
-    "collective_description": "pg_desc",
-}
+_GROUP_COLUMNS: Final = {"collective_group_ranks": "ranks", "collective_description": "pg_desc"}
 _MOST_GROUPS: Final = 10_000
 _INT32_MAX: Final = 2**31 - 1
 _DESCRIPTION_KEY: Final = "traceflops"
@@ -66,14 +63,6 @@ _DECODER: Final[Any] = msgspec.json.Decoder(float_hook=Decimal)
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
-    """The words that a trace says of its run, None without any; and what was left out, or ""."""
-
-    words: Mapping[str, object] | None = None
-    problem: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Metadata:
     """The facts of one file."""
 
@@ -87,7 +76,10 @@ class Metadata:
     by_id: Mapping[int | None, DeviceFacts]
     common: DeviceFacts | None
     is_rocm: bool
-    described: Described
+    description: Mapping[str, object] | None
+    """The words that the trace says of its run, None without any."""
+    description_problem: str
+    """What of them was left out, or ""."""
     groups: Mapping[str, Mapping[str, str]]
     """By name of a process group: what the columns of a collective say of it."""
 
@@ -121,6 +113,13 @@ def read_metadata(header: Mapping[str, msgspec.Raw], file_name: str) -> Metadata
     before, recorded = (
         _between(cost.get(key), 1, LIMIT_NS) for key in ("unrecorded_step_ns", "recorded_step_ns")
     )
+    pg_config = distributed.get("pg_config")
+    group_entries = pg_config[:_MOST_GROUPS] if isinstance(pg_config, list) else []
+    fact_values = {key: _value(header, key) for key in _FACTS}
+    fact_values["backend"] = distributed.get("backend")
+    fact_values["nccl_version"] = distributed.get("nccl_version")
+    fact_values[RECORDER] = "tf.record" if _COST_KEY in header else None
+    description, problem = _described(header)
     return Metadata(
         rank=rank_in_name(file_name) if rank is None else rank,
         rank_from_name=rank is None,
@@ -128,27 +127,31 @@ def read_metadata(header: Mapping[str, msgspec.Raw], file_name: str) -> Metadata
         host=_optional_text(_value(header, "host_name")),
         identities=tuple(dict.fromkeys(name for name in names if name)),
         base_ns=_between(_value(header, "baseTimeNanoseconds"), -LIMIT_NS, LIMIT_NS),
-        facts=_facts(header, distributed),
+        facts=(
+            {
+                key: as_text(value)[:200]
+                for key, value in fact_values.items()
+                if isinstance(value, str | int | float)
+            }
+        ),
         by_id=dict(reversed(devices)),
         common=devices[0][1] if len(alike) == 1 else None,
         is_rocm=any(key in header for key in _ROCM_KEYS),
-        described=read_description(header),
-        groups=_groups(distributed.get("pg_config")),
+        description=description,
+        description_problem=problem,
+        groups=(
+            {
+                as_text(entry.get("pg_name")): {
+                    column: as_text(entry[key])
+                    for column, key in _GROUP_COLUMNS.items()
+                    if isinstance(entry.get(key), str | list)
+                }
+                for entry in group_entries
+                if isinstance(entry, dict)
+            }
+        ),
         step_ns=None if before is None or recorded is None else (before, recorded),
     )
-
-
-def _groups(value: Any) -> dict[str, dict[str, str]]:
-    entries = value[:_MOST_GROUPS] if isinstance(value, list) else []
-    return {
-        as_text(entry.get("pg_name")): {
-            column: as_text(entry[key])
-            for column, key in _GROUP_COLUMNS.items()
-            if isinstance(entry.get(key), str | list)
-        }
-        for entry in entries
-        if isinstance(entry, dict)
-    }
 
 
 def _value(header: Mapping[str, msgspec.Raw], key: str) -> Any:
@@ -158,18 +161,6 @@ def _value(header: Mapping[str, msgspec.Raw], key: str) -> Any:
         return msgspec.json.decode(header[key])
     except UNDECODABLE:
         return None
-
-
-def _facts(header: Mapping[str, msgspec.Raw], distributed: Mapping[str, object]) -> dict[str, str]:
-    values = {key: _value(header, key) for key in _FACTS}
-    values["backend"] = distributed.get("backend")
-    values["nccl_version"] = distributed.get("nccl_version")
-    values[RECORDER] = "tf.record" if _COST_KEY in header else None
-    return {
-        key: as_text(value)[:200]
-        for key, value in values.items()
-        if isinstance(value, str | int | float)
-    }
 
 
 def _device(entry: Mapping[str, object]) -> DeviceFacts:
@@ -200,45 +191,39 @@ def _optional_text(value: object) -> str | None:
     return value.strip() or None if isinstance(value, str) else None
 
 
-def read_description(header: Mapping[str, msgspec.Raw]) -> Described:
-    """Return what a trace says of its own run: the key `traceflops` (docs/selfdescribing.md).
+def _described(header: Mapping[str, msgspec.Raw]) -> tuple[Mapping[str, object] | None, str]:
+    """Return what a trace says of its run, and what of it was left out; see docs/selfdescribing.md.
 
     Anybody may have written it, so it is bounded in size and depth, and only the words that
     describe a run are kept. What they mean, and whether they can be right, traceflops.mfu says.
     """
     raw = header.get(_DESCRIPTION_KEY)
     if raw is None:
-        return Described()
+        return None, ""
     try:
-        described = _bounded(raw)
+        size = len(bytes(raw))
+        if size > LARGEST_BYTES:
+            raise ValueError(f"larger than {LARGEST_BYTES:,} bytes ({size:,})")
+        try:
+            described = _DECODER.decode(raw)
+        except (*UNDECODABLE, ArithmeticError):
+            raise ValueError("not readable as JSON") from None
+        if not isinstance(described, dict):
+            raise ValueError("not a JSON object")
+        level: list[object] = [described]
+        for _ in range(DEEPEST):
+            objects = [inner.values() for inner in level if isinstance(inner, dict)]
+            lists = [inner for inner in level if isinstance(inner, list)]
+            level = [inner for values in (*objects, *lists) for inner in values]
+        if any(isinstance(inner, dict | list) for inner in level):
+            raise ValueError(f"nested more than {DEEPEST} levels deep")
     except ValueError as error:
-        return Described(None, f"ignored, {error}")
+        return None, f"ignored, {error}"
     words = {key.replace("-", "_"): value for key, value in described.items()}
     others = [key for key in described if key.replace("-", "_") not in DESCRIPTION_WORDS]
     known = {word: value for word, value in words.items() if word in DESCRIPTION_WORDS} or None
     if not others:
-        return Described(known)
+        return known, ""
     named = ", ".join(map(printable, others[:_MOST_NAMED]))
     more = ", …" if len(others) > _MOST_NAMED else ""
-    return Described(known, f"{several(len(others), 'unknown key')} ignored: {named}{more}")
-
-
-def _bounded(raw: msgspec.Raw) -> dict[str, object]:
-    """Return a description. Raises ValueError where it is none or has no bounds."""
-    size = len(bytes(raw))
-    if size > LARGEST_BYTES:
-        raise ValueError(f"larger than {LARGEST_BYTES:,} bytes ({size:,})")
-    try:
-        described = _DECODER.decode(raw)
-    except (*UNDECODABLE, ArithmeticError):
-        raise ValueError("not readable as JSON") from None
-    if not isinstance(described, dict):
-        raise ValueError("not a JSON object")
-    level: list[object] = [described]
-    for _ in range(DEEPEST):
-        objects = [value.values() for value in level if isinstance(value, dict)]
-        lists = [value for value in level if isinstance(value, list)]
-        level = [inner for values in (*objects, *lists) for inner in values]
-    if any(isinstance(value, dict | list) for value in level):
-        raise ValueError(f"nested more than {DEEPEST} levels deep")
-    return described
+    return known, f"{several(len(others), 'unknown key')} ignored: {named}{more}"

@@ -39,11 +39,10 @@ from traceflops.parsers.shared.trace_builder import (
 )
 from traceflops.remedies import LEGACY, RECORDER, with_activities
 from traceflops.table.builder import TableBuilder
-from traceflops.table.columns import IntArray, codes, numbers
+from traceflops.table.columns import ABSENT, IntArray, codes, numbers
 from traceflops.table.grouping import joint_codes
-from traceflops.table.rows import ABSENT
+from traceflops.table.patterns import launches_nothing
 from traceflops.table.trace import Note, Source, SourceFile, Trace, of_noun, rank_from_name
-from traceflops.table.work_calls import launches_nothing
 from traceflops.units import duration, several
 
 _AT_END: Final = "rank and world size"
@@ -110,7 +109,7 @@ _ON_CPU: Final = ": the operators ran on the CPU"
 _SHOWN_INSTEAD: Final = "; CPU operators are shown if no file has any"
 
 
-def reading_notes(
+def _reading_notes(
     source: ByteSource,
     stream: EventStream[Any],
     collected: Collected,
@@ -119,30 +118,10 @@ def reading_notes(
     devices: Sequence[int],
     *,
     python_stacks: bool,
-) -> tuple[Note, ...]:
-    """Return the notes of one file: what was repaired, dropped, assumed or is missing."""
-    damage = stream.damage
-    cut = source.cut is not None or damage.cut_bytes is not None
-    counts, odd = collected.counts, collected.odd
-    is_lossy = cut or damage.dropped_places > 0 or odd["no-time"] > 0
-    notes = [
-        *event_text_notes(source, damage, _AT_END),
-        *_event_notes(counts, python_stacks),
-        *_NOTES.counted(odd, *_ODD),
-        *(
-            legacy.content_notes(tables, counts.get(legacy.ARROWS, 0), _SHOWN_INSTEAD)
-            if legacy.OPS in counts
-            else _content_notes(
-                tables, is_lossy, RECORDER in metadata.facts, with_activities(counts)
-            )
-        ),
-        *_metadata_notes(metadata, devices, tables["processes"].num_rows),
-    ]
-    return tuple(replace(note, file=source.label, wording=None, values=()) for note in notes)
-
-
-def _event_notes(counts: Mapping[str, int], python_stacks: bool) -> Iterator[Note]:
-    """Yield the notes on events that were skipped."""
+) -> Iterator[Note]:
+    """Yield what was repaired, dropped, assumed or is missing of one file."""
+    damage, counts, odd = stream.damage, collected.counts, collected.odd
+    yield from event_text_notes(source, damage, _AT_END)
     unknown = {
         category: count
         for category, count in sorted(counts.items())
@@ -156,6 +135,15 @@ def _event_notes(counts: Mapping[str, int], python_stacks: bool) -> Iterator[Not
     if frames and not python_stacks:
         yield _NOTES.note("python-stacks-left-out", frames)
     yield from _NOTES.counted({"no-phase": counts.get(_NO_PHASE, 0)}, "no-phase")
+    yield from _NOTES.counted(odd, *_ODD)
+    if legacy.OPS in counts:
+        yield from legacy.content_notes(tables, counts.get(legacy.ARROWS, 0), _SHOWN_INSTEAD)
+    else:
+        cut = source.cut is not None or damage.cut_bytes is not None
+        is_lossy = cut or damage.dropped_places > 0 or odd["no-time"] > 0
+        is_recorder, activities = RECORDER in metadata.facts, with_activities(counts)
+        yield from _content_notes(tables, is_lossy, is_recorder, activities)
+    yield from _metadata_notes(metadata, devices, tables["processes"].num_rows)
 
 
 def _content_notes(
@@ -185,8 +173,8 @@ def _content_notes(
 
 def _metadata_notes(metadata: Metadata, devices: Sequence[int], processes: int) -> Iterator[Note]:
     """Yield the notes on description, recording cost, ranks and models of devices."""
-    if metadata.described.problem:
-        yield _NOTES.note("description-left-out", problem=metadata.described.problem)
+    if metadata.description_problem:
+        yield _NOTES.note("description-left-out", problem=metadata.description_problem)
     if metadata.step_ns is not None:
         before, recorded = metadata.step_ns
         change = f"{100 * (recorded - before) / before:+.1f}"
@@ -304,16 +292,25 @@ def _lend_correlations(collected: Collected) -> None:
 
 
 def _assemble(
-    source: ByteSource,
-    stream: EventStream[KinetoBlock],
-    collected: Collected,
-    python_stacks: bool,
+    source: ByteSource, stream: EventStream[KinetoBlock], collected: Collected, python_stacks: bool
 ) -> Trace:
     """Return the trace of one file whose events are collected, as one process."""
     metadata = read_metadata(stream.header, source.name)
     processes = split_ranks(collected.tables, metadata.rank)
     if len(processes) == 1:
-        _fill_groups(collected.tables, metadata.groups)
+        # The metadata says what collectives do not say of their groups, or shorten.
+        for rows in (collected.tables["activities"], collected.tables["ops"]):
+            group_names = list(rows.names["collective_group"])
+            for column in (
+                ("collective_group_ranks", "collective_description") if group_names else ()
+            ):
+                given_texts = [metadata.groups.get(name, {}).get(column) for name in group_names]
+                codes_said = optional_codes(rows.names[column], [*given_texts, None])
+                lacks = ["..." in text for text in rows.names[column]] + [True]
+                given, own_codes = codes_said[rows.column("collective_group")], rows.column(column)
+                rows.replace(
+                    column, np.where(np.array(lacks)[own_codes] & (given >= 0), given, own_codes)
+                )
     used = number_devices(collected.tables, len(processes) > 1)
     devices = [local for _, local in used]
     too_many = overflowed(collected.tables.values())
@@ -321,8 +318,8 @@ def _assemble(
     tables = {
         "processes": processes_table(
             [
-                ProcessFacts(source.label, own.rank, metadata.world_size, metadata.host, own.pid)
-                for own in processes
+                ProcessFacts(source.label, rank, metadata.world_size, metadata.host, pid)
+                for rank, pid in processes
             ]
         ),
         "devices": devices_table(facts),
@@ -330,14 +327,8 @@ def _assemble(
     }
     if legacy.WORK in collected.counts:
         tables["activities"] = legacy.linked_to_ops(tables)
-    notes = reading_notes(
-        source,
-        stream,
-        collected,
-        metadata,
-        tables,
-        devices,
-        python_stacks=python_stacks,
+    notes = _reading_notes(
+        source, stream, collected, metadata, tables, devices, python_stacks=python_stacks
     )
     return Trace(
         source=Source(
@@ -348,25 +339,14 @@ def _assemble(
             facts=metadata.facts,
             event_counts=dict(sorted(collected.counts.items())),
             identities=metadata.identities,
-            description=metadata.described.words,
+            description=metadata.description,
         ),
         tables=tables,
-        notes=(*notes, *overflow_notes(too_many, source.label)),
+        notes=(
+            *(replace(note, file=source.label, wording=None, values=()) for note in notes),
+            *overflow_notes(too_many, source.label),
+        ),
     )
-
-
-def _fill_groups(
-    tables: Mapping[str, TableBuilder], groups: Mapping[str, Mapping[str, str]]
-) -> None:
-    """Fill in what collectives do not say of their groups, or shorten, and the metadata says."""
-    for table in (tables["activities"], tables["ops"]):
-        names = list(table.names["collective_group"])
-        for column in ("collective_group_ranks", "collective_description") if names else ():
-            said = [groups.get(name, {}).get(column) for name in names]
-            known = optional_codes(table.names[column], [*said, None])
-            lacks = ["..." in text for text in table.names[column]] + [True]
-            given, own = known[table.column("collective_group")], table.column(column)
-            table.replace(column, np.where(np.array(lacks)[own] & (given >= 0), given, own))
 
 
 def _origin(metadata: Metadata, tables: Mapping[str, pa.Table]) -> int | None:

@@ -35,15 +35,13 @@ from traceflops.parsers.shared.trace_builder import (
     processes_table,
 )
 from traceflops.table.builder import TableBuilder
-from traceflops.table.columns import IntArray
-from traceflops.table.rows import ABSENT, Names
+from traceflops.table.columns import ABSENT, IntArray, Names
 from traceflops.table.trace import Note, Source, SourceFile, Trace, rank_from_name
 
 _SIGN: Final = re.compile(rb"\x80[\x02-\x05][\s\S]{0,40}?[\x8cX]\x08(?:\x00\x00\x00)?segments")
 _NOTES: Final = NoteTable(
     repaired={
-        "times-ordered": "{n} [event is|events are] earlier than the one before: moved to its "
-        "time.",
+        "times-ordered": "{n} [event is|events are] earlier than the one before: moved to its time."
     },
     dropped={"unknown-action": "{n} [event|events] of unknown kinds ignored."},
     assumed={
@@ -202,31 +200,27 @@ class _Reader:
             self._odd["held-before"] += int(np.count_nonzero(history.before.code < 0))
             if missing := abs(history.missing):
                 self._notes.append(_NOTES.note("state-differs", missing, gpu=device))
-        self._add_rows(history)
-        self._devices.append(device)
-
-    def _add_rows(self, history: History) -> None:
-        """Add the counters of a device, its failed requests and its calls for segments."""
-        device = len(self._devices)
-        names, counters = self._tables["counters"].names["name"], self._tables["counters"]
+        number = len(self._devices)
+        counter_names, counters = self._tables["counters"].names["name"], self._tables["counters"]
         for what, series in history.series():
-            label = names[f"device_memory.{what}_bytes"]
+            label = counter_names[f"device_memory.{what}_bytes"]
             count = len(series["time_ns"])
-            counters.add(count, process=0, device=device, name=label, **series)
+            counters.add(count, process=0, device=number, name=label, **series)
         failed = history.action == _FAILED
         asked = {
             "time_ns": history.time_ns[failed],
             "value": history.size[failed].astype(np.float64),
             "stack": history.stack[failed].astype(np.int32),
         }
-        label = names["device_memory.failed_bytes"]
-        counters.add(int(failed.sum()), process=0, device=device, name=label, **asked)
+        label = counter_names["device_memory.failed_bytes"]
+        counters.add(int(failed.sum()), process=0, device=number, name=label, **asked)
         marks = self._tables["marks"]
         kind = marks.names["kind"]["event"]
         for code, action in _MARKED.items():
             start = history.time_ns[history.action == code]
             of_kind = {"kind": kind, "name": marks.names["name"][action]}
             marks.add(len(start), process=0, start_ns=start, dur_ns=0, **of_kind)
+        self._devices.append(device)
 
     def trace(self) -> Trace:
         """Return what was collected as a trace."""
@@ -296,25 +290,21 @@ class Stacks:
             if frames.__class__ is not list or not frames:
                 continue
             if id(frames) not in self._codes:
-                self._codes[id(frames)] = self._names[self._text(frames)]
+                kinds: tuple[list[str], ...] = ([], [], [], [])
+                for frame in frames:
+                    if id(frame) not in self._frames:
+                        self._frames[id(frame)] = _frame(frame)
+                    shown_frame, kind = self._frames[id(frame)]
+                    if kind < 2 or not (kinds[0] or kinds[1]):
+                        kinds[kind].append(shown_frame)
+                    if len(kinds[0]) == _MOST_FRAMES:
+                        break
+                program, torch, called, others = kinds
+                python = program or torch
+                shown = [*called[-1:], *python] if python else called or others
+                self._codes[id(frames)] = self._names[" < ".join(shown[:_MOST_FRAMES])]
             codes[n] = self._codes[id(frames)]
         return codes
-
-    def _text(self, frames: list[Any]) -> str:
-        """Return a stack as text, of the best kinds of frames that it has."""
-        kinds: tuple[list[str], ...] = ([], [], [], [])
-        for frame in frames:
-            if id(frame) not in self._frames:
-                self._frames[id(frame)] = _frame(frame)
-            text, kind = self._frames[id(frame)]
-            if kind < 2 or not (kinds[0] or kinds[1]):
-                kinds[kind].append(text)
-            if len(kinds[0]) == _MOST_FRAMES:
-                break
-        program, torch, called, others = kinds
-        python = program or torch
-        shown = [*called[-1:], *python] if python else called or others
-        return " < ".join(shown[:_MOST_FRAMES])
 
 
 def _frame(frame: Any) -> tuple[str, int]:

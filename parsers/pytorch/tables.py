@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from traceflops.parsers.pytorch import legacy
-from traceflops.parsers.pytorch.events import CallArgs, CollectiveArgs, DeviceArgs, OpArgs
+from traceflops.parsers.pytorch.events import CallArgs, CollectiveArgs, OpArgs
 from traceflops.parsers.pytorch.merged_ranks import owner_codes
 from traceflops.parsers.pytorch.values import (
     all_absent,
@@ -30,8 +30,7 @@ from traceflops.parsers.pytorch.values import (
     typed_integers,
 )
 from traceflops.parsers.shared.sinks import way_named
-from traceflops.table.columns import IntArray
-from traceflops.table.rows import ABSENT, Array, Names, Rows, narrow
+from traceflops.table.columns import ABSENT, Array, IntArray, Names, Rows, narrow
 
 _JSON_COLUMNS = ("input_dims", "input_types", "input_strides", "concrete_inputs")
 _GENERATED = ("kernel_backend", "kernel_hash", "kernel_kwargs", "num_warps", "num_stages")
@@ -97,6 +96,12 @@ class KinetoRows:
         sizes = _numbers(args, "bytes")
         negative = (sizes < 0) & (sizes != ABSENT)
         self.odd["negative-size"] += int(negative.sum())
+        columns = {}
+        if not _none_of([a.name for a in args]):
+            labels = [a.name if a.graph_node > 0 else None for a in args]
+            columns["annotation"] = optional_codes(table.names["annotation"], labels)
+        if not _none_of(stacks := [a.stack for a in args]):
+            columns["source"] = optional_codes(table.names["source"], map(source_lines, stacks))
         _add_named(
             table,
             group,
@@ -114,7 +119,7 @@ class KinetoRows:
             shared_memory_bytes=_numbers(args, "shared_memory"),
             occupancy_percent=_numbers(args, "occupancy"),
             **_same_numbers(args, "correlation", "graph", "graph_node"),
-            **_annotations(table, args),
+            **columns,
             **_collective(table, args),
         )
 
@@ -142,6 +147,16 @@ class KinetoRows:
         if not _none_of(flags):
             known = [None if flag is None else int(flag not in _UNFINISHED) for flag in flags]
             columns["finished"] = integers(known)
+        legacy.use_old_spelling(args)
+        seen: defaultdict[bytes, int] = defaultdict()
+        seen.default_factory = seen.__len__  # a text that was not seen gets the next number
+        texts = [
+            b"\0".join((a.input_dims, a.input_types, a.input_strides, a.concrete_inputs))
+            for a in args
+        ]
+        codes = np.fromiter(map(seen.__getitem__, texts), np.int32, len(args))
+        _, first = np.unique(codes, return_index=True)
+        examples = [args[row] for row in first.tolist()]
         _add_named(
             table,
             group,
@@ -150,7 +165,12 @@ class KinetoRows:
             thread=_tids(group),
             **columns,
             **_same_numbers(args, "external_id", "sequence", "forward_thread"),
-            **_inputs(table, args),
+            **(
+                {
+                    name: json_codes(table.names[name], [getattr(a, name) for a in examples])[codes]
+                    for name in _JSON_COLUMNS
+                }
+            ),
             **_generated_kernels(table.names["generated_kernel"], args),
             **_collective(table, args),
         )
@@ -303,23 +323,6 @@ def _external_ids(args: Sequence[Any]) -> IntArray:
     return first_known(_numbers(args, "external_id"), _numbers(args, "old_external_id"))
 
 
-def _inputs(table: Rows, args: Sequence[OpArgs]) -> dict[str, Array]:
-    """Return the codes of the JSON columns; texts that occur together are looked at once."""
-    legacy.use_old_spelling(args)
-    seen: defaultdict[bytes, int] = defaultdict()
-    seen.default_factory = seen.__len__  # a text that was not seen gets the next number
-    texts = [
-        b"\0".join((a.input_dims, a.input_types, a.input_strides, a.concrete_inputs)) for a in args
-    ]
-    codes = np.fromiter(map(seen.__getitem__, texts), np.int32, len(args))
-    _, first = np.unique(codes, return_index=True)
-    examples = [args[row] for row in first.tolist()]
-    return {
-        name: json_codes(table.names[name], [getattr(a, name) for a in examples])[codes]
-        for name in _JSON_COLUMNS
-    }
-
-
 def _none_of(values: Sequence[object]) -> bool:
     return values.count(None) == len(values)
 
@@ -349,20 +352,6 @@ def _launched_kernels(table: Rows, args: Sequence[CallArgs]) -> dict[str, Array]
     grid, block = (triples(column) for column in zip(*sides, strict=True))
     kernel = optional_codes(table.names["kernel"], [a.kernel for a in args])
     return {"kernel": kernel, "grid": grid, "block": block}
-
-
-def _annotations(table: Rows, args: Sequence[DeviceArgs]) -> dict[str, Array]:
-    """Return the columns that tools of PyTorch add to a finished trace.
-
-    `torch.cuda.graph_annotations` gives nodes of graphs a name, Inductor its kernels a stack.
-    """
-    columns = {}
-    if not _none_of([a.name for a in args]):
-        labels = [a.name if a.graph_node > 0 else None for a in args]
-        columns["annotation"] = optional_codes(table.names["annotation"], labels)
-    if not _none_of(stacks := [a.stack for a in args]):
-        columns["source"] = optional_codes(table.names["source"], map(source_lines, stacks))
-    return columns
 
 
 def _generated_kernels(names: Names, args: Sequence[OpArgs]) -> dict[str, Array]:

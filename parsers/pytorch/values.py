@@ -19,8 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from traceflops.parsers.io.json_window import UNDECODABLE
-from traceflops.table.columns import BoolArray, IntArray
-from traceflops.table.rows import ABSENT, Array, Names
+from traceflops.table.columns import ABSENT, Array, BoolArray, IntArray, Names
 
 _FRAME = re.compile(r'File "([^"\n]{1,1000})", line (\d{1,9}), in (\S{1,200})')
 _OF_TORCH = re.compile(r"(?:^|/)torch/")
@@ -138,7 +137,10 @@ def nanoseconds(values: Sequence[Any]) -> tuple[IntArray, BoolArray]:
         return np.zeros(len(values), dtype=np.int64), np.zeros(len(values), dtype=np.bool_)
     if kinds <= {int}:
         with suppress(OverflowError):
-            return _whole_nanoseconds(values)
+            whole = np.fromiter(values, np.int64, len(values))
+            if len(whole) and max(int(whole.max()), -int(whole.min())) > LIMIT_NS // 1000:
+                raise OverflowError
+            return whole * 1000, np.ones(len(values), dtype=np.bool_)
     elif kinds <= {int, float}:
         with suppress(OverflowError):
             micros = np.array(values, dtype=np.float64)
@@ -146,31 +148,19 @@ def nanoseconds(values: Sequence[Any]) -> tuple[IntArray, BoolArray]:
                 return _rounded_nanoseconds(micros), np.ones(len(values), dtype=np.bool_)
     elif kinds == {msgspec.Raw}:
         with suppress(ValueError, OverflowError):
-            return _printed_nanoseconds(values), np.ones(len(values), dtype=np.bool_)
+            text = b",".join(map(bytes, values))
+            if not _THOUSANDTHS.fullmatch(text):
+                raise ValueError
+            digits = text.replace(b".", b"").split(b",")
+            printed = np.fromiter(map(int, digits), np.int64, len(digits))
+            if max(int(printed.max()), -int(printed.min())) > LIMIT_NS:
+                raise OverflowError
+            return printed, np.ones(len(values), dtype=np.bool_)
     if any(value.__class__ is float and abs(value) >= _EXACT_BELOW_US for value in values):
         raise DigitsLost
     times = [exact_nanoseconds(value) for value in values]
     known = np.fromiter((t is not None for t in times), dtype=np.bool_, count=len(times))
     return np.fromiter((t or 0 for t in times), dtype=np.int64, count=len(times)), known
-
-
-def _whole_nanoseconds(values: Sequence[int]) -> tuple[IntArray, BoolArray]:
-    whole = np.fromiter(values, np.int64, len(values))
-    if len(whole) and max(int(whole.max()), -int(whole.min())) > LIMIT_NS // 1000:
-        raise OverflowError
-    return whole * 1000, np.ones(len(values), dtype=np.bool_)
-
-
-def _printed_nanoseconds(values: Sequence[msgspec.Raw]) -> IntArray:
-    """Return times that are all printed with three decimals, as the profiler does."""
-    text = b",".join(map(bytes, values))
-    if not _THOUSANDTHS.fullmatch(text):
-        raise ValueError
-    digits = text.replace(b".", b"").split(b",")
-    times = np.fromiter(map(int, digits), np.int64, len(digits))
-    if max(int(times.max()), -int(times.min())) > LIMIT_NS:
-        raise OverflowError
-    return times
 
 
 def _rounded_nanoseconds(micros: npt.NDArray[np.float64]) -> IntArray:

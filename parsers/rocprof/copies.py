@@ -10,8 +10,7 @@ import numpy as np
 from traceflops.parsers.io.database_query import Lookup
 from traceflops.parsers.shared.sinks import WAYS, way_named
 from traceflops.table.builder import TableBuilder
-from traceflops.table.columns import IntArray
-from traceflops.table.rows import ABSENT, Array
+from traceflops.table.columns import ABSENT, Array, IntArray
 
 _KERNELS: Final = ("__amd_rocclr_copyBuffer", "__amd_rocclr_fillBuffer")
 UNKNOWN, HOST, GPU = -1, 0, 1

@@ -17,9 +17,8 @@ from traceflops.parsers.shared.sanity_checks import COUNTED_WHILE_TIMED, span_no
 from traceflops.parsers.shared.sinks import DISPATCH
 from traceflops.parsers.shared.trace_builder import overflow_notes
 from traceflops.remedies import ROCPROFV3
-from traceflops.table.columns import names, numbers
+from traceflops.table.columns import ABSENT, names, numbers
 from traceflops.table.grouping import joint_codes
-from traceflops.table.rows import ABSENT
 from traceflops.table.trace import Note, rank_from_name, together
 from traceflops.units import does, percent, several
 

@@ -27,9 +27,8 @@ from traceflops.parsers.io.messages import (
     split,
 )
 from traceflops.table.builder import BEYOND, MOST_TEXTS
-from traceflops.table.columns import BoolArray, IntArray
+from traceflops.table.columns import ABSENT, Array, BoolArray, IntArray, Names, narrow
 from traceflops.table.grouping import joint_codes, ranked
-from traceflops.table.rows import ABSENT, Array, Names, narrow
 
 _PACKET: Final = 1
 _CHUNK_BYTES: Final = 1 << 20

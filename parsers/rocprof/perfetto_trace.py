@@ -36,8 +36,7 @@ from traceflops.parsers.shared.sinks import (
     blocks_of,
 )
 from traceflops.parsers.shared.trace_builder import ProcessIds, told_apart
-from traceflops.table.columns import IntArray
-from traceflops.table.rows import ABSENT, Array
+from traceflops.table.columns import ABSENT, Array, IntArray
 from traceflops.table.trace import Note, Source, Trace
 from traceflops.units import time_amount
 
@@ -290,7 +289,7 @@ class _Recording(Recorded):
         columns["way"] = ways_between(way, first, last, source != target)
         on_device = (first != HOST) | (last != HOST)
         self.odd["host-copies json"] += int(np.count_nonzero(~on_device))
-        rows = Batch(rows.count, {**rows.numbers, **columns}, {}).only(on_device)
+        rows = rows.with_numbers(columns).only(on_device)
         # A copy engine executes it: it belongs to no queue or stream.
         common = self._common("activities", rows, UNNAMED_COPY, "correlation", "bytes", "way")
         Copies(**common, device=self._on_gpus(rows)).add_to(self)

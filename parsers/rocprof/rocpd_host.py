@@ -16,8 +16,7 @@ from traceflops.parsers.rocprof.rocpd_run import RunReading
 from traceflops.parsers.rocprof.trace import Recorded
 from traceflops.parsers.shared.sanity_checks import timed
 from traceflops.parsers.shared.sinks import UNNAMED, Calls, Marks, Overheads
-from traceflops.table.columns import IntArray
-from traceflops.table.rows import ABSENT, Array
+from traceflops.table.columns import ABSENT, Array, IntArray
 
 APIS: Final = ("hip", "hsa", "rccl", "rocdecode", "rocjpeg")
 MARK: Final = "mark"
@@ -91,7 +90,7 @@ class HostReader:
         for batch in run.batches("sample", _SAMPLE):
             reading.counts["sample"] += batch.count
             columns = {name: find(batch["track_id"]) for name, find in of_track.items()}
-            rows = Batch(batch.count, {**batch.numbers, **columns}, {})
+            rows = batch.with_numbers(columns)
             is_value = np.isin(rows["event_id"], self._values)
             if is_value.any():
                 self.measured.append(rows.only(is_value))
@@ -118,7 +117,7 @@ class HostReader:
             )
         for left_out in (_SAMPLED, _SYSTEM):
             reading.odd[left_out] += int(np.count_nonzero(kind == _KINDS.index(left_out)))
-        rows = Batch(rows.count, {**rows.numbers, "category": category, "kind": kind}, {})
+        rows = rows.with_numbers({"category": category, "kind": kind})
 
         calls = self._on_threads(rows.only(kind < len(APIS)))
         is_rccl = calls["kind"] == _RCCL
@@ -138,7 +137,7 @@ class HostReader:
         """Return rows with the numbers of their processes and threads."""
         process = self._reading.processes(rows["pid"])
         thread = self._reading.threads(rows["tid"])
-        return Batch(rows.count, {**rows.numbers, "process": process, "thread": thread}, {})
+        return rows.with_numbers({"process": process, "thread": thread})
 
     def _mark_names(self, rows: Batch) -> Array:
         """Return the codes of the marks' names: the message of the event, where it has one."""

@@ -29,8 +29,7 @@ from traceflops.parsers.rocprof.rocpd_host import HostReader, read_allocations
 from traceflops.parsers.rocprof.rocpd_run import RocpdRun, RunReading, label, runs_of, version_of
 from traceflops.parsers.rocprof.tables.counters import summed_instances
 from traceflops.parsers.rocprof.trace import trace_of, with_losses
-from traceflops.parsers.shared import rccl
-from traceflops.parsers.shared.collectives import fill_collectives
+from traceflops.parsers.shared.collectives import COLLECTIVES, MADE, SIZES, fill_collectives
 from traceflops.parsers.shared.sanity_checks import timed
 from traceflops.parsers.shared.sinks import (
     UNNAMED_COPY,
@@ -42,9 +41,8 @@ from traceflops.parsers.shared.sinks import (
     product_of,
 )
 from traceflops.table.builder import TableBuilder
-from traceflops.table.columns import IntArray
+from traceflops.table.columns import ABSENT, IntArray
 from traceflops.table.grouping import distinct
-from traceflops.table.rows import ABSENT
 from traceflops.table.trace import Note, Source, Trace
 
 _GRID: Final = tuple(f"grid_size_{axis}" for axis in "xyz")
@@ -71,10 +69,8 @@ _OF_SYSTEMS_PROFILER: Final = ("rocm_kernel_dispatch", "rocm_hip_api", "rocm_mem
 """Categories as rocprof-sys spells them."""
 _OF_FILES: Final = ("rank-unknown",)
 """Codes of notes on files, which do not apply to the runs of one file."""
-_COUNTS: Final = {kind.count for kind in rccl.COLLECTIVES.values()}
-_OF_RCCL: Final = tuple(
-    sorted(filter(None, {"datatype", *rccl.MADE, *rccl.SIZES.values(), *_COUNTS}))
-)
+_COUNTS: Final = {kind.count for kind in COLLECTIVES.values()}
+_OF_RCCL: Final = tuple(sorted(filter(None, {"datatype", *MADE, *SIZES.values(), *_COUNTS})))
 """The arguments of RCCL's calls that are used; others are not read."""
 _LONGEST: Final = 200
 _SIZE: Final = "sizeBytes"

@@ -33,8 +33,7 @@ from traceflops.parsers.rocprof.agents import facts_of_agent, place_of_node
 from traceflops.parsers.rocprof.notes import clock_of
 from traceflops.parsers.rocprof.trace import Recorded
 from traceflops.parsers.shared.trace_builder import NOTHING_KNOWN, DeviceFacts, ProcessFacts
-from traceflops.table.columns import BoolArray, IntArray
-from traceflops.table.rows import ABSENT
+from traceflops.table.columns import ABSENT, BoolArray, IntArray
 from traceflops.table.trace import Note
 
 T = TypeVar("T")

@@ -29,8 +29,7 @@ from traceflops.parsers.shared.sinks import (
     blocks_of,
 )
 from traceflops.parsers.shared.trace_builder import ProcessIds, told_apart
-from traceflops.table.columns import IntArray
-from traceflops.table.rows import ABSENT, Array
+from traceflops.table.columns import ABSENT, Array, IntArray
 from traceflops.table.trace import Source, Trace
 
 _API: Final = Wanted(integers=("id", "pid", "tid", "start", "end", "apiName_id", "args_id"))
@@ -110,7 +109,7 @@ class _RpdReading(Recorded):
             kinds = by_distinct(rows["apiName_id"], kind)
             process = self._pids.numbers(rows["pid"])
             added = {"process": process, "thread": rows["tid"], "kind": kinds}
-            rows = Batch(rows.count, {**rows.numbers, **added}, {})
+            rows = rows.with_numbers(added)
             calls, marks, overheads, texts = (
                 rows.only(np.isin(kinds, [_KINDS.index(word) for word in words]))
                 for words in (_CALLS, (MARK,), (_OVERHEAD,), (_OF_PROGRAM,))
@@ -161,7 +160,7 @@ class _RpdReading(Recorded):
             "operations": Lookup(*np.unique(links["api_id"], return_counts=True))(call),
             "process": process,
         }
-        rows = Batch(rows.count, {**rows.numbers, **columns}, {})
+        rows = rows.with_numbers(columns)
 
         def kind_of(key: int, _: int) -> int:
             text = self._strings[key] or ""

@@ -27,8 +27,7 @@ from traceflops.parsers.shared.sinks import UNNAMED_KERNEL
 from traceflops.parsers.shared.trace_builder import Gathered, overflow_notes
 from traceflops.remedies import ROCPROFV3
 from traceflops.table.builder import with_numbers
-from traceflops.table.columns import codes, names, numbers
-from traceflops.table.rows import ABSENT
+from traceflops.table.columns import ABSENT, codes, names, numbers
 from traceflops.table.trace import Note, Source, SourceFile, Trace, of_noun, rank_from_name
 
 _RECORDS: Final = ("activities", "calls", "marks", "counters", "kernel_counters")

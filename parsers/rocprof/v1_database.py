@@ -19,9 +19,8 @@ from traceflops.parsers.rocprof.trace import trace_of, with_losses
 from traceflops.parsers.rocprof.v1_events import NUMBERS, unquoted
 from traceflops.parsers.rocprof.v1_tables import Owners, V1Tables, without_markers
 from traceflops.parsers.shared.sinks import UNNAMED, UNNAMED_KERNEL
-from traceflops.table.columns import BoolArray, IntArray
+from traceflops.table.columns import ABSENT, Array, BoolArray, IntArray, Names
 from traceflops.table.grouping import distinct
-from traceflops.table.rows import ABSENT, Array, Names
 from traceflops.table.trace import Source, Trace
 
 _BEGIN: Final = "BeginNs"
@@ -163,4 +162,4 @@ def _of_hsa(rows: Batch, *, have_calls: bool = True) -> Batch:
     """
     ids = rows["index"]
     apart: IntArray = np.where(have_calls & (ids >= 0) & (ids < _OF_HSA), ids + _OF_HSA, ABSENT)
-    return Batch(rows.count, {**rows.numbers, "index": apart}, {})
+    return rows.with_numbers({"index": apart})

@@ -17,7 +17,7 @@ import numpy as np
 from traceflops.parsers.io.json_window import UNDECODABLE
 from traceflops.parsers.pytorch.values import as_text, integer, integers
 from traceflops.parsers.rocprof.layouts import counters_in
-from traceflops.table.rows import ABSENT, Array, Rows
+from traceflops.table.columns import ABSENT, Array, Rows
 
 KERNEL: Final = "kernel"
 """A row of results.csv."""

@@ -36,9 +36,8 @@ from traceflops.parsers.rocprof.v1_events import (
 )
 from traceflops.parsers.rocprof.v1_tables import Owners, V1Tables, without_markers
 from traceflops.parsers.shared.sinks import UNNAMED
-from traceflops.table.columns import IntArray
+from traceflops.table.columns import ABSENT, Array, IntArray, Names
 from traceflops.table.grouping import joint_codes
-from traceflops.table.rows import ABSENT, Array, Names
 from traceflops.table.trace import Source, Trace
 
 _AT_END: Final = "the list of GPUs"

@@ -28,9 +28,8 @@ from traceflops.parsers.shared.trace_builder import (
     ProcessIds,
     told_apart,
 )
-from traceflops.table.columns import IntArray
+from traceflops.table.columns import ABSENT, Array, IntArray
 from traceflops.table.grouping import distinct, joint_codes
-from traceflops.table.rows import ABSENT, Array
 
 _QUEUED: Final = "hsa_dispatch"
 """Not a call but the moment at which a kernel of results.csv was queued."""

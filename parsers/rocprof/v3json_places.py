@@ -8,8 +8,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from traceflops.parsers.io.json_blocks import JsonPart
-from traceflops.parsers.io.json_shapes import SKIPPED, WHOLE, Elements, Members, Records
+from traceflops.parsers.io.json_blocks import SKIPPED, WHOLE, Elements, JsonPart, Members, Records
 from traceflops.parsers.io.json_window import UNDECODABLE
 from traceflops.parsers.rocprof.agents import text_of
 from traceflops.parsers.rocprof.notes import clock_of

@@ -20,8 +20,7 @@ import numpy as np
 from traceflops.parsers.io.json_mend import mended
 from traceflops.parsers.io.json_window import UNDECODABLE
 from traceflops.parsers.pytorch.values import typed_integers
-from traceflops.table.columns import IntArray
-from traceflops.table.rows import ABSENT, Array, narrow
+from traceflops.table.columns import ABSENT, Array, IntArray, narrow
 
 _ARGUMENT: Final = re.compile(
     rb'"sizeBytes"\s*:\s*"?(\d{1,18})\b|"sizeBytes"\s*,\s*"value"\s*:\s*"(\d{1,18})"'

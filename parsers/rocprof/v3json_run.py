@@ -22,7 +22,7 @@ from traceflops.parsers.rocprof.v3json_tables import JsonRecorded, ProcessTables
 from traceflops.parsers.shared.collectives import fill_collectives
 from traceflops.parsers.shared.formats import Reading
 from traceflops.parsers.shared.trace_builder import ProcessFacts
-from traceflops.table.rows import ABSENT
+from traceflops.table.columns import ABSENT
 from traceflops.table.trace import Note, Source, Trace
 from traceflops.units import several
 

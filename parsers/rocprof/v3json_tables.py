@@ -25,8 +25,7 @@ from traceflops.parsers.shared.sinks import (
     product_of,
 )
 from traceflops.parsers.shared.trace_builder import told_apart
-from traceflops.table.columns import BoolArray, IntArray
-from traceflops.table.rows import ABSENT, Array, Names
+from traceflops.table.columns import ABSENT, Array, BoolArray, IntArray, Names
 
 _UNLISTED: Final = -1
 _KIND_BASE: Final = 1 << 20

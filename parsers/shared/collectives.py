@@ -2,6 +2,9 @@
 
 A kernel belongs to the RCCL call inside which it was launched: by the call with its correlation,
 on the same thread. What a group of calls holds is launched by the end of the group.
+
+RCCL's calls stand here in plain data: what each moves, by the arguments that rocprofiler-sdk names.
+Sources: rocprofiler-sdk's rccl.def.cpp (argument names) and RCCL's nccl.h (data types).
 """
 
 from __future__ import annotations
@@ -14,13 +17,109 @@ from typing import Final, TypeVar
 
 import numpy as np
 
-from traceflops.parsers.shared import rccl
 from traceflops.parsers.shared.trace_builder import Gathered
 from traceflops.table.builder import TableBuilder
-from traceflops.table.columns import IntArray
+from traceflops.table.columns import ABSENT, IntArray
 from traceflops.table.grouping import groups, joint_codes
 from traceflops.table.nesting import first_match
-from traceflops.table.rows import ABSENT
+
+ONE, RANKS = "one", "ranks"
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveCall:
+    """What a call does: its name as frameworks write it, and what one rank puts in and gets out.
+
+    `count` is the argument that counts elements; `puts` and `gets` say how many times that:
+    ONE, RANKS (once per rank), 0, or None where it depends on who the root is.
+    """
+
+    name: str
+    count: str | None
+    puts: str | int | None
+    gets: str | int | None
+
+    def elements(self, times: str | int | None, count: int | None, ranks: int | None) -> int | None:
+        """Return `times` the count; None where that is not known."""
+        if times == 0:
+            return 0
+        if times is None or count is None:
+            return None
+        if times == ONE:
+            return count
+        return count * ranks if ranks is not None and count * ranks < 2**63 else None
+
+
+COLLECTIVES: Final[Mapping[str, CollectiveCall]] = {
+    "ncclAllReduce": CollectiveCall("allreduce", "count", ONE, ONE),
+    "ncclAllReduceWithBias": CollectiveCall("allreduce", "count", ONE, ONE),
+    "ncclReduce": CollectiveCall("reduce", "count", ONE, None),
+    "ncclBroadcast": CollectiveCall("broadcast", "count", None, ONE),
+    "ncclBcast": CollectiveCall("broadcast", "count", None, ONE),
+    "ncclReduceScatter": CollectiveCall("reduce_scatter", "recvcount", RANKS, ONE),
+    "ncclAllGather": CollectiveCall("allgather", "sendcount", ONE, RANKS),
+    "ncclGather": CollectiveCall("gather", "sendcount", ONE, None),
+    "ncclScatter": CollectiveCall("scatter", "recvcount", None, ONE),
+    "ncclAllToAll": CollectiveCall("all_to_all", "count", RANKS, RANKS),
+    "ncclAllToAllv": CollectiveCall("all_to_allv", None, None, None),
+    "ncclSend": CollectiveCall("send", "count", ONE, 0),
+    "ncclRecv": CollectiveCall("recv", "count", 0, ONE),
+}
+
+EXCHANGE: Final = "sendrecv"
+"""Sends and receives of one group, which run as one kernel."""
+
+GROUP_START, GROUP_END = "ncclGroupStart", "ncclGroupEnd"
+
+SIZES: Final[Mapping[str, str | None]] = {
+    "ncclCommInitRank": "nranks",
+    "ncclCommInitRankConfig": "nranks",
+    "ncclCommInitAll": "ndev",
+    "ncclCommSplit": None,
+    "ncclCommShrink": None,
+}
+"""Calls that make a communicator, and the argument that says how many ranks it has."""
+
+MAKE_MANY: Final = ("ncclCommInitAll",)
+"""Those that make a communicator for each rank."""
+
+MADE: Final = ("newcomm", "comm", "comms")
+"""The arguments of those calls that hold the communicator; the first there is counts."""
+
+_DATA_TYPES: Final = (
+    ("Char", "ncclInt8", "ncclChar"),
+    ("Byte", "ncclUint8"),
+    ("Int", "ncclInt32", "ncclInt"),
+    ("UInt32", "ncclUint32"),
+    ("Long", "ncclInt64"),
+    ("UInt64", "ncclUint64"),
+    ("Half", "ncclFloat16", "ncclHalf"),
+    ("Float", "ncclFloat32", "ncclFloat"),
+    ("Double", "ncclFloat64", "ncclDouble"),
+    ("BFloat16", "ncclBfloat16"),
+    ("Float8_e4m3", "ncclFloat8e4m3", "ncclFp8E4M3"),
+    ("Float8_e5m2", "ncclFloat8e5m2", "ncclFp8E5M2"),
+)
+"""In the order of RCCL's numbers: the name that frameworks use, then RCCL's own."""
+
+DATA_TYPES: Final[Mapping[str, str]] = {
+    spelling: names[0]
+    for number, names in enumerate(_DATA_TYPES)
+    for spelling in (str(number), *(name.lower() for name in names[1:]))
+}
+
+
+def data_type(text: str | None) -> str | None:
+    """Return the element type that an argument names, by its name or its number."""
+    return None if text is None else DATA_TYPES.get(text.strip().rpartition("::")[2].lower())
+
+
+def amount(text: str | None) -> int | None:
+    """Return a count of elements or ranks; None for what is none."""
+    text = "" if text is None else text.strip()
+    small = text.isascii() and text.isdecimal() and len(text) < 19
+    return int(text) if small else None
+
 
 T = TypeVar("T")
 Arguments = Mapping[int, Mapping[str, str]]
@@ -61,10 +160,29 @@ def fill_collectives(gathered: Gathered, arguments: Arguments) -> int:
     kernels = _kernels(gathered["activities"])
     if not len(kernels) or "rccl" not in gathered["calls"].names["api"]:
         return 0
-    launch = _launches(gathered, kernels)
+    # The earliest call of the same process with the correlation of each kernel, or -1.
+    call_table, activities = gathered["calls"], gathered["activities"]
+    wanted = activities.column("correlation")[kernels]
+    rows = np.flatnonzero(np.isin(call_table.column("correlation"), wanted))
+    process, ids, begun = (
+        call_table.column(name)[rows] for name in ("process", "correlation", "start_ns")
+    )
+    first = first_match(process, ids, begun, activities.column("process")[kernels], wanted)
+    launch = np.append(rows, -1)[first]
     calls = _Calls(gathered["calls"], launch)
     scope = calls.scope_of(launch)
-    communicators = _communicators(calls, arguments)
+    communicators: defaultdict[int, _Communicators] = defaultdict(_Communicators)
+    for call_row in calls.rows.tolist():
+        call_name, given = calls.label(call_row), arguments.get(call_row, {})
+        own = communicators[calls.process(call_row)]
+        if call_name in SIZES:
+            argument = SIZES[call_name]
+            size = amount(given.get(argument)) if argument is not None else None
+            named = next((given[name] for name in MADE if name in given), None)
+            own.sizes.setdefault(named, set()).add(size)
+            own.made += (size or 1) if call_name in MAKE_MANY else 1
+        elif call_name in COLLECTIVES and given.get("comm"):
+            own.used.add(given["comm"])
     facts: dict[int, _Facts] = {}
     for number, launched in groups(scope):
         members = calls.members.get(number, [])
@@ -75,7 +193,15 @@ def fill_collectives(gathered: Gathered, arguments: Arguments) -> int:
     known = np.flatnonzero(np.isin(scope, list(facts)))
     if len(known):
         of_kernels = [facts[number] for number in scope[known].tolist()]
-        _write(gathered["activities"], kernels[known], of_kernels)
+        table = gathered["activities"]
+        for column, fact in _COLUMNS.items():
+            values = [getattr(a_fact, fact) for a_fact in of_kernels]
+            codes = table.names[column] if fact in _TEXTS else None
+            if codes is not None:
+                values = [-1 if value is None else codes[value] for value in values]
+            new = table.column(column)
+            new[kernels[known]] = [ABSENT if value is None else value for value in values]
+            table.replace(column, new)
     return len(known)
 
 
@@ -87,18 +213,6 @@ def _kernels(activities: TableBuilder) -> IntArray:
     chosen = np.isin(activities.column("name"), named)
     chosen &= activities.column("kind") == activities.names["kind"]["kernel"]
     return np.flatnonzero(chosen & (activities.column("correlation") != ABSENT))
-
-
-def _launches(gathered: Gathered, kernels: IntArray) -> IntArray:
-    """Return the earliest call of the same process with the correlation of each kernel, or -1."""
-    calls, activities = gathered["calls"], gathered["activities"]
-    wanted = activities.column("correlation")[kernels]
-    rows = np.flatnonzero(np.isin(calls.column("correlation"), wanted))
-    process, ids, start = (
-        calls.column(name)[rows] for name in ("process", "correlation", "start_ns")
-    )
-    first = first_match(process, ids, start, activities.column("process")[kernels], wanted)
-    return np.append(rows, -1)[first]
 
 
 class _Calls:
@@ -128,10 +242,20 @@ class _Calls:
             order = rows[places][np.lexsort((-self._end[rows[places]], self._start[rows[places]]))]
             latest = np.maximum.accumulate(self._end[order])
             outer = order[np.append(True, self._end[order][1:] > latest[:-1])]
-            scope = self._scopes(outer)
+            # The end of a group whose start is not there closes nothing that is known.
+            labels_here = [self.label(row) for row in outer.tolist()]
+            opens = np.array([name == GROUP_START for name in labels_here], dtype=np.int64)
+            ends = np.array([name == GROUP_END for name in labels_here], dtype=np.int64)
+            depth = np.cumsum(opens - ends)
+            depth -= np.minimum(np.minimum.accumulate(depth), 0)
+            before = np.append(0, depth[:-1])
+            closing = np.flatnonzero((ends == 1) & (depth == 0) & (before > 0))
+            group = np.append(outer[closing], -1)[np.searchsorted(closing, np.arange(len(outer)))]
+            alone = np.where(ends == 1, -1, outer)
+            scope = np.where(before > 0, group, alone)
             self._by_thread[thread] = outer, scope
             for row, number in zip(outer.tolist(), scope.tolist(), strict=True):
-                if number >= 0 and self.label(row) in rccl.COLLECTIVES:
+                if number >= 0 and self.label(row) in COLLECTIVES:
                     self.members.setdefault(number, []).append(row)
 
     def label(self, row: int) -> str:
@@ -160,34 +284,18 @@ class _Calls:
         self, row: int, arguments: Arguments, communicators: Mapping[int, _Communicators]
     ) -> _Facts:
         """Return what one collective moves."""
-        kind = rccl.COLLECTIVES[self.label(row)]
+        kind = COLLECTIVES[self.label(row)]
         given = arguments.get(row, {})
         size = communicators[self.process(row)].ranks(given.get("comm"))
-        count = rccl.amount(given.get(kind.count)) if kind.count is not None else None
+        count = amount(given.get(kind.count)) if kind.count is not None else None
         return _Facts(
             kind.name,
-            rccl.data_type(given.get("datatype")),
+            data_type(given.get("datatype")),
             kind.elements(kind.puts, count, size),
             kind.elements(kind.gets, count, size),
             size,
             given.get("group") or None,
         )
-
-    def _scopes(self, rows: IntArray) -> IntArray:
-        """Return the scope of each call of one thread, -1 for none that is known.
-
-        The end of a group whose start is not there closes nothing that is known.
-        """
-        names = [self.label(row) for row in rows.tolist()]
-        opens = np.array([name == rccl.GROUP_START for name in names], dtype=np.int64)
-        ends = np.array([name == rccl.GROUP_END for name in names], dtype=np.int64)
-        depth = np.cumsum(opens - ends)
-        depth -= np.minimum(np.minimum.accumulate(depth), 0)
-        before = np.append(0, depth[:-1])
-        closing = np.flatnonzero((ends == 1) & (depth == 0) & (before > 0))
-        group = np.append(rows[closing], -1)[np.searchsorted(closing, np.arange(len(rows)))]
-        alone = np.where(ends == 1, -1, rows)
-        return np.where(before > 0, group, alone)
 
 
 @dataclass(slots=True)
@@ -214,23 +322,6 @@ class _Communicators:
         return _common(size for sizes in self.sizes.values() for size in sizes)
 
 
-def _communicators(calls: _Calls, arguments: Arguments) -> Mapping[int, _Communicators]:
-    """Return the communicators of each process, from the calls that made and used them."""
-    by_process: defaultdict[int, _Communicators] = defaultdict(_Communicators)
-    for row in calls.rows.tolist():
-        label, given = calls.label(row), arguments.get(row, {})
-        own = by_process[calls.process(row)]
-        if label in rccl.SIZES:
-            argument = rccl.SIZES[label]
-            size = rccl.amount(given.get(argument)) if argument is not None else None
-            named = next((given[name] for name in rccl.MADE if name in given), None)
-            own.sizes.setdefault(named, set()).add(size)
-            own.made += (size or 1) if label in rccl.MAKE_MANY else 1
-        elif label in rccl.COLLECTIVES and given.get("comm"):
-            own.used.add(given["comm"])
-    return by_process
-
-
 def _facts(moved: Sequence[_Facts], kernels: int) -> _Facts | None:
     """Return what is known of each kernel of a scope; None where its collective is not.
 
@@ -247,7 +338,7 @@ def _facts(moved: Sequence[_Facts], kernels: int) -> _Facts | None:
     else:
         moves = None, None
     return _Facts(
-        kinds.pop() if len(kinds) == 1 else rccl.EXCHANGE,
+        kinds.pop() if len(kinds) == 1 else EXCHANGE,
         _common(call.data_type for call in moved),
         *moves,
         _common(call.ranks for call in moved),
@@ -264,15 +355,3 @@ def _common(values: Iterable[T | None]) -> T | None:
 def _sum(values: Sequence[int | None]) -> int | None:
     known = [value for value in values if value is not None]
     return sum(known) if len(known) == len(values) and sum(known) < 2**63 else None
-
-
-def _write(table: TableBuilder, rows: IntArray, facts: Sequence[_Facts]) -> None:
-    """Write the facts of some activities into their columns."""
-    for column, fact in _COLUMNS.items():
-        values = [getattr(a_fact, fact) for a_fact in facts]
-        codes = table.names[column] if fact in _TEXTS else None
-        if codes is not None:
-            values = [-1 if value is None else codes[value] for value in values]
-        new = table.column(column)
-        new[rows] = [ABSENT if value is None else value for value in values]
-        table.replace(column, new)

@@ -4,11 +4,15 @@ The rule for records is in docs/damage.md. Copies of a file are traces of one wr
 processes, clock and device work. Two traces of different tools or formats, such as rocprof's CSV
 and JSON in one folder, are of one run where their kernels have the same times: by process, or all
 together where one does not tell processes apart.
+
+Copies between devices that cannot reach each other go through the host: a call leaves a record of
+each half, which says that it is from or to the host.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -19,9 +23,21 @@ import pyarrow as pa
 
 from traceflops.parsers.io.notes import NoteTable
 from traceflops.parsers.shared.amounts import only_rows, with_notes
-from traceflops.table.columns import BoolArray, IntArray, codes, names, number_column, numbers
+from traceflops.table.columns import (
+    ABSENT,
+    BoolArray,
+    IntArray,
+    codes,
+    dictionary_column,
+    is_one_of,
+    matching,
+    names,
+    number_column,
+    numbers,
+    with_column,
+)
 from traceflops.table.grouping import groups
-from traceflops.table.rows import ABSENT
+from traceflops.table.nesting import first_match
 from traceflops.table.trace import Note, Trace
 from traceflops.units import several, time_amount
 
@@ -29,16 +45,11 @@ _SURELY_APART_NS: Final = 3_000
 """Two records of this length cannot begin in the same tick, even if ticks are microseconds."""
 _UNIQUE: Final = {"activities": "correlation", "calls": "correlation", "ops": "external_id"}
 """The id by which records of a table are told apart; of others nothing proves a repeat."""
-_NOUNS: Final = {
-    "activities": "GPU record",
-    "calls": "call",
-    "ops": "operator",
-    "marks": "mark",
-}
+_NOUNS: Final = {"activities": "GPU record", "calls": "call", "ops": "operator", "marks": "mark"}
 _NOTES: Final = NoteTable(
     repaired={
         "written-twice": "Identical records appear more than once in the file and count once. "
-        "Ignored: {listed}{amount}.",
+        "Ignored: {listed}{amount}."
     },
     dropped={
         "same-run copies": "The same recording is given more than once (same processes, clock and "
@@ -224,3 +235,42 @@ def _digest(activities: pa.Table, rows: IntArray) -> str:
     start, length = (numbers(activities[name])[rows] for name in ("start_ns", "dur_ns"))
     order = np.lexsort((length, start))
     return hashlib.sha256(start[order].tobytes() + length[order].tobytes()).hexdigest()
+
+
+_CALL: Final = re.compile(r"Memcpy|memory_(?:async_)?copy", re.I)
+_PEER: Final = re.compile("Peer")
+_BETWEEN: Final = "PtoP"
+_HALVES: Final = ("DtoH", "HtoD")
+_WAYS: Final = (*_HALVES, "DtoD", "HtoH")
+
+
+def with_peer_copies(trace: Trace) -> Trace:
+    """Return the trace with the copies as PtoP that were made by calls that copy between devices.
+
+    Their names say so (`cudaMemcpyPeer`), or one call copied from a device and to another.
+    """
+    calls, work = trace.calls, trace.activities
+    copying = np.flatnonzero(matching(calls["name"], _CALL.search))
+    if not len(copying) or not work.num_rows:
+        return trace
+    rows = np.flatnonzero(is_one_of(work["kind"], "memcpy") & is_one_of(work["direction"], *_WAYS))
+    call = first_match(
+        *(numbers(calls[name], ABSENT)[copying] for name in ("process", "correlation", "start_ns")),
+        *(numbers(work[name], ABSENT)[rows] for name in ("process", "correlation")),
+    )
+    rows, call = rows[call >= 0], call[call >= 0]
+    of_peers = matching(calls["name"], _PEER.search)[copying]
+    # Per call the device that it copied from and the one that it copied to.
+    device, ends = numbers(work["device"], ABSENT)[rows], np.full((2, len(copying)), ABSENT)
+    for end, direction in zip(ends, _HALVES, strict=True):
+        is_half = is_one_of(work["direction"], direction)[rows]
+        end[call[is_half]] = device[is_half]
+    of_peers |= (ends != ABSENT).all(axis=0) & (ends[0] != ends[1])
+    rows = rows[of_peers[call]]
+    if not len(rows):
+        return trace
+    directions = [*names(work["direction"]), _BETWEEN]
+    code = codes(work["direction"]).copy()
+    code[rows] = directions.index(_BETWEEN)
+    changed = with_column(work, "direction", dictionary_column(code, directions))
+    return replace(trace, tables={**trace.tables, "activities": changed})

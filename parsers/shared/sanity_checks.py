@@ -1,4 +1,4 @@
-"""Sets aside what cannot be true of a recording: impossible times and amounts.
+"""Sets aside what cannot be true of a recording: impossible times, ends and amounts.
 
 The rules are in docs/damage.md. Every reader's trace goes through them; of its format they know
 only whether a stream works in order.
@@ -6,6 +6,7 @@ only whether a stream works in order.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Final
@@ -22,15 +23,110 @@ from traceflops.parsers.shared.amounts import (
     with_notes,
     without_impossible_amounts,
 )
-from traceflops.parsers.shared.overruns import overrunning
-from traceflops.parsers.shared.peer_copies import with_peer_copies
-from traceflops.parsers.shared.repeats import without_repeats
-from traceflops.table.columns import BoolArray, IntArray, numbers
-from traceflops.table.grouping import joint_codes
-from traceflops.table.nesting import recorded_calls
-from traceflops.table.rows import ABSENT
+from traceflops.parsers.shared.repeats import with_peer_copies, without_repeats
+from traceflops.table.columns import ABSENT, BoolArray, IntArray, matching, numbers
+from traceflops.table.grouping import distinct, groups, joint_codes
+from traceflops.table.nesting import first_of_same, recorded_calls
+from traceflops.table.patterns import WAITS_FOR_DEVICE
 from traceflops.table.trace import Note, Trace
 from traceflops.units import time_amount
+
+_CLOCKS_NS: Final = 50_000
+"""Clocks of one GPU do not differ by so much."""
+_HOST_NS: Final = 10_000_000
+"""Nor do those of GPU and host, where they agree at all."""
+_LATER: Final = 3
+"""Work that is launched early may begin and even end before the one before it has ended, so much of
+it may not."""
+_SLIP: Final = 0.05
+_CUDA: Final = re.compile(r"cu(da)?[A-Z]")
+
+
+def overrunning(trace: Trace) -> BoolArray:
+    """Return the activities that run on after later work of their stream, or a wait for them.
+
+    A stream works in order: no work ends after three later ones. And a call that waits for the
+    whole GPU returns after all that was launched before it. Where more than 5 % of the work is so,
+    the streams or clocks are not what they seem, and nothing is said.
+    """
+    late = _after_later_work(trace) | _after_waits(trace)
+    is_slip = int(late.sum()) <= max(1, _SLIP * len(late))
+    return late if is_slip else np.zeros_like(late)
+
+
+def _after_later_work(trace: Trace) -> BoolArray:
+    """Return the activities during which much later work of their stream begins and ends."""
+    activities = trace.activities
+    late = np.zeros(activities.num_rows, dtype=np.bool_)
+    # Elsewhere streams may be queues of the hardware, which several streams share.
+    if trace.source.format == "pytorch":
+        has_streams = bool(matching(trace.calls["name"], _CUDA.match).any())
+    else:
+        has_streams = trace.source.format.startswith("nsys")
+    if not has_streams:
+        return late
+    start, stream = (numbers(activities[name], ABSENT) for name in ("start_ns", "stream"))
+    end = start + numbers(activities["dur_ns"])
+    process, device = (numbers(activities[name]) for name in ("process", "device"))
+    # Work with a launch of its own: nodes of a graph run side by side.
+    correlation = numbers(activities["correlation"], ABSENT)
+    key = joint_codes(process, correlation)
+    _, code, count = np.unique(key, return_inverse=True, return_counts=True)
+    single = (stream != ABSENT) & (correlation != ABSENT) & (count[code] == 1)
+    for name in ("graph", "graph_node"):
+        single &= numbers(activities[name], ABSENT) == ABSENT
+    rows = np.flatnonzero(single)
+    queue = joint_codes(joint_codes(process[rows], device[rows]), stream[rows])
+    order = np.lexsort((end[rows], start[rows], queue))
+    rows, queue = rows[order], queue[order]
+    overlaps = (queue[1:] == queue[:-1]) & (start[rows[1:]] < end[rows[:-1]] - _CLOCKS_NS)
+    if np.count_nonzero(overlaps) > max(1, _SLIP * len(late)):
+        return late
+    for _, members in groups(queue):
+        ended = end[rows[members]]
+        late[rows[members]] = _end_of_later(ended) < ended - _CLOCKS_NS
+    return late
+
+
+def _end_of_later(end: IntArray) -> IntArray:
+    """Return, per row, the `_LATER`th earliest end of the rows behind it; the largest int for none.
+
+    One pass per rank: a row hands on to the next rank the later of its own end and the earliest so
+    far.
+    """
+    never = np.iinfo(np.int64).max
+    own = end
+    for _ in range(_LATER):
+        least = np.append(np.minimum.accumulate(own[::-1])[::-1], never)[1:]
+        own = np.maximum(own, least)
+    return least
+
+
+def _after_waits(trace: Trace) -> BoolArray:
+    """Return the activities that end long after a call returned that waited for them."""
+    activities, calls = trace.activities, trace.calls
+    late = np.zeros(activities.num_rows, dtype=np.bool_)
+    waits = np.flatnonzero(matching(calls["name"], WAITS_FOR_DEVICE.match))
+    if not len(waits) or not len(late):
+        return late
+    begun, process = numbers(calls["start_ns"]), numbers(activities["process"])
+    returned, owner = begun + numbers(calls["dur_ns"]), numbers(calls["process"])
+    call, device = first_of_same(calls, "correlation", activities), numbers(activities["device"])
+    end = numbers(activities["start_ns"]) + numbers(activities["dur_ns"])
+    launched = np.flatnonzero(call >= 0)
+    of_process = {pid: launched[members] for pid, members in groups(process[launched])}
+    for pid, members in groups(owner[waits]):
+        rows = of_process.get(pid, launched[:0])
+        if len(distinct(device[rows])) != 1:
+            continue
+        # Work is over when the first wait returns that began after its call.
+        wait = waits[members][np.argsort(begun[waits[members]], kind="stable")]
+        next_wait = np.searchsorted(begun[wait], begun[call[rows]], side="right")
+        first_return = np.minimum.accumulate(returned[wait][::-1])[::-1]
+        until = np.append(first_return, np.iinfo(np.int64).max)[next_wait]
+        late[rows] = until < end[rows] - _HOST_NS
+    return late
+
 
 COUNTED_WHILE_TIMED: Final = Note(
     "assumed",
@@ -81,7 +177,19 @@ def plausible(trace: Trace) -> Trace:
     Raises InputError where the times as a whole are no times.
     """
     trace = without_impossible_amounts(_without_impossible_times(trace))
-    _check_sums(trace)
+    # Times that add up to what no recording holds are refused.
+    for name in _RANGES:
+        table = trace.table(name)
+        if not table.num_rows:
+            continue
+        start, length = numbers(table["start_ns"]), numbers(table["dur_ns"])
+        span = int(start.max()) - int(start.min())
+        total = float(length.sum(dtype=np.float64)) if name == "activities" else 0.0
+        if max(span, int(length.max()), total) > _LONGEST_NS:
+            raise InputError(
+                f"times add up to more than 104 days: {trace.source.files[0].name}",
+                "ts and dur must be in microseconds; convert other units",
+            )
     trace = with_peer_copies(without_repeats(trace))
     return with_notes(trace, (*lifetime_notes(trace), *_long_notes(trace)))
 
@@ -229,22 +337,6 @@ def _long_notes(trace: Trace) -> Iterator[Note]:
     for row in np.flatnonzero((length > _MINUTE_NS) & (2 * length > work[device]))[:3].tolist():
         name = str(activities["name"][row].as_py())[:_LONGEST_SHOWN]
         yield _NOTES.note(_VERY_LONG, 1, time=time_amount(int(length[row])), name=name)
-
-
-def _check_sums(trace: Trace) -> None:
-    """Raise InputError where times add up to what no recording holds."""
-    for name in _RANGES:
-        table = trace.table(name)
-        if not table.num_rows:
-            continue
-        start, length = numbers(table["start_ns"]), numbers(table["dur_ns"])
-        span = int(start.max()) - int(start.min())
-        total = float(length.sum(dtype=np.float64)) if name == "activities" else 0.0
-        if max(span, int(length.max()), total) > _LONGEST_NS:
-            raise InputError(
-                f"times add up to more than 104 days: {trace.source.files[0].name}",
-                "ts and dur must be in microseconds; convert other units",
-            )
 
 
 def spans(

@@ -14,8 +14,7 @@ from typing import Final, Protocol
 import numpy as np
 
 from traceflops.table.builder import TableBuilder
-from traceflops.table.columns import BoolArray, IntArray
-from traceflops.table.rows import ABSENT, Array
+from traceflops.table.columns import ABSENT, Array, BoolArray, IntArray
 
 UNNAMED: Final = "(unnamed)"
 UNNAMED_KERNEL: Final = "(unnamed kernel)"

@@ -13,9 +13,8 @@ import pyarrow as pa
 
 from traceflops.parsers.io.database_query import by_distinct
 from traceflops.table.builder import BEYOND, MOST_TEXTS, TableBuilder
-from traceflops.table.columns import BoolArray, IntArray
+from traceflops.table.columns import ABSENT, Array, BoolArray, IntArray
 from traceflops.table.grouping import distinct
-from traceflops.table.rows import ABSENT, Array
 from traceflops.table.trace import Note
 
 _ACTIVITY_ORDER = ("start_ns", "device", "stream", "dur_ns", "correlation")

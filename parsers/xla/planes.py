@@ -17,10 +17,9 @@ from traceflops.errors import InputError
 from traceflops.parsers.io.database_query import Batch, Lookup, by_distinct
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.messages import Block, Columns, Messages, message_text, signed, split
-from traceflops.table.columns import BoolArray, IntArray
+from traceflops.table.columns import ABSENT, Array, BoolArray, IntArray, Names
 from traceflops.table.grouping import groups
 from traceflops.table.nesting import innermost
-from traceflops.table.rows import ABSENT, Array, Names
 
 _PLANES, _HOSTS = 1, 4
 _LINES, _EVENT_NAMES, _STAT_NAMES, _STATS = 3, 4, 5, 6

@@ -18,7 +18,7 @@ from traceflops.parsers.io.database_query import Batch
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.notes import NoteTable
 from traceflops.parsers.io.places import rank_in_name
-from traceflops.parsers.shared.formats import Format, Reading
+from traceflops.parsers.shared.formats import Format
 from traceflops.parsers.shared.sanity_checks import span_notes, timed
 from traceflops.parsers.shared.sinks import (
     UNNAMED,
@@ -37,8 +37,7 @@ from traceflops.parsers.shared.trace_builder import (
     overflow_notes,
 )
 from traceflops.parsers.xla.planes import Plane, Stats, space_of
-from traceflops.table.columns import IntArray
-from traceflops.table.rows import ABSENT, Array, Names
+from traceflops.table.columns import ABSENT, Array, IntArray, Names
 from traceflops.table.trace import Source, SourceFile, Trace
 
 XPLANE_HEAD: Final = (
@@ -102,14 +101,6 @@ _NOTES: Final = NoteTable(
         "planes-unread": "{count} [device|devices] not read, only GPUs are: {listed}.",
     }
 )
-
-
-def read_xplanes(sources: Sequence[ByteSource], reading: Reading) -> list[Trace]:
-    """Return a trace per file. Raises InputError where a file has nothing that is read."""
-    return [_trace(source, reading.python_stacks is not False) for source in sources]
-
-
-XPLANE: Final = Format("XPlane", lambda head: re.match(XPLANE_HEAD, head) is not None, read_xplanes)
 
 
 def _trace(source: ByteSource, python_stacks: bool) -> Trace:
@@ -235,7 +226,7 @@ class _Recording(Gathered):
         row = rows["row"]
         columns = {name: stats.numbers(name)[row] for name in ("correlation_id", "step_num")}
         columns["thread"] = thread[rows["line"]]
-        rows = Batch(rows.count, {**rows.numbers, **columns}, {})
+        rows = rows.with_numbers(columns)
         kind = np.where((kind == _MARK) & (columns["correlation_id"] > 0), _DRIVER, kind)
         calls, frames, marks, memory = (
             rows.only(some)
@@ -381,3 +372,10 @@ def _launch_sizes(stats: Stats, row: IntArray) -> dict[str, Any]:
         "registers_per_thread": details.sum("regs"),
         "shared_memory_bytes": np.where(shared <= _MOST_SHARED, shared, ABSENT),
     }
+
+
+XPLANE: Final = Format(
+    "XPlane",
+    lambda head: re.match(XPLANE_HEAD, head) is not None,
+    lambda sources, reading: [_trace(s, reading.python_stacks is not False) for s in sources],
+)

@@ -12,8 +12,7 @@ from traceflops._version import __version__
 from traceflops.analysis.result import Analysis
 from traceflops.characters import visible_json
 from traceflops.facts import Fact
-from traceflops.memory.at_peak import holders
-from traceflops.memory.usage import Series, memory_use
+from traceflops.memory.usage import Series, holders, memory_use
 from traceflops.mfu.checked.trace_description import counts_of_step
 from traceflops.reports.json.devices import account_object, culprits_object, device_object
 from traceflops.reports.json.measured import kernel_objects, measured_object, sampled_objects

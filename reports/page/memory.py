@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from traceflops.memory.at_peak import Holder, holders
-from traceflops.memory.usage import Curve, MemoryUse, Series, memory_use
+from traceflops.memory.usage import Curve, Holder, MemoryUse, Series, holders, memory_use
 from traceflops.reports.page import overview
 from traceflops.reports.page.axes import Tick, round_above
 from traceflops.reports.view.figures import UNKNOWN, count, duration, percent, place, size

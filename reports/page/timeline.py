@@ -41,7 +41,7 @@ from traceflops.reports.view.figures import UNKNOWN
 from traceflops.reports.view.palette import LOOKS
 from traceflops.reports.view.short_names import short_labels
 from traceflops.reports.view.wording import process_label
-from traceflops.table.rows import ABSENT
+from traceflops.table.columns import ABSENT
 
 if TYPE_CHECKING:
     from traceflops.analysis.result import Analysis

@@ -20,10 +20,9 @@ from traceflops.reports.page.timeline_figures import Figures, Known, Pieces
 from traceflops.reports.view.palette import LOOKS
 from traceflops.reports.view.short_names import short_labels
 from traceflops.reports.view.wording import shape_words
-from traceflops.table.columns import IntArray, codes, names
+from traceflops.table.columns import ABSENT, IntArray, codes, names
 from traceflops.table.grouping import group_rows
 from traceflops.table.nesting import taken
-from traceflops.table.rows import ABSENT
 
 if TYPE_CHECKING:
     from traceflops.drawing.coarsening import Boxes, Counts

@@ -9,8 +9,7 @@ from rich.text import Text
 
 from traceflops.characters import function_name
 from traceflops.findings.device_memory import memory_facts
-from traceflops.memory.at_peak import holders
-from traceflops.memory.usage import fullest_gpu, memory_use
+from traceflops.memory.usage import fullest_gpu, holders, memory_use
 from traceflops.reports.terminal.lines import (
     LEAST_NAME,
     Style,

@@ -13,8 +13,7 @@ from tests.build import launched, step_marks, trace_of
 from tests.conftest import SAMPLES, shared_file
 from traceflops import read
 from traceflops.analysis.preparation import prepare
-from traceflops.memory.at_peak import Holder, holders
-from traceflops.memory.usage import MOST_POINTS, MemoryUse, StepUse, memory_use
+from traceflops.memory.usage import MOST_POINTS, Holder, MemoryUse, StepUse, holders, memory_use
 from traceflops.windows.selection import Selection
 
 

@@ -13,7 +13,7 @@ from tests.build import trace_of
 from tests.conftest import examples
 from tests.mfu.counting import ADD, GEMM, MI300X, MOPS, TYPES
 from traceflops.analysis.recipe import analyze
-from traceflops.mfu.counted.joins import HOW
+from traceflops.mfu.traced.coverage import HOW
 
 NAMES = st.sampled_from([GEMM, f"{GEMM}.kd", ADD, "gemm", "_Z4gemmIfEvPf", "", "Cijk_\0"])
 COUNTERS = st.sampled_from(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from traceflops.parsers.io.csv_cells import Field, Texts, decimal, whole_number
 from traceflops.parsers.io.csv_text import CsvText, Plan, find_start
 from traceflops.parsers.io.inputs import ByteSource
-from traceflops.table.rows import ABSENT
+from traceflops.table.columns import ABSENT
 
 Row = tuple[int | None, str, int | None, float | None]
 

@@ -51,7 +51,7 @@ from traceflops.parsers.io.database_scan import (
 )
 from traceflops.parsers.io.places import find_inputs
 from traceflops.parsers.reading import read
-from traceflops.table.rows import ABSENT, Names
+from traceflops.table.columns import ABSENT, Names
 
 T = 168_853_321_180_888
 PAGE = 4096
@@ -201,7 +201,7 @@ def not_fast(*_: object) -> Iterator[Any]:
 def test_whole_numbers_are_read_through_arrow(tmp_path: Path, monkeypatch: Any) -> None:
     """Else the test above compares the careful way with itself."""
     path = made(tmp_path / "a.db", "CREATE TABLE t (a INTEGER)", [(None,), (5,), (None,)])
-    monkeypatch.setattr("traceflops.parsers.io.database_rows.TableScan", None)
+    monkeypatch.setattr("traceflops.parsers.io.database_rows.Salvage", None)
     with opened(path) as database:
         assert database.whole("t", Wanted(integers=("a",)))["a"].tolist() == [ABSENT, 5, ABSENT]
 

@@ -5,9 +5,8 @@ import pytest
 
 from tests.build import launched, trace_of
 from traceflops.parsers.shared.amounts import without_impossible_amounts
-from traceflops.parsers.shared.overruns import overrunning
 from traceflops.parsers.shared.repeats import without_repeats
-from traceflops.parsers.shared.sanity_checks import DAY_NS, plausible
+from traceflops.parsers.shared.sanity_checks import DAY_NS, overrunning, plausible
 
 
 @pytest.mark.parametrize("gap_ns", [0, 5_000])

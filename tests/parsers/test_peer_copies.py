@@ -11,7 +11,7 @@ from tests.build import trace_of
 from tests.parsers.nsight.nsysfile import NsysFile
 from tests.parsers.nsight.test_nsys_quirks import made, rows
 from traceflops.analysis.recipe import analyze
-from traceflops.parsers.shared.peer_copies import with_peer_copies
+from traceflops.parsers.shared.repeats import with_peer_copies
 from traceflops.parsers.shared.sinks import way_named
 from traceflops.reports.markdown import render_markdown
 from traceflops.table.trace import Trace

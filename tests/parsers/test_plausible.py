@@ -15,8 +15,7 @@ from tests.parsers.documents import read_one, source_of
 from traceflops.analysis.preparation import prepare
 from traceflops.errors import InputError
 from traceflops.memory.usage import memory_use
-from traceflops.parsers.shared.overruns import _end_of_later
-from traceflops.parsers.shared.sanity_checks import plausible
+from traceflops.parsers.shared.sanity_checks import _end_of_later, plausible
 from traceflops.table.trace import Trace
 
 DAY_US = 86_400 * 10**6

@@ -16,7 +16,7 @@ from traceflops.privacy.redact import Redaction
 from traceflops.ranks.group_roles import role_in
 from traceflops.ranks.matching import matched as matches_of
 from traceflops.ranks.who_waits import RankReport, rank_report
-from traceflops.table.rows import ABSENT
+from traceflops.table.columns import ABSENT
 from traceflops.table.trace import Trace
 from traceflops.windows.selection import Selection
 

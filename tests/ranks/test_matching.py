@@ -12,7 +12,7 @@ from traceflops.ranks.clocks import Alignment, aligned
 from traceflops.ranks.comm_records import KINDS, CommGroup, CommRecords
 from traceflops.ranks.matching import Matches, matched
 from traceflops.ranks.waits import Waits, waits
-from traceflops.table.rows import ABSENT
+from traceflops.table.columns import ABSENT
 from traceflops.timeline.intervals import Intervals
 
 

@@ -23,7 +23,7 @@ from traceflops.ranks.matching import matched
 from traceflops.ranks.slow_rank import SlowRank, late_ranks
 from traceflops.ranks.waits import waits
 from traceflops.ranks.who_waits import RankReport, rank_report
-from traceflops.table.rows import ABSENT
+from traceflops.table.columns import ABSENT
 from traceflops.timeline.intervals import Intervals
 from traceflops.windows.selection import Selection
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import traceflops as tf
 from tests.conftest import examples
 from traceflops.recording.module_card import plain, words_of
-from traceflops.recording.rank_files import file_of_rank
+from traceflops.recording.recorder import file_of_rank
 
 torch = pytest.importorskip("torch")
 

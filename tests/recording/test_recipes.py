@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from tests.packaging.test_documents import known_options
 from traceflops.cli import app
-from traceflops.recording.recipes import known_recipes
+from traceflops.cli.recipe import known_recipes
 
 PROMISED = ("pytorch", "nsys", "rocprof", "ncu", "vllm", "sglang", "jax", "megatron", "torchtitan")
 

@@ -7,13 +7,13 @@ import pytest
 
 from tests.build import trace_of
 from traceflops import analyze
+from traceflops.cli.recipe import known_recipes
 from traceflops.comparison.side import side_of
 from traceflops.devices.missing_input import counters_alone
 from traceflops.facts import fact
 from traceflops.findings.finding import Verdict
 from traceflops.findings.verdicts import led_by
 from traceflops.recording.inventory import Inventory, take_inventory
-from traceflops.recording.recipes import known_recipes
 from traceflops.remedies import command, family, remedy
 from traceflops.reports.terminal.info import render_info
 from traceflops.reports.view.findings import opening

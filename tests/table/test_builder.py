@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from traceflops.table.builder import BEYOND, TableBuilder, compact
-from traceflops.table.columns import numbers
-from traceflops.table.rows import ABSENT
+from traceflops.table.columns import ABSENT, numbers
 from traceflops.table.schema import TABLES, Column, arrow_schema
 
 MOST = 2**63 - 1

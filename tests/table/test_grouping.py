@@ -4,6 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from traceflops.table.columns import ABSENT
 from traceflops.table.grouping import (
     by_code,
     distinct,
@@ -16,7 +17,6 @@ from traceflops.table.grouping import (
     runs,
     slices,
 )
-from traceflops.table.rows import ABSENT
 from traceflops.timeline.account import LaunchCounter
 
 MOST = 2**63 - 1

@@ -18,7 +18,7 @@ from traceflops.analysis.rank_summary import RankSummary
 from traceflops.analysis.summary_checks import check_summary
 from traceflops.errors import InputError
 from traceflops.facts import Fact, in_words
-from traceflops.table.soundness import ARROW_UNREADABLE, checked, require
+from traceflops.table.packed import ARROW_UNREADABLE, checked, require
 
 _KEY: Final = b"traceflops"
 _SCHEMA: Final = {_KEY: b"summary/3"}

@@ -22,6 +22,7 @@ from traceflops.attribution.scopes import launch_scopes
 from traceflops.ranks.collectives import KINDS
 from traceflops.ranks.comm_records import communication_kinds
 from traceflops.table.columns import (
+    ABSENT,
     NAME_TYPE,
     codes,
     dictionary_column,
@@ -31,7 +32,6 @@ from traceflops.table.columns import (
     numbers,
 )
 from traceflops.table.nesting import taken
-from traceflops.table.rows import ABSENT
 from traceflops.table.schema import Column
 from traceflops.timeline.records import COMPONENTS
 from traceflops.windows.records import chosen_time

@@ -17,10 +17,9 @@ from traceflops.attribution.launching_ops import ops_that_launched
 from traceflops.attribution.range_labels import range_names
 from traceflops.attribution.scopes import launch_scopes
 from traceflops.characters import kernel_name
-from traceflops.table.columns import IntArray, codes, names
+from traceflops.table.columns import IntArray, Names, codes, names
 from traceflops.table.grouping import group_rows, group_sums, ranked, runs
 from traceflops.table.nesting import taken
-from traceflops.table.rows import Names
 from traceflops.timeline.account import DeviceAccount
 from traceflops.timeline.device_span import WORK, is_top
 from traceflops.timeline.records import Window

@@ -24,10 +24,9 @@ from traceflops.attribution.scopes import (
     module_name,
     modules_around,
 )
-from traceflops.table.columns import BoolArray, IntArray, codes, matching, names
+from traceflops.table.columns import BoolArray, IntArray, Names, codes, matching, names
 from traceflops.table.grouping import exact_sums
 from traceflops.table.nesting import taken
-from traceflops.table.rows import Names
 from traceflops.timeline.device_span import is_top
 from traceflops.windows.prepared import Prepared
 

@@ -20,10 +20,9 @@ import pyarrow as pa
 from traceflops.categories.kernel_names import same_kernels
 from traceflops.devices.device_facts import shown
 from traceflops.table.builder import TableBuilder, with_numbers
-from traceflops.table.columns import IntArray, codes, is_one_of, matching, names, numbers
+from traceflops.table.columns import ABSENT, IntArray, codes, is_one_of, matching, names, numbers
 from traceflops.table.grouping import distinct, groups
 from traceflops.table.nesting import Links, first_match, link, taken
-from traceflops.table.rows import ABSENT
 from traceflops.table.trace import Note, Trace
 from traceflops.timeline.account import LinkedTrace
 from traceflops.units import several

@@ -23,10 +23,18 @@ from traceflops.attribution.host_events import (
 )
 from traceflops.attribution.idle_classes import waiting_calls
 from traceflops.attribution.idle_slices import chosen_gaps
-from traceflops.table.columns import BoolArray, IntArray, codes, is_one_of, matching, names, numbers
+from traceflops.table.columns import (
+    ABSENT,
+    BoolArray,
+    IntArray,
+    codes,
+    is_one_of,
+    matching,
+    names,
+    numbers,
+)
 from traceflops.table.grouping import exact_sums, group_rows, group_sums, groups, joint_codes
 from traceflops.table.nesting import innermost, innermost_pieces, taken
-from traceflops.table.rows import ABSENT
 from traceflops.timeline.intervals import Intervals, latest_end_before
 from traceflops.windows.prepared import Prepared
 from traceflops.windows.steps import is_step_label

@@ -20,8 +20,10 @@ import pyarrow as pa
 
 from traceflops.attribution.range_labels import names_by_process
 from traceflops.table.columns import (
+    ABSENT,
     BoolArray,
     IntArray,
+    Names,
     SmallArray,
     WholeArray,
     codes,
@@ -31,7 +33,6 @@ from traceflops.table.columns import (
 )
 from traceflops.table.grouping import distinct, groups, joint_codes, slices
 from traceflops.table.nesting import OpTree, taken
-from traceflops.table.rows import ABSENT, Names
 from traceflops.table.trace import Trace
 from traceflops.timeline.intervals import NEVER, Intervals
 from traceflops.windows.prepared import Prepared

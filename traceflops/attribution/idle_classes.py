@@ -21,6 +21,7 @@ from traceflops.attribution.host_events import (
 )
 from traceflops.attribution.idle_slices import AFTER_CALL, HOST, IN_CALL, GapParts, Slices
 from traceflops.table.columns import (
+    ABSENT,
     BoolArray,
     IntArray,
     SmallArray,
@@ -32,7 +33,6 @@ from traceflops.table.columns import (
 from traceflops.table.grouping import group_rows, in_order
 from traceflops.table.grouping import groups as by_group
 from traceflops.table.nesting import innermost, taken
-from traceflops.table.rows import ABSENT
 from traceflops.table.trace import Trace
 from traceflops.timeline.intervals import NEVER
 

@@ -16,11 +16,10 @@ import numpy as np
 
 from traceflops.attribution.host_events import CALL, LABEL, OP, HostEvents
 from traceflops.attribution.launch_lead import leads
-from traceflops.table.columns import BoolArray, IntArray
+from traceflops.table.columns import ABSENT, BoolArray, IntArray
 from traceflops.table.grouping import groups as by_group
 from traceflops.table.grouping import in_order, runs
 from traceflops.table.nesting import innermost, taken
-from traceflops.table.rows import ABSENT
 from traceflops.timeline.account import DeviceAccount
 from traceflops.timeline.intervals import Intervals
 from traceflops.windows.prepared import Prepared

@@ -17,10 +17,17 @@ import pyarrow as pa
 from traceflops.attribution.launching_ops import ops_that_launched
 from traceflops.categories.activities import Categorised
 from traceflops.characters import kernel_name
-from traceflops.table.columns import IntArray, codes, names, number_column, numbers, string_column
+from traceflops.table.columns import (
+    IntArray,
+    Names,
+    codes,
+    names,
+    number_column,
+    numbers,
+    string_column,
+)
 from traceflops.table.grouping import by_code, first_rows, group_rows, group_sums, slices
 from traceflops.table.nesting import OpTree, taken
-from traceflops.table.rows import Names
 from traceflops.table.trace import Trace
 from traceflops.timeline.device_span import is_top
 from traceflops.timeline.host_work import SplitWork

@@ -16,10 +16,9 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from traceflops.attribution.scopes import PHASES, Phase, Phases, in_optimizer
-from traceflops.table.columns import BoolArray, IntArray, is_one_of, numbers
+from traceflops.table.columns import ABSENT, BoolArray, IntArray, is_one_of, numbers
 from traceflops.table.grouping import group_rows, group_sums
 from traceflops.table.nesting import taken
-from traceflops.table.rows import ABSENT
 from traceflops.timeline.account import DeviceAccount
 from traceflops.timeline.intervals import Intervals
 from traceflops.timeline.records import Window

@@ -16,10 +16,9 @@ from typing import Final
 import numpy as np
 
 from traceflops.attribution.range_labels import numberless
-from traceflops.table.columns import BoolArray, IntArray, codes, is_one_of, names, numbers
+from traceflops.table.columns import ABSENT, BoolArray, IntArray, codes, is_one_of, names, numbers
 from traceflops.table.grouping import distinct, group_rows, groups, joint_codes
 from traceflops.table.nesting import innermost, recorded_calls, taken
-from traceflops.table.rows import ABSENT
 from traceflops.table.trace import Trace
 
 

@@ -21,6 +21,7 @@ from traceflops.flops.ops.work import Work
 from traceflops.table.columns import (
     BoolArray,
     IntArray,
+    Names,
     SmallArray,
     codes,
     is_one_of,
@@ -29,7 +30,6 @@ from traceflops.table.columns import (
 )
 from traceflops.table.grouping import distinct
 from traceflops.table.nesting import OpTree, taken
-from traceflops.table.rows import Names
 from traceflops.timeline.account import LinkedTrace
 from traceflops.timeline.device_span import is_top
 from traceflops.timeline.host_work import ran_on_cpu

@@ -26,8 +26,10 @@ from traceflops.attribution.scopes import EVALUATE, Phases
 from traceflops.flops.ops.table import RULES
 from traceflops.flops.ops.work import Layout, Product, Work
 from traceflops.table.columns import (
+    ABSENT,
     BoolArray,
     IntArray,
+    Names,
     SmallArray,
     codes,
     matching,
@@ -36,7 +38,6 @@ from traceflops.table.columns import (
 )
 from traceflops.table.grouping import groups, joint_codes
 from traceflops.table.nesting import taken
-from traceflops.table.rows import ABSENT, Names
 from traceflops.table.trace import Trace
 
 Role = Literal["recompute", "input_grad", "weight_grad"]

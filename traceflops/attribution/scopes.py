@@ -36,8 +36,10 @@ from traceflops.attribution.marks import (
 )
 from traceflops.attribution.op_kernels import Attribution
 from traceflops.table.columns import (
+    ABSENT,
     BoolArray,
     IntArray,
+    Names,
     SmallArray,
     codes,
     matching,
@@ -46,7 +48,6 @@ from traceflops.table.columns import (
 )
 from traceflops.table.grouping import distinct, group_rows, joint_codes, ranked
 from traceflops.table.nesting import OpTree, innermost, taken
-from traceflops.table.rows import ABSENT, Names
 from traceflops.table.trace import Trace
 from traceflops.timeline.account import LinkedTrace
 from traceflops.windows.steps import is_step_label

@@ -10,9 +10,17 @@ import pyarrow as pa
 
 from traceflops.categories.classify import Classifier
 from traceflops.categories.rules import Category
-from traceflops.table.columns import BoolArray, IntArray, codes, is_one_of, matching, names, numbers
+from traceflops.table.columns import (
+    BoolArray,
+    IntArray,
+    Names,
+    codes,
+    is_one_of,
+    matching,
+    names,
+    numbers,
+)
 from traceflops.table.nesting import Links
-from traceflops.table.rows import Names
 from traceflops.table.trace import Trace
 
 COLLECTIVE_OP = "record_param_comms"

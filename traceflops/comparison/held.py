@@ -13,7 +13,7 @@ from typing import Final
 
 from traceflops.attribution.range_labels import numberless
 from traceflops.comparison.side import Side
-from traceflops.memory.at_peak import Holder
+from traceflops.memory.usage import Holder
 
 ALLOCATED, EARLIER, UNTOLD = "allocated", "earlier", "untold"
 """Held since an operator of the recording allocated it, since before that, or not told which."""

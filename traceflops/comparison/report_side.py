@@ -27,7 +27,7 @@ from traceflops.comparison.side import (
 )
 from traceflops.devices.peaks import find
 from traceflops.errors import InputError
-from traceflops.memory.at_peak import Holder
+from traceflops.memory.usage import Holder
 from traceflops.timeline.records import COMPONENTS, Components
 
 REPORT: Final = "traceflops.report/1"

@@ -18,8 +18,7 @@ from traceflops.analysis.result import Analysis
 from traceflops.attribution.charged import ChargedKernel, charged_kernels
 from traceflops.attribution.culprits import IdleCulprits, idle_culprits
 from traceflops.devices.peaks import DeviceSpec
-from traceflops.memory.at_peak import Holder, holders
-from traceflops.memory.usage import fullest_gpu, memory_use
+from traceflops.memory.usage import Holder, fullest_gpu, holders, memory_use
 from traceflops.mfu.checked.trace_description import counts_of_step
 from traceflops.mfu.counted.kernel_speeds import KernelSpeed
 from traceflops.table.columns import FloatArray

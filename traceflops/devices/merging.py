@@ -17,9 +17,8 @@ from traceflops.devices.device_facts import SeenDevice, by_name
 from traceflops.devices.processes import settle_shared, unnamed_processes
 from traceflops.remedies import NSIGHT, ROCPROF, family
 from traceflops.table.builder import with_numbers
-from traceflops.table.columns import IntArray, number_column, numbers
+from traceflops.table.columns import ABSENT, IntArray, number_column, numbers
 from traceflops.table.grouping import distinct
-from traceflops.table.rows import ABSENT
 from traceflops.table.schema import TABLES
 from traceflops.table.trace import (
     EVERYWHERE,

@@ -16,9 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from traceflops.table.builder import with_numbers
-from traceflops.table.columns import IntArray, codes, number_column, numbers
+from traceflops.table.columns import ABSENT, IntArray, codes, number_column, numbers
 from traceflops.table.grouping import distinct, group_rows
-from traceflops.table.rows import ABSENT
 from traceflops.table.trace import Note, Trace, counted_note, of_noun
 from traceflops.units import listed, several, time_amount
 

@@ -14,8 +14,7 @@ import pyarrow as pa
 
 from traceflops.errors import InputError
 from traceflops.table.builder import with_numbers
-from traceflops.table.columns import matching, numbers
-from traceflops.table.rows import ABSENT
+from traceflops.table.columns import ABSENT, matching, numbers
 from traceflops.table.trace import Trace, named
 
 MEMORY_SNAPSHOT: Final = "PyTorch memory snapshot"

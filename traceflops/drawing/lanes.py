@@ -15,6 +15,7 @@ from traceflops.drawing.coarsening import Counter, LaneEvents, Times
 from traceflops.drawing.lane_stacking import stacked
 from traceflops.memory.usage import memory_use
 from traceflops.table.columns import (
+    ABSENT,
     IntArray,
     SmallArray,
     WholeArray,
@@ -26,7 +27,6 @@ from traceflops.table.columns import (
 )
 from traceflops.table.grouping import groups, in_order, joint_codes, slices
 from traceflops.table.nesting import OpTree
-from traceflops.table.rows import ABSENT
 from traceflops.timeline.device_span import WORK
 
 if TYPE_CHECKING:

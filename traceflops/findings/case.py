@@ -11,9 +11,8 @@ import numpy as np
 from traceflops.categories.programs import of_ml, of_pytorch
 from traceflops.findings.rules import cause_of, thresholds
 from traceflops.remedies import CUDA, NSIGHT, PYTORCH, ROCPROF, accelerator, family
-from traceflops.table.columns import names, numbers
+from traceflops.table.columns import ABSENT, names, numbers
 from traceflops.table.grouping import groups
-from traceflops.table.rows import ABSENT
 from traceflops.timeline.intervals import Intervals
 from traceflops.units import several
 from traceflops.windows.records import chosen_time

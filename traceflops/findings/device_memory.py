@@ -19,8 +19,7 @@ from traceflops.characters import function_name
 from traceflops.facts import Fact, fact
 from traceflops.findings.case import cause, limit, share_of_window
 from traceflops.findings.finding import Cause, Gain, Row, Verdict, row_name, short_name
-from traceflops.memory.at_peak import BETWEEN, holders
-from traceflops.memory.usage import StepFinder, fullest_gpu, memory_use
+from traceflops.memory.usage import BETWEEN, StepFinder, fullest_gpu, holders, memory_use
 from traceflops.table.columns import codes, floats, is_one_of, matching, names, numbers
 from traceflops.table.grouping import group_sums, groups
 from traceflops.table.trace import ranges

@@ -23,6 +23,7 @@ from traceflops.findings.rules import rule_of
 from traceflops.flops.ops.arguments import Shapes, read_shapes
 from traceflops.flops.ops.work import Work
 from traceflops.table.columns import (
+    ABSENT,
     BoolArray,
     FloatArray,
     IntArray,
@@ -34,7 +35,6 @@ from traceflops.table.columns import (
 )
 from traceflops.table.grouping import group_rows, in_order, joint_codes
 from traceflops.table.nesting import taken
-from traceflops.table.rows import ABSENT
 
 if TYPE_CHECKING:
     from traceflops.attribution.scopes import Scopes

@@ -13,9 +13,16 @@ from traceflops.findings.finding import Cause
 from traceflops.findings.kernel_facts import KernelFacts, kernel_cause
 from traceflops.flops.ops.arguments import Shapes, read_shapes, read_types
 from traceflops.flops.ops.work import Product, Result, Work
-from traceflops.table.columns import BoolArray, FloatArray, IntArray, is_one_of, matching, numbers
+from traceflops.table.columns import (
+    ABSENT,
+    BoolArray,
+    FloatArray,
+    IntArray,
+    is_one_of,
+    matching,
+    numbers,
+)
 from traceflops.table.grouping import group_rows, joint_codes
-from traceflops.table.rows import ABSENT
 
 _FUSABLE: Final = tuple(
     f"memory/{sub}"

@@ -24,10 +24,9 @@ from traceflops.flops.ops.work import Core, Product, Work, known_sum
 from traceflops.mfu.forward_passes import ALWAYS, BATCHED, ForwardPass, forward_passes, places_in
 from traceflops.mfu.roof_times import MovedBytes
 from traceflops.mfu.traced.coverage import TOO_LITTLE, chosen_activities
-from traceflops.table.columns import IntArray, is_one_of, names, numbers
+from traceflops.table.columns import ABSENT, IntArray, is_one_of, names, numbers
 from traceflops.table.grouping import distinct, exact_sum
 from traceflops.table.nesting import taken
-from traceflops.table.rows import ABSENT
 from traceflops.timeline.intervals import Intervals
 from traceflops.timeline.records import Window
 from traceflops.windows.engine_passes import Kind, serving_marks

@@ -55,8 +55,8 @@ from traceflops.mfu.traced.uncounted import REPLAYED
 from traceflops.mfu.traced.work_tables import KernelRow, OpRow, kernel_rows, op_rows
 from traceflops.remedies import NSIGHT, ROCPROF, XLA, advice, family, remedy
 from traceflops.table.columns import names
+from traceflops.table.patterns import launches_nothing
 from traceflops.table.trace import Note
-from traceflops.table.work_calls import launches_nothing
 from traceflops.units import decimal, exact_percent
 from traceflops.windows.prepared import Prepared
 

@@ -21,8 +21,7 @@ import pyarrow as pa
 
 from traceflops.errors import UsageError
 from traceflops.privacy.known_words import is_library_word, words_of
-from traceflops.table.columns import IntArray, codes, dictionary_column, names
-from traceflops.table.rows import Names
+from traceflops.table.columns import IntArray, Names, codes, dictionary_column, names
 from traceflops.table.trace import Trace
 
 _NAME = r"[^/\\\s\"'<>:|;,()\[\]{}]+"

@@ -16,7 +16,7 @@ from traceflops.privacy.known_words import (
     pieces,
     words_of,
 )
-from traceflops.table.rows import Names
+from traceflops.table.columns import Names
 
 _TOKEN: Final = re.compile(r"(?:(?![\u2026\u00d7\u2192\u2013\u00b7])[A-Za-z0-9\u0080-\U0010ffff])+")
 _LONGEST: Final = 4_096

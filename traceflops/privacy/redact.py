@@ -26,7 +26,7 @@ from traceflops.privacy.redact_policies import Policies, policies
 from traceflops.table.columns import codes, names, with_column
 from traceflops.table.grouping import used_names
 from traceflops.table.schema import TABLES
-from traceflops.table.trace import UTC_OFFSET, Note, Source, SourceFile, Trace
+from traceflops.table.trace import UTC_OFFSET, Note, SourceFile, Trace
 
 if TYPE_CHECKING:
     from traceflops.timeline.aggregates import Untimed
@@ -87,7 +87,28 @@ class Redaction:
         tables = {
             name: self._table(name, trace.tables[name]) for name in TABLES if name in trace.tables
         }
-        source = _source(trace.source, shown)
+        source = replace(
+            trace.source,
+            files=tuple(
+                SourceFile(shown.whole("file", f.name), f.bytes, f.text_bytes)
+                for f in trace.source.files
+            ),
+            tool=shown.partly("fact", trace.source.tool) if trace.source.tool is not None else None,
+            clock=None,
+            facts={
+                shown.partly("fact", key): shown.partly("fact", value)
+                for key, value in trace.source.facts.items()
+                if key != UTC_OFFSET  # where on earth it was recorded
+            },
+            event_counts={
+                shown.partly("category of record", name): count
+                for name, count in trace.source.event_counts.items()
+            },
+            identities=(),
+            description=cast(
+                "dict[str, object] | None", next(_described(trace.source.description, shown))
+            ),
+        )
         # By which rules kernels are decided whose placeholders do not tell it.
         placed = load(bare=True)
         known = placed.knowing(trace.source.rules)
@@ -164,29 +185,6 @@ def _known_rules() -> frozenset[str]:
     own = ("peer-copy", "migration", "too-many-names", "collective-metadata", NO_RULE)
     kinds = ("kind-memcpy", "kind-memset", "kind-graph")
     return frozenset((*(rule.id for rule in built_in()), *own, *kinds))
-
-
-def _source(source: Source, shown: Placeholders) -> Source:
-    """Return where a trace came from, without names and without what ties it to a machine."""
-    return replace(
-        source,
-        files=tuple(
-            SourceFile(shown.whole("file", f.name), f.bytes, f.text_bytes) for f in source.files
-        ),
-        tool=shown.partly("fact", source.tool) if source.tool is not None else None,
-        clock=None,
-        facts={
-            shown.partly("fact", key): shown.partly("fact", value)
-            for key, value in source.facts.items()
-            if key != UTC_OFFSET  # where on earth it was recorded
-        },
-        event_counts={
-            shown.partly("category of record", name): count
-            for name, count in source.event_counts.items()
-        },
-        identities=(),
-        description=cast("dict[str, object] | None", next(_described(source.description, shown))),
-    )
 
 
 def _described(value: object, shown: Placeholders, key: str = "") -> Iterator[object]:

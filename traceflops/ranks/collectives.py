@@ -11,10 +11,9 @@ from typing import Final
 import numpy as np
 
 from traceflops.flops.ops.arguments import element_type, read_types, read_values
-from traceflops.table.columns import IntArray, codes, is_one_of, names, numbers
+from traceflops.table.columns import ABSENT, IntArray, Names, codes, is_one_of, names, numbers
 from traceflops.table.grouping import group_rows, groups, joint_codes, ranked
 from traceflops.table.nesting import taken
-from traceflops.table.rows import ABSENT, Names
 from traceflops.timeline.account import DeviceAccount, LinkedTrace
 from traceflops.timeline.device_span import is_top
 from traceflops.timeline.records import Window

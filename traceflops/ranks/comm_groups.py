@@ -13,9 +13,8 @@ import msgspec
 import numpy as np
 
 from traceflops.ranks.group_roles import CommGroup, role_in
-from traceflops.table.columns import IntArray
+from traceflops.table.columns import ABSENT, IntArray
 from traceflops.table.grouping import distinct, group_rows, groups, joint_codes, ranked
-from traceflops.table.rows import ABSENT
 
 Words = tuple[str | None, str | None, str | None, int]
 """The name of a group, the ranks it lists, its description, and its size or ABSENT."""

@@ -34,10 +34,9 @@ from traceflops.ranks.comm_groups import (
     rank_labels,
 )
 from traceflops.ranks.group_roles import POINT_TO_POINT, CommGroup, with_roles
-from traceflops.table.columns import BoolArray, IntArray, codes, is_one_of, names, numbers
+from traceflops.table.columns import ABSENT, BoolArray, IntArray, codes, is_one_of, names, numbers
 from traceflops.table.grouping import group_rows
 from traceflops.table.nesting import taken
-from traceflops.table.rows import ABSENT
 from traceflops.table.trace import Trace
 from traceflops.timeline.account import DeviceAccount, LinkedTrace
 from traceflops.timeline.device_span import is_top

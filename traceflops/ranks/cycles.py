@@ -14,9 +14,8 @@ import numpy as np
 
 from traceflops.ranks.comm_records import CommRecords
 from traceflops.ranks.waits import Waits
-from traceflops.table.columns import BoolArray, FloatArray, IntArray
+from traceflops.table.columns import ABSENT, BoolArray, FloatArray, IntArray
 from traceflops.table.grouping import group_sums, groups, ranked
-from traceflops.table.rows import ABSENT
 
 _PARTS: Final = 5
 """So many cycles, at most, a recording without steps is cut into."""

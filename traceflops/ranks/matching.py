@@ -18,9 +18,8 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from traceflops.ranks.collectives import KINDS
 from traceflops.ranks.comm_records import EXCHANGE, RECV, SEND, CommRecords
-from traceflops.table.columns import BoolArray, IntArray
+from traceflops.table.columns import ABSENT, BoolArray, IntArray
 from traceflops.table.grouping import groups, joint_codes
-from traceflops.table.rows import ABSENT
 
 _LARGEST_SHIFT: Final = 64
 _MOST_SHIFTED: Final = 500

@@ -18,9 +18,8 @@ import numpy as np
 from traceflops.ranks.clocks import Alignment
 from traceflops.ranks.comm_records import SEND, CommRecords
 from traceflops.ranks.waits import Waits
-from traceflops.table.columns import IntArray
+from traceflops.table.columns import ABSENT, IntArray
 from traceflops.table.grouping import group_rows, groups
-from traceflops.table.rows import ABSENT
 from traceflops.timeline.intervals import Intervals
 from traceflops.timeline.records import Window
 

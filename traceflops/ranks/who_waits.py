@@ -27,9 +27,8 @@ from traceflops.ranks.partners import with_partners
 from traceflops.ranks.pipelines import Pipelines, pipelines
 from traceflops.ranks.slow_rank import PreparedWork, RankWork, SlowRank, slow_rank
 from traceflops.ranks.waits import ExpertGroup, Waits, expert_groups, waits
-from traceflops.table.columns import IntArray, codes, is_one_of, names, numbers
+from traceflops.table.columns import ABSENT, IntArray, codes, is_one_of, names, numbers
 from traceflops.table.grouping import distinct, exact_sums, group_rows, group_sums, groups
-from traceflops.table.rows import ABSENT
 from traceflops.table.trace import Trace
 from traceflops.timeline.intervals import Intervals
 from traceflops.windows.periodicity import LAST_STEP

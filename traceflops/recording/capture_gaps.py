@@ -12,10 +12,9 @@ from traceflops.devices.device_facts import SeenDevice
 from traceflops.devices.matching import match
 from traceflops.devices.side_records import SIDE_FORMATS
 from traceflops.remedies import How, command, way_to_record
-from traceflops.table.columns import is_one_of, matching, numbers
-from traceflops.table.rows import ABSENT
+from traceflops.table.columns import ABSENT, is_one_of, matching, numbers
+from traceflops.table.patterns import launches_nothing
 from traceflops.table.trace import CUDA_TRACE, Trace
-from traceflops.table.work_calls import launches_nothing
 from traceflops.timeline.host_work import lacks_copies
 from traceflops.windows.device_records import launch_calls
 from traceflops.windows.steps import find_marked_steps

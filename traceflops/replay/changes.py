@@ -17,11 +17,10 @@ from traceflops.ranks.who_waits import RankReport
 from traceflops.replay.critical_path import Span
 from traceflops.replay.host_waits import threads_of
 from traceflops.replay.recorded_graph import HOST, STREAM, RecordedGraph, World
-from traceflops.table.columns import BoolArray, IntArray, codes, is_one_of, names, numbers
+from traceflops.table.columns import ABSENT, BoolArray, IntArray, codes, is_one_of, names, numbers
 from traceflops.table.grouping import groups
 from traceflops.table.nesting import taken
 from traceflops.table.patterns import matches
-from traceflops.table.rows import ABSENT
 from traceflops.timeline.device_span import is_top
 from traceflops.timeline.intervals import Intervals
 from traceflops.windows.prepared import Prepared

@@ -17,9 +17,8 @@ from traceflops.attribution.culprits import named_times
 from traceflops.attribution.idle_slices import GapParts
 from traceflops.characters import kernel_name
 from traceflops.replay.recorded_graph import EDGE_NAMES, HOST, RecordedGraph, World
-from traceflops.table.columns import BoolArray, IntArray, codes, is_one_of, names, numbers
+from traceflops.table.columns import ABSENT, BoolArray, IntArray, codes, is_one_of, names, numbers
 from traceflops.table.grouping import groups, joint_codes
-from traceflops.table.rows import ABSENT
 from traceflops.timeline.intervals import Intervals
 from traceflops.windows.periodicity import paced
 from traceflops.windows.prepared import Prepared

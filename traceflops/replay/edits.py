@@ -39,6 +39,7 @@ from traceflops.replay.recorded_graph import (
     SYNC,
 )
 from traceflops.table.columns import (
+    ABSENT,
     BoolArray,
     FloatArray,
     IntArray,
@@ -48,7 +49,6 @@ from traceflops.table.columns import (
     numbers,
 )
 from traceflops.table.nesting import taken
-from traceflops.table.rows import ABSENT
 from traceflops.timeline.intervals import Intervals
 from traceflops.windows.selection import parse_duration
 

@@ -22,10 +22,17 @@ from traceflops.attribution.host_events import has_fact
 from traceflops.attribution.idle_slices import places_in_groups
 from traceflops.replay.recorded_graph import LONG_AGO
 from traceflops.replay.recorded_work import RecordedWork, typical
-from traceflops.table.columns import BoolArray, IntArray, codes, is_one_of, matching, numbers
+from traceflops.table.columns import (
+    ABSENT,
+    BoolArray,
+    IntArray,
+    codes,
+    is_one_of,
+    matching,
+    numbers,
+)
 from traceflops.table.grouping import groups, in_order, joint_codes
 from traceflops.table.nesting import first_match, taken
-from traceflops.table.rows import ABSENT
 from traceflops.table.trace import Trace
 from traceflops.timeline.intervals import NEVER, latest_end_before
 

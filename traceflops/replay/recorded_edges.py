@@ -38,10 +38,9 @@ from traceflops.replay.recorded_work import (
     before_in,
     last_up_to,
 )
-from traceflops.table.columns import BoolArray, IntArray
+from traceflops.table.columns import ABSENT, BoolArray, IntArray
 from traceflops.table.grouping import in_order
 from traceflops.table.nesting import taken
-from traceflops.table.rows import ABSENT
 from traceflops.windows.prepared import Prepared
 
 _LEAST_CAP_NS: Final = 20_000

@@ -14,10 +14,9 @@ import numpy as np
 
 from traceflops.ranks.who_waits import RankReport
 from traceflops.replay.recorded_graph import LONG_AGO
-from traceflops.table.columns import BoolArray, IntArray, codes, is_one_of, numbers
+from traceflops.table.columns import ABSENT, BoolArray, IntArray, codes, is_one_of, numbers
 from traceflops.table.grouping import groups, in_order, joint_codes
 from traceflops.table.nesting import taken
-from traceflops.table.rows import ABSENT
 from traceflops.timeline.idle import ENDLESS
 from traceflops.windows.prepared import Prepared
 

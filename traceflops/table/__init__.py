@@ -15,6 +15,6 @@
         v
     Links, OpTree          what all later rooms ask
 
-Packs (packed.py) store a Trace in few bytes; soundness.py checks tables of untrusted origin. Times
+Packs (packed.py) store a Trace in few bytes, and check tables of untrusted origin. Times
 are integer ns on the trace's clock.
 """

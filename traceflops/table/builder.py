@@ -13,14 +13,16 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from traceflops.table.columns import (
+    ABSENT,
+    Array,
     IntArray,
+    Rows,
     dictionary_column,
     number_column,
     pack_validity,
     string_column,
     with_column,
 )
-from traceflops.table.rows import ABSENT, Array, Rows
 from traceflops.table.schema import TABLES, Column, arrow_schema
 
 MOST_TEXTS: Final = 500_000
@@ -122,14 +124,34 @@ class TableBuilder(Rows):
         kind, null = column.type, _null_of(column)
         values = [piece.get(column.name, null) for _, piece in self.pieces]
         if column.nullable and _all_are(values, null):
-            return _nulls(kind, self.count, zeros)
+            if pa.types.is_dictionary(kind):
+                indices = pa.Array.from_buffers(pa.int32(), self.count, [zeros, zeros], self.count)
+                return pa.DictionaryArray.from_arrays(indices, string_column([]))
+            if pa.types.is_fixed_size_list(kind):
+                item_count = self.count * kind.list_size
+                items = pa.Array.from_buffers(kind.value_type, item_count, [None, zeros], 0)
+                return pa.Array.from_buffers(
+                    kind, self.count, [zeros], self.count, children=[items]
+                )
+            return pa.Array.from_buffers(kind, self.count, [zeros, zeros], self.count)
         if not column.nullable and pa.types.is_integer(kind) and _all_are(values, 0):
             return pa.Array.from_buffers(kind, self.count, [None, zeros], 0)
         # Where no value can be null, the column is made in its own type at once.
         is_known = not column.nullable or all(map(_fits_narrow, values))
         if pa.types.is_fixed_size_list(kind):
-            return _fixed_lists(
-                self._filled(column, np.int32 if is_known else np.int64)[rows], kind
+            lists = self._filled(column, np.int32 if is_known else np.int64)[rows]
+            item = kind.value_type
+            item_type = np.dtype(item.to_pandas_dtype())
+            flat = number_column(np.ascontiguousarray(lists, dtype=item_type).reshape(-1), item)
+            limits = np.iinfo(item_type)
+            missing = np.zeros(len(lists), dtype=np.bool_)
+            for axis in range(kind.list_size if lists.dtype != item_type else 0):
+                missing |= (lists[:, axis] < limits.min) | (lists[:, axis] > limits.max)
+            if not missing.any():
+                return pa.FixedSizeListArray.from_arrays(flat, kind.list_size)
+            list_bitmap, null_count = pack_validity(~missing)
+            return pa.Array.from_buffers(
+                kind, len(lists), [list_bitmap], null_count, children=[flat]
             )
         is_plain = not (pa.types.is_dictionary(kind) or pa.types.is_boolean(kind))
         if is_plain and (not column.nullable or (is_known and not pa.types.is_floating(kind))):
@@ -184,32 +206,6 @@ def _null_of(column: Column) -> int | float:
 def _all_are(values: list[Array | int | float], wanted: int | float) -> bool:
     """Return whether every piece has the wanted value in all of its rows."""
     return all(isinstance(value, int) and value == wanted for value in values)
-
-
-def _nulls(arrow_type: pa.DataType, count: int, zeros: pa.Buffer) -> pa.Array:
-    if pa.types.is_dictionary(arrow_type):
-        indices = pa.Array.from_buffers(pa.int32(), count, [zeros, zeros], count)
-        return pa.DictionaryArray.from_arrays(indices, string_column([]))
-    if pa.types.is_fixed_size_list(arrow_type):
-        size = count * arrow_type.list_size
-        flat = pa.Array.from_buffers(arrow_type.value_type, size, [None, zeros], 0)
-        return pa.Array.from_buffers(arrow_type, count, [zeros], count, children=[flat])
-    return pa.Array.from_buffers(arrow_type, count, [zeros, zeros], count)
-
-
-def _fixed_lists(values: Array, arrow_type: pa.DataType) -> pa.Array:
-    """Return rows of integers as lists; a row of which one is missing or does not fit is null."""
-    item = arrow_type.value_type
-    dtype = np.dtype(item.to_pandas_dtype())
-    flat = number_column(np.ascontiguousarray(values, dtype=dtype).reshape(-1), item)
-    limits = np.iinfo(dtype)
-    missing = np.zeros(len(values), dtype=np.bool_)
-    for axis in range(arrow_type.list_size if values.dtype != dtype else 0):
-        missing |= (values[:, axis] < limits.min) | (values[:, axis] > limits.max)
-    if not missing.any():
-        return pa.FixedSizeListArray.from_arrays(flat, arrow_type.list_size)
-    bitmap, nulls = pack_validity(~missing)
-    return pa.Array.from_buffers(arrow_type, len(values), [bitmap], nulls, children=[flat])
 
 
 def with_numbers(table: pa.Table, name: str, values: IntArray) -> pa.Table:

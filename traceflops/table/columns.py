@@ -6,7 +6,9 @@ of a second at start-up. The builders here go through buffers and do not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -91,7 +93,7 @@ def merged_column(codes: npt.NDArray[Any], names: Sequence[str]) -> pa.Dictionar
 
 def numbers(column: pa.ChunkedArray | pa.Array, null: int = -1) -> IntArray:
     """Return an integer column as int64 numpy, nulls replaced by `null`; not to be written to."""
-    array = _one_array(column)
+    array = one_array(column)
     if not len(array):
         return np.empty(0, dtype=np.int64)
     if array.null_count == len(array):  # takes no memory however many there are
@@ -108,7 +110,7 @@ def floats(column: pa.ChunkedArray | pa.Array) -> npt.NDArray[np.float64]:
 
     Arrow's own `to_numpy` of a chunked column imports pandas.
     """
-    array = _one_array(column)
+    array = one_array(column)
     if len(array) == 0:
         return np.empty(0, dtype=np.float64)
     end = array.offset + len(array)
@@ -117,7 +119,7 @@ def floats(column: pa.ChunkedArray | pa.Array) -> npt.NDArray[np.float64]:
 
 def validity(column: pa.ChunkedArray | pa.Array) -> BoolArray | None:
     """Return which rows are not null, or None where every row is valid."""
-    array = _one_array(column)
+    array = one_array(column)
     if array.null_count == 0:
         return None
     bitmap = np.frombuffer(array.buffers()[0], dtype=np.uint8)
@@ -127,18 +129,18 @@ def validity(column: pa.ChunkedArray | pa.Array) -> BoolArray | None:
 
 def codes(column: pa.ChunkedArray | pa.Array) -> IntArray:
     """Return the dictionary codes of a dictionary column, -1 for null."""
-    return numbers(_one_array(column).indices)
+    return numbers(one_array(column).indices)
 
 
 def names(column: pa.ChunkedArray | pa.Array) -> list[str]:
     """Return the dictionary of a dictionary column, in the order of its codes."""
-    dictionary: list[str] = _one_array(column).dictionary.to_pylist()
+    dictionary: list[str] = one_array(column).dictionary.to_pylist()
     return dictionary
 
 
 def texts_at(column: pa.ChunkedArray | pa.Array, rows: IntArray) -> list[str]:
     """Return the texts of a few rows of a dictionary column, "" for null and where a row is -1."""
-    array = _one_array(column)
+    array = one_array(column)
     return [(array[row].as_py() or "") if row >= 0 else "" for row in rows.tolist()]
 
 
@@ -172,7 +174,8 @@ def product_of(sides: IntArray) -> IntArray:
     return np.where((sides > 0).all(axis=1), sides.prod(axis=1), UNKNOWN_SIZE)
 
 
-def _one_array(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+def one_array(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+    """Return a column as one array, with one dictionary."""
     if isinstance(column, pa.ChunkedArray):
         if column.num_chunks == 1:
             return column.chunk(0)
@@ -181,3 +184,77 @@ def _one_array(column: pa.ChunkedArray | pa.Array) -> pa.Array:
         combined = column.unify_dictionaries().combine_chunks()
         return combined.chunk(0) if isinstance(combined, pa.ChunkedArray) else combined
     return column
+
+
+ABSENT: Final = -(2**63)
+"""Stands for a missing integer in an int64 column."""
+
+Array = npt.NDArray[Any]
+
+
+class Names(dict[str, int]):
+    """Distinct texts in the order in which they were first seen; `names[text]` is its code.
+
+    Once there are `most` of them, all further texts count as `beyond`; as none where that is None.
+    """
+
+    most: int = sys.maxsize
+    beyond: str | None = None
+    overflowed: bool = False
+
+    def __missing__(self, text: str) -> int:
+        """Give a text that was not seen before the next code."""
+        if len(self) < self.most:
+            code = len(self)
+            self[text] = code
+            return code
+        self.overflowed = True
+        return -1 if self.beyond is None else self.setdefault(self.beyond, len(self))
+
+    def codes(self, texts: Iterable[str]) -> npt.NDArray[np.int32]:
+        """Return the code of each text."""
+        return np.fromiter(map(self.__getitem__, texts), dtype=np.int32)
+
+
+class Rows:
+    """Collects rows; a column that a piece does not have is null in its rows.
+
+    A text column holds codes of `names[column]`; a plain number stands in all rows of its piece.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.names: defaultdict[str, Names] = defaultdict(Names)
+        self.pieces: list[tuple[int, dict[str, Array | int]]] = []
+
+    def add(self, count: int, /, **columns: Array | int) -> None:
+        """Append `count` rows."""
+        if count:
+            self.pieces.append((count, columns))
+            self.count += count
+
+    def absorb(self, other: Rows) -> None:
+        """Append the rows of another collector, its texts recoded to the codes here."""
+        code_here = {
+            column: np.append(self.names[column].codes(names), np.int32(-1))  # -1 stays -1
+            for column, names in other.names.items()
+        }
+        for count, columns in other.pieces:
+            for column, code in code_here.items():
+                if column in columns:
+                    columns[column] = code[columns[column]]
+            self.add(count, **columns)
+
+
+def narrow(values: Array) -> Array:
+    """Return int64 values as int32 where they fit: columns wait in memory until all is read."""
+    is_whole = values.dtype == np.int64 and values.size > 0
+    fits = is_whole and int(values.min()) >= -(2**31) and int(values.max()) < 2**31
+    return values.astype(np.int32) if fits else values
+
+
+def text_column(values: Sequence[str | None]) -> pa.DictionaryArray:
+    """Return a dictionary column of texts, null where there is none."""
+    names = Names()
+    codes = [-1 if text is None else names[text] for text in values]
+    return dictionary_column(np.array(codes, dtype=np.int32), list(names))

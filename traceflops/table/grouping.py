@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from traceflops.table.columns import (
+    ABSENT,
     BoolArray,
     IntArray,
     WholeArray,
@@ -19,7 +20,6 @@ from traceflops.table.columns import (
     dictionary_column,
     names,
 )
-from traceflops.table.rows import ABSENT
 
 _GAPS, _FEW = 4, 1 << 10
 """Numbers are counted in a table that has up to so many cells a row, and so many more."""

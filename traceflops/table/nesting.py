@@ -16,9 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from traceflops.table.columns import BoolArray, IntArray, numbers
+from traceflops.table.columns import ABSENT, BoolArray, IntArray, numbers
 from traceflops.table.grouping import distinct, first_rows, in_order, joint_codes, ranked, slices
-from traceflops.table.rows import ABSENT
 from traceflops.table.trace import Trace
 
 T = TypeVar("T", bound=np.signedinteger)

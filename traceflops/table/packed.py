@@ -8,6 +8,9 @@ the order of names.
 
 A pack is an Arrow stream, a row for each part of a trace: `head` is JSON, `data` the tables in it,
 compressed, and `crc32` the checksum of both.
+
+Nothing of a table or trace of untrusted origin is used before it is checked: Arrow trusts the
+offsets, codes and nulls that it reads, and so does all code on its columns.
 """
 
 from __future__ import annotations
@@ -24,10 +27,83 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from traceflops.table.columns import IntArray
+from traceflops.table.columns import IntArray, numbers, one_array
 from traceflops.table.schema import TABLES, arrow_schema
-from traceflops.table.soundness import check_trace, checked, require
 from traceflops.table.trace import Note, Source, Trace
+
+ARROW_UNREADABLE: Final = (pa.ArrowException, OSError, ValueError, KeyError, MemoryError)
+"""What reading a damaged Arrow or Parquet file may raise, and what is raised here."""
+LARGEST: Final = 2**62
+LIMIT_NS: Final = 2**61
+"""Sums of times below this stay in an int64."""
+_SIGNED: Final = frozenset({"start_ns", "time_ns"})
+
+
+def column_names(schema: pa.Schema) -> tuple[str, ...]:
+    """Return the names of columns. Raises ValueError where one is no text, or is there twice."""
+    names = tuple(schema.names)
+    if len(set(names)) < len(names):
+        raise ValueError("a column is there twice")
+    return names
+
+
+def checked(table: Any, schema: pa.Schema | None = None) -> Any:
+    """Return a table once all of it was checked: names, offsets, codes, texts.
+
+    With a `schema` also types and nulls. Raises one of ARROW_UNREADABLE where something is wrong.
+    """
+    column_names(table.schema)
+    table.validate(full=True)
+    if schema is not None and not table.schema.equals(schema):
+        raise ValueError("the columns are others")
+    for field in schema or ():
+        if not field.nullable and table[field.name].null_count:
+            raise ValueError(f"a row without {field.name}")
+    return table
+
+
+def check_trace(trace: Trace) -> None:
+    """Raise ValueError where the fields of a trace contradict each other or its rows.
+
+    Such as a row of a process or device that is not there, or one that ends before it begins.
+    """
+    processes, devices = trace.processes.num_rows, trace.devices.num_rows
+    for per_row, count in ((trace.places, devices), (trace.clocks, processes)):
+        require(len(per_row) in (0, count))
+    require(len(trace.runs) in (0, devices))
+    source = trace.source
+    require(source.files and source.resolution_ns > 0)
+    require(abs(source.origin_unix_ns or 0) < LARGEST)
+    require(all(0 <= count < LARGEST for count in source.event_counts.values()))
+    require(all(-LIMIT_NS < begin <= end < LIMIT_NS for begin, end in source.lifetimes))
+    require(all(min(f.bytes or 0, f.text_bytes or 0) >= 0 for f in source.files))
+    for name, table in trace.tables.items():
+        for row, count in (("process", processes), ("device", devices)):
+            if row in table.column_names:
+                _check_range(table[row], 0, count - 1)
+        for column in TABLES[name]:
+            if column.unit and pa.types.is_int64(column.type):
+                most = LIMIT_NS if column.name.endswith("_ns") else LARGEST
+                _check_range(table[column.name], -most if column.name in _SIGNED else 0, most)
+        if "dur_ns" in table.column_names and table.num_rows:  # sums of times fit in an int64
+            start, length = numbers(table["start_ns"]), numbers(table["dur_ns"])
+            span = int(start.max()) - int(start.min())
+            require(max(span, int(length.max()), float(length.sum(dtype=np.float64))) < LIMIT_NS)
+    for name, table in (("process", trace.processes), ("device", trace.devices)):
+        require(np.array_equal(numbers(table[name]), np.arange(table.num_rows)))
+
+
+def require(is_so: object) -> None:
+    """Raise ValueError unless something is so."""
+    if not is_so:
+        raise ValueError("figures that contradict each other")
+
+
+def _check_range(column: pa.ChunkedArray, least: int, most: int) -> None:
+    ends = pc.min_max(column).as_py()
+    if ends["min"] is not None and not least <= ends["min"] <= ends["max"] <= most:
+        raise ValueError("a number that cannot be")
+
 
 VERSION: Final = 1
 PACK: Final = "traceflops.pack"
@@ -187,7 +263,7 @@ def _encoded(table: pa.Table) -> pa.Table:
     columns, kept = [], []
     quick = pa.Codec("zstd", compression_level=1)
     for field in table.schema:
-        column = _one_array(table[field.name])
+        column = one_array(table[field.name])
         if len(column) == column.null_count:
             continue
         differs = False
@@ -218,18 +294,12 @@ def _decoded(table: pa.Table, name: str) -> pa.Table:
         if place < 0:
             columns.append(pa.nulls(table.num_rows, field.type))
             continue
-        column = _one_array(table.column(place))
+        column = one_array(table.column(place))
         if table.schema.field(place).metadata == _DIFFERENCES:
             values = np.cumsum(_filled(column), dtype=np.int64)
             column = pa.array(values, mask=_mask(column))
         columns.append(column.cast(field.type))
     return checked(pa.Table.from_arrays(columns, schema=arrow_schema(name)), arrow_schema(name))
-
-
-def _one_array(column: pa.ChunkedArray) -> pa.Array:
-    """Return a column as one array, with one dictionary."""
-    combined = column.unify_dictionaries().combine_chunks()
-    return combined.chunk(0) if isinstance(combined, pa.ChunkedArray) else combined
 
 
 def _filled(column: pa.Array) -> IntArray:

@@ -1,18 +1,21 @@
-"""Regular expressions that users write, on the texts of a recording.
+"""Expressions on the texts of a recording: names of calls, and those that users write.
 
-They are those of RE2, without look-around and back-references: the time to match grows with the
-length of a text and no faster, whatever the expression and whoever wrote the text.
+The latter are those of RE2, without look-around and back-references: the time to match grows with
+the length of a text and no faster, whatever the expression and whoever wrote the text.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from traceflops.table.columns import BoolArray, string_column
+from traceflops.table.grouping import used_names
 
 
 def matches(pattern: str, texts: Sequence[str], *, ignore_case: bool = False) -> BoolArray:
@@ -36,3 +39,28 @@ def matched_groups(pattern: str, texts: Sequence[str]) -> list[str | None]:
     except pa.ArrowInvalid:  # it has no group
         return ["" if is_one else None for is_one in is_match]
     return [next(groups) if is_one else None for is_one in is_match]
+
+
+LAUNCH: Final = re.compile(
+    r"(cuda|cu|hip)(?!\w*HostFunc)\w*Launch(?!Attribute)|(ze|ur|sycl)\w*(LaunchKernel|KernelLaunch)"
+)
+"""Calls that launch kernels or graphs."""
+GRAPH_LAUNCH: Final = re.compile(r"\w*GraphLaunch")
+ASYNC_COPY: Final = re.compile(r"(cuda|cu|hip)Memcpy\w*Async")
+ASYNC_FILL: Final = re.compile(r"(cuda|cu|hip)Memset\w*Async")
+WAITS_FOR_DEVICE: Final = re.compile(r"(cuda|cu|hip)(DeviceSynchronize|CtxSynchronize)")
+"""Calls that return after all work of the GPU that was launched before."""
+_STARTS: Final = re.compile(
+    f"{LAUNCH.pattern}|(cuda|cu|hip)(Mem(cpy|set|Prefetch)|DeviceGraph|StreamBatchMem)"
+)
+_KNOWN: Final = re.compile(r"(cuda|cu|hip)[A-Z]")
+"""Calls of these interfaces that start work are known by their names."""
+
+
+def launches_nothing(calls: pa.Table) -> bool:
+    """Return whether calls of CUDA or HIP are recorded, and none of them starts work on a GPU.
+
+    Then no record can be lost: queries, allocations and synchronisations start nothing.
+    """
+    called = used_names(calls["name"])
+    return bool(called) and all(_KNOWN.match(name) and not _STARTS.match(name) for name in called)

@@ -14,12 +14,11 @@ from typing import Any, Final
 import numpy as np
 
 from traceflops.categories.activities import Categorised
-from traceflops.table.columns import IntArray, is_one_of, matching, names, numbers, texts_at
+from traceflops.table.columns import ABSENT, IntArray, is_one_of, matching, names, numbers, texts_at
 from traceflops.table.grouping import distinct, groups, runs
 from traceflops.table.nesting import Links, OpTree, taken
-from traceflops.table.rows import ABSENT
+from traceflops.table.patterns import WAITS_FOR_DEVICE
 from traceflops.table.trace import Trace
-from traceflops.table.work_calls import WAITS_FOR_DEVICE
 from traceflops.timeline.device_span import WORK, ActivityColumns, DeviceRows, Timeline, timeline
 from traceflops.timeline.host_work import SplitWork
 from traceflops.timeline.idle import (

@@ -18,9 +18,17 @@ import pyarrow as pa
 from traceflops.categories.classify import Classifier
 from traceflops.categories.rules import Category
 from traceflops.remedies import command
-from traceflops.table.columns import IntArray, codes, is_one_of, names, number_column, numbers
+from traceflops.table.columns import (
+    ABSENT,
+    IntArray,
+    codes,
+    is_one_of,
+    names,
+    number_column,
+    numbers,
+    text_column,
+)
 from traceflops.table.grouping import group_rows, joint_codes, used_names
-from traceflops.table.rows import ABSENT, text_column
 from traceflops.table.schema import DEVICE_KINDS
 from traceflops.table.trace import Trace
 

@@ -13,10 +13,9 @@ import numpy as np
 import pyarrow as pa
 
 from traceflops.categories.activities import Categorised
-from traceflops.table.columns import BoolArray, IntArray, codes, names, numbers
+from traceflops.table.columns import ABSENT, BoolArray, IntArray, codes, names, numbers
 from traceflops.table.grouping import distinct
 from traceflops.table.nesting import Links
-from traceflops.table.rows import ABSENT
 from traceflops.table.trace import Trace
 from traceflops.timeline.intervals import Intervals, latest_end_before
 from traceflops.timeline.records import COMPONENTS, Account, Components, Copies, Sums, WholeSpan

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from traceflops.remedies import advice
 from traceflops.table.builder import TableBuilder
-from traceflops.table.columns import BoolArray, IntArray, codes, is_one_of, names, numbers
+from traceflops.table.columns import ABSENT, BoolArray, IntArray, codes, is_one_of, names, numbers
 from traceflops.table.grouping import (
     distinct,
     group_rows,
@@ -21,7 +21,6 @@ from traceflops.table.grouping import (
     used_names,
 )
 from traceflops.table.nesting import innermost_pieces
-from traceflops.table.rows import ABSENT
 from traceflops.table.schema import empty_table
 from traceflops.table.trace import Note, Trace
 from traceflops.units import time_amount

@@ -30,10 +30,9 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.table.columns import BoolArray, IntArray, is_one_of, matching, numbers
+from traceflops.table.columns import ABSENT, BoolArray, IntArray, is_one_of, matching, numbers
 from traceflops.table.grouping import distinct, in_order, joint_codes, ranked
 from traceflops.table.nesting import Links, first_match
-from traceflops.table.rows import ABSENT
 from traceflops.table.trace import Trace
 from traceflops.timeline.intervals import NEVER, Intervals, latest_end_before
 from traceflops.timeline.records import IdleCauses

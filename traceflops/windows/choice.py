@@ -12,21 +12,21 @@ import numpy as np
 
 from traceflops.devices.processes import device_name
 from traceflops.errors import UsageError
-from traceflops.table.columns import IntArray, codes, is_one_of, numbers
+from traceflops.table.columns import ABSENT, IntArray, codes, is_one_of, numbers
 from traceflops.table.grouping import distinct
-from traceflops.table.rows import ABSENT
 from traceflops.table.trace import Note, Trace, counted_note
 from traceflops.timeline.account import DeviceAccount, LinkedTrace
 from traceflops.timeline.records import Window
 from traceflops.units import does, duration, listed, percent, several
 from traceflops.windows.chosen_runs import chosen_range, gpu_notes
-from traceflops.windows.device_steps import DEVICE_STEPS, device_steps
 from traceflops.windows.periodicity import (
+    DEVICE_STEPS,
     KEEP_LAST_UP_TO,
     LAST_STEP,
     TRIFLE,
     Behind,
     Stretch,
+    device_steps,
     inferred_steps,
     paced,
     steady,
@@ -128,7 +128,14 @@ class StepPlan:
         windows = []
         for stretch, part in zip(stretches, accounts, strict=True):
             number = self.layout.step_number(device, stretch)
-            used, reason = self._use(stretch, number)
+            if self.time_range is not None:
+                used, reason = stretch.role == "range", "a time range was selected"
+            elif stretch.role == "span":
+                used, reason = not self.choice.seen, "no step launched work here"
+            elif number is None:
+                used, reason = False, "outside the steps"
+            else:
+                used, reason = number in self.used, self.reasons.get(number, "")
             if stretch is unbounded:
                 used, reason = False, LAST_STEP
             window = Window(
@@ -144,16 +151,6 @@ class StepPlan:
             )
             windows.append(window)
         return tuple(windows)
-
-    def _use(self, stretch: Stretch, number: int | None) -> tuple[bool, str]:
-        """Return whether a stretch is part of the chosen window, and why if it is not."""
-        if self.time_range is not None:
-            return stretch.role == "range", "a time range was selected"
-        if stretch.role == "span":
-            return not self.choice.seen, "no step launched work here"
-        if number is None:
-            return False, "outside the steps"
-        return number in self.used, self.reasons.get(number, "")
 
 
 def plan_steps(
@@ -233,11 +230,7 @@ def _layout(
             f"no step starts with an annotation that matches --step-mark {selection.step_mark!r}",
             some_marks(trace),
         )
-    marked_by_tool = device_steps(trace, accounts)
-    if marked_by_tool is not None:
-        layout = StepLayout(*marked_by_tool, "markers", DEVICE_STEPS)
-    else:
-        layout = _inferred_layout(linked, accounts, marked) or _span_layout(linked, accounts)
+    layout = _unmarked_layout(linked, accounts, marked)
     if marked is None:
         return layout
     count = sum(map(len, marked.by_process.values()))
@@ -315,25 +308,21 @@ def _marked_notes(
         yield shared_steps_note(linked.trace, shared)
 
 
-def _inferred_layout(
+def _unmarked_layout(
     linked: LinkedTrace, accounts: Mapping[int, DeviceAccount], marked: FoundSteps | None
-) -> StepLayout | None:
-    """Return the layout of steps that repeat on the devices, None without any."""
+) -> StepLayout:
+    """Return steps that the tool marks on the devices or that repeat there, else one span."""
+    marked_by_tool = device_steps(linked.trace, accounts)
+    if marked_by_tool is not None:
+        return StepLayout(*marked_by_tool, "markers", DEVICE_STEPS)
     inferred = inferred_steps(linked, accounts)
-    if inferred is None:
-        return None
-    stretches, source, text = inferred
-    note = Note(
-        "assumed",
-        "steps-inferred",
-        ("The trace has no step markers. " if marked is None else "")
-        + f"Steps are numbered from 0 and inferred from {text}.",
-    )
-    numbered = {device: np.arange(len(mine)) for device, mine in stretches.items()}
-    return StepLayout(stretches, numbered, source, text, (note,))
-
-
-def _span_layout(linked: LinkedTrace, accounts: Mapping[int, DeviceAccount]) -> StepLayout:
+    if inferred is not None:
+        stretches, source, text = inferred
+        why = "The trace has no step markers. " if marked is None else ""
+        sentence = f"{why}Steps are numbered from 0 and inferred from {text}."
+        note = Note("assumed", "steps-inferred", sentence)
+        numbered = {device: np.arange(len(steps)) for device, steps in stretches.items()}
+        return StepLayout(stretches, numbered, source, text, (note,))
     mark = likely_step_mark(linked.trace) if accounts else None
     how, share = how_to_mark(linked.trace, mark), float(mark is not None)
     note = Note("assumed", "no-steps", _NO_STEPS, share=share, advice=how)

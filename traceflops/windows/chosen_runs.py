@@ -219,8 +219,24 @@ def restrict(trace: Trace, selection: Selection) -> Trace:
         wanted = [p for p, rank in enumerate(trace.ranks) if rank in selection.ranks]
         for name, mask in keep.items():
             mask &= np.isin(numbers(trace.table(name)["process"]), wanted)
-    for narrow in (_keep_devices, _keep_run, _keep_time, _keep_steps):
-        narrow(trace, selection, keep)
+    if selection.gpus is not None:
+        local = trace.devices["local_id"].to_pylist()
+        wanted = [device for device, number in enumerate(local) if number in selection.gpus]
+        for name in ("activities", "marks", "counters", *_COUNTED):
+            device = numbers(trace.table(name)["device"])
+            keep[name] &= (device < 0) | np.isin(device, wanted)
+        _drop_idle(trace, ~np.isin(numbers(trace.activities["device"]), wanted), keep)
+    if selection.run is not None:
+        # Rows of devices that are other runs go, and those of their processes.
+        devices = range(len(trace.runs))
+        others = sorted({*devices} - _shown(trace, devices, selection))
+        _drop_idle(trace, np.isin(numbers(trace.activities["device"]), others), keep)
+        for name in (*_TIMED, *_COUNTED):
+            table = trace.table(name)
+            if "device" in table.column_names:
+                keep[name] &= ~np.isin(numbers(table["device"]), others)
+    _keep_time(trace, selection, keep)
+    _keep_steps(trace, selection, keep)
     if not all(keep[name].all() for name in ("activities", "calls", "ops")):
         links = link(trace)
         launched = links.call_of_activity[~keep["activities"]]
@@ -240,32 +256,6 @@ def restrict(trace: Trace, selection: Selection) -> Trace:
     if before > settled and after == settled:
         raise UsageError("the selection is empty", "select more with --ranks, --steps, --from")
     return replace(trace, tables=tables)
-
-
-def _keep_devices(trace: Trace, selection: Selection, keep: dict[str, BoolArray]) -> None:
-    if selection.gpus is None:
-        return
-    local = trace.devices["local_id"].to_pylist()
-    wanted = [d for d, number in enumerate(local) if number in selection.gpus]
-    for name in ("activities", "marks", "counters", *_COUNTED):
-        device = numbers(trace.table(name)["device"])
-        keep[name] &= (device < 0) | np.isin(device, wanted)
-    _drop_idle(trace, ~np.isin(numbers(trace.activities["device"]), wanted), keep)
-
-
-def _keep_run(trace: Trace, selection: Selection, keep: dict[str, BoolArray]) -> None:
-    """Leave out rows of devices that are other runs, and those of their processes."""
-    if selection.run is None:
-        return
-    devices = range(len(trace.runs))
-    others = sorted({*devices} - _shown(trace, devices, selection))
-    if not others:
-        return
-    _drop_idle(trace, np.isin(numbers(trace.activities["device"]), others), keep)
-    for name in (*_TIMED, *_COUNTED):
-        table = trace.table(name)
-        if "device" in table.column_names:
-            keep[name] &= ~np.isin(numbers(table["device"]), others)
 
 
 def _drop_idle(trace: Trace, apart: BoolArray, keep: dict[str, BoolArray]) -> None:

@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Final, Literal
 import numpy as np
 
 from traceflops.devices.processes import whose
-from traceflops.table.columns import BoolArray, IntArray, is_one_of, matching, numbers
+from traceflops.table.columns import ABSENT, BoolArray, IntArray, is_one_of, matching, numbers
 from traceflops.table.grouping import distinct, groups, joint_codes
 from traceflops.table.nesting import recorded_calls
-from traceflops.table.rows import ABSENT
+from traceflops.table.patterns import ASYNC_COPY, ASYNC_FILL, GRAPH_LAUNCH, LAUNCH
 from traceflops.table.trace import Note, Trace
-from traceflops.table.work_calls import ASYNC_COPY, ASYNC_FILL, GRAPH_LAUNCH, LAUNCH
 from traceflops.timeline.idle import LONGEST_START_NS
 from traceflops.units import listed, percent, several
 from traceflops.windows.records import chosen_time
@@ -31,10 +30,7 @@ if TYPE_CHECKING:
     from traceflops.windows.selection import Selection
 _ASYNC: Final = {"copy": ASYNC_COPY, "fill": ASYNC_FILL}
 _WORDS: Final = {"kernel": "launch call", "graph": "graph launch", "copy": "copy", "fill": "fill"}
-_CAPTURE: Final = {
-    1: re.compile(r"\w*StreamBeginCapture"),
-    -1: re.compile(r"\w*StreamEndCapture"),
-}
+_CAPTURE: Final = {1: re.compile(r"\w*StreamBeginCapture"), -1: re.compile(r"\w*StreamEndCapture")}
 _GPU: Final = "gpu"
 _NEVER: Final = np.iinfo(np.int64).min
 _CUT: Final = "GPU records of {} ({}) are incomplete; the figures are those of the others."

@@ -1,7 +1,8 @@
-"""Steps from stretches of device time; without markers, from what repeats on the device."""
+"""Steps from stretches of device time: marked there, or told by what repeats on the device."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -10,8 +11,9 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.table.columns import BoolArray, IntArray, names
-from traceflops.table.grouping import distinct, group_sums, joint_codes
+from traceflops.table.columns import ABSENT, BoolArray, IntArray, codes, is_one_of, names, numbers
+from traceflops.table.grouping import distinct, group_sums, groups, joint_codes
+from traceflops.table.trace import Trace
 from traceflops.timeline.account import DeviceAccount, LinkedTrace
 from traceflops.timeline.device_span import DeviceRows
 from traceflops.timeline.intervals import Intervals
@@ -26,6 +28,7 @@ from traceflops.windows.repetition import (
     contents,
     repeated_signature,
 )
+from traceflops.windows.step_times import Steps
 
 _WARM_UP_FACTOR = (5, 4)
 """A leading step longer than 5/4 of the median is warm-up."""
@@ -110,7 +113,23 @@ def tile(
     ends = np.append(starts[1:], max(int(end_ns[place == places[-1]].max()), int(starts[-1])))
     if behind is not None:
         own_ends = -_earliest(-end, step, len(places))
-        other = _other_work(start_ns, end_ns - start_ns, place, places, behind)
+        # When the first work behind each pass starts that is of none. Names that are launched
+        # behind more than half of the passes belong to the passes, unless all that is behind a pass
+        # takes longer than its own work.
+        passes, name = len(places), behind.name
+        pass_before = np.searchsorted(places, behind.place, side="right") - 1
+        is_own, late = place >= 0, (place < 0) & (pass_before >= 0)
+        pairs = distinct(name[late] * passes + pass_before[late])
+        passes_of_name = np.bincount(pairs // passes, minlength=int(name.max(initial=0)) + 1)
+        odd = late & ~(2 * passes_of_name[name] > passes)
+        own_ns, late_ns, odd_ns = (
+            group_sums(pass_before[c], (end_ns - start_ns)[c], passes) for c in (is_own, late, odd)
+        )
+        first_odd, first_late = (
+            _earliest(start_ns[c], pass_before[c], passes) for c in (odd, late)
+        )
+        whole = np.where(late_ns >= own_ns, first_late, _NEVER)
+        other = np.where(odd_ns * TRIFLE > own_ns, first_odd, whole)
         ends = np.maximum(starts, np.minimum(ends, np.maximum(own_ends, other)))
     return with_rest(span, places, starts, ends, np.bincount(step))
 
@@ -143,27 +162,6 @@ def _earliest(start: IntArray, step: IntArray, steps: int) -> IntArray:
     first = np.full(steps, _NEVER, dtype=np.int64)
     np.minimum.at(first, step, start)
     return first
-
-
-def _other_work(
-    start_ns: IntArray, dur_ns: IntArray, place: IntArray, places: IntArray, behind: Behind
-) -> IntArray:
-    """Return, per pass, when the first work behind it starts that is of none, _NEVER without any.
-
-    Names that are launched behind more than half of the passes belong to the passes, unless all
-    that is behind a pass takes longer than its own work.
-    """
-    count, name = len(places), behind.name
-    step = np.searchsorted(places, behind.place, side="right") - 1
-    own, late = place >= 0, (place < 0) & (step >= 0)
-    pairs = distinct(name[late] * count + step[late])
-    passes_of_name = np.bincount(pairs // count, minlength=int(name.max(initial=0)) + 1)
-    odd = late & ~(2 * passes_of_name[name] > count)
-
-    own_ns, late_ns, odd_ns = (group_sums(step[c], dur_ns[c], count) for c in (own, late, odd))
-    first_odd, first = (_earliest(start_ns[c], step[c], count) for c in (odd, late))
-    whole = np.where(late_ns >= own_ns, first, _NEVER)
-    return np.where(odd_ns * TRIFLE > own_ns, first_odd, whole)
 
 
 def steady(durations_ns: IntArray, *, may_warm_up: bool = True) -> list[str | None]:
@@ -278,3 +276,43 @@ def inferred_steps(
         text = f"repetition on the {device_words(linked.trace).device}: {periods[0][1]}"
         return stretches, source, text
     return None
+
+
+DEVICE_STEPS: Final = "steps that the profiler marks on the GPU"
+_NUMBER: Final = re.compile(r"\d{1,18}(?=\D{0,99}$)")
+
+
+def device_steps(
+    trace: Trace, accounts: Mapping[int, DeviceAccount]
+) -> tuple[dict[int, list[Stretch]], dict[int, IntArray]] | None:
+    """Return stretches and step numbers by device; None where no work starts in a step.
+
+    Work is of the step in which it starts on its device.
+    """
+    marks = trace.marks
+    rows = np.flatnonzero(is_one_of(marks["kind"], "gpu_step"))
+    start = numbers(marks["start_ns"])[rows]
+    end = start + numbers(marks["dur_ns"], ABSENT)[rows]
+    matches = [_NUMBER.search(label[-100:]) for label in names(marks["name"])]
+    number_of = np.array([int(match[0]) if match else ABSENT for match in matches], dtype=np.int64)
+    number = number_of[codes(marks["name"])[rows]]
+    steps: dict[int, Steps] = {}
+    for device, mine in groups(numbers(marks["device"], ABSENT)[rows]):
+        mine = mine[np.argsort(start[mine], kind="stable")]
+        is_numbered = (number[mine] != ABSENT).all()
+        own_number = number[mine] if is_numbered else np.arange(len(mine))
+        steps[device] = Steps(own_number, start[mine], end[mine])
+    repeated = any(len(distinct(own.number)) < len(own) for own in steps.values())
+
+    is_kernel = is_one_of(trace.activities["kind"], "kernel")
+    stream = numbers(trace.activities["stream"], ABSENT)
+    stretches, numbered = {}, {}
+    for device, account in accounts.items():
+        own = steps.get(device, Steps(*[np.empty(0, dtype=np.int64)] * 3))
+        row, work = account.rows.row, account.rows
+        place = own.at(work.start_ns)
+        is_paced = paced(place, stream[row], is_kernel[row])
+        stretches[device] = tile(work.start_ns, work.end_ns, place, work.span, None, is_paced)
+        numbered[device] = np.arange(len(own)) if repeated else own.number
+    is_any = any(stretch.role == "step" for tiled in stretches.values() for stretch in tiled)
+    return (stretches, numbered) if is_any else None

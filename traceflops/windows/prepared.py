@@ -23,12 +23,7 @@ from traceflops.timeline.device_span import is_top
 from traceflops.timeline.intervals import Intervals
 from traceflops.timeline.records import Window
 from traceflops.windows.choice import StepPlan
-from traceflops.windows.device_records import (
-    MATERIAL,
-    LaunchRecords,
-    chosen_calls,
-    launch_records,
-)
+from traceflops.windows.device_records import MATERIAL, LaunchRecords, chosen_calls, launch_records
 from traceflops.windows.records import InWindows, StepChoice, chosen_activities, chosen_time
 from traceflops.windows.selection import Selection
 

@@ -176,7 +176,22 @@ def told_apart(trace: Trace, devices: Sequence[DeviceReport]) -> list[DeviceRepo
     several processes.
     """
     processes = trace.processes.to_pylist()
-    named = _owned(processes, devices)
+    unranked = {device.process for device in devices if not device.rank_text}
+    by_file: defaultdict[str, set[int]] = defaultdict(set)
+    for process in unranked:
+        by_file[processes[process]["file"]].add(process)
+    numbered = {place for place, process in enumerate(processes) if process["pid"] is not None}
+    files = {device.file for device in devices}
+    ranks = {device.rank_text for device in devices}
+    is_alone = len(ranks) == 1 and len({process["file"] for process in processes}) == 1
+    named = []
+    for device in devices:
+        owner = device.rank_text or ("" if len(files) == 1 else device.file)
+        owner, alike = "" if is_alone else owner, by_file[device.file]
+        if not device.rank_text and len(alike) > 1 and alike & numbered:
+            text = _process_text(processes[device.process]["pid"])
+            owner = text if len(files) == 1 else f"{device.file}{_BETWEEN}{text}"
+        named.append(replace(device, owner=owner))
     owners = [processes[device.process] for device in named]
     hosts = list(dict.fromkeys(process["host"] for process in owners if process["host"]))
     distinctions = (
@@ -197,29 +212,6 @@ def told_apart(trace: Trace, devices: Sequence[DeviceReport]) -> list[DeviceRepo
             if different == len(members):
                 break
     return named
-
-
-def _owned(
-    processes: Sequence[dict[str, Any]], devices: Sequence[DeviceReport]
-) -> list[DeviceReport]:
-    """Return devices with their ranks, or else file and process; the only one needs no name."""
-    unranked = {device.process for device in devices if not device.rank_text}
-    by_file: defaultdict[str, set[int]] = defaultdict(set)
-    for process in unranked:
-        by_file[processes[process]["file"]].add(process)
-    numbered = {place for place, process in enumerate(processes) if process["pid"] is not None}
-    files = {device.file for device in devices}
-    ranks = {device.rank_text for device in devices}
-    is_alone = len(ranks) == 1 and len({process["file"] for process in processes}) == 1
-    owned = []
-    for device in devices:
-        owner = device.rank_text or ("" if len(files) == 1 else device.file)
-        owner, alike = "" if is_alone else owner, by_file[device.file]
-        if not device.rank_text and len(alike) > 1 and alike & numbered:
-            text = _process_text(processes[device.process]["pid"])
-            owner = text if len(files) == 1 else f"{device.file}{_BETWEEN}{text}"
-        owned.append(replace(device, owner=owner))
-    return owned
 
 
 def _process_text(pid: int | None) -> str:

@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from traceflops.devices.processes import called, whose
-from traceflops.table.columns import BoolArray, FloatArray, IntArray, numbers
+from traceflops.table.columns import ABSENT, BoolArray, FloatArray, IntArray, numbers
 from traceflops.table.grouping import group_sums, groups, ranked
 from traceflops.table.nesting import first_of_same, taken
-from traceflops.table.rows import ABSENT
 from traceflops.table.trace import Note, Trace
 from traceflops.timeline.records import Components
 from traceflops.units import listed, percent, several

@@ -19,10 +19,9 @@ import numpy as np
 from traceflops.categories.programs import of_ml
 from traceflops.characters import shortened
 from traceflops.remedies import sentence
-from traceflops.table.columns import BoolArray, IntArray, codes, is_one_of, names, numbers
+from traceflops.table.columns import ABSENT, BoolArray, IntArray, codes, is_one_of, names, numbers
 from traceflops.table.grouping import distinct, group_rows, groups
 from traceflops.table.nesting import Links, taken
-from traceflops.table.rows import ABSENT
 from traceflops.table.trace import Note, Trace, counted_note
 from traceflops.units import capitalized
 from traceflops.windows.engine_passes import serving_marks
@@ -256,16 +255,13 @@ def likely_step_mark(trace: Trace) -> str | None:
         apart = ((start[mine] + length)[:-1] <= start[mine][1:]).all()
         is_loop = len(mine) >= FEWEST_ROUNDS and apart and regular.mean() >= REGULAR_SHARE
         if 2 * sums_ns[number] > span_ns and is_loop:
-            return _pattern([labels[own] for own in distinct(code[mine])])
+            # Labels differ in numbers only: equal numbers stay.
+            own_labels = [labels[own] for own in distinct(code[mine])]
+            figures = [{*column} for column in zip(*map(_DIGITS.findall, own_labels), strict=True)]
+            fixed = (next(iter(column)) if len(column) == 1 else r"\d+" for column in figures)
+            texts = (_SPECIAL.sub(r"\\\g<0>", piece) for piece in _DIGITS.split(own_labels[0]))
+            return "".join(chain.from_iterable(zip_longest(texts, fixed, fillvalue="")))
     return None
-
-
-def _pattern(labels: Sequence[str]) -> str:
-    """Return an expression for labels that differ in numbers only; equal numbers stay."""
-    values = [{*column} for column in zip(*map(_DIGITS.findall, labels), strict=True)]
-    numbers = (next(iter(column)) if len(column) == 1 else r"\d+" for column in values)
-    text = (_SPECIAL.sub(r"\\\g<0>", piece) for piece in _DIGITS.split(labels[0]))
-    return "".join(chain.from_iterable(zip_longest(text, numbers, fillvalue="")))
 
 
 def until_next(marked: FoundSteps) -> FoundSteps:

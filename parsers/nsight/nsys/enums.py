@@ -11,8 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.table.columns import IntArray
-from traceflops.table.rows import ABSENT
+from traceflops.table.columns import ABSENT, IntArray
 
 _KINDS: Final = ("HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP")
 COPIES: Final[Mapping[int, tuple[str, str]]] = {

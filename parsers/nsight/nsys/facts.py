@@ -21,7 +21,7 @@ from traceflops.parsers.io.json_window import UNDECODABLE
 from traceflops.parsers.nsight.nsys.enums import ERROR, THREAD_BITS, WARNING
 from traceflops.parsers.nsight.nsys.tables import Tables, whole_number
 from traceflops.parsers.shared.trace_builder import NOTHING_KNOWN, DeviceFacts
-from traceflops.table.rows import ABSENT
+from traceflops.table.columns import ABSENT
 from traceflops.table.trace import CUDA_TRACE, EVERYWHERE, UTC_OFFSET, Note
 from traceflops.units import several
 

@@ -18,11 +18,10 @@ from traceflops.parsers.io.json_window import UNDECODABLE
 from traceflops.parsers.nsight.nsys.enums import THREAD_BITS, processes_of, threads_of
 from traceflops.parsers.nsight.nsys.ranks import RankPlace
 from traceflops.parsers.nsight.nsys.reading import ReportReading, texts_of
-from traceflops.parsers.shared import rccl
-from traceflops.parsers.shared.collectives import fill_collectives
+from traceflops.parsers.shared.collectives import COLLECTIVES, SIZES, amount, fill_collectives
 from traceflops.parsers.shared.trace_builder import Gathered
+from traceflops.table.columns import ABSENT
 from traceflops.table.grouping import distinct
-from traceflops.table.rows import ABSENT
 
 _PAYLOAD: Final = Wanted(integers=("start", "globalTid", "jsonTextId"), texts=("jsonText",))
 _TABLE: Final = "NVTX_EVENTS"
@@ -96,18 +95,18 @@ def fill_nccl(reading: ReportReading, ranges: Sequence[Batch]) -> None:
 def _arguments(name: str, payload: Payload) -> dict[str, str]:
     """Return a payload as the arguments of the call; sizes are in bytes, so they count bytes."""
     arguments = {"comm": payload.get(_COMMUNICATOR, ""), "group": payload.get(_COMMUNICATOR, "")}
-    kind = rccl.COLLECTIVES.get(name)
+    kind = COLLECTIVES.get(name)
     if kind is not None and kind.count is not None and _SIZE in payload:
         arguments |= {kind.count: payload[_SIZE], "datatype": "ncclUint8"}
-    if name in rccl.SIZES and _RANKS in payload:
-        arguments |= {"newcomm": arguments["comm"], rccl.SIZES[name] or "nranks": payload[_RANKS]}
+    if name in SIZES and _RANKS in payload:
+        arguments |= {"newcomm": arguments["comm"], SIZES[name] or "nranks": payload[_RANKS]}
     return arguments
 
 
 def _note_rank(reading: ReportReading, process: int, name: str, payload: Payload) -> None:
     """Note the place of a process in the largest communicator that it made."""
-    rank, world = (rccl.amount(payload.get(word)) for word in (_RANK, _RANKS))
-    if name not in rccl.SIZES or rank is None or world is None or not rank < world < 2**31:
+    rank, world = (amount(payload.get(word)) for word in (_RANK, _RANKS))
+    if name not in SIZES or rank is None or world is None or not rank < world < 2**31:
         return
     places = reading.registry.places
     if process not in places or world > places[process].ranks:

@@ -16,11 +16,10 @@ from traceflops.parsers.nsight.nsys.tables import Tables
 from traceflops.parsers.nsight.nsys.timeline import UNNAMED_KERNEL
 from traceflops.parsers.shared.sanity_checks import span_notes
 from traceflops.remedies import NSYS
-from traceflops.table.columns import BoolArray, codes, names, numbers, validity
+from traceflops.table.columns import ABSENT, BoolArray, codes, names, numbers, validity
 from traceflops.table.grouping import distinct, joint_codes
-from traceflops.table.rows import ABSENT
+from traceflops.table.patterns import launches_nothing
 from traceflops.table.trace import CUDA_TRACE, Note
-from traceflops.table.work_calls import launches_nothing
 from traceflops.units import several, time_amount
 
 _NOT_READ: Final = "{count} [row|rows] of tables that are not read: {names}."

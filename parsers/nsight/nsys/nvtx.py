@@ -26,9 +26,17 @@ from traceflops.parsers.io.json_window import UNDECODABLE
 from traceflops.parsers.nsight.nsys.enums import MARK, RANGES, STACKED
 from traceflops.parsers.nsight.nsys.reading import ReportReading, texts_of
 from traceflops.parsers.nsight.nsys.tables import Tables
-from traceflops.table.columns import BoolArray, IntArray, number_column, numbers, string_column
+from traceflops.table.columns import (
+    ABSENT,
+    Array,
+    BoolArray,
+    IntArray,
+    Names,
+    number_column,
+    numbers,
+    string_column,
+)
 from traceflops.table.grouping import runs
-from traceflops.table.rows import ABSENT, Array, Names
 
 _SEQUENCE: Final = b", seq = "
 _ID: Final = b", op_id = "
@@ -208,7 +216,7 @@ def _add(reading: ReportReading, batch: Batch, text: IntArray, texts: OpTexts) -
         last = np.where(is_range, np.maximum(start, reading.latest_ns), start)
         end = np.where(is_open, last, end)
     own = {"end": end, "text": text, "name": texts.name[text]}
-    rows = reading.timed(Batch(batch.count, {**batch.numbers, **own}, {}))
+    rows = reading.timed(batch.with_numbers(own))
     # PyTorch marks its operators in the default domain.
     is_default = (rows["domainId"] == 0) | (rows["domainId"] == ABSENT)
     is_op = texts.is_op[rows["text"]] & np.isin(rows["eventType"], STACKED) & is_default

@@ -20,9 +20,8 @@ from traceflops.parsers.nsight.nsys.facts import Devices
 from traceflops.parsers.nsight.nsys.ranks import RankPlace, Ranks, settled
 from traceflops.parsers.shared.trace_builder import Gathered, ProcessFacts
 from traceflops.table.builder import compact
-from traceflops.table.columns import BoolArray, IntArray
+from traceflops.table.columns import ABSENT, BoolArray, IntArray
 from traceflops.table.grouping import distinct, group_rows
-from traceflops.table.rows import ABSENT
 
 _MOST: Final = 10_000
 """So many processes and devices are told apart; a report with more has invented them."""

@@ -14,9 +14,8 @@ from typing import Final
 import pyarrow as pa
 
 from traceflops.parsers.io.notes import NoteTable
-from traceflops.table.columns import numbers, with_column
+from traceflops.table.columns import ABSENT, numbers, with_column
 from traceflops.table.grouping import distinct
-from traceflops.table.rows import ABSENT
 from traceflops.table.trace import (
     RANK_UNKNOWN,
     Note,

@@ -16,8 +16,7 @@ import pyarrow as pa
 
 from traceflops.parsers.io.messages import Block, Columns, Messages
 from traceflops.parsers.nsight.nsys.raw_file import Parts
-from traceflops.table.columns import BoolArray, IntArray
-from traceflops.table.rows import ABSENT
+from traceflops.table.columns import ABSENT, BoolArray, IntArray
 
 Numbers = tuple[tuple[int, str], ...]
 """The numbers of fields with the columns of an export; a field that is left out is 0."""

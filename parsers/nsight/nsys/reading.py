@@ -15,9 +15,8 @@ from traceflops.parsers.nsight.nsys.process_registry import ProcessRegistry
 from traceflops.parsers.nsight.nsys.tables import Tables
 from traceflops.parsers.shared.trace_builder import Gathered
 from traceflops.table.builder import TableBuilder, compact
-from traceflops.table.columns import IntArray
+from traceflops.table.columns import ABSENT, Array, IntArray
 from traceflops.table.grouping import distinct
-from traceflops.table.rows import ABSENT, Array
 
 CUPTI: Final = "CUPTI_ACTIVITY_KIND_"
 _LIMIT_NS: Final = 2**61
@@ -73,7 +72,7 @@ class ReportReading:
         self.odd["no-duration"] += int(np.count_nonzero(~is_end))
         self.odd["negative-duration"] += int(np.count_nonzero(is_early))
         dur = np.where(is_end & ~is_early, end, start) - start
-        return Batch(rows.count, {**rows.numbers, "start_ns": start, "dur_ns": dur}, {})
+        return rows.with_numbers({"start_ns": start, "dur_ns": dur})
 
     def add(
         self,

@@ -13,8 +13,7 @@ from traceflops.parsers.io.arrow_files import ARROW_UNREADABLE, ArrowTable
 from traceflops.parsers.io.database_query import Among, Batch, Present, Wanted, one_batch
 from traceflops.parsers.io.database_rows import Database
 from traceflops.parsers.io.inputs import ByteSource
-from traceflops.table.columns import BoolArray, numbers
-from traceflops.table.rows import ABSENT, Array
+from traceflops.table.columns import ABSENT, Array, BoolArray, numbers
 from traceflops.table.trace import Note
 
 _EXACT: Final = 2.0**53

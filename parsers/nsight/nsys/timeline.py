@@ -29,10 +29,18 @@ from traceflops.parsers.nsight.nsys.enums import (
 from traceflops.parsers.nsight.nsys.reading import CUPTI, Columns, ReportReading, Shown
 from traceflops.parsers.shared.sinks import at_least
 from traceflops.table.builder import TableBuilder
-from traceflops.table.columns import IntArray, codes, is_one_of, merged_column, names, with_column
+from traceflops.table.columns import (
+    ABSENT,
+    IntArray,
+    Names,
+    codes,
+    is_one_of,
+    merged_column,
+    names,
+    with_column,
+)
 from traceflops.table.grouping import distinct
 from traceflops.table.nesting import first_match, first_of_same, taken
-from traceflops.table.rows import ABSENT, Names
 
 UNNAMED_KERNEL: Final = "(unnamed kernel)"
 _UNNAMED: Final = "(unnamed)"
@@ -225,7 +233,7 @@ def read_records(reading: ReportReading) -> None:
             if "timestamp" in kind.columns:  # of events; most have no time
                 events = batch.only(batch["timestamp"] > 0)
                 span = dict.fromkeys(_SPAN, events["timestamp"])
-                batch = Batch(events.count, {**events.numbers, **span}, {})
+                batch = events.with_numbers(span)
             rows = reading.timed(batch)
             if kind.into == "activities":
                 reading.odd["device-unknown"] += int(np.count_nonzero(rows["deviceId"] < 0))

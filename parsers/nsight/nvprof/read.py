@@ -17,8 +17,7 @@ from traceflops.parsers.nsight.nsys.read import trace_of_file
 from traceflops.parsers.nsight.nsys.reading import CUPTI
 from traceflops.parsers.nsight.nvprof.tables import nvprof_tables
 from traceflops.parsers.shared.sanity_checks import COUNTED_WHILE_TIMED
-from traceflops.table.columns import number_column, numbers, with_column
-from traceflops.table.rows import ABSENT
+from traceflops.table.columns import ABSENT, number_column, numbers, with_column
 from traceflops.table.trace import Trace
 
 NVPROF: Final = "nvprof"

@@ -24,9 +24,8 @@ from traceflops.parsers.nsight.nsys.enums import MARK, THREAD_BITS
 from traceflops.parsers.nsight.nsys.reading import CUPTI
 from traceflops.parsers.nsight.nsys.tables import Folder
 from traceflops.parsers.nsight.nvprof.calls import DRIVER_CALLS, RUNTIME_CALLS
-from traceflops.table.columns import IntArray
+from traceflops.table.columns import ABSENT, IntArray
 from traceflops.table.grouping import distinct, joint_codes
-from traceflops.table.rows import ABSENT
 from traceflops.table.trace import Note
 
 _TEXTS: Final = "StringTable"

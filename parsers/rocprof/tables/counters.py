@@ -20,9 +20,8 @@ from traceflops.parsers.rocprof.tables.work import ids
 from traceflops.parsers.shared.sinks import UNNAMED_KERNEL
 from traceflops.parsers.shared.trace_builder import chosen
 from traceflops.table.builder import TableBuilder, compact
-from traceflops.table.columns import IntArray
+from traceflops.table.columns import ABSENT, Array, IntArray, Names
 from traceflops.table.grouping import group_rows
-from traceflops.table.rows import ABSENT, Array, Names
 
 _KEYS: Final = ("process", "repetition", "dispatch", "name", "counter")
 _MOST_HEADERS: Final = 1 << 20

@@ -21,9 +21,8 @@ from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.places import rank_in_name
 from traceflops.parsers.rocprof.layouts import Layout
 from traceflops.table.builder import TableBuilder
-from traceflops.table.columns import IntArray
+from traceflops.table.columns import ABSENT, Array, IntArray, Names
 from traceflops.table.grouping import groups, ranked
-from traceflops.table.rows import ABSENT, Array, Names
 
 COUNTERS: Final = "kernel_counters"
 _MOST_PROCESSES: Final = 4_096

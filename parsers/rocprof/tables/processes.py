@@ -19,8 +19,7 @@ from traceflops.parsers.rocprof.tables.parts import (
     TableFile,
 )
 from traceflops.parsers.shared.trace_builder import Gathered
-from traceflops.table.columns import IntArray
-from traceflops.table.rows import ABSENT
+from traceflops.table.columns import ABSENT, IntArray
 
 _DAY_NS: Final = 86_400 * 10**9
 _STARTING_NS: Final = 10**6

@@ -50,8 +50,7 @@ from traceflops.parsers.rocprof.tables.work import (
 from traceflops.parsers.shared.collectives import fill_collectives
 from traceflops.parsers.shared.trace_builder import Gathered, ProcessFacts, chosen
 from traceflops.table.builder import TableBuilder
-from traceflops.table.columns import IntArray
-from traceflops.table.rows import ABSENT
+from traceflops.table.columns import ABSENT, IntArray
 from traceflops.table.trace import Note, Source, SourceFile, Trace
 
 _MOST_AGENTS: Final = 4_096

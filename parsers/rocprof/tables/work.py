@@ -27,8 +27,7 @@ from traceflops.parsers.shared.sinks import (
     blocks_of,
 )
 from traceflops.parsers.shared.trace_builder import chosen
-from traceflops.table.columns import IntArray
-from traceflops.table.rows import ABSENT, Array, Names
+from traceflops.table.columns import ABSENT, Array, IntArray, Names
 
 _MARK_DOMAINS: Final = ("MARKER", "ROCTX")
 _KINDS: Final = {None: UNKNOWN, False: HOST, True: GPU}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sample_traces.messages import counted, fixed, number, part, varint
 from tests.conftest import examples
 from traceflops.parsers.io.messages import Block, Messages, fields, split
-from traceflops.table.rows import ABSENT
+from traceflops.table.columns import ABSENT
 
 NUMBERS = st.integers(-(2**63), 2**63 - 1).filter(lambda value: value != ABSENT)
 FIELDS = st.lists(

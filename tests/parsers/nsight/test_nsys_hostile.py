@@ -21,8 +21,7 @@ from traceflops.parsers.io.database_scan import LONGEST_VALUE, NotFast, record_b
 from traceflops.parsers.nsight.nsys import nvtx as texts
 from traceflops.parsers.nsight.nsys.nvtx import op_texts
 from traceflops.parsers.reading import read
-from traceflops.table.columns import string_column
-from traceflops.table.rows import ABSENT
+from traceflops.table.columns import ABSENT, string_column
 
 ODD: st.SearchStrategy[Any] = st.one_of(
     st.none(),

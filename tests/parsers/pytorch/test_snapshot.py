@@ -22,8 +22,7 @@ from sample_traces.simulate import simulate
 from tests.conftest import ROOT, examples
 from traceflops.analysis.preparation import prepare
 from traceflops.errors import InputError, NotATrace
-from traceflops.memory.at_peak import holders
-from traceflops.memory.usage import MemoryUse, memory_use
+from traceflops.memory.usage import MemoryUse, holders, memory_use
 from traceflops.parsers.pytorch.snapshot import _BACKWARD
 from traceflops.reports.terminal.lines import Style
 from traceflops.reports.terminal.summary import render_terminal

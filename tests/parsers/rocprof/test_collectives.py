@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceflops.parsers.shared.collectives import fill_collectives
-from traceflops.parsers.shared.rccl import COLLECTIVES, data_type
+from traceflops.parsers.shared.collectives import COLLECTIVES, data_type, fill_collectives
 from traceflops.parsers.shared.trace_builder import Gathered, ProcessFacts
-from traceflops.table.rows import ABSENT
+from traceflops.table.columns import ABSENT
 
 GENERIC = "ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<4096ul>)"
 FIELDS = (

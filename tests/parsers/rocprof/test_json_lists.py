@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from tests.conftest import examples
 from tests.parsers.rocprof.jsonfile import source
+from traceflops.parsers.io.json_blocks import SKIPPED, WHOLE, Elements, Members, Path, Records
 from traceflops.parsers.io.json_lists import Document
-from traceflops.parsers.io.json_shapes import SKIPPED, WHOLE, Elements, Members, Path, Records
 from traceflops.parsers.io.worker_pool import Crew
 
 PREFIXES = ["", "\ufeff", " \n"]

@@ -12,9 +12,8 @@ import pytest
 import traceflops as tf
 from tests.conftest import shared_file
 from traceflops.errors import NotATrace
-from traceflops.table.columns import IntArray, codes, names, numbers
+from traceflops.table.columns import ABSENT, IntArray, codes, names, numbers
 from traceflops.table.nesting import link
-from traceflops.table.rows import ABSENT
 from traceflops.timeline.intervals import Intervals, latest_end_before
 
 DOCS = "v3_csv_docs_rocm7"

@@ -15,13 +15,7 @@ from typing import Literal
 from traceflops.errors import UsageError
 from traceflops.facts import Fact, fact, in_words
 from traceflops.flops.analytic.conventions import CONVENTIONS, Convention
-from traceflops.flops.analytic.rates import (
-    PUBLISHED,
-    Peak,
-    Rate,
-    is_of_unknown_basis,
-    raw_rate,
-)
+from traceflops.flops.analytic.rates import PUBLISHED, Peak, Rate, is_of_unknown_basis, raw_rate
 from traceflops.flops.analytic.run import FULL_CHECKPOINT, NO_CHECKPOINT, SELECTIVE, Checkpoint, Run
 from traceflops.flops.analytic.run_flops import obstacle
 from traceflops.flops.model.card import ModelCard

@@ -272,15 +272,10 @@ def reasons(case: Case) -> tuple[str, ...]:
     is to what is typical.
     """
     least, most = PLAUSIBLE
-    mended = (
-        (kind, case.value / factor, words)
-        for kind, mistakes in enumerate((_of_this_run(case), _of_any_run(case)))
-        for words, factor in mistakes
-    )
     likely = [
-        (kind, max(value / TYPICAL, TYPICAL / value), words)
-        for kind, value, words in mended
-        if least <= value <= most
+        (is_common, max(value / TYPICAL, TYPICAL / value), words)
+        for is_common, words, factor in _mistakes(case)
+        if least <= (value := case.value / factor) <= most
     ]
     likely.sort(key=lambda mistake: mistake[:2])
     published = case.run.achieved is not None
@@ -288,39 +283,35 @@ def reasons(case: Case) -> tuple[str, ...]:
     return (*(words for *_, words in likely), *others)[:MOST_REASONS]
 
 
-def _of_this_run(case: Case) -> Iterator[tuple[str, Fraction]]:
-    """Yield mistakes that this run suggests, and by how much each overstates; they come first."""
-    if case.flops_per_ns < SMALLEST_PEAK:
-        yield "--peak is in TFLOP/s: 1.3 PFLOP/s is 1300", Fraction(1000)
-    if case.spec is not None and case.spec.one_device_is == "GCD":
-        yield "cards counted instead of GCDs: a card has two", Fraction(2)
-    if case.run.checkpoint != NO_CHECKPOINT and case.mfu:
-        yield "less recomputation than --checkpointing says", case.value / case.mfu
-
-
-def _of_any_run(case: Case) -> Iterator[tuple[str, Fraction]]:
-    """Yield mistakes that are often made, and by how much each overstates."""
+def _mistakes(case: Case) -> Iterator[tuple[bool, str, Fraction]]:
+    """Yield mistakes that this run suggests, then common ones, and by how much each overstates."""
     card, run, rule = case.card, case.run, CONVENTIONS[case.convention]
+    if case.flops_per_ns < SMALLEST_PEAK:
+        yield False, "--peak is in TFLOP/s: 1.3 PFLOP/s is 1300", Fraction(1000)
+    if case.spec is not None and case.spec.one_device_is == "GCD":
+        yield False, "cards counted instead of GCDs: a card has two", Fraction(2)
+    if run.checkpoint != NO_CHECKPOINT and case.mfu:
+        yield False, "less recomputation than --checkpointing says", case.value / case.mfu
     if run.achieved is not None:  # somebody else counted the FLOPs
-        yield "TFLOP/s of a node used for one GPU", Fraction(8)
-        yield "TFLOP/s of all GPUs used for one", Fraction(run.devices)
-        yield "FLOPs counted twice", Fraction(2)
-        yield "recomputation counted as model work", Fraction(4, 3)
+        yield True, "TFLOP/s of a node used for one GPU", Fraction(8)
+        yield True, "TFLOP/s of all GPUs used for one", Fraction(run.devices)
+        yield True, "FLOPs counted twice", Fraction(2)
+        yield True, "recomputation counted as model work", Fraction(4, 3)
     else:
         words = "time or tokens off by 1,000: milliseconds for seconds, thousands of tokens"
-        yield words, Fraction(1000)
-        yield "GPUs of one node instead of all", Fraction(8)
-        yield "tokens of all GPUs with the rate of one", Fraction(run.devices)
+        yield True, words, Fraction(1000)
+        yield True, "GPUs of one node instead of all", Fraction(8)
+        yield True, "tokens of all GPUs with the rate of one", Fraction(run.devices)
     if rule.weights in _ALL_EXPERTS:
-        yield "parameters of unused experts counted", Fraction(card.total, card.active)
+        yield True, "parameters of unused experts counted", Fraction(card.total, card.active)
     if abs(case.flops_per_ns / _A100 - 1) < Fraction(1, 100):
-        yield "A100 peak used for an H100 or H200", Fraction(317, 100)
+        yield True, "A100 peak used for an H100 or H200", Fraction(317, 100)
     fp8 = case.spec.peak("fp8") if case.spec is not None else None
     if case.spec is None or (fp8 is not None and fp8 > Fraction(3, 2) * case.flops_per_ns):
-        yield "bf16 peak used for an fp8 run", Fraction(2)
+        yield True, "bf16 peak used for an fp8 run", Fraction(2)
     if run.achieved is None and not (run.is_frozen or run.frozen):
-        yield "frozen weights counted as trained", Fraction(3, 2)
+        yield True, "frozen weights counted as trained", Fraction(3, 2)
     if rule.context == "full":
-        yield "full attention counted instead of causal", Fraction(6, 5)
+        yield True, "full attention counted instead of causal", Fraction(6, 5)
     if run.achieved is None:
-        yield "the time does not cover a whole step", Fraction(6, 5)
+        yield True, "the time does not cover a whole step", Fraction(6, 5)

@@ -257,34 +257,30 @@ class Run:
         if seq is None and self.batch is not None and self.tokens is not None:
             seq = _whole(self.tokens, self.batch, f"batch {self.batch}")
         if seq is not None:
-            return self._slots(seq)
+            batch = self.batch
+            if batch is None:
+                batch = _whole(self.tokens, seq, f"sequences of {seq}") if self.tokens else 1
+            computed = batch * seq
+            if self.tokens is not None and self.tokens != computed:
+                raise UsageError(
+                    f"{self.tokens} tokens are not batch {batch} x {seq} = {computed}",
+                    "correct one of them; for padding also set the real tokens",
+                )
+            real_count = computed if self.real_tokens is None else self.real_tokens
+            if real_count > computed:
+                raise UsageError(
+                    f"{real_count} real tokens do not fit into batch {batch} x {seq} = {computed}",
+                    "correct one of them",
+                )
+            short, longer = divmod(real_count, batch)
+            even = ((short, batch - longer), (short + 1, longer))
+            documents = tuple((length, count) for length, count in even if length and count)
+            return RunShape(real_count, computed, documents, ((seq, batch),))
         if self.tokens is None:
             raise UsageError(
                 "the number of tokens per step is unknown", "set --batch and --seq, or --tokens"
             )
         return RunShape(self.real_tokens or self.tokens, self.tokens)
-
-    def _slots(self, seq: int) -> RunShape:
-        """Return sequences of one length; real tokens are shared out evenly, the least pairs."""
-        batch = self.batch
-        if batch is None:
-            batch = _whole(self.tokens, seq, f"sequences of {seq}") if self.tokens else 1
-        computed = batch * seq
-        if self.tokens is not None and self.tokens != computed:
-            raise UsageError(
-                f"{self.tokens} tokens are not batch {batch} x {seq} = {computed}",
-                "correct one of them; for padding also set the real tokens",
-            )
-        real = computed if self.real_tokens is None else self.real_tokens
-        if real > computed:
-            raise UsageError(
-                f"{real} real tokens do not fit into batch {batch} x {seq} = {computed}",
-                "correct one of them",
-            )
-        short, longer = divmod(real, batch)
-        even = ((short, batch - longer), (short + 1, longer))
-        documents = tuple((length, count) for length, count in even if length and count)
-        return RunShape(real, computed, documents, ((seq, batch),))
 
     def _packed(self, seq: int | None) -> RunShape:
         """Return documents, by lengths or by sums; packed into batch x seq if that is known."""

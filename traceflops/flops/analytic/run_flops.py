@@ -26,7 +26,6 @@ from traceflops.flops.analytic.conventions import (
 from traceflops.flops.analytic.lengths import Sequences, cut_by, pairs, sums_of
 from traceflops.flops.analytic.run import FULL_CHECKPOINT, Checkpoint, Run, RunShape
 from traceflops.flops.mfu_waterfall import Count, Ledger, Line, collect
-from traceflops.flops.model.blocks import Conv
 from traceflops.flops.model.card import ModelCard, PlacedCore, PlacedLinear
 
 VECTOR_FLOPS_OF_LEVANTER = 3
@@ -75,22 +74,18 @@ def refusal(card: ModelCard, run: Run, name: str) -> TraceflopsError | None:
             return UsageError("encoder and decoder process different tokens", ELSE)
         if rule.context != "none" and not card.convs and not card.cores():
             return UsageError("the description lacks layers, heads and head_dim", ELSE)
-        _refuse_unknown(card, run, rule, shape)
+        # What the convention needs and is not known is refused.
+        if rule.context != "none" and not card.convs:
+            shape.of(rule.real)
+        if rule.weights == "square":
+            square(card)
+        if card.encoder is not None and needs_matrices(rule, card):
+            run.memory(card, shape)
+        if shape.sums is not None:
+            _Count(card, run, rule, shape).ledger()  # refuses what sums of lengths do not tell
     except TraceflopsError as error:
         return error
     return None
-
-
-def _refuse_unknown(card: ModelCard, run: Run, rule: Convention, shape: RunShape) -> None:
-    """Raise UsageError where the lengths or widths that a convention needs are not known."""
-    if rule.context != "none" and not card.convs:
-        shape.of(rule.real)
-    if rule.weights == "square":
-        square(card)
-    if card.encoder is not None and needs_matrices(rule, card):
-        run.memory(card, shape)
-    if shape.sums is not None:
-        _Count(card, run, rule, shape).ledger()  # refuses what sums of lengths do not tell
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +126,16 @@ class _Count:
             for adapter in self.run.lora.adapters(self.card):
                 yield from self._matmul(adapter)
         for conv in self.card.convs:
-            yield from self._conv(conv)
+            forward = conv.flops * sums_of(self.shape.of(self.rule.real)).number()
+            counted = self.rule.id == "flopcounter"
+            trained = not self.run.freezes("conv") or self.rule.frozen == "never"
+            train = not self.run.forward_only
+            passes = _Passes(1, train and not conv.stem, train and trained)
+            yield from self._pass_lines(
+                "conv", "conv", forward, passes, conv.groups if counted else 1
+            )
+            again = self._again(not conv.stem, passes) * self._checkpoint.linear * forward
+            yield Line("recompute.conv", again)
         if self.rule.context != "none":
             card = square(self.card) if self.rule.weights == "square" else self.card
             for core in card.cores():
@@ -210,17 +214,6 @@ class _Count:
             reads_data = "patch" in (linear.reads, linear.group)
             feeds_back = not reads_data and not (linear.reads == "memory" and still_encoder)
             yield _Passes(times - still, feeds_back, not run.freezes(linear.group))
-
-    def _conv(self, conv: Conv) -> Iterator[Line]:
-        """Yield the lines of a convolution; FlopCounter has a weight gradient per group (a bug)."""
-        forward = conv.flops * sums_of(self.shape.of(self.rule.real)).number()
-        counted = self.rule.id == "flopcounter"
-        trained = not self.run.freezes("conv") or self.rule.frozen == "never"
-        train = not self.run.forward_only
-        passes = _Passes(1, train and not conv.stem, train and trained)
-        yield from self._pass_lines("conv", "conv", forward, passes, conv.groups if counted else 1)
-        again = self._again(not conv.stem, passes) * self._checkpoint.linear * forward
-        yield Line("recompute.conv", again)
 
     def _attention(self, placed: PlacedCore) -> Iterator[Line]:
         """Yield the lines of an attention core, what it recomputes and what it computes in vain."""

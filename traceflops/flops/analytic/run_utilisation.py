@@ -98,16 +98,6 @@ def plain_dtype(text: str) -> str:
     return DTYPE_ALIASES.get(name, name)
 
 
-def fastest_rates(dtype: str | None) -> tuple[int, ...]:
-    """Return the fastest dense rate of each device, of a data type if one is named."""
-    types = [name for name in DTYPES if name not in NOT_A_PEAK and dtype in (None, name)]
-    return tuple(
-        max(rates)
-        for spec in load_devices()
-        if (rates := [rate for name in types if (rate := spec.peak(name)) is not None])
-    )
-
-
 def other_peaks(choice: PeakChoice) -> tuple[Peak, ...]:
     """Return peaks that this one may be mistaken for: of other data types, of similar devices.
 
@@ -263,7 +253,10 @@ def _doubts(
     if rate is not None and rate.doubt is not None:
         yield rate.doubt
     if rate is None and (speed := done.tflops_per_device) is not None:
-        fastest = max(fastest_rates(choice.dtype), default=0)
+        dtype = choice.dtype
+        names = [name for name in DTYPES if name not in NOT_A_PEAK and dtype in (None, name)]
+        peaks = (spec.peak(name) for spec in load_devices() for name in names)
+        fastest = max((peak for peak in peaks if peak is not None), default=0)
         if fastest and speed * PER_TERA > fastest:
             kind = f"{choice.dtype} " if choice.dtype else ""
             yield (

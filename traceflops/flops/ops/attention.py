@@ -142,7 +142,33 @@ class Attention:
         """Return sizes and pairs. Raises CannotCount where lengths or shapes do not tell them."""
         offsets = args.tensor((self.packing.offsets or (None,))[0])
         if offsets is not None:
-            return self._packed_core(args, q, k, v, offsets)
+            if (len(q.shape), len(k.shape)) == (3, 4):
+                raise CannotCount(
+                    "not-in-trace"
+                )  # keys in pages: no profiler records the used length
+            core = _fitted(*(_sizes(tensor, self.order, packed=True) for tensor in (q, k, v)))
+            if core.batch != 1 or len(offsets.shape) != 1:
+                raise CannotCount("odd-shapes")
+            documents = max(0, offsets.shape[0] - 1)
+            band, unrecorded = self.masking.band(args), self.masking.unrecorded()
+            longest = tuple(
+                total if length is None or length < 0 else min(length, total)
+                for length, total in zip(
+                    map(args.integer, self.packing.longest or (None, None)),
+                    (core.queries, core.keys),
+                    strict=True,
+                )
+            )
+            most, least = _bounds(band, unrecorded, core, documents, longest)
+            used = bool(args.given(*self.packing.used))
+            return replace(
+                core,
+                pairs=most,
+                pairs_at_least=0 if used else least,
+                causal=None if band is None else band.causal,
+                documents=documents,
+                cut=used or (band or unrecorded).cuts(max(longest)),
+            )
         if args.given(*self.packing.used):
             raise CannotCount("not-in-trace")
         core = _fitted(*(_sizes(tensor, self.order) for tensor in (q, k, v)))
@@ -153,36 +179,6 @@ class Attention:
             pairs=core.batch * loose.pairs(core.queries, core.keys),
             pairs_at_least=core.batch * tight.pairs(core.queries, core.keys),
             causal=None if band is None else band.causal,
-        )
-
-    def _packed_core(
-        self, args: Arguments, q: Tensor, k: Tensor, v: Tensor, offsets: Tensor
-    ) -> Core:
-        """Return the sizes of packed sequences, and the most and the least pairs they may have."""
-        if (len(q.shape), len(k.shape)) == (3, 4):
-            raise CannotCount("not-in-trace")  # keys in pages: no profiler records the used length
-        core = _fitted(*(_sizes(tensor, self.order, packed=True) for tensor in (q, k, v)))
-        if core.batch != 1 or len(offsets.shape) != 1:
-            raise CannotCount("odd-shapes")
-        documents = max(0, offsets.shape[0] - 1)
-        band, unrecorded = self.masking.band(args), self.masking.unrecorded()
-        longest = tuple(
-            total if length is None or length < 0 else min(length, total)
-            for length, total in zip(
-                map(args.integer, self.packing.longest or (None, None)),
-                (core.queries, core.keys),
-                strict=True,
-            )
-        )
-        most, least = _bounds(band, unrecorded, core, documents, longest)
-        used = bool(args.given(*self.packing.used))
-        return replace(
-            core,
-            pairs=most,
-            pairs_at_least=0 if used else least,
-            causal=None if band is None else band.causal,
-            documents=documents,
-            cut=used or (band or unrecorded).cuts(max(longest)),
         )
 
     def _moved(self, args: Arguments, q: Tensor, k: Tensor, v: Tensor, core: Core) -> int | None:

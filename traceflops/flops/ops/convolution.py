@@ -124,7 +124,18 @@ class ConvolutionBackward:
         dy, x, w = operands(args, self.gradient, self.input, self.weight)
         dy, x = _batched(dy, w), _batched(x, w)
         transposed = _flag(args, self.transposed)
-        geometry = _backward_geometry(dy, x, w, transposed, args.integer(self.groups))
+        # The backward of one kind is as the forward of the other one.
+        count = args.integer(self.groups)
+        mirrored = None if transposed is None else not transposed
+        forward, backward = _readings(x, w, transposed, count), _readings(dy, w, mirrored, count)
+        if not forward or not backward or dy.shape[0] != x.shape[0]:
+            raise CannotCount("odd-shapes")
+        certain = [side for side in (forward, backward) if len(side) == 1]
+        flags = {side[0].transposed is (side is forward) for side in certain}
+        if len(flags) != 1:
+            raise CannotCount("odd-shapes" if flags else "no-values")
+        count = max(side[0].groups for side in certain)
+        geometry = Correlation(x.shape[0], x.shape[2:], dy.shape[2:], w.shape, count, flags.pop())
         each = flops(geometry) * factor(x, w)
         moved = None
         if asked:  # dy and w read, dx written; dy and x read, dw written
@@ -213,22 +224,6 @@ def _readings(
         for flag, count in counts
         if count is not None
     ]
-
-
-def _backward_geometry(
-    dy: Tensor, x: Tensor, w: Tensor, transposed: bool | None, groups: int | None
-) -> Correlation:
-    """Return the sizes; the backward of one kind is as the forward of the other one."""
-    mirrored = None if transposed is None else not transposed
-    forward, backward = _readings(x, w, transposed, groups), _readings(dy, w, mirrored, groups)
-    if not forward or not backward or dy.shape[0] != x.shape[0]:
-        raise CannotCount("odd-shapes")
-    certain = [side for side in (forward, backward) if len(side) == 1]
-    flags = {side[0].transposed is (side is forward) for side in certain}
-    if len(flags) != 1:
-        raise CannotCount("odd-shapes" if flags else "no-values")
-    groups = max(side[0].groups for side in certain)
-    return Correlation(x.shape[0], x.shape[2:], dy.shape[2:], w.shape, groups, flags.pop())
 
 
 def _groups(channels: int, weight: Shape, transposed: bool, groups: int | None) -> int | None:

@@ -25,10 +25,9 @@ from traceflops.flops.ops.arguments import (
 )
 from traceflops.flops.ops.table import ENCLOSING, RULES
 from traceflops.flops.ops.work import CannotCount, Result, Rule, Signature, Unknown, Work
-from traceflops.table.columns import BoolArray, IntArray, codes, matching, names, numbers
+from traceflops.table.columns import ABSENT, BoolArray, IntArray, codes, matching, names, numbers
 from traceflops.table.grouping import first_rows, joint_codes, ranked
 from traceflops.table.nesting import innermost
-from traceflops.table.rows import ABSENT
 
 UNKNOWN: Final = -1
 """Stands for a count that is not known."""

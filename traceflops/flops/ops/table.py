@@ -135,10 +135,7 @@ VECTOR_OPS: Final[Rows] = {
         "dot vdot": Pass(2, (0, 1), ()),
         "cumsum cumprod": Pass(1),
     },
-    "gather": {
-        "index_select": selection,
-        "embedding_dense_backward": lookup_backward,
-    },
+    "gather": {"index_select": selection, "embedding_dense_backward": lookup_backward},
     "optimizer": {
         "_fused_adam_ _fused_adamw_": OptimizerStep(14, updated=(0, 2, 3, 4), reads=(1,)),
         "_fused_sgd_": OptimizerStep(5, updated=(0, 2), reads=(1,)),
@@ -343,9 +340,7 @@ _WRAPPERS: Final[Rows] = {
             Masking((9,), bottom_right=True), Packing((3, 4), (5, 6))
         ),
     },
-    "attention_backward": {
-        "aiter::_flash_attn_backward": _tokens_first(_flash(12, 11)),
-    },
+    "attention_backward": {"aiter::_flash_attn_backward": _tokens_first(_flash(12, 11))},
 }
 
 ENCLOSING: Final[Mapping[str, str]] = MappingProxyType(

@@ -11,14 +11,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Literal
 
-from traceflops.flops.ops.arguments import (
-    BOOL,
-    FLOAT,
-    Arguments,
-    ElementType,
-    Tensor,
-    promoted,
-)
+from traceflops.flops.ops.arguments import BOOL, FLOAT, Arguments, ElementType, Tensor, promoted
 from traceflops.flops.ops.gemm import broadcast
 from traceflops.flops.ops.work import CannotCount, Kind, Work, known_sum, operands
 

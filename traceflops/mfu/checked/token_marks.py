@@ -1,11 +1,4 @@
-"""Marks by which a run states what it works on, and the tokens of its steps.
-
-    record_function("traceflops.tokens|real=30511|padded=32768")              Recorder.tokens()
-    record_function("traceflops.seqlens|sum=30511|sumsq=98304211|count=14")   Recorder.lengths()
-
-`real` tokens are no padding, `padded` are all that are computed; `sum`, `sumsq` and `count` are of
-the lengths of packed sequences. A mark of another form, or an impossible one, is ignored with a
-note.
+"""The tokens of the steps of a run, by the marks in which it states them (traced/known_lengths.py).
 
 A mark belongs to the step in which it begins on the host. Marks of one step add up (gradient
 accumulation), and so do ranks: each states its own.
@@ -13,8 +6,6 @@ accumulation), and so do ranks: each states its own.
 
 from __future__ import annotations
 
-import re
-from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -22,35 +13,12 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.devices.device_facts import quoted
-from traceflops.flops.analytic.lengths import why_impossible
-from traceflops.table.columns import IntArray, codes, is_one_of, names, numbers
-from traceflops.table.grouping import distinct
-from traceflops.table.rows import ABSENT
-from traceflops.table.trace import Note, Trace
-from traceflops.units import does, several, some_of
+from traceflops.mfu.traced.known_lengths import Mark, run_marks
+from traceflops.table.columns import IntArray, numbers
+from traceflops.table.trace import Note
+from traceflops.units import some_of
 from traceflops.windows.prepared import Prepared
 from traceflops.windows.steps import find_marked_steps
-
-PREFIX: Final = "traceflops."
-
-_KINDS: Final[Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
-    "tokens": (("real",), ("padded",)),
-    "seqlens": (("sum", "sumsq"), ("count",)),
-}
-"""By kind of mark: the numbers it must have, and those it may have."""
-
-_NUMBER: Final = re.compile(r"[0-9]{1,18}")
-
-_LONGEST: Final = 200
-
-Sums = dict[str, int]
-"""The numbers of a mark by key, such as "real"."""
-
-_SHAPES: Final = " and ".join(
-    PREFIX + "|".join((kind, *(f"{key}=N" for key in (*needed, *allowed))))
-    for kind, (needed, allowed) in _KINDS.items()
-)
 
 _REPLACED: Final = frozenset(
     ("tokens", "real_tokens", "documents", "seq_sum", "seq_square_sum", "sequences")
@@ -68,78 +36,6 @@ _PARTLY: Final = Note(
     "Some of the selected steps have no annotation with their tokens; the mean of "
     "the others is used.",
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """One mark: when it begins on the host, its kind, and its numbers."""
-
-    start_ns: int
-    kind: str
-    values: Sums
-
-
-def run_marks(trace: Trace) -> tuple[dict[int, list[Mark]], tuple[Note, ...]]:
-    """Return the usable marks of a trace by process, and a note on those that are ignored.
-
-    Only those of the host: the profiler repeats each on the timeline of the device.
-    """
-    labels = names(trace.marks["name"])
-    ours = [code for code, label in enumerate(labels) if is_ours(label)]
-    if not ours:
-        return {}, ()
-    label, device = codes(trace.marks["name"]), numbers(trace.marks["device"], ABSENT)
-    on_host = is_one_of(trace.marks["kind"], "annotation") & (device == ABSENT)
-    rows = np.flatnonzero(np.isin(label, ours) & on_host)
-    process, start = numbers(trace.marks["process"]), numbers(trace.marks["start_ns"])
-    read = {code: _read(labels[code]) for code in distinct(label[rows]).tolist()}
-    marks: defaultdict[int, list[Mark]] = defaultdict(list)
-    refused: Counter[str] = Counter()
-    for row in rows.tolist():
-        mark = read[int(label[row])]
-        if isinstance(mark, str):
-            refused[mark] += 1
-        else:
-            marks[int(process[row])].append(Mark(int(start[row]), *mark))
-    if not refused:
-        return dict(marks), ()
-    more = f", and {len(refused) - 1:,} more" if len(refused) > 1 else ""
-    text = (
-        f"Ignored: {several(refused.total(), 'mark')} for tokens ({next(iter(refused))}{more})."
-        f" Known are {_SHAPES}, with whole numbers."
-    )
-    return dict(marks), (Note("dropped", "token-marks-left-out", text, refused.total()),)
-
-
-def is_ours(label: str) -> bool:
-    """Return whether a label is a mark, or was meant as one."""
-    if label[: len(PREFIX)].lower() != PREFIX:
-        return False
-    return "|" in label or label.startswith(tuple(f"{PREFIX}{kind}" for kind in _KINDS))
-
-
-def _read(label: str) -> tuple[str, Sums] | str:
-    """Return kind and numbers of a mark, or why it is ignored."""
-    head, *parts = label[: _LONGEST + 1].split("|")
-    kind = head.removeprefix(PREFIX)
-    if kind not in _KINDS:
-        return f"of unknown kind {quoted(head)}"
-    needed, allowed = _KINDS[kind]
-    sums: Sums = {}
-    for part in parts:
-        key, _, text = part.partition("=")
-        if key not in (*needed, *allowed) or key in sums or not _NUMBER.fullmatch(text):
-            return "of another format"
-        sums[key] = int(text)
-    if len(label) > _LONGEST or not {*needed} <= sums.keys():
-        return "of another format"
-    if kind == "seqlens":
-        problem = why_impossible(sums["sum"], sums["sumsq"], sums.get("count"))
-        return problem or (kind, sums)
-    real, padded = sums["real"], sums.get("padded")
-    if padded is not None and real > padded:
-        return f"{several(real, 'real token')} {does(real, 'exceed')} the {padded:,} computed"
-    return kind, sums
 
 
 @dataclass(frozen=True, slots=True)

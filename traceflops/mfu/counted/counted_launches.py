@@ -18,6 +18,7 @@ from traceflops.devices.counter_formulas import counters_used, plain_counter, wi
 from traceflops.devices.speed_of_light import tells_speed
 from traceflops.mfu.counted.launches import Launches, extremes, rank_in_group
 from traceflops.table.columns import (
+    ABSENT,
     UNKNOWN_SIZE,
     BoolArray,
     FloatArray,
@@ -29,7 +30,6 @@ from traceflops.table.columns import (
     numbers,
 )
 from traceflops.table.grouping import distinct, group_rows
-from traceflops.table.rows import ABSENT
 from traceflops.table.trace import Trace
 
 LARGEST_EXACT: Final = 2.0**53
@@ -59,7 +59,27 @@ def counted_launches(trace: Trace) -> CountedLaunches | None:
     table = trace.kernel_counters
     if not table.num_rows:
         return None
-    process, ranks = _processes(trace, table)
+    # The same process in every pass has one number, that of its rank, else of its place in the
+    # pass: its row of the processes table in the first pass that has it.
+    repetition, process = numbers(table["repetition"]), numbers(table["process"])
+    pair, first_of_pair = group_rows([repetition, process])
+    row_of_identity: dict[tuple[str, int], int] = {}
+    places: Counter[int] = Counter()
+    row_of, ranks = [], {}
+    for pass_number, first_row in zip(
+        repetition[first_of_pair].tolist(), process[first_of_pair].tolist(), strict=True
+    ):
+        rank = trace.ranks[first_row] if 0 <= first_row < len(trace.ranks) else None
+        identity = ("rank", rank) if rank is not None else ("place", places[pass_number])
+        places[pass_number] += 1
+        free = (
+            first_row
+            if first_row not in row_of_identity.values()
+            else trace.processes.num_rows + len(row_of_identity)
+        )
+        row_of.append(row_of_identity.setdefault(identity, free))
+        ranks[row_of[-1]] = rank
+    process = np.array(row_of, dtype=np.int64)[pair]
     # Launches are numbered in order of dispatch; `first` is a row of each.
     order = numbers(table["dispatch"], ABSENT)
     order = np.where(order == ABSENT, numbers(table["correlation"], ABSENT), order)
@@ -95,27 +115,6 @@ def counted_launches(trace: Trace) -> CountedLaunches | None:
         spread,
         uneven,
     )
-
-
-def _processes(trace: Trace, table: pa.Table) -> tuple[IntArray, dict[int, int | None]]:
-    """Return the process of each row of the table, and the rank of each process.
-
-    One number for what is the same process in every pass, that of a rank, else the first, second...
-    of its pass: its row of the processes table in the first pass that has it.
-    """
-    repetition, process = numbers(table["repetition"]), numbers(table["process"])
-    pair, first = group_rows([repetition, process])
-    rows: dict[tuple[str, int], int] = {}
-    places: Counter[int] = Counter()
-    row_of, ranks = [], {}
-    for number, row in zip(repetition[first].tolist(), process[first].tolist(), strict=True):
-        rank = trace.ranks[row] if 0 <= row < len(trace.ranks) else None
-        identity = ("rank", rank) if rank is not None else ("place", places[number])
-        places[number] += 1
-        free = row if row not in rows.values() else trace.processes.num_rows + len(rows)
-        row_of.append(rows.setdefault(identity, free))
-        ranks[row_of[-1]] = rank
-    return np.array(row_of, dtype=np.int64)[pair], ranks
 
 
 def _merged(
@@ -166,24 +165,26 @@ def _values(
     values, spread = {}, {}
     for name, known in wanted.items():
         rows = np.flatnonzero(np.isin(counter, known) & (place >= 0))
-        values[name], spread[name] = _means(place[rows], value[rows], count)
+        # The mean at each place, exact where all samples are one, and their spread.
+        places, samples = place[rows], value[rows]
+        possible = np.isfinite(samples) & (samples >= 0) & (samples <= LARGEST_EXACT)
+        bad = np.zeros(count, dtype=np.bool_)
+        bad[places[~possible]] = True
+        places, samples = places[possible], samples[possible]
+        low, high = np.full(count, np.inf), np.full(count, -np.inf)
+        np.minimum.at(low, places, samples)
+        np.maximum.at(high, places, samples)
+        times = np.bincount(places, minlength=count)
+        is_known: BoolArray = (times > 0) & ~bad
+        sums = np.bincount(places, weights=samples, minlength=count)
+        means = np.where(
+            is_known & (low < high), sums / np.maximum(times, 1), np.where(is_known, high, 0.0)
+        )
+        differences = np.where(
+            is_known & (high > 0), (high - low) / np.where(high > 0, high, 1.0), 0.0
+        )
+        values[name] = np.where(is_known, means, np.nan)
+        spread[name] = np.where(is_known, differences, 0.0)
     values = with_sums(values)
     nothing = np.zeros(count)
     return values, {name: spread.get(name, nothing) for name in values}
-
-
-def _means(place: IntArray, value: FloatArray, count: int) -> tuple[FloatArray, FloatArray]:
-    """Return the mean of the values at each place, exact where all are one, and their spread."""
-    possible = np.isfinite(value) & (value >= 0) & (value <= LARGEST_EXACT)
-    bad = np.zeros(count, dtype=np.bool_)
-    bad[place[~possible]] = True
-    place, value = place[possible], value[possible]
-    low, high = np.full(count, np.inf), np.full(count, -np.inf)
-    np.minimum.at(low, place, value)
-    np.maximum.at(high, place, value)
-    times = np.bincount(place, minlength=count)
-    known: BoolArray = (times > 0) & ~bad
-    sums = np.bincount(place, weights=value, minlength=count)
-    mean = np.where(known & (low < high), sums / np.maximum(times, 1), np.where(known, high, 0.0))
-    spread = np.where(known & (high > 0), (high - low) / np.where(high > 0, high, 1.0), 0.0)
-    return np.where(known, mean, np.nan), np.where(known, spread, 0.0)

@@ -59,9 +59,8 @@ from traceflops.mfu.counted.launches import (
 from traceflops.mfu.counted.same_launches import joined
 from traceflops.mfu.counted.serving_kernels import of_passes, own_work, paired_work, serving_notes
 from traceflops.mfu.traced.coverage import chosen_activities, compute_kernels
-from traceflops.table.columns import IntArray, names, numbers
+from traceflops.table.columns import ABSENT, IntArray, names, numbers
 from traceflops.table.nesting import taken
-from traceflops.table.rows import ABSENT
 from traceflops.table.trace import Note, Trace
 from traceflops.units import several
 from traceflops.windows.prepared import Prepared
@@ -105,7 +104,29 @@ class _Joiner:
 
     def work(self) -> MeasuredWork:
         """Return what all of them tell, of each launch the first that tells something."""
-        columns = self._columns()
+        rows, count = self.launches.row, self.launches.count
+        column_names = ("kind", "size", "vector", "how", "origin")
+        by_launch = {name: np.full(count, -1, dtype=np.int64) for name in column_names}
+        before = 0
+        for source, matched in zip(self.sources, self.matched, strict=True):
+            open_rows = by_launch["kind"] < 0
+            new = open_rows & (matched.kind >= 0)
+            by_launch["kind"][new] = matched.kind[new] + before
+            before += len(matched.kinds)
+            # Of several reasons why nothing is known the first in HOW says most.
+            better = new | (open_rows & ((by_launch["how"] < 0) | (matched.how < by_launch["how"])))
+            by_launch["how"][better] = matched.how[better]
+            is_known = (matched.kind >= 0) | (matched.size >= 0) | (matched.vector >= 0)
+            first = new | (is_known & (by_launch["origin"] < 0))
+            by_launch["origin"][first] = ORIGINS.index(source.work.origin)
+            for name, values in (("size", matched.size), ("vector", matched.vector)):
+                by_launch[name] = np.where(by_launch[name] >= 0, by_launch[name], values)
+        columns = {
+            name: np.full(self.prepared.trace.activities.num_rows, -1, dtype=np.int64)
+            for name in column_names
+        }
+        for name, values in by_launch.items():
+            columns[name][rows] = values
         owned = self.attribution.owner >= 0  # an op's shapes tell what these did
         for column in columns.values():
             column[owned] = -1
@@ -131,33 +152,6 @@ class _Joiner:
             check=check,
             notes=tuple(self._notes(joins, check)),
         )
-
-    def _columns(self) -> dict[str, IntArray]:
-        """Return kind, size, vector, how and origin of each activity."""
-        rows, count = self.launches.row, self.launches.count
-        names = ("kind", "size", "vector", "how", "origin")
-        columns = {name: np.full(count, -1, dtype=np.int64) for name in names}
-        before = 0
-        for source, matched in zip(self.sources, self.matched, strict=True):
-            open_rows = columns["kind"] < 0
-            new = open_rows & (matched.kind >= 0)
-            columns["kind"][new] = matched.kind[new] + before
-            before += len(matched.kinds)
-            # Of several reasons why nothing is known the first in HOW says most.
-            better = new | (open_rows & ((columns["how"] < 0) | (matched.how < columns["how"])))
-            columns["how"][better] = matched.how[better]
-            is_known = (matched.kind >= 0) | (matched.size >= 0) | (matched.vector >= 0)
-            first = new | (is_known & (columns["origin"] < 0))
-            columns["origin"][first] = ORIGINS.index(source.work.origin)
-            for name, values in (("size", matched.size), ("vector", matched.vector)):
-                columns[name] = np.where(columns[name] >= 0, columns[name], values)
-        whole = {
-            name: np.full(self.prepared.trace.activities.num_rows, -1, dtype=np.int64)
-            for name in names
-        }
-        for name, values in columns.items():
-            whole[name][rows] = values
-        return whole
 
     def _matched(self, source: Source) -> Matched:
         """Return what each launch did; of its own operators' shapes no other launch tells it."""

@@ -13,8 +13,9 @@ import numpy as np
 from traceflops.devices.device_facts import shown
 from traceflops.mfu.budget import DevicePeaks, device_peaks
 from traceflops.mfu.counted.counter_work import CounterWork
-from traceflops.mfu.counted.joins import KNOWN, CrossCheck, How, Join, MeasuredWork
+from traceflops.mfu.counted.joins import KNOWN, CrossCheck, Join, MeasuredWork
 from traceflops.mfu.counted.launches import ORIGINS, UNKNOWN
+from traceflops.mfu.traced.coverage import How
 from traceflops.table.columns import codes, numbers
 from traceflops.table.trace import Note, Trace
 from traceflops.units import exact_percent, several, uncapitalized
@@ -96,9 +97,7 @@ def counter_notes(work: CounterWork) -> Iterator[Note]:
     }
     for code, count in ((code, int(count)) for code, count in counts.items() if count):
         text = _TEXTS[code].format(
-            launches=_launches(count),
-            counted=several(count, "counted launch"),
-            uneven=kernels,
+            launches=_launches(count), counted=several(count, "counted launch"), uneven=kernels
         )
         yield Note("assumed" if code in _ASSUMED else "missing", code, text, count)
 

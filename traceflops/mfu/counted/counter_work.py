@@ -30,12 +30,7 @@ from traceflops.devices.counter_formulas import (
     quantities,
 )
 from traceflops.mfu.counted.counted_launches import CountedLaunches
-from traceflops.mfu.counted.launches import (
-    UNKNOWN,
-    UNSPLIT_LINE,
-    LaunchWork,
-    kinds_of,
-)
+from traceflops.mfu.counted.launches import UNKNOWN, UNSPLIT_LINE, LaunchWork, kinds_of
 from traceflops.table.columns import BoolArray, FloatArray, IntArray
 from traceflops.table.grouping import exact_sums, group_rows
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Final, Literal, get_args
+from typing import Final
 
 import numpy as np
 
@@ -48,18 +48,12 @@ from traceflops.mfu.counted.same_launches import (
     keys_of,
     processes_of,
 )
-from traceflops.mfu.traced.coverage import on_chosen_device
+from traceflops.mfu.traced.coverage import HOW, How, on_chosen_device
 from traceflops.table.columns import BoolArray, IntArray, codes, is_one_of, names
 from traceflops.table.grouping import exact_sum, exact_sums, group_rows
 from traceflops.table.nesting import taken
 from traceflops.table.trace import Note
 from traceflops.windows.prepared import Prepared
-
-How = Literal[
-    "dispatch", "replay", "order", "step", "alike", "between", "ambiguous", "uncounted", "absent"
-]
-
-HOW: Final[tuple[How, ...]] = get_args(How)
 
 KNOWN: Final[tuple[How, ...]] = HOW[: HOW.index("ambiguous")]
 """Ways in which the FLOPs of a launch are known."""

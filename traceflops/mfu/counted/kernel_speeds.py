@@ -151,7 +151,16 @@ def kernel_speeds(
     values = quantities_in(counted.values)
     if {"active_cycles", "elapsed_cycles"} <= values.keys():
         values["active"] = _ratio(values["active_cycles"], values["elapsed_cycles"])
-    values |= _amd(counted, families, family, units)
+    # AMD's devices count cycles of the parts of CUs, for the families that the table has.
+    active = counted.values.get(_ACTIVE_CYCLES)
+    cycle_shares: dict[str, FloatArray] = {}
+    for part in cycle_rows() if active is not None else ():
+        if active is not None and part.counter in counted.values:
+            ids = [each.id if each is not None else "" for each in families]
+            per_unit = np.array([part.families.get(one, 0) for one in ids])[family]
+            capacity = np.where(units > 0, active * units * per_unit, 0.0)
+            cycle_shares[part.id] = _ratio(counted.values[part.counter] * part.factor, capacity)
+    values |= {name: share for name, share in cycle_shares.items() if not np.isnan(share).all()}
     odd = 0
     for name in _SHARES:
         if name in values:
@@ -175,24 +184,6 @@ def kernel_speeds(
 
 def _ratio(part: FloatArray, whole: FloatArray) -> FloatArray:
     return np.where(whole > 0, part / np.where(whole > 0, whole, 1.0), np.nan)
-
-
-def _amd(
-    counted: CountedLaunches,
-    families: Sequence[Family | None],
-    family: IntArray,
-    units: IntArray,
-) -> dict[str, FloatArray]:
-    """Return shares of the cycles of all parts of CUs, for the families that the table has."""
-    active = counted.values.get(_ACTIVE_CYCLES)
-    found: dict[str, FloatArray] = {}
-    for row in cycle_rows() if active is not None else ():
-        if active is not None and row.counter in counted.values:
-            ids = [each.id if each is not None else "" for each in families]
-            per_unit = np.array([row.families.get(one, 0) for one in ids])[family]
-            capacity = np.where(units > 0, active * units * per_unit, 0.0)
-            found[row.id] = _ratio(counted.values[row.counter] * row.factor, capacity)
-    return {name: share for name, share in found.items() if not np.isnan(share).all()}
 
 
 class _Groups:
@@ -230,6 +221,8 @@ class _Groups:
         for number, row in enumerate(self.first.tolist()):
             known = {name: _known(means, name, number) for name in (*_SHARES, "waves")}
             theoretical = known["theoretical_occupancy"]
+            stall_shares = [(reason, float(share[number])) for reason, share in stalls.items()]
+            waiting = [(reason, share) for reason, share in stall_shares if 0 < share <= _MOST]
             yield KernelSpeed(
                 name=launches.names[int(launches.name[row])],
                 launches=int(self.sizes[number]),
@@ -243,7 +236,7 @@ class _Groups:
                 limiters=_limiters(limits, number, theoretical),
                 registers=_whole(registers[number]),
                 waves=self._waves(known["waves"], limits, number),
-                stalls=_largest(stalls, number),
+                stalls=tuple(sorted(waiting, key=lambda one: (-one[1], one[0]))),
                 rules=self.rules[number],
             )
 
@@ -319,12 +312,6 @@ def _limiters(
         return ()
     least = min(known.values())
     return tuple(name for name, blocks in known.items() if blocks == least)
-
-
-def _largest(stalls: Mapping[str, FloatArray], at: int) -> tuple[tuple[str, float], ...]:
-    shares = [(reason, float(share[at])) for reason, share in stalls.items()]
-    known = [(reason, share) for reason, share in shares if 0 < share <= _MOST]
-    return tuple(sorted(known, key=lambda one: (-one[1], one[0])))
 
 
 # What the rules of the profiler say of launches, in its words.

@@ -14,6 +14,7 @@ from traceflops.flops.mfu_waterfall import UNSPLIT
 from traceflops.mfu.traced.coverage import in_chosen_window, on_chosen_device, window_of_activity
 from traceflops.table.builder import TableBuilder
 from traceflops.table.columns import (
+    ABSENT,
     UNKNOWN_SIZE,
     BoolArray,
     IntArray,
@@ -26,7 +27,6 @@ from traceflops.table.columns import (
 )
 from traceflops.table.grouping import distinct, group_rows
 from traceflops.table.nesting import recorded_calls, taken
-from traceflops.table.rows import ABSENT
 from traceflops.table.trace import Note, Trace
 from traceflops.units import several
 from traceflops.windows.prepared import Prepared

@@ -8,12 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from traceflops.categories.kernel_names import same_kernels
-from traceflops.mfu.counted.launches import (
-    Launches,
-    LaunchWork,
-    extremes,
-    rank_in_group,
-)
+from traceflops.mfu.counted.launches import Launches, LaunchWork, extremes, rank_in_group
 from traceflops.table.columns import UNKNOWN_SIZE, BoolArray, IntArray
 from traceflops.table.grouping import group_rows
 from traceflops.table.nesting import taken
@@ -51,7 +46,24 @@ def keys_of(kernels: Pair, target: Launches, source: Launches) -> Pair:
     other run is read as threads if that gives it one.
     """
     name = (kernels.ours, kernels.theirs)
-    (ours, in_threads), (theirs, their_threads), block = _sizes(kernels, target, source)
+    bare = np.zeros(kernels.count, dtype=np.bool_)
+    for run, code in ((target, kernels.ours), (source, kernels.theirs)):
+        bare[code[((run.grid_axes < 0) | (run.block_axes < 0)).any(axis=1)]] = True
+    runs = [(target, ~bare[kernels.ours]), (source, ~bare[kernels.theirs])]
+    extents = []
+    for run, is_sized in runs:
+        # A grid may be in threads where its blocks fit into it, on each axis that is known.
+        is_whole = (run.grid > 0) & (run.block > 0) & (run.grid % np.maximum(run.block, 1) == 0)
+        is_complete = (run.grid_axes > 0).all(axis=1) & (run.block_axes > 0).all(axis=1)
+        uneven = (run.grid_axes % np.maximum(run.block_axes, 1) != 0).any(axis=1)
+        in_threads = np.where(is_whole & ~(is_complete & uneven), run.grid, UNKNOWN_SIZE)
+        extents.append((run.threads, run.grid_axes * run.block_axes, is_sized))
+        extents.append((in_threads, run.grid_axes, is_sized))
+    ours, in_threads, theirs, their_threads = _numbered(extents)
+    block_ours, block_theirs = _numbered(
+        [(run.block, run.block_axes, sized) for run, sized in runs]
+    )
+    block = (block_ours, block_theirs)
     keys = joined(name, (ours, theirs), block)
     known = ours.min(initial=0) >= 0 and theirs.min(initial=0) >= 0
     if known and _shared(kernels, keys)[kernels.ours].all():
@@ -73,32 +85,6 @@ def keys_of(kernels: Pair, target: Launches, source: Launches) -> Pair:
         for own, other in ((ours, theirs), block)
     )
     return joined(name, *sized)
-
-
-def _sizes(
-    kernels: Pair, target: Launches, source: Launches
-) -> tuple[_Columns, _Columns, _Columns]:
-    """Return numbers of sizes, equal where the sizes are; UNKNOWN_SIZE where one is not known.
-
-    Those of the launches of each run, with the grid read as blocks and as threads; and those of
-    the blocks of both.
-    """
-    bare = np.zeros(kernels.count, dtype=np.bool_)
-    for run, code in ((target, kernels.ours), (source, kernels.theirs)):
-        bare[code[((run.grid_axes < 0) | (run.block_axes < 0)).any(axis=1)]] = True
-    runs = [(target, ~bare[kernels.ours]), (source, ~bare[kernels.theirs])]
-    extents = []
-    for run, sized in runs:
-        # A grid may be in threads where its blocks fit into it, on each axis that is known.
-        whole = (run.grid > 0) & (run.block > 0) & (run.grid % np.maximum(run.block, 1) == 0)
-        known = (run.grid_axes > 0).all(axis=1) & (run.block_axes > 0).all(axis=1)
-        uneven = (run.grid_axes % np.maximum(run.block_axes, 1) != 0).any(axis=1)
-        in_threads = np.where(whole & ~(known & uneven), run.grid, UNKNOWN_SIZE)
-        extents.append((run.threads, run.grid_axes * run.block_axes, sized))
-        extents.append((in_threads, run.grid_axes, sized))
-    ours, in_threads, theirs, their_threads = _numbered(extents)
-    first, second = _numbered([(run.block, run.block_axes, sized) for run, sized in runs])
-    return (ours, in_threads), (theirs, their_threads), (first, second)
 
 
 def _numbered(parts: Sequence[tuple[IntArray, IntArray, BoolArray]]) -> list[IntArray]:

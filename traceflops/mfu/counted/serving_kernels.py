@@ -23,7 +23,7 @@ from traceflops.flops.ops.arguments import Arguments, Tensor
 from traceflops.flops.ops.gemm import matrix_type
 from traceflops.flops.ops.work import known_sum
 from traceflops.mfu.counted.expert_products import EXPERTS, PRODUCT, arguments, expert_kinds
-from traceflops.mfu.counted.joins import HOW, Matched
+from traceflops.mfu.counted.joins import Matched
 from traceflops.mfu.counted.launches import (
     UNKNOWN,
     CachedKeys,
@@ -35,7 +35,7 @@ from traceflops.mfu.counted.launches import (
 )
 from traceflops.mfu.forward_passes import JudgedPass, annotated_passes, places_in
 from traceflops.mfu.roof_times import moved_bytes
-from traceflops.mfu.traced.coverage import compute_kernels
+from traceflops.mfu.traced.coverage import HOW, compute_kernels
 from traceflops.mfu.traced.executed import parts_of
 from traceflops.mfu.traced.known_lengths import with_marked_lengths
 from traceflops.mfu.traced.work_tables import main_ops
@@ -239,7 +239,25 @@ def paired_work(pair: Prepared) -> LaunchWork | None:
         return None
     op = main_ops(attribution, pair.trace.activities.num_rows)[launches.row]
     helps = (attribution.owner[launches.row] >= 0) & (op < 0)
-    of_op, kinds = _kinds(pair, attribution)
+    # Executed ops with equal parts and data type are of one kind.
+    parts, _ = parts_of(pair, attribution)
+    dtype, labels = types_of_ops(pair, attribution)
+    rows = attribution.executed
+    group, first_of_case = group_rows([parts.case, dtype[rows]])
+    done: dict[int, list[WorkPart]] = {
+        executed_op: [] for executed_op in rows[first_of_case].tolist()
+    }
+    for row in np.flatnonzero(np.isin(parts.op, rows[first_of_case])).tolist():
+        executed_op, line = int(parts.op[row]), parts.lines[int(parts.line[row])]
+        flops, at_least = int(parts.flops[row]), int(parts.at_least[row])
+        done[executed_op].append(WorkPart(line, labels[int(dtype[executed_op])], flops, at_least))
+    kind_of_case = [tuple(done[executed_op]) for executed_op in rows[first_of_case].tolist()]
+    places = {known_kind: at for at, known_kind in enumerate(dict.fromkeys(kind_of_case))}
+    of_op = np.full(pair.trace.ops.num_rows, UNKNOWN, dtype=np.int64)
+    of_op[rows] = np.array([places[known_kind] for known_kind in kind_of_case], dtype=np.int64)[
+        group
+    ]
+    kinds = tuple(places)
     kind = np.where(helps, len(kinds), taken(of_op, op, UNKNOWN))
     size = taken(attribution.work.of_ops(attribution.work.min_bytes), op, UNKNOWN)
     unknown = np.full(launches.count, UNKNOWN, dtype=np.int64)
@@ -250,21 +268,3 @@ def paired_work(pair: Prepared) -> LaunchWork | None:
     size = np.where(helps, 0, np.where(kind < 0, moved_alone, size))
     work = LaunchWork("pair", launches, kind, (*kinds, ()), size, unknown)
     return with_serving_kinds(pair, work, kind < 0)
-
-
-def _kinds(pair: Prepared, attribution: Attribution) -> tuple[IntArray, tuple[Kind, ...]]:
-    """Return the kind of each executed op (UNKNOWN for others), and the kinds."""
-    parts, _ = parts_of(pair, attribution)
-    dtype, labels = types_of_ops(pair, attribution)
-    rows = attribution.executed
-    group, first = group_rows([parts.case, dtype[rows]])
-    done: dict[int, list[WorkPart]] = {op: [] for op in rows[first].tolist()}
-    for row in np.flatnonzero(np.isin(parts.op, rows[first])).tolist():
-        op, line = int(parts.op[row]), parts.lines[int(parts.line[row])]
-        flops, at_least = int(parts.flops[row]), int(parts.at_least[row])
-        done[op].append(WorkPart(line, labels[int(dtype[op])], flops, at_least))
-    kinds = [tuple(done[op]) for op in rows[first].tolist()]
-    places = {kind: at for at, kind in enumerate(dict.fromkeys(kinds))}
-    of_op = np.full(pair.trace.ops.num_rows, UNKNOWN, dtype=np.int64)
-    of_op[rows] = np.array([places[kind] for kind in kinds], dtype=np.int64)[group]
-    return of_op, tuple(places)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Final
+from typing import Final, Literal, get_args
 
 import numpy as np
 
@@ -25,6 +25,13 @@ TOO_LITTLE: Final = Fraction(50, 100)
 
 NO_WINDOW: Final = -1
 """Outside the stretch of time that was chosen, or of a device that was not."""
+
+How = Literal[
+    "dispatch", "replay", "order", "step", "alike", "between", "ambiguous", "uncounted", "absent"
+]
+
+HOW: Final[tuple[How, ...]] = get_args(How)
+"""How another recording tells the work of a launch, or why it does not: see counted/joins.py."""
 
 
 def window_of_activity(prepared: Prepared) -> IntArray:

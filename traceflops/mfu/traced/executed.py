@@ -28,11 +28,7 @@ from traceflops.mfu.traced.cells import (
     open_lines,
     part_table,
 )
-from traceflops.mfu.traced.coverage import (
-    ComputeTime,
-    compute_times,
-    window_of_activity,
-)
+from traceflops.mfu.traced.coverage import ComputeTime, compute_times, window_of_activity
 from traceflops.mfu.traced.known_lengths import with_marked_lengths
 from traceflops.mfu.traced.layers import subnames
 from traceflops.mfu.traced.uncounted import Outside, outside

@@ -1,7 +1,15 @@
-"""Attention on packed sequences whose lengths are in marks: counted exactly, not between bounds.
+"""Marks by which a run states its tokens and lengths, and attention counted exactly by them.
 
-No profiler records the lengths s. A mark `traceflops.seqlens` has sum s and sum s^2, and these give
-the (query, key) pairs: sum s^2 without a mask, (sum s^2 + sum s) / 2 under a causal one.
+    record_function("traceflops.tokens|real=30511|padded=32768")              Recorder.tokens()
+    record_function("traceflops.seqlens|sum=30511|sumsq=98304211|count=14")   Recorder.lengths()
+
+`real` tokens are no padding, `padded` are all that are computed; `sum`, `sumsq` and `count` are of
+the lengths of packed sequences. A mark of another form, or an impossible one, is ignored with a
+note.
+
+No profiler records the lengths s of packed sequences. A mark `traceflops.seqlens` has sum s and
+sum s^2, and these give the (query, key) pairs: sum s^2 without a mask, (sum s^2 + sum s) / 2 under
+a causal one.
 
 An operator belongs to the mark of its step with as many tokens and sequences. Where several have,
 as with micro-batches of one size, each stands for as many operators, in order of time: their sum is
@@ -10,23 +18,113 @@ exact in any order.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator
-from dataclasses import replace
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
 from traceflops.attribution.op_kernels import Attribution
+from traceflops.devices.device_facts import quoted
+from traceflops.flops.analytic.lengths import why_impossible
 from traceflops.flops.ops.count import OpWork
 from traceflops.flops.ops.work import Core, FlopsPart, Signature, Work
-from traceflops.mfu.checked.token_marks import Mark, run_marks
-from traceflops.table.columns import IntArray, numbers
-from traceflops.table.grouping import groups, joint_codes
-from traceflops.table.trace import Note
-from traceflops.units import several
+from traceflops.table.columns import ABSENT, IntArray, codes, is_one_of, names, numbers
+from traceflops.table.grouping import distinct, groups, joint_codes
+from traceflops.table.trace import Note, Trace
+from traceflops.units import does, several
 from traceflops.windows.prepared import Prepared
 from traceflops.windows.steps import FoundSteps, find_marked_steps
+
+PREFIX: Final = "traceflops."
+_KINDS: Final[Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
+    "tokens": (("real",), ("padded",)),
+    "seqlens": (("sum", "sumsq"), ("count",)),
+}
+"""By kind of mark: the numbers it must have, and those it may have."""
+_NUMBER: Final = re.compile(r"[0-9]{1,18}")
+_LONGEST: Final = 200
+Sums = dict[str, int]
+"""The numbers of a mark by key, such as "real"."""
+_SHAPES: Final = " and ".join(
+    PREFIX + "|".join((kind, *(f"{key}=N" for key in (*needed, *allowed))))
+    for kind, (needed, allowed) in _KINDS.items()
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """One mark: when it begins on the host, its kind, and its numbers."""
+
+    start_ns: int
+    kind: str
+    values: Sums
+
+
+def run_marks(trace: Trace) -> tuple[dict[int, list[Mark]], tuple[Note, ...]]:
+    """Return the usable marks of a trace by process, and a note on those that are ignored.
+
+    Only those of the host: the profiler repeats each on the timeline of the device.
+    """
+    labels = names(trace.marks["name"])
+    ours = [code for code, label in enumerate(labels) if is_ours(label)]
+    if not ours:
+        return {}, ()
+    label, device = codes(trace.marks["name"]), numbers(trace.marks["device"], ABSENT)
+    on_host = is_one_of(trace.marks["kind"], "annotation") & (device == ABSENT)
+    rows = np.flatnonzero(np.isin(label, ours) & on_host)
+    process, start = numbers(trace.marks["process"]), numbers(trace.marks["start_ns"])
+    read = {code: _read(labels[code]) for code in distinct(label[rows]).tolist()}
+    marks: defaultdict[int, list[Mark]] = defaultdict(list)
+    refused: Counter[str] = Counter()
+    for row in rows.tolist():
+        mark = read[int(label[row])]
+        if isinstance(mark, str):
+            refused[mark] += 1
+        else:
+            marks[int(process[row])].append(Mark(int(start[row]), *mark))
+    if not refused:
+        return dict(marks), ()
+    more = f", and {len(refused) - 1:,} more" if len(refused) > 1 else ""
+    text = (
+        f"Ignored: {several(refused.total(), 'mark')} for tokens ({next(iter(refused))}{more})."
+        f" Known are {_SHAPES}, with whole numbers."
+    )
+    return dict(marks), (Note("dropped", "token-marks-left-out", text, refused.total()),)
+
+
+def is_ours(label: str) -> bool:
+    """Return whether a label is a mark, or was meant as one."""
+    if label[: len(PREFIX)].lower() != PREFIX:
+        return False
+    return "|" in label or label.startswith(tuple(f"{PREFIX}{kind}" for kind in _KINDS))
+
+
+def _read(label: str) -> tuple[str, Sums] | str:
+    """Return kind and numbers of a mark, or why it is ignored."""
+    head, *parts = label[: _LONGEST + 1].split("|")
+    kind = head.removeprefix(PREFIX)
+    if kind not in _KINDS:
+        return f"of unknown kind {quoted(head)}"
+    needed, allowed = _KINDS[kind]
+    sums: Sums = {}
+    for part in parts:
+        key, _, text = part.partition("=")
+        if key not in (*needed, *allowed) or key in sums or not _NUMBER.fullmatch(text):
+            return "of another format"
+        sums[key] = int(text)
+    if len(label) > _LONGEST or not {*needed} <= sums.keys():
+        return "of another format"
+    if kind == "seqlens":
+        problem = why_impossible(sums["sum"], sums["sumsq"], sums.get("count"))
+        return problem or (kind, sums)
+    real, padded = sums["real"], sums.get("padded")
+    if padded is not None and real > padded:
+        return f"{several(real, 'real token')} {does(real, 'exceed')} the {padded:,} computed"
+    return kind, sums
+
 
 Exact = tuple[int, int, int]
 """A distinct work, and the most and the least pairs that marks say it has."""
@@ -76,7 +174,24 @@ def with_marked_lengths(
         "step use them."
     )
     note = Note("assumed", "lengths-from-marks", text, len(exact))
-    return replace(attribution, work=_recounted(work, exact)), (note,)
+    # The attention of these ops is counted by other pairs; all of its parts grow alike.
+    indices = {
+        pairs: len(work.works) + added for added, pairs in enumerate(dict.fromkeys(exact.values()))
+    }
+    works = list(work.works)
+    for old, most, least in indices:
+        op, old_core = work.works[old], work.signature(old)
+        assert isinstance(op, Work)
+        assert isinstance(old_core, Core)
+        each = [(part.name, part.flops // old_core.pairs) for part in op.parts]
+        parts = tuple(FlopsPart(part, flops * most, flops * least) for part, flops in each)
+        notes = op.notes if least < most else tuple(n for n in op.notes if n != "variable-lengths")
+        old_core = replace(old_core, pairs=most, pairs_at_least=least)
+        works.append(replace(op, parts=parts, signature=old_core, notes=notes))
+    place = work.place.copy()
+    place[list(exact)] = [indices[pairs] for pairs in exact.values()]
+    rules = (*work.rules, *(work.rules[old] for old, _, _ in indices))
+    return replace(attribution, work=OpWork.of(place, works, rules)), (note,)
 
 
 def _is_open(core: Signature | None) -> bool:
@@ -129,26 +244,3 @@ def _shared_out(work: OpWork, rows: IntArray, in_step: list[Mark]) -> Iterator[t
     ops_of_mark = len(rows) // len(bounds)
     for number, row in enumerate(rows.tolist()):
         yield row, (index, *bounds[number // ops_of_mark])
-
-
-def _recounted(work: OpWork, exact: dict[int, Exact]) -> OpWork:
-    """Return the works with the attention of some ops counted by other pairs, as all parts grow."""
-    indices = {
-        key: len(work.works) + number for number, key in enumerate(dict.fromkeys(exact.values()))
-    }
-    works = list(work.works)
-    for index, most, least in indices:
-        op, core = work.works[index], work.signature(index)
-        assert isinstance(op, Work)
-        assert isinstance(core, Core)
-        parts = tuple(
-            FlopsPart(part.name, part.flops // core.pairs * most, part.flops // core.pairs * least)
-            for part in op.parts
-        )
-        notes = op.notes if least < most else tuple(n for n in op.notes if n != "variable-lengths")
-        core = replace(core, pairs=most, pairs_at_least=least)
-        works.append(replace(op, parts=parts, signature=core, notes=notes))
-    place = work.place.copy()
-    place[list(exact)] = [indices[key] for key in exact.values()]
-    rules = (*work.rules, *(work.rules[index] for index, _, _ in indices))
-    return OpWork.of(place, works, rules)

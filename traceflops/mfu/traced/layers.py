@@ -11,10 +11,9 @@ from traceflops.attribution.products import ProductRoles
 from traceflops.attribution.scopes import Phases, is_node
 from traceflops.flops.ops.arguments import Shape, Shapes, read_shapes
 from traceflops.flops.ops.work import Product
-from traceflops.table.columns import BoolArray, SmallArray, codes, names, numbers
+from traceflops.table.columns import ABSENT, BoolArray, SmallArray, codes, names, numbers
 from traceflops.table.grouping import distinct, group_rows
 from traceflops.table.nesting import taken
-from traceflops.table.rows import ABSENT
 from traceflops.table.trace import Trace
 
 Subname = Literal["", "frozen", "adapter", "logits"]
@@ -44,7 +43,18 @@ def subnames(
     tree, place = attribution.tree, attribution.work.place
     forward = roles.is_a("forward") & ~attribution.has("wrapper", "none")
     numbered = numbers(trace.ops["sequence"], ABSENT) != ABSENT
-    gone_by = _gone_by(trace, attribution, phases, forward)
+    # Sequence numbers grow with time: where the backward node of a later op is in the trace, that
+    # of this op is, or there is none. Nodes inside others are of graphs made again on the backward
+    # thread, which numbers on its own.
+    sequence = numbers(trace.ops["sequence"], ABSENT)
+    process = numbers(trace.ops["process"])
+    node = is_node(trace.ops) & (sequence != ABSENT) & (phases.root < 0)
+    latest = np.full(int(process.max()) + 1 if len(process) else 1, ABSENT, dtype=np.int64)
+    np.maximum.at(latest, process[node], sequence[node])
+    candidates = np.flatnonzero(forward)
+    own = taken(sequence, attribution.tree.nearest(sequence != ABSENT)[candidates], ABSENT)
+    gone_by = np.zeros(len(forward), dtype=np.bool_)
+    gone_by[candidates] = (own != ABSENT) & (own <= latest[process[candidates]])
     # Forward ops that have a gradient, and one that is, or may be, of their weight.
     with_gradient, trained = np.zeros((2, len(forward)), dtype=np.bool_)
     with_gradient[roles.forward[roles.forward >= 0]] = True
@@ -55,7 +65,18 @@ def subnames(
     compiled, of_compiled = _frozen_by_shape(trace, attribution, roles, gone_by & ~numbered)
     frozen |= compiled
     subname[of_compiled] = SUBNAMES.index("frozen")
-    subname[forward & _logits(trace, attribution)] = SUBNAMES.index("logits")
+    dims = trace.ops["input_dims"]
+    loss_rows = np.flatnonzero(named(trace.ops, LOSSES) & (codes(dims) >= 0))
+    texts = names(dims)
+    matrices: set[Shape] = set()
+    for code in distinct(codes(dims)[loss_rows]).tolist():
+        shapes = read_shapes(texts[code])
+        first_shape = shapes[0] if shapes else ()
+        if not isinstance(first_shape, Shapes) and len(first_shape) == 2:
+            matrices.add(first_shape)
+    is_loss = [one is not None and (one.m, one.n) in matrices for one in _products(attribution)]
+    logits: BoolArray = np.array(is_loss, dtype=np.bool_)[attribution.work.place]
+    subname[forward & logits] = SUBNAMES.index("logits")
     subname[frozen] = SUBNAMES.index("frozen")
     subname[_beside(trace, attribution, forward, frozen)] = SUBNAMES.index("adapter")
     gradient = np.flatnonzero(roles.forward >= 0)
@@ -66,25 +87,6 @@ def subnames(
     is_same = taken(place, around) == place[rows]
     subname[rows] = np.where(is_same, taken(subname, around, 0), np.int8(0))
     return subname
-
-
-def _gone_by(trace: Trace, attribution: Attribution, phases: Phases, some: BoolArray) -> BoolArray:
-    """Return which of some ops ran with gradients on and have the backward pass of their time.
-
-    Such an op has a sequence number, or is inside one that has, and these grow with time: where a
-    later op's backward node is in the trace, this op's is, or there is none. Nodes inside others
-    are of graphs made again on the backward thread, which numbers on its own.
-    """
-    sequence = numbers(trace.ops["sequence"], ABSENT)
-    process = numbers(trace.ops["process"])
-    node = is_node(trace.ops) & (sequence != ABSENT) & (phases.root < 0)
-    latest = np.full(int(process.max()) + 1 if len(process) else 1, ABSENT, dtype=np.int64)
-    np.maximum.at(latest, process[node], sequence[node])
-    rows = np.flatnonzero(some)
-    own = taken(sequence, attribution.tree.nearest(sequence != ABSENT)[rows], ABSENT)
-    gone_by = np.zeros(len(some), dtype=np.bool_)
-    gone_by[rows] = (own != ABSENT) & (own <= latest[process[rows]])
-    return gone_by
 
 
 def _trained_by_shape(
@@ -159,22 +161,6 @@ class _SizesSeen:
         """Return which ops have one of these sizes."""
         chosen = np.array([size in wanted for size in self._sizes], dtype=np.bool_)
         return chosen[self._group] if len(chosen) else np.zeros(0, dtype=np.bool_)
-
-
-def _logits(trace: Trace, attribution: Attribution) -> BoolArray:
-    """Return which products have the rows and columns that a cross entropy takes."""
-    dims = trace.ops["input_dims"]
-    rows = np.flatnonzero(named(trace.ops, LOSSES) & (codes(dims) >= 0))
-    texts = names(dims)
-    matrices: set[Shape] = set()
-    for code in distinct(codes(dims)[rows]).tolist():
-        shapes = read_shapes(texts[code])
-        first = shapes[0] if shapes else ()
-        if not isinstance(first, Shapes) and len(first) == 2:
-            matrices.add(first)
-    is_loss = [one is not None and (one.m, one.n) in matrices for one in _products(attribution)]
-    logits: BoolArray = np.array(is_loss, dtype=np.bool_)[attribution.work.place]
-    return logits
 
 
 def _beside(

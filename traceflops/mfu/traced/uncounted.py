@@ -12,6 +12,7 @@ from traceflops.attribution.op_kernels import Attribution, Fate
 from traceflops.flops.ops.count import UNKNOWN
 from traceflops.flops.ops.work import Unknown
 from traceflops.mfu.traced.coverage import (
+    HOW,
     chosen_activities,
     compute_kernels,
     on_chosen_device,
@@ -163,8 +164,6 @@ def _unattributed(
     reason = np.where(replayed, len(reasons) + 2, reason)
     reasons += [_NO_MODELLED_OP, _NO_OP, REPLAYED]
     if work is not None:
-        from traceflops.mfu.counted.joins import HOW
-
         reason = np.where(work.how[rows] >= 0, len(reasons) + work.how[rows], reason)
         reasons += HOW
     name = codes(activities["name"])

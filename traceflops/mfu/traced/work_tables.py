@@ -201,7 +201,21 @@ def _by_shapes(prepared: Prepared, moved: MovedBytes, rows: IntArray) -> Iterato
     counted_ns = exact_sums(group, np.where(counted, dur, 0), count)
     measured = _measured(group, counted_ns, *sums)
     all_ns = exact_sums(group, dur, count)
-    alone = _moved_alone(moved, rows, dur, group, count)
+    # Copies, fills and the only kernels of their ops alone moved known bytes without FLOPs: of
+    # several kernels it is not known which moved the bytes.
+    of_op = np.bincount(moved.unit[moved.unit >= 0], minlength=len(moved.op_size))
+    unit = np.where(moved.attribution.owner >= 0, UNKNOWN, moved.unit)[rows]
+    by_op = np.where(taken(of_op, unit) == 1, taken(moved.op_size, unit), UNKNOWN)
+    own = moved.size[rows]
+    size_alone = np.where(own != UNKNOWN, own, by_op)
+    mine = (unit >= 0) & (taken(of_op, unit) == 1) | (own != UNKNOWN)
+    mine &= size_alone != UNKNOWN
+    launches_alone = np.bincount(group[mine], minlength=count).tolist()
+    sums_alone = (exact_sums(group, np.where(mine, one, 0), count) for one in (size_alone, dur))
+    alone = [
+        (moves, Measured(0, bytes_, time_ns) if moves else Measured(None, None, 0))
+        for moves, bytes_, time_ns in zip(launches_alone, *sums_alone, strict=True)
+    ]
     copies = np.bincount(group[is_copy], minlength=count).tolist()
     paths = common_paths(group, moved.path[rows], count)
     dtype, types = types_of_ops(prepared, attribution)
@@ -233,29 +247,6 @@ def _measured(
     return [
         Measured(done, None if lacking else moved, ns, at_least)
         for done, at_least, moved, ns, lacking in zip(*sums, time_ns, sizeless, strict=True)
-    ]
-
-
-def _moved_alone(
-    moved: MovedBytes, rows: IntArray, dur_ns: IntArray, group: IntArray, count: int
-) -> list[tuple[int, Measured]]:
-    """Return, per name, the launches that alone moved known bytes without FLOPs, and their work.
-
-    These are copies and fills, and the only kernels of their ops: of several it is not known which
-    moved the bytes.
-    """
-    of_op = np.bincount(moved.unit[moved.unit >= 0], minlength=len(moved.op_size))
-    unit = np.where(moved.attribution.owner >= 0, UNKNOWN, moved.unit)[rows]
-    by_op = np.where(taken(of_op, unit) == 1, taken(moved.op_size, unit), UNKNOWN)
-    own = moved.size[rows]
-    size = np.where(own != UNKNOWN, own, by_op)
-    mine = (unit >= 0) & (taken(of_op, unit) == 1) | (own != UNKNOWN)
-    mine &= size != UNKNOWN
-    launches = np.bincount(group[mine], minlength=count).tolist()
-    sums = (exact_sums(group, np.where(mine, one, 0), count) for one in (size, dur_ns))
-    return [
-        (number, Measured(0, bytes_, time_ns) if number else Measured(None, None, 0))
-        for number, bytes_, time_ns in zip(launches, *sums, strict=True)
     ]
 
 
