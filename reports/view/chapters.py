@@ -118,7 +118,9 @@ def _unknown(analysis: Analysis) -> Iterator[str]:
     told = {one.claim.values.get("lack") for one in health}
     for missing in _missing(analysis):
         if missing.code not in told:
-            what, cost = (words(fact(f"missing.{missing.code}.{part}")) for part in _OF_MISSING)
+            what, cost = (
+                words(fact(f"not-recorded.{missing.code}.{part}")) for part in _OF_MISSING
+            )
             yield f"No {what}: {cost}."
 
 
@@ -141,5 +143,5 @@ def _next(analysis: Analysis) -> Iterator[str]:
     told = {"", *(one.advice.values.get("option") for one in health if one.advice)}
     for missing in _missing(analysis):
         if missing.how.text not in told:
-            yield f"For {words(fact(f'missing.{missing.code}.what'))}: {missing.how.text}."
+            yield f"For {words(fact(f'not-recorded.{missing.code}.what'))}: {missing.how.text}."
     yield _AGAIN.format("steps" if analysis.steps.used else "work")
