@@ -56,8 +56,8 @@ def _contents_object(inventory: Inventory | None) -> dict[str, Any]:
         "steps": list(inventory.steps),
         "missing": [
             {
-                "what": words(fact(f"not-recorded.{missing.code}.what")),
-                "cost": words(fact(f"not-recorded.{missing.code}.cost")),
+                "what": words(fact(f"lack.{missing.code}.what")),
+                "cost": words(fact(f"lack.{missing.code}.cost")),
                 "remedy": missing.how.text,
             }
             for missing in inventory.missing
@@ -163,7 +163,7 @@ def _contents(inventory: Inventory) -> Iterator[str]:
 def _missing(inventory: Inventory) -> Iterator[str]:
     for missing in inventory.missing:
         what, cost = (
-            words(fact(f"not-recorded.{missing.code}.{part}")) for part in ("what", "cost")
+            words(fact(f"lack.{missing.code}.{part}")) for part in ("what", "cost")
         )
         yield _line("missing", f"{what}: {cost}")
         if missing.how.text:

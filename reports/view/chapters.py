@@ -119,7 +119,7 @@ def _unknown(analysis: Analysis) -> Iterator[str]:
     for missing in _missing(analysis):
         if missing.code not in told:
             what, cost = (
-                words(fact(f"not-recorded.{missing.code}.{part}")) for part in _OF_MISSING
+                words(fact(f"lack.{missing.code}.{part}")) for part in _OF_MISSING
             )
             yield f"No {what}: {cost}."
 
@@ -143,5 +143,5 @@ def _next(analysis: Analysis) -> Iterator[str]:
     told = {"", *(one.advice.values.get("option") for one in health if one.advice)}
     for missing in _missing(analysis):
         if missing.how.text not in told:
-            yield f"For {words(fact(f'not-recorded.{missing.code}.what'))}: {missing.how.text}."
+            yield f"For {words(fact(f'lack.{missing.code}.what'))}: {missing.how.text}."
     yield _AGAIN.format("steps" if analysis.steps.used else "work")

@@ -142,7 +142,7 @@ def trace_health(case: Case) -> Iterator[Finding]:
     for lack in missing:
         row = _LACKS.get(lack.code)
         if row is not None and row.matters(case) and not row.notes & {*notes}:
-            what, cost = (fact(f"not-recorded.{lack.code}.{part}") for part in ("what", "cost"))
+            what, cost = (fact(f"lack.{lack.code}.{part}") for part in ("what", "cost"))
             claim = fact(f"{RULE}.lacks", lack=lack.code, what=what, cost=cost)
             yield _finding(row.code, claim, _record(lack.how))
     yield from _overhead(case, case.prepared)
