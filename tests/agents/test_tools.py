@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import gzip
 import json
 import subprocess
@@ -90,15 +89,9 @@ def test_findings_have_ids_and_evidence(served: Session, ranks: str) -> None:
 
 def test_every_section_that_findings_name_has_figures_here() -> None:
     from traceflops.agents.tools import EVIDENCE
+    from traceflops.findings.rules import all_rules
 
-    named = {
-        str(word.value)
-        for file in (ROOT / "traceflops/findings").glob("*.py")
-        for node in ast.walk(ast.parse(file.read_text()))
-        if isinstance(node, ast.keyword) and node.arg == "evidence"
-        for word in ast.walk(node.value)
-        if isinstance(word, ast.Constant)
-    }
+    named = {name for row in all_rules().rules.values() for name in row.evidence}
     parts = {EVIDENCE.get(name, name).partition(".")[0] for name in named}
     assert len(named) > 10 and parts <= set(report())
 

@@ -43,6 +43,7 @@ EVIDENCE: Final = {
     "idle": "idle.culprits",
     "memory": "memory_operations",
     "passes": "pass_kinds",
+    "peak": "utilisation.waterfall",
     "ranks": "ranks.waits",
     "roofline": "utilisation.kernels",
     "speed-of-light": "utilisation.speed_of_light",
@@ -202,7 +203,7 @@ class Tools:
         opened = self._trace(trace)
         if id not in opened.findings:
             raise UsageError(f"no finding {id}", f"there are {', '.join(opened.findings)}")
-        finding = opened.findings[id]
+        finding = {name: value for name, value in opened.findings[id].items() if name != "facts"}
         parts = dict.fromkeys(EVIDENCE.get(name, name) for name in finding["evidence"])
         evidence: Answer = {}
         for part in parts:
