@@ -162,9 +162,7 @@ def _contents(inventory: Inventory) -> Iterator[str]:
 
 def _missing(inventory: Inventory) -> Iterator[str]:
     for missing in inventory.missing:
-        what, cost = (
-            words(fact(f"lack.{missing.code}.{part}")) for part in ("what", "cost")
-        )
+        what, cost = (words(fact(f"lack.{missing.code}.{part}")) for part in ("what", "cost"))
         yield _line("missing", f"{what}: {cost}")
         if missing.how.text:
             yield _line("", f"to record it: {missing.how.text}")

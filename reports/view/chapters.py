@@ -118,9 +118,7 @@ def _unknown(analysis: Analysis) -> Iterator[str]:
     told = {one.claim.values.get("lack") for one in health}
     for missing in _missing(analysis):
         if missing.code not in told:
-            what, cost = (
-                words(fact(f"lack.{missing.code}.{part}")) for part in _OF_MISSING
-            )
+            what, cost = (words(fact(f"lack.{missing.code}.{part}")) for part in _OF_MISSING)
             yield f"No {what}: {cost}."
 
 

@@ -95,7 +95,7 @@ def test_loading_data_in_the_training_process_is_what_changed_on_real_traces() -
     assert found.difference_ns == -39_446_200
     assert (found.causes[0].kind, found.causes[0].subject) == ("idle", "data_input")
     assert found.interval is not None and not found.interval.holds_zero
-    assert found.sentence.startswith("Steps take 39.4 ms less (-22.4 %, 95 % interval ")
+    assert found.sentence.startswith("Steps take 39.4 ms less (−22.4 %, 95 % interval ")
     assert "): 56.2 ms less idle time, loading data (enumerate(DataLoader)" in found.sentence
     # Launching takes 8.8 ms more, but idle time is spread by more than that from step to step.
     assert found.causes[-1].is_noise and "launching" not in found.sentence

@@ -293,8 +293,8 @@ def test_few_tokens_are_judged_by_the_bits_of_the_weights() -> None:
     analysis = tf.analyze(tf.read(path))
     (main,) = (one for one in analysis.losses if one.rule == "main-kernel")
     assert (main.rows[0].name, main.rows[0].time_ns) == ("_matmul_ogs", 7_034_595)
-    assert "limited by reading weights" in main.sentence
-    assert "quantize" not in main.sentence
+    assert "limited by reading weights" in main.remedy
+    assert "quantize" not in main.remedy
     assert not {"decode-batch", "nothing-stands-out"} & {one.rule for one in analysis.findings}
 
 

@@ -437,7 +437,7 @@ SENTENCES: dict[str, tuple[Row, str]] = {
 def test_the_finding_says_who_why_and_when(name: str) -> None:
     late, sentence = SENTENCES[name]
     (finding,) = late_rank_findings(Made(**late).report(), frozenset())
-    assert finding.sentence == sentence
+    assert f"{finding.sentence} {finding.remedy}" == sentence
 
 
 def test_what_is_said_of_several_ranks_says_how_far_their_clocks_agree() -> None:

@@ -76,6 +76,7 @@ def figures(analysis: Analysis) -> dict[str, Any]:
         del report[name]
     report["findings"] = [astuple(one) for one in analysis.losses]  # gains need events
     report["verdict"] = astuple(analysis.verdict)
+    del report["headline"]  # a finding is one where its gain is known
     for device in report["devices"]:
         del device["gaps"]
     for kernel in report["kernels"]:
