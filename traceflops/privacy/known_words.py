@@ -224,10 +224,10 @@ about above absent according account accum across added affected after again aga
 ahead alike allowed allows alone also although among amount amounts annotated another apart appear
 application approximate architecture archive are argument arguments argv around aside asked assumed
 author averages back backslashes became because been before began beginning begins behind belong
-belongs below beside better between beyond body both bounded bracket brackets break broke broken bug bus
-but caches calendar called calling calls came can cannot captured carry case categories categorise
-category cause causes certain chakra changed character characters checked checksum chip chooses
-chosen chrome claim clearly clocks closed closing code collected come comma command commas
+belongs below beside better between beyond body both bounded bracket brackets break broke broken bug
+bus but caches calendar called calling calls came can cannot captured carry case categories
+categorise category cause causes certain chakra changed character characters checked checksum chip
+chooses chosen chrome claim clearly clocks closed closing code collected come comma command commas
 communicator communicators compared components computed computes concrete console content contradict
 contradicts control copied correctly correlation cost could counted counterpart counters cover
 covers created creation cut damage damaged database date day days decimal decimals declared deduced
