@@ -295,7 +295,7 @@ def test_what_is_unfolded_moves_with_its_row(sample: Opened) -> None:
     row = sample.page.locator("#kernel-table > tbody > tr").first
     row.locator("button.unfold").click()
     for _ in range(2):
-        sample.page.locator("#kernel-table").get_by_role("button", name="Time").click()
+        sample.page.locator("#kernel-table").get_by_role("button", name="Time", exact=True).click()
         apart = sample.page.locator("#kernel-table tbody tr.unfolded").first.evaluate(
             "row => row.id.replace('-row', '') === row.previousElementSibling.dataset.about"
         )
