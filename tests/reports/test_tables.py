@@ -295,7 +295,8 @@ def test_what_is_unfolded_moves_with_its_row(sample: Opened) -> None:
     row = sample.page.locator("#kernel-table > tbody > tr").first
     row.locator("button.unfold").click()
     for _ in range(2):
-        sample.page.locator("#kernel-table").get_by_role("button", name="Time", exact=True).click()
+        heads = sample.page.locator("#kernel-table").get_by_role("button")
+        heads.filter(has_text=re.compile("^Time")).click()
         apart = sample.page.locator("#kernel-table tbody tr.unfolded").first.evaluate(
             "row => row.id.replace('-row', '') === row.previousElementSibling.dataset.about"
         )

@@ -280,8 +280,7 @@ def judged(
     """Return figures as fields of an analysis, with those that follow from them."""
     records, choice = facts.records, facts.choice
     total = sum((device.chosen for device in devices), EMPTY_ACCOUNT)
-    window_ns = total.components.window_ns
-    spread, table = spread_of(devices), kernel_table(kernels, window_ns)
+    spread, window_ns = spread_of(devices), total.components.window_ns
     lost = lost_graphs(records, total)
     losses = all_losses(
         total, measured, moved, idle, lacks_copies=facts.lacks_copies, waiting=waiting_for(ranks)
@@ -305,16 +304,11 @@ def judged(
         )
     )
     basis, program = basis_of(choice), program_of_trace(facts.trace)
+    table = kernel_table(kernels, window_ns)
     of_kernels = main_kernel_findings(table, total, losses, passes, basis, program)
     # What recorded work waited for holds, whatever else ran without a record.
-    findings = (
-        []
-        if on_host
-        else [
-            *late_rank_findings(ranks, program),
-            *slow_link_findings(ranks, program),
-        ]
-    )
+    of_ranks = (*late_rank_findings(ranks, program), *slow_link_findings(ranks, program))
+    findings = [] if on_host else [*of_ranks]
     if records.is_judged and not on_host:
         findings = [*loss_findings(losses, measured, basis), *findings]
         findings += [*uneven_findings(spread, devices), *of_kernels]
