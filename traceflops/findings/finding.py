@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Final, Literal
 
 from traceflops.categories.kernel_names import without_return_type
@@ -116,17 +116,34 @@ class Where:
     end_ns: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Cause:
-    """What a rule finds in a recording, before its gain is known; see `RuleRow` for its defaults.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remedied:
+    """Where a cause shows, and what of the recording its remedy changes.
 
-    `claim` is the statement, `details` what stands behind it, `advice` what to do.
     `edits` are those of what-if that stand for the remedy: all together, or without the first where
     the recording cannot answer that. `on_path` are the components of the critical path that the
     cause is part of; where it is of some kernels alone, `kernels` is what the remedy leaves of them
     by name. The gain is at most their time there, unless the remedy `frees` work from waiting.
-    `partly` stands for a remedy that does less: the gain is between both. `doubts` are reasons to
-    be less sure. `gain` is per step, where a formula tells it and no replay.
+    `partly` stands for a remedy that does less: the gain is between both. `gain` is per step, where
+    a formula tells it and no replay.
+    """
+
+    rows: tuple[Row, ...] = ()
+    where: Where = Where()
+    edits: tuple[str, ...] = ()
+    on_path: frozenset[str] = frozenset()
+    kernels: Mapping[str, float] = field(default_factory=dict)
+    frees: bool = False
+    partly: tuple[str, ...] = ()
+    gain: Gain | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Cause(Remedied):
+    """What a rule finds in a recording, before its gain is known; see `RuleRow` for its defaults.
+
+    `claim` is the statement, `details` what stands behind it, `advice` what to do. `doubts` are
+    reasons to be less sure.
     """
 
     rule: str
@@ -137,19 +154,11 @@ class Cause:
     advice: Fact | None = None
     owner: Owner | None = None
     evidence: tuple[str, ...] = ()
-    rows: tuple[Row, ...] = ()
-    where: Where = Where()
-    edits: tuple[str, ...] = ()
-    on_path: frozenset[str] = frozenset()
-    kernels: Mapping[str, float] = field(default_factory=dict)
-    frees: bool = False
-    partly: tuple[str, ...] = ()
     doubts: tuple[Fact, ...] = ()
-    gain: Gain | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(Remedied):
     """A Cause as rules of users state it: with a title, a sentence and a remedy in their words."""
 
     rule: str
@@ -159,15 +168,7 @@ class Candidate:
     owner: Owner | None
     remedy: str
     evidence: tuple[str, ...]
-    rows: tuple[Row, ...] = ()
-    where: Where = Where()
-    edits: tuple[str, ...] = ()
-    on_path: frozenset[str] = frozenset()
-    kernels: Mapping[str, float] = field(default_factory=dict)
-    frees: bool = False
-    partly: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
-    gain: Gain | None = None
 
     def as_cause(self) -> Cause:
         """Return the same with its words as facts."""
@@ -179,15 +180,8 @@ class Candidate:
             advice=quoted(self.remedy) if self.remedy else None,
             owner=self.owner,
             evidence=self.evidence,
-            rows=self.rows,
-            where=self.where,
-            edits=self.edits,
-            on_path=self.on_path,
-            kernels=self.kernels,
-            frees=self.frees,
-            partly=self.partly,
             doubts=tuple(map(quoted, self.doubts)),
-            gain=self.gain,
+            **{shared.name: getattr(self, shared.name) for shared in fields(Remedied)},
         )
 
 
