@@ -232,7 +232,9 @@ class Document:
                 self._cut(window.text[window.at :])
                 return None
         if not whole or length > LONGEST_VALUE:
-            self._lost(window.at + length, unused=unused)
+            # A brace that closes nothing may be what stands before the place to go on.
+            is_stray = window.text.startswith(b"}", window.at)
+            self._lost(window.at if is_stray else window.at + length, unused=unused)
             return None
         value = window.text[window.at : window.at + length].strip(SPACE)
         window.at += length
@@ -328,7 +330,8 @@ class Document:
         # Where a list lacks its end, the key behind it stands before the place that breaks.
         before = window.text[max(0, window.at - _LOOK_BACK) : window.at]
         since = window.at - len(before) + len(before.rstrip(BETWEEN))
-        for depth, outer in enumerate(self._frames[:-1]):
+        # Innermost first: of those that have the same key, that is the one that goes on.
+        for depth, outer in reversed([*enumerate(self._frames[:-1])]):
             if outer.resume and (match := window.search(outer.resume, since)):
                 matches.append((match, depth))
         return matches

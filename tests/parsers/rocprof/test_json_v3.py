@@ -771,6 +771,21 @@ def test_damage_between_the_lists() -> None:
         assert {"json-dropped", "json-repaired"} & notes(trace).keys()
 
 
+def test_an_object_that_ends_early_is_said() -> None:
+    """The lists behind the end are those of the process, by the look of it, and not known there."""
+    trace = read(lists().replace(b'], "hip_api": [', b']}, "hip_api": [', 1))
+    assert (trace.activities.num_rows, trace.calls.num_rows) == (30, 0)
+    assert "text-cut" in notes(trace)
+
+
+def test_damage_in_a_list_that_is_not_used_does_not_hide_a_key_of_two_objects() -> None:
+    """Both the strings and the process have buffer_records."""
+    data = lists()
+    trace = read(data.replace(b'[{"kind": "NONE"', b'[{"kind": xNONE"', 1))
+    assert (trace.activities.num_rows, trace.calls.num_rows) == (30, 30)
+    assert [note.code for note in trace.notes if note.kind != "assumed"] == ["json-repaired"]
+
+
 def test_text_behind_the_document() -> None:
     assert "tail-unread" in notes(read(lists() + b" and more"))
     assert "second-trace" in notes(read(lists() + lists()))
