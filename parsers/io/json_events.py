@@ -34,6 +34,16 @@ _EVENTS: Final = Boundaries(
 """Where one object ends and one that looks like an event begins, with or without a comma."""
 
 
+class _Event(msgspec.Struct):
+    """What every event of a profiler has; no argument of one has all of it."""
+
+    ph: msgspec.Raw
+    name: msgspec.Raw
+    pid: msgspec.Raw
+    tid: msgspec.Raw
+    ts: msgspec.Raw
+
+
 class EventStream(Document, Generic[B]):
     """The events of one input, read block by block, each of about BLOCK_BYTES of text.
 
@@ -118,6 +128,13 @@ class EventStream(Document, Generic[B]):
         window.ensure(_AHEAD_BYTES)
         event = window.search(_EVENT_SIGN, window.at)
         return event is None or bool(_KEY_BEFORE.search(window.text, window.at, event.end()))
+
+    def _is_record(self, text: bytes) -> bool:
+        try:
+            msgspec.json.decode(text, type=_Event)
+        except UNDECODABLE:
+            return False
+        return True
 
     def _count_tail(self, text: bytes) -> None:
         super()._count_tail(text)

@@ -278,9 +278,9 @@ class Document:
             frame.unmendable_until = window.position + offset - window.at
         if not is_mended and not passed and frame.boundaries is not None:
             # An object that begins before that place may be whole: what was lost may be its end.
-            start = window.search(frame.boundaries.start, window.at + 1)
-            if start is not None and start.start() < offset:
-                offset, depth = start.start(), len(self._frames) - 1
+            start = self._next_object(frame.boundaries.start, offset)
+            if start is not None:
+                offset, depth = start, len(self._frames) - 1
         text = window.text[window.at : offset].strip(BETWEEN)
         if depth < 0:
             self._cut(b"" if is_mended else text, passed, is_broken=True)
@@ -293,6 +293,29 @@ class Document:
         while len(self._frames) > depth + 1:
             self._leave()
         window.at = offset
+
+    def _next_object(self, start: re.Pattern[bytes], stop: int) -> int | None:
+        """Return where, behind the damaged object at hand, the next seems to begin before a stop.
+
+        What stands in it as a value, by itself or in a list, is part of it, unless it is a record.
+        """
+        window, begin, inner_end = self._window, self._window.at + 1, -1
+        while (match := window.search(start, begin)) is not None and match.start() < stop:
+            begin = match.start()
+            before = window.text[max(window.at, begin - _LOOK_BACK) : begin].rstrip(SPACE)
+            is_next = inner_end >= 0 and window.text[inner_end:begin].strip(SPACE) == b","
+            if not is_next and not before.endswith((b":", b"[")):
+                return begin
+            whole, length = first_value(memoryview(window.text)[begin:stop])
+            if whole and self._is_record(window.text[begin : begin + length]):
+                return begin
+            begin += length if whole else 1
+            inner_end = begin if whole else -1
+        return None
+
+    def _is_record(self, text: bytes) -> bool:
+        """Return whether an object is a record of a list even where it stands as a value."""
+        return True
 
     def _resumption(self, broken: int) -> tuple[int, int, int]:
         """Return where an open object or list goes on behind damage, and its depth.

@@ -168,6 +168,51 @@ def test_any_bytes_without_structure_between_events_cost_none(
     assert names(read_bytes(data, size)) == NAMES
 
 
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize(
+    "args",
+    ['{"a":{%s}, oops}', '{"l":[{%s},{%s}], oops}', '{"l":[{%s}, {%s}], "b": {%s}, oops}'],
+    ids=["a value", "a list", "both"],
+)
+def test_what_is_inside_a_damaged_event_is_none(args: str, size: int) -> None:
+    inner = '"ph":"X","cat":"kernel","name":"no event","ts":1,"dur":1'
+    events = printed(COMPACT)
+    damaged = args.replace("%s", inner)
+    events[4] = f'{{"ph":"X","cat":"kernel","name":"k","pid":0,"tid":7,"ts":1,"args":{damaged}}}'
+    trace = read_bytes(file_of(events, COMPACT), size)
+    assert names(trace) == [name for n, name in enumerate(NAMES) if n != 4]
+    assert (losses(trace), trace.ranks) == ({"json-dropped"}, (3,))
+    assert "no-phase" not in codes(trace)
+
+
+def test_the_arguments_of_a_damaged_event_are_no_object_of_their_own() -> None:
+    damaged = '{"name": "process_name" x, "ph": "M", "pid": 0, "args": {"name": "python"}}'
+    whole = read_bytes(file_of(printed(COMPACT), COMPACT))
+    trace = read_bytes(file_of([damaged, *printed(COMPACT)], COMPACT))
+    assert codes(trace) - codes(whole) == {"json-dropped"}
+
+
+@pytest.mark.parametrize("end", [":", "[", ": ", '{"a":['])
+def test_a_whole_event_behind_one_that_ends_before_a_value_is_read(end: str) -> None:
+    events = printed(COMPACT)
+    events[4] = '{"ph":"X","args"' + end + events[4]
+    trace = read_bytes(file_of(events, COMPACT))
+    assert names(trace) == NAMES
+    assert losses(trace) == {"json-dropped"}
+
+
+@pytest.mark.parametrize("behind", ["", '"traceName": "x", '])
+@pytest.mark.parametrize("size", SIZES)
+def test_a_brace_too_many_does_not_hide_the_end_of_the_list(behind: str, size: int) -> None:
+    data = file_of([*printed(COMPACT)], COMPACT).replace(
+        b'}], "', b"}}], " + behind.encode() + b'"'
+    )
+    trace = read_bytes(data, size)
+    assert (names(trace), losses(trace), trace.ranks) == (NAMES, {"json-dropped"}, (3,))
+    data = data.replace(b'"distributedInfo"', b'"other"')
+    assert losses(read_bytes(data, size)) == {"json-dropped"}
+
+
 def test_looking_for_events_is_bounded() -> None:
     """Neither nested nor repeated beginnings cost their square: this would not end in a day."""
     event = printed(COMPACT)[0].encode()
