@@ -289,7 +289,7 @@ class Document:
             self.damage.repaired[_UNUSED if text else _NO_END] += 1
         elif not is_mended:
             self._drop(text, passed)
-        frame.needs_comma = False
+        frame.needs_comma = window.text.startswith(b",", offset)
         while len(self._frames) > depth + 1:
             self._leave()
         window.at = offset

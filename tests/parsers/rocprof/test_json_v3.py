@@ -771,6 +771,11 @@ def test_damage_between_the_lists() -> None:
         assert {"json-dropped", "json-repaired"} & notes(trace).keys()
 
 
+def test_the_comma_behind_a_damaged_value_is_not_one_too_many() -> None:
+    trace = read(lists().replace(b'"pid": 4711', b'"pid": 47 11', 1))
+    assert [note.code for note in trace.notes if "json" in note.code] == ["json-dropped"]
+
+
 def test_an_object_that_ends_early_is_said() -> None:
     """The lists behind the end are those of the process, by the look of it, and not known there."""
     trace = read(lists().replace(b'], "hip_api": [', b']}, "hip_api": [', 1))
