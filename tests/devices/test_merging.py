@@ -137,6 +137,18 @@ def test_devices_have_no_more_words_than_tell_them_apart() -> None:
     ]
 
 
+def test_a_host_keeps_its_number_where_the_first_one_has_no_device() -> None:
+    run = launched(("k", 95, 100, 10), ("k", 195, 200, 10))
+    run["devices"] = [{"device": place, "process": 1 + place} for place in (0, 1)]
+    run["activities"][1]["device"] = 1
+    hosts = [
+        {"process": place, "rank": 0, "file": "a", "host": name}
+        for place, name in enumerate(("one", "two", "three"))
+    ]
+    labels = [device.label for device in analyze(trace_of(**run, processes=hosts)).devices]
+    assert labels == ["GPU 0 · host 2", "GPU 0 · host 3"]
+
+
 SECOND = 10**9
 
 

@@ -193,7 +193,7 @@ def told_apart(trace: Trace, devices: Sequence[DeviceReport]) -> list[DeviceRepo
             owner = text if len(files) == 1 else f"{device.file}{_BETWEEN}{text}"
         named.append(replace(device, owner=owner))
     owners = [processes[device.process] for device in named]
-    hosts = list(dict.fromkeys(process["host"] for process in owners if process["host"]))
+    hosts = list(dict.fromkeys(process["host"] for process in processes if process["host"]))
     distinctions = (
         [device.file for device in named],
         [f"host {hosts.index(p['host']) + 1}" if p["host"] else "host unknown" for p in owners],
