@@ -39,3 +39,24 @@ def test_idle_time_is_known_where_half_of_it_is(unrecorded_ns: int, knows: bool)
         host_late_ns=100 - unrecorded_ns, unknown_ns=unrecorded_ns, unrecorded_ns=unrecorded_ns
     )
     assert Account(parts, causes, 0, 1, 1, 1).knows_idle is knows
+
+
+@pytest.mark.parametrize(
+    ("starts", "overlaps"),
+    [
+        ((100, 400), (0, 0)),
+        ((100, 110), (1, 10)),
+        ((-(2**60), 2**60), (0, 0)),
+        ((-(2**60), 5 - 2**60), (1, 15)),
+    ],
+)
+def test_the_first_work_of_a_stream_overlaps_with_nothing(
+    starts: tuple[int, int], overlaps: tuple[int, int]
+) -> None:
+    """Two kernels of 20 ns on one stream, and one at the same time alone on another."""
+    run = launched(*(("k", start - 10, start, 20) for start in (*starts, starts[1])))
+    for activity, stream in zip(run["activities"], (7, 7, 8), strict=True):
+        activity["stream"] = stream
+    (device,) = analyze(trace_of(**run)).devices
+    found = (device.whole.same_stream_overlaps, device.whole.same_stream_overlap_max_ns)
+    assert found == overlaps

@@ -154,10 +154,7 @@ def whole_span(
         known = categorised.categories[place]
         if known.sub != known.top:
             categories[f"{known.top}/{known.sub}"] = mine.sums(category == place)
-    on_stream = stream != ABSENT  # what is on no known stream overlaps with nothing
-    start = mine.start_ns[on_stream]
-    latest = latest_end_before(stream[on_stream], start, mine.end_ns[on_stream])
-    overlap = np.maximum(latest, start) - start
+    overlap_ns = _same_stream_overlaps(stream, mine.start_ns, mine.end_ns)
     return WholeSpan(
         start_ns=mine.span[0],
         end_ns=mine.span[1],
@@ -165,8 +162,8 @@ def whole_span(
         sum_ns=int(length.sum()),
         streams=len(distinct(stream)),
         zero_length=int((length == 0).sum()),
-        same_stream_overlaps=int((overlap > 0).sum()),
-        same_stream_overlap_max_ns=int(overlap.max(initial=0)),
+        same_stream_overlaps=int((overlap_ns > 0).sum()),
+        same_stream_overlap_max_ns=int(overlap_ns.max(initial=0)),
         kinds=kinds,
         categories=dict(sorted(categories.items())),
         communication=mine.sums(is_top(categorised, "communication", row)),
@@ -176,6 +173,16 @@ def whole_span(
         unlinked=unlinked if has_calls else None,
         account=account,
     )
+
+
+def _same_stream_overlaps(stream: IntArray, start_ns: IntArray, end_ns: IntArray) -> IntArray:
+    """Return, per activity on a known stream, by how much it begins before earlier ones there end.
+
+    The first one of a stream, with NEVER as the latest end before it, overlaps with nothing.
+    """
+    known = stream != ABSENT
+    start = start_ns[known]
+    return np.maximum(latest_end_before(stream[known], start, end_ns[known]), start) - start
 
 
 def is_top(categorised: Categorised, top: str, rows: IntArray | slice = slice(None)) -> BoolArray:
