@@ -20,6 +20,7 @@ from traceflops.drawing.coarsening import Boxes, Counter, Counts, LaneEvents, at
 from traceflops.drawing.lanes import (
     CounterKey,
     Lane,
+    LaneGroup,
     activity_times,
     counters,
     device_lanes,
@@ -34,6 +35,7 @@ from traceflops.windows.prepared import origins as origins_of
 from traceflops.windows.step_times import step_spread
 
 if TYPE_CHECKING:
+    from traceflops.table.trace import Trace
     from traceflops.windows.prepared import Prepared
 
 _MOST_DEVICES: Final = 8
@@ -273,15 +275,7 @@ def drawable(prepared: Prepared, gaps: Sequence[Gap] = ()) -> Drawable | None:
             else None
             for gap in gaps
         ),
-        left_out=LeftOut(
-            devices=chosen.of - len(chosen.devices),
-            hosts=max(len(hosts) - _MOST_HOSTS, 0),
-            tracks=sum(group.tracks_left_out for group in drawn),
-            events_of_tracks=sum(group.events_left_out for group in drawn),
-            deep=sum(sum(group.too_deep.values()) for group in drawn),
-            marks=marks_left_out(prepared.trace, drawn),
-            work=any(one.tracks_left_out or one.too_deep for one in drawn[: len(chosen.devices)]),
-        ),
+        left_out=_left_out(prepared.trace, chosen, len(hosts), drawn),
     )
     ends = list(accumulate(len(group.lanes) for group in drawn))
     lanes = enumerate(events for group in drawn for events in group.events)
@@ -290,6 +284,21 @@ def drawable(prepared: Prepared, gaps: Sequence[Gap] = ()) -> Drawable | None:
         lanes=tuple(replace(events, lane=number) for number, events in lanes),
         groups=tuple(zip([0, *ends], ends, strict=False)),
         counters=dict(counters(prepared, {d: origin[d] for d in chosen.devices})),
+    )
+
+
+def _left_out(
+    trace: Trace, chosen: ChosenDevices, hosts: int, drawn: Sequence[LaneGroup]
+) -> LeftOut:
+    """Return what is not drawn of so many hosts; `drawn` are the groups of devices and of hosts."""
+    return LeftOut(
+        devices=chosen.of - len(chosen.devices),
+        hosts=max(hosts - _MOST_HOSTS, 0),
+        tracks=sum(group.tracks_left_out for group in drawn),
+        events_of_tracks=sum(group.events_left_out for group in drawn),
+        deep=sum(sum(group.too_deep.values()) for group in drawn),
+        marks=marks_left_out(trace, drawn),
+        work=any(one.tracks_left_out or one.too_deep for one in drawn[: len(chosen.devices)]),
     )
 
 

@@ -59,27 +59,7 @@ def counted_launches(trace: Trace) -> CountedLaunches | None:
     table = trace.kernel_counters
     if not table.num_rows:
         return None
-    # The same process in every pass has one number, that of its rank, else of its place in the
-    # pass: its row of the processes table in the first pass that has it.
-    repetition, process = numbers(table["repetition"]), numbers(table["process"])
-    pair, first_of_pair = group_rows([repetition, process])
-    row_of_identity: dict[tuple[str, int], int] = {}
-    places: Counter[int] = Counter()
-    row_of, ranks = [], {}
-    for pass_number, first_row in zip(
-        repetition[first_of_pair].tolist(), process[first_of_pair].tolist(), strict=True
-    ):
-        rank = trace.ranks[first_row] if 0 <= first_row < len(trace.ranks) else None
-        identity = ("rank", rank) if rank is not None else ("place", places[pass_number])
-        places[pass_number] += 1
-        free = (
-            first_row
-            if first_row not in row_of_identity.values()
-            else trace.processes.num_rows + len(row_of_identity)
-        )
-        row_of.append(row_of_identity.setdefault(identity, free))
-        ranks[row_of[-1]] = rank
-    process = np.array(row_of, dtype=np.int64)[pair]
+    process, ranks = _processes(trace)
     # Launches are numbered in order of dispatch; `first` is a row of each.
     order = numbers(table["dispatch"], ABSENT)
     order = np.where(order == ABSENT, numbers(table["correlation"], ABSENT), order)
@@ -115,6 +95,33 @@ def counted_launches(trace: Trace) -> CountedLaunches | None:
         spread,
         uneven,
     )
+
+
+def _processes(trace: Trace) -> tuple[IntArray, dict[int, int | None]]:
+    """Return the process of each row of kernel counters, and the rank of each process.
+
+    The same process in every pass has one number, that of its rank, else of its place in the pass:
+    its row of the processes table in the first pass that has it.
+    """
+    table = trace.kernel_counters
+    repetition, process = numbers(table["repetition"]), numbers(table["process"])
+    pair, first = group_rows([repetition, process])
+    number_of: dict[tuple[str, int], int] = {}
+    taken: set[int] = set()
+    places: Counter[int] = Counter()
+    numbered, ranks = [], {}
+    for number, row in zip(repetition[first].tolist(), process[first].tolist(), strict=True):
+        rank = trace.ranks[row] if 0 <= row < len(trace.ranks) else None
+        identity = ("rank", rank) if rank is not None else ("place", places[number])
+        places[number] += 1
+        if identity not in number_of:
+            number_of[identity] = row
+            if row in taken:
+                number_of[identity] = trace.processes.num_rows + len(taken)
+            taken.add(number_of[identity])
+        numbered.append(number_of[identity])
+        ranks[numbered[-1]] = rank
+    return np.array(numbered, dtype=np.int64)[pair], ranks
 
 
 def _merged(
