@@ -18,6 +18,7 @@ The first of these that holds, per launch:
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -292,12 +293,11 @@ class MeasuredWork:
 
     def columns(self) -> Iterator[tuple[str, str, IntArray, IntArray]]:
         """Yield each line and data type with its FLOPs by kind, the most and the least."""
-        sums: dict[tuple[str, str], IntArray] = {}
+        shape = 2, len(self.kinds)
+        sums = defaultdict[tuple[str, str], IntArray](lambda: np.zeros(shape, np.int64))
         for place, kind in enumerate(self.kinds):
             for part in kind:
-                key = (part.line, part.dtype)
-                both = sums.setdefault(key, np.zeros((2, len(self.kinds)), np.int64))
-                both[:, place] += (part.flops, part.at_least)
+                sums[part.line, part.dtype][:, place] += (part.flops, part.at_least)
         for (line, dtype), (most, least) in sums.items():
             yield line, dtype, most, least
 
