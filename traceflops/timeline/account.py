@@ -56,7 +56,7 @@ class LinkedTrace:
 
     @cached_property
     def clock_offsets(self) -> IntArray:
-        """How far the GPU's clock is from the CPU's, by process (see clock_offsets.py)."""
+        """How far the GPU's clock is from the CPU's, by process (see `clock_offsets` below)."""
         return clock_offsets(self.trace, self.links, self.device_waits)
 
     @cached_property

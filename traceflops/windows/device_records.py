@@ -109,7 +109,7 @@ class LaunchRecords:
     def state(self) -> State:
         """How complete the trace is: incomplete if many kernels or copies are lost.
 
-        Lost graphs alone make idle time after them unknown (timeline/unrecorded_replays.py).
+        Lost graphs alone make idle time after them unknown (`replay_time` in timeline/account.py).
         """
         if self.captured > self.calls and not self.graph.calls:
             return "capture"
