@@ -18,7 +18,7 @@ from traceflops.parsers.io.notes import NoteTable
 from traceflops.parsers.nsight.nsys.tables import integers
 from traceflops.parsers.nsight.stats_rows import UNNAMED_RANGE
 from traceflops.parsers.shared.trace_builder import Gathered, ProcessFacts, overflow_notes
-from traceflops.table.columns import ABSENT, Array, codes
+from traceflops.table.columns import ABSENT, LIMIT_NS, Array, codes
 from traceflops.table.columns import names as texts_in
 from traceflops.table.grouping import group_rows
 from traceflops.table.trace import Source, SourceFile, Trace
@@ -28,7 +28,6 @@ _RANGES: Final = frozenset({"Name", "Projected Start", "Projected Duration"})
 _USED: Final = ("Name", "Projected Start", "Projected Duration", "PID", "TID", "Rank", "NumGPUOps")
 _TUPLE: Final = re.compile(r"^\('(\w{1,80})', '(\w{1,80})'\)$")
 _GPU: Final = "TARGET_INFO_GPU"
-_LIMIT: Final = 2**61
 _MOST_RANKS: Final = 2**31
 _FACTS: Final = {
     "name": "gpu",
@@ -126,7 +125,7 @@ def _trace(file: ArrowTable, devices: Sequence[ArrowTable]) -> Trace:
 def _add(batch: pa.RecordBatch, label: str, gathered: Gathered, counts: Counter[str]) -> None:
     """Add the ranges of some rows."""
     start, length = (integers(batch, f"Projected {what}") for what in ("Start", "Duration"))
-    has_time = (start != ABSENT) & (np.abs(start) < _LIMIT) & (length >= 0) & (length < _LIMIT)
+    has_time = (start != ABSENT) & (np.abs(start) < LIMIT_NS) & (length >= 0) & (length < LIMIT_NS)
     operations = integers(batch, "NumGPUOps")
     table = gathered["marks"]
     names = batch.column("Name")

@@ -15,14 +15,13 @@ from traceflops.parsers.io.csv_text import Cut
 from traceflops.parsers.nsight.stats_layouts import Report, StatsTable
 from traceflops.parsers.shared.sinks import at_least, way_named
 from traceflops.table.builder import TableBuilder
-from traceflops.table.columns import ABSENT, Array, BoolArray, IntArray, Names
+from traceflops.table.columns import ABSENT, LIMIT_NS, Array, BoolArray, IntArray, Names
 from traceflops.table.grouping import group_rows
 
 UNNAMED_RANGE: Final = "(unnamed range)"
 _OPERATION: Final = re.compile(r"\[(?:CUDA|Unified) .*\]|\[.*(?:memcpy|memset).*\]", re.I)
 _UNIFIED: Final = re.compile(r"\bunified\b", re.I)
 _UNNAMED: Final = "(unnamed)"
-_LIMIT_NS: Final = 2**61
 _MOST_CALLS: Final = 2**40
 _CUDA_CALL: Final = re.compile(r"^_{0,2}cu(?:da)?[A-Z]")
 _SIZES: Final = re.compile(r"-?\d+")
@@ -140,14 +139,14 @@ class _Rows:
         if column is None or isinstance(column, Texts):
             return np.full(self.cut.count, ABSENT, np.int64)
         if column.dtype.kind == "i":
-            fits = (column > -_LIMIT_NS) & (column < _LIMIT_NS)
+            fits = (column > -LIMIT_NS) & (column < LIMIT_NS)
             self.part.odd["beyond"] += int(np.count_nonzero(~fits & (column != ABSENT)))
             return np.where(fits, column, ABSENT)
         scale = self.scales.get(role, 1)
         if role == "start":
             self.part.resolution_ns = finest(self.part.resolution_ns, step_of(column, scale))
         scaled = column * float(scale)
-        fits = np.isfinite(scaled) & (np.abs(scaled) < _LIMIT_NS)
+        fits = np.isfinite(scaled) & (np.abs(scaled) < LIMIT_NS)
         self.part.odd["beyond"] += int(np.count_nonzero(~fits & np.isfinite(column)))
         return np.where(fits, np.rint(np.where(fits, scaled, 0.0)).astype(np.int64), ABSENT)
 

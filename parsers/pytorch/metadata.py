@@ -16,10 +16,10 @@ import msgspec
 
 from traceflops.parsers.io.json_window import UNDECODABLE
 from traceflops.parsers.io.places import rank_in_name
-from traceflops.parsers.pytorch.values import LIMIT_NS, as_text, integer, printable
+from traceflops.parsers.pytorch.values import as_text, integer, printable
 from traceflops.parsers.shared.trace_builder import DeviceFacts
 from traceflops.remedies import RECORDER
-from traceflops.table.columns import ABSENT
+from traceflops.table.columns import ABSENT, LIMIT_NS
 from traceflops.units import DESCRIPTION_WORDS, several
 
 _FACTS: Final = (

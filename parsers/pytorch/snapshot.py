@@ -23,7 +23,7 @@ from traceflops.parsers.io.notes import NoteTable
 from traceflops.parsers.io.pickled import unpickled
 from traceflops.parsers.io.places import rank_in_name
 from traceflops.parsers.pytorch.allocator import ALLOC, FREE, SEGMENTS, Blocks, History
-from traceflops.parsers.pytorch.values import LIMIT_NS, typed_integers
+from traceflops.parsers.pytorch.values import typed_integers
 from traceflops.parsers.shared.formats import Format
 from traceflops.parsers.shared.trace_builder import (
     NOTHING_KNOWN,
@@ -35,7 +35,7 @@ from traceflops.parsers.shared.trace_builder import (
     processes_table,
 )
 from traceflops.table.builder import TableBuilder
-from traceflops.table.columns import ABSENT, IntArray, Names
+from traceflops.table.columns import ABSENT, LIMIT_NS, IntArray, Names
 from traceflops.table.trace import Note, Source, SourceFile, Trace, rank_from_name
 
 _SIGN: Final = re.compile(rb"\x80[\x02-\x05][\s\S]{0,40}?[\x8cX]\x08(?:\x00\x00\x00)?segments")

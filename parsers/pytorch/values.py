@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from traceflops.parsers.io.json_window import UNDECODABLE
-from traceflops.table.columns import ABSENT, Array, BoolArray, IntArray, Names
+from traceflops.table.columns import ABSENT, LIMIT_NS, Array, BoolArray, IntArray, Names
 
 _FRAME = re.compile(r'File "([^"\n]{1,1000})", line (\d{1,9}), in (\S{1,200})')
 _OF_TORCH = re.compile(r"(?:^|/)torch/")
@@ -29,8 +29,6 @@ _INT64_MAX = 2**63 - 1
 _NONE = type(None)
 _NO_JSON = (b"", b"null")
 _THOUSANDTHS = re.compile(rb"(?:-?[0-9]+\.[0-9]{3}(?:,|$))+")
-LIMIT_NS = 2**61
-"""Times and durations beyond this (73 years) are no times; below it they add up in an int64."""
 
 
 class DigitsLost(Exception):

@@ -13,6 +13,7 @@ from traceflops.parsers.io.json_window import UNDECODABLE
 from traceflops.parsers.rocprof.agents import text_of
 from traceflops.parsers.rocprof.notes import clock_of
 from traceflops.parsers.rocprof.v3json_records import READERS, RecordBlock
+from traceflops.table.columns import LIMIT_NS
 
 T = TypeVar("T")
 
@@ -85,7 +86,7 @@ class Metadata:
         self.clock = clock_of(text_of(node.machine_id), self.host)
         pid, are_ints = metadata.pid, all(type(time) is int for time in times)
         self.pid = pid if type(pid) is int and 0 <= pid < 2**63 else None
-        fits = are_ints and 1 <= times[0] <= times[1] < 2**61
+        fits = are_ints and 1 <= times[0] <= times[1] < LIMIT_NS
         self.lifetime_ns: tuple[int, int] | None = times if fits else None
 
 

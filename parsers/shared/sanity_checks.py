@@ -24,7 +24,7 @@ from traceflops.parsers.shared.amounts import (
     without_impossible_amounts,
 )
 from traceflops.parsers.shared.repeats import with_peer_copies, without_repeats
-from traceflops.table.columns import ABSENT, BoolArray, IntArray, matching, numbers
+from traceflops.table.columns import ABSENT, LIMIT_NS, BoolArray, IntArray, matching, numbers
 from traceflops.table.grouping import distinct, groups, joint_codes
 from traceflops.table.nesting import first_of_same, recorded_calls
 from traceflops.table.patterns import WAITS_FOR_DEVICE
@@ -139,8 +139,6 @@ DAY_NS: Final = 86_400 * 10**9
 _UNSET_AWAY_NS: Final = 600 * 10**9
 _LONGEST_NS: Final = 2**53
 """104 days: below it no sum of times can leave an int64."""
-_LIMIT_NS: Final = 2**61
-"""Sums of times below this stay in an int64."""
 _RANGES: Final = ("activities", "calls", "ops", "marks")
 _MINUTE_NS: Final = 60 * 10**9
 _MUCH_LONGER: Final = 10
@@ -343,11 +341,11 @@ def spans(
     start: IntArray, end: IntArray, odd: Counter[str]
 ) -> tuple[BoolArray, IntArray, IntArray]:
     """Return which records have a time, and the start and duration of these; odd ones count."""
-    is_time = (start >= 0) & (start < _LIMIT_NS)
+    is_time = (start >= 0) & (start < LIMIT_NS)
     if not is_time.all():
         odd["no-time"] += int(np.count_nonzero(~is_time))
         start, end = start[is_time], end[is_time]
-    is_end = (end > 0) & (end < _LIMIT_NS)
+    is_end = (end > 0) & (end < LIMIT_NS)
     late = is_end & (end < start)
     if late.any() or not is_end.all():
         odd["no-duration"] += int(np.count_nonzero(~is_end))

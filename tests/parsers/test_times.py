@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from tests.conftest import examples
 from tests.parsers.documents import COMPACT, Token, anchored, codes, printed, read_bytes
-from traceflops.parsers.pytorch.values import LIMIT_NS, exact_nanoseconds, nanoseconds
+from traceflops.parsers.pytorch.values import exact_nanoseconds, nanoseconds
+from traceflops.table.columns import LIMIT_NS
 from traceflops.table.trace import Trace
 
 EPOCH_NS = 1_704_067_200_123_456_789

@@ -19,8 +19,8 @@ from traceflops.flops.mfu_waterfall import FAMILIES, UNSPLIT
 from traceflops.ranks.collectives import KINDS
 from traceflops.ranks.comm_records import CommRecords
 from traceflops.ranks.late_causes import KernelSums
-from traceflops.table.columns import ABSENT, IntArray
-from traceflops.table.packed import LARGEST, LIMIT_NS, check_trace, checked, require
+from traceflops.table.columns import ABSENT, LIMIT_NS, IntArray
+from traceflops.table.packed import LARGEST, check_trace, checked, require
 from traceflops.table.schema import arrow_schema
 from traceflops.table.trace import Trace
 from traceflops.timeline.records import COMPONENTS, EMPTY_ACCOUNT, Account

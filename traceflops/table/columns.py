@@ -188,6 +188,8 @@ def one_array(column: pa.ChunkedArray | pa.Array) -> pa.Array:
 
 ABSENT: Final = -(2**63)
 """Stands for a missing integer in an int64 column."""
+LIMIT_NS: Final = 2**61
+"""Times from here on (73 years) are no times; sums of those below it stay in an int64."""
 
 Array = npt.NDArray[Any]
 

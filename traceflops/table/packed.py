@@ -27,15 +27,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from traceflops.table.columns import IntArray, numbers, one_array
+from traceflops.table.columns import LIMIT_NS, IntArray, numbers, one_array
 from traceflops.table.schema import TABLES, arrow_schema
 from traceflops.table.trace import Note, Source, Trace
 
 ARROW_UNREADABLE: Final = (pa.ArrowException, OSError, ValueError, KeyError, MemoryError)
 """What reading a damaged Arrow or Parquet file may raise, and what is raised here."""
 LARGEST: Final = 2**62
-LIMIT_NS: Final = 2**61
-"""Sums of times below this stay in an int64."""
 _SIGNED: Final = frozenset({"start_ns", "time_ns"})
 
 

@@ -15,12 +15,10 @@ from traceflops.parsers.nsight.nsys.process_registry import ProcessRegistry
 from traceflops.parsers.nsight.nsys.tables import Tables
 from traceflops.parsers.shared.trace_builder import Gathered
 from traceflops.table.builder import TableBuilder, compact
-from traceflops.table.columns import ABSENT, Array, IntArray
+from traceflops.table.columns import ABSENT, LIMIT_NS, Array, IntArray
 from traceflops.table.grouping import distinct
 
 CUPTI: Final = "CUPTI_ACTIVITY_KIND_"
-_LIMIT_NS: Final = 2**61
-"""Sums of times below this stay in an int64."""
 _NUL: Final = "\0"
 """No name holds it; it separates the variables of an environment."""
 _IDS: Final = {
@@ -62,12 +60,12 @@ class ReportReading:
 
         Times count from the start of the session and may lie before it.
         """
-        is_time = np.abs(batch["start"]) < _LIMIT_NS  # ABSENT is its own absolute value, below 0
+        is_time = np.abs(batch["start"]) < LIMIT_NS  # ABSENT is its own absolute value, below 0
         is_time &= batch["start"] != ABSENT
         self.odd["no-time"] += batch.count - int(np.count_nonzero(is_time))
         rows = batch.only(is_time)
         start, end = rows["start"], rows["end"]
-        is_end = (np.abs(end) < _LIMIT_NS) & (end != ABSENT)
+        is_end = (np.abs(end) < LIMIT_NS) & (end != ABSENT)
         is_early = is_end & (end < start)
         self.odd["no-duration"] += int(np.count_nonzero(~is_end))
         self.odd["negative-duration"] += int(np.count_nonzero(is_early))
