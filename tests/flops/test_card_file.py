@@ -137,6 +137,12 @@ def test_experts_everywhere_need_no_dense_width(tmp_path: Path) -> None:
         card(tmp_path, text + "\ndense_layers = 1")
 
 
+def test_a_dense_width_is_not_read_where_experts_are_everywhere(tmp_path: Path) -> None:
+    experts = "[experts]\ncount = 8\ntopk = 2\nwidth = 100"
+    without = card(tmp_path, LLAMA.replace("ffn = 14336\n", "") + experts)
+    assert card(tmp_path, LLAMA.replace("14336", "0") + experts).total == without.total
+
+
 def test_an_encoder_that_is_attended_to(tmp_path: Path) -> None:
     encoder = "[encoder]\nhidden = 512\nlayers = 2\nheads = 8\nffn = 2048\nglu = false\n"
     found = card(tmp_path, LLAMA + encoder)

@@ -180,7 +180,7 @@ class _Builder:
         blocks = []
         for (mask, mixed), run in groupby(zip(self._masks(), self._mixed, strict=True)):
             dense = None
-            if "ffn" in table and "glu" in table:
+            if not mixed and "ffn" in table and "glu" in table:
                 bias = "ffn" in self._biases
                 dense = FeedForward(width=table.count("ffn"), glu=table.flag("glu"), bias=bias)
             cross = self._cross()
