@@ -107,7 +107,7 @@ class TomlTable:
         return Fraction(number)
 
     def numbers(self, key: str) -> tuple[int, ...] | None:
-        """Return a list of whole numbers of 0 or more; number number alone is a list of number."""
+        """Return a list of whole numbers of 0 or more; one number alone is a list of one."""
         value = self.values.get(key)
         if value is None:
             return None
@@ -147,7 +147,7 @@ class TomlTable:
         return kind(**read, **made)
 
     def tables(self, key: str, keys: Iterable[str]) -> tuple[TomlTable, ...]:
-        """Return a list of tables inside this values."""
+        """Return a list of tables inside this one."""
         value = self.values.get(key)
         if value is None:
             return ()

@@ -96,7 +96,7 @@ class Pass:
 
 
 def rotary(kind: Kind, args: Arguments) -> Work:
-    """Return the work of turning query and key in position, at positions, by a table of angles.
+    """Return the work of turning query and key in place, at positions, by a table of angles.
 
     Two elements are turned by four products and two sums; the table may be for a part of a head.
     """
