@@ -1,6 +1,8 @@
 """What a trace lacks is said with the options of the tool that recorded it, and no other's."""
 
+import re
 from dataclasses import replace
+from itertools import chain, combinations
 from typing import Any
 
 import pytest
@@ -12,11 +14,13 @@ from traceflops.comparison.side import side_of
 from traceflops.devices.missing_input import counters_alone
 from traceflops.facts import fact
 from traceflops.findings.finding import Verdict
+from traceflops.findings.rules import advice_of, all_rules
 from traceflops.findings.verdicts import led_by
 from traceflops.recording.inventory import Inventory, take_inventory
 from traceflops.remedies import command, family, remedy
 from traceflops.reports.terminal.info import render_info
 from traceflops.reports.view.findings import opening
+from traceflops.reports.view.texts import all_texts
 from traceflops.reports.view.wording import products
 from traceflops.table.trace import Note, Trace
 
@@ -91,6 +95,21 @@ def test_the_activity_to_record_is_that_of_the_accelerator(category: str, member
         assert ("profiler_metrics" in told) == (member == "CUDA" and lack == "device records")
     first = str(remedy(trace, "first work"))
     assert ("torch.cuda" in first) == (member == "CUDA")
+
+
+def test_remedies_of_cuda_are_not_told_of_other_accelerators() -> None:
+    of_cuda = re.compile("cuda|nccl|nvlink|gpudirect|cublas|nvidia|hip|miopen", re.IGNORECASE)
+    told = {}
+    for rule, row in all_rules().rules.items():
+        known = frozenset().union(*(one.fits | one.not_if for one in row.remedies))
+        # A clock of NVIDIA's tool, and an allocator set by CUDA's variable, are no other's.
+        known -= {"amd", "nvidia", "other-gpu", "power", "allocator-async", "allocator-uncached"}
+        for some in chain(*(combinations(sorted(known), n) for n in range(len(known) + 1))):
+            advice = advice_of(rule, frozenset({"other-gpu", *some}))
+            if advice is not None and rule != "low-clock":
+                told[advice.code] = all_texts()[advice.code].replace("{platform}", "CUDA")
+    assert len(told) > 20
+    assert {code: text for code, text in told.items() if of_cuda.search(text)} == {}
 
 
 @pytest.mark.parametrize(
