@@ -7,7 +7,7 @@ import pytest
 
 from tests.build import launched, trace_of
 from traceflops import analyze
-from traceflops.findings.case import without_work_ns
+from traceflops.findings.case import program_of, without_work_ns
 from traceflops.findings.communication import slow_link_findings
 from traceflops.findings.late_rank import rank_balance
 from traceflops.ranks.link_rates import LinkRate
@@ -74,3 +74,19 @@ def test_of_slow_links_that_which_costs_most_is_named() -> None:
     (found,) = slow_link_findings(ranks, frozenset())
     assert found.share == pytest.approx(0.35)
     assert found.sentence.startswith("The link of ranks 2, 3 is slow: allreduce runs at 40 GB/s")
+
+
+@pytest.mark.parametrize(
+    ("format_", "category", "known"),
+    [
+        ("pytorch", "xpu_runtime", {"torch", "ml", "other-gpu"}),
+        ("pytorch", "cuda_runtime", {"torch", "ml"}),
+        ("rocprof", "", {"amd"}),
+    ],
+)
+def test_of_a_summary_the_accelerator_is_known_too(
+    format_: str, category: str, known: set[str]
+) -> None:
+    source = SimpleNamespace(format=format_, event_counts={category: 3})
+    case: Any = SimpleNamespace(prepared=None, source=source)
+    assert program_of(case) == known

@@ -220,8 +220,9 @@ def program_of(case: Case) -> frozenset[str]:
     """
     if case.prepared is not None:
         return program_of_trace(case.prepared.trace)
-    tool = family(case.source.format)
-    return frozenset({PYTORCH: ["torch", "ml"], ROCPROF: ["amd"]}.get(tool, []))
+    known = {PYTORCH: ["torch", "ml"], ROCPROF: ["amd"]}.get(family(case.source.format), [])
+    of_others = accelerator(case.source.event_counts) != CUDA
+    return frozenset([*known, *(["other-gpu"] if of_others else [])])
 
 
 def program_of_trace(trace: Trace) -> frozenset[str]:
