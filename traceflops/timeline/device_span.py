@@ -182,7 +182,8 @@ def _same_stream_overlaps(stream: IntArray, start_ns: IntArray, end_ns: IntArray
     """
     known = stream != ABSENT
     start = start_ns[known]
-    return np.maximum(latest_end_before(stream[known], start, end_ns[known]), start) - start
+    before: IntArray = np.maximum(latest_end_before(stream[known], start, end_ns[known]), start)
+    return before - start
 
 
 def is_top(categorised: Categorised, top: str, rows: IntArray | slice = slice(None)) -> BoolArray:
