@@ -230,7 +230,8 @@ def _findings(analysis: Analysis) -> Iterator[str]:
         yield f"  <br>Sure: {plain(one.sure)}"
     yield from _more(len(causes(analysis)) - _CAUSES)
     for finding in other_findings(analysis):
-        yield f"- **{plain(finding.severity)}**: {plain(finding.sentence)}"
+        said = f"{finding.sentence} {finding.remedy}".rstrip()
+        yield f"- **{plain(finding.severity)}**: {plain(said)}"
 
 
 def _waterfall(analysis: Analysis) -> Iterator[str]:

@@ -20,6 +20,7 @@ from tests.conftest import ROOT
 from tests.reports.factory import HOSTILE
 from traceflops.analysis.recipe import analyze
 from traceflops.analysis.result import Analysis
+from traceflops.facts import quoted
 from traceflops.reports.markdown import code, plain, render_markdown
 from traceflops.reports.view.figures import percent, visible
 from traceflops.reports.write import RENDERERS, save
@@ -92,6 +93,13 @@ def test_the_tables_hold_the_figures_of_the_analysis(analysis: Analysis) -> None
         assert percent(analysis.components.share(name)) in cells
     assert "## Rank 2 is late: 1.18 to 1.21 ms of each 10.1 ms step can be saved." in text
     assert text.count("<details>") == text.count("</details>") > 3
+
+
+def test_a_finding_without_a_cause_says_what_to_do(analysis: Analysis) -> None:
+    first, *more = analysis.losses
+    told = replace(first, confidence=None, advice=quoted("Fuse its *kernels*."))
+    text = render_markdown(replace(analysis, losses=(told, *more)))
+    assert f": {plain(told.sentence)} Fuse its &#42;kernels&#42;.\n" in text
 
 
 def test_a_report_of_nothing_has_no_tables(analysis: Analysis) -> None:
