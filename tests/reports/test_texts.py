@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,8 +19,8 @@ from traceflops.findings.rules import all_rules
 from traceflops.reports.view.texts import all_texts, fields_of, words
 
 TELLERS = ("fact", "Fact")
-OF_RULES = re.compile(r"^[a-z0-9-]+\.(title|claim)")
-
+HOLE = "\0"
+CODE = re.compile(r"[a-z0-9_.\0-]+")
 
 NO_TEXTS_OF_OURS = {
     "traceflops/findings/unevenness.py: more.remedy.startswith('idle.')",  # the code of a text
@@ -29,8 +32,8 @@ CUT: set[str] = set()
 
 def told() -> Iterator[tuple[Path, str, set[str] | None]]:
     """Yield the codes that are written out in the code, with the names of their values."""
-    for path in (*(ROOT / "traceflops").rglob("*.py"), *(ROOT / "reports").rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for path, tree in trees().items():
+        for node in ast.walk(tree):
             if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args):
                 continue
             code = node.args[0]
@@ -53,6 +56,97 @@ def test_every_code_that_is_told_has_a_text_and_its_values() -> None:
 def needed(text: str) -> set[str]:
     """Return the names of the values without which a text cannot be filled."""
     return fields_of(re.sub(r"\[[^\[\]]*\{[^\[\]]*\]", "", text))
+
+
+@cache
+def trees() -> dict[Path, ast.Module]:
+    paths = (path for folder in ("traceflops", "reports") for path in (ROOT / folder).rglob("*.py"))
+    return {path: ast.parse(path.read_text(encoding="utf-8")) for path in paths}
+
+
+def constants(tree: ast.Module) -> dict[str, str]:
+    """Return the texts that a module names."""
+    return {
+        node.target.id: node.value.value
+        for node in tree.body
+        if isinstance(node, ast.AnnAssign)
+        and isinstance(node.target, ast.Name)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    }
+
+
+def pieces(node: ast.AST, named: dict[str, str]) -> str:
+    """Return a text of the code, with a hole for each value that is not written there."""
+    if isinstance(node, ast.JoinedStr):
+        return "".join(pieces(part, named) for part in node.values)
+    if isinstance(node, ast.FormattedValue):
+        return pieces(node.value, named)
+    if isinstance(node, ast.Constant):
+        return str(node.value)
+    return named.get(node.id, HOLE) if isinstance(node, ast.Name) else HOLE
+
+
+def of_table(table: Any) -> Iterator[str]:
+    """Yield the keys and texts of a TOML file."""
+    if isinstance(table, dict):
+        yield from table
+        table = list(table.values())
+    for one in table if isinstance(table, list) else ():
+        yield from (one,) if isinstance(one, str) else of_table(one)
+
+
+@cache
+def written() -> tuple[set[str], list[list[str]]]:
+    """Return the texts of code and tables, and what stands around the holes of others."""
+    anywhere = {name: text for tree in trees().values() for name, text in constants(tree).items()}
+    texts, holed = set[str](), set[str]()
+    for path in (ROOT / "traceflops").rglob("*.toml"):
+        texts |= {*of_table(tomllib.loads(path.read_text(encoding="utf-8")))}
+    for tree in trees().values():
+        named = anywhere | constants(tree)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant | ast.JoinedStr):
+                text = pieces(node, named)
+                (holed if HOLE in text else texts).add(text)
+    parts = [text.split(HOLE) for text in sorted(holed) if CODE.fullmatch(text)]
+    return texts, [part for part in parts if "".join(part).strip(".")]
+
+
+def filled(parts: Sequence[str], code: str) -> Iterator[tuple[str, ...]]:
+    """Yield all that the holes between the parts may be if they make a code."""
+    first, *rest = parts
+    if not code.startswith(first):
+        return
+    left = code.removeprefix(first)
+    if not rest:
+        yield from [()] if not left else []
+        return
+    for end in range(len(left) + 1):
+        for more in filled(rest, left[end:]):
+            yield left[:end], *more
+
+
+@cache
+def is_reached(code: str, depth: int = 3) -> bool:
+    """Return whether a code is written somewhere, or made of what is: `f"{RULE}.why{several}"`."""
+    texts, holed = written()
+    if not code or {code, code.replace("-", " "), code.replace("-", "_")} & texts:
+        return True
+    return depth > 0 and any(
+        all(is_reached(hole, depth - 1) for hole in holes)
+        for parts in holed
+        for holes in filled(parts, code)
+    )
+
+
+def test_every_text_can_be_told() -> None:
+    assert [code for code in all_texts() if not is_reached(code)] == []
+
+
+@pytest.mark.parametrize("code", ["idle.unheard", "late-rank.why.unheard", "unheard.claim"])
+def test_a_text_that_nothing_tells_is_seen(code: str) -> None:
+    assert not is_reached(code)
 
 
 def test_every_rule_has_a_title_a_claim_and_its_remedies() -> None:
