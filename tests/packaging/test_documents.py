@@ -31,6 +31,12 @@ OF_TOOLS = {"--check", "--count", "--seed", "--enforce-eager", "--rccl-trace"}
 """Options of docs/refresh.py, of the scoreboards and of what records."""
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
 _LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
+_ROOMS = [path.name for path in (ROOT / "traceflops").iterdir() if path.is_dir()]
+_OF_ROOMS = re.compile(
+    rf"(?<![\w./-])(?:{'|'.join((*_ROOMS, 'parsers', 'reports', 'tests', 'traceflops'))})"
+    r"/[\w./-]+\.(?:py|toml|j2)\b"
+)
+"""Files of rooms; those of the core are also named without its folder."""
 _OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 
 
@@ -120,6 +126,18 @@ def test_every_option_that_chooses_what_to_analyse_is_listed() -> None:
     text = text_of("docs/commands.md")
     options = {o for p in COMMANDS["summary"].params for o in names_of(p) if o.startswith("--")}
     assert [option for option in sorted(options) if option not in text] == []
+
+
+def test_the_files_of_ours_that_documents_and_code_name_are_there() -> None:
+    folders = ("parsers", "reports", "traceflops")
+    code = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
+    gone = [
+        f"{path.relative_to(ROOT)}: {named}"
+        for path in (*DOCUMENTS, *code)
+        for named in _OF_ROOMS.findall(path.read_text(encoding="utf-8"))
+        if not any((root / named).exists() for root in (ROOT, ROOT / "traceflops"))
+    ]
+    assert gone == []
 
 
 @pytest.mark.parametrize("name", NAMES)
