@@ -112,9 +112,8 @@ def case_content(analysis: Analysis) -> Content:
             "chip": analysis.measured.figure or "",
             "no_mfu": bool(why_not(analysis.measured)) and bool(analysis.devices),
             "best": best,
-            "left": best and (left_to_say(best.finding, opened) or best.finding.sentence),
-            "left_names_it": bool(best and left_to_say(best.finding, opened))
-            and opened.tells is not None,
+            "left": left_to_say(best.finding, opened) if best else "",
+            "left_names_it": opened.tells is not None,
             "after": _now_and_fixed(analysis, best.finding) if best else None,
             "parts": parts,
             "blamed": blamed(parts, best.finding, about) if best else None,

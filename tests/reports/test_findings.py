@@ -147,6 +147,14 @@ def test_what_a_title_leaves_out_says_what_it_is_about() -> None:
     assert left == "Cause 1. Largest part: aten::copy_."
 
 
+def test_a_finding_that_the_title_tells_is_told_once_on_the_page() -> None:
+    grave = replace(cause(), severity="high", gain=None)
+    page = render_html(with_causes(grave)).replace("\N{NO-BREAK SPACE}", " ")
+    assert "<h1>Cause 1. Sentence 1.</h1>" in page
+    assert "<h3>Cause 1</h3>" in page
+    assert "Sentence 1." not in text_of(page, "findings")
+
+
 def test_at_most_two_reasons_say_how_sure_a_finding_is_and_the_json_has_all() -> None:
     reasons = ("one", "another, too", "there is only one step")
     analysis = with_causes(
