@@ -26,7 +26,7 @@ from traceflops.findings.counted_kernels import main_kernel_findings
 from traceflops.findings.device_memory import memory_verdict
 from traceflops.findings.finding import Verdict
 from traceflops.findings.late_rank import late_rank_fact, late_rank_findings, waiting_for
-from traceflops.findings.losses import all_losses, loss_findings
+from traceflops.findings.losses import Loss, all_losses, loss_findings
 from traceflops.findings.unevenness import uneven_findings
 from traceflops.findings.user_rules import read_finding_rules
 from traceflops.findings.verdicts import (
@@ -166,13 +166,6 @@ def analysis_of(
     with phase("kernel tables"):
         totals = kernel_totals(linked.trace, linked.categorised, linked.split, prepared.chosen)
         moved = memory_times(linked.trace, linked.categorised, prepared.chosen)
-    ranks = None
-    several = max(len(prepared.accounts), prepared.trace.processes.num_rows) > 1
-    if several and not is_summarised:
-        from traceflops.ranks.link_rates import links_of
-        from traceflops.ranks.who_waits import rank_report
-
-        ranks = rank_report(prepared, links_of(prepared, measured.devices, peaks.link))
     return Analysis(
         source=linked.trace.source,
         selection=prepared.selection,
@@ -187,10 +180,20 @@ def analysis_of(
             moved=moved,
             idle=idle,
             launches=launching(prepared, measured.executed.phases),
-            ranks=ranks,
+            ranks=None if is_summarised else _ranks(prepared, measured, peaks),
             passes=serving(prepared, measured.executed.attribution),
         ),
     )
+
+
+def _ranks(prepared: Prepared, measured: Measurement, peaks: PeakOptions) -> RankReport | None:
+    """Return how ranks compare, None where there are not several."""
+    if max(len(prepared.accounts), prepared.trace.processes.num_rows) <= 1:
+        return None
+    from traceflops.ranks.link_rates import links_of
+    from traceflops.ranks.who_waits import rank_report
+
+    return rank_report(prepared, links_of(prepared, measured.devices, peaks.link))
 
 
 def _device_report(
@@ -285,24 +288,8 @@ def judged(
     losses = all_losses(
         total, measured, moved, idle, lacks_copies=facts.lacks_copies, waiting=waiting_for(ranks)
     )
-    late_rank = late_rank_fact(ranks, lasting=True) or slow_link_fact(ranks)
     on_host = all(device.type == "cpu" for device in devices)
-    # What to say first: what is not recorded, what has no timeline, or what costs most.
-    first = (
-        facts.samples
-        or records_verdict(records, facts.how, late_rank)
-        or untimed_verdict(facts.untimed, late_rank)
-        or facts.memory
-        or verdict(
-            total,
-            choice,
-            len(devices),
-            measured,
-            losses=losses,
-            on_host=on_host,
-            late_rank=late_rank,
-        )
-    )
+    first = _said_first(facts, devices, measured, losses, ranks, on_host=on_host)
     basis, program = basis_of(choice), program_of_trace(facts.trace)
     table = kernel_table(kernels, window_ns)
     of_kernels = main_kernel_findings(table, total, losses, passes, basis, program)
@@ -333,6 +320,34 @@ def judged(
         "serving": passes,
         "ranks": ranks,
     }
+
+
+def _said_first(
+    facts: VerdictFacts,
+    devices: Sequence[DeviceReport],
+    measured: Measurement,
+    losses: Sequence[Loss],
+    ranks: RankReport | None,
+    *,
+    on_host: bool,
+) -> Verdict:
+    """Return the verdict: what is not recorded, what has no timeline, or what costs most."""
+    late_rank = late_rank_fact(ranks, lasting=True) or slow_link_fact(ranks)
+    return (
+        facts.samples
+        or records_verdict(facts.records, facts.how, late_rank)
+        or untimed_verdict(facts.untimed, late_rank)
+        or facts.memory
+        or verdict(
+            sum((device.chosen for device in devices), EMPTY_ACCOUNT),
+            facts.choice,
+            len(devices),
+            measured,
+            losses=losses,
+            on_host=on_host,
+            late_rank=late_rank,
+        )
+    )
 
 
 def what_if(analysis: Analysis, *edits: str) -> WhatIf:

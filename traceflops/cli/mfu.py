@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     from traceflops.flops.analytic.run import Run
     from traceflops.flops.model.card import ModelCard
+    from traceflops.mfu.checked.reconciliation import Reconciliation
+    from traceflops.mfu.measurement import Measurement
     from traceflops.privacy.placeholders import Placeholders
     from traceflops.reports.terminal.lines import Style
     from traceflops.table.trace import Note, Trace
@@ -160,7 +162,6 @@ def _answer_traced(
     from traceflops.front.files import check_pair, read_pair
     from traceflops.mfu.budget import PeakOptions
     from traceflops.mfu.checked.padding import without_marked_padding
-    from traceflops.mfu.checked.reconciliation import reconcile
     from traceflops.mfu.checked.trace_description import without_description
     from traceflops.mfu.measurement import measure
     from traceflops.reports.json.mfu import utilisation_object
@@ -187,17 +188,11 @@ def _answer_traced(
     paired = prepare_pair(other, **asked) if other is not None else None
     prepared = with_replays(prepared, paired)
     measured = measure(prepared, peaks, paired)
-    checked = explained = None
-    if card_and_run is not None:
-        card, run = card_and_run
-        # Without the option, the trace's own description may say how many devices there are.
-        count = run.devices if devices.gpus is not None or run.devices > 1 else None
-        checked = reconcile(measured, prepared, card, run, answer.convention, count)
-        measured = checked.measured
-        if answer.explains:
-            explained = answer.explanation(checked.described, checked.lacks)
-    else:
-        measured = without_marked_padding(measured, prepared)
+    checked = _checked(measured, prepared, card_and_run, described)
+    measured = without_marked_padding(measured, prepared) if checked is None else checked.measured
+    explained = None
+    if checked is not None and answer.explains:
+        explained = answer.explanation(checked.described, checked.lacks)
     analysis = analysis_of(prepared, peaks, measured)
     analysis = replace(analysis, notes=(*notes, *analysis.notes))
     analysis = with_removed(analysis, names) if names is not None else analysis
@@ -210,6 +205,20 @@ def _answer_traced(
         return render_measured(analysis, style, checked)
 
     _print(json, lambda: utilisation_object(analysis, checked, explained), lines)
+
+
+def _checked(
+    measured: Measurement, prepared: Prepared, card_and_run: CardAndRun, described: Description
+) -> Reconciliation | None:
+    """Return what the trace says held against the model and run, None without these."""
+    from traceflops.mfu.checked.reconciliation import reconcile
+
+    if card_and_run is None:
+        return None
+    card, run = card_and_run
+    # Without the option, the trace's own description may say how many devices there are.
+    count = run.devices if described.devices.gpus is not None or run.devices > 1 else None
+    return reconcile(measured, prepared, card, run, described.answer.convention, count)
 
 
 def _prepared(

@@ -128,12 +128,8 @@ def report(
     """
     with failures(asked.reading, asked.privacy):
         target = target_of(output, format_, traces)
-        if added.open and not target.is_page:
-            hint = "give a .html file with -o"
-            raise UsageError("--open shows a page, but none is written", hint)
-        if added.open and (quiet or json):  # a program reads this output
-            hint = "remove one of them"
-            raise UsageError("--open cannot be combined with --json or --quiet", hint)
+        if added.open:
+            _check_open(target, is_for_programs=quiet or json)
         from traceflops.reports.view.author_notes import authored
         from traceflops.reports.write import save_post_mortem
 
@@ -193,6 +189,15 @@ def target_of(output: str | None, format_: str | None, traces: list[str]) -> Tar
     pages = (Path(f"{name}.report.html") for name in names)
     free = next(page for page in pages if not is_report(page) or ends_in(page, mark))
     return Target(free, None, mark)
+
+
+def _check_open(target: Target, *, is_for_programs: bool) -> None:
+    """Raise UsageError where there is no page to open, or a program reads the output."""
+    if not target.is_page:
+        raise UsageError("--open shows a page, but none is written", "give a .html file with -o")
+    if is_for_programs:
+        hint = "remove one of them"
+        raise UsageError("--open cannot be combined with --json or --quiet", hint)
 
 
 def _case_of(added: Added, target: Target) -> Target | None:
