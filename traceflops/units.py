@@ -276,8 +276,8 @@ def capitalized(text: str) -> str:
 
 
 def uncapitalized(text: str) -> str:
-    """Return a text with its first letter in lower case and the rest as it is."""
-    return f"{text[:1].lower()}{text[1:]}"
+    """Return a text as it goes on inside a sentence: its first letter small, but not of GPU."""
+    return text if text[1:2].isupper() else f"{text[:1].lower()}{text[1:]}"
 
 
 def command_lines(command: str, width: int) -> list[str]:

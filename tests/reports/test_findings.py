@@ -138,6 +138,11 @@ def test_a_kernel_of_a_library_is_a_place_only_for_its_authors(
         assert bool(one.where) == is_named, name
 
 
+def test_what_to_fix_first_keeps_the_capitals_of_gemms() -> None:
+    first = replace(cause(low=0), name=quoted("GEMMs are slow"))
+    assert "What to fix first: GEMMs are slow (" in opening(with_causes(first)).rest
+
+
 def test_what_a_title_leaves_out_says_what_it_is_about() -> None:
     first = cause()
     more = replace(first, details=(quoted("Largest part: aten::copy_."),))
