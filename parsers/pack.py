@@ -199,16 +199,23 @@ def _check_version(source: ByteSource, schema: pa.Schema) -> None:
 
 
 def _parts(source: ByteSource) -> Iterator[list[Part] | None]:
-    """Give the parts of each trace; None for what is damaged."""
+    """Give the parts of each trace, unpacked; None for what is damaged."""
     held: list[Part] = []
     try:
         for batch in open_arrow(source, several=True).batches(PARTS.names):
             for row in batch.to_pylist():
                 if checksum(row["head"], row["data"]) != row["crc32"]:
                     raise ValueError("the checksum does not fit")
-                part = _part(row["head"], row["data"], source)
-                held.append(part)
-                if not part.head.more:
+                head = head_of(row["head"])
+                if head.bytes < 0:
+                    raise ValueError("less than no bytes")
+                source.refuse_expansion(head.bytes)
+                plain = pa.Codec("zstd").decompress(row["data"], head.bytes, asbytes=True)
+                stream = pa.BufferReader(plain)
+                for _ in head.tables:
+                    refuse_packed(stream, source)
+                held.append(Part(head, plain))
+                if not head.more:
                     yield held
                     held = []
     except _UNFIT:
@@ -216,16 +223,3 @@ def _parts(source: ByteSource) -> Iterator[list[Part] | None]:
         return
     if held:
         yield None
-
-
-def _part(head: str, data: bytes, source: ByteSource) -> Part:
-    """Return a part unpacked. Raises one of _UNFIT where it is damaged."""
-    about = head_of(head)
-    if about.bytes < 0:
-        raise ValueError("less than no bytes")
-    source.refuse_expansion(about.bytes)
-    plain = pa.Codec("zstd").decompress(data, decompressed_size=about.bytes, asbytes=True)
-    stream = pa.BufferReader(plain)
-    for _ in about.tables:
-        refuse_packed(stream, source)
-    return Part(about, plain)

@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 from traceflops.parsers.io.json_window import STRING, Window
-from traceflops.parsers.io.worker_pool import BlockReader, Crew
+from traceflops.parsers.io.worker_pool import BlockReader, WorkerPool
 
 
 @dataclass(frozen=True)
@@ -173,9 +173,9 @@ class BlockQueue:
     does not decode rewinds the window, and is cut into small guesses, then into single objects.
     """
 
-    def __init__(self, window: Window, crew: Crew, block_bytes: int) -> None:
+    def __init__(self, window: Window, pool: WorkerPool, block_bytes: int) -> None:
         self._window = window
-        self._crew = crew
+        self._pool = pool
         self._block_bytes = block_bytes
         self._waiting: deque[_Block | JsonPart] = deque()
 
@@ -221,7 +221,7 @@ class BlockQueue:
     def _submit(self, frame: Frame, text: bytes, guessed: int | None = None) -> None:
         """Have the text of objects decoded; of a guess so many bytes are objects."""
         assert isinstance(frame.shape, Records)
-        result = self._crew.submit(frame.shape.reader, memoryview(text)[:guessed])
+        result = self._pool.submit(frame.shape.reader, memoryview(text)[:guessed])
         self._waiting.append(_Block(frame, text, result, guessed is not None))
 
     def flush(self, frame: Frame) -> None:

@@ -42,7 +42,7 @@ from traceflops.parsers.io.json_window import (
     Window,
     first_value,
 )
-from traceflops.parsers.io.worker_pool import BLOCK_BYTES, Crew
+from traceflops.parsers.io.worker_pool import BLOCK_BYTES, WorkerPool
 
 _BOM: Final = b"\xef\xbb\xbf"
 _LONGEST_KEY: Final = 1 << 16
@@ -65,14 +65,14 @@ class Document:
     """
 
     def __init__(
-        self, source: ByteSource, root: Shape, crew: Crew, block_bytes: int = BLOCK_BYTES
+        self, source: ByteSource, root: Shape, pool: WorkerPool, block_bytes: int = BLOCK_BYTES
     ) -> None:
         self.source = source
         self.damage = Damage()
         self.cut_in: Path | None = None
         self._broken = False
         self._root = root
-        self._crew = crew
+        self._pool = pool
         self._block_bytes = block_bytes
         self._frames: list[Frame] = []
 
@@ -82,13 +82,13 @@ class Document:
         self._window.more(len(_BOM))
         if self._window.text.startswith(_BOM):
             self._window.at = len(_BOM)
-        blocks = self._blocks = BlockQueue(self._window, self._crew, self._block_bytes)
+        blocks = self._blocks = BlockQueue(self._window, self._pool, self._block_bytes)
         self._begin_document()
         while self._frames:
             if not blocks.guess(self._frames[-1]):
-                yield from blocks.ready(0 if blocks.may_rewind else self._crew.ahead)
+                yield from blocks.ready(0 if blocks.may_rewind else self._pool.ahead)
                 self._step(self._frames[-1])
-            yield from blocks.ready(self._crew.ahead)
+            yield from blocks.ready(self._pool.ahead)
         yield from blocks.ready(0)
         if self.cut_in is None:
             # What follows the document, but for spaces, is counted.

@@ -12,6 +12,7 @@ from typing import Final, TypeAlias, TypeVar
 from traceflops.errors import InputError, NotATrace
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.table.trace import Note, NoteKind, Trace, counted_note, worded
+from traceflops.units import listed
 
 Texts: TypeAlias = Mapping[str, "str | tuple[str, str]"]
 
@@ -65,7 +66,6 @@ class NoteTable:
 
 
 T = TypeVar("T")
-_MOST_NAMED: Final = 5
 _NOTES: Final = NoteTable(
     dropped={
         "set-aside": "{count} [file|files] in the folder skipped (damaged): {names}.",
@@ -110,6 +110,5 @@ def with_set_aside(traces: Sequence[Trace], failed: Sequence[Failed]) -> list[Tr
         names = [
             source.label for source, error in failed if isinstance(error, NotATrace) == is_unknown
         ]
-        listed = ", ".join(names[:_MOST_NAMED]) + (", …" if len(names) > _MOST_NAMED else "")
-        notes += [_NOTES.note(code, len(names), names=listed)] if names else []
+        notes += [_NOTES.note(code, len(names), names=listed(names))] if names else []
     return with_notes(traces, notes)

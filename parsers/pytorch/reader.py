@@ -20,7 +20,7 @@ from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.json_events import EventStream
 from traceflops.parsers.io.json_mend import INVALID_UTF8, event_text_notes
 from traceflops.parsers.io.notes import NoteTable
-from traceflops.parsers.io.worker_pool import BLOCK_BYTES, Crew
+from traceflops.parsers.io.worker_pool import BLOCK_BYTES, WorkerPool
 from traceflops.parsers.pytorch import legacy
 from traceflops.parsers.pytorch.block import KinetoBlock, KinetoReader
 from traceflops.parsers.pytorch.events import KNOWN_CATEGORIES, PYTHON_CATEGORIES
@@ -220,14 +220,16 @@ class Collected:
 
 def read_pytorch(
     source: ByteSource,
-    crew: Crew | None = None,
+    pool: WorkerPool | None = None,
     block_bytes: int = BLOCK_BYTES,
     *,
     python_stacks: bool = True,
 ) -> Trace:
     """Return the trace in `source`. Raises InputError where it is not a PyTorch trace."""
     reader = KinetoReader(python_stacks)
-    stream = EventStream[KinetoBlock](source, reader, crew or Crew(), HEADER_KEYS, block_bytes)
+    stream = EventStream[KinetoBlock](
+        source, reader, pool or WorkerPool(), HEADER_KEYS, block_bytes
+    )
     collected = Collected()
     for block in stream:
         collected.absorb(block)
@@ -361,9 +363,9 @@ def _read(sources: Sequence[ByteSource], reading: Reading) -> list[Trace]:
     traces, stacks = [], reading.python_stacks
     for source in sources:
         expected = source.expected_text_bytes
-        reading.crew.expect(expected)
+        reading.pool.expect(expected)
         keeps = expected <= _STACKS_BELOW_BYTES if stacks is None else stacks
-        traces.append(read_pytorch(source, reading.crew, python_stacks=keeps))
+        traces.append(read_pytorch(source, reading.pool, python_stacks=keeps))
     return traces
 
 

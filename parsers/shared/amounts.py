@@ -67,29 +67,23 @@ def only_rows(tables: Mapping[str, pa.Table], keep: Mapping[str, BoolArray]) -> 
 def without_impossible_amounts(trace: Trace) -> Trace:
     """Return the trace with unknown in place of impossible amounts, and a note that counts them."""
     tables, wrong = dict(trace.tables), dict[str, int]()
-    for name, column in _amounts(trace):
-        array = tables[name][column]
-        bad = _impossible(array)
-        if bad is not None:
-            known = pc.if_else(pa.array(bad), pa.scalar(None, array.type), array)
-            tables[name] = with_column(tables[name], column, known)
-            wrong[f"{column} of {name}"] = int(np.count_nonzero(bad))
+    for name, columns in TABLES.items():
+        for column in columns:
+            array = trace.table(name)[column.name]
+            is_amount = column.unit or pa.types.is_fixed_size_list(column.type)
+            if not is_amount or not column.nullable or array.null_count == len(array):
+                continue
+            bad = _impossible(array)
+            if bad is not None:
+                possible = pc.if_else(pa.array(bad), pa.scalar(None, array.type), array)
+                tables[name] = with_column(tables[name], column.name, possible)
+                wrong[f"{column.name} of {name}"] = int(np.count_nonzero(bad))
     kept = _possible_counters(trace)
     if not kept.all():
         wrong["bytes of memory counters"] = int(np.count_nonzero(~kept))
     listed = ", ".join(f"{count:,} {what}" for what, count in wrong.items())
     notes = [_NOTES.note("impossible-amounts", sum(wrong.values()), listed=listed)] if wrong else []
     return with_notes(trace, notes, only_rows(tables, {"counters": kept}))
-
-
-def _amounts(trace: Trace) -> Iterator[tuple[str, str]]:
-    """Yield the columns that hold amounts, with their tables."""
-    for name, columns in TABLES.items():
-        table = trace.table(name)
-        for column in columns:
-            is_amount = column.unit or pa.types.is_fixed_size_list(column.type)
-            if is_amount and column.nullable and table[column.name].null_count < table.num_rows:
-                yield name, column.name
 
 
 def _impossible(array: pa.ChunkedArray) -> BoolArray | None:

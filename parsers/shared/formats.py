@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from traceflops.parsers.io.inputs import ByteSource
-from traceflops.parsers.io.worker_pool import Crew
+from traceflops.parsers.io.worker_pool import WorkerPool
 from traceflops.table.trace import Trace
 
 
@@ -14,11 +14,11 @@ from traceflops.table.trace import Trace
 class Reading:
     """How inputs are read.
 
-    `crew` are the processes that read; `python_stacks` says whether Python frames are kept (None:
+    `pool` are the processes that read; `python_stacks` says whether Python frames are kept (None:
     unless the input is huge).
     """
 
-    crew: Crew
+    pool: WorkerPool
     python_stacks: bool | None = None
 
 

@@ -1,4 +1,4 @@
-"""The rows that a reader collects, and how they become the tables of a trace.
+"""Collects the rows that a reader gives and makes the tables of a trace of them.
 
 Every reader ends here, so that order, numbering of devices and null columns are the same for all.
 """
@@ -76,7 +76,8 @@ class Gathered:
         self._devices: dict[Hashable, int] = {}
         self._device_rows: list[tuple[int, int, DeviceFacts]] = []
         self._device_places: list[str | None] = []
-        self._used: list[int] = []
+        self.places: tuple[str | None, ...] = ()
+        """The places of the devices of the finished tables, row by row."""
 
     def __getitem__(self, table: str) -> TableBuilder:
         """Return the collector of a table."""
@@ -108,11 +109,6 @@ class Gathered:
         return self._devices[key]
 
     @property
-    def places(self) -> tuple[str | None, ...]:
-        """Return the places of the devices of the finished tables, row by row."""
-        return tuple(self._device_places[row] for row in self._used)
-
-    @property
     def overflowed(self) -> list[str]:
         """Return the columns that had more distinct texts than are kept, as table.column."""
         return overflowed(self.tables.values())
@@ -129,7 +125,7 @@ class Gathered:
         used = np.sort(np.append(used, np.array(known, dtype=np.int64)))
         for name in ("activities", "marks", "counters", "kernel_counters", "kernel_rules"):
             renumber_devices(self[name], used)
-        self._used = used.tolist()
+        self.places = tuple(self._device_places[row] for row in used.tolist())
         return {
             "processes": processes_table(self._process_facts),
             "devices": devices_table([self._device_rows[row] for row in used.tolist()]),
