@@ -125,7 +125,12 @@ def _is_proof(table: pa.Table, name: str, again: BoolArray) -> bool:
 
 
 def each_run_once(traces: Sequence[Trace]) -> list[Trace]:
-    """Return the traces without copies and without other exports of a run, with a note each.
+    """Return the traces without copies and without other exports of a run, with a note each."""
+    return without_other_exports(_kept(traces, copies(traces)))
+
+
+def copies(traces: Sequence[Trace]) -> dict[int, list[Note]]:
+    """Return the indexes of traces of which none holds the recording of another, with a note each.
 
     Of copies the one of the shortest name counts: who copies a file adds to its name.
     """
@@ -142,7 +147,7 @@ def each_run_once(traces: Sequence[Trace]) -> list[Trace]:
         first, *others = sorted(members, key=name_length.__getitem__)
         ignored = [traces[other] for other in others]
         notes[first] = [_note("copies", traces[first], ignored)] if ignored else []
-    return without_other_exports(_kept(traces, notes))
+    return notes
 
 
 def _circumstances(trace: Trace) -> Hashable | None:
