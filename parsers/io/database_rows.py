@@ -44,7 +44,7 @@ from traceflops.parsers.io.database_scan import (
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.notes import NoteTable
 from traceflops.table.trace import Note
-from traceflops.units import several
+from traceflops.units import listed, several
 
 _MOST_TABLES: Final = 100_000
 _MOST_CALLS: Final = 1_000
@@ -196,17 +196,15 @@ class Database:
         if self.place.missing_bytes and not any(note.code == "input-cut" for note in notes):
             notes.append(_NOTES.note("input-cut", size=several(self.place.missing_bytes, "byte")))
         if self._lost:
-            lost_rows = {label(name): lost for name, lost in self._lost.items()}
-            counts = list(lost_rows.values())
-            known_counts = [count for count in counts if count is not None]
-            listed = ", ".join(
+            lost = {label(name): count for name, count in self._lost.items()}
+            tables = [
                 f"{table} ({'an unknown number' if count is None else f'up to {count:,}'})"
-                for table, count in list(lost_rows.items())[:_MOST_NAMED]
-            )
-            beyond = ", …" if len(lost_rows) > _MOST_NAMED else ""
-            lost_note = _NOTES.note("rows-lost", listed=f"{listed}{beyond}")
-            total = sum(known_counts) if len(known_counts) == len(counts) else None
-            notes.append(replace(lost_note, count=total))
+                for table, count in lost.items()
+            ]
+            note = _NOTES.note("rows-lost", listed=listed(tables, most=_MOST_NAMED))
+            counts = [count for count in lost.values() if count is not None]
+            total = sum(counts) if len(counts) == len(lost) else None
+            notes.append(replace(note, count=total))
         notes += _NOTES.counted({"invalid-utf8": self._mended}, "invalid-utf8")
         return tuple(
             replace(note, file=self.source.label, wording=None, values=()) for note in notes

@@ -39,7 +39,7 @@ from traceflops.table.columns import (
 from traceflops.table.grouping import groups
 from traceflops.table.nesting import first_match
 from traceflops.table.trace import Note, Trace
-from traceflops.units import several, time_amount
+from traceflops.units import listed, several, time_amount
 
 _SURELY_APART_NS: Final = 3_000
 """Two records of this length cannot begin in the same tick, even if ticks are microseconds."""
@@ -73,9 +73,9 @@ def without_repeats(trace: Trace) -> Trace:
         return trace
     counts = {name: int(again.sum()) for name, again in same.items()}
     device_ns = int(numbers(trace.activities["dur_ns"])[same["activities"]].sum())
-    listed = ", ".join(several(n, _NOUNS[name]) for name, n in counts.items() if n)
+    parts = ", ".join(several(n, _NOUNS[name]) for name, n in counts.items() if n)
     amount = f" ({time_amount(device_ns)} of GPU time)" if counts["activities"] else ""
-    note = _NOTES.note("written-twice", sum(counts.values()), listed=listed, amount=amount)
+    note = _NOTES.note("written-twice", sum(counts.values()), listed=parts, amount=amount)
     kept = only_rows(trace.tables, {name: ~again for name, again in same.items()})
     return with_notes(trace, [note], kept)
 
@@ -209,9 +209,8 @@ def _note(what: str, kept: Trace, ignored: Sequence[Trace]) -> Note:
         for trace in ignored
         for file in trace.source.files
     ]
-    listed = ", ".join(files[:3]) + (", …" if len(files) > 3 else "")
-    stays = ", ".join(names_kept[:3])
-    return _NOTES.note(f"same-run {what}", len(files), stays=stays, ignored=listed)
+    stays, others = ", ".join(names_kept[:3]), listed(files, most=3)
+    return _NOTES.note(f"same-run {what}", len(files), stays=stays, ignored=others)
 
 
 def _writer(trace: Trace) -> tuple[str, str | None]:

@@ -6,7 +6,7 @@ Every reader ends here, so that order, numbering of devices and null columns are
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -137,9 +137,9 @@ class Gathered:
 class ProcessIds:
     """The processes of one file by the operating system's numbers, of which ABSENT is none."""
 
-    def __init__(self, gathered: Gathered, file: str, rank: int | None = None) -> None:
+    def __init__(self, gathered: Gathered, file: str) -> None:
         self._gathered = gathered
-        self._facts = ProcessFacts(file, rank)
+        self._file = file
         self._pids: set[int] = set()
 
     def numbers(self, pids: IntArray) -> IntArray:
@@ -149,7 +149,8 @@ class ProcessIds:
     def number(self, pid: int) -> int:
         """Return the number of a process in the trace."""
         pid = told_apart(self._pids, pid, ABSENT)
-        return self._gathered.process(pid, replace(self._facts, pid=pid if pid >= 0 else None))
+        facts = ProcessFacts(self._file, pid=pid if pid >= 0 else None)
+        return self._gathered.process(pid, facts)
 
 
 def told_apart(keys: set[int], key: int, other: int) -> int:
