@@ -16,6 +16,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Final
 
@@ -311,12 +312,33 @@ class ByteSource:
         self._close_stream()
         self.text_bytes, self.behind_bytes, self.cut = 0, 0, None
         self._stream = self.opener()
-        for block in self._plain(self._stream):
+        raw = self._raw_blocks(self._stream)
+        begun = list(islice(raw, 1))
+        raw = chain(begun, raw)
+        packed = unpacked(begun[0], raw) if begun else None
+        for block in raw if packed is None else packed:
             self.text_bytes += len(block)
-            packed = self._raw_bytes if self.packed_bytes is None else self.packed_bytes
-            self._refuse_bomb(self.text_bytes, packed)
+            packed_bytes = self._raw_bytes if self.packed_bytes is None else self.packed_bytes
+            self._refuse_bomb(self.text_bytes, packed_bytes)
             yield block
+        if packed is not None:
+            self.cut, self.behind_bytes = self.cut or packed.cut, packed.behind_bytes
         self._close_stream()
+
+    def _raw_blocks(self, stream: IO[bytes] | io.RawIOBase) -> Iterator[bytes]:
+        """Yield the stored content; reading stops where the store fails."""
+        self._raw_bytes = 0
+        while True:
+            try:
+                block = stream.read(BLOCK_BYTES)
+            except UNREADABLE as error:
+                self.cut = f"reading stopped ({reason(error)})"
+                return
+            if not block:
+                return
+            self._raw_bytes += len(block)
+            self.progress(self._raw_bytes)
+            yield block
 
     def refuse_expansion(self, plain_bytes: int) -> None:
         """Raise InputError where what the input itself holds packed takes far too many bytes."""
@@ -346,41 +368,12 @@ class ByteSource:
     def head(self, size: int = 1 << 16) -> bytes:
         """Return the first `size` decompressed bytes (fewer if the input is shorter)."""
         parts: list[bytes] = []
-        length = 0
         for block in self.blocks():
             parts.append(block)
-            length += len(block)
-            if length >= size:
+            if self.text_bytes >= size:
                 break
         self._close_stream()
         return b"".join(parts)[:size]
-
-    def _plain(self, stream: IO[bytes] | io.RawIOBase) -> Iterator[bytes]:
-        first = self._read(stream)
-        raw = self._counted(first, stream)
-        packed = unpacked(first, raw)
-        if packed is None:
-            yield from raw
-            return
-        yield from packed
-        self.cut = self.cut or packed.cut
-        self.behind_bytes = packed.behind_bytes
-
-    def _read(self, stream: IO[bytes] | io.RawIOBase) -> bytes:
-        try:
-            return stream.read(BLOCK_BYTES) or b""
-        except UNREADABLE as error:
-            self.cut = f"reading stopped ({reason(error)})"
-            return b""
-
-    def _counted(self, first: bytes, stream: IO[bytes] | io.RawIOBase) -> Iterator[bytes]:
-        self._raw_bytes = 0
-        block = first
-        while block:
-            self._raw_bytes += len(block)
-            self.progress(self._raw_bytes)
-            yield block
-            block = self._read(stream)
 
 
 def reason(error: BaseException) -> str:
