@@ -158,9 +158,6 @@ class Lines:
     sound: BoolArray
     open: BoolArray
 
-    def __len__(self) -> int:
-        return len(self.start)
-
 
 def line_starts(data: Bytes) -> IntArray:
     """Return where the lines of a block begin that ends with a line end."""
@@ -262,24 +259,9 @@ def _quoted(field: bytes) -> bytes:
     return b'"' + field.replace(b'"', b'""') + b'"'
 
 
-@dataclass(frozen=True, slots=True)
-class Mended:
-    """Rows in which every field is sound; `repaired` of them were told from the ends of their line.
-
-    `last_kept` says whether the last line is a row of it, `ends_inside` whether a name in it holds
-    line ends.
-    """
-
-    text: bytes
-    repaired: int
-    dropped: int
-    last_kept: bool
-    ends_inside: bool
-
-
 @dataclass(slots=True)
 class Mender:
-    """Takes apart lines that do not fit a table of `columns` fields.
+    """Takes apart lines that do not fit a table of `columns` fields, and counts them in `damage`.
 
     `free` is the field that may hold anything, such as a name; `numbers` are those of numbers.
     Joins of lines are counted, so that they stay few.
@@ -289,42 +271,36 @@ class Mender:
     free: int | None
     separator: bytes
     numbers: Sequence[int]
+    damage: Damage
     joins: int = 0
 
-    def mend(self, data: Bytes, lines: Lines, fits: BoolArray) -> Mended:
+    def mend(self, data: Bytes, lines: Lines, fits: BoolArray) -> tuple[bytes, bool, bool]:
         """Return lines, of which some fit their table, with the others mended or left out.
 
-        `fits` has a flag per line.
+        `fits` has a flag per line. In the text that is returned every field is sound. Also returned
+        are whether the last line is a row of it, and whether a name in it holds line ends.
         """
         empty = lines.start == lines.stop
         wrong = ~fits & ~empty
         enough = lines.separators >= self.columns - 1
-        rows: list[tuple[int, bytes]] = []
-        used, repaired, ends_inside = -1, 0, False
+        # The lines that fit, with rows in the places of lines that did not.
+        length = lines.after - lines.start
+        kept = data[lines.start[0] : lines.after[-1]][np.repeat(fits, length)].tobytes()
+        before: IntArray = np.cumsum(np.where(fits, length, 0))
+        pieces, offset, used, ends_inside = list[bytes](), 0, -1, False
         for line in np.flatnonzero(wrong & (enough | lines.open)).tolist():
             if line <= used or (not enough[line] and self.joins >= _MOST_JOINS):
                 continue
             row, used = self._row_from(data, lines, wrong, line)
             if row is not None:
-                rows.append((line, row[0]))
-                repaired += row[1]
+                pieces += [kept[offset : before[line]], row[0]]
+                offset = int(before[line])
+                self.damage.repaired_rows += row[1]
                 ends_inside |= used > line
                 wrong[line : used + 1] = False
-        # The lines that fit, with rows in the places of lines that did not.
-        length = lines.after - lines.start
-        kept = data[lines.start[0] : lines.after[-1]][np.repeat(fits, length)].tobytes()
-        before: IntArray = np.cumsum(np.where(fits, length, 0))
-        pieces, offset = [], 0
-        for line, text in rows:
-            pieces += [kept[offset : before[line]], text]
-            offset = int(before[line])
-        return Mended(
-            b"".join([*pieces, kept[offset:]]),
-            repaired=repaired,
-            dropped=int(wrong.sum()),
-            last_kept=bool(not wrong[-1] and not empty[-1]),
-            ends_inside=ends_inside,
-        )
+        self.damage.dropped_rows += int(wrong.sum())
+        is_last_kept = bool(not wrong[-1] and not empty[-1])
+        return b"".join([*pieces, kept[offset:]]), is_last_kept, ends_inside
 
     def _row_from(
         self, data: Bytes, lines: Lines, wrong: BoolArray, line: int
@@ -338,7 +314,7 @@ class Mender:
         if not lines.open[line] or self.joins >= _MOST_JOINS:
             return None, line
         self.joins += 1
-        for last in range(line + 1, min(line + _MOST_LINES_OF_A_ROW, len(lines))):
+        for last in range(line + 1, min(line + _MOST_LINES_OF_A_ROW, len(lines.start))):
             if not wrong[last] and lines.start[last] < lines.stop[last]:
                 break
             # An odd number of quotes may close what the first line opened.

@@ -207,9 +207,9 @@ class Lookup:
     """Values by their keys; of two with one key the later counts. Other keys give ABSENT."""
 
     def __init__(self, keys: IntArray, values: IntArray) -> None:
-        known = keys != ABSENT
-        if not known.all():
-            keys, values = keys[known], values[known]
+        is_key = keys != ABSENT
+        if not is_key.all():
+            keys, values = keys[is_key], values[is_key]
         self._low = int(keys.min()) if len(keys) else 0
         span = int(keys.max()) - self._low + 1 if len(keys) else 0
         self._dense = span <= _GAPS * len(keys) + _FEW
@@ -227,8 +227,8 @@ class Lookup:
             inside = (keys >= self._low) & (keys < self._low + last)
             return self._values[np.where(inside, keys - self._low, last)]
         index = np.searchsorted(self._keys, keys, side="right") - 1
-        known_codes = (index >= 0) & (self._keys[index] == keys)
-        return np.where(known_codes, self._values[index], ABSENT)
+        is_key = (index >= 0) & (self._keys[index] == keys)
+        return np.where(is_key, self._values[index], ABSENT)
 
 
 class TextsById:
@@ -253,8 +253,7 @@ class TextsById:
         def code(ids: IntArray) -> Array:
             row = self._row(ids)
             row = np.where(row == ABSENT, len(self.texts), row)
-            known_codes = codes[row]
-            for new in np.unique(row[known_codes == _OPEN]).tolist():
+            for new in np.unique(row[codes[row] == _OPEN]).tolist():
                 text = (self.texts[new] if new < len(self.texts) else None) or unknown
                 codes[new] = -1 if text is None else names[text]
             return codes[row]

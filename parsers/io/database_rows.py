@@ -8,7 +8,7 @@ is sound, everything else row by row, around what is damaged.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -84,7 +84,7 @@ class Database:
         self.place = place
         self.tables: frozenset[str] = frozenset()
         self.asked: set[str] = set()
-        self._known: dict[str, Table] = {}
+        self._tables: dict[str, Table] = {}
         self._lost: dict[str, int | None] = {}
         self._last: dict[str, int] = {}
         self._rows = 0
@@ -176,18 +176,16 @@ class Database:
         self.asked.add(table)
         if table not in self.tables:
             return
-        known = self._table(table)
+        about = self._table(table)
         parts = [(LOWEST, HIGHEST)]
-        if known.row_number is not None and not wanted.as_texts and not conditions:
-            parts = self._parts(known)
-            try:
-                for part, last, batch in self._fast(known, wanted, parts):
+        if about.row_number is not None and not wanted.as_texts and not conditions:
+            parts = self._parts(about)
+            with suppress(NotFast):  # then the careful way goes on behind the last rows
+                for part, last, batch in self._fast(about, wanted, parts):
                     parts[part] = (last + 1, parts[part][1])
                     yield self._counted(batch)
                 return
-            except NotFast:
-                pass  # the careful way goes on behind the last rows
-        for batch in self._careful(known, wanted, conditions, parts):
+        for batch in self._careful(about, wanted, conditions, parts):
             yield self._counted(batch)
 
     def notes(self, label: Callable[[str], str] = str) -> tuple[Note, ...]:
@@ -234,7 +232,8 @@ class Database:
         return self._connection
 
     def _table(self, name: str) -> Table:
-        if name not in self._known:
+        """Return a table: its stored columns, and what its row numbers are called if it has any."""
+        if name not in self._tables:
             try:
                 # Hidden columns are computed by expressions that stand in the file.
                 query = "SELECT name, type FROM pragma_table_xinfo(?) WHERE hidden = 0"
@@ -242,16 +241,15 @@ class Database:
                 columns = {str(column): str(declared) for column, declared in rows}
             except FAULTS:
                 columns = {}
-            self._known[name] = Table(name, columns, self._row_number(name, columns))
-        return self._known[name]
-
-    def _row_number(self, name: str, columns: Mapping[str, str]) -> str | None:
-        taken = {column.lower() for column in columns}
-        for word in (word for word in _ROW_NUMBERS if word not in taken):
-            with suppress(*FAULTS):
-                self._connected.execute(f"{select(Table(name, {}, word), Wanted())} LIMIT 0")
-                return word
-        return None
+            table = Table(name, columns)
+            taken = {column.lower() for column in columns}
+            for word in (word for word in _ROW_NUMBERS if word not in taken):
+                with suppress(*FAULTS):
+                    self._connected.execute(f"{select(Table(name, {}, word), Wanted())} LIMIT 0")
+                    table = Table(name, columns, word)
+                    break
+            self._tables[name] = table
+        return self._tables[name]
 
     def _counted(self, batch: Batch) -> Batch:
         self._rows += batch.count
@@ -276,8 +274,12 @@ class Database:
         self, table: Table, wanted: Wanted, parts: Sequence[tuple[int, int]]
     ) -> Iterator[tuple[int, int, Batch]]:
         """Give batches, each with its part and the number of its last row. Raises NotFast."""
-        last = [LOWEST] * len(parts)
-        queries = [select(table, wanted, _within(table, *part), quick=True) for part in parts]
+        last, queries = [LOWEST] * len(parts), []
+        for low, high in parts:
+            ends = [f"{table.row_number} >= {low}"] * (low != LOWEST)
+            ends += [f"{table.row_number} <= {high}"] * (high != HIGHEST)
+            where = f" WHERE {' AND '.join(ends)}" if ends else ""
+            queries.append(select(table, wanted, where, quick=True))
         for part, columns in fast_columns(self.place.uri, queries):
             numbers = columns[0]
             if not len(numbers):
@@ -350,10 +352,3 @@ class Database:
             yield rows
         if is_damaged:
             raise Damaged
-
-
-def _within(table: Table, low: int, high: int) -> str:
-    """Return the condition that a row's number lies between two."""
-    ends = [f"{table.row_number} >= {low}"] if low != LOWEST else []
-    ends += [f"{table.row_number} <= {high}"] if high != HIGHEST else []
-    return f" WHERE {' AND '.join(ends)}" if ends else ""

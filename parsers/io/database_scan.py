@@ -16,9 +16,7 @@ from queue import Full, Queue
 from threading import Thread
 from typing import Any, Final
 
-import numpy as np
-
-from traceflops.table.columns import Array, numbers
+from traceflops.table.columns import Array, floats, numbers
 
 BATCH_ROWS: Final = 1 << 15
 LONGEST_VALUE: Final = 64 << 20
@@ -39,14 +37,14 @@ def fast_columns(uri: str, queries: Sequence[str]) -> Iterator[tuple[int, list[A
     """
     readers = [_BatchReader(uri, query) for query in queries]
     try:
-        going = list(enumerate(readers))
+        going = dict(enumerate(readers))
         while going:
-            for query_number, reader in tuple(going):
+            for number, reader in tuple(going.items()):
                 columns = reader.ready.get()
                 if columns is None:
-                    going.remove((query_number, reader))
+                    del going[number]
                 else:
-                    yield query_number, columns
+                    yield number, columns
     finally:
         for reader in readers:
             reader.stop()
@@ -120,14 +118,11 @@ def _values(column: Any) -> Array:
     """Return a column as int64 or float64. Raises NotFast where it has nulls or is neither."""
     import pyarrow as pa
 
-    if column.null_count or not (
-        pa.types.is_int64(column.type) or pa.types.is_float64(column.type)
-    ):
-        raise NotFast
-    if pa.types.is_int64(column.type):
+    if column.null_count == 0 and pa.types.is_int64(column.type):
         return numbers(column)
-    raw = np.frombuffer(column.buffers()[1], dtype=np.float64)
-    return raw[column.offset : column.offset + len(column)]
+    if column.null_count == 0 and pa.types.is_float64(column.type):
+        return floats(column)
+    raise NotFast
 
 
 Row = tuple[Any, ...]
