@@ -10,21 +10,12 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 from traceflops.parsers.io.json_window import STRING, Window
 from traceflops.parsers.io.worker_pool import BlockReader, WorkerPool
-
-
-@dataclass(frozen=True)
-class Skipped:
-    """A value that is not needed."""
-
-
-@dataclass(frozen=True)
-class Whole:
-    """A value that is kept as raw JSON: one that is never long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +42,18 @@ class Records:
     boundaries: Boundaries | None = None
 
 
-SKIPPED: Final = Skipped()
-WHOLE: Final = Whole()
+class Kept(Enum):
+    """What becomes of a value that is not gone into: it is left out, or kept as raw JSON.
+
+    One that is kept is never long.
+    """
+
+    NOTHING = 0
+    WHOLE = 1
+
+
+SKIPPED: Final = Kept.NOTHING
+WHOLE: Final = Kept.WHOLE
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ class Elements:
     each: Members
 
 
-Shape = Skipped | Whole | Records | Members | Elements
+Shape = Kept | Records | Members | Elements
 Path = tuple[str | int, ...]
 """The keys and list indexes that lead to a value."""
 

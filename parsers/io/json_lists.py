@@ -20,16 +20,17 @@ import msgspec
 
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.json_blocks import (
+    SKIPPED,
+    WHOLE,
     BlockQueue,
     Elements,
     Frame,
     JsonPart,
+    Kept,
     Members,
     Path,
     Records,
     Shape,
-    Skipped,
-    Whole,
     boundaries_of,
 )
 from traceflops.parsers.io.json_mend import LONGEST_MENDED, Damage, mended
@@ -110,7 +111,7 @@ class Document:
 
     def _step(self, frame: Frame) -> None:
         """Take the next value of the innermost object or list, or leave that."""
-        if isinstance(frame.shape, Records | Skipped):
+        if isinstance(frame.shape, Records | Kept):
             self._record(frame)
         elif (token := self._token(frame)) is not None:
             if isinstance(frame.shape, Members):
@@ -164,7 +165,7 @@ class Document:
         if isinstance(shape, Elements) and sign == b"{":
             shape, path = shape.each, (*path, 0)
         goes_in = sign == (b"{" if isinstance(shape, Members) else b"[")
-        if not isinstance(shape, Whole) and (goes_in or not self._frames):
+        if shape is not WHOLE and (goes_in or not self._frames):
             self._window.at += goes_in  # a document that is nothing of the kind is damaged
             self._enter(shape, path)
         else:
@@ -180,12 +181,12 @@ class Document:
 
     def _value(self, shape: Shape, path: Path) -> None:
         """Hand over a value that is kept whole; pass any other."""
-        value = self._pass_value(unused=isinstance(shape, Skipped))
+        value = self._pass_value(unused=shape is SKIPPED)
         if value is None:
             return
-        if isinstance(shape, Whole):
+        if shape is WHOLE:
             self._blocks.put(JsonPart(path, msgspec.Raw(value)))
-        elif not isinstance(shape, Skipped) and value not in _NOTHING:
+        elif shape is not SKIPPED and value not in _NOTHING:
             self._drop(value)
 
     def _record(self, frame: Frame) -> None:
@@ -209,7 +210,7 @@ class Document:
             if _MEMBER.match(window.text, window.at):  # a key: the list lacks its end
                 self._lost(window.at)
                 return
-        value = self._pass_value(unused=isinstance(frame.shape, Skipped))
+        value = self._pass_value(unused=frame.shape is SKIPPED)
         if value is None or not isinstance(frame.shape, Records):
             return
         frame.looked_at += len(value)
@@ -285,7 +286,7 @@ class Document:
         if depth < 0:
             self._cut(b"" if is_mended else text, passed, is_broken=True)
             return
-        if not text or unused or isinstance(frame.shape, Skipped):
+        if not text or unused or frame.shape is SKIPPED:
             self.damage.repaired[_UNUSED if text else _NO_END] += 1
         elif not is_mended:
             self._drop(text, passed)
