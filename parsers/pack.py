@@ -120,6 +120,7 @@ def or_exported(format_: Format, opened: Callable[[ByteSource], ArrowTable]) -> 
     """Return a format of tables that also reads those that `traceflops export` wrote."""
 
     def read(sources: Sequence[ByteSource], reading: Reading) -> list[Trace]:
+        """Return the traces of folders that were exported, and what the format makes of others."""
         folders: dict[str, list[tuple[Head, ArrowTable]]] = {}
         others: list[ByteSource] = []
         for source in sources:

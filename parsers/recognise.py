@@ -145,7 +145,7 @@ def _unknown_database(database: Database) -> NotATrace:
     from traceflops.parsers.io.database_file import how_to_copy, in_wal_mode
 
     what = f"{_path(database)} is an SQLite database without tables"
-    if not in_wal_mode(database.place.path) and not in_wal_mode(database.source.path):
+    if not in_wal_mode(database.file.path) and not in_wal_mode(database.source.path):
         return NotATrace(what, "record again")
     label = database.source.label
     return NotATrace(
@@ -201,6 +201,8 @@ def _installed_formats() -> tuple[Format, ...]:
     group = "parsers"
 
     def checked(point: EntryPoint, format_: Format) -> Format:
+        """Return a format whose failures name its package, and whose traces are checked."""
+
         def recognises(head: bytes) -> bool:
             with blamed(group, point):
                 return bool(format_.recognises(head))

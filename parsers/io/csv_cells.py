@@ -114,9 +114,9 @@ def cells(
             is_new = column in types.keys() - loose and len(loose) < _MOST_RETRIES
             loose |= {column} if is_new else types.keys()
             continue
-        texts = {place: table[f"c{place}"].to_pylist() for place in strings}
-        printed = (texts[place] for place in texts if of_numbers[place] == "number")
-        mark = decimal_mark(cell.strip() for column in printed for cell in column)
+        texts = {column: table[f"c{column}"].to_pylist() for column in strings}
+        printed = (cells for column, cells in texts.items() if of_numbers[column] == "number")
+        mark = decimal_mark(cell.strip() for cells in printed for cell in cells)
         if mark != "," or of_numbers.keys() <= loose:
             break
         loose |= of_numbers.keys()  # what looks like decimals there may be thousands
@@ -162,14 +162,14 @@ def _table(
         csv.ReadOptions(
             use_threads=False,
             block_size=len(text) + 1,
-            column_names=[f"c{place}" for place in range(width)],
+            column_names=[f"c{column}" for column in range(width)],
         ),
         csv.ParseOptions(
             delimiter=separator, newlines_in_values=ends_inside, invalid_row_handler=skip
         ),
         csv.ConvertOptions(
-            column_types={f"c{place}": type_ for place, type_ in types.items()},
-            include_columns=[f"c{place}" for place in types],
+            column_types={f"c{column}": type_ for column, type_ in types.items()},
+            include_columns=[f"c{column}" for column in types],
             null_values=_NULLS,
             strings_can_be_null=False,
         ),

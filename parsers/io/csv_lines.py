@@ -84,7 +84,16 @@ class LineBlocks:
                 self._offset += size
                 self._damage.dropped_rows += 1
             parts, size = [text[stop:]], size - stop
-        yield from self._last(b"".join(parts))
+        text = b"".join(parts)
+        stop = text.rfind(b"\n") + 1
+        has_tail = bool(text[stop:].strip(b"\0 \t\r"))
+        if has_tail and self._source.cut:
+            self._damage.cut_bytes = len(text) - stop
+        elif has_tail:
+            self.ended_open = True
+            text, stop = text + b"\n", len(text) + 1
+        if stop:
+            yield self._valid(text[:stop])
 
     def _chunks(self) -> Iterator[bytes]:
         """Yield the text without byte order mark; of carriage returns alone line feeds are made."""
@@ -97,26 +106,16 @@ class LineBlocks:
                     chunk = chunk[self._offset :]
             yield chunk.replace(b"\r", b"\n") if bare_returns else chunk
 
-    def _last(self, text: bytes) -> Iterator[bytes]:
-        """Yield the last block, without a line that was cut."""
-        stop = text.rfind(b"\n") + 1
-        tail = text[stop:]
-        if not tail.strip(b"\0 \t\r"):
-            tail = b""
-        elif self._source.cut:
-            self._damage.cut_bytes = len(tail)
-            tail = b""
-        if tail:
-            self.ended_open = True
-            yield self._valid(text + b"\n")
-        elif stop:
-            yield self._valid(text[:stop])
-
     def _valid(self, text: bytes) -> bytes:
         """Return the text as UTF-8 with plain line ends; what is none is replaced and counted."""
         offset, self._offset = self._offset, self._offset + len(text)
-        bad = _first_bad(text)
-        if bad is not None:
+        bad = text.find(b"\0")  # the first byte that is no text
+        if not text.isascii():
+            try:
+                text.decode()
+            except UnicodeDecodeError as error:
+                bad = error.start if bad < 0 else min(error.start, bad)
+        if bad >= 0:
             before = text.count(_REPLACEMENT.encode())
             decoded = text.decode(errors="replace").replace("\0", _REPLACEMENT)
             damage = self._damage
@@ -128,18 +127,6 @@ class LineBlocks:
         if b"\r" in text:
             text = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         return text
-
-
-def _first_bad(text: bytes) -> int | None:
-    """Return where the first byte is that is no text; None where there is none."""
-    nul = text.find(b"\0")
-    if text.isascii():
-        return nul if nul >= 0 else None
-    try:
-        text.decode()
-    except UnicodeDecodeError as error:
-        return error.start if nul < 0 else min(error.start, nul)
-    return nul if nul >= 0 else None
 
 
 @dataclass(frozen=True, slots=True)

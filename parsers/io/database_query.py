@@ -207,6 +207,7 @@ class Lookup:
     """Values by their keys; of two with one key the later counts. Other keys give ABSENT."""
 
     def __init__(self, keys: IntArray, values: IntArray) -> None:
+        """Index the values: in a table where keys lie close together, else by sorted keys."""
         is_key = keys != ABSENT
         if not is_key.all():
             keys, values = keys[is_key], values[is_key]

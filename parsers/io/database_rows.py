@@ -79,9 +79,10 @@ class Database:
     InputError where they cannot be listed.
     """
 
-    def __init__(self, source: ByteSource, place: PlacedFile) -> None:
+    def __init__(self, source: ByteSource, file: PlacedFile) -> None:
+        """Open the database and list its tables, in a bounded number of steps."""
         self.source = source
-        self.place = place
+        self.file = file
         self.tables: frozenset[str] = frozenset()
         self.asked: set[str] = set()
         self._tables: dict[str, Table] = {}
@@ -131,12 +132,12 @@ class Database:
     @property
     def damaged(self) -> bool:
         """Return whether part of the database is missing, or of the rows that were asked for."""
-        return self.cut or self.place.missing_bytes > 0 or bool(self._lost)
+        return self.cut or self.file.missing_bytes > 0 or bool(self._lost)
 
     @property
     def cut(self) -> bool:
         """Return whether the file or the log beside it ends too early."""
-        return any(note.code in ("input-cut", "log-cut") for note in self.place.notes)
+        return any(note.code in ("input-cut", "log-cut") for note in self.file.notes)
 
     @property
     def lost(self) -> frozenset[str]:
@@ -190,9 +191,9 @@ class Database:
 
     def notes(self, label: Callable[[str], str] = str) -> tuple[Note, ...]:
         """Return what was lost and mended so far; `label` gives the name of a table in a note."""
-        notes = list(self.place.notes)
-        if self.place.missing_bytes and not any(note.code == "input-cut" for note in notes):
-            notes.append(_NOTES.note("input-cut", size=several(self.place.missing_bytes, "byte")))
+        notes = list(self.file.notes)
+        if self.file.missing_bytes and not any(note.code == "input-cut" for note in notes):
+            notes.append(_NOTES.note("input-cut", size=several(self.file.missing_bytes, "byte")))
         if self._lost:
             lost = {label(name): count for name, count in self._lost.items()}
             tables = [
@@ -210,7 +211,7 @@ class Database:
 
     def _open(self) -> sqlite3.Connection:
         # A file of another program may change while it is read, so it is never mapped to memory.
-        connection = sqlite3.connect(self.place.uri, uri=True, isolation_level=None)
+        connection = sqlite3.connect(self.file.uri, uri=True, isolation_level=None)
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST_VALUE)
         connection.text_factory = self._text
         for setting in ("trusted_schema=OFF", "query_only=ON", "cell_size_check=ON"):
@@ -255,7 +256,7 @@ class Database:
         self._rows += batch.count
         total = sum(self._last.values())
         if total:
-            self.source.progress(int(self.place.bytes * min(1.0, self._rows / total)))
+            self.source.progress(int(self.file.bytes * min(1.0, self._rows / total)))
         return batch
 
     def _parts(self, table: Table) -> list[tuple[int, int]]:
@@ -280,7 +281,7 @@ class Database:
             ends += [f"{table.row_number} <= {high}"] * (high != HIGHEST)
             where = f" WHERE {' AND '.join(ends)}" if ends else ""
             queries.append(select(table, wanted, where, quick=True))
-        for part, columns in fast_columns(self.place.uri, queries):
+        for part, columns in fast_columns(self.file.uri, queries):
             numbers = columns[0]
             if not len(numbers):
                 continue
@@ -299,7 +300,7 @@ class Database:
         parts: Sequence[tuple[int, int]],
     ) -> Iterator[Batch]:
         """Give batches of rows as SQLite's own driver reads them, around what is damaged."""
-        most_rows = self.place.bytes // _BYTES_A_ROW
+        most_rows = self.file.bytes // _BYTES_A_ROW
         scan = partial(self._scan, table, wanted, conditions, most_rows)
         salvage = Salvage(scan, self._last.get(table.name))
         is_numbered = table.row_number is not None
@@ -307,7 +308,7 @@ class Database:
         for rows in chain.from_iterable(given):
             yield batch_of_columns(wanted, list(zip(*rows, strict=True)))
         if salvage.failures or salvage.lost is None:
-            room = most_rows + self.place.missing_bytes // _BYTES_A_ROW - salvage.read
+            room = most_rows + self.file.missing_bytes // _BYTES_A_ROW - salvage.read
             lost = salvage.lost or None
             # A range of row numbers in which more are missing than the file has room for has holes.
             self._lost[table.name] = None if lost is None or lost > room else lost

@@ -79,15 +79,12 @@ def _field(data: bytes, offset: int, end: int) -> tuple[int, int, int | slice]:
 
 
 def parts_of(data: bytes, number: int) -> tuple[list[bytes], bool]:
-    """Return a field that repeats as bytes, and whether the message was whole."""
-    matches: list[bytes] = []
+    """Return a field that repeats as bytes, none of a damaged message; and whether it was whole."""
     try:
-        matches += [
-            content for own, content in fields(data) if own == number and isinstance(content, bytes)
-        ]
+        parts = [content for own, content in fields(data) if own == number]
     except ValueError:
-        return matches, False
-    return matches, True
+        return [], False
+    return [part for part in parts if isinstance(part, bytes)], True
 
 
 def last_fields(data: bytes) -> dict[int, Any]:

@@ -37,17 +37,17 @@ class NoteTable:
         assumed: Texts = _NONE,
         missing: Texts = _NONE,
     ) -> None:
-        self._texts = {**repaired, **dropped, **assumed, **missing}
-        self._kinds: dict[str, NoteKind] = {
-            **dict.fromkeys(repaired, "repaired"),
-            **dict.fromkeys(dropped, "dropped"),
-            **dict.fromkeys(assumed, "assumed"),
-            **dict.fromkeys(missing, "missing"),
+        kinds: Mapping[NoteKind, Texts] = {
+            "repaired": repaired,
+            "dropped": dropped,
+            "assumed": assumed,
+            "missing": missing,
         }
+        self._rows = {key: (kind, row[key]) for kind, row in kinds.items() for key in row}
 
     def note(self, key: str, count: int | None = None, **fields: object) -> Note:
         """Return the note of a key."""
-        kind, texts, code = self._kinds[key], self._texts[key], key.partition(" ")[0]
+        (kind, texts), code = self._rows[key], key.partition(" ")[0]
         text, advice = (texts, "") if isinstance(texts, str) else texts
         if count is None:
             return Note(kind, code, text.format(**fields), advice=advice.format(**fields))

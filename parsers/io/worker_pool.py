@@ -145,6 +145,7 @@ class _Team:
     """Child processes and the memory through which they are given text."""
 
     def __init__(self, count: int) -> None:
+        """Start so many processes. Raises OSError where processes or memory are not to be had."""
         self.workers: list[_Worker] = []
         slots = _AHEAD_EACH * count + 1
         handle = _unnamed_file(slots * _SLOT_BYTES)
@@ -204,6 +205,7 @@ class _Worker:
     """One process, and the thread that waits for its answers."""
 
     def __init__(self, memory: int, size: int) -> None:
+        """Start the process; `memory` is the handle of the shared memory, of `size` bytes."""
         words = [sys.executable, "-P", "-c", _START, str(memory), str(size), *sys.path]
         self._process = subprocess.Popen(
             words,

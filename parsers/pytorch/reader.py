@@ -328,6 +328,11 @@ def _assemble(
     }
     if legacy.WORK in collected.counts:
         tables["activities"] = legacy.linked_to_ops(tables)
+    starts = [tables[name]["start_ns"][0].as_py() for name in _TIMED if tables[name].num_rows]
+    # What to add to the times to get Unix time: their base, 0 for times since 1970.
+    origin_ns = metadata.base_ns
+    if origin_ns is None and starts and max(starts) > _EPOCH_NS:
+        origin_ns = 0
     notes = _reading_notes(
         source, stream, collected, metadata, tables, devices, python_stacks=python_stacks
     )
@@ -336,7 +341,7 @@ def _assemble(
             format="pytorch",
             files=(SourceFile(source.label, source.stored_bytes, source.text_bytes),),
             tool=LEGACY if legacy.OPS in collected.counts else "PyTorch profiler (Kineto)",
-            origin_unix_ns=_origin(metadata, tables),
+            origin_unix_ns=origin_ns,
             facts=metadata.facts,
             event_counts=dict(sorted(collected.counts.items())),
             identities=metadata.identities,
@@ -348,14 +353,6 @@ def _assemble(
             *overflow_notes(too_many, source.label),
         ),
     )
-
-
-def _origin(metadata: Metadata, tables: Mapping[str, pa.Table]) -> int | None:
-    """Return what to add to the times to get Unix time: the base, 0 for epoch times, or None."""
-    if metadata.base_ns is not None:
-        return metadata.base_ns
-    starts = [int(tables[name]["start_ns"][0].as_py()) for name in _TIMED if tables[name].num_rows]
-    return 0 if starts and max(starts) > _EPOCH_NS else None
 
 
 def _read(sources: Sequence[ByteSource], reading: Reading) -> list[Trace]:

@@ -157,11 +157,11 @@ def fill_collectives(gathered: Gathered, arguments: Arguments) -> int:
     them is an id of the communicator that all ranks have, not its address (`comm`). Where a group
     held several kinds, which kernel ran which is not known and stays null.
     """
-    kernels = _kernels(gathered["activities"])
-    if not len(kernels) or "rccl" not in gathered["calls"].names["api"]:
+    call_table, activities = gathered["calls"], gathered["activities"]
+    kernels = _kernels(activities)
+    if not len(kernels) or "rccl" not in call_table.names["api"]:
         return 0
     # The earliest call of the same process with the correlation of each kernel, or -1.
-    call_table, activities = gathered["calls"], gathered["activities"]
     wanted = activities.column("correlation")[kernels]
     rows = np.flatnonzero(np.isin(call_table.column("correlation"), wanted))
     process, ids, begun = (
@@ -169,7 +169,7 @@ def fill_collectives(gathered: Gathered, arguments: Arguments) -> int:
     )
     first = first_match(process, ids, begun, activities.column("process")[kernels], wanted)
     launch = np.append(rows, -1)[first]
-    calls = _Calls(gathered["calls"], launch)
+    calls = _Calls(call_table, launch)
     scope = calls.scope_of(launch)
     communicators: defaultdict[int, _Communicators] = defaultdict(_Communicators)
     for call_row in calls.rows.tolist():
@@ -190,19 +190,17 @@ def fill_collectives(gathered: Gathered, arguments: Arguments) -> int:
         common = _facts(moved, len(launched))
         if common is not None:
             facts[number] = common
-    known = np.flatnonzero(np.isin(scope, list(facts)))
-    if len(known):
-        of_kernels = [facts[number] for number in scope[known].tolist()]
-        table = gathered["activities"]
-        for column, fact in _COLUMNS.items():
-            values = [getattr(a_fact, fact) for a_fact in of_kernels]
-            codes = table.names[column] if fact in _TEXTS else None
-            if codes is not None:
-                values = [-1 if value is None else codes[value] for value in values]
-            new = table.column(column)
-            new[kernels[known]] = [ABSENT if value is None else value for value in values]
-            table.replace(column, new)
-    return len(known)
+    filled = np.flatnonzero(np.isin(scope, list(facts)))
+    of_kernels = [facts[number] for number in scope[filled].tolist()]
+    for column, fact in _COLUMNS.items() if of_kernels else ():
+        values = [getattr(some, fact) for some in of_kernels]
+        if fact in _TEXTS:
+            codes = activities.names[column]
+            values = [-1 if value is None else codes[value] for value in values]
+        new = activities.column(column)
+        new[kernels[filled]] = [ABSENT if value is None else value for value in values]
+        activities.replace(column, new)
+    return len(filled)
 
 
 def _kernels(activities: TableBuilder) -> IntArray:
@@ -223,6 +221,10 @@ class _Calls:
     """
 
     def __init__(self, table: TableBuilder, launch: IntArray) -> None:
+        """Find the calls of RCCL in a table, and the scopes of its threads.
+
+        `launch` are the rows of the calls that launched kernels, -1 for none.
+        """
         rows = np.flatnonzero(table.column("api") == table.names["api"]["rccl"])
         self._thread = np.full(table.count, -1, dtype=np.int64)
         needed = np.union1d(rows, launch[launch >= 0])
@@ -353,5 +355,5 @@ def _common(values: Iterable[T | None]) -> T | None:
 
 
 def _sum(values: Sequence[int | None]) -> int | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if len(known) == len(values) and sum(known) < 2**63 else None
+    given = [value for value in values if value is not None]
+    return sum(given) if len(given) == len(values) and sum(given) < 2**63 else None

@@ -121,8 +121,8 @@ class Gathered:
         used = distinct(self["activities"].column("device"))
         counted = set(distinct(self["kernel_counters"].column("device")).tolist())
         others = counted - {*used.tolist(), ABSENT}
-        known = [row for row in others if self._device_rows[row][2] != NOTHING_KNOWN]
-        used = np.sort(np.append(used, np.array(known, dtype=np.int64)))
+        described = [row for row in others if self._device_rows[row][2] != NOTHING_KNOWN]
+        used = np.sort(np.append(used, np.array(described, dtype=np.int64)))
         for name in ("activities", "marks", "counters", "kernel_counters", "kernel_rules"):
             renumber_devices(self[name], used)
         self.places = tuple(self._device_places[row] for row in used.tolist())
@@ -161,10 +161,10 @@ def told_apart(keys: set[int], key: int, other: int) -> int:
 
 
 def renumber_devices(table: TableBuilder, used: IntArray) -> None:
-    """Replace numbers of devices by their places among those used; others become null."""
+    """Replace numbers of devices by their indexes among those used; others become null."""
     column = table.column("device")
-    known = np.isin(column, used)
-    table.replace("device", np.where(known, np.searchsorted(used, column), ABSENT))
+    index = np.searchsorted(used, column)
+    table.replace("device", np.where(np.isin(column, used), index, ABSENT))
 
 
 def overflowed(tables: Iterable[TableBuilder]) -> list[str]:
