@@ -188,7 +188,7 @@ def _flag(text: str) -> float:
 
 
 def _time(text: str) -> tuple[str, int] | None:
-    """Return how a time is told, and it in ns; None for a text that is none."""
+    """Return the kind of a time and its ns; None for a text that is no time."""
     time = _TIME.fullmatch(text)
     if time is None:
         return None

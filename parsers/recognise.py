@@ -227,7 +227,7 @@ def _of_type(value: object, kind: type[T]) -> T:
 
 
 def recognise(source: ByteSource) -> Format:
-    """Return the format of an input, told by its content. Raises InputError if it is none."""
+    """Return the format of an input by its content. Raises InputError if it has none."""
     head = source.head()
     if not head.strip() and source.cut:
         raise InputError(

@@ -54,7 +54,7 @@ _THREES: Final = re.compile(rf"-?\d{{1,3}}([.,{_SPACES}])\d{{3}}(?:\1\d{{3}})*")
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One column that is read: its place in the row, and what its cells are."""
+    """One column that is read: its index in the row, and what its cells are."""
 
     place: int
     kind: Kind

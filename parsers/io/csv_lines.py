@@ -28,7 +28,7 @@ _REPLACEMENT: Final = "\ufffd"
 
 @dataclass(slots=True)
 class Damage:
-    """What was wrong with a text: rows and bytes, `bad_cells` by the caller's words."""
+    """Damage of a text: numbers of rows and bytes, `bad_cells` by column role."""
 
     repaired_rows: int = 0
     dropped_rows: int = 0
@@ -41,14 +41,14 @@ class Damage:
     bad_cells: Counter[str] = field(default_factory=Counter)
 
     def with_bad_cells(self, odd: Iterable[Counter[str]]) -> Counter[str]:
-        """Return all that is odd, the bad cells as `bad-cells`."""
+        """Return the sum of all oddities, the bad cells as `bad-cells`."""
         return sum(odd, Counter({"bad-cells": self.bad_cells.total()}))
 
 
 class LineBlocks:
     """Blocks of about `block_bytes`, each of whole lines with a line end behind the last.
 
-    Bytes that are no UTF-8, and NUL, become U+FFFD. A line of more than 4 MB is left out.
+    Invalid UTF-8 and NUL become U+FFFD. A line of more than 4 MB is left out.
     `ended_open` says of the block just yielded that it is the last and had no line end. Where the
     source itself was cut, a last line without end is left out: it may lack its own end, too.
     """
@@ -96,7 +96,7 @@ class LineBlocks:
             yield self._valid(text[:stop])
 
     def _chunks(self) -> Iterator[bytes]:
-        """Yield the text without byte order mark; of carriage returns alone line feeds are made."""
+        """Yield the text without byte order mark; lone carriage returns become line feeds."""
         bare_returns = False
         for number, chunk in enumerate(self._source.blocks()):
             if number == 0:
@@ -107,7 +107,7 @@ class LineBlocks:
             yield chunk.replace(b"\r", b"\n") if bare_returns else chunk
 
     def _valid(self, text: bytes) -> bytes:
-        """Return the text as UTF-8 with plain line ends; what is none is replaced and counted."""
+        """Return the text with plain line ends; invalid UTF-8 is replaced and counted."""
         offset, self._offset = self._offset, self._offset + len(text)
         bad = text.find(b"\0")  # the first byte that is no text
         if not text.isascii():
@@ -147,7 +147,7 @@ class Lines:
 
 
 def line_starts(data: Bytes) -> IntArray:
-    """Return where the lines of a block begin that ends with a line end."""
+    """Return the offsets of the lines of a block that ends with a line end."""
     return np.append(np.int64(0), np.flatnonzero(data == _LINE_END)[:-1] + 1)
 
 
@@ -270,7 +270,7 @@ class Mender:
         empty = lines.start == lines.stop
         wrong = ~fits & ~empty
         enough = lines.separators >= self.columns - 1
-        # The lines that fit, with rows in the places of lines that did not.
+        # The lines that fit, with mended rows instead of those that did not.
         length = lines.after - lines.start
         kept = data[lines.start[0] : lines.after[-1]][np.repeat(fits, length)].tobytes()
         before: IntArray = np.cumsum(np.where(fits, length, 0))
@@ -311,9 +311,9 @@ class Mender:
         return None, line
 
     def row(self, line: bytes) -> tuple[bytes, bool] | None:
-        """Return a line as a sound row, and whether its fields had to be told from its ends.
+        """Return a line as a sound row, and whether its fields had to be read from both ends.
 
-        None where it cannot be told what they are.
+        None where its fields cannot be separated.
         """
         if len(line) > _LONGEST_MENDED:
             return None

@@ -56,9 +56,9 @@ _NOTES: Final = NoteTable(
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is read of a table: so many columns, and of these `fields`, by the caller's words.
+    """What is read of a table: its number of columns, and of these the `fields`, by role.
 
-    `free` is the place of the column that may hold any text; `what` is the caller's own. Rows of
+    `free` is the index of the column that may hold any text; `what` is the caller's own. Rows of
     `least` fields or more may end before the last columns, which are then empty.
     """
 
@@ -287,7 +287,7 @@ class CsvText:
 
 
 def text_notes(damage: Damage, cut: str | None) -> Iterator[Note]:
-    """Give what is to be said of a text; `cut` says how its source ended too early."""
+    """Yield the notes on a text; `cut` says how its source ended too early."""
     if cut:
         yield _NOTES.note("input-cut", how=capitalized(cut))
     elif damage.cut_bytes is not None:

@@ -1,4 +1,4 @@
-"""Where the database of an input lies on disk, so that SQLite can open it and nothing is written.
+"""Puts the database of an input where SQLite can open it, without writing to the original.
 
 SQLite wants a file. One that is packed or comes through a pipe is unpacked into a temporary file;
 one whose last transactions lie in a log beside it is copied together with that log.
@@ -34,7 +34,7 @@ _FRAME_HEADER_BYTES: Final = 24
 _MODE_AT: Final = 18
 _WAL_MODE: Final = b"\x02\x02"
 _SPARE_BYTES: Final = 64 << 20
-"""So much room is left on the disk that a copy is made on."""
+"""Free space that a copy leaves on its disk."""
 
 
 _CODES: Final = {"-wal": "log", "-journal": "journal"}
@@ -70,7 +70,7 @@ _NOTES: Final = NoteTable(
 
 @dataclass(frozen=True, slots=True)
 class PlacedFile:
-    """A database on disk: its path, size, the bytes missing at its end, and what was done to it."""
+    """A database on disk: its path, size, the bytes missing at its end, and notes on it."""
 
     path: Path
     bytes: int
@@ -158,7 +158,7 @@ def _extent(path: Path) -> tuple[int, int, int]:
     page_bytes = 65_536 if page_bytes == 1 else page_bytes
     if len(header) < _HEADER_BYTES or page_bytes < 512 or page_bytes & (page_bytes - 1):
         return size, 0, 0
-    # A version that does not keep the size leaves an old one, which another number tells.
+    # A version of SQLite that does not keep the size leaves an old one; its counter is old, too.
     is_stated = header[24:28] == header[92:96]
     stated = int.from_bytes(header[28:32], "big") * page_bytes if is_stated else 0
     rest = size % page_bytes if size > page_bytes else 0
@@ -216,7 +216,7 @@ def _copy(path: Path, to: Path) -> None:
 
 
 def nothing_left(database: str, notes: Iterable[Note], again: str) -> InputError:
-    """Return what to say of a damaged database of which no record can be read.
+    """Return the error for a damaged database of which no record can be read.
 
     `notes` are those on it, `again` is what else than its log can be had again.
     """
@@ -228,7 +228,7 @@ def nothing_left(database: str, notes: Iterable[Note], again: str) -> InputError
 
 
 def how_to_copy(database: str) -> str:
-    """Return what to do about a log of which the copy cannot be read, where the whole one is."""
+    """Return the hint for a log whose copy cannot be read: the whole one is at the original."""
     return (
         f"copy {database} and {database}-wal again; or run sqlite3 {database} 'PRAGMA "
         f"wal_checkpoint(TRUNCATE)' on the original and copy {database}"

@@ -49,12 +49,12 @@ from traceflops.units import listed, several
 _MOST_TABLES: Final = 100_000
 _MOST_CALLS: Final = 1_000
 _STEPS_A_CALL: Final = 50_000
-"""Listing the tables takes at most so many steps of SQLite; a real list takes thousands."""
+"""Limit of SQLite's steps for listing the tables; a real list takes thousands."""
 _ROW_NUMBERS: Final = ("_rowid_", "oid", "rowid")
 _MOST_NAMED: Final = 4
 _BATCH_ROWS: Final = 1 << 14
 _LARGE: Final = 500_000
-"""A table of so many rows is read in two parts, side by side."""
+"""Tables from this number of rows on are read in two parts, side by side."""
 _BYTES_A_ROW: Final = 4
 """A row takes more than this of the file, so one that has more rows goes in circles."""
 _NOTES: Final = NoteTable(

@@ -1,6 +1,6 @@
 """Rows of a table in two ways: through Arrow, or one by one around damage.
 
-Arrow gives numpy columns three times as fast as rows of Python. Its driver tells the type of a
+Arrow gives numpy columns three times as fast as rows of Python. Its driver takes the type of a
 column by the first rows of it, so every expression must give one type in all rows, never null.
 Around damage rows are read up to it; what lies behind it is halved until nothing more can be read.
 The number of attempts is bounded, so the time is linear.
@@ -32,7 +32,7 @@ class NotFast(Exception):
 def fast_columns(uri: str, queries: Sequence[str]) -> Iterator[tuple[int, list[Array]]]:
     """Give the columns of queries over integers and reals, a batch of rows of each in turn.
 
-    They run side by side, and ahead of what uses them. With a batch comes the place of its query.
+    They run side by side, and ahead of what uses them. With a batch comes the index of its query.
     Raises NotFast where the driver is missing or an error occurs; the batches before are valid.
     """
     readers = [_BatchReader(uri, query) for query in queries]
@@ -72,7 +72,7 @@ class _BatchReader:
             with closing(record_batches(uri, query)) as batches:
                 while not self._left and (batch := next(batches, None)) is not None:
                     self._hand_over([_values(column) for column in batch.columns])
-        except Exception:  # whatever it was, the careful way finds out; nobody waits for ever
+        except Exception:  # the careful way finds out what it was; nothing waits for ever
             self.failed = True
         self._hand_over(None)
 
@@ -144,7 +144,7 @@ _FEW_ROWS: Final = 1 << 16
 
 
 class Damaged(Exception):
-    """Rows behind this place cannot be reached from before it."""
+    """The rows behind cannot be reached from here."""
 
 
 @dataclass(slots=True)

@@ -26,7 +26,7 @@ BLOCK_BYTES: Final = 1 << 20
 GZIP_CUT: Final = "the gzip stream was cut off"
 """What `Unpacked.cut` says where everything up to there was read and was sound."""
 _FEED_BYTES: Final = 1 << 15
-"""What is left of it behind the end of a member is copied: with many small ones that adds up."""
+"""What is left behind the end of a member is copied: with many small members that adds up."""
 _READ_BYTES: Final = 1 << 16
 """A cut loses what the failing read had already decompressed."""
 _GZIP: Final = b"\x1f\x8b\x08"
@@ -93,18 +93,18 @@ class Feed:
         return self._held[self._at : self._at + size]
 
     def take(self, most: int = _FEED_BYTES) -> bytes:
-        """Return some bytes, at most so many; none at the end."""
+        """Return at most `most` bytes; none at the end."""
         self.peek(1)
         part = self._held[self._at : self._at + most]
         self._at += len(part)
         return part
 
     def give_back(self, size: int) -> None:
-        """Put the last bytes of what was taken last back."""
+        """Put the last bytes of the last take back."""
         self._at -= size
 
     def exactly(self, size: int) -> Iterator[bytes]:
-        """Yield so many bytes in pieces, fewer where it ends."""
+        """Yield `size` bytes in pieces, fewer where the feed ends."""
         while size and (part := self.take(min(size, _FEED_BYTES))):
             size -= len(part)
             yield part
@@ -193,7 +193,7 @@ def _frames(stream: Unpacked, codec: str) -> Iterator[bytes]:
 
 
 def _skip(stream: Unpacked) -> None:
-    """Pass over frames that hold something else than text."""
+    """Pass over skippable frames."""
     while _is_skipped(stream.feed.peek(_MAGIC_BYTES)):
         head = b"".join(stream.feed.exactly(8))
         size = int.from_bytes(head[_MAGIC_BYTES:], "little")
@@ -298,12 +298,12 @@ class ByteSource:
 
     @property
     def location(self) -> str | None:
-        """By what another process finds it, None where it cannot."""
+        """Path or URI by which another process finds it, None where it cannot."""
         return self.uri if self.path is None else str(self.path)
 
     @property
     def expected_text_bytes(self) -> int:
-        """A guess at the size of the text before it is read; 0 where there is nothing to go by."""
+        """Estimated size of the text before it is read; 0 where it is unknown."""
         packed = Path(self.name).suffix in _PACKED
         return (self.stored_bytes or 0) * (_USUAL_EXPANSION if packed else 1)
 
@@ -377,5 +377,5 @@ class ByteSource:
 
 
 def reason(error: BaseException) -> str:
-    """Return what an error says, without the names and addresses that stores put around it."""
+    """Return the message of an error, without the names and addresses that stores add."""
     return " ".join(str(error).rpartition("': ")[2].partition("; Details")[0].split())[:200]

@@ -1,7 +1,7 @@
 """The blocks of long lists in a JSON text: decoded by workers, given in the order of the text.
 
-A document is described by one Shape, that of its outermost value: which values are gone into, read
-in blocks, kept or left out.
+A document is described by one Shape, that of its outermost value: which values are parsed, read in
+blocks, kept or left out.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Records:
 
 
 class Kept(Enum):
-    """What becomes of a value that is not gone into: it is left out, or kept as raw JSON.
+    """What becomes of a value that is not parsed: it is left out, or kept as raw JSON.
 
     One that is kept is never long.
     """
@@ -58,7 +58,7 @@ WHOLE: Final = Kept.WHOLE
 
 @dataclass(frozen=True)
 class Members:
-    """An object that is gone into; `other` is what becomes of a key that is not named."""
+    """An object whose members are read; `other` is the shape of keys that are not named."""
 
     keys: Mapping[str, Shape]
     other: Shape = SKIPPED
@@ -81,7 +81,7 @@ class Members:
 
 @dataclass(frozen=True)
 class Elements:
-    """A list whose objects are each gone into; a single object counts as a list of one."""
+    """A list whose objects are read member by member; a single object is a list of one."""
 
     each: Members
 
@@ -125,7 +125,7 @@ class JsonPart(NamedTuple):
 
 @dataclass(eq=False)
 class Frame:
-    """An object or a list that was gone into; `count` is the number of its values so far.
+    """An open object or list; `count` is the number of its values so far.
 
     `pieces` are texts of objects of a list that are to be decoded together. Before
     `small_until` and `single_until`, positions in the input, large and any guesses failed.
@@ -168,7 +168,7 @@ class _Block(NamedTuple):
 
 
 class BlockQueue:
-    """Blocks and values of a document on their way to whoever reads it.
+    """Blocks and values of a document, in order, until they are read.
 
     A block is cut where an object seems to begin, without a look at its text: a guess. One that
     does not decode rewinds the window, and is cut into small guesses, then into single objects.
@@ -220,7 +220,7 @@ class BlockQueue:
         return True
 
     def _submit(self, frame: Frame, text: bytes, guessed: int | None = None) -> None:
-        """Have the text of objects decoded; of a guess so many bytes are objects."""
+        """Have the text of objects decoded; of a guess the first `guessed` bytes."""
         assert isinstance(frame.shape, Records)
         result = self._pool.submit(frame.shape.reader, memoryview(text)[:guessed])
         self._waiting.append(_Block(frame, text, result, guessed is not None))

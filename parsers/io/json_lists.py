@@ -160,7 +160,7 @@ class Document:
         return None
 
     def _begin(self, shape: Shape, path: Path) -> None:
-        """Go into the value that comes next, hand it over, or pass it."""
+        """Open the next value, hand it over, or pass it."""
         sign = self._window.sign()
         if isinstance(shape, Elements) and sign == b"{":
             shape, path = shape.each, (*path, 0)
@@ -233,7 +233,7 @@ class Document:
                 self._cut(window.text[window.at :])
                 return None
         if not whole or length > LONGEST_VALUE:
-            # A brace that closes nothing may be what stands before the place to go on.
+            # A stray brace may be what stands before the text to go on with.
             is_stray = window.text.startswith(b"}", window.at)
             self._lost(window.at if is_stray else window.at + length, unused=unused)
             return None
@@ -260,7 +260,7 @@ class Document:
         return False
 
     def _drop(self, text: bytes, more: int = 0) -> None:
-        """Count a text as lost, and so many bytes before it."""
+        """Count a text as lost, and `more` bytes before it."""
         self.damage.dropped_places += 1
         self.damage.dropped_events += self._frames[-1].begun(text)
         self.damage.dropped_bytes += len(text) + more
@@ -278,7 +278,7 @@ class Document:
             is_mended = self._mends(frame, window.text[window.at : offset].strip(BETWEEN))
             frame.unmendable_until = window.position + offset - window.at
         if not is_mended and not passed and frame.boundaries is not None:
-            # An object that begins before that place may be whole: what was lost may be its end.
+            # An object that begins before that may be whole: what was lost may be its end.
             start = self._next_object(frame.boundaries.start, offset)
             if start is not None:
                 offset, depth = start, len(self._frames) - 1
@@ -296,7 +296,7 @@ class Document:
         window.at = offset
 
     def _next_object(self, start: re.Pattern[bytes], stop: int) -> int | None:
-        """Return where, behind the damaged object at hand, the next seems to begin before a stop.
+        """Return where the object behind the damaged one seems to begin, before a stop.
 
         What stands in it as a value, by itself or in a list, is part of it, unless it is a record.
         """
@@ -321,7 +321,7 @@ class Document:
     def _resumption(self, broken: int) -> tuple[int, int, int]:
         """Return where an open object or list goes on behind damage, and its depth.
 
-        Without such a place, that is the end of the text, and the depth -1. The third number is
+        Where nothing goes on, that is the end of the text, and the depth -1. The third number is
         that of bytes that were passed since they were too many to keep.
         """
         window, passed = self._window, 0
@@ -351,7 +351,7 @@ class Document:
                 matches = [(match, depth)] if match else []
             if matches or not window.ended:
                 return matches
-        # Where a list lacks its end, the key behind it stands before the place that breaks.
+        # Where a list lacks its end, the key behind it stands before the break.
         before = window.text[max(0, window.at - _LOOK_BACK) : window.at]
         since = window.at - len(before) + len(before.rstrip(BETWEEN))
         # Innermost first: of those that have the same key, that is the one that goes on.

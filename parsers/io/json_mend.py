@@ -65,7 +65,7 @@ class Damage:
 
 
 def valid_utf8(text: bytes) -> bytes:
-    """Return the text with U+FFFD in the place of bytes that are not UTF-8."""
+    """Return the text with U+FFFD instead of bytes that are not UTF-8."""
     return text.decode(errors="replace").encode()
 
 

@@ -18,7 +18,7 @@ from traceflops.table.columns import ABSENT, Array, BoolArray, IntArray
 VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
 _FIXED: Final = {FIXED64: 8, FIXED32: 4}
 _MOST_FIELDS: Final = 256
-"""No message that is read has so many; one that has is not of the kind that was expected."""
+"""No message that is read has more; one that has is of another kind."""
 _MOST_NUMBER: Final = 512
 _PADDING: Final = 16
 _MOST_SHIFT: Final = 63
@@ -202,7 +202,7 @@ class Block:
         self.data = np.frombuffer(data + bytes(_PADDING), dtype=np.uint8)
         shape = (len(self.data) - 7,)
         self.words: Array = np.ndarray(shape, np.dtype("<u8"), self.data, strides=(1,))
-        """The eight bytes from each place on."""
+        """The eight bytes from each offset on."""
 
     def texts(self, begin: IntArray, end: IntArray) -> list[bytes | None]:
         """Return the bytes between offsets; None where the offset is ABSENT."""

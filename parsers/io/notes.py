@@ -1,6 +1,6 @@
-"""Notes as rows of a table: what a reader says under each code, with fields for what differs.
+"""Notes as rows of a table: the text of each code, with fields for what differs.
 
-Files of a set that could not be read while others were.
+Also notes on files of a set that could not be read while others were.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 No unpickler runs. Only the instructions that write such values are known, so nothing can name a
 class or call anything. Keys that are not asked for are dropped with what they hold, so no key of
-the file's is hashed but a text. Values may occur in many places, even in themselves: whoever walks
-them must not follow each place of a list anew.
+the file's is hashed but a text. Values may occur in many places, even in themselves: code that
+walks them must not follow each occurrence of a list anew.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class _Machine:
                 return offset, len(self.stack) - size
 
     def take(self, count: int | None = None) -> list[Any]:
-        """Take so many values, or those above the last mark."""
+        """Take `count` values, or those above the last mark."""
         index = self.marks.pop() if count is None else len(self.stack) - count
         values = self.stack[index:]
         del self.stack[index:]
@@ -122,7 +122,7 @@ class _Machine:
         self.stack[-1].update((k, v) for k, v in pairs if k.__class__ is str and k in keys)
 
     def put(self, index: int, _: int) -> None:
-        """Memoize: writers number in order, so no other place is known, however far."""
+        """Memoize; writers number in order, so an index further on is an error."""
         if index > len(self.memo):
             raise ValueError
         self.memo[index : index + 1] = [self.stack[-1]]

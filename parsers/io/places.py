@@ -26,9 +26,9 @@ from traceflops.parsers.io.remote import files_at, is_remote, opened, size_of
 T = TypeVar("T")
 
 PIPE_PATIENCE_S = 5.0
-"""How long a named pipe is waited for that no program has written to yet."""
+"""How long to wait for a program to write to a named pipe."""
 _PAGES: Final = (".html", ".htm")
-"""Beside traces lie reports of them, which are read only where they are named."""
+"""Reports that lie beside traces are read only where they are named."""
 _REPORT: Final = b"traceflops.report/"
 """How the comment of an archive begins that is a report; in it only the pack is a recording."""
 _PACK: Final = ".tfpack"
@@ -92,7 +92,7 @@ def _once(name: str, stream: IO[bytes], begun: bytes = b"") -> ByteSource:
 
 
 class _Rejoined(io.RawIOBase):
-    """A stream whose first block was taken off to be looked at, put together again."""
+    """A stream whose first block was already read, from its beginning."""
 
     def __init__(self, first: bytes, rest: IO[bytes]) -> None:
         self._first = first

@@ -109,7 +109,7 @@ class WorkerPool:
         return self._team.submit(reader, text)
 
     def share(self, text_bytes: int) -> int:
-        """Return up to which size inputs of so much text are read whole, each by one process.
+        """Return the size up to which inputs of `text_bytes` in all are each read by one process.
 
         0 where that does not pay; a larger input is read in blocks, by all of them.
         """
@@ -145,7 +145,7 @@ class _Team:
     """Child processes and the memory through which they are given text."""
 
     def __init__(self, count: int) -> None:
-        """Start so many processes. Raises OSError where processes or memory are not to be had."""
+        """Start `count` processes. Raises OSError where there are no processes or no memory."""
         self.workers: list[_Worker] = []
         slots = _AHEAD_EACH * count + 1
         handle = _unnamed_file(slots * _SLOT_BYTES)
@@ -189,7 +189,7 @@ class _Team:
 
 
 class _Job(NamedTuple):
-    """What a worker was given, and how it is done here; its reply is None where it failed."""
+    """A call given to a worker, and how to do it here; the reply is None where it failed."""
 
     again: Callable[[], Any]
     reply: Future[tuple[Any] | None]
@@ -227,11 +227,11 @@ class _Worker:
 
     @property
     def load(self) -> float:
-        """How much it has to do; one that is gone is never chosen while others are left."""
+        """Number of jobs; that of a process that ended is infinite."""
         return float("inf") if self._gone else len(self._jobs)
 
     def give(self, job: _Job, message: object, reader: object = None) -> None:
-        """Tell it what to do, and which reader does it where that is not in the message."""
+        """Send it a message, and before it the reader of a text."""
         with self._lock:
             if self._gone:
                 self._settle(job, None)

@@ -244,7 +244,7 @@ def decoder(element: Any) -> msgspec.json.Decoder[Any]:
 
 @cache
 def _loose(args_type: type[Args]) -> Any:
-    """Return the same arguments with anything in the place of integers and triples of them."""
+    """Return the type with any JSON value in its fields of integers and triples."""
     fields = [
         (field.name, Any, msgspec.field(name=field.encode_name, default=field.default))
         for field in msgspec.structs.fields(args_type)

@@ -1,4 +1,4 @@
-"""Several ranks in one file: whose each event is.
+"""Finds the rank of each event in a file of several ranks.
 
 Tools that merge files write the rank into the arguments of events, add a multiple of a power of ten
 to the numbers of processes and devices (100000003 is device 3 of rank 1), or write a label before
@@ -84,7 +84,7 @@ def split_ranks(
     shift = _shift([owners[text].pid for text in tables["activities"].names["process"]])
     of_host = {owners[text].label for name in _HOST for text in tables[name].names["process"]}
     of_gpus = {owners[text].label for text in tables["activities"].names["process"]}
-    # What tells the rank of each owner, the same for all where nothing does.
+    # By what the rank of each owner is known, the same for all where by nothing.
     by_pid = {owner.pid: owner.rank for owner in owners.values() if owner.rank is not None}
     key_of: dict[str, tuple[int, ...] | None] = {}
     for text, owner in owners.items():

@@ -33,7 +33,7 @@ _MOST: Final = 2**53
 _CHANGE: Final = "change_bytes"
 """How the name of a counter ends that may fall below 0."""
 _MUCH_OF_IT: Final = 0.1
-"""So much of a process's life outside the device's work is said."""
+"""A larger share of a process's life outside the device's work gets a note."""
 _NOTES: Final = NoteTable(
     dropped={
         "impossible-amounts": "{count} impossible [amount|amounts] ignored (negative or too "

@@ -314,7 +314,7 @@ class _Communicators:
     def ranks(self, communicator: str | None) -> int | None:
         """Return the ranks of a communicator; None where the call that made it is not known.
 
-        The calls that make one may name the place where it is put instead of itself. Then all of
+        The calls that make one may name the address of the handle instead. Then all of
         the process must have one size, and no more may be used than were made.
         """
         if communicator is not None and communicator in self.sizes:

@@ -24,7 +24,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """One family of files: `recognises` tells by the first bytes whether an input is of it.
+    """One family of files: `recognises` says by the first bytes whether an input belongs to it.
 
     `read` takes inputs of this format and returns their traces. It is given one input at a time,
     or, of a format that `gathers`, all of them at once: then a run is a set of files, and which

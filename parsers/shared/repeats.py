@@ -44,7 +44,7 @@ from traceflops.units import listed, several, time_amount
 _SURELY_APART_NS: Final = 3_000
 """Two records of this length cannot begin in the same tick, even if ticks are microseconds."""
 _UNIQUE: Final = {"activities": "correlation", "calls": "correlation", "ops": "external_id"}
-"""The id by which records of a table are told apart; of others nothing proves a repeat."""
+"""The id that distinguishes records of a table; without one nothing proves a repeat."""
 _NOUNS: Final = {"activities": "GPU record", "calls": "call", "ops": "operator", "marks": "mark"}
 _NOTES: Final = NoteTable(
     repaired={
@@ -218,7 +218,7 @@ def _writer(trace: Trace) -> tuple[str, str | None]:
 
 
 def _runs(trace: Trace) -> Iterator[str]:
-    """Yield what tells the kernels of the trace, and those of each process; nothing without any."""
+    """Yield a digest of the kernels of the trace, and of each process; nothing without any."""
     activities = trace.activities
     kinds = names(activities["kind"]) if activities.num_rows else []
     if "kernel" not in kinds:

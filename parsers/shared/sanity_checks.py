@@ -33,9 +33,9 @@ from traceflops.table.trace import Note, Trace
 from traceflops.units import time_amount
 
 _CLOCKS_NS: Final = 50_000
-"""Clocks of one GPU do not differ by so much."""
+"""Clocks of one GPU differ by less."""
 _HOST_NS: Final = 10_000_000
-"""Nor do those of GPU and host, where they agree at all."""
+"""Clocks of GPU and host differ by less, where they agree at all."""
 _LATER: Final = 3
 """Work that is launched early may begin and even end before the one before it has ended, so much of
 it may not."""
@@ -337,7 +337,7 @@ def spans(
 
 
 def span_notes(odd: Counter[str]) -> Iterator[Note]:
-    """Give what to say of records with odd times."""
+    """Yield the notes on records with odd times."""
     return _NOTES.counted(odd, "no-time", "no-duration", "negative-duration")
 
 

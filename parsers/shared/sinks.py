@@ -24,7 +24,7 @@ UNNAMED_COPY: Final = "(unnamed copy)"
 DISPATCH: Final = "dispatch"
 """The name of the calls that are made of the moments at which rocprof v1 queued dispatches."""
 WAYS: Final = ("HtoD", "DtoH", "DtoD", "PtoP", "HtoH")
-"""The directions of copies; a batch of copies has their places here, -1 for unknown."""
+"""The directions of copies; a batch of copies has their indexes, -1 for unknown."""
 _END: Final = "((?i:host|device|peer|array))"
 _WAY: Final = re.compile(
     rf"{_END}[ _-]?(?i:to)[ _-]?{_END}|([HDPA])(?:[ -]?to[ -]?|2)([HDPA])(?![a-z])"
@@ -94,7 +94,7 @@ class Kernels(_Activities):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copies(_Activities):
-    """Copies and fills: `way` are places in WAYS."""
+    """Copies and fills: `way` are indexes in WAYS."""
 
     kind: Array | str = "memcpy"
     bytes: Values = ABSENT
@@ -204,7 +204,7 @@ def at_least(least: int, values: Values) -> Values:
 
 
 def blocks_of(threads: IntArray, block: IntArray) -> IntArray:
-    """Return the blocks of a grid of so many threads, the last one whole, by axis."""
+    """Return the blocks of grids of threads (rows, 3), rounded up, by axis."""
     is_size = (_are_sizes(threads) & _are_sizes(block))[:, None]
     return np.where(is_size, -(-threads // np.where(is_size, block, 1)), ABSENT)
 

@@ -29,7 +29,7 @@ _ORDERS: Mapping[str, tuple[str, ...]] = {
 """By what each table is sorted: its time, and what makes the order one of the content."""
 
 _MOST_TOLD_APART = 4_096
-"""So many processes or devices of a file are told apart."""
+"""Limit of the processes or devices of a file that are distinguished."""
 
 _UNORDERED = ("kernel_counters", "kernel_rules", "totals")
 
@@ -242,7 +242,7 @@ def _table_of(name: str, rows: Sequence[Mapping[str, str | int | None]]) -> pa.T
 
 
 def overflow_notes(columns: Sequence[str], file: str) -> tuple[Note, ...]:
-    """Return what to say of columns that had more distinct texts than are kept."""
+    """Return the note on columns that had more distinct texts than are kept."""
     if not columns:
         return ()
     text = (
