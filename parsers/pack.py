@@ -124,11 +124,16 @@ def or_exported(format_: Format, opened: Callable[[ByteSource], ArrowTable]) -> 
         folders: dict[str, list[tuple[Head, ArrowTable]]] = {}
         others: list[ByteSource] = []
         for source in sources:
-            table = _exported(source, opened)
-            if table is None:
+            try:
+                table = opened(source)
+                head = described_head(table.schema)
+            except (InputError, *_UNFIT):
+                head = None
+            if head is None:
                 others.append(source)
             else:
-                folders.setdefault(source.folder, []).append(table)
+                _check_version(source, table.schema)
+                folders.setdefault(source.folder, []).append((head, table))
         traces = [_of_tables(tables) for tables in folders.values()]
         try:
             other_traces = format_.read(others, reading) if others else []
@@ -139,20 +144,6 @@ def or_exported(format_: Format, opened: Callable[[ByteSource], ArrowTable]) -> 
         return [*traces, *map(plausible, other_traces)]
 
     return replace(format_, read=read, is_checked=True)
-
-
-def _exported(
-    source: ByteSource, opened: Callable[[ByteSource], ArrowTable]
-) -> tuple[Head, ArrowTable] | None:
-    """Return a table and what it says of its trace, None of one that is not of an export."""
-    try:
-        table = opened(source)
-        head = described_head(table.schema)
-    except (InputError, *_UNFIT):
-        return None
-    if head is not None:
-        _check_version(source, table.schema)
-    return (head, table) if head is not None else None
 
 
 def _of_tables(tables: Sequence[tuple[Head, ArrowTable]]) -> Trace:

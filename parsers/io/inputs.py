@@ -75,39 +75,47 @@ def unpacked(first: bytes, raw: Iterator[bytes]) -> Unpacked | None:
     return Unpacked(raw, _decompress) if magic in _FRAMES or _is_skipped(magic) else None
 
 
-class Feed:
-    """Blocks of bytes as one row, of which a few can be seen before they are taken."""
+class Feed(io.RawIOBase):
+    """Blocks of bytes as one stream, of which a few can be seen before they are taken."""
 
     def __init__(self, blocks: Iterator[bytes]) -> None:
         self._blocks = blocks
         self._held = b""
-        self._at = 0
+        self._offset = 0
 
     def peek(self, size: int) -> bytes:
         """Return the next few bytes, fewer at the end."""
-        while len(self._held) - self._at < size:
+        while len(self._held) - self._offset < size:
             block = next(self._blocks, b"")
             if not block:
                 break
-            self._held, self._at = self._held[self._at :] + block, 0
-        return self._held[self._at : self._at + size]
+            self._held, self._offset = self._held[self._offset :] + block, 0
+        return self._held[self._offset : self._offset + size]
 
     def take(self, most: int = _FEED_BYTES) -> bytes:
         """Return at most `most` bytes; none at the end."""
         self.peek(1)
-        part = self._held[self._at : self._at + most]
-        self._at += len(part)
+        part = self._held[self._offset : self._offset + most]
+        self._offset += len(part)
         return part
 
     def give_back(self, size: int) -> None:
         """Put the last bytes of the last take back."""
-        self._at -= size
+        self._offset -= size
 
     def exactly(self, size: int) -> Iterator[bytes]:
         """Yield `size` bytes in pieces, fewer where the feed ends."""
         while size and (part := self.take(min(size, _FEED_BYTES))):
             size -= len(part)
             yield part
+
+    def readable(self) -> bool:
+        """Return True: Arrow's decompressors want a file that can be read."""
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        """Return `size` bytes, fewer at the end; all where it is negative."""
+        return b"".join(self.exactly(size) if size >= 0 else iter(self.take, b""))
 
 
 def gathered(pieces: Iterator[bytes]) -> Iterator[bytes]:
@@ -170,8 +178,8 @@ def _decompress(stream: Unpacked) -> Iterator[bytes]:
     if codec is None:
         stream.goes_on(lambda _: False)
         return
-    reader = _Reader(gathered(_frames(stream, codec)))
-    plain = pa.CompressedInputStream(pa.PythonFile(reader, "r"), codec)
+    file = pa.PythonFile(Feed(gathered(_frames(stream, codec))), "r")
+    plain = pa.CompressedInputStream(file, codec)
     while True:
         try:
             block: bytes = plain.read(_READ_BYTES)
@@ -232,20 +240,6 @@ def _lz4_frame(feed: Feed) -> Iterator[bytes]:
         if not size:
             break
     yield from feed.exactly(4 * (descriptor >> 2 & 1))
-
-
-class _Reader(io.RawIOBase):
-    """A file object over an iterator of blocks, as Arrow's decompressor wants one."""
-
-    def __init__(self, blocks: Iterator[bytes]) -> None:
-        self._feed = Feed(blocks)
-
-    def readable(self) -> bool:
-        return True
-
-    def read(self, size: int = -1) -> bytes:
-        pieces = self._feed.exactly(size) if size >= 0 else iter(self._feed.take, b"")
-        return b"".join(pieces)
 
 
 _PACKED = (".gz", ".zst", ".lz4")
