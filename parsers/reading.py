@@ -229,6 +229,7 @@ class _Job:
             for format_, members in sets.items():
                 sources = [source for source, _ in members]
                 traces = self._tried(members, partial(_read, format_, sources, reading))
+                assert not isinstance(traces, Format)
                 is_empty &= not traces
                 yield from traces
         if is_empty:

@@ -49,10 +49,6 @@ _MOST_NAMED: Final = 5
 Tables = frozenset[str]
 
 
-def _any_begins(tables: Tables, *words: str) -> bool:
-    return any(table.startswith(words) for table in tables)
-
-
 def _refuse(what: str, hint: str, database: Database) -> Sequence[Trace]:
     raise NotATrace(f"{_path(database)} is {what}", hint)
 

@@ -264,8 +264,8 @@ class Block:
             starts = offset[long]
             ninth, tenth = (self.data[starts + byte].astype(np.uint64) for byte in (8, 9))
             is_ten = ninth >= 0x80
-            value[long] |= (ninth & _LOW) << np.uint64(56)
-            value[long] |= np.where(is_ten, (tenth & _ONE) << np.uint64(63), np.uint64(0))
+            last = np.where(is_ten, (tenth & _ONE) << np.uint64(63), np.uint64(0))
+            value[long] = value[long] | ((ninth & _LOW) << np.uint64(56)) | last
             is_endless = is_ten & (tenth >= 0x80)
             ends = starts + np.where(is_ten, 10, 9)
             after[long] = np.where(is_endless, self.size + _PADDING, ends)

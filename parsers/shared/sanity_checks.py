@@ -247,15 +247,18 @@ def _is_hang(long: BoolArray, start: IntArray, length: IntArray, edges: Sequence
     `edges` are the first records of each table, the device's first. The longest record of the
     device and that of a table of the host have most of their time in common.
     """
-    longest: list[tuple[int, int] | None] = []
+    if not long[: edges[1]].any():
+        return False
+    longest: list[tuple[int, int]] = []
     for first, stop in pairwise(edges):
         rows = first + np.flatnonzero(long[first:stop])
-        row = rows[np.argmax(length[rows])] if len(rows) else -1
-        longest.append((int(start[row]), int(length[row])) if len(rows) else None)
-    device, *hosts = longest
-    for begin, lasts in filter(None, hosts) if device is not None else ():
-        common = min(begin + lasts, sum(device)) - max(begin, device[0])
-        if max(lasts, device[1]) <= _LONGEST_NS and 2 * common >= max(lasts, device[1]):
+        if len(rows):
+            row = rows[np.argmax(length[rows])]
+            longest.append((int(start[row]), int(length[row])))
+    (begun, hung_ns), *hosts = longest
+    for begin, lasts in hosts:
+        common = min(begin + lasts, begun + hung_ns) - max(begin, begun)
+        if max(lasts, hung_ns) <= _LONGEST_NS and 2 * common >= max(lasts, hung_ns):
             return True
     return False
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -60,7 +60,9 @@ _MOST_SHARED: Final = 1 << 22
 _WITH_REGISTERS: Final = ("regs", "static_shared", "dynamic_shared")
 _DETAIL: Final = re.compile(r"(\w+):(\d{1,18}(?:,\d{1,18}){0,2})(?!\d)")
 _KERNEL, _MEMCPY, _MEMSET, _GRAPH, _NO_WORK = range(5)
-_WAY_CODES: Final = {way: code for code, way in enumerate(WAYS)}
+_WAY_CODES: Final[Mapping[str | None, int]] = {None: -1} | {
+    way: code for code, way in enumerate(WAYS)
+}
 _WORK: Final = ("kernel", "memcpy", "memset", "graph")
 _BY_DETAILS: Final = (
     ("memset_details", _MEMSET),
@@ -219,7 +221,7 @@ class _Recording(Gathered):
                     ).add_to(self)
                 else:
                     size = _Details(stats, f"{word}_details", row).sum("size")
-                    way = plane.by_name(work, lambda name: _WAY_CODES.get(way_named(name), -1))
+                    way = plane.by_name(work, lambda name: _WAY_CODES[way_named(name)])
                     Copies(**common, kind=word, way=way, bytes=size).add_to(self)
             for line, word in _MARKED.items():
                 marks = rows.only((line_names == line)[rows["line"]])
