@@ -148,19 +148,17 @@ def number_devices(tables: Mapping[str, TableBuilder], several: bool) -> list[tu
 
     `several` says that there are several processes, whose devices are different ones.
     """
-    local = tables["activities"].column("device")
-    tables["activities"].replace("device", np.where(local == ABSENT, _UNKNOWN_DEVICE, local))
-    for table in _with_devices(tables) if several else ():
+    activities = tables["activities"]
+    local = activities.column("device")
+    activities.replace("device", np.where(local == ABSENT, _UNKNOWN_DEVICE, local))
+    with_devices = [tables[name] for name in ("activities", "marks", "counters")]
+    for table in with_devices if several else ():
         device, process = table.column("device"), table.column("process")
         key = process * _DEVICES + (device + 1) % _DEVICES
         table.replace("device", np.where(device == ABSENT, ABSENT, key))
-    used = distinct(tables["activities"].column("device"))
-    for table in _with_devices(tables):
+    used = distinct(activities.column("device"))
+    for table in with_devices:
         renumber_devices(table, used)
     if several:
         return [(key // _DEVICES, key % _DEVICES - 1) for key in used.tolist()]
     return [(0, device) for device in used.tolist()]
-
-
-def _with_devices(tables: Mapping[str, TableBuilder]) -> list[TableBuilder]:
-    return [tables[name] for name in ("activities", "marks", "counters")]

@@ -78,7 +78,16 @@ def without_impossible_amounts(trace: Trace) -> Trace:
                 possible = pc.if_else(pa.array(bad), pa.scalar(None, array.type), array)
                 tables[name] = with_column(tables[name], column.name, possible)
                 wrong[f"{column.name} of {name}"] = int(np.count_nonzero(bad))
-    kept = _possible_counters(trace)
+    # A counter of bytes may only fall below 0 where it counts changes.
+    counters = trace.counters
+    of_bytes, may_fall = (
+        np.array([name.endswith(end) for name in (*names(counters["name"]), "")])[
+            codes(counters["name"])
+        ]
+        for end in ("_bytes", _CHANGE)
+    )
+    value = floats(counters["value"])
+    kept = ~of_bytes | ((np.abs(value) < _MOST) & ((value >= 0) | may_fall))
     if not kept.all():
         wrong["bytes of memory counters"] = int(np.count_nonzero(~kept))
     listed = ", ".join(f"{count:,} {what}" for what, count in wrong.items())
@@ -99,20 +108,6 @@ def _impossible(array: pa.ChunkedArray) -> BoolArray | None:
     if int(values.min()) >= 0 and int(values.max()) < _MOST:
         return None
     return np.asarray((values < 0) | (values >= _MOST))
-
-
-def _possible_counters(trace: Trace) -> BoolArray:
-    """Return which rows of the counters may be true; of those that count no bytes, all."""
-    table = trace.counters
-    labels = [*names(table["name"]), ""]
-    of_bytes = np.array([label.endswith("_bytes") for label in labels])[codes(table["name"])]
-    if not of_bytes.any():
-        return ~of_bytes
-    may_fall = np.array([label.endswith(_CHANGE) for label in labels])[codes(table["name"])]
-    value = floats(table["value"])
-    fits = (np.abs(value) < _MOST) & ((value >= 0) | may_fall)
-    possible: BoolArray = ~of_bytes | fits
-    return possible
 
 
 def lifetime_notes(trace: Trace) -> Iterator[Note]:

@@ -158,8 +158,15 @@ def fill_collectives(gathered: Gathered, arguments: Arguments) -> int:
     held several kinds, which kernel ran which is not known and stays null.
     """
     call_table, activities = gathered["calls"], gathered["activities"]
-    kernels = _kernels(activities)
-    if not len(kernels) or "rccl" not in call_table.names["api"]:
+    kinds, names = activities.names["kind"], activities.names["name"]
+    named = [code for name, code in names.items() if _RCCL_KERNEL.search(name)]
+    if not named or "kernel" not in kinds or "rccl" not in call_table.names["api"]:
+        return 0
+    # RCCL's kernels that carry the id of a call.
+    is_rccl = np.isin(activities.column("name"), named)
+    is_rccl &= activities.column("kind") == kinds["kernel"]
+    kernels = np.flatnonzero(is_rccl & (activities.column("correlation") != ABSENT))
+    if not len(kernels):
         return 0
     # The earliest call of the same process with the correlation of each kernel, or -1.
     wanted = activities.column("correlation")[kernels]
@@ -201,16 +208,6 @@ def fill_collectives(gathered: Gathered, arguments: Arguments) -> int:
         new[kernels[filled]] = [ABSENT if value is None else value for value in values]
         activities.replace(column, new)
     return len(filled)
-
-
-def _kernels(activities: TableBuilder) -> IntArray:
-    """Return the rows of RCCL's kernels that carry the id of a call."""
-    named = [code for name, code in activities.names["name"].items() if _RCCL_KERNEL.search(name)]
-    if not named or "kernel" not in activities.names["kind"]:
-        return np.empty(0, dtype=np.int64)
-    chosen = np.isin(activities.column("name"), named)
-    chosen &= activities.column("kind") == activities.names["kind"]["kernel"]
-    return np.flatnonzero(chosen & (activities.column("correlation") != ABSENT))
 
 
 class _Calls:

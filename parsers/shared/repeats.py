@@ -94,20 +94,17 @@ def _same_as_before(table: pa.Table) -> BoolArray:
         return repeats
     first, second = (table.take(number_column(rows, pa.int64())) for rows in (before, before + 1))
     same = np.ones(len(before), dtype=np.bool_)
-    for column in table.schema.names:
-        same &= _equal(first[column], second[column])
+    for column in table.schema.names:  # nulls are equal
+        left, right = first[column], second[column]
+        if pa.types.is_dictionary(left.type):
+            same &= codes(left) == codes(right)
+        elif pa.types.is_integer(left.type):
+            same &= numbers(left, ABSENT) == numbers(right, ABSENT)
+        else:
+            pairs = zip(left.to_pylist(), right.to_pylist(), strict=True)
+            same &= np.array([a == b for a, b in pairs], np.bool_)
     repeats[before[same] + 1] = True
     return repeats
-
-
-def _equal(left: pa.ChunkedArray, right: pa.ChunkedArray) -> BoolArray:
-    """Return, row by row, whether two columns are equal; nulls are."""
-    if pa.types.is_dictionary(left.type):
-        return np.asarray(codes(left) == codes(right))
-    if pa.types.is_integer(left.type):
-        return np.asarray(numbers(left, ABSENT) == numbers(right, ABSENT))
-    pairs = zip(left.to_pylist(), right.to_pylist(), strict=True)
-    return np.fromiter((a == b for a, b in pairs), dtype=np.bool_, count=len(left))
 
 
 def _is_proof(table: pa.Table, name: str, again: BoolArray) -> bool:
