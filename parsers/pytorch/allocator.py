@@ -97,6 +97,7 @@ class History:
 
     @cached_property
     def _changes(self) -> _Changes:
+        """The changes of allocated memory, from the first event on."""
         rows, before = self._rows, self.before
         start = np.full(1 + len(before.size), self.time_ns[0] if len(self.time_ns) else 0)
         stack = np.where(self.action[rows] == ALLOC, self.stack[rows], -1)

@@ -60,9 +60,7 @@ _MOST_SHARED: Final = 1 << 22
 _WITH_REGISTERS: Final = ("regs", "static_shared", "dynamic_shared")
 _DETAIL: Final = re.compile(r"(\w+):(\d{1,18}(?:,\d{1,18}){0,2})(?!\d)")
 _KERNEL, _MEMCPY, _MEMSET, _GRAPH, _NO_WORK = range(5)
-_WAY_CODES: Final[Mapping[str | None, int]] = {None: -1} | {
-    way: code for code, way in enumerate(WAYS)
-}
+_WAY_CODES: Final[Mapping[str | None, int]] = {None: -1} | dict(zip(WAYS, range(5), strict=True))
 _WORK: Final = ("kernel", "memcpy", "memset", "graph")
 _BY_DETAILS: Final = (
     ("memset_details", _MEMSET),
