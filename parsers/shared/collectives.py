@@ -159,11 +159,11 @@ def fill_collectives(gathered: Gathered, arguments: Arguments) -> int:
     """
     call_table, activities = gathered["calls"], gathered["activities"]
     kinds, names = activities.names["kind"], activities.names["name"]
-    named = [code for name, code in names.items() if _RCCL_KERNEL.search(name)]
-    if not named or "kernel" not in kinds or "rccl" not in call_table.names["api"]:
+    rccl_names = [code for name, code in names.items() if _RCCL_KERNEL.search(name)]
+    if not rccl_names or "kernel" not in kinds or "rccl" not in call_table.names["api"]:
         return 0
     # RCCL's kernels that carry the id of a call.
-    is_rccl = np.isin(activities.column("name"), named)
+    is_rccl = np.isin(activities.column("name"), rccl_names)
     is_rccl &= activities.column("kind") == kinds["kernel"]
     kernels = np.flatnonzero(is_rccl & (activities.column("correlation") != ABSENT))
     if not len(kernels):
