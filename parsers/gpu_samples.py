@@ -32,8 +32,7 @@ from traceflops.parsers.shared.trace_builder import (
     processes_table,
 )
 from traceflops.table.builder import TableBuilder
-from traceflops.table.columns import FloatArray, IntArray
-from traceflops.table.trace import Note, Source, SourceFile, Trace
+from traceflops.table.trace import Source, SourceFile, Trace
 
 _COUNTERS: Final[Mapping[Sampled, tuple[str, ...]]] = {
     Sampled.SM_CLOCK: (r"clocks\.(current\.)?sm|dmon pclk", r"gfx_\d+_clk|gfx_clk|gfx_clock"),
@@ -116,25 +115,25 @@ class _Header:
         """Return what a header says, None for a line that is none."""
         plain = [_UNIT.sub("", cell).rstrip().lower() for cell in cells[:_MOST_COLUMNS]]
 
-        def places(pattern: str) -> list[int]:
-            return [at for at, name in enumerate(plain) if re.fullmatch(pattern, name)]
+        def columns(pattern: str) -> list[int]:
+            return [n for n, name in enumerate(plain) if re.fullmatch(pattern, name)]
 
-        keys = {role: columns[0] for role, text in _KEYS.items() if (columns := places(text))}
+        keys = {role: some[0] for role, pattern in _KEYS.items() if (some := columns(pattern))}
         counters = {
-            counter: [columns for pattern in patterns if (columns := places(pattern))]
+            counter: [some for pattern in patterns if (some := columns(pattern))]
             for counter, patterns in _COUNTERS.items()
         }
-        reasons = {at: bit for pattern, bit in _REASONS.items() for at in places(pattern)}
+        reasons = {n: bit for pattern, bit in _REASONS.items() for n in columns(pattern)}
         is_header = any(counters.values()) and keys.keys() & {"time", "date", "gpu", "bus"}
         return cls(len(cells), keys, counters, reasons) if is_header else None
 
 
 @dataclass(slots=True)
 class _Samples:
-    """Rows so far: `times` are told so; `places` are time and GPU, `values` those of _NAMES."""
+    """Rows so far: `rows` are time and GPU, `values` those of _NAMES; `times` is their kind."""
 
     times: str = ""
-    places: array[int] = field(default_factory=lambda: array("q"))
+    rows: array[int] = field(default_factory=lambda: array("q"))
     values: array[float] = field(default_factory=lambda: array("d"))
     gpus: dict[str, int] = field(default_factory=dict)
     named: bool = False
@@ -143,32 +142,28 @@ class _Samples:
 
     def add(self, header: _Header, cells: Sequence[str]) -> None:
         """Add a row that has a time and a GPU."""
-        named = {role: cells[at] for role, at in header.keys.items() if at < len(cells)}
-        time = _time(" ".join(named[role] for role in ("date", "time") if role in named))
-        gpu = named.get("gpu", named.get("bus", ""))
+        keys = {role: cells[n] for role, n in header.keys.items() if n < len(cells)}
+        time = _time(" ".join(keys[role] for role in ("date", "time") if role in keys))
+        gpu = keys.get("gpu", keys.get("bus", ""))
         self.named |= bool(gpu)
         is_whole = len(cells) == header.width and _GPU.fullmatch(gpu)
         if time is None or not is_whole or time[0] != (self.times or time[0]):
             self.lost += 1
             return
         self.times = time[0]
-        self.places.extend((time[1], self.gpus.setdefault(gpu, len(self.gpus))))
+        self.rows.extend((time[1], self.gpus.setdefault(gpu, len(self.gpus))))
         for counter, kinds in header.counters.items():
             most = _MOST[counter.rpartition("_")[2]]
-            each = ([self._cell(cells[at], _number, most) for at in places] for places in kinds)
-            known = next(filter(None, ([v for v in row if v == v] for row in each)), [np.nan])
+            each = ([self._cell(cells[n], _number, most) for n in columns] for columns in kinds)
+            given = next(filter(None, ([v for v in row if v == v] for row in each)), [np.nan])
             unit = 2**20 if counter == Sampled.MEMORY_USED else 1
-            self.values.append(unit * sum(known) / len(known))
-        self.values.append(self._reasons(header, cells))
-
-    def _reasons(self, header: _Header, cells: Sequence[str]) -> float:
-        """Return the mask of the reasons of a row, NaN where it tells none."""
-        mask: int | None = None
-        for at, bit in header.reasons.items():
-            value = self._cell(cells[at], _flag if bit else _hexadecimal, 2.0**53)
+            self.values.append(unit * sum(given) / len(given))
+        mask: int | None = None  # of the reasons, unless the row says nothing of them
+        for n, bit in header.reasons.items():
+            value = self._cell(cells[n], _flag if bit else _hexadecimal, 2.0**53)
             if value == value:
                 mask = (mask or 0) | (bit * (value > 0) if bit else int(value))
-        return np.nan if mask is None else mask
+        self.values.append(np.nan if mask is None else mask)
 
     def _cell(self, text: str, read: Callable[[str], float], most: float) -> float:
         value = read(text)
@@ -193,7 +188,7 @@ def _flag(text: str) -> float:
 
 
 def _time(text: str) -> tuple[str, int] | None:
-    """Return how a time is told, and it in ns; None for a text that is none."""
+    """Return the kind of a time and its ns; None for a text that is no time."""
     time = _TIME.fullmatch(text)
     if time is None:
         return None
@@ -253,23 +248,39 @@ def _trace(source: ByteSource) -> Trace:
     """Return what a file says. Raises InputError where it says nothing that can be used."""
     damage = Damage()
     samples = _samples(source, damage)
-    time_ns, gpu = np.array(samples.places, np.int64).reshape(-1, 2).T
+    time_ns, gpu = np.array(samples.rows, np.int64).reshape(-1, 2).T
     values = np.array(samples.values).reshape(-1, len(_NAMES)).T
-    _check(source, samples, time_ns, values)
+    gaps_ns = np.diff(np.sort(time_ns))
+    problems = {
+        "no row with a time": not len(time_ns),
+        "no value": np.isnan(values).all(),
+        "several GPUs without their numbers": (
+            not samples.named and len(gaps_ns) > 0 and 4 * gaps_ns.min() < gaps_ns.mean()
+        ),
+    }
+    for problem in (problem for problem, is_so in problems.items() if is_so):
+        raise InputError(f"{problem} in the samples: {source.label}", _AGAIN)
     if samples.times == TIME_OF_DAY:  # a day more behind each midnight
         time_ns += DAY_NS * np.cumsum(np.diff(time_ns, prepend=time_ns[0]) < -DAY_NS // 2)
     is_bus = any(":" in text for text in samples.gpus)
     order = sorted(samples.gpus, key=str if is_bus else lambda text: int(text or 0))
-    place = {samples.gpus[text]: at for at, text in enumerate(order)}
-    counters, device = TableBuilder("counters"), np.array([place[at] for at in range(len(place))])
+    device_of = np.empty(len(order), np.int64)
+    device_of[[samples.gpus[text] for text in order]] = np.arange(len(order))
+    counters = TableBuilder("counters")
     for name, value in zip(_NAMES, values, strict=True):
-        known = ~np.isnan(value)
-        rows = {"device": device[gpu[known]], "time_ns": time_ns[known], "value": value[known]}
-        counters.add(int(known.sum()), process=0, name=counters.names["name"][name], **rows)
-    number = [at if is_bus else int(text or 0) for at, text in enumerate(order)]
+        is_value = ~np.isnan(value)
+        counters.add(
+            int(is_value.sum()),
+            process=0,
+            name=counters.names["name"][name],
+            device=device_of[gpu[is_value]],
+            time_ns=time_ns[is_value],
+            value=value[is_value],
+        )
+    numbers = [n if is_bus else int(text or 0) for n, text in enumerate(order)]
     tables = {
         "processes": processes_table([ProcessFacts(source.label)]),
-        "devices": devices_table([(0, one, NOTHING_KNOWN) for one in number]),
+        "devices": devices_table([(0, number, NOTHING_KNOWN) for number in numbers]),
         "counters": in_order_of_time(counters),
     }
     about = Source(
@@ -280,28 +291,10 @@ def _trace(source: ByteSource) -> Trace:
         facts={"times": samples.times},
         event_counts={"samples": len(gpu)},
     )
-    notes = list(_notes(source, samples, damage, is_bus))
-    if np.isnan(values[[_NAMES.index(n) for n in (Sampled.UTILISATION, Sampled.THROTTLE)]]).all():
-        notes.append(replace(_NOTES.note("no-utilisation"), file=source.label))
-    return Trace(about, tables, tuple(notes))
-
-
-def _check(source: ByteSource, samples: _Samples, time_ns: IntArray, values: FloatArray) -> None:
-    """Raise InputError for samples without times or values, or of GPUs that nothing tells apart."""
-    apart = np.diff(np.sort(time_ns))
-    is_mixed = not samples.named and len(apart) > 0 and 4 * apart.min() < apart.mean()
-    problems = {
-        "no row with a time": not len(time_ns),
-        "no value": np.isnan(values).all(),
-        "several GPUs without their numbers": is_mixed,
-    }
-    for problem in (problem for problem, is_one in problems.items() if is_one):
-        raise InputError(f"{problem} in the samples: {source.label}", _AGAIN)
-
-
-def _notes(source: ByteSource, samples: _Samples, damage: Damage, is_bus: bool) -> tuple[Note, ...]:
     damage.dropped_rows += samples.lost
     notes = [*text_notes(damage, source.cut)]
     notes += _NOTES.counted({"bad-cells": samples.bad}, "bad-cells")
     notes += [_NOTES.note("gpus-by-bus")] * is_bus + [_NOTES.note("one-gpu")] * (not samples.named)
-    return tuple(replace(note, file=source.label) for note in notes)
+    if np.isnan(values[[_NAMES.index(n) for n in (Sampled.UTILISATION, Sampled.THROTTLE)]]).all():
+        notes.append(_NOTES.note("no-utilisation"))
+    return Trace(about, tables, tuple(replace(note, file=source.label) for note in notes))

@@ -1,13 +1,13 @@
 """Files of other tools that people hand in: how they are known, what they are, what to do instead.
 
-A new kind is a row. Its signs are bytes that its beginning matches or holds, tables of a database,
-or, where content cannot tell, the suffix of its name. Nothing of a file is ever shown.
+A new kind is a row. Its signs are bytes that its beginning matches or holds, or, where content
+cannot tell, the suffix of its name. Nothing of a file is ever shown.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Final
@@ -22,9 +22,7 @@ _TRACE: Final = (
     "record with torch.profiler (prof.export_chrome_trace), nsys or rocprofv3: traceflops recipe"
 )
 _SAME_RUN: Final = "give the profiler's trace of the same run (prof.export_chrome_trace)"
-_ASCEND: Final = (
-    "traceflops reads GPUs only; MindStudio Insight and msprof-analyze read Ascend NPUs"
-)
+ASCEND: Final = "traceflops reads GPUs only; MindStudio Insight and msprof-analyze read Ascend NPUs"
 _HANG: Final = (
     "it tells which collective hung, not how time was spent: read it with torchfrtrace of PyTorch"
 )
@@ -40,8 +38,7 @@ class OtherFile:
     """A kind of file that is not read: `what` it is, and a `hint` what to do.
 
     Its beginning matches `begins`, one of its first lines `line`, and it holds `all_of` some bytes,
-    `one_of` others (if any are given) and none of `lacks`; or its name has one of `suffixes`. A
-    database has one of `tables`.
+    `one_of` others (if any are given) and none of `lacks`; or its name has one of `suffixes`.
     """
 
     what: str
@@ -51,7 +48,6 @@ class OtherFile:
     all_of: tuple[bytes, ...] = ()
     one_of: tuple[bytes, ...] = ()
     lacks: tuple[bytes, ...] = ()
-    tables: frozenset[str] = frozenset()
     suffixes: tuple[str, ...] = ()
 
     def is_in(self, head: bytes, name: str) -> bool:
@@ -72,7 +68,7 @@ class OtherFile:
 OTHER_FILES: Final = (
     OtherFile(
         "a trace of an Ascend NPU (trace_view.json or msprof)",
-        _ASCEND,
+        ASCEND,
         begins=_JSON,
         one_of=(
             *(b'"Ascend Hardware"', b'"AI Core Freq"', b'"Overlap Analysis"', b"AscendCL@"),
@@ -81,24 +77,19 @@ OTHER_FILES: Final = (
     ),
     OtherFile(
         "a trace whose times are texts, as those of Ascend NPUs (trace_view.json or msprof)",
-        _ASCEND,
+        ASCEND,
         begins=rb"\s*\[\s*\{",
         all_of=(b'"ph"',),
         one_of=tuple(b'"ts":%b"%d' % (gap, n) for gap in (b"", b" ") for n in range(1, 10)),
     ),
     OtherFile(
         "a table or report of an Ascend NPU",
-        _ASCEND,
+        ASCEND,
         one_of=(
             *(b"Accelerator Core,", b"Task Start Time(us)", b"OP Type,Core Type"),
             *(b"Communication(Not Overlapped)", b"Device_id,Level,API Name", b"Device Total Dur"),
             b'"Communication Time Info"',
         ),
-    ),
-    OtherFile(
-        "a database of an Ascend NPU",
-        _ASCEND,
-        tables=frozenset({"STRING_IDS", "CommAnalyzerTime", "ClusterStepTraceTime"}),
     ),
     OtherFile(
         "a profile of Triton's Proton (hatchet), which has sums per kernel and no times",
@@ -377,8 +368,3 @@ def other_file(
 ) -> OtherFile | None:
     """Return which kind of `rows` begins so or is called so, None where none is known."""
     return next((row for row in rows if row.is_in(head, name)), None)
-
-
-def other_database(tables: Collection[str]) -> OtherFile | None:
-    """Return which tool's database has these tables, None where none is known."""
-    return next((row for row in OTHER_FILES if not row.tables.isdisjoint(tables)), None)

@@ -120,14 +120,20 @@ def or_exported(format_: Format, opened: Callable[[ByteSource], ArrowTable]) -> 
     """Return a format of tables that also reads those that `traceflops export` wrote."""
 
     def read(sources: Sequence[ByteSource], reading: Reading) -> list[Trace]:
+        """Return the traces of folders that were exported, and what the format makes of others."""
         folders: dict[str, list[tuple[Head, ArrowTable]]] = {}
         others: list[ByteSource] = []
         for source in sources:
-            table = _exported(source, opened)
-            if table is None:
+            try:
+                table = opened(source)
+                head = described_head(table.schema)
+            except (InputError, *_UNFIT):
+                head = None
+            if head is None:
                 others.append(source)
             else:
-                folders.setdefault(source.folder, []).append(table)
+                _check_version(source, table.schema)
+                folders.setdefault(source.folder, []).append((head, table))
         traces = [_of_tables(tables) for tables in folders.values()]
         try:
             other_traces = format_.read(others, reading) if others else []
@@ -138,20 +144,6 @@ def or_exported(format_: Format, opened: Callable[[ByteSource], ArrowTable]) -> 
         return [*traces, *map(plausible, other_traces)]
 
     return replace(format_, read=read, is_checked=True)
-
-
-def _exported(
-    source: ByteSource, opened: Callable[[ByteSource], ArrowTable]
-) -> tuple[Head, ArrowTable] | None:
-    """Return a table and what it says of its trace, None of one that is not of an export."""
-    try:
-        table = opened(source)
-        head = described_head(table.schema)
-    except (InputError, *_UNFIT):
-        return None
-    if head is not None:
-        _check_version(source, table.schema)
-    return (head, table) if head is not None else None
 
 
 def _of_tables(tables: Sequence[tuple[Head, ArrowTable]]) -> Trace:
@@ -199,16 +191,23 @@ def _check_version(source: ByteSource, schema: pa.Schema) -> None:
 
 
 def _parts(source: ByteSource) -> Iterator[list[Part] | None]:
-    """Give the parts of each trace; None for what is damaged."""
+    """Give the parts of each trace, unpacked; None for what is damaged."""
     held: list[Part] = []
     try:
         for batch in open_arrow(source, several=True).batches(PARTS.names):
             for row in batch.to_pylist():
                 if checksum(row["head"], row["data"]) != row["crc32"]:
                     raise ValueError("the checksum does not fit")
-                part = _part(row["head"], row["data"], source)
-                held.append(part)
-                if not part.head.more:
+                head = head_of(row["head"])
+                if head.bytes < 0:
+                    raise ValueError("less than no bytes")
+                source.refuse_expansion(head.bytes)
+                plain = pa.Codec("zstd").decompress(row["data"], head.bytes, asbytes=True)
+                stream = pa.BufferReader(plain)
+                for _ in head.tables:
+                    refuse_packed(stream, source)
+                held.append(Part(head, plain))
+                if not head.more:
                     yield held
                     held = []
     except _UNFIT:
@@ -216,16 +215,3 @@ def _parts(source: ByteSource) -> Iterator[list[Part] | None]:
         return
     if held:
         yield None
-
-
-def _part(head: str, data: bytes, source: ByteSource) -> Part:
-    """Return a part unpacked. Raises one of _UNFIT where it is damaged."""
-    about = head_of(head)
-    if about.bytes < 0:
-        raise ValueError("less than no bytes")
-    source.refuse_expansion(about.bytes)
-    plain = pa.Codec("zstd").decompress(data, decompressed_size=about.bytes, asbytes=True)
-    stream = pa.BufferReader(plain)
-    for _ in about.tables:
-        refuse_packed(stream, source)
-    return Part(about, plain)

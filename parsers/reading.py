@@ -26,14 +26,14 @@ from traceflops.errors import InputError, NotATrace
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.notes import NoteTable, with_notes
 from traceflops.parsers.io.places import find_inputs, tell_apart
-from traceflops.parsers.io.worker_pool import Crew, usable_cores
+from traceflops.parsers.io.worker_pool import WorkerPool, usable_cores
 from traceflops.parsers.recognise import recognise
 from traceflops.parsers.shared.formats import Format, Reading
 from traceflops.parsers.shared.repeats import each_run_once
 from traceflops.parsers.shared.sanity_checks import plausible
 from traceflops.phases import phase
 from traceflops.table.trace import Note, Trace
-from traceflops.units import several
+from traceflops.units import listed, several
 
 LOSSES = frozenset(
     {
@@ -70,9 +70,8 @@ _NOTES: Final = NoteTable(
 )
 
 Paths = str | Path | Iterable[str | Path]
-_Result = Callable[[], "list[Trace] | Format"]
 Watcher = Callable[[ByteSource, int, int], None]
-"""Told before each input is read: the input, its place, how many there are."""
+"""Called before each input is read: with the input, its index, and how many there are."""
 
 
 def read(
@@ -97,15 +96,10 @@ def read(
     does. `memory` are PyTorch memory snapshots, `gpu_samples` what nvidia-smi or amd-smi printed
     during the recording, `zone` its time zone. Raises InputError where nothing can be read.
     """
-    given, sources = _given(paths)
-    job = _Job(strict)
-    with Crew(usable_cores() if jobs is None else jobs) as crew:
-        for _ in job.read(sources, Reading(crew, python_stacks), watch, limits=limits):
-            pass
-    if not job.traces:
-        raise _nothing_in(given, job.passed_over)
+    job = _Job(_as_list(paths), strict, limits)
+    traces = list(job.read(watch, jobs, python_stacks))
     with phase("merge"):
-        merged = merge_jobs(each_run_once(job.traces))
+        merged = merge_jobs(each_run_once(traces))
     trace = replace(merged, notes=(*job.notes, *merged.notes))
     beside = [_as_list(paths) for paths in (memory, gpu_samples)]
     if trace.jobs and any(beside):
@@ -126,23 +120,24 @@ def read(
 
 
 def _with_memory(trace: Trace, snapshots: Iterable[Trace]) -> Trace:
-    """Return a trace with memory snapshots, one per rank. Raises InputError where one is of none.
+    """Return a trace with memory snapshots instead of the memory events of their GPUs.
 
-    They take the place of the memory events of their GPUs.
+    Raises InputError where two snapshots are of one GPU, or one is of no GPU of the trace.
     """
-    known: set[int] = set()
+    covered: set[int] = set()
     for records in snapshots:
         check_side(records, MEMORY_SNAPSHOT)
         devices, shift_ns = same_devices(trace, records), calendar_shift(trace, records)
-        if not known.isdisjoint(devices.values()):
+        if not covered.isdisjoint(devices.values()):
             name = records.source.files[0].name
             raise InputError(f"a second snapshot of the same GPU: {name}", "give one per rank")
-        known.update(devices.values())
+        covered.update(devices.values())
         bare = without_counters(trace, "device_memory.", devices.values())
-        if bare.counters.num_rows < trace.counters.num_rows:
-            bare = replace(bare, notes=(*bare.notes, _NOTES.note("own-memory")))
-        if is_apart(trace, records, shift_ns):
-            bare = replace(bare, notes=(*bare.notes, _NOTES.note("apart")))
+        notes = [
+            *[_NOTES.note("own-memory")] * (bare.counters.num_rows < trace.counters.num_rows),
+            *[_NOTES.note("apart")] * is_apart(trace, records, shift_ns),
+        ]
+        bare = replace(bare, notes=(*bare.notes, *notes))
         trace = with_records(bare, records, shift_ns, devices)
     return trace
 
@@ -160,18 +155,14 @@ def read_apart(
 
     Each is let go before the next. Notes on what was passed over are of the last.
     """
-    given, sources = _given(paths)
-    job = _Job(strict)
+    job = _Job(_as_list(paths), strict, limits)
     last: Trace | None = None
-    with Crew(usable_cores() if jobs is None else jobs) as crew:
-        for _ in job.read(sources, Reading(crew, python_stacks), watch, limits=limits):
-            for trace in job.taken():
-                if last is not None:
-                    yield last
-                last = trace
-    if last is None:
-        raise _nothing_in(given, job.passed_over)
-    yield replace(last, notes=(*job.notes, *last.notes))
+    for trace in job.read(watch, jobs, python_stacks):
+        if last is not None:
+            yield last
+        last = trace
+    if last is not None:
+        yield replace(last, notes=(*job.notes, *last.notes))
 
 
 def _as_list(paths: Paths) -> list[str | Path]:
@@ -182,126 +173,132 @@ def file_hashes(paths: Paths) -> dict[str, str]:
     """Return the SHA-256 of each input that is a file of this machine, by what reports call it."""
     hashes = {}
     kept = [path for path in _as_list(paths) if Path(path).is_file() or Path(path).is_dir()]
-    for source, _ in _given(kept)[1]:
+    for source, _ in _inputs(kept):
         if source.path is not None:
             with source.path.open("rb") as file:
                 hashes[source.label] = hashlib.file_digest(file, "sha256").hexdigest()
     return hashes
 
 
-def _given(paths: Paths) -> tuple[list[str | Path], list[tuple[ByteSource, bool]]]:
-    """Return the paths, and the inputs behind them with whether each was named itself."""
-    given = _as_list(paths)
-    sources = [
-        (source, named) for path in dict.fromkeys(given) for source, named in _inputs(str(path))
-    ]
-    tell_apart([source for source, _ in sources])
-    return given, sources
+def _inputs(paths: Sequence[str | Path]) -> list[tuple[ByteSource, bool]]:
+    """Return the inputs behind some paths, each with whether it was named itself."""
+    inputs: list[tuple[ByteSource, bool]] = []
+    for path in dict.fromkeys(paths):
+        sources, named = find_inputs(str(path))
+        if not sources and named:
+            raise InputError(f"empty archive: {path}", "pack the trace again")
+        # An archive with several members is a folder in all but name.
+        inputs += [(source, named and len(sources) == 1) for source in sources]
+    tell_apart([source for source, _ in inputs])
+    return inputs
 
 
 @dataclass(slots=True)
 class _Job:
-    """The inputs of one call of `read`: what was read of them, and what was passed over and why."""
+    """One call of `read`, and the inputs of folders that it passed over, with the reason."""
 
+    paths: Sequence[str | Path]
     strict: bool
-    traces: list[Trace] = field(default_factory=list)
+    limits: bool
     passed_over: list[tuple[str, InputError]] = field(default_factory=list)
-    _sets: dict[Format, list[tuple[ByteSource, bool]]] = field(default_factory=dict)
 
     def read(
-        self,
-        sources: Sequence[tuple[ByteSource, bool]],
-        reading: Reading,
-        watch: Watcher | None,
-        *,
-        limits: bool,
-    ) -> Iterator[None]:
-        """Read the inputs, stopping after each."""
-        for source, _ in sources:
-            source.limits = limits
-        results = _results([source for source, _ in sources], reading)
-        for place, ((source, named), result) in enumerate(zip(sources, results, strict=True)):
-            if watch is not None:
-                watch(source, place, len(sources))
-            self.take(source, named, result)
-            yield
-        self.read_sets(reading)
-        yield
-
-    def taken(self) -> list[Trace]:
-        """Return the traces that were read so far, which are then no longer held."""
-        traces, self.traces = self.traces, []
-        return traces
+        self, watch: Watcher | None, jobs: int | None, python_stacks: bool | None
+    ) -> Iterator[Trace]:
+        """Give the traces of all inputs. Raises InputError where there are none."""
+        inputs = _inputs(self.paths)
+        for source, _ in inputs:
+            source.limits = self.limits
+        sets: dict[Format, list[tuple[ByteSource, bool]]] = {}
+        is_empty = True
+        with WorkerPool(usable_cores() if jobs is None else jobs) as pool:
+            reading = Reading(pool, python_stacks)
+            results = _results([source for source, _ in inputs], reading)
+            for index, (member, result) in enumerate(zip(inputs, results, strict=True)):
+                source, _ = member
+                if watch is not None:
+                    watch(source, index, len(inputs))
+                traces = self._tried([member], result)
+                if isinstance(traces, Format):  # a run is a set of files: read when all are known
+                    sets.setdefault(traces, []).append(member)
+                    continue
+                if source.stored_bytes is not None:
+                    source.progress(source.stored_bytes)
+                is_empty &= not traces
+                yield from traces
+            for format_, members in sets.items():
+                sources = [source for source, _ in members]
+                traces = self._tried(members, partial(_read, format_, sources, reading))
+                assert not isinstance(traces, Format)
+                is_empty &= not traces
+                yield from traces
+        if is_empty:
+            folder = ", ".join(map(str, self.paths))[:200] or "no file was given"
+            message = f"no traces in folder: {folder}"
+            if self.passed_over:
+                _, first = self.passed_over[0]
+                what = first.message.replace(f"{folder}/", "")
+                raise InputError(f"{message} ({what})", first.hint)
+            raise InputError(message, "give a folder of torch.profiler traces, one file per rank")
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        """What to say of the inputs that were passed over."""
+        """The note on the inputs that were passed over, if any were."""
         names = [name for name, _ in self.passed_over]
-        listed = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
-        return (_NOTES.note("not-a-trace", len(names), listed=listed),) if names else ()
-
-    def take(self, source: ByteSource, named: bool, result: _Result) -> None:
-        """Take what an input gives, or put it aside until all of its set are known."""
-        members = [(source, named)]
-        found = self._tried(members, result)
-        if isinstance(found, Format):
-            self._sets.setdefault(found, []).append((source, named))
-        elif source.stored_bytes is not None:
-            source.progress(source.stored_bytes)
-
-    def read_sets(self, reading: Reading) -> None:
-        """Read the inputs of formats in which a run is a set of files."""
-        for format_, members in self._sets.items():
-            sources = [source for source, _ in members]
-            self._tried(members, partial(_read, format_, sources, reading))
+        return (_NOTES.note("not-a-trace", len(names), listed=listed(names)),) if names else ()
 
     def _tried(
-        self, members: Sequence[tuple[ByteSource, bool]], result: _Result
+        self, members: Sequence[tuple[ByteSource, bool]], result: Callable[[], list[Trace] | Format]
     ) -> list[Trace] | Format:
-        """Keep the traces that inputs give, or pass over these."""
+        """Return what inputs give, no traces where they are passed over.
+
+        Raises InputError where one that was named cannot be read, or, if strict, is damaged.
+        """
         try:
             with phase("read", members[0][0].name):
-                found = result()
+                traces = result()
         except InputError as error:
-            self._pass_over(members, error)
+            if any(named for _, named in members) or (
+                self.strict and not isinstance(error, NotATrace)
+            ):
+                raise
+            self.passed_over += [(source.label, error) for source, _ in members]
             return []
-        if not isinstance(found, Format):
-            if self.strict:
-                _refuse_damaged(found)
-            self.traces += found
-        return found
-
-    def _pass_over(self, members: Sequence[tuple[ByteSource, bool]], error: InputError) -> None:
-        """Note inputs of a folder that cannot be read. Raises the error for one that was named."""
-        named = any(was_named for _, was_named in members)
-        if named or (self.strict and not isinstance(error, NotATrace)):
-            raise error
-        self.passed_over += [(source.label, error) for source, _ in members]
+        if self.strict and not isinstance(traces, Format):
+            for note in (note for trace in traces for note in trace.notes):
+                if note.code in LOSSES:
+                    raise InputError(
+                        f"damaged: {note.file} ({note.text})",
+                        "without --strict the readable part is used",
+                    )
+        return traces
 
 
-def _results(sources: Sequence[ByteSource], reading: Reading) -> Iterator[_Result]:
-    """Yield what gives the traces of each input; other processes read those that are files.
+def _results(
+    sources: Sequence[ByteSource], reading: Reading
+) -> Iterator[Callable[[], list[Trace] | Format]]:
+    """Yield a function per input that returns its traces; worker processes read whole files.
 
-    But for large ones, whose blocks all processes share.
+    A large file is read here, and its blocks by all of them.
     """
-    share = reading.crew.share(sum(source.expected_text_bytes for source in sources))
+    share = reading.pool.share(sum(source.expected_text_bytes for source in sources))
     alone = [s.location is not None and s.expected_text_bytes <= share for s in sources]
     files = [
         (str(source.location), source.label, source.limits)
         for source, is_alone in zip(sources, alone, strict=True)
         if is_alone
     ]
-    read = reading.crew.each(partial(_read_file, reading.python_stacks), files)
+    read = reading.pool.each(partial(_read_file, reading.python_stacks), files)
     for source, is_alone in zip(sources, alone, strict=True):
         yield next(read) if is_alone else partial(_read_input, source, reading)
 
 
 def _read_file(python_stacks: bool | None, file: tuple[str, str, bool]) -> list[Trace] | Format:
-    """Return the same of a file that is named, with this process alone."""
+    """Return what `_read_input` does, of a file by its path: this runs in a worker process."""
     path, label, limits = file
     (source,), _ = find_inputs(path)
     source.label, source.limits = label, limits
-    return _read_input(source, Reading(Crew(), python_stacks))
+    return _read_input(source, Reading(WorkerPool(), python_stacks))
 
 
 def _read_input(source: ByteSource, reading: Reading) -> list[Trace] | Format:
@@ -315,50 +312,16 @@ def _read_input(source: ByteSource, reading: Reading) -> list[Trace] | Format:
 
 
 def _read(format_: Format, sources: Sequence[ByteSource], reading: Reading) -> list[Trace]:
+    """Return the traces in some inputs of a format, and close these."""
     try:
         traces = list(format_.read(sources, reading))
-        notes = list(_unread(sources))
-        traces = with_notes(traces, notes) if notes else traces
+        for source in (source for source in reversed(sources) if source.behind_bytes):
+            size = several(source.behind_bytes, "byte")
+            note = _NOTES.note("tail-unread", None, size=size)
+            traces = with_notes(
+                traces, [replace(note, count=source.behind_bytes, file=source.label)]
+            )
         return traces if format_.is_checked else [plausible(trace) for trace in traces]
     finally:
         for source in sources:
             source.close()
-
-
-def _unread(sources: Sequence[ByteSource]) -> Iterator[Note]:
-    """Yield notes on what stands behind the end of compressed inputs."""
-    for source in sources:
-        if source.behind_bytes:
-            note = _NOTES.note("tail-unread", None, size=several(source.behind_bytes, "byte"))
-            yield replace(note, count=source.behind_bytes, file=source.label)
-
-
-def _refuse_damaged(traces: Sequence[Trace]) -> None:
-    """Raise InputError where part of the input was lost."""
-    for note in (note for trace in traces for note in trace.notes):
-        if note.code in LOSSES:
-            raise InputError(
-                f"damaged: {note.file} ({note.text})",
-                "without --strict the readable part is used",
-            )
-
-
-def _nothing_in(given: list[str | Path], passed_over: list[tuple[str, InputError]]) -> InputError:
-    """Return what to say of a folder without a trace: what its first file is, if it has any."""
-    folder = ", ".join(str(path) for path in given)[:200] or "no file was given"
-    if passed_over:
-        _, first = passed_over[0]
-        found = first.message.replace(f"{folder}/", "")
-        return InputError(f"no traces in folder: {folder} ({found})", first.hint)
-    return InputError(
-        f"no traces in folder: {folder}",
-        "give a folder of torch.profiler traces, one file per rank",
-    )
-
-
-def _inputs(path: str) -> list[tuple[ByteSource, bool]]:
-    sources, named = find_inputs(path)
-    if not sources and named:
-        raise InputError(f"empty archive: {path}", "pack the trace again")
-    # An archive with several members is a folder in all but name.
-    return [(source, named and len(sources) == 1) for source in sources]

@@ -1,23 +1,26 @@
-"""What a file is, told by its first bytes, a database by its tables; or what to do instead.
+"""Recognises a file by its first bytes, a database by its tables; says what to do with others.
 
-A new format has its place in FORMATS; a new kind of database needs a reader, named in `_reader`.
-Formats of installed packages are asked first: they are what somebody chose to add.
+A new format is an entry of FORMATS; a new kind of database needs a reader, named in `_reader`.
+Formats of installed packages are asked first: they are what somebody chose to add. What they give
+is checked, and their failures are errors with their names.
 """
 
 from __future__ import annotations
 
 from codecs import getincrementaldecoder
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from dataclasses import replace
+from functools import cache, partial
+from importlib.metadata import EntryPoint
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from traceflops.errors import InputError, NotATrace
 from traceflops.parsers.gpu_samples import GPU_SAMPLES_TEXT
-from traceflops.parsers.installed import installed_formats
 from traceflops.parsers.io.arrow_files import open_arrow, open_parquet
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.notes import read_each, with_notes
 from traceflops.parsers.nsight.formats import NCU, NSYS_ARROW, NSYS_PARQUET, NSYS_REPORT, NSYS_STATS
-from traceflops.parsers.other_files import UNKNOWN_FILES, other_database, other_file
+from traceflops.parsers.other_files import ASCEND, UNKNOWN_FILES, other_file
 from traceflops.parsers.pack import TRACEFLOPS_PACK, TRACEFLOPS_PAGE, or_exported
 from traceflops.parsers.pytorch.reader import PYTORCH
 from traceflops.parsers.pytorch.snapshot import SNAPSHOT
@@ -29,40 +32,35 @@ from traceflops.parsers.rocprof.formats import (
 )
 from traceflops.parsers.shared.formats import Format, Reading
 from traceflops.parsers.xla.read import XPLANE
+from traceflops.plugins import blamed, loaded, plugins
+from traceflops.table.packed import check_trace
 from traceflops.table.trace import Note, Trace
+from traceflops.units import listed
 
 if TYPE_CHECKING:
     from traceflops.parsers.io.database_rows import Database
 
 
-MAGIC: Final = b"SQLite format 3\x00"
+T = TypeVar("T")
+
+_SQLITE_MAGIC: Final = b"SQLite format 3\x00"
 _MOST_NAMED: Final = 5
 
 Tables = frozenset[str]
 
 
-def _is_nsys(tables: Tables) -> bool:
-    """Return whether there is a table of work, or else one of texts and one of the recording."""
-    if _any_begins(tables, "CUPTI_ACTIVITY_KIND_", "NVTX_EVENTS", "OSRT_API"):
-        return True
-    about = ("TARGET_INFO_", "META_DATA_", "EXPORT_META_DATA", "ANALYSIS_", "PROFILER_OVERHEAD")
-    return "StringIds" in tables and _any_begins(tables, *about)
-
-
-def _refuse_metrics(database: Database) -> Sequence[Trace]:
-    raise NotATrace(
-        f"{_place(database)} is a rocprof-compute analysis database: it holds metrics, not "
-        "measurements",
-        "give the workload folder (pmc_perf.csv and sysinfo.csv), or record a timeline with "
-        "rocprofv3 --kernel-trace --output-format rocpd",
-    )
+def _refuse(what: str, hint: str, database: Database) -> Sequence[Trace]:
+    raise NotATrace(f"{_path(database)} is {what}", hint)
 
 
 def _any_begins(tables: Tables, *words: str) -> bool:
     return any(table.startswith(words) for table in tables)
 
 
-_V1: Final = frozenset({"KERN", "OPS", "COPY", "HIP", "HSA", "rocTX"})
+_NSYS_WORK: Final = ("CUPTI_ACTIVITY_KIND_", "NVTX_EVENTS", "OSRT_API")
+_NSYS_ABOUT: Final = (
+    *("TARGET_INFO_", "META_DATA_", "EXPORT_META_DATA", "ANALYSIS_", "PROFILER_OVERHEAD"),
+)
 
 
 def _reader(tables: Tables) -> Callable[[Database], Sequence[Trace]] | None:
@@ -75,13 +73,22 @@ def _reader(tables: Tables) -> Callable[[Database], Sequence[Trace]] | None:
     elif _any_begins(tables, "rocpd_"):
         from traceflops.parsers.rocprof.rocpd_read import read_rocpd as read
     elif tables >= {"compute_workload", "compute_metric_definition"}:
-        return _refuse_metrics
-    elif not tables.isdisjoint(_V1):
+        return partial(
+            _refuse,
+            "a rocprof-compute analysis database: it holds metrics, not measurements",
+            "give the workload folder (pmc_perf.csv and sysinfo.csv), or record a timeline with "
+            "rocprofv3 --kernel-trace --output-format rocpd",
+        )
+    elif not tables.isdisjoint({"KERN", "OPS", "COPY", "HIP", "HSA", "rocTX"}):
         from traceflops.parsers.rocprof.v1_database import read_v1_database as read
     elif "StringTable" in tables and _any_begins(tables, "CUPTI_ACTIVITY_KIND_"):
         from traceflops.parsers.nsight.nvprof.read import read_nvprof as read
-    elif _is_nsys(tables):
+    elif _any_begins(tables, *_NSYS_WORK) or (
+        "StringIds" in tables and _any_begins(tables, *_NSYS_ABOUT)
+    ):
         from traceflops.parsers.nsight.nsys.read import read_nsys as read
+    elif not tables.isdisjoint({"STRING_IDS", "CommAnalyzerTime", "ClusterStepTraceTime"}):
+        return partial(_refuse, "a database of an Ascend NPU", ASCEND)
     else:
         return None
     return read
@@ -92,11 +99,21 @@ def _read_databases(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
 
     One that cannot be read is a note as long as another can.
     """
+    from traceflops.parsers.io.database_file import placed
+    from traceflops.parsers.io.database_rows import Database
 
-    def traced(source: ByteSource) -> list[tuple[ByteSource, Trace]]:
-        return [(source, trace) for trace in read_database(source)]
+    def traces_in(source: ByteSource) -> list[tuple[ByteSource, Trace]]:
+        with placed(source) as file, Database(source, file) as database:
+            read = _reader(database.tables)
+            if read is None:
+                raise _unknown_database(database)
+            source.text_bytes = file.bytes
+            traces = read(database)
+            if source.stored_bytes is not None:
+                source.progress(source.stored_bytes)
+            return [(source, trace) for trace in traces]
 
-    read, failed = read_each(sources, traced, close=True)
+    read, failed = read_each(sources, traces_in, close=True)
     by_source = [pair for pairs in read for pair in pairs]
     from traceflops.parsers.nsight.nsys.ranks import without_clashes
     from traceflops.parsers.rocprof.trace import without_repeated_passes
@@ -111,39 +128,20 @@ def _read_databases(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
     return with_notes(traces, notes)
 
 
-def read_database(source: ByteSource) -> Sequence[Trace]:
-    """Return the traces in a database. Raises InputError where it holds none that is known."""
-    from traceflops.parsers.io.database_file import placed
-    from traceflops.parsers.io.database_rows import Database
-
-    with placed(source) as place, Database(source, place) as database:
-        read = _reader(database.tables)
-        if read is None:
-            raise _foreign(database)
-        source.text_bytes = place.bytes
-        traces = read(database)
-        if source.stored_bytes is not None:
-            source.progress(source.stored_bytes)
-        return traces
-
-
-def _foreign(database: Database) -> NotATrace:
-    """Return what to say of a database that no reader knows; its tables may be in the log."""
+def _unknown_database(database: Database) -> NotATrace:
+    """Return the error for a database that no reader knows; its tables may be in the log."""
     names = sorted(database.tables)
-    if (other := other_database(names)) is not None:
-        return NotATrace(f"{_place(database)} is {other.what}", other.hint)
     if names:
         printable = ["".join(c if c.isprintable() else "?" for c in name[:24]) for name in names]
-        named = ", ".join(printable[:_MOST_NAMED])
-        more = f", … {len(names)} total" if len(names) > _MOST_NAMED else ""
+        total = f" {len(names)} total" if len(names) > _MOST_NAMED else ""
         return NotATrace(
-            f"{_place(database)} is an unknown SQLite database (tables: {named}{more})",
+            f"{_path(database)} is an unknown SQLite database (tables: {listed(printable)}{total})",
             "give a database from nsys export --type sqlite, rocprof (rocpd, results.db) or RPD",
         )
     from traceflops.parsers.io.database_file import how_to_copy, in_wal_mode
 
-    what = f"{_place(database)} is an SQLite database without tables"
-    if not in_wal_mode(database.place.path) and not in_wal_mode(database.source.path):
+    what = f"{_path(database)} is an SQLite database without tables"
+    if not in_wal_mode(database.file.path) and not in_wal_mode(database.source.path):
         return NotATrace(what, "record again")
     label = database.source.label
     return NotATrace(
@@ -153,12 +151,12 @@ def _foreign(database: Database) -> NotATrace:
     )
 
 
-def _place(database: Database) -> str:
+def _path(database: Database) -> str:
     return str(database.source.path or database.source.label)
 
 
 SQLITE: Final = Format(
-    "SQLite database", lambda head: head.startswith(MAGIC), _read_databases, gathers=True
+    "SQLite database", lambda head: head.startswith(_SQLITE_MAGIC), _read_databases, gathers=True
 )
 """Given all databases at once, since some are repetitions of one run."""
 
@@ -184,12 +182,48 @@ FORMATS: Final = (
 """The formats that are read, in the order in which they are asked whether an input is theirs."""
 
 _TELLING_BYTES: Final = 6
-"""Of so few bytes it can be told that they are the beginning of a database."""
+"""Fewer bytes do not tell that a database begins."""
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 
 
+@cache
+def _installed_formats() -> tuple[Format, ...]:
+    """Return the formats of installed packages, whose failures are errors with their names.
+
+    Raises UsageError where one cannot be loaded, or cannot tell what is its own: it would be in
+    the way of every input. One that cannot read an input is an InputError: of a folder the other
+    files are read.
+    """
+    group = "parsers"
+
+    def checked(point: EntryPoint, format_: Format) -> Format:
+        """Return a format whose failures name its package, and whose traces are checked."""
+
+        def recognises(head: bytes) -> bool:
+            with blamed(group, point):
+                return bool(format_.recognises(head))
+
+        def read(sources: Sequence[ByteSource], reading: Reading) -> Sequence[Trace]:
+            with blamed(group, point, InputError):
+                traces = [_of_type(trace, Trace) for trace in format_.read(sources, reading)]
+                for trace in traces:
+                    check_trace(trace)
+                return traces
+
+        return replace(format_, recognises=recognises, read=read, is_checked=False)
+
+    formats = loaded(group, lambda value, *_: _of_type(value, Format))
+    return tuple(map(checked, plugins(group), formats))
+
+
+def _of_type(value: object, kind: type[T]) -> T:
+    if not isinstance(value, kind):
+        raise TypeError(f"it gives {type(value).__name__}, not {kind.__name__}")
+    return value
+
+
 def recognise(source: ByteSource) -> Format:
-    """Return the format of an input, told by its content. Raises InputError if it is none."""
+    """Return the format of an input by its content. Raises InputError if it has none."""
     head = source.head()
     if not head.strip() and source.cut:
         raise InputError(
@@ -199,25 +233,26 @@ def recognise(source: ByteSource) -> Format:
     if not head.strip():
         raise NotATrace(f"empty file: {source.path or source.label}", "record the trace again")
     text = head.removeprefix(_BYTE_ORDER_MARK)
-    format_ = next((known for known in installed_formats() if known.recognises(text)), None)
-    if format_ is not None:
+
+    def format_among(formats: Sequence[Format]) -> Format | None:
+        return next((format_ for format_ in formats if format_.recognises(text)), None)
+
+    if (format_ := format_among(_installed_formats())) is not None:
         return format_
     other = other_file(text)
-    if other is None:
-        format_ = next((known for known in FORMATS if known.recognises(text)), None)
-        if format_ is not None:
-            return format_
-        other = other_file(text, source.label, UNKNOWN_FILES)
+    if other is None and (format_ := format_among(FORMATS)) is not None:
+        return format_
+    other = other or other_file(text, source.label, UNKNOWN_FILES)
     what, hint = (other.what, other.hint) if other is not None else _unknown(head)
     raise NotATrace(f"{source.path or source.label} is {what}", hint)
 
 
 def _unknown(head: bytes) -> tuple[str, str]:
-    """Return what an input is that has no sign of anything known, and what to do about it.
+    """Return what an input without any known sign is, and what to do about it.
 
-    Nothing of its content is said: that may be a secret.
+    Nothing of its content is shown: that may be a secret.
     """
-    if len(head) >= _TELLING_BYTES and MAGIC.startswith(head):
+    if len(head) >= _TELLING_BYTES and _SQLITE_MAGIC.startswith(head):
         return (
             f"the first {len(head)} bytes of an SQLite database",
             "the rest is lost; copy the database again or record again",

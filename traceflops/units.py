@@ -264,10 +264,15 @@ def plural(noun: str) -> str:
     return f"{noun}es" if noun.endswith(("s", "x", "ch", "sh")) else f"{noun}s"
 
 
-def listed(things: Collection[_T], text: Callable[[_T], str] = str, between: str = ", ") -> str:
-    """Return the first five of some things in words, and an ellipsis where there are more."""
-    more = ["…"] if len(things) > _MOST_LISTED else []
-    return between.join([*map(text, islice(things, _MOST_LISTED)), *more])
+def listed(
+    things: Collection[_T],
+    text: Callable[[_T], str] = str,
+    between: str = ", ",
+    most: int = _MOST_LISTED,
+) -> str:
+    """Return the first of some things in words, and an ellipsis where there are more."""
+    more = ["…"] if len(things) > most else []
+    return between.join([*map(text, islice(things, most)), *more])
 
 
 def capitalized(text: str) -> str:

@@ -2,7 +2,7 @@
 
     path -> ByteSource                 places, remote, inputs: files, archives, streams, stores
     ByteSource -> blocks of bytes
-      JSON    -> EventStream, Document   lists in blocks, decoded by the workers of a Crew
+      JSON    -> EventStream, Document   lists in blocks, decoded by the workers of a WorkerPool
       CSV     -> CsvText                 blocks of columns, by the header of each table
       SQLite  -> Database                batches of columns of its tables
       Arrow   -> ArrowTable              record batches, checked

@@ -54,7 +54,7 @@ class ArrowTable:
 
 
 def damaged_arrow(source: ByteSource, error: BaseException, format_: str = "Parquet") -> InputError:
-    """Return what to say of a file that cannot be read."""
+    """Return the error for a file that cannot be read."""
     reason = " ".join(str(error).split())[:120]
     return InputError(
         f"damaged or cut {format_} file: {source.label} ({reason})",

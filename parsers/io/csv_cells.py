@@ -54,7 +54,7 @@ _THREES: Final = re.compile(rf"-?\d{{1,3}}([.,{_SPACES}])\d{{3}}(?:\1\d{{3}})*")
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One column that is read: its place in the row, and what its cells are."""
+    """One column that is read: its index in the row, and what its cells are."""
 
     place: int
     kind: Kind
@@ -108,17 +108,22 @@ def cells(
         try:
             table, skipped = _table(text, separator, width, types | strings, line_ends_inside)
         except pa.ArrowInvalid as error:
-            loose |= _places_to_loosen(str(error), loose, types.keys())
+            # The column that the error names is read cell by cell, in the end all of them.
+            named = _COLUMN.search(str(error))
+            column = int(named[1]) if named else -1
+            is_new = column in types.keys() - loose and len(loose) < _MOST_RETRIES
+            loose |= {column} if is_new else types.keys()
             continue
-        texts = {place: table[f"c{place}"].to_pylist() for place in strings}
-        printed = (texts[place] for place in texts if of_numbers[place] == "number")
-        mark = decimal_mark(cell.strip() for column in printed for cell in column)
+        texts = {column: table[f"c{column}"].to_pylist() for column in strings}
+        printed = (cells for column, cells in texts.items() if of_numbers[column] == "number")
+        mark = decimal_mark(cell.strip() for cells in printed for cell in cells)
         if mark != "," or of_numbers.keys() <= loose:
             break
         loose |= of_numbers.keys()  # what looks like decimals there may be thousands
     columns: dict[str, Column] = {}
     bad: Counter[str] = Counter()
     for role, field in fields.items():
+        read = table[f"c{field.place}"]
         if (printed_as := texts.get(field.place)) is not None:
             # Numbers as they were printed; cells that are none, and do not say so, are bad.
             if field.kind == "integer":
@@ -130,16 +135,12 @@ def cells(
             columns[role] = np.array([absent if v is None else v for v in values], dtype)
             unread = (t for v, t in zip(values, printed_as, strict=True) if v is None)
             bad[role] = sum(text.strip().lower() not in _MISSING for text in unread)
+        elif field.kind == "text":
+            values_of = (codes(read), names(read)) if len(read) else (np.empty(0, np.int64), [])
+            columns[role] = Texts(*values_of)
         else:
-            columns[role] = _typed(table[f"c{field.place}"], field.kind)
+            columns[role] = numbers(read, ABSENT) if field.kind == "integer" else decimals(read)
     return Cells(table.num_rows, columns, skipped, +bad)
-
-
-def _places_to_loosen(error: str, loose: set[int], places: Iterable[int]) -> set[int]:
-    """Return the columns to read cell by cell: the one that the error names, else all."""
-    named = _COLUMN.search(error)
-    place, all_places = int(named[1]) if named else -1, set(places)
-    return {place} if place in all_places - loose and len(loose) < _MOST_RETRIES else all_places
 
 
 def _table(
@@ -161,27 +162,19 @@ def _table(
         csv.ReadOptions(
             use_threads=False,
             block_size=len(text) + 1,
-            column_names=[f"c{place}" for place in range(width)],
+            column_names=[f"c{column}" for column in range(width)],
         ),
         csv.ParseOptions(
             delimiter=separator, newlines_in_values=ends_inside, invalid_row_handler=skip
         ),
         csv.ConvertOptions(
-            column_types={f"c{place}": type_ for place, type_ in types.items()},
-            include_columns=[f"c{place}" for place in types],
+            column_types={f"c{column}": type_ for column, type_ in types.items()},
+            include_columns=[f"c{column}" for column in types],
             null_values=_NULLS,
             strings_can_be_null=False,
         ),
     )
     return table, skipped
-
-
-def _typed(column: pa.ChunkedArray, kind: Kind) -> Column:
-    if kind == "integer":
-        return numbers(column, ABSENT)
-    if kind == "number":
-        return decimals(column)
-    return Texts(codes(column), names(column)) if len(column) else Texts(np.empty(0, np.int64), [])
 
 
 def decimals(column: pa.ChunkedArray) -> npt.NDArray[np.float64]:

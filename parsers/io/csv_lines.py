@@ -28,7 +28,7 @@ _REPLACEMENT: Final = "\ufffd"
 
 @dataclass(slots=True)
 class Damage:
-    """What was wrong with a text: rows and bytes, `bad_cells` by the caller's words."""
+    """Damage of a text: numbers of rows and bytes, `bad_cells` by column role."""
 
     repaired_rows: int = 0
     dropped_rows: int = 0
@@ -41,14 +41,14 @@ class Damage:
     bad_cells: Counter[str] = field(default_factory=Counter)
 
     def with_bad_cells(self, odd: Iterable[Counter[str]]) -> Counter[str]:
-        """Return all that is odd, the bad cells as `bad-cells`."""
+        """Return the sum of all oddities, the bad cells as `bad-cells`."""
         return sum(odd, Counter({"bad-cells": self.bad_cells.total()}))
 
 
 class LineBlocks:
     """Blocks of about `block_bytes`, each of whole lines with a line end behind the last.
 
-    Bytes that are no UTF-8, and NUL, become U+FFFD. A line of more than 4 MB is left out.
+    Invalid UTF-8 and NUL become U+FFFD. A line of more than 4 MB is left out.
     `ended_open` says of the block just yielded that it is the last and had no line end. Where the
     source itself was cut, a last line without end is left out: it may lack its own end, too.
     """
@@ -84,10 +84,19 @@ class LineBlocks:
                 self._offset += size
                 self._damage.dropped_rows += 1
             parts, size = [text[stop:]], size - stop
-        yield from self._last(b"".join(parts))
+        text = b"".join(parts)
+        stop = text.rfind(b"\n") + 1
+        has_tail = bool(text[stop:].strip(b"\0 \t\r"))
+        if has_tail and self._source.cut:
+            self._damage.cut_bytes = len(text) - stop
+        elif has_tail:
+            self.ended_open = True
+            text, stop = text + b"\n", len(text) + 1
+        if stop:
+            yield self._valid(text[:stop])
 
     def _chunks(self) -> Iterator[bytes]:
-        """Yield the text without byte order mark; of carriage returns alone line feeds are made."""
+        """Yield the text without byte order mark; lone carriage returns become line feeds."""
         bare_returns = False
         for number, chunk in enumerate(self._source.blocks()):
             if number == 0:
@@ -97,26 +106,16 @@ class LineBlocks:
                     chunk = chunk[self._offset :]
             yield chunk.replace(b"\r", b"\n") if bare_returns else chunk
 
-    def _last(self, text: bytes) -> Iterator[bytes]:
-        """Yield the last block, without a line that was cut."""
-        stop = text.rfind(b"\n") + 1
-        tail = text[stop:]
-        if not tail.strip(b"\0 \t\r"):
-            tail = b""
-        elif self._source.cut:
-            self._damage.cut_bytes = len(tail)
-            tail = b""
-        if tail:
-            self.ended_open = True
-            yield self._valid(text + b"\n")
-        elif stop:
-            yield self._valid(text[:stop])
-
     def _valid(self, text: bytes) -> bytes:
-        """Return the text as UTF-8 with plain line ends; what is none is replaced and counted."""
+        """Return the text with plain line ends; invalid UTF-8 is replaced and counted."""
         offset, self._offset = self._offset, self._offset + len(text)
-        bad = _first_bad(text)
-        if bad is not None:
+        bad = text.find(b"\0")  # the first byte that is no text
+        if not text.isascii():
+            try:
+                text.decode()
+            except UnicodeDecodeError as error:
+                bad = error.start if bad < 0 else min(error.start, bad)
+        if bad >= 0:
             before = text.count(_REPLACEMENT.encode())
             decoded = text.decode(errors="replace").replace("\0", _REPLACEMENT)
             damage = self._damage
@@ -128,18 +127,6 @@ class LineBlocks:
         if b"\r" in text:
             text = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         return text
-
-
-def _first_bad(text: bytes) -> int | None:
-    """Return where the first byte is that is no text; None where there is none."""
-    nul = text.find(b"\0")
-    if text.isascii():
-        return nul if nul >= 0 else None
-    try:
-        text.decode()
-    except UnicodeDecodeError as error:
-        return error.start if nul < 0 else min(error.start, nul)
-    return nul if nul >= 0 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,12 +145,9 @@ class Lines:
     sound: BoolArray
     open: BoolArray
 
-    def __len__(self) -> int:
-        return len(self.start)
-
 
 def line_starts(data: Bytes) -> IntArray:
-    """Return where the lines of a block begin that ends with a line end."""
+    """Return the offsets of the lines of a block that ends with a line end."""
     return np.append(np.int64(0), np.flatnonzero(data == _LINE_END)[:-1] + 1)
 
 
@@ -262,24 +246,9 @@ def _quoted(field: bytes) -> bytes:
     return b'"' + field.replace(b'"', b'""') + b'"'
 
 
-@dataclass(frozen=True, slots=True)
-class Mended:
-    """Rows in which every field is sound; `repaired` of them were told from the ends of their line.
-
-    `last_kept` says whether the last line is a row of it, `ends_inside` whether a name in it holds
-    line ends.
-    """
-
-    text: bytes
-    repaired: int
-    dropped: int
-    last_kept: bool
-    ends_inside: bool
-
-
 @dataclass(slots=True)
 class Mender:
-    """Takes apart lines that do not fit a table of `columns` fields.
+    """Takes apart lines that do not fit a table of `columns` fields, and counts them in `damage`.
 
     `free` is the field that may hold anything, such as a name; `numbers` are those of numbers.
     Joins of lines are counted, so that they stay few.
@@ -289,42 +258,36 @@ class Mender:
     free: int | None
     separator: bytes
     numbers: Sequence[int]
+    damage: Damage
     joins: int = 0
 
-    def mend(self, data: Bytes, lines: Lines, fits: BoolArray) -> Mended:
+    def mend(self, data: Bytes, lines: Lines, fits: BoolArray) -> tuple[bytes, bool, bool]:
         """Return lines, of which some fit their table, with the others mended or left out.
 
-        `fits` has a flag per line.
+        `fits` has a flag per line. In the text that is returned every field is sound. Also returned
+        are whether the last line is a row of it, and whether a name in it holds line ends.
         """
         empty = lines.start == lines.stop
         wrong = ~fits & ~empty
         enough = lines.separators >= self.columns - 1
-        rows: list[tuple[int, bytes]] = []
-        used, repaired, ends_inside = -1, 0, False
+        # The lines that fit, with mended rows instead of those that did not.
+        length = lines.after - lines.start
+        kept = data[lines.start[0] : lines.after[-1]][np.repeat(fits, length)].tobytes()
+        before: IntArray = np.cumsum(np.where(fits, length, 0))
+        pieces, offset, used, ends_inside = list[bytes](), 0, -1, False
         for line in np.flatnonzero(wrong & (enough | lines.open)).tolist():
             if line <= used or (not enough[line] and self.joins >= _MOST_JOINS):
                 continue
             row, used = self._row_from(data, lines, wrong, line)
             if row is not None:
-                rows.append((line, row[0]))
-                repaired += row[1]
+                pieces += [kept[offset : before[line]], row[0]]
+                offset = int(before[line])
+                self.damage.repaired_rows += row[1]
                 ends_inside |= used > line
                 wrong[line : used + 1] = False
-        # The lines that fit, with rows in the places of lines that did not.
-        length = lines.after - lines.start
-        kept = data[lines.start[0] : lines.after[-1]][np.repeat(fits, length)].tobytes()
-        before: IntArray = np.cumsum(np.where(fits, length, 0))
-        pieces, offset = [], 0
-        for line, text in rows:
-            pieces += [kept[offset : before[line]], text]
-            offset = int(before[line])
-        return Mended(
-            b"".join([*pieces, kept[offset:]]),
-            repaired=repaired,
-            dropped=int(wrong.sum()),
-            last_kept=bool(not wrong[-1] and not empty[-1]),
-            ends_inside=ends_inside,
-        )
+        self.damage.dropped_rows += int(wrong.sum())
+        is_last_kept = bool(not wrong[-1] and not empty[-1])
+        return b"".join([*pieces, kept[offset:]]), is_last_kept, ends_inside
 
     def _row_from(
         self, data: Bytes, lines: Lines, wrong: BoolArray, line: int
@@ -338,7 +301,7 @@ class Mender:
         if not lines.open[line] or self.joins >= _MOST_JOINS:
             return None, line
         self.joins += 1
-        for last in range(line + 1, min(line + _MOST_LINES_OF_A_ROW, len(lines))):
+        for last in range(line + 1, min(line + _MOST_LINES_OF_A_ROW, len(lines.start))):
             if not wrong[last] and lines.start[last] < lines.stop[last]:
                 break
             # An odd number of quotes may close what the first line opened.
@@ -348,9 +311,9 @@ class Mender:
         return None, line
 
     def row(self, line: bytes) -> tuple[bytes, bool] | None:
-        """Return a line as a sound row, and whether its fields had to be told from its ends.
+        """Return a line as a sound row, and whether its fields had to be read from both ends.
 
-        None where it cannot be told what they are.
+        None where its fields cannot be separated.
         """
         if len(line) > _LONGEST_MENDED:
             return None

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
-from traceflops.parsers.io.csv_cells import Cells, Column, Field, Texts, cells
+from traceflops.parsers.io.csv_cells import Column, Field, Texts, cells
 from traceflops.parsers.io.csv_lines import (
     Damage,
     LineBlocks,
@@ -28,7 +28,7 @@ from traceflops.parsers.io.notes import NoteTable
 from traceflops.table.columns import ABSENT, Array, BoolArray, IntArray, Names
 from traceflops.table.grouping import distinct
 from traceflops.table.trace import Note
-from traceflops.units import several
+from traceflops.units import capitalized, several
 
 TEXT_BLOCK_BYTES: Final = 2 << 20
 _MOST_HEADERS: Final = 1_000
@@ -56,9 +56,9 @@ _NOTES: Final = NoteTable(
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is read of a table: so many columns, and of these `fields`, by the caller's words.
+    """What is read of a table: its number of columns, and of these the `fields`, by role.
 
-    `free` is the place of the column that may hold any text; `what` is the caller's own. Rows of
+    `free` is the index of the column that may hold any text; `what` is the caller's own. Rows of
     `least` fields or more may end before the last columns, which are then empty.
     """
 
@@ -85,22 +85,30 @@ class Tables(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where the rows of a table begin, and what they are. `header` is None where it was lost."""
+    """The offset at which the rows of a table begin, and what they are.
+
+    `header` is None where it was lost.
+    """
 
     plan: Plan
     separator: str
-    at: int
+    offset: int
     header: Sequence[str] | None
 
 
 def find_start(text: bytes, tables: Tables) -> Start | None:
     """Return where a table begins in the first lines of a text, by its header or else by a row."""
-    lines = list(_first_lines(text))
-    for _, end, line in lines:
-        start = header_in(line, tables, _SEPARATORS, end)
-        if start is not None:
-            return start
-    for begin, _, line in lines:
+    lines: list[tuple[int, bytes]] = []
+    end = 0
+    for line in text.split(b"\n", _LINES_BEFORE_HEADER)[:_LINES_BEFORE_HEADER]:
+        begin, end = end, end + len(line) + 1
+        if line.strip():
+            line = line.removesuffix(b"\r")
+            start = header_in(line, tables, _SEPARATORS, min(end, len(text)))
+            if start is not None:
+                return start
+            lines.append((begin, line))
+    for begin, line in lines:
         for separator in _SEPARATORS:
             row = _split(line, separator)
             plan = tables.of_row(row) if row else None
@@ -109,23 +117,13 @@ def find_start(text: bytes, tables: Tables) -> Start | None:
     return None
 
 
-def _first_lines(text: bytes) -> Iterator[tuple[int, int, bytes]]:
-    """Yield where each line begins, where the next does, and the line."""
-    begin = 0
-    for line in text.split(b"\n", _LINES_BEFORE_HEADER)[:_LINES_BEFORE_HEADER]:
-        end = begin + len(line) + 1
-        if line.strip():
-            yield begin, min(end, len(text)), line.removesuffix(b"\r")
-        begin = end
-
-
-def header_in(line: bytes, tables: Tables, separators: Sequence[str], at: int) -> Start | None:
-    """Return the table whose header a line is, its rows beginning at `at`; None if it is none."""
+def header_in(line: bytes, tables: Tables, separators: Sequence[str], offset: int) -> Start | None:
+    """Return the table whose header a line is, with rows from an offset on; None if it is none."""
     for separator in separators:
         names = _split(line, separator)
         plan = tables.of_header(names) if names else None
         if names and plan is not None:
-            return Start(plan, separator, at, names)
+            return Start(plan, separator, offset, names)
     return None
 
 
@@ -223,7 +221,7 @@ class CsvText:
                     return
                 self.damage.without_header = start.header is None
                 self._take(start)
-                data = data[start.at :]
+                data = data[start.offset :]
             if data:
                 yield from self._blocks(data, is_last=self._text.ended_open)
 
@@ -251,52 +249,47 @@ class CsvText:
 
     def _rows(self, text: bytes, *, is_last: bool) -> Iterator[CsvBlock]:
         """Yield the rows in some lines, if there are any."""
-        plan = self.plan
+        plan, separator = self.plan, ord(self._separator)
         if plan is None or not text or text.isspace():
             return
         if plan.least is not None:
             # Sound rows that end before the last columns get empty ones.
-            array = np.frombuffer(text, np.uint8)
-            short_lines = lines_of(array, ord(self._separator))
-            lacking = plan.columns - 1 - short_lines.separators
-            short = short_lines.sound & (lacking > 0) & (short_lines.separators >= plan.least - 1)
-            stops = np.repeat(short_lines.stop[short], lacking[short])
-            text = np.insert(array, stops, ord(self._separator)).tobytes() if short.any() else text
-        found, last_kept = None, True
-        if is_regular(np.frombuffer(text, np.uint8), ord(self._separator)):
-            found = self._cells(plan, text)
-        if found is None or found.skipped:
-            given = np.frombuffer(text, np.uint8)
-            lines = lines_of(given, ord(self._separator))
+            data = np.frombuffer(text, np.uint8)
+            lines = lines_of(data, separator)
+            lacking = plan.columns - 1 - lines.separators
+            short = lines.sound & (lacking > 0) & (lines.separators >= plan.least - 1)
+            stops = np.repeat(lines.stop[short], lacking[short])
+            text = np.insert(data, stops, separator).tobytes() if short.any() else text
+        data = np.frombuffer(text, np.uint8)
+        read, is_last_kept = None, True
+        if is_regular(data, separator):
+            read = cells(text, self._separator, plan.columns, plan.fields)
+        if read is None or read.skipped:
+            lines = lines_of(data, separator)
             fits = lines.sound & (lines.separators == plan.columns - 1)
-            numbers = sorted(
-                {field.place for field in plan.fields.values() if field.kind != "text"}
-            )
-            mender = Mender(plan.columns, plan.free, self._separator.encode(), numbers, self._joins)
-            mended = mender.mend(given, lines, fits)
+            numbers = sorted({f.place for f in plan.fields.values() if f.kind != "text"})
+            of_table = plan.columns, plan.free, self._separator.encode(), numbers
+            mender = Mender(*of_table, self.damage, self._joins)
+            text, is_last_kept, ends_inside = mender.mend(data, lines, fits)
             self._joins = mender.joins
-            self.damage.repaired_rows += mended.repaired
-            self.damage.dropped_rows += mended.dropped
-            if is_last and not mended.last_kept and lines.start[-1] < lines.stop[-1]:
+            if is_last and not is_last_kept and lines.start[-1] < lines.stop[-1]:
                 self.damage.dropped_rows -= 1
                 self.damage.cut_bytes = int(lines.stop[-1] - lines.start[-1])
-            text, last_kept, ends_inside = mended.text, mended.last_kept, mended.ends_inside
             if not text or text.isspace():
                 return
-            found = self._cells(plan, text, ends_inside)
-            self.damage.dropped_rows += found.skipped
-        self.damage.bad_cells.update(found.bad)
-        if found.rows:
-            yield CsvBlock(plan, found.rows, found.columns, is_last and last_kept)
-
-    def _cells(self, plan: Plan, text: bytes, ends_inside: bool = False) -> Cells:
-        return cells(text, self._separator, plan.columns, plan.fields, line_ends_inside=ends_inside)
+            read = cells(
+                text, self._separator, plan.columns, plan.fields, line_ends_inside=ends_inside
+            )
+            self.damage.dropped_rows += read.skipped
+        self.damage.bad_cells.update(read.bad)
+        if read.rows:
+            yield CsvBlock(plan, read.rows, read.columns, is_last and is_last_kept)
 
 
 def text_notes(damage: Damage, cut: str | None) -> Iterator[Note]:
-    """Give what is to be said of a text; `cut` says how its source ended too early."""
+    """Yield the notes on a text; `cut` says how its source ended too early."""
     if cut:
-        yield _NOTES.note("input-cut", how=f"{cut[0].upper()}{cut[1:]}")
+        yield _NOTES.note("input-cut", how=capitalized(cut))
     elif damage.cut_bytes is not None:
         yield _NOTES.note("text-cut", 1)
     if damage.replaced_characters:

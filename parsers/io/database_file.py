@@ -1,4 +1,4 @@
-"""Where the database of an input lies on disk, so that SQLite can open it and nothing is written.
+"""Puts the database of an input where SQLite can open it, without writing to the original.
 
 SQLite wants a file. One that is packed or comes through a pipe is unpacked into a temporary file;
 one whose last transactions lie in a log beside it is copied together with that log.
@@ -10,11 +10,11 @@ import errno
 import os
 import shutil
 import sqlite3
-import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory, gettempdir
 from typing import Final
 
 from traceflops.errors import InputError
@@ -22,6 +22,7 @@ from traceflops.parsers.io.database_scan import FAULTS
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.notes import NoteTable
 from traceflops.table.trace import Note
+from traceflops.units import capitalized
 
 MAGIC: Final = b"SQLite format 3\x00"
 
@@ -33,7 +34,7 @@ _FRAME_HEADER_BYTES: Final = 24
 _MODE_AT: Final = 18
 _WAL_MODE: Final = b"\x02\x02"
 _SPARE_BYTES: Final = 64 << 20
-"""So much room is left on the disk that a copy is made on."""
+"""Free space that a copy leaves on its disk."""
 
 
 _CODES: Final = {"-wal": "log", "-journal": "journal"}
@@ -69,7 +70,7 @@ _NOTES: Final = NoteTable(
 
 @dataclass(frozen=True, slots=True)
 class PlacedFile:
-    """A database on disk: its path, size, the bytes missing at its end, and what was done to it."""
+    """A database on disk: its path, size, the bytes missing at its end, and notes on it."""
 
     path: Path
     bytes: int
@@ -99,29 +100,50 @@ def placed(source: ByteSource) -> Iterator[PlacedFile]:
         # Else nothing in a journal counts: its transaction was finished.
         elif _first_bytes(_beside(plain, "-journal")).startswith(_JOURNAL_MAGIC):
             log = "-journal"
-    if plain is not None and log is None:
         _, rest, missing = _extent(plain)
-        if not rest:
+        if log is None and not rest:
             yield PlacedFile(plain, plain.stat().st_size, missing)
             return
-    with _temporary_folder(source) as folder:
-        path, notes = plain, list[Note]()
-        if path is None:
-            path, notes = _unpacked(source, folder)
-        elif log is not None:
-            path, notes = _with_log(path, log, folder)
-        whole, rest, missing = _extent(path)
-        if rest:
-            # SQLite takes what is missing of a page for zeros: rows of it would be half there.
-            copy = folder / "database"
-            try:
-                if path != copy:
-                    _copy(path, copy)
-                os.truncate(copy, whole)
-            except OSError as error:
-                raise _no_room(source, error) from None
-            path = copy
-        yield PlacedFile(path, path.stat().st_size, missing, tuple(notes))
+    with ExitStack() as temporary:
+        try:
+            folder = Path(
+                temporary.enter_context(
+                    TemporaryDirectory(prefix="traceflops-", ignore_cleanup_errors=True)
+                )
+            )
+            file = _copied(source, plain, log, folder)
+        except OSError as error:
+            raise InputError(
+                f"cannot unpack: {source.label} (in {gettempdir()}: {error.strerror or error})",
+                "unpack it on a disk with enough space and give the database, or set TMPDIR",
+            ) from None
+        yield file
+
+
+def _copied(source: ByteSource, plain: Path | None, log: str | None, folder: Path) -> PlacedFile:
+    """Return a database unpacked, or with its log applied, or cut at its last whole page.
+
+    Raises OSError where there is no room for the copy.
+    """
+    copy, notes = folder / "database", list[Note]()
+    path = copy if plain is None else plain
+    if plain is None:
+        _check_room(source.stored_bytes or 0, folder)
+        with copy.open("wb") as out:
+            for block in source.blocks():
+                out.write(block)
+        if source.cut is not None:
+            notes.append(_NOTES.note("input-cut", cut=capitalized(source.cut)))
+    elif log is not None:
+        path, notes = _with_log(plain, log, copy)
+    whole, rest, missing = _extent(path)
+    if rest:
+        # SQLite takes what is missing of a page for zeros: rows of it would be half there.
+        if path != copy:
+            _copy(path, copy)
+        os.truncate(copy, whole)
+        path = copy
+    return PlacedFile(path, path.stat().st_size, missing, tuple(notes))
 
 
 def _extent(path: Path) -> tuple[int, int, int]:
@@ -134,48 +156,15 @@ def _extent(path: Path) -> tuple[int, int, int]:
     size = path.stat().st_size
     page_bytes = int.from_bytes(header[16:18], "big")
     page_bytes = 65_536 if page_bytes == 1 else page_bytes
-    is_known = len(header) == _HEADER_BYTES and page_bytes >= 512
-    if not is_known or page_bytes & (page_bytes - 1):
+    if len(header) < _HEADER_BYTES or page_bytes < 512 or page_bytes & (page_bytes - 1):
         return size, 0, 0
-    # A version that does not keep the size leaves an old one, which another number tells.
+    # A version of SQLite that does not keep the size leaves an old one; its counter is old, too.
     is_stated = header[24:28] == header[92:96]
     stated = int.from_bytes(header[28:32], "big") * page_bytes if is_stated else 0
     rest = size % page_bytes if size > page_bytes else 0
     if not stated:
         return (size - rest, rest, page_bytes - rest if rest else 0)
     return (size - rest, rest if size < stated else 0, max(0, stated - size))
-
-
-@contextmanager
-def _temporary_folder(source: ByteSource) -> Iterator[Path]:
-    try:
-        folder = tempfile.TemporaryDirectory(prefix="traceflops-", ignore_cleanup_errors=True)
-    except OSError as error:
-        raise _no_room(source, error) from None
-    with folder as name:
-        yield Path(name)
-
-
-def _unpacked(source: ByteSource, folder: Path) -> tuple[Path, list[Note]]:
-    path = folder / "database"
-    try:
-        _check_room(source.stored_bytes or 0, folder)
-        with path.open("wb") as out:
-            for block in source.blocks():
-                out.write(block)
-    except OSError as error:
-        raise _no_room(source, error) from None
-    if source.cut is None:
-        return path, []
-    return path, [_NOTES.note("input-cut", cut=f"{source.cut[0].upper()}{source.cut[1:]}")]
-
-
-def _no_room(source: ByteSource, error: OSError) -> InputError:
-    reason = error.strerror or str(error)
-    return InputError(
-        f"cannot unpack: {source.label} (in {tempfile.gettempdir()}: {reason})",
-        "unpack it on a disk with enough space and give the database, or set TMPDIR",
-    )
 
 
 def _beside(database: Path, end: str) -> Path:
@@ -191,9 +180,9 @@ def _first_bytes(path: Path) -> bytes:
         return b""
 
 
-def _with_log(database: Path, end: str, folder: Path) -> tuple[Path, list[Note]]:
+def _with_log(database: Path, end: str, copy: Path) -> tuple[Path, list[Note]]:
     """Return a copy of a database to which its log was applied, or the file as it is."""
-    copy, log, code = folder / "database", _beside(database, end), _CODES[end]
+    log, code = _beside(database, end), _CODES[end]
     try:
         # A journal may name a further file, which SQLite would delete.
         with log.open("rb") as stream:
@@ -227,7 +216,7 @@ def _copy(path: Path, to: Path) -> None:
 
 
 def nothing_left(database: str, notes: Iterable[Note], again: str) -> InputError:
-    """Return what to say of a damaged database of which no record can be read.
+    """Return the error for a damaged database of which no record can be read.
 
     `notes` are those on it, `again` is what else than its log can be had again.
     """
@@ -239,7 +228,7 @@ def nothing_left(database: str, notes: Iterable[Note], again: str) -> InputError
 
 
 def how_to_copy(database: str) -> str:
-    """Return what to do about a log of which the copy cannot be read, where the whole one is."""
+    """Return the hint for a log whose copy cannot be read: the whole one is at the original."""
     return (
         f"copy {database} and {database}-wal again; or run sqlite3 {database} 'PRAGMA "
         f"wal_checkpoint(TRUNCATE)' on the original and copy {database}"

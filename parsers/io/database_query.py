@@ -1,4 +1,4 @@
-"""What is asked of a table, as SQL in which nothing of the file stands but quoted identifiers."""
+"""Queries of tables, as SQL that holds nothing of the file but quoted identifiers."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Columns of a table, by what they are read as; of blobs the first 16 bytes, in hexadecimal."""
+    """Columns to read, by type; of blobs the first 16 bytes, in hexadecimal."""
 
     integers: tuple[str, ...] = ()
     reals: tuple[str, ...] = ()
@@ -126,7 +126,7 @@ class Batch:
 
 
 def quoted(identifier: str) -> str:
-    """Return an identifier as SQL takes it, whatever stands in it."""
+    """Return an identifier quoted for SQL."""
     return '"' + identifier.replace('"', '""') + '"'
 
 
@@ -204,16 +204,17 @@ def one_batch(wanted: Wanted, batches: Iterable[Batch]) -> Batch:
 
 
 class Lookup:
-    """Values by their keys; of two with one key the later counts. Other keys give ABSENT."""
+    """Values by their keys, the later of two with the same key. Other keys give ABSENT."""
 
     def __init__(self, keys: IntArray, values: IntArray) -> None:
-        known = keys != ABSENT
-        if not known.all():
-            keys, values = keys[known], values[known]
+        """Index the values: in a table where keys lie close together, else by sorted keys."""
+        is_key = keys != ABSENT
+        if not is_key.all():
+            keys, values = keys[is_key], values[is_key]
         self._low = int(keys.min()) if len(keys) else 0
         span = int(keys.max()) - self._low + 1 if len(keys) else 0
         self._dense = span <= _GAPS * len(keys) + _FEW
-        if self._dense:  # ids that count up: the last place is for the others
+        if self._dense:  # ids that count up: the last cell is for all other keys
             self._values = np.full(span + 1, ABSENT, dtype=np.int64)
             self._values[keys - self._low] = values
         else:
@@ -227,8 +228,8 @@ class Lookup:
             inside = (keys >= self._low) & (keys < self._low + last)
             return self._values[np.where(inside, keys - self._low, last)]
         index = np.searchsorted(self._keys, keys, side="right") - 1
-        known_codes = (index >= 0) & (self._keys[index] == keys)
-        return np.where(known_codes, self._values[index], ABSENT)
+        is_key = (index >= 0) & (self._keys[index] == keys)
+        return np.where(is_key, self._values[index], ABSENT)
 
 
 class TextsById:
@@ -253,8 +254,7 @@ class TextsById:
         def code(ids: IntArray) -> Array:
             row = self._row(ids)
             row = np.where(row == ABSENT, len(self.texts), row)
-            known_codes = codes[row]
-            for new in np.unique(row[known_codes == _OPEN]).tolist():
+            for new in np.unique(row[codes[row] == _OPEN]).tolist():
                 text = (self.texts[new] if new < len(self.texts) else None) or unknown
                 codes[new] = -1 if text is None else names[text]
             return codes[row]

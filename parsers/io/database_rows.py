@@ -8,7 +8,7 @@ is sound, everything else row by row, around what is damaged.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -44,17 +44,17 @@ from traceflops.parsers.io.database_scan import (
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.notes import NoteTable
 from traceflops.table.trace import Note
-from traceflops.units import several
+from traceflops.units import listed, several
 
 _MOST_TABLES: Final = 100_000
 _MOST_CALLS: Final = 1_000
 _STEPS_A_CALL: Final = 50_000
-"""Listing the tables takes at most so many steps of SQLite; a real list takes thousands."""
+"""Limit of SQLite's steps for listing the tables; a real list takes thousands."""
 _ROW_NUMBERS: Final = ("_rowid_", "oid", "rowid")
 _MOST_NAMED: Final = 4
 _BATCH_ROWS: Final = 1 << 14
 _LARGE: Final = 500_000
-"""A table of so many rows is read in two parts, side by side."""
+"""Tables from this number of rows on are read in two parts, side by side."""
 _BYTES_A_ROW: Final = 4
 """A row takes more than this of the file, so one that has more rows goes in circles."""
 _NOTES: Final = NoteTable(
@@ -79,12 +79,13 @@ class Database:
     InputError where they cannot be listed.
     """
 
-    def __init__(self, source: ByteSource, place: PlacedFile) -> None:
+    def __init__(self, source: ByteSource, file: PlacedFile) -> None:
+        """Open the database and list its tables, in a bounded number of steps."""
         self.source = source
-        self.place = place
+        self.file = file
         self.tables: frozenset[str] = frozenset()
         self.asked: set[str] = set()
-        self._known: dict[str, Table] = {}
+        self._tables: dict[str, Table] = {}
         self._lost: dict[str, int | None] = {}
         self._last: dict[str, int] = {}
         self._rows = 0
@@ -131,12 +132,12 @@ class Database:
     @property
     def damaged(self) -> bool:
         """Return whether part of the database is missing, or of the rows that were asked for."""
-        return self.cut or self.place.missing_bytes > 0 or bool(self._lost)
+        return self.cut or self.file.missing_bytes > 0 or bool(self._lost)
 
     @property
     def cut(self) -> bool:
         """Return whether the file or the log beside it ends too early."""
-        return any(note.code in ("input-cut", "log-cut") for note in self.place.notes)
+        return any(note.code in ("input-cut", "log-cut") for note in self.file.notes)
 
     @property
     def lost(self) -> frozenset[str]:
@@ -176,37 +177,33 @@ class Database:
         self.asked.add(table)
         if table not in self.tables:
             return
-        known = self._table(table)
+        about = self._table(table)
         parts = [(LOWEST, HIGHEST)]
-        if known.row_number is not None and not wanted.as_texts and not conditions:
-            parts = self._parts(known)
-            try:
-                for part, last, batch in self._fast(known, wanted, parts):
+        if about.row_number is not None and not wanted.as_texts and not conditions:
+            parts = self._parts(about)
+            with suppress(NotFast):  # then the careful way goes on behind the last rows
+                for part, last, batch in self._fast(about, wanted, parts):
                     parts[part] = (last + 1, parts[part][1])
                     yield self._counted(batch)
                 return
-            except NotFast:
-                pass  # the careful way goes on behind the last rows
-        for batch in self._careful(known, wanted, conditions, parts):
+        for batch in self._careful(about, wanted, conditions, parts):
             yield self._counted(batch)
 
     def notes(self, label: Callable[[str], str] = str) -> tuple[Note, ...]:
         """Return what was lost and mended so far; `label` gives the name of a table in a note."""
-        notes = list(self.place.notes)
-        if self.place.missing_bytes and not any(note.code == "input-cut" for note in notes):
-            notes.append(_NOTES.note("input-cut", size=several(self.place.missing_bytes, "byte")))
+        notes = list(self.file.notes)
+        if self.file.missing_bytes and not any(note.code == "input-cut" for note in notes):
+            notes.append(_NOTES.note("input-cut", size=several(self.file.missing_bytes, "byte")))
         if self._lost:
-            lost_rows = {label(name): lost for name, lost in self._lost.items()}
-            counts = list(lost_rows.values())
-            known_counts = [count for count in counts if count is not None]
-            listed = ", ".join(
+            lost = {label(name): count for name, count in self._lost.items()}
+            tables = [
                 f"{table} ({'an unknown number' if count is None else f'up to {count:,}'})"
-                for table, count in list(lost_rows.items())[:_MOST_NAMED]
-            )
-            beyond = ", …" if len(lost_rows) > _MOST_NAMED else ""
-            lost_note = _NOTES.note("rows-lost", listed=f"{listed}{beyond}")
-            total = sum(known_counts) if len(known_counts) == len(counts) else None
-            notes.append(replace(lost_note, count=total))
+                for table, count in lost.items()
+            ]
+            note = _NOTES.note("rows-lost", listed=listed(tables, most=_MOST_NAMED))
+            counts = [count for count in lost.values() if count is not None]
+            total = sum(counts) if len(counts) == len(lost) else None
+            notes.append(replace(note, count=total))
         notes += _NOTES.counted({"invalid-utf8": self._mended}, "invalid-utf8")
         return tuple(
             replace(note, file=self.source.label, wording=None, values=()) for note in notes
@@ -214,7 +211,7 @@ class Database:
 
     def _open(self) -> sqlite3.Connection:
         # A file of another program may change while it is read, so it is never mapped to memory.
-        connection = sqlite3.connect(self.place.uri, uri=True, isolation_level=None)
+        connection = sqlite3.connect(self.file.uri, uri=True, isolation_level=None)
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST_VALUE)
         connection.text_factory = self._text
         for setting in ("trusted_schema=OFF", "query_only=ON", "cell_size_check=ON"):
@@ -236,7 +233,8 @@ class Database:
         return self._connection
 
     def _table(self, name: str) -> Table:
-        if name not in self._known:
+        """Return a table: its stored columns, and what its row numbers are called if it has any."""
+        if name not in self._tables:
             try:
                 # Hidden columns are computed by expressions that stand in the file.
                 query = "SELECT name, type FROM pragma_table_xinfo(?) WHERE hidden = 0"
@@ -244,22 +242,21 @@ class Database:
                 columns = {str(column): str(declared) for column, declared in rows}
             except FAULTS:
                 columns = {}
-            self._known[name] = Table(name, columns, self._row_number(name, columns))
-        return self._known[name]
-
-    def _row_number(self, name: str, columns: Mapping[str, str]) -> str | None:
-        taken = {column.lower() for column in columns}
-        for word in (word for word in _ROW_NUMBERS if word not in taken):
-            with suppress(*FAULTS):
-                self._connected.execute(f"{select(Table(name, {}, word), Wanted())} LIMIT 0")
-                return word
-        return None
+            table = Table(name, columns)
+            taken = {column.lower() for column in columns}
+            for word in (word for word in _ROW_NUMBERS if word not in taken):
+                with suppress(*FAULTS):
+                    self._connected.execute(f"{select(Table(name, {}, word), Wanted())} LIMIT 0")
+                    table = Table(name, columns, word)
+                    break
+            self._tables[name] = table
+        return self._tables[name]
 
     def _counted(self, batch: Batch) -> Batch:
         self._rows += batch.count
         total = sum(self._last.values())
         if total:
-            self.source.progress(int(self.place.bytes * min(1.0, self._rows / total)))
+            self.source.progress(int(self.file.bytes * min(1.0, self._rows / total)))
         return batch
 
     def _parts(self, table: Table) -> list[tuple[int, int]]:
@@ -278,9 +275,13 @@ class Database:
         self, table: Table, wanted: Wanted, parts: Sequence[tuple[int, int]]
     ) -> Iterator[tuple[int, int, Batch]]:
         """Give batches, each with its part and the number of its last row. Raises NotFast."""
-        last = [LOWEST] * len(parts)
-        queries = [select(table, wanted, _within(table, *part), quick=True) for part in parts]
-        for part, columns in fast_columns(self.place.uri, queries):
+        last, queries = [LOWEST] * len(parts), []
+        for low, high in parts:
+            ends = [f"{table.row_number} >= {low}"] * (low != LOWEST)
+            ends += [f"{table.row_number} <= {high}"] * (high != HIGHEST)
+            where = f" WHERE {' AND '.join(ends)}" if ends else ""
+            queries.append(select(table, wanted, where, quick=True))
+        for part, columns in fast_columns(self.file.uri, queries):
             numbers = columns[0]
             if not len(numbers):
                 continue
@@ -299,7 +300,7 @@ class Database:
         parts: Sequence[tuple[int, int]],
     ) -> Iterator[Batch]:
         """Give batches of rows as SQLite's own driver reads them, around what is damaged."""
-        most_rows = self.place.bytes // _BYTES_A_ROW
+        most_rows = self.file.bytes // _BYTES_A_ROW
         scan = partial(self._scan, table, wanted, conditions, most_rows)
         salvage = Salvage(scan, self._last.get(table.name))
         is_numbered = table.row_number is not None
@@ -307,7 +308,7 @@ class Database:
         for rows in chain.from_iterable(given):
             yield batch_of_columns(wanted, list(zip(*rows, strict=True)))
         if salvage.failures or salvage.lost is None:
-            room = most_rows + self.place.missing_bytes // _BYTES_A_ROW - salvage.read
+            room = most_rows + self.file.missing_bytes // _BYTES_A_ROW - salvage.read
             lost = salvage.lost or None
             # A range of row numbers in which more are missing than the file has room for has holes.
             self._lost[table.name] = None if lost is None or lost > room else lost
@@ -352,10 +353,3 @@ class Database:
             yield rows
         if is_damaged:
             raise Damaged
-
-
-def _within(table: Table, low: int, high: int) -> str:
-    """Return the condition that a row's number lies between two."""
-    ends = [f"{table.row_number} >= {low}"] if low != LOWEST else []
-    ends += [f"{table.row_number} <= {high}"] if high != HIGHEST else []
-    return f" WHERE {' AND '.join(ends)}" if ends else ""

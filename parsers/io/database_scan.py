@@ -1,6 +1,6 @@
 """Rows of a table in two ways: through Arrow, or one by one around damage.
 
-Arrow gives numpy columns three times as fast as rows of Python. Its driver tells the type of a
+Arrow gives numpy columns three times as fast as rows of Python. Its driver takes the type of a
 column by the first rows of it, so every expression must give one type in all rows, never null.
 Around damage rows are read up to it; what lies behind it is halved until nothing more can be read.
 The number of attempts is bounded, so the time is linear.
@@ -10,21 +10,16 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from queue import Full, Queue
-from threading import Thread
 from typing import Any, Final
 
-import numpy as np
-
-from traceflops.table.columns import Array, numbers
+from traceflops.table.columns import Array, floats, numbers
 
 BATCH_ROWS: Final = 1 << 15
 LONGEST_VALUE: Final = 64 << 20
 """No text of a database that is longer is read. The driver has no limit: its queries keep this."""
-_BATCHES_AHEAD: Final = 2
-_PATIENCE_S: Final = 0.1
 
 
 class NotFast(Exception):
@@ -34,56 +29,32 @@ class NotFast(Exception):
 def fast_columns(uri: str, queries: Sequence[str]) -> Iterator[tuple[int, list[Array]]]:
     """Give the columns of queries over integers and reals, a batch of rows of each in turn.
 
-    They run side by side, and ahead of what uses them. With a batch comes the place of its query.
-    Raises NotFast where the driver is missing or an error occurs; the batches before are valid.
+    They run side by side, one batch ahead of what uses them. With a batch comes the index of its
+    query. Raises NotFast where the driver is missing or an error occurs; the batches before are
+    valid.
     """
-    readers = [_BatchReader(uri, query) for query in queries]
-    try:
-        going = list(enumerate(readers))
-        while going:
-            for query_number, reader in tuple(going):
-                columns = reader.ready.get()
-                if columns is None:
-                    going.remove((query_number, reader))
-                else:
-                    yield query_number, columns
-    finally:
-        for reader in readers:
-            reader.stop()
-    if any(reader.failed for reader in readers):
+    has_failed = False
+    with ExitStack() as open_queries, ThreadPoolExecutor(len(queries)) as threads:
+        readers = [open_queries.enter_context(closing(_columns(uri, q))) for q in queries]
+        ahead = {n: threads.submit(next, reader, None) for n, reader in enumerate(readers)}
+        while ahead:
+            for number in tuple(ahead):
+                try:
+                    columns = ahead.pop(number).result()
+                except Exception:  # the careful way finds out what it was
+                    has_failed, columns = True, None
+                if columns is not None:
+                    ahead[number] = threads.submit(next, readers[number], None)
+                    yield number, columns
+    if has_failed:
         raise NotFast
 
 
-class _BatchReader:
-    """A thread that reads the batches of a query into `ready`, behind the last one None."""
-
-    def __init__(self, uri: str, query: str) -> None:
-        self.ready: Queue[list[Array] | None] = Queue(_BATCHES_AHEAD)
-        self.failed = False
-        self._left = False
-        self._thread = Thread(target=self._read, args=(uri, query), daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End the thread, also where batches are left."""
-        self._left = True
-        self._thread.join()
-
-    def _read(self, uri: str, query: str) -> None:
-        try:
-            with closing(record_batches(uri, query)) as batches:
-                while not self._left and (batch := next(batches, None)) is not None:
-                    self._hand_over([_values(column) for column in batch.columns])
-        except Exception:  # whatever it was, the careful way finds out; nobody waits for ever
-            self.failed = True
-        self._hand_over(None)
-
-    def _hand_over(self, columns: list[Array] | None) -> None:
-        while not self._left:
-            try:
-                return self.ready.put(columns, timeout=_PATIENCE_S)
-            except Full:
-                continue
+def _columns(uri: str, query: str) -> Generator[list[Array], None, None]:
+    """Give the batches of a query as columns."""
+    with closing(record_batches(uri, query)) as batches:
+        for batch in batches:
+            yield [_values(column) for column in batch.columns]
 
 
 def record_batches(uri: str, query: str) -> Generator[Any, None, None]:
@@ -120,14 +91,11 @@ def _values(column: Any) -> Array:
     """Return a column as int64 or float64. Raises NotFast where it has nulls or is neither."""
     import pyarrow as pa
 
-    if column.null_count or not (
-        pa.types.is_int64(column.type) or pa.types.is_float64(column.type)
-    ):
-        raise NotFast
-    if pa.types.is_int64(column.type):
+    if column.null_count == 0 and pa.types.is_int64(column.type):
         return numbers(column)
-    raw = np.frombuffer(column.buffers()[1], dtype=np.float64)
-    return raw[column.offset : column.offset + len(column)]
+    if column.null_count == 0 and pa.types.is_float64(column.type):
+        return floats(column)
+    raise NotFast
 
 
 Row = tuple[Any, ...]
@@ -149,7 +117,7 @@ _FEW_ROWS: Final = 1 << 16
 
 
 class Damaged(Exception):
-    """Rows behind this place cannot be reached from before it."""
+    """The rows behind cannot be reached from here."""
 
 
 @dataclass(slots=True)

@@ -16,6 +16,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Final
 
@@ -25,7 +26,7 @@ BLOCK_BYTES: Final = 1 << 20
 GZIP_CUT: Final = "the gzip stream was cut off"
 """What `Unpacked.cut` says where everything up to there was read and was sound."""
 _FEED_BYTES: Final = 1 << 15
-"""What is left of it behind the end of a member is copied: with many small ones that adds up."""
+"""What is left behind the end of a member is copied: with many small members that adds up."""
 _READ_BYTES: Final = 1 << 16
 """A cut loses what the failing read had already decompressed."""
 _GZIP: Final = b"\x1f\x8b\x08"
@@ -74,39 +75,47 @@ def unpacked(first: bytes, raw: Iterator[bytes]) -> Unpacked | None:
     return Unpacked(raw, _decompress) if magic in _FRAMES or _is_skipped(magic) else None
 
 
-class Feed:
-    """Blocks of bytes as one row, of which a few can be seen before they are taken."""
+class Feed(io.RawIOBase):
+    """Blocks of bytes as one stream, of which a few can be seen before they are taken."""
 
     def __init__(self, blocks: Iterator[bytes]) -> None:
         self._blocks = blocks
         self._held = b""
-        self._at = 0
+        self._offset = 0
 
     def peek(self, size: int) -> bytes:
         """Return the next few bytes, fewer at the end."""
-        while len(self._held) - self._at < size:
+        while len(self._held) - self._offset < size:
             block = next(self._blocks, b"")
             if not block:
                 break
-            self._held, self._at = self._held[self._at :] + block, 0
-        return self._held[self._at : self._at + size]
+            self._held, self._offset = self._held[self._offset :] + block, 0
+        return self._held[self._offset : self._offset + size]
 
     def take(self, most: int = _FEED_BYTES) -> bytes:
-        """Return some bytes, at most so many; none at the end."""
+        """Return at most `most` bytes; none at the end."""
         self.peek(1)
-        part = self._held[self._at : self._at + most]
-        self._at += len(part)
+        part = self._held[self._offset : self._offset + most]
+        self._offset += len(part)
         return part
 
     def give_back(self, size: int) -> None:
-        """Put the last bytes of what was taken last back."""
-        self._at -= size
+        """Put the last bytes of the last take back."""
+        self._offset -= size
 
     def exactly(self, size: int) -> Iterator[bytes]:
-        """Yield so many bytes in pieces, fewer where it ends."""
+        """Yield `size` bytes in pieces, fewer where the feed ends."""
         while size and (part := self.take(min(size, _FEED_BYTES))):
             size -= len(part)
             yield part
+
+    def readable(self) -> bool:
+        """Return True: Arrow's decompressors want a file that can be read."""
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        """Return `size` bytes, fewer at the end; all where it is negative."""
+        return b"".join(self.exactly(size) if size >= 0 else iter(self.take, b""))
 
 
 def gathered(pieces: Iterator[bytes]) -> Iterator[bytes]:
@@ -169,8 +178,8 @@ def _decompress(stream: Unpacked) -> Iterator[bytes]:
     if codec is None:
         stream.goes_on(lambda _: False)
         return
-    reader = _Reader(gathered(_frames(stream, codec)))
-    plain = pa.CompressedInputStream(pa.PythonFile(reader, "r"), codec)
+    file = pa.PythonFile(Feed(gathered(_frames(stream, codec))), "r")
+    plain = pa.CompressedInputStream(file, codec)
     while True:
         try:
             block: bytes = plain.read(_READ_BYTES)
@@ -192,7 +201,7 @@ def _frames(stream: Unpacked, codec: str) -> Iterator[bytes]:
 
 
 def _skip(stream: Unpacked) -> None:
-    """Pass over frames that hold something else than text."""
+    """Pass over skippable frames."""
     while _is_skipped(stream.feed.peek(_MAGIC_BYTES)):
         head = b"".join(stream.feed.exactly(8))
         size = int.from_bytes(head[_MAGIC_BYTES:], "little")
@@ -231,20 +240,6 @@ def _lz4_frame(feed: Feed) -> Iterator[bytes]:
         if not size:
             break
     yield from feed.exactly(4 * (descriptor >> 2 & 1))
-
-
-class _Reader(io.RawIOBase):
-    """A file object over an iterator of blocks, as Arrow's decompressor wants one."""
-
-    def __init__(self, blocks: Iterator[bytes]) -> None:
-        self._feed = Feed(blocks)
-
-    def readable(self) -> bool:
-        return True
-
-    def read(self, size: int = -1) -> bytes:
-        pieces = self._feed.exactly(size) if size >= 0 else iter(self._feed.take, b"")
-        return b"".join(pieces)
 
 
 _PACKED = (".gz", ".zst", ".lz4")
@@ -297,12 +292,12 @@ class ByteSource:
 
     @property
     def location(self) -> str | None:
-        """By what another process finds it, None where it cannot."""
+        """Path or URI by which another process finds it, None where it cannot."""
         return self.uri if self.path is None else str(self.path)
 
     @property
     def expected_text_bytes(self) -> int:
-        """A guess at the size of the text before it is read; 0 where there is nothing to go by."""
+        """Estimated size of the text before it is read; 0 where it is unknown."""
         packed = Path(self.name).suffix in _PACKED
         return (self.stored_bytes or 0) * (_USUAL_EXPANSION if packed else 1)
 
@@ -311,12 +306,33 @@ class ByteSource:
         self._close_stream()
         self.text_bytes, self.behind_bytes, self.cut = 0, 0, None
         self._stream = self.opener()
-        for block in self._plain(self._stream):
+        raw = self._raw_blocks(self._stream)
+        begun = list(islice(raw, 1))
+        raw = chain(begun, raw)
+        packed = unpacked(begun[0], raw) if begun else None
+        for block in raw if packed is None else packed:
             self.text_bytes += len(block)
-            packed = self._raw_bytes if self.packed_bytes is None else self.packed_bytes
-            self._refuse_bomb(self.text_bytes, packed)
+            packed_bytes = self._raw_bytes if self.packed_bytes is None else self.packed_bytes
+            self._refuse_bomb(self.text_bytes, packed_bytes)
             yield block
+        if packed is not None:
+            self.cut, self.behind_bytes = self.cut or packed.cut, packed.behind_bytes
         self._close_stream()
+
+    def _raw_blocks(self, stream: IO[bytes] | io.RawIOBase) -> Iterator[bytes]:
+        """Yield the stored content; reading stops where the store fails."""
+        self._raw_bytes = 0
+        while True:
+            try:
+                block = stream.read(BLOCK_BYTES)
+            except UNREADABLE as error:
+                self.cut = f"reading stopped ({reason(error)})"
+                return
+            if not block:
+                return
+            self._raw_bytes += len(block)
+            self.progress(self._raw_bytes)
+            yield block
 
     def refuse_expansion(self, plain_bytes: int) -> None:
         """Raise InputError where what the input itself holds packed takes far too many bytes."""
@@ -346,43 +362,14 @@ class ByteSource:
     def head(self, size: int = 1 << 16) -> bytes:
         """Return the first `size` decompressed bytes (fewer if the input is shorter)."""
         parts: list[bytes] = []
-        length = 0
         for block in self.blocks():
             parts.append(block)
-            length += len(block)
-            if length >= size:
+            if self.text_bytes >= size:
                 break
         self._close_stream()
         return b"".join(parts)[:size]
 
-    def _plain(self, stream: IO[bytes] | io.RawIOBase) -> Iterator[bytes]:
-        first = self._read(stream)
-        raw = self._counted(first, stream)
-        packed = unpacked(first, raw)
-        if packed is None:
-            yield from raw
-            return
-        yield from packed
-        self.cut = self.cut or packed.cut
-        self.behind_bytes = packed.behind_bytes
-
-    def _read(self, stream: IO[bytes] | io.RawIOBase) -> bytes:
-        try:
-            return stream.read(BLOCK_BYTES) or b""
-        except UNREADABLE as error:
-            self.cut = f"reading stopped ({reason(error)})"
-            return b""
-
-    def _counted(self, first: bytes, stream: IO[bytes] | io.RawIOBase) -> Iterator[bytes]:
-        self._raw_bytes = 0
-        block = first
-        while block:
-            self._raw_bytes += len(block)
-            self.progress(self._raw_bytes)
-            yield block
-            block = self._read(stream)
-
 
 def reason(error: BaseException) -> str:
-    """Return what an error says, without the names and addresses that stores put around it."""
+    """Return the message of an error, without the names and addresses that stores add."""
     return " ".join(str(error).rpartition("': ")[2].partition("; Details")[0].split())[:200]

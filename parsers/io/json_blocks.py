@@ -1,7 +1,7 @@
 """The blocks of long lists in a JSON text: decoded by workers, given in the order of the text.
 
-A document is described by one Shape, that of its outermost value: which values are gone into, read
-in blocks, kept or left out.
+A document is described by one Shape, that of its outermost value: which values are parsed, read in
+blocks, kept or left out.
 """
 
 from __future__ import annotations
@@ -10,21 +10,12 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 from traceflops.parsers.io.json_window import STRING, Window
-from traceflops.parsers.io.worker_pool import BlockReader, Crew
-
-
-@dataclass(frozen=True)
-class Skipped:
-    """A value that is not needed."""
-
-
-@dataclass(frozen=True)
-class Whole:
-    """A value that is kept as raw JSON: one that is never long."""
+from traceflops.parsers.io.worker_pool import BlockReader, WorkerPool
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +42,23 @@ class Records:
     boundaries: Boundaries | None = None
 
 
-SKIPPED: Final = Skipped()
-WHOLE: Final = Whole()
+class Kept(Enum):
+    """What becomes of a value that is not parsed: it is left out, or kept as raw JSON.
+
+    One that is kept is never long.
+    """
+
+    NOTHING = 0
+    WHOLE = 1
+
+
+SKIPPED: Final = Kept.NOTHING
+WHOLE: Final = Kept.WHOLE
 
 
 @dataclass(frozen=True)
 class Members:
-    """An object that is gone into; `other` is what becomes of a key that is not named."""
+    """An object whose members are read; `other` is the shape of keys that are not named."""
 
     keys: Mapping[str, Shape]
     other: Shape = SKIPPED
@@ -80,12 +81,12 @@ class Members:
 
 @dataclass(frozen=True)
 class Elements:
-    """A list whose objects are each gone into; a single object counts as a list of one."""
+    """A list whose objects are read member by member; a single object is a list of one."""
 
     each: Members
 
 
-Shape = Skipped | Whole | Records | Members | Elements
+Shape = Kept | Records | Members | Elements
 Path = tuple[str | int, ...]
 """The keys and list indexes that lead to a value."""
 
@@ -124,7 +125,7 @@ class JsonPart(NamedTuple):
 
 @dataclass(eq=False)
 class Frame:
-    """An object or a list that was gone into; `count` is the number of its values so far.
+    """An open object or list; `count` is the number of its values so far.
 
     `pieces` are texts of objects of a list that are to be decoded together. Before
     `small_until` and `single_until`, positions in the input, large and any guesses failed.
@@ -167,15 +168,15 @@ class _Block(NamedTuple):
 
 
 class BlockQueue:
-    """Blocks and values of a document on their way to whoever reads it.
+    """Blocks and values of a document, in order, until they are read.
 
     A block is cut where an object seems to begin, without a look at its text: a guess. One that
     does not decode rewinds the window, and is cut into small guesses, then into single objects.
     """
 
-    def __init__(self, window: Window, crew: Crew, block_bytes: int) -> None:
+    def __init__(self, window: Window, pool: WorkerPool, block_bytes: int) -> None:
         self._window = window
-        self._crew = crew
+        self._pool = pool
         self._block_bytes = block_bytes
         self._waiting: deque[_Block | JsonPart] = deque()
 
@@ -219,9 +220,9 @@ class BlockQueue:
         return True
 
     def _submit(self, frame: Frame, text: bytes, guessed: int | None = None) -> None:
-        """Have the text of objects decoded; of a guess so many bytes are objects."""
+        """Have the text of objects decoded; of a guess the first `guessed` bytes."""
         assert isinstance(frame.shape, Records)
-        result = self._crew.submit(frame.shape.reader, memoryview(text)[:guessed])
+        result = self._pool.submit(frame.shape.reader, memoryview(text)[:guessed])
         self._waiting.append(_Block(frame, text, result, guessed is not None))
 
     def flush(self, frame: Frame) -> None:

@@ -17,7 +17,7 @@ from traceflops.parsers.io.json_blocks import WHOLE, Boundaries, Members, Path, 
 from traceflops.parsers.io.json_lists import Document
 from traceflops.parsers.io.json_mend import EVENT_START, PHASE
 from traceflops.parsers.io.json_window import UNDECODABLE, first_value
-from traceflops.parsers.io.worker_pool import BLOCK_BYTES, BlockReader, Crew
+from traceflops.parsers.io.worker_pool import BLOCK_BYTES, BlockReader, WorkerPool
 
 B = TypeVar("B")
 
@@ -56,13 +56,13 @@ class EventStream(Document, Generic[B]):
         self,
         source: ByteSource,
         reader: BlockReader[B],
-        crew: Crew,
+        pool: WorkerPool,
         keys: Iterable[str],
         block_bytes: int = BLOCK_BYTES,
     ) -> None:
         self._events = Records(reader, _EVENTS)
         root = Members({_KEY: self._events, **dict.fromkeys(keys, WHOLE)})
-        super().__init__(source, root, crew, block_bytes)
+        super().__init__(source, root, pool, block_bytes)
         self.header: dict[str, msgspec.Raw] = {}
         self._lists = 0
         self._in_list = True

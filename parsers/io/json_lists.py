@@ -20,16 +20,17 @@ import msgspec
 
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.json_blocks import (
+    SKIPPED,
+    WHOLE,
     BlockQueue,
     Elements,
     Frame,
     JsonPart,
+    Kept,
     Members,
     Path,
     Records,
     Shape,
-    Skipped,
-    Whole,
     boundaries_of,
 )
 from traceflops.parsers.io.json_mend import LONGEST_MENDED, Damage, mended
@@ -42,7 +43,7 @@ from traceflops.parsers.io.json_window import (
     Window,
     first_value,
 )
-from traceflops.parsers.io.worker_pool import BLOCK_BYTES, Crew
+from traceflops.parsers.io.worker_pool import BLOCK_BYTES, WorkerPool
 
 _BOM: Final = b"\xef\xbb\xbf"
 _LONGEST_KEY: Final = 1 << 16
@@ -65,14 +66,14 @@ class Document:
     """
 
     def __init__(
-        self, source: ByteSource, root: Shape, crew: Crew, block_bytes: int = BLOCK_BYTES
+        self, source: ByteSource, root: Shape, pool: WorkerPool, block_bytes: int = BLOCK_BYTES
     ) -> None:
         self.source = source
         self.damage = Damage()
         self.cut_in: Path | None = None
         self._broken = False
         self._root = root
-        self._crew = crew
+        self._pool = pool
         self._block_bytes = block_bytes
         self._frames: list[Frame] = []
 
@@ -82,13 +83,13 @@ class Document:
         self._window.more(len(_BOM))
         if self._window.text.startswith(_BOM):
             self._window.at = len(_BOM)
-        blocks = self._blocks = BlockQueue(self._window, self._crew, self._block_bytes)
+        blocks = self._blocks = BlockQueue(self._window, self._pool, self._block_bytes)
         self._begin_document()
         while self._frames:
             if not blocks.guess(self._frames[-1]):
-                yield from blocks.ready(0 if blocks.may_rewind else self._crew.ahead)
+                yield from blocks.ready(0 if blocks.may_rewind else self._pool.ahead)
                 self._step(self._frames[-1])
-            yield from blocks.ready(self._crew.ahead)
+            yield from blocks.ready(self._pool.ahead)
         yield from blocks.ready(0)
         if self.cut_in is None:
             # What follows the document, but for spaces, is counted.
@@ -110,7 +111,7 @@ class Document:
 
     def _step(self, frame: Frame) -> None:
         """Take the next value of the innermost object or list, or leave that."""
-        if isinstance(frame.shape, Records | Skipped):
+        if isinstance(frame.shape, Records | Kept):
             self._record(frame)
         elif (token := self._token(frame)) is not None:
             if isinstance(frame.shape, Members):
@@ -159,12 +160,12 @@ class Document:
         return None
 
     def _begin(self, shape: Shape, path: Path) -> None:
-        """Go into the value that comes next, hand it over, or pass it."""
+        """Open the next value, hand it over, or pass it."""
         sign = self._window.sign()
         if isinstance(shape, Elements) and sign == b"{":
             shape, path = shape.each, (*path, 0)
         goes_in = sign == (b"{" if isinstance(shape, Members) else b"[")
-        if not isinstance(shape, Whole) and (goes_in or not self._frames):
+        if shape is not WHOLE and (goes_in or not self._frames):
             self._window.at += goes_in  # a document that is nothing of the kind is damaged
             self._enter(shape, path)
         else:
@@ -180,12 +181,12 @@ class Document:
 
     def _value(self, shape: Shape, path: Path) -> None:
         """Hand over a value that is kept whole; pass any other."""
-        value = self._pass_value(unused=isinstance(shape, Skipped))
+        value = self._pass_value(unused=shape is SKIPPED)
         if value is None:
             return
-        if isinstance(shape, Whole):
+        if shape is WHOLE:
             self._blocks.put(JsonPart(path, msgspec.Raw(value)))
-        elif not isinstance(shape, Skipped) and value not in _NOTHING:
+        elif shape is not SKIPPED and value not in _NOTHING:
             self._drop(value)
 
     def _record(self, frame: Frame) -> None:
@@ -209,7 +210,7 @@ class Document:
             if _MEMBER.match(window.text, window.at):  # a key: the list lacks its end
                 self._lost(window.at)
                 return
-        value = self._pass_value(unused=isinstance(frame.shape, Skipped))
+        value = self._pass_value(unused=frame.shape is SKIPPED)
         if value is None or not isinstance(frame.shape, Records):
             return
         frame.looked_at += len(value)
@@ -232,7 +233,7 @@ class Document:
                 self._cut(window.text[window.at :])
                 return None
         if not whole or length > LONGEST_VALUE:
-            # A brace that closes nothing may be what stands before the place to go on.
+            # A stray brace may be what stands before the text to go on with.
             is_stray = window.text.startswith(b"}", window.at)
             self._lost(window.at if is_stray else window.at + length, unused=unused)
             return None
@@ -259,7 +260,7 @@ class Document:
         return False
 
     def _drop(self, text: bytes, more: int = 0) -> None:
-        """Count a text as lost, and so many bytes before it."""
+        """Count a text as lost, and `more` bytes before it."""
         self.damage.dropped_places += 1
         self.damage.dropped_events += self._frames[-1].begun(text)
         self.damage.dropped_bytes += len(text) + more
@@ -277,7 +278,7 @@ class Document:
             is_mended = self._mends(frame, window.text[window.at : offset].strip(BETWEEN))
             frame.unmendable_until = window.position + offset - window.at
         if not is_mended and not passed and frame.boundaries is not None:
-            # An object that begins before that place may be whole: what was lost may be its end.
+            # An object that begins before that may be whole: what was lost may be its end.
             start = self._next_object(frame.boundaries.start, offset)
             if start is not None:
                 offset, depth = start, len(self._frames) - 1
@@ -285,7 +286,7 @@ class Document:
         if depth < 0:
             self._cut(b"" if is_mended else text, passed, is_broken=True)
             return
-        if not text or unused or isinstance(frame.shape, Skipped):
+        if not text or unused or frame.shape is SKIPPED:
             self.damage.repaired[_UNUSED if text else _NO_END] += 1
         elif not is_mended:
             self._drop(text, passed)
@@ -295,7 +296,7 @@ class Document:
         window.at = offset
 
     def _next_object(self, start: re.Pattern[bytes], stop: int) -> int | None:
-        """Return where, behind the damaged object at hand, the next seems to begin before a stop.
+        """Return where the object behind the damaged one seems to begin, before a stop.
 
         What stands in it as a value, by itself or in a list, is part of it, unless it is a record.
         """
@@ -320,7 +321,7 @@ class Document:
     def _resumption(self, broken: int) -> tuple[int, int, int]:
         """Return where an open object or list goes on behind damage, and its depth.
 
-        Without such a place, that is the end of the text, and the depth -1. The third number is
+        Where nothing goes on, that is the end of the text, and the depth -1. The third number is
         that of bytes that were passed since they were too many to keep.
         """
         window, passed = self._window, 0
@@ -350,7 +351,7 @@ class Document:
                 matches = [(match, depth)] if match else []
             if matches or not window.ended:
                 return matches
-        # Where a list lacks its end, the key behind it stands before the place that breaks.
+        # Where a list lacks its end, the key behind it stands before the break.
         before = window.text[max(0, window.at - _LOOK_BACK) : window.at]
         since = window.at - len(before) + len(before.rstrip(BETWEEN))
         # Innermost first: of those that have the same key, that is the one that goes on.

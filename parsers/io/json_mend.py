@@ -12,7 +12,7 @@ from traceflops.parsers.io.inputs import GZIP_CUT, ByteSource
 from traceflops.parsers.io.json_window import STRING
 from traceflops.parsers.io.notes import NoteTable
 from traceflops.table.trace import Note
-from traceflops.units import several
+from traceflops.units import capitalized, several
 
 EVENT_START: Final = re.compile(rb'\{\s*"(?:ph|cat|name|pid|tid|ts|dur|id|bp|s|args)"\s*:')
 """Where an object begins that may be an event."""
@@ -65,7 +65,7 @@ class Damage:
 
 
 def valid_utf8(text: bytes) -> bytes:
-    """Return the text with U+FFFD in the place of bytes that are not UTF-8."""
+    """Return the text with U+FFFD instead of bytes that are not UTF-8."""
     return text.decode(errors="replace").encode()
 
 
@@ -180,7 +180,7 @@ def input_cut(cut: str, damage: Damage) -> Note:
     """Return the note on an input that could not be read to its end."""
     if cut == GZIP_CUT and damage.array_closed and not damage.tail_cut:
         return _NOTES.note("no-checksum")
-    return _NOTES.note("input-cut", cut=f"{cut[0].upper()}{cut[1:]}")
+    return _NOTES.note("input-cut", cut=capitalized(cut))
 
 
 def repairs_and_losses(damage: Damage, noun: str) -> Iterator[Note]:

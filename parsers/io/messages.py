@@ -18,7 +18,7 @@ from traceflops.table.columns import ABSENT, Array, BoolArray, IntArray
 VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
 _FIXED: Final = {FIXED64: 8, FIXED32: 4}
 _MOST_FIELDS: Final = 256
-"""No message that is read has so many; one that has is not of the kind that was expected."""
+"""No message that is read has more; one that has is of another kind."""
 _MOST_NUMBER: Final = 512
 _PADDING: Final = 16
 _MOST_SHIFT: Final = 63
@@ -38,7 +38,7 @@ _STEPS: Final = tuple(
 
 
 def varint(data: bytes | memoryview, offset: int) -> tuple[int, int]:
-    """Return the number at a place and where it ends. Raises ValueError where there is none."""
+    """Return the number at an offset and where it ends. Raises ValueError where there is none."""
     value = 0
     for step, byte in enumerate(data[offset : offset + _LONGEST_VARINT]):
         value |= (byte & 0x7F) << (7 * step)
@@ -79,15 +79,12 @@ def _field(data: bytes, offset: int, end: int) -> tuple[int, int, int | slice]:
 
 
 def parts_of(data: bytes, number: int) -> tuple[list[bytes], bool]:
-    """Return a field that repeats as bytes, and whether the message was whole."""
-    matches: list[bytes] = []
+    """Return a field that repeats as bytes, none of a damaged message; and whether it was whole."""
     try:
-        matches += [
-            content for own, content in fields(data) if own == number and isinstance(content, bytes)
-        ]
+        parts = [content for own, content in fields(data) if own == number]
     except ValueError:
-        return matches, False
-    return matches, True
+        return [], False
+    return [part for part in parts if isinstance(part, bytes)], True
 
 
 def last_fields(data: bytes) -> dict[int, Any]:
@@ -121,7 +118,53 @@ class Messages:
 
         Of `fixed` numbers the eight bytes are the value; of the `repeated` part all are kept.
         """
-        return _Reader(self, (*numbers, *fixed), parts, len(fixed), repeated).read()
+        block, end, offset = self.block, self.end, self.begin.copy()
+        scalars = (*numbers, *fixed)
+        spans = (*parts, *(() if repeated is None else (repeated,)))
+        wanted = (*scalars, *spans)
+        values = np.full((len(wanted), len(offset)), ABSENT, np.int64)
+        stops = np.full((len(spans), len(offset)), ABSENT, np.int64)
+        each = [(np.empty(0, np.int64),) * 3]
+        slot_of = np.full(_MOST_NUMBER, len(wanted), np.int64)
+        slot_of[list(wanted)] = np.arange(len(wanted))
+        sound = (offset >= 0) & (offset <= end) & (end <= block.size)
+        rows = np.flatnonzero(sound & (offset < end))
+        for _ in range(_MOST_FIELDS):  # one field of each message per pass
+            if not len(rows):
+                break
+            tag, wire, value, after = block.next_fields(offset[rows], end[rows])
+            slot = slot_of[np.where((tag > 0) & (tag < _MOST_NUMBER), tag, 0)]
+            is_wanted, is_part = slot < len(wanted), wire == LENGTH
+            number_form = np.where(slot < len(numbers), wire == VARINT, wire == FIXED64)
+            fits = ~is_wanted | np.where(slot < len(scalars), number_form, is_part)
+            fits &= after >= 0
+            taken = fits & is_wanted
+            row, slot, is_part, value = (column[taken] for column in (rows, slot, is_part, value))
+            is_fixed = (slot >= len(numbers)) & ~is_part
+            value[is_fixed] = block.words[value[is_fixed]].view(np.int64)
+            values[slot, row] = value
+            if repeated is not None:
+                again = slot == len(wanted) - 1
+                each.append((row[again], value[again], after[taken][again]))
+            stops[slot[is_part] - len(scalars), row[is_part]] = after[taken][is_part]
+            sound[rows[~fits]] = False
+            offset[rows] = after
+            rows = rows[fits]
+            rows = rows[offset[rows] < end[rows]]
+        sound[rows] = False
+        columns = dict(zip(wanted, values, strict=True))
+        owner, begins, ends = (np.concatenate(column) for column in zip(*each, strict=True))
+        order = np.argsort(owner, kind="stable")
+        order = order[sound[owner[order]]]
+        return Columns(
+            block,
+            {number: columns[number] for number in scalars},
+            {part: columns[part] for part in spans},
+            dict(zip(spans, stops, strict=True)),
+            sound,
+            Messages(block, begins[order], ends[order]),
+            owner[order],
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,33 +202,53 @@ class Block:
         self.data = np.frombuffer(data + bytes(_PADDING), dtype=np.uint8)
         shape = (len(self.data) - 7,)
         self.words: Array = np.ndarray(shape, np.dtype("<u8"), self.data, strides=(1,))
-        """The eight bytes from each place on."""
+        """The eight bytes from each offset on."""
 
     def texts(self, begin: IntArray, end: IntArray) -> list[bytes | None]:
-        """Return the bytes between places; None where there is no place."""
+        """Return the bytes between offsets; None where the offset is ABSENT."""
         data = self.data.data
         spans = zip(begin.tolist(), end.tolist(), strict=True)
         return [None if start == ABSENT else bytes(data[start:stop]) for start, stop in spans]
 
     def known(self, begin: IntArray, end: IntArray, texts: Sequence[bytes]) -> IntArray:
-        """Return the place among some texts of the one between places, ABSENT for another or none.
+        """Return which of some texts is between offsets (its index), ABSENT for another or none.
 
         Length, first and last eight bytes tell: no two of the texts may have these in common.
         """
         matches = np.full(len(begin), ABSENT, np.int64)
         first = self.words[np.maximum(begin, 0)]
         last = self.words[np.maximum(end, 8) - 8]
-        for place, text in enumerate(texts):
+        for number, text in enumerate(texts):
             short = np.uint64((1 << 8 * min(len(text), 8)) - 1)
             is_so = (end - begin == len(text)) & (begin != ABSENT)
             is_so &= first & short == int.from_bytes(text[:8], "little")
             if len(text) > 8:
                 is_so &= last == int.from_bytes(text[-8:], "little")
-            matches[is_so] = place
+            matches[is_so] = number
         return matches
 
+    def next_fields(
+        self, offset: IntArray, end: IntArray
+    ) -> tuple[IntArray, IntArray, IntArray, IntArray]:
+        """Return, of the fields at offsets, their numbers, wire types, values and ends.
+
+        The value of a varint is itself, that of others where they begin. A field that is damaged
+        or does not fit before `end` ends at -1.
+        """
+        tag, begin = self.varints(offset)
+        wire = tag & 7
+        value, behind = self.varints(np.minimum(begin, self.size))
+        is_number, is_part, is_eight = wire == VARINT, wire == LENGTH, wire == FIXED64
+        fixed_end = begin + np.where(is_eight, 8, 4)
+        after = np.where(is_number, behind, np.where(is_part, behind + value, fixed_end))
+        fits = is_number | (is_part & (value >= 0) & (value <= end - behind))
+        fits |= is_eight | (wire == FIXED32)
+        fits &= (tag > 7) & (after <= end)
+        value = np.where(is_number, value, np.where(is_part, behind, begin))
+        return tag >> 3, wire, value, np.where(fits, after, -1)
+
     def varints(self, offset: IntArray) -> tuple[IntArray, IntArray]:
-        """Return the numbers at places and where each ends; an endless one ends behind all."""
+        """Return the numbers at offsets and where each ends; an endless one ends behind all."""
         word = self.words[offset]
         if not (word & _MORE).any():
             return (word & _LOW).view(np.int64), offset + 1
@@ -199,101 +262,14 @@ class Block:
         if len(long):
             # Of numbers of nine or ten bytes eight are known.
             starts = offset[long]
-            ninth, tenth = (self.data[starts + place].astype(np.uint64) for place in (8, 9))
-            joined = value[long] | ((ninth & np.uint64(0x7F)) << np.uint64(56))
+            ninth, tenth = (self.data[starts + byte].astype(np.uint64) for byte in (8, 9))
             is_ten = ninth >= 0x80
-            joined |= np.where(is_ten, (tenth & _ONE) << np.uint64(63), np.uint64(0))
+            last = np.where(is_ten, (tenth & _ONE) << np.uint64(63), np.uint64(0))
+            value[long] = value[long] | ((ninth & _LOW) << np.uint64(56)) | last
+            is_endless = is_ten & (tenth >= 0x80)
             ends = starts + np.where(is_ten, 10, 9)
-            value[long], after[long] = (
-                joined,
-                np.where(is_ten & (tenth >= 0x80), self.size + _PADDING, ends),
-            )
+            after[long] = np.where(is_endless, self.size + _PADDING, ends)
         return value.view(np.int64), after
-
-
-class _Reader:
-    """Reads one field of all messages after the other."""
-
-    def __init__(
-        self,
-        messages: Messages,
-        numbers: Sequence[int],
-        parts: Sequence[int],
-        fixed: int,
-        repeated: int | None,
-    ) -> None:
-        self._block = messages.block
-        self._end = messages.end
-        self._at = messages.begin.copy()
-        self._wanted = (*numbers, *parts) if repeated is None else (*numbers, *parts, repeated)
-        self._first_fixed, self._first_part = len(numbers) - fixed, len(numbers)
-        self._repeats = repeated is not None
-        self._each = [(np.empty(0, np.int64),) * 3]
-        parts = self._wanted[self._first_part :]
-        self._values: Array = np.full((len(self._wanted), len(self._at)), ABSENT, np.int64)
-        self._stops: Array = np.full((len(parts), len(self._at)), ABSENT, np.int64)
-        self._slot = np.full(_MOST_NUMBER, len(self._wanted), np.int64)
-        self._slot[list(self._wanted)] = np.arange(len(self._wanted))
-
-    def read(self) -> Columns:
-        """Return the fields, one field of each message per pass."""
-        sound = (self._at >= 0) & (self._at <= self._end) & (self._end <= self._block.size)
-        rows = np.flatnonzero(sound & (self._at < self._end))
-        for _ in range(_MOST_FIELDS):
-            if not len(rows):
-                break
-            fits = self._field(rows)
-            sound[rows[~fits]] = False
-            rows = rows[fits]
-            rows = rows[self._at[rows] < self._end[rows]]
-        sound[rows] = False
-        values = dict(zip(self._wanted, self._values, strict=True))
-        numbers, parts = self._wanted[: self._first_part], self._wanted[self._first_part :]
-        owner, begin, end = (np.concatenate(columns) for columns in zip(*self._each, strict=True))
-        order = np.argsort(owner, kind="stable")
-        order = order[sound[owner[order]]]
-        return Columns(
-            self._block,
-            {number: values[number] for number in numbers},
-            {part: values[part] for part in parts},
-            dict(zip(parts, self._stops, strict=True)),
-            sound,
-            Messages(self._block, begin[order], end[order]),
-            owner[order],
-        )
-
-    def _field(self, rows: IntArray) -> BoolArray:
-        """Read the next field of some messages; return of which it fits."""
-        end = self._end[rows]
-        tag, offset = self._block.varints(self._at[rows])
-        wire = tag & 7
-        value, behind = self._block.varints(np.minimum(offset, self._block.size))
-        is_number, is_part = wire == VARINT, wire == LENGTH
-        fixed = np.where(wire == FIXED64, 8, 4)
-        room = end - behind
-        fits = (tag > 7) & (is_number | (is_part & (value >= 0) & (value <= room)))
-        fits |= (tag > 7) & (((wire == FIXED64) | (wire == FIXED32)) & (offset + fixed <= end))
-        after = np.where(is_number, behind, np.where(is_part, behind + value, offset + fixed))
-        fits &= after <= end
-        number = tag >> 3
-        slot = self._slot[np.where((number > 0) & (number < _MOST_NUMBER), number, 0)]
-        wanted = slot < len(self._wanted)
-        is_fixed = wire == FIXED64
-        form = np.where(slot < self._first_fixed, is_number, is_fixed)
-        fits &= ~wanted | np.where(slot < self._first_part, form, is_part)
-        self._at[rows] = np.where(fits, after, end)
-        taken = fits & wanted
-        rows, slot = rows[taken], slot[taken]
-        if self._first_fixed < self._first_part:
-            word = self._block.words[np.minimum(offset, self._block.size)]
-            value = np.where(is_fixed, word.view(np.int64), value)
-        is_part = is_part[taken]
-        self._values[slot, rows] = np.where(is_part, behind[taken], value[taken])
-        if self._repeats:
-            again = slot == len(self._wanted) - 1
-            self._each.append((rows[again], behind[taken][again], after[taken][again]))
-        self._stops[slot[is_part] - self._first_part, rows[is_part]] = after[taken][is_part]
-        return np.asarray(fits, np.bool_)
 
 
 def split(
@@ -301,8 +277,8 @@ def split(
 ) -> tuple[IntArray, IntArray, bool]:
     """Return where the parts of a message that repeats one field begin and end.
 
-    And whether the message, which lies in `data` from `at` to `end`, is whole. Its `others` are
-    the last of each other field: a number, or where it stands.
+    And whether the message, which lies in `data` from `offset` to `end`, is whole. Its `others`
+    are the last of each other field: a number, or where it stands.
     """
     tag = number << 3 | LENGTH
     begins: list[int] = []

@@ -1,6 +1,6 @@
-"""Notes as rows of a table: what a reader says under each code, with fields for what differs.
+"""Notes as rows of a table: the text of each code, with fields for what differs.
 
-Files of a set that could not be read while others were.
+Also notes on files of a set that could not be read while others were.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Final, TypeAlias, TypeVar
 from traceflops.errors import InputError, NotATrace
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.table.trace import Note, NoteKind, Trace, counted_note, worded
+from traceflops.units import listed
 
 Texts: TypeAlias = Mapping[str, "str | tuple[str, str]"]
 
@@ -36,17 +37,17 @@ class NoteTable:
         assumed: Texts = _NONE,
         missing: Texts = _NONE,
     ) -> None:
-        self._texts = {**repaired, **dropped, **assumed, **missing}
-        self._kinds: dict[str, NoteKind] = {
-            **dict.fromkeys(repaired, "repaired"),
-            **dict.fromkeys(dropped, "dropped"),
-            **dict.fromkeys(assumed, "assumed"),
-            **dict.fromkeys(missing, "missing"),
+        kinds: Mapping[NoteKind, Texts] = {
+            "repaired": repaired,
+            "dropped": dropped,
+            "assumed": assumed,
+            "missing": missing,
         }
+        self._rows = {key: (kind, row[key]) for kind, row in kinds.items() for key in row}
 
     def note(self, key: str, count: int | None = None, **fields: object) -> Note:
         """Return the note of a key."""
-        kind, texts, code = self._kinds[key], self._texts[key], key.partition(" ")[0]
+        (kind, texts), code = self._rows[key], key.partition(" ")[0]
         text, advice = (texts, "") if isinstance(texts, str) else texts
         if count is None:
             return Note(kind, code, text.format(**fields), advice=advice.format(**fields))
@@ -65,7 +66,6 @@ class NoteTable:
 
 
 T = TypeVar("T")
-_MOST_NAMED: Final = 5
 _NOTES: Final = NoteTable(
     dropped={
         "set-aside": "{count} [file|files] in the folder skipped (damaged): {names}.",
@@ -110,6 +110,5 @@ def with_set_aside(traces: Sequence[Trace], failed: Sequence[Failed]) -> list[Tr
         names = [
             source.label for source, error in failed if isinstance(error, NotATrace) == is_unknown
         ]
-        listed = ", ".join(names[:_MOST_NAMED]) + (", …" if len(names) > _MOST_NAMED else "")
-        notes += [_NOTES.note(code, len(names), names=listed)] if names else []
+        notes += [_NOTES.note(code, len(names), names=listed(names))] if names else []
     return with_notes(traces, notes)

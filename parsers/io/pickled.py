@@ -2,12 +2,13 @@
 
 No unpickler runs. Only the instructions that write such values are known, so nothing can name a
 class or call anything. Keys that are not asked for are dropped with what they hold, so no key of
-the file's is hashed but a text. Values may occur in many places, even in themselves: whoever walks
-them must not follow each place of a list anew.
+the file's is hashed but a text. Values may occur in many places, even in themselves: code that
+walks them must not follow each occurrence of a list anew.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Set
 from struct import Struct, error
 from typing import Any, Final, TypeVar
@@ -23,7 +24,6 @@ _MOST_REPEATED: Final = 5
 """So many times as many values are repeated, of 8 bytes each: mostly frames of stacks."""
 _BAD: Final = (IndexError, AttributeError, TypeError, ValueError, error)
 """What instructions raise that do not fit together."""
-_PLAIN_HINT: Final = "export the trace as JSON"
 
 
 class _TooLarge(Exception):
@@ -36,15 +36,11 @@ def unpickled(source: ByteSource, keys: Set[str]) -> object:
     Raises InputError where it is cut off, damaged, too large or holds anything but plain values.
     """
     try:
-        parts, size = [], 0
-        for block in source.blocks():
-            parts.append(block)
-            size += len(block)
-            if size > _MOST_BYTES and source.limits:
-                raise _TooLarge
-        data = b"".join(parts)
-        machine = _Machine(data, keys)
-        value = machine.run(_MOST_STEPS if source.limits else len(data))
+        most_bytes = _MOST_BYTES if source.limits else sys.maxsize - 1
+        data = source.head(most_bytes + 1)
+        if len(data) > most_bytes:
+            raise _TooLarge
+        return _Machine(data, keys).run(_MOST_STEPS if source.limits else len(data))
     except _TooLarge:
         raise InputError(
             f"too large: {source.label} (more than {_MOST_BYTES >> 20} MiB or "
@@ -52,17 +48,15 @@ def unpickled(source: ByteSource, keys: Set[str]) -> object:
             "record fewer events (max_entries), or read it with --no-limits if you trust it",
         ) from None
     except KeyError as refused:
-        what = f"{refused.args[0]:#04x}"
         raise NotATrace(
             f"{source.label} holds more than plain values, which is unsafe to open (pickle "
-            f"instruction {what})",
-            _PLAIN_HINT,
+            f"instruction {refused.args[0]:#04x})",
+            "export the trace as JSON",
         ) from None
     except _BAD:
         raise InputError(
             f"damaged or cut off: {source.label}", "copy it or dump it again"
         ) from None
-    return value
 
 
 class _Machine:
@@ -104,7 +98,7 @@ class _Machine:
         Return where the row ends and how many there were.
         """
         data, memo, push = self.data, self.memo, self.stack.append
-        known = len(self.stack)
+        size = len(self.stack)
         while True:
             if data[offset] == _GET:
                 push(memo[data[offset + 1]])
@@ -113,10 +107,10 @@ class _Machine:
                 push(memo[_U4.unpack_from(data, offset + 1)[0]])
                 offset += 5
             else:
-                return offset, len(self.stack) - known
+                return offset, len(self.stack) - size
 
     def take(self, count: int | None = None) -> list[Any]:
-        """Take so many values, or those above the last mark."""
+        """Take `count` values, or those above the last mark."""
         index = self.marks.pop() if count is None else len(self.stack) - count
         values = self.stack[index:]
         del self.stack[index:]
@@ -128,7 +122,7 @@ class _Machine:
         self.stack[-1].update((k, v) for k, v in pairs if k.__class__ is str and k in keys)
 
     def put(self, index: int, _: int) -> None:
-        """Memoize: writers number in order, so no other place is known, however far."""
+        """Memoize; writers number in order, so an index further on is an error."""
         if index > len(self.memo):
             raise ValueError
         self.memo[index : index + 1] = [self.stack[-1]]

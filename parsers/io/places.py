@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import takewhile
 from pathlib import Path, PurePath
 from typing import IO, Final, TypeVar
@@ -25,9 +26,9 @@ from traceflops.parsers.io.remote import files_at, is_remote, opened, size_of
 T = TypeVar("T")
 
 PIPE_PATIENCE_S = 5.0
-"""How long a named pipe is waited for that no program has written to yet."""
+"""How long to wait for a program to write to a named pipe."""
 _PAGES: Final = (".html", ".htm")
-"""Beside traces lie reports of them, which are read only where they are named."""
+"""Reports that lie beside traces are read only where they are named."""
 _REPORT: Final = b"traceflops.report/"
 """How the comment of an archive begins that is a report; in it only the pack is a recording."""
 _PACK: Final = ".tfpack"
@@ -71,7 +72,14 @@ def find_inputs(path: str) -> tuple[list[ByteSource], bool]:
         _tried(Path(path), lambda: os.scandir(path).close())
     if is_file:
         return _members(_file(path)), True
-    sources = [source for file in files for source in _members_or_failure(file)]
+    sources: list[ByteSource] = []
+    for file in files:
+        # A broken archive or an unreadable file does not keep the traces beside it from being
+        # read: what is wrong with it is said when it is opened.
+        try:
+            sources += _members(_file(file), in_folder=True)
+        except InputError as error:
+            sources.append(ByteSource(Path(file).name, partial(_fail, error)))
     for source in sources:
         source.inside = PurePath(path).name
     return [source for source in sources if not source.name.lower().endswith(_PAGES)], False
@@ -84,7 +92,7 @@ def _once(name: str, stream: IO[bytes], begun: bytes = b"") -> ByteSource:
 
 
 class _Rejoined(io.RawIOBase):
-    """A stream whose first block was taken off to be looked at, put together again."""
+    """A stream whose first block was already read, from its beginning."""
 
     def __init__(self, first: bytes, rest: IO[bytes]) -> None:
         self._first = first
@@ -185,20 +193,8 @@ def files_behind(path: str) -> Iterator[str]:
     yield from (error.filename for error in closed)
 
 
-def _members_or_failure(file: str) -> list[ByteSource]:
-    """Return the inputs in a file of a folder, or one that says why it has none when opened.
-
-    A broken archive or an unreadable file does not keep the good traces beside it from being read.
-    """
-    try:
-        return _members(_file(file), in_folder=True)
-    except InputError as error:
-        failure = error
-
-    def opener() -> IO[bytes]:
-        raise failure
-
-    return [ByteSource(Path(file).name, opener)]
+def _fail(error: InputError) -> IO[bytes]:
+    raise error
 
 
 def _members(source: ByteSource, *, in_folder: bool = False) -> list[ByteSource]:
@@ -229,7 +225,13 @@ def _members(source: ByteSource, *, in_folder: bool = False) -> list[ByteSource]
         ) from None
     finally:
         data.rest()
-    infos = [info for info in archive.infolist() if _may_be_trace(info)]
+    # is_dir() fails without a name; macOS adds ._name to every name.
+    infos = [
+        info
+        for info in archive.infolist()
+        if info.filename and not info.filename.endswith("/") and info.file_size > 0
+        if not Path(info.filename).name.startswith(".")
+    ]
     if archive.comment.startswith(_REPORT):
         infos = [] if in_folder else [info for info in infos if info.filename.endswith(_PACK)]
     if len(infos) > _MOST_MEMBERS:
@@ -238,12 +240,6 @@ def _members(source: ByteSource, *, in_folder: bool = False) -> list[ByteSource]
             "unpack it and give the folder or files to read",
         )
     return [_member(source, data, archive, info) for info in infos]
-
-
-def _may_be_trace(info: zipfile.ZipInfo) -> bool:
-    hidden = Path(info.filename).name.startswith(".")  # macOS adds ._name to every name
-    is_folder = not info.filename or info.filename.endswith("/")  # is_dir() fails without a name
-    return not is_folder and info.file_size > 0 and not hidden
 
 
 def _member(

@@ -1,13 +1,14 @@
-"""Processes that help with reading: each decodes blocks of text, or reads a file, as it is told.
+"""Child processes that decode blocks of text or read whole files.
 
-They are plain child processes, started only for inputs that are large enough to pay for it. Text
-reaches them through shared memory without a name, so nothing can be left behind; results come
-back through a pipe. A child that fails or is killed costs nothing but time: what it was given is
-read again in this process. Children end when this process does, however it ends.
+They are started only for inputs that are large enough to pay for it. Text reaches them through
+shared memory without a name, so nothing can be left behind; results come back through a pipe. A
+child that fails or is killed costs nothing but time: its work is done again in this process.
+Children end when this process does, however it ends.
 """
 
 from __future__ import annotations
 
+import gc
 import mmap
 import os
 import pickle
@@ -21,7 +22,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
-from typing import IO, Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -36,19 +37,20 @@ _SLOT_BYTES: Final = 2 * BLOCK_BYTES
 _MOST_JOBS: Final = 8
 _AHEAD_EACH: Final = 2
 _START = (
-    "import sys; sys.path[:] = sys.argv[3:]; from traceflops.parsers.io.worker import main; main()"
+    "import sys; sys.path[:] = sys.argv[3:]; "
+    "from traceflops.parsers.io.worker_pool import serve; serve()"
 )
 _GONE = (EOFError, OSError, ValueError, pickle.UnpicklingError)
 
 
 class BlockReader(Protocol[B_co]):
-    """What is done with the text of events."""
+    """Decodes text; both methods return None for text that cannot be decoded."""
 
     def check(self, text: bytes) -> int | None:
-        """Return how many events a JSON list holds, None where it cannot be decoded."""
+        """Return the number of events in a JSON list."""
 
     def read(self, text: bytes | memoryview) -> B_co | None:
-        """Return what a JSON list of events gives, None where it cannot be decoded."""
+        """Return the rows of a JSON list of events."""
 
 
 def usable_cores() -> int:
@@ -58,7 +60,7 @@ def usable_cores() -> int:
     return min(cores, _MOST_JOBS)
 
 
-class Crew:
+class WorkerPool:
     """Reads blocks, in this process or, where `jobs` is above 1, in others once it pays.
 
     It pays once there are `worth_bytes` of text. Where this process `takes_part` it is one of the
@@ -75,7 +77,7 @@ class Crew:
         self._seen_bytes = 0
         self._team: _Team | None = None
 
-    def __enter__(self) -> Crew:
+    def __enter__(self) -> WorkerPool:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -84,8 +86,8 @@ class Crew:
 
     @property
     def processes(self) -> tuple[int, ...]:
-        """The ids of the processes that help."""
-        return self._team.processes if self._team is not None else ()
+        """The ids of the child processes."""
+        return tuple(worker.pid for worker in self._team.workers) if self._team else ()
 
     @property
     def ahead(self) -> int:
@@ -107,7 +109,7 @@ class Crew:
         return self._team.submit(reader, text)
 
     def share(self, text_bytes: int) -> int:
-        """Return up to which size inputs of so much text are read whole, each by one process.
+        """Return the size up to which inputs of `text_bytes` in all are each read by one process.
 
         0 where that does not pay; a larger input is read in blocks, by all of them.
         """
@@ -119,16 +121,17 @@ class Crew:
         waiting: deque[Callable[[], B]] = deque()
         for item in items:
             call = partial(work, item)
-            waiting.append(call if self._team is None else self._begun(self._team, call))
+            if self._team is None:
+                waiting.append(call)
+            elif self._takes_part and self._team.is_busy:
+                done: Future[B] = Future()
+                done.set_result(call())
+                waiting.append(done.result)
+            else:
+                waiting.append(self._team.give(_Job(call, Future()), call))
             if len(waiting) > self.ahead:
                 yield waiting.popleft()
         yield from waiting
-
-    def _begun(self, team: _Team, call: Callable[[], B]) -> Callable[[], B]:
-        if not (self._takes_part and team.is_busy):
-            return team.call(call)
-        done = call()
-        return lambda: done
 
     def _start(self) -> None:
         if self._team is None and self._jobs > 1:
@@ -139,10 +142,11 @@ class Crew:
 
 
 class _Team:
-    """Worker processes and the memory through which they are given text."""
+    """Child processes and the memory through which they are given text."""
 
     def __init__(self, count: int) -> None:
-        self._workers: list[_Worker] = []
+        """Start `count` processes. Raises OSError where there are no processes or no memory."""
+        self.workers: list[_Worker] = []
         slots = _AHEAD_EACH * count + 1
         handle = _unnamed_file(slots * _SLOT_BYTES)
         try:
@@ -151,7 +155,7 @@ class _Team:
             for slot in range(slots):
                 self._free.put(slot * _SLOT_BYTES)
             for _ in range(count):
-                self._workers.append(_Worker(handle, slots * _SLOT_BYTES))
+                self.workers.append(_Worker(handle, slots * _SLOT_BYTES))
         except OSError:
             self.close()
             raise
@@ -160,40 +164,32 @@ class _Team:
 
     def submit(self, reader: BlockReader[Any], text: memoryview) -> Callable[[], Any]:
         """Give a block to the worker that has least to do."""
-        at = self._free.get()
-        stop = at + len(text) + 2
-        self._memory[at] = ord("[")
-        self._memory[at + 1 : stop - 1] = text
+        start = self._free.get()
+        stop = start + len(text) + 2
+        self._memory[start] = ord("[")
+        self._memory[start + 1 : stop - 1] = text
         self._memory[stop - 1] = ord("]")
-        again = partial(_read_list, reader, text)
-        return self._give(_Job(again, Future(), partial(self._free.put, at)), (at, stop), reader)
+        job = _Job(partial(_read_list, reader, text), Future(), partial(self._free.put, start))
+        return self.give(job, (start, stop), reader)
 
-    def call(self, function: Callable[[], B]) -> Callable[[], B]:
-        """Let the worker that has least to do call a function."""
-        return self._give(_Job(function, Future()), function)
-
-    def _give(self, job: _Job, message: object, reader: object = None) -> Callable[[], Any]:
-        min(self._workers, key=lambda worker: worker.load).give(job, message, reader)
+    def give(self, job: _Job, message: object, reader: object = None) -> Callable[[], Any]:
+        """Give a job to the worker that has least to do; return what waits for its result."""
+        min(self.workers, key=lambda worker: worker.load).give(job, message, reader)
         return job.result
 
     @property
     def is_busy(self) -> bool:
         """Whether each worker has something to do after what it does now."""
-        return min(worker.load for worker in self._workers) >= _AHEAD_EACH
-
-    @property
-    def processes(self) -> tuple[int, ...]:
-        """The ids of the processes."""
-        return tuple(worker.process for worker in self._workers)
+        return min(worker.load for worker in self.workers) >= _AHEAD_EACH
 
     def close(self) -> None:
         """End the processes at once: they hold nothing that could be lost."""
-        for worker in self._workers:
+        for worker in self.workers:
             worker.close()
 
 
 class _Job(NamedTuple):
-    """What a worker was given, and how it is done here; its reply is None where it failed."""
+    """A call given to a worker, and how to do it here; the reply is None where it failed."""
 
     again: Callable[[], Any]
     reply: Future[tuple[Any] | None]
@@ -209,6 +205,7 @@ class _Worker:
     """One process, and the thread that waits for its answers."""
 
     def __init__(self, memory: int, size: int) -> None:
+        """Start the process; `memory` is the handle of the shared memory, of `size` bytes."""
         words = [sys.executable, "-P", "-c", _START, str(memory), str(size), *sys.path]
         self._process = subprocess.Popen(
             words,
@@ -218,6 +215,9 @@ class _Worker:
             process_group=0,  # Ctrl-C is for the process that started it
             env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
         )
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._stdin, self._stdout = self._process.stdin, self._process.stdout
+        self.pid = self._process.pid
         self._jobs: deque[_Job] = deque()
         self._reader: object = None
         self._gone = False
@@ -226,17 +226,12 @@ class _Worker:
         self._listener.start()
 
     @property
-    def process(self) -> int:
-        """Its id."""
-        return self._process.pid
-
-    @property
     def load(self) -> float:
-        """How much it has to do; one that is gone is never chosen while others are left."""
+        """Number of jobs; that of a process that ended is infinite."""
         return float("inf") if self._gone else len(self._jobs)
 
     def give(self, job: _Job, message: object, reader: object = None) -> None:
-        """Tell it what to do, and which reader does it where that is not in the message."""
+        """Send it a message, and before it the reader of a text."""
         with self._lock:
             if self._gone:
                 self._settle(job, None)
@@ -249,16 +244,10 @@ class _Worker:
             pickle.dump(message, self._stdin)
             self._stdin.flush()
 
-    @property
-    def _stdin(self) -> IO[bytes]:
-        assert self._process.stdin is not None
-        return self._process.stdin
-
     def _listen(self) -> None:
-        assert self._process.stdout is not None
         with suppress(*_GONE):
             while True:
-                reply = pickle.load(self._process.stdout)
+                reply = pickle.load(self._stdout)
                 self._settle(self._jobs.popleft(), reply)
         with self._lock:
             self._gone = True
@@ -274,14 +263,44 @@ class _Worker:
         self._process.kill()
         self._process.wait()
         self._listener.join()
-        for stream in (self._process.stdin, self._process.stdout):
-            if stream is not None:
-                with suppress(OSError):
-                    stream.close()
+        for stream in (self._stdin, self._stdout):
+            with suppress(OSError):
+                stream.close()
 
 
 def _read_list(reader: BlockReader[B], text: memoryview) -> B | None:
     return reader.read(b"".join((b"[", text, b"]")))
+
+
+def serve() -> None:
+    """Do what a worker does: read blocks out of shared memory while there is anybody to answer.
+
+    The first two arguments are the handle and the size of the memory. Messages on stdin are
+    pickled: a block reader, used from then on; the offsets between which a text lies in the
+    memory; or a call. The answer to a text or a call is a tuple of its result, None if it failed.
+    """
+    handle, size = int(sys.argv[1]), int(sys.argv[2])
+    memory = memoryview(mmap.mmap(handle, size, access=mmap.ACCESS_READ))
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # nothing but answers may get into the pipe
+    gc.disable()  # what is built for a block holds no cycles and is freed with it
+    reader: Any = None
+    try:
+        while True:
+            message = pickle.load(sys.stdin.buffer)
+            if isinstance(message, tuple):
+                message = partial(reader.read, memory[slice(*message)])
+            if not isinstance(message, partial):
+                reader = message
+                continue
+            try:
+                answer = pickle.dumps((message(),), protocol=5)
+            except Exception:  # the process that asked does it itself and shows what is wrong
+                answer = pickle.dumps(None)
+            answers.write(answer)
+            answers.flush()
+    except (EOFError, OSError):
+        os._exit(0)
 
 
 def _unnamed_file(size: int) -> int:

@@ -29,6 +29,19 @@ class Blocks(NamedTuple):
     code: IntArray
 
 
+class _Changes(NamedTuple):
+    """Changes of allocated memory: a row for the start, one per block held then, one per event.
+
+    `total` is what is allocated after the change; what was held at the start counts from its row.
+    """
+
+    time_ns: IntArray
+    change: IntArray
+    address: IntArray
+    stack: IntArray
+    total: IntArray
+
+
 @dataclass(frozen=True)
 class History:
     """The events of one device in order, and what it `held` in its `segments` at their end."""
@@ -41,16 +54,6 @@ class History:
     held: Blocks
     segments: Blocks
 
-    @cached_property
-    def _rows(self) -> IntArray:
-        """The events that allocate and release."""
-        return np.flatnonzero((self.action == ALLOC) | (self.action == FREE))
-
-    @cached_property
-    def _change(self) -> IntArray:
-        change: IntArray = self.size * _SIGNS[self.action]
-        return change
-
     @property
     def moved(self) -> float:
         """Return the sum of all sizes; what exceeds 2^60 adds up to no size."""
@@ -58,22 +61,24 @@ class History:
         return float(sum(sizes.sum(dtype=np.float64) for sizes in columns))
 
     @cached_property
-    def _by_address(self) -> IntArray:
-        """The rows of allocations and releases by address, in order within each."""
-        return self._rows[np.argsort(self.address[self._rows], kind="stable")]
+    def _rows(self) -> IntArray:
+        """The events that allocate and release."""
+        return np.flatnonzero((self.action == ALLOC) | (self.action == FREE))
 
     @cached_property
-    def _opens(self) -> BoolArray:
-        """Which of these are the first at their address."""
-        address = self.address[self._by_address]
-        return np.append(True, address[1:] != address[:-1])[: len(address)]
+    def _by_address(self) -> tuple[IntArray, BoolArray]:
+        """These events by address, in order within each, and which are the first at theirs."""
+        rows = self._rows[np.argsort(self.address[self._rows], kind="stable")]
+        address = self.address[rows]
+        return rows, np.append(True, address[1:] != address[:-1])[: len(address)]
 
     @property
     def contradictions(self) -> int:
         """Return how many events allocate what is allocated, or release what is not."""
-        action = self.action[self._by_address]
+        rows, is_first = self._by_address
+        action = self.action[rows]
         same = np.append(False, action[1:] == action[:-1])[: len(action)]
-        return int(np.count_nonzero(same & ~self._opens))
+        return int(np.count_nonzero(same & ~is_first))
 
     @cached_property
     def before(self) -> Blocks:
@@ -81,8 +86,8 @@ class History:
 
         Of what is released it is not known who allocated it.
         """
-        first = self._by_address[self._opens]
-        freed = first[self.action[first] == FREE]
+        rows, is_first = self._by_address
+        freed = rows[is_first & (self.action[rows] == FREE)]
         quiet = ~np.isin(self.held.address, self.address[self._rows])
         return Blocks(
             np.append(self.held.address[quiet], self.address[freed]),
@@ -91,87 +96,70 @@ class History:
         )
 
     @cached_property
-    def _all(self) -> tuple[IntArray, IntArray, IntArray, IntArray]:
-        """Time, change, address and stack: what was held before, then what events change."""
+    def _changes(self) -> _Changes:
+        """The changes of allocated memory, from the first event on."""
         rows, before = self._rows, self.before
+        start = np.full(1 + len(before.size), self.time_ns[0] if len(self.time_ns) else 0)
         stack = np.where(self.action[rows] == ALLOC, self.stack[rows], -1)
-        return (
-            np.append(np.full(len(before.size), self._start_ns), self.time_ns[rows]),
-            np.append(before.size, self._change[rows]),
-            np.append(before.address, self.address[rows]),
-            np.append(before.code, stack),
+        change = np.concatenate([[0], before.size, self.size[rows] * _SIGNS[self.action[rows]]])
+        total = np.cumsum(change)
+        total[: len(start)] = before.size.sum()
+        return _Changes(
+            np.append(start, self.time_ns[rows]),
+            change,
+            np.concatenate([[0], before.address, self.address[rows]]),
+            np.concatenate([[-1], before.code, stack]),
+            total,
         )
-
-    @property
-    def _start_ns(self) -> int:
-        return int(self.time_ns[0]) if len(self.time_ns) else 0
-
-    @cached_property
-    def _allocated(self) -> IntArray:
-        """The total after each change; what was held before counts as a whole from its first."""
-        total = np.cumsum(self._all[1])
-        known = len(self.before.size)
-        total[:known] = total[known - 1] if known else 0
-        return total
 
     @property
     def missing(self) -> int:
         """Return by how much the state at the snapshot exceeds what events lead to."""
-        last = int(self._allocated[-1]) if len(self._allocated) else 0
-        return int(self.held.size.sum()) - last
+        return int(self.held.size.sum()) - int(self._changes.total[-1])
 
     def series(self) -> Iterator[tuple[str, dict[str, Array]]]:
         """Give the columns of each counter: changes, allocated, reserved, the largest free block.
 
         Reserved memory is left out where undoing the events leads below 0.
         """
-        time, change, address, stack = self._all
-        has_row = np.arange(len(time)) >= len(self.before.size)
-        has_row |= stack >= 0  # who allocated the others is not known: together they are one row
-        head = [] if len(has_row) and has_row.all() else [self._start_ns]
-        nothing = [0] * len(head)
-        where = {
-            "time_ns": np.append(np.array(head, np.int64), time[has_row]),
-            "address": np.append(np.array(nothing, np.int64), address[has_row]),
-        }
-        value = np.append(np.array(nothing, np.float64), change[has_row])
-        named = np.append(np.full(len(head), -1, np.int32), stack[has_row].astype(np.int32))
-        yield "change", {**where, "value": value, "stack": named}
-        before = np.full(len(head), self.before.size.sum(), np.float64)
-        yield "allocated", {**where, "value": np.append(before, self._allocated[has_row])}
+        time, change, address, stack, total = self._changes
+        is_row = np.arange(len(time)) > len(self.before.size)
+        is_row |= stack >= 0  # who allocated the others is not known: together they are one row
+        is_row[0] = not is_row[1:].all() or len(time) == 1
+        where = {"time_ns": time[is_row], "address": address[is_row]}
+        allocator = {"stack": stack[is_row].astype(np.int32)}
+        yield "change", {**where, **allocator, "value": change[is_row].astype(np.float64)}
+        yield "allocated", {**where, "value": total[is_row].astype(np.float64)}
         rows = np.flatnonzero(np.isin(self.action, list(SEGMENTS)))
-        grown = np.cumsum(self._change[rows])
-        first = int(self.segments.size.sum()) - int(grown[-1] if len(rows) else 0)
-        reserved = np.append(first, first + grown)
+        grown = np.cumsum(np.append(0, self.size[rows] * _SIGNS[self.action[rows]]))
+        reserved = int(self.segments.size.sum()) - int(grown[-1]) + grown
         if len(self.segments.size) + len(rows) == 0 or int(reserved.min()) < 0:
             return
-        times, asked = (
-            np.append(self._start_ns, self.time_ns[rows]),
-            np.append(-1, self.stack[rows]),
+        yield (
+            "reserved",
+            {
+                "time_ns": np.append(time[0], self.time_ns[rows]),
+                "stack": np.append(-1, self.stack[rows]).astype(np.int32),
+                "value": reserved.astype(np.float64),
+            },
         )
-        called = {"time_ns": times, "stack": asked.astype(np.int32)}
-        yield "reserved", {**called, "value": reserved.astype(np.float64)}
         # The last change of the instant in which most was allocated first, and what was held then,
         # by the last change at each address.
-        peak, total = -1, self._allocated
-        if len(total):
-            highest = int(np.argmax(total))
-            is_peak = (total == total[highest]) & (time == time[highest])
-            peak = int(np.flatnonzero(is_peak)[-1])
+        highest = int(np.argmax(total))
+        peak = int(np.flatnonzero((total == total[highest]) & (time == time[highest]))[-1])
         last = peak - np.unique(address[: peak + 1][::-1], return_index=True)[1]
         last = last[change[last] > 0]
         held = Blocks(address[last], change[last], stack[last])
-        largest = np.array([_largest_gap(*self._segments_after(peak), held)])
-        when = time[peak : peak + 1] if len(time) else times[:1]
-        yield "largest_free", {"time_ns": when, "value": largest.astype(np.float64)}
+        largest = np.array([_largest_gap(*self._segments_after(peak), held)], np.float64)
+        yield "largest_free", {"time_ns": time[peak : peak + 1], "value": largest}
 
     def _segments_after(self, row: int) -> tuple[Blocks, IntArray]:
         """Return the segments after a change as ranges with a count, and where pieces begin.
 
         They are those of the snapshot, with later events undone.
         """
-        known = len(self.before.size)
-        since = self._rows[row - known] if row >= known else -1
+        first = 1 + len(self.before.size)
+        since = self._rows[row - first] if row >= first else -1
         later = np.flatnonzero(np.isin(self.action, list(SEGMENTS)))
         later = later[later > since]
         ranges = Blocks(
@@ -179,10 +167,8 @@ class History:
             np.append(self.segments.size, self.size[later]),
             np.append(np.ones(len(self.segments.size)), -_SIGNS[self.action[later]]),
         )
-        own = np.isin(self.action[later], _WHOLE)
-        return ranges, np.append(
-            self.segments.address[self.segments.code == 0], self.address[later[own]]
-        )
+        begins = self.address[later[np.isin(self.action[later], _WHOLE)]]
+        return ranges, np.append(self.segments.address[self.segments.code == 0], begins)
 
 
 def _largest_gap(segments: Blocks, begins: IntArray, held: Blocks) -> int:
@@ -190,12 +176,12 @@ def _largest_gap(segments: Blocks, begins: IntArray, held: Blocks) -> int:
     rounded = -(-held.size // _ROUNDED) * _ROUNDED
     address = np.concatenate([segments.address, held.address])
     ends = address + np.concatenate([segments.size, rounded])
-    there = np.concatenate([segments.code, np.zeros(len(held.size))])
+    exists = np.concatenate([segments.code, np.zeros(len(held.size))])
     taken = np.concatenate([np.zeros(len(segments.size)), np.ones(len(held.size))])
     edges = np.concatenate([address, ends])
     order = np.argsort(edges, kind="stable")
     edges, width = edges[order], np.diff(edges[order], append=edges[order][-1:])
-    is_free = np.cumsum(np.append(there, -there)[order]) > 0
+    is_free = np.cumsum(np.append(exists, -exists)[order]) > 0
     is_free &= np.cumsum(np.append(taken, -taken)[order]) <= 0
     piece = np.cumsum((~is_free & (width > 0)) | np.isin(edges, begins))
     sizes = np.bincount(piece, weights=np.where(is_free, width, 0))

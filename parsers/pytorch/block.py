@@ -1,4 +1,4 @@
-"""The text of many events into rows: the part of reading that is done block by block.
+"""Reads the text of many events into rows.
 
 A block needs nothing but its own text, so blocks can be read in any order and by any process.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import cache, partial
 from typing import Any, Final, TypeVar, Union, cast
 
@@ -54,7 +55,6 @@ class KinetoBlock:
         self._unwanted = IGNORED if python_stacks else IGNORED | PYTHON_CATEGORIES
         self.rows = KinetoRows()
         self.counts: Counter[str] = Counter()
-        self.args = ArgsReader(self.rows.odd)
         self.flows: list[IntArray] = []
         """Ids and times of the arrows between calls and device work, as (2, n) arrays."""
         self.legacy_ops = 0
@@ -70,12 +70,14 @@ class KinetoBlock:
                 if adder is not None:
                     adder(self.rows, group)
             elif phase == "i":
-                can_be = isinstance(group.args[0], MemoryArgs)
-                is_memory = [can_be and event.name == _MEMORY_NAME for event in group.events]
-                if any(is_memory):
-                    self.rows.add_memory(group.where(is_memory))
-                if not all(is_memory):
-                    self.rows.add_instants(group.where([not memory for memory in is_memory]))
+                may_be = isinstance(group.args[0], MemoryArgs)
+                memory, instants = group.parted(
+                    [may_be and event.name == _MEMORY_NAME for event in group.events]
+                )
+                if len(memory):
+                    self.rows.add_memory(memory)
+                if len(instants):
+                    self.rows.add_instants(instants)
             elif phase in ("s", "f") and category in FLOW_CATEGORIES:
                 time, has_time = nanoseconds([event.ts for event in group.events])
                 rows = np.stack([integers([event.id for event in group.events]), time])
@@ -87,32 +89,28 @@ class KinetoBlock:
         for event in events:
             by_type[event.__class__].append(event)
         for kind, group in by_type.items():
-            if kind in (LooseEvent, ExactEvent):
-                yield from self._loose_groups(group)
+            if kind not in (LooseEvent, ExactEvent):
+                has_args = "args" in kind.__struct_fields__
+                for phase, same in _by_phase(group):
+                    args = [event.args for event in same] if has_args else [_NO_ARGS] * len(same)
+                    yield kind.__struct_config__.tag, phase, Group(same, args)
                 continue
-            category = kind.__struct_config__.tag
-            has_args = "args" in kind.__struct_fields__
-            for phase, same in _by_phase(group):
-                args = [event.args for event in same] if has_args else [_NO_ARGS] * len(same)
-                yield category, phase, Group(same, args)
-
-    def _loose_groups(self, events: list[Any]) -> Iterator[tuple[str, str, Group]]:
-        """Yield the same of events whose category the decoder did not know."""
-        by_category: defaultdict[str, list[Any]] = defaultdict(list)
-        categories = [legacy.category(event) for event in events]
-        for event, category in zip(events, categories, strict=True):
-            by_category[category].append(event)
-        if legacy.OPS in by_category or legacy.WORK in by_category:
-            self.legacy_ops += legacy.number_ops(events, categories)
-        for category, group in by_category.items():
-            for phase, same in _by_phase(group):
-                texts = [event.args for event in same]
-                # Old files write memory events without a category.
-                is_memory = phase == "i" and category not in KNOWN_CATEGORIES
-                args = self.args.read(texts, MemoryArgs if is_memory else ARGS.get(category, Args))
-                if category in (legacy.OPS, legacy.WORK):
-                    legacy.add_ids(args, same, category == legacy.WORK)
-                yield category, phase, Group(same, args)
+            # The decoder did not know the category of these.
+            by_category: defaultdict[str, list[Any]] = defaultdict(list)
+            categories = [legacy.category(event) for event in group]
+            for event, category in zip(group, categories, strict=True):
+                by_category[category].append(event)
+            if legacy.OPS in by_category or legacy.WORK in by_category:
+                self.legacy_ops += legacy.number_ops(group, categories)
+            for category, members in by_category.items():
+                for phase, same in _by_phase(members):
+                    # Old files write memory events without a category.
+                    is_memory = phase == "i" and category not in KNOWN_CATEGORIES
+                    args_type = MemoryArgs if is_memory else ARGS.get(category, Args)
+                    args = _read_args([event.args for event in same], args_type, self.rows.odd)
+                    if category in (legacy.OPS, legacy.WORK):
+                        legacy.add_ids(args, same, category == legacy.WORK)
+                    yield category, phase, Group(same, args)
 
 
 class KinetoReader:
@@ -191,8 +189,8 @@ def _add_ops(rows: KinetoRows, group: Group) -> None:
     texts = {name for name in [event.name for event in group.events] if name.__class__ is str}
     if any(text.startswith(_STEP_NAME) for text in texts):
         is_step = [as_text(event.name).startswith(_STEP_NAME) for event in group.events]
-        rows.add_host_marks(group.where(is_step), "annotation")
-        group = group.where([not step for step in is_step])
+        steps, group = group.parted(is_step)
+        rows.add_host_marks(steps, "annotation")
     rows.add_ops(group)
 
 
@@ -208,41 +206,33 @@ _ADDERS: Final[dict[str, Callable[[KinetoRows, Group], None]]] = {
 """What is done with complete events (phase X) of a category."""
 
 
-class ArgsReader:
-    """Decodes the arguments of many events in one call; counts those that are no object."""
+def _read_args(texts: Sequence[msgspec.Raw], args_type: type[A], odd: Counter[str]) -> list[A]:
+    """Return the arguments of each event, decoded together where that works.
 
-    def __init__(self, odd: Counter[str]) -> None:
-        self._odd = odd
-
-    def read(self, texts: Sequence[msgspec.Raw], args_type: type[A]) -> list[A]:
-        """Return the arguments of each event; an event without any has all of them absent."""
-        if args_type is Args:
-            return [args_type()] * len(texts)
-        objects = [bytes(text) or b"{}" for text in texts]
-        together = b"[" + b",".join(objects) + b"]"
-        try:
-            return cast(list[A], decoder(args_type).decode(together))
-        except UNDECODABLE:
-            pass
-        try:
-            return _narrowed(decoder(_loose(args_type)).decode(together), args_type)
-        except UNDECODABLE:
-            return [self._one(text, args_type) for text in objects]
-
-    def _one(self, text: bytes, args_type: type[A]) -> A:
-        """Return the arguments of one event; all are absent where they cannot be decoded."""
-        if text == b"null":
-            return args_type()
+    An event without any has all of them absent; those that are no object are counted in `odd`.
+    """
+    if args_type is Args:
+        return [args_type()] * len(texts)
+    objects = [bytes(text) or b"{}" for text in texts]
+    together = b"[" + b",".join(objects) + b"]"
+    with suppress(*UNDECODABLE):
+        return cast(list[A], decoder(args_type).decode(together))
+    with suppress(*UNDECODABLE):
+        return _narrowed(decoder(_loose(args_type)).decode(together), args_type)
+    args: list[A] = []
+    for text in objects:
+        decoded = [args_type()]
         # The decoder checks UTF-8 only in the fields that it builds, so it may fail only here.
-        for candidate in (text, valid_utf8(text)):
-            try:
-                decoded = decoder(_loose(args_type)).decode(b"[" + candidate + b"]")
-            except UNDECODABLE:
-                continue
-            self._odd["arguments-repaired"] += candidate != text
-            return cast(A, _narrowed(decoded, args_type)[0])
-        self._odd["bad-arguments"] += 1
-        return args_type()
+        for candidate in (text, valid_utf8(text)) if text != b"null" else ():
+            with suppress(*UNDECODABLE):
+                loose = decoder(_loose(args_type)).decode(b"[" + candidate + b"]")
+                decoded = _narrowed(loose, args_type)
+                odd["arguments-repaired"] += candidate != text
+                break
+        else:
+            odd["bad-arguments"] += text != b"null"
+        args += decoded[:1]
+    return args
 
 
 @cache
@@ -254,7 +244,7 @@ def decoder(element: Any) -> msgspec.json.Decoder[Any]:
 
 @cache
 def _loose(args_type: type[Args]) -> Any:
-    """Return the same arguments with anything in the place of integers and triples of them."""
+    """Return the type with any JSON value in its fields of integers and triples."""
     fields = [
         (field.name, Any, msgspec.field(name=field.encode_name, default=field.default))
         for field in msgspec.structs.fields(args_type)

@@ -199,16 +199,9 @@ IGNORED: Final = frozenset(
 
 INSTANT: Final = "cpu_instant_event"
 
-KNOWN_CATEGORIES: Final = (
-    frozenset(ACTIVITY_KINDS)
-    | frozenset(CALL_APIS)
-    | frozenset(HOST_MARKS)
-    | frozenset(DEVICE_MARKS)
-    | OP_CATEGORIES
-    | PYTHON_CATEGORIES
-    | FLOW_CATEGORIES
-    | IGNORED
-    | {INSTANT}
+KNOWN_CATEGORIES: Final = frozenset({INSTANT}).union(
+    *(ACTIVITY_KINDS, CALL_APIS, HOST_MARKS, DEVICE_MARKS),
+    *(OP_CATEGORIES, PYTHON_CATEGORIES, FLOW_CATEGORIES, IGNORED),
 )
 """A file none of whose events is of these is not a PyTorch trace."""
 
@@ -225,35 +218,20 @@ ARGS: Final[dict[str, type[Args]]] = {
 """The arguments that are read of the events of a category; of others none are."""
 
 
-class TaggedEvent(msgspec.Struct, gc=False, tag_field="cat"):
-    """One element of traceEvents whose category is known; `args` is what `ARGS` says."""
-
-    ph: Any = None
-    name: Any = None
-    pid: Any = None
-    tid: Any = None
-    ts: Any = None
-    dur: Any = None
-
-
-class _IgnoredEvent(msgspec.Struct, gc=False, tag_field="cat"):
-    ph: Any = None
-
-
-def _tagged(category: str, used: bool) -> type[msgspec.Struct]:
-    """Return the event of a category, with its arguments where some are read."""
-    if not used:
-        return msgspec.defstruct(category, [], bases=(_IgnoredEvent,), tag=category, gc=False)
-    args = ARGS.get(category)
-    fields: list[Any] = []
-    if args is not None:
-        fields.append(("args", args, msgspec.field(default_factory=args)))
-    if category in FLOW_CATEGORIES:
-        fields.append(("id", Any, None))
-    return msgspec.defstruct(category, fields, bases=(TaggedEvent,), tag=category, gc=False)
-
-
 def tagged_events(python_stacks: bool) -> list[type[msgspec.Struct]]:
-    """Return the type of event of each known category; the tag of the type is the category."""
+    """Return the type of event of each known category; the tag of the type is the category.
+
+    Its `args` are what `ARGS` says; of categories that no table needs only the phase is decoded.
+    """
     unused = IGNORED if python_stacks else IGNORED | PYTHON_CATEGORIES
-    return [_tagged(category, category not in unused) for category in sorted(KNOWN_CATEGORIES)]
+    types = []
+    for category in sorted(KNOWN_CATEGORIES):
+        names = ("ph",) if category in unused else ("ph", "name", "pid", "tid", "ts", "dur")
+        fields: list[Any] = [(name, Any, None) for name in names]
+        args = ARGS.get(category)
+        if args is not None and category not in unused:
+            fields.append(("args", args, msgspec.field(default_factory=args)))
+        if category in FLOW_CATEGORIES:
+            fields.append(("id", Any, None))
+        types.append(msgspec.defstruct(category, fields, tag_field="cat", tag=category, gc=False))
+    return types

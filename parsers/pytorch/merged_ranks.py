@@ -1,4 +1,4 @@
-"""Several ranks in one file: whose each event is.
+"""Finds the rank of each event in a file of several ranks.
 
 Tools that merge files write the rank into the arguments of events, add a multiple of a power of ten
 to the numbers of processes and devices (100000003 is device 3 of rank 1), or write a label before
@@ -84,7 +84,7 @@ def split_ranks(
     shift = _shift([owners[text].pid for text in tables["activities"].names["process"]])
     of_host = {owners[text].label for name in _HOST for text in tables[name].names["process"]}
     of_gpus = {owners[text].label for text in tables["activities"].names["process"]}
-    # What tells the rank of each owner, the same for all where nothing does.
+    # By what the rank of each owner is known, the same for all where by nothing.
     by_pid = {owner.pid: owner.rank for owner in owners.values() if owner.rank is not None}
     key_of: dict[str, tuple[int, ...] | None] = {}
     for text, owner in owners.items():
@@ -148,19 +148,17 @@ def number_devices(tables: Mapping[str, TableBuilder], several: bool) -> list[tu
 
     `several` says that there are several processes, whose devices are different ones.
     """
-    local = tables["activities"].column("device")
-    tables["activities"].replace("device", np.where(local == ABSENT, _UNKNOWN_DEVICE, local))
-    for table in _with_devices(tables) if several else ():
+    activities = tables["activities"]
+    local = activities.column("device")
+    activities.replace("device", np.where(local == ABSENT, _UNKNOWN_DEVICE, local))
+    with_devices = [tables[name] for name in ("activities", "marks", "counters")]
+    for table in with_devices if several else ():
         device, process = table.column("device"), table.column("process")
         key = process * _DEVICES + (device + 1) % _DEVICES
         table.replace("device", np.where(device == ABSENT, ABSENT, key))
-    used = distinct(tables["activities"].column("device"))
-    for table in _with_devices(tables):
+    used = distinct(activities.column("device"))
+    for table in with_devices:
         renumber_devices(table, used)
     if several:
         return [(key // _DEVICES, key % _DEVICES - 1) for key in used.tolist()]
     return [(0, device) for device in used.tolist()]
-
-
-def _with_devices(tables: Mapping[str, TableBuilder]) -> list[TableBuilder]:
-    return [tables[name] for name in ("activities", "marks", "counters")]

@@ -20,7 +20,7 @@ from traceflops.parsers.pytorch.values import as_text, integer, printable
 from traceflops.parsers.shared.trace_builder import DeviceFacts
 from traceflops.remedies import RECORDER
 from traceflops.table.columns import ABSENT, LIMIT_NS
-from traceflops.units import DESCRIPTION_WORDS, several
+from traceflops.units import DESCRIPTION_WORDS, listed, several
 
 _FACTS: Final = (
     "schemaVersion",
@@ -42,7 +42,7 @@ _HOST_IN_NAME: Final = re.compile(r"(.{1,200})_\d+\.\d{10,}\.pt\.trace\.json")
 """How torch.profiler.tensorboard_trace_handler names its files: host, process id, time."""
 _IDENTITY_KEYS: Final = ("host_name", "username", "user", "hostname")
 _ROCM_KEYS: Final = ("roctracer_version", "hip_runtime_version", "hip_driver_version")
-_GROUP_COLUMNS: Final = {"collective_group_ranks": "ranks", "collective_description": "pg_desc"}
+GROUP_COLUMNS: Final = {"collective_group_ranks": "ranks", "collective_description": "pg_desc"}
 _MOST_GROUPS: Final = 10_000
 _INT32_MAX: Final = 2**31 - 1
 _DESCRIPTION_KEY: Final = "traceflops"
@@ -103,9 +103,10 @@ def read_metadata(header: Mapping[str, msgspec.Raw], file_name: str) -> Metadata
         for key in ("distributedInfo", _COST_KEY)
     )
     rank = _between(distributed.get("rank"), 0, _INT32_MAX)
-    listed = _value(header, "deviceProperties")
-    entries = [e for e in (listed if isinstance(listed, list) else []) if isinstance(e, dict)]
-    devices = [(_integer(entry.get("id")), _device(entry)) for entry in entries]
+    devices = [
+        (_integer(entry.get("id")), _device(entry))
+        for entry in _objects(_value(header, "deviceProperties"))
+    ]
     alike = {replace(facts, memory_bytes=None) for _, facts in devices}
     host_in_name = _HOST_IN_NAME.match(file_name)
     names = [_optional_text(_value(header, key)) for key in _IDENTITY_KEYS]
@@ -113,12 +114,9 @@ def read_metadata(header: Mapping[str, msgspec.Raw], file_name: str) -> Metadata
     before, recorded = (
         _between(cost.get(key), 1, LIMIT_NS) for key in ("unrecorded_step_ns", "recorded_step_ns")
     )
-    pg_config = distributed.get("pg_config")
-    group_entries = pg_config[:_MOST_GROUPS] if isinstance(pg_config, list) else []
-    fact_values = {key: _value(header, key) for key in _FACTS}
-    fact_values["backend"] = distributed.get("backend")
-    fact_values["nccl_version"] = distributed.get("nccl_version")
-    fact_values[RECORDER] = "tf.record" if _COST_KEY in header else None
+    facts = {key: _value(header, key) for key in _FACTS}
+    facts |= {key: distributed.get(key) for key in ("backend", "nccl_version")}
+    facts[RECORDER] = "tf.record" if _COST_KEY in header else None
     description, problem = _described(header)
     return Metadata(
         rank=rank_in_name(file_name) if rank is None else rank,
@@ -127,31 +125,28 @@ def read_metadata(header: Mapping[str, msgspec.Raw], file_name: str) -> Metadata
         host=_optional_text(_value(header, "host_name")),
         identities=tuple(dict.fromkeys(name for name in names if name)),
         base_ns=_between(_value(header, "baseTimeNanoseconds"), -LIMIT_NS, LIMIT_NS),
-        facts=(
-            {
-                key: as_text(value)[:200]
-                for key, value in fact_values.items()
-                if isinstance(value, str | int | float)
-            }
-        ),
+        facts={k: as_text(v)[:200] for k, v in facts.items() if isinstance(v, str | int | float)},
         by_id=dict(reversed(devices)),
         common=devices[0][1] if len(alike) == 1 else None,
         is_rocm=any(key in header for key in _ROCM_KEYS),
         description=description,
         description_problem=problem,
-        groups=(
-            {
-                as_text(entry.get("pg_name")): {
-                    column: as_text(entry[key])
-                    for column, key in _GROUP_COLUMNS.items()
-                    if isinstance(entry.get(key), str | list)
-                }
-                for entry in group_entries
-                if isinstance(entry, dict)
+        groups={
+            as_text(entry.get("pg_name")): {
+                column: as_text(entry[key])
+                for column, key in GROUP_COLUMNS.items()
+                if isinstance(entry.get(key), str | list)
             }
-        ),
+            for entry in _objects(distributed.get("pg_config"), _MOST_GROUPS)
+        },
         step_ns=None if before is None or recorded is None else (before, recorded),
     )
+
+
+def _objects(value: object, most: int | None = None) -> list[dict[str, Any]]:
+    """Return the objects among the first elements of a list; none for anything else."""
+    entries = value[:most] if isinstance(value, list) else []
+    return [entry for entry in entries if isinstance(entry, dict)]
 
 
 def _value(header: Mapping[str, msgspec.Raw], key: str) -> Any:
@@ -219,11 +214,12 @@ def _described(header: Mapping[str, msgspec.Raw]) -> tuple[Mapping[str, object] 
             raise ValueError(f"nested more than {DEEPEST} levels deep")
     except ValueError as error:
         return None, f"ignored, {error}"
-    words = {key.replace("-", "_"): value for key, value in described.items()}
-    others = [key for key in described if key.replace("-", "_") not in DESCRIPTION_WORDS]
-    known = {word: value for word, value in words.items() if word in DESCRIPTION_WORDS} or None
-    if not others:
-        return known, ""
-    named = ", ".join(map(printable, others[:_MOST_NAMED]))
-    more = ", …" if len(others) > _MOST_NAMED else ""
-    return known, f"{several(len(others), 'unknown key')} ignored: {named}{more}"
+    words, others = dict[str, object](), list[str]()
+    for key, value in described.items():
+        if (word := key.replace("-", "_")) in DESCRIPTION_WORDS:
+            words[word] = value
+        else:
+            others.append(key)
+    ignored = listed(others, printable, most=_MOST_NAMED)
+    problem = f"{several(len(others), 'unknown key')} ignored: {ignored}" if others else ""
+    return words or None, problem

@@ -20,12 +20,17 @@ from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.json_events import EventStream
 from traceflops.parsers.io.json_mend import INVALID_UTF8, event_text_notes
 from traceflops.parsers.io.notes import NoteTable
-from traceflops.parsers.io.worker_pool import BLOCK_BYTES, Crew
+from traceflops.parsers.io.worker_pool import BLOCK_BYTES, WorkerPool
 from traceflops.parsers.pytorch import legacy
 from traceflops.parsers.pytorch.block import KinetoBlock, KinetoReader
 from traceflops.parsers.pytorch.events import KNOWN_CATEGORIES, PYTHON_CATEGORIES
 from traceflops.parsers.pytorch.merged_ranks import number_devices, split_ranks
-from traceflops.parsers.pytorch.metadata import HEADER_KEYS, Metadata, read_metadata
+from traceflops.parsers.pytorch.metadata import (
+    GROUP_COLUMNS,
+    HEADER_KEYS,
+    Metadata,
+    read_metadata,
+)
 from traceflops.parsers.pytorch.values import optional_codes, printable
 from traceflops.parsers.shared.formats import Format, Reading
 from traceflops.parsers.shared.trace_builder import (
@@ -43,7 +48,7 @@ from traceflops.table.columns import ABSENT, IntArray, codes, numbers
 from traceflops.table.grouping import joint_codes
 from traceflops.table.patterns import launches_nothing
 from traceflops.table.trace import Note, Source, SourceFile, Trace, of_noun, rank_from_name
-from traceflops.units import duration, several
+from traceflops.units import duration, listed, several
 
 _AT_END: Final = "rank and world size"
 _UNCATEGORISED = "phase "
@@ -129,8 +134,8 @@ def _reading_notes(
         and not category.startswith(_UNCATEGORISED)
     }
     if unknown:
-        listed = ", ".join(f"{printable(n)} ({count:,})" for n, count in list(unknown.items())[:6])
-        yield _NOTES.note("unknown-category", sum(unknown.values()), listed=listed)
+        names = ", ".join(f"{printable(n)} ({count:,})" for n, count in list(unknown.items())[:6])
+        yield _NOTES.note("unknown-category", sum(unknown.values()), listed=names)
     frames = sum(counts.get(category, 0) for category in PYTHON_CATEGORIES)
     if frames and not python_stacks:
         yield _NOTES.note("python-stacks-left-out", frames)
@@ -186,8 +191,7 @@ def _metadata_notes(metadata: Metadata, devices: Sequence[int], processes: int) 
         yield rank_from_name([metadata.rank])
     unknown = [d for d in dict.fromkeys(devices) if metadata.by_id and metadata.facts_of(d) is None]
     if unknown:
-        listed = ", ".join(map(str, unknown[:8])) + (", …" if len(unknown) > 8 else "")
-        yield _NOTES.note("device-ambiguous", listed=listed)
+        yield _NOTES.note("device-ambiguous", listed=listed(unknown, most=8))
 
 
 _STACKS_BELOW_BYTES: Final = 4 * 10**9
@@ -220,14 +224,16 @@ class Collected:
 
 def read_pytorch(
     source: ByteSource,
-    crew: Crew | None = None,
+    pool: WorkerPool | None = None,
     block_bytes: int = BLOCK_BYTES,
     *,
     python_stacks: bool = True,
 ) -> Trace:
     """Return the trace in `source`. Raises InputError where it is not a PyTorch trace."""
     reader = KinetoReader(python_stacks)
-    stream = EventStream[KinetoBlock](source, reader, crew or Crew(), HEADER_KEYS, block_bytes)
+    stream = EventStream[KinetoBlock](
+        source, reader, pool or WorkerPool(), HEADER_KEYS, block_bytes
+    )
     collected = Collected()
     for block in stream:
         collected.absorb(block)
@@ -297,20 +303,15 @@ def _assemble(
     """Return the trace of one file whose events are collected, as one process."""
     metadata = read_metadata(stream.header, source.name)
     processes = split_ranks(collected.tables, metadata.rank)
-    if len(processes) == 1:
-        # The metadata says what collectives do not say of their groups, or shorten.
-        for rows in (collected.tables["activities"], collected.tables["ops"]):
-            group_names = list(rows.names["collective_group"])
-            for column in (
-                ("collective_group_ranks", "collective_description") if group_names else ()
-            ):
-                given_texts = [metadata.groups.get(name, {}).get(column) for name in group_names]
-                codes_said = optional_codes(rows.names[column], [*given_texts, None])
-                lacks = ["..." in text for text in rows.names[column]] + [True]
-                given, own_codes = codes_said[rows.column("collective_group")], rows.column(column)
-                rows.replace(
-                    column, np.where(np.array(lacks)[own_codes] & (given >= 0), given, own_codes)
-                )
+    for rows in (collected.tables[name] for name in ("activities", "ops")):
+        groups = [metadata.groups.get(name, {}) for name in rows.names["collective_group"]]
+        # The metadata says of groups what their collectives leave out or shorten.
+        for column in GROUP_COLUMNS if groups and len(processes) == 1 else ():
+            texts = [*(group.get(column) for group in groups), None]
+            given = optional_codes(rows.names[column], texts)[rows.column("collective_group")]
+            is_short = np.array(["..." in text for text in rows.names[column]] + [True])
+            own = rows.column(column)
+            rows.replace(column, np.where(is_short[own] & (given >= 0), given, own))
     used = number_devices(collected.tables, len(processes) > 1)
     devices = [local for _, local in used]
     too_many = overflowed(collected.tables.values())
@@ -327,6 +328,11 @@ def _assemble(
     }
     if legacy.WORK in collected.counts:
         tables["activities"] = legacy.linked_to_ops(tables)
+    starts = [tables[name]["start_ns"][0].as_py() for name in _TIMED if tables[name].num_rows]
+    # What to add to the times to get Unix time: their base, 0 for times since 1970.
+    origin_ns = metadata.base_ns
+    if origin_ns is None and starts and max(starts) > _EPOCH_NS:
+        origin_ns = 0
     notes = _reading_notes(
         source, stream, collected, metadata, tables, devices, python_stacks=python_stacks
     )
@@ -335,7 +341,7 @@ def _assemble(
             format="pytorch",
             files=(SourceFile(source.label, source.stored_bytes, source.text_bytes),),
             tool=LEGACY if legacy.OPS in collected.counts else "PyTorch profiler (Kineto)",
-            origin_unix_ns=_origin(metadata, tables),
+            origin_unix_ns=origin_ns,
             facts=metadata.facts,
             event_counts=dict(sorted(collected.counts.items())),
             identities=metadata.identities,
@@ -349,21 +355,13 @@ def _assemble(
     )
 
 
-def _origin(metadata: Metadata, tables: Mapping[str, pa.Table]) -> int | None:
-    """Return what to add to the times to get Unix time: the base, 0 for epoch times, or None."""
-    if metadata.base_ns is not None:
-        return metadata.base_ns
-    starts = [int(tables[name]["start_ns"][0].as_py()) for name in _TIMED if tables[name].num_rows]
-    return 0 if starts and max(starts) > _EPOCH_NS else None
-
-
 def _read(sources: Sequence[ByteSource], reading: Reading) -> list[Trace]:
     traces, stacks = [], reading.python_stacks
     for source in sources:
         expected = source.expected_text_bytes
-        reading.crew.expect(expected)
+        reading.pool.expect(expected)
         keeps = expected <= _STACKS_BELOW_BYTES if stacks is None else stacks
-        traces.append(read_pytorch(source, reading.crew, python_stacks=keeps))
+        traces.append(read_pytorch(source, reading.pool, python_stacks=keeps))
     return traces
 
 

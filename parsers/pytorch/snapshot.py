@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Final
 
@@ -35,7 +35,7 @@ from traceflops.parsers.shared.trace_builder import (
     processes_table,
 )
 from traceflops.table.builder import TableBuilder
-from traceflops.table.columns import ABSENT, LIMIT_NS, IntArray, Names
+from traceflops.table.columns import ABSENT, LIMIT_NS, Array, IntArray
 from traceflops.table.trace import Note, Source, SourceFile, Trace, rank_from_name
 
 _SIGN: Final = re.compile(rb"\x80[\x02-\x05][\s\S]{0,40}?[\x8cX]\x08(?:\x00\x00\x00)?segments")
@@ -155,7 +155,8 @@ class _Reader:
     def __init__(self, source: ByteSource) -> None:
         self._source = source
         self._tables = {name: TableBuilder(name) for name in ("counters", "marks")}
-        self._stacks = Stacks(self._tables["counters"].names["stack"])
+        self._stacks: dict[int, int] = {}
+        self._frames: dict[int, tuple[str, int]] = {}
         self._devices: list[int] = []
         self._notes: list[Note] = []
         self._counts: Counter[str] = Counter()
@@ -182,9 +183,9 @@ class _Reader:
             time_ns=times * 1_000,
             address=_column(events, "addr"),
             size=_column(events, "size"),
-            stack=self._stacks.codes(events),
+            stack=self._stack_codes(events),
             held=Blocks(
-                _column(blocks, "address"), _column(blocks, "asked"), self._stacks.codes(blocks)
+                _column(blocks, "address"), _column(blocks, "asked"), self._stack_codes(blocks)
             ),
             segments=Blocks(
                 _column(segments, "address"),
@@ -200,20 +201,17 @@ class _Reader:
             self._odd["held-before"] += int(np.count_nonzero(history.before.code < 0))
             if missing := abs(history.missing):
                 self._notes.append(_NOTES.note("state-differs", missing, gpu=device))
-        number = len(self._devices)
-        counter_names, counters = self._tables["counters"].names["name"], self._tables["counters"]
-        for what, series in history.series():
-            label = counter_names[f"device_memory.{what}_bytes"]
-            count = len(series["time_ns"])
-            counters.add(count, process=0, device=number, name=label, **series)
         failed = history.action == _FAILED
-        asked = {
+        refused: dict[str, Array] = {
             "time_ns": history.time_ns[failed],
             "value": history.size[failed].astype(np.float64),
             "stack": history.stack[failed].astype(np.int32),
         }
-        label = counter_names["device_memory.failed_bytes"]
-        counters.add(int(failed.sum()), process=0, device=number, name=label, **asked)
+        number, counters = len(self._devices), self._tables["counters"]
+        for what, series in (*history.series(), ("failed", refused)):
+            label = counters.names["name"][f"device_memory.{what}_bytes"]
+            count = len(series["time_ns"])
+            counters.add(count, process=0, device=number, name=label, **series)
         marks = self._tables["marks"]
         kind = marks.names["kind"]["event"]
         for code, action in _MARKED.items():
@@ -231,7 +229,14 @@ class _Reader:
             "devices": devices_table([(0, device, NOTHING_KNOWN) for device in self._devices]),
             **{name: in_order_of_time(table) for name, table in self._tables.items()},
         }
-        notes = [replace(note, file=source.label) for note in self._all_notes(rank)]
+        self._odd["unknown-action"] = self._counts[_OTHER]
+        notes = [rank_from_name([rank])] if rank is not None else []
+        notes += [*_NOTES.counted(self._odd, *self._odd), *self._notes]
+        if not self._counts:
+            notes.append(_NOTES.note("no-history"))
+        elif not self._has_times:
+            notes.append(_NOTES.note("no-times"))
+        notes = [replace(note, file=source.label) for note in notes]
         return Trace(
             source=Source(
                 format=MEMORY_SNAPSHOT,
@@ -244,16 +249,34 @@ class _Reader:
             notes=(*notes, *overflow_notes(too_many, source.label)),
         )
 
-    def _all_notes(self, rank: int | None) -> Iterator[Note]:
-        if rank is not None:
-            yield rank_from_name([rank])
-        self._odd["unknown-action"] = self._counts[_OTHER]
-        yield from _NOTES.counted(self._odd, *self._odd)
-        yield from self._notes
-        if not self._counts:
-            yield _NOTES.note("no-history")
-        elif not self._has_times:
-            yield _NOTES.note("no-times")
+    def _stack_codes(self, rows: Sequence[_Event] | Sequence[_Block]) -> IntArray:
+        """Return the codes of stacks of who allocated, -1 for none; a list of many is read once.
+
+        A stack is a text: innermost first, files without folders. First the operator that Python
+        called, then the program's frames, else those of PyTorch. Backward has a thread without
+        Python: there operators and backward functions, else all.
+        """
+        codes = np.full(len(rows), -1, np.int64)
+        for n, frames in enumerate(row.frames for row in rows):
+            if frames.__class__ is not list or not frames:
+                continue
+            if id(frames) not in self._stacks:
+                kinds: list[list[str]] = [[], [], [], []]
+                program, torch, called, others = kinds
+                for frame in frames:
+                    if id(frame) not in self._frames:
+                        self._frames[id(frame)] = _frame(frame)
+                    text, kind = self._frames[id(frame)]
+                    if kind < 2 or not (program or torch):
+                        kinds[kind].append(text)
+                    if len(program) == _MOST_FRAMES:
+                        break
+                python = program or torch
+                shown = [*called[-1:], *python] if python else called or others
+                names = self._tables["counters"].names["stack"]
+                self._stacks[id(frames)] = names[" < ".join(shown[:_MOST_FRAMES])]
+            codes[n] = self._stacks[id(frames)]
+        return codes
 
 
 def _column(rows: Sequence[Any], name: str) -> IntArray:
@@ -269,42 +292,6 @@ _CODES: Final = {
     **{name: code for code, name in _MARKED.items()},
     **dict.fromkeys(_IGNORED, 0),
 }
-
-
-class Stacks:
-    """The stacks of who allocated as texts: innermost first, files without folders.
-
-    First the operator that Python called, then the program's frames, else those of PyTorch.
-    Backward has a thread without Python: there operators and backward functions, else all.
-    """
-
-    def __init__(self, names: Names) -> None:
-        self._names = names
-        self._codes: dict[int, int] = {}
-        self._frames: dict[int, tuple[str, int]] = {}
-
-    def codes(self, rows: Sequence[_Event] | Sequence[_Block]) -> IntArray:
-        """Return the codes of stacks, -1 for none; a list that many have is read once."""
-        codes = np.full(len(rows), -1, np.int64)
-        for n, frames in enumerate(row.frames for row in rows):
-            if frames.__class__ is not list or not frames:
-                continue
-            if id(frames) not in self._codes:
-                kinds: tuple[list[str], ...] = ([], [], [], [])
-                for frame in frames:
-                    if id(frame) not in self._frames:
-                        self._frames[id(frame)] = _frame(frame)
-                    shown_frame, kind = self._frames[id(frame)]
-                    if kind < 2 or not (kinds[0] or kinds[1]):
-                        kinds[kind].append(shown_frame)
-                    if len(kinds[0]) == _MOST_FRAMES:
-                        break
-                program, torch, called, others = kinds
-                python = program or torch
-                shown = [*called[-1:], *python] if python else called or others
-                self._codes[id(frames)] = self._names[" < ".join(shown[:_MOST_FRAMES])]
-            codes[n] = self._codes[id(frames)]
-        return codes
 
 
 def _frame(frame: Any) -> tuple[str, int]:

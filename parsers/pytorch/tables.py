@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from traceflops.parsers.pytorch import legacy
-from traceflops.parsers.pytorch.events import CallArgs, CollectiveArgs, OpArgs
+from traceflops.parsers.pytorch.events import CollectiveArgs
 from traceflops.parsers.pytorch.merged_ranks import owner_codes
 from traceflops.parsers.pytorch.values import (
     all_absent,
@@ -30,7 +30,7 @@ from traceflops.parsers.pytorch.values import (
     typed_integers,
 )
 from traceflops.parsers.shared.sinks import way_named
-from traceflops.table.columns import ABSENT, Array, IntArray, Names, Rows, narrow
+from traceflops.table.columns import ABSENT, Array, IntArray, Rows, narrow
 
 _JSON_COLUMNS = ("input_dims", "input_types", "input_strides", "concrete_inputs")
 _GENERATED = ("kernel_backend", "kernel_hash", "kernel_kwargs", "num_warps", "num_stages")
@@ -68,6 +68,10 @@ class Group:
         """Return the events for which `wanted` is true."""
         return Group(list(compress(self.events, wanted)), list(compress(self.args, wanted)))
 
+    def parted(self, wanted: Sequence[bool]) -> tuple[Group, Group]:
+        """Return the events for which `wanted` is true, and the others."""
+        return self.where(wanted), self.where([not is_wanted for is_wanted in wanted])
+
 
 class KinetoRows:
     """Rows of all tables, and what was odd."""
@@ -83,20 +87,19 @@ class KinetoRows:
 
     def add_activities(self, group: Group, kind: str) -> None:
         """Add device work of one kind."""
-        group, start, dur = self._timed(group)
+        group, times = self._timed(group)
         args, table = group.args, self.activities
-        direction = np.full(len(group), -1, np.int32)
+        columns: dict[str, Array] = {}
         if kind == "memcpy":
             texts = [
                 (as_text(event.name), as_text(a.kind))
                 for event, a in zip(group.events, args, strict=True)
             ]
             ways = [way_named(name) or way_named(other) for name, other in texts]
-            direction = optional_codes(table.names["direction"], ways)
+            columns["direction"] = optional_codes(table.names["direction"], ways)
         sizes = _numbers(args, "bytes")
         negative = (sizes < 0) & (sizes != ABSENT)
         self.odd["negative-size"] += int(negative.sum())
-        columns = {}
         if not _none_of([a.name for a in args]):
             labels = [a.name if a.graph_node > 0 else None for a in args]
             columns["annotation"] = optional_codes(table.names["annotation"], labels)
@@ -105,14 +108,12 @@ class KinetoRows:
         _add_named(
             table,
             group,
-            start,
-            dur,
+            **times,
             device=_devices(group),
             stream=first_known(_numbers(args, "stream"), _tids(group), _numbers(args, "queue")),
             kind=table.names["kind"][kind],
             external_id=_external_ids(args),
             bytes=np.where(negative, ABSENT, sizes),
-            direction=direction,
             grid=triples([a.grid for a in args]),
             block=triples([a.block for a in args]),
             registers_per_thread=_numbers(args, "registers"),
@@ -124,82 +125,96 @@ class KinetoRows:
         )
 
     def add_calls(self, group: Group, api: str) -> None:
-        """Add runtime or driver calls."""
-        group, start, dur = self._timed(group)
-        table = self.calls
+        """Add runtime or driver calls; those of HIP name the kernel that they launch."""
+        group, times = self._timed(group)
+        table, args = self.calls, group.args
+        columns: dict[str, Array] = {}
+        if not _none_of(kernels := [a.kernel for a in args]):
+            sides = [(None, None) if a.kernel is None else (a.grid, a.block) for a in args]
+            columns["grid"], columns["block"] = map(triples, zip(*sides, strict=True))
+            columns["kernel"] = optional_codes(table.names["kernel"], kernels)
         _add_named(
             table,
             group,
-            start,
-            dur,
+            **times,
             thread=_tids(group),
-            external_id=_external_ids(group.args),
+            external_id=_external_ids(args),
             api=table.names["api"][api],
-            **_same_numbers(group.args, "correlation"),
-            **_launched_kernels(table, group.args),
+            **_same_numbers(args, "correlation"),
+            **columns,
         )
 
     def add_ops(self, group: Group) -> None:
         """Add framework operators with their shapes as recorded."""
-        group, start, dur = self._timed(group)
+        group, times = self._timed(group)
         table, args = self.ops, group.args
         flags, columns = [a.finished for a in args], dict[str, Array]()
         if not _none_of(flags):
-            known = [None if flag is None else int(flag not in _UNFINISHED) for flag in flags]
-            columns["finished"] = integers(known)
+            columns["finished"] = integers(
+                [None if flag is None else int(flag not in _UNFINISHED) for flag in flags]
+            )
         legacy.use_old_spelling(args)
-        seen: defaultdict[bytes, int] = defaultdict()
-        seen.default_factory = seen.__len__  # a text that was not seen gets the next number
+        # Most operators have the shapes of others: each distinct set is encoded once.
+        number_of: defaultdict[bytes, int] = defaultdict()
+        number_of.default_factory = number_of.__len__
         texts = [
             b"\0".join((a.input_dims, a.input_types, a.input_strides, a.concrete_inputs))
             for a in args
         ]
-        codes = np.fromiter(map(seen.__getitem__, texts), np.int32, len(args))
+        codes = np.fromiter(map(number_of.__getitem__, texts), np.int32, len(args))
         _, first = np.unique(codes, return_index=True)
         examples = [args[row] for row in first.tolist()]
+        for name in _JSON_COLUMNS:
+            distinct = json_codes(table.names[name], [getattr(a, name) for a in examples])
+            columns[name] = distinct[codes]
+        if not _none_of([a.kernel_backend for a in args]):
+            facts = [
+                {
+                    field: value
+                    for field in _GENERATED
+                    if a.kernel_backend is not None and (value := getattr(a, field)) is not None
+                }
+                for a in args
+            ]
+            columns["generated_kernel"] = optional_codes(
+                table.names["generated_kernel"],
+                [msgspec.json.encode(some).decode() if some else None for some in facts],
+            )
         _add_named(
             table,
             group,
-            start,
-            dur,
+            **times,
             thread=_tids(group),
-            **columns,
             **_same_numbers(args, "external_id", "sequence", "forward_thread"),
-            **(
-                {
-                    name: json_codes(table.names[name], [getattr(a, name) for a in examples])[codes]
-                    for name in _JSON_COLUMNS
-                }
-            ),
-            **_generated_kernels(table.names["generated_kernel"], args),
+            **columns,
             **_collective(table, args),
         )
 
     def add_host_marks(self, group: Group, kind: str) -> None:
         """Add named ranges of the host."""
-        group, start, dur = self._timed(group)
-        kinds, inputs = self.marks.names["kind"], dict[str, Array]()
+        group, times = self._timed(group)
+        names, inputs = self.marks.names, dict[str, Array]()
         if group.args and hasattr(group.args[0], "input_dims"):
             for name in ("input_dims", "input_types"):
-                texts = [getattr(a, name) for a in group.args]
-                inputs[name] = json_codes(self.marks.names[name], texts)
-        _add_named(self.marks, group, start, dur, kind=kinds[kind], thread=_tids(group), **inputs)
+                inputs[name] = json_codes(names[name], [getattr(a, name) for a in group.args])
+        kinds = {"kind": names["kind"][kind]}
+        _add_named(self.marks, group, **times, **kinds, thread=_tids(group), **inputs)
 
     def add_instants(self, group: Group) -> None:
         """Add instants: marks that are 0 ns long."""
-        group, start, _ = self._timed(group, instant=True)
-        kinds = self.marks.names["kind"]
-        _add_named(self.marks, group, start, 0, kind=kinds["instant"], thread=_tids(group))
+        group, times = self._timed(group, instant=True)
+        kind = self.marks.names["kind"]["instant"]
+        start = times["start_ns"]
+        _add_named(self.marks, group, start_ns=start, dur_ns=0, kind=kind, thread=_tids(group))
 
     def add_device_marks(self, group: Group, kind: str) -> None:
         """Add annotations and waits on the device timeline; they are never work."""
-        group, start, dur = self._timed(group)
+        group, times = self._timed(group)
         args, names = group.args, self.marks.names
         _add_named(
             self.marks,
             group,
-            start,
-            dur,
+            **times,
             kind=names["kind"][kind],
             device=_devices(group),
             stream=first_known(_numbers(args, "stream"), _tids(group)),
@@ -209,15 +224,13 @@ class KinetoRows:
 
     def add_python(self, group: Group) -> None:
         """Add python frames; those of an nn.Module are marks of kind module."""
-        group, start, dur = self._timed(group)
+        group, times = self._timed(group)
         modules = _numbers(group.args, "module")
-        kinds = self.marks.names["kind"]
-        python, module = np.int32(kinds["python"]), np.int32(kinds["module"])
+        python, module = self.marks.names["kind"].codes(("python", "module"))
         _add_named(
             self.marks,
             group,
-            start,
-            dur,
+            **times,
             kind=np.where(modules == ABSENT, python, module),
             thread=_tids(group),
             python_id=_numbers(group.args, "python_id"),
@@ -227,46 +240,46 @@ class KinetoRows:
 
     def add_memory(self, group: Group) -> None:
         """Add allocations and releases: the change and, where recorded, the running totals."""
-        group, start, _ = self._timed(group, instant=True)
+        group, times = self._timed(group, instant=True)
         args = group.args
         on_device = _numbers(args, "device_type") > 0
-        device = np.where(on_device, _numbers(args, "device"), ABSENT)
-        address = _numbers(args, "address")
         names, owner = self.counters.names["name"], _owners(self.counters, group)
+        columns = {
+            "process": owner,
+            "device": np.where(on_device, _numbers(args, "device"), ABSENT),
+            "time_ns": times["start_ns"],
+            "address": _numbers(args, "address"),
+        }
         for field, what in (
             ("bytes", "change_bytes"),
             ("allocated", "allocated_bytes"),
             ("reserved", "reserved_bytes"),
         ):
             values = _numbers(args, field)
-            known = values != ABSENT
-            where = on_device[known]
+            rows = values != ABSENT
             labels = {on: f"{'device' if on else 'host'}_memory.{what}" for on in (True, False)}
             _add(
                 self.counters,
-                int(known.sum()),
-                process=owner if isinstance(owner, int) else owner[known],
-                device=device[known],
-                name=names.codes(map(labels.__getitem__, where.tolist())),
-                time_ns=start[known],
-                value=values[known].astype(np.float64),
-                address=address[known],
+                int(rows.sum()),
+                **{n: c if isinstance(c, int) else c[rows] for n, c in columns.items()},
+                name=names.codes(map(labels.__getitem__, on_device[rows].tolist())),
+                value=values[rows].astype(np.float64),
             )
 
-    def _timed(self, group: Group, instant: bool = False) -> tuple[Group, IntArray, IntArray]:
-        """Return the events that have a time, their starts and durations."""
-        start, known = nanoseconds([event.ts for event in group.events])
-        if not known.all():
-            self.odd["no-time"] += int(len(known) - known.sum())
-            group, start = group.where(known.tolist()), start[known]
+    def _timed(self, group: Group, instant: bool = False) -> tuple[Group, dict[str, IntArray]]:
+        """Return the events that have a time, with the columns of their times."""
+        start, is_time = nanoseconds([event.ts for event in group.events])
+        if not is_time.all():
+            self.odd["no-time"] += int(np.count_nonzero(~is_time))
+            group, start = group.where(is_time.tolist()), start[is_time]
         dur, has_dur = nanoseconds([event.dur for event in group.events])
         if not has_dur.all():
-            self.odd["no-duration"] += 0 if instant else int(len(has_dur) - has_dur.sum())
+            self.odd["no-duration"] += 0 if instant else int(np.count_nonzero(~has_dur))
             dur = np.where(has_dur, dur, 0)
         if len(dur) and int(dur.min()) < 0:
             self.odd["negative-duration"] += int((dur < 0).sum())
             dur = np.maximum(dur, 0)
-        return group, start, dur
+        return group, {"start_ns": start, "dur_ns": dur}
 
 
 def _add(table: Rows, count: int, **columns: Array | int) -> None:
@@ -281,13 +294,10 @@ def _add(table: Rows, count: int, **columns: Array | int) -> None:
     )
 
 
-def _add_named(
-    table: Rows, group: Group, start: IntArray, dur: IntArray | int, **columns: Array | int
-) -> None:
+def _add_named(table: Rows, group: Group, **columns: Array | int) -> None:
     """Add a row for each event, with its name."""
     name = name_codes(table.names["name"], [event.name for event in group.events])
-    process = _owners(table, group)
-    _add(table, len(group), process=process, name=name, start_ns=start, dur_ns=dur, **columns)
+    _add(table, len(group), process=_owners(table, group), name=name, **columns)
 
 
 def _owners(table: Rows, group: Group) -> Array | int:
@@ -342,25 +352,3 @@ def _collective(table: Rows, args: Sequence[CollectiveArgs]) -> dict[str, Array]
         columns[column] = np.full(len(args), ABSENT)
         columns[column][rows] = _numbers(collectives, field)
     return columns
-
-
-def _launched_kernels(table: Rows, args: Sequence[CallArgs]) -> dict[str, Array]:
-    """Return the columns of the kernels that calls name; {} where none does."""
-    if _none_of([a.kernel for a in args]):
-        return {}
-    sides = [(None, None) if a.kernel is None else (a.grid, a.block) for a in args]
-    grid, block = (triples(column) for column in zip(*sides, strict=True))
-    kernel = optional_codes(table.names["kernel"], [a.kernel for a in args])
-    return {"kernel": kernel, "grid": grid, "block": block}
-
-
-def _generated_kernels(names: Names, args: Sequence[OpArgs]) -> dict[str, Array]:
-    """Return the column of facts about compiled kernels, as JSON; {} where no event has any."""
-    if _none_of([a.kernel_backend for a in args]):
-        return {}
-    texts: list[str | None] = []
-    for a in args:
-        facts = {field: getattr(a, field) for field in _GENERATED if a.kernel_backend is not None}
-        known = {field: value for field, value in facts.items() if value is not None}
-        texts.append(msgspec.json.encode(known).decode() if known else None)
-    return {"generated_kernel": optional_codes(names, texts)}

@@ -157,8 +157,8 @@ def nanoseconds(values: Sequence[Any]) -> tuple[IntArray, BoolArray]:
     if any(value.__class__ is float and abs(value) >= _EXACT_BELOW_US for value in values):
         raise DigitsLost
     times = [exact_nanoseconds(value) for value in values]
-    known = np.fromiter((t is not None for t in times), dtype=np.bool_, count=len(times))
-    return np.fromiter((t or 0 for t in times), dtype=np.int64, count=len(times)), known
+    is_time = np.array([time is not None for time in times], np.bool_)
+    return np.array([time or 0 for time in times], np.int64), is_time
 
 
 def _rounded_nanoseconds(micros: npt.NDArray[np.float64]) -> IntArray:

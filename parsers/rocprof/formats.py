@@ -34,8 +34,8 @@ def _read_v1(sources: Sequence[ByteSource], reading: Reading) -> list[Trace]:
     from traceflops.parsers.rocprof.v1_read import read_v1_json
 
     for source in sources:
-        reading.crew.expect(source.expected_text_bytes)
-    return [read_v1_json(source, reading.crew) for source in sources]
+        reading.pool.expect(source.expected_text_bytes)
+    return [read_v1_json(source, reading.pool) for source in sources]
 
 
 def _read_v3(sources: Sequence[ByteSource], reading: Reading) -> list[Trace]:

@@ -168,7 +168,7 @@ def with_losses(database: Database, trace: Trace, label: Callable[[str], str] = 
     """
     if database.damaged and not any(trace.table(name).num_rows for name in _RECORDS):
         again = "record or copy the database again"
-        raise nothing_left(database.source.label, database.place.notes, again)
+        raise nothing_left(database.source.label, database.file.notes, again)
     return replace(trace, notes=(*database.notes(label), *trace.notes))
 
 

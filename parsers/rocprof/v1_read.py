@@ -14,7 +14,7 @@ from traceflops.parsers.io.database_query import Batch
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.json_events import EventStream
 from traceflops.parsers.io.json_mend import event_text_notes
-from traceflops.parsers.io.worker_pool import BLOCK_BYTES, Crew
+from traceflops.parsers.io.worker_pool import BLOCK_BYTES, WorkerPool
 from traceflops.parsers.rocprof.agents import gpus_of
 from traceflops.parsers.rocprof.notes import clock_of_folder
 from traceflops.parsers.rocprof.tables.parts import place_of
@@ -61,11 +61,11 @@ AllRows = Mapping[str, EventRows]
 """The events of a file by kind, in the order of the text; of others there are no rows."""
 
 
-def read_v1_json(source: ByteSource, crew: Crew, block_bytes: int = BLOCK_BYTES) -> Trace:
+def read_v1_json(source: ByteSource, pool: WorkerPool, block_bytes: int = BLOCK_BYTES) -> Trace:
     """Return the trace in a file. Raises InputError where nothing of it can be used."""
     rows: defaultdict[str, EventRows] = defaultdict(EventRows)
     stream = EventStream[dict[str, EventRows]](
-        source, V1Reader(), crew, ("otherData",), block_bytes
+        source, V1Reader(), pool, ("otherData",), block_bytes
     )
     for block in stream:
         for kind, events in block.items():

@@ -13,7 +13,7 @@ from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.json_lists import Document
 from traceflops.parsers.io.json_mend import input_cut, repairs_and_losses
 from traceflops.parsers.io.notes import read_each, with_notes
-from traceflops.parsers.io.worker_pool import BLOCK_BYTES, Crew
+from traceflops.parsers.io.worker_pool import BLOCK_BYTES, WorkerPool
 from traceflops.parsers.rocprof.notes import SEVERAL_MACHINES, clock_of_folder
 from traceflops.parsers.rocprof.tables.parts import place_of
 from traceflops.parsers.rocprof.trace import NOTES, trace_of, without_repeated_passes
@@ -40,7 +40,7 @@ def read_runs(sources: Sequence[ByteSource], reading: Reading) -> list[Trace]:
 
     def traced(source: ByteSource) -> tuple[ByteSource, Trace]:
         is_large = source.expected_text_bytes >= _WORTH_BYTES
-        return source, read_v3_json(source, reading.crew if is_large else Crew())
+        return source, read_v3_json(source, reading.pool if is_large else WorkerPool())
 
     read, failed = read_each(sources, traced, close=True)
     notes = []
@@ -56,9 +56,9 @@ def read_runs(sources: Sequence[ByteSource], reading: Reading) -> list[Trace]:
     return with_notes(working or idle, notes)
 
 
-def read_v3_json(source: ByteSource, crew: Crew, block_bytes: int = BLOCK_BYTES) -> Trace:
+def read_v3_json(source: ByteSource, pool: WorkerPool, block_bytes: int = BLOCK_BYTES) -> Trace:
     """Return the trace in a file. Raises InputError where nothing of it can be used."""
-    document = Document(source, ROOT, crew, block_bytes)
+    document = Document(source, ROOT, pool, block_bytes)
     recording = _Recording()
     inside = (value for value in document.parts() if len(value.path) > 2)
     number = None

@@ -33,7 +33,7 @@ _MOST: Final = 2**53
 _CHANGE: Final = "change_bytes"
 """How the name of a counter ends that may fall below 0."""
 _MUCH_OF_IT: Final = 0.1
-"""So much of a process's life outside the device's work is said."""
+"""A larger share of a process's life outside the device's work gets a note."""
 _NOTES: Final = NoteTable(
     dropped={
         "impossible-amounts": "{count} impossible [amount|amounts] ignored (negative or too "
@@ -67,29 +67,32 @@ def only_rows(tables: Mapping[str, pa.Table], keep: Mapping[str, BoolArray]) -> 
 def without_impossible_amounts(trace: Trace) -> Trace:
     """Return the trace with unknown in place of impossible amounts, and a note that counts them."""
     tables, wrong = dict(trace.tables), dict[str, int]()
-    for name, column in _amounts(trace):
-        array = tables[name][column]
-        bad = _impossible(array)
-        if bad is not None:
-            known = pc.if_else(pa.array(bad), pa.scalar(None, array.type), array)
-            tables[name] = with_column(tables[name], column, known)
-            wrong[f"{column} of {name}"] = int(np.count_nonzero(bad))
-    kept = _possible_counters(trace)
+    for name, columns in TABLES.items():
+        for column in columns:
+            array = trace.table(name)[column.name]
+            is_amount = column.unit or pa.types.is_fixed_size_list(column.type)
+            if not is_amount or not column.nullable or array.null_count == len(array):
+                continue
+            bad = _impossible(array)
+            if bad is not None:
+                possible = pc.if_else(pa.array(bad), pa.scalar(None, array.type), array)
+                tables[name] = with_column(tables[name], column.name, possible)
+                wrong[f"{column.name} of {name}"] = int(np.count_nonzero(bad))
+    # A counter of bytes may only fall below 0 where it counts changes.
+    counters = trace.counters
+    of_bytes, may_fall = (
+        np.array([name.endswith(end) for name in (*names(counters["name"]), "")])[
+            codes(counters["name"])
+        ]
+        for end in ("_bytes", _CHANGE)
+    )
+    value = floats(counters["value"])
+    kept = ~of_bytes | ((np.abs(value) < _MOST) & ((value >= 0) | may_fall))
     if not kept.all():
         wrong["bytes of memory counters"] = int(np.count_nonzero(~kept))
     listed = ", ".join(f"{count:,} {what}" for what, count in wrong.items())
     notes = [_NOTES.note("impossible-amounts", sum(wrong.values()), listed=listed)] if wrong else []
     return with_notes(trace, notes, only_rows(tables, {"counters": kept}))
-
-
-def _amounts(trace: Trace) -> Iterator[tuple[str, str]]:
-    """Yield the columns that hold amounts, with their tables."""
-    for name, columns in TABLES.items():
-        table = trace.table(name)
-        for column in columns:
-            is_amount = column.unit or pa.types.is_fixed_size_list(column.type)
-            if is_amount and column.nullable and table[column.name].null_count < table.num_rows:
-                yield name, column.name
 
 
 def _impossible(array: pa.ChunkedArray) -> BoolArray | None:
@@ -105,20 +108,6 @@ def _impossible(array: pa.ChunkedArray) -> BoolArray | None:
     if int(values.min()) >= 0 and int(values.max()) < _MOST:
         return None
     return np.asarray((values < 0) | (values >= _MOST))
-
-
-def _possible_counters(trace: Trace) -> BoolArray:
-    """Return which rows of the counters may be true; of those that count no bytes, all."""
-    table = trace.counters
-    labels = [*names(table["name"]), ""]
-    of_bytes = np.array([label.endswith("_bytes") for label in labels])[codes(table["name"])]
-    if not of_bytes.any():
-        return ~of_bytes
-    may_fall = np.array([label.endswith(_CHANGE) for label in labels])[codes(table["name"])]
-    value = floats(table["value"])
-    fits = (np.abs(value) < _MOST) & ((value >= 0) | may_fall)
-    possible: BoolArray = ~of_bytes | fits
-    return possible
 
 
 def lifetime_notes(trace: Trace) -> Iterator[Note]:

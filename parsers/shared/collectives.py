@@ -157,11 +157,18 @@ def fill_collectives(gathered: Gathered, arguments: Arguments) -> int:
     them is an id of the communicator that all ranks have, not its address (`comm`). Where a group
     held several kinds, which kernel ran which is not known and stays null.
     """
-    kernels = _kernels(gathered["activities"])
-    if not len(kernels) or "rccl" not in gathered["calls"].names["api"]:
+    call_table, activities = gathered["calls"], gathered["activities"]
+    kinds, names = activities.names["kind"], activities.names["name"]
+    rccl_names = [code for name, code in names.items() if _RCCL_KERNEL.search(name)]
+    if not rccl_names or "kernel" not in kinds or "rccl" not in call_table.names["api"]:
+        return 0
+    # RCCL's kernels that carry the id of a call.
+    is_rccl = np.isin(activities.column("name"), rccl_names)
+    is_rccl &= activities.column("kind") == kinds["kernel"]
+    kernels = np.flatnonzero(is_rccl & (activities.column("correlation") != ABSENT))
+    if not len(kernels):
         return 0
     # The earliest call of the same process with the correlation of each kernel, or -1.
-    call_table, activities = gathered["calls"], gathered["activities"]
     wanted = activities.column("correlation")[kernels]
     rows = np.flatnonzero(np.isin(call_table.column("correlation"), wanted))
     process, ids, begun = (
@@ -169,7 +176,7 @@ def fill_collectives(gathered: Gathered, arguments: Arguments) -> int:
     )
     first = first_match(process, ids, begun, activities.column("process")[kernels], wanted)
     launch = np.append(rows, -1)[first]
-    calls = _Calls(gathered["calls"], launch)
+    calls = _Calls(call_table, launch)
     scope = calls.scope_of(launch)
     communicators: defaultdict[int, _Communicators] = defaultdict(_Communicators)
     for call_row in calls.rows.tolist():
@@ -190,29 +197,17 @@ def fill_collectives(gathered: Gathered, arguments: Arguments) -> int:
         common = _facts(moved, len(launched))
         if common is not None:
             facts[number] = common
-    known = np.flatnonzero(np.isin(scope, list(facts)))
-    if len(known):
-        of_kernels = [facts[number] for number in scope[known].tolist()]
-        table = gathered["activities"]
-        for column, fact in _COLUMNS.items():
-            values = [getattr(a_fact, fact) for a_fact in of_kernels]
-            codes = table.names[column] if fact in _TEXTS else None
-            if codes is not None:
-                values = [-1 if value is None else codes[value] for value in values]
-            new = table.column(column)
-            new[kernels[known]] = [ABSENT if value is None else value for value in values]
-            table.replace(column, new)
-    return len(known)
-
-
-def _kernels(activities: TableBuilder) -> IntArray:
-    """Return the rows of RCCL's kernels that carry the id of a call."""
-    named = [code for name, code in activities.names["name"].items() if _RCCL_KERNEL.search(name)]
-    if not named or "kernel" not in activities.names["kind"]:
-        return np.empty(0, dtype=np.int64)
-    chosen = np.isin(activities.column("name"), named)
-    chosen &= activities.column("kind") == activities.names["kind"]["kernel"]
-    return np.flatnonzero(chosen & (activities.column("correlation") != ABSENT))
+    filled = np.flatnonzero(np.isin(scope, list(facts)))
+    of_kernels = [facts[number] for number in scope[filled].tolist()]
+    for column, fact in _COLUMNS.items() if of_kernels else ():
+        values = [getattr(some, fact) for some in of_kernels]
+        if fact in _TEXTS:
+            codes = activities.names[column]
+            values = [-1 if value is None else codes[value] for value in values]
+        new = activities.column(column)
+        new[kernels[filled]] = [ABSENT if value is None else value for value in values]
+        activities.replace(column, new)
+    return len(filled)
 
 
 class _Calls:
@@ -223,6 +218,10 @@ class _Calls:
     """
 
     def __init__(self, table: TableBuilder, launch: IntArray) -> None:
+        """Find the calls of RCCL in a table, and the scopes of its threads.
+
+        `launch` are the rows of the calls that launched kernels, -1 for none.
+        """
         rows = np.flatnonzero(table.column("api") == table.names["api"]["rccl"])
         self._thread = np.full(table.count, -1, dtype=np.int64)
         needed = np.union1d(rows, launch[launch >= 0])
@@ -312,7 +311,7 @@ class _Communicators:
     def ranks(self, communicator: str | None) -> int | None:
         """Return the ranks of a communicator; None where the call that made it is not known.
 
-        The calls that make one may name the place where it is put instead of itself. Then all of
+        The calls that make one may name the address of the handle instead. Then all of
         the process must have one size, and no more may be used than were made.
         """
         if communicator is not None and communicator in self.sizes:
@@ -353,5 +352,5 @@ def _common(values: Iterable[T | None]) -> T | None:
 
 
 def _sum(values: Sequence[int | None]) -> int | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if len(known) == len(values) and sum(known) < 2**63 else None
+    given = [value for value in values if value is not None]
+    return sum(given) if len(given) == len(values) and sum(given) < 2**63 else None

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from traceflops.parsers.io.inputs import ByteSource
-from traceflops.parsers.io.worker_pool import Crew
+from traceflops.parsers.io.worker_pool import WorkerPool
 from traceflops.table.trace import Trace
 
 
@@ -14,17 +14,17 @@ from traceflops.table.trace import Trace
 class Reading:
     """How inputs are read.
 
-    `crew` are the processes that read; `python_stacks` says whether Python frames are kept (None:
+    `pool` are the processes that read; `python_stacks` says whether Python frames are kept (None:
     unless the input is huge).
     """
 
-    crew: Crew
+    pool: WorkerPool
     python_stacks: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """One family of files: `recognises` tells by the first bytes whether an input is of it.
+    """One family of files: `recognises` says by the first bytes whether an input belongs to it.
 
     `read` takes inputs of this format and returns their traces. It is given one input at a time,
     or, of a format that `gathers`, all of them at once: then a run is a set of files, and which

@@ -39,12 +39,12 @@ from traceflops.table.columns import (
 from traceflops.table.grouping import groups
 from traceflops.table.nesting import first_match
 from traceflops.table.trace import Note, Trace
-from traceflops.units import several, time_amount
+from traceflops.units import listed, several, time_amount
 
 _SURELY_APART_NS: Final = 3_000
 """Two records of this length cannot begin in the same tick, even if ticks are microseconds."""
 _UNIQUE: Final = {"activities": "correlation", "calls": "correlation", "ops": "external_id"}
-"""The id by which records of a table are told apart; of others nothing proves a repeat."""
+"""The id that distinguishes records of a table; without one nothing proves a repeat."""
 _NOUNS: Final = {"activities": "GPU record", "calls": "call", "ops": "operator", "marks": "mark"}
 _NOTES: Final = NoteTable(
     repaired={
@@ -73,9 +73,9 @@ def without_repeats(trace: Trace) -> Trace:
         return trace
     counts = {name: int(again.sum()) for name, again in same.items()}
     device_ns = int(numbers(trace.activities["dur_ns"])[same["activities"]].sum())
-    listed = ", ".join(several(n, _NOUNS[name]) for name, n in counts.items() if n)
+    parts = ", ".join(several(n, _NOUNS[name]) for name, n in counts.items() if n)
     amount = f" ({time_amount(device_ns)} of GPU time)" if counts["activities"] else ""
-    note = _NOTES.note("written-twice", sum(counts.values()), listed=listed, amount=amount)
+    note = _NOTES.note("written-twice", sum(counts.values()), listed=parts, amount=amount)
     kept = only_rows(trace.tables, {name: ~again for name, again in same.items()})
     return with_notes(trace, [note], kept)
 
@@ -94,20 +94,17 @@ def _same_as_before(table: pa.Table) -> BoolArray:
         return repeats
     first, second = (table.take(number_column(rows, pa.int64())) for rows in (before, before + 1))
     same = np.ones(len(before), dtype=np.bool_)
-    for column in table.schema.names:
-        same &= _equal(first[column], second[column])
+    for column in table.schema.names:  # nulls are equal
+        left, right = first[column], second[column]
+        if pa.types.is_dictionary(left.type):
+            same &= codes(left) == codes(right)
+        elif pa.types.is_integer(left.type):
+            same &= numbers(left, ABSENT) == numbers(right, ABSENT)
+        else:
+            pairs = zip(left.to_pylist(), right.to_pylist(), strict=True)
+            same &= np.array([a == b for a, b in pairs], np.bool_)
     repeats[before[same] + 1] = True
     return repeats
-
-
-def _equal(left: pa.ChunkedArray, right: pa.ChunkedArray) -> BoolArray:
-    """Return, row by row, whether two columns are equal; nulls are."""
-    if pa.types.is_dictionary(left.type):
-        return np.asarray(codes(left) == codes(right))
-    if pa.types.is_integer(left.type):
-        return np.asarray(numbers(left, ABSENT) == numbers(right, ABSENT))
-    pairs = zip(left.to_pylist(), right.to_pylist(), strict=True)
-    return np.fromiter((a == b for a, b in pairs), dtype=np.bool_, count=len(left))
 
 
 def _is_proof(table: pa.Table, name: str, again: BoolArray) -> bool:
@@ -209,9 +206,8 @@ def _note(what: str, kept: Trace, ignored: Sequence[Trace]) -> Note:
         for trace in ignored
         for file in trace.source.files
     ]
-    listed = ", ".join(files[:3]) + (", …" if len(files) > 3 else "")
-    stays = ", ".join(names_kept[:3])
-    return _NOTES.note(f"same-run {what}", len(files), stays=stays, ignored=listed)
+    stays, others = ", ".join(names_kept[:3]), listed(files, most=3)
+    return _NOTES.note(f"same-run {what}", len(files), stays=stays, ignored=others)
 
 
 def _writer(trace: Trace) -> tuple[str, str | None]:
@@ -219,7 +215,7 @@ def _writer(trace: Trace) -> tuple[str, str | None]:
 
 
 def _runs(trace: Trace) -> Iterator[str]:
-    """Yield what tells the kernels of the trace, and those of each process; nothing without any."""
+    """Yield a digest of the kernels of the trace, and of each process; nothing without any."""
     activities = trace.activities
     kinds = names(activities["kind"]) if activities.num_rows else []
     if "kernel" not in kinds:

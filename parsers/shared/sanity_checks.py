@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -32,9 +33,9 @@ from traceflops.table.trace import Note, Trace
 from traceflops.units import time_amount
 
 _CLOCKS_NS: Final = 50_000
-"""Clocks of one GPU do not differ by so much."""
+"""Clocks of one GPU differ by less."""
 _HOST_NS: Final = 10_000_000
-"""Nor do those of GPU and host, where they agree at all."""
+"""Clocks of GPU and host differ by less, where they agree at all."""
 _LATER: Final = 3
 """Work that is launched early may begin and even end before the one before it has ended, so much of
 it may not."""
@@ -197,36 +198,42 @@ def _without_impossible_times(trace: Trace) -> Trace:
 
     Where these are too many to be a slip of the recording, they stay, and a note says so.
     """
-    ranges = {name: trace.table(name) for name in _RANGES if trace.table(name).num_rows}
-    if not ranges:
+    tables = [trace.table(name) for name in _RANGES]
+    edges = np.cumsum([0, *(table.num_rows for table in tables)])
+    if not edges[-1]:
         return trace
-    starts = {name: numbers(table["start_ns"]) for name, table in ranges.items()}
-    lengths = {name: numbers(table["dur_ns"]) for name, table in ranges.items()}
-    low, high = _main_stretch(list(starts.values()))
-    far = {name: (start < low) | (start > high) for name, start in starts.items()}
-    if not _few(far):
-        if _are_clocks(far) and recorded_calls(trace).any():
+    # The records of all tables, those of the device first.
+    start, length = (
+        np.concatenate([numbers(table[name]) for table in tables])
+        for name in ("start_ns", "dur_ns")
+    )
+    of_device = slice(0, trace.activities.num_rows)
+    low, high = _main_stretch(start)
+    far = (start < low) | (start > high)
+    if not _is_slip(far, of_device):
+        # GPU and CPU may each have a stretch of their own, as by clocks apart.
+        device, host = far[of_device], far[of_device.stop :]
+        away, others = (device, host) if device.any() else (host, device)
+        is_by_clocks = bool(len(others)) and away.all() and not others.any()
+        if is_by_clocks and recorded_calls(trace).any():
             return trace
-        return with_notes(trace, [_NOTES.note("times-apart", _count(far))])
-    most_ns = max(DAY_NS, high - low)
-    long = {name: ~far[name] & (lengths[name] > most_ns) for name in ranges}
-    if _is_hang(long, starts, lengths) or not _few(long):
-        long = {name: np.zeros_like(wrong) for name, wrong in long.items()}
-    if "activities" in ranges and trace.source.format in _IN_ORDER:
-        long["activities"] |= ~far["activities"] & _outlasting(ranges["activities"], high - low)
-    keep = {name: ~(far[name] | long[name]) for name in ranges}
-    device_ns, overruns = 0, 0
-    if "activities" in ranges:
-        overrun = keep["activities"] & overrunning(trace)
-        overruns = int(overrun.sum())
-        keep["activities"] &= ~overrun
-        device_ns = sum(lengths["activities"][~keep["activities"]].tolist())
+        return with_notes(trace, [_NOTES.note("times-apart", int(far.sum()))])
+    long = ~far & (length > max(DAY_NS, high - low))
+    if _is_hang(long, start, length, edges.tolist()) or not _is_slip(long, of_device):
+        long[:] = False
+    if trace.source.format in _IN_ORDER:
+        long[of_device] |= ~far[of_device] & _outlasting(trace.activities, high - low)
+    kept = ~(far | long)
+    overrun = kept[of_device] & overrunning(trace)
+    kept[of_device] &= ~overrun
+    device_ns = sum(length[of_device][~kept[of_device]].tolist())
+    keep = dict(zip(_RANGES, np.split(kept, edges[1:-1]), strict=True))
     times = numbers(trace.counters["time_ns"])
     keep["counters"] = (times >= low - DAY_NS) & (times <= high + DAY_NS)
     reasons = {
-        "more than a day from the others or at an unset time": _count(far),
-        "longer than the recording": _count(long),
-        "running on after later work of the stream or a wait for it": overruns,
+        "more than a day from the others or at an unset time": int(far.sum()),
+        "longer than the recording": int(long.sum()),
+        "running on after later work of the stream or a wait for it": int(overrun.sum()),
     }
     parts = "; ".join(f"{count:,} {reason}" for reason, count in reasons.items() if count)
     time, count = time_amount(device_ns), sum(reasons.values())
@@ -234,35 +241,26 @@ def _without_impossible_times(trace: Trace) -> Trace:
     return with_notes(trace, notes, only_rows(trace.tables, keep))
 
 
-def _is_hang(
-    long: Mapping[str, BoolArray], starts: Mapping[str, IntArray], lengths: Mapping[str, IntArray]
-) -> bool:
-    """Return whether what lasts so long is a hang, not a slip: the device hung while a host waited.
+def _is_hang(long: BoolArray, start: IntArray, length: IntArray, edges: Sequence[int]) -> bool:
+    """Return whether records that last so long are a hang: the device hung while a host waited.
 
-    The longest record of the device and that of the host have most of their time in common.
+    `edges` are the first records of each table, the device's first. The longest record of the
+    device and that of a table of the host have most of their time in common.
     """
-    if "activities" not in long or not long["activities"].any():
+    if not long[: edges[1]].any():
         return False
-    device = _longest("activities", long, starts, lengths)
-    hosts = [name for name, rows in long.items() if name != "activities" and rows.any()]
-    for begin, end in (_longest(name, long, starts, lengths) for name in hosts):
-        common = min(end, device[1]) - max(begin, device[0])
-        lasts = (end - begin, device[1] - device[0])
-        if max(lasts) <= _LONGEST_NS and 2 * common >= max(lasts):
+    longest: list[tuple[int, int]] = []
+    for first, stop in pairwise(edges):
+        rows = first + np.flatnonzero(long[first:stop])
+        if len(rows):
+            row = rows[np.argmax(length[rows])]
+            longest.append((int(start[row]), int(length[row])))
+    (begun, hung_ns), *hosts = longest
+    for begin, lasts in hosts:
+        common = min(begin + lasts, begun + hung_ns) - max(begin, begun)
+        if max(lasts, hung_ns) <= _LONGEST_NS and 2 * common >= max(lasts, hung_ns):
             return True
     return False
-
-
-def _longest(
-    name: str,
-    rows: Mapping[str, BoolArray],
-    starts: Mapping[str, IntArray],
-    lengths: Mapping[str, IntArray],
-) -> tuple[int, int]:
-    """Return start and end of the longest of some rows of a table."""
-    row = int(np.argmax(np.where(rows[name], lengths[name], -1)))
-    begin = int(starts[name][row])
-    return begin, begin + int(lengths[name][row])
 
 
 def _outlasting(activities: pa.Table, stretch_ns: int) -> BoolArray:
@@ -285,35 +283,22 @@ def _outlasting(activities: pa.Table, stretch_ns: int) -> BoolArray:
     return suspects & (last_start[row_stream] > start)
 
 
-def _count(rows: Mapping[str, BoolArray]) -> int:
-    return sum(int(chosen.sum()) for chosen in rows.values())
-
-
-def _few(rows: Mapping[str, BoolArray]) -> bool:
+def _is_slip(rows: BoolArray, of_device: slice) -> bool:
     """Return whether rows are so few that they can be a slip, and not all of the device's."""
-    total = sum(map(len, rows.values()))
-    device = rows.get("activities", np.zeros(1, dtype=np.bool_))
-    return _count(rows) <= max(1, total * _A_SLIP) and not bool(device.all())
+    is_whole_device = bool(of_device.stop) and bool(rows[of_device].all())
+    return int(rows.sum()) <= max(1, len(rows) * _A_SLIP) and not is_whole_device
 
 
-def _are_clocks(far: Mapping[str, BoolArray]) -> bool:
-    """Return whether GPU and CPU each have a stretch of their own, as by clocks apart."""
-    device = far.get("activities", np.zeros(0, dtype=np.bool_))
-    host = np.concatenate([np.zeros(0, np.bool_), *(far[n] for n in far if n != "activities")])
-    away, others = (device, host) if device.any() else (host, device)
-    return bool(len(others) and away.all() and not others.any())
-
-
-def _main_stretch(columns: list[IntArray]) -> tuple[int, int]:
+def _main_stretch(starts: IntArray) -> tuple[int, int]:
     """Return the first and the last start of the stretch in which most records begin.
 
     Stretches are apart where nothing begins for a day. A start of exactly 0 is what a profiler
     writes for a time that it does not have; it is one where nothing else begins for 10 minutes.
     """
-    first, last = min(int(c.min()) for c in columns), max(int(c.max()) for c in columns)
+    first, last = int(starts.min()), int(starts.max())
     if last - first <= (_UNSET_AWAY_NS if first == 0 else DAY_NS):
         return first, last
-    starts = np.sort(np.concatenate(columns))
+    starts = np.sort(starts)
     breaks = np.diff(starts) > DAY_NS
     unset = int(np.searchsorted(starts, 0, side="right"))
     if first == 0 and unset < len(starts):
@@ -355,7 +340,7 @@ def spans(
 
 
 def span_notes(odd: Counter[str]) -> Iterator[Note]:
-    """Give what to say of records with odd times."""
+    """Yield the notes on records with odd times."""
     return _NOTES.counted(odd, "no-time", "no-duration", "negative-duration")
 
 

@@ -13,6 +13,8 @@ from typing import Final, Protocol
 
 import numpy as np
 
+from traceflops.parsers.io.csv_text import Cut
+from traceflops.parsers.io.database_query import Batch
 from traceflops.table.builder import TableBuilder
 from traceflops.table.columns import ABSENT, Array, BoolArray, IntArray
 
@@ -22,7 +24,7 @@ UNNAMED_COPY: Final = "(unnamed copy)"
 DISPATCH: Final = "dispatch"
 """The name of the calls that are made of the moments at which rocprof v1 queued dispatches."""
 WAYS: Final = ("HtoD", "DtoH", "DtoD", "PtoP", "HtoH")
-"""The directions of copies; a batch of copies has their places here, -1 for unknown."""
+"""The directions of copies; a batch of copies has their indexes, -1 for unknown."""
 _END: Final = "((?i:host|device|peer|array))"
 _WAY: Final = re.compile(
     rf"{_END}[ _-]?(?i:to)[ _-]?{_END}|([HDPA])(?:[ -]?to[ -]?|2)([HDPA])(?![a-z])"
@@ -31,17 +33,6 @@ _PEER: Final = re.compile("peer", re.I)
 _INT31: Final = 2**31
 
 Values = Array | int
-
-
-class TimedRows(Protocol):
-    """Rows with the columns `start_ns` and `dur_ns`."""
-
-    @property
-    def count(self) -> int:
-        """Return how many there are."""
-
-    def __getitem__(self, column: str) -> Array:
-        """Return a column."""
 
 
 class Builders(Protocol):
@@ -53,7 +44,7 @@ class Builders(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _TimedBatch:
-    rows: TimedRows
+    rows: Batch | Cut
     name: Values
     process: Values = ABSENT
 
@@ -61,12 +52,12 @@ class _TimedBatch:
         types = table.types
         own = {f.name: getattr(self, f.name) for f in fields(self) if f.name in types}
         times = {name: self.rows[name] for name in ("start_ns", "dur_ns")}
-        known = {
+        given = {
             name: values
             for name, values in (own | times | columns).items()
             if not isinstance(values, int) or values != ABSENT
         }
-        table.add(self.rows.count, **known)
+        table.add(self.rows.count, **given)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +94,7 @@ class Kernels(_Activities):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copies(_Activities):
-    """Copies and fills: `way` are places in WAYS."""
+    """Copies and fills: `way` are indexes in WAYS."""
 
     kind: Array | str = "memcpy"
     bytes: Values = ABSENT
@@ -175,20 +166,6 @@ class Overheads(_TimedBatch):
         self._add(table, kind=table.names["kind"]["overhead"])
 
 
-@dataclass(frozen=True, slots=True)
-class _Moments:
-    """Rows that last no time."""
-
-    time_ns: IntArray
-
-    @property
-    def count(self) -> int:
-        return len(self.time_ns)
-
-    def __getitem__(self, column: str) -> Array:
-        return self.time_ns if column == "start_ns" else np.zeros(self.count, np.int64)
-
-
 def way_named(name: str) -> str | None:
     """Return the direction that the name of a copy says, in any spelling; arrays lie on devices."""
     match = _WAY.search(name)
@@ -203,8 +180,9 @@ def add_queueing(
 ) -> None:
     """Add the moments at which kernels were put into their queues, as calls of no length."""
     if len(queued):
+        times = {"start_ns": queued, "dur_ns": np.zeros(len(queued), np.int64)}
         Calls(
-            rows=_Moments(queued),
+            rows=Batch(len(queued), times, {}),
             process=process,
             thread=thread,
             name=tables["calls"].names["name"][DISPATCH],
@@ -226,24 +204,22 @@ def at_least(least: int, values: Values) -> Values:
 
 
 def blocks_of(threads: IntArray, block: IntArray) -> IntArray:
-    """Return the blocks of a grid of so many threads, the last one whole, by axis."""
-    known = _are_sizes(threads) & _are_sizes(block)
-    size = np.where(known[:, None], block, 1)
-    return np.where(known[:, None], -(-threads // size), ABSENT)
+    """Return the blocks of grids of threads (rows, 3), rounded up, by axis."""
+    is_size = (_are_sizes(threads) & _are_sizes(block))[:, None]
+    return np.where(is_size, -(-threads // np.where(is_size, block, 1)), ABSENT)
 
 
 def product_of(axes: Array) -> IntArray:
-    """Return the product of the axes, where it is known and an int64 holds it."""
+    """Return the product of the axes (rows, 3), ABSENT where it is unknown or above an int64."""
     wide = axes.astype(np.int64, copy=False)
     fits = (wide > 0).all(axis=1) & (wide.prod(axis=1, dtype=np.float64) < 2**62)
     return np.where(fits, wide.prod(axis=1), ABSENT)
 
 
 def _sized(sizes: Values) -> Values:
-    if isinstance(sizes, int):
+    if isinstance(sizes, int) or (is_size := _are_sizes(sizes)).all():
         return sizes
-    known = _are_sizes(sizes)
-    return sizes if known.all() else np.where(known[:, None], sizes, ABSENT)
+    return np.where(is_size[:, None], sizes, ABSENT)
 
 
 def _are_sizes(sizes: Array) -> BoolArray:

@@ -1,4 +1,4 @@
-"""The rows that a reader collects, and how they become the tables of a trace.
+"""Collects the rows that a reader gives and makes the tables of a trace of them.
 
 Every reader ends here, so that order, numbering of devices and null columns are the same for all.
 """
@@ -6,7 +6,7 @@ Every reader ends here, so that order, numbering of devices and null columns are
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -29,7 +29,7 @@ _ORDERS: Mapping[str, tuple[str, ...]] = {
 """By what each table is sorted: its time, and what makes the order one of the content."""
 
 _MOST_TOLD_APART = 4_096
-"""So many processes or devices of a file are told apart."""
+"""Limit of the processes or devices of a file that are distinguished."""
 
 _UNORDERED = ("kernel_counters", "kernel_rules", "totals")
 
@@ -76,7 +76,8 @@ class Gathered:
         self._devices: dict[Hashable, int] = {}
         self._device_rows: list[tuple[int, int, DeviceFacts]] = []
         self._device_places: list[str | None] = []
-        self._used: list[int] = []
+        self.places: tuple[str | None, ...] = ()
+        """The places of the devices of the finished tables, row by row."""
 
     def __getitem__(self, table: str) -> TableBuilder:
         """Return the collector of a table."""
@@ -108,11 +109,6 @@ class Gathered:
         return self._devices[key]
 
     @property
-    def places(self) -> tuple[str | None, ...]:
-        """Return the places of the devices of the finished tables, row by row."""
-        return tuple(self._device_places[row] for row in self._used)
-
-    @property
     def overflowed(self) -> list[str]:
         """Return the columns that had more distinct texts than are kept, as table.column."""
         return overflowed(self.tables.values())
@@ -125,11 +121,11 @@ class Gathered:
         used = distinct(self["activities"].column("device"))
         counted = set(distinct(self["kernel_counters"].column("device")).tolist())
         others = counted - {*used.tolist(), ABSENT}
-        known = [row for row in others if self._device_rows[row][2] != NOTHING_KNOWN]
-        used = np.sort(np.append(used, np.array(known, dtype=np.int64)))
+        described = [row for row in others if self._device_rows[row][2] != NOTHING_KNOWN]
+        used = np.sort(np.append(used, np.array(described, dtype=np.int64)))
         for name in ("activities", "marks", "counters", "kernel_counters", "kernel_rules"):
             renumber_devices(self[name], used)
-        self._used = used.tolist()
+        self.places = tuple(self._device_places[row] for row in used.tolist())
         return {
             "processes": processes_table(self._process_facts),
             "devices": devices_table([self._device_rows[row] for row in used.tolist()]),
@@ -141,9 +137,9 @@ class Gathered:
 class ProcessIds:
     """The processes of one file by the operating system's numbers, of which ABSENT is none."""
 
-    def __init__(self, gathered: Gathered, file: str, rank: int | None = None) -> None:
+    def __init__(self, gathered: Gathered, file: str) -> None:
         self._gathered = gathered
-        self._facts = ProcessFacts(file, rank)
+        self._file = file
         self._pids: set[int] = set()
 
     def numbers(self, pids: IntArray) -> IntArray:
@@ -153,7 +149,8 @@ class ProcessIds:
     def number(self, pid: int) -> int:
         """Return the number of a process in the trace."""
         pid = told_apart(self._pids, pid, ABSENT)
-        return self._gathered.process(pid, replace(self._facts, pid=pid if pid >= 0 else None))
+        facts = ProcessFacts(self._file, pid=pid if pid >= 0 else None)
+        return self._gathered.process(pid, facts)
 
 
 def told_apart(keys: set[int], key: int, other: int) -> int:
@@ -164,10 +161,10 @@ def told_apart(keys: set[int], key: int, other: int) -> int:
 
 
 def renumber_devices(table: TableBuilder, used: IntArray) -> None:
-    """Replace numbers of devices by their places among those used; others become null."""
+    """Replace numbers of devices by their indexes among those used; others become null."""
     column = table.column("device")
-    known = np.isin(column, used)
-    table.replace("device", np.where(known, np.searchsorted(used, column), ABSENT))
+    index = np.searchsorted(used, column)
+    table.replace("device", np.where(np.isin(column, used), index, ABSENT))
 
 
 def overflowed(tables: Iterable[TableBuilder]) -> list[str]:
@@ -245,7 +242,7 @@ def _table_of(name: str, rows: Sequence[Mapping[str, str | int | None]]) -> pa.T
 
 
 def overflow_notes(columns: Sequence[str], file: str) -> tuple[Note, ...]:
-    """Return what to say of columns that had more distinct texts than are kept."""
+    """Return the note on columns that had more distinct texts than are kept."""
     if not columns:
         return ()
     text = (

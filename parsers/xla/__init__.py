@@ -1,11 +1,11 @@
 """Reads XPlane files: what XLA's profiler writes for JAX, TensorFlow and PyTorch/XLA.
 
 host.xplane.pb (Protocol Buffers)
-    |  planes.space_of
+    |  planes.planes_of
     v
-Space -- Plane "/device:GPU:0" -- Line "Stream #7" ---+
-     |                         -- Line "Steps"        |  Plane.events: columns, a row per event
-     +-- Plane "/host:CPU"     -- Line per thread ----+  name, start, end and Stats by name
+Plane "/device:GPU:0" -- Line "Stream #7" ---+
+                      -- Line "Steps"        |  Plane.events: columns, a row per event
+Plane "/host:CPU"     -- Line per thread ----+  name, start, end and Stats by name
     |  read._trace
     v
 "Stream #"  details or name -> kernel, memcpy, memset, graph      -> activities

@@ -207,28 +207,17 @@ Events = tuple[Batch, Stats]
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Space:
-    """The planes of a file, the host that it names, and whether part of it is missing."""
+def planes_of(source: ByteSource) -> tuple[tuple[Plane, ...], str | None, bool]:
+    """Return the planes of a file, the host that it names, and whether part of it is missing.
 
-    planes: tuple[Plane, ...]
-    host: str | None
-    is_cut: bool
-
-
-def space_of(source: ByteSource) -> Space:
-    """Return the planes of a file. Raises InputError where it is larger than any can be."""
-    pieces, size = [], 0
-    for piece in source.blocks():
-        pieces.append(piece)
-        size += len(piece)
-        if size > _MOST_BYTES:
-            raise InputError(
-                f"an XPlane file of more than 2 GiB: {source.label}",
-                "record fewer steps: no reader of such files takes more",
-            )
-    data = b"".join(pieces)
-    pieces.clear()
+    Raises InputError where it is larger than any can be.
+    """
+    data = source.head(_MOST_BYTES + 1)
+    if len(data) > _MOST_BYTES:
+        raise InputError(
+            f"an XPlane file of more than 2 GiB: {source.label}",
+            "record fewer steps: no reader of such files takes more",
+        )
     block = Block(data)
     others: dict[int, int | slice] = {}
     begin, end, is_whole = split(data, 0, len(data), _PLANES, others)
@@ -237,7 +226,7 @@ def space_of(source: ByteSource) -> Space:
     spans = zip(begin.tolist(), end.tolist(), strict=True)
     planes = tuple(_plane(data, block, first, last) for first, last in spans)
     host = _text(data, others.get(_HOSTS)) or None
-    return Space(planes, host, not is_whole or source.cut is not None)
+    return planes, host, not is_whole or source.cut is not None
 
 
 def _plane(data: bytes, block: Block, begin: int, end: int) -> Plane:

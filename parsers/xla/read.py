@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -36,7 +37,7 @@ from traceflops.parsers.shared.trace_builder import (
     ProcessFacts,
     overflow_notes,
 )
-from traceflops.parsers.xla.planes import Plane, Stats, space_of
+from traceflops.parsers.xla.planes import Plane, Stats, planes_of
 from traceflops.table.columns import ABSENT, Array, IntArray, Names
 from traceflops.table.trace import Source, SourceFile, Trace
 
@@ -59,6 +60,7 @@ _MOST_SHARED: Final = 1 << 22
 _WITH_REGISTERS: Final = ("regs", "static_shared", "dynamic_shared")
 _DETAIL: Final = re.compile(r"(\w+):(\d{1,18}(?:,\d{1,18}){0,2})(?!\d)")
 _KERNEL, _MEMCPY, _MEMSET, _GRAPH, _NO_WORK = range(5)
+_WAY_CODES: Final[Mapping[str | None, int]] = {None: -1} | dict(zip(WAYS, range(5), strict=True))
 _WORK: Final = ("kernel", "memcpy", "memset", "graph")
 _BY_DETAILS: Final = (
     ("memset_details", _MEMSET),
@@ -105,20 +107,19 @@ _NOTES: Final = NoteTable(
 
 def _trace(source: ByteSource, python_stacks: bool) -> Trace:
     """Return the trace in a file. Raises InputError where nothing of it is read."""
-    space = space_of(source)
-    planes, host = space.planes, space.host or ""
-    recording = _Recording(source, planes, space.host, python_stacks)
+    planes, host, is_cut = planes_of(source)
+    recording = _Recording(source, planes, host, python_stacks)
     is_other = [p.name.startswith("/device:") and not _GPU.match(p.name) for p in planes]
     others = [p.name for p, other in zip(planes, is_other, strict=True) if other and p.lines]
     listed = ", ".join(re.sub(r"[^\w:/# .-]", "?", name)[:40] for name in others[:4])
     if not recording["activities"].count and (others or not recording.counts):
         path = source.path or source.label
-        if space.is_cut:
+        if is_cut:
             raise InputError(f"cut off or damaged before its first GPU: {path}", "copy it again")
         of_other = f"of another device than a GPU ({listed}), whose ops are not read"
         what = of_other if others else "without events"
         raise NotATrace(f"{path} is an XPlane file {what}", "XProf reads it")
-    notes = [_NOTES.note("input-cut")] if space.is_cut else []
+    notes = [_NOTES.note("input-cut")] if is_cut else []
     if lost := sum(plane.lost for plane in planes):
         notes.append(_NOTES.note("rows-lost", lost))
     if others:
@@ -132,7 +133,7 @@ def _trace(source: ByteSource, python_stacks: bool) -> Trace:
         origin_unix_ns=recording.origin_unix_ns,
         event_counts=dict(sorted((+recording.counts).items())),
         # TensorFlow adds a port; the host is hidden in both spellings.
-        identities=tuple(filter(None, dict.fromkeys((host, host.partition(":")[0])))),
+        identities=tuple(filter(None, dict.fromkeys((host, (host or "").partition(":")[0])))),
     )
     overflowed = overflow_notes(recording.overflowed, source.label)
     return Trace(about, tables, (*notes, *overflowed), recording.places)
@@ -182,9 +183,7 @@ class _Recording(Gathered):
         line_names = np.array([line.name for line in plane.lines], np.str_)
         names = self["activities"].names
         for events, stats in plane.events():
-            kind = plane.by_name(
-                events, lambda name: next((k for sign, k in _BY_NAME if sign.match(name)), _KERNEL)
-            )
+            kind = plane.by_name(events, partial(_kind_of, _BY_NAME, _KERNEL))
             for detail, detailed in _BY_DETAILS:
                 kind = np.where(stats.has(detail), detailed, kind)
             rows = timed(events, self.odd)
@@ -209,10 +208,18 @@ class _Recording(Gathered):
                 if work_kind == _GRAPH:
                     Graphs(**common).add_to(self)
                 elif work_kind == _KERNEL:
-                    Kernels(**common, **_launch_sizes(stats, row)).add_to(self)
+                    details = _Details(stats, "kernel_details", row)
+                    shared = details.sum("static_shared", "dynamic_shared", "group_mem")
+                    Kernels(
+                        **common,
+                        grid=details.triple("grid"),
+                        block=details.triple("block"),
+                        registers_per_thread=details.sum("regs"),
+                        shared_memory_bytes=np.where(shared <= _MOST_SHARED, shared, ABSENT),
+                    ).add_to(self)
                 else:
                     size = _Details(stats, f"{word}_details", row).sum("size")
-                    way = plane.by_name(work, _way)
+                    way = plane.by_name(work, lambda name: _WAY_CODES[way_named(name)])
                     Copies(**common, kind=word, way=way, bytes=size).add_to(self)
             for line, word in _MARKED.items():
                 marks = rows.only((line_names == line)[rows["line"]])
@@ -220,9 +227,7 @@ class _Recording(Gathered):
 
     def _add_host(self, plane: Plane, rows: Batch, stats: Stats, thread: IntArray) -> None:
         """Add calls, Python frames, marks and what GPUs' allocators hold; `thread` is per line."""
-        kind = plane.by_name(
-            rows, lambda name: next((k for sign, k in _HOST_KINDS if sign.match(name)), _MARK)
-        )
+        kind = plane.by_name(rows, partial(_kind_of, _HOST_KINDS, _MARK))
         row = rows["row"]
         columns = {name: stats.numbers(name)[row] for name in ("correlation_id", "step_num")}
         columns["thread"] = thread[rows["line"]]
@@ -326,10 +331,9 @@ def _readable(name: str) -> str:
     return f"{file}({line}): {function}" if file else f"<built-in function {function}>"
 
 
-def _way(name: str) -> int:
-    """Return the index in WAYS of the direction of a copy such as MemcpyH2D, -1 for unknown."""
-    way = way_named(name)
-    return WAYS.index(way) if way in WAYS else -1
+def _kind_of(kinds: Iterable[tuple[re.Pattern[str], int]], other: int, name: str) -> int:
+    """Return the first kind whose pattern a name begins with, `other` if none fits."""
+    return next((kind for sign, kind in kinds if sign.match(name)), other)
 
 
 class _Details:
@@ -360,18 +364,6 @@ class _Details:
         """Return three numbers per event (events, 3), ABSENT where it does not have three."""
         triples = (numbers.get(name, []) for numbers in self._numbers)
         return np.array([t if len(t) == 3 else [ABSENT] * 3 for t in triples])[self._code]
-
-
-def _launch_sizes(stats: Stats, row: IntArray) -> dict[str, Any]:
-    """Return the sizes of launches: blocks and threads by axis, registers, bytes."""
-    details = _Details(stats, "kernel_details", row)
-    shared = details.sum("static_shared", "dynamic_shared", "group_mem")
-    return {
-        "grid": details.triple("grid"),
-        "block": details.triple("block"),
-        "registers_per_thread": details.sum("regs"),
-        "shared_memory_bytes": np.where(shared <= _MOST_SHARED, shared, ABSENT),
-    }
 
 
 XPLANE: Final = Format(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.parsers import reference
 from traceflops.parsers.io.inputs import ByteSource
-from traceflops.parsers.io.worker_pool import Crew
+from traceflops.parsers.io.worker_pool import WorkerPool
 from traceflops.parsers.pytorch.reader import read_pytorch
 from traceflops.parsers.recognise import recognise
 from traceflops.parsers.shared.formats import Reading
@@ -121,7 +121,7 @@ def read_bytes(data: bytes, size: int = 1 << 20, name: str = "trace.json") -> Tr
 
 def read_one(source: ByteSource) -> Trace:
     """Return the trace in one input, recognised by its content."""
-    (trace,) = recognise(source).read([source], Reading(Crew()))
+    (trace,) = recognise(source).read([source], Reading(WorkerPool()))
     return plausible(trace)
 
 

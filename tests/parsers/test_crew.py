@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from tests.conftest import SAMPLES, examples
 from tests.parsers.documents import LAYOUTS, printed, source_of
 from traceflops.parsers.io.places import find_inputs
-from traceflops.parsers.io.worker_pool import Crew
+from traceflops.parsers.io.worker_pool import WorkerPool
 from traceflops.parsers.pytorch.reader import read_pytorch
 from traceflops.parsers.reading import read
 from traceflops.table.trace import Trace
@@ -29,8 +29,8 @@ SAMPLE = SAMPLES / "gpt_1rank.json.gz"
 
 
 @pytest.fixture(scope="module")
-def crew() -> Iterator[Crew]:
-    with Crew(2, worth_bytes=0) as together:
+def pool() -> Iterator[WorkerPool]:
+    with WorkerPool(2, worth_bytes=0) as together:
         together.expect(1)
         yield together
 
@@ -51,17 +51,17 @@ def event(number: int, name: str) -> dict[str, object]:
     }
 
 
-def test_a_sample_is_read_the_same(crew: Crew) -> None:
+def test_a_sample_is_read_the_same(pool: WorkerPool) -> None:
     source = find_inputs(str(SAMPLE))[0][0]
     alone = read_pytorch(source)
     for size in (1 << 22, 1 << 18, 10_000):
-        assert same(read_pytorch(source, crew, size), alone)
-    assert len(crew.processes) == 2
+        assert same(read_pytorch(source, pool, size), alone)
+    assert len(pool.processes) == 2
 
 
 @settings(max_examples=examples(150))
 @given(st.data())
-def test_damage_is_read_the_same(crew: Crew, data: st.DataObject) -> None:
+def test_damage_is_read_the_same(pool: WorkerPool, data: st.DataObject) -> None:
     """Blocks that were sent ahead of a damaged one may have been cut in a wrong place."""
     names = data.draw(st.lists(st.sampled_from(("mm", "a}, {b", 'x"}], [{"')), min_size=1))
     layout = data.draw(st.sampled_from(LAYOUTS))
@@ -79,7 +79,7 @@ def test_damage_is_read_the_same(crew: Crew, data: st.DataObject) -> None:
     except Exception as error:
         alone = str(error)
     try:
-        together: Trace | str = read_pytorch(source, crew, size)
+        together: Trace | str = read_pytorch(source, pool, size)
     except Exception as error:
         together = str(error)
     if isinstance(alone, str) or isinstance(together, str):
@@ -88,10 +88,10 @@ def test_damage_is_read_the_same(crew: Crew, data: st.DataObject) -> None:
         assert same(together, alone)
 
 
-def test_a_killed_process_costs_nothing(crew: Crew) -> None:
+def test_a_killed_process_costs_nothing(pool: WorkerPool) -> None:
     source = find_inputs(str(SAMPLE))[0][0]
     alone = read_pytorch(source)
-    with Crew(2, worth_bytes=0) as together:
+    with WorkerPool(2, worth_bytes=0) as together:
         together.expect(1)
         os.kill(together.processes[0], signal.SIGKILL)
         assert same(read_pytorch(source, together, 1 << 18), alone)
@@ -101,12 +101,12 @@ def test_a_killed_process_costs_nothing(crew: Crew) -> None:
 
 @pytest.mark.parametrize("is_killed", [False, True])
 def test_a_process_that_takes_part_gets_all_results_in_order(is_killed: bool) -> None:
-    with Crew(2, worth_bytes=0, takes_part=True) as crew:
-        crew.expect(1)
-        (other,) = crew.processes
+    with WorkerPool(2, worth_bytes=0, takes_part=True) as pool:
+        pool.expect(1)
+        (other,) = pool.processes
         if is_killed:
             os.kill(other, signal.SIGKILL)
-        results = [result() for result in crew.each(process_of, range(20))]
+        results = [result() for result in pool.each(process_of, range(20))]
     assert [number for number, _ in results] == list(range(20))
     helped = {process for _, process in results} - {os.getpid()}
     assert helped == (set() if is_killed else {other})
@@ -116,7 +116,7 @@ def process_of(number: int) -> tuple[int, int]:
     return number, os.getpid()
 
 
-class Struck(Crew):
+class Struck(WorkerPool):
     """Processes of which one is killed once they have started."""
 
     def share(self, text_bytes: int) -> int:
@@ -125,9 +125,9 @@ class Struck(Crew):
         return share
 
 
-@pytest.mark.parametrize("kind", [Crew, Struck])
+@pytest.mark.parametrize("kind", [WorkerPool, Struck])
 def test_files_of_ranks_are_read_the_same(
-    kind: type[Crew], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: type[WorkerPool], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whole ones, one that is cut off, and some that are no traces."""
     shutil.copytree(SAMPLES / "gpt_ddp_4rank", tmp_path, dirs_exist_ok=True)
@@ -137,7 +137,7 @@ def test_files_of_ranks_are_read_the_same(
     (tmp_path / "rank5.txt").write_bytes(b"no trace")
     (tmp_path / "rank6.json.gz").write_bytes(b"")
     alone = read(tmp_path, jobs=1)
-    monkeypatch.setattr("traceflops.parsers.reading.Crew", partial(kind, worth_bytes=0))
+    monkeypatch.setattr("traceflops.parsers.reading.WorkerPool", partial(kind, worth_bytes=0))
     together = read(tmp_path, jobs=2)
     assert same(together, alone)
     assert together.ranks == (0, 1, 3)
@@ -147,7 +147,7 @@ def test_files_of_ranks_are_read_the_same(
 
 
 def test_processes_end_with_the_crew() -> None:
-    with Crew(2, worth_bytes=0) as together:
+    with WorkerPool(2, worth_bytes=0) as together:
         together.expect(1)
         processes = together.processes
         assert all(is_alive(process) for process in processes)
@@ -158,10 +158,10 @@ def test_processes_end_with_the_crew() -> None:
 def test_processes_end_with_their_starter(ending: signal.Signals, tmp_path: Path) -> None:
     """Also where it is killed and can clean nothing up."""
     text = (
-        "import signal; from traceflops.parsers.io.worker_pool import Crew\n"
+        "import signal; from traceflops.parsers.io.worker_pool import WorkerPool\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a background job ignores it
-        "with Crew(2) as crew:\n"
-        "    crew.expect(10**9); print(*crew.processes, flush=True); signal.pause()\n"
+        "with WorkerPool(2) as pool:\n"
+        "    pool.expect(10**9); print(*pool.processes, flush=True); signal.pause()\n"
     )
     starter = subprocess.Popen(
         [sys.executable, "-c", text], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

@@ -729,7 +729,7 @@ def test_bytes_behind_the_last_page_cost_nothing(tmp_path: Path) -> None:
     with opened(path) as database:
         assert database.whole("t", Wanted(integers=("a",))).count == 2_000
         assert not database.damaged
-        assert database.place.path == path.resolve()
+        assert database.file.path == path.resolve()
 
 
 def test_where_there_is_no_room_for_a_copy_of_a_cut_file_that_is_said(

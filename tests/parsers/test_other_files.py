@@ -169,4 +169,4 @@ def test_no_recording_is_taken_for_a_file_of_another_tool() -> None:
 def test_rows_say_what_a_file_is_and_what_to_do() -> None:
     for row in (*OTHER_FILES, *UNKNOWN_FILES):
         assert row.what and row.hint and row.what.isprintable() and row.hint.isprintable()
-        assert row.begins or row.line or row.all_of or row.one_of or row.tables or row.suffixes
+        assert row.begins or row.line or row.all_of or row.one_of or row.suffixes

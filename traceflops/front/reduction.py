@@ -16,7 +16,7 @@ from traceflops.errors import InputError, UsageError
 from traceflops.front.cluster import on_dask
 from traceflops.front.request import Request
 from traceflops.parsers.io.places import files_behind, find_inputs, open_file, rank_in_name
-from traceflops.parsers.io.worker_pool import Crew, usable_cores
+from traceflops.parsers.io.worker_pool import WorkerPool, usable_cores
 from traceflops.parsers.reading import read
 from traceflops.parsers.recognise import recognise
 from traceflops.parsers.rocprof.tables.parts import PASS
@@ -63,9 +63,11 @@ def analysis_of_many(paths: Sequence[str], request: Request, *, brief: bool) -> 
         return None
     parts: list[RankSummary | str] = []
     try:
-        with Crew(reading.get("jobs") or usable_cores(), worth_bytes=0, takes_part=True) as crew:
-            crew.expect(1)
-            for result in crew.each(partial(_summarised_together, request), _groups(sizes)):
+        with WorkerPool(
+            reading.get("jobs") or usable_cores(), worth_bytes=0, takes_part=True
+        ) as pool:
+            pool.expect(1)
+            for result in pool.each(partial(_summarised_together, request), _groups(sizes)):
                 from traceflops.analysis.summary_files import (
                     unpacked,  # loads while the workers read
                 )
@@ -152,10 +154,10 @@ def summary_contents(sets: Sequence[Files], request: Request) -> Iterator[bytes]
     if request.dask is not None:
         yield from on_dask(work, sets, request.dask, jobs)
         return
-    with Crew(jobs or usable_cores(), takes_part=True) as crew:
+    with WorkerPool(jobs or usable_cores(), takes_part=True) as pool:
         files = chain.from_iterable(sets)
-        crew.expect(sum(_text_bytes(file) for file in files if os.path.isfile(file)))
-        for result in crew.each(work, sets):
+        pool.expect(sum(_text_bytes(file) for file in files if os.path.isfile(file)))
+        for result in pool.each(work, sets):
             yield result()
 
 

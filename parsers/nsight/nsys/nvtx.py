@@ -309,7 +309,7 @@ def _fast(database: Database) -> Iterator[TextRows]:
     plain = select(table, Wanted(integers=_COLUMNS), quick=True)
     columns, _, rest = plain.rpartition(" FROM ")
     own = ", ".join(sql.format(c=quoted("text")) for sql in (_HAS_TEXT, _TEXT))
-    for batch in record_batches(database.place.uri, f"{columns}, {own} FROM {rest}"):
+    for batch in record_batches(database.file.uri, f"{columns}, {own} FROM {rest}"):
         _, *read, texts = batch.columns
         if texts.null_count or not pa.types.is_string(texts.type):
             raise NotFast

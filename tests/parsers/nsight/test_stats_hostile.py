@@ -16,7 +16,7 @@ from tests.parsers.nsight.test_recipe import RANGES as RECIPE
 from tests.parsers.nsight.test_stats import CALLS, RANGES, SUMS, TRACE, call, copy, kernel
 from traceflops.errors import InputError
 from traceflops.parsers.io.inputs import ByteSource
-from traceflops.parsers.io.worker_pool import Crew
+from traceflops.parsers.io.worker_pool import WorkerPool
 from traceflops.parsers.nsight.ncu_pages import read_ncu
 from traceflops.parsers.nsight.ncu_trace import runs, trace_of
 from traceflops.parsers.nsight.stats_read import read_stats
@@ -79,7 +79,7 @@ def outcome(name: str, data: bytes) -> list[Trace]:
     source = source_of(name, data)
     try:
         found = recognise(source)
-        return [plausible(trace) for trace in found.read([source], Reading(Crew(1)))]
+        return [plausible(trace) for trace in found.read([source], Reading(WorkerPool(1)))]
     except InputError as error:
         assert error.message
         assert error.hint

@@ -8,7 +8,7 @@ from typing import Any
 
 from traceflops.devices.merging import merge
 from traceflops.parsers.io.inputs import ByteSource
-from traceflops.parsers.io.worker_pool import Crew
+from traceflops.parsers.io.worker_pool import WorkerPool
 from traceflops.parsers.rocprof.formats import ROCPROF_JSON
 from traceflops.parsers.rocprof.v3json_run import read_v3_json
 from traceflops.parsers.shared.formats import Reading
@@ -223,8 +223,8 @@ def read(what: Json | bytes | str, block_bytes: int | None = None) -> Trace:
     data = what.encode() if isinstance(what, str) else what
     one = source(data)
     if block_bytes is None:
-        return plausible(merge(ROCPROF_JSON.read([one], Reading(Crew()))))
-    return plausible(read_v3_json(one, Crew(), block_bytes))
+        return plausible(merge(ROCPROF_JSON.read([one], Reading(WorkerPool()))))
+    return plausible(read_v3_json(one, WorkerPool(), block_bytes))
 
 
 def rows(trace: Trace, table: str = "activities", *columns: str) -> list[Any]:

@@ -15,7 +15,7 @@ from tests.conftest import examples
 from tests.parsers.rocprof.jsonfile import source
 from traceflops.parsers.io.json_blocks import SKIPPED, WHOLE, Elements, Members, Path, Records
 from traceflops.parsers.io.json_lists import Document
-from traceflops.parsers.io.worker_pool import Crew
+from traceflops.parsers.io.worker_pool import WorkerPool
 
 PREFIXES = ["", "\ufeff", " \n"]
 
@@ -86,7 +86,7 @@ documents = st.fixed_dictionaries(
 
 
 def read(data: bytes, block_bytes: int) -> tuple[Document, dict[Path, list[Any]]]:
-    stream = Document(source(data), ROOT, Crew(), block_bytes)
+    stream = Document(source(data), ROOT, WorkerPool(), block_bytes)
     found: defaultdict[Path, list[Any]] = defaultdict(list)
     for path, value in stream.parts():
         if isinstance(value, msgspec.Raw):

@@ -16,7 +16,7 @@ from tests.parsers.documents import read_one
 from tests.parsers.rocprof import jsonfile as v3
 from tests.parsers.rocprof import test_json_v1 as v1
 from traceflops.errors import InputError
-from traceflops.parsers.io.worker_pool import Crew
+from traceflops.parsers.io.worker_pool import WorkerPool
 from traceflops.parsers.rocprof.v1_read import read_v1_json
 from traceflops.parsers.rocprof.v3json_run import read_v3_json
 
@@ -74,9 +74,9 @@ def read_anything(seed: str, data: bytes, block_bytes: int) -> None:
     """Read a text by its reader in blocks, and by what it looks like; analyse what comes out."""
     try:
         if seed == "v3":
-            read_v3_json(v3.source(data), Crew(), block_bytes)
+            read_v3_json(v3.source(data), WorkerPool(), block_bytes)
         else:
-            read_v1_json(v3.source(data), Crew(), block_bytes)
+            read_v1_json(v3.source(data), WorkerPool(), block_bytes)
     except InputError as error:
         assert error.message.isprintable()
     try:

@@ -15,7 +15,7 @@ from tests.parsers.rocprof.jsonfile import notes, rows, source
 from tests.parsers.rocprof.tablefiles import V1_NEW, V1_TIMES, v1_row
 from tests.parsers.rocprof.tablefiles import table as csv_table
 from traceflops.errors import InputError, NotATrace
-from traceflops.parsers.io.worker_pool import Crew
+from traceflops.parsers.io.worker_pool import WorkerPool
 from traceflops.parsers.recognise import recognise
 from traceflops.parsers.rocprof.formats import ROCPROF_V1_JSON
 from traceflops.parsers.rocprof.v1_read import read_v1_json
@@ -134,7 +134,7 @@ def read(*events: str, machine: dict[str, str] | None = ROCMINFO) -> tf.Trace:
 
 
 def read_text(data: bytes, block_bytes: int = 1 << 22) -> tf.Trace:
-    return read_v1_json(source(data, "results.json"), Crew(), block_bytes)
+    return read_v1_json(source(data, "results.json"), WorkerPool(), block_bytes)
 
 
 # The public file
@@ -560,8 +560,8 @@ def test_the_rank_is_that_of_the_folder(tmp_path: Path) -> None:
 
 def test_a_crew_changes_nothing() -> None:
     data = text(*(kernel(AT + 100 * n, AT + 100 * n + 50) for n in range(400)))
-    with Crew(2, worth_bytes=1) as crew:
-        (found,) = ROCPROF_V1_JSON.read([source(data, "results.json")], Reading(crew))
+    with WorkerPool(2, worth_bytes=1) as pool:
+        (found,) = ROCPROF_V1_JSON.read([source(data, "results.json")], Reading(pool))
     assert found.activities.equals(read_text(data).activities)
 
 

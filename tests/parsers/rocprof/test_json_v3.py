@@ -32,7 +32,7 @@ from tests.parsers.rocprof.jsonfile import (
     symbols,
 )
 from traceflops.errors import InputError
-from traceflops.parsers.io.worker_pool import Crew
+from traceflops.parsers.io.worker_pool import WorkerPool
 from traceflops.parsers.recognise import recognise
 from traceflops.parsers.rocprof.formats import ROCPROF_JSON
 from traceflops.parsers.shared.formats import Reading
@@ -119,8 +119,8 @@ def test_the_public_file_says_nothing_of_its_owner(mi350x: tf.Trace) -> None:
 
 
 def test_processes_help_and_change_nothing(mi350x: tf.Trace) -> None:
-    with Crew(2, worth_bytes=1) as crew:
-        (found,) = ROCPROF_JSON.read([tf_source(shared_file(MI350X))], Reading(crew))
+    with WorkerPool(2, worth_bytes=1) as pool:
+        (found,) = ROCPROF_JSON.read([tf_source(shared_file(MI350X))], Reading(pool))
     assert found.tables["activities"].equals(mi350x.tables["activities"])
 
 
@@ -436,7 +436,7 @@ def test_times_come_from_the_pass_that_counted_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_rank_in_the_name_is_that_of_the_only_process(count: int) -> None:
     data = json.dumps(document(*[process(dispatch(START, START + 1))] * count)).encode()
-    (trace,) = ROCPROF_JSON.read([source(data, "rank3_results.json")], Reading(Crew()))
+    (trace,) = ROCPROF_JSON.read([source(data, "rank3_results.json")], Reading(WorkerPool()))
     assert trace.processes["rank"].to_pylist() == ([3] if count == 1 else [None, None])
     assert ("rank-from-name" in notes(trace)) == (count == 1)
 

@@ -29,7 +29,7 @@ from tests.parsers.rocprof.tablefiles import (
 )
 from traceflops.errors import InputError, NotATrace
 from traceflops.parsers.io.inputs import ByteSource
-from traceflops.parsers.io.worker_pool import Crew
+from traceflops.parsers.io.worker_pool import WorkerPool
 from traceflops.parsers.recognise import recognise
 from traceflops.parsers.rocprof.formats import ROCPROF_TABLES
 from traceflops.parsers.rocprof.tables.read import read_tables
@@ -224,9 +224,9 @@ def test_all_files_broken_say_the_first_reason() -> None:
 
 def test_the_format_reads_all_inputs_at_once() -> None:
     sources = [source_of(name, text.encode()) for name, text in FILES.items() if name[0] == "7"]
-    (trace,) = ROCPROF_TABLES.read(sources, Reading(Crew()))
+    (trace,) = ROCPROF_TABLES.read(sources, Reading(WorkerPool()))
     assert ROCPROF_TABLES.gathers
     assert trace.processes["pid"].to_pylist() == [7]
     system = source_of("sysinfo.csv", FILES["sysinfo.csv"].encode())
     with pytest.raises(NotATrace):
-        ROCPROF_TABLES.read([system], Reading(Crew()))
+        ROCPROF_TABLES.read([system], Reading(WorkerPool()))
