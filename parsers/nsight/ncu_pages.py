@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import Final
 
 import numpy as np
+import pyarrow as pa
 
 from traceflops.parsers.io.csv_cells import Field, Kind, Texts
 from traceflops.parsers.io.csv_lines import Damage
@@ -20,7 +21,7 @@ from traceflops.parsers.nsight.stats_rows import sizes_in, texts_of, triple
 from traceflops.parsers.nsight.stats_text import from_header
 from traceflops.parsers.shared.trace_builder import chosen
 from traceflops.table.builder import TableBuilder, compact
-from traceflops.table.columns import ABSENT, Array, IntArray, Names
+from traceflops.table.columns import ABSENT, Array, IntArray, Names, narrow
 from traceflops.table.grouping import group_rows, ranked
 
 _MOST_COLUMNS: Final = 20_000
@@ -117,21 +118,20 @@ NCU_TABLES: Final = NcuTables()
 class NcuPage:
     """The content of one page. The column `device` holds codes of `devices`: "number|CC".
 
-    `values` are those of the column `value`, read with a decimal point and with a decimal comma
-    until it is known which the file has; `odd_by_mark` is what is odd with each. `speedups` are as
-    printed. `repetition` is the pass of the page; `processes` maps its process ids to numbers that
-    are the same in every pass. Both are known at the end.
+    `printed` are the arguments of `values_of` for pieces of the rows, which are read when the
+    decimal mark of the file is known; `speedups` are as printed. `repetition` is the pass of the
+    page; `processes` maps its process ids to numbers that are the same in every pass. Both are
+    known at the end.
     """
 
     source: ByteSource
     page: Page
     table: TableBuilder = field(default_factory=lambda: TableBuilder("kernel_counters"))
     rules: TableBuilder = field(default_factory=lambda: TableBuilder("kernel_rules"))
-    values: list[Array] = field(default_factory=list)
-    speedups: list[str] = field(default_factory=list)
-    odd_by_mark: tuple[Counter[str], Counter[str]] = field(
-        default_factory=lambda: (Counter(), Counter())
+    printed: list[tuple[pa.Array, IntArray, Sequence[tuple[str, str]], IntArray]] = field(
+        default_factory=list
     )
+    speedups: list[str] = field(default_factory=list)
     devices: Names = field(default_factory=Names)
     facts: dict[str, dict[str, str]] = field(default_factory=dict)
     rows: Counter[str] = field(default_factory=Counter)
@@ -139,17 +139,6 @@ class NcuPage:
     units: dict[str, str] = field(default_factory=dict)
     repetition: int = 0
     processes: dict[int, int] = field(default_factory=dict)
-
-    def add(self, values: Array, **columns: Array | int) -> None:
-        """Add values, shape (decimal marks, rows), of rows where one of the two is a number."""
-        is_number = np.isfinite(values).any(axis=0)
-        count = int(np.count_nonzero(is_number))
-        if not count:
-            return
-        are_same = np.array_equal(values[0], values[1], equal_nan=True)
-        self.values.append(values[: 2 - are_same, is_number])
-        cut = {n: c if np.ndim(c) == 0 else np.asarray(c)[is_number] for n, c in columns.items()}
-        self.table.add(count, value=values[0][is_number], **cut)
 
 
 @dataclass(slots=True)
@@ -183,19 +172,19 @@ def read_ncu(source: ByteSource, block_bytes: int = TEXT_BLOCK_BYTES) -> NcuFile
         hosts, host = texts_of(cut, "host")
         for code in np.unique(host).tolist()[:_MOST_HOSTS]:
             file.hosts[hosts[code]]
-        if plan.what.metrics:
-            _add_raw_rows(cut, file)
-        else:
-            _add_details(cut, file.pages[-1], file.marks)
+        (_add_raw_rows if plan.what.metrics else _add_details)(cut, file)
     if not file.pages and text.plan is not None:
         file.begin(text.plan.what)
     file.damage.repeated_headers = 0  # each header begins a page of its own
     for page in file.pages:
-        # Keep the values as read with the file's decimal mark; those that are no numbers go
         comma = file.marks.comma
-        page.odd += page.odd_by_mark[comma]
         if page.table.count:
-            values = np.concatenate([piece[-1 if comma else 0] for piece in page.values])
+            read = [
+                values_of(texts.to_pylist(), text, counters, counter, page.odd, comma=comma)
+                for texts, text, counters, counter in page.printed
+            ]
+            page.printed.clear()
+            values = np.concatenate(read)
             page.table.replace("value", values)
             page.table = chosen(page.table, np.isfinite(values))
             page.table.join()
@@ -207,8 +196,9 @@ def read_ncu(source: ByteSource, block_bytes: int = TEXT_BLOCK_BYTES) -> NcuFile
     return file
 
 
-def _add_details(cut: Cut, page: NcuPage, marks: Marks) -> None:
+def _add_details(cut: Cut, file: NcuFile) -> None:
     """Add metrics, which stand in a row each, and rules, which stand in rows without a metric."""
+    page = file.pages[-1]
     labels, label = texts_of(cut, "label")
     is_metric = np.array([bool(text.strip()) for text in labels], np.bool_)[label]
     page.rows["rules"] += int(np.count_nonzero(~is_metric))
@@ -229,8 +219,10 @@ def _add_details(cut: Cut, page: NcuPage, marks: Marks) -> None:
             name = f"{sections[section[row]].strip()}|{name}|{unit_of(printed).base}"
         named.append((name, printed))
     counters = page.table.names["counter"].codes(name for name, _ in named)
-    values = values_of(*texts_of(cut, "value"), named, metric, page.odd_by_mark, marks)
-    page.add(values, **_launch(cut, page), counter=counters[metric])
+    texts, text = texts_of(cut, "value")
+    file.marks.see(texts)
+    page.printed.append((pa.array(texts), narrow(text), named, narrow(metric)))
+    page.table.add(cut.count, **_launch(cut, page), counter=counters[metric])
 
 
 def _add_rules(cut: Cut, page: NcuPage) -> None:
@@ -242,10 +234,10 @@ def _add_rules(cut: Cut, page: NcuPage) -> None:
     page.speedups += [speedups[code] for code in speedup.tolist()]
     kinds = {}
     for role, words in (("kind", RULE_KINDS), ("speedup_kind", SPEEDUP_KINDS)):
-        by_text = {word.casefold(): word for word in words}
+        spelling = {word.casefold(): word for word in words}
         texts, code = texts_of(cut, role)
-        known = (by_text.get(text.strip().casefold()) for text in texts)
-        codes = [-1 if word is None else names[role][word] for word in known]
+        printed = (spelling.get(text.strip().casefold()) for text in texts)
+        codes = [-1 if word is None else names[role][word] for word in printed]
         kinds[role] = np.array(codes, np.int32)[code]
     page.rules.add(
         cut.count,
@@ -308,10 +300,12 @@ def _add_raw(
         texts += own_texts
         units += [(metric, own) for own in own_units]
         counters.append(page.table.names["counter"][metric])
+    marks.see(texts)
+    text, unit = narrow(np.concatenate(text_of)), narrow(np.concatenate(unit_of_row))
+    page.printed.append((pa.array(texts), text, units, unit))
     row_of_value = np.tile(np.arange(cut.count), len(counters))
-    text, unit = np.concatenate(text_of), np.concatenate(unit_of_row)
-    page.add(
-        values_of(texts, text, units, unit, page.odd_by_mark, marks),
+    page.table.add(
+        len(row_of_value),
         **{n: c if np.ndim(c) == 0 else np.asarray(c)[row_of_value] for n, c in launch.items()},
         counter=np.repeat(np.array(counters, np.int32), cut.count),
     )
@@ -331,9 +325,15 @@ def _units(
 
 def _launch(cut: Cut, page: NcuPage) -> dict[str, Array | int]:
     """Return the columns that identify each row's launch; `process` holds process ids."""
-    sizes = [texts_of(cut, role) for role in ("grid", "block")]
-    blocks, threads = (np.array([*map(_product, t), 0], np.int64)[code] for t, code in sizes)
-    grid, block = (np.array([*map(triple, t)], np.int64).reshape(-1, 3)[code] for t, code in sizes)
+    products, axes = [], []
+    for texts, code in (texts_of(cut, role) for role in ("grid", "block")):
+        # Sizes such as (224, 1, 1), of which there may be fewer than three; -1 without any.
+        sizes = [sizes_in(text) for text in texts]
+        totals = [math.prod(s) if 0 < len(s) <= 3 else -1 for s in sizes]
+        totals = [total if 0 < total < 2**62 else -1 for total in totals]
+        products.append(np.array([*totals, 0], np.int64)[code])
+        axes.append(np.array([*map(triple, texts)], np.int64).reshape(-1, 3)[code])
+    blocks, threads = products
     fits = (blocks > 0) & (threads > 0) & (blocks.astype(np.float64) * threads < 2.0**62)
     numbers, number = texts_of(cut, "device")
     capabilities, capability = texts_of(cut, "cc")
@@ -346,16 +346,9 @@ def _launch(cut: Cut, page: NcuPage) -> dict[str, Array | int]:
         "dispatch": compact(cut.numbers("id")),
         "threads": np.where(fits, blocks * np.where(fits, threads, 1), ABSENT),
         "block_threads": np.where(threads > 0, threads, ABSENT),
-        "grid": grid,
-        "block": block,
+        "grid": axes[0],
+        "block": axes[1],
     }
-
-
-def _product(text: str) -> int:
-    """Return the product of sizes such as (224, 1, 1); -1 where there are none."""
-    sizes = sizes_in(text)
-    total = math.prod(sizes)
-    return total if 0 < len(sizes) <= 3 and 0 < total < 2**62 else -1
 
 
 def fill_sizes(table: TableBuilder) -> None:
@@ -365,19 +358,16 @@ def fill_sizes(table: TableBuilder) -> None:
     if not lacking.any():
         return
     launch, _ = group_rows([table.column("process"), table.column("dispatch")])
-    grid, block = (_of_launch(table, launch, counters) for counters in (_GRIDS, _BLOCKS))
+    names, value = table.names["counter"], table.column("value")
+    sizes = []
+    for counters in (_GRIDS, _BLOCKS):  # per row the value of its launch; 0 where it has none
+        codes = [code for name, code in names.items() if name.startswith(counters)]
+        usable = np.isin(table.column("counter"), codes) & (value > 0) & (value < 2**31)
+        by_launch = np.zeros(int(launch.max(initial=0)) + 1)
+        by_launch[launch[usable]] = value[usable]
+        sizes.append(by_launch[launch].astype(np.int64))
+    grid, block = sizes
     fits = lacking & (grid > 0) & (block > 0)
     table.replace("threads", np.where(fits, grid * block, threads))
     is_new = (block_threads == ABSENT) & (block > 0)
     table.replace("block_threads", np.where(is_new, block, block_threads))
-
-
-def _of_launch(table: TableBuilder, launch: IntArray, counters: Sequence[str]) -> IntArray:
-    """Return, per row, the value of a counter of its launch; 0 where it has none."""
-    names = table.names["counter"]
-    codes = [code for name, code in names.items() if name.startswith(tuple(counters))]
-    value = table.column("value")
-    usable = np.isin(table.column("counter"), codes) & (value > 0) & (value < 2**31)
-    by_launch = np.zeros(int(launch.max(initial=0)) + 1)
-    by_launch[launch[usable]] = value[usable]
-    return by_launch[launch].astype(np.int64)

@@ -155,23 +155,22 @@ def runs(files: Sequence[NcuFile]) -> list[NcuRun]:
     runs_by_origin: list[tuple[Hashable, NcuRun]] = []
     for file in files:
         origin = (file.source.folder, rank_in_name(file.source.name))
-        same = (run for other, run in runs_by_origin if other == origin and _is_of(file, run))
-        run = next(same, None)
-        if run is None:
+        counters, kernels = (_names(file.pages, column) for column in ("counter", "name"))
+        for other, run in runs_by_origin:
+            if other != origin:
+                continue
+            if all(any(_repeats(page, held) for held in run.pages) for page in file.pages):
+                break
+            has_others = _is_new(counters, _names(run.pages, "counter"))
+            if has_others and not kernels.isdisjoint(_names(run.pages, "name")):
+                break
+        else:
             run = NcuRun()
             runs_by_origin.append((origin, run))
         run.files.append(file)
         for page in file.pages:
             _add(page, run)
     return [run for _, run in runs_by_origin]
-
-
-def _is_of(file: NcuFile, run: NcuRun) -> bool:
-    """Return whether a file repeats a run, or has other counters of its kernels."""
-    if all(any(_repeats(page, other) for other in run.pages) for page in file.pages):
-        return True
-    has_others = _is_new(_names(file.pages, "counter"), _names(run.pages, "counter"))
-    return has_others and not _names(file.pages, "name").isdisjoint(_names(run.pages, "name"))
 
 
 def _names(pages: Iterable[NcuPage], column: str) -> set[str]:
@@ -235,7 +234,7 @@ def _values(page: NcuPage) -> dict[tuple[int, int, str, str], float]:
     """Return the values of a page by process, launch, kernel and counter."""
     table = page.table
     texts = ((list(table.names[name]), table.column(name).tolist()) for name in ("name", "counter"))
-    names, counters = ([known[code] for code in codes] for known, codes in texts)
+    names, counters = ([by_code[code] for code in codes] for by_code, codes in texts)
     ids = (table.column(name).tolist() for name in ("process", "dispatch"))
     return dict(zip(zip(*ids, names, counters, strict=True), table.column("value"), strict=True))
 
@@ -248,7 +247,7 @@ def trace_of(run: NcuRun) -> Trace:
     for page in run.pages:
         counts += page.rows
         if page.table.count:
-            _place(page, gathered)
+            _number(page, gathered)
             process, dispatch = (page.table.column(name) for name in ("process", "dispatch"))
             _, first = group_rows([process, dispatch])
             launches |= set(zip(process[first].tolist(), dispatch[first].tolist(), strict=True))
@@ -274,7 +273,7 @@ def trace_of(run: NcuRun) -> Trace:
     return Trace(source, gathered.finish(), notes)
 
 
-def _place(page: NcuPage, gathered: Gathered) -> None:
+def _number(page: NcuPage, gathered: Gathered) -> None:
     """Replace process ids and codes of devices by the numbers that these have in the trace."""
 
     def small(text: str) -> int | None:
@@ -309,39 +308,34 @@ def _place(page: NcuPage, gathered: Gathered) -> None:
         process_of_row = by_distinct(table.column("process"), lambda pid, _: processes[pid])
         table.replace("process", process_of_row)
         table.replace("device", np.array(devices, np.int64)[table.column("device")])
-    repetition = np.full(page.table.count, page.repetition, np.int64)
-    page.table.replace("repetition", repetition)
+    page.table.replace("repetition", np.full(page.table.count, page.repetition, np.int64))
 
 
 def _notes(run: NcuRun) -> Iterator[Note]:
     """Yield the notes of the files of a run, then those of how they were put together."""
     for file in run.files:
-        for note in _page_notes(file) if _has_layout(file) else _report_notes(file):
-            yield replace(note, file=file.source.label)
+        notes = list[Note]()
+        if _has_layout(file):
+            notes += text_notes(file.damage, file.source.cut)
+            odd = file.damage.with_bad_cells(page.odd for page in file.pages)
+            notes += _NOTES.counted(odd, "bad-cells", *_NO_VALUES, "unit-unknown", "values-rounded")
+            if file.marks.comma:
+                notes.append(_NOTES.note("decimal-commas"))
+            if file.marks.is_open:
+                notes.append(_NOTES.note("marks-ambiguous", number=file.marks.ambiguous))
+        else:  # a report: who wrote it, and what of it was lost or is not read
+            odd, counts = file.pages[0].odd, file.pages[0].rows
+            version, apart = file.facts.get("tool_version"), odd["instances-apart"]
+            by = f", written by Nsight Compute {version}" if version else ""
+            in_brackets = f" ({apart:,})" if apart else ""
+            notes.append(_NOTES.note("raw-report", by=by, apart=in_brackets))
+            if odd["input-cut"] or file.source.cut is not None:
+                notes.append(_NOTES.note("input-cut", counts["kernels"]))
+            notes += _NOTES.counted(odd, "rows-lost", "names-lost", *_NO_VALUES, "ranges-unread")
+        yield from (replace(note, file=file.source.label) for note in notes)
     name = run.files[0].source.label if len(run.files) == 1 else None
     if run.passes > 1:
         yield replace(_NOTES.note("pages-together", run.passes), file=name)
     if run.repeated:
         yield replace(_NOTES.note("page-repeated", run.repeated), file=name)
     yield replace(_NOTES.note("no-timeline"), file=name)
-
-
-def _page_notes(file: NcuFile) -> Iterator[Note]:
-    yield from text_notes(file.damage, file.source.cut)
-    odd = file.damage.with_bad_cells(page.odd for page in file.pages)
-    yield from _NOTES.counted(odd, "bad-cells", *_NO_VALUES, "unit-unknown", "values-rounded")
-    if file.marks.comma:
-        yield _NOTES.note("decimal-commas")
-    if file.marks.is_open:
-        yield _NOTES.note("marks-ambiguous", number=file.marks.ambiguous)
-
-
-def _report_notes(file: NcuFile) -> Iterator[Note]:
-    """Yield the notes of a report: who wrote it, and what of it was lost or is not read."""
-    odd, counts = file.pages[0].odd, file.pages[0].rows
-    version, apart = file.facts.get("tool_version"), odd["instances-apart"]
-    by = f", written by Nsight Compute {version}" if version else ""
-    yield _NOTES.note("raw-report", by=by, apart=f" ({apart:,})" if apart else "")
-    if odd["input-cut"] or file.source.cut is not None:
-        yield _NOTES.note("input-cut", counts["kernels"])
-    yield from _NOTES.counted(odd, "rows-lost", "names-lost", *_NO_VALUES, "ranges-unread")

@@ -162,12 +162,12 @@ class StatsTables:
         scales: dict[str, int] = {}
         without_unit = False
         for role, kind, spellings in _ROLES:
-            word = next((spelling for spelling in spellings.split("|") if spelling in words), None)
-            if word is None:
+            columns = [words.index(word) for word in spellings.split("|") if word in words]
+            if not columns or (kind == "time" and report.records == "sizes"):
                 continue
-            column = words.index(word)
+            column = columns[0]
             scale = _SCALES[kind].get(units[column]) if kind in _SCALES else 1
-            if scale is None or (kind == "time" and report.records == "sizes"):
+            if scale is None:
                 continue
             without_unit |= kind == "time" and units[column] is None
             numeric: Kind = "integer" if scale == 1 else "number"

@@ -104,7 +104,10 @@ def add_rows(cut: Cut, table: StatsTable, part: ReportPart) -> None:
         part.odd["no-unit"] += cut.count
     if table.report.records == "sizes" and "size" not in table.scales:
         part.odd["sizes-without-unit"] += cut.count
-    _ADDERS[table.report.records](_Rows(cut, table.scales, part))
+    if table.report.records == "nested":
+        part.odd["nested-sums"] += cut.count
+    else:
+        _ADDERS[table.report.records](_Rows(cut, table.scales, part))
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,10 +214,9 @@ def _add_launches(rows: _Rows) -> None:
     """Add kernels with the calls that launched them; kernels of one call share its number."""
     kernels, calls = rows.timed(), rows.timed("call_start", "call_duration")
     activities = rows.part["activities"]
-    first_number = activities.count + 1
     key = [kernels.amount("call_start"), *map(kernels.cut.numbers, ("pid", "thread"))]
     call, first_row = group_rows(key)
-    launch = call + first_number
+    launch = call + activities.count + 1
     kernels.add("activities", kind=activities.names["kind"]["kernel"], correlation=launch)
     if calls.cut.count == kernels.cut.count:
         _add_calls_of(calls.only(first_row), "call", correlation=launch[first_row])
@@ -266,8 +268,8 @@ def _add_totals(rows: _Rows) -> None:
     kinds = np.array(kind_of_name, dtype=object)[name]
     if not report.kind and rows.cut.has("category"):
         categories, category = texts_of(rows.cut, "category")
-        known = [_CATEGORIES.get(text.upper(), "") for text in categories]
-        own_kinds = np.array(known, dtype=object)[category]
+        kind_of_category = [_CATEGORIES.get(text.upper(), "") for text in categories]
+        own_kinds = np.array(kind_of_category, dtype=object)[category]
         kinds = np.where(own_kinds == "memcpy", kinds, own_kinds)
     is_other = kinds == ""
     if is_other.any():
@@ -287,10 +289,6 @@ def _add_totals(rows: _Rows) -> None:
     rows.add("totals", kind=table["kind"].codes(kinds.tolist()), **own)
 
 
-def _count_nested(rows: _Rows) -> None:
-    rows.part.odd["nested-sums"] += rows.cut.count
-
-
 _ADDERS: Final = {
     "activities": _add_activities,
     "launches": _add_launches,
@@ -298,5 +296,4 @@ _ADDERS: Final = {
     "marks": _add_marks,
     "totals": _add_totals,
     "sizes": _add_totals,
-    "nested": _count_nested,
 }

@@ -173,28 +173,24 @@ def read_reports(sources: Sequence[ByteSource]) -> list[Trace]:
         else:
             traces.append(trace)
     if not traces:
-        raise _nothing(empty)
+        name = empty[0].source.label
+        odd = {code for file in empty for part in file.parts for code, n in part.odd.items() if n}
+        for code, error_type, text, hint in _USELESS:
+            if code in odd:
+                raise error_type(f"{text}: {name}", hint)
+        if any(file.damage.dropped_rows or file.damage.cut_bytes for file in empty):
+            hint = "copy the file again or rerun nsys stats"
+            raise InputError(f"no readable row: {name}", hint)
+        raise InputError(
+            f"no rows: {name} (header only)",
+            f"nothing was launched while recording; record again with {NSYS}",
+        )
     notes = [
-        replace(NOTES.note("file-not-read", 1, name=at.label, reason=error.message), file=at.label)
-        for at, error in failed
+        replace(NOTES.note("file-not-read", 1, name=s.label, reason=error.message), file=s.label)
+        for s, error in failed
     ]
     notes += [replace(NOTES.note("no-rows"), file=file.source.label) for file in empty]
     return with_notes(traces, notes)
-
-
-def _nothing(files: Sequence[StatsFile]) -> InputError:
-    """Return the error for files without a usable row."""
-    name = files[0].source.label
-    odd = {code for file in files for part in file.parts for code, n in part.odd.items() if n}
-    for code, error, text, hint in _USELESS:
-        if code in odd:
-            return error(f"{text}: {name}", hint)
-    if any(file.damage.dropped_rows or file.damage.cut_bytes for file in files):
-        return InputError(f"no readable row: {name}", "copy the file again or rerun nsys stats")
-    return InputError(
-        f"no rows: {name} (header only)",
-        f"nothing was launched while recording; record again with {NSYS}",
-    )
 
 
 class Assembly:
@@ -290,13 +286,13 @@ class Assembly:
                 pids = np.atleast_1d(columns.get("process", ABSENT))
                 columns["process"] = compact(by_distinct(pids, lambda pid, _: self._process(pid)))
             if name == "activities":
-                self._place_devices(list(part.devices), table)
+                self._number_devices(list(part.devices), table)
                 self._resolution_ns = part.resolution_ns or 1
             self.gathered[name].absorb(table)
         is_projected = part.report.name == "nvtx_gpu_proj_trace"
         taken |= {_PROJECTED if is_projected else name: part.report.name for name in fresh}
 
-    def _place_devices(self, texts: Sequence[str], table: TableBuilder) -> None:
+    def _number_devices(self, texts: Sequence[str], table: TableBuilder) -> None:
         """Replace codes of `texts`, the names of devices, by numbers of devices."""
         process = self._process(ABSENT)
         devices: dict[str, tuple[int, DeviceFacts]] = {}
@@ -343,7 +339,7 @@ class Assembly:
 
     def _notes(self, tables: Mapping[str, pa.Table], overflowed: Sequence[str]) -> Iterator[Note]:
         """Yield the notes of a profile: those of its files, then those of the whole."""
-        for file in self.files:
+        for file in self.files:  # its text, its cells, tables that are not used, units
             yield from (replace(note, file=file.name) for note in _file_notes(file))
         name = self.files[0].name if len(self.files) == 1 else None
         yield from overflow_notes(overflowed, self.files[0].name)

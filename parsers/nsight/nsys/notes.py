@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Final
 
@@ -12,7 +11,6 @@ import pyarrow as pa
 from traceflops.devices.processes import renumbered_note
 from traceflops.parsers.io.notes import NoteTable
 from traceflops.parsers.nsight.nsys.reading import CUPTI, ReportReading
-from traceflops.parsers.nsight.nsys.tables import Tables
 from traceflops.parsers.nsight.nsys.timeline import UNNAMED_KERNEL
 from traceflops.parsers.shared.sanity_checks import span_notes
 from traceflops.remedies import NSYS
@@ -166,35 +164,26 @@ def content_notes(
         yield _NOTES.note("graphs-opaque", int(replays.sum()), length=length)
     if not is_work_lost and (launches := _launches_without_work(tables)):
         yield _NOTES.note("graph-launches-lost", launches)
-    yield from _payload_notes(tables["ops"], odd)
+    if odd["nccl-ranges"] and not odd["nccl-payloads"]:
+        key = "nccl-sizes bytes" if odd["nccl-blobs"] else "nccl-sizes"
+        yield _NOTES.note(key, odd["nccl-ranges"])
+    if operators := tables["ops"].num_rows:
+        has_shapes = tables["ops"]["input_dims"].null_count < operators
+        yield _NOTES.note("types-by-name" if has_shapes else "no-shapes")
     devices = reading.registry.devices
     if devices.by_number:
         yield _NOTES.note("gpu-by-number")
     if unknown := tables["devices"]["product"].null_count:
         key = "gpu-unknown ambiguous" if devices.ambiguous else "gpu-unknown"
         yield _NOTES.note(key, unknown)
-    yield from _unused(reading.tables)
-
-
-def _payload_notes(ops: pa.Table, odd: Counter[str]) -> Iterator[Note]:
-    """Yield what ranges of NCCL and of operators lack."""
-    if odd["nccl-ranges"] and not odd["nccl-payloads"]:
-        key = "nccl-sizes bytes" if odd["nccl-blobs"] else "nccl-sizes"
-        yield _NOTES.note(key, odd["nccl-ranges"])
-    if ops.num_rows:
-        has_shapes = ops["input_dims"].null_count < ops.num_rows
-        yield _NOTES.note("types-by-name" if has_shapes else "no-shapes")
-
-
-def _unused(tables: Tables) -> Iterator[Note]:
-    """List tables whose rows were not read: those of records, which have a time, come first."""
-    counts = tables.unused(_FAMILIES)
-    timed = {name for name in counts if not _TIMES.isdisjoint(tables.columns(name))}
-    listed = [f"{name} ({counts[name]:,})" for name in sorted(counts, key=lambda n: n not in timed)]
-    if listed:
+    # Tables whose rows were not read: those of records, which have a time, come first.
+    unused = reading.tables.unused(_FAMILIES)
+    timed = {name for name in unused if not _TIMES.isdisjoint(reading.tables.columns(name))}
+    in_order = sorted(unused, key=lambda name: name not in timed)
+    if listed := [f"{name} ({unused[name]:,})" for name in in_order]:
         names = ", ".join(listed[:_MOST_LISTED]) + ", …" * (len(listed) > _MOST_LISTED)
         key = "tables-not-used records" if timed else "tables-not-used"
-        yield _NOTES.note(key, sum(counts.values()), names=names)
+        yield _NOTES.note(key, sum(unused.values()), names=names)
 
 
 def _no_work(tables: Mapping[str, pa.Table], reading: ReportReading, traced: str | None) -> Note:
@@ -210,16 +199,16 @@ def _no_work(tables: Mapping[str, pa.Table], reading: ReportReading, traced: str
 
 def _ownerless(tables: Mapping[str, pa.Table]) -> Iterator[Note]:
     """Yield a note on work of an unknown process, which has no launch calls."""
-    known = validity(tables["processes"]["pid"])
-    if known is None or not tables["calls"].num_rows:
+    has_pid = validity(tables["processes"]["pid"])
+    if has_pid is None or not tables["calls"].num_rows:
         return
     work, devices = (
-        int(np.count_nonzero(~known[numbers(tables[name]["process"])]))
+        int(np.count_nonzero(~has_pid[numbers(tables[name]["process"])]))
         for name in ("activities", "devices")
     )
     if work:
-        key = "calls-of-unknown-process" + (" apart" if devices and known.any() else "")
-        processes = several(int(known.sum()), "process")
+        key = "calls-of-unknown-process" + (" apart" if devices and has_pid.any() else "")
+        processes = several(int(has_pid.sum()), "process")
         yield _NOTES.note(key, work, processes=processes, devices=several(devices, "device"))
 
 
