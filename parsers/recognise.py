@@ -77,9 +77,9 @@ def _reader(tables: Tables) -> Callable[[Database], Sequence[Trace]] | None:
     elif tables >= {"compute_workload", "compute_metric_definition"}:
         return _refuse_metrics
     elif not tables.isdisjoint(_V1):
-        from traceflops.parsers.rocprof.v1_database import read_v1_database as read
+        from traceflops.parsers.rocprof.v1_tables import read_v1_database as read
     elif "StringTable" in tables and _any_begins(tables, "CUPTI_ACTIVITY_KIND_"):
-        from traceflops.parsers.nsight.nvprof.read import read_nvprof as read
+        from traceflops.parsers.nsight.nvprof.tables import read_nvprof as read
     elif _is_nsys(tables):
         from traceflops.parsers.nsight.nsys.read import read_nsys as read
     else:
@@ -98,7 +98,7 @@ def _read_databases(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
 
     read, failed = read_each(sources, traced, close=True)
     by_source = [pair for pairs in read for pair in pairs]
-    from traceflops.parsers.nsight.nsys.ranks import without_clashes
+    from traceflops.parsers.nsight.nsys.process_registry import without_clashes
     from traceflops.parsers.rocprof.trace import without_repeated_passes
 
     traces = without_clashes(without_repeated_passes(by_source))

@@ -136,21 +136,7 @@ def _read_blocks(data: bytes, offset: int, report: _Report) -> None:
                 raise EOFError
             table, _ = parts_of(_bytes(head.get(_TEXTS)), 1)
             texts = [message_text(text) for text in table] or texts
-            session = _bytes(head.get(_SESSION))  # the facts of the recording
-            created = last_fields(session).get(_CREATED)
-            if isinstance(created, int) and 0 < created < _MOST_SECONDS:
-                time = datetime.fromtimestamp(created, UTC)
-                report.facts["created"] = f"{time:%Y-%m-%d %H:%M:%S} UTC"
-            for tool in map(last_fields, parts_of(session, _TOOL)[0]):
-                version = message_text(tool.get(2)).split()
-                if message_text(tool.get(1)) == _WRITER and version:
-                    report.facts["tool_version"] = version[0]
-            for gpu in parts_of(session, _GPU)[0]:
-                facts = report.devices.setdefault(_small(last_fields(gpu).get(1, 0)), {})
-                for attribute in map(last_fields, parts_of(gpu, 3)[0]):
-                    name = message_text(attribute.get(1))
-                    if name in (*FACTS, *_CAPABILITY):
-                        facts[name] = _value(_bytes(attribute.get(2)))
+            _keep_facts(_bytes(head.get(_SESSION)), report)
             process = _small(last_fields(_bytes(head.get(_PROCESS))).get(1))
             counts = (head.get(key) for key in (_SOURCES, _RESULTS, _RANGES, _PAYLOAD))
             sources, results, ranges, size = (n if isinstance(n, int) else 0 for n in counts)
@@ -170,6 +156,23 @@ def _read_blocks(data: bytes, offset: int, report: _Report) -> None:
     except (EOFError, ValueError):
         offset = len(data) + 1
     report.odd["input-cut"] += offset > len(data)
+
+
+def _keep_facts(session: bytes, report: _Report) -> None:
+    """Keep the facts of the recording: when it was made, by which version, on which GPU."""
+    created = last_fields(session).get(_CREATED)
+    if isinstance(created, int) and 0 < created < _MOST_SECONDS:
+        report.facts["created"] = f"{datetime.fromtimestamp(created, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    for tool in map(last_fields, parts_of(session, _TOOL)[0]):
+        version = message_text(tool.get(2)).split()
+        if message_text(tool.get(1)) == _WRITER and version:
+            report.facts["tool_version"] = version[0]
+    for gpu in parts_of(session, _GPU)[0]:
+        facts = report.devices.setdefault(_small(last_fields(gpu).get(1, 0)), {})
+        for attribute in map(last_fields, parts_of(gpu, 3)[0]):
+            name = message_text(attribute.get(1))
+            if name in (*FACTS, *_CAPABILITY):
+                facts[name] = _value(_bytes(attribute.get(2)))
 
 
 def _add(

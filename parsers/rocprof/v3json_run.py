@@ -17,8 +17,14 @@ from traceflops.parsers.io.worker_pool import BLOCK_BYTES, Crew
 from traceflops.parsers.rocprof.notes import SEVERAL_MACHINES, clock_of_folder
 from traceflops.parsers.rocprof.tables.parts import place_of
 from traceflops.parsers.rocprof.trace import NOTES, trace_of, without_repeated_passes
-from traceflops.parsers.rocprof.v3json_places import ROOT, ROOT_KEY, Metadata, ProcessRecords
-from traceflops.parsers.rocprof.v3json_tables import JsonRecorded, ProcessTables
+from traceflops.parsers.rocprof.v3json_tables import (
+    ROOT,
+    ROOT_KEY,
+    JsonRecorded,
+    Metadata,
+    ProcessRecords,
+    ProcessTables,
+)
 from traceflops.parsers.shared.collectives import fill_collectives
 from traceflops.parsers.shared.formats import Reading
 from traceflops.parsers.shared.trace_builder import ProcessFacts

@@ -16,7 +16,7 @@ import numpy as np
 from traceflops.parsers.io.database_query import Among, Batch, Present, Wanted
 from traceflops.parsers.io.json_window import UNDECODABLE
 from traceflops.parsers.nsight.nsys.enums import THREAD_BITS, processes_of, threads_of
-from traceflops.parsers.nsight.nsys.ranks import RankPlace
+from traceflops.parsers.nsight.nsys.process_registry import RankPlace
 from traceflops.parsers.nsight.nsys.reading import ReportReading, texts_of
 from traceflops.parsers.shared.collectives import COLLECTIVES, SIZES, amount, fill_collectives
 from traceflops.parsers.shared.trace_builder import Gathered

@@ -32,8 +32,7 @@ from traceflops.parsers.nsight.nsys.facts import (
 from traceflops.parsers.nsight.nsys.nccl import fill_nccl
 from traceflops.parsers.nsight.nsys.notes import content_notes
 from traceflops.parsers.nsight.nsys.nvtx import read_nvtx
-from traceflops.parsers.nsight.nsys.process_registry import ProcessRegistry
-from traceflops.parsers.nsight.nsys.ranks import without_clashes
+from traceflops.parsers.nsight.nsys.process_registry import ProcessRegistry, without_clashes
 from traceflops.parsers.nsight.nsys.raw_report import report_of
 from traceflops.parsers.nsight.nsys.reading import ReportReading
 from traceflops.parsers.nsight.nsys.tables import Folder, Tables
