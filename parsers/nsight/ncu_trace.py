@@ -38,48 +38,35 @@ _CUT: Final = "copy the file again in full, or profile again"
 _AGAIN: Final = "export again with ncu --import FILE --csv --page raw"
 _NOTES: Final = NoteTable(
     dropped={
-        "input-cut": (
-            "The report is cut off or damaged: {count} [kernel|kernels] before that [is|are] used."
-        ),
+        "input-cut": "The report is cut off or damaged: {count} [kernel|kernels] before that "
+        "[is|are] used.",
         "rows-lost": "{count} [kernel|kernels] could not be read: the report is damaged there.",
         "names-lost": "{count} [metric|metrics] ignored: without a name in the report.",
         "bad-cells": "{count} [number|numbers] could not be read.",
-        "instances-unread": (
-            "{count} [metric|metrics] ignored: a list of instances without a total."
-        ),
+        "instances-unread": "{count} [metric|metrics] ignored: a list of instances without a "
+        "total.",
         "no-number": "{count} [value|values] ignored: text instead of a number.",
-        "unit-unknown": (
-            "{count} [value|values] ignored: without a known unit of bytes, time or rate."
-        ),
+        "unit-unknown": "{count} [value|values] ignored: without a known unit of bytes, time or "
+        "rate.",
         "page-repeated": "{count} [page|pages] ignored: every value repeats an earlier page.",
     },
     assumed={
-        "values-rounded": (
-            "Values are rounded to a few digits of a prefixed unit (Mbyte, us). ncu --import FILE "
-            "--csv --page raw --print-units base writes them in full."
-        ),
+        "values-rounded": "Values are rounded to a few digits of a prefixed unit (Mbyte, us). ncu "
+        "--import FILE --csv --page raw --print-units base writes them in full.",
         "decimal-commas": "Numbers use a decimal comma and points for thousands.",
-        "marks-ambiguous": (
-            "The decimal mark is ambiguous: numbers such as {number} are read with a decimal point."
-        ),
-        "pages-together": (
-            "{count} pages with different counters are treated as passes of one run. The n-th "
-            "launch of a kernel is the same in each."
-        ),
+        "marks-ambiguous": "The decimal mark is ambiguous: numbers such as {number} are read with "
+        "a decimal point.",
+        "pages-together": "{count} pages with different counters are treated as passes of one "
+        "run. The n-th launch of a kernel is the same in each.",
     },
     missing={
-        "not-available": (
-            "{count} [value|values] ignored: n/a (not counted on this GPU, or not used)."
-        ),
-        "raw-report": (
-            "Read from the profiler's own file{by}. Of each kernel only the totals are read, not "
-            "the values of instructions and units{apart}, source lines and call stacks: ncu "
-            "--import REPORT.ncu-rep --page source --csv shows them."
-        ),
-        "ranges-unread": (
-            "{count} [result|results] of ranges of kernels not read: only ncu --import "
-            "REPORT.ncu-rep --csv --page raw shows [it|them]."
-        ),
+        "not-available": "{count} [value|values] ignored: n/a (not counted on this GPU, or not "
+        "used).",
+        "raw-report": "Read from the profiler's own file{by}. Of each kernel only the totals are "
+        "read, not the values of instructions and units{apart}, source lines and call stacks: ncu "
+        "--import REPORT.ncu-rep --page source --csv shows them.",
+        "ranges-unread": "{count} [result|results] of ranges of kernels not read: only ncu "
+        "--import REPORT.ncu-rep --csv --page raw shows [it|them].",
         "no-timeline": (
             "Nsight Compute replays kernels one at a time with flushed caches and locked clocks, "
             "so its durations are not used and there is no timeline.",

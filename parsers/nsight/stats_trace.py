@@ -100,36 +100,27 @@ NOTES: Final = NoteTable(
         "no-time": "{n} [record|records] skipped: no valid start time.",
         "other-calls": "{n} [call|calls] skipped: operating system, not CUDA.",
         "beyond": "{n} [number|numbers] too large for 64 bits: unknown.",
-        "nested-sums": (
-            "{count} [row|rows] of kernels by NVTX range ignored: nested ranges repeat a kernel."
-        ),
-        "tables-unread": (
-            "{count} [table|tables] skipped: unknown report or damaged header ({titles})."
-        ),
+        "nested-sums": "{count} [row|rows] of kernels by NVTX range ignored: nested ranges repeat "
+        "a kernel.",
+        "tables-unread": "{count} [table|tables] skipped: unknown report or damaged header "
+        "({titles}).",
         "table-repeated": "{count} [table|tables] ignored: every number repeats an earlier table.",
         "report-repeated": "{reports} [repeats|repeat] another report: ignored.",
         "file-not-read": "{name} could not be read: {reason}.",
     },
     assumed={
-        "several-profiles": (
-            "The file holds reports of several profiles. Each is treated as a separate run or rank."
-        ),
+        "several-profiles": "The file holds reports of several profiles. Each is treated as a "
+        "separate run or rank.",
         "unit-assumed": "The time columns name no unit: read as ns, as older releases write them.",
-        "sizes-rounded": (
-            "Copy sizes are rounded to three decimals of a large unit. Those printed as 0 are "
-            "unknown."
-        ),
+        "sizes-rounded": "Copy sizes are rounded to three decimals of a large unit. Those printed "
+        "as 0 are unknown.",
     },
     missing={
-        "sizes-without-unit": (
-            "The size columns name no unit, and it differs between releases: copy sizes are "
-            "unknown."
-        ),
-        "process-unknown": (
-            "The GPU trace does not say which of {count} processes ran its work, and their "
-            "correlation ids repeat. The work is shown as a separate process without links to "
-            "calls; give the SQLite export (nsys export --type sqlite)."
-        ),
+        "sizes-without-unit": "The size columns name no unit, and it differs between releases: "
+        "copy sizes are unknown.",
+        "process-unknown": "The GPU trace does not say which of {count} processes ran its work, "
+        "and their correlation ids repeat. The work is shown as a separate process without links "
+        "to calls; give the SQLite export (nsys export --type sqlite).",
         "no-calls": (
             "The report has no API calls, so launch calls and idle causes are unknown.",
             "Give cuda_api_trace beside it, or the SQLite export (nsys export --type sqlite).",

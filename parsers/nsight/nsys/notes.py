@@ -23,28 +23,20 @@ from traceflops.units import several, time_amount
 _NOT_READ: Final = "{count} [row|rows] of tables that are not read: {names}."
 _NOTES: Final = NoteTable(
     repaired={
-        "open-range": (
-            "{n} [range|ranges] without an end: still open when recording stopped, so [it "
-            "ends|they end] with the last record."
-        ),
+        "open-range": "{n} [range|ranges] without an end: still open when recording stopped, so "
+        "[it ends|they end] with the last record.",
     },
     dropped={
         "metrics-left-out": "{n} [sample|samples] of GPU metrics skipped to save memory.",
         "tables-not-used records": _NOT_READ,
     },
     assumed={
-        "device-unknown": (
-            "Some records name no GPU. They count for the only GPU of their process, else for "
-            "device -1."
-        ),
-        "gpu-by-number": (
-            "The recording lists different GPUs. Which one a process used follows from its number, "
-            "unless CUDA_VISIBLE_DEVICES was set."
-        ),
-        "types-by-name": (
-            "PyTorch ranges hold operator shapes but no data types. The data type of a GEMM is "
-            "taken from its kernel name."
-        ),
+        "device-unknown": "Some records name no GPU. They count for the only GPU of their "
+        "process, else for device -1.",
+        "gpu-by-number": "The recording lists different GPUs. Which one a process used follows "
+        "from its number, unless CUDA_VISIBLE_DEVICES was set.",
+        "types-by-name": "PyTorch ranges hold operator shapes but no data types. The data type of "
+        "a GEMM is taken from its kernel name.",
     },
     missing={
         "unnamed": "{n} [range|ranges] without a text.",
@@ -58,9 +50,8 @@ _NOTES: Final = NoteTable(
             "It has {others}, so the driver lost the GPU records, could not make them, or the GPU "
             "had nothing to do.",
         ),
-        "nothing-launched": (
-            "The recording has no GPU operations: none of its {calls} starts work on a GPU."
-        ),
+        "nothing-launched": "The recording has no GPU operations: none of its {calls} starts work "
+        "on a GPU.",
         "no-device-work true": (
             "The recording has no GPU operations.",
             "CUDA was traced but left no records: the program made no CUDA calls while recording, "
@@ -78,49 +69,34 @@ _NOTES: Final = NoteTable(
             "The recording has no CUDA API calls, so what launched the GPU operations is unknown. "
             f"{NSYS} records them."
         ),
-        "no-calls lost": (
-            "The CUDA API calls are in the damaged part of the file, so what launched the GPU "
-            "operations is unknown."
-        ),
-        "calls-of-unknown-process": (
-            "{count} GPU [operation|operations] without a process (one of {processes}): the launch "
-            "calls are unknown."
-        ),
+        "no-calls lost": "The CUDA API calls are in the damaged part of the file, so what "
+        "launched the GPU operations is unknown.",
+        "calls-of-unknown-process": "{count} GPU [operation|operations] without a process (one of "
+        "{processes}): the launch calls are unknown.",
         "calls-of-unknown-process apart": (
             "{count} GPU [operation|operations] without a process (one of {processes}): the launch "
             "calls are unknown.",
             "Some GPUs are unknown too: they appear as {devices} of an unknown process, although "
             "the work belongs to the others.",
         ),
-        "kernels-unnamed": (
-            "{n} [kernel|kernels] [has|have] no name (its text is not in the file), so [its "
-            "category is|their categories are] unknown."
-        ),
-        "graphs-opaque": (
-            "{count} CUDA graph [replay|replays] ({length}) [was|were] recorded without individual "
-            "kernels. nsys profile --cuda-graph-trace=node records them, at some cost per kernel."
-        ),
-        "graph-launches-lost": (
-            "{n} CUDA graph [launch|launches] left no GPU record: [its|their] work is missing."
-        ),
-        "nccl-sizes": (
-            "NCCL annotated its collectives, but their sizes are not in the file. nsys export "
-            "--type=sqlite --include-json=true REPORT.nsys-rep writes them."
-        ),
-        "nccl-sizes bytes": (
-            "NCCL annotated its collectives, but their sizes are exported only as bytes, which are "
-            "not read. nsys export --type=sqlite --include-json=true REPORT.nsys-rep writes them."
-        ),
-        "no-shapes": (
-            "Operators have no shapes, so their FLOPs cannot be counted. Record with "
-            "torch.autograd.profiler.emit_nvtx(record_shapes=True)."
-        ),
+        "kernels-unnamed": "{n} [kernel|kernels] [has|have] no name (its text is not in the "
+        "file), so [its category is|their categories are] unknown.",
+        "graphs-opaque": "{count} CUDA graph [replay|replays] ({length}) [was|were] recorded "
+        "without individual kernels. nsys profile --cuda-graph-trace=node records them, at some "
+        "cost per kernel.",
+        "graph-launches-lost": "{n} CUDA graph [launch|launches] left no GPU record: [its|their] "
+        "work is missing.",
+        "nccl-sizes": "NCCL annotated its collectives, but their sizes are not in the file. nsys "
+        "export --type=sqlite --include-json=true REPORT.nsys-rep writes them.",
+        "nccl-sizes bytes": "NCCL annotated its collectives, but their sizes are exported only as "
+        "bytes, which are not read. nsys export --type=sqlite --include-json=true REPORT.nsys-rep "
+        "writes them.",
+        "no-shapes": "Operators have no shapes, so their FLOPs cannot be counted. Record with "
+        "torch.autograd.profiler.emit_nvtx(record_shapes=True).",
         "tables-not-used": _NOT_READ,
         "gpu-unknown": "The recording does not name the GPU. MFU needs --device or --peak.",
-        "gpu-unknown ambiguous": (
-            "The recording lists different GPUs and not which one a process used. MFU needs "
-            "--device or --peak."
-        ),
+        "gpu-unknown ambiguous": "The recording lists different GPUs and not which one a process "
+        "used. MFU needs --device or --peak.",
     },
 )
 _WORK_TABLES: Final = ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE")

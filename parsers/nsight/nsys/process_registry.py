@@ -40,11 +40,9 @@ _NOTES: Final = NoteTable(
         BY_COMMUNICATOR: (
             "Ranks are assumed from NCCL's largest communicator ({ranks}); nothing else names them."
         ),
-        "rank-disputed": (
-            "NCCL's largest communicator ({ranks}) gives rank {rank}, but the file name gives "
-            "another. The file name counts; the communicator is taken for part of the job, whose "
-            "world size is unknown."
-        ),
+        "rank-disputed": "NCCL's largest communicator ({ranks}) gives rank {rank}, but the file "
+        "name gives another. The file name counts; the communicator is taken for part of the job, "
+        "whose world size is unknown.",
     },
 )
 
@@ -216,7 +214,7 @@ class ProcessRegistry:
 
         return by_distinct(keys, number)
 
-    def known(self, keys: IntArray) -> BoolArray:
+    def have_rows(self, keys: IntArray) -> BoolArray:
         """Return which keys are of processes that have rows already."""
         return np.isin(keys, list(self.keys))
 
@@ -299,12 +297,10 @@ class ProcessRegistry:
                 holders[stream] = [unknown + first, *others]
                 self.moved_streams += len(others)
             settled_streams |= apart(holders)
-        streams = settled_streams
-        finals = (processes, devices, streams)
+        finals = (processes, devices, settled_streams)
         for (column, tables), final in zip(_COLUMNS.items(), finals, strict=True):
             number = _lookup(final)
-            pieces = [piece for table in tables for _, piece in gathered[table].pieces]
-            for piece in pieces:
+            for piece in (piece for table in tables for _, piece in gathered[table].pieces):
                 if column in piece:
                     piece[column] = compact(number(np.atleast_1d(piece[column])))
 

@@ -25,18 +25,21 @@ _CUPTI: Final = "CUPTI_ACTIVITY_KIND_"
 _TYPE: Final = 1
 _CALL, _WORK, _NVTX, _DIAGNOSTIC = 108, 107, 102, 110
 
-_OF_WORK: Final[Numbers] = (
-    *((1, "start"), (2, "end"), (3, "correlationId"), (4, "deviceId"), (5, "contextId")),
-    *((6, "streamId"), (8, "globalPid")),
+
+def numbered(text: str) -> Numbers:
+    """Return numbers of fields with their columns, from such as "1 start 2 end"."""
+    words = text.split()
+    return tuple((int(n), name) for n, name in zip(words[::2], words[1::2], strict=True))
+
+
+_OF_WORK: Final = numbered(
+    "1 start 2 end 3 correlationId 4 deviceId 5 contextId 6 streamId 8 globalPid"
 )
-_OF_KERNEL: Final[Numbers] = (
-    *((1, "demangledName"), (2, "shortName"), (3, "mangledName")),
-    *((10, "gridX"), (11, "gridY"), (12, "gridZ"), (13, "blockX"), (14, "blockY"), (15, "blockZ")),
-    *((16, "staticSharedMemory"), (17, "dynamicSharedMemory"), (21, "registersPerThread")),
+_OF_KERNEL: Final = numbered(
+    "1 demangledName 2 shortName 3 mangledName 10 gridX 11 gridY 12 gridZ 13 blockX 14 blockY "
+    "15 blockZ 16 staticSharedMemory 17 dynamicSharedMemory 21 registersPerThread"
 )
-_OF_COPY: Final[Numbers] = (
-    *((1, "bytes"), (2, "copyKind"), (4, "srcKind"), (5, "dstKind"), (10, "migrationCause")),
-)
+_OF_COPY: Final = numbered("1 bytes 2 copyKind 4 srcKind 5 dstKind 10 migrationCause")
 _SYNC, _LATER = "syncType", "syncType since 2025"
 
 
@@ -53,18 +56,15 @@ _WORKS: Final[Mapping[int, tuple[_Work, ...]]] = {
     79: (_Work(f"{_CUPTI}KERNEL", 101, _OF_KERNEL),),
     80: (
         _Work(f"{_CUPTI}MEMCPY", 102, _OF_COPY),
-        _Work(f"{_CUPTI}MEMSET", 103, ((1, "bytes"), (4, "memKind"))),
+        _Work(f"{_CUPTI}MEMSET", 103, numbered("1 bytes 4 memKind")),
     ),
     106: (_Work(f"{_CUPTI}SYNCHRONIZATION", 105, ((2, _SYNC), (4, _LATER))),),
     127: (_Work(f"{_CUPTI}CUDA_EVENT", 106),),
-    130: (_Work(f"{_CUPTI}GRAPH_TRACE", 107, ((1, "graphId"), (2, "graphExecId"))),),
+    130: (_Work(f"{_CUPTI}GRAPH_TRACE", 107, numbered("1 graphId 2 graphExecId")),),
 }
 """By type of event, the kinds of work it may be."""
 _CALLS: Final = (47, 48)
-_OF_CALL: Final[Numbers] = (
-    *((1, "start"), (2, "end"), (3, "correlationId"), (6, "eventClass"), (7, "nameId")),
-    (13, "globalTid"),
-)
+_OF_CALL: Final = numbered("1 start 2 end 3 correlationId 6 eventClass 7 nameId 13 globalTid")
 _CLASSES: Final[Mapping[int, str]] = {
     **dict.fromkeys((0, 1), f"{_CUPTI}RUNTIME"),
     3: "PROFILER_OVERHEAD",
@@ -74,10 +74,7 @@ _CLASSES: Final[Mapping[int, str]] = {
 _CLASSES_PASSED: Final = frozenset({6, 7, 8, 9, 10, 11, 28, 29, 48, 102})
 """Calls of libraries, and beginning and end of tracing one: not used."""
 _RANGES: Final = (34, 39, 59, 60, 75)
-_OF_RANGE: Final[Numbers] = (
-    *((1, "eventType"), (2, "start"), (9, "globalTid"), (10, "end"), (12, "textId")),
-    (13, "domainId"),
-)
+_OF_RANGE: Final = numbered("1 eventType 2 start 9 globalTid 10 end 12 textId 13 domainId")
 _TEXT: Final = 7
 _MAYBE: Final = frozenset({"textId", "end"})
 """Numbers of a range that are unknown where they are left out."""

@@ -169,23 +169,13 @@ def processes_of(files: Sequence[TableFile]) -> list[Process]:
             runs[0].names |= process.names
             del processes[own_key]
 
-    _place_unnamed(processes, unnamed)
-    return sorted(processes.values(), key=lambda process: process.order)
-
-
-def _place_unnamed(
-    processes: dict[Hashable, Process],
-    unnamed: Mapping[tuple[str, int | None], Sequence[ProcessPart]],
-) -> None:
-    """Give rows without a process to the process of the files with the same name.
-
-    If these name several, or are of another day, the rows get a process without a number.
-    """
+    # Rows without a process belong to that of the files with the same name. If these name several,
+    # or are of another day, the rows get a process without a number.
     named = list(processes.values())
     for name, parts in unnamed.items():
         alike = [process for process in named if name in process.names]
         candidates = alike if len(alike) == 1 else []
-        for part in sorted(parts, key=lambda p: -1 if p.stretch.low is None else p.stretch.low):
+        for part in sorted(parts, key=lambda p: p.stretch.low if p.stretch else -1):
             of_day = (c for c in candidates if not c.stretch.is_apart(part.stretch, by_ns=_DAY_NS))
             owner = next(of_day, None)
             if owner is None:
@@ -193,6 +183,7 @@ def _place_unnamed(
                 processes[(*name, len(processes))] = owner
                 candidates.append(owner)
             owner.parts.append(part)
+    return sorted(processes.values(), key=lambda process: process.order)
 
 
 class AgentLists:

@@ -100,9 +100,22 @@ def read_table(source: ByteSource, block_bytes: int = TEXT_BLOCK_BYTES) -> Table
     text = CsvText(source, ROCPROF_TABLES, block_bytes)
     file = TableFile(source, place_of(source.folder, source.name), text.damage)
     for block in text:
-        _take(block, file)
+        table: RocprofTable = block.plan.what
+        file.note(table)
+        if table.what == "agents":
+            file.agents += _records(block, _MOST_AGENTS - len(file.agents))
+            continue
+        if table.what == "system":
+            file.system = file.system or _records(block, 1)[0]
+            continue
+        rows = Cut(block.rows, block.columns)
+        # If the last row lost digits, it ends before it starts.
+        if block.last_is_open and any(0 <= rows[b][-1] < rows[a][-1] for a, b in _ASCENDING):
+            file.damage.cut_bytes = 0
+            rows = rows.only(np.arange(rows.count - 1))
+        _add_rows(rows, table, file)
     if text.plan is not None:
-        _note_layout(file, text.plan.what)
+        file.note(text.plan.what)
     for part in file.parts.values():
         pair_pushes(part)
     bad = file.damage.bad_cells
@@ -115,27 +128,8 @@ def read_table(source: ByteSource, block_bytes: int = TEXT_BLOCK_BYTES) -> Table
     return file
 
 
-def _note_layout(file: TableFile, table: RocprofTable) -> None:
-    if table.layout not in file.layouts:
-        file.layouts.append(table.layout)
-    file.kinds.add(table.what)
-
-
-def _take(block: CsvBlock, file: TableFile) -> None:
-    """Add the rows of a block to the file."""
-    table: RocprofTable = block.plan.what
-    _note_layout(file, table)
-    if table.what == "agents":
-        file.agents += _records(block, _MOST_AGENTS - len(file.agents))
-        return
-    if table.what == "system":
-        file.system = file.system or _records(block, 1)[0]
-        return
-    rows = Cut(block.rows, block.columns)
-    # If the last row lost digits, it ends before it starts.
-    if block.last_is_open and any(0 <= rows[b][-1] < rows[a][-1] for a, b in _ASCENDING):
-        file.damage.cut_bytes = 0
-        rows = rows.only(np.arange(rows.count - 1))
+def _add_rows(rows: Cut, table: RocprofTable, file: TableFile) -> None:
+    """Add rows of a table to the parts of the file."""
     if table.what != "calls":  # these are counted by domain
         file.events[table.layout.name] += rows.count
     for part, cut in file.cuts(rows):
@@ -273,12 +267,7 @@ class Assembly(Gathered):
             for name, into in _INTO.items():
                 if name in part.tables:
                     self._absorb(part.tables.pop(name), into, process=number)
-        self._add_sums(number, process, recorded)
-        self._add_counters(number, process, devices)
-
-    def _add_sums(self, number: int, process: Process, recorded: set[str]) -> None:
-        """Add sums of what is not `recorded`; of whole domains if there are no others."""
-        for name in ("totals", "domains"):
+        for name in ("totals", "domains"):  # sums of what is not recorded; domains if no others
             summed: set[str] = set()
             for part in (part for part in process.parts if part.has(name)):
                 table = part[name]
@@ -288,6 +277,7 @@ class Assembly(Gathered):
                 rows = chosen(table, wanted[table.column("kind")])
                 self._absorb(rows, "totals", process=number)
             recorded |= summed
+        self._add_counters(number, process, devices)
 
     def _add_counters(self, number: int, process: Process, devices: Devices) -> None:
         """Add the counters of each repetition; only ids of the run with the times link to calls."""
