@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from traceflops.parsers.io.csv_cells import Field, Kind, Texts
+from traceflops.parsers.io.csv_cells import Field, Kind
 from traceflops.parsers.io.csv_lines import Damage
 from traceflops.parsers.io.csv_text import TEXT_BLOCK_BYTES, CsvText, Cut, Plan
 from traceflops.parsers.io.inputs import ByteSource
@@ -22,7 +22,7 @@ from traceflops.parsers.nsight.stats_text import from_header
 from traceflops.parsers.shared.trace_builder import chosen
 from traceflops.table.builder import TableBuilder, compact
 from traceflops.table.columns import ABSENT, Array, IntArray, Names, narrow
-from traceflops.table.grouping import group_rows, ranked
+from traceflops.table.grouping import group_rows
 
 _MOST_COLUMNS: Final = 20_000
 _ROLES: Final[Mapping[str, tuple[str, Kind]]] = {
@@ -249,78 +249,52 @@ def _add_rules(cut: Cut, page: NcuPage) -> None:
 
 
 def _add_raw_rows(cut: Cut, file: NcuFile) -> None:
-    """Add rows of a raw page; a row without kernel holds the units of the rows behind it."""
+    """Add rows of a raw page, with a metric in each of many columns.
+
+    A row without kernel holds the units of the rows behind it; where kernels precede it, it begins
+    another page.
+    """
     names, name = texts_of(cut, "name")
     is_kernel = np.array([bool(text.strip()) for text in names], np.bool_)[name]
     is_kernel |= cut.numbers("id") != ABSENT
-    kernels, units = np.flatnonzero(is_kernel), np.flatnonzero(~is_kernel)
-    row_of_units = np.append(-1, units)[np.searchsorted(units, kernels)]
-    edges = [0, *np.searchsorted(kernels, units).tolist(), len(kernels)]
-    stretches = [(file.pages[-1], 0)]
-    for number, (begin, end) in enumerate(pairwise(edges)):
-        if number:  # one row of units before each stretch of kernels but the first
-            page = file.pages[-1]
+    units, page = np.flatnonzero(~is_kernel).tolist(), file.pages[-1]
+    for begin, end in pairwise([-1, *units, cut.count]):
+        if begin >= 0:
             if page.rows["units"] or page.rows["kernels"]:
                 page = file.begin(page.page)
             page.rows["units"] += 1
-            if page is not stretches[-1][0]:
-                stretches.append((page, begin))
-        file.pages[-1].rows["kernels"] += end - begin
-    ends = [*(begin for _, begin in stretches[1:]), len(kernels)]
-    for (page, begin), end in zip(stretches, ends, strict=True):
-        if end > begin:
-            _add_raw(cut, kernels[begin:end], row_of_units[begin:end], page, file.marks)
-    if len(units):
-        page = file.pages[-1]
-        page.units = {role: _units(cut, role, units[-1:], "")[0][0] for role in page.page.metrics}
+            row = cut.only(np.array([begin]))
+            page.units = {role: texts_of(row, role)[0][0] for role in page.page.metrics}
+        page.rows["kernels"] += end - begin - 1
+        if end - begin > 1:
+            _add_kernels(cut.only(np.arange(begin + 1, end)), page, file.marks)
 
 
-def _add_raw(
-    block: Cut, rows: IntArray, row_of_units: IntArray, page: NcuPage, marks: Marks
-) -> None:
-    """Add metrics that stand in a column each.
-
-    `rows` are the rows of kernels in the block, `row_of_units` the row with the units of each.
-    """
-    cut = block.only(rows)
-    launch = _launch(cut, page)
+def _add_kernels(cut: Cut, page: NcuPage, marks: Marks) -> None:
+    """Add the metrics of kernels, a row each, in the units of the page."""
+    launch, metrics = _launch(cut, page), page.page.metrics
     texts: list[str] = []
-    units: list[tuple[str, str]] = []
-    text_of, unit_of_row, counters = [], [], []
-    for role, metric in page.page.metrics.items():
+    text_of = []
+    for role, metric in metrics.items():
         own_texts, text = texts_of(cut, role)
         if metric in FACTS:  # the first row of each device counts
             devices = list(page.devices)
             for code, row in zip(*np.unique(launch["device"], return_index=True), strict=True):
                 facts = page.facts.setdefault(devices[code], {})
                 facts.setdefault(metric, own_texts[text[row]].strip())
-        own_units, unit = _units(block, role, row_of_units, page.units.get(role, ""))
         text_of.append(text + len(texts))
-        unit_of_row.append(unit + len(units))
         texts += own_texts
-        units += [(metric, own) for own in own_units]
-        counters.append(page.table.names["counter"][metric])
     marks.see(texts)
-    text, unit = narrow(np.concatenate(text_of)), narrow(np.concatenate(unit_of_row))
-    page.printed.append((pa.array(texts), text, units, unit))
-    row_of_value = np.tile(np.arange(cut.count), len(counters))
+    counters = [(metric, page.units.get(role, "")) for role, metric in metrics.items()]
+    counter, row = np.divmod(np.arange(len(counters) * cut.count), cut.count)
+    codes = page.table.names["counter"].codes(metrics.values())
+    text = narrow(np.concatenate(text_of))
+    page.printed.append((pa.array(texts), text, counters, narrow(counter)))
     page.table.add(
-        len(row_of_value),
-        **{n: c if np.ndim(c) == 0 else np.asarray(c)[row_of_value] for n, c in launch.items()},
-        counter=np.repeat(np.array(counters, np.int32), cut.count),
+        len(row),
+        **{n: c if np.ndim(c) == 0 else np.asarray(c)[row] for n, c in launch.items()},
+        counter=codes[counter],
     )
-
-
-def _units(
-    block: Cut, role: str, row_of_units: IntArray, before: str
-) -> tuple[list[str], IntArray]:
-    """Return the distinct units of a column and the index of each row's; row -1 has `before`."""
-    column = block.columns.get(role)
-    if not isinstance(column, Texts):
-        return [before], np.zeros(len(row_of_units), np.int64)
-    code = np.where(row_of_units < 0, -1, column.codes[row_of_units])
-    distinct, unit = ranked(code)
-    return [before if code < 0 else column.values[code] for code in distinct.tolist()], unit
 
 
 def _launch(cut: Cut, page: NcuPage) -> dict[str, Array | int]:

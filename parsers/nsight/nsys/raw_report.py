@@ -22,7 +22,7 @@ from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.messages import fields, last_fields, message_text, parts_of, signed
 from traceflops.parsers.io.notes import NoteTable
 from traceflops.parsers.nsight.nsys.raw_events import UNREAD, Events, Numbers, numbered
-from traceflops.parsers.nsight.nsys.raw_file import Parts, RawFile, joined, opened
+from traceflops.parsers.nsight.nsys.raw_file import CLOCKS, Parts, RawFile, joined, opened
 from traceflops.parsers.nsight.nsys.tables import Folder
 from traceflops.table.trace import Note
 from traceflops.units import several
@@ -132,7 +132,7 @@ def report_of(source: ByteSource) -> Report:
             if waiting:
                 events.add(joined(waiting))
             file.is_cut = file.is_cut or source.cut is not None
-            others, counts = _target_tables(file.head, file.tail, file.clocks)
+            others, counts = _target_tables(file.head, file.tail, file.section(CLOCKS))
         except (ValueError, EOFError, OSError):
             raise _refused(file) from None
     # Where so little fits, the layout must be another one.
@@ -159,8 +159,8 @@ def report_of(source: ByteSource) -> Report:
         lost |= _OF_EVENTS
     if file.texts_lost:
         lost.add(_STRINGS)
-    missing = frozenset(lost)
-    return Report(source, tables, origin=origin, missing=missing, own_notes=tuple(own_notes))
+    notes = tuple(own_notes)
+    return Report(source, tables, origin=origin, missing=frozenset(lost), own_notes=notes)
 
 
 def _refused(file: RawFile) -> NotATrace:
@@ -193,8 +193,8 @@ def _texts(file: RawFile, columns: list[str]) -> Iterator[pa.RecordBatch]:
         spans = zip(parts.begin.tolist(), parts.end.tolist(), strict=True)
         texts = [parts.data[begin:end] for begin, end in spans]
         values = [None if _NUL in text else text for text in texts]
-        ids = pa.array(range(first, first + parts.count), pa.int64())
-        first += parts.count
+        ids = pa.array(range(first, first + len(values)), pa.int64())
+        first += len(values)
         batch = pa.RecordBatch.from_pydict({"id": ids, "value": pa.array(values, pa.binary())})
         yield batch.select(columns)
 
@@ -246,17 +246,17 @@ def _target_tables(
     numbers = listed(_NUMBERS)
     # Which of the two is the GPU's own number is unknown: both orders must give the same.
     pairs = {tuple(row.get(key, 0) for key in (3, 1, 2)) for row in numbers}
-    known = [row for row in numbers if (row.get(3, 0), row.get(2, 0), row.get(1, 0)) in pairs]
+    sure = [row for row in numbers if (row.get(3, 0), row.get(2, 0), row.get(1, 0)) in pairs]
     origin = _origin(head, clocks)
     old_gpus = [_row(gpu, _OF_OLD_GPU, _TEXTS_OF_OLD_GPU) for gpu in listed(_OLD_GPU)]
     rows = {
         "TARGET_INFO_GPU": [_row(gpu, _OF_GPU, _TEXTS_OF_GPU) for gpu in listed(_GPU)],
         "TARGET_INFO_CUDA_GPU": old_gpus,
-        "TARGET_INFO_CUDA_DEVICE": [_row(row, _OF_NUMBERS) for row in known],
+        "TARGET_INFO_CUDA_DEVICE": [_row(row, _OF_NUMBERS) for row in sure],
         "TARGET_INFO_SESSION_START_TIME": [] if origin is None else [{"utcEpochNs": origin}],
     }
     tables = {name: [pa.RecordBatch.from_pylist(some)] for name, some in rows.items() if some}
-    counts = {"gpu-numbers": len(numbers) - len(known)}
+    counts = {"gpu-numbers": len(numbers) - len(sure)}
     return tables, counts | ({"several-machines": len(machines)} if len(machines) > 1 else {})
 
 

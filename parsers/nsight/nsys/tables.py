@@ -13,7 +13,7 @@ from traceflops.parsers.io.arrow_files import ARROW_UNREADABLE, ArrowTable
 from traceflops.parsers.io.database_query import Among, Batch, Present, Wanted, one_batch
 from traceflops.parsers.io.database_rows import Database
 from traceflops.parsers.io.inputs import ByteSource
-from traceflops.table.columns import ABSENT, Array, BoolArray, numbers
+from traceflops.table.columns import ABSENT, Array, numbers
 from traceflops.table.trace import Note
 
 _EXACT: Final = 2.0**53
@@ -78,7 +78,14 @@ class Folder:
                 texts = {name: _texts(rows, name) for name in wanted.texts}
                 keep = np.ones(rows.num_rows, dtype=np.bool_)
                 for condition in conditions:
-                    keep &= _fulfils(rows, condition)
+                    name = condition.column
+                    if isinstance(condition, Present):
+                        keep &= np.asarray(_column(rows, name).is_valid(), np.bool_)
+                    elif isinstance(condition.values[0], int):
+                        keep &= np.isin(integers(rows, name), condition.values)
+                    else:
+                        of_rows = _texts(rows, name)
+                        keep &= np.array([text in condition.values for text in of_rows], np.bool_)
                 yield Batch(rows.num_rows, columns, texts).only(keep)
         except ARROW_UNREADABLE as error:
             self._lost.setdefault(table, type(error).__name__)
@@ -95,16 +102,6 @@ class Folder:
 
 Tables: TypeAlias = Database | Folder
 """Tables whose columns are asked for by name; what is not there is absent in all rows."""
-
-
-def _fulfils(rows: pa.RecordBatch, condition: Condition) -> BoolArray:
-    """Return which rows fulfil a condition."""
-    if isinstance(condition, Present):
-        return np.asarray(_column(rows, condition.column).is_valid(), dtype=np.bool_)
-    if isinstance(condition.values[0], int):
-        return np.isin(integers(rows, condition.column), condition.values)
-    texts = _texts(rows, condition.column)
-    return np.array([text in condition.values for text in texts], dtype=np.bool_)
 
 
 def _column(rows: pa.RecordBatch, name: str) -> pa.Array:
