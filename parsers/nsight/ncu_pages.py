@@ -203,7 +203,25 @@ def _add_details(cut: Cut, file: NcuFile) -> None:
     is_metric = np.array([bool(text.strip()) for text in labels], np.bool_)[label]
     page.rows["rules"] += int(np.count_nonzero(~is_metric))
     page.rows["metrics"] += int(np.count_nonzero(is_metric))
-    _add_rules(cut.only(~is_metric), page)
+    advice = cut.only(~is_metric)
+    if advice.count and advice.has("rule"):
+        launch, names = _launch(advice, page), page.rules.names
+        speedups, speedup = texts_of(advice, "speedup")
+        page.speedups += [speedups[code] for code in speedup.tolist()]
+        kinds = {}  # as this module spells them
+        for role, words in (("kind", RULE_KINDS), ("speedup_kind", SPEEDUP_KINDS)):
+            spelling = {word.casefold(): word for word in words}
+            texts, code = texts_of(advice, role)
+            printed = (spelling.get(text.strip().casefold()) for text in texts)
+            codes = [-1 if word is None else names[role][word] for word in printed]
+            kinds[role] = np.array(codes, np.int32)[code]
+        page.rules.add(
+            advice.count,
+            **{name: launch[name] for name in ("process", "device", "dispatch")},
+            name=advice.codes("name", names["name"], UNNAMED),
+            **{role: advice.codes(role, names[role]) for role in ("section", "rule", "text")},
+            **kinds,
+        )
     cut = cut.only(is_metric)
     if not cut.count:
         return
@@ -223,29 +241,6 @@ def _add_details(cut: Cut, file: NcuFile) -> None:
     file.marks.see(texts)
     page.printed.append((pa.array(texts), narrow(text), named, narrow(metric)))
     page.table.add(cut.count, **_launch(cut, page), counter=counters[metric])
-
-
-def _add_rules(cut: Cut, page: NcuPage) -> None:
-    """Add what rules say, with their kinds as this module spells them."""
-    if not cut.count or not cut.has("rule"):
-        return
-    launch, names = _launch(cut, page), page.rules.names
-    speedups, speedup = texts_of(cut, "speedup")
-    page.speedups += [speedups[code] for code in speedup.tolist()]
-    kinds = {}
-    for role, words in (("kind", RULE_KINDS), ("speedup_kind", SPEEDUP_KINDS)):
-        spelling = {word.casefold(): word for word in words}
-        texts, code = texts_of(cut, role)
-        printed = (spelling.get(text.strip().casefold()) for text in texts)
-        codes = [-1 if word is None else names[role][word] for word in printed]
-        kinds[role] = np.array(codes, np.int32)[code]
-    page.rules.add(
-        cut.count,
-        **{name: launch[name] for name in ("process", "device", "dispatch")},
-        name=cut.codes("name", names["name"], UNNAMED),
-        **{role: cut.codes(role, names[role]) for role in ("section", "rule", "text")},
-        **kinds,
-    )
 
 
 def _add_raw_rows(cut: Cut, file: NcuFile) -> None:

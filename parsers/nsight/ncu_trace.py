@@ -92,9 +92,25 @@ def read_pages(sources: Sequence[ByteSource]) -> list[Trace]:
     def read(source: ByteSource) -> NcuFile:
         is_report = source.head(len(MAGIC)) == MAGIC
         file = read_report(source) if is_report else read_ncu(source)
-        if not any(page.table.count for page in file.pages):
-            raise _nothing(file)
-        return file
+        if any(page.table.count for page in file.pages):
+            return file
+        name = file.source.label
+        rows = sum((page.rows for page in file.pages), Counter[str]())
+        if rows["metrics"] or rows["kernels"]:
+            raise InputError(
+                f"no metric has a value: {name}",
+                "profile again on a GPU that supports them (ncu --query-metrics)",
+            )
+        if rows["rules"]:
+            raise InputError(f"rules only, no metrics: {name}", _AGAIN)
+        odd = sum((page.odd for page in file.pages), Counter[str]())
+        if odd["ranges-unread"]:
+            raise InputError(f"results of ranges only, no kernels: {name}", _AGAIN)
+        if odd["input-cut"] or file.source.cut is not None:
+            raise InputError(f"cut off or damaged before the end of its first kernel: {name}", _CUT)
+        if file.damage.dropped_rows or file.damage.cut_bytes or odd["rows-lost"]:
+            raise InputError(f"no readable row: {name}", _AGAIN)
+        raise InputError(f"no rows: {name} (header only)", "no kernel was profiled; profile again")
 
     files, failed = read_each(sources, read, close=True)
     files.sort(key=_has_layout)  # reports first: their values are not rounded
@@ -104,27 +120,6 @@ def read_pages(sources: Sequence[ByteSource]) -> list[Trace]:
 def _has_layout(file: NcuFile) -> bool:
     """Return whether a file holds pages; the page of a report has no layout."""
     return any(page.page.layout for page in file.pages)
-
-
-def _nothing(file: NcuFile) -> InputError:
-    """Return the error for a file without a value."""
-    name = file.source.label
-    rows = sum((page.rows for page in file.pages), Counter[str]())
-    if rows["metrics"] or rows["kernels"]:
-        return InputError(
-            f"no metric has a value: {name}",
-            "profile again on a GPU that supports them (ncu --query-metrics)",
-        )
-    if rows["rules"]:
-        return InputError(f"rules only, no metrics: {name}", _AGAIN)
-    odd = sum((page.odd for page in file.pages), Counter[str]())
-    if odd["ranges-unread"]:
-        return InputError(f"results of ranges only, no kernels: {name}", _AGAIN)
-    if odd["input-cut"] or file.source.cut is not None:
-        return InputError(f"cut off or damaged before the end of its first kernel: {name}", _CUT)
-    if file.damage.dropped_rows or file.damage.cut_bytes or odd["rows-lost"]:
-        return InputError(f"no readable row: {name}", _AGAIN)
-    return InputError(f"no rows: {name} (header only)", "no kernel was profiled; profile again")
 
 
 @dataclass(slots=True)

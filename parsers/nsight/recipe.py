@@ -88,38 +88,34 @@ def read_recipes(files: Sequence[ArrowTable]) -> list[Trace]:
         near = (folder, folder.parent)
         is_only = len(ranges) == 1
         beside = [d for d in devices if is_only or PurePath(d.source.folder) in near]
-        traces.append(_trace(file, beside))
+        label, gathered, counts = file.source.label, Gathered(), Counter[str]()
+        try:
+            for batch in file.batches(_USED):
+                _add(batch, label, gathered, counts)
+        except ARROW_UNREADABLE as error:
+            raise damaged_arrow(file.source, error) from None
+        if not gathered["marks"].count:
+            hint = "run the recipe again, or use nsys export"
+            raise InputError(f"no range with a valid time: {label}", hint)
+        sources = [table.source for table in (file, *beside)]
+        source = Source(
+            format=FORMAT,
+            files=tuple(SourceFile(s.label, s.stored_bytes, s.stored_bytes) for s in sources),
+            tool="Nsight Systems recipe nvtx_gpu_proj_trace",
+            facts=dict(fact for device in beside for fact in _device_facts(device)),
+            event_counts={
+                "nvtx_gpu_proj_trace": counts["ranges"],
+                "GPU operations in ranges": counts["operations"],
+            },
+        )
+        notes = (
+            *_NOTES.counted(counts, "nameless-ranges", "no-time"),
+            _NOTES.note("no-device-work"),
+            *overflow_notes(gathered.overflowed, label),
+        )
+        of_file = tuple(replace(note, file=label) for note in notes)
+        traces.append(Trace(source, gathered.finish(), of_file))
     return traces
-
-
-def _trace(file: ArrowTable, devices: Sequence[ArrowTable]) -> Trace:
-    """Return the trace of a file of ranges and of the tables of devices that belong to it."""
-    label, gathered, counts = file.source.label, Gathered(), Counter[str]()
-    try:
-        for batch in file.batches(_USED):
-            _add(batch, label, gathered, counts)
-    except ARROW_UNREADABLE as error:
-        raise damaged_arrow(file.source, error) from None
-    if not gathered["marks"].count:
-        hint = "run the recipe again, or use nsys export"
-        raise InputError(f"no range with a valid time: {label}", hint)
-    sources = [table.source for table in (file, *devices)]
-    source = Source(
-        format=FORMAT,
-        files=tuple(SourceFile(s.label, s.stored_bytes, s.stored_bytes) for s in sources),
-        tool="Nsight Systems recipe nvtx_gpu_proj_trace",
-        facts=dict(fact for device in devices for fact in _device_facts(device)),
-        event_counts={
-            "nvtx_gpu_proj_trace": counts["ranges"],
-            "GPU operations in ranges": counts["operations"],
-        },
-    )
-    notes = (
-        *_NOTES.counted(counts, "nameless-ranges", "no-time"),
-        _NOTES.note("no-device-work"),
-        *overflow_notes(gathered.overflowed, label),
-    )
-    return Trace(source, gathered.finish(), tuple(replace(note, file=label) for note in notes))
 
 
 def _add(batch: pa.RecordBatch, label: str, gathered: Gathered, counts: Counter[str]) -> None:

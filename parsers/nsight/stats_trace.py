@@ -68,6 +68,11 @@ _PRIORITY: Final = {name: priority for priority, name in enumerate(_ORDER)}
 _SIBLINGS: Final = frozenset({"nvtx_pushpop_sum", "nvtx_startend_sum"})
 """Reports of one kind of record that hold different records."""
 _MOST_RANKS: Final = 2**31
+_OF_ROWS: Final = (
+    *("bad-cells", "no-time", "no-duration", "negative-duration", "other-calls", "beyond"),
+    "nested-sums",
+)
+"""Codes of notes on rows."""
 _USELESS: Final[tuple[tuple[str, type[InputError], str, str], ...]] = (
     (
         "nested-sums",
@@ -331,12 +336,25 @@ class Assembly:
     def _notes(self, tables: Mapping[str, pa.Table], overflowed: Sequence[str]) -> Iterator[Note]:
         """Yield the notes of a profile: those of its files, then those of the whole."""
         for file in self.files:  # its text, its cells, tables that are not used, units
-            yield from (replace(note, file=file.name) for note in _file_notes(file))
+            odd = file.damage.with_bad_cells(part.odd for part in file.parts)
+            notes = [*text_notes(file.damage, file.source.cut), *NOTES.counted(odd, *_OF_ROWS)]
+            if file.profile:
+                notes.append(NOTES.note("several-profiles"))
+            if file.unread:
+                titles = (
+                    "".join(c if c.isprintable() else "?" for c in text) for text in file.unread[:3]
+                )
+                listed = "; ".join(titles) + (", ..." if len(file.unread) > 3 else "")
+                notes.append(NOTES.note("tables-unread", len(file.unread), titles=listed))
+            notes += NOTES.counted(odd, "table-repeated")
+            notes += [NOTES.note("unit-assumed")] if odd["no-unit"] else []
+            notes += NOTES.counted(odd, "sizes-without-unit", "sizes-rounded")
+            yield from (replace(note, file=file.name) for note in notes)
         name = self.files[0].name if len(self.files) == 1 else None
         yield from overflow_notes(overflowed, self.files[0].name)
         if self._rank is not None:
             yield rank_from_name([self._rank], name)
-        notes = []
+        notes = list[Note]()
         if self._repeated:
             reports = ", ".join(self._repeated)
             notes.append(NOTES.note("report-repeated", len(self._repeated), reports=reports))
@@ -349,24 +367,3 @@ class Assembly:
         elif not has_calls:
             notes.append(NOTES.note("no-calls"))
         yield from (replace(note, file=name) for note in notes)
-
-
-def _file_notes(file: StatsFile) -> Iterator[Note]:
-    """Yield the notes on a file: its text, its cells, tables that are not used, units."""
-    yield from text_notes(file.damage, file.source.cut)
-    odd = file.damage.with_bad_cells(part.odd for part in file.parts)
-    yield from NOTES.counted(
-        odd,
-        *("bad-cells", "no-time", "no-duration", "negative-duration", "other-calls", "beyond"),
-        "nested-sums",
-    )
-    if file.profile:
-        yield NOTES.note("several-profiles")
-    if file.unread:
-        titles = ("".join(c if c.isprintable() else "?" for c in text) for text in file.unread[:3])
-        listed = "; ".join(titles) + (", ..." if len(file.unread) > 3 else "")
-        yield NOTES.note("tables-unread", len(file.unread), titles=listed)
-    yield from NOTES.counted(odd, "table-repeated")
-    if odd["no-unit"]:
-        yield NOTES.note("unit-assumed")
-    yield from NOTES.counted(odd, "sizes-without-unit", "sizes-rounded")

@@ -185,8 +185,19 @@ def run_notes(
     notes += NOTES.counted(odd, "merged-passes", "launcher", "host-copies")
     notes += [DEVICE_UNKNOWN] if odd["device-unknown"] else []
     notes += [*instance_notes(odd["instances"]), *NOTES.counted(odd, "counters-written-twice")]
-    for note in (*notes, *_content_notes(run, tables)):
-        yield replace(note, file=label if len(run.files) == 1 else None)
+    # What the run lacks as a whole, and what is strange about its times
+    if tables["activities"].num_rows:
+        notes += link_notes(tables)
+        length = numbers(tables["activities"]["dur_ns"])
+        if long := int(np.count_nonzero(length >= _LONG_NS)):
+            notes.append(NOTES.note("very-long", long, longest=f"{int(length.max()) / 1e9:,.1f}"))
+        notes += [COUNTED_WHILE_TIMED] if odd["counted-while-timed"] else []
+    elif tables["kernel_counters"].num_rows:
+        notes.append(COUNTERS_ONLY)
+    else:
+        only_totals = tables["totals"].num_rows and not tables["calls"].num_rows
+        notes.append(NOTES.note("no-timeline" if only_totals else "no-device-work"))
+    yield from (replace(note, file=label if len(run.files) == 1 else None) for note in notes)
 
 
 def file_notes(file: TableFile) -> Iterator[Note]:
@@ -204,19 +215,3 @@ def file_notes(file: TableFile) -> Iterator[Note]:
     notes = (*text_notes(file.damage, file.source.cut), *span_notes(odd))
     for note in (*notes, *NOTES.counted(counts, *counts)):
         yield replace(note, file=file.source.label)
-
-
-def _content_notes(run: TableRun, tables: Mapping[str, pa.Table]) -> Iterator[Note]:
-    """Yield what the run lacks as a whole, and what is strange about its times."""
-    if tables["activities"].num_rows:
-        yield from link_notes(tables)
-        length = numbers(tables["activities"]["dur_ns"])
-        if long := int(np.count_nonzero(length >= _LONG_NS)):
-            yield NOTES.note("very-long", long, longest=f"{int(length.max()) / 1e9:,.1f}")
-        if run.odd["counted-while-timed"]:
-            yield COUNTED_WHILE_TIMED
-    elif tables["kernel_counters"].num_rows:
-        yield COUNTERS_ONLY
-    else:
-        only_totals = tables["totals"].num_rows and not tables["calls"].num_rows
-        yield NOTES.note("no-timeline" if only_totals else "no-device-work")

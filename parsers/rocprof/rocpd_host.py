@@ -130,7 +130,17 @@ class HostReader:
         is_mark = np.isin(kind, [_KINDS.index(MARK), _KINDS.index(_MESSAGE)])
         marks = self._on_threads(rows.only(is_mark))
         if marks.count:
-            process, thread, name = marks["process"], marks["thread"], self._mark_names(marks)
+            # The name is the message of the event, where it has one.
+            name, names = self._mark_name(marks["name_id"]), reading["marks"].names["name"]
+            has_message = marks["kind"] == _KINDS.index(_MESSAGE)
+            category = np.where(has_message, marks["category"], ABSENT)
+            for key in np.unique(category[category != ABSENT]).tolist()[:_MOST_CATEGORIES]:
+                if key not in self._message_names:
+                    self._message_names[key] = reading.messages(key).coder(names, None)
+                of_category = category == key
+                message = self._message_names[key](marks["event_id"][of_category])
+                name[of_category] = np.where(message >= 0, message, name[of_category])
+            process, thread = marks["process"], marks["thread"]
             Marks(rows=marks, process=process, thread=thread, name=name).add_to(reading)
 
     def _on_threads(self, rows: Batch) -> Batch:
@@ -138,19 +148,6 @@ class HostReader:
         process = self._reading.processes(rows["pid"])
         thread = self._reading.threads(rows["tid"])
         return rows.with_numbers({"process": process, "thread": thread})
-
-    def _mark_names(self, rows: Batch) -> Array:
-        """Return the codes of the marks' names: the message of the event, where it has one."""
-        codes, names = self._mark_name(rows["name_id"]), self._reading["marks"].names["name"]
-        has_message = rows["kind"] == _KINDS.index(_MESSAGE)
-        category = np.where(has_message, rows["category"], ABSENT)
-        for key in np.unique(category[category != ABSENT]).tolist()[:_MOST_CATEGORIES]:
-            if key not in self._message_names:
-                self._message_names[key] = self._reading.messages(key).coder(names, None)
-            of_category = category == key
-            message = self._message_names[key](rows["event_id"][of_category])
-            codes[of_category] = np.where(message >= 0, message, codes[of_category])
-        return codes
 
 
 def add_calls(

@@ -100,8 +100,8 @@ def _read_run(run: RocpdRun, version: str | None, notes: Sequence[Note]) -> Trac
     read_copies(reading)
     read_graphs(reading)
     was_only_counted = dispatches.read_counters()
-    events = [np.empty(0, np.int64), *(batch["event_id"] for batch in dispatches.others)]
-    host = HostReader(reading, np.unique(np.concatenate(events)))
+    valued = [np.empty(0, np.int64), *(batch["event_id"] for batch in dispatches.others)]
+    host = HostReader(reading, np.unique(np.concatenate(valued)))
     host.read()
     dispatches.add_values_over_time(host.measured)
     activities = reading["activities"]
@@ -111,7 +111,19 @@ def _read_run(run: RocpdRun, version: str | None, notes: Sequence[Note]) -> Trac
         wanted = Wanted(integers=("event_id", "value"))
         sizes = run.whole("arg", wanted, Among("name", (_SIZE,)))
         fill_sizes(activities, 0, reading.correlations(sizes["event_id"]), sizes["value"])
-    fill_collectives(reading, _rccl_arguments(reading, host.rccl))
+    arguments: dict[int, dict[str, str]] = {}  # of RCCL's calls by row of the calls
+    if host.rccl:
+        events, rows = (np.concatenate(columns) for columns in zip(*host.rccl, strict=True))
+        row_of = Lookup(events, rows)
+        of_calls = Between("event_id", int(events.min()), int(events.max()))
+        wanted = Wanted(integers=("event_id",), texts=("name", "value"))
+        for batch in run.batches("arg", wanted, of_calls, Among("name", _OF_RCCL)):
+            call = row_of(batch["event_id"])
+            for row in np.flatnonzero(call != ABSENT).tolist():
+                name, value = batch.texts["name"][row], batch.texts["value"][row]
+                if name is not None and value is not None:
+                    arguments.setdefault(int(call[row]), {})[name] = value[:_LONGEST]
+    fill_collectives(reading, arguments)
     read_allocations(reading)
     spelled = run.whole("string", Wanted(integers=("id",)), Among("string", _OF_SYSTEMS_PROFILER))
     about = Source(
@@ -297,23 +309,3 @@ def _common(reading: RunReading, rows: Batch, agents: IntArray) -> dict[str, Int
         "graph": graph,
         "graph_node": node,
     }
-
-
-def _rccl_arguments(
-    reading: RunReading, calls: Sequence[tuple[IntArray, IntArray]]
-) -> dict[int, dict[str, str]]:
-    """Return the arguments of RCCL's calls by row of the calls, given their events and rows."""
-    arguments: dict[int, dict[str, str]] = {}
-    if not calls:
-        return arguments
-    events, rows = (np.concatenate(columns) for columns in zip(*calls, strict=True))
-    row_of = Lookup(events, rows)
-    of_calls = Between("event_id", int(events.min()), int(events.max()))
-    wanted = Wanted(integers=("event_id",), texts=("name", "value"))
-    for batch in reading.run.batches("arg", wanted, of_calls, Among("name", _OF_RCCL)):
-        call = row_of(batch["event_id"])
-        for row in np.flatnonzero(call != ABSENT).tolist():
-            name, value = batch.texts["name"][row], batch.texts["value"][row]
-            if name is not None and value is not None:
-                arguments.setdefault(int(call[row]), {})[name] = value[:_LONGEST]
-    return arguments

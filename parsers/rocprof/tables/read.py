@@ -81,7 +81,29 @@ def read_tables(sources: Sequence[ByteSource]) -> list[Trace]:
     host_of = hosts(file.place for file in files)
     used = [run for run in runs if run.processes]
     if not used:
-        raise _nothing(files)
+        name = files[0].source.label
+        kinds = {kind for file in files for kind in file.kinds}
+        if kinds and kinds <= {"agents", "system"}:
+            raise NotATrace(
+                f"only a list of the machine's GPUs: {name}",
+                "give the other tables of the run, such as ..._kernel_trace.csv; a launcher "
+                "process writes only this one",
+            )
+        if "untimed" in kinds:
+            raise InputError(
+                f"rocprof table without times or counters: {name}",
+                "record with rocprofv3 --kernel-trace, or with --timestamp on or counters",
+            )
+        if any(file.damage.bad_cells for file in files):
+            raise InputError(
+                f"no row has a valid time: {name}",
+                "a spreadsheet may have rounded the times; give the file as rocprof wrote it",
+            )
+        if any(file.damage.dropped_rows or file.damage.cut_bytes for file in files):
+            raise InputError(f"no readable row: {name}", "copy the file again or record again")
+        raise InputError(
+            f"no rows: {name} (header only)", "nothing was launched while recording; record again"
+        )
     traces = [Assembly(run, host_of.get(run.root)).trace() for run in used]
     notes = []
     for source, error in failed:
@@ -153,33 +175,6 @@ def _records(block: CsvBlock, most: int) -> list[dict[str, str]]:
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
-def _nothing(files: Sequence[TableFile]) -> InputError:
-    """Return the error for files without a record of work."""
-    name = files[0].source.label
-    kinds = {kind for file in files for kind in file.kinds}
-    if kinds and kinds <= {"agents", "system"}:
-        return NotATrace(
-            f"only a list of the machine's GPUs: {name}",
-            "give the other tables of the run, such as ..._kernel_trace.csv; a launcher process "
-            "writes only this one",
-        )
-    if "untimed" in kinds:
-        return InputError(
-            f"rocprof table without times or counters: {name}",
-            "record with rocprofv3 --kernel-trace, or with --timestamp on or counters",
-        )
-    if any(file.damage.bad_cells for file in files):
-        return InputError(
-            f"no row has a valid time: {name}",
-            "a spreadsheet may have rounded the times; give the file as rocprof wrote it",
-        )
-    if any(file.damage.dropped_rows or file.damage.cut_bytes for file in files):
-        return InputError(f"no readable row: {name}", "copy the file again or record again")
-    return InputError(
-        f"no rows: {name} (header only)", "nothing was launched while recording; record again"
-    )
-
-
 def _neighbour_notes(files: Sequence[TableFile]) -> Iterator[Note]:
     """Yield which tables of the same process are beside those that were given."""
     given: dict[Path, dict[str, str]] = {}
@@ -243,7 +238,41 @@ class Assembly(Gathered):
         overflowed = self.overflowed
         tables = self.finish()
         notes = tuple(run_notes(self._run, tables, overflowed))
-        return Trace(self._source(), tables, notes, places=self.places)
+        # What is known of the files as a whole, and what they recorded
+        files, system = self._run.files, self._run.system
+        events: Counter[str] = Counter()
+        recorded: list[str] = []
+        for file in files:
+            events.update(file.events)
+            events.update(file.domains)
+            for layout in file.layouts:
+                apis = [f"{api_of(domain)}_api" for domain in sorted(file.domains)]
+                recorded += apis if layout.what == "calls" else [layout.name]
+        layouts = list(dict.fromkeys(layout for file in files for layout in file.layouts))
+        generations = [layout.generation for layout in layouts]
+        most_common = Counter(generations).most_common(1)[0][0]
+        generation = COMPUTE if COMPUTE in generations else most_common
+        releases = ", ".join(dict.fromkeys(layout.release for layout in layouts if layout.release))
+        facts = {"generation": generation}
+        if releases:
+            facts["layout"] = releases
+        facts["recorded"] = ", ".join(dict.fromkeys(recorded))
+        for key in ("rocm_version", "compute_partition", "memory_partition"):
+            if system.get(key):
+                facts[key] = system[key][:200]
+        hosts = (self._host, system.get("hostname"), system.get("host_name"))
+        sources = [file.source for file in files]
+        source = Source(
+            format="rocprof",
+            files=tuple(SourceFile(s.label, s.stored_bytes, s.text_bytes) for s in sources),
+            tool=f"{_TOOLS[generation]} CSV" + (f" (columns of {releases})" if releases else ""),
+            clock=clock_of_folder(self._run.root) if self._run.is_one_clock else None,
+            facts=facts,
+            event_counts={name: events[name] for name in sorted(events) if events[name]},
+            identities=tuple(dict.fromkeys(host for host in hosts if host)),
+            kinds_apart=True,
+        )
+        return Trace(source, tables, notes, places=self.places)
 
     def _add(self, number: int, process: Process, devices: Devices) -> None:
         """Add the rows of a process under its number."""
@@ -277,10 +306,7 @@ class Assembly(Gathered):
                 rows = chosen(table, wanted[table.column("kind")])
                 self._absorb(rows, "totals", process=number)
             recorded |= summed
-        self._add_counters(number, process, devices)
-
-    def _add_counters(self, number: int, process: Process, devices: Devices) -> None:
-        """Add the counters of each repetition; only ids of the run with the times link to calls."""
+        # Only ids of the run with the times link to calls.
         runs: defaultdict[tuple[int | None, bool], list[ProcessPart]] = defaultdict(list)
         for repetition, is_own, part in process.counted:
             _number_devices(part[COUNTERS], devices.numbers(part, number))
@@ -289,48 +315,12 @@ class Assembly(Gathered):
             columns = {"process": number} if is_own else {"process": number, "correlation": ABSENT}
             if repetition is not None:
                 columns["repetition"] = repetition
-            self._absorb(counted_once(parts, self._run.odd), COUNTERS, **columns)
+            self._absorb(counted_once(parts, odd), COUNTERS, **columns)
 
     def _absorb(self, table: TableBuilder, into: str, **columns: int) -> None:
         for _, piece in table.pieces:
             piece |= columns
         self[into].absorb(table)
-
-    def _source(self) -> Source:
-        """Return what is known of the files as a whole, and what they recorded."""
-        files, system = self._run.files, self._run.system
-        events: Counter[str] = Counter()
-        recorded: list[str] = []
-        for file in files:
-            events.update(file.events)
-            events.update(file.domains)
-            for layout in file.layouts:
-                apis = [f"{api_of(domain)}_api" for domain in sorted(file.domains)]
-                recorded += apis if layout.what == "calls" else [layout.name]
-        layouts = list(dict.fromkeys(layout for file in files for layout in file.layouts))
-        generations = [layout.generation for layout in layouts]
-        most_common = Counter(generations).most_common(1)[0][0]
-        generation = COMPUTE if COMPUTE in generations else most_common
-        releases = ", ".join(dict.fromkeys(layout.release for layout in layouts if layout.release))
-        facts = {"generation": generation}
-        if releases:
-            facts["layout"] = releases
-        facts["recorded"] = ", ".join(dict.fromkeys(recorded))
-        for key in ("rocm_version", "compute_partition", "memory_partition"):
-            if system.get(key):
-                facts[key] = system[key][:200]
-        hosts = (self._host, system.get("hostname"), system.get("host_name"))
-        sources = [file.source for file in files]
-        return Source(
-            format="rocprof",
-            files=tuple(SourceFile(s.label, s.stored_bytes, s.text_bytes) for s in sources),
-            tool=f"{_TOOLS[generation]} CSV" + (f" (columns of {releases})" if releases else ""),
-            clock=clock_of_folder(self._run.root) if self._run.is_one_clock else None,
-            facts=facts,
-            event_counts={name: events[name] for name in sorted(events) if events[name]},
-            identities=tuple(dict.fromkeys(host for host in hosts if host)),
-            kinds_apart=True,
-        )
 
 
 def _number_devices(table: TableBuilder, numbers: IntArray) -> None:
