@@ -65,17 +65,6 @@ _GRIDS: Final = ("Launch Statistics|Grid Size|", "launch__grid_size")
 _BLOCKS: Final = ("Launch Statistics|Block Size|", "launch__block_size")
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
-    """A page: one row for each metric (details), or one for each kernel (raw).
-
-    `metrics` are those of a raw page by the roles of their columns.
-    """
-
-    layout: str
-    metrics: Mapping[str, str]
-
-
 class NcuTables:
     """The pages of Nsight Compute, as the CSV reader asks for them."""
 
@@ -95,14 +84,14 @@ class NcuTables:
             # Rows may end behind the value: the columns of rules are then empty.
             least = fields["value"].place + 1
             layout = next((text for word, text in _LAYOUTS if word in words), "details (2022)")
-            page = Page(layout, {})
+            page: tuple[str, Mapping[str, str]] = (layout, {})
         else:
             least = len(names)
             places = {f"metric {n}": n for n, name in enumerate(names) if "__" in name}
             if not places:
                 return None
             fields |= {role: Field(place, "text") for role, place in places.items()}
-            page = Page("raw page", {role: names[n].strip() for role, n in places.items()})
+            page = ("raw page", {role: names[n].strip() for role, n in places.items()})
         shorter = least if least < len(names) else None
         return Plan(len(names), fields, fields["name"].place, page, shorter)
 
@@ -116,7 +105,10 @@ NCU_TABLES: Final = NcuTables()
 
 @dataclass(slots=True)
 class NcuPage:
-    """The content of one page. The column `device` holds codes of `devices`: "number|CC".
+    """A page: a row for each metric (details) or kernel (raw), in the columns of its `metrics`.
+
+    `metrics` are those of a raw page by the roles of their columns. The column `device` holds codes
+    of `devices`: "number|CC".
 
     `printed` are the arguments of `values_of` for pieces of the rows, which are read when the
     decimal mark of the file is known; `speedups` are as printed. `repetition` is the pass of the
@@ -125,7 +117,8 @@ class NcuPage:
     """
 
     source: ByteSource
-    page: Page
+    layout: str
+    metrics: Mapping[str, str]
     table: TableBuilder = field(default_factory=lambda: TableBuilder("kernel_counters"))
     rules: TableBuilder = field(default_factory=lambda: TableBuilder("kernel_rules"))
     printed: list[tuple[pa.Array, IntArray, Sequence[tuple[str, str]], IntArray]] = field(
@@ -152,10 +145,10 @@ class NcuFile:
     marks: Marks = field(default_factory=Marks)
     facts: dict[str, str] = field(default_factory=dict)
 
-    def begin(self, page: Page) -> NcuPage:
+    def begin(self, layout: str, metrics: Mapping[str, str]) -> NcuPage:
         """Begin another page; of very many the last one goes on."""
         if len(self.pages) < _MOST_PAGES:
-            self.pages.append(NcuPage(self.source, page))
+            self.pages.append(NcuPage(self.source, layout, metrics))
         return self.pages[-1]
 
 
@@ -167,14 +160,14 @@ def read_ncu(source: ByteSource, block_bytes: int = TEXT_BLOCK_BYTES) -> NcuFile
     for block in text:
         if block.plan is not plan:
             plan = block.plan
-            file.begin(plan.what)
+            file.begin(*plan.what)
         cut = Cut(block.rows, block.columns)
         hosts, host = texts_of(cut, "host")
         for code in np.unique(host).tolist()[:_MOST_HOSTS]:
             file.hosts[hosts[code]]
-        (_add_raw_rows if plan.what.metrics else _add_details)(cut, file)
+        (_add_raw_rows if file.pages[-1].metrics else _add_details)(cut, file)
     if not file.pages and text.plan is not None:
-        file.begin(text.plan.what)
+        file.begin(*text.plan.what)
     file.damage.repeated_headers = 0  # each header begins a page of its own
     for page in file.pages:
         comma = file.marks.comma
@@ -256,10 +249,10 @@ def _add_raw_rows(cut: Cut, file: NcuFile) -> None:
     for begin, end in pairwise([-1, *units, cut.count]):
         if begin >= 0:
             if page.rows["units"] or page.rows["kernels"]:
-                page = file.begin(page.page)
+                page = file.begin(page.layout, page.metrics)
             page.rows["units"] += 1
             row = cut.only(np.array([begin]))
-            page.units = {role: texts_of(row, role)[0][0] for role in page.page.metrics}
+            page.units = {role: texts_of(row, role)[0][0] for role in page.metrics}
         page.rows["kernels"] += end - begin - 1
         if end - begin > 1:
             _add_kernels(cut.only(np.arange(begin + 1, end)), page, file.marks)
@@ -267,7 +260,7 @@ def _add_raw_rows(cut: Cut, file: NcuFile) -> None:
 
 def _add_kernels(cut: Cut, page: NcuPage, marks: Marks) -> None:
     """Add the metrics of kernels, a row each, in the units of the page."""
-    launch, metrics = _launch(cut, page), page.page.metrics
+    launch, metrics = _launch(cut, page), page.metrics
     texts: list[str] = []
     text_of = []
     for role, metric in metrics.items():

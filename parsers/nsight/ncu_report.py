@@ -29,7 +29,6 @@ from traceflops.parsers.nsight.ncu_pages import (
     UNNAMED,
     NcuFile,
     NcuPage,
-    Page,
     fill_sizes,
 )
 from traceflops.table.columns import ABSENT, Array
@@ -101,7 +100,7 @@ def read_report(source: ByteSource) -> NcuFile:
         )
     report = _Report()
     _read_blocks(data, begin, report)
-    page = NcuPage(source, Page("", {}), odd=report.odd)
+    page = NcuPage(source, "", {}, odd=report.odd)
     for number, (process, texts, message) in enumerate(report.results):
         try:
             _add({"process": process, "dispatch": number}, texts, message, report, page)

@@ -119,7 +119,7 @@ def read_pages(sources: Sequence[ByteSource]) -> list[Trace]:
 
 def _has_layout(file: NcuFile) -> bool:
     """Return whether a file holds pages; the page of a report has no layout."""
-    return any(page.page.layout for page in file.pages)
+    return any(page.layout for page in file.pages)
 
 
 @dataclass(slots=True)
@@ -171,7 +171,7 @@ def _add(page: NcuPage, run: NcuRun) -> None:
     same = [other for other in held if not _is_new(counters, _names([other], "counter"))]
     if page.table.count and any(_repeats(page, other) for other in same):
         run.repeated += 1
-        page = NcuPage(page.source, page.page, odd=page.odd)
+        page = NcuPage(page.source, page.layout, page.metrics, odd=page.odd)
     elif page.table.count and same:
         # The same counters again: of more launches of a process, else of another process.
         first_number = sum(len(other.processes) for other in same)
@@ -206,7 +206,7 @@ def _repeats(page: NcuPage, other: NcuPage) -> bool:
         return False
     own, others = _values(page), _values(other)
     shared = own.keys() & others.keys()
-    tolerance = 0.0 if page.page.layout == other.page.layout else _PRINTED
+    tolerance = 0.0 if page.layout == other.layout else _PRINTED
     return 2 * len(shared) > len(own) and all(
         isclose(own[key], others[key], rel_tol=tolerance, abs_tol=tolerance) for key in shared
     )
@@ -240,7 +240,7 @@ def trace_of(run: NcuRun) -> Trace:
         _, first = group_rows([rules.column(name) for name in _RULE_KEY])
         gathered.tables["kernel_rules"] = chosen(rules, np.isin(np.arange(rules.count), first))
     counts["launches"] = len(launches)
-    layouts = dict.fromkeys(page.page.layout for page in run.pages if page.page.layout)
+    layouts = dict.fromkeys(page.layout for page in run.pages if page.layout)
     facts = {"page": ", ".join(layouts)} if layouts else {}
     sources = [file.source for file in run.files]
     source = Source(

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from traceflops.parsers.io.csv_cells import Field, Kind
 from traceflops.parsers.io.csv_text import Plan
@@ -32,8 +31,7 @@ _SCALES: Final[Mapping[str, Mapping[str | None, int]]] = {
 """ns or bytes per unit, by kind of column. A time without unit is in ns, a size without is lost."""
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(NamedTuple):
     """A report: its name, the columns it must have (separated by |), what its rows are.
 
     `kind` is the kind of its totals; empty where each row has its own.
@@ -123,11 +121,10 @@ def with_unit(names: Sequence[str], unit: str | None) -> list[str]:
 def report_named(report: Report, name: str) -> Report:
     """Return a report under its own name, where several reports have the same columns."""
     like, own = _TWINS.get(name, ("", ""))
-    return replace(report, name=own) if report.name == like else report
+    return report._replace(name=own) if report.name == like else report
 
 
-@dataclass(frozen=True, slots=True)
-class StatsTable:
+class StatsTable(NamedTuple):
     """A report as it stands in a file: ns or bytes per unit, by role.
 
     `without_unit`: time columns name no unit, so they are in ns.

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -110,8 +110,7 @@ def add_rows(cut: Cut, table: StatsTable, part: ReportPart) -> None:
         _ADDERS[table.report.records](_Rows(cut, table.scales, part))
 
 
-@dataclass(frozen=True, slots=True)
-class _Rows:
+class _Rows(NamedTuple):
     """Some rows of a report. `scales` are ns or bytes per unit, by role."""
 
     cut: Cut

@@ -9,8 +9,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -114,8 +113,7 @@ def facts_of_system(system: Mapping[str, str]) -> DeviceFacts:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Agent:
+class Agent(NamedTuple):
     """A device that did something: `key` identifies it, `number` is that in the file.
 
     `node` is its number on the machine, -1 where no list of agents has it.
@@ -174,7 +172,7 @@ class Agents:
         is_typed = kind in ("gpu", "cpu")
         listed = self._by[kind if is_typed else numbering].get(number)
         if listed is not None:
-            return listed if is_typed else replace(listed, number=number)
+            return listed if is_typed else listed._replace(number=number)
         key = (kind if is_typed else "agent", number)
         return Agent(key, number, kind == "gpu" if is_typed else None, self._of_system)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Final, NamedTuple
 
@@ -272,8 +271,7 @@ _HEADLESS: Final[tuple[tuple[str, Mapping[str, str]], ...]] = (
 _JOINED: Final = ('Pid"', "Pid,", "Guid", "GPU_ID", "Node_Id", "Dispatch_ID", "dispatch_id", "Name")
 
 
-@dataclass(frozen=True, slots=True)
-class RocprofTable:
+class RocprofTable(NamedTuple):
     """A table: its layout, how its rows are read, and the columns of each counter in it."""
 
     layout: Layout

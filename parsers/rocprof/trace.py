@@ -176,17 +176,17 @@ def without_repeated_passes(read: Iterable[tuple[ByteSource, Trace]]) -> list[Tr
     runs: defaultdict[tuple[str, int | None, int], list[tuple[OutputPlace, Trace]]]
     runs, traces = defaultdict(list), list[Trace]()
     for source, trace in read:
-        place = place_of(source.folder, source.name)
-        if place.run_pass is None:
+        output = place_of(source.folder, source.name)
+        if output.run_pass is None:
             traces.append(trace)
         else:
-            runs[place.root, place.rank, trace.processes.num_rows].append((place, trace))
+            runs[output.root, output.rank, trace.processes.num_rows].append((output, trace))
     for members in runs.values():
         passes: defaultdict[int, list[Trace]] = defaultdict(list)
-        for place, trace in sorted(
+        for output, trace in sorted(
             members, key=lambda m: (m[0].pid or 0, m[1].source.files[0].name)
         ):
-            passes[place.run_pass or 0].append(trace)
+            passes[output.run_pass or 0].append(trace)
         if len(passes) == 1:
             traces += [trace for _, trace in members]
             continue

@@ -11,8 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -58,8 +57,7 @@ _HAS_TEXT: Final = f"CASE WHEN typeof({{c}}) <> 'text' THEN 0 WHEN {_FITS} THEN 
 _TEXT: Final = f"CASE WHEN typeof({{c}}) = 'text' AND {_FITS} THEN {{c}} ELSE '' END"
 
 
-@dataclass(frozen=True, slots=True)
-class OpTexts:
+class OpTexts(NamedTuple):
     """Parsed texts, per text. `name` and `sizes` are indices of `names` and `all_sizes`.
 
     `sizes` is -1 where there are none; `sequence` and `op_id` are ABSENT where the text does not
@@ -205,8 +203,7 @@ def _codes(names: Names, texts: Sequence[str | None], indices: IntArray) -> Arra
     return codes[indices]
 
 
-@dataclass(frozen=True, slots=True)
-class TextRows:
+class TextRows(NamedTuple):
     """Rows as numbers, and their texts: an Arrow column, "" where there is none."""
 
     rows: Batch

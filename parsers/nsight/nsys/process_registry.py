@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -47,8 +47,7 @@ _NOTES: Final = NoteTable(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class RankPlace:
+class RankPlace(NamedTuple):
     """The place of a process in a communicator: how many ranks that has, which one, its id."""
 
     ranks: int
@@ -81,9 +80,9 @@ def settled(
     own_places = {key: places[key] for key in workers if key in places}
     # The job's communicator is one that all may be in.
     size = None
-    sizes = {place.ranks for place in own_places.values()}
-    ids = {place.communicator for place in own_places.values()} - {None}
-    are_apart = len({place.rank for place in own_places.values()}) == len(own_places)
+    sizes = {member.ranks for member in own_places.values()}
+    ids = {member.communicator for member in own_places.values()} - {None}
+    are_apart = len({member.rank for member in own_places.values()}) == len(own_places)
     if len(sizes) == 1 and len(ids) < 2 and are_apart and min(sizes) >= len(workers):
         size = min(sizes)
     ranks = {key: listed[key] for key in workers if key in listed}
@@ -91,14 +90,14 @@ def settled(
     if not ranks and in_name is not None and len(workers) == 1:
         ranks = {workers[0]: in_name}
         notes = [rank_from_name([in_name])]
-        place = own_places.get(workers[0])
-        if place is not None and place.rank != in_name < place.ranks:
-            in_words = several(place.ranks, "rank")
-            notes.append(_NOTES.note("rank-disputed", 1, ranks=in_words, rank=place.rank))
+        member = own_places.get(workers[0])
+        if member is not None and member.rank != in_name < member.ranks:
+            in_words = several(member.ranks, "rank")
+            notes.append(_NOTES.note("rank-disputed", 1, ranks=in_words, rank=member.rank))
     elif not ranks and size is not None:
-        ranks = {key: place.rank for key, place in own_places.items()}
+        ranks = {key: member.rank for key, member in own_places.items()}
         notes = [_NOTES.note(BY_COMMUNICATOR, len(ranks), ranks=several(size, "rank"))]
-    agree = all(ranks.get(key) == place.rank for key, place in own_places.items())
+    agree = all(ranks.get(key) == member.rank for key, member in own_places.items())
     worlds = dict.fromkeys(own_places, size) if size is not None and agree else {}
     unknown = len(set(workers) - ranks.keys())
     if not notes and unknown and own_places and not worlds:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -43,8 +43,7 @@ _OF_COPY: Final = numbered("1 bytes 2 copyKind 4 srcKind 5 dstKind 10 migrationC
 _SYNC, _LATER = "syncType", "syncType since 2025"
 
 
-@dataclass(frozen=True, slots=True)
-class _Work:
+class _Work(NamedTuple):
     """Work of one kind: its table, the part of the payload that is its own, the columns of that."""
 
     table: str

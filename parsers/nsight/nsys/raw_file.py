@@ -109,15 +109,15 @@ class RawFile:
             # The end is missing: what stands before the events is private and is passed over.
             self._end, self.is_cut = self.size, True
             self.stream.seek(0)
-            offset, window, found = 0, b"", -1
-            while found < 0:
+            offset, window, begin = 0, b"", -1
+            while begin < 0:
                 block = self.stream.read(_READ_BYTES)
                 if not block:
                     raise EOFError
                 window = window[-len(_BEGIN) :] + block
                 offset += len(block)
-                found = window.find(_BEGIN)
-            self._begin = offset - len(window) + found
+                begin = window.find(_BEGIN)
+            self._begin = offset - len(window) + begin
         self.stream.seek(self._begin)
         if self.stream.read(len(_BEGIN)) != _BEGIN:
             raise ValueError("no events where they should begin")
@@ -294,15 +294,15 @@ def _unpacked(packed: bytes, plain: int) -> bytes | None:
 def unpacked_before_cut(packed: bytes, most: int) -> bytes:
     """Return the content of the beginning of an LZ4 block, at most so many bytes."""
     data = bytearray()
-    at = 0
+    offset = 0
     try:
-        while at < len(packed) and len(data) < most:
-            token = packed[at]
-            size, at = _size(packed, at + 1, token >> 4)
-            data += packed[at : at + size]
-            at += size
-            back = packed[at] | packed[at + 1] << 8
-            size, at = _size(packed, at + 2, token & 15)
+        while offset < len(packed) and len(data) < most:
+            token = packed[offset]
+            size, offset = _size(packed, offset + 1, token >> 4)
+            data += packed[offset : offset + size]
+            offset += size
+            back = packed[offset] | packed[offset + 1] << 8
+            size, offset = _size(packed, offset + 2, token & 15)
             if not 0 < back <= len(data):
                 break
             size = min(size + _LEAST_MATCH, most)
@@ -313,15 +313,15 @@ def unpacked_before_cut(packed: bytes, most: int) -> bytes:
     return bytes(data[:most])
 
 
-def _size(packed: bytes, at: int, size: int) -> tuple[int, int]:
+def _size(packed: bytes, offset: int, size: int) -> tuple[int, int]:
     """Return a length of LZ4, which continues in the following bytes where it is 15."""
     if size == _MORE:
-        while packed[at] == _FULL:
+        while packed[offset] == _FULL:
             size += _FULL
-            at += 1
-        size += packed[at]
-        at += 1
-    return size, at
+            offset += 1
+        size += packed[offset]
+        offset += 1
+    return size, offset
 
 
 def opened(source: ByteSource) -> RawFile:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 import numpy as np
@@ -75,8 +75,7 @@ _GPU: Final = Wanted(integers=(*_OF_GPU.values(), "name"), blobs=("uuid",))
 Numbers = dict[str, IntArray]
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
+class _Part(NamedTuple):
     """Rows of a table: by column of an export its column here, and what makes the other columns.
 
     `whole`: rows depend on each other, so they are read at once.

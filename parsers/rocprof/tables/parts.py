@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import PurePath
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -49,8 +49,7 @@ _ENDINGS: Final = re.compile(
 PASS: Final = re.compile(r"(?:pmc|pass)[_-]?(\d{1,6})", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class OutputPlace:
+class OutputPlace(NamedTuple):
     """Where a file is. `key` is its name without the part that names the table.
 
     `root` is its folder without the folders of passes and, above the folder of a host, of ranks.
@@ -93,7 +92,7 @@ def hosts(places: Iterable[OutputPlace]) -> dict[str, str]:
     rocprof makes a folder for each host and names the files in it by process. A single such folder
     may be any folder; several side by side are taken to be named by host.
     """
-    named = {PurePath(place.root) for place in places if place.pid is not None}
+    named = {PurePath(output.root) for output in places if output.pid is not None}
     leaves = [root for root in named if root.name and rank_in_name(root.name) is None]
     siblings = Counter(root.parent for root in leaves)
     return {str(root): root.name for root in leaves if siblings[root.parent] > 1}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Final
@@ -11,8 +11,14 @@ from typing import Final
 import numpy as np
 
 from traceflops.characters import kernel_name
+from traceflops.parsers.rocprof.agents import Agents
 from traceflops.parsers.rocprof.tables.parts import COUNTERS, TableFile
-from traceflops.parsers.rocprof.tables.processes import AgentLists, Process, names_in, processes_of
+from traceflops.parsers.rocprof.tables.processes import (
+    Process,
+    agents_listed,
+    names_in,
+    processes_of,
+)
 from traceflops.parsers.shared.trace_builder import chosen
 
 _TIMELINE: Final = ("activities", "copies", "graphs", "calls", "marks")
@@ -32,7 +38,7 @@ class TableRun:
 
     root: str
     processes: list[Process]
-    agents: AgentLists
+    agents: Mapping[Hashable | None, Agents]
     system: dict[str, str]
     is_one_clock: bool
     files: list[TableFile]
@@ -190,7 +196,7 @@ def _separated(
         groups.append(untimed)
     is_one_clock = not timed or reach - timed[0].stretch.low <= _DAY_NS
     system = next((file.system for file in files if file.system), {})
-    agents = AgentLists(files, system)
+    agents = agents_listed(files, system)
     runs = []
     for number, group in enumerate(groups):
         parts = (part for process in group for member in process.all() for part in member.parts)
