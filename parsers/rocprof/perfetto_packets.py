@@ -28,7 +28,7 @@ from traceflops.parsers.io.messages import (
 )
 from traceflops.table.builder import BEYOND, MOST_TEXTS
 from traceflops.table.columns import ABSENT, Array, BoolArray, IntArray, Names, narrow
-from traceflops.table.grouping import joint_codes, ranked
+from traceflops.table.grouping import group_rows
 
 _PACKET: Final = 1
 _CHUNK_BYTES: Final = 1 << 20
@@ -258,7 +258,7 @@ class Packets:
         end = np.where(kind == _INSTANT, time, ABSENT)
         rows = np.flatnonzero((kind == _BEGIN) | (kind == _END))
         sequence = packets["sequence"][packet[rows]]
-        stack = ranked(joint_codes(ranked(track[rows])[1], sequence))[1]
+        stack, _ = group_rows([track[rows], sequence])
         begins, ends, unpaired = _pairs(kind[rows] == _BEGIN, stack)
         end[rows[begins]] = time[rows[ends]]
         self._odd["unpaired-ends"] += unpaired

@@ -37,7 +37,7 @@ from traceflops.parsers.rocprof.v1_events import (
 from traceflops.parsers.rocprof.v1_tables import Owners, V1Tables, without_markers
 from traceflops.parsers.shared.sinks import UNNAMED
 from traceflops.table.columns import ABSENT, Array, IntArray, Names
-from traceflops.table.grouping import joint_codes
+from traceflops.table.grouping import group_rows
 from traceflops.table.trace import Source, Trace
 
 _AT_END: Final = "the list of GPUs"
@@ -253,8 +253,7 @@ def _linked(
 def _in_order(arrows: Columns, order: Array, targets: Columns) -> IntArray:
     """Return the row of the target of each arrow or -1: same lane, time, and rank among those."""
     count = len(order)
-    lanes = _codes(*(np.append(arrows[name], targets[name]) for name in ("section", "lane")))
-    keys = _codes(lanes, np.append(arrows["shown_us"], targets["shown_us"]))
+    keys, _ = group_rows([np.append(arrows[name], targets[name]) for name in _SHOWN])
     of_arrow, of_target = keys[:count], keys[count:]
     size = int(keys.max(initial=0)) + 1
     fits = np.bincount(of_arrow, minlength=size) == np.bincount(of_target, minlength=size)
@@ -299,7 +298,7 @@ def _on_one_axis(
 ) -> tuple[IntArray, IntArray, IntArray]:
     """Return lane and time of arrows and calls as one number each, and the order of the calls."""
     count = len(arrows["lane"])
-    lanes = _codes(*(np.append(arrows[name], calls[name]) for name in ("section", "lane")))
+    lanes, _ = group_rows([np.append(arrows[name], calls[name]) for name in ("section", "lane")])
     _, times = np.unique(np.append(arrows["shown_us"], time_us), return_inverse=True)
     axis = lanes * _SPREAD + times
     return axis[:count], axis[count:], np.lexsort((calls["start"], axis[count:]))
@@ -308,10 +307,3 @@ def _on_one_axis(
 def _rows_of(columns: Columns, rows: Array) -> dict[str, Array]:
     """Return some rows of columns."""
     return {name: column[rows] for name, column in columns.items()}
-
-
-def _codes(first: IntArray, second: IntArray) -> IntArray:
-    """Return one small number per distinct pair."""
-    _, inverse = np.unique(first, return_inverse=True)
-    _, codes = np.unique(joint_codes(inverse, second), return_inverse=True)
-    return codes

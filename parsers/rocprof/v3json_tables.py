@@ -228,9 +228,18 @@ class ProcessTables:
                 self._add_calls(block, api)
         calls, sizes = (np.concatenate(columns) for columns in zip(*self._copy_sizes, strict=True))
         fill_sizes(activities, since, calls, sizes)
-        self._add_marks()
-        # A queue waits while its scratch memory is made: overhead of the device.
+        # Ranges and marks of the program have texts; one without has its call's name.
         names = self._recorded["marks"].names["name"]
+        message = _texts(self._records.take("strings.marker_api"), "key").coder(names, None)
+        for block in self._records.each("buffer_records.marker_api"):
+            rows = self._timed(block)
+            name = message(rows["correlation"].astype(np.int64))
+            textless = name < 0
+            if textless.any():
+                name[textless] = self._operations(rows.only(textless), names, "(unknown mark {})")
+            marks = Marks(rows=rows, process=self._number, thread=rows["thread"], name=name)
+            marks.add_to(self._recorded)
+        # A queue waits while its scratch memory is made: overhead of the device.
         for block in self._records.each("buffer_records.scratch_memory"):
             rows = self._timed(block)
             Overheads(
@@ -307,20 +316,6 @@ class ProcessTables:
             correlation=rows["correlation"],
             api=api,
         ).add_to(self._recorded)
-
-    def _add_marks(self) -> None:
-        """Add ranges and marks of the program by their texts; one without has its call's name."""
-        texts = _texts(self._records.take("strings.marker_api"), "key")
-        names = self._recorded["marks"].names["name"]
-        message = texts.coder(names, None)
-        for block in self._records.each("buffer_records.marker_api"):
-            rows = self._timed(block)
-            name = message(rows["correlation"].astype(np.int64))
-            textless = name < 0
-            if textless.any():
-                name[textless] = self._operations(rows.only(textless), names, "(unknown mark {})")
-            marks = Marks(rows=rows, process=self._number, thread=rows["thread"], name=name)
-            marks.add_to(self._recorded)
 
     def _timed(self, block: RecordBlock) -> Batch:
         """Return the records that have a time."""

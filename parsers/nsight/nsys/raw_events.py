@@ -122,7 +122,16 @@ class Events:
         if is_work.any():
             self._add_work(columns.part(_WORK, is_work), kind[is_work])
         if is_call.any():
-            self._add_calls(columns.part(_CALL, is_call))
+            calls = columns.part(_CALL, is_call).columns(_keys(_OF_CALL))
+            of_calls = _named(calls, _OF_CALL)
+            classes = of_calls["eventClass"]
+            self._drop(int(np.count_nonzero(~calls.sound)), f"{_CUPTI}RUNTIME")
+            for table in dict.fromkeys(_CLASSES.values()):
+                rows = calls.sound & np.isin(classes, [c for c in _CLASSES if _CLASSES[c] == table])
+                if rows.any():
+                    self._take(table, {name: column[rows] for name, column in of_calls.items()})
+            others = calls.sound & ~np.isin(classes, [*_CLASSES, *_CLASSES_PASSED])
+            self._count_unread(classes[others], "class ")
         if is_range.any():
             payloads = columns.part(_NVTX, is_range)
             ranges = payloads.columns(_keys(_OF_RANGE), (_TEXT,))
@@ -157,18 +166,6 @@ class Events:
             columns = {name: values[rows] for name, values in places.items()}
             self._take(work.table, columns | own, details.sound)
         self._count_unread(kind[~is_read])
-
-    def _add_calls(self, payloads: Messages) -> None:
-        calls = payloads.columns(_keys(_OF_CALL))
-        columns = _named(calls, _OF_CALL)
-        classes = columns["eventClass"]
-        self._drop(int(np.count_nonzero(~calls.sound)), f"{_CUPTI}RUNTIME")
-        for table in dict.fromkeys(_CLASSES.values()):
-            rows = calls.sound & np.isin(classes, [c for c in _CLASSES if _CLASSES[c] == table])
-            if rows.any():
-                self._take(table, {name: column[rows] for name, column in columns.items()})
-        others = calls.sound & ~np.isin(classes, [*_CLASSES, *_CLASSES_PASSED])
-        self._count_unread(classes[others], "class ")
 
     def _count_unread(self, kinds: IntArray, prefix: str = "") -> None:
         values, counts = np.unique(kinds, return_counts=True)
