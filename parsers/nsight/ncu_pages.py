@@ -21,7 +21,7 @@ from traceflops.parsers.nsight.stats_rows import sizes_in, texts_of, triple
 from traceflops.parsers.nsight.stats_text import from_header
 from traceflops.parsers.shared.trace_builder import chosen
 from traceflops.table.builder import TableBuilder, compact
-from traceflops.table.columns import ABSENT, Array, IntArray, Names, narrow
+from traceflops.table.columns import ABSENT, Array, IntArray, Names, count_true, narrow
 from traceflops.table.grouping import group_rows
 
 _MOST_COLUMNS: Final = 20_000
@@ -194,8 +194,8 @@ def _add_details(cut: Cut, file: NcuFile) -> None:
     page = file.pages[-1]
     labels, label = texts_of(cut, "label")
     is_metric = np.array([bool(text.strip()) for text in labels], np.bool_)[label]
-    page.rows["rules"] += int(np.count_nonzero(~is_metric))
-    page.rows["metrics"] += int(np.count_nonzero(is_metric))
+    page.rows["rules"] += count_true(~is_metric)
+    page.rows["metrics"] += count_true(is_metric)
     advice = cut.only(~is_metric)
     if advice.count and advice.has("rule"):
         launch, names = _launch(advice, page), page.rules.names

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from traceflops.parsers.io.csv_cells import clear_mark, decimals, is_ambiguous
 from traceflops.parsers.nsight.stats_layouts import TIME_UNITS
-from traceflops.table.columns import Array, BoolArray, IntArray
+from traceflops.table.columns import Array, BoolArray, IntArray, count_true
 from traceflops.table.grouping import ranked
 
 WHATS: Final = ("number", "not-available", "instances-unread", "no-number")
@@ -107,7 +107,7 @@ class Marks:
         unclear = easy & _matches(cells, _AMBIGUOUS) & ~_matches(cells, _LESS_THAN_ONE)
         for mark, pattern in _CLEAR.items():
             clear = easy & ~unclear & _matches(cells, pattern)
-            self.counts[mark] += int(np.count_nonzero(clear))
+            self.counts[mark] += count_true(clear)
         examples = [texts[row] for row in np.flatnonzero(unclear)[:1].tolist()]
         for row in np.flatnonzero(~easy).tolist():
             text = texts[row].strip()
@@ -157,7 +157,7 @@ def values_of(
     is_rounded = is_number & has_unit & (power != 0) & (values != 0)
     rows = {"unit-unknown": is_number & ~has_unit, "values-rounded": is_rounded}
     rows |= {code: what == kind for kind, code in enumerate(WHATS) if kind != _NUMBER}
-    odd.update({code: int(np.count_nonzero(of_code)) for code, of_code in rows.items()})
+    odd.update({code: count_true(of_code) for code, of_code in rows.items()})
     return np.where(has_unit, values, np.nan)
 
 
@@ -202,4 +202,4 @@ def _is_easy(cells: pa.Array) -> BoolArray:
 
 
 def _matches(cells: pa.Array, pattern: str) -> BoolArray:
-    return np.asarray(pc.match_substring_regex(cells, pattern), dtype=np.bool_)
+    return np.asarray(pc.match_substring_regex(cells, pattern), np.bool_)

@@ -18,7 +18,7 @@ from traceflops.parsers.io.notes import NoteTable
 from traceflops.parsers.nsight.nsys.tables import integers
 from traceflops.parsers.nsight.stats_rows import UNNAMED_RANGE
 from traceflops.parsers.shared.trace_builder import Gathered, ProcessFacts, overflow_notes
-from traceflops.table.columns import ABSENT, LIMIT_NS, Array, codes
+from traceflops.table.columns import ABSENT, LIMIT_NS, Array, codes, count_true
 from traceflops.table.columns import names as texts_in
 from traceflops.table.grouping import group_rows
 from traceflops.table.trace import Source, SourceFile, Trace
@@ -134,9 +134,9 @@ def _add(batch: pa.RecordBatch, label: str, gathered: Gathered, counts: Counter[
         code_of = np.append(table.names["name"].codes(texts_in(coded)), np.int32(-1))
         name = code_of[codes(coded)].astype(np.int32)
     counts["ranges"] += batch.num_rows
-    counts["no-time"] += int(np.count_nonzero(~has_time))
+    counts["no-time"] += count_true(~has_time)
     counts["operations"] += int(operations[(operations > 0) & (operations < 2**40)].sum())
-    counts["nameless-ranges"] += int(np.count_nonzero(name < 0))
+    counts["nameless-ranges"] += count_true(name < 0)
     pids, ranks = integers(batch, "PID"), integers(batch, "Rank")
     group, first = group_rows([pids, ranks])
     processes = []
@@ -152,7 +152,7 @@ def _add(batch: pa.RecordBatch, label: str, gathered: Gathered, counts: Counter[
         "dur_ns": length,
     }
     table.add(
-        int(np.count_nonzero(has_time)),
+        count_true(has_time),
         kind=table.names["kind"]["gpu_annotation"],
         **{column: values[has_time] for column, values in columns.items()},
     )

@@ -17,7 +17,7 @@ from traceflops.parsers.shared.sanity_checks import COUNTED_WHILE_TIMED, span_no
 from traceflops.parsers.shared.sinks import DISPATCH
 from traceflops.parsers.shared.trace_builder import overflow_notes
 from traceflops.remedies import ROCPROFV3
-from traceflops.table.columns import ABSENT, names, numbers
+from traceflops.table.columns import ABSENT, count_true, names, numbers
 from traceflops.table.grouping import joint_codes
 from traceflops.table.trace import Note, rank_from_name, together
 from traceflops.units import does, percent, several
@@ -149,7 +149,7 @@ def link_notes(tables: Mapping[str, pa.Table], *, no_calls: str = _NO_CALLS) -> 
     processes = [numbers(table["process"]) for table in (activities, calls)]
     keys = joint_codes(np.concatenate(processes), np.append(work_ids, call_ids))
     is_linked = np.isin(keys[:total], keys[total:]) & (work_ids != ABSENT)
-    linked = int(np.count_nonzero(is_linked))
+    linked = count_true(is_linked)
     # Calls of a process without an id and without device work of its own.
     pids = tables["processes"]["pid"].to_pylist()
     working = np.unique(processes[0])
@@ -189,7 +189,7 @@ def run_notes(
     if tables["activities"].num_rows:
         notes += link_notes(tables)
         length = numbers(tables["activities"]["dur_ns"])
-        if long := int(np.count_nonzero(length >= _LONG_NS)):
+        if long := count_true(length >= _LONG_NS):
             notes.append(NOTES.note("very-long", long, longest=f"{int(length.max()) / 1e9:,.1f}"))
         notes += [COUNTED_WHILE_TIMED] if odd["counted-while-timed"] else []
     elif tables["kernel_counters"].num_rows:

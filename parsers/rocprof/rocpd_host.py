@@ -16,7 +16,7 @@ from traceflops.parsers.rocprof.rocpd_run import RunReading
 from traceflops.parsers.rocprof.trace import Recorded
 from traceflops.parsers.shared.sanity_checks import timed
 from traceflops.parsers.shared.sinks import UNNAMED, Calls, Marks, Overheads
-from traceflops.table.columns import ABSENT, Array, IntArray
+from traceflops.table.columns import ABSENT, Array, IntArray, count_true
 
 APIS: Final = ("hip", "hsa", "rccl", "rocdecode", "rocjpeg")
 MARK: Final = "mark"
@@ -116,7 +116,7 @@ class HostReader:
                 rows["name_id"][unclear], lambda key, _: _KINDS.index(kind_by_name(strings[key]))
             )
         for left_out in (_SAMPLED, _SYSTEM):
-            reading.odd[left_out] += int(np.count_nonzero(kind == _KINDS.index(left_out)))
+            reading.odd[left_out] += count_true(kind == _KINDS.index(left_out))
         rows = rows.with_numbers({"category": category, "kind": kind})
 
         calls = self._on_threads(rows.only(kind < len(APIS)))

@@ -41,7 +41,7 @@ from traceflops.parsers.shared.sinks import (
     product_of,
 )
 from traceflops.table.builder import TableBuilder
-from traceflops.table.columns import ABSENT, IntArray
+from traceflops.table.columns import ABSENT, IntArray, count_true
 from traceflops.table.grouping import distinct
 from traceflops.table.trace import Note, Source, Trace
 
@@ -212,8 +212,8 @@ class DispatchReader:
             reading.counts["pmc_event"] += batch.count
             streamed = batch["sample_id"] != ABSENT  # sampled while kernels ran, of no single one
             no_value = np.isnan(batch["value"])
-            odd["streamed-counter"] += int(np.count_nonzero(streamed))
-            odd["no-value"] += int(np.count_nonzero(no_value & ~streamed))
+            odd["streamed-counter"] += count_true(streamed)
+            odd["no-value"] += count_true(no_value & ~streamed)
             rows = batch.only(~streamed & ~no_value)
             row = row_of(rows["event_id"])
             is_of_kernel = row != ABSENT
@@ -264,7 +264,7 @@ def read_copies(reading: RunReading) -> None:
         rows = timed(batch, reading.odd)
         from_gpu, to_gpu = (reading.are_gpus(rows[f"{end}_agent_id"]) for end in ("src", "dst"))
         on_device = from_gpu | to_gpu
-        reading.odd["host-copies"] += int(np.count_nonzero(~on_device))
+        reading.odd["host-copies"] += count_true(~on_device)
         rows, from_gpu, to_gpu = rows.only(on_device), from_gpu[on_device], to_gpu[on_device]
         source, target = rows["src_agent_id"], rows["dst_agent_id"]
         ids, inverse = np.unique(rows["name_id"], return_inverse=True)
@@ -288,7 +288,7 @@ def read_graphs(reading: RunReading) -> None:
         launch = reading.correlations(batch["event_id"])
         opaque = (launch == ABSENT) | ~np.isin(launch, recorded)
         nowhere = batch["agent_id"] == ABSENT
-        reading.odd["graph-without-device"] += int(np.count_nonzero(opaque & nowhere))
+        reading.odd["graph-without-device"] += count_true(opaque & nowhere)
         rows = timed(batch.only(opaque & ~nowhere), reading.odd)
         Graphs(
             rows=rows,

@@ -87,7 +87,7 @@ class Owners:
             return np.where(unknown, self._only, pid)
         threads, inverse = np.unique(thread, return_inverse=True)
         owners = [self._of_thread.get(number, ABSENT) for number in threads.tolist()]
-        return np.where(unknown, np.array(owners, dtype=np.int64)[inverse], pid)
+        return np.where(unknown, np.array(owners, np.int64)[inverse], pid)
 
 
 class V1Tables(Recorded):
@@ -322,7 +322,7 @@ class _V1Reading(V1Tables):
         parts = [(t, batch) for t in tables for batch in self._database.batches(t, wanted)]
         columns = {name: [batch[word] for _, batch in parts] for name, word in words.items()}
         columns["pid"] = [self._pid(table, batch) for table, batch in parts]
-        none = np.empty(0, dtype=np.int64)
+        none = np.empty(0, np.int64)
         return {name: np.concatenate([none, *pieces]) for name, pieces in columns.items()}
 
     def _add_operations(self, table: str) -> None:

@@ -334,7 +334,7 @@ class RecordReader:
             # A row per launch and counter, given columns per launch
             values = list(chain.from_iterable(r.records for r in records))
             launch = np.repeat(np.arange(len(records)), [len(r.records) for r in records])
-            value = np.array([v.value for v in values], dtype=np.float64)
+            value = np.array([v.value for v in values], np.float64)
             counter = typed_integers([v.counter_id.handle for v in values])
             is_value = np.isfinite(value)
             launch, counter, value = launch[is_value], counter[is_value], value[is_value]

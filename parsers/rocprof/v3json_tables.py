@@ -29,7 +29,7 @@ from traceflops.parsers.shared.sinks import (
     product_of,
 )
 from traceflops.parsers.shared.trace_builder import told_apart
-from traceflops.table.columns import ABSENT, LIMIT_NS, Array, BoolArray, IntArray, Names
+from traceflops.table.columns import ABSENT, LIMIT_NS, Array, BoolArray, IntArray, Names, count_true
 
 T = TypeVar("T")
 
@@ -258,7 +258,7 @@ class ProcessTables:
         for block in self._records.each("callback_records.counter_collection"):
             columns, names = block.columns, Names()
             counter, _ = _named(counters, columns["counter"], names, "(unknown counter {})")
-            largest = np.array([takes_largest(text) for text in names], dtype=np.bool_)
+            largest = np.array([takes_largest(text) for text in names], np.bool_)
             odd["no-value json"] += int(columns["valueless"].max(initial=0))
             odd["instances"] += int((columns["instances"] - 1).sum())
             table.add(
@@ -278,7 +278,7 @@ class ProcessTables:
         """Add copies; one within the host's memory is no work of a device."""
         rows = self._timed(block)
         on_device = self._are_gpus(rows["source"]) | self._are_gpus(rows["target"])
-        self._recorded.odd["host-copies json"] += int(np.count_nonzero(~on_device))
+        self._recorded.odd["host-copies json"] += count_true(~on_device)
         rows, texts = rows.only(on_device), Names()
         source, target = rows["source"], rows["target"]
         from_gpu, to_gpu = self._are_gpus(source), self._are_gpus(target)

@@ -14,7 +14,7 @@ from traceflops.parsers.nsight.nsys.reading import CUPTI, ReportReading
 from traceflops.parsers.nsight.nsys.timeline import UNNAMED_KERNEL
 from traceflops.parsers.shared.sanity_checks import span_notes
 from traceflops.remedies import NSYS
-from traceflops.table.columns import ABSENT, BoolArray, codes, names, numbers, validity
+from traceflops.table.columns import ABSENT, BoolArray, codes, count_true, names, numbers, validity
 from traceflops.table.grouping import distinct, joint_codes
 from traceflops.table.patterns import launches_nothing
 from traceflops.table.trace import CUDA_TRACE, Note
@@ -179,8 +179,7 @@ def _ownerless(tables: Mapping[str, pa.Table]) -> Iterator[Note]:
     if has_pid is None or not tables["calls"].num_rows:
         return
     work, devices = (
-        int(np.count_nonzero(~has_pid[numbers(tables[name]["process"])]))
-        for name in ("activities", "devices")
+        count_true(~has_pid[numbers(tables[name]["process"])]) for name in ("activities", "devices")
     )
     if work:
         key = "calls-of-unknown-process" + (" apart" if devices and has_pid.any() else "")
@@ -207,4 +206,4 @@ def _launches_without_work(tables: Mapping[str, pa.Table]) -> int:
     process = (numbers(calls["process"])[launches], numbers(activities["process"])[work])
     keys = joint_codes(np.concatenate(process), np.concatenate([ids[launches], done[work]]))
     launched = distinct(keys[: len(launches)])
-    return int(np.count_nonzero(~np.isin(launched, keys[len(launches) :])))
+    return count_true(~np.isin(launched, keys[len(launches) :]))

@@ -31,6 +31,7 @@ from traceflops.table.columns import (
     BoolArray,
     IntArray,
     Names,
+    count_true,
     number_column,
     numbers,
     string_column,
@@ -90,7 +91,7 @@ def op_texts(column: pa.Array) -> OpTexts:
         name = np.where(is_old, with_namespace[name], name)
     is_op = (sequence != ABSENT) | (sizes >= 0)
     if len(names):
-        like_op = np.array([bool(_OPERATOR.match(text)) for text in names], dtype=np.bool_)
+        like_op = np.array([bool(_OPERATOR.match(text)) for text in names], np.bool_)
         is_op |= (op_id != ABSENT) & like_op[name]
     all_sizes: list[str | None] = []
     for text in texts:
@@ -145,7 +146,7 @@ def read_nvtx(reading: ReportReading) -> list[Batch]:
         row_of = Lookup(ids, np.arange(len(ids)))
         for rows in registered:
             row = row_of(rows["textId"])
-            reading.odd["unnamed"] += int(np.count_nonzero(row == ABSENT))
+            reading.odd["unnamed"] += count_true(row == ABSENT)
             nccl += _add(reading, rows, np.where(row == ABSENT, len(ids), row), parsed)
     return nccl
 
@@ -157,7 +158,7 @@ def _add(reading: ReportReading, batch: Batch, text: IntArray, texts: OpTexts) -
     if is_open.any():
         # Marks end where they begin, open ranges at the latest time known.
         is_range = np.isin(batch["eventType"], RANGES)
-        reading.odd["open-range"] += int(np.count_nonzero(is_open & is_range))
+        reading.odd["open-range"] += count_true(is_open & is_range)
         last = np.where(is_range, np.maximum(start, reading.latest_ns), start)
         end = np.where(is_open, last, end)
     own = {"end": end, "text": text, "name": texts.name[text]}
@@ -186,7 +187,7 @@ def _add(reading: ReportReading, batch: Batch, text: IntArray, texts: OpTexts) -
         kind=np.where(marks["eventType"] == MARK, kinds["instant"], kinds["annotation"]),
         name=_codes(names["name"], texts.names, marks["name"]),
     )
-    is_nccl = np.array([bool(_NCCL.match(name)) for name in texts.names], dtype=np.bool_)
+    is_nccl = np.array([bool(_NCCL.match(name)) for name in texts.names], np.bool_)
     if is_nccl.any():
         ranges = marks.only(is_nccl[marks["name"]])
         range_names: list[str | None] = [texts.names[name] for name in ranges["name"].tolist()]
@@ -195,7 +196,7 @@ def _add(reading: ReportReading, batch: Batch, text: IntArray, texts: OpTexts) -
 
 def _codes(names: Names, texts: Sequence[str | None], indices: IntArray) -> Array:
     """Return codes of texts in a column's names, given their indices; -1 where there is none."""
-    codes = np.full(len(texts) + 1, -1, dtype=np.int32)
+    codes = np.full(len(texts) + 1, -1, np.int32)
     for index in np.unique(indices[indices >= 0]).tolist():
         text = texts[index]
         if text is not None:
@@ -241,7 +242,7 @@ def text_rows(tables: Tables) -> Iterator[TextRows]:
         rest = rows.only(np.arange(rows.count) >= skipped)
         if rest.count:
             texts = rest.texts["text"]
-            has_text = np.array([value is not None for value in texts], dtype=np.bool_)
+            has_text = np.array([value is not None for value in texts], np.bool_)
             column = string_column([value or "" for value in texts])
             yield TextRows(Batch(rest.count, rest.numbers, {}), column, has_text)
 

@@ -176,7 +176,7 @@ def _by_rows(number: Callable[..., int], *columns: IntArray) -> IntArray:
     """Return what a function gives for each row of columns; it is asked once for equal rows."""
     group, first = group_rows(columns)
     rows = zip(*(column[first].tolist() for column in columns), strict=True)
-    return np.array([number(*row) for row in rows], dtype=np.int64)[group]
+    return np.array([number(*row) for row in rows], np.int64)[group]
 
 
 @dataclass(slots=True)

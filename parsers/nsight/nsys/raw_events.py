@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from traceflops.parsers.io.messages import Block, Columns, Messages
 from traceflops.parsers.nsight.nsys.raw_file import Parts
-from traceflops.table.columns import ABSENT, BoolArray, IntArray
+from traceflops.table.columns import ABSENT, BoolArray, IntArray, count_true
 
 Numbers = tuple[tuple[int, str], ...]
 """The numbers of fields with the columns of an export; a field that is left out is 0."""
@@ -112,8 +112,8 @@ class Events:
         """Add the events in a block."""
         events = Messages(Block(parts.data), parts.begin, parts.end)
         columns = events.columns((_TYPE,), (_CALL, _WORK, _NVTX, _DIAGNOSTIC))
-        self.unknown += int(np.count_nonzero(~columns.sound))
-        self.damaged += int(np.count_nonzero(~columns.sound))
+        self.unknown += count_true(~columns.sound)
+        self.damaged += count_true(~columns.sound)
         kind = np.where(columns.sound, columns.numbers[_TYPE], ABSENT)
         is_work = np.isin(kind, [*_WORKS]) & columns.has(_WORK)
         is_call = np.isin(kind, _CALLS) & columns.has(_CALL)
@@ -125,7 +125,7 @@ class Events:
             calls = columns.part(_CALL, is_call).columns(_keys(_OF_CALL))
             of_calls = _named(calls, _OF_CALL)
             classes = of_calls["eventClass"]
-            self._drop(int(np.count_nonzero(~calls.sound)), f"{_CUPTI}RUNTIME")
+            self._drop(count_true(~calls.sound), f"{_CUPTI}RUNTIME")
             for table in dict.fromkeys(_CLASSES.values()):
                 rows = calls.sound & np.isin(classes, [c for c in _CLASSES if _CLASSES[c] == table])
                 if rows.any():
@@ -153,7 +153,7 @@ class Events:
         places = _named(common, _OF_WORK)
         is_read = ~common.sound
         for number, work in ((number, work) for number, works in _WORKS.items() for work in works):
-            self._drop(int(np.count_nonzero((kind == number) & ~common.sound)), work.table)
+            self._drop(count_true((kind == number) & ~common.sound), work.table)
             rows = (kind == number) & common.sound & common.has(work.part)
             is_read |= rows
             if not rows.any():
@@ -192,7 +192,7 @@ class Events:
             arrays["text"] = pa.array(texts, pa.binary())
         batch = pa.RecordBatch.from_pydict(arrays)
         if sound is not None and not sound.all():
-            self._drop(int(np.count_nonzero(~sound)), table)
+            self._drop(count_true(~sound), table)
             batch = batch.filter(pa.array(sound))
         if batch.num_rows:
             self.tables[table].append(batch)

@@ -76,7 +76,7 @@ class Folder:
                 columns = {name: integers(rows, name) for name in wanted.integers}
                 columns |= {name: _reals(_column(rows, name)) for name in wanted.reals}
                 texts = {name: _texts(rows, name) for name in wanted.texts}
-                keep = np.ones(rows.num_rows, dtype=np.bool_)
+                keep = np.ones(rows.num_rows, np.bool_)
                 for condition in conditions:
                     name = condition.column
                     if isinstance(condition, Present):
@@ -116,7 +116,7 @@ def integers(rows: pa.RecordBatch, name: str) -> Array:
         column = column.dictionary_decode()
     kind = column.type
     if pa.types.is_uint64(kind):
-        values = np.asarray(column.fill_null(0), dtype=np.uint64)
+        values = np.asarray(column.fill_null(0), np.uint64)
         return np.where(np.asarray(column.is_valid(), np.bool_), values.view(np.int64), ABSENT)
     if pa.types.is_integer(kind):
         return numbers(column.cast(pa.int64()), ABSENT)
@@ -125,8 +125,8 @@ def integers(rows: pa.RecordBatch, name: str) -> Array:
         exact = (np.abs(reals) < _EXACT) & (reals == np.floor(reals))  # a NaN is not
         return np.where(exact, np.where(exact, reals, 0.0).astype(np.int64), ABSENT)
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        return np.array([whole_number(text) for text in column.to_pylist()], dtype=np.int64)
-    return np.full(len(column), ABSENT, dtype=np.int64)
+        return np.array([whole_number(text) for text in column.to_pylist()], np.int64)
+    return np.full(len(column), ABSENT, np.int64)
 
 
 def whole_number(value: object) -> int:
@@ -141,7 +141,7 @@ def whole_number(value: object) -> int:
 def _reals(column: pa.Array) -> Array:
     if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
         return np.full(len(column), np.nan)
-    values = np.asarray(column.cast(pa.float64(), safe=False), dtype=np.float64)
+    values = np.asarray(column.cast(pa.float64(), safe=False), np.float64)
     return np.where(np.isfinite(values), values, np.nan)
 
 

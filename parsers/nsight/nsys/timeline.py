@@ -33,6 +33,7 @@ from traceflops.table.columns import (
     IntArray,
     Names,
     codes,
+    count_true,
     is_one_of,
     merged_column,
     names,
@@ -133,7 +134,7 @@ def _copies(reading: ReportReading, table: TableBuilder, rows: Batch) -> Columns
     kind = np.where(are_two, BETWEEN_DEVICES, kind) if are_two.any() else kind
     # Migrations that a call such as cudaMemPrefetchAsync asked for have kinds of their own.
     kind = np.where((kind > BETWEEN_DEVICES) & (rows["migrationCause"] == BY_CALL), kind + 10, kind)
-    reading.odd["copy-kind"] += int(np.count_nonzero(~np.isin(kind, [*COPIES])))
+    reading.odd["copy-kind"] += count_true(~np.isin(kind, [*COPIES]))
     # Kinds of copy, source and target as one number: each name is made once.
     joined, largest = np.zeros(rows.count, np.int64), _KIND_NUMBERS - 1
     for part in (kind, rows["srcKind"], rows["dstKind"]):
@@ -227,7 +228,7 @@ def read_records(reading: ReportReading) -> None:
                 batch = events.with_numbers(span)
             rows = reading.timed(batch)
             if kind.into == "activities":
-                reading.odd["device-unknown"] += int(np.count_nonzero(rows["deviceId"] < 0))
+                reading.odd["device-unknown"] += count_true(rows["deviceId"] < 0)
             if rows.count and kind.into != "marks":
                 latest_ns = int((rows["start_ns"] + rows["dur_ns"]).max())
                 reading.latest_ns = max(reading.latest_ns, latest_ns)

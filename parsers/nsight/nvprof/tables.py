@@ -27,7 +27,14 @@ from traceflops.parsers.nsight.nsys.reading import CUPTI
 from traceflops.parsers.nsight.nsys.tables import Folder
 from traceflops.parsers.nsight.nvprof.calls import DRIVER_CALLS, RUNTIME_CALLS
 from traceflops.parsers.shared.sanity_checks import COUNTED_WHILE_TIMED
-from traceflops.table.columns import ABSENT, IntArray, number_column, numbers, with_column
+from traceflops.table.columns import (
+    ABSENT,
+    IntArray,
+    count_true,
+    number_column,
+    numbers,
+    with_column,
+)
 from traceflops.table.grouping import distinct, joint_codes
 from traceflops.table.trace import Note, Trace
 
@@ -224,7 +231,7 @@ def _migrations(tables: Nvprof, batch: Batch, named: Numbers) -> Numbers:
     kind_of = Lookup(*map(np.array, (list(_MIGRATIONS), list(_MIGRATIONS.values()))))
     kind = kind_of(batch["counterKind"])
     copies = kind != ABSENT
-    tables.left_out["unified-memory"] += int(np.count_nonzero(~copies))
+    tables.left_out["unified-memory"] += count_true(~copies)
     device = np.where(batch["counterKind"] == _FROM_DEVICE, batch["srcId"], batch["dstId"])
     owner = (batch["processId"] & _MASK) << THREAD_BITS
     columns = named | {"copyKind": kind, "deviceId": device, "globalPid": owner}

@@ -206,7 +206,7 @@ def add_totals(cut: Cut, part: ProcessPart) -> None:
         other = next((kind for sign, kind in _FILE if sign.search(label)), most)
     kinds = [other if kind == _UNCLEAR else kind for kind in kinds]
     count, total = cut.numbers("calls"), cut.numbers("total")
-    wanted = np.array([kind != _NOTHING for kind in kinds], dtype=np.bool_)[name]
+    wanted = np.array([kind != _NOTHING for kind in kinds], np.bool_)[name]
     rows = np.flatnonzero(wanted & ((count != ABSENT) | (total != ABSENT)))
     if not len(rows):
         part.records += cut.count

@@ -220,7 +220,7 @@ def pair_pushes(part: ProcessPart) -> None:
     )
     order = np.lexsort((time, marker))
     message, time, marker = message[order], time[order], marker[order]
-    begins = np.zeros(len(order), dtype=np.bool_)
+    begins = np.zeros(len(order), np.bool_)
     if len(order) > 1:
         same_id = (marker[1:] == marker[:-1]) & (message[:-1] >= 0)
         closes, again = same_id & (message[1:] < 0), same_id & (message[1:] == message[:-1])
