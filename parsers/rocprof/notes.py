@@ -154,7 +154,7 @@ def link_notes(tables: Mapping[str, pa.Table], *, no_calls: str = _NO_CALLS) -> 
     pids = tables["processes"]["pid"].to_pylist()
     working = np.unique(processes[0])
     idle = [row for row, pid in enumerate(pids) if pid is None and row not in working]
-    nameless = int(np.isin(processes[1], idle).sum())
+    nameless = count_true(np.isin(processes[1], idle))
     if linked < total and nameless:
         work = several(total - linked, "GPU operation")
         yield NOTES.note("calls-of-unknown-process", nameless, work=work)

@@ -21,7 +21,7 @@ import numpy as np
 from traceflops.parsers.io.json_mend import mended
 from traceflops.parsers.io.json_window import UNDECODABLE
 from traceflops.parsers.pytorch.values import typed_integers
-from traceflops.table.columns import ABSENT, Array, IntArray, narrow
+from traceflops.table.columns import ABSENT, Array, IntArray, count_true, narrow
 
 _ARGUMENT: Final = re.compile(
     rb'"sizeBytes"\s*:\s*"?(\d{1,18})\b|"sizeBytes"\s*,\s*"value"\s*:\s*"(\d{1,18})"'
@@ -348,7 +348,7 @@ class RecordReader:
                 "sum": np.add.reduceat(value, first) if len(first) else value,
                 "largest": np.maximum.reduceat(value, first) if len(first) else value,
                 "instances": np.diff(np.append(first, len(value))),
-                "valueless": np.full(len(first), int((~is_value).sum())),
+                "valueless": np.full(len(first), count_true(~is_value)),
             }
         block.columns = {name: narrow(column) for name, column in columns.items()}
         block.texts, block.kept = (

@@ -223,8 +223,8 @@ class ProcessTables:
             ).add_to(self._recorded)
         for block in self._records.each("buffer_records.memory_copy"):
             self._add_copies(block)
-        for name, api in APIS.items():
-            for block in self._records.each(f"buffer_records.{name}"):
+        for kind, api in APIS.items():
+            for block in self._records.each(f"buffer_records.{kind}"):
                 self._add_calls(block, api)
         calls, sizes = (np.concatenate(columns) for columns in zip(*self._copy_sizes, strict=True))
         fill_sizes(activities, since, calls, sizes)

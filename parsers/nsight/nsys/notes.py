@@ -130,14 +130,14 @@ def content_notes(
     elif not tables["calls"].num_rows:
         yield _NOTES.note("no-calls lost" if f"{CUPTI}RUNTIME" in lost else "no-calls")
     yield from _ownerless(tables)
-    if unnamed := int(_have(activities["name"], UNNAMED_KERNEL).sum()):
+    if unnamed := count_true(_have(activities["name"], UNNAMED_KERNEL)):
         yield _NOTES.note("kernels-unnamed", unnamed)
     if moved := reading.registry.moved_streams:
         yield renumbered_note(moved, "context")
     replays = _have(activities["kind"], "graph")
     if replays.any():
         length = time_amount(int(numbers(activities["dur_ns"])[replays].sum()))
-        yield _NOTES.note("graphs-opaque", int(replays.sum()), length=length)
+        yield _NOTES.note("graphs-opaque", count_true(replays), length=length)
     if not is_work_lost and (launches := _launches_without_work(tables)):
         yield _NOTES.note("graph-launches-lost", launches)
     if odd["nccl-ranges"] and not odd["nccl-payloads"]:
@@ -183,7 +183,7 @@ def _ownerless(tables: Mapping[str, pa.Table]) -> Iterator[Note]:
     )
     if work:
         key = "calls-of-unknown-process" + (" apart" if devices and has_pid.any() else "")
-        processes = several(int(has_pid.sum()), "process")
+        processes = several(count_true(has_pid), "process")
         yield _NOTES.note(key, work, processes=processes, devices=several(devices, "device"))
 
 

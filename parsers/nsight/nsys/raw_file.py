@@ -232,9 +232,9 @@ class RawFile:
         """Return the parts in a block; None where it is damaged."""
         self.plain_bytes += plain
         self.source.refuse_expansion(self.plain_bytes)
-        data = _unpacked(packed, plain)
+        data = _unpacked(packed, plain) or b""
         try:
-            size, offset = varint(data or b"", 0)
+            size, offset = varint(data, 0)
         except ValueError:
             return None
         begin, end, is_whole = split(data, offset, len(data), _REPEATED)

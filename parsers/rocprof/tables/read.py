@@ -226,10 +226,10 @@ class Assembly(Gathered):
     def trace(self) -> Trace:
         """Return the trace."""
         processes = []
-        for key, process in enumerate(self._run.processes):
-            file, rank = process.main_file.source.label, process.place.rank
-            facts = ProcessFacts(file, rank, None, self._host, process.pid)
-            processes.append((self.process(key, facts), process))
+        for index, process in enumerate(self._run.processes):
+            label, rank = process.main_file.source.label, process.place.rank
+            of_process = ProcessFacts(label, rank, None, self._host, process.pid)
+            processes.append((self.process(index, of_process), process))
         devices = Devices(self._run.agents, processes, self)
         self._run.odd["device-unknown"] = devices.has_unknown
         for number, process in processes:

@@ -90,11 +90,11 @@ def _in_folder(root: str, files: Sequence[TableFile]) -> list[TableRun]:
     processes = passes.pop(main)
     for process in processes:
         process.count_own(main if passes else None)
-    only_there = []
+    only_there: list[Process] = []
     for number, others in passes.items():
-        for process, other in _paired(processes, others):
-            if process is not None:
-                process.join(other, number)
+        for same, other in _paired(processes, others):
+            if same is not None:
+                same.join(other, number)
             elif other.has(COUNTERS):
                 other.count_own(number)
                 for part in other.parts:

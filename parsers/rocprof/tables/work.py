@@ -27,7 +27,7 @@ from traceflops.parsers.shared.sinks import (
     blocks_of,
 )
 from traceflops.parsers.shared.trace_builder import chosen
-from traceflops.table.columns import ABSENT, Array, IntArray, Names
+from traceflops.table.columns import ABSENT, Array, IntArray, Names, count_true
 
 _MARK_DOMAINS: Final = ("MARKER", "ROCTX")
 _KINDS: Final = {None: UNKNOWN, False: HOST, True: GPU}
@@ -107,7 +107,7 @@ def add_operations(cut: Cut, part: ProcessPart) -> None:
     kind = np.array(kinds, np.str_)[operation]
     add_kernels(cut.only(kind == "kernel"), part)
     add_copies(cut.only(kind == "copy"), part, named="operation")
-    part.file.events["barriers"] += int((kind == "barrier").sum())
+    part.file.events["barriers"] += count_true(kind == "barrier")
 
 
 def timed_rows(cut: Cut, part: ProcessPart) -> Cut:
@@ -153,7 +153,7 @@ def resolve_copies(part: ProcessPart, agents: Sequence[Agent], devices: Array) -
         columns["direction"] = way.astype(np.int32)
     on_host = table.column("direction") == WAYS.index("HtoH")
     part.tables["copies"] = chosen(table, ~on_host)
-    return int(on_host.sum())
+    return count_true(on_host)
 
 
 def add_calls(cut: Cut, part: ProcessPart) -> None:
@@ -201,7 +201,7 @@ def add_scratch(cut: Cut, part: ProcessPart) -> None:
 def add_pushes(cut: Cut, part: ProcessPart) -> None:
     """Keep the beginnings and ends of ranges, a row each in rocprofv2, until all are read."""
     has_time = cut["start"] >= 0
-    part.file.odd["no-time"] += int((~has_time).sum())
+    part.file.odd["no-time"] += count_true(~has_time)
     part.pushes.append(cut.only(has_time))
 
 
@@ -232,7 +232,7 @@ def pair_pushes(part: ProcessPart) -> None:
         free = ~np.append(False, begins[:-1])
         begins[:-1] |= closes & free[:-1]
     ends = np.append(False, begins[:-1])
-    part.file.odd["unpaired"] += int(((message < 0) & ~ends).sum())
+    part.file.odd["unpaired"] += count_true((message < 0) & ~ends)
     rows = np.flatnonzero((message >= 0) & ~ends)
     dur = np.where(begins, np.append(time[1:], 0) - time, 0)[rows]
     part.stretch.cover(time[rows])
