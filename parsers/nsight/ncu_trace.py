@@ -90,6 +90,7 @@ def read_pages(sources: Sequence[ByteSource]) -> list[Trace]:
     """
 
     def read(source: ByteSource) -> NcuFile:
+        """Return the content of a file. Raises InputError where it has no value."""
         is_report = source.head(len(MAGIC)) == MAGIC
         file = read_report(source) if is_report else read_ncu(source)
         if any(page.table.count for page in file.pages):
