@@ -80,9 +80,9 @@ def _reader(tables: Tables) -> Callable[[Database], Sequence[Trace]] | None:
             "rocprofv3 --kernel-trace --output-format rocpd",
         )
     elif not tables.isdisjoint({"KERN", "OPS", "COPY", "HIP", "HSA", "rocTX"}):
-        from traceflops.parsers.rocprof.v1_database import read_v1_database as read
+        from traceflops.parsers.rocprof.v1_tables import read_v1_database as read
     elif "StringTable" in tables and _any_begins(tables, "CUPTI_ACTIVITY_KIND_"):
-        from traceflops.parsers.nsight.nvprof.read import read_nvprof as read
+        from traceflops.parsers.nsight.nvprof.tables import read_nvprof as read
     elif _any_begins(tables, *_NSYS_WORK) or (
         "StringIds" in tables and _any_begins(tables, *_NSYS_ABOUT)
     ):
@@ -115,7 +115,7 @@ def _read_databases(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
 
     read, failed = read_each(sources, traces_in, close=True)
     by_source = [pair for pairs in read for pair in pairs]
-    from traceflops.parsers.nsight.nsys.ranks import without_clashes
+    from traceflops.parsers.nsight.nsys.process_registry import without_clashes
     from traceflops.parsers.rocprof.trace import without_repeated_passes
 
     traces = without_clashes(without_repeated_passes(by_source))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
@@ -34,12 +34,6 @@ def _is_ncu(head: bytes) -> bool:
     return first_header(head, NCU_TABLES) is not None
 
 
-def _read_ncu(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
-    from traceflops.parsers.nsight.ncu_trace import read_pages
-
-    return read_pages(sources)
-
-
 def _is_stats(head: bytes) -> bool:
     if head.lstrip()[:1] in _NO_TABLE or _SIGN.search(head) is None:
         return False
@@ -50,33 +44,29 @@ def _is_stats(head: bytes) -> bool:
     return has_csv or any(Console(STATS_TABLES).rows(head))
 
 
-def _read_stats(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
-    from traceflops.parsers.nsight.stats_trace import read_reports
+def _read(format_: str, sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
+    """Return the traces in files of a format."""
+    if format_ == "Nsight Compute":
+        from traceflops.parsers.nsight.ncu_trace import read_pages
 
-    return read_reports(sources)
+        return read_pages(sources)
+    if format_ == "nsys stats":
+        from traceflops.parsers.nsight.stats_trace import read_reports
 
+        return read_reports(sources)
+    from traceflops.parsers.nsight.nsys.read import read_raw, read_tables
 
-def _read_tables(format_: str, sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
-    from traceflops.parsers.nsight.nsys.read import read_tables
-
+    if format_ == "nsys report":
+        return [read_raw(source) for source in sources]
     return read_tables(sources, format_)
 
 
-def _read_nsys_report(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
-    from traceflops.parsers.nsight.nsys.read import read_raw
-
-    return [read_raw(source) for source in sources]
+def _format(name: str, is_kind: Callable[[bytes], bool], *, gathers: bool = True) -> Format:
+    return Format(name, is_kind, partial(_read, name), gathers=gathers)
 
 
-NSYS_REPORT: Final = Format("nsys report", lambda head: head.startswith(_NSYS), _read_nsys_report)
-NCU: Final = Format("Nsight Compute", _is_ncu, _read_ncu, gathers=True)
-NSYS_STATS: Final = Format("nsys stats", _is_stats, _read_stats, gathers=True)
-NSYS_ARROW: Final = Format(
-    "Arrow", lambda head: head.startswith(_ARROW), partial(_read_tables, "Arrow"), gathers=True
-)
-NSYS_PARQUET: Final = Format(
-    "Parquet",
-    lambda head: head.startswith(b"PAR1"),
-    partial(_read_tables, "Parquet"),
-    gathers=True,
-)
+NSYS_REPORT: Final = _format("nsys report", lambda head: head.startswith(_NSYS), gathers=False)
+NCU: Final = _format("Nsight Compute", _is_ncu)
+NSYS_STATS: Final = _format("nsys stats", _is_stats)
+NSYS_ARROW: Final = _format("Arrow", lambda head: head.startswith(_ARROW))
+NSYS_PARQUET: Final = _format("Parquet", lambda head: head.startswith(b"PAR1"))

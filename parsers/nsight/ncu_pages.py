@@ -10,8 +10,9 @@ from itertools import pairwise
 from typing import Final
 
 import numpy as np
+import pyarrow as pa
 
-from traceflops.parsers.io.csv_cells import Field, Kind, Texts
+from traceflops.parsers.io.csv_cells import Field, Kind
 from traceflops.parsers.io.csv_lines import Damage
 from traceflops.parsers.io.csv_text import TEXT_BLOCK_BYTES, CsvText, Cut, Plan
 from traceflops.parsers.io.inputs import ByteSource
@@ -20,8 +21,8 @@ from traceflops.parsers.nsight.stats_rows import sizes_in, texts_of, triple
 from traceflops.parsers.nsight.stats_text import from_header
 from traceflops.parsers.shared.trace_builder import chosen
 from traceflops.table.builder import TableBuilder, compact
-from traceflops.table.columns import ABSENT, Array, IntArray, Names
-from traceflops.table.grouping import group_rows, ranked
+from traceflops.table.columns import ABSENT, Array, IntArray, Names, count_true, narrow
+from traceflops.table.grouping import group_rows
 
 _MOST_COLUMNS: Final = 20_000
 _ROLES: Final[Mapping[str, tuple[str, Kind]]] = {
@@ -64,17 +65,6 @@ _GRIDS: Final = ("Launch Statistics|Grid Size|", "launch__grid_size")
 _BLOCKS: Final = ("Launch Statistics|Block Size|", "launch__block_size")
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
-    """A page: one row for each metric (details), or one for each kernel (raw).
-
-    `metrics` are those of a raw page by the roles of their columns.
-    """
-
-    layout: str
-    metrics: Mapping[str, str]
-
-
 class NcuTables:
     """The pages of Nsight Compute, as the CSV reader asks for them."""
 
@@ -94,14 +84,14 @@ class NcuTables:
             # Rows may end behind the value: the columns of rules are then empty.
             least = fields["value"].place + 1
             layout = next((text for word, text in _LAYOUTS if word in words), "details (2022)")
-            page = Page(layout, {})
+            page: tuple[str, Mapping[str, str]] = (layout, {})
         else:
             least = len(names)
             places = {f"metric {n}": n for n, name in enumerate(names) if "__" in name}
             if not places:
                 return None
             fields |= {role: Field(place, "text") for role, place in places.items()}
-            page = Page("raw page", {role: names[n].strip() for role, n in places.items()})
+            page = ("raw page", {role: names[n].strip() for role, n in places.items()})
         shorter = least if least < len(names) else None
         return Plan(len(names), fields, fields["name"].place, page, shorter)
 
@@ -115,23 +105,26 @@ NCU_TABLES: Final = NcuTables()
 
 @dataclass(slots=True)
 class NcuPage:
-    """The content of one page. The column `device` holds codes of `devices`: "number|CC".
+    """A page: a row for each metric (details) or kernel (raw), in the columns of its `metrics`.
 
-    `values` are those of the column `value`, read with a decimal point and with a decimal comma
-    until it is known which the file has; `odd_by_mark` is what is odd with each. `speedups` are as
-    printed. `repetition` is the pass of the page; `processes` maps its process ids to numbers that
-    are the same in every pass. Both are known at the end.
+    `metrics` are those of a raw page by the roles of their columns. The column `device` holds codes
+    of `devices`: "number|CC".
+
+    `printed` are the arguments of `values_of` for pieces of the rows, which are read when the
+    decimal mark of the file is known; `speedups` are as printed. `repetition` is the pass of the
+    page; `processes` maps its process ids to numbers that are the same in every pass. Both are
+    known at the end.
     """
 
     source: ByteSource
-    page: Page
+    layout: str
+    metrics: Mapping[str, str]
     table: TableBuilder = field(default_factory=lambda: TableBuilder("kernel_counters"))
     rules: TableBuilder = field(default_factory=lambda: TableBuilder("kernel_rules"))
-    values: list[Array] = field(default_factory=list)
-    speedups: list[str] = field(default_factory=list)
-    odd_by_mark: tuple[Counter[str], Counter[str]] = field(
-        default_factory=lambda: (Counter(), Counter())
+    printed: list[tuple[pa.Array, IntArray, Sequence[tuple[str, str]], IntArray]] = field(
+        default_factory=list
     )
+    speedups: list[str] = field(default_factory=list)
     devices: Names = field(default_factory=Names)
     facts: dict[str, dict[str, str]] = field(default_factory=dict)
     rows: Counter[str] = field(default_factory=Counter)
@@ -139,17 +132,6 @@ class NcuPage:
     units: dict[str, str] = field(default_factory=dict)
     repetition: int = 0
     processes: dict[int, int] = field(default_factory=dict)
-
-    def add(self, values: Array, **columns: Array | int) -> None:
-        """Add values, shape (decimal marks, rows), of rows where one of the two is a number."""
-        is_number = np.isfinite(values).any(axis=0)
-        count = int(np.count_nonzero(is_number))
-        if not count:
-            return
-        are_same = np.array_equal(values[0], values[1], equal_nan=True)
-        self.values.append(values[: 2 - are_same, is_number])
-        cut = {n: c if np.ndim(c) == 0 else np.asarray(c)[is_number] for n, c in columns.items()}
-        self.table.add(count, value=values[0][is_number], **cut)
 
 
 @dataclass(slots=True)
@@ -163,10 +145,10 @@ class NcuFile:
     marks: Marks = field(default_factory=Marks)
     facts: dict[str, str] = field(default_factory=dict)
 
-    def begin(self, page: Page) -> NcuPage:
+    def begin(self, layout: str, metrics: Mapping[str, str]) -> NcuPage:
         """Begin another page; of very many the last one goes on."""
         if len(self.pages) < _MOST_PAGES:
-            self.pages.append(NcuPage(self.source, page))
+            self.pages.append(NcuPage(self.source, layout, metrics))
         return self.pages[-1]
 
 
@@ -178,24 +160,24 @@ def read_ncu(source: ByteSource, block_bytes: int = TEXT_BLOCK_BYTES) -> NcuFile
     for block in text:
         if block.plan is not plan:
             plan = block.plan
-            file.begin(plan.what)
+            file.begin(*plan.what)
         cut = Cut(block.rows, block.columns)
         hosts, host = texts_of(cut, "host")
         for code in np.unique(host).tolist()[:_MOST_HOSTS]:
             file.hosts[hosts[code]]
-        if plan.what.metrics:
-            _add_raw_rows(cut, file)
-        else:
-            _add_details(cut, file.pages[-1], file.marks)
+        (_add_raw_rows if file.pages[-1].metrics else _add_details)(cut, file)
     if not file.pages and text.plan is not None:
-        file.begin(text.plan.what)
+        file.begin(*text.plan.what)
     file.damage.repeated_headers = 0  # each header begins a page of its own
     for page in file.pages:
-        # Keep the values as read with the file's decimal mark; those that are no numbers go
         comma = file.marks.comma
-        page.odd += page.odd_by_mark[comma]
         if page.table.count:
-            values = np.concatenate([piece[-1 if comma else 0] for piece in page.values])
+            read = [
+                values_of(texts.to_pylist(), text, counters, counter, page.odd, comma=comma)
+                for texts, text, counters, counter in page.printed
+            ]
+            page.printed.clear()
+            values = np.concatenate(read)
             page.table.replace("value", values)
             page.table = chosen(page.table, np.isfinite(values))
             page.table.join()
@@ -207,13 +189,32 @@ def read_ncu(source: ByteSource, block_bytes: int = TEXT_BLOCK_BYTES) -> NcuFile
     return file
 
 
-def _add_details(cut: Cut, page: NcuPage, marks: Marks) -> None:
+def _add_details(cut: Cut, file: NcuFile) -> None:
     """Add metrics, which stand in a row each, and rules, which stand in rows without a metric."""
+    page = file.pages[-1]
     labels, label = texts_of(cut, "label")
     is_metric = np.array([bool(text.strip()) for text in labels], np.bool_)[label]
-    page.rows["rules"] += int(np.count_nonzero(~is_metric))
-    page.rows["metrics"] += int(np.count_nonzero(is_metric))
-    _add_rules(cut.only(~is_metric), page)
+    page.rows["rules"] += count_true(~is_metric)
+    page.rows["metrics"] += count_true(is_metric)
+    advice = cut.only(~is_metric)
+    if advice.count and advice.has("rule"):
+        launch, names = _launch(advice, page), page.rules.names
+        speedups, speedup = texts_of(advice, "speedup")
+        page.speedups += [speedups[code] for code in speedup.tolist()]
+        kinds = {}  # as this module spells them
+        for role, words in (("kind", RULE_KINDS), ("speedup_kind", SPEEDUP_KINDS)):
+            spelling = {word.casefold(): word for word in words}
+            texts, code = texts_of(advice, role)
+            printed = (spelling.get(text.strip().casefold()) for text in texts)
+            codes = [-1 if word is None else names[role][word] for word in printed]
+            kinds[role] = np.array(codes, np.int32)[code]
+        page.rules.add(
+            advice.count,
+            **{name: launch[name] for name in ("process", "device", "dispatch")},
+            name=advice.codes("name", names["name"], UNNAMED),
+            **{role: advice.codes(role, names[role]) for role in ("section", "rule", "text")},
+            **kinds,
+        )
     cut = cut.only(is_metric)
     if not cut.count:
         return
@@ -229,111 +230,72 @@ def _add_details(cut: Cut, page: NcuPage, marks: Marks) -> None:
             name = f"{sections[section[row]].strip()}|{name}|{unit_of(printed).base}"
         named.append((name, printed))
     counters = page.table.names["counter"].codes(name for name, _ in named)
-    values = values_of(*texts_of(cut, "value"), named, metric, page.odd_by_mark, marks)
-    page.add(values, **_launch(cut, page), counter=counters[metric])
-
-
-def _add_rules(cut: Cut, page: NcuPage) -> None:
-    """Add what rules say, with their kinds as this module spells them."""
-    if not cut.count or not cut.has("rule"):
-        return
-    launch, names = _launch(cut, page), page.rules.names
-    speedups, speedup = texts_of(cut, "speedup")
-    page.speedups += [speedups[code] for code in speedup.tolist()]
-    kinds = {}
-    for role, words in (("kind", RULE_KINDS), ("speedup_kind", SPEEDUP_KINDS)):
-        by_text = {word.casefold(): word for word in words}
-        texts, code = texts_of(cut, role)
-        known = (by_text.get(text.strip().casefold()) for text in texts)
-        codes = [-1 if word is None else names[role][word] for word in known]
-        kinds[role] = np.array(codes, np.int32)[code]
-    page.rules.add(
-        cut.count,
-        **{name: launch[name] for name in ("process", "device", "dispatch")},
-        name=cut.codes("name", names["name"], UNNAMED),
-        **{role: cut.codes(role, names[role]) for role in ("section", "rule", "text")},
-        **kinds,
-    )
+    texts, text = texts_of(cut, "value")
+    file.marks.see(texts)
+    page.printed.append((pa.array(texts), narrow(text), named, narrow(metric)))
+    page.table.add(cut.count, **_launch(cut, page), counter=counters[metric])
 
 
 def _add_raw_rows(cut: Cut, file: NcuFile) -> None:
-    """Add rows of a raw page; a row without kernel holds the units of the rows behind it."""
+    """Add rows of a raw page, with a metric in each of many columns.
+
+    A row without kernel holds the units of the rows behind it; where kernels precede it, it begins
+    another page.
+    """
     names, name = texts_of(cut, "name")
     is_kernel = np.array([bool(text.strip()) for text in names], np.bool_)[name]
     is_kernel |= cut.numbers("id") != ABSENT
-    kernels, units = np.flatnonzero(is_kernel), np.flatnonzero(~is_kernel)
-    row_of_units = np.append(-1, units)[np.searchsorted(units, kernels)]
-    edges = [0, *np.searchsorted(kernels, units).tolist(), len(kernels)]
-    stretches = [(file.pages[-1], 0)]
-    for number, (begin, end) in enumerate(pairwise(edges)):
-        if number:  # one row of units before each stretch of kernels but the first
-            page = file.pages[-1]
+    units, page = np.flatnonzero(~is_kernel).tolist(), file.pages[-1]
+    for begin, end in pairwise([-1, *units, cut.count]):
+        if begin >= 0:
             if page.rows["units"] or page.rows["kernels"]:
-                page = file.begin(page.page)
+                page = file.begin(page.layout, page.metrics)
             page.rows["units"] += 1
-            if page is not stretches[-1][0]:
-                stretches.append((page, begin))
-        file.pages[-1].rows["kernels"] += end - begin
-    ends = [*(begin for _, begin in stretches[1:]), len(kernels)]
-    for (page, begin), end in zip(stretches, ends, strict=True):
-        if end > begin:
-            _add_raw(cut, kernels[begin:end], row_of_units[begin:end], page, file.marks)
-    if len(units):
-        page = file.pages[-1]
-        page.units = {role: _units(cut, role, units[-1:], "")[0][0] for role in page.page.metrics}
+            row = cut.only(np.array([begin]))
+            page.units = {role: texts_of(row, role)[0][0] for role in page.metrics}
+        page.rows["kernels"] += end - begin - 1
+        if end - begin > 1:
+            _add_kernels(cut.only(np.arange(begin + 1, end)), page, file.marks)
 
 
-def _add_raw(
-    block: Cut, rows: IntArray, row_of_units: IntArray, page: NcuPage, marks: Marks
-) -> None:
-    """Add metrics that stand in a column each.
-
-    `rows` are the rows of kernels in the block, `row_of_units` the row with the units of each.
-    """
-    cut = block.only(rows)
-    launch = _launch(cut, page)
+def _add_kernels(cut: Cut, page: NcuPage, marks: Marks) -> None:
+    """Add the metrics of kernels, a row each, in the units of the page."""
+    launch, metrics = _launch(cut, page), page.metrics
     texts: list[str] = []
-    units: list[tuple[str, str]] = []
-    text_of, unit_of_row, counters = [], [], []
-    for role, metric in page.page.metrics.items():
+    text_of = []
+    for role, metric in metrics.items():
         own_texts, text = texts_of(cut, role)
         if metric in FACTS:  # the first row of each device counts
             devices = list(page.devices)
             for code, row in zip(*np.unique(launch["device"], return_index=True), strict=True):
                 facts = page.facts.setdefault(devices[code], {})
                 facts.setdefault(metric, own_texts[text[row]].strip())
-        own_units, unit = _units(block, role, row_of_units, page.units.get(role, ""))
         text_of.append(text + len(texts))
-        unit_of_row.append(unit + len(units))
         texts += own_texts
-        units += [(metric, own) for own in own_units]
-        counters.append(page.table.names["counter"][metric])
-    row_of_value = np.tile(np.arange(cut.count), len(counters))
-    text, unit = np.concatenate(text_of), np.concatenate(unit_of_row)
-    page.add(
-        values_of(texts, text, units, unit, page.odd_by_mark, marks),
-        **{n: c if np.ndim(c) == 0 else np.asarray(c)[row_of_value] for n, c in launch.items()},
-        counter=np.repeat(np.array(counters, np.int32), cut.count),
+    marks.see(texts)
+    counters = [(metric, page.units.get(role, "")) for role, metric in metrics.items()]
+    counter, row = np.divmod(np.arange(len(counters) * cut.count), cut.count)
+    codes = page.table.names["counter"].codes(metrics.values())
+    text = narrow(np.concatenate(text_of))
+    page.printed.append((pa.array(texts), text, counters, narrow(counter)))
+    page.table.add(
+        len(row),
+        **{n: c if np.ndim(c) == 0 else np.asarray(c)[row] for n, c in launch.items()},
+        counter=codes[counter],
     )
-
-
-def _units(
-    block: Cut, role: str, row_of_units: IntArray, before: str
-) -> tuple[list[str], IntArray]:
-    """Return the distinct units of a column and the index of each row's; row -1 has `before`."""
-    column = block.columns.get(role)
-    if not isinstance(column, Texts):
-        return [before], np.zeros(len(row_of_units), np.int64)
-    code = np.where(row_of_units < 0, -1, column.codes[row_of_units])
-    distinct, unit = ranked(code)
-    return [before if code < 0 else column.values[code] for code in distinct.tolist()], unit
 
 
 def _launch(cut: Cut, page: NcuPage) -> dict[str, Array | int]:
     """Return the columns that identify each row's launch; `process` holds process ids."""
-    sizes = [texts_of(cut, role) for role in ("grid", "block")]
-    blocks, threads = (np.array([*map(_product, t), 0], np.int64)[code] for t, code in sizes)
-    grid, block = (np.array([*map(triple, t)], np.int64).reshape(-1, 3)[code] for t, code in sizes)
+    products, axes = [], []
+    for texts, code in (texts_of(cut, role) for role in ("grid", "block")):
+        # Sizes such as (224, 1, 1), of which there may be fewer than three; -1 without any.
+        sizes = [sizes_in(text) for text in texts]
+        totals = [math.prod(s) if 0 < len(s) <= 3 else -1 for s in sizes]
+        totals = [total if 0 < total < 2**62 else -1 for total in totals]
+        products.append(np.array([*totals, 0], np.int64)[code])
+        axes.append(np.array([*map(triple, texts)], np.int64).reshape(-1, 3)[code])
+    blocks, threads = products
     fits = (blocks > 0) & (threads > 0) & (blocks.astype(np.float64) * threads < 2.0**62)
     numbers, number = texts_of(cut, "device")
     capabilities, capability = texts_of(cut, "cc")
@@ -346,16 +308,9 @@ def _launch(cut: Cut, page: NcuPage) -> dict[str, Array | int]:
         "dispatch": compact(cut.numbers("id")),
         "threads": np.where(fits, blocks * np.where(fits, threads, 1), ABSENT),
         "block_threads": np.where(threads > 0, threads, ABSENT),
-        "grid": grid,
-        "block": block,
+        "grid": axes[0],
+        "block": axes[1],
     }
-
-
-def _product(text: str) -> int:
-    """Return the product of sizes such as (224, 1, 1); -1 where there are none."""
-    sizes = sizes_in(text)
-    total = math.prod(sizes)
-    return total if 0 < len(sizes) <= 3 and 0 < total < 2**62 else -1
 
 
 def fill_sizes(table: TableBuilder) -> None:
@@ -365,19 +320,16 @@ def fill_sizes(table: TableBuilder) -> None:
     if not lacking.any():
         return
     launch, _ = group_rows([table.column("process"), table.column("dispatch")])
-    grid, block = (_of_launch(table, launch, counters) for counters in (_GRIDS, _BLOCKS))
+    names, value = table.names["counter"], table.column("value")
+    sizes = []
+    for counters in (_GRIDS, _BLOCKS):  # per row the value of its launch; 0 where it has none
+        codes = [code for name, code in names.items() if name.startswith(counters)]
+        usable = np.isin(table.column("counter"), codes) & (value > 0) & (value < 2**31)
+        by_launch = np.zeros(int(launch.max(initial=0)) + 1)
+        by_launch[launch[usable]] = value[usable]
+        sizes.append(by_launch[launch].astype(np.int64))
+    grid, block = sizes
     fits = lacking & (grid > 0) & (block > 0)
     table.replace("threads", np.where(fits, grid * block, threads))
     is_new = (block_threads == ABSENT) & (block > 0)
     table.replace("block_threads", np.where(is_new, block, block_threads))
-
-
-def _of_launch(table: TableBuilder, launch: IntArray, counters: Sequence[str]) -> IntArray:
-    """Return, per row, the value of a counter of its launch; 0 where it has none."""
-    names = table.names["counter"]
-    codes = [code for name, code in names.items() if name.startswith(tuple(counters))]
-    value = table.column("value")
-    usable = np.isin(table.column("counter"), codes) & (value > 0) & (value < 2**31)
-    by_launch = np.zeros(int(launch.max(initial=0)) + 1)
-    by_launch[launch[usable]] = value[usable]
-    return by_launch[launch].astype(np.int64)

@@ -29,7 +29,6 @@ from traceflops.parsers.nsight.ncu_pages import (
     UNNAMED,
     NcuFile,
     NcuPage,
-    Page,
     fill_sizes,
 )
 from traceflops.table.columns import ABSENT, Array
@@ -69,20 +68,14 @@ Value: TypeAlias = float | str | None
 Metrics: TypeAlias = dict[str, Value]
 
 
-@dataclass(frozen=True, slots=True)
-class _Result:
-    """A profiled kernel as it stands in the file: its process, the texts it refers to, itself."""
-
-    process: int
-    texts: Sequence[str]
-    message: bytes
-
-
 @dataclass(slots=True)
 class _Report:
-    """The content of a file. `devices` are facts by number; `odd` counts what is unreadable."""
+    """The content of a file. `devices` are facts by number; `odd` counts what is unreadable.
 
-    results: list[_Result] = field(default_factory=list)
+    `results` are the profiled kernels: the process, the texts referred to, the message of each.
+    """
+
+    results: list[tuple[int, Sequence[str], bytes]] = field(default_factory=list)
     devices: dict[int, dict[str, Value]] = field(default_factory=dict)
     facts: dict[str, str] = field(default_factory=dict)
     odd: Counter[str] = field(default_factory=Counter)
@@ -98,19 +91,19 @@ def read_report(source: ByteSource) -> NcuFile:
     except (EOFError, ValueError):
         begin = len(data)
     if version != _VERSION:
-        found = "cut off" if version is None else f"format version {version}, not {_VERSION}"
+        reason = "cut off" if version is None else f"format version {version}, not {_VERSION}"
         argument = "REPORT.ncu-rep" if source.path is None else shlex.quote(str(source.path))
         raise NotATrace(
             f"{source.path or source.label} is a binary Nsight Compute report (.ncu-rep) of an "
-            f"unknown layout ({found})",
+            f"unknown layout ({reason})",
             f"export it: ncu --import {argument} --csv --page raw > kernels.csv",
         )
     report = _Report()
     _read_blocks(data, begin, report)
-    page = NcuPage(source, Page("", {}), odd=report.odd)
-    for number, result in enumerate(report.results):
+    page = NcuPage(source, "", {}, odd=report.odd)
+    for number, (process, texts, message) in enumerate(report.results):
         try:
-            _add(number, result, report, page)
+            _add({"process": process, "dispatch": number}, texts, message, report, page)
         except ValueError:
             report.odd["rows-lost"] += 1
     page.table.join()
@@ -142,7 +135,7 @@ def _read_blocks(data: bytes, offset: int, report: _Report) -> None:
                 raise EOFError
             table, _ = parts_of(_bytes(head.get(_TEXTS)), 1)
             texts = [message_text(text) for text in table] or texts
-            _take_session(_bytes(head.get(_SESSION)), report)
+            _keep_facts(_bytes(head.get(_SESSION)), report)
             process = _small(last_fields(_bytes(head.get(_PROCESS))).get(1))
             counts = (head.get(key) for key in (_SOURCES, _RESULTS, _RANGES, _PAYLOAD))
             sources, results, ranges, size = (n if isinstance(n, int) else 0 for n in counts)
@@ -154,7 +147,7 @@ def _read_blocks(data: bytes, offset: int, report: _Report) -> None:
                 if not message:
                     raise EOFError
                 if sources <= number < sources + results:
-                    report.results.append(_Result(process, texts, message))
+                    report.results.append((process, texts, message))
                 report.odd["ranges-unread"] += number >= sources + results
                 number += 1
             if number != sources + results + ranges:
@@ -164,7 +157,7 @@ def _read_blocks(data: bytes, offset: int, report: _Report) -> None:
     report.odd["input-cut"] += offset > len(data)
 
 
-def _take_session(session: bytes, report: _Report) -> None:
+def _keep_facts(session: bytes, report: _Report) -> None:
     """Keep the facts of the recording: when it was made, by which version, on which GPU."""
     created = last_fields(session).get(_CREATED)
     if isinstance(created, int) and 0 < created < _MOST_SECONDS:
@@ -181,24 +174,22 @@ def _take_session(session: bytes, report: _Report) -> None:
                 facts[name] = _value(_bytes(attribute.get(2)))
 
 
-def _add(number: int, result: _Result, report: _Report, page: NcuPage) -> None:
-    """Add the metrics and the rules of a kernel. Raises ValueError where its message is damaged."""
+def _add(
+    launch: dict[str, int], texts: Sequence[str], message: bytes, report: _Report, page: NcuPage
+) -> None:
+    """Add the metrics and the rules of a launch. Raises ValueError where its message is damaged."""
     kernel: dict[int, Content] = {}
     messages, rules = [], []
-    for key, content in fields(result.message):
+    for key, content in fields(message):
         if key == _METRIC:
             messages.append(_bytes(content))
         elif key == _RULE:
             rules.append(_bytes(content))
         else:
             kernel[key] = content
-    metrics = _metrics(messages, result.texts, report.odd)
+    metrics = _metrics(messages, texts, report.odd)
     name = next(filter(None, (message_text(kernel.get(key)) for key in _NAMES)), UNNAMED)
-    launch = {
-        "process": result.process,
-        "device": page.devices[_device(metrics, report, page)],
-        "dispatch": number,
-    }
+    launch["device"] = page.devices[_device(metrics, report, page)]
     page.rows["kernels"] += 1
     counters = {counter: value for counter, value in metrics.items() if isinstance(value, float)}
     page.table.add(
@@ -211,25 +202,24 @@ def _add(number: int, result: _Result, report: _Report, page: NcuPage) -> None:
     )
     for rule in map(last_fields, rules):
         for item in map(last_fields, parts_of(_bytes(rule.get(_BODY)), 1)[0]):
-            said, speedup = (last_fields(_bytes(item.get(key))) for key in (_MESSAGE, _SPEEDUP))
-            if 1 not in said:
+            advice, speedup = (last_fields(_bytes(item.get(key))) for key in (_MESSAGE, _SPEEDUP))
+            if 1 not in advice:
                 continue
-            # Pages print addresses in brackets, and no references.
-            text = _REFERENCE.sub(r"\1", _LINK.sub(r"\1 (\2)", message_text(said[1])))
             percent = _decimal(speedup.get(2), "<d")
-            texts = {
+            columns = {
                 "name": name,
                 "section": message_text(rule.get(_SECTION)),
                 "rule": message_text(rule.get(_RULE_ID)),
-                "kind": _word(RULE_KINDS, said.get(2)),
-                "text": text,
+                "kind": _word(RULE_KINDS, advice.get(2)),
+                # Pages print addresses in brackets, and no references.
+                "text": _REFERENCE.sub(r"\1", _LINK.sub(r"\1 (\2)", message_text(advice[1]))),
                 "speedup_kind": _word(SPEEDUP_KINDS, speedup.get(1)),
             }
             page.rows["rules"] += 1
             page.rules.add(
                 1,
                 **launch,
-                **{role: page.rules.names[role][text] for role, text in texts.items() if text},
+                **{role: page.rules.names[role][text] for role, text in columns.items() if text},
                 speedup_share=np.array([np.nan if percent is None else percent / 100]),
             )
 
@@ -265,10 +255,8 @@ def _value(message: bytes) -> Value:
     for key, content in fields(message):
         if isinstance(content, int):
             value = float(content) if key in _WHOLE else None
-        elif key == _TEXT:
-            value = message_text(content)
         else:
-            value = _decimal(content, _FLOATS.get(key))
+            value = message_text(content) if key == _TEXT else _decimal(content, _FLOATS.get(key))
     return value
 
 

@@ -38,48 +38,35 @@ _CUT: Final = "copy the file again in full, or profile again"
 _AGAIN: Final = "export again with ncu --import FILE --csv --page raw"
 _NOTES: Final = NoteTable(
     dropped={
-        "input-cut": (
-            "The report is cut off or damaged: {count} [kernel|kernels] before that [is|are] used."
-        ),
+        "input-cut": "The report is cut off or damaged: {count} [kernel|kernels] before that "
+        "[is|are] used.",
         "rows-lost": "{count} [kernel|kernels] could not be read: the report is damaged there.",
         "names-lost": "{count} [metric|metrics] ignored: without a name in the report.",
         "bad-cells": "{count} [number|numbers] could not be read.",
-        "instances-unread": (
-            "{count} [metric|metrics] ignored: a list of instances without a total."
-        ),
+        "instances-unread": "{count} [metric|metrics] ignored: a list of instances without a "
+        "total.",
         "no-number": "{count} [value|values] ignored: text instead of a number.",
-        "unit-unknown": (
-            "{count} [value|values] ignored: without a known unit of bytes, time or rate."
-        ),
+        "unit-unknown": "{count} [value|values] ignored: without a known unit of bytes, time or "
+        "rate.",
         "page-repeated": "{count} [page|pages] ignored: every value repeats an earlier page.",
     },
     assumed={
-        "values-rounded": (
-            "Values are rounded to a few digits of a prefixed unit (Mbyte, us). ncu --import FILE "
-            "--csv --page raw --print-units base writes them in full."
-        ),
+        "values-rounded": "Values are rounded to a few digits of a prefixed unit (Mbyte, us). ncu "
+        "--import FILE --csv --page raw --print-units base writes them in full.",
         "decimal-commas": "Numbers use a decimal comma and points for thousands.",
-        "marks-ambiguous": (
-            "The decimal mark is ambiguous: numbers such as {number} are read with a decimal point."
-        ),
-        "pages-together": (
-            "{count} pages with different counters are treated as passes of one run. The n-th "
-            "launch of a kernel is the same in each."
-        ),
+        "marks-ambiguous": "The decimal mark is ambiguous: numbers such as {number} are read with "
+        "a decimal point.",
+        "pages-together": "{count} pages with different counters are treated as passes of one "
+        "run. The n-th launch of a kernel is the same in each.",
     },
     missing={
-        "not-available": (
-            "{count} [value|values] ignored: n/a (not counted on this GPU, or not used)."
-        ),
-        "raw-report": (
-            "Read from the profiler's own file{by}. Of each kernel only the totals are read, not "
-            "the values of instructions and units{apart}, source lines and call stacks: ncu "
-            "--import REPORT.ncu-rep --page source --csv shows them."
-        ),
-        "ranges-unread": (
-            "{count} [result|results] of ranges of kernels not read: only ncu --import "
-            "REPORT.ncu-rep --csv --page raw shows [it|them]."
-        ),
+        "not-available": "{count} [value|values] ignored: n/a (not counted on this GPU, or not "
+        "used).",
+        "raw-report": "Read from the profiler's own file{by}. Of each kernel only the totals are "
+        "read, not the values of instructions and units{apart}, source lines and call stacks: ncu "
+        "--import REPORT.ncu-rep --page source --csv shows them.",
+        "ranges-unread": "{count} [result|results] of ranges of kernels not read: only ncu "
+        "--import REPORT.ncu-rep --csv --page raw shows [it|them].",
         "no-timeline": (
             "Nsight Compute replays kernels one at a time with flushed caches and locked clocks, "
             "so its durations are not used and there is no timeline.",
@@ -103,11 +90,28 @@ def read_pages(sources: Sequence[ByteSource]) -> list[Trace]:
     """
 
     def read(source: ByteSource) -> NcuFile:
+        """Return the content of a file. Raises InputError where it has no value."""
         is_report = source.head(len(MAGIC)) == MAGIC
         file = read_report(source) if is_report else read_ncu(source)
-        if not any(page.table.count for page in file.pages):
-            raise _nothing(file)
-        return file
+        if any(page.table.count for page in file.pages):
+            return file
+        name = file.source.label
+        rows = sum((page.rows for page in file.pages), Counter[str]())
+        if rows["metrics"] or rows["kernels"]:
+            raise InputError(
+                f"no metric has a value: {name}",
+                "profile again on a GPU that supports them (ncu --query-metrics)",
+            )
+        if rows["rules"]:
+            raise InputError(f"rules only, no metrics: {name}", _AGAIN)
+        odd = sum((page.odd for page in file.pages), Counter[str]())
+        if odd["ranges-unread"]:
+            raise InputError(f"results of ranges only, no kernels: {name}", _AGAIN)
+        if odd["input-cut"] or file.source.cut is not None:
+            raise InputError(f"cut off or damaged before the end of its first kernel: {name}", _CUT)
+        if file.damage.dropped_rows or file.damage.cut_bytes or odd["rows-lost"]:
+            raise InputError(f"no readable row: {name}", _AGAIN)
+        raise InputError(f"no rows: {name} (header only)", "no kernel was profiled; profile again")
 
     files, failed = read_each(sources, read, close=True)
     files.sort(key=_has_layout)  # reports first: their values are not rounded
@@ -116,28 +120,7 @@ def read_pages(sources: Sequence[ByteSource]) -> list[Trace]:
 
 def _has_layout(file: NcuFile) -> bool:
     """Return whether a file holds pages; the page of a report has no layout."""
-    return any(page.page.layout for page in file.pages)
-
-
-def _nothing(file: NcuFile) -> InputError:
-    """Return the error for a file without a value."""
-    name = file.source.label
-    rows = sum((page.rows for page in file.pages), Counter[str]())
-    if rows["metrics"] or rows["kernels"]:
-        return InputError(
-            f"no metric has a value: {name}",
-            "profile again on a GPU that supports them (ncu --query-metrics)",
-        )
-    if rows["rules"]:
-        return InputError(f"rules only, no metrics: {name}", _AGAIN)
-    odd = sum((page.odd for page in file.pages), Counter[str]())
-    if odd["ranges-unread"]:
-        return InputError(f"results of ranges only, no kernels: {name}", _AGAIN)
-    if odd["input-cut"] or file.source.cut is not None:
-        return InputError(f"cut off or damaged before the end of its first kernel: {name}", _CUT)
-    if file.damage.dropped_rows or file.damage.cut_bytes or odd["rows-lost"]:
-        return InputError(f"no readable row: {name}", _AGAIN)
-    return InputError(f"no rows: {name} (header only)", "no kernel was profiled; profile again")
+    return any(page.layout for page in file.pages)
 
 
 @dataclass(slots=True)
@@ -155,23 +138,22 @@ def runs(files: Sequence[NcuFile]) -> list[NcuRun]:
     runs_by_origin: list[tuple[Hashable, NcuRun]] = []
     for file in files:
         origin = (file.source.folder, rank_in_name(file.source.name))
-        same = (run for other, run in runs_by_origin if other == origin and _is_of(file, run))
-        run = next(same, None)
-        if run is None:
+        counters, kernels = (_names(file.pages, column) for column in ("counter", "name"))
+        for other, run in runs_by_origin:
+            if other != origin:
+                continue
+            if all(any(_repeats(page, held) for held in run.pages) for page in file.pages):
+                break
+            has_others = _is_new(counters, _names(run.pages, "counter"))
+            if has_others and not kernels.isdisjoint(_names(run.pages, "name")):
+                break
+        else:
             run = NcuRun()
             runs_by_origin.append((origin, run))
         run.files.append(file)
         for page in file.pages:
             _add(page, run)
     return [run for _, run in runs_by_origin]
-
-
-def _is_of(file: NcuFile, run: NcuRun) -> bool:
-    """Return whether a file repeats a run, or has other counters of its kernels."""
-    if all(any(_repeats(page, other) for other in run.pages) for page in file.pages):
-        return True
-    has_others = _is_new(_names(file.pages, "counter"), _names(run.pages, "counter"))
-    return has_others and not _names(file.pages, "name").isdisjoint(_names(run.pages, "name"))
 
 
 def _names(pages: Iterable[NcuPage], column: str) -> set[str]:
@@ -190,7 +172,7 @@ def _add(page: NcuPage, run: NcuRun) -> None:
     same = [other for other in held if not _is_new(counters, _names([other], "counter"))]
     if page.table.count and any(_repeats(page, other) for other in same):
         run.repeated += 1
-        page = NcuPage(page.source, page.page, odd=page.odd)
+        page = NcuPage(page.source, page.layout, page.metrics, odd=page.odd)
     elif page.table.count and same:
         # The same counters again: of more launches of a process, else of another process.
         first_number = sum(len(other.processes) for other in same)
@@ -225,7 +207,7 @@ def _repeats(page: NcuPage, other: NcuPage) -> bool:
         return False
     own, others = _values(page), _values(other)
     shared = own.keys() & others.keys()
-    tolerance = 0.0 if page.page.layout == other.page.layout else _PRINTED
+    tolerance = 0.0 if page.layout == other.layout else _PRINTED
     return 2 * len(shared) > len(own) and all(
         isclose(own[key], others[key], rel_tol=tolerance, abs_tol=tolerance) for key in shared
     )
@@ -235,7 +217,7 @@ def _values(page: NcuPage) -> dict[tuple[int, int, str, str], float]:
     """Return the values of a page by process, launch, kernel and counter."""
     table = page.table
     texts = ((list(table.names[name]), table.column(name).tolist()) for name in ("name", "counter"))
-    names, counters = ([known[code] for code in codes] for known, codes in texts)
+    names, counters = ([by_code[code] for code in codes] for by_code, codes in texts)
     ids = (table.column(name).tolist() for name in ("process", "dispatch"))
     return dict(zip(zip(*ids, names, counters, strict=True), table.column("value"), strict=True))
 
@@ -248,7 +230,7 @@ def trace_of(run: NcuRun) -> Trace:
     for page in run.pages:
         counts += page.rows
         if page.table.count:
-            _place(page, gathered)
+            _number(page, gathered)
             process, dispatch = (page.table.column(name) for name in ("process", "dispatch"))
             _, first = group_rows([process, dispatch])
             launches |= set(zip(process[first].tolist(), dispatch[first].tolist(), strict=True))
@@ -259,7 +241,7 @@ def trace_of(run: NcuRun) -> Trace:
         _, first = group_rows([rules.column(name) for name in _RULE_KEY])
         gathered.tables["kernel_rules"] = chosen(rules, np.isin(np.arange(rules.count), first))
     counts["launches"] = len(launches)
-    layouts = dict.fromkeys(page.page.layout for page in run.pages if page.page.layout)
+    layouts = dict.fromkeys(page.layout for page in run.pages if page.layout)
     facts = {"page": ", ".join(layouts)} if layouts else {}
     sources = [file.source for file in run.files]
     source = Source(
@@ -274,7 +256,7 @@ def trace_of(run: NcuRun) -> Trace:
     return Trace(source, gathered.finish(), notes)
 
 
-def _place(page: NcuPage, gathered: Gathered) -> None:
+def _number(page: NcuPage, gathered: Gathered) -> None:
     """Replace process ids and codes of devices by the numbers that these have in the trace."""
 
     def small(text: str) -> int | None:
@@ -309,39 +291,34 @@ def _place(page: NcuPage, gathered: Gathered) -> None:
         process_of_row = by_distinct(table.column("process"), lambda pid, _: processes[pid])
         table.replace("process", process_of_row)
         table.replace("device", np.array(devices, np.int64)[table.column("device")])
-    repetition = np.full(page.table.count, page.repetition, np.int64)
-    page.table.replace("repetition", repetition)
+    page.table.replace("repetition", np.full(page.table.count, page.repetition, np.int64))
 
 
 def _notes(run: NcuRun) -> Iterator[Note]:
     """Yield the notes of the files of a run, then those of how they were put together."""
     for file in run.files:
-        for note in _page_notes(file) if _has_layout(file) else _report_notes(file):
-            yield replace(note, file=file.source.label)
+        notes = list[Note]()
+        if _has_layout(file):
+            notes += text_notes(file.damage, file.source.cut)
+            odd = file.damage.with_bad_cells(page.odd for page in file.pages)
+            notes += _NOTES.counted(odd, "bad-cells", *_NO_VALUES, "unit-unknown", "values-rounded")
+            if file.marks.comma:
+                notes.append(_NOTES.note("decimal-commas"))
+            if file.marks.is_open:
+                notes.append(_NOTES.note("marks-ambiguous", number=file.marks.ambiguous))
+        else:  # a report: who wrote it, and what of it was lost or is not read
+            odd, counts = file.pages[0].odd, file.pages[0].rows
+            version, apart = file.facts.get("tool_version"), odd["instances-apart"]
+            by = f", written by Nsight Compute {version}" if version else ""
+            in_brackets = f" ({apart:,})" if apart else ""
+            notes.append(_NOTES.note("raw-report", by=by, apart=in_brackets))
+            if odd["input-cut"] or file.source.cut is not None:
+                notes.append(_NOTES.note("input-cut", counts["kernels"]))
+            notes += _NOTES.counted(odd, "rows-lost", "names-lost", *_NO_VALUES, "ranges-unread")
+        yield from (replace(note, file=file.source.label) for note in notes)
     name = run.files[0].source.label if len(run.files) == 1 else None
     if run.passes > 1:
         yield replace(_NOTES.note("pages-together", run.passes), file=name)
     if run.repeated:
         yield replace(_NOTES.note("page-repeated", run.repeated), file=name)
     yield replace(_NOTES.note("no-timeline"), file=name)
-
-
-def _page_notes(file: NcuFile) -> Iterator[Note]:
-    yield from text_notes(file.damage, file.source.cut)
-    odd = file.damage.with_bad_cells(page.odd for page in file.pages)
-    yield from _NOTES.counted(odd, "bad-cells", *_NO_VALUES, "unit-unknown", "values-rounded")
-    if file.marks.comma:
-        yield _NOTES.note("decimal-commas")
-    if file.marks.is_open:
-        yield _NOTES.note("marks-ambiguous", number=file.marks.ambiguous)
-
-
-def _report_notes(file: NcuFile) -> Iterator[Note]:
-    """Yield the notes of a report: who wrote it, and what of it was lost or is not read."""
-    odd, counts = file.pages[0].odd, file.pages[0].rows
-    version, apart = file.facts.get("tool_version"), odd["instances-apart"]
-    by = f", written by Nsight Compute {version}" if version else ""
-    yield _NOTES.note("raw-report", by=by, apart=f" ({apart:,})" if apart else "")
-    if odd["input-cut"] or file.source.cut is not None:
-        yield _NOTES.note("input-cut", counts["kernels"])
-    yield from _NOTES.counted(odd, "rows-lost", "names-lost", *_NO_VALUES, "ranges-unread")

@@ -1,7 +1,7 @@
 """Values of Nsight Compute in base units: bytes, ns, Hz, and whatever is counted.
 
 Units are scaled row by row to print short numbers (Mbyte, us, Ghz); old releases spell them out.
-Values are read with either decimal mark until it is known which a file has.
+Which decimal mark a file has is known at its end.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from functools import cache
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from traceflops.parsers.io.csv_cells import clear_mark, decimals, is_ambiguous
 from traceflops.parsers.nsight.stats_layouts import TIME_UNITS
-from traceflops.table.columns import Array, BoolArray, IntArray
+from traceflops.table.columns import Array, BoolArray, IntArray, count_true
 from traceflops.table.grouping import ranked
 
 WHATS: Final = ("number", "not-available", "instances-unread", "no-number")
@@ -48,8 +48,7 @@ _CLEAR: Final = {
 """Numbers with a decimal mark alone, behind marks of thousands, and with two of those alone."""
 
 
-@dataclass(frozen=True, slots=True)
-class Unit:
+class Unit(NamedTuple):
     """A unit: its base unit, and of how many of those one is, as a power of ten."""
 
     base: str
@@ -108,7 +107,7 @@ class Marks:
         unclear = easy & _matches(cells, _AMBIGUOUS) & ~_matches(cells, _LESS_THAN_ONE)
         for mark, pattern in _CLEAR.items():
             clear = easy & ~unclear & _matches(cells, pattern)
-            self.counts[mark] += int(np.count_nonzero(clear))
+            self.counts[mark] += count_true(clear)
         examples = [texts[row] for row in np.flatnonzero(unclear)[:1].tolist()]
         for row in np.flatnonzero(~easy).tolist():
             text = texts[row].strip()
@@ -134,41 +133,36 @@ def values_of(
     text: IntArray,
     counters: Sequence[tuple[str, str]],
     counter: IntArray,
-    odd: Sequence[Counter[str]],
-    marks: Marks,
+    odd: Counter[str],
+    *,
+    comma: bool,
 ) -> Array:
-    """Return values in base units, shape (decimal marks, rows), NaN for what is no number.
+    """Return values in base units per row, NaN for what is no number.
 
-    Row i is `texts[text[i]]` of `counters[counter[i]]`: the name of a counter and its unit. The
-    marks are the point and the comma; `odd` counts what is odd with each.
+    Row i is `texts[text[i]]` of `counters[counter[i]]`: the name of a counter and its unit. `odd`
+    counts what is odd; `comma` says that the comma is the decimal mark.
     """
-    marks.see(texts)
     units = [unit_of(unit) for _, unit in counters]
     fitting = [fits(name, unit) for (name, _), unit in zip(counters, units, strict=True)]
     has_unit = np.array(fitting, np.bool_)[counter]
     power = np.array([unit.power for unit in units], np.int64)[counter]
-    powers, place = ranked(power)
-    exponents = pa.array([f"e{p}" for p in powers.tolist()]).take(pa.array(place))
-    read: list[tuple[Array, Counter[str]]] = []
-    for comma in (False, True) if has_marks(texts) else (False,):
-        plain, what = plain_numbers(texts, comma=comma)
-        # As a text, so that a value is the one nearest to what is printed, its power included.
-        joined = pc.binary_join_element_wise(plain.take(pa.array(text)), exponents, "")
-        values = decimals(pa.chunked_array([pc.cast(joined, pa.float64())]))
-        what = what[text]
-        is_number = what == _NUMBER
-        is_rounded = is_number & has_unit & (power != 0) & (values != 0)
-        rows = {"unit-unknown": is_number & ~has_unit, "values-rounded": is_rounded}
-        rows |= {code: what == kind for kind, code in enumerate(WHATS) if kind != _NUMBER}
-        counts = Counter({code: int(np.count_nonzero(chosen)) for code, chosen in rows.items()})
-        read.append((np.where(has_unit, values, np.nan), counts))
-    for total, (_, counts) in zip(odd, (read[0], read[-1]), strict=True):
-        total.update(counts)
-    return np.stack([read[0][0], read[-1][0]])
+    powers, index = ranked(power)
+    exponents = pa.array([f"e{p}" for p in powers.tolist()]).take(pa.array(index))
+    plain, what = plain_numbers(texts, comma=comma)
+    what = what[text]
+    # As a text, so that a value is the one nearest to what is printed, its power included.
+    joined = pc.binary_join_element_wise(plain.take(pa.array(text)), exponents, "")
+    values = decimals(pa.chunked_array([pc.cast(joined, pa.float64())]))
+    is_number = what == _NUMBER
+    is_rounded = is_number & has_unit & (power != 0) & (values != 0)
+    rows = {"unit-unknown": is_number & ~has_unit, "values-rounded": is_rounded}
+    rows |= {code: what == kind for kind, code in enumerate(WHATS) if kind != _NUMBER}
+    odd.update({code: count_true(of_code) for code, of_code in rows.items()})
+    return np.where(has_unit, values, np.nan)
 
 
 def plain_numbers(texts: Sequence[str], *, comma: bool) -> tuple[pa.Array, IntArray]:
-    """Return numbers as texts with a decimal point, null for what is none; and places in WHATS.
+    """Return numbers as texts with a decimal point, null for what is none; and indices in WHATS.
 
     `comma`: the comma is the decimal mark, not the mark of thousands. What is not printed plainly
     is read one by one.
@@ -182,32 +176,24 @@ def plain_numbers(texts: Sequence[str], *, comma: bool) -> tuple[pa.Array, IntAr
     what = np.where(is_number, _NUMBER, _TEXT)
     values = pc.if_else(pa.array(is_number), plain, None)
     others = ~(is_number | is_text)
-    if others.any():
-        read = [_value_of(texts[row], comma=comma) for row in np.flatnonzero(others).tolist()]
-        what[others] = [kind for kind, _ in read]
-        read_values = pa.array([value for _, value in read], pa.string())
-        values = pc.replace_with_mask(values, pa.array(others), read_values)
-    return values, what
-
-
-def _value_of(text: str, *, comma: bool) -> tuple[int, str | None]:
-    """Return what a cell is and its number; one before a list in brackets is of all instances."""
-    text = text.strip()
-    if not text or text.lower() in ("n/a", "nan", "-", "none"):
-        return _NOT_AVAILABLE, None
-    listed = _LIST.match(text)
-    number = listed[1].strip() if listed else text
-    if len(number) <= LONGEST and _NUMBER_TEXT.fullmatch(number):
-        with suppress(InvalidOperation):
-            value = Decimal(number.replace("." if comma else ",", "").replace(",", "."))
-            if value.is_finite() and abs(value.adjusted()) < 250:
-                return _NUMBER, f"{value:f}"
-    return (_INSTANCES if listed else _TEXT), None
-
-
-def has_marks(texts: Sequence[str]) -> bool:
-    """Return whether any text has a mark, so that it may be read in two ways."""
-    return any("." in text or "," in text for text in texts)
+    if not others.any():
+        return values, what
+    read: list[str | None] = []
+    for row in np.flatnonzero(others).tolist():
+        text, value = texts[row].strip(), None
+        listed = _LIST.match(text)  # a number before a list in brackets is of all instances
+        number = listed[1].strip() if listed else text
+        what[row] = _INSTANCES if listed else _TEXT
+        if not text or text.lower() in ("n/a", "nan", "-", "none"):
+            what[row] = _NOT_AVAILABLE
+        elif len(number) <= LONGEST and _NUMBER_TEXT.fullmatch(number):
+            with suppress(InvalidOperation):
+                decimal = Decimal(number.replace(thousands, "").replace(",", "."))
+                if decimal.is_finite() and abs(decimal.adjusted()) < 250:
+                    what[row], value = _NUMBER, f"{decimal:f}"
+        read.append(value)
+    read_values = pa.array(read, pa.string())
+    return pc.replace_with_mask(values, pa.array(others), read_values), what
 
 
 def _is_easy(cells: pa.Array) -> BoolArray:
@@ -216,4 +202,4 @@ def _is_easy(cells: pa.Array) -> BoolArray:
 
 
 def _matches(cells: pa.Array, pattern: str) -> BoolArray:
-    return np.asarray(pc.match_substring_regex(cells, pattern), dtype=np.bool_)
+    return np.asarray(pc.match_substring_regex(cells, pattern), np.bool_)

@@ -18,7 +18,7 @@ from traceflops.parsers.io.notes import NoteTable
 from traceflops.parsers.nsight.nsys.tables import integers
 from traceflops.parsers.nsight.stats_rows import UNNAMED_RANGE
 from traceflops.parsers.shared.trace_builder import Gathered, ProcessFacts, overflow_notes
-from traceflops.table.columns import ABSENT, LIMIT_NS, Array, codes
+from traceflops.table.columns import ABSENT, LIMIT_NS, Array, codes, count_true
 from traceflops.table.columns import names as texts_in
 from traceflops.table.grouping import group_rows
 from traceflops.table.trace import Source, SourceFile, Trace
@@ -88,38 +88,34 @@ def read_recipes(files: Sequence[ArrowTable]) -> list[Trace]:
         near = (folder, folder.parent)
         is_only = len(ranges) == 1
         beside = [d for d in devices if is_only or PurePath(d.source.folder) in near]
-        traces.append(_trace(file, beside))
+        label, gathered, counts = file.source.label, Gathered(), Counter[str]()
+        try:
+            for batch in file.batches(_USED):
+                _add(batch, label, gathered, counts)
+        except ARROW_UNREADABLE as error:
+            raise damaged_arrow(file.source, error) from None
+        if not gathered["marks"].count:
+            hint = "run the recipe again, or use nsys export"
+            raise InputError(f"no range with a valid time: {label}", hint)
+        sources = [table.source for table in (file, *beside)]
+        source = Source(
+            format=FORMAT,
+            files=tuple(SourceFile(s.label, s.stored_bytes, s.stored_bytes) for s in sources),
+            tool="Nsight Systems recipe nvtx_gpu_proj_trace",
+            facts=dict(fact for device in beside for fact in _device_facts(device)),
+            event_counts={
+                "nvtx_gpu_proj_trace": counts["ranges"],
+                "GPU operations in ranges": counts["operations"],
+            },
+        )
+        notes = (
+            *_NOTES.counted(counts, "nameless-ranges", "no-time"),
+            _NOTES.note("no-device-work"),
+            *overflow_notes(gathered.overflowed, label),
+        )
+        of_file = tuple(replace(note, file=label) for note in notes)
+        traces.append(Trace(source, gathered.finish(), of_file))
     return traces
-
-
-def _trace(file: ArrowTable, devices: Sequence[ArrowTable]) -> Trace:
-    """Return the trace of a file of ranges and of the tables of devices that belong to it."""
-    label, gathered, counts = file.source.label, Gathered(), Counter[str]()
-    try:
-        for batch in file.batches(_USED):
-            _add(batch, label, gathered, counts)
-    except ARROW_UNREADABLE as error:
-        raise damaged_arrow(file.source, error) from None
-    if not gathered["marks"].count:
-        hint = "run the recipe again, or use nsys export"
-        raise InputError(f"no range with a valid time: {label}", hint)
-    sources = [table.source for table in (file, *devices)]
-    source = Source(
-        format=FORMAT,
-        files=tuple(SourceFile(s.label, s.stored_bytes, s.stored_bytes) for s in sources),
-        tool="Nsight Systems recipe nvtx_gpu_proj_trace",
-        facts=dict(fact for device in devices for fact in _device_facts(device)),
-        event_counts={
-            "nvtx_gpu_proj_trace": counts["ranges"],
-            "GPU operations in ranges": counts["operations"],
-        },
-    )
-    notes = (
-        *_NOTES.counted(counts, "nameless-ranges", "no-time"),
-        _NOTES.note("no-device-work"),
-        *overflow_notes(gathered.overflowed, label),
-    )
-    return Trace(source, gathered.finish(), tuple(replace(note, file=label) for note in notes))
 
 
 def _add(batch: pa.RecordBatch, label: str, gathered: Gathered, counts: Counter[str]) -> None:
@@ -138,9 +134,9 @@ def _add(batch: pa.RecordBatch, label: str, gathered: Gathered, counts: Counter[
         code_of = np.append(table.names["name"].codes(texts_in(coded)), np.int32(-1))
         name = code_of[codes(coded)].astype(np.int32)
     counts["ranges"] += batch.num_rows
-    counts["no-time"] += int(np.count_nonzero(~has_time))
+    counts["no-time"] += count_true(~has_time)
     counts["operations"] += int(operations[(operations > 0) & (operations < 2**40)].sum())
-    counts["nameless-ranges"] += int(np.count_nonzero(name < 0))
+    counts["nameless-ranges"] += count_true(name < 0)
     pids, ranks = integers(batch, "PID"), integers(batch, "Rank")
     group, first = group_rows([pids, ranks])
     processes = []
@@ -156,7 +152,7 @@ def _add(batch: pa.RecordBatch, label: str, gathered: Gathered, counts: Counter[
         "dur_ns": length,
     }
     table.add(
-        int(np.count_nonzero(has_time)),
+        count_true(has_time),
         kind=table.names["kind"]["gpu_annotation"],
         **{column: values[has_time] for column, values in columns.items()},
     )

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from traceflops.parsers.io.csv_cells import Field, Kind
 from traceflops.parsers.io.csv_text import Plan
@@ -32,8 +31,7 @@ _SCALES: Final[Mapping[str, Mapping[str | None, int]]] = {
 """ns or bytes per unit, by kind of column. A time without unit is in ns, a size without is lost."""
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(NamedTuple):
     """A report: its name, the columns it must have (separated by |), what its rows are.
 
     `kind` is the kind of its totals; empty where each row has its own.
@@ -123,11 +121,10 @@ def with_unit(names: Sequence[str], unit: str | None) -> list[str]:
 def report_named(report: Report, name: str) -> Report:
     """Return a report under its own name, where several reports have the same columns."""
     like, own = _TWINS.get(name, ("", ""))
-    return replace(report, name=own) if report.name == like else report
+    return report._replace(name=own) if report.name == like else report
 
 
-@dataclass(frozen=True, slots=True)
-class StatsTable:
+class StatsTable(NamedTuple):
     """A report as it stands in a file: ns or bytes per unit, by role.
 
     `without_unit`: time columns name no unit, so they are in ns.
@@ -162,12 +159,12 @@ class StatsTables:
         scales: dict[str, int] = {}
         without_unit = False
         for role, kind, spellings in _ROLES:
-            word = next((spelling for spelling in spellings.split("|") if spelling in words), None)
-            if word is None:
+            columns = [words.index(word) for word in spellings.split("|") if word in words]
+            if not columns or (kind == "time" and report.records == "sizes"):
                 continue
-            column = words.index(word)
+            column = columns[0]
             scale = _SCALES[kind].get(units[column]) if kind in _SCALES else 1
-            if scale is None or (kind == "time" and report.records == "sizes"):
+            if scale is None:
                 continue
             without_unit |= kind == "time" and units[column] is None
             numeric: Kind = "integer" if scale == 1 else "number"

@@ -15,7 +15,7 @@ from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from pathlib import PureWindowsPath
-from typing import Final
+from typing import Final, NamedTuple
 
 from traceflops.parsers.io.csv_lines import Damage
 from traceflops.parsers.io.csv_text import TEXT_BLOCK_BYTES, CsvText, Cut, Plan
@@ -63,11 +63,10 @@ class StatsFile:
         return f"{self.source.label} ({self.profile})" if self.profile else self.source.label
 
 
-@dataclass(frozen=True, slots=True)
-class _Heading:
+class _Heading(NamedTuple):
     """The line before some tables; profile and report are empty where no line names them."""
 
-    number: int
+    number: int = 0
     profile: str = ""
     report: str = ""
 
@@ -95,7 +94,7 @@ def read_stats(source: ByteSource, block_bytes: int = TEXT_BLOCK_BYTES) -> list[
     console.begin("")
     damage.repeated_headers = 0  # each header begins a table of its own
     files = [
-        StatsFile(source, name, tables, Damage(), is_further=number > 0)
+        StatsFile(source, name, tables, is_further=number > 0)
         for number, (name, tables) in enumerate(_profiles(parts).items())
     ] or [StatsFile(source)]
     files[0].damage, files[0].unread = damage, console.unread
@@ -104,7 +103,7 @@ def read_stats(source: ByteSource, block_bytes: int = TEXT_BLOCK_BYTES) -> list[
 
 def _headed_pieces(source: ByteSource) -> Iterator[tuple[_Heading, bytes]]:
     """Yield the content in pieces of whole lines, each with the heading that it stands below."""
-    heading = _Heading(0)
+    heading = _Heading()
     for number, block in enumerate(whole_lines(source)):
         if number == 0:
             block = block.removeprefix(b"\xef\xbb\xbf")
@@ -124,50 +123,48 @@ def _headed_pieces(source: ByteSource) -> Iterator[tuple[_Heading, bytes]]:
 
 
 def _takes(tables: dict[str, ReportPart], part: ReportPart) -> bool:
-    """Add a table to those of a profile; return False where it must belong to another one."""
+    """Add a table to those of a profile; return False where it must belong to another profile.
+
+    It goes on where another ends if its records are later, or its sums are of further names.
+    """
     held = tables.setdefault(part.report.name, part)
     if held is part:
         return True
     if not any(table.count for table in part.tables.values()):
         held.odd.update(part.odd)
-    elif _figures(held) == _figures(part):
-        held.odd["table-repeated"] += 1
-    elif _goes_on(held, part):
-        held.absorb(part)
-    else:
-        return False
-    return True
-
-
-def _figures(part: ReportPart) -> list[tuple[str, bytes]]:
-    """Return the figures of a table, which are the same in every report of the same records."""
-    return [
-        (name, table.column(column).tobytes())
-        for name, table in sorted(part.tables.items())
-        for column in _FIGURES.get(name, ("start_ns", "dur_ns"))
-    ]
-
-
-def _goes_on(held: ReportPart, part: ReportPart) -> bool:
-    """Return whether a table is the rest of another: later records, or sums of further names."""
-    starts, labels = [], []
-    for table in (held.tables, part.tables):
-        records = next((table[name] for name in _RECORDS if name in table), None)
+        return True
+    figures, starts, labels = [], [], []
+    for tables_of in (held.tables, part.tables):
+        figures.append(
+            [
+                table.column(column).tobytes()
+                for name, table in sorted(tables_of.items())
+                for column in _FIGURES.get(name, ("start_ns", "dur_ns"))
+            ]
+        )
+        records = next((tables_of[name] for name in _RECORDS if name in tables_of), None)
         starts += [records.column("start_ns")] if records is not None and records.count else []
-        labels.append(labels_of(table["totals"]) if "totals" in table else [])
+        labels.append(labels_of(tables_of["totals"]) if "totals" in tables_of else [])
+    if held.tables.keys() == part.tables.keys() and figures[0] == figures[1]:
+        held.odd["table-repeated"] += 1
+        return True
     if len(starts) == 2:
-        return bool(starts[1].min() >= starts[0].max())
-    return set(labels[0]).isdisjoint(labels[1])
+        goes_on = bool(starts[1].min() >= starts[0].max())
+    else:
+        goes_on = set(labels[0]).isdisjoint(labels[1])
+    if goes_on:
+        held.absorb(part)
+    return goes_on
 
 
 def _profiles(parts: Sequence[ReportPart]) -> dict[str, list[ReportPart]]:
     """Return the tables of a file by profile, whose name is empty where there is only one.
 
-    A table that stands there again, number by number, counts once. One that goes on where another
-    of its report ends is the rest of that; any other with rows belongs to a profile of its own.
+    A table that is repeated, number by number, counts once. One that goes on where another of its
+    report ends is the rest of that; any other with rows belongs to a profile of its own.
     """
-    named = dict.fromkeys(part.profile for part in parts if part.profile)
-    only = next(iter(named)) if len(named) == 1 else ""
+    named = {part.profile for part in parts} - {""}
+    only = named.pop() if len(named) == 1 else ""
     profiles: list[tuple[str, dict[str, ReportPart]]] = []
     current: dict[str, dict[str, ReportPart]] = {}
     for part in parts:

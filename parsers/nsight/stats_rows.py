@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from traceflops.parsers.io.csv_text import Cut
 from traceflops.parsers.nsight.stats_layouts import Report, StatsTable
 from traceflops.parsers.shared.sinks import at_least, way_named
 from traceflops.table.builder import TableBuilder
-from traceflops.table.columns import ABSENT, LIMIT_NS, Array, BoolArray, IntArray, Names
+from traceflops.table.columns import ABSENT, LIMIT_NS, Array, BoolArray, IntArray, Names, count_true
 from traceflops.table.grouping import group_rows
 
 UNNAMED_RANGE: Final = "(unnamed range)"
@@ -104,11 +104,13 @@ def add_rows(cut: Cut, table: StatsTable, part: ReportPart) -> None:
         part.odd["no-unit"] += cut.count
     if table.report.records == "sizes" and "size" not in table.scales:
         part.odd["sizes-without-unit"] += cut.count
-    _ADDERS[table.report.records](_Rows(cut, table.scales, part))
+    if table.report.records == "nested":
+        part.odd["nested-sums"] += cut.count
+    else:
+        _ADDERS[table.report.records](_Rows(cut, table.scales, part))
 
 
-@dataclass(frozen=True, slots=True)
-class _Rows:
+class _Rows(NamedTuple):
     """Some rows of a report. `scales` are ns or bytes per unit, by role."""
 
     cut: Cut
@@ -122,10 +124,10 @@ class _Rows:
         """Return the rows that have a time, with `start_ns` and `dur_ns`; odd ones are counted."""
         begin, length, odd = self.amount(start), self.amount(duration), self.part.odd
         has_time = begin != ABSENT
-        odd["no-time"] += int(np.count_nonzero(~has_time))
-        odd["no-duration"] += int(np.count_nonzero(has_time & (length == ABSENT)))
+        odd["no-time"] += count_true(~has_time)
+        odd["no-duration"] += count_true(has_time & (length == ABSENT))
         is_negative = has_time & (length < 0) & (length != ABSENT)
-        odd["negative-duration"] += int(np.count_nonzero(is_negative))
+        odd["negative-duration"] += count_true(is_negative)
         times = {"start_ns": begin, "dur_ns": np.maximum(length, 0)}
         cut = Cut(self.cut.count, {**self.cut.columns, **times})
         return _Rows(cut.only(has_time), self.scales, self.part)
@@ -140,14 +142,14 @@ class _Rows:
             return np.full(self.cut.count, ABSENT, np.int64)
         if column.dtype.kind == "i":
             fits = (column > -LIMIT_NS) & (column < LIMIT_NS)
-            self.part.odd["beyond"] += int(np.count_nonzero(~fits & (column != ABSENT)))
+            self.part.odd["beyond"] += count_true(~fits & (column != ABSENT))
             return np.where(fits, column, ABSENT)
         scale = self.scales.get(role, 1)
         if role == "start":
             self.part.resolution_ns = finest(self.part.resolution_ns, step_of(column, scale))
         scaled = column * float(scale)
         fits = np.isfinite(scaled) & (np.abs(scaled) < LIMIT_NS)
-        self.part.odd["beyond"] += int(np.count_nonzero(~fits & np.isfinite(column)))
+        self.part.odd["beyond"] += count_true(~fits & np.isfinite(column))
         return np.where(fits, np.rint(np.where(fits, scaled, 0.0)).astype(np.int64), ABSENT)
 
     def add(self, into: str, /, **own: Array | int) -> None:
@@ -200,7 +202,7 @@ def _add_activities(rows: _Rows) -> None:
         directions.append(-1 if direction is None else names["direction"][direction])
     bytes_ = rows.amount("bytes")
     if rows.scales.get("bytes", 1) > 1:
-        odd["sizes-rounded"] += int(np.count_nonzero(bytes_ != ABSENT))
+        odd["sizes-rounded"] += count_true(bytes_ != ABSENT)
         bytes_ = np.where(bytes_ == 0, ABSENT, bytes_)  # less than the column shows
     kind_of_row = np.array(kinds, np.int32)[text]
     direction_of_row = np.array(directions, np.int32)[text]
@@ -211,10 +213,9 @@ def _add_launches(rows: _Rows) -> None:
     """Add kernels with the calls that launched them; kernels of one call share its number."""
     kernels, calls = rows.timed(), rows.timed("call_start", "call_duration")
     activities = rows.part["activities"]
-    first_number = activities.count + 1
     key = [kernels.amount("call_start"), *map(kernels.cut.numbers, ("pid", "thread"))]
     call, first_row = group_rows(key)
-    launch = call + first_number
+    launch = call + activities.count + 1
     kernels.add("activities", kind=activities.names["kind"]["kernel"], correlation=launch)
     if calls.cut.count == kernels.cut.count:
         _add_calls_of(calls.only(first_row), "call", correlation=launch[first_row])
@@ -223,7 +224,7 @@ def _add_launches(rows: _Rows) -> None:
 def _add_calls(rows: _Rows) -> None:
     names, code = texts_of(rows.cut, "name")
     is_cuda = np.array([_CUDA_CALL.match(name) is not None for name in names], np.bool_)[code]
-    rows.part.odd["other-calls"] += int(np.count_nonzero(~is_cuda))
+    rows.part.odd["other-calls"] += count_true(~is_cuda)
     _add_calls_of(rows.only(is_cuda).timed(), "name")
 
 
@@ -263,11 +264,11 @@ def _add_totals(rows: _Rows) -> None:
         kind_of_name = [_kind_of(text) for text in names]
     else:
         kind_of_name = [report.kind] * len(names)
-    kinds = np.array(kind_of_name, dtype=object)[name]
+    kinds = np.array(kind_of_name, object)[name]
     if not report.kind and rows.cut.has("category"):
         categories, category = texts_of(rows.cut, "category")
-        known = [_CATEGORIES.get(text.upper(), "") for text in categories]
-        own_kinds = np.array(known, dtype=object)[category]
+        kind_of_category = [_CATEGORIES.get(text.upper(), "") for text in categories]
+        own_kinds = np.array(kind_of_category, object)[category]
         kinds = np.where(own_kinds == "memcpy", kinds, own_kinds)
     is_other = kinds == ""
     if is_other.any():
@@ -287,10 +288,6 @@ def _add_totals(rows: _Rows) -> None:
     rows.add("totals", kind=table["kind"].codes(kinds.tolist()), **own)
 
 
-def _count_nested(rows: _Rows) -> None:
-    rows.part.odd["nested-sums"] += rows.cut.count
-
-
 _ADDERS: Final = {
     "activities": _add_activities,
     "launches": _add_launches,
@@ -298,5 +295,4 @@ _ADDERS: Final = {
     "marks": _add_marks,
     "totals": _add_totals,
     "sizes": _add_totals,
-    "nested": _count_nested,
 }

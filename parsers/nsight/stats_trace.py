@@ -68,6 +68,11 @@ _PRIORITY: Final = {name: priority for priority, name in enumerate(_ORDER)}
 _SIBLINGS: Final = frozenset({"nvtx_pushpop_sum", "nvtx_startend_sum"})
 """Reports of one kind of record that hold different records."""
 _MOST_RANKS: Final = 2**31
+_OF_ROWS: Final = (
+    *("bad-cells", "no-time", "no-duration", "negative-duration", "other-calls", "beyond"),
+    "nested-sums",
+)
+"""Codes of notes on rows."""
 _USELESS: Final[tuple[tuple[str, type[InputError], str, str], ...]] = (
     (
         "nested-sums",
@@ -100,36 +105,27 @@ NOTES: Final = NoteTable(
         "no-time": "{n} [record|records] skipped: no valid start time.",
         "other-calls": "{n} [call|calls] skipped: operating system, not CUDA.",
         "beyond": "{n} [number|numbers] too large for 64 bits: unknown.",
-        "nested-sums": (
-            "{count} [row|rows] of kernels by NVTX range ignored: nested ranges repeat a kernel."
-        ),
-        "tables-unread": (
-            "{count} [table|tables] skipped: unknown report or damaged header ({titles})."
-        ),
+        "nested-sums": "{count} [row|rows] of kernels by NVTX range ignored: nested ranges repeat "
+        "a kernel.",
+        "tables-unread": "{count} [table|tables] skipped: unknown report or damaged header "
+        "({titles}).",
         "table-repeated": "{count} [table|tables] ignored: every number repeats an earlier table.",
         "report-repeated": "{reports} [repeats|repeat] another report: ignored.",
         "file-not-read": "{name} could not be read: {reason}.",
     },
     assumed={
-        "several-profiles": (
-            "The file holds reports of several profiles. Each is treated as a separate run or rank."
-        ),
+        "several-profiles": "The file holds reports of several profiles. Each is treated as a "
+        "separate run or rank.",
         "unit-assumed": "The time columns name no unit: read as ns, as older releases write them.",
-        "sizes-rounded": (
-            "Copy sizes are rounded to three decimals of a large unit. Those printed as 0 are "
-            "unknown."
-        ),
+        "sizes-rounded": "Copy sizes are rounded to three decimals of a large unit. Those printed "
+        "as 0 are unknown.",
     },
     missing={
-        "sizes-without-unit": (
-            "The size columns name no unit, and it differs between releases: copy sizes are "
-            "unknown."
-        ),
-        "process-unknown": (
-            "The GPU trace does not say which of {count} processes ran its work, and their "
-            "correlation ids repeat. The work is shown as a separate process without links to "
-            "calls; give the SQLite export (nsys export --type sqlite)."
-        ),
+        "sizes-without-unit": "The size columns name no unit, and it differs between releases: "
+        "copy sizes are unknown.",
+        "process-unknown": "The GPU trace does not say which of {count} processes ran its work, "
+        "and their correlation ids repeat. The work is shown as a separate process without links "
+        "to calls; give the SQLite export (nsys export --type sqlite).",
         "no-calls": (
             "The report has no API calls, so launch calls and idle causes are unknown.",
             "Give cuda_api_trace beside it, or the SQLite export (nsys export --type sqlite).",
@@ -173,28 +169,24 @@ def read_reports(sources: Sequence[ByteSource]) -> list[Trace]:
         else:
             traces.append(trace)
     if not traces:
-        raise _nothing(empty)
+        name = empty[0].source.label
+        odd = {code for file in empty for part in file.parts for code, n in part.odd.items() if n}
+        for code, error_type, text, hint in _USELESS:
+            if code in odd:
+                raise error_type(f"{text}: {name}", hint)
+        if any(file.damage.dropped_rows or file.damage.cut_bytes for file in empty):
+            hint = "copy the file again or rerun nsys stats"
+            raise InputError(f"no readable row: {name}", hint)
+        raise InputError(
+            f"no rows: {name} (header only)",
+            f"nothing was launched while recording; record again with {NSYS}",
+        )
     notes = [
-        replace(NOTES.note("file-not-read", 1, name=at.label, reason=error.message), file=at.label)
-        for at, error in failed
+        replace(NOTES.note("file-not-read", 1, name=s.label, reason=error.message), file=s.label)
+        for s, error in failed
     ]
     notes += [replace(NOTES.note("no-rows"), file=file.source.label) for file in empty]
     return with_notes(traces, notes)
-
-
-def _nothing(files: Sequence[StatsFile]) -> InputError:
-    """Return the error for files without a usable row."""
-    name = files[0].source.label
-    odd = {code for file in files for part in file.parts for code, n in part.odd.items() if n}
-    for code, error, text, hint in _USELESS:
-        if code in odd:
-            return error(f"{text}: {name}", hint)
-    if any(file.damage.dropped_rows or file.damage.cut_bytes for file in files):
-        return InputError(f"no readable row: {name}", "copy the file again or rerun nsys stats")
-    return InputError(
-        f"no rows: {name} (header only)",
-        f"nothing was launched while recording; record again with {NSYS}",
-    )
 
 
 class Assembly:
@@ -290,13 +282,13 @@ class Assembly:
                 pids = np.atleast_1d(columns.get("process", ABSENT))
                 columns["process"] = compact(by_distinct(pids, lambda pid, _: self._process(pid)))
             if name == "activities":
-                self._place_devices(list(part.devices), table)
+                self._number_devices(list(part.devices), table)
                 self._resolution_ns = part.resolution_ns or 1
             self.gathered[name].absorb(table)
         is_projected = part.report.name == "nvtx_gpu_proj_trace"
         taken |= {_PROJECTED if is_projected else name: part.report.name for name in fresh}
 
-    def _place_devices(self, texts: Sequence[str], table: TableBuilder) -> None:
+    def _number_devices(self, texts: Sequence[str], table: TableBuilder) -> None:
         """Replace codes of `texts`, the names of devices, by numbers of devices."""
         process = self._process(ABSENT)
         devices: dict[str, tuple[int, DeviceFacts]] = {}
@@ -343,13 +335,26 @@ class Assembly:
 
     def _notes(self, tables: Mapping[str, pa.Table], overflowed: Sequence[str]) -> Iterator[Note]:
         """Yield the notes of a profile: those of its files, then those of the whole."""
-        for file in self.files:
-            yield from (replace(note, file=file.name) for note in _file_notes(file))
+        for file in self.files:  # its text, its cells, tables that are not used, units
+            odd = file.damage.with_bad_cells(part.odd for part in file.parts)
+            notes = [*text_notes(file.damage, file.source.cut), *NOTES.counted(odd, *_OF_ROWS)]
+            if file.profile:
+                notes.append(NOTES.note("several-profiles"))
+            if file.unread:
+                titles = (
+                    "".join(c if c.isprintable() else "?" for c in text) for text in file.unread[:3]
+                )
+                listed = "; ".join(titles) + (", ..." if len(file.unread) > 3 else "")
+                notes.append(NOTES.note("tables-unread", len(file.unread), titles=listed))
+            notes += NOTES.counted(odd, "table-repeated")
+            notes += [NOTES.note("unit-assumed")] if odd["no-unit"] else []
+            notes += NOTES.counted(odd, "sizes-without-unit", "sizes-rounded")
+            yield from (replace(note, file=file.name) for note in notes)
         name = self.files[0].name if len(self.files) == 1 else None
         yield from overflow_notes(overflowed, self.files[0].name)
         if self._rank is not None:
             yield rank_from_name([self._rank], name)
-        notes = []
+        notes = list[Note]()
         if self._repeated:
             reports = ", ".join(self._repeated)
             notes.append(NOTES.note("report-repeated", len(self._repeated), reports=reports))
@@ -362,24 +367,3 @@ class Assembly:
         elif not has_calls:
             notes.append(NOTES.note("no-calls"))
         yield from (replace(note, file=name) for note in notes)
-
-
-def _file_notes(file: StatsFile) -> Iterator[Note]:
-    """Yield the notes on a file: its text, its cells, tables that are not used, units."""
-    yield from text_notes(file.damage, file.source.cut)
-    odd = file.damage.with_bad_cells(part.odd for part in file.parts)
-    yield from NOTES.counted(
-        odd,
-        *("bad-cells", "no-time", "no-duration", "negative-duration", "other-calls", "beyond"),
-        "nested-sums",
-    )
-    if file.profile:
-        yield NOTES.note("several-profiles")
-    if file.unread:
-        titles = ("".join(c if c.isprintable() else "?" for c in text) for text in file.unread[:3])
-        listed = "; ".join(titles) + (", ..." if len(file.unread) > 3 else "")
-        yield NOTES.note("tables-unread", len(file.unread), titles=listed)
-    yield from NOTES.counted(odd, "table-repeated")
-    if odd["no-unit"]:
-        yield NOTES.note("unit-assumed")
-    yield from NOTES.counted(odd, "sizes-without-unit", "sizes-rounded")

@@ -1,9 +1,8 @@
 """Reads what rocprof and RPD write: CSV, JSON, databases and Perfetto traces of all generations.
 
 results.csv, *_kernel_trace.csv ...   layouts -> tables/ (a run is a set of files)
-results.json         v1               v1_events -> v1_read --+
-results.db           v1               v1_database -----------+-> v1_tables
-*_results.json       v3               v3json_places -> v3json_records -> v3json_tables -> v3json_run
+results.json, .db    v1               v1_events -> v1_read -> v1_tables (which reads the database)
+*_results.json       v3               v3json_records -> v3json_tables -> v3json_run
 *_results.db         v3 (rocpd)       rocpd_run -> rocpd_read, rocpd_host
 *.rpd                RPD              rpd
 *.pftrace            v3, rocprof-sys  perfetto_packets -> perfetto_trace

@@ -9,8 +9,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -114,8 +113,7 @@ def facts_of_system(system: Mapping[str, str]) -> DeviceFacts:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Agent:
+class Agent(NamedTuple):
     """A device that did something: `key` identifies it, `number` is that in the file.
 
     `node` is its number on the machine, -1 where no list of agents has it.
@@ -174,7 +172,7 @@ class Agents:
         is_typed = kind in ("gpu", "cpu")
         listed = self._by[kind if is_typed else numbering].get(number)
         if listed is not None:
-            return listed if is_typed else replace(listed, number=number)
+            return listed if is_typed else listed._replace(number=number)
         key = (kind if is_typed else "agent", number)
         return Agent(key, number, kind == "gpu" if is_typed else None, self._of_system)
 
@@ -206,8 +204,14 @@ def gpus_of(header: Mapping[str, msgspec.Raw]) -> dict[int, DeviceFacts]:
         # The largest pool of global memory: pools may be views of the same.
         pools = [_POOL.fullmatch(key) for key, segment in agent.items() if segment == "GLOBAL"]
         sizes = [_value(agent.get(f"{pool[1]}Size"), _INT32 * 2**20) for pool in pools if pool]
+        # A product's name has blanks after the words that are known: AMDInstinctMI210.
+        product, words_of_product = agent.get("MarketingName", ""), []
+        has_blanks = " " in product
+        while not has_blanks and (word := _WORD.match(product)) is not None:
+            words_of_product.append(word[0])
+            product = product[word.end() :]
         facts = {
-            "product_name": _with_blanks(agent.get("MarketingName", "")),
+            "product_name": " ".join(filter(None, (*words_of_product, product))),
             "local_mem_size": max(filter(None, sizes), default=None),
             "gfx_target_version": version and int(version[1]) * 10_000 + int(version[2], 16) * 100,
             "cu_count": _value(agent.get("ComputeUnit")),
@@ -218,17 +222,6 @@ def gpus_of(header: Mapping[str, msgspec.Raw]) -> dict[int, DeviceFacts]:
         node = _value(agent.get("Node"))
         gpus[index - 1 if node is None else node] = facts_of_agent(facts)
     return gpus
-
-
-def _with_blanks(product: str) -> str:
-    """Return a product's name with blanks after the words that are known: AMDInstinctMI210."""
-    if " " in product:
-        return product
-    rest, words = product, []
-    while (word := _WORD.match(rest)) is not None:
-        words.append(word[0])
-        rest = rest[word.end() :]
-    return " ".join(filter(None, (*words, rest)))
 
 
 def _value(text: str | None, below: int = _INT32) -> int | None:

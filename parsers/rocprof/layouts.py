@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from functools import cache
+from typing import Final, NamedTuple
 
 from traceflops.parsers.io.csv_cells import Field, Kind
 from traceflops.parsers.io.csv_text import Plan, find_start
@@ -35,8 +35,7 @@ _DERIVED: Final = re.compile(
 _REPEATED: Final = re.compile(r"(.+)_\d+")
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(NamedTuple):
     """One table of one generation, by the columns that it must have; all others are optional.
 
     `what` says how it is read, `name` is rocprof's, `release` is what the columns tell.
@@ -46,8 +45,8 @@ class Layout:
     name: str
     generation: str
     release: str
-    needs: frozenset[str]
-    lacks: frozenset[str] = frozenset()
+    needs: str
+    lacks: str = ""
 
 
 def plain(name: str) -> str:
@@ -55,12 +54,7 @@ def plain(name: str) -> str:
     return _WORDS.sub("", name.lower())
 
 
-def _layout(
-    what: str, name: str, generation: str, release: str, needs: str, lacks: str = ""
-) -> Layout:
-    return Layout(what, name, generation, release, _columns(needs), _columns(lacks))
-
-
+@cache
 def _columns(names: str) -> frozenset[str]:
     return frozenset(map(plain, names.split()))
 
@@ -77,41 +71,41 @@ _R63: Final = "ROCm 6.3 or 6.4"
 _R62: Final = "ROCm 6.2"
 
 LAYOUTS: Final = (
-    _layout("kernels", "kernel_trace", V3, _CONVERTED, "Guid " + _V3_KERNEL),
-    _layout("kernels", "kernel_trace", V3, _R70, "Stream_Id LDS_Block_Size " + _V3_KERNEL),
-    _layout("kernels", "kernel_trace", V3, _R63, "Dispatch_Id Thread_Id " + _V3_KERNEL),
-    _layout("kernels", "kernel_trace", V3, _R62, _V3_KERNEL),
-    _layout("copies", "memory_copy", V3, _CONVERTED, "Guid Kind Direction Start_Timestamp"),
-    _layout("copies", "memory_copy", V3, _R70, "Kind Direction Stream_Id Start_Timestamp"),
-    _layout("copies", "memory_copy", V3, "ROCm 6.2 to 6.4", "Kind Direction Start_Timestamp"),
-    _layout("graphs", "graph_launch", V3, _CONVERTED, "Kind Graph_Exec_Id Kernel_Dispatch_Count"),
-    _layout("events", "hip_event", V3, _CONVERTED, "Kind Operation Event_Handle"),
-    _layout("events", "memory_allocation", V3, "", "Kind Operation Allocation_Size"),
-    _layout("scratch", "scratch_memory", V3, "", "Kind Operation Alloc_Flags"),
-    _layout("events", "pc_sampling", V3, "", "Sample_Timestamp Exec_Mask"),
-    _layout("events", "spm_counters", V3, "", "Counter_Name Counter_Value Timestamp"),
-    _layout("counters", "counter_collection", V3, _CONVERTED, "Guid Process_Id " + _LONG),
-    _layout("counters", "counter_collection", V3, _CONVERTED, "Pid Agent_Id " + _LONG),
-    _layout("counters", "counter_collection", V3, "", "Agent_Id Process_Id " + _LONG),
-    _layout("counters", "pmc_perf", COMPUTE, "rocprofv3 counters", "GPU_ID " + _LONG),
-    _layout("calls", "api_trace", V3, _CONVERTED, "Guid Domain Function Start_Timestamp"),
-    _layout("calls", "api_trace", V3, "", "Domain Function Process_Id Start_Timestamp"),
-    _layout("agents", "agent_info", V3, "", "Node_Id Agent_Type Cu_Count"),
-    _layout("totals", "stats", V3, "", "Name Calls TotalDurationNs Percentage MinNs MaxNs"),
-    _layout("totals", "stats", V1, "", "Name Calls TotalDurationNs AverageNs Percentage"),
-    _layout("totals", "summary", V3, _OF_ROCPD, _SUMMED, "Process_Id"),
-    _layout("calls", "api_trace", V2, "", "Domain Function Start_Timestamp End_Timestamp"),
-    _layout("operations", "ops_trace", V2, "", "Domain Operation Start_Timestamp Stop_Timestamp"),
-    _layout("pushes", "roctx_trace", V2, "", "Domain ROCTX_ID Message Timestamp"),
-    _layout("kernels", "results", V1, "ROCm 5.3 or later", "arch_vgpr BeginNs EndNs " + _V1_KERNEL),
-    _layout("kernels", "results", V1, "ROCm 5.2 or before", "BeginNs EndNs " + _V1_KERNEL),
-    _layout("untimed", "results", V1, "ROCm 5.3 or later", "arch_vgpr " + _V1_KERNEL),
-    _layout("untimed", "results", V1, "ROCm 5.2 or before", _V1_KERNEL),
-    _layout("kernels", "results", V2, "ROCm 5.7", "GRD WGR " + _V2_KERNEL),
-    _layout("kernels", "results", V2, "ROCm 6.0 or later", "PID Grid_Size " + _V2_KERNEL),
-    _layout("kernels", "pmc_perf", COMPUTE, "", "Grid_Size " + _V2_KERNEL),
-    _layout("system", "sysinfo", COMPUTE, "", "workload_name gpu_arch"),
-    _layout("system", "sysinfo", COMPUTE, "", "workload_name gpu_soc"),
+    Layout("kernels", "kernel_trace", V3, _CONVERTED, "Guid " + _V3_KERNEL),
+    Layout("kernels", "kernel_trace", V3, _R70, "Stream_Id LDS_Block_Size " + _V3_KERNEL),
+    Layout("kernels", "kernel_trace", V3, _R63, "Dispatch_Id Thread_Id " + _V3_KERNEL),
+    Layout("kernels", "kernel_trace", V3, _R62, _V3_KERNEL),
+    Layout("copies", "memory_copy", V3, _CONVERTED, "Guid Kind Direction Start_Timestamp"),
+    Layout("copies", "memory_copy", V3, _R70, "Kind Direction Stream_Id Start_Timestamp"),
+    Layout("copies", "memory_copy", V3, "ROCm 6.2 to 6.4", "Kind Direction Start_Timestamp"),
+    Layout("graphs", "graph_launch", V3, _CONVERTED, "Kind Graph_Exec_Id Kernel_Dispatch_Count"),
+    Layout("events", "hip_event", V3, _CONVERTED, "Kind Operation Event_Handle"),
+    Layout("events", "memory_allocation", V3, "", "Kind Operation Allocation_Size"),
+    Layout("scratch", "scratch_memory", V3, "", "Kind Operation Alloc_Flags"),
+    Layout("events", "pc_sampling", V3, "", "Sample_Timestamp Exec_Mask"),
+    Layout("events", "spm_counters", V3, "", "Counter_Name Counter_Value Timestamp"),
+    Layout("counters", "counter_collection", V3, _CONVERTED, "Guid Process_Id " + _LONG),
+    Layout("counters", "counter_collection", V3, _CONVERTED, "Pid Agent_Id " + _LONG),
+    Layout("counters", "counter_collection", V3, "", "Agent_Id Process_Id " + _LONG),
+    Layout("counters", "pmc_perf", COMPUTE, "rocprofv3 counters", "GPU_ID " + _LONG),
+    Layout("calls", "api_trace", V3, _CONVERTED, "Guid Domain Function Start_Timestamp"),
+    Layout("calls", "api_trace", V3, "", "Domain Function Process_Id Start_Timestamp"),
+    Layout("agents", "agent_info", V3, "", "Node_Id Agent_Type Cu_Count"),
+    Layout("totals", "stats", V3, "", "Name Calls TotalDurationNs Percentage MinNs MaxNs"),
+    Layout("totals", "stats", V1, "", "Name Calls TotalDurationNs AverageNs Percentage"),
+    Layout("totals", "summary", V3, _OF_ROCPD, _SUMMED, "Process_Id"),
+    Layout("calls", "api_trace", V2, "", "Domain Function Start_Timestamp End_Timestamp"),
+    Layout("operations", "ops_trace", V2, "", "Domain Operation Start_Timestamp Stop_Timestamp"),
+    Layout("pushes", "roctx_trace", V2, "", "Domain ROCTX_ID Message Timestamp"),
+    Layout("kernels", "results", V1, "ROCm 5.3 or later", "arch_vgpr BeginNs EndNs " + _V1_KERNEL),
+    Layout("kernels", "results", V1, "ROCm 5.2 or before", "BeginNs EndNs " + _V1_KERNEL),
+    Layout("untimed", "results", V1, "ROCm 5.3 or later", "arch_vgpr " + _V1_KERNEL),
+    Layout("untimed", "results", V1, "ROCm 5.2 or before", _V1_KERNEL),
+    Layout("kernels", "results", V2, "ROCm 5.7", "GRD WGR " + _V2_KERNEL),
+    Layout("kernels", "results", V2, "ROCm 6.0 or later", "PID Grid_Size " + _V2_KERNEL),
+    Layout("kernels", "pmc_perf", COMPUTE, "", "Grid_Size " + _V2_KERNEL),
+    Layout("system", "sysinfo", COMPUTE, "", "workload_name gpu_arch"),
+    Layout("system", "sysinfo", COMPUTE, "", "workload_name gpu_soc"),
 )
 """The first that fits counts."""
 
@@ -230,8 +224,10 @@ def counters_in(names: Sequence[str]) -> dict[str, list[int]]:
 def layout_of(names: Sequence[str]) -> Layout | None:
     """Return the table that has these columns, None if none of rocprof's does."""
     columns = frozenset(map(plain, names))
-    fitting = (x for x in LAYOUTS if x.needs <= columns and not x.lacks & columns)
-    return next(fitting, None)
+    for layout in LAYOUTS:
+        if _columns(layout.needs) <= columns and _columns(layout.lacks).isdisjoint(columns):
+            return layout
+    return None
 
 
 _XYZ: Final = " ".join(f"{w}_Size_{axis}" for w in ("Workgroup", "Grid") for axis in "XYZ")
@@ -275,8 +271,7 @@ _HEADLESS: Final[tuple[tuple[str, Mapping[str, str]], ...]] = (
 _JOINED: Final = ('Pid"', "Pid,", "Guid", "GPU_ID", "Node_Id", "Dispatch_ID", "dispatch_id", "Name")
 
 
-@dataclass(frozen=True, slots=True)
-class RocprofTable:
+class RocprofTable(NamedTuple):
     """A table: its layout, how its rows are read, and the columns of each counter in it."""
 
     layout: Layout
@@ -292,7 +287,33 @@ class RocprofTables:
     def of_header(self, names: Sequence[str]) -> Plan | None:
         """Return what to read of the table with this header, None for tables of other tools."""
         layout = layout_of(names)
-        return None if layout is None else _plan(layout, names)
+        if layout is None:
+            return None
+        if layout.what in ("agents", "system"):  # all columns
+            fields = {name: Field(index, "text") for index, name in enumerate(names)}
+            return Plan(len(names), fields, None, RocprofTable(layout, layout.what, {}))
+        # Further columns may be counters; rocprofv3 has a table for these.
+        may_be_wide = layout.what in ("kernels", "untimed") and layout.generation != V3
+        columns_of = counters_in(names) if may_be_wide else {}
+        what = "wide" if columns_of else layout.what
+        is_timed = layout.generation == V1 and layout.what == "kernels"
+        columns, fields = [*map(plain, names)], {}
+        for role in _ROLES_OF["timed wide" if columns_of and is_timed else what]:
+            kind, spellings = _ROLES[role]
+            spelling = next((spelling for spelling in spellings if spelling in columns), None)
+            if spelling is not None:  # of two columns with one name the first
+                fields[role] = Field(columns.index(spelling), kind)
+        if what == "counters" and "guid" not in fields and "pid" in columns:
+            # rocpd convert calls the column of the run's id pid.
+            index = columns.index("pid")
+            fields = {role: field for role, field in fields.items() if field.place != index}
+            fields["guid"] = Field(index, "text")
+        fields = fields or {"row": Field(0, "text")}  # one at least is read
+        free = next((fields[role].place for role in _FREE if role in fields), None)
+        counters = {name: tuple(f"counter {i}" for i in own) for name, own in columns_of.items()}
+        of_counters = [index for own in columns_of.values() for index in own]
+        fields |= {f"counter {index}": Field(index, "number") for index in of_counters}
+        return Plan(len(names), fields, free, RocprofTable(layout, what, counters))
 
     def of_row(self, row: Sequence[str]) -> Plan | None:
         """Return what to read of the table without header that has this row."""
@@ -311,37 +332,3 @@ def table_in(head: bytes) -> RocprofTable | None:
     """Return which table of rocprof's a text is, by its first lines."""
     start = find_start(head, ROCPROF_TABLES)
     return start.plan.what if start else None
-
-
-def _plan(layout: Layout, names: Sequence[str]) -> Plan:
-    """Return what to read of a table; of agents and of a system all columns."""
-    if layout.what in ("agents", "system"):
-        fields = {name: Field(index, "text") for index, name in enumerate(names)}
-        return Plan(len(names), fields, None, RocprofTable(layout, layout.what, {}))
-    # Further columns may be counters; rocprofv3 has a table for these.
-    may_be_wide = layout.what in ("kernels", "untimed") and layout.generation != V3
-    columns_of = counters_in(names) if may_be_wide else {}
-    what = "wide" if columns_of else layout.what
-    is_timed = layout.generation == V1 and layout.what == "kernels"
-    fields = _fields("timed wide" if columns_of and is_timed else what, list(map(plain, names)))
-    free = next((fields[role].place for role in _FREE if role in fields), None)
-    counters = {name: tuple(f"counter {i}" for i in own) for name, own in columns_of.items()}
-    of_counters = [index for own in columns_of.values() for index in own]
-    fields |= {f"counter {index}": Field(index, "number") for index in of_counters}
-    return Plan(len(names), fields, free, RocprofTable(layout, what, counters))
-
-
-def _fields(what: str, columns: Sequence[str]) -> dict[str, Field]:
-    """Return the columns with a role; of two with one name the first. One at least is read."""
-    fields: dict[str, Field] = {}
-    for role in _ROLES_OF[what]:
-        kind, spellings = _ROLES[role]
-        spelling = next((spelling for spelling in spellings if spelling in columns), None)
-        if spelling is not None:
-            fields[role] = Field(columns.index(spelling), kind)
-    if what == "counters" and "guid" not in fields and "pid" in columns:
-        # rocpd convert calls the column of the run's id pid.
-        index = columns.index("pid")
-        fields = {role: field for role, field in fields.items() if field.place != index}
-        fields["guid"] = Field(index, "text")
-    return fields or {"row": Field(0, "text")}

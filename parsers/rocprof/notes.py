@@ -17,7 +17,7 @@ from traceflops.parsers.shared.sanity_checks import COUNTED_WHILE_TIMED, span_no
 from traceflops.parsers.shared.sinks import DISPATCH
 from traceflops.parsers.shared.trace_builder import overflow_notes
 from traceflops.remedies import ROCPROFV3
-from traceflops.table.columns import ABSENT, names, numbers
+from traceflops.table.columns import ABSENT, count_true, names, numbers
 from traceflops.table.grouping import joint_codes
 from traceflops.table.trace import Note, rank_from_name, together
 from traceflops.units import does, percent, several
@@ -149,12 +149,12 @@ def link_notes(tables: Mapping[str, pa.Table], *, no_calls: str = _NO_CALLS) -> 
     processes = [numbers(table["process"]) for table in (activities, calls)]
     keys = joint_codes(np.concatenate(processes), np.append(work_ids, call_ids))
     is_linked = np.isin(keys[:total], keys[total:]) & (work_ids != ABSENT)
-    linked = int(np.count_nonzero(is_linked))
+    linked = count_true(is_linked)
     # Calls of a process without an id and without device work of its own.
     pids = tables["processes"]["pid"].to_pylist()
     working = np.unique(processes[0])
     idle = [row for row, pid in enumerate(pids) if pid is None and row not in working]
-    nameless = int(np.isin(processes[1], idle).sum())
+    nameless = count_true(np.isin(processes[1], idle))
     if linked < total and nameless:
         work = several(total - linked, "GPU operation")
         yield NOTES.note("calls-of-unknown-process", nameless, work=work)
@@ -185,8 +185,19 @@ def run_notes(
     notes += NOTES.counted(odd, "merged-passes", "launcher", "host-copies")
     notes += [DEVICE_UNKNOWN] if odd["device-unknown"] else []
     notes += [*instance_notes(odd["instances"]), *NOTES.counted(odd, "counters-written-twice")]
-    for note in (*notes, *_content_notes(run, tables)):
-        yield replace(note, file=label if len(run.files) == 1 else None)
+    # What the run lacks as a whole, and what is strange about its times
+    if tables["activities"].num_rows:
+        notes += link_notes(tables)
+        length = numbers(tables["activities"]["dur_ns"])
+        if long := count_true(length >= _LONG_NS):
+            notes.append(NOTES.note("very-long", long, longest=f"{int(length.max()) / 1e9:,.1f}"))
+        notes += [COUNTED_WHILE_TIMED] if odd["counted-while-timed"] else []
+    elif tables["kernel_counters"].num_rows:
+        notes.append(COUNTERS_ONLY)
+    else:
+        only_totals = tables["totals"].num_rows and not tables["calls"].num_rows
+        notes.append(NOTES.note("no-timeline" if only_totals else "no-device-work"))
+    yield from (replace(note, file=label if len(run.files) == 1 else None) for note in notes)
 
 
 def file_notes(file: TableFile) -> Iterator[Note]:
@@ -204,19 +215,3 @@ def file_notes(file: TableFile) -> Iterator[Note]:
     notes = (*text_notes(file.damage, file.source.cut), *span_notes(odd))
     for note in (*notes, *NOTES.counted(counts, *counts)):
         yield replace(note, file=file.source.label)
-
-
-def _content_notes(run: TableRun, tables: Mapping[str, pa.Table]) -> Iterator[Note]:
-    """Yield what the run lacks as a whole, and what is strange about its times."""
-    if tables["activities"].num_rows:
-        yield from link_notes(tables)
-        length = numbers(tables["activities"]["dur_ns"])
-        if long := int(np.count_nonzero(length >= _LONG_NS)):
-            yield NOTES.note("very-long", long, longest=f"{int(length.max()) / 1e9:,.1f}")
-        if run.odd["counted-while-timed"]:
-            yield COUNTED_WHILE_TIMED
-    elif tables["kernel_counters"].num_rows:
-        yield COUNTERS_ONLY
-    else:
-        only_totals = tables["totals"].num_rows and not tables["calls"].num_rows
-        yield NOTES.note("no-timeline" if only_totals else "no-device-work")

@@ -27,8 +27,8 @@ from traceflops.parsers.io.messages import (
     split,
 )
 from traceflops.table.builder import BEYOND, MOST_TEXTS
-from traceflops.table.columns import ABSENT, Array, BoolArray, IntArray, Names, narrow
-from traceflops.table.grouping import joint_codes, ranked
+from traceflops.table.columns import ABSENT, Array, BoolArray, IntArray, Names, count_true, narrow
+from traceflops.table.grouping import group_rows
 
 _PACKET: Final = 1
 _CHUNK_BYTES: Final = 1 << 20
@@ -73,7 +73,7 @@ class Table:
 
     def add(self, rows: BoolArray, **columns: Array) -> None:
         """Append some of the rows of columns."""
-        self.count += int(np.count_nonzero(rows))
+        self.count += count_true(rows)
         for name, values in columns.items():
             self._pieces[name].append(narrow(values[rows]))
 
@@ -142,9 +142,9 @@ class Packets:
         """Add packets: what they define at once, their events as columns."""
         numbers = (_TIME, _SEQUENCE, _FLAGS, _LOST, _CLOCK)
         packets = messages.columns(numbers, (*self._parts, _EVENT, _PACKED))
-        self._odd["rows-lost"] += int(np.count_nonzero(~packets.sound))
-        self._odd["packets-packed"] += int(np.count_nonzero(packets.has(_PACKED)))
-        self._odd["packets-dropped"] += int(np.count_nonzero(packets.numbers[_LOST] == 1))
+        self._odd["rows-lost"] += count_true(~packets.sound)
+        self._odd["packets-packed"] += count_true(packets.has(_PACKED))
+        self._odd["packets-dropped"] += count_true(packets.numbers[_LOST] == 1)
         # An era begins where a sequence does, or is cleared.
         sequence, flags = packets.numbers[_SEQUENCE], packets.numbers[_FLAGS]
         cleared = (flags != ABSENT) & (flags & 1 == 1)
@@ -199,7 +199,7 @@ class Packets:
         """Add events, given the row of the packet and the era of each."""
         numbers = (_CATEGORY_ID, _TYPE, _NAME_ID, _ON, _INTEGER)
         events = messages.columns(numbers, (_CATEGORY, _NAME), (_REAL,), _ANNOTATION)
-        self._odd["rows-lost"] += int(np.count_nonzero(~events.sound))
+        self._odd["rows-lost"] += count_true(~events.sound)
         kind = np.where(events.sound, events.numbers[_TYPE], ABSENT)
         row = self._events.count + np.arange(len(kind))
         columns = {"kind": kind, "track": events.numbers[_ON], "packet": packet}
@@ -258,7 +258,7 @@ class Packets:
         end = np.where(kind == _INSTANT, time, ABSENT)
         rows = np.flatnonzero((kind == _BEGIN) | (kind == _END))
         sequence = packets["sequence"][packet[rows]]
-        stack = ranked(joint_codes(ranked(track[rows])[1], sequence))[1]
+        stack, _ = group_rows([track[rows], sequence])
         begins, ends, unpaired = _pairs(kind[rows] == _BEGIN, stack)
         end[rows[begins]] = time[rows[ends]]
         self._odd["unpaired-ends"] += unpaired
@@ -364,4 +364,4 @@ def _pairs(is_begin: BoolArray, stack: IntArray) -> tuple[IntArray, IntArray, in
     first, second = rows[:-1], rows[1:]
     fits = begins[first] & ~begins[second]
     fits &= (level[first] == level[second]) & (stack[first] == stack[second])
-    return order[first[fits]], order[second[fits]], int(np.count_nonzero(unpaired))
+    return order[first[fits]], order[second[fits]], count_true(unpaired)

@@ -36,7 +36,7 @@ from traceflops.parsers.shared.sinks import (
     blocks_of,
 )
 from traceflops.parsers.shared.trace_builder import ProcessIds, told_apart
-from traceflops.table.columns import ABSENT, Array, IntArray
+from traceflops.table.columns import ABSENT, Array, IntArray, count_true
 from traceflops.table.trace import Note, Source, Trace
 from traceflops.units import time_amount
 
@@ -231,7 +231,7 @@ class _Recording(Recorded):
         """Return the devices of rows; of an unknown GPU the only one, or the first."""
         gpu, process = rows["gpu"], rows["process"]
         gpu = np.where(gpu == ABSENT, self._gpus[0] if len(self._gpus) == 1 else ABSENT, gpu)
-        self.odd["device-unknown json"] += int(np.count_nonzero(gpu == ABSENT))
+        self.odd["device-unknown json"] += count_true(gpu == ABSENT)
 
         def device(number: int, row: int) -> int:
             number = told_apart(self._known_gpus, max(number, -1), -1)
@@ -288,7 +288,7 @@ class _Recording(Recorded):
         columns = {"gpu": np.full_like(gpu, ABSENT) if self.is_sys else gpu}
         columns["way"] = ways_between(way, first, last, source != target)
         on_device = (first != HOST) | (last != HOST)
-        self.odd["host-copies json"] += int(np.count_nonzero(~on_device))
+        self.odd["host-copies json"] += count_true(~on_device)
         rows = rows.with_numbers(columns).only(on_device)
         # A copy engine executes it: it belongs to no queue or stream.
         common = self._common("activities", rows, UNNAMED_COPY, "correlation", "bytes", "way")
@@ -301,7 +301,7 @@ class _Recording(Recorded):
         """
         table, tracks = self["counters"], self._packets.tracks
         kind, counted = kind_of[rows["category"]], _WORDS.index("streamed-counter")
-        self.odd["streamed-counter"] += int(np.count_nonzero(kind == counted))
+        self.odd["streamed-counter"] += count_true(kind == counted)
         is_value = (rows["start"] >= 0) & np.isfinite(rows["value"])
         rows = rows.only(is_value & (kind == _WORDS.index(_MARK)))
         uuid, category, of_gpu = rows["track"], rows["category"], rows["gpu"] != ABSENT
@@ -335,7 +335,7 @@ class _Recording(Recorded):
             first, second = rows[:-1], rows[1:]
             touch = (device[first] == device[second]) & (stream[first] == stream[second])
             touch &= end[first] == start[second]
-            trimmed = {"overlaps-trimmed": int(np.count_nonzero(touch))}
+            trimmed = {"overlaps-trimmed": count_true(touch)}
             yield from _NOTES.counted(trimmed, *trimmed)
         more = "" if (work.column("grid") != ABSENT).any() else ", and no grid of a launch"
         yield _NOTES.note("perfetto-lacks", more=more)

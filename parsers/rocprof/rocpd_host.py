@@ -16,7 +16,7 @@ from traceflops.parsers.rocprof.rocpd_run import RunReading
 from traceflops.parsers.rocprof.trace import Recorded
 from traceflops.parsers.shared.sanity_checks import timed
 from traceflops.parsers.shared.sinks import UNNAMED, Calls, Marks, Overheads
-from traceflops.table.columns import ABSENT, Array, IntArray
+from traceflops.table.columns import ABSENT, Array, IntArray, count_true
 
 APIS: Final = ("hip", "hsa", "rccl", "rocdecode", "rocjpeg")
 MARK: Final = "mark"
@@ -116,7 +116,7 @@ class HostReader:
                 rows["name_id"][unclear], lambda key, _: _KINDS.index(kind_by_name(strings[key]))
             )
         for left_out in (_SAMPLED, _SYSTEM):
-            reading.odd[left_out] += int(np.count_nonzero(kind == _KINDS.index(left_out)))
+            reading.odd[left_out] += count_true(kind == _KINDS.index(left_out))
         rows = rows.with_numbers({"category": category, "kind": kind})
 
         calls = self._on_threads(rows.only(kind < len(APIS)))
@@ -130,7 +130,17 @@ class HostReader:
         is_mark = np.isin(kind, [_KINDS.index(MARK), _KINDS.index(_MESSAGE)])
         marks = self._on_threads(rows.only(is_mark))
         if marks.count:
-            process, thread, name = marks["process"], marks["thread"], self._mark_names(marks)
+            # The name is the message of the event, where it has one.
+            name, names = self._mark_name(marks["name_id"]), reading["marks"].names["name"]
+            has_message = marks["kind"] == _KINDS.index(_MESSAGE)
+            category = np.where(has_message, marks["category"], ABSENT)
+            for key in np.unique(category[category != ABSENT]).tolist()[:_MOST_CATEGORIES]:
+                if key not in self._message_names:
+                    self._message_names[key] = reading.messages(key).coder(names, None)
+                of_category = category == key
+                message = self._message_names[key](marks["event_id"][of_category])
+                name[of_category] = np.where(message >= 0, message, name[of_category])
+            process, thread = marks["process"], marks["thread"]
             Marks(rows=marks, process=process, thread=thread, name=name).add_to(reading)
 
     def _on_threads(self, rows: Batch) -> Batch:
@@ -138,19 +148,6 @@ class HostReader:
         process = self._reading.processes(rows["pid"])
         thread = self._reading.threads(rows["tid"])
         return rows.with_numbers({"process": process, "thread": thread})
-
-    def _mark_names(self, rows: Batch) -> Array:
-        """Return the codes of the marks' names: the message of the event, where it has one."""
-        codes, names = self._mark_name(rows["name_id"]), self._reading["marks"].names["name"]
-        has_message = rows["kind"] == _KINDS.index(_MESSAGE)
-        category = np.where(has_message, rows["category"], ABSENT)
-        for key in np.unique(category[category != ABSENT]).tolist()[:_MOST_CATEGORIES]:
-            if key not in self._message_names:
-                self._message_names[key] = self._reading.messages(key).coder(names, None)
-            of_category = category == key
-            message = self._message_names[key](rows["event_id"][of_category])
-            codes[of_category] = np.where(message >= 0, message, codes[of_category])
-        return codes
 
 
 def add_calls(

@@ -41,7 +41,7 @@ from traceflops.parsers.shared.sinks import (
     product_of,
 )
 from traceflops.table.builder import TableBuilder
-from traceflops.table.columns import ABSENT, IntArray
+from traceflops.table.columns import ABSENT, IntArray, count_true
 from traceflops.table.grouping import distinct
 from traceflops.table.trace import Note, Source, Trace
 
@@ -100,8 +100,8 @@ def _read_run(run: RocpdRun, version: str | None, notes: Sequence[Note]) -> Trac
     read_copies(reading)
     read_graphs(reading)
     was_only_counted = dispatches.read_counters()
-    events = [np.empty(0, np.int64), *(batch["event_id"] for batch in dispatches.others)]
-    host = HostReader(reading, np.unique(np.concatenate(events)))
+    valued = [np.empty(0, np.int64), *(batch["event_id"] for batch in dispatches.others)]
+    host = HostReader(reading, np.unique(np.concatenate(valued)))
     host.read()
     dispatches.add_values_over_time(host.measured)
     activities = reading["activities"]
@@ -111,7 +111,19 @@ def _read_run(run: RocpdRun, version: str | None, notes: Sequence[Note]) -> Trac
         wanted = Wanted(integers=("event_id", "value"))
         sizes = run.whole("arg", wanted, Among("name", (_SIZE,)))
         fill_sizes(activities, 0, reading.correlations(sizes["event_id"]), sizes["value"])
-    fill_collectives(reading, _rccl_arguments(reading, host.rccl))
+    arguments: dict[int, dict[str, str]] = {}  # of RCCL's calls by row of the calls
+    if host.rccl:
+        events, rows = (np.concatenate(columns) for columns in zip(*host.rccl, strict=True))
+        row_of = Lookup(events, rows)
+        of_calls = Between("event_id", int(events.min()), int(events.max()))
+        wanted = Wanted(integers=("event_id",), texts=("name", "value"))
+        for batch in run.batches("arg", wanted, of_calls, Among("name", _OF_RCCL)):
+            call = row_of(batch["event_id"])
+            for row in np.flatnonzero(call != ABSENT).tolist():
+                name, value = batch.texts["name"][row], batch.texts["value"][row]
+                if name is not None and value is not None:
+                    arguments.setdefault(int(call[row]), {})[name] = value[:_LONGEST]
+    fill_collectives(reading, arguments)
     read_allocations(reading)
     spelled = run.whole("string", Wanted(integers=("id",)), Among("string", _OF_SYSTEMS_PROFILER))
     about = Source(
@@ -200,8 +212,8 @@ class DispatchReader:
             reading.counts["pmc_event"] += batch.count
             streamed = batch["sample_id"] != ABSENT  # sampled while kernels ran, of no single one
             no_value = np.isnan(batch["value"])
-            odd["streamed-counter"] += int(np.count_nonzero(streamed))
-            odd["no-value"] += int(np.count_nonzero(no_value & ~streamed))
+            odd["streamed-counter"] += count_true(streamed)
+            odd["no-value"] += count_true(no_value & ~streamed)
             rows = batch.only(~streamed & ~no_value)
             row = row_of(rows["event_id"])
             is_of_kernel = row != ABSENT
@@ -252,7 +264,7 @@ def read_copies(reading: RunReading) -> None:
         rows = timed(batch, reading.odd)
         from_gpu, to_gpu = (reading.are_gpus(rows[f"{end}_agent_id"]) for end in ("src", "dst"))
         on_device = from_gpu | to_gpu
-        reading.odd["host-copies"] += int(np.count_nonzero(~on_device))
+        reading.odd["host-copies"] += count_true(~on_device)
         rows, from_gpu, to_gpu = rows.only(on_device), from_gpu[on_device], to_gpu[on_device]
         source, target = rows["src_agent_id"], rows["dst_agent_id"]
         ids, inverse = np.unique(rows["name_id"], return_inverse=True)
@@ -276,7 +288,7 @@ def read_graphs(reading: RunReading) -> None:
         launch = reading.correlations(batch["event_id"])
         opaque = (launch == ABSENT) | ~np.isin(launch, recorded)
         nowhere = batch["agent_id"] == ABSENT
-        reading.odd["graph-without-device"] += int(np.count_nonzero(opaque & nowhere))
+        reading.odd["graph-without-device"] += count_true(opaque & nowhere)
         rows = timed(batch.only(opaque & ~nowhere), reading.odd)
         Graphs(
             rows=rows,
@@ -297,23 +309,3 @@ def _common(reading: RunReading, rows: Batch, agents: IntArray) -> dict[str, Int
         "graph": graph,
         "graph_node": node,
     }
-
-
-def _rccl_arguments(
-    reading: RunReading, calls: Sequence[tuple[IntArray, IntArray]]
-) -> dict[int, dict[str, str]]:
-    """Return the arguments of RCCL's calls by row of the calls, given their events and rows."""
-    arguments: dict[int, dict[str, str]] = {}
-    if not calls:
-        return arguments
-    events, rows = (np.concatenate(columns) for columns in zip(*calls, strict=True))
-    row_of = Lookup(events, rows)
-    of_calls = Between("event_id", int(events.min()), int(events.max()))
-    wanted = Wanted(integers=("event_id",), texts=("name", "value"))
-    for batch in reading.run.batches("arg", wanted, of_calls, Among("name", _OF_RCCL)):
-        call = row_of(batch["event_id"])
-        for row in np.flatnonzero(call != ABSENT).tolist():
-            name, value = batch.texts["name"][row], batch.texts["value"][row]
-            if name is not None and value is not None:
-                arguments.setdefault(int(call[row]), {})[name] = value[:_LONGEST]
-    return arguments

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from typing import Any, Final, NamedTuple, TypeVar
@@ -59,8 +58,7 @@ _MOST_RUNS: Final = 64
 """Runs that may share tables, which are read once for each."""
 
 
-@dataclass(frozen=True, slots=True)
-class RocpdRun:
+class RocpdRun(NamedTuple):
     """One run: the tables whose names end in `ending`; of shared ones the rows with its `guid`."""
 
     database: Database
@@ -249,8 +247,8 @@ class RunReading(Recorded):
         """Return the numbers of the processes with these ids."""
 
         def number(key: int, _: int) -> int:
-            known = self._numbers.get(key)
-            return self.process(None, ProcessFacts(self._file)) if known is None else known
+            listed = self._numbers.get(key)
+            return self.process(None, ProcessFacts(self._file)) if listed is None else listed
 
         return by_distinct(ids, number)
 

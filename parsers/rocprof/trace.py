@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -112,7 +112,7 @@ def trace_of(
     overflowed, counts = recorded.overflowed, dict(sorted((+recorded.counts).items()))
     tables, name = recorded.finish(), file.label
     count = tables["processes"].num_rows
-    every_clock = [*clocks, *("",) * count][:count]
+    clock_of_process = [*clocks, *("",) * count][:count]
     facts = dict(about.facts)
     if counts:
         facts.setdefault("recorded", ", ".join(counts))
@@ -131,7 +131,13 @@ def trace_of(
         nameless = np.count_nonzero(codes(kernels) == labels.index(UNNAMED_KERNEL))
         odd["kernels-unnamed"] = int(nameless)
     all_notes += NOTES.counted(odd, "kernels-unnamed", "kernels-unnamed json", "agents-missing")
-    all_notes += _content_notes(tables, holder)
+    was_counted = tables[_COUNTERS].num_rows > 0
+    if kernels.length():
+        no_calls = {"no_calls": _NO_CALLS_V1} if holder == "v1 file" else {}
+        all_notes += link_notes(tables, **no_calls)
+        all_notes += [COUNTED_WHILE_TIMED] if was_counted else []
+    else:
+        all_notes.append(COUNTERS_ONLY if was_counted else NOTES.note(f"no-device-work {holder}"))
     return Trace(
         source=replace(
             about,
@@ -146,19 +152,8 @@ def trace_of(
             *overflow_notes(overflowed, name),
         ),
         places=recorded.places,
-        clocks=tuple(every_clock) if any(every_clock) else (),
+        clocks=tuple(clock_of_process) if any(clock_of_process) else (),
     )
-
-
-def _content_notes(tables: Mapping[str, pa.Table], holder: str) -> Iterator[Note]:
-    """Yield what the recording lacks as a whole."""
-    was_counted = tables["kernel_counters"].num_rows > 0
-    if not tables["activities"].num_rows:
-        yield COUNTERS_ONLY if was_counted else NOTES.note(f"no-device-work {holder}")
-        return
-    yield from link_notes(tables, **({"no_calls": _NO_CALLS_V1} if holder == "v1 file" else {}))
-    if was_counted:
-        yield COUNTED_WHILE_TIMED
 
 
 def with_losses(database: Database, trace: Trace, label: Callable[[str], str] = str) -> Trace:
@@ -181,17 +176,17 @@ def without_repeated_passes(read: Iterable[tuple[ByteSource, Trace]]) -> list[Tr
     runs: defaultdict[tuple[str, int | None, int], list[tuple[OutputPlace, Trace]]]
     runs, traces = defaultdict(list), list[Trace]()
     for source, trace in read:
-        place = place_of(source.folder, source.name)
-        if place.run_pass is None:
+        output = place_of(source.folder, source.name)
+        if output.run_pass is None:
             traces.append(trace)
         else:
-            runs[place.root, place.rank, trace.processes.num_rows].append((place, trace))
+            runs[output.root, output.rank, trace.processes.num_rows].append((output, trace))
     for members in runs.values():
         passes: defaultdict[int, list[Trace]] = defaultdict(list)
-        for place, trace in sorted(
+        for output, trace in sorted(
             members, key=lambda m: (m[0].pid or 0, m[1].source.files[0].name)
         ):
-            passes[place.run_pass or 0].append(trace)
+            passes[output.run_pass or 0].append(trace)
         if len(passes) == 1:
             traces += [trace for _, trace in members]
             continue

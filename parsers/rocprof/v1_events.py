@@ -8,7 +8,8 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain
+from contextlib import suppress
+from itertools import chain, product
 from typing import Any, Final
 
 import msgspec
@@ -143,10 +144,11 @@ class V1Reader:
             args = [event.args or {} for event in groups[KERNEL]]
             keys = list(dict.fromkeys(chain.from_iterable(args)))
             counters = [keys[index] for indices in counters_in(keys).values() for index in indices]
-            values = {
-                key: np.array([_value(words.get(key)) for words in args], dtype=np.float64)
-                for key in counters
-            }
+            values = {key: np.full(len(args), np.nan) for key in counters}
+            for key, (row, words) in product(counters, enumerate(args)):
+                if isinstance(value := words.get(key), str | int | float):
+                    with suppress(ValueError):
+                        values[key][row] = float(value)
             rows[COUNTERS] = EventRows()
             rows[COUNTERS].add(len(args), **values)
         return rows
@@ -199,13 +201,6 @@ def _size(args: Mapping[str, Any]) -> int | None:
         if size:
             return int(size[1])
     return None
-
-
-def _value(value: object) -> float:
-    try:
-        return float(value) if isinstance(value, str | int | float) else np.nan
-    except ValueError:
-        return np.nan
 
 
 def unquoted(name: str) -> str:

@@ -36,8 +36,8 @@ from traceflops.parsers.rocprof.v1_events import (
 )
 from traceflops.parsers.rocprof.v1_tables import Owners, V1Tables, without_markers
 from traceflops.parsers.shared.sinks import UNNAMED
-from traceflops.table.columns import ABSENT, Array, IntArray, Names
-from traceflops.table.grouping import joint_codes
+from traceflops.table.columns import ABSENT, Array, IntArray, Names, count_true
+from traceflops.table.grouping import group_rows
 from traceflops.table.trace import Source, Trace
 
 _AT_END: Final = "the list of GPUs"
@@ -130,7 +130,7 @@ def _add_all(tables: V1Tables, rows: defaultdict[str, EventRows]) -> None:
     for kind in (kind for kind in _KINDS if rows[kind].count):
         work, labels, call = rows[kind], _labels(rows[kind]), call_of.get(kind)
         gpu, sizes = work.column("gpu"), work.column("bytes")
-        tables.odd["device-unknown json"] += int(np.count_nonzero(gpu == ABSENT))
+        tables.odd["device-unknown json"] += count_true(gpu == ABSENT)
         columns = {"gpu": np.where(gpu == ABSENT, only_gpu, gpu)}
         if call is not None:
             # A call that launched several does not say how many bytes each moved.
@@ -213,7 +213,7 @@ def _linked(
     origin, goal = _rows_of(shown[0], begin_row[of_begin]), _rows_of(shown[1], end_row[of_end])
     target = _in_order(goal, origin["shown_us"], work)
 
-    may_launch = np.array([_ASKING.search(name) is not None for name in names], dtype=np.bool_)
+    may_launch = np.array([_ASKING.search(name) is not None for name in names], np.bool_)
     launching = np.flatnonzero(may_launch[calls["name"]])
     chosen = {name: calls[name][launching] for name in _TIMED}
     took_us = (chosen["end"] - chosen["start"]) // 1000
@@ -229,9 +229,9 @@ def _linked(
         other = source == _NONE
         source[other] = _around(_rows_of(origin, other), chosen, took_us)
     is_linked = (target != _NONE) & (source != _NONE)
-    call = np.full(len(work["start"]), _NONE, dtype=np.int64)
+    call = np.full(len(work["start"]), _NONE, np.int64)
     call[target[is_linked]] = launching[source[is_linked]]
-    loose = int(np.count_nonzero(~is_linked))
+    loose = count_true(~is_linked)
     if not is_linked.any():
         return call, loose
 
@@ -253,14 +253,13 @@ def _linked(
 def _in_order(arrows: Columns, order: Array, targets: Columns) -> IntArray:
     """Return the row of the target of each arrow or -1: same lane, time, and rank among those."""
     count = len(order)
-    lanes = _codes(*(np.append(arrows[name], targets[name]) for name in ("section", "lane")))
-    keys = _codes(lanes, np.append(arrows["shown_us"], targets["shown_us"]))
+    keys, _ = group_rows([np.append(arrows[name], targets[name]) for name in _SHOWN])
     of_arrow, of_target = keys[:count], keys[count:]
     size = int(keys.max(initial=0)) + 1
     fits = np.bincount(of_arrow, minlength=size) == np.bincount(of_target, minlength=size)
     by_arrow = np.lexsort((order, of_arrow))
     by_target = np.lexsort((targets["start"], of_target))
-    target = np.full(count, _NONE, dtype=np.int64)
+    target = np.full(count, _NONE, np.int64)
     target[by_arrow[fits[of_arrow[by_arrow]]]] = by_target[fits[of_target[by_target]]]
     return target
 
@@ -299,7 +298,7 @@ def _on_one_axis(
 ) -> tuple[IntArray, IntArray, IntArray]:
     """Return lane and time of arrows and calls as one number each, and the order of the calls."""
     count = len(arrows["lane"])
-    lanes = _codes(*(np.append(arrows[name], calls[name]) for name in ("section", "lane")))
+    lanes, _ = group_rows([np.append(arrows[name], calls[name]) for name in ("section", "lane")])
     _, times = np.unique(np.append(arrows["shown_us"], time_us), return_inverse=True)
     axis = lanes * _SPREAD + times
     return axis[:count], axis[count:], np.lexsort((calls["start"], axis[count:]))
@@ -308,10 +307,3 @@ def _on_one_axis(
 def _rows_of(columns: Columns, rows: Array) -> dict[str, Array]:
     """Return some rows of columns."""
     return {name: column[rows] for name, column in columns.items()}
-
-
-def _codes(first: IntArray, second: IntArray) -> IntArray:
-    """Return one small number per distinct pair."""
-    _, inverse = np.unique(first, return_inverse=True)
-    _, codes = np.unique(joint_codes(inverse, second), return_inverse=True)
-    return codes

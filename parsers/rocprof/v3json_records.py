@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import chain
-from typing import Any, Final
+from operator import attrgetter
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -20,7 +21,7 @@ import numpy as np
 from traceflops.parsers.io.json_mend import mended
 from traceflops.parsers.io.json_window import UNDECODABLE
 from traceflops.parsers.pytorch.values import typed_integers
-from traceflops.table.columns import ABSENT, Array, IntArray, narrow
+from traceflops.table.columns import ABSENT, Array, IntArray, count_true, narrow
 
 _ARGUMENT: Final = re.compile(
     rb'"sizeBytes"\s*:\s*"?(\d{1,18})\b|"sizeBytes"\s*,\s*"value"\s*:\s*"(\d{1,18})"'
@@ -148,6 +149,11 @@ class _Agent(msgspec.Struct, gc=False):
     local_mem_size: Any = None
     mem_banks: Any = None
 
+    @property
+    def words(self) -> dict[str, Any]:
+        """The fields by name."""
+        return msgspec.structs.asdict(self)
+
 
 class _Other(msgspec.Struct, gc=False):
     """A record that is counted and not read."""
@@ -180,39 +186,31 @@ _FORMS: Final[Mapping[str, Callable[[Sequence[Any]], Array]]] = {
 }
 """Columns that are not plain integers of the records."""
 
-Get = Callable[[Sequence[Any]], list[Any]]
-_TIMED: Final[Mapping[str, Get]] = {
-    "start": lambda rs: [r.start_timestamp for r in rs],
-    "end": lambda rs: [r.end_timestamp for r in rs],
-    "correlation": lambda rs: [r.correlation_id.internal for r in rs],
+Paths = Mapping[str, str]
+"""Columns, and the attributes that lead from a record to the values of each."""
+_TIMED: Final[Paths] = {
+    "start": "start_timestamp",
+    "end": "end_timestamp",
+    "correlation": "correlation_id.internal",
 }
-_OPERATION: Final[Mapping[str, Get]] = {
-    **_TIMED,
-    "kind": lambda rs: [r.kind for r in rs],
-    "operation": lambda rs: [r.operation for r in rs],
+_OPERATION: Final[Paths] = {**_TIMED, "kind": "kind", "operation": "operation"}
+_CALL: Final[Paths] = {**_OPERATION, "thread": "thread_id"}
+_LAUNCH: Final[Paths] = {
+    "agent": "dispatch_info.agent_id.handle",
+    "kernel": "dispatch_info.kernel_id",
+    "grid": "dispatch_info.grid_size",
+    "block": "dispatch_info.workgroup_size",
 }
-_CALL: Final[Mapping[str, Get]] = {**_OPERATION, "thread": lambda rs: [r.thread_id for r in rs]}
-_LAUNCH: Final[Mapping[str, Get]] = {
-    "agent": lambda infos: [i.agent_id.handle for i in infos],
-    "kernel": lambda infos: [i.kernel_id for i in infos],
-    "grid": lambda infos: [i.grid_size for i in infos],
-    "block": lambda infos: [i.workgroup_size for i in infos],
-}
+_DATA: Final = "dispatch_data."
 
 
-@dataclass(frozen=True, slots=True)
-class _Kind:
-    """A kind of records: how one is decoded, its columns, its text, what is kept of it as is.
-
-    `launches` are columns of the launches that `launched` gives, one per record.
-    """
+class _Kind(NamedTuple):
+    """A kind of records: how one is decoded, its columns, its text, what is kept of it as is."""
 
     record: type[msgspec.Struct]
-    columns: Mapping[str, Get] = field(default_factory=dict)
-    texts: Get = lambda _: []
-    kept: Get = lambda _: []
-    launched: Get = lambda _: []
-    launches: Mapping[str, Get] = field(default_factory=dict)
+    columns: Paths
+    text: str | None = None
+    kept: str | None = None
 
 
 _KINDS: Final[Mapping[str, _Kind]] = {
@@ -220,59 +218,40 @@ _KINDS: Final[Mapping[str, _Kind]] = {
         _Dispatch,
         {
             **_TIMED,
-            "stream": lambda rs: [r.stream_id.handle for r in rs],
-            "graph": lambda rs: [r.graph_exec_id for r in rs],
-            "graph_node": lambda rs: [r.graph_node_id for r in rs],
-        },
-        launched=lambda rs: [r.dispatch_info for r in rs],
-        launches={
             **_LAUNCH,
-            "queue": lambda infos: [i.queue_id.handle for i in infos],
-            "shared": lambda infos: [i.group_segment_size for i in infos],
+            "stream": "stream_id.handle",
+            "graph": "graph_exec_id",
+            "graph_node": "graph_node_id",
+            "queue": "dispatch_info.queue_id.handle",
+            "shared": "dispatch_info.group_segment_size",
         },
     ),
     "copy": _Kind(
         _Copy,
         {
             **_OPERATION,
-            "source": lambda rs: [r.src_agent_id.handle for r in rs],
-            "target": lambda rs: [r.dst_agent_id.handle for r in rs],
-            "bytes": lambda rs: [r.bytes for r in rs],
+            "source": "src_agent_id.handle",
+            "target": "dst_agent_id.handle",
+            "bytes": "bytes",
         },
     ),
     "call": _Kind(_Call, _CALL),
-    "hip call": _Kind(_HipCall, {**_CALL, "size": lambda rs: [r.args for r in rs]}),
-    "collective": _Kind(_Collective, _CALL, kept=lambda rs: [r.args for r in rs]),
-    "scratch": _Kind(
-        _Scratch,
-        {
-            **_CALL,
-            "agent": lambda rs: [r.agent_id.handle for r in rs],
-            "queue": lambda rs: [r.queue_id.handle for r in rs],
-        },
-    ),
-    "message": _Kind(
-        _Message, {"key": lambda rs: [r.key for r in rs]}, lambda rs: [r.value for r in rs]
-    ),
-    "symbol": _Kind(
-        _Symbol,
-        {
-            "kernel": lambda rs: [r.kernel_id for r in rs],
-            "registers": lambda rs: [r.arch_vgpr_count for r in rs],
-        },
-        lambda rs: [r.name for r in rs],
-    ),
-    "counter": _Kind(
-        _Counter, {"counter": lambda rs: [r.id.handle for r in rs]}, lambda rs: [r.name for r in rs]
-    ),
+    "hip call": _Kind(_HipCall, {**_CALL, "size": "args"}),
+    "collective": _Kind(_Collective, _CALL, kept="args"),
+    "scratch": _Kind(_Scratch, {**_CALL, "agent": "agent_id.handle", "queue": "queue_id.handle"}),
+    "message": _Kind(_Message, {"key": "key"}, "value"),
+    "symbol": _Kind(_Symbol, {"kernel": "kernel_id", "registers": "arch_vgpr_count"}, "name"),
+    "counter": _Kind(_Counter, {"counter": "id.handle"}, "name"),
     "counting": _Kind(
         _Counting,
-        {"correlation": lambda rs: [r.dispatch_data.correlation_id.internal for r in rs]},
-        launched=lambda rs: [r.dispatch_data.dispatch_info for r in rs],
-        launches={**_LAUNCH, "dispatch": lambda infos: [i.dispatch_id for i in infos]},
+        {
+            "correlation": f"{_DATA}correlation_id.internal",
+            "dispatch": f"{_DATA}dispatch_info.dispatch_id",
+            **{name: _DATA + path for name, path in _LAUNCH.items()},
+        },
     ),
-    "agent": _Kind(_Agent, kept=lambda rs: [msgspec.structs.asdict(r) for r in rs]),
-    "other": _Kind(_Other),
+    "agent": _Kind(_Agent, {}, kept="words"),
+    "other": _Kind(_Other, {}),
 }
 
 
@@ -346,15 +325,16 @@ class RecordReader:
 
     def _block(self, records: list[Any], block: RecordBlock) -> RecordBlock:
         """Fill a block with the columns, texts and what is kept of its records."""
-        kind, columns = _KINDS[self._kind], Columns()
-        for rows, getters in ((records, kind.columns), (kind.launched(records), kind.launches)):
-            for name, get in getters.items():
-                columns[name] = _FORMS.get(name, typed_integers)(get(rows))
+        kind = _KINDS[self._kind]
+        columns: Columns = {
+            name: _FORMS.get(name, typed_integers)([*map(attrgetter(path), records)])
+            for name, path in kind.columns.items()
+        }
         if kind.record is _Counting:
             # A row per launch and counter, given columns per launch
             values = list(chain.from_iterable(r.records for r in records))
             launch = np.repeat(np.arange(len(records)), [len(r.records) for r in records])
-            value = np.array([v.value for v in values], dtype=np.float64)
+            value = np.array([v.value for v in values], np.float64)
             counter = typed_integers([v.counter_id.handle for v in values])
             is_value = np.isfinite(value)
             launch, counter, value = launch[is_value], counter[is_value], value[is_value]
@@ -368,10 +348,12 @@ class RecordReader:
                 "sum": np.add.reduceat(value, first) if len(first) else value,
                 "largest": np.maximum.reduceat(value, first) if len(first) else value,
                 "instances": np.diff(np.append(first, len(value))),
-                "valueless": np.full(len(first), int((~is_value).sum())),
+                "valueless": np.full(len(first), count_true(~is_value)),
             }
         block.columns = {name: narrow(column) for name, column in columns.items()}
-        block.texts, block.kept = kind.texts(records), kind.kept(records)
+        block.texts, block.kept = (
+            [*map(attrgetter(path), records)] if path else [] for path in (kind.text, kind.kept)
+        )
         return block
 
 

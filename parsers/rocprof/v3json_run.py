@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import Final
@@ -17,8 +17,14 @@ from traceflops.parsers.io.worker_pool import BLOCK_BYTES, WorkerPool
 from traceflops.parsers.rocprof.notes import SEVERAL_MACHINES, clock_of_folder
 from traceflops.parsers.rocprof.tables.parts import place_of
 from traceflops.parsers.rocprof.trace import NOTES, trace_of, without_repeated_passes
-from traceflops.parsers.rocprof.v3json_places import ROOT, ROOT_KEY, Metadata, ProcessRecords
-from traceflops.parsers.rocprof.v3json_tables import JsonRecorded, ProcessTables
+from traceflops.parsers.rocprof.v3json_tables import (
+    ROOT,
+    ROOT_KEY,
+    JsonRecorded,
+    Metadata,
+    ProcessRecords,
+    ProcessTables,
+)
 from traceflops.parsers.shared.collectives import fill_collectives
 from traceflops.parsers.shared.formats import Reading
 from traceflops.parsers.shared.trace_builder import ProcessFacts
@@ -82,7 +88,24 @@ def read_v3_json(source: ByteSource, pool: WorkerPool, block_bytes: int = BLOCK_
             f"no process: {source.label} ({ROOT_KEY} holds no records)",
             "give the JSON written by rocprofv3 --output-format json",
         )
-    return recording.trace(source, _text_notes(source, document))
+    damage, notes = document.damage, list[Note]()  # of the text, which was read to its end
+    if source.cut:
+        notes.append(input_cut(source.cut, damage))
+    if document.cut_in is not None:
+        name = str(document.cut_in[-1]) if document.cut_in else "the document"
+        where = "".join(c if c.isprintable() else "?" for c in name[:40])
+        text = f"The file ends early (in {where})."
+        used = (
+            "Every complete record is used; the rest is missing "
+            f"({several(damage.cut_bytes or 0, 'byte')} of an incomplete record lost)."
+        )
+        notes.append(Note("dropped", "text-cut", text, damage.cut_bytes, advice=used))
+    notes += repairs_and_losses(damage, "record")
+    if damage.tail_bytes:
+        code = "second-trace" if damage.another else "tail-unread"
+        text = f"{several(damage.tail_bytes, 'byte')} after the end of the document not read."
+        notes.append(Note("dropped", code, text, damage.tail_bytes))
+    return recording.trace(source, notes)
 
 
 class _Recording(JsonRecorded):
@@ -116,8 +139,8 @@ class _Recording(JsonRecorded):
         elif kinds:
             self._releases["ROCm 6.3 or 6.4" if metadata.has_node else "ROCm 6.2 or 6.3"] = None
 
-    def trace(self, source: ByteSource, text_notes: Iterator[Note]) -> Trace:
-        """Return the trace of what was added."""
+    def trace(self, source: ByteSource, notes: list[Note]) -> Trace:
+        """Return the trace of what was added, with `notes` on the text of the file first."""
         if not self.counts:  # nothing else is known of the run
             for number, launcher in self._launchers:
                 self.process(number, launcher)
@@ -147,7 +170,6 @@ class _Recording(JsonRecorded):
             identities=tuple(dict.fromkeys(m.host for m in self._metadata if m.host)),
             lifetimes=tuple(lifetimes),
         )
-        notes = [*text_notes]
         for what, count in sorted(self._mended.items()):
             text = f"Damaged JSON: {what} ({count:,})."
             notes.append(Note("repaired", "json-repaired", text, count))
@@ -160,24 +182,3 @@ class _Recording(JsonRecorded):
         notes += NOTES.counted({"launcher": len(self._launchers)}, "launcher")
         of_processes = [clock or "" for clock in clocks] if are_several else ()
         return trace_of(self, source, about, "file", notes=notes, clocks=of_processes)
-
-
-def _text_notes(source: ByteSource, document: Document) -> Iterator[Note]:
-    """Yield notes on damage of the text, which must have been read to its end."""
-    damage = document.damage
-    if source.cut:
-        yield input_cut(source.cut, damage)
-    if document.cut_in is not None:
-        name = str(document.cut_in[-1]) if document.cut_in else "the document"
-        where = "".join(c if c.isprintable() else "?" for c in name[:40])
-        text = f"The file ends early (in {where})."
-        used = (
-            "Every complete record is used; the rest is missing "
-            f"({several(damage.cut_bytes or 0, 'byte')} of an incomplete record lost)."
-        )
-        yield Note("dropped", "text-cut", text, damage.cut_bytes, advice=used)
-    yield from repairs_and_losses(damage, "record")
-    if damage.tail_bytes:
-        code = "second-trace" if damage.another else "tail-unread"
-        text = f"{several(damage.tail_bytes, 'byte')} after the end of the document not read."
-        yield Note("dropped", code, text, damage.tail_bytes)

@@ -1,19 +1,23 @@
-"""The records of one process of rocprofv3's JSON as rows of the tables of a trace."""
+"""The lists of one process of rocprofv3's JSON, and their records as rows of a trace's tables."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
+import msgspec
 import numpy as np
 
 from traceflops.parsers.io.database_query import Batch, Lookup, TextsById, by_distinct
-from traceflops.parsers.rocprof.agents import facts_of_agent, is_gpu, place_of_node
+from traceflops.parsers.io.json_blocks import SKIPPED, WHOLE, Elements, JsonPart, Members, Records
+from traceflops.parsers.io.json_window import UNDECODABLE
+from traceflops.parsers.rocprof.agents import facts_of_agent, is_gpu, place_of_node, text_of
 from traceflops.parsers.rocprof.copies import fill_sizes, ways_between, ways_named
+from traceflops.parsers.rocprof.notes import clock_of
 from traceflops.parsers.rocprof.tables.counters import takes_largest
 from traceflops.parsers.rocprof.trace import Recorded
-from traceflops.parsers.rocprof.v3json_places import APIS, ProcessRecords
-from traceflops.parsers.rocprof.v3json_records import RecordBlock
+from traceflops.parsers.rocprof.v3json_records import READERS, RecordBlock
 from traceflops.parsers.shared.sanity_checks import timed
 from traceflops.parsers.shared.sinks import (
     Calls,
@@ -25,7 +29,135 @@ from traceflops.parsers.shared.sinks import (
     product_of,
 )
 from traceflops.parsers.shared.trace_builder import told_apart
-from traceflops.table.columns import ABSENT, Array, BoolArray, IntArray, Names
+from traceflops.table.columns import ABSENT, LIMIT_NS, Array, BoolArray, IntArray, Names, count_true
+
+T = TypeVar("T")
+
+ROOT_KEY: Final = "rocprofiler-sdk-tool"
+
+APIS: Final = {
+    "hip_api": "hip",
+    "hsa_api": "hsa",
+    "rccl_api": "rccl",
+    "rocdecode_api": "rocdecode",
+    "rocjpeg_api": "rocjpeg",
+    "hipfile_api": "hipfile",
+    "rocshmem_api": "rocshmem",
+}
+"""The lists of API calls, and the API of each."""
+
+_LISTS: Final = {name: Records(reader) for name, reader in READERS.items()}
+_BUFFERED: Final = {
+    "kernel_dispatch": _LISTS["dispatch"],
+    "memory_copy": _LISTS["copy"],
+    "scratch_memory": _LISTS["scratch"],
+    "marker_api": _LISTS["call"],
+    **dict.fromkeys(APIS, _LISTS["call"]),
+    "hip_api": _LISTS["hip call"],
+    "rccl_api": _LISTS["collective"],
+}
+_PROCESS: Final = Members(
+    {
+        "metadata": WHOLE,
+        "agents": _LISTS["agent"],
+        "counters": _LISTS["counter"],
+        "strings": Members({"buffer_records": WHOLE, "marker_api": _LISTS["message"]}),
+        "code_objects": SKIPPED,
+        "kernel_symbols": _LISTS["symbol"],
+        "host_functions": SKIPPED,
+        "summary": SKIPPED,
+        "callback_records": Members({"counter_collection": _LISTS["counting"]}, _LISTS["other"]),
+        "buffer_records": Members(_BUFFERED, _LISTS["other"]),
+    }
+)
+ROOT: Final = Members({ROOT_KEY: Elements(_PROCESS)})
+
+
+class _Node(msgspec.Struct):
+    machine_id: Any = None
+    hostname: Any = None
+
+
+class _Metadata(msgspec.Struct):
+    node: _Node | None = None
+    pid: Any = None
+    init_time: Any = None
+    fini_time: Any = None
+
+
+class _Operations(msgspec.Struct):
+    kind: str = ""
+    operations: list[str] = msgspec.field(default_factory=list)
+
+
+class Metadata:
+    """The metadata of a process. Command, configuration and environment are never read."""
+
+    def __init__(self, raw: msgspec.Raw | bytes = b"{}") -> None:
+        """Decode the metadata; values that cannot be are None."""
+        metadata = _decoded(raw, _Metadata) or _Metadata()
+        node, times = metadata.node or _Node(), (metadata.init_time, metadata.fini_time)
+        self.has_node = metadata.node is not None
+        self.host = text_of(node.hostname)
+        self.clock = clock_of(text_of(node.machine_id), self.host)
+        pid, are_ints = metadata.pid, all(type(time) is int for time in times)
+        self.pid = pid if type(pid) is int and 0 <= pid < 2**63 else None
+        fits = are_ints and 1 <= times[0] <= times[1] < LIMIT_NS
+        self.lifetime_ns: tuple[int, int] | None = times if fits else None
+
+
+class ProcessRecords:
+    """The lists of one process, held until its end: names may follow the records that use them.
+
+    `counts` are the records of each list, `unreadable` those left out, `mended` repairs by kind.
+    """
+
+    def __init__(self) -> None:
+        self.lists: defaultdict[str, list[RecordBlock]] = defaultdict(list)
+        self.counts: Counter[str] = Counter()
+        self.unreadable: Counter[str] = Counter()
+        self.mended: Counter[str] = Counter()
+        self.metadata = Metadata()
+        self.kinds: list[_Operations] = []
+
+    def absorb(self, item: JsonPart) -> None:
+        """Add a value of this process; its path is root, process, list."""
+        path = ".".join(map(str, item.path[2:]))
+        if isinstance(item.value, RecordBlock):
+            block, name = item.value, str(item.path[-1])
+            if len(item.path) == 4 and item.path[2] != "strings":
+                self.counts[name] += block.records
+            self.unreadable[name] += block.unreadable
+            self.mended.update(block.mended)
+            block.slim()
+            self.lists[path].append(block)
+        elif path == "metadata":
+            self.metadata = Metadata(item.value)
+        elif path == "strings.buffer_records":
+            self.kinds = _decoded(item.value, list[_Operations]) or []
+
+    def take(self, path: str) -> list[RecordBlock]:
+        """Return the blocks of a list and forget them."""
+        return self.lists.pop(path, [])
+
+    def each(self, path: str) -> Iterator[RecordBlock]:
+        """Yield the blocks of a list in order and forget each."""
+        blocks = deque(self.take(path))
+        while blocks:
+            yield blocks.popleft()
+
+    def operation(self, kind: int, number: int) -> str | None:
+        """Return the name of an operation of a kind of records."""
+        operations = self.kinds[kind].operations if 0 <= kind < len(self.kinds) else []
+        return operations[number] or None if 0 <= number < len(operations) else None
+
+
+def _decoded(raw: msgspec.Raw | bytes, form: type[T]) -> T | None:
+    try:
+        return msgspec.json.decode(raw, type=form)
+    except UNDECODABLE:
+        return None
+
 
 _UNLISTED: Final = -1
 _KIND_BASE: Final = 1 << 20
@@ -73,17 +205,41 @@ class ProcessTables:
         activities = self._recorded["activities"]
         since = activities.count
         for block in self._records.each("buffer_records.kernel_dispatch"):
-            self._add_dispatches(block)
+            rows = self._timed(block)
+            self._recorded.streams.update(np.unique(rows["stream"]).tolist())
+            Kernels(
+                rows=rows,
+                process=self._number,
+                device=self._devices(rows["agent"]),
+                stream=rows["queue"],
+                name=self._kernel_names(rows["kernel"], activities.names["name"]),
+                correlation=rows["correlation"],
+                graph=rows["graph"],
+                graph_node=rows["graph_node"],
+                grid=blocks_of(rows["grid"], rows["block"]),
+                block=rows["block"],
+                registers_per_thread=self._registers(rows["kernel"].astype(np.int64)),
+                shared_memory_bytes=rows["shared"],
+            ).add_to(self._recorded)
         for block in self._records.each("buffer_records.memory_copy"):
             self._add_copies(block)
-        for name, api in APIS.items():
-            for block in self._records.each(f"buffer_records.{name}"):
+        for kind, api in APIS.items():
+            for block in self._records.each(f"buffer_records.{kind}"):
                 self._add_calls(block, api)
         calls, sizes = (np.concatenate(columns) for columns in zip(*self._copy_sizes, strict=True))
         fill_sizes(activities, since, calls, sizes)
-        self._add_marks()
-        # A queue waits while its scratch memory is made: overhead of the device.
+        # Ranges and marks of the program have texts; one without has its call's name.
         names = self._recorded["marks"].names["name"]
+        message = _texts(self._records.take("strings.marker_api"), "key").coder(names, None)
+        for block in self._records.each("buffer_records.marker_api"):
+            rows = self._timed(block)
+            name = message(rows["correlation"].astype(np.int64))
+            textless = name < 0
+            if textless.any():
+                name[textless] = self._operations(rows.only(textless), names, "(unknown mark {})")
+            marks = Marks(rows=rows, process=self._number, thread=rows["thread"], name=name)
+            marks.add_to(self._recorded)
+        # A queue waits while its scratch memory is made: overhead of the device.
         for block in self._records.each("buffer_records.scratch_memory"):
             rows = self._timed(block)
             Overheads(
@@ -102,7 +258,7 @@ class ProcessTables:
         for block in self._records.each("callback_records.counter_collection"):
             columns, names = block.columns, Names()
             counter, _ = _named(counters, columns["counter"], names, "(unknown counter {})")
-            largest = np.array([takes_largest(text) for text in names], dtype=np.bool_)
+            largest = np.array([takes_largest(text) for text in names], np.bool_)
             odd["no-value json"] += int(columns["valueless"].max(initial=0))
             odd["instances"] += int((columns["instances"] - 1).sum())
             table.add(
@@ -118,30 +274,11 @@ class ProcessTables:
                 value=np.where(largest[counter], columns["largest"], columns["sum"]),
             )
 
-    def _add_dispatches(self, block: RecordBlock) -> None:
-        """Add kernels."""
-        rows = self._timed(block)
-        self._recorded.streams.update(np.unique(rows["stream"]).tolist())
-        Kernels(
-            rows=rows,
-            process=self._number,
-            device=self._devices(rows["agent"]),
-            stream=rows["queue"],
-            name=self._kernel_names(rows["kernel"], self._recorded["activities"].names["name"]),
-            correlation=rows["correlation"],
-            graph=rows["graph"],
-            graph_node=rows["graph_node"],
-            grid=blocks_of(rows["grid"], rows["block"]),
-            block=rows["block"],
-            registers_per_thread=self._registers(rows["kernel"].astype(np.int64)),
-            shared_memory_bytes=rows["shared"],
-        ).add_to(self._recorded)
-
     def _add_copies(self, block: RecordBlock) -> None:
         """Add copies; one within the host's memory is no work of a device."""
         rows = self._timed(block)
         on_device = self._are_gpus(rows["source"]) | self._are_gpus(rows["target"])
-        self._recorded.odd["host-copies json"] += int(np.count_nonzero(~on_device))
+        self._recorded.odd["host-copies json"] += count_true(~on_device)
         rows, texts = rows.only(on_device), Names()
         source, target = rows["source"], rows["target"]
         from_gpu, to_gpu = self._are_gpus(source), self._are_gpus(target)
@@ -180,20 +317,6 @@ class ProcessTables:
             api=api,
         ).add_to(self._recorded)
 
-    def _add_marks(self) -> None:
-        """Add ranges and marks of the program by their texts; one without has its call's name."""
-        texts = _texts(self._records.take("strings.marker_api"), "key")
-        names = self._recorded["marks"].names["name"]
-        message = texts.coder(names, None)
-        for block in self._records.each("buffer_records.marker_api"):
-            rows = self._timed(block)
-            name = message(rows["correlation"].astype(np.int64))
-            textless = name < 0
-            if textless.any():
-                name[textless] = self._operations(rows.only(textless), names, "(unknown mark {})")
-            marks = Marks(rows=rows, process=self._number, thread=rows["thread"], name=name)
-            marks.add_to(self._recorded)
-
     def _timed(self, block: RecordBlock) -> Batch:
         """Return the records that have a time."""
         times = {name: block.columns[name].astype(np.int64) for name in ("start", "end")}
@@ -220,13 +343,10 @@ class ProcessTables:
 
     def _are_gpus(self, agents: Array) -> BoolArray:
         """Return which agents are GPUs; one that is not listed is taken for one."""
-
-        def is_one(handle: int, _: int) -> int:
-            agent = self._agents.get(handle)
-            return is_gpu(agent) if agent is not None else handle not in (0, ABSENT)
-
-        are_gpus: BoolArray = by_distinct(agents, is_one) == 1
-        return are_gpus
+        listed = self._agents
+        return by_distinct(
+            agents, lambda a, _: is_gpu(listed[a]) if a in listed else a not in (0, ABSENT)
+        ).astype(np.bool_)
 
     def _kernel_names(self, kernels: Array, names: Names) -> Array:
         ambiguous = np.count_nonzero(np.isin(kernels, self._ambiguous_kernels))

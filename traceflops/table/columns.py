@@ -248,6 +248,11 @@ class Rows:
             self.add(count, **columns)
 
 
+def count_true(rows: BoolArray) -> int:
+    """Return how many of some rows are true."""
+    return int(np.count_nonzero(rows))
+
+
 def narrow(values: Array) -> Array:
     """Return int64 values as int32 where they fit: columns wait in memory until all is read."""
     is_whole = values.dtype == np.int64 and values.size > 0

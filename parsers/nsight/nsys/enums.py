@@ -87,11 +87,11 @@ def pid_of(process: int) -> int | None:
 
 def present(values: IntArray) -> IntArray:
     """Return numbers; ABSENT for 0 and below and the largest of 32 bits, which stand for none."""
-    known = (values > 0) & (values != NO_STREAM)
-    return values if known.all() else np.where(known, values, ABSENT)
+    is_id = (values > 0) & (values != NO_STREAM)
+    return values if is_id.all() else np.where(is_id, values, ABSENT)
 
 
 def streams_of(values: IntArray) -> IntArray:
     """Return the numbers of streams; ABSENT where there is no stream."""
-    known = (values >= 0) & (values < NO_STREAM)
-    return values if known.all() else np.where(known, values, ABSENT)
+    is_stream = (values >= 0) & (values < NO_STREAM)
+    return values if is_stream.all() else np.where(is_stream, values, ABSENT)

@@ -52,7 +52,7 @@ _TRACED: Final = (
     "|CPU|CPU IP|IP|scheduling|context switch|GPU context switch|Python|syscall"
 )
 _VERSION: Final = r"\d{1,4}(?:\.\d{1,4}){0,3}"
-_KNOWN: Final = tuple(
+_QUOTED: Final = tuple(
     re.compile(pattern)
     for pattern in (
         rf"Not all (?:{_TRACED}) (?:events|samples) might have been collected\.?",
@@ -168,7 +168,7 @@ def warnings_of(tables: Tables) -> Iterator[Note]:
         plain = " ".join((text or "")[:_LONGEST].split())
         if _EMPTY_TABLE.fullmatch(plain):
             continue
-        if any(pattern.fullmatch(plain) for pattern in _KNOWN):
+        if any(pattern.fullmatch(plain) for pattern in _QUOTED):
             quoted[plain] += 1
         else:
             others[severity] += 1
@@ -262,22 +262,16 @@ def devices_of(tables: Tables, host: str | None) -> Devices:
         products = {row["deviceId"]: row["name"] for row in rows}
     if len(devices.by_gpu) == 1 and "TARGET_INFO_GPU" not in tables.lost:
         devices.only = next(iter(devices.by_gpu))
-    devices.by_ordinal = _by_ordinal(tables, products)
+    # Exports of 2020 and 2021 list them by pid and ordinal, or have names by ordinal.
+    for row in _rows(tables, "TARGET_INFO_CUDA_GPU", _CUDA_GPU):
+        ordinal = row["deviceId"]
+        facts = _facts(row["name"] or products.get(ordinal), row, _OLD_FACTS)
+        for pid in (_positive(row["pid"]), None):
+            _fill(devices.by_ordinal, (pid, ordinal), facts)
+    for ordinal, product in products.items():
+        _fill(devices.by_ordinal, (None, ordinal), DeviceFacts(product=product))
     if not devices.by_gpu and not devices.by_ordinal:
-        # The GPUs listed in a JSON text, which may be there where their table is not
-        words = [name[0].upper() + name[1:] for name in _FACTS]
-        gpus: dict[int, DeviceFacts] = {}
-        for _, text in _pairs_of(tables, "TARGET_INFO_SYSTEM_ENV", ("GpuInfo",))[:1]:
-            decoded = None
-            with suppress(*UNDECODABLE):
-                decoded = msgspec.json.decode(text)
-            entries = decoded.get("Gpus") if isinstance(decoded, dict) else None
-            for index, entry in enumerate(entries[:_MOST] if isinstance(entries, list) else ()):
-                if isinstance(entry, dict):
-                    number = entry.get("Id")
-                    number = number if type(number) is int else index
-                    gpus[number] = _facts(entry.get("Name"), entry, words)
-        devices.by_gpu = gpus
+        devices.by_gpu = _gpus_in_json(tables)
     for row in _rows(tables, "TARGET_INFO_CUDA_DEVICE", _CUDA_DEVICE):
         gpu = row["gpuId"]
         if gpu == ABSENT:
@@ -287,21 +281,20 @@ def devices_of(tables: Tables, host: str | None) -> Devices:
     return devices
 
 
-def _by_ordinal(
-    tables: Tables, products: Mapping[int, str | None]
-) -> dict[tuple[int | None, int], DeviceFacts]:
-    """Return the GPUs as exports of 2020 and 2021 list them, by pid and ordinal.
-
-    `products` are their names by ordinal.
-    """
-    gpus: dict[tuple[int | None, int], DeviceFacts] = {}
-    for row in _rows(tables, "TARGET_INFO_CUDA_GPU", _CUDA_GPU):
-        ordinal = row["deviceId"]
-        facts = _facts(row["name"] or products.get(ordinal), row, _OLD_FACTS)
-        for pid in (_known(row["pid"]), None):
-            _fill(gpus, (pid, ordinal), facts)
-    for ordinal, product in products.items():
-        _fill(gpus, (None, ordinal), DeviceFacts(product=product))
+def _gpus_in_json(tables: Tables) -> dict[int, DeviceFacts]:
+    """Return the GPUs listed in a JSON text, which may be there where their table is not."""
+    words = [name[0].upper() + name[1:] for name in _FACTS]
+    gpus: dict[int, DeviceFacts] = {}
+    for _, text in _pairs_of(tables, "TARGET_INFO_SYSTEM_ENV", ("GpuInfo",))[:1]:
+        decoded = None
+        with suppress(*UNDECODABLE):
+            decoded = msgspec.json.decode(text)
+        entries = decoded.get("Gpus") if isinstance(decoded, dict) else None
+        for index, entry in enumerate(entries[:_MOST] if isinstance(entries, list) else ()):
+            if isinstance(entry, dict):
+                number = entry.get("Id")
+                number = number if type(number) is int else index
+                gpus[number] = _facts(entry.get("Name"), entry, words)
     return gpus
 
 
@@ -339,7 +332,7 @@ def _facts(product: Any, row: Mapping[str, Any], columns: Sequence[str]) -> Devi
     is_version = 0 < major < _MOST_SMALL and 0 <= minor < _MOST_SMALL
     first, second = (major, minor) if is_version else (None, None)
     units, warp = (value if 0 < value < _MOST_SMALL else None for value in others)
-    memory_bytes, clock_hz = _known(memory), _known(clock)
+    memory_bytes, clock_hz = _positive(memory), _positive(clock)
     if memory_bytes is not None and memory_bytes < _LEAST_BYTES:
         memory_bytes <<= 20
     if clock_hz is not None and clock_hz < _SLOWEST_HZ:
@@ -362,5 +355,5 @@ def _filled(facts: DeviceFacts, *others: DeviceFacts) -> DeviceFacts:
     return facts
 
 
-def _known(value: int) -> int | None:
+def _positive(value: int) -> int | None:
     return value if 0 < value < 2**62 else None

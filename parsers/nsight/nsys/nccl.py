@@ -16,7 +16,7 @@ import numpy as np
 from traceflops.parsers.io.database_query import Among, Batch, Present, Wanted
 from traceflops.parsers.io.json_window import UNDECODABLE
 from traceflops.parsers.nsight.nsys.enums import THREAD_BITS, processes_of, threads_of
-from traceflops.parsers.nsight.nsys.ranks import RankPlace
+from traceflops.parsers.nsight.nsys.process_registry import RankPlace
 from traceflops.parsers.nsight.nsys.reading import ReportReading, texts_of
 from traceflops.parsers.shared.collectives import COLLECTIVES, SIZES, amount, fill_collectives
 from traceflops.parsers.shared.trace_builder import Gathered
@@ -77,9 +77,25 @@ def fill_nccl(reading: ReportReading, ranges: Sequence[Batch]) -> None:
         thread, names = batch["globalTid"], [name or "" for name in batch.texts["name"]]
         keys = zip(thread.tolist(), batch["start_ns"].tolist(), strict=True)
         for row, (key, name) in enumerate(zip(keys, names, strict=True), calls.count):
-            if payload := payloads.get(key):
-                arguments[row] = _arguments(name, payload)
-                _note_rank(reading, key[0] >> THREAD_BITS, name, payload)
+            payload = payloads.get(key)
+            if payload is None:
+                continue
+            # As the arguments of the call; sizes are in bytes, so they count bytes.
+            communicator = payload.get(_COMMUNICATOR)
+            own = {"comm": communicator or "", "group": communicator or ""}
+            kind = COLLECTIVES.get(name)
+            if kind is not None and kind.count is not None and _SIZE in payload:
+                own |= {kind.count: payload[_SIZE], "datatype": "ncclUint8"}
+            if name in SIZES and _RANKS in payload:
+                own |= {"newcomm": own["comm"], SIZES[name] or "nranks": payload[_RANKS]}
+            arguments[row] = own
+            # The place of a process in the largest communicator that it made
+            rank, world = (amount(payload.get(word)) for word in (_RANK, _RANKS))
+            if name not in SIZES or rank is None or world is None or not rank < world < 2**31:
+                continue
+            places, process = reading.registry.places, key[0] >> THREAD_BITS
+            if process not in places or world > places[process].ranks:
+                places[process] = RankPlace(world, rank, communicator)
         calls.add(
             batch.count,
             process=reading.registry.processes(processes_of(thread)),
@@ -90,27 +106,6 @@ def fill_nccl(reading: ReportReading, ranges: Sequence[Batch]) -> None:
             api=calls.names["api"]["rccl"],
         )
     fill_collectives(view, arguments)
-
-
-def _arguments(name: str, payload: Payload) -> dict[str, str]:
-    """Return a payload as the arguments of the call; sizes are in bytes, so they count bytes."""
-    arguments = {"comm": payload.get(_COMMUNICATOR, ""), "group": payload.get(_COMMUNICATOR, "")}
-    kind = COLLECTIVES.get(name)
-    if kind is not None and kind.count is not None and _SIZE in payload:
-        arguments |= {kind.count: payload[_SIZE], "datatype": "ncclUint8"}
-    if name in SIZES and _RANKS in payload:
-        arguments |= {"newcomm": arguments["comm"], SIZES[name] or "nranks": payload[_RANKS]}
-    return arguments
-
-
-def _note_rank(reading: ReportReading, process: int, name: str, payload: Payload) -> None:
-    """Note the place of a process in the largest communicator that it made."""
-    rank, world = (amount(payload.get(word)) for word in (_RANK, _RANKS))
-    if name not in SIZES or rank is None or world is None or not rank < world < 2**31:
-        return
-    places = reading.registry.places
-    if process not in places or world > places[process].ranks:
-        places[process] = RankPlace(world, rank, payload.get(_COMMUNICATOR))
 
 
 def _payloads(reading: ReportReading, of_nccl: Among) -> dict[Key, Payload]:

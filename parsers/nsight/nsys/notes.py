@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Final
 
@@ -12,11 +11,10 @@ import pyarrow as pa
 from traceflops.devices.processes import renumbered_note
 from traceflops.parsers.io.notes import NoteTable
 from traceflops.parsers.nsight.nsys.reading import CUPTI, ReportReading
-from traceflops.parsers.nsight.nsys.tables import Tables
 from traceflops.parsers.nsight.nsys.timeline import UNNAMED_KERNEL
 from traceflops.parsers.shared.sanity_checks import span_notes
 from traceflops.remedies import NSYS
-from traceflops.table.columns import ABSENT, BoolArray, codes, names, numbers, validity
+from traceflops.table.columns import ABSENT, BoolArray, codes, count_true, names, numbers, validity
 from traceflops.table.grouping import distinct, joint_codes
 from traceflops.table.patterns import launches_nothing
 from traceflops.table.trace import CUDA_TRACE, Note
@@ -25,28 +23,20 @@ from traceflops.units import several, time_amount
 _NOT_READ: Final = "{count} [row|rows] of tables that are not read: {names}."
 _NOTES: Final = NoteTable(
     repaired={
-        "open-range": (
-            "{n} [range|ranges] without an end: still open when recording stopped, so [it "
-            "ends|they end] with the last record."
-        ),
+        "open-range": "{n} [range|ranges] without an end: still open when recording stopped, so "
+        "[it ends|they end] with the last record.",
     },
     dropped={
         "metrics-left-out": "{n} [sample|samples] of GPU metrics skipped to save memory.",
         "tables-not-used records": _NOT_READ,
     },
     assumed={
-        "device-unknown": (
-            "Some records name no GPU. They count for the only GPU of their process, else for "
-            "device -1."
-        ),
-        "gpu-by-number": (
-            "The recording lists different GPUs. Which one a process used follows from its number, "
-            "unless CUDA_VISIBLE_DEVICES was set."
-        ),
-        "types-by-name": (
-            "PyTorch ranges hold operator shapes but no data types. The data type of a GEMM is "
-            "taken from its kernel name."
-        ),
+        "device-unknown": "Some records name no GPU. They count for the only GPU of their "
+        "process, else for device -1.",
+        "gpu-by-number": "The recording lists different GPUs. Which one a process used follows "
+        "from its number, unless CUDA_VISIBLE_DEVICES was set.",
+        "types-by-name": "PyTorch ranges hold operator shapes but no data types. The data type of "
+        "a GEMM is taken from its kernel name.",
     },
     missing={
         "unnamed": "{n} [range|ranges] without a text.",
@@ -60,9 +50,8 @@ _NOTES: Final = NoteTable(
             "It has {others}, so the driver lost the GPU records, could not make them, or the GPU "
             "had nothing to do.",
         ),
-        "nothing-launched": (
-            "The recording has no GPU operations: none of its {calls} starts work on a GPU."
-        ),
+        "nothing-launched": "The recording has no GPU operations: none of its {calls} starts work "
+        "on a GPU.",
         "no-device-work true": (
             "The recording has no GPU operations.",
             "CUDA was traced but left no records: the program made no CUDA calls while recording, "
@@ -80,49 +69,34 @@ _NOTES: Final = NoteTable(
             "The recording has no CUDA API calls, so what launched the GPU operations is unknown. "
             f"{NSYS} records them."
         ),
-        "no-calls lost": (
-            "The CUDA API calls are in the damaged part of the file, so what launched the GPU "
-            "operations is unknown."
-        ),
-        "calls-of-unknown-process": (
-            "{count} GPU [operation|operations] without a process (one of {processes}): the launch "
-            "calls are unknown."
-        ),
+        "no-calls lost": "The CUDA API calls are in the damaged part of the file, so what "
+        "launched the GPU operations is unknown.",
+        "calls-of-unknown-process": "{count} GPU [operation|operations] without a process (one of "
+        "{processes}): the launch calls are unknown.",
         "calls-of-unknown-process apart": (
             "{count} GPU [operation|operations] without a process (one of {processes}): the launch "
             "calls are unknown.",
             "Some GPUs are unknown too: they appear as {devices} of an unknown process, although "
             "the work belongs to the others.",
         ),
-        "kernels-unnamed": (
-            "{n} [kernel|kernels] [has|have] no name (its text is not in the file), so [its "
-            "category is|their categories are] unknown."
-        ),
-        "graphs-opaque": (
-            "{count} CUDA graph [replay|replays] ({length}) [was|were] recorded without individual "
-            "kernels. nsys profile --cuda-graph-trace=node records them, at some cost per kernel."
-        ),
-        "graph-launches-lost": (
-            "{n} CUDA graph [launch|launches] left no GPU record: [its|their] work is missing."
-        ),
-        "nccl-sizes": (
-            "NCCL annotated its collectives, but their sizes are not in the file. nsys export "
-            "--type=sqlite --include-json=true REPORT.nsys-rep writes them."
-        ),
-        "nccl-sizes bytes": (
-            "NCCL annotated its collectives, but their sizes are exported only as bytes, which are "
-            "not read. nsys export --type=sqlite --include-json=true REPORT.nsys-rep writes them."
-        ),
-        "no-shapes": (
-            "Operators have no shapes, so their FLOPs cannot be counted. Record with "
-            "torch.autograd.profiler.emit_nvtx(record_shapes=True)."
-        ),
+        "kernels-unnamed": "{n} [kernel|kernels] [has|have] no name (its text is not in the "
+        "file), so [its category is|their categories are] unknown.",
+        "graphs-opaque": "{count} CUDA graph [replay|replays] ({length}) [was|were] recorded "
+        "without individual kernels. nsys profile --cuda-graph-trace=node records them, at some "
+        "cost per kernel.",
+        "graph-launches-lost": "{n} CUDA graph [launch|launches] left no GPU record: [its|their] "
+        "work is missing.",
+        "nccl-sizes": "NCCL annotated its collectives, but their sizes are not in the file. nsys "
+        "export --type=sqlite --include-json=true REPORT.nsys-rep writes them.",
+        "nccl-sizes bytes": "NCCL annotated its collectives, but their sizes are exported only as "
+        "bytes, which are not read. nsys export --type=sqlite --include-json=true REPORT.nsys-rep "
+        "writes them.",
+        "no-shapes": "Operators have no shapes, so their FLOPs cannot be counted. Record with "
+        "torch.autograd.profiler.emit_nvtx(record_shapes=True).",
         "tables-not-used": _NOT_READ,
         "gpu-unknown": "The recording does not name the GPU. MFU needs --device or --peak.",
-        "gpu-unknown ambiguous": (
-            "The recording lists different GPUs and not which one a process used. MFU needs "
-            "--device or --peak."
-        ),
+        "gpu-unknown ambiguous": "The recording lists different GPUs and not which one a process "
+        "used. MFU needs --device or --peak.",
     },
 )
 _WORK_TABLES: Final = ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE")
@@ -156,45 +130,36 @@ def content_notes(
     elif not tables["calls"].num_rows:
         yield _NOTES.note("no-calls lost" if f"{CUPTI}RUNTIME" in lost else "no-calls")
     yield from _ownerless(tables)
-    if unnamed := int(_have(activities["name"], UNNAMED_KERNEL).sum()):
+    if unnamed := count_true(_have(activities["name"], UNNAMED_KERNEL)):
         yield _NOTES.note("kernels-unnamed", unnamed)
     if moved := reading.registry.moved_streams:
         yield renumbered_note(moved, "context")
     replays = _have(activities["kind"], "graph")
     if replays.any():
         length = time_amount(int(numbers(activities["dur_ns"])[replays].sum()))
-        yield _NOTES.note("graphs-opaque", int(replays.sum()), length=length)
+        yield _NOTES.note("graphs-opaque", count_true(replays), length=length)
     if not is_work_lost and (launches := _launches_without_work(tables)):
         yield _NOTES.note("graph-launches-lost", launches)
-    yield from _payload_notes(tables["ops"], odd)
+    if odd["nccl-ranges"] and not odd["nccl-payloads"]:
+        key = "nccl-sizes bytes" if odd["nccl-blobs"] else "nccl-sizes"
+        yield _NOTES.note(key, odd["nccl-ranges"])
+    if operators := tables["ops"].num_rows:
+        has_shapes = tables["ops"]["input_dims"].null_count < operators
+        yield _NOTES.note("types-by-name" if has_shapes else "no-shapes")
     devices = reading.registry.devices
     if devices.by_number:
         yield _NOTES.note("gpu-by-number")
     if unknown := tables["devices"]["product"].null_count:
         key = "gpu-unknown ambiguous" if devices.ambiguous else "gpu-unknown"
         yield _NOTES.note(key, unknown)
-    yield from _unused(reading.tables)
-
-
-def _payload_notes(ops: pa.Table, odd: Counter[str]) -> Iterator[Note]:
-    """Yield what ranges of NCCL and of operators lack."""
-    if odd["nccl-ranges"] and not odd["nccl-payloads"]:
-        key = "nccl-sizes bytes" if odd["nccl-blobs"] else "nccl-sizes"
-        yield _NOTES.note(key, odd["nccl-ranges"])
-    if ops.num_rows:
-        has_shapes = ops["input_dims"].null_count < ops.num_rows
-        yield _NOTES.note("types-by-name" if has_shapes else "no-shapes")
-
-
-def _unused(tables: Tables) -> Iterator[Note]:
-    """List tables whose rows were not read: those of records, which have a time, come first."""
-    counts = tables.unused(_FAMILIES)
-    timed = {name for name in counts if not _TIMES.isdisjoint(tables.columns(name))}
-    listed = [f"{name} ({counts[name]:,})" for name in sorted(counts, key=lambda n: n not in timed)]
-    if listed:
+    # Tables whose rows were not read: those of records, which have a time, come first.
+    unused = reading.tables.unused(_FAMILIES)
+    timed = {name for name in unused if not _TIMES.isdisjoint(reading.tables.columns(name))}
+    in_order = sorted(unused, key=lambda name: name not in timed)
+    if listed := [f"{name} ({unused[name]:,})" for name in in_order]:
         names = ", ".join(listed[:_MOST_LISTED]) + ", …" * (len(listed) > _MOST_LISTED)
         key = "tables-not-used records" if timed else "tables-not-used"
-        yield _NOTES.note(key, sum(counts.values()), names=names)
+        yield _NOTES.note(key, sum(unused.values()), names=names)
 
 
 def _no_work(tables: Mapping[str, pa.Table], reading: ReportReading, traced: str | None) -> Note:
@@ -210,16 +175,15 @@ def _no_work(tables: Mapping[str, pa.Table], reading: ReportReading, traced: str
 
 def _ownerless(tables: Mapping[str, pa.Table]) -> Iterator[Note]:
     """Yield a note on work of an unknown process, which has no launch calls."""
-    known = validity(tables["processes"]["pid"])
-    if known is None or not tables["calls"].num_rows:
+    has_pid = validity(tables["processes"]["pid"])
+    if has_pid is None or not tables["calls"].num_rows:
         return
     work, devices = (
-        int(np.count_nonzero(~known[numbers(tables[name]["process"])]))
-        for name in ("activities", "devices")
+        count_true(~has_pid[numbers(tables[name]["process"])]) for name in ("activities", "devices")
     )
     if work:
-        key = "calls-of-unknown-process" + (" apart" if devices and known.any() else "")
-        processes = several(int(known.sum()), "process")
+        key = "calls-of-unknown-process" + (" apart" if devices and has_pid.any() else "")
+        processes = several(count_true(has_pid), "process")
         yield _NOTES.note(key, work, processes=processes, devices=several(devices, "device"))
 
 
@@ -242,4 +206,4 @@ def _launches_without_work(tables: Mapping[str, pa.Table]) -> int:
     process = (numbers(calls["process"])[launches], numbers(activities["process"])[work])
     keys = joint_codes(np.concatenate(process), np.concatenate([ids[launches], done[work]]))
     launched = distinct(keys[: len(launches)])
-    return int(np.count_nonzero(~np.isin(launched, keys[len(launches) :])))
+    return count_true(~np.isin(launched, keys[len(launches) :]))

@@ -11,14 +11,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from traceflops.parsers.io.csv_lines import Bytes
 from traceflops.parsers.io.database_query import Batch, Lookup, Table, Wanted, quoted, select
 from traceflops.parsers.io.database_rows import Database
 from traceflops.parsers.io.database_scan import LONGEST_VALUE, NotFast, record_batches
@@ -32,17 +31,16 @@ from traceflops.table.columns import (
     BoolArray,
     IntArray,
     Names,
+    count_true,
     number_column,
     numbers,
     string_column,
 )
-from traceflops.table.grouping import runs
 
-_SEQUENCE: Final = b", seq = "
-_ID: Final = b", op_id = "
-_SIZES: Final = b", sizes = "
-_INPUTS: Final = b", input_op_ids = "
-_MOST_DIGITS: Final = 18
+_NAME: Final = "^(?P<name>.*?)(?:, (?:seq|op_id|sizes|input_op_ids) = |$)"
+_SEQUENCE: Final = ", seq = (?P<digits>[0-9]{0,18})"
+_ID: Final = ", op_id = (?P<digits>[0-9]{0,18})"
+_SIZES: Final = ", sizes = (?P<sizes>.*?)(?:, input_op_ids = |$)"
 _OPERATOR: Final = re.compile(r"[\w.]+::|\w*Backward\d*$")
 """Names of operators. What a program itself marks (`record_function`) is written the same way."""
 _BARE: Final = re.compile(r"[a-z_]\w*")
@@ -60,8 +58,7 @@ _HAS_TEXT: Final = f"CASE WHEN typeof({{c}}) <> 'text' THEN 0 WHEN {_FITS} THEN 
 _TEXT: Final = f"CASE WHEN typeof({{c}}) = 'text' AND {_FITS} THEN {{c}} ELSE '' END"
 
 
-@dataclass(frozen=True, slots=True)
-class OpTexts:
+class OpTexts(NamedTuple):
     """Parsed texts, per text. `name` and `sizes` are indices of `names` and `all_sizes`.
 
     `sizes` is -1 where there are none; `sequence` and `op_id` are ABSENT where the text does not
@@ -79,24 +76,12 @@ class OpTexts:
 
 def op_texts(column: pa.Array) -> OpTexts:
     """Return a column of texts, parsed."""
-    data: Bytes = np.empty(0, np.uint8)
-    offsets = np.zeros(len(column) + 1, np.int64)
-    _, places, content = column.buffers()
-    if len(column) and content is not None:
-        data = np.frombuffer(content, dtype=np.uint8)
-        small = np.frombuffer(places, dtype=np.int32)[column.offset :][: len(column) + 1]
-        offsets = small.astype(np.int64)
-    commas = np.flatnonzero(data == ord(","))
-    begin, end = offsets[:-1], offsets[1:]
-    at = {word: _first(data, commas, word, offsets) for word in (_SEQUENCE, _ID, _SIZES, _INPUTS)}
-    name_end = end
-    for offset in at.values():
-        name_end = np.where((offset >= 0) & (offset < name_end), offset, name_end)
-    name, names = _distinct(data, begin, name_end)
-    sequence = _number(data, at[_SEQUENCE], len(_SEQUENCE), end)
-    op_id = _number(data, at[_ID], len(_ID), end)
+    column = column.cast(pa.binary())  # a file may hold invalid UTF-8
+    name, names = _coded(_part(column, _NAME))
+    sizes, texts = _coded(_part(column, _SIZES))
+    sequence, op_id = _number(column, _SEQUENCE), _number(column, _ID)
     # Before PyTorch 1.7 an operator had no namespace (`mm, seq = 12`), nor an id.
-    is_old = (op_id == ABSENT) & ((sequence != ABSENT) | (at[_SIZES] >= 0))
+    is_old = (op_id == ABSENT) & ((sequence != ABSENT) | (sizes >= 0))
     with_namespace = np.arange(len(names))
     for index in np.unique(name[is_old]).tolist():
         if _BARE.fullmatch(names[index]):
@@ -104,77 +89,38 @@ def op_texts(column: pa.Array) -> OpTexts:
             names.append(f"aten::{names[index]}")
     if len(names) > len(with_namespace):
         name = np.where(is_old, with_namespace[name], name)
-    rows = np.flatnonzero(at[_SIZES] >= 0)
-    sizes_at, inputs_at = at[_SIZES][rows], at[_INPUTS][rows]
-    sizes_end = np.where(inputs_at > sizes_at, inputs_at, end[rows])
-    codes, texts = _distinct(data, sizes_at + len(_SIZES), sizes_end)
-    sizes = np.full(len(begin), -1, dtype=np.int64)
-    sizes[rows] = codes
     is_op = (sequence != ABSENT) | (sizes >= 0)
     if len(names):
-        like_op = np.array([bool(_OPERATOR.match(text)) for text in names], dtype=np.bool_)
+        like_op = np.array([bool(_OPERATOR.match(text)) for text in names], np.bool_)
         is_op |= (op_id != ABSENT) & like_op[name]
-    all_sizes = [text if _is_sizes(text) else None for text in texts]
+    all_sizes: list[str | None] = []
+    for text in texts:
+        try:
+            is_list = _SIZES_TEXT.fullmatch(text) and msgspec.json.decode(text) is not None
+        except UNDECODABLE:
+            is_list = False
+        all_sizes.append(text if is_list else None)
     return OpTexts(name, names, is_op, sequence, op_id, sizes, all_sizes)
 
 
-def _first(data: Bytes, commas: IntArray, word: bytes, offsets: IntArray) -> IntArray:
-    """Return the offset at which a word first stands in each text, -1 where it does not."""
-    first = np.full(len(offsets) - 1, -1, dtype=np.int64)
-    places = commas[commas + len(word) <= len(data)]
-    for step in range(1, len(word)):
-        places = places[data[places + step] == word[step]]
-    text = np.searchsorted(offsets, places, side="right") - 1
-    inside = (text >= 0) & (text < len(first))
-    places, text = places[inside], text[inside]
-    fits = places + len(word) <= offsets[text + 1]
-    first[text[fits][::-1]] = places[fits][::-1]  # the first of a text is written last
-    return first
+def _part(column: pa.Array, pattern: str) -> pa.Array:
+    """Return what the group of a pattern matches in each text, null where nothing does."""
+    match = pc.extract_regex(column, f"(?s){pattern}")
+    return pc.if_else(match.is_valid(), match.field(0), None)
 
 
-def _number(data: Bytes, at: IntArray, skipped: int, end: IntArray) -> IntArray:
-    """Return the number behind each offset, ABSENT where there is none."""
-    value = np.zeros(len(at), dtype=np.int64)
-    digits = np.zeros(len(at), dtype=np.int64)
-    going = np.flatnonzero(at >= 0)
-    for step in range(_MOST_DIGITS):
-        place = at[going] + skipped + step
-        inside = place < end[going]
-        going, place = going[inside], place[inside]
-        digit = data[place].astype(np.int64) - ord("0")
-        is_digit = (digit >= 0) & (digit <= 9)
-        going = going[is_digit]
-        if not len(going):
-            break
-        value[going] = value[going] * 10 + digit[is_digit]
-        digits[going] += 1
-    return np.where(digits > 0, value, ABSENT)
+def _number(column: pa.Array, pattern: str) -> IntArray:
+    """Return the digits that a pattern matches as numbers, ABSENT where there are none."""
+    digits = _part(column, pattern)
+    digits = pc.if_else(pc.equal(digits, b""), None, digits)
+    return numbers(digits.cast(pa.string()).cast(pa.int64()), ABSENT)
 
 
-def _is_sizes(text: str) -> bool:
-    if not _SIZES_TEXT.fullmatch(text):
-        return False
-    try:
-        msgspec.json.decode(text)
-    except UNDECODABLE:
-        return False
-    return True
-
-
-def _distinct(data: Bytes, begin: IntArray, end: IntArray) -> tuple[IntArray, list[str]]:
-    """Return parts of the bytes as indices of a list of the distinct ones."""
-    if not len(begin):
-        return np.empty(0, np.int64), []
-    places, _ = runs(begin, end)
-    ends = np.append(0, np.cumsum(end - begin))
-    if int(ends[-1]) >= 2**31:
-        raise ValueError("a batch of texts is too large")
-    content = pa.py_buffer(np.ascontiguousarray(data[places]))
-    buffers = [None, pa.py_buffer(ends.astype(np.int32)), content]
-    # As bytes, since a file may hold invalid UTF-8; it is replaced when it is decoded.
-    column = pa.Array.from_buffers(pa.binary(), len(begin), buffers).dictionary_encode()
-    texts = [text.decode(errors="replace") for text in column.dictionary.to_pylist()]
-    return numbers(column.indices), texts
+def _coded(column: pa.Array) -> tuple[IntArray, list[str]]:
+    """Return texts as indices of a list of the distinct ones, -1 where there is none."""
+    coded = column.dictionary_encode()
+    texts = [text.decode(errors="replace") for text in coded.dictionary.to_pylist()]
+    return numbers(coded.indices, -1).astype(np.int64), texts
 
 
 def read_nvtx(reading: ReportReading) -> list[Batch]:
@@ -200,7 +146,7 @@ def read_nvtx(reading: ReportReading) -> list[Batch]:
         row_of = Lookup(ids, np.arange(len(ids)))
         for rows in registered:
             row = row_of(rows["textId"])
-            reading.odd["unnamed"] += int(np.count_nonzero(row == ABSENT))
+            reading.odd["unnamed"] += count_true(row == ABSENT)
             nccl += _add(reading, rows, np.where(row == ABSENT, len(ids), row), parsed)
     return nccl
 
@@ -212,7 +158,7 @@ def _add(reading: ReportReading, batch: Batch, text: IntArray, texts: OpTexts) -
     if is_open.any():
         # Marks end where they begin, open ranges at the latest time known.
         is_range = np.isin(batch["eventType"], RANGES)
-        reading.odd["open-range"] += int(np.count_nonzero(is_open & is_range))
+        reading.odd["open-range"] += count_true(is_open & is_range)
         last = np.where(is_range, np.maximum(start, reading.latest_ns), start)
         end = np.where(is_open, last, end)
     own = {"end": end, "text": text, "name": texts.name[text]}
@@ -241,7 +187,7 @@ def _add(reading: ReportReading, batch: Batch, text: IntArray, texts: OpTexts) -
         kind=np.where(marks["eventType"] == MARK, kinds["instant"], kinds["annotation"]),
         name=_codes(names["name"], texts.names, marks["name"]),
     )
-    is_nccl = np.array([bool(_NCCL.match(name)) for name in texts.names], dtype=np.bool_)
+    is_nccl = np.array([bool(_NCCL.match(name)) for name in texts.names], np.bool_)
     if is_nccl.any():
         ranges = marks.only(is_nccl[marks["name"]])
         range_names: list[str | None] = [texts.names[name] for name in ranges["name"].tolist()]
@@ -250,7 +196,7 @@ def _add(reading: ReportReading, batch: Batch, text: IntArray, texts: OpTexts) -
 
 def _codes(names: Names, texts: Sequence[str | None], indices: IntArray) -> Array:
     """Return codes of texts in a column's names, given their indices; -1 where there is none."""
-    codes = np.full(len(texts) + 1, -1, dtype=np.int32)
+    codes = np.full(len(texts) + 1, -1, np.int32)
     for index in np.unique(indices[indices >= 0]).tolist():
         text = texts[index]
         if text is not None:
@@ -258,8 +204,7 @@ def _codes(names: Names, texts: Sequence[str | None], indices: IntArray) -> Arra
     return codes[indices]
 
 
-@dataclass(frozen=True, slots=True)
-class TextRows:
+class TextRows(NamedTuple):
     """Rows as numbers, and their texts: an Arrow column, "" where there is none."""
 
     rows: Batch
@@ -297,7 +242,7 @@ def text_rows(tables: Tables) -> Iterator[TextRows]:
         rest = rows.only(np.arange(rows.count) >= skipped)
         if rest.count:
             texts = rest.texts["text"]
-            has_text = np.array([value is not None for value in texts], dtype=np.bool_)
+            has_text = np.array([value is not None for value in texts], np.bool_)
             column = string_column([value or "" for value in texts])
             yield TextRows(Batch(rest.count, rest.numbers, {}), column, has_text)
 

@@ -6,22 +6,154 @@ their ranks and ids, and the numbers that processes have for their devices are r
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Final
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from traceflops.devices.processes import apart
 from traceflops.parsers.io.database_query import Lookup, by_distinct
+from traceflops.parsers.io.notes import NoteTable
 from traceflops.parsers.nsight.nsys.enums import pid_of, streams_of
 from traceflops.parsers.nsight.nsys.facts import Devices
-from traceflops.parsers.nsight.nsys.ranks import RankPlace, Ranks, settled
 from traceflops.parsers.shared.trace_builder import Gathered, ProcessFacts
 from traceflops.table.builder import compact
-from traceflops.table.columns import ABSENT, BoolArray, IntArray
+from traceflops.table.columns import ABSENT, BoolArray, IntArray, numbers, with_column
 from traceflops.table.grouping import distinct, group_rows
+from traceflops.table.trace import (
+    RANK_UNKNOWN,
+    Note,
+    Trace,
+    counted_note,
+    rank_from_name,
+    rank_unknown,
+)
+from traceflops.units import several
+
+BY_COMMUNICATOR: Final = "ranks-by-communicator"
+_FORMATS: Final = "nsys-"
+_NOTES: Final = NoteTable(
+    assumed={
+        BY_COMMUNICATOR: (
+            "Ranks are assumed from NCCL's largest communicator ({ranks}); nothing else names them."
+        ),
+        "rank-disputed": "NCCL's largest communicator ({ranks}) gives rank {rank}, but the file "
+        "name gives another. The file name counts; the communicator is taken for part of the job, "
+        "whose world size is unknown.",
+    },
+)
+
+
+class RankPlace(NamedTuple):
+    """The place of a process in a communicator: how many ranks that has, which one, its id."""
+
+    ranks: int
+    rank: int
+    communicator: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """The ranks of processes and the world sizes of their jobs, by key, and notes on these."""
+
+    ranks: Mapping[int, int] = field(default_factory=dict)
+    worlds: Mapping[int, int] = field(default_factory=dict)
+    notes: Sequence[Note] = ()
+
+
+def settled(
+    workers: Sequence[int],
+    listed: Mapping[int, int],
+    in_name: int | None,
+    places: Mapping[int, RankPlace],
+) -> Ranks:
+    """Return the ranks of the processes that did work, the keys `workers`.
+
+    Ranks that the report lists count before that in the name of the file, and that before `places`
+    in communicators.
+    """
+    # ABSENT stands for work whose process is unknown.
+    workers = [key for key in workers if key != ABSENT] or list(workers)
+    own_places = {key: places[key] for key in workers if key in places}
+    # The job's communicator is one that all may be in.
+    size = None
+    sizes = {member.ranks for member in own_places.values()}
+    ids = {member.communicator for member in own_places.values()} - {None}
+    are_apart = len({member.rank for member in own_places.values()}) == len(own_places)
+    if len(sizes) == 1 and len(ids) < 2 and are_apart and min(sizes) >= len(workers):
+        size = min(sizes)
+    ranks = {key: listed[key] for key in workers if key in listed}
+    notes: list[Note] = []
+    if not ranks and in_name is not None and len(workers) == 1:
+        ranks = {workers[0]: in_name}
+        notes = [rank_from_name([in_name])]
+        member = own_places.get(workers[0])
+        if member is not None and member.rank != in_name < member.ranks:
+            in_words = several(member.ranks, "rank")
+            notes.append(_NOTES.note("rank-disputed", 1, ranks=in_words, rank=member.rank))
+    elif not ranks and size is not None:
+        ranks = {key: member.rank for key, member in own_places.items()}
+        notes = [_NOTES.note(BY_COMMUNICATOR, len(ranks), ranks=several(size, "rank"))]
+    agree = all(ranks.get(key) == member.rank for key, member in own_places.items())
+    worlds = dict.fromkeys(own_places, size) if size is not None and agree else {}
+    unknown = len(set(workers) - ranks.keys())
+    if not notes and unknown and own_places and not worlds:
+        notes = [_unknown_note(unknown)]
+    return Ranks(ranks, worlds, notes)
+
+
+def _unknown_note(unknown: int) -> Note:
+    reason = " (NCCL's communicators cover only parts of the job)"
+    return counted_note("missing", RANK_UNKNOWN, rank_unknown(reason), unknown)
+
+
+def without_clashes(traces: Sequence[Trace]) -> list[Trace]:
+    """Return reports of one job, without the ranks that communicators of parts of it gave.
+
+    A communicator is of a part where two reports have the same rank, or there are more processes
+    than ranks.
+    """
+    reports = [trace for trace in traces if trace.source.format.startswith(_FORMATS)]
+    ranks = Counter(rank for trace in reports for rank in trace.ranks if rank is not None)
+    processes = sum(map(_worker_count, reports))
+    clash = len(reports) > 1 and any(count > 1 for count in ranks.values())
+    highest = max(ranks, default=0)
+    kept = []
+    for trace in traces:
+        if not trace.source.format.startswith(_FORMATS):
+            kept.append(trace)
+            continue
+        sizes = [size for size in trace.processes["world_size"].to_pylist() if size is not None]
+        is_small = bool(sizes) and (min(sizes) < processes or min(sizes) <= highest)
+        by_communicator = any(note.code == BY_COMMUNICATOR for note in trace.notes)
+        report = trace
+        if is_small or (clash and by_communicator):
+            report = _without(report, "world_size")
+        if by_communicator and (is_small or clash):
+            unknown = _unknown_note(_worker_count(trace))
+            notes = (
+                replace(unknown, file=note.file) if note.code == BY_COMMUNICATOR else note
+                for note in trace.notes
+            )
+            report = replace(_without(report, "rank"), notes=tuple(notes))
+        kept.append(report)
+    return kept
+
+
+def _worker_count(trace: Trace) -> int:
+    return len(distinct(numbers(trace.activities["process"])))
+
+
+def _without(trace: Trace, column: str) -> Trace:
+    """Return a trace in which a column of the processes is unknown."""
+    table = trace.processes
+    unknown = pa.nulls(len(table), table.schema.field(column).type)
+    changed = with_column(table, column, unknown)
+    return replace(trace, tables={**trace.tables, "processes": changed})
+
 
 _MOST: Final = 10_000
 """So many processes and devices are told apart; a report with more has invented them."""
@@ -44,7 +176,7 @@ def _by_rows(number: Callable[..., int], *columns: IntArray) -> IntArray:
     """Return what a function gives for each row of columns; it is asked once for equal rows."""
     group, first = group_rows(columns)
     rows = zip(*(column[first].tolist() for column in columns), strict=True)
-    return np.array([number(*row) for row in rows], dtype=np.int64)[group]
+    return np.array([number(*row) for row in rows], np.int64)[group]
 
 
 @dataclass(slots=True)
@@ -81,7 +213,7 @@ class ProcessRegistry:
 
         return by_distinct(keys, number)
 
-    def known(self, keys: IntArray) -> BoolArray:
+    def have_rows(self, keys: IntArray) -> BoolArray:
         """Return which keys are of processes that have rows already."""
         return np.isin(keys, list(self.keys))
 
@@ -164,12 +296,10 @@ class ProcessRegistry:
                 holders[stream] = [unknown + first, *others]
                 self.moved_streams += len(others)
             settled_streams |= apart(holders)
-        streams = settled_streams
-        finals = (processes, devices, streams)
+        finals = (processes, devices, settled_streams)
         for (column, tables), final in zip(_COLUMNS.items(), finals, strict=True):
             number = _lookup(final)
-            pieces = [piece for table in tables for _, piece in gathered[table].pieces]
-            for piece in pieces:
+            for piece in (piece for table in tables for _, piece in gathered[table].pieces):
                 if column in piece:
                     piece[column] = compact(number(np.atleast_1d(piece[column])))
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from traceflops.parsers.io.messages import Block, Columns, Messages
 from traceflops.parsers.nsight.nsys.raw_file import Parts
-from traceflops.table.columns import ABSENT, BoolArray, IntArray
+from traceflops.table.columns import ABSENT, BoolArray, IntArray, count_true
 
 Numbers = tuple[tuple[int, str], ...]
 """The numbers of fields with the columns of an export; a field that is left out is 0."""
@@ -25,23 +25,25 @@ _CUPTI: Final = "CUPTI_ACTIVITY_KIND_"
 _TYPE: Final = 1
 _CALL, _WORK, _NVTX, _DIAGNOSTIC = 108, 107, 102, 110
 
-_OF_WORK: Final[Numbers] = (
-    *((1, "start"), (2, "end"), (3, "correlationId"), (4, "deviceId"), (5, "contextId")),
-    *((6, "streamId"), (8, "globalPid")),
+
+def numbered(text: str) -> Numbers:
+    """Return numbers of fields with their columns, from such as "1 start 2 end"."""
+    words = text.split()
+    return tuple((int(n), name) for n, name in zip(words[::2], words[1::2], strict=True))
+
+
+_OF_WORK: Final = numbered(
+    "1 start 2 end 3 correlationId 4 deviceId 5 contextId 6 streamId 8 globalPid"
 )
-_OF_KERNEL: Final[Numbers] = (
-    *((1, "demangledName"), (2, "shortName"), (3, "mangledName")),
-    *((10, "gridX"), (11, "gridY"), (12, "gridZ"), (13, "blockX"), (14, "blockY"), (15, "blockZ")),
-    *((16, "staticSharedMemory"), (17, "dynamicSharedMemory"), (21, "registersPerThread")),
+_OF_KERNEL: Final = numbered(
+    "1 demangledName 2 shortName 3 mangledName 10 gridX 11 gridY 12 gridZ 13 blockX 14 blockY "
+    "15 blockZ 16 staticSharedMemory 17 dynamicSharedMemory 21 registersPerThread"
 )
-_OF_COPY: Final[Numbers] = (
-    *((1, "bytes"), (2, "copyKind"), (4, "srcKind"), (5, "dstKind"), (10, "migrationCause")),
-)
+_OF_COPY: Final = numbered("1 bytes 2 copyKind 4 srcKind 5 dstKind 10 migrationCause")
 _SYNC, _LATER = "syncType", "syncType since 2025"
 
 
-@dataclass(frozen=True, slots=True)
-class _Work:
+class _Work(NamedTuple):
     """Work of one kind: its table, the part of the payload that is its own, the columns of that."""
 
     table: str
@@ -53,18 +55,15 @@ _WORKS: Final[Mapping[int, tuple[_Work, ...]]] = {
     79: (_Work(f"{_CUPTI}KERNEL", 101, _OF_KERNEL),),
     80: (
         _Work(f"{_CUPTI}MEMCPY", 102, _OF_COPY),
-        _Work(f"{_CUPTI}MEMSET", 103, ((1, "bytes"), (4, "memKind"))),
+        _Work(f"{_CUPTI}MEMSET", 103, numbered("1 bytes 4 memKind")),
     ),
     106: (_Work(f"{_CUPTI}SYNCHRONIZATION", 105, ((2, _SYNC), (4, _LATER))),),
     127: (_Work(f"{_CUPTI}CUDA_EVENT", 106),),
-    130: (_Work(f"{_CUPTI}GRAPH_TRACE", 107, ((1, "graphId"), (2, "graphExecId"))),),
+    130: (_Work(f"{_CUPTI}GRAPH_TRACE", 107, numbered("1 graphId 2 graphExecId")),),
 }
 """By type of event, the kinds of work it may be."""
 _CALLS: Final = (47, 48)
-_OF_CALL: Final[Numbers] = (
-    *((1, "start"), (2, "end"), (3, "correlationId"), (6, "eventClass"), (7, "nameId")),
-    (13, "globalTid"),
-)
+_OF_CALL: Final = numbered("1 start 2 end 3 correlationId 6 eventClass 7 nameId 13 globalTid")
 _CLASSES: Final[Mapping[int, str]] = {
     **dict.fromkeys((0, 1), f"{_CUPTI}RUNTIME"),
     3: "PROFILER_OVERHEAD",
@@ -74,10 +73,7 @@ _CLASSES: Final[Mapping[int, str]] = {
 _CLASSES_PASSED: Final = frozenset({6, 7, 8, 9, 10, 11, 28, 29, 48, 102})
 """Calls of libraries, and beginning and end of tracing one: not used."""
 _RANGES: Final = (34, 39, 59, 60, 75)
-_OF_RANGE: Final[Numbers] = (
-    *((1, "eventType"), (2, "start"), (9, "globalTid"), (10, "end"), (12, "textId")),
-    (13, "domainId"),
-)
+_OF_RANGE: Final = numbered("1 eventType 2 start 9 globalTid 10 end 12 textId 13 domainId")
 _TEXT: Final = 7
 _MAYBE: Final = frozenset({"textId", "end"})
 """Numbers of a range that are unknown where they are left out."""
@@ -116,8 +112,8 @@ class Events:
         """Add the events in a block."""
         events = Messages(Block(parts.data), parts.begin, parts.end)
         columns = events.columns((_TYPE,), (_CALL, _WORK, _NVTX, _DIAGNOSTIC))
-        self.unknown += int(np.count_nonzero(~columns.sound))
-        self.damaged += int(np.count_nonzero(~columns.sound))
+        self.unknown += count_true(~columns.sound)
+        self.damaged += count_true(~columns.sound)
         kind = np.where(columns.sound, columns.numbers[_TYPE], ABSENT)
         is_work = np.isin(kind, [*_WORKS]) & columns.has(_WORK)
         is_call = np.isin(kind, _CALLS) & columns.has(_CALL)
@@ -126,7 +122,16 @@ class Events:
         if is_work.any():
             self._add_work(columns.part(_WORK, is_work), kind[is_work])
         if is_call.any():
-            self._add_calls(columns.part(_CALL, is_call))
+            calls = columns.part(_CALL, is_call).columns(_keys(_OF_CALL))
+            of_calls = _named(calls, _OF_CALL)
+            classes = of_calls["eventClass"]
+            self._drop(count_true(~calls.sound), f"{_CUPTI}RUNTIME")
+            for table in dict.fromkeys(_CLASSES.values()):
+                rows = calls.sound & np.isin(classes, [c for c in _CLASSES if _CLASSES[c] == table])
+                if rows.any():
+                    self._take(table, {name: column[rows] for name, column in of_calls.items()})
+            others = calls.sound & ~np.isin(classes, [*_CLASSES, *_CLASSES_PASSED])
+            self._count_unread(classes[others], "class ")
         if is_range.any():
             payloads = columns.part(_NVTX, is_range)
             ranges = payloads.columns(_keys(_OF_RANGE), (_TEXT,))
@@ -148,7 +153,7 @@ class Events:
         places = _named(common, _OF_WORK)
         is_read = ~common.sound
         for number, work in ((number, work) for number, works in _WORKS.items() for work in works):
-            self._drop(int(np.count_nonzero((kind == number) & ~common.sound)), work.table)
+            self._drop(count_true((kind == number) & ~common.sound), work.table)
             rows = (kind == number) & common.sound & common.has(work.part)
             is_read |= rows
             if not rows.any():
@@ -161,18 +166,6 @@ class Events:
             columns = {name: values[rows] for name, values in places.items()}
             self._take(work.table, columns | own, details.sound)
         self._count_unread(kind[~is_read])
-
-    def _add_calls(self, payloads: Messages) -> None:
-        calls = payloads.columns(_keys(_OF_CALL))
-        columns = _named(calls, _OF_CALL)
-        classes = columns["eventClass"]
-        self._drop(int(np.count_nonzero(~calls.sound)), f"{_CUPTI}RUNTIME")
-        for table in dict.fromkeys(_CLASSES.values()):
-            rows = calls.sound & np.isin(classes, [c for c in _CLASSES if _CLASSES[c] == table])
-            if rows.any():
-                self._take(table, {name: column[rows] for name, column in columns.items()})
-        others = calls.sound & ~np.isin(classes, [*_CLASSES, *_CLASSES_PASSED])
-        self._count_unread(classes[others], "class ")
 
     def _count_unread(self, kinds: IntArray, prefix: str = "") -> None:
         values, counts = np.unique(kinds, return_counts=True)
@@ -199,7 +192,7 @@ class Events:
             arrays["text"] = pa.array(texts, pa.binary())
         batch = pa.RecordBatch.from_pydict(arrays)
         if sound is not None and not sound.all():
-            self._drop(int(np.count_nonzero(~sound)), table)
+            self._drop(count_true(~sound), table)
             batch = batch.filter(pa.array(sound))
         if batch.num_rows:
             self.tables[table].append(batch)

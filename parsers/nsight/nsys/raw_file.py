@@ -11,7 +11,7 @@ import io
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import IO, Final
+from typing import IO, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -33,7 +33,8 @@ _VERSION: Final = re.compile(rb"[\x00-\x20]{0,16}([0-9][0-9A-Za-z@.\-]{0,60})")
 _LONGEST_VERSION: Final = 80
 _RAW: Final = "Raw Sampling Data"
 _OFFSETS: Final = "Sampling Data Offsets"
-_CLOCKS: Final = "Time Conversion Data"
+CLOCKS: Final = "Time Conversion Data"
+"""The section about clocks, which newer files have."""
 _BEGIN: Final = b"QDTEXT00"
 _END: Final = b"U3w[END]"
 _CODEC: Final = "lz4"
@@ -51,22 +52,12 @@ _REPEATED: Final = 1
 _UNREADABLE: Final = (ValueError, OSError, EOFError)
 
 
-class Unfit(ValueError):
-    """The file is not laid out as those that are known."""
-
-
-@dataclass(frozen=True, slots=True)
-class Parts:
+class Parts(NamedTuple):
     """The parts of a message that repeats one field: bytes, and offsets of begin and end."""
 
     data: bytes
     begin: IntArray
     end: IntArray
-
-    @property
-    def count(self) -> int:
-        """How many there are."""
-        return len(self.begin)
 
 
 @dataclass(slots=True)
@@ -101,7 +92,7 @@ class RawFile:
     _schemas_at: int | None = None
 
     def open(self) -> None:
-        """Read the head of the file. Raises Unfit where nothing behind it can be read."""
+        """Read the head of the file. Raises ValueError where nothing behind it can be read."""
         self.sections = self._contents()
         if self.sections:
             self._begin, size = self.sections[_RAW]
@@ -110,15 +101,26 @@ class RawFile:
             offsets = dict(fields(self.section(_OFFSETS)))
             texts, schemas = offsets.get(2), offsets.get(3)
             if message_text(offsets.get(1)) != _CODEC or not isinstance(texts, int):
-                raise Unfit("packed in an unknown way")
+                raise ValueError("packed in an unknown way")
             first = self._begin + len(_BEGIN)
             self._texts_at = min(first + texts, self._end)
             self._schemas_at = first + schemas if isinstance(schemas, int) else None
         else:
-            self._begin, self._end, self.is_cut = self._found(), self.size, True
+            # The end is missing: what stands before the events is private and is passed over.
+            self._end, self.is_cut = self.size, True
+            self.stream.seek(0)
+            offset, window, begin = 0, b"", -1
+            while begin < 0:
+                block = self.stream.read(_READ_BYTES)
+                if not block:
+                    raise EOFError
+                window = window[-len(_BEGIN) :] + block
+                offset += len(block)
+                begin = window.find(_BEGIN)
+            self._begin = offset - len(window) + begin
         self.stream.seek(self._begin)
         if self.stream.read(len(_BEGIN)) != _BEGIN:
-            raise Unfit("no events where they should begin")
+            raise ValueError("no events where they should begin")
         self.head = self._counted()
         index = {key: value for key, value in fields(self._counted()) if isinstance(value, int)}
         self.expected_events, self.expected_texts = index.get(1, 0), index.get(3, 0)
@@ -138,13 +140,13 @@ class RawFile:
         sections: dict[str, tuple[int, int]] = {}
         for entry in map(last_fields, entries if is_whole else ()):
             name, offset, size = message_text(entry.get(1)), entry.get(2, 0), entry.get(3, 0)
-            is_place = isinstance(offset, int) and isinstance(size, int)
-            if name in (_RAW, _OFFSETS, _CLOCKS) and is_place:
+            is_span = isinstance(offset, int) and isinstance(size, int)
+            if name in (_RAW, _OFFSETS, CLOCKS) and is_span:
                 sections[name] = (offset, size)
         if not is_whole or any(offset > self.size for offset, _ in sections.values()):
             return {}
         if _RAW not in sections or _OFFSETS not in sections:
-            raise Unfit("no section of events")
+            raise ValueError("no section of events")
         return sections
 
     def section(self, name: str) -> bytes:
@@ -152,25 +154,6 @@ class RawFile:
         offset, size = self.sections.get(name, (0, 0))
         self.stream.seek(offset)
         return self.stream.read(min(size, _MOST_BYTES))
-
-    @property
-    def clocks(self) -> bytes:
-        """The section about clocks, which newer files have."""
-        return self.section(_CLOCKS)
-
-    def _found(self) -> int:
-        """Return the offset of events in a file without its end. Raises EOFError without any.
-
-        What stands before them is private and is passed over.
-        """
-        self.stream.seek(0)
-        offset, kept = 0, b""
-        while block := self.stream.read(_READ_BYTES):
-            begin = (kept + block).find(_BEGIN)
-            if begin >= 0:
-                return offset - len(kept) + begin
-            offset, kept = offset + len(block), (kept + block)[-len(_BEGIN) :]
-        raise EOFError
 
     def blocks(self) -> Iterator[Parts]:
         """Yield the events some at a time; texts and tail are known behind the last."""
@@ -191,11 +174,11 @@ class RawFile:
             if parts is None:
                 self.texts_lost = self.texts_lost or (of_texts and texts < self.expected_texts)
             elif not of_texts:
-                self.events += parts.count
+                self.events += len(parts.begin)
                 yield parts
             elif not self.texts_lost:
                 self.texts.append(parts)
-                texts += parts.count
+                texts += len(parts.begin)
         self.texts_lost = self.texts_lost or texts < self.expected_texts
 
     def _is_of_texts(self) -> bool:
@@ -249,9 +232,7 @@ class RawFile:
         """Return the parts in a block; None where it is damaged."""
         self.plain_bytes += plain
         self.source.refuse_expansion(self.plain_bytes)
-        data = _unpacked(packed, plain)
-        if data is None:
-            return None
+        data = _unpacked(packed, plain) or b""
         try:
             size, offset = varint(data, 0)
         except ValueError:
@@ -313,15 +294,15 @@ def _unpacked(packed: bytes, plain: int) -> bytes | None:
 def unpacked_before_cut(packed: bytes, most: int) -> bytes:
     """Return the content of the beginning of an LZ4 block, at most so many bytes."""
     data = bytearray()
-    at = 0
+    offset = 0
     try:
-        while at < len(packed) and len(data) < most:
-            token = packed[at]
-            size, at = _size(packed, at + 1, token >> 4)
-            data += packed[at : at + size]
-            at += size
-            back = packed[at] | packed[at + 1] << 8
-            size, at = _size(packed, at + 2, token & 15)
+        while offset < len(packed) and len(data) < most:
+            token = packed[offset]
+            size, offset = _size(packed, offset + 1, token >> 4)
+            data += packed[offset : offset + size]
+            offset += size
+            back = packed[offset] | packed[offset + 1] << 8
+            size, offset = _size(packed, offset + 2, token & 15)
             if not 0 < back <= len(data):
                 break
             size = min(size + _LEAST_MATCH, most)
@@ -332,15 +313,15 @@ def unpacked_before_cut(packed: bytes, most: int) -> bytes:
     return bytes(data[:most])
 
 
-def _size(packed: bytes, at: int, size: int) -> tuple[int, int]:
+def _size(packed: bytes, offset: int, size: int) -> tuple[int, int]:
     """Return a length of LZ4, which continues in the following bytes where it is 15."""
     if size == _MORE:
-        while packed[at] == _FULL:
+        while packed[offset] == _FULL:
             size += _FULL
-            at += 1
-        size += packed[at]
-        at += 1
-    return size, at
+            offset += 1
+        size += packed[offset]
+        offset += 1
+    return size, offset
 
 
 def opened(source: ByteSource) -> RawFile:

@@ -21,8 +21,8 @@ from traceflops.parsers.io.arrow_files import ArrowTable
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.messages import fields, last_fields, message_text, parts_of, signed
 from traceflops.parsers.io.notes import NoteTable
-from traceflops.parsers.nsight.nsys.raw_events import UNREAD, Events, Numbers
-from traceflops.parsers.nsight.nsys.raw_file import Parts, RawFile, joined, opened
+from traceflops.parsers.nsight.nsys.raw_events import UNREAD, Events, Numbers, numbered
+from traceflops.parsers.nsight.nsys.raw_file import CLOCKS, Parts, RawFile, joined, opened
 from traceflops.parsers.nsight.nsys.tables import Folder
 from traceflops.table.trace import Note
 from traceflops.units import several
@@ -44,17 +44,14 @@ _COMMAND: Final = "nsys export --type sqlite --include-json=true"
 _RELEASE: Final = re.compile(r"(20\d\d)@(\d{1,2})@(\d{1,3})@(\d{1,6})")
 _NOTES: Final = NoteTable(
     dropped={
-        "input-cut": (
-            "The report is cut off, or its end is damaged: {events} of {expected} could be read."
-        ),
+        "input-cut": "The report is cut off, or its end is damaged: {events} of {expected} could "
+        "be read.",
         "rows-lost": (
             "The report is damaged: {listed} could not be read.",
             "All others are used.",
         ),
-        "names-lost": (
-            "Names are missing: they stand behind the events, in the part of the report that is "
-            "lost."
-        ),
+        "names-lost": "Names are missing: they stand behind the events, in the part of the report "
+        "that is lost.",
     },
     missing={
         "raw-report": (
@@ -70,14 +67,10 @@ _NOTES: Final = NoteTable(
             "{count} [part|parts] of the report [is|are] of an unknown kind and not used: only its "
             f"export shows what [it holds|they hold] ({_COMMAND} REPORT.nsys-rep)."
         ),
-        "several-machines": (
-            "The report is of {count} machines, whose GPUs may be taken for each other. Its export "
-            "tells them apart."
-        ),
-        "gpu-numbers": (
-            "{count} [GPU has|GPUs have] another number in a process than in the report, and which "
-            "is which is unknown. Only its export tells."
-        ),
+        "several-machines": "The report is of {count} machines, whose GPUs may be taken for each "
+        "other. Its export tells them apart.",
+        "gpu-numbers": "{count} [GPU has|GPUs have] another number in a process than in the "
+        "report, and which is which is unknown. Only its export tells.",
     },
 )
 
@@ -85,19 +78,18 @@ _NOTES: Final = NoteTable(
 _MACHINE, _HARDWARE = 1, 2
 _OLD_GPU, _GPU, _NUMBERS = 1, 7, 9
 _MOST_GPUS: Final = 4_096
-_OF_GPU: Final[Numbers] = (
-    *((1, "id"), (11, "totalMemory"), (13, "clockRate"), (14, "smCount"), (30, "threadsPerWarp")),
-    *((15, "cuDevice"), (41, "computeMajor"), (42, "computeMinor")),
+_OF_GPU: Final = numbered(
+    "1 id 11 totalMemory 13 clockRate 14 smCount 30 threadsPerWarp 15 cuDevice 41 computeMajor "
+    "42 computeMinor"
 )
-_TEXTS_OF_GPU: Final[Numbers] = ((2, "name"), (3, "busLocation"), (5, "uuid"))
-_OF_OLD_GPU: Final[Numbers] = (
-    *((3, "globalMemorySize"), (6, "numThreadsPerWarp"), (7, "coreClockRate")),
-    *((9, "numMultiprocessors"), (22, "computeCapabilityMajor"), (23, "computeCapabilityMinor")),
-    *((24, "deviceId"), (25, "pid")),
+_TEXTS_OF_GPU: Final = numbered("2 name 3 busLocation 5 uuid")
+_OF_OLD_GPU: Final = numbered(
+    "3 globalMemorySize 6 numThreadsPerWarp 7 coreClockRate 9 numMultiprocessors "
+    "22 computeCapabilityMajor 23 computeCapabilityMinor 24 deviceId 25 pid"
 )
 """GPUs as reports of 2020 and 2021 list them, by process."""
-_TEXTS_OF_OLD_GPU: Final[Numbers] = ((1, "name"),)
-_OF_NUMBERS: Final[Numbers] = ((1, "gpuId"), (2, "cudaId"), (3, "pid"))
+_TEXTS_OF_OLD_GPU: Final = numbered("1 name")
+_OF_NUMBERS: Final = numbered("1 gpuId 2 cudaId 3 pid")
 _OFFSETS, _STARTED = 16, 17
 _SESSION, _UTC = 7, 9
 _PAIRS: Final = 2
@@ -140,7 +132,7 @@ def report_of(source: ByteSource) -> Report:
             if waiting:
                 events.add(joined(waiting))
             file.is_cut = file.is_cut or source.cut is not None
-            others, counts = _target_tables(file.head, file.tail, file.clocks)
+            others, counts = _target_tables(file.head, file.tail, file.section(CLOCKS))
         except (ValueError, EOFError, OSError):
             raise _refused(file) from None
     # Where so little fits, the layout must be another one.
@@ -149,14 +141,14 @@ def report_of(source: ByteSource) -> Report:
         raise _refused(file)
     # Rows of events are freed as they are read, once.
     tables = {
-        name: ArrowTable(source, batches[0].schema, partial(_each_once, batches))
+        name: ArrowTable(source, batches[0].schema, partial(_rows, batches, once=True))
         for name, batches in events.tables.items()
     }
     if release := _RELEASE.match(file.version):
         row = {"name": "EXPORT_PRODUCT_VERSION", "value": ".".join(release.groups())}
         others["META_DATA_EXPORT"] = [pa.RecordBatch.from_pylist([row])]
     for name, batches in others.items():
-        tables[name] = ArrowTable(source, batches[0].schema, partial(_each, batches))
+        tables[name] = ArrowTable(source, batches[0].schema, partial(_rows, batches))
     tables[_STRINGS] = ArrowTable(source, _OF_STRINGS, partial(_texts, file))
     by = _writer(file.version)
     origin = _NOTES.note("raw-report", by=by and f", {by}")
@@ -167,8 +159,8 @@ def report_of(source: ByteSource) -> Report:
         lost |= _OF_EVENTS
     if file.texts_lost:
         lost.add(_STRINGS)
-    missing = frozenset(lost)
-    return Report(source, tables, origin=origin, missing=missing, own_notes=tuple(own_notes))
+    notes = tuple(own_notes)
+    return Report(source, tables, origin=origin, missing=frozenset(lost), own_notes=notes)
 
 
 def _refused(file: RawFile) -> NotATrace:
@@ -184,14 +176,14 @@ def _refused(file: RawFile) -> NotATrace:
     )
 
 
-def _each(batches: list[pa.RecordBatch], columns: list[str]) -> Iterator[pa.RecordBatch]:
-    return (batch.select(columns) for batch in batches)
-
-
-def _each_once(batches: list[pa.RecordBatch], columns: list[str]) -> Iterator[pa.RecordBatch]:
-    batches.reverse()
-    while batches:
-        yield batches.pop().select(columns)
+def _rows(
+    batches: list[pa.RecordBatch], columns: list[str], *, once: bool = False
+) -> Iterator[pa.RecordBatch]:
+    """Yield rows; those that are read `once` are freed one batch after the other."""
+    waiting = batches if once else [*batches]
+    waiting.reverse()
+    while waiting:
+        yield waiting.pop().select(columns)
 
 
 def _texts(file: RawFile, columns: list[str]) -> Iterator[pa.RecordBatch]:
@@ -201,8 +193,8 @@ def _texts(file: RawFile, columns: list[str]) -> Iterator[pa.RecordBatch]:
         spans = zip(parts.begin.tolist(), parts.end.tolist(), strict=True)
         texts = [parts.data[begin:end] for begin, end in spans]
         values = [None if _NUL in text else text for text in texts]
-        ids = pa.array(range(first, first + parts.count), pa.int64())
-        first += parts.count
+        ids = pa.array(range(first, first + len(values)), pa.int64())
+        first += len(values)
         batch = pa.RecordBatch.from_pydict({"id": ids, "value": pa.array(values, pa.binary())})
         yield batch.select(columns)
 
@@ -254,17 +246,17 @@ def _target_tables(
     numbers = listed(_NUMBERS)
     # Which of the two is the GPU's own number is unknown: both orders must give the same.
     pairs = {tuple(row.get(key, 0) for key in (3, 1, 2)) for row in numbers}
-    known = [row for row in numbers if (row.get(3, 0), row.get(2, 0), row.get(1, 0)) in pairs]
+    sure = [row for row in numbers if (row.get(3, 0), row.get(2, 0), row.get(1, 0)) in pairs]
     origin = _origin(head, clocks)
     old_gpus = [_row(gpu, _OF_OLD_GPU, _TEXTS_OF_OLD_GPU) for gpu in listed(_OLD_GPU)]
     rows = {
         "TARGET_INFO_GPU": [_row(gpu, _OF_GPU, _TEXTS_OF_GPU) for gpu in listed(_GPU)],
         "TARGET_INFO_CUDA_GPU": old_gpus,
-        "TARGET_INFO_CUDA_DEVICE": [_row(row, _OF_NUMBERS) for row in known],
+        "TARGET_INFO_CUDA_DEVICE": [_row(row, _OF_NUMBERS) for row in sure],
         "TARGET_INFO_SESSION_START_TIME": [] if origin is None else [{"utcEpochNs": origin}],
     }
     tables = {name: [pa.RecordBatch.from_pylist(some)] for name, some in rows.items() if some}
-    counts = {"gpu-numbers": len(numbers) - len(known)}
+    counts = {"gpu-numbers": len(numbers) - len(sure)}
     return tables, counts | ({"several-machines": len(machines)} if len(machines) > 1 else {})
 
 

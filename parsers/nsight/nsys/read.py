@@ -32,8 +32,7 @@ from traceflops.parsers.nsight.nsys.facts import (
 from traceflops.parsers.nsight.nsys.nccl import fill_nccl
 from traceflops.parsers.nsight.nsys.notes import content_notes
 from traceflops.parsers.nsight.nsys.nvtx import read_nvtx
-from traceflops.parsers.nsight.nsys.process_registry import ProcessRegistry
-from traceflops.parsers.nsight.nsys.ranks import without_clashes
+from traceflops.parsers.nsight.nsys.process_registry import ProcessRegistry, without_clashes
 from traceflops.parsers.nsight.nsys.raw_report import report_of
 from traceflops.parsers.nsight.nsys.reading import ReportReading
 from traceflops.parsers.nsight.nsys.tables import Folder, Tables
@@ -181,29 +180,26 @@ def read_tables(sources: Sequence[ByteSource], format_: str) -> list[Trace]:
     traces: list[Trace] = []
     for folder, group in groups.items():
         try:
-            traces += read_recipes(group) if folder is None else [_read_folder(group, format_)]
+            if folder is None:
+                traces += read_recipes(group)
+                continue
+            tables: dict[str, ArrowTable] = {}  # of one report
+            for file in group:
+                tables.setdefault(table_of(file.source.name, file.columns) or "", file)
+            first = group[0].source
+            if not any(table.startswith(_WORK) for table in tables):
+                raise NotATrace(
+                    f"no table of GPU operations among the files: {first.label}",
+                    "give the whole folder written by nsys export --type parquetdir or arrowdir",
+                )
+            used = [file.source for file in tables.values()]
+            read = tuple(SourceFile(s.label, s.stored_bytes, s.stored_bytes) for s in used)
+            rank = rank_in_name(_SEPARATORS.split(first.folder.rstrip("/\\"))[-1])
+            # The files have common names, so the report has that of its folder, if that was given.
+            # Of files that were named themselves, the name of their folder is nobody's business.
+            name = first.label.rpartition("/")[0] or first.inside or first.label
+            tables_of = Folder(first, tables)
+            traces.append(trace_of(tables_of, f"nsys-{format_.lower()}", read, name, rank))
         except InputError as error:
             failed += [(file.source, error) for file in group]
     return with_set_aside(without_clashes(traces), failed)
-
-
-def _read_folder(files: Sequence[ArrowTable], format_: str) -> Trace:
-    """Return the trace of a folder, whose files are the tables of one report."""
-    tables: dict[str, ArrowTable] = {}
-    for file in files:
-        tables.setdefault(table_of(file.source.name, file.columns) or "", file)
-    first = files[0].source
-    if not any(table.startswith(_WORK) for table in tables):
-        raise NotATrace(
-            f"no table of GPU operations among the files: {first.label}",
-            "give the whole folder written by nsys export --type parquetdir or arrowdir",
-        )
-    sources = [file.source for file in tables.values()]
-    read = tuple(
-        SourceFile(source.label, source.stored_bytes, source.stored_bytes) for source in sources
-    )
-    rank = rank_in_name(_SEPARATORS.split(first.folder.rstrip("/\\"))[-1])
-    # The files have common names, so the report has that of its folder, if that was given. Of
-    # files that were named themselves, the name of their folder is nobody's business.
-    name = first.label.rpartition("/")[0] or first.inside or first.label
-    return trace_of(Folder(first, tables), f"nsys-{format_.lower()}", read, name, rank)

@@ -15,7 +15,7 @@ from traceflops.parsers.nsight.nsys.process_registry import ProcessRegistry
 from traceflops.parsers.nsight.nsys.tables import Tables
 from traceflops.parsers.shared.trace_builder import Gathered
 from traceflops.table.builder import TableBuilder, compact
-from traceflops.table.columns import ABSENT, LIMIT_NS, Array, IntArray
+from traceflops.table.columns import ABSENT, LIMIT_NS, Array, IntArray, count_true
 from traceflops.table.grouping import distinct
 
 CUPTI: Final = "CUPTI_ACTIVITY_KIND_"
@@ -62,13 +62,13 @@ class ReportReading:
         """
         is_time = np.abs(batch["start"]) < LIMIT_NS  # ABSENT is its own absolute value, below 0
         is_time &= batch["start"] != ABSENT
-        self.odd["no-time"] += batch.count - int(np.count_nonzero(is_time))
+        self.odd["no-time"] += batch.count - count_true(is_time)
         rows = batch.only(is_time)
         start, end = rows["start"], rows["end"]
         is_end = (np.abs(end) < LIMIT_NS) & (end != ABSENT)
         is_early = is_end & (end < start)
-        self.odd["no-duration"] += int(np.count_nonzero(~is_end))
-        self.odd["negative-duration"] += int(np.count_nonzero(is_early))
+        self.odd["no-duration"] += count_true(~is_end)
+        self.odd["negative-duration"] += count_true(is_early)
         dur = np.where(is_end & ~is_early, end, start) - start
         return rows.with_numbers({"start_ns": start, "dur_ns": dur})
 

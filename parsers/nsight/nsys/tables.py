@@ -13,7 +13,7 @@ from traceflops.parsers.io.arrow_files import ARROW_UNREADABLE, ArrowTable
 from traceflops.parsers.io.database_query import Among, Batch, Present, Wanted, one_batch
 from traceflops.parsers.io.database_rows import Database
 from traceflops.parsers.io.inputs import ByteSource
-from traceflops.table.columns import ABSENT, Array, BoolArray, numbers
+from traceflops.table.columns import ABSENT, Array, numbers
 from traceflops.table.trace import Note
 
 _EXACT: Final = 2.0**53
@@ -76,9 +76,16 @@ class Folder:
                 columns = {name: integers(rows, name) for name in wanted.integers}
                 columns |= {name: _reals(_column(rows, name)) for name in wanted.reals}
                 texts = {name: _texts(rows, name) for name in wanted.texts}
-                keep = np.ones(rows.num_rows, dtype=np.bool_)
+                keep = np.ones(rows.num_rows, np.bool_)
                 for condition in conditions:
-                    keep &= _fulfils(rows, condition)
+                    name = condition.column
+                    if isinstance(condition, Present):
+                        keep &= np.asarray(_column(rows, name).is_valid(), np.bool_)
+                    elif isinstance(condition.values[0], int):
+                        keep &= np.isin(integers(rows, name), condition.values)
+                    else:
+                        of_rows = _texts(rows, name)
+                        keep &= np.array([text in condition.values for text in of_rows], np.bool_)
                 yield Batch(rows.num_rows, columns, texts).only(keep)
         except ARROW_UNREADABLE as error:
             self._lost.setdefault(table, type(error).__name__)
@@ -97,16 +104,6 @@ Tables: TypeAlias = Database | Folder
 """Tables whose columns are asked for by name; what is not there is absent in all rows."""
 
 
-def _fulfils(rows: pa.RecordBatch, condition: Condition) -> BoolArray:
-    """Return which rows fulfil a condition."""
-    if isinstance(condition, Present):
-        return np.asarray(_column(rows, condition.column).is_valid(), dtype=np.bool_)
-    if isinstance(condition.values[0], int):
-        return np.isin(integers(rows, condition.column), condition.values)
-    texts = _texts(rows, condition.column)
-    return np.array([text in condition.values for text in texts], dtype=np.bool_)
-
-
 def _column(rows: pa.RecordBatch, name: str) -> pa.Array:
     names = rows.schema.names
     return rows.column(names.index(name)) if name in names else pa.nulls(rows.num_rows)
@@ -119,7 +116,7 @@ def integers(rows: pa.RecordBatch, name: str) -> Array:
         column = column.dictionary_decode()
     kind = column.type
     if pa.types.is_uint64(kind):
-        values = np.asarray(column.fill_null(0), dtype=np.uint64)
+        values = np.asarray(column.fill_null(0), np.uint64)
         return np.where(np.asarray(column.is_valid(), np.bool_), values.view(np.int64), ABSENT)
     if pa.types.is_integer(kind):
         return numbers(column.cast(pa.int64()), ABSENT)
@@ -128,8 +125,8 @@ def integers(rows: pa.RecordBatch, name: str) -> Array:
         exact = (np.abs(reals) < _EXACT) & (reals == np.floor(reals))  # a NaN is not
         return np.where(exact, np.where(exact, reals, 0.0).astype(np.int64), ABSENT)
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        return np.array([whole_number(text) for text in column.to_pylist()], dtype=np.int64)
-    return np.full(len(column), ABSENT, dtype=np.int64)
+        return np.array([whole_number(text) for text in column.to_pylist()], np.int64)
+    return np.full(len(column), ABSENT, np.int64)
 
 
 def whole_number(value: object) -> int:
@@ -144,7 +141,7 @@ def whole_number(value: object) -> int:
 def _reals(column: pa.Array) -> Array:
     if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
         return np.full(len(column), np.nan)
-    values = np.asarray(column.cast(pa.float64(), safe=False), dtype=np.float64)
+    values = np.asarray(column.cast(pa.float64(), safe=False), np.float64)
     return np.where(np.isfinite(values), values, np.nan)
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -34,6 +33,7 @@ from traceflops.table.columns import (
     IntArray,
     Names,
     codes,
+    count_true,
     is_one_of,
     merged_column,
     names,
@@ -56,7 +56,7 @@ _FILLS: Final = {kind: f"Memset ({name})" for kind, name in MEMORY.items()}
 _SPAN: Final = ("start", "end")
 _PLACE: Final = ("deviceId", "contextId", "streamId", "correlationId", "globalPid")
 _NAMES: Final = ("demangledName", "shortName", "mangledName")
-_GRID, _BLOCK = (tuple(f"{what}{axis}" for axis in "XYZ") for what in ("grid", "block"))
+_SIZES: Final = tuple(f"{what}{axis}" for what in ("grid", "block") for axis in "XYZ")
 _SHARED: Final = ("staticSharedMemory", "dynamicSharedMemory")
 _ALLOCATION: Final = Wanted(
     integers=(
@@ -103,7 +103,7 @@ def _coded(
     return by_distinct(values, code)
 
 
-def _kernels(_: ReportReading, __: TableBuilder, rows: Batch) -> Columns:
+def _kernels(rows: Batch) -> Columns:
     """Return the columns of kernels: ids of names, sizes of launches, what each block takes."""
     static, dynamic = (at_least(0, rows[column]) for column in _SHARED)
     has_both = (static != ABSENT) & (dynamic != ABSENT)
@@ -114,20 +114,17 @@ def _kernels(_: ReportReading, __: TableBuilder, rows: Batch) -> Columns:
         if not unknown.any():
             break
         ids = np.where(unknown, rows[other], ids)
+    sizes = {}
+    for what in ("grid", "block"):  # shape (rows, 3), unknown where one of the three is
+        axes = np.stack([rows[f"{what}{axis}"] for axis in "XYZ"], axis=1)
+        is_size = (axes > 0).all(axis=1, keepdims=True)
+        sizes[what] = axes if is_size.all() else np.where(is_size, axes, ABSENT)
     return {
         "name": ids,
-        "grid": _axes(rows, _GRID),
-        "block": _axes(rows, _BLOCK),
+        **sizes,
         "registers_per_thread": at_least(0, rows["registersPerThread"]),
         "shared_memory_bytes": at_least(0, np.where(has_both, static + dynamic, ABSENT)),
     }
-
-
-def _axes(rows: Batch, columns: tuple[str, ...]) -> IntArray:
-    """Return sizes, shape (rows, 3); ABSENT where one of the three is unknown."""
-    axes = np.stack([rows[column] for column in columns], axis=1)
-    known = (axes > 0).all(axis=1, keepdims=True)
-    return axes if known.all() else np.where(known, axes, ABSENT)
 
 
 def _copies(reading: ReportReading, table: TableBuilder, rows: Batch) -> Columns:
@@ -137,7 +134,7 @@ def _copies(reading: ReportReading, table: TableBuilder, rows: Batch) -> Columns
     kind = np.where(are_two, BETWEEN_DEVICES, kind) if are_two.any() else kind
     # Migrations that a call such as cudaMemPrefetchAsync asked for have kinds of their own.
     kind = np.where((kind > BETWEEN_DEVICES) & (rows["migrationCause"] == BY_CALL), kind + 10, kind)
-    reading.odd["copy-kind"] += int(np.count_nonzero(~np.isin(kind, [*COPIES])))
+    reading.odd["copy-kind"] += count_true(~np.isin(kind, [*COPIES]))
     # Kinds of copy, source and target as one number: each name is made once.
     joined, largest = np.zeros(rows.count, np.int64), _KIND_NUMBERS - 1
     for part in (kind, rows["srcKind"], rows["dstKind"]):
@@ -158,36 +155,32 @@ def _copies(reading: ReportReading, table: TableBuilder, rows: Batch) -> Columns
     }
 
 
-def _fills(_: ReportReading, table: TableBuilder, rows: Batch) -> Columns:
-    name = _coded(table.names["name"], rows["memKind"], _FILLS, "Memset")
-    return {"name": name, "bytes": at_least(0, rows["bytes"])}
+def _columns(kind: str, reading: ReportReading, table: TableBuilder, rows: Batch) -> Columns:
+    """Return the columns of records by their kind, the name of their table in a report."""
+    names = table.names
+    if kind == "KERNEL":
+        return _kernels(rows)
+    if kind == "MEMCPY":
+        return _copies(reading, table, rows)
+    if kind == "MEMSET":
+        name = _coded(names["name"], rows["memKind"], _FILLS, "Memset")
+        return {"name": name, "bytes": at_least(0, rows["bytes"])}
+    if kind == "GRAPH_TRACE":  # replays whose kernels were not recorded one by one
+        graph = present(rows["graphId"])
+        graph = np.where(graph == ABSENT, present(rows["graphExecId"]), graph)
+        labels = {number: f"graph {number}" for number in distinct(graph).tolist()}
+        return {"name": _coded(names["name"], graph, labels | {ABSENT: "graph"}, None)}
+    if kind == "RUNTIME":
+        reading.callers.append(distinct(rows["globalTid"]))
+        api = _coded(names["api"], rows["eventClass"], {DRIVER: "driver"}, "runtime")
+        return {"name": rows["nameId"], "api": api}
+    if kind == "SYNCHRONIZATION":
+        kinds = rows["syncType"]
+        return {n: _coded(names[n], kinds, WAITS, WAIT) for n in ("name", "sync_kind")}
+    return {"name": names["name"]["CUDA event"]}
 
 
-def _graphs(_: ReportReading, table: TableBuilder, rows: Batch) -> Columns:
-    """Return the columns of replays of graphs whose kernels were not recorded one by one."""
-    graph, names = present(rows["graphId"]), table.names["name"]
-    graph = np.where(graph == ABSENT, present(rows["graphExecId"]), graph)
-    labels = {number: f"graph {number}" for number in distinct(graph).tolist() if number != ABSENT}
-    return {"name": _coded(names, graph, labels, "graph")}
-
-
-def _calls(reading: ReportReading, table: TableBuilder, rows: Batch) -> Columns:
-    reading.callers.append(distinct(rows["globalTid"]))
-    api = _coded(table.names["api"], rows["eventClass"], {DRIVER: "driver"}, "runtime")
-    return {"name": rows["nameId"], "api": api}
-
-
-def _waits(_: ReportReading, table: TableBuilder, rows: Batch) -> Columns:
-    kinds, names = rows["syncType"], table.names
-    return {n: _coded(names[n], kinds, WAITS, WAIT) for n in ("name", "sync_kind")}
-
-
-def _events(_: ReportReading, table: TableBuilder, __: Batch) -> Columns:
-    return {"name": table.names["name"]["CUDA event"]}
-
-
-@dataclass(frozen=True, slots=True)
-class _RecordKind:
+class _RecordKind(NamedTuple):
     """Records of one table of a report: the table of a trace they go to, their kind, their columns.
 
     Names are ids of texts where `unnamed`, the name of those without a text, is given.
@@ -197,14 +190,13 @@ class _RecordKind:
     into: str
     kind: str
     columns: tuple[str, ...]
-    fill: Callable[[ReportReading, TableBuilder, Batch], Columns]
     unnamed: str | None = None
     shown: Shown | None = None
 
 
 _OF_KERNELS: Final = (
     *(*_SPAN, *_PLACE, "graphNodeId", "graphId", "registersPerThread"),
-    *(*_NAMES, *_GRID, *_BLOCK, *_SHARED),
+    *(*_NAMES, *_SIZES, *_SHARED),
 )
 _OF_COPIES: Final = (
     *(*_SPAN, *_PLACE, "graphNodeId", "bytes", "copyKind", "srcKind", "dstKind"),
@@ -215,13 +207,13 @@ _OF_CALLS: Final = (*_SPAN, "eventClass", "globalTid", "correlationId", "nameId"
 _OF_NODES: Final = (*_SPAN, "globalTid", "graphNodeId", "originalGraphNodeId")
 _OF_GRAPHS: Final = (*_SPAN, *_PLACE, "graphId", "graphExecId")
 _RECORD_KINDS: Final = (
-    _RecordKind("KERNEL", "activities", "kernel", _OF_KERNELS, _kernels, UNNAMED_KERNEL),
-    _RecordKind("MEMCPY", "activities", "memcpy", _OF_COPIES, _copies),
-    _RecordKind("MEMSET", "activities", "memset", _OF_FILLS, _fills),
-    _RecordKind("GRAPH_TRACE", "activities", "graph", _OF_GRAPHS, _graphs),
-    _RecordKind("RUNTIME", "calls", "", _OF_CALLS, _calls, _UNNAMED, call_name),
-    _RecordKind("SYNCHRONIZATION", "marks", "sync", (*_SPAN, *_PLACE, "syncType"), _waits),
-    _RecordKind("CUDA_EVENT", "marks", "event", ("timestamp", *_PLACE), _events),
+    _RecordKind("KERNEL", "activities", "kernel", _OF_KERNELS, UNNAMED_KERNEL),
+    _RecordKind("MEMCPY", "activities", "memcpy", _OF_COPIES),
+    _RecordKind("MEMSET", "activities", "memset", _OF_FILLS),
+    _RecordKind("GRAPH_TRACE", "activities", "graph", _OF_GRAPHS),
+    _RecordKind("RUNTIME", "calls", "", _OF_CALLS, _UNNAMED, call_name),
+    _RecordKind("SYNCHRONIZATION", "marks", "sync", (*_SPAN, *_PLACE, "syncType")),
+    _RecordKind("CUDA_EVENT", "marks", "event", ("timestamp", *_PLACE)),
 )
 
 
@@ -236,11 +228,11 @@ def read_records(reading: ReportReading) -> None:
                 batch = events.with_numbers(span)
             rows = reading.timed(batch)
             if kind.into == "activities":
-                reading.odd["device-unknown"] += int(np.count_nonzero(rows["deviceId"] < 0))
+                reading.odd["device-unknown"] += count_true(rows["deviceId"] < 0)
             if rows.count and kind.into != "marks":
                 latest_ns = int((rows["start_ns"] + rows["dur_ns"]).max())
                 reading.latest_ns = max(reading.latest_ns, latest_ns)
-            columns = kind.fill(reading, table, rows)
+            columns = _columns(kind.table, reading, table, rows)
             if kind.kind:
                 columns["kind"] = table.names["kind"][kind.kind]
             reading.add(kind.into, rows, kind.unnamed, kind.shown, **columns)
@@ -251,7 +243,7 @@ def read_overheads(reading: ReportReading) -> None:
     kind = reading.gathered["marks"].names["kind"]
     for table in ("PROFILER_OVERHEAD", f"{CUPTI}OVERHEAD"):
         for batch in reading.batches(table, (*_SPAN, "globalTid", "nameId", "overheadType")):
-            has_work = reading.registry.known(processes_of(batch["globalTid"]))
+            has_work = reading.registry.have_rows(processes_of(batch["globalTid"]))
             rows = reading.timed(batch.only(has_work))
             profiler = np.isin(rows["overheadType"], OF_THE_PROFILER)
             if not table.startswith(CUPTI):
@@ -267,7 +259,7 @@ def read_graph_nodes(reading: ReportReading) -> None:
     table, names = "CUDA_GRAPH_NODE_EVENTS", reading.gathered["marks"].names
     rows = reading.tables.whole(table, Wanted(integers=_OF_NODES))
     reading.counts[table] += rows.count
-    rows = reading.timed(rows.only(reading.registry.known(processes_of(rows["globalTid"]))))
+    rows = reading.timed(rows.only(reading.registry.have_rows(processes_of(rows["globalTid"]))))
     process, node = processes_of(rows["globalTid"]), present(rows["graphNodeId"])
     original = present(rows["originalGraphNodeId"])
     source = first_match(process, node, rows["start_ns"], process, original)
@@ -321,13 +313,14 @@ def read_metrics(reading: ReportReading) -> None:
     A sample names its metric by `typeId`, its source, and `metricId`, its number there.
     """
     tables, registry, counters = reading.tables, reading.registry, reading.gathered["counters"]
-    known = tables.whole("TARGET_INFO_GPU_METRICS", _METRIC_NAME)
-    if not known.count or not registry.keys:
+    metrics = tables.whole("TARGET_INFO_GPU_METRICS", _METRIC_NAME)
+    if not metrics.count or not registry.keys:
         return
-    keys = zip(known["typeId"].tolist(), known["metricId"].tolist(), strict=True)
-    labels = dict(zip(keys, known.texts["metricName"], strict=True))
+    type_ids = metrics["typeId"].tolist()
+    keys = zip(type_ids, metrics["metricId"].tolist(), strict=True)
+    labels = dict(zip(keys, metrics.texts["metricName"], strict=True))
     gpu_of: dict[int, int] = {}
-    sources = dict(zip(known["typeId"].tolist(), known.texts["typeName"], strict=True))
+    sources = dict(zip(type_ids, metrics.texts["typeName"], strict=True))
     for source, text in list(sources.items())[:_MOST_KINDS]:
         match = _GPU_IN_NAME.search(text or "")
         gpu_of[source] = int(match[1]) if match else source & 0xFF

@@ -1,6 +1,6 @@
-"""A database of nvprof as the tables that an export of Nsight Systems would have.
+"""Reads databases of nvprof and the Visual Profiler (.nvvp, .nvprof) like exports of nsys.
 
-Both hold the records of CUPTI, so that the reader of those exports reads these, too. Numbers are
+Both hold the records of CUPTI: a database becomes the tables that an export would have. Numbers are
 those of the enumerations in NVIDIA's header `cupti_activity.h`: kinds of memory count from 1 where
 exports count from 0, and calls have numbers (`traceflops.parsers.nsight.nvprof.calls`).
 """
@@ -8,10 +8,10 @@ exports count from 0, and calls have numbers (`traceflops.parsers.nsight.nvprof.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 import numpy as np
@@ -20,13 +20,23 @@ import pyarrow as pa
 from traceflops.parsers.io.arrow_files import ArrowTable
 from traceflops.parsers.io.database_query import Batch, Lookup, TextsById, Wanted, by_distinct
 from traceflops.parsers.io.database_rows import Database
+from traceflops.parsers.io.notes import NoteTable
 from traceflops.parsers.nsight.nsys.enums import MARK, THREAD_BITS
+from traceflops.parsers.nsight.nsys.read import trace_of_file
 from traceflops.parsers.nsight.nsys.reading import CUPTI
 from traceflops.parsers.nsight.nsys.tables import Folder
 from traceflops.parsers.nsight.nvprof.calls import DRIVER_CALLS, RUNTIME_CALLS
-from traceflops.table.columns import ABSENT, IntArray
+from traceflops.parsers.shared.sanity_checks import COUNTED_WHILE_TIMED
+from traceflops.table.columns import (
+    ABSENT,
+    IntArray,
+    count_true,
+    number_column,
+    numbers,
+    with_column,
+)
 from traceflops.table.grouping import distinct, joint_codes
-from traceflops.table.trace import Note
+from traceflops.table.trace import Note, Trace
 
 _TEXTS: Final = "StringTable"
 _MOST_CALLS: Final = 1 << 12
@@ -72,8 +82,7 @@ _GPU: Final = Wanted(integers=(*_OF_GPU.values(), "name"), blobs=("uuid",))
 Numbers = dict[str, IntArray]
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
+class _Part(NamedTuple):
     """Rows of a table: by column of an export its column here, and what makes the other columns.
 
     `whole`: rows depend on each other, so they are read at once.
@@ -157,7 +166,16 @@ def nvprof_tables(database: Database) -> Nvprof:
         some = [p for p in parts if {"start", "timestamp"} & database.columns(CUPTI + p.table)]
         if some:
             add(name, some[0].columns, partial(_rows, tables, some))
-    gpus = _gpus(database)
+    # Newer versions give the number of a text as the name of a GPU.
+    rows = database.whole(f"{CUPTI}DEVICE", _GPU)
+    texts = database.whole(_TEXTS, Wanted(integers=("_id_",), texts=("value",)))
+    by_id = TextsById(texts["_id_"], texts.texts["value"])
+    columns: dict[str, Any] = {name: rows[own] for name, own in _OF_GPU.items()}
+    columns["name"] = [by_id[number] for number in rows["name"].tolist()]
+    columns["uuid"] = [
+        str(UUID(digits)) if digits and len(digits) == 32 else None for digits in rows.texts["uuid"]
+    ]
+    gpus = pa.RecordBatch.from_pydict(columns)
     add("TARGET_INFO_GPU", ("id",), lambda _: iter([gpus]))
     # The ordinals of GPUs in each process are the GPUs' own numbers.
     callers = tables.pids[:_MOST_PIDS]
@@ -191,19 +209,6 @@ def _texts(database: Database, _: object) -> Iterator[pa.RecordBatch]:
     yield pa.RecordBatch.from_pydict({"id": of_overheads, "value": list(_OVERHEADS.values())})
 
 
-def _gpus(database: Database) -> pa.RecordBatch:
-    """Return the GPUs; newer versions give the number of a text as their name."""
-    rows = database.whole(f"{CUPTI}DEVICE", _GPU)
-    texts = database.whole(_TEXTS, Wanted(integers=("_id_",), texts=("value",)))
-    by_id = TextsById(texts["_id_"], texts.texts["value"])
-    names = [by_id[number] for number in rows["name"].tolist()]
-    uuids = [
-        str(UUID(digits)) if digits and len(digits) == 32 else None for digits in rows.texts["uuid"]
-    ]
-    columns = {name: rows[own] for name, own in _OF_GPU.items()}
-    return pa.RecordBatch.from_pydict(columns | {"name": names, "uuid": uuids})
-
-
 def _work(tables: Nvprof, batch: Batch, named: Numbers) -> Numbers:
     """Return records of a device: of the only process that calls, else of none.
 
@@ -226,7 +231,7 @@ def _migrations(tables: Nvprof, batch: Batch, named: Numbers) -> Numbers:
     kind_of = Lookup(*map(np.array, (list(_MIGRATIONS), list(_MIGRATIONS.values()))))
     kind = kind_of(batch["counterKind"])
     copies = kind != ABSENT
-    tables.left_out["unified-memory"] += int(np.count_nonzero(~copies))
+    tables.left_out["unified-memory"] += count_true(~copies)
     device = np.where(batch["counterKind"] == _FROM_DEVICE, batch["srcId"], batch["dstId"])
     owner = (batch["processId"] & _MASK) << THREAD_BITS
     columns = named | {"copyKind": kind, "deviceId": device, "globalPid": owner}
@@ -345,3 +350,51 @@ _PARTS: Final[Mapping[str, tuple[_Part, ...]]] = {
     ),
 }
 """By table of an export, what its rows are made of."""
+
+
+NVPROF: Final = "nvprof"
+_RECENT_NS: Final = 10**18
+"""A later time counts from 1970."""
+_WITH_THREADS: Final = ("calls", "ops", "marks")
+_COUNTED: Final = tuple(f"{CUPTI}{what}" for what in ("EVENT", "METRIC"))
+_NOTES: Final = NoteTable(
+    dropped={
+        "unified-memory": "{n} [counter|counters] of unified memory that [is|are] no [copy|copies] "
+        "(page faults and the like) [is|are] not read."
+    },
+    missing={
+        "nccl-sizes": "NCCL annotated its collectives, but nvprof does not record their sizes."
+    },
+)
+
+
+def read_nvprof(database: Database) -> Sequence[Trace]:
+    """Return the trace in a database. Raises InputError where none can be read."""
+    tables = nvprof_tables(database)
+    trace = trace_of_file(tables, NVPROF)
+    # Threads get their numbers in the database, of which 0 is none.
+    sides = (tables.own_threads.values(), tables.own_threads)
+    own_thread = Lookup(*(np.array(list(side), np.int64) for side in sides))
+    changed: dict[str, pa.Table] = {}
+    for name in _WITH_THREADS:
+        table = trace.table(name)
+        threads = own_thread(numbers(table["thread"], ABSENT))
+        column = number_column(threads, table.schema.field("thread").type)
+        changed[name] = with_column(table, "thread", column)
+    # Times count from 1970, or on another clock.
+    starts = [numbers(trace.table(name)["start_ns"]) for name in ("activities", "calls", "marks")]
+    earliest = min((int(start.min()) for start in starts if len(start)), default=0)
+    origin = 0 if earliest > _RECENT_NS else None
+    kept = [note for note in trace.notes if note.code != "nccl-sizes"]
+    counted = tables.left_out | Counter({"nccl-sizes": len(trace.notes) - len(kept)})
+    notes = [*_NOTES.counted(counted, "unified-memory", "nccl-sizes")]
+    counters = [name for name in database.tables if name.startswith(_COUNTED)]
+    notes += [COUNTED_WHILE_TIMED] if any(map(database.has_rows, counters)) else []
+    return [
+        replace(
+            trace,
+            source=replace(trace.source, tool=NVPROF, origin_unix_ns=origin),
+            tables={**trace.tables, **changed},
+            notes=(*kept, *(replace(note, file=database.source.label) for note in notes)),
+        )
+    ]

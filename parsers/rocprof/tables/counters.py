@@ -20,7 +20,7 @@ from traceflops.parsers.rocprof.tables.work import ids
 from traceflops.parsers.shared.sinks import UNNAMED_KERNEL
 from traceflops.parsers.shared.trace_builder import chosen
 from traceflops.table.builder import TableBuilder, compact
-from traceflops.table.columns import ABSENT, Array, IntArray, Names
+from traceflops.table.columns import ABSENT, Array, IntArray, Names, count_true
 from traceflops.table.grouping import group_rows
 
 _KEYS: Final = ("process", "repetition", "dispatch", "name", "counter")
@@ -40,7 +40,7 @@ def add_counters(cut: Cut, part: ProcessPart) -> None:
     value = cut.columns["value"]
     assert not isinstance(value, Texts)
     finite = np.isfinite(value)
-    part.file.odd["no-value"] += int((~finite).sum())
+    part.file.odd["no-value"] += count_true(~finite)
     cut = cut.only(finite)
     if cut.count:
         names = part[COUNTERS].names["counter"]
@@ -115,7 +115,7 @@ def counted_once(parts: Sequence[ProcessPart], tally: Counter[str]) -> TableBuil
         written = np.where(instance == ABSENT, adjacent, np.arange(table.count))
         is_first = written == written[first[group]]
         is_first |= table.column("dispatch") == ABSENT
-        tally["counters-written-twice"] += table.count - int(is_first.sum())
+        tally["counters-written-twice"] += table.count - count_true(is_first)
         table = chosen(table, is_first)
     elif (instance == ABSENT).all():
         return table
@@ -206,7 +206,7 @@ def add_totals(cut: Cut, part: ProcessPart) -> None:
         other = next((kind for sign, kind in _FILE if sign.search(label)), most)
     kinds = [other if kind == _UNCLEAR else kind for kind in kinds]
     count, total = cut.numbers("calls"), cut.numbers("total")
-    wanted = np.array([kind != _NOTHING for kind in kinds], dtype=np.bool_)[name]
+    wanted = np.array([kind != _NOTHING for kind in kinds], np.bool_)[name]
     rows = np.flatnonzero(wanted & ((count != ABSENT) | (total != ABSENT)))
     if not len(rows):
         part.records += cut.count

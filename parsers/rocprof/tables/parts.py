@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import PurePath
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -19,9 +19,9 @@ from traceflops.parsers.io.csv_lines import Damage
 from traceflops.parsers.io.csv_text import Cut
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.places import rank_in_name
-from traceflops.parsers.rocprof.layouts import Layout
+from traceflops.parsers.rocprof.layouts import Layout, RocprofTable
 from traceflops.table.builder import TableBuilder
-from traceflops.table.columns import ABSENT, Array, IntArray, Names
+from traceflops.table.columns import ABSENT, LIMIT_NS, Array, IntArray, Names
 from traceflops.table.grouping import groups, ranked
 
 COUNTERS: Final = "kernel_counters"
@@ -49,8 +49,7 @@ _ENDINGS: Final = re.compile(
 PASS: Final = re.compile(r"(?:pmc|pass)[_-]?(\d{1,6})", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class OutputPlace:
+class OutputPlace(NamedTuple):
     """Where a file is. `key` is its name without the part that names the table.
 
     `root` is its folder without the folders of passes and, above the folder of a host, of ranks.
@@ -93,7 +92,7 @@ def hosts(places: Iterable[OutputPlace]) -> dict[str, str]:
     rocprof makes a folder for each host and names the files in it by process. A single such folder
     may be any folder; several side by side are taken to be named by host.
     """
-    named = {PurePath(place.root) for place in places if place.pid is not None}
+    named = {PurePath(output.root) for output in places if output.pid is not None}
     leaves = [root for root in named if root.name and rank_in_name(root.name) is None]
     siblings = Counter(root.parent for root in leaves)
     return {str(root): root.name for root in leaves if siblings[root.parent] > 1}
@@ -108,10 +107,13 @@ def same_run(names: Iterable[str], key: str) -> list[str]:
 
 @dataclass(slots=True)
 class Stretch:
-    """The times at which the first and the last of some rows begin, None without any."""
+    """The times at which the first and the last of some rows begin; without any, low is above."""
 
-    low: int | None = None
-    high: int | None = None
+    low: int = LIMIT_NS
+    high: int = -LIMIT_NS
+
+    def __bool__(self) -> bool:
+        return self.low <= self.high
 
     def cover(self, start: IntArray) -> None:
         """Widen it to rows that begin then."""
@@ -120,15 +122,12 @@ class Stretch:
 
     def join(self, other: Stretch) -> None:
         """Widen it to another one."""
-        if other.low is not None and other.high is not None:
-            self.low = other.low if self.low is None else min(self.low, other.low)
-            self.high = other.high if self.high is None else max(self.high, other.high)
+        self.low, self.high = min(self.low, other.low), max(self.high, other.high)
 
     def is_apart(self, other: Stretch, by_ns: int) -> bool:
         """Return whether both are known, and more than so much lies between them."""
-        if self.low is None or self.high is None or other.low is None or other.high is None:
-            return False
-        return self.low > other.high + by_ns or other.low > self.high + by_ns
+        gap = max(self.low - other.high, other.low - self.high)
+        return bool(self) and bool(other) and gap > by_ns
 
 
 @dataclass(slots=True, eq=False)
@@ -203,6 +202,12 @@ class TableFile:
     domains: Counter[str] = field(default_factory=Counter)
     agents: list[dict[str, str]] = field(default_factory=list)
     system: dict[str, str] = field(default_factory=dict)
+
+    def note(self, table: RocprofTable) -> None:
+        """Note what the file has a table of."""
+        if table.layout not in self.layouts:
+            self.layouts.append(table.layout)
+        self.kinds.add(table.what)
 
     def part(self, guid: str | None, pid: int | None) -> ProcessPart:
         """Return the rows of a process."""

@@ -146,16 +146,16 @@ def processes_of(files: Sequence[TableFile]) -> list[Process]:
     for part in (part for file in files for part in file.parts.values()):
         if not part.records and not part.has(*part.tables):
             continue
-        place = part.file.place
-        pid = place.pid if part.pid is None else part.pid
+        output = part.file.place
+        pid = output.pid if part.pid is None else part.pid
         if part.guid is None and pid is None:
-            unnamed[place.key, place.rank].append(part)
+            unnamed[output.key, output.rank].append(part)
             continue
-        key = ("guid", part.guid) if part.guid else ("pid", place.rank, pid)
-        process = processes.setdefault(key, Process(place))
+        key = ("guid", part.guid) if part.guid else ("pid", output.rank, pid)
+        process = processes.setdefault(key, Process(output))
         process.guid, process.pid = part.guid, process.pid if pid is None else pid
         process.parts.append(part)
-        process.names.add((place.key, place.rank))
+        process.names.add((output.key, output.rank))
 
     # Rows with a pid alone belong to the run with that pid, if it is the only one with a guid.
     of_pid: defaultdict[int | None, list[Process]] = defaultdict(list)
@@ -169,23 +169,13 @@ def processes_of(files: Sequence[TableFile]) -> list[Process]:
             runs[0].names |= process.names
             del processes[own_key]
 
-    _place_unnamed(processes, unnamed)
-    return sorted(processes.values(), key=lambda process: process.order)
-
-
-def _place_unnamed(
-    processes: dict[Hashable, Process],
-    unnamed: Mapping[tuple[str, int | None], Sequence[ProcessPart]],
-) -> None:
-    """Give rows without a process to the process of the files with the same name.
-
-    If these name several, or are of another day, the rows get a process without a number.
-    """
+    # Rows without a process belong to that of the files with the same name. If these name several,
+    # or are of another day, the rows get a process without a number.
     named = list(processes.values())
     for name, parts in unnamed.items():
         alike = [process for process in named if name in process.names]
         candidates = alike if len(alike) == 1 else []
-        for part in sorted(parts, key=lambda p: -1 if p.stretch.low is None else p.stretch.low):
+        for part in sorted(parts, key=lambda p: p.stretch.low if p.stretch else -1):
             of_day = (c for c in candidates if not c.stretch.is_apart(part.stretch, by_ns=_DAY_NS))
             owner = next(of_day, None)
             if owner is None:
@@ -193,28 +183,23 @@ def _place_unnamed(
                 processes[(*name, len(processes))] = owner
                 candidates.append(owner)
             owner.parts.append(part)
+    return sorted(processes.values(), key=lambda process: process.order)
 
 
-class AgentLists:
-    """The agents by the process that lists them; a process that lists none has the first list.
+def agents_listed(
+    files: Iterable[TableFile], system: Mapping[str, str]
+) -> dict[Hashable | None, Agents]:
+    """Return the agents by what the files that list them are of; the first list for None.
 
     A process may be allowed to see some devices only, and its numbers count those.
     """
-
-    def __init__(self, files: Iterable[TableFile], system: Mapping[str, str]) -> None:
-        rows: defaultdict[Hashable, list[Mapping[str, str]]] = defaultdict(list)
-        for file in files:
-            for row in file.agents:
-                guid = next((cell for key, cell in row.items() if key.lower() == "guid"), "")
-                rows[guid or (file.place.run_pass, file.place.key)].append(row)
-        self._lists = {key: Agents(listed, system) for key, listed in rows.items()}
-        self._first = next(iter(self._lists.values()), Agents((), system))
-
-    def of(self, process: Process, otherwise: Agents | None = None) -> Agents:
-        """Return the agents of a process; `otherwise`, or the first, if it lists none."""
-        names = [(process.place.run_pass, name) for name, _ in sorted(process.names, key=str)]
-        lists = (self._lists.get(key) for key in (process.guid, *names) if key)
-        return next(filter(None, lists), otherwise or self._first)
+    rows: defaultdict[Hashable, list[Mapping[str, str]]] = defaultdict(list)
+    for file in files:
+        for row in file.agents:
+            guid = next((cell for key, cell in row.items() if key.lower() == "guid"), "")
+            rows[guid or (file.place.run_pass, file.place.key)].append(row)
+    lists: dict[Hashable | None, Agents] = {k: Agents(listed, system) for k, listed in rows.items()}
+    return lists | {None: next(iter(lists.values()), Agents((), system))}
 
 
 class Devices:
@@ -224,16 +209,25 @@ class Devices:
     """
 
     def __init__(
-        self, lists: AgentLists, processes: Sequence[tuple[int, Process]], gathered: Gathered
+        self,
+        lists: Mapping[Hashable | None, Agents],
+        processes: Sequence[tuple[int, Process]],
+        gathered: Gathered,
     ) -> None:
-        """Number all devices that records name."""
+        """Number all devices that records name; `lists` are those of `agents_listed`."""
+
+        def listed_by(process: Process, otherwise: Agents) -> Agents:
+            names = [(process.place.run_pass, name) for name, _ in sorted(process.names, key=str)]
+            keys = (key for key in (process.guid, *names) if key and key in lists)
+            return next((lists[key] for key in keys), otherwise)
+
         self._gathered = gathered
         self._lists: dict[ProcessPart, Agents] = {}
         texts: defaultdict[Agents, set[str]] = defaultdict(set)
         for _, process in processes:
-            own = lists.of(process)
+            own = listed_by(process, lists[None])
             for repeated in process.all():
-                agents = lists.of(repeated, own)
+                agents = listed_by(repeated, own)
                 self._lists |= dict.fromkeys(repeated.parts, agents)
                 texts[agents] |= repeated.kernel_agents
         self._numbering = {agents: agents.numbering(names) for agents, names in texts.items()}

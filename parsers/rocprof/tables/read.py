@@ -81,7 +81,29 @@ def read_tables(sources: Sequence[ByteSource]) -> list[Trace]:
     host_of = hosts(file.place for file in files)
     used = [run for run in runs if run.processes]
     if not used:
-        raise _nothing(files)
+        name = files[0].source.label
+        kinds = {kind for file in files for kind in file.kinds}
+        if kinds and kinds <= {"agents", "system"}:
+            raise NotATrace(
+                f"only a list of the machine's GPUs: {name}",
+                "give the other tables of the run, such as ..._kernel_trace.csv; a launcher "
+                "process writes only this one",
+            )
+        if "untimed" in kinds:
+            raise InputError(
+                f"rocprof table without times or counters: {name}",
+                "record with rocprofv3 --kernel-trace, or with --timestamp on or counters",
+            )
+        if any(file.damage.bad_cells for file in files):
+            raise InputError(
+                f"no row has a valid time: {name}",
+                "a spreadsheet may have rounded the times; give the file as rocprof wrote it",
+            )
+        if any(file.damage.dropped_rows or file.damage.cut_bytes for file in files):
+            raise InputError(f"no readable row: {name}", "copy the file again or record again")
+        raise InputError(
+            f"no rows: {name} (header only)", "nothing was launched while recording; record again"
+        )
     traces = [Assembly(run, host_of.get(run.root)).trace() for run in used]
     notes = []
     for source, error in failed:
@@ -100,9 +122,22 @@ def read_table(source: ByteSource, block_bytes: int = TEXT_BLOCK_BYTES) -> Table
     text = CsvText(source, ROCPROF_TABLES, block_bytes)
     file = TableFile(source, place_of(source.folder, source.name), text.damage)
     for block in text:
-        _take(block, file)
+        table: RocprofTable = block.plan.what
+        file.note(table)
+        if table.what == "agents":
+            file.agents += _records(block, _MOST_AGENTS - len(file.agents))
+            continue
+        if table.what == "system":
+            file.system = file.system or _records(block, 1)[0]
+            continue
+        rows = Cut(block.rows, block.columns)
+        # If the last row lost digits, it ends before it starts.
+        if block.last_is_open and any(0 <= rows[b][-1] < rows[a][-1] for a, b in _ASCENDING):
+            file.damage.cut_bytes = 0
+            rows = rows.only(np.arange(rows.count - 1))
+        _add_rows(rows, table, file)
     if text.plan is not None:
-        _note_layout(file, text.plan.what)
+        file.note(text.plan.what)
     for part in file.parts.values():
         pair_pushes(part)
     bad = file.damage.bad_cells
@@ -115,27 +150,8 @@ def read_table(source: ByteSource, block_bytes: int = TEXT_BLOCK_BYTES) -> Table
     return file
 
 
-def _note_layout(file: TableFile, table: RocprofTable) -> None:
-    if table.layout not in file.layouts:
-        file.layouts.append(table.layout)
-    file.kinds.add(table.what)
-
-
-def _take(block: CsvBlock, file: TableFile) -> None:
-    """Add the rows of a block to the file."""
-    table: RocprofTable = block.plan.what
-    _note_layout(file, table)
-    if table.what == "agents":
-        file.agents += _records(block, _MOST_AGENTS - len(file.agents))
-        return
-    if table.what == "system":
-        file.system = file.system or _records(block, 1)[0]
-        return
-    rows = Cut(block.rows, block.columns)
-    # If the last row lost digits, it ends before it starts.
-    if block.last_is_open and any(0 <= rows[b][-1] < rows[a][-1] for a, b in _ASCENDING):
-        file.damage.cut_bytes = 0
-        rows = rows.only(np.arange(rows.count - 1))
+def _add_rows(rows: Cut, table: RocprofTable, file: TableFile) -> None:
+    """Add rows of a table to the parts of the file."""
     if table.what != "calls":  # these are counted by domain
         file.events[table.layout.name] += rows.count
     for part, cut in file.cuts(rows):
@@ -157,33 +173,6 @@ def _records(block: CsvBlock, most: int) -> list[dict[str, str]]:
         if isinstance(column, Texts)
     }
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-
-
-def _nothing(files: Sequence[TableFile]) -> InputError:
-    """Return the error for files without a record of work."""
-    name = files[0].source.label
-    kinds = {kind for file in files for kind in file.kinds}
-    if kinds and kinds <= {"agents", "system"}:
-        return NotATrace(
-            f"only a list of the machine's GPUs: {name}",
-            "give the other tables of the run, such as ..._kernel_trace.csv; a launcher process "
-            "writes only this one",
-        )
-    if "untimed" in kinds:
-        return InputError(
-            f"rocprof table without times or counters: {name}",
-            "record with rocprofv3 --kernel-trace, or with --timestamp on or counters",
-        )
-    if any(file.damage.bad_cells for file in files):
-        return InputError(
-            f"no row has a valid time: {name}",
-            "a spreadsheet may have rounded the times; give the file as rocprof wrote it",
-        )
-    if any(file.damage.dropped_rows or file.damage.cut_bytes for file in files):
-        return InputError(f"no readable row: {name}", "copy the file again or record again")
-    return InputError(
-        f"no rows: {name} (header only)", "nothing was launched while recording; record again"
-    )
 
 
 def _neighbour_notes(files: Sequence[TableFile]) -> Iterator[Note]:
@@ -237,10 +226,10 @@ class Assembly(Gathered):
     def trace(self) -> Trace:
         """Return the trace."""
         processes = []
-        for key, process in enumerate(self._run.processes):
-            file, rank = process.main_file.source.label, process.place.rank
-            facts = ProcessFacts(file, rank, None, self._host, process.pid)
-            processes.append((self.process(key, facts), process))
+        for index, process in enumerate(self._run.processes):
+            label, rank = process.main_file.source.label, process.place.rank
+            of_process = ProcessFacts(label, rank, None, self._host, process.pid)
+            processes.append((self.process(index, of_process), process))
         devices = Devices(self._run.agents, processes, self)
         self._run.odd["device-unknown"] = devices.has_unknown
         for number, process in processes:
@@ -249,65 +238,7 @@ class Assembly(Gathered):
         overflowed = self.overflowed
         tables = self.finish()
         notes = tuple(run_notes(self._run, tables, overflowed))
-        return Trace(self._source(), tables, notes, places=self.places)
-
-    def _add(self, number: int, process: Process, devices: Devices) -> None:
-        """Add the rows of a process under its number."""
-        odd = self._run.odd
-        recorded = {kind for kind, table in _TIMELINES.items() if process.has(table)}
-        is_counted = any(is_own for _, is_own, _ in process.counted)
-        odd["counted-while-timed"] |= is_counted and process.has_work
-        launched: list[IntArray] = []
-        if process.has("graphs"):
-            launched = [part["activities"].column("correlation") for part in process.parts]
-        for part in process.parts:
-            numbers = devices.numbers(part, number)
-            for name in ("activities", "graphs", "marks"):
-                _number_devices(part[name], numbers)
-            odd["host-copies"] += resolve_copies(part, devices.agents(part), numbers)
-            graphs = part["graphs"]
-            if graphs.count:  # leave out those whose kernels were recorded one by one
-                launch = graphs.column("correlation")
-                opaque = (launch == ABSENT) | ~np.isin(launch, np.concatenate(launched))
-                part.tables["graphs"] = chosen(graphs, opaque)
-            for name, into in _INTO.items():
-                if name in part.tables:
-                    self._absorb(part.tables.pop(name), into, process=number)
-        self._add_sums(number, process, recorded)
-        self._add_counters(number, process, devices)
-
-    def _add_sums(self, number: int, process: Process, recorded: set[str]) -> None:
-        """Add sums of what is not `recorded`; of whole domains if there are no others."""
-        for name in ("totals", "domains"):
-            summed: set[str] = set()
-            for part in (part for part in process.parts if part.has(name)):
-                table = part[name]
-                kinds = list(table.names["kind"])
-                wanted = np.array([kind not in recorded for kind in kinds])
-                summed.update(kinds)
-                rows = chosen(table, wanted[table.column("kind")])
-                self._absorb(rows, "totals", process=number)
-            recorded |= summed
-
-    def _add_counters(self, number: int, process: Process, devices: Devices) -> None:
-        """Add the counters of each repetition; only ids of the run with the times link to calls."""
-        runs: defaultdict[tuple[int | None, bool], list[ProcessPart]] = defaultdict(list)
-        for repetition, is_own, part in process.counted:
-            _number_devices(part[COUNTERS], devices.numbers(part, number))
-            runs[repetition, is_own].append(part)
-        for (repetition, is_own), parts in runs.items():
-            columns = {"process": number} if is_own else {"process": number, "correlation": ABSENT}
-            if repetition is not None:
-                columns["repetition"] = repetition
-            self._absorb(counted_once(parts, self._run.odd), COUNTERS, **columns)
-
-    def _absorb(self, table: TableBuilder, into: str, **columns: int) -> None:
-        for _, piece in table.pieces:
-            piece |= columns
-        self[into].absorb(table)
-
-    def _source(self) -> Source:
-        """Return what is known of the files as a whole, and what they recorded."""
+        # What is known of the files as a whole, and what they recorded
         files, system = self._run.files, self._run.system
         events: Counter[str] = Counter()
         recorded: list[str] = []
@@ -331,7 +262,7 @@ class Assembly(Gathered):
                 facts[key] = system[key][:200]
         hosts = (self._host, system.get("hostname"), system.get("host_name"))
         sources = [file.source for file in files]
-        return Source(
+        source = Source(
             format="rocprof",
             files=tuple(SourceFile(s.label, s.stored_bytes, s.text_bytes) for s in sources),
             tool=f"{_TOOLS[generation]} CSV" + (f" (columns of {releases})" if releases else ""),
@@ -341,6 +272,55 @@ class Assembly(Gathered):
             identities=tuple(dict.fromkeys(host for host in hosts if host)),
             kinds_apart=True,
         )
+        return Trace(source, tables, notes, places=self.places)
+
+    def _add(self, number: int, process: Process, devices: Devices) -> None:
+        """Add the rows of a process under its number."""
+        odd = self._run.odd
+        recorded = {kind for kind, table in _TIMELINES.items() if process.has(table)}
+        is_counted = any(is_own for _, is_own, _ in process.counted)
+        odd["counted-while-timed"] |= is_counted and process.has_work
+        launched: list[IntArray] = []
+        if process.has("graphs"):
+            launched = [part["activities"].column("correlation") for part in process.parts]
+        for part in process.parts:
+            numbers = devices.numbers(part, number)
+            for name in ("activities", "graphs", "marks"):
+                _number_devices(part[name], numbers)
+            odd["host-copies"] += resolve_copies(part, devices.agents(part), numbers)
+            graphs = part["graphs"]
+            if graphs.count:  # leave out those whose kernels were recorded one by one
+                launch = graphs.column("correlation")
+                opaque = (launch == ABSENT) | ~np.isin(launch, np.concatenate(launched))
+                part.tables["graphs"] = chosen(graphs, opaque)
+            for name, into in _INTO.items():
+                if name in part.tables:
+                    self._absorb(part.tables.pop(name), into, process=number)
+        for name in ("totals", "domains"):  # sums of what is not recorded; domains if no others
+            summed: set[str] = set()
+            for part in (part for part in process.parts if part.has(name)):
+                table = part[name]
+                kinds = list(table.names["kind"])
+                wanted = np.array([kind not in recorded for kind in kinds])
+                summed.update(kinds)
+                rows = chosen(table, wanted[table.column("kind")])
+                self._absorb(rows, "totals", process=number)
+            recorded |= summed
+        # Only ids of the run with the times link to calls.
+        runs: defaultdict[tuple[int | None, bool], list[ProcessPart]] = defaultdict(list)
+        for repetition, is_own, part in process.counted:
+            _number_devices(part[COUNTERS], devices.numbers(part, number))
+            runs[repetition, is_own].append(part)
+        for (repetition, is_own), parts in runs.items():
+            columns = {"process": number} if is_own else {"process": number, "correlation": ABSENT}
+            if repetition is not None:
+                columns["repetition"] = repetition
+            self._absorb(counted_once(parts, odd), COUNTERS, **columns)
+
+    def _absorb(self, table: TableBuilder, into: str, **columns: int) -> None:
+        for _, piece in table.pieces:
+            piece |= columns
+        self[into].absorb(table)
 
 
 def _number_devices(table: TableBuilder, numbers: IntArray) -> None:

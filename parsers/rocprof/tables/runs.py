@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Final
@@ -11,8 +11,14 @@ from typing import Final
 import numpy as np
 
 from traceflops.characters import kernel_name
+from traceflops.parsers.rocprof.agents import Agents
 from traceflops.parsers.rocprof.tables.parts import COUNTERS, TableFile
-from traceflops.parsers.rocprof.tables.processes import AgentLists, Process, names_in, processes_of
+from traceflops.parsers.rocprof.tables.processes import (
+    Process,
+    agents_listed,
+    names_in,
+    processes_of,
+)
 from traceflops.parsers.shared.trace_builder import chosen
 
 _TIMELINE: Final = ("activities", "copies", "graphs", "calls", "marks")
@@ -32,7 +38,7 @@ class TableRun:
 
     root: str
     processes: list[Process]
-    agents: AgentLists
+    agents: Mapping[Hashable | None, Agents]
     system: dict[str, str]
     is_one_clock: bool
     files: list[TableFile]
@@ -84,7 +90,18 @@ def _in_folder(root: str, files: Sequence[TableFile]) -> list[TableRun]:
     processes = passes.pop(main)
     for process in processes:
         process.count_own(main if passes else None)
-    only_there = [p for n, others in passes.items() for p in _counted_again(processes, others, n)]
+    only_there: list[Process] = []
+    for number, others in passes.items():
+        for same, other in _paired(processes, others):
+            if same is not None:
+                same.join(other, number)
+            elif other.has(COUNTERS):
+                other.count_own(number)
+                for part in other.parts:
+                    part.beside = None
+                    for table in _TIMELINE:
+                        part.tables.pop(table, None)
+                only_there.append(other)
     processes = _without_repetitions([*processes, *only_there])
     times_are_beside = not is_workload and not any(process.has_work for process in processes)
     repeated = [n for n, others in passes.items() if _have_timeline(others, times_are_beside)]
@@ -104,22 +121,6 @@ def _have_timeline(processes: Iterable[Process], beside: bool = False) -> bool:
         process.has(*_TIMELINE) or (beside and any(part.beside for part in process.parts))
         for process in processes
     )
-
-
-def _counted_again(
-    main: Sequence[Process], others: Sequence[Process], number: int | None
-) -> Iterator[Process]:
-    """Give processes the counters that they had in another pass; yield those only found there."""
-    for process, other in _paired(main, others):
-        if process is not None:
-            process.join(other, number)
-        elif other.has(COUNTERS):
-            other.count_own(number)
-            for part in other.parts:
-                part.beside = None
-                for table in _TIMELINE:
-                    part.tables.pop(table, None)
-            yield other
 
 
 def _paired(
@@ -177,26 +178,25 @@ def _separated(
 ) -> list[TableRun]:
     """Return the runs that processes are of, by their times; those without any are of the first."""
     timed = sorted(
-        (p for p in processes if p.stretch.low is not None),
-        key=lambda process: (process.stretch.low or 0, process.order),
+        (p for p in processes if p.stretch),
+        key=lambda process: (process.stretch.low, process.order),
     )
     groups: list[list[Process]] = []
     reach = 0
     for process in timed:
-        low, high = process.stretch.low or 0, process.stretch.high or 0
-        if not groups or low > reach + _APART_NS:
+        if not groups or process.stretch.low > reach + _APART_NS:
             groups.append([])
-            reach = high
+            reach = process.stretch.high
         groups[-1].append(process)
-        reach = max(reach, high)
-    untimed = [process for process in processes if process.stretch.low is None]
+        reach = max(reach, process.stretch.high)
+    untimed = [process for process in processes if not process.stretch]
     if len(groups) == 1:
         groups[0] += untimed
     elif untimed or not groups:
         groups.append(untimed)
-    is_one_clock = not timed or reach - (timed[0].stretch.low or 0) <= _DAY_NS
+    is_one_clock = not timed or reach - timed[0].stretch.low <= _DAY_NS
     system = next((file.system for file in files if file.system), {})
-    agents = AgentLists(files, system)
+    agents = agents_listed(files, system)
     runs = []
     for number, group in enumerate(groups):
         parts = (part for process in group for member in process.all() for part in member.parts)

@@ -11,23 +11,10 @@ from traceflops.parsers.io.csv_text import Cut
 from traceflops.parsers.rocprof.agents import Agent
 from traceflops.parsers.rocprof.copies import GPU, HOST, UNKNOWN, ends_of, ways_between, ways_named
 from traceflops.parsers.rocprof.tables.parts import ProcessPart
+from traceflops.parsers.shared import sinks
 from traceflops.parsers.shared.sanity_checks import spans
-from traceflops.parsers.shared.sinks import (
-    UNNAMED,
-    UNNAMED_COPY,
-    UNNAMED_KERNEL,
-    WAYS,
-    Calls,
-    Copies,
-    Graphs,
-    Kernels,
-    Marks,
-    Overheads,
-    add_queueing,
-    blocks_of,
-)
 from traceflops.parsers.shared.trace_builder import chosen
-from traceflops.table.columns import ABSENT, Array, IntArray, Names
+from traceflops.table.columns import ABSENT, Array, IntArray, Names, count_true
 
 _MARK_DOMAINS: Final = ("MARKER", "ROCTX")
 _KINDS: Final = {None: UNKNOWN, False: HOST, True: GPU}
@@ -40,15 +27,15 @@ def add_kernels(cut: Cut, part: ProcessPart) -> None:
     grid, block = _axes(cut, "grid"), _axes(cut, "block")
     is_queued = cut.has("dispatched")
     correlation = cut["dispatch"] if is_queued else ids(cut, "correlation")
-    Kernels(
+    sinks.Kernels(
         rows=cut,
         device=cut.codes("agent", part.agents, ""),
         stream=cut["queue"],
-        name=cut.codes("kernel", part["activities"].names["name"], UNNAMED_KERNEL),
+        name=cut.codes("kernel", part["activities"].names["name"], sinks.UNNAMED_KERNEL),
         correlation=correlation,
         graph=ids(cut, "graph"),
         graph_node=ids(cut, "graph_node"),
-        grid=ABSENT if grid is None or block is None else blocks_of(grid, block),
+        grid=ABSENT if grid is None or block is None else sinks.blocks_of(grid, block),
         block=ABSENT if block is None else block,
         registers_per_thread=cut["registers"],
         shared_memory_bytes=cut["shared"],
@@ -56,7 +43,7 @@ def add_kernels(cut: Cut, part: ProcessPart) -> None:
     if is_queued:
         queued = cut["dispatched"]
         some = queued >= 0
-        add_queueing(part, queued[some], cut["thread"][some], correlation[some], ABSENT)
+        sinks.add_queueing(part, queued[some], cut["thread"][some], correlation[some], ABSENT)
 
 
 def add_copies(cut: Cut, part: ProcessPart, named: str = "direction") -> None:
@@ -67,10 +54,10 @@ def add_copies(cut: Cut, part: ProcessPart, named: str = "direction") -> None:
     names, texts = part["copies"].names, Names()
     code = cut.codes(named, texts, "")
     kinds = ["memset" if "fill" in text.lower() else "memcpy" for text in texts]
-    Copies(
+    sinks.Copies(
         rows=cut,
         kind=names["kind"].codes(kinds)[code],
-        name=cut.codes(named, names["name"], UNNAMED_COPY),
+        name=cut.codes(named, names["name"], sinks.UNNAMED_COPY),
         correlation=ids(cut, "correlation"),
         graph=ids(cut, "graph"),
         graph_node=ids(cut, "graph_node"),
@@ -84,7 +71,7 @@ def add_graphs(cut: Cut, part: ProcessPart) -> None:
     cut = timed_rows(cut, part)
     graphs, inverse = np.unique(cut["graph"], return_inverse=True)
     labels = [f"graph {'?' if graph == ABSENT else graph}" for graph in graphs.tolist()]
-    Graphs(
+    sinks.Graphs(
         rows=cut,
         device=cut.codes("agent", part.agents, ""),
         stream=cut["queue"],
@@ -107,7 +94,7 @@ def add_operations(cut: Cut, part: ProcessPart) -> None:
     kind = np.array(kinds, np.str_)[operation]
     add_kernels(cut.only(kind == "kernel"), part)
     add_copies(cut.only(kind == "copy"), part, named="operation")
-    part.file.events["barriers"] += int((kind == "barrier").sum())
+    part.file.events["barriers"] += count_true(kind == "barrier")
 
 
 def timed_rows(cut: Cut, part: ProcessPart) -> Cut:
@@ -151,9 +138,9 @@ def resolve_copies(part: ProcessPart, agents: Sequence[Agent], devices: Array) -
         from_gpu = (last != GPU) & (first == GPU)
         columns["device"] = np.where(from_gpu, devices[source], devices[target])
         columns["direction"] = way.astype(np.int32)
-    on_host = table.column("direction") == WAYS.index("HtoH")
+    on_host = table.column("direction") == sinks.WAYS.index("HtoH")
     part.tables["copies"] = chosen(table, ~on_host)
-    return int(on_host.sum())
+    return count_true(on_host)
 
 
 def add_calls(cut: Cut, part: ProcessPart) -> None:
@@ -167,18 +154,18 @@ def add_calls(cut: Cut, part: ProcessPart) -> None:
     is_mark = is_mark[cut["domain code"]]
     if not is_mark.all():
         some, names = cut.only(~is_mark), part["calls"].names
-        Calls(
+        sinks.Calls(
             rows=some,
             thread=some["thread"],
-            name=some.codes("function", names["name"], UNNAMED),
+            name=some.codes("function", names["name"], sinks.UNNAMED),
             correlation=ids(some, "correlation"),
             api=names["api"].codes(map(api_of, domains))[some["domain code"]],
         ).add_to(part)
     marks = cut.only(is_mark)
     if marks.count:
         role = "function" if marks.has("function") else "message"
-        name = marks.codes(role, part["marks"].names["name"], UNNAMED)
-        Marks(rows=marks, thread=ids(marks, "thread"), name=name).add_to(part)
+        name = marks.codes(role, part["marks"].names["name"], sinks.UNNAMED)
+        sinks.Marks(rows=marks, thread=ids(marks, "thread"), name=name).add_to(part)
 
 
 def api_of(domain: str) -> str:
@@ -189,19 +176,19 @@ def api_of(domain: str) -> str:
 def add_scratch(cut: Cut, part: ProcessPart) -> None:
     """Add the making of scratch memory, for which a queue waits, as overhead of the device."""
     cut = timed_rows(cut, part)
-    Overheads(
+    sinks.Overheads(
         rows=cut,
         thread=ids(cut, "thread"),
         device=cut.codes("agent", part.agents, ""),
         stream=cut["queue"],
-        name=cut.codes("operation", part["marks"].names["name"], UNNAMED),
+        name=cut.codes("operation", part["marks"].names["name"], sinks.UNNAMED),
     ).add_to(part)
 
 
 def add_pushes(cut: Cut, part: ProcessPart) -> None:
     """Keep the beginnings and ends of ranges, a row each in rocprofv2, until all are read."""
     has_time = cut["start"] >= 0
-    part.file.odd["no-time"] += int((~has_time).sum())
+    part.file.odd["no-time"] += count_true(~has_time)
     part.pushes.append(cut.only(has_time))
 
 
@@ -220,7 +207,7 @@ def pair_pushes(part: ProcessPart) -> None:
     )
     order = np.lexsort((time, marker))
     message, time, marker = message[order], time[order], marker[order]
-    begins = np.zeros(len(order), dtype=np.bool_)
+    begins = np.zeros(len(order), np.bool_)
     if len(order) > 1:
         same_id = (marker[1:] == marker[:-1]) & (message[:-1] >= 0)
         closes, again = same_id & (message[1:] < 0), same_id & (message[1:] == message[:-1])
@@ -232,11 +219,11 @@ def pair_pushes(part: ProcessPart) -> None:
         free = ~np.append(False, begins[:-1])
         begins[:-1] |= closes & free[:-1]
     ends = np.append(False, begins[:-1])
-    part.file.odd["unpaired"] += int(((message < 0) & ~ends).sum())
+    part.file.odd["unpaired"] += count_true((message < 0) & ~ends)
     rows = np.flatnonzero((message >= 0) & ~ends)
     dur = np.where(begins, np.append(time[1:], 0) - time, 0)[rows]
     part.stretch.cover(time[rows])
     columns = {"start_ns": time[rows], "dur_ns": dur, "thread": thread[order][rows]}
     marks = Cut(len(rows), columns)
-    Marks(rows=marks, thread=ids(marks, "thread"), name=message[rows]).add_to(part)
+    sinks.Marks(rows=marks, thread=ids(marks, "thread"), name=message[rows]).add_to(part)
     part.pushes.clear()

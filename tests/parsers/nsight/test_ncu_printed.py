@@ -8,7 +8,7 @@ import pytest
 
 from tests.parsers.nsight.test_ncu import line, read
 from tests.parsers.nsight.test_ncu_pages import READ, of, page, table
-from traceflops.parsers.nsight.ncu_values import WHATS, Marks, has_marks, plain_numbers
+from traceflops.parsers.nsight.ncu_values import WHATS, Marks, plain_numbers
 
 PRINTED = [
     # What stands in the cell, and what it is with the point and with the comma for decimals.
@@ -73,11 +73,6 @@ def test_marks_of_which_there_is_no_doubt(
     marks = Marks()
     marks.see(texts)
     assert (marks.counts["."], marks.counts[","], marks.ambiguous) == (points, commas, ambiguous)
-
-
-def test_only_marks_may_be_read_in_two_ways() -> None:
-    assert not has_marks(["5", "n/a", "12 (3; 4)"])
-    assert has_marks(["5", "1,000"])
 
 
 def test_units_before_each_kernel_of_very_many(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ RELEASES = {
 
 def test_every_layout_is_found_by_the_columns_that_it_needs() -> None:
     for layout in LAYOUTS:
-        found = layout_of(sorted(layout.needs))
+        found = layout_of(sorted(layout.needs.split()))
         assert found is not None
         assert found.what == layout.what
 
