@@ -2,15 +2,14 @@
 
 A pass is an annotation of a serving engine; without any, it reaches from one look-up in the largest
 embedding table to the next; without either, all that a process recorded is one. What kind of pass
-it is the first of these rules tells that can (`RULES`); where none can, it is not known. Without
-an annotation only a pass with a key-value cache is prefill or decode: vision towers, encoders and
-diffusion models have neither.
+it is the first rule tells that can (`Evidence.judged`). Without an annotation only a pass with a
+key-value cache is prefill or decode: vision towers, encoders and diffusion models have none.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
@@ -83,68 +82,43 @@ class Evidence:
     what was looked up. `names_cache` says that something named after a key-value cache ran.
     """
 
-    cores: tuple[Core, ...] = ()
-    products: tuple[Product, ...] = ()
-    tables: tuple[int, ...] = ()
-    indices: tuple[Shape, ...] = ()
-    names_cache: bool = False
+    cores: tuple[Core, ...]
+    products: tuple[Product, ...]
+    tables: tuple[int, ...]
+    indices: tuple[Shape, ...]
+    names_cache: bool
 
-    @property
-    def has_cache(self) -> bool:
-        """Return whether attention had a cache: it is named, or all had more keys than queries."""
-        counts = [_counts(core) for core in self.cores]
-        longer = bool(counts) and all(keys > queries for _, queries, keys in counts)
-        return self.names_cache or longer
-
-
-def _by_attention(seen: Evidence) -> JudgedPass | None:
-    """Return what queries per sequence tell: one each is a decode."""
-    if not seen.cores:
-        return None
-    sizes = {_counts(core) for core in seen.cores}
-    single = {queries == sequences for sequences, queries, _ in sizes}
-    counts = next(iter(sizes)) if len(sizes) == 1 else (None, None, None)
-    if single == {True}:
-        return JudgedPass("decode", "attention has one query per sequence", *counts)
-    if single == {False}:
-        return JudgedPass("prefill", "attention has several queries per sequence", *counts)
-    return JudgedPass("mixed", "some attention has one query per sequence, some has several")
-
-
-def _by_indices(seen: Evidence) -> JudgedPass | None:
-    """Return what token indices tell that are sequences x tokens."""
-    shapes = {shape for shape in seen.indices if len(shape) == 2}
-    if len(shapes) != 1 or len(shapes) != len(set(seen.indices)):
-        return None
-    ((sequences, each),) = shapes
-    kind: Kind = "decode" if each == 1 else "prefill"
-    return JudgedPass(
-        kind, f"token indices are {sequences:,} x {each:,}", sequences, sequences * each
-    )
-
-
-def _by_head(seen: Evidence) -> JudgedPass | None:
-    """Return that logits of fewer rows than all else has are those of the last tokens."""
-    heads = {product.m for product in seen.products if product.n in seen.tables}
-    others = {product.m for product in seen.products if product.n not in seen.tables}
-    if len(heads) != 1 or not others or min(others) <= max(heads):
-        return None
-    (rows,) = heads
-    rule = f"logits have {several(rows, 'row')}, all other products at least {min(others):,}"
-    return JudgedPass("prefill", rule, rows)
-
-
-def _by_rows(seen: Evidence) -> JudgedPass | None:
-    """Return that a single token is computed where every product has one row."""
-    if {product.m for product in seen.products} != {1}:
-        return None
-    return JudgedPass("decode", "every product has one row", 1, 1)
-
-
-RULES: Final[tuple[Callable[[Evidence], JudgedPass | None], ...]] = (
-    *(_by_attention, _by_indices, _by_head, _by_rows),
-)
-"""The rules in order, after that of the annotations."""
+    def judged(self) -> JudgedPass:
+        """Return what kind of pass it is, by the first rule that tells."""
+        counts = {_counts(core) for core in self.cores}
+        # Attention has a cache if it is named, or if all of it had more keys than queries.
+        if not (self.names_cache or (counts and all(keys > each for _, each, keys in counts))):
+            return JudgedPass(None, NO_CACHE)
+        single = {queries == sequences for sequences, queries, _ in counts}
+        if len(single) > 1:
+            rule = "some attention has one query per sequence, some has several"
+            return JudgedPass("mixed", rule)
+        alike = next(iter(counts)) if len(counts) == 1 else (None, None, None)
+        if single == {True}:
+            return JudgedPass("decode", "attention has one query per sequence", *alike)
+        if single == {False}:
+            return JudgedPass("prefill", "attention has several queries per sequence", *alike)
+        # Token indices are sequences x tokens.
+        if len(set(self.indices)) == 1 and len(self.indices[0]) == 2:
+            sequences, each = self.indices[0]
+            rule = f"token indices are {sequences:,} x {each:,}"
+            kind: Kind = "decode" if each == 1 else "prefill"
+            return JudgedPass(kind, rule, sequences, sequences * each)
+        # Logits of fewer rows than all else has are those of the last tokens.
+        heads = {product.m for product in self.products if product.n in self.tables}
+        others = {product.m for product in self.products if product.n not in self.tables}
+        if len(heads) == 1 and others and min(others) > max(heads):
+            (rows,) = heads
+            rule = f"logits have {several(rows, 'row')}, all other products at least "
+            return JudgedPass("prefill", f"{rule}{min(others):,}", rows)
+        if heads | others == {1}:
+            return JudgedPass("decode", "every product has one row", 1, 1)
+        return JudgedPass()
 
 
 def _counts(core: Core) -> tuple[int, int, int]:
@@ -159,12 +133,9 @@ def forward_passes(linked: LinkedTrace, attribution: Attribution) -> tuple[Forwa
     if marked := annotated_passes(linked.trace):
         return marked
     passes = tuple(_between(linked.trace, attribution))
-    judged = []
-    for each, seen in zip(passes, _evidence(linked, attribution, passes), strict=True):
-        answers = (answer for rule in RULES if (answer := rule(seen)) is not None)
-        kind = next(answers, JudgedPass()) if seen.has_cache else JudgedPass(None, NO_CACHE)
-        judged.append(replace(each, judged=kind))
-    return tuple(judged)
+    evidence = _evidence(linked, attribution, passes)
+    pairs = zip(passes, evidence, strict=True)
+    return tuple(replace(each, judged=seen.judged()) for each, seen in pairs)
 
 
 def places_in(passes: tuple[ForwardPass, ...], process: IntArray, at_ns: IntArray) -> IntArray:

@@ -14,11 +14,15 @@ from functools import cache, partial
 from typing import Final
 
 from traceflops.attribution.host_events import SYSTEM_CALLS, facts_of_name, standard_prefix
-from traceflops.devices.counter_formulas import counters_used, plain_counter
+from traceflops.devices.counter_formulas import (
+    FULL_WAVES,
+    counters_used,
+    is_quantity,
+    plain_counter,
+)
 from traceflops.devices.gpu_samples import Sampled
 from traceflops.devices.peaks import generic_names, load_devices, load_variants, shared_names
-from traceflops.devices.speed_of_light import FULL_WAVES, is_quantity
-from traceflops.mfu.traced.known_lengths import is_ours
+from traceflops.mfu.traced.run_marks import is_ours
 from traceflops.privacy.placeholders import Placeholders
 from traceflops.ranks.group_roles import GROUP_WORDS
 from traceflops.table.columns import NAME_TYPE

@@ -21,11 +21,10 @@ from traceflops.flops.model.card import ModelCard
 from traceflops.mfu.budget import device_budgets
 from traceflops.mfu.checked.job_size import job_size
 from traceflops.mfu.checked.passes import counts_of, of_job, passes_of, visible
-from traceflops.mfu.checked.token_marks import marked_tokens
 from traceflops.mfu.measurement import Measurement
 from traceflops.mfu.traced.cells import Cell
 from traceflops.mfu.traced.executed import Executed
-from traceflops.mfu.traced.known_lengths import is_ours
+from traceflops.mfu.traced.run_marks import is_ours, marked_tokens
 from traceflops.table.columns import names
 from traceflops.table.trace import Note
 from traceflops.units import exact_percent

@@ -33,8 +33,7 @@ from traceflops.mfu.checked.run_options import (
     parse_kernel,
     run_settings,
 )
-from traceflops.mfu.checked.token_marks import MarkedTokens, marked_tokens
-from traceflops.mfu.traced.known_lengths import is_ours
+from traceflops.mfu.traced.run_marks import MarkedTokens, is_ours, marked_tokens
 from traceflops.table.columns import matching
 from traceflops.table.trace import Note, Trace
 from traceflops.units import DESCRIPTION_WORDS, LARGEST, parse_count, parse_lengths, parse_rate

@@ -14,8 +14,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from traceflops.devices.counter_formulas import counters_used, plain_counter, with_sums
-from traceflops.devices.speed_of_light import tells_speed
+from traceflops.devices.counter_formulas import counters_used, plain_counter, tells_speed, with_sums
 from traceflops.mfu.counted.launches import Launches, extremes, rank_in_group
 from traceflops.table.columns import (
     ABSENT,

@@ -14,10 +14,10 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.devices.counter_formulas import Family
-from traceflops.devices.speed_of_light import (
+from traceflops.devices.counter_formulas import (
     FULL_WAVES,
     LIMIT,
+    Family,
     cycle_rows,
     quantities_in,
     stall_rows,

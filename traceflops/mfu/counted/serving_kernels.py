@@ -37,7 +37,7 @@ from traceflops.mfu.forward_passes import JudgedPass, annotated_passes, places_i
 from traceflops.mfu.roof_times import moved_bytes
 from traceflops.mfu.traced.coverage import HOW, compute_kernels
 from traceflops.mfu.traced.executed import parts_of
-from traceflops.mfu.traced.known_lengths import with_marked_lengths
+from traceflops.mfu.traced.run_marks import with_marked_lengths
 from traceflops.mfu.traced.work_tables import main_ops
 from traceflops.table.columns import BoolArray, IntArray, matching, numbers
 from traceflops.table.grouping import group_rows, groups, joint_codes
