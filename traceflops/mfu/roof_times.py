@@ -42,7 +42,7 @@ from traceflops.table.columns import (
     names,
     numbers,
 )
-from traceflops.table.grouping import ranked
+from traceflops.table.grouping import extremes, ranked
 from traceflops.table.nesting import taken
 from traceflops.windows.prepared import Prepared
 from traceflops.windows.records import chosen_time
@@ -239,14 +239,13 @@ def moved_bytes(prepared: Prepared, attribution: Attribution) -> MovedBytes:
 
 def common_paths(group: IntArray, path: SmallArray, count: int) -> list[Path | None]:
     """Return the path that all of each group take, None for several and where one is unknown."""
-    return [PATHS[one] if one != UNKNOWN else None for one in _common(group, path, count).tolist()]
+    common = _common(group, path, count).tolist()
+    return [PATHS[index] if index != UNKNOWN else None for index in common]
 
 
 def _common(group: IntArray, path: SmallArray, count: int) -> SmallArray:
     """Return the path that all of each group take, UNKNOWN for several; memory for none."""
-    least, most = np.full(count, len(PATHS), dtype=np.int8), np.full(count, -1, dtype=np.int8)
-    np.minimum.at(least, group, path)
-    np.maximum.at(most, group, path)
+    most, least = extremes(group, path, count)
     common: SmallArray = np.where(least == most, least, UNKNOWN).astype(np.int8)
     common[most < least] = PATHS.index("memory")
     return common

@@ -58,12 +58,19 @@ class Convolution:
         if len(fitting) != 1:
             raise CannotCount("no-values" if fitting else "odd-shapes")
         (sizes,) = fitting
-        steps, output = self._steps(args, len(sizes.input)), None
-        if steps is not None:
-            stride, _, dilation, _ = steps
+        # Stride, padding, dilation and output padding: the usual number where there is no argument.
+        usual = ((self.stride, 1), (self.padding, 0), (self.dilation, 1), (self.output_padding, 0))
+        spatial = len(sizes.input)
+        stride, padding, dilation, extra = (
+            (number,) * spatial if position is None else args.integers(position, spatial)
+            for position, number in usual
+        )
+        output, is_recorded = None, False
+        if stride and padding is not None and dilation and extra is not None:
+            is_recorded = True
             if min(*stride, *dilation) >= 1:
-                kernel = w.shape[2:]
-                output = output_size(sizes.input, kernel, *steps, transposed=sizes.transposed)
+                steps = (w.shape[2:], stride, padding, dilation, extra)
+                output = output_size(sizes.input, *steps, transposed=sizes.transposed)
         elif args.output is None:
             raise CannotCount("no-values")
         elif len(args.output) == len(w.shape) and args.output[0] == sizes.batch:
@@ -81,19 +88,8 @@ class Convolution:
             min_bytes=known_sum(x.bytes, w.bytes, y, 0 if bias is None else bias.bytes),
             dtype=matrix_type(x, w),
             signature=sizes,
-            notes=() if steps else ("output-from-gradient",),
+            notes=() if is_recorded else ("output-from-gradient",),
         )
-
-    def _steps(self, args: Arguments, spatial: int) -> tuple[Shape, Shape, Shape, Shape] | None:
-        """Return stride, padding, dilation and output padding; None if any is not recorded."""
-        usual = ((self.stride, 1), (self.padding, 0), (self.dilation, 1), (self.output_padding, 0))
-        stride, padding, dilation, extra = (
-            (number,) * spatial if position is None else args.integers(position, spatial)
-            for position, number in usual
-        )
-        if stride is None or padding is None or dilation is None or extra is None:
-            return None
-        return stride, padding, dilation, extra
 
 
 @dataclass(frozen=True, slots=True)

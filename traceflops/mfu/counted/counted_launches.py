@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from traceflops.devices.counter_formulas import counters_used, plain_counter, tells_speed, with_sums
-from traceflops.mfu.counted.launches import Launches, extremes, rank_in_group
+from traceflops.mfu.counted.launches import Launches, rank_in_group
 from traceflops.table.columns import (
     ABSENT,
     UNKNOWN_SIZE,
@@ -28,7 +28,7 @@ from traceflops.table.columns import (
     names,
     numbers,
 )
-from traceflops.table.grouping import distinct, group_rows
+from traceflops.table.grouping import distinct, extremes, group_rows
 from traceflops.table.trace import Trace
 
 LARGEST_EXACT: Final = 2.0**53

@@ -39,7 +39,6 @@ from traceflops.mfu.counted.launches import (
     Origin,
     between,
     common,
-    extremes,
 )
 from traceflops.mfu.counted.same_launches import (
     Pair,
@@ -51,7 +50,7 @@ from traceflops.mfu.counted.same_launches import (
 )
 from traceflops.mfu.traced.coverage import HOW, How, on_chosen_device
 from traceflops.table.columns import BoolArray, IntArray, codes, is_one_of, names
-from traceflops.table.grouping import exact_sum, exact_sums, group_rows
+from traceflops.table.grouping import exact_sum, exact_sums, extremes, group_rows
 from traceflops.table.nesting import taken
 from traceflops.table.trace import Note
 from traceflops.windows.prepared import Prepared

@@ -132,15 +132,6 @@ def rank_in_group(group: IntArray) -> IntArray:
     return ranks
 
 
-def extremes(group: IntArray, values: IntArray, count: int) -> tuple[IntArray, IntArray]:
-    """Return the largest and the smallest value of each group; of an empty one -1 and 2^63 - 1."""
-    most = np.full(count, -1, dtype=np.int64)
-    least = np.full(count, np.iinfo(np.int64).max, dtype=np.int64)
-    np.maximum.at(most, group, values)
-    np.minimum.at(least, group, values)
-    return most, least
-
-
 @dataclass(frozen=True, slots=True)
 class CachedKeys:
     """The bytes of an attention on cached keys: its own, and of each key; None: not known."""

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from traceflops.categories.kernel_names import same_kernels
-from traceflops.mfu.counted.launches import Launches, LaunchWork, extremes, rank_in_group
+from traceflops.mfu.counted.launches import Launches, LaunchWork, rank_in_group
 from traceflops.table.columns import UNKNOWN_SIZE, BoolArray, IntArray
-from traceflops.table.grouping import group_rows
+from traceflops.table.grouping import extremes, group_rows
 from traceflops.table.nesting import taken
 
 _Columns = tuple[IntArray, IntArray]
