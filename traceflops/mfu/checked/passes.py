@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from traceflops.facts import Fact, fact
 from traceflops.flops.analytic.run import (
@@ -36,8 +36,7 @@ AGREE: Final = Fraction(2, 100)
 UNTIMED: Final[dict[str, Any]] = dict.fromkeys((*MEASURES, "achieved_basis"))
 
 
-@dataclass(frozen=True, slots=True)
-class Passes:
+class Passes(NamedTuple):
     """FLOPs of matrix products and convolutions, and of attention, forward and backward."""
 
     forward: Fraction
@@ -54,11 +53,6 @@ class Passes:
     def attention(self) -> Fraction:
         """Return the FLOPs of attention."""
         return self.attention_forward + self.attention_backward
-
-    def __iter__(self) -> Iterator[Fraction]:
-        """Return the four figures in turn."""
-        figures = (self.forward, self.backward, self.attention_forward, self.attention_backward)
-        return iter(figures)
 
     def times(self, factor: Fraction) -> Passes:
         """Return all of it so many times."""
@@ -107,7 +101,7 @@ def visible(card: ModelCard, run: Run, *, recomputed: bool = False) -> Passes:
         return passes
     again = ledger.total("recompute.matmul") + ledger.total("recompute.conv")
     attention = passes.attention_forward + ledger.total("recompute.attention")
-    return replace(passes, forward=passes.forward + again, attention_forward=attention)
+    return passes._replace(forward=passes.forward + again, attention_forward=attention)
 
 
 def expected_flops(card: ModelCard, run: Run, job: JobSize) -> Fraction | None:

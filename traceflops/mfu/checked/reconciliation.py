@@ -195,11 +195,18 @@ def reconcile(
     if (problem := obstacle(card, run, default_convention(card, run))) is not None:
         notes.append(f"The description was not compared with the trace: {problem}.")
     described = replace(described, notes=tuple(notes))
-    lacks, fall = _lacks(described, job), None
+    # Why a description has no rate: it lacks steps or a peak, or it would be above the peak.
+    lacks, fall, rate = [*filter(None, (job.lack, choice.lack))], None, described.rate
+    if rate is not None and not described.is_possible:
+        share = max(rate.mfu, rate.hfu)
+        what = fact("missing.described-above-peak", share=share, convention=rate.convention)
+        lacks.append(MissingInput(what, CHECK))
     if (above := beyond_counted(measured, card, run, job)) is not None:
-        lacks = (*lacks, MissingInput(above, CHECK))
-    if measured.waterfall is None and described.rate is not None and not lacks:
-        fall, lacks = described_fall(described, prepared, job)
+        lacks.append(MissingInput(above, CHECK))
+    if measured.waterfall is None and rate is not None and not lacks:
+        fall = described_fall(described, prepared, job)
+        if fall is not None and fall.errors:
+            fall, lacks = None, [TOO_MUCH]
     if lacks:
         described = replace(described, rate=None)
     padding = described_padding(card, run, measured.executed) if counts is not None else None
@@ -207,33 +214,18 @@ def reconcile(
         measured = without_padding(measured, prepared, padding, "as described")
     recomputed = recomputation(measured, card, run, job, counts)
     return Reconciliation(
-        described, job, counts, fall, lacks, measured, recomputed, is_padded=padding is not None
+        described, job, counts, fall, tuple(lacks), measured, recomputed, padding is not None
     )
 
 
-def _lacks(described: Utilisation, job: JobSize) -> tuple[MissingInput, ...]:
-    """Return why a description has no rate: it lacks steps or a peak, or would be above peak."""
-    choice, rate = described.choice, described.rate
-    lacks = [job.lack] if job.lack is not None else []
-    if choice.lack is not None:
-        lacks.append(choice.lack)
-    if rate is not None and not described.is_possible:
-        share = max(rate.mfu, rate.hfu)
-        what = fact("missing.described-above-peak", share=share, convention=rate.convention)
-        lacks.append(MissingInput(what, CHECK))
-    return tuple(lacks)
-
-
-def described_fall(
-    described: Utilisation, prepared: Prepared, job: JobSize
-) -> tuple[Waterfall | None, tuple[MissingInput, ...]]:
-    """Return the split of the budget by a description; or why its work does not fit in.
+def described_fall(described: Utilisation, prepared: Prepared, job: JobSize) -> Waterfall | None:
+    """Return the split of the budget by a description, None without a peak or steps.
 
     Compute time beyond the described work is inefficiency, because no kernel's own FLOPs are known.
     """
     peak, dtype = described.choice.peak, described.choice.dtype
     if peak is None or not job.windows:
-        return None, ()
+        return None
     ledger = described.work.ledger
     families = {name: Fraction(ledger.total(name)) / job.devices for name in FAMILIES}
     families["model"] += Fraction(ledger.total("convention")) / job.devices
@@ -251,7 +243,5 @@ def described_fall(
         peaks = {DESCRIBED: int(peak.flops_per_ns * scale)}
         budgets.append(DeviceBudget(components.parts(), 0, work, peaks))
     fall = waterfall(budgets, DESCRIBED)
-    if fall.errors:
-        return None, (TOO_MUCH,)
     unit = fall.unit if scale == 1 else f"1/{scale} FLOP"
-    return replace(fall, dtypes=(dtype,) if dtype is not None else (), unit=unit), ()
+    return replace(fall, dtypes=(dtype,) if dtype is not None else (), unit=unit)

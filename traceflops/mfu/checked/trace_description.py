@@ -135,7 +135,15 @@ def description_of(trace: Trace) -> Description | None:
     for word, value in given.items():
         with noting(word):
             if word == "model":
-                card = _model(value)
+                # A preset by its name, or the card or config.json that an object is; never a file.
+                if isinstance(value, str):
+                    card = preset(value)
+                elif not isinstance(value, Mapping):
+                    raise UsageError("model must be a name or an object", "")
+                elif "model_type" in value or "text_config" in value:
+                    card = card_of_config(value, "model")
+                else:
+                    card = build(value, "model")
             elif word in _FLAGS and isinstance(value, bool):
                 flags.add(word if value else f"no_{word}")
             elif word == "lora":
@@ -160,17 +168,6 @@ def description_of(trace: Trace) -> Description | None:
     return Description(card, Words(kept, frozenset(flags)), notes, empty)
 
 
-def _model(value: object) -> ModelCard:
-    """Return a preset by its name, or the card or config.json that an object is; never a file."""
-    if isinstance(value, str):
-        return preset(value)
-    if not isinstance(value, Mapping):
-        raise UsageError("model must be a name or an object", "")
-    if "model_type" in value or "text_config" in value:
-        return card_of_config(value, "model")
-    return build(value, "model")
-
-
 def _lora_texts(value: object) -> dict[str, str]:
     """Return the words that `lora: {rank, targets, params}` stands for. Raises UsageError."""
     keys = ("rank", "targets", "params")
@@ -185,7 +182,19 @@ def _text(word: str, value: object) -> str:
     if isinstance(value, list) and word not in _LISTS:
         raise UsageError(f"{word} cannot be a list", "")
     parts = value if isinstance(value, list) else [value]
-    text = ",".join(_one_text(word, part) for part in parts)
+    texts = []
+    for part in parts:
+        is_number = isinstance(part, int | Decimal) and not isinstance(part, bool)
+        if word == "frozen" and part is True:
+            part = "all"
+        elif not (isinstance(part, str) and part.isprintable()):
+            if not is_number or word in _NO_NUMBERS:
+                kind = str(part).lower() if isinstance(part, bool) else _KINDS.get(type(part))
+                raise UsageError(f"{word} cannot be {kind or 'a number'}", "")
+            if isinstance(part, int) and abs(part) > LARGEST**2:  # str() may refuse to print it
+                raise UsageError(f"{word} is too large", "")
+        texts.append(str(part))
+    text = ",".join(texts)
     if word == "forward_only":
         raise UsageError(f"{word} must be true or false", "")
     for part in text.split(",") if word == "frozen" else ():
@@ -194,20 +203,6 @@ def _text(word: str, value: object) -> str:
     if word in _PARSERS:
         _PARSERS[word](word, text)
     return text
-
-
-def _one_text(word: str, value: object) -> str:
-    if word == "frozen" and value is True:
-        return "all"
-    if isinstance(value, str) and value.isprintable():
-        return value
-    is_number = isinstance(value, int | Decimal) and not isinstance(value, bool)
-    if not is_number or word in _NO_NUMBERS:
-        kind = str(value).lower() if isinstance(value, bool) else _KINDS.get(type(value))
-        raise UsageError(f"{word} cannot be {kind or 'a number'}", "")
-    if isinstance(value, int) and abs(value) > LARGEST**2:  # what str() may refuse to print
-        raise UsageError(f"{word} is too large", "")
-    return str(value)
 
 
 _PARSERS: Final[Mapping[str, Callable[[str, str], object]]] = {
@@ -308,9 +303,18 @@ def self_described(
     if described.card is None:
         more = (_NO_MODEL,) if own.words.values else ()
         return NotDescribed((*described.notes, *more))
-    problem = _problem(described, convention)
-    if problem is None:
-        return SelfDescribed(*card_and_run(described), described.notes)
+    problem: TraceflopsError | None
+    try:
+        known_card, run = card_and_run(described)
+        check_claims(known_card, run)
+        unit_of(known_card, replace(run, step_seconds=Fraction(1)))  # refuses an unknown step
+        problem = refusal(known_card, run, default_convention(known_card, run))
+        if problem is not None and convention in CONVENTIONS:
+            problem = refusal(known_card, run, convention or "")
+        if problem is None:
+            return SelfDescribed(known_card, run, described.notes)
+    except TraceflopsError as error:
+        problem = error
     if card is not None or not _DESCRIBING.isdisjoint(options.values):
         card_and_run(Description(described.card, options))  # refuses what only options get wrong
     hint = problem.hint[:1].upper() + problem.hint[1:]
@@ -321,17 +325,3 @@ def self_described(
     )
     unused = Note("dropped", "description-not-used", text)
     return NotDescribed((*described.notes, unused), problem)
-
-
-def _problem(description: Description, convention: str | None) -> TraceflopsError | None:
-    """Return why a step of a description cannot be counted, None if it can."""
-    try:
-        card, run = card_and_run(description)
-        check_claims(card, run)
-        unit_of(card, replace(run, step_seconds=Fraction(1)))  # refuses a step of unknown size
-    except TraceflopsError as error:
-        return error
-    refused = refusal(card, run, default_convention(card, run))
-    if refused is None or convention is None or convention not in CONVENTIONS:
-        return refused
-    return refusal(card, run, convention)
