@@ -161,8 +161,18 @@ def match(seen: SeenDevice) -> Match:
     """Return the row of the table that a device is, or why none is taken."""
     if seen.is_generic or seen.sharing:
         return _unnamed(seen)
-    named = by_name(seen.name)
-    return _named(named, seen) if named is not None else _unknown(seen)
+    if (named := by_name(seen.name)) is not None:
+        return _named(named, seen)
+    # A name that is no row's stays unknown even if the properties fit: A800 and A100, say.
+    fitting, variant = by_fingerprint(seen), variant_of(seen)
+    why = fact(
+        "device.no-row",
+        name=quoted(seen.name),
+        properties=seen.properties(),
+        variant=variant.what if variant is not None else None,
+        rows=_listed(fitting) if fitting else None,
+    )
+    return Match(seen, None, None, "none", False, fitting, why, _ASK)
 
 
 def chosen(device_id: str | None, peak_tflops: float | None, seen: SeenDevice) -> Match:
@@ -259,7 +269,18 @@ def _unnamed(seen: SeenDevice) -> Match:
         return Match(seen, None, "fingerprint", "low", False, fitting, why, _ASK)
     is_single = len(fitting) == 1
     why = Fact("device.by-properties" if is_single else "device.by-properties-equal", known)
-    spec = _joined(fitting).with_memory(seen.memory_bytes)
+    # One row for products of the same rates; their links only where they agree.
+    links, hosts = {spec.link for spec in fitting}, {spec.host_link for spec in fitting}
+    spec = replace(
+        fitting[0],
+        product=" or ".join(spec.product for spec in fitting),
+        memories=tuple(dict.fromkeys(memory for spec in fitting for memory in spec.memories)),
+        link=links.pop() if len(links) == 1 else None,
+        host_link=hosts.pop() if len(hosts) == 1 else None,
+        one_device_is=" or ".join(dict.fromkeys(spec.one_device_is for spec in fitting)),
+        confidence=max(spec.confidence for spec in fitting),
+        source="; ".join(dict.fromkeys(spec.source for spec in fitting)),
+    ).with_memory(seen.memory_bytes)
     return Match(seen, spec, "fingerprint", "medium", True, fitting, why)
 
 
@@ -274,19 +295,6 @@ def _objections(checks: Iterable[_Check]) -> tuple[Value, ...]:
         for seen, expected, agrees in checks
         if not agrees
     )
-
-
-def _unknown(seen: SeenDevice) -> Match:
-    """A name that is no row's stays unknown even if the properties fit: A800 and A100, say."""
-    fitting, variant = by_fingerprint(seen), variant_of(seen)
-    why = fact(
-        "device.no-row",
-        name=quoted(seen.name),
-        properties=seen.properties(),
-        variant=variant.what if variant is not None else None,
-        rows=_listed(fitting) if fitting else None,
-    )
-    return Match(seen, None, None, "none", False, fitting, why, _ASK)
 
 
 def _given(spec: DeviceSpec, seen: SeenDevice) -> Match:
@@ -361,23 +369,6 @@ def _have_same_rates(specs: tuple[DeviceSpec, ...]) -> bool:
     """Return whether the rates of each data type differ by rounding only, or are all unknown."""
     by_type = [[spec.peak(dtype) or 0 for spec in specs] for dtype in DTYPES]
     return all(max(rates) - min(rates) <= _SAME * max(rates) for rates in by_type)
-
-
-def _joined(specs: tuple[DeviceSpec, ...]) -> DeviceSpec:
-    """Return one row for products of the same rates; their bandwidth only where they agree."""
-    memories = (memory for spec in specs for memory in spec.memories)
-    links = {spec.link for spec in specs}
-    hosts = {spec.host_link for spec in specs}
-    return replace(
-        specs[0],
-        product=" or ".join(spec.product for spec in specs),
-        memories=tuple(dict.fromkeys(memories)),
-        link=links.pop() if len(links) == 1 else None,
-        host_link=hosts.pop() if len(hosts) == 1 else None,
-        one_device_is=" or ".join(dict.fromkeys(spec.one_device_is for spec in specs)),
-        confidence=max(spec.confidence for spec in specs),
-        source="; ".join(dict.fromkeys(spec.source for spec in specs)),
-    )
 
 
 def _titled(spec: DeviceSpec) -> str:

@@ -37,6 +37,7 @@ from traceflops.units import time_amount
 FILE: Final = "file"
 _CALENDAR: Final = "calendar"
 _TIMES: Final = ("start_ns", "time_ns")
+_TIMELINE: Final = ("activities", "ops", "calls", "marks")
 _MAKERS: Final = {ROCPROF: "amd", NSIGHT: "nvidia"}
 """Whose GPUs a tool records."""
 Model = tuple[str | None, str | None, str | None]
@@ -146,13 +147,20 @@ def join(traces: Sequence[Trace], noun: str = FILE) -> Trace:
         for name in TABLES
     }
     tables["devices"] = tables["devices"].take(number_column(rows, pa.int64()))
-    notes = [
-        *_clock_notes(ordered),
-        *different_times(ordered),
-        *_rank_notes(ordered),
-        *_description_notes(ordered),
-        *_file_notes(ordered, noun),
-    ]
+    notes = [*different_times(ordered), *_rank_notes(ordered)]
+    timed = [t for t in ordered if any(t.table(name).num_rows for name in _TIMELINE)]
+    own_clocks = {trace.source.clock for trace in timed}
+    differ = len(timed) > 1 and (len(own_clocks) > 1 or None in own_clocks)
+    if differ and any(trace.source.origin_unix_ns is None for trace in timed):
+        notes.insert(0, _UNALIGNED)
+    given = [t.source.description for t in ordered if t.source.description is not None]
+    if disputed := {word for words in given for word in words} - _agreed(given).keys():
+        text = (
+            f"The files describe their run differently ({', '.join(sorted(disputed))}). Only what "
+            "they agree on is used."
+        )
+        notes.append(Note("dropped", "descriptions-differ", text, len(disputed)))
+    notes += _file_notes(ordered, noun)
     notes.sort(key=lambda note: note.kind != "dropped")  # what was lost first
     places = [p for trace in ordered for p in trace.places or (None,) * trace.devices.num_rows]
     named = tuple(places[row] for row in rows.tolist())
@@ -183,31 +191,6 @@ def _renumbered(
             table = with_numbers(table, column, moved)
         tables[name] = table
     return tables
-
-
-def _clock_notes(traces: Sequence[Trace]) -> list[Note]:
-    timed = [
-        trace
-        for trace in traces
-        if any(trace.table(name).num_rows for name in ("activities", "ops", "calls", "marks"))
-    ]
-    clocks = {trace.source.clock for trace in timed}
-    if len(timed) < 2 or (len(clocks) == 1 and None not in clocks):
-        return []
-    return [_UNALIGNED] if any(t.source.origin_unix_ns is None for t in timed) else []
-
-
-def _description_notes(traces: Sequence[Trace]) -> list[Note]:
-    given = [t.source.description for t in traces if t.source.description is not None]
-    words = {word for description in given for word in description}
-    disputed = sorted(words - _agreed(given).keys())
-    if not disputed:
-        return []
-    text = (
-        f"The files describe their run differently ({', '.join(disputed)}). Only what they agree "
-        "on is used."
-    )
-    return [Note("dropped", "descriptions-differ", text, len(disputed))]
 
 
 def by_rank(trace: Trace) -> tuple[int, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable
-from functools import partial
+from functools import cache
 from typing import Final
 
 from traceflops.privacy.known_words import (
@@ -35,7 +35,7 @@ class Placeholders:
         self._words = Names()
         self._partly: dict[str, str] = {}
         self._taken: dict[str, str] = {}
-        self._tokens: dict[tuple[bool, str], str] = {}
+        self._token = cache(self._made_of)  # names are made of few tokens
         self.changed: Counter[str] = Counter()
         self._counted: set[tuple[str, str]] = set()
 
@@ -52,7 +52,8 @@ class Placeholders:
                 made = self._word(text)
             else:
                 made = replaced_addresses(text[:_LONGEST], self._word)
-                made = _TOKEN.sub(partial(self._once, is_tensile(made)), made)
+                of_tensile = is_tensile(made)
+                made = _TOKEN.sub(lambda token: self._token(of_tensile, token[0]), made)
             place, shown = 1, made
             while self._taken.setdefault(shown, text) != text:
                 place += 1
@@ -76,14 +77,7 @@ class Placeholders:
             self._counted.add((kind, text))
             self.changed[kind] += 1
 
-    def _once(self, of_tensile: bool, token: re.Match[str]) -> str:
-        """Return what a token becomes; names are made of few tokens, so each is looked at once."""
-        key = (of_tensile, token.group())
-        if key not in self._tokens:
-            self._tokens[key] = self._token(*key)
-        return self._tokens[key]
-
-    def _token(self, of_tensile: bool, token: str) -> str:
+    def _made_of(self, of_tensile: bool, token: str) -> str:
         """Return a token as it is, or with what no library uses replaced in it.
 
         Where a digit stands beside an unknown word, both together may be a name, and so may one

@@ -84,9 +84,11 @@ class Redaction:
         files = [file.name for file in trace.source.files]
         for name in (*files, *(note.file for note in trace.notes if note.file is not None)):
             shown.whole("file", name)
-        tables = {
-            name: self._table(name, trace.tables[name]) for name in TABLES if name in trace.tables
-        }
+        tables = {name: trace.tables[name] for name in TABLES if name in trace.tables}
+        for name, table in tables.items():
+            for column in table.schema.names if table.num_rows else ():
+                if (policy := self._policies.get((name, column))) is not None:
+                    tables[name] = self._column(tables[name], column, policy)
         source = replace(
             trace.source,
             files=tuple(
@@ -140,13 +142,6 @@ class Redaction:
         rows = self._column(rows, "name", self._policies[like, "name"])
         rules = rows["rule"]
         return with_column(rows, "rule", recoded(codes(rules), map(self.rule, names(rules))))
-
-    def _table(self, name: str, table: pa.Table) -> pa.Table:
-        for column in table.schema.names if table.num_rows else ():
-            policy = self._policies.get((name, column))
-            if policy is not None:
-                table = self._column(table, column, policy)
-        return table
 
     def _column(self, table: pa.Table, column: str, policy: Policies) -> pa.Table:
         """Return a table with the texts of a column replaced, names by the kind of their row."""
