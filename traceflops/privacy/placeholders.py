@@ -8,14 +8,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Final
 
-from traceflops.privacy.known_words import (
-    is_library_word,
-    is_plain_number,
-    is_tensile,
-    is_tensile_code,
-    pieces,
-    words_of,
-)
+from traceflops.privacy import known_words
 from traceflops.table.columns import Names
 
 _TOKEN: Final = re.compile(r"(?:(?![\u2026\u00d7\u2192\u2013\u00b7])[A-Za-z0-9\u0080-\U0010ffff])+")
@@ -52,7 +45,7 @@ class Placeholders:
                 made = self._word(text)
             else:
                 made = replaced_addresses(text[:_LONGEST], self._word)
-                of_tensile = is_tensile(made)
+                of_tensile = known_words.is_tensile(made)
                 made = _TOKEN.sub(lambda token: self._token(of_tensile, token[0]), made)
             place, shown = 1, made
             while self._taken.setdefault(shown, text) != text:
@@ -85,14 +78,14 @@ class Placeholders:
         """
         if not token.isascii():
             return self._word(token)
-        if of_tensile and is_tensile_code(token):
+        if of_tensile and known_words.is_tensile_code(token):
             return token
-        parts = list(pieces(token))
+        parts = list(known_words.pieces(token))
         numbered = any(kind != "word" for kind, _ in parts) and len(parts) > 1
         known = [
-            is_library_word(part) and not (numbered and len(part) == 1)
+            known_words.is_library_word(part) and not (numbered and len(part) == 1)
             if kind == "word"
-            else kind == "code" or is_plain_number(part)
+            else kind == "code" or known_words.is_plain_number(part)
             for kind, part in parts
         ]
         if numbered and not all(known):
@@ -194,6 +187,6 @@ def _is_machine(text: str) -> bool:
     if is_module or _VERSION.fullmatch(text) or ("-" not in text and text.count(".") < 2):
         return False
     is_domain = text.count(".") > 1 or any(char.isdigit() for char in text)
-    words = [word for part in re.split(r"[.-]", text) for word in words_of(part)]
+    words = [word for part in re.split(r"[.-]", text) for word in known_words.words_of(part)]
     is_domain |= "-" in text and not _MACHINES.isdisjoint(map(str.lower, words))
-    return is_domain or not (text.isascii() and all(map(is_library_word, words)))
+    return is_domain or not (text.isascii() and all(map(known_words.is_library_word, words)))

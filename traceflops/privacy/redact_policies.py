@@ -14,12 +14,7 @@ from functools import cache, partial
 from typing import Final
 
 from traceflops.attribution.host_events import SYSTEM_CALLS, facts_of_name, standard_prefix
-from traceflops.devices.counter_formulas import (
-    FULL_WAVES,
-    counters_used,
-    is_quantity,
-    plain_counter,
-)
+from traceflops.devices import counter_formulas as counters
 from traceflops.devices.gpu_samples import Sampled
 from traceflops.devices.peaks import generic_names, load_devices, load_variants, shared_names
 from traceflops.mfu.traced.run_marks import is_ours
@@ -187,7 +182,7 @@ def _gone(shown: Placeholders, kind: str, text: str) -> None:
 def _rule(shown: Placeholders, text: str) -> str | None:
     """Return what is left of a rule's text: how many waves the grid has."""
     shown.count("text of a rule", text)
-    told = FULL_WAVES.search(text)
+    told = counters.FULL_WAVES.search(text)
     return told[0] if told else None
 
 
@@ -226,8 +221,10 @@ def _counter(policy: Policy) -> Policy:
     """Return a policy that keeps the counters whose meaning is known: figures rest on them."""
 
     def kept(text: str) -> str | None:
-        plain = plain_counter(text)
-        is_known = plain in counters_used() or is_quantity(plain) or text in set(Sampled)
+        plain = counters.plain_counter(text)
+        is_known = (
+            plain in counters.counters_used() or counters.is_quantity(plain) or text in set(Sampled)
+        )
         return text if is_known else policy(text)
 
     return kept

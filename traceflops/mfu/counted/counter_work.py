@@ -15,32 +15,11 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from traceflops.attribution.datatypes import float_type
-from traceflops.devices.counter_formulas import (
-    ACTIVE,
-    BUSY,
-    MATRIX,
-    MOVED,
-    READ,
-    SIMDS_PER_UNIT,
-    VECTOR,
-    WRITTEN,
-    Family,
-    Formula,
-    formulas_of,
-    quantities,
-)
+from traceflops.devices import counter_formulas as formulas
+from traceflops.devices.counter_formulas import Family, Formula
 from traceflops.mfu.counted.counted_launches import CountedLaunches
-from traceflops.mfu.counted.launches import (
-    UNKNOWN,
-    UNSPLIT_LINE,
-    LaunchWork,
-    kinds_of,
-)
-from traceflops.table.columns import (
-    BoolArray,
-    FloatArray,
-    IntArray,
-)
+from traceflops.mfu.counted.launches import UNKNOWN, UNSPLIT_LINE, LaunchWork, kinds_of
+from traceflops.table.columns import BoolArray, FloatArray, IntArray
 from traceflops.table.grouping import exact_sums, group_rows
 
 BYTES_AGREE: Final = 0.02
@@ -114,7 +93,7 @@ def counter_work(
         """
         total = _Amount(np.full(len(family), UNKNOWN), nowhere, nowhere)
         for number, hardware in enumerate(families):
-            for formula in formulas_of(quantity, hardware):
+            for formula in formulas.formulas_of(quantity, hardware):
                 if (by_formula := _computed(counted, formula, tolerance)) is not None:
                     new = (family == number) & (total.value < 0)
                     columns = zip(by_formula, total, strict=True)
@@ -123,7 +102,9 @@ def counter_work(
 
     def by_type(prefix: str, units: str) -> tuple[dict[str, _Amount], IntArray]:
         """Return FLOPs by data type, and their sum where all types are known that units have."""
-        counters = dict.fromkeys(name for each in families for name in quantities(prefix, each))
+        counters = dict.fromkeys(
+            name for each in families for name in formulas.quantities(prefix, each)
+        )
         amounts = {name.removeprefix(prefix): amount(name, 0.0) for name in counters}
         complete = nowhere.copy()
         for number, hardware in enumerate(families):
@@ -134,8 +115,8 @@ def counter_work(
         complete &= sum((column.astype(np.float64) for column in flops), np.zeros(1)) < _TOO_MUCH
         return amounts, np.where(complete, sum(flops, np.zeros(1, dtype=np.int64)), UNKNOWN)
 
-    matrix, total = by_type(MATRIX, "matrix")
-    _, vector_flops = by_type(VECTOR, "vector")
+    matrix, total = by_type(formulas.MATRIX, "matrix")
+    _, vector_flops = by_type(formulas.VECTOR, "vector")
     # No total of a family needs the counter of XF32: names tell the kernels that compute in it.
     in_xf32 = [float_type(name) == XF32 for name in counted.launches.names]
     is_xf32 = np.array([*in_xf32, False], dtype=np.bool_)[counted.launches.name]
@@ -158,11 +139,11 @@ def counter_work(
         matrix={name: each.value for name, each in matrix.items()},
         matrix_flops=total,
         vector_flops=vector_flops,
-        read=amount(READ, BYTES_AGREE).value,
-        written=amount(WRITTEN, BYTES_AGREE).value,
-        moved=amount(MOVED, BYTES_AGREE).value,
-        busy=amount(BUSY, 1.0).value,
-        active=amount(ACTIVE, 1.0).value,
+        read=amount(formulas.READ, BYTES_AGREE).value,
+        written=amount(formulas.WRITTEN, BYTES_AGREE).value,
+        moved=amount(formulas.MOVED, BYTES_AGREE).value,
+        busy=amount(formulas.BUSY, 1.0).value,
+        active=amount(formulas.ACTIVE, 1.0).value,
         uncounted=uncounted,
         partial=partial & ~no_family,
         homeless=partial & no_family,
@@ -232,7 +213,11 @@ def counted_kernels(work: CounterWork, units: IntArray) -> tuple[CountedKernel, 
     rows = []
     for number, row in enumerate(first.tolist()):
         flops, vector, read, written, busy, cycles = (column[number] for column in sums)
-        share = Fraction(busy, cycles * SIMDS_PER_UNIT) if busy is not None and cycles else None
+        share = (
+            Fraction(busy, cycles * formulas.SIMDS_PER_UNIT)
+            if busy is not None and cycles
+            else None
+        )
         by_type = {dtype: column[number] for dtype, column in types.items()}
         name = launches.names[int(launches.name[row])]
         figures = (times[number], flops, vector, read, written, share)

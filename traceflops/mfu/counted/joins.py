@@ -28,6 +28,7 @@ import numpy as np
 
 from traceflops.attribution.op_kernels import Attribution
 from traceflops.devices.counter_formulas import Family
+from traceflops.mfu.counted import same_launches
 from traceflops.mfu.counted.counter_work import CountedKernel
 from traceflops.mfu.counted.kernel_speeds import KernelSpeed
 from traceflops.mfu.counted.launches import (
@@ -39,14 +40,6 @@ from traceflops.mfu.counted.launches import (
     Origin,
     between,
     common,
-)
-from traceflops.mfu.counted.same_launches import (
-    Pair,
-    in_order,
-    in_steps,
-    joint_names,
-    keys_of,
-    processes_of,
 )
 from traceflops.mfu.traced.coverage import HOW, How, on_chosen_device
 from traceflops.table.columns import BoolArray, IntArray, codes, is_one_of, names
@@ -96,15 +89,15 @@ def match(
     else -1. `is_own` says that both are of one trace, so that processes of one number are the same.
     """
     source = work.launches
-    kernels = joint_names(target, source)
-    keys = keys_of(kernels, target, source)
-    processes = processes_of(target, source, is_own=is_own)
+    kernels = same_launches.joint_names(target, source)
+    keys = same_launches.keys_of(kernels, target, source)
+    processes = same_launches.processes_of(target, source, is_own=is_own)
     row = np.full(target.count, -1, dtype=np.int64) if same is None else same
     how = np.full(target.count, HOW.index("dispatch" if is_own else "replay"), dtype=np.int64)
     for next_how, same_row in (
-        ("order", in_order(target, source, processes, kernels, keys)),
-        ("order", in_order(target, source, processes, keys, keys)),
-        ("step", in_steps(target, work, keys)),
+        ("order", same_launches.in_order(target, source, processes, kernels, keys)),
+        ("order", same_launches.in_order(target, source, processes, keys, keys)),
+        ("step", same_launches.in_steps(target, work, keys)),
     ):
         how = np.where(row < 0, HOW.index(next_how), how)
         row = np.where(row < 0, same_row, row)
@@ -125,7 +118,7 @@ def match(
     )
 
 
-def _alike(work: LaunchWork, target: Launches, keys: Pair) -> Matched:
+def _alike(work: LaunchWork, target: Launches, keys: same_launches.Pair) -> Matched:
     """Return what all launches of a kernel in a size did, by key; kinds follow the work's own."""
     key, known = keys.theirs, work.kind >= 0
     launched, some, others = (

@@ -14,14 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.devices.counter_formulas import (
-    FULL_WAVES,
-    LIMIT,
-    Family,
-    cycle_rows,
-    quantities_in,
-    stall_rows,
-)
+from traceflops.devices import counter_formulas as counters
 from traceflops.mfu.counted.counted_launches import CountedLaunches
 from traceflops.table.columns import UNKNOWN_SIZE, FloatArray, IntArray
 from traceflops.table.grouping import group_rows
@@ -136,7 +129,7 @@ class KernelSpeed:
 
 def kernel_speeds(
     counted: CountedLaunches,
-    families: Sequence[Family | None],
+    families: Sequence[counters.Family | None],
     family: IntArray,
     units: IntArray,
     rules: Sequence[tuple[KernelRule, ...]] = (),
@@ -148,13 +141,13 @@ def kernel_speeds(
     `family` is the place of each launch's own in `families`, `units` are the CUs of its device, 0
     where they are not known. `rules` is what rules say of each launch.
     """
-    values = quantities_in(counted.values)
+    values = counters.quantities_in(counted.values)
     if {"active_cycles", "elapsed_cycles"} <= values.keys():
         values["active"] = _ratio(values["active_cycles"], values["elapsed_cycles"])
     # AMD's devices count cycles of the parts of CUs, for the families that the table has.
     active = counted.values.get(_ACTIVE_CYCLES)
     cycle_shares: dict[str, FloatArray] = {}
-    for part in cycle_rows() if active is not None else ():
+    for part in counters.cycle_rows() if active is not None else ():
         if active is not None and part.counter in counted.values:
             ids = [each.id if each is not None else "" for each in families]
             per_unit = np.array([part.families.get(one, 0) for one in ids])[family]
@@ -212,7 +205,7 @@ class _Groups:
         """Yield the groups in the order of their first launches."""
         total = self._sums(self.weight)
         means = {name: self._sums(v * self.weight) / total for name, v in self.values.items()}
-        limits = {name: value for name, value in means.items() if name.startswith(LIMIT)}
+        limits = {name: value for name, value in means.items() if name.startswith(counters.LIMIT)}
         stalls, launches = self._stalls(), self.counted.launches
         registers = np.full(len(self.first), np.nan)
         if (value := self.values.get("registers")) is not None:
@@ -251,7 +244,7 @@ class _Groups:
         room = min((fit for name in limits if (fit := _known(limits, name, number))), default=0.0)
         if threads > 0 and block > 0 and units * room > 0:
             return round(float(threads / block / (units * room)), 12)
-        matches = (FULL_WAVES.search(rule.text) for rule in self.rules[number])
+        matches = (counters.FULL_WAVES.search(rule.text) for rule in self.rules[number])
         return next((float(match[1]) for match in matches if match), None)
 
     def active_cycles(self) -> FloatArray:
@@ -266,7 +259,7 @@ class _Groups:
 
     def _stalls(self) -> dict[str, FloatArray]:
         """Return the part that each reason has of the cycles of a warp, by the best spelling."""
-        for spelling in stall_rows():
+        for spelling in counters.stall_rows():
             named = {
                 reason: value
                 for name, value in self.counted.values.items()
@@ -304,7 +297,7 @@ def _limiters(
 ) -> tuple[str, ...]:
     """Return what leaves room for the fewest blocks; nothing where warps are as many as fit."""
     known = {
-        name.removeprefix(LIMIT): float(value[at])
+        name.removeprefix(counters.LIMIT): float(value[at])
         for name, value in limits.items()
         if not np.isnan(value[at])
     }

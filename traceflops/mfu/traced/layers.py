@@ -12,15 +12,7 @@ from traceflops.attribution.products import ProductRoles
 from traceflops.attribution.scopes import Phases, is_node
 from traceflops.flops.ops.arguments import Shape, Shapes, read_shapes
 from traceflops.flops.ops.work import Product
-from traceflops.table.columns import (
-    ABSENT,
-    BoolArray,
-    IntArray,
-    SmallArray,
-    codes,
-    names,
-    numbers,
-)
+from traceflops.table.columns import ABSENT, BoolArray, IntArray, SmallArray, codes, names, numbers
 from traceflops.table.grouping import distinct, group_rows
 from traceflops.table.nesting import taken
 from traceflops.table.trace import Trace
