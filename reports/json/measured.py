@@ -188,7 +188,7 @@ def _peak(device: DevicePeaks) -> dict[str, Any]:
 def _ledger(executed: Executed) -> list[dict[str, Any]]:
     """Return the lines; `flops` is the upper of two bounds where a count lies between them."""
     least: Counter[str] = Counter()
-    for cell in executed.select():
+    for cell in executed.used_cells:
         least[cell.line] += cell.at_least
     return [
         {

@@ -57,12 +57,6 @@ class SeenDevice:
         return (major, minor) if major is not None and major > 0 and minor is not None else None
 
     @property
-    def is_generic(self) -> bool:
-        """Return whether the name is missing or says nothing about the product."""
-        name = self.name or ""
-        return len(name) <= LONGEST_NAME and name.strip().lower() in peaks.generic_names()
-
-    @property
     def sharing(self) -> tuple[str, ...]:
         """Return the ids of the products of different rates that have this name."""
         name = (self.name or "")[:LONGEST_NAME].strip().lower()

@@ -13,6 +13,7 @@ from fractions import Fraction
 from typing import Final, Literal
 
 from traceflops.devices.device_facts import (
+    LONGEST_NAME,
     SeenDevice,
     asked_row,
     by_name,
@@ -31,6 +32,7 @@ from traceflops.devices.peaks import (
     HostLink,
     Partition,
     find,
+    generic_names,
     load_devices,
     partition,
     rate_text,
@@ -159,7 +161,9 @@ def by_fingerprint(seen: SeenDevice) -> tuple[DeviceSpec, ...]:
 
 def match(seen: SeenDevice) -> Match:
     """Return the row of the table that a device is, or why none is taken."""
-    if seen.is_generic or seen.sharing:
+    name = seen.name or ""
+    is_generic = len(name) <= LONGEST_NAME and name.strip().lower() in generic_names()
+    if is_generic or seen.sharing:
         return _unnamed(seen)
     if (named := by_name(seen.name)) is not None:
         return _named(named, seen)

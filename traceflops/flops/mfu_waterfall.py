@@ -14,8 +14,8 @@ takes 1/P_d ns, and the budget is the window. All are integers: FLOP, or fractio
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from fractions import Fraction
 from math import lcm
 from typing import Final
@@ -73,11 +73,6 @@ class Ledger:
         """Return the number that the convention is known for: model or executed FLOPs."""
         return self.executed if self.executed_only else self.model
 
-    def grouped(self, depth: int) -> tuple[Line, ...]:
-        """Return the lines added up by the first `depth` words of their names, in order."""
-        short = (replace(line, name=".".join(line.name.split(".")[:depth])) for line in self.lines)
-        return tuple(_added(short))
-
     def scaled(self, factor: Fraction) -> Ledger:
         """Return the ledger with every line times a factor."""
         lines = tuple(Line(line.name, whole(line.flops * factor)) for line in self.lines)
@@ -86,14 +81,11 @@ class Ledger:
 
 def collect(convention: str, lines: Iterable[Line], *, executed_only: bool) -> Ledger:
     """Return the ledger of the lines that are not zero, those of one name added up."""
-    return Ledger(convention, tuple(line for line in _added(lines) if line.flops), executed_only)
-
-
-def _added(lines: Iterable[Line]) -> Iterator[Line]:
     sums: dict[str, Count] = {}
     for line in lines:
         sums[line.name] = sums.get(line.name, 0) + line.flops
-    return (Line(name, whole(flops)) for name, flops in sums.items())
+    added = tuple(Line(name, whole(flops)) for name, flops in sums.items() if flops)
+    return Ledger(convention, added, executed_only)
 
 
 def whole(count: Count) -> Count:

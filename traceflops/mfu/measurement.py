@@ -96,17 +96,13 @@ class Measurement:
     @property
     def mfu(self) -> Fraction | None:
         """Return counted model FLOPs as a share of the budget; None if none are told apart."""
-        return self.waterfall.mfu if self.waterfall is not None and self._splits else None
+        splits = self.executed.model_flops > 0 or not self.executed.unsplit_flops
+        return self.waterfall.mfu if self.waterfall is not None and splits else None
 
     @property
     def hfu(self) -> Fraction | None:
         """Return counted executed FLOPs as a share of the budget."""
         return self.waterfall.hfu if self.waterfall is not None else None
-
-    @property
-    def _splits(self) -> bool:
-        """Return whether anything that was executed is known to be of the model, or all not."""
-        return self.executed.model_flops > 0 or not self.executed.unsplit_flops
 
     @property
     def mfu_range(self) -> ShareRange | None:
@@ -139,7 +135,7 @@ class Measurement:
         fall = self.waterfall
         if share is None or fall is None:
             return None
-        cells = [c for c in self.executed.select() if family in ("", c.line.split(".")[0])]
+        cells = [c for c in self.executed.used_cells if family in ("", c.line.split(".")[0])]
         certain, slower = count_bounds(cells, fall, self.rates)
         known = fall.known_share >= ENOUGH
         more = Fraction(0) if known else fall.share("unattributed") or Fraction(0)
@@ -149,7 +145,7 @@ class Measurement:
     @property
     def is_exact(self) -> bool:
         """Return whether no count in the chosen windows lies between two bounds."""
-        return all(cell.flops == cell.at_least for cell in self.executed.select())
+        return all(cell.flops == cell.at_least for cell in self.executed.used_cells)
 
     @property
     def utilisation(self) -> Fact | None:

@@ -229,7 +229,7 @@
     if (link === "whole") whole();
     else if (link === "window") view.frame(...data.start);
     else return false;
-    view.select();
+    view.used_cells;
     return true;
   };
   const follow = (link) => {

@@ -37,7 +37,7 @@
       const area = document.createElement("textarea");
       area.value = text;
       document.body.append(area);
-      area.select();
+      area.used_cells;
       const done = document.execCommand("copy");
       area.remove();
       if (!done) throw new Error("not copied");

@@ -8,6 +8,7 @@ import pytest
 
 from tests.build import step_marks, trace_of
 from tests.flops.ops.made import BF16, op
+from tests.mfu.counting import part_of
 from tests.mfu.traced.recording import lines
 from traceflops.analysis.preparation import prepare
 from traceflops.mfu.roof_times import moved_bytes
@@ -249,7 +250,7 @@ def test_forward_ops_whose_backward_is_not_recorded_are_not_called_frozen() -> N
 
 def test_cpu_runs_without_proofs_say_that_ghosts_cannot_be_told() -> None:
     one = executed(prepare(trace_of(ops=[mm(0, 10)])))
-    assert one.ledger(used=False).executed == ONE
+    assert part_of(one, used=False).ledger().executed == ONE
     assert [note.code for note in one.notes] == ["ghosts-not-told"]
 
 

@@ -19,6 +19,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
 from tests.conftest import by_night
+from tests.mfu.counting import part_of
 from tests.mfu.traced.recording import lines, recorded, tiny_step
 from traceflops.mfu.traced.executed import Executed, LineRange
 
@@ -177,7 +178,7 @@ def test_several_steps_are_told_apart(tmp_path: Path) -> None:
     step = tiny_step("nonreentrant", 3, 40)
     found = recorded(step, tmp_path / "trace.json", steps=3)
     windows = sorted({cell.window for cell in found.cells}, key=str)
-    sums = [found.ledger(0, window, used=False).executed for window in windows]
+    sums = [part_of(found, 0, window, used=False).ledger().executed for window in windows]
     assert sums == [96_783_360] * 3
 
 

@@ -133,16 +133,6 @@ class ModelCard:
             "describe the layers, with --model or in the card",
         )
 
-    def check_params(self) -> None:
-        """Refuse a stated parameter count that the description makes impossible."""
-        if self.params is not None and self.complete:
-            require(
-                self.counted < self.params * TOO_FAR_APART < self.counted * TOO_FAR_APART**2,
-                f"params {self.params:,} contradicts the sizes, which give "
-                f"{self.counted:,} parameters",
-                "remove params, or correct the sizes (params includes unused experts)",
-            )
-
     @property
     def doubts(self) -> tuple[str, ...]:
         """Return what is said of the model and does not fit together."""

@@ -25,8 +25,9 @@ from traceflops.flops.model.blocks import (
     Mask,
     MaskKind,
     Reads,
+    require,
 )
-from traceflops.flops.model.card import NORM_VECTORS, ModelCard
+from traceflops.flops.model.card import NORM_VECTORS, TOO_FAR_APART, ModelCard
 from traceflops.flops.model.table import HINT, TomlTable
 
 MOST_LAYERS = 10_000
@@ -70,7 +71,13 @@ def build(
     """
     try:
         card = _Builder(TomlTable(values, where, KEYS, names)).card()
-        card.check_params()
+        if card.params is not None and card.complete:
+            counted, far = card.counted, TOO_FAR_APART
+            require(
+                counted < card.params * far < counted * far**2,
+                f"params {card.params:,} contradicts the sizes, which give {counted:,} parameters",
+                "remove params, or correct the sizes (params includes unused experts)",
+            )
         return card
     except UsageError as error:
         if error.message.startswith(where):

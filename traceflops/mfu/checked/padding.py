@@ -20,7 +20,7 @@ from traceflops.flops.mfu_waterfall import waterfall
 from traceflops.flops.model.card import ModelCard
 from traceflops.mfu.budget import device_budgets
 from traceflops.mfu.checked.job_size import job_size
-from traceflops.mfu.checked.passes import counts_of, of_job, passes_of, visible
+from traceflops.mfu.checked.passes import Passes, counts_of, of_job, passes_of, visible
 from traceflops.mfu.measurement import Measurement
 from traceflops.mfu.traced.cells import Cell
 from traceflops.mfu.traced.executed import Executed
@@ -87,7 +87,11 @@ def described_padding(card: ModelCard, run: Run, done: Executed) -> Padding | No
     ]
     shown = done.ledger()
     if not shown.total("model.attention") and not shown.total("recompute.attention"):
-        counted = [passes.merged() for passes in counted]
+        none = Fraction(0)
+        counted = [
+            Passes(forward + attention_forward, backward + attention_backward, none, none)
+            for forward, backward, attention_forward, attention_backward in counted
+        ]
     forward, backward, attention_forward, attention_backward = (
         tuple(
             (name, (more - less) / figures[0])

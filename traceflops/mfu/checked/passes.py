@@ -58,11 +58,6 @@ class Passes(NamedTuple):
         """Return all of it so many times."""
         return Passes(*(flops * factor for flops in self))
 
-    def merged(self) -> Passes:
-        """Return attention among the products: where no kernel of its own computes it."""
-        forward = self.forward + self.attention_forward
-        return Passes(forward, self.backward + self.attention_backward, Fraction(0), Fraction(0))
-
 
 def passes_of(ledger: Ledger, spare: tuple[str, ...] = SPARE) -> Passes:
     """Return the model lines of a ledger, and with the products the padding named."""
@@ -303,7 +298,7 @@ def recomputation(
         return None
     done = measured.executed.as_computed
     ledger = done.ledger()
-    cells = [cell for cell in done.select() if cell.line.startswith(f"{FAMILY}.")]
+    cells = [cell for cell in done.used_cells if cell.line.startswith(f"{FAMILY}.")]
     least, most = (sum(getattr(cell, name) for cell in cells) for name in ("at_least", "flops"))
     for bounds in done.ranges():
         if bounds.line.startswith(f"{FAMILY}."):

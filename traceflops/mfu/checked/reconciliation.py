@@ -66,11 +66,6 @@ class Reconciliation:
     is_padded: bool = False
 
     @property
-    def measured_mfu(self) -> Fraction | None:
-        """Return the MFU from the trace, without padding that was taken out."""
-        return self.measured.mfu
-
-    @property
     def rate(self) -> Rate | None:
         """Return MFU and HFU of the description over the device windows, if they can be."""
         return self.described.rate
@@ -106,9 +101,9 @@ class Reconciliation:
     @property
     def gap(self) -> Fraction | None:
         """Return (needed - useful) / budget: the described MFU less that of the trace."""
-        if self._mfu is None or self.measured_mfu is None:
+        if self._mfu is None or self.measured.mfu is None:
             return None
-        return self._mfu - self.measured_mfu
+        return self._mfu - self.measured.mfu
 
     @property
     def residual(self) -> Fraction | None:

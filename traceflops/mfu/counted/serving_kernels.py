@@ -80,10 +80,6 @@ class _Cached:
         size = (args.integer(self.heads) or 0, found[0].shape[-1])
         return [found[0], *(one.like(size) for one in found[1:])]
 
-    def windowed(self, args: Arguments) -> bool:
-        """Return whether a window may hide keys."""
-        return not self.no_window and (self.causal is None or args.integer(self.causal + 1) != -1)
-
 
 _CACHED: Final = (
     _Cached(re.compile(r"vllm::unified_attention(?:_with_output)?"), (0, 1, 2), rank=3),
@@ -171,7 +167,9 @@ def _attention(pair: Prepared, launches: Launches, op: int, mine: IntArray) -> d
     if rule is None or not tensors:
         return {}
     q, k, v = tensors
-    windowed, each = rule.windowed(args), 2 * q.shape[-2] * (q.shape[-1] + v.shape[-1])
+    seen_before = -1 if rule.causal is None else args.integer(rule.causal + 1)
+    windowed = not rule.no_window and (rule.causal is None or seen_before != -1)
+    each = 2 * q.shape[-2] * (q.shape[-1] + v.shape[-1])
     own = known_sum(q.bytes, q.like((*q.shape[:-1], v.shape[-1])).bytes)
     per_key = known_sum(*(one.like(one.shape[-2:]).bytes for one in (k, v)))
     known = not windowed and own is not None and bool(per_key)
