@@ -233,29 +233,25 @@ class _Done:
         places, times = np.unique(self._work.place[self._ops(passes)], return_counts=True)
         in_passes = np.isin(self._place, passes)
         moved = Moved(rest=exact_sum(np.maximum(self._size[in_passes], 0)))
-        for place, count in zip(places.tolist(), times.tolist(), strict=True):
-            work = self._work.works[place]
-            if isinstance(work, Work) and work.min_bytes is not None:
-                moved += _moved(work, count, weighted=place not in self._batched)
+        for index, count in zip(places.tolist(), times.tolist(), strict=True):
+            work = self._work.works[index]
+            if not isinstance(work, Work) or work.min_bytes is None:
+                continue
+            size, sizes = work.min_bytes, work.signature
+            each, weights, cache = _ELEMENT.get(work.dtype or "", 0), 0, 0
+            if isinstance(sizes, Product) and sizes.batch == 1 and index not in self._batched:
+                weights = sizes.k * sizes.n * each
+            elif isinstance(sizes, Core):
+                sequences = sizes.batch if sizes.documents is None else 1
+                per_token = sizes.kv_heads * (sizes.d_qk + sizes.d_v) * each
+                cache = sequences * sizes.keys * per_token
+            if weights + cache > size:  # an operand that is one number read over and over
+                weights = cache = 0
+            moved += Moved(weights * count, cache * count, (size - weights - cache) * count)
         return moved
 
     def _ops(self, passes: list[int]) -> IntArray:
         return self._op[np.isin(self._op_place, passes)]
-
-
-def _moved(work: Work, count: int, *, weighted: bool) -> Moved:
-    """Return the bytes of so many ops alike, weights and cache apart from the rest."""
-    size, sizes = work.min_bytes or 0, work.signature
-    each = _ELEMENT.get(work.dtype or "", 0)
-    weights = cache = 0
-    if isinstance(sizes, Product) and sizes.batch == 1 and weighted:
-        weights = sizes.k * sizes.n * each
-    elif isinstance(sizes, Core):
-        sequences = sizes.batch if sizes.documents is None else 1
-        cache = sequences * sizes.keys * sizes.kv_heads * (sizes.d_qk + sizes.d_v) * each
-    if weights + cache > size:  # an operand that is one number read over and over
-        weights = cache = 0
-    return Moved(weights * count, cache * count, (size - weights - cache) * count)
 
 
 def pass_times(

@@ -34,7 +34,6 @@ from traceflops.flops.ops.work import Work, known_sum
 from traceflops.mfu.traced.coverage import vector_ops
 from traceflops.table.columns import (
     BoolArray,
-    FloatArray,
     IntArray,
     SmallArray,
     codes,
@@ -344,7 +343,23 @@ class _Items:
         inside = np.bincount(place, alone, len(item)) * at_once
         flops_ns = np.zeros(len(item))
         if component == "compute":
-            flops_ns = np.minimum(self._flops_ns(item, peaks), whole_ns)
+            # What the FLOPs need at the peak of their type, NaN where either is unknown.
+            peak = np.array([float(peaks.rates.get(dtype) or np.nan) for dtype in self._dtypes])
+            op = np.where(item < self._ops, item, UNKNOWN)
+            flops = taken(self._flops, op)
+            has_flops = flops >= 0
+            flops_ns = np.full(len(item), np.nan)
+            flops_ns[has_flops] = flops[has_flops] / peak[self._dtype[op[has_flops]]]
+            if self._work is not None:
+                # Activities without an op: by what counters or a paired run tell.
+                of_kind = np.zeros(len(self._work.kinds))
+                for _, dtype, most, _ in self._work.columns():
+                    rate = float(peaks.rates.get(dtype) or np.nan)
+                    of_kind += np.where(most > 0, most / rate, 0)
+                without_op = item >= self._ops
+                kind = self._work.kind[item[without_op] - self._ops]
+                flops_ns[without_op] = np.append(of_kind, np.nan)[kind]  # the last is of UNKNOWN
+            flops_ns = np.minimum(flops_ns, whole_ns)
         # What the bytes need, NaN where they or the bandwidth of their path are unknown.
         rates = (peaks.bandwidth, peaks.host_bandwidth, None)  # in the order of PATHS
         rate = np.array([*(float(one) if one else np.nan for one in rates), np.nan])
@@ -361,22 +376,3 @@ class _Items:
             round(float((flops_ns[known] * share).sum())),
             round(float((needed_ns[known] * share).sum())),
         )
-
-    def _flops_ns(self, item: IntArray, peaks: DevicePeaks) -> FloatArray:
-        """Return what the FLOPs of items need at the peak, NaN where either is unknown."""
-        rates = np.array([float(peaks.rates.get(dtype) or np.nan) for dtype in self._dtypes])
-        op = np.where(item < self._ops, item, UNKNOWN)
-        flops = taken(self._flops, op)
-        known = flops >= 0
-        needed = np.full(len(item), np.nan)
-        needed[known] = flops[known] / rates[self._dtype[op[known]]]
-        if self._work is not None:
-            # Activities without an op: by what counters or a paired run tell.
-            of_kind = np.zeros(len(self._work.kinds))
-            for _, dtype, most, _ in self._work.columns():
-                rate = float(peaks.rates.get(dtype) or np.nan)
-                of_kind += np.where(most > 0, most / rate, 0)
-            without_op = item >= self._ops
-            kind = self._work.kind[item[without_op] - self._ops]
-            needed[without_op] = np.append(of_kind, np.nan)[kind]  # the last is that of UNKNOWN
-        return needed

@@ -168,7 +168,17 @@ class Attention:
                     strict=True,
                 )
             )
-            most, least = _bounds(band, unrecorded, core, documents, longest)
+            # With as many queries as keys in all, each sequence is taken to have as many of both.
+            # Else one has at most as many keys as the longest; a single query sees all its keys.
+            loose, tight = band or Band(), band or unrecorded
+            if core.queries == core.keys and longest[0] == longest[1]:
+                most = loose.most(documents, core.queries, longest[0])
+                least = min(most, tight.least(documents, core.queries))
+            else:
+                most = min(core.queries * longest[1], core.keys * longest[0])
+                single = core.queries == documents and longest[0] == 1
+                sees_all = tight.left is None and (tight.bottom_right or tight.right is None)
+                least = min(most, core.keys) if single and sees_all else 0
             used = bool(args.given(*self.packing.used))
             return replace(
                 core,
@@ -216,25 +226,6 @@ def _fitted(*sides: tuple[int, int, int, int]) -> Core:
     if not (alike and shared and d_qk == k_size):
         raise CannotCount("odd-shapes")
     return Core(batch, heads, kv_heads, queries, keys, d_qk, d_v, 0, 0, None)
-
-
-def _bounds(
-    band: Band | None, unrecorded: Band, core: Core, documents: int, longest: tuple[int, ...]
-) -> tuple[int, int]:
-    """Return the most and the least pairs of packed sequences.
-
-    With as many queries as keys in all, each sequence is taken to have as many of both. Otherwise a
-    sequence has at most as many keys as the longest; one query per sequence sees all of its keys.
-    """
-    loose, tight = band or Band(), band or unrecorded
-    if core.queries == core.keys and longest[0] == longest[1]:
-        most = loose.most(documents, core.queries, longest[0])
-        return most, min(most, tight.least(documents, core.queries))
-    most = min(core.queries * longest[1], core.keys * longest[0])
-    single = core.queries == documents and longest[0] == 1
-    if single and tight.left is None and (tight.bottom_right or tight.right is None):
-        return most, min(most, core.keys)
-    return most, 0
 
 
 @dataclass(frozen=True, slots=True)

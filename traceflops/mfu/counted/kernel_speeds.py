@@ -214,6 +214,14 @@ class _Groups:
         for number, row in enumerate(self.first.tolist()):
             known = {name: _known(means, name, number) for name in (*_SHARES, "waves")}
             theoretical = known["theoretical_occupancy"]
+            # What leaves room for the fewest blocks; nothing where warps are as many as fit.
+            room = {
+                name.removeprefix(counters.LIMIT): float(n[number]) for name, n in limits.items()
+            }
+            room = {name: blocks for name, blocks in room.items() if not np.isnan(blocks)}
+            is_full = theoretical is None or theoretical >= _ALL
+            least = np.nan if is_full else min(room.values(), default=np.nan)
+            limiters = tuple(name for name, blocks in room.items() if blocks == least)
             stall_shares = [(reason, float(share[number])) for reason, share in stalls.items()]
             waiting = [(reason, share) for reason, share in stall_shares if 0 < share <= _MOST]
             yield KernelSpeed(
@@ -226,7 +234,7 @@ class _Groups:
                 active=known["active"],
                 achieved_occupancy=known["achieved_occupancy"],
                 theoretical_occupancy=theoretical,
-                limiters=_limiters(limits, number, theoretical),
+                limiters=limiters,
                 registers=_whole(registers[number]),
                 waves=self._waves(known["waves"], limits, number),
                 stalls=tuple(sorted(waiting, key=lambda one: (-one[1], one[0]))),
@@ -290,21 +298,6 @@ def _whole(value: float) -> int | None:
 
 def _axes(sides: IntArray) -> tuple[int, ...] | None:
     return None if (sides == UNKNOWN_SIZE).any() else tuple(sides.tolist())
-
-
-def _limiters(
-    limits: Mapping[str, FloatArray], at: int, theoretical: float | None
-) -> tuple[str, ...]:
-    """Return what leaves room for the fewest blocks; nothing where warps are as many as fit."""
-    known = {
-        name.removeprefix(counters.LIMIT): float(value[at])
-        for name, value in limits.items()
-        if not np.isnan(value[at])
-    }
-    if not known or theoretical is None or theoretical >= _ALL:
-        return ()
-    least = min(known.values())
-    return tuple(name for name, blocks in known.items() if blocks == least)
 
 
 # What the rules of the profiler say of launches, in its words.

@@ -117,20 +117,12 @@ def _added(row: KernelRow, work: MeasuredWork, rows: IntArray, dur_ns: IntArray)
     )
     dtypes = {part.dtype for part, _ in parts if part.flops}
     if row.counted:
-        return replace(
-            row,
-            counted=row.counted + sum(times),
-            measured=row.measured + measured,
-            dtypes=tuple(sorted({*row.dtypes, *dtypes})),
-        )
-    return replace(
-        row,
-        counted=sum(times),
-        measured=measured,
-        dtypes=tuple(sorted(dtypes)),
-        basis=work.basis(rows),
-        vector_flops=exact_sum(vector) if (vector >= 0).all() else None,
-    )
+        measured, dtypes = row.measured + measured, dtypes | {*row.dtypes}
+    else:
+        vector_flops = exact_sum(vector) if (vector >= 0).all() else None
+        row = replace(row, dtypes=(), basis=work.basis(rows), vector_flops=vector_flops)
+    counted = row.counted + sum(times)
+    return replace(row, counted=counted, measured=measured, dtypes=tuple(sorted(dtypes)))
 
 
 def op_rows(prepared: Prepared, moved: MovedBytes) -> tuple[OpRow, ...]:
