@@ -25,8 +25,8 @@ from traceflops.devices.device_facts import SeenDevice
 from traceflops.devices.matching import chosen
 from traceflops.devices.peaks import load_devices
 from traceflops.mfu.budget import peaks_of
-from traceflops.mfu.counted.counted_launches import counted_launches
 from traceflops.mfu.counted.counter_work import CounterWork, counter_work
+from traceflops.mfu.counted.same_launches import counted_launches
 
 AMD = [one for one in families() if one.tool == "rocprofv3"]
 PAGE = (ROOT / "docs" / "counters.md").read_text(encoding="utf-8")

@@ -18,7 +18,6 @@ from traceflops.devices.counter_formulas import MATRIX, counters_for, family_by_
 from traceflops.devices.peaks import find
 from traceflops.errors import UsageError
 from traceflops.mfu.budget import DevicePeaks
-from traceflops.mfu.counted.counted_launches import counted_launches
 from traceflops.mfu.counted.counter_notes import (
     FABRIC,
     MEMORY,
@@ -57,7 +56,7 @@ from traceflops.mfu.counted.launches import (
     exact_flops,
     launches_of,
 )
-from traceflops.mfu.counted.same_launches import joined
+from traceflops.mfu.counted.same_launches import counted_launches, joined
 from traceflops.mfu.counted.serving_kernels import of_passes, own_work, paired_work, serving_notes
 from traceflops.mfu.traced.coverage import chosen_activities, compute_kernels
 from traceflops.table.columns import ABSENT, IntArray, names, numbers

@@ -17,8 +17,8 @@ import numpy as np
 from traceflops.attribution.datatypes import float_type
 from traceflops.devices import counter_formulas as formulas
 from traceflops.devices.counter_formulas import Family, Formula
-from traceflops.mfu.counted.counted_launches import CountedLaunches
-from traceflops.mfu.counted.launches import UNKNOWN, UNSPLIT_LINE, LaunchWork, kinds_of
+from traceflops.mfu.counted.launches import UNKNOWN, UNSPLIT_LINE, Kind, LaunchWork, WorkPart
+from traceflops.mfu.counted.same_launches import CountedLaunches
 from traceflops.table.columns import BoolArray, FloatArray, IntArray
 from traceflops.table.grouping import exact_sums, group_rows
 
@@ -66,10 +66,23 @@ class CounterWork:
 
     def launch_work(self) -> LaunchWork:
         """Return it as what any run says of its launches."""
-        kind, kinds = kinds_of(UNSPLIT_LINE, dict(self.matrix), self.matrix_flops >= 0)
-        return LaunchWork(
-            "counters", self.counted.launches, kind, kinds, self.size, self.vector_flops
-        )
+        kind = np.full(self.counted.launches.count, UNKNOWN, dtype=np.int64)
+        rows = np.flatnonzero(self.matrix_flops >= 0)
+        kinds: tuple[Kind, ...] = ()
+        if len(rows) and self.matrix:
+            # Launches with equal FLOPs of each data type are of one kind.
+            columns = [np.maximum(flops[rows], 0) for flops in self.matrix.values()]
+            kind[rows], first = group_rows(columns)
+            kinds = tuple(
+                tuple(
+                    WorkPart(UNSPLIT_LINE, dtype, flops, flops)
+                    for dtype, flops in zip(self.matrix, counts, strict=True)
+                    if flops
+                )
+                for counts in zip(*(column[first].tolist() for column in columns), strict=True)
+            )
+        launches, vector = self.counted.launches, self.vector_flops
+        return LaunchWork("counters", launches, kind, kinds, self.size, vector)
 
 
 class _Amount(NamedTuple):

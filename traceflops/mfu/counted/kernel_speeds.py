@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from traceflops.devices import counter_formulas as counters
-from traceflops.mfu.counted.counted_launches import CountedLaunches
+from traceflops.mfu.counted.same_launches import CountedLaunches
 from traceflops.table.columns import UNKNOWN_SIZE, FloatArray, IntArray
 from traceflops.table.grouping import group_rows
 from traceflops.table.trace import Note, Trace

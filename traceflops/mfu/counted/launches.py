@@ -25,7 +25,7 @@ from traceflops.table.columns import (
     numbers,
     product_of,
 )
-from traceflops.table.grouping import distinct, group_rows
+from traceflops.table.grouping import distinct
 from traceflops.table.nesting import recorded_calls, taken
 from traceflops.table.trace import Note, Trace
 from traceflops.units import several
@@ -181,24 +181,6 @@ class LaunchWork:
     kinds: tuple[Kind, ...]
     size: IntArray
     vector: IntArray
-
-
-def kinds_of(
-    line: str, flops: Mapping[str, IntArray], known: BoolArray
-) -> tuple[IntArray, tuple[Kind, ...]]:
-    """Return the kind of each launch by its FLOPs of one line, by data type, and the kinds."""
-    dtypes = list(flops)
-    rows = np.flatnonzero(known)
-    kind = np.full(len(known), UNKNOWN, dtype=np.int64)
-    if not dtypes or not len(rows):
-        return kind, ()
-    columns = [np.maximum(flops[dtype][rows], 0) for dtype in dtypes]
-    kind[rows], first = group_rows(columns)
-    counts = zip(*(column[first].tolist() for column in columns), strict=True)
-    return kind, tuple(
-        tuple(WorkPart(line, dtype, n, n) for dtype, n in zip(dtypes, each, strict=True) if n)
-        for each in counts
-    )
 
 
 def between(kinds: Sequence[Kind]) -> Kind:

@@ -241,10 +241,6 @@ class Outside:
         """Return how many ops have one of these fates."""
         return sum(row.count for row in self.not_counted if row.why in why)
 
-    def flops(self, *why: Fate) -> int:
-        """Return the FLOPs that the shapes of these ops say and nobody executed."""
-        return sum(row.flops for row in self.not_counted if row.why in why)
-
 
 def outside(
     prepared: Prepared, attribution: Attribution, work: MeasuredWork | None = None
