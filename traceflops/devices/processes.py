@@ -61,7 +61,7 @@ def ranks_of_devices(trace: Trace) -> list[tuple[int, ...]]:
     """Return the known ranks of the processes that worked on each device, in order."""
     ranks = trace.ranks
     known = ({ranks[user] for user in users} for users in users_of_devices(trace))
-    return [tuple(sorted(rank for rank in mine if rank is not None)) for mine in known]
+    return [tuple(sorted(rank for rank in user_ranks if rank is not None)) for user_ranks in known]
 
 
 def ranks_text(ranks: Sequence[int]) -> str:
@@ -160,7 +160,7 @@ def settle_shared(trace: Trace) -> Trace:
 
 def _shared(trace: Trace) -> Users:
     users = enumerate(users_of_devices(trace)) if trace.processes.num_rows > 1 else ()
-    return {device: mine for device, mine in users if len(mine) > 1}
+    return {device: processes for device, processes in users if len(processes) > 1}
 
 
 def _with_runs_apart(trace: Trace, users: Users) -> Trace:

@@ -186,8 +186,8 @@ class Waterfall:
     @property
     def known_share(self) -> Fraction:
         """Return the least share that counted FLOPs are of all: the others ran at the peak."""
-        every = self._executed + self.amount("unattributed")
-        return Fraction(self._executed, every) if every else Fraction(1)
+        all_flops = self._executed + self.amount("unattributed")
+        return Fraction(self._executed, all_flops) if all_flops else Fraction(1)
 
     @property
     def _executed(self) -> int:

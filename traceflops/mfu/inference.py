@@ -148,28 +148,29 @@ def inference(
     total = [sum(each) for each in zip(*used_ns.values(), strict=True)]
     phases = []
     for kind in ORDER:
-        mine = [at for at, ns in enumerate(total) if ns and passes[at].judged.kind == kind]
-        if not mine:
+        timed = (index for index, ns in enumerate(total) if ns)
+        of_kind = [index for index in timed if passes[index].judged.kind == kind]
+        if not of_kind:
             continue
-        judged = [passes[at].judged for at in mine]
+        judged = [passes[index].judged for index in of_kind]
         possible = (
             rate * used if (rate := bandwidths.get(device)) is not None else None
             for device, ns in used_ns.items()
-            if (used := sum(ns[at] for at in mine))
+            if (used := sum(ns[index] for index in of_kind))
         )
         phases.append(
             PhaseUse(
                 kind=kind,
                 rules=tuple(Counter(each.rule for each in judged).most_common()),
-                passes=len(mine),
+                passes=len(of_kind),
                 sequences=known_sum(*(each.sequences for each in judged)),
                 queries=known_sum(*(each.queries for each in judged)),
                 keys=known_sum(*(each.keys for each in judged)),
-                time_ns=sum(total[at] for at in mine),
+                time_ns=sum(total[index] for index in of_kind),
                 possible=known_sum(*possible),
-                flops=done.flops(mine),
-                moved=done.moved(mine),
-                coverage=done.coverage(mine),
+                flops=done.flops(of_kind),
+                moved=done.moved(of_kind),
+                coverage=done.coverage(of_kind),
             )
         )
     return Inference(rule, tuple(phases), outside_ns)
@@ -178,7 +179,8 @@ def inference(
 def is_trained(prepared: Prepared) -> bool:
     """Return whether a trace shows a backward pass, an optimizer, or operators with gradients."""
     trace, categorised = prepared.trace, prepared.linked.categorised
-    categories = (categorised.categories[at] for at in distinct(categorised.category).tolist())
+    used = distinct(categorised.category).tolist()
+    categories = (categorised.categories[index] for index in used)
     return bool(
         is_node(trace.ops).any()
         or (numbers(trace.ops["sequence"], ABSENT) != ABSENT).any()

@@ -317,7 +317,7 @@ class _Items:
         self._ops = ops
         self._item: IntArray = np.where(moved.unit >= 0, moved.unit, ops + np.arange(count))
         of_ops = moved.attribution.work
-        loose = [isinstance(one, Work) and _LOOSE in one.notes for one in of_ops.works]
+        loose = [isinstance(each, Work) and _LOOSE in each.notes for each in of_ops.works]
         is_loose = np.array(loose, dtype=np.bool_)[of_ops.place]
         self._size = np.concatenate([np.where(is_loose, UNKNOWN, moved.op_size), moved.size])
         self._path = np.concatenate([moved.op_path, moved.path])
@@ -335,11 +335,12 @@ class _Items:
         rows = account.rows
         windows = self._prepared.windows[peaks.device]
         part = account.timeline.parts[component].intersect(chosen_time(windows))
-        mine = np.flatnonzero(self._top[rows.row] == component)
-        alone = part.length_within(rows.start_ns[mine], rows.end_ns[mine])
+        of_component = np.flatnonzero(self._top[rows.row] == component)
+        start_ns, end_ns = rows.start_ns[of_component], rows.end_ns[of_component]
+        alone = part.length_within(start_ns, end_ns)
         at_once = part.length_ns / max(1, int(alone.sum()))
-        item, place = ranked(self._item[rows.row[mine]])
-        whole_ns = np.bincount(place, rows.end_ns[mine] - rows.start_ns[mine], len(item))
+        item, place = ranked(self._item[rows.row[of_component]])
+        whole_ns = np.bincount(place, end_ns - start_ns, len(item))
         inside = np.bincount(place, alone, len(item)) * at_once
         flops_ns = np.zeros(len(item))
         if component == "compute":
@@ -362,7 +363,7 @@ class _Items:
             flops_ns = np.minimum(flops_ns, whole_ns)
         # What the bytes need, NaN where they or the bandwidth of their path are unknown.
         rates = (peaks.bandwidth, peaks.host_bandwidth, None)  # in the order of PATHS
-        rate = np.array([*(float(one) if one else np.nan for one in rates), np.nan])
+        rate = np.array([*(float(each) if each else np.nan for each in rates), np.nan])
         size = self._size[item]
         bytes_ns = np.where(size == UNKNOWN, np.nan, size / rate[self._path[item]])
         needed_ns = np.minimum(np.maximum(flops_ns, bytes_ns), whole_ns)

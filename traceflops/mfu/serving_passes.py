@@ -141,10 +141,11 @@ def _lane(prepared: Prepared, device: int, place: IntArray) -> _Lane:
     account, windows = prepared.accounts[device], prepared.windows[device]
     rows = account.rows
     is_copy = is_one_of(prepared.trace.activities["kind"], "memcpy", "memset")[rows.row]
-    mine = (place[rows.row] >= 0) & ~is_copy
-    places, first, at = np.unique(place[rows.row[mine]], return_index=True, return_inverse=True)
-    start, end = rows.start_ns[mine][first], np.full(len(places), NEVER)
-    np.maximum.at(end, at.reshape(-1), rows.end_ns[mine])
+    in_pass = (place[rows.row] >= 0) & ~is_copy
+    passes = place[rows.row[in_pass]]
+    places, first, pass_of_row = np.unique(passes, return_index=True, return_inverse=True)
+    start, end = rows.start_ns[in_pass][first], np.full(len(places), NEVER)
+    np.maximum.at(end, pass_of_row.reshape(-1), rows.end_ns[in_pass])
     if prepared.plan.layout.are_passes:
         # No pass begins in time without recorded work.
         unrecorded = (window.end_ns for window in windows if window.role == "before")
@@ -162,7 +163,7 @@ def _pass_kind(
     kind: Kind | None, prepared: Prepared, passes: Sequence[ForwardPass], lanes: Sequence[_Lane]
 ) -> PassKind:
     """Return what there is to say of the passes of one kind."""
-    is_kind = np.array([one.judged.kind == kind for one in passes], dtype=np.bool_)
+    is_kind = np.array([each_pass.judged.kind == kind for each_pass in passes], dtype=np.bool_)
     lanes = [lane.only(is_kind[lane.place]) for lane in lanes]
     spans = sorted(ns for lane in lanes for ns in lane.duration_ns.tolist())
     idle_ns = sum(lane.between.subtract(lane.account.timeline.busy).length_ns for lane in lanes)
@@ -177,7 +178,7 @@ def _pass_kind(
         passes=len(spans),
         p50_ns=_percentile(spans, 50),
         p99_ns=_percentile(spans, 99),
-        tokens=known_sum(*(passes[at].judged.queries for lane in lanes for at in lane.place)),
+        tokens=known_sum(*(passes[index].judged.queries for lane in lanes for index in lane.place)),
         cycle_ns=sum(
             exact_sum(stop - lane.start_ns) for stop, lane in zip(stops, lanes, strict=True)
         ),

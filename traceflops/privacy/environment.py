@@ -166,7 +166,7 @@ def _scrub_value(value: object, scrub: Scrub) -> object:
         return scrub(value)
     if isinstance(value, Mapping):
         return {key: _scrub_value(inner, scrub) for key, inner in value.items()}
-    return [_scrub_value(one, scrub) for one in value] if isinstance(value, list) else value
+    return [_scrub_value(item, scrub) for item in value] if isinstance(value, list) else value
 
 
 def without_folders(text: str) -> str:

@@ -154,9 +154,9 @@ class Redaction:
         both = codes(table["kind"]) * len(texts) + code
         pairs, first, place = np.unique(both, return_index=True, return_inverse=True)
         kind, name = np.divmod(pairs, max(1, len(texts)))
-        made = {at: of_kind[kind[at]](texts[name[at]]) for at in np.argsort(first).tolist()}
+        made = {pair: of_kind[kind[pair]](texts[name[pair]]) for pair in np.argsort(first).tolist()}
         order = np.lexsort((kind, name))
-        new = recoded(np.argsort(order)[place], (made[at] for at in order.tolist()))
+        new = recoded(np.argsort(order)[place], (made[pair] for pair in order.tolist()))
         return with_column(table, column, new)
 
 

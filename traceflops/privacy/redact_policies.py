@@ -182,8 +182,8 @@ def _gone(shown: Placeholders, kind: str, text: str) -> None:
 def _rule(shown: Placeholders, text: str) -> str | None:
     """Return what is left of a rule's text: how many waves the grid has."""
     shown.count("text of a rule", text)
-    told = counters.FULL_WAVES.search(text)
-    return told[0] if told else None
+    waves = counters.FULL_WAVES.search(text)
+    return waves[0] if waves else None
 
 
 def _mark(shown: Placeholders, step_mark: str | None, kind: str | None) -> Policy:
@@ -270,8 +270,8 @@ def is_of_products(word: str) -> bool:
 
 @cache
 def _words() -> frozenset[str]:
-    texts = [f"{one.id} {one.product} {one.pattern}" for one in load_devices()]
-    texts += [f"{one.pattern} {one.what}" for one in load_variants()]
+    texts = [f"{spec.id} {spec.product} {spec.pattern}" for spec in load_devices()]
+    texts += [f"{spec.pattern} {spec.what}" for spec in load_variants()]
     texts += [*generic_names(), *shared_names(), _MAKERS]
     plain = (_ESCAPE.sub(" ", text) for text in texts)
     return frozenset(word.lower() for text in plain for word in _ALPHANUMERIC.findall(text))

@@ -243,7 +243,7 @@ class ModelCard:
 
     def with_blocks(self, changed: Callable[[Block], Block]) -> ModelCard:
         """Return the card with each of its own blocks changed."""
-        return replace(self, blocks=tuple((count, changed(one)) for count, one in self.blocks))
+        return replace(self, blocks=tuple((count, changed(block)) for count, block in self.blocks))
 
     def _stacks(self) -> Iterator[tuple[int, int | None, Block]]:
         """Yield blocks alike: how many, from which layer up (None: MTP modules), and the block."""

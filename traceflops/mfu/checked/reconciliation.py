@@ -171,10 +171,10 @@ def reconcile(
     """
     job = job_size(prepared, gpus)
     run, notes = of_job(run, job), [job.note]
-    found = measured.inference
-    if run.forward_only is None and found is not None:
+    inference = measured.inference
+    if run.forward_only is None and inference is not None:
         run = replace(run, forward_only=True)
-        note = f"Counted forward only, since the trace is inference: {found.rule}."
+        note = f"Counted forward only, since the trace is inference: {inference.rule}."
         notes.append(f"{note} --no-forward-only counts training.")
     elif run.forward_only is None and not is_trained(prepared):
         notes.append("Assumed: training. Add --forward-only for inference.")

@@ -310,10 +310,10 @@ def by_own_shapes(prepared: Prepared, attribution: Attribution, counted: IntArra
     Only of ops of which all kernels are counted: which of them does how much is not known.
     """
     owner, work = attribution.owner, attribution.work
-    mine = is_one_of(prepared.trace.activities["kind"], "kernel") & (owner >= 0)
+    is_owned = is_one_of(prepared.trace.activities["kind"], "kernel") & (owner >= 0)
     partly = np.zeros(len(attribution.fate), dtype=np.bool_)
-    partly[owner[mine & (counted < 0)]] = True
-    whole = mine & ~taken(partly.astype(np.int64), owner, 1).astype(np.bool_)
+    partly[owner[is_owned & (counted < 0)]] = True
+    whole = is_owned & ~taken(partly.astype(np.int64), owner, 1).astype(np.bool_)
     is_main = taken(attribution.main, owner) == np.arange(len(owner))
     most, least = (
         np.where(is_main, taken(work.of_ops(column), owner), 0)

@@ -150,7 +150,7 @@ def kernel_speeds(
     for part in counters.cycle_rows() if active is not None else ():
         if active is not None and part.counter in counted.values:
             ids = [each.id if each is not None else "" for each in families]
-            per_unit = np.array([part.families.get(one, 0) for one in ids])[family]
+            per_unit = np.array([part.families.get(family_id, 0) for family_id in ids])[family]
             capacity = np.where(units > 0, active * units * per_unit, 0.0)
             cycle_shares[part.id] = _ratio(counted.values[part.counter] * part.factor, capacity)
     values |= {name: share for name, share in cycle_shares.items() if not np.isnan(share).all()}
@@ -169,7 +169,7 @@ def kernel_speeds(
         or row.rules
         or (row.duration_ns, row.achieved_occupancy) != (None, None)
     ]
-    rows.sort(key=lambda one: (-one[0].lost_ns, -(one[0].duration_ns or 0), -one[1], one[0].name))
+    rows.sort(key=lambda row: (-row[0].lost_ns, -(row[0].duration_ns or 0), -row[1], row[0].name))
     text = f"{several(odd, 'share')} of a peak or of occupancy above 105 % ignored."
     notes = (Note("dropped", "shares-impossible", text, odd),) if odd else ()
     return tuple(row for row, _ in rows), notes
@@ -237,7 +237,7 @@ class _Groups:
                 limiters=limiters,
                 registers=_whole(registers[number]),
                 waves=self._waves(known["waves"], limits, number),
-                stalls=tuple(sorted(waiting, key=lambda one: (-one[1], one[0]))),
+                stalls=tuple(sorted(waiting, key=lambda stall: (-stall[1], stall[0]))),
                 rules=self.rules[number],
             )
 
@@ -287,8 +287,8 @@ class _Groups:
         return {}
 
 
-def _known(means: Mapping[str, FloatArray], name: str, at: int) -> float | None:
-    value = float(means[name][at]) if name in means else np.nan
+def _known(means: Mapping[str, FloatArray], name: str, number: int) -> float | None:
+    value = float(means[name][number]) if name in means else np.nan
     return None if np.isnan(value) else round(value, 12)
 
 

@@ -280,8 +280,8 @@ def _numbered(parts: Sequence[tuple[IntArray, IntArray, BoolArray]]) -> list[Int
     ]
     group, _ = group_rows(columns)
     ends = np.cumsum([len(whole) for whole, _, _ in parts])[:-1]
-    mine = zip(parts, np.split(group, ends), strict=True)
-    return [np.where(whole >= 0, number, UNKNOWN_SIZE) for (whole, _, _), number in mine]
+    numbered = zip(parts, np.split(group, ends), strict=True)
+    return [np.where(whole >= 0, number, UNKNOWN_SIZE) for (whole, _, _), number in numbered]
 
 
 def _shared(names: Pair, keys: Pair) -> BoolArray:
@@ -336,13 +336,13 @@ def in_order(
         return np.full(target.count, -1, dtype=np.int64)
     group = joined((process, source.process), (of.ours, of.theirs))
     here, first = group_rows([target.process, of.ours])
-    mine = np.bincount(here, minlength=len(first))
+    launched = np.bincount(here, minlength=len(first))
     other = np.bincount(group.theirs, minlength=group.count)
     order = np.argsort(group.theirs, kind="stable")
-    at = (np.cumsum(other) - other)[group.ours] + rank_in_group(here)
-    row = order[np.minimum(at, len(order) - 1)]
+    position = (np.cumsum(other) - other)[group.ours] + rank_in_group(here)
+    row = order[np.minimum(position, len(order) - 1)]
     even = np.ones(len(first), dtype=np.bool_)
-    even[here[(mine[here] != other[group.ours]) | (keys.theirs[row] != keys.ours)]] = False
+    even[here[(launched[here] != other[group.ours]) | (keys.theirs[row] != keys.ours)]] = False
     return np.where(even[here], row, -1)
 
 

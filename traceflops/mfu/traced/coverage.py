@@ -69,7 +69,7 @@ def window_of_activity(prepared: Prepared) -> IntArray:
                 around = np.where(launched == NO_WINDOW, around, launched)
             window_of[row] = around
         # Without a range nothing of the device was recorded in the stretch.
-        elif ranges := [at for at, window in enumerate(windows) if window.role == "range"]:
+        elif ranges := [index for index, window in enumerate(windows) if window.role == "range"]:
             chosen = windows[ranges[0]]
             inside = (chosen.start_ns <= start) & (start < chosen.end_ns)
             # What begins and ends with the span is in the window that ends there.
@@ -125,8 +125,8 @@ def compute_times(prepared: Prepared, counted: BoolArray) -> tuple[ComputeTime, 
         edges = [(window.start_ns, window.end_ns) for window in windows]
         low, high = np.array(edges, dtype=np.int64).reshape(-1, 2).T
         all_of_them, with_flops = (
-            (rows.start_ns[mine], rows.end_ns[mine])
-            for mine in (is_compute[rows.row], (is_compute & counted)[rows.row])
+            (rows.start_ns[chosen_rows], rows.end_ns[chosen_rows])
+            for chosen_rows in (is_compute[rows.row], (is_compute & counted)[rows.row])
         )
         bare = Intervals.of(*all_of_them).subtract(Intervals.of(*with_flops))
         figures = zip(
@@ -161,7 +161,7 @@ def _added_within(
 def compute_kernels(prepared: Prepared) -> BoolArray:
     """Return, per activity, whether it is a kernel of category compute; no op of a CPU is one."""
     categorised = prepared.linked.categorised
-    top = np.array([one == "compute" for one in categorised.top()], dtype=np.bool_)
+    top = np.array([category == "compute" for category in categorised.top()], dtype=np.bool_)
     is_compute: BoolArray = top[categorised.category] & ~ran_on_cpu(prepared.trace)
     return is_compute
 
@@ -273,9 +273,9 @@ def vector_ops(prepared: Prepared, attribution: Attribution) -> BoolArray:
     work = attribution.work
     known = (work.of_ops(work.vector_flops) != UNKNOWN) & ~work.matrix
     around = taken(attribution.tree.nearest(known), attribution.op[on_chosen_device(prepared)])
-    found = np.zeros(len(known), dtype=np.bool_)
-    found[around[around >= 0]] = True
-    innermost: BoolArray = found & (attribution.tree.below(found) == 0)
+    ran = np.zeros(len(known), dtype=np.bool_)
+    ran[around[around >= 0]] = True
+    innermost: BoolArray = ran & (attribution.tree.below(ran) == 0)
     return innermost
 
 
@@ -292,7 +292,8 @@ def _unattributed(
         uncounted &= work.kind < 0
     rows = np.flatnonzero(uncounted)
     op = attribution.op[rows]
-    reasons = [one.reason if isinstance(one, Unknown) else _NO_MODELLED_OP for one in of_ops.works]
+    works = of_ops.works
+    reasons = [each.reason if isinstance(each, Unknown) else _NO_MODELLED_OP for each in works]
     modelled = taken(attribution.tree.nearest(of_ops.matrix), op)
     reason = np.where(modelled >= 0, taken(of_ops.place, modelled), len(reasons))
     reason = np.where(op < 0, len(reasons) + 1, reason)

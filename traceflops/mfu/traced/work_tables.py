@@ -90,8 +90,8 @@ def kernel_rows(
         }
         table = [
             row
-            if (mine := of_name.get(row.name)) is None
-            else _added(row, work, mine, dur_ns[mine])
+            if (launches := of_name.get(row.name)) is None
+            else _added(row, work, launches, dur_ns[launches])
             for row in table
         ]
     return tuple(sorted(table, key=lambda row: (-row.sum_ns, row.name)))
@@ -106,7 +106,7 @@ def _added(row: KernelRow, work: MeasuredWork, rows: IntArray, dur_ns: IntArray)
     kinds, times = (column.tolist() for column in np.unique(kind[kind >= 0], return_counts=True))
     if row.counted and not kinds:
         return row
-    parts = [(part, n) for at, n in zip(kinds, times, strict=True) for part in work.kinds[at]]
+    parts = [(part, n) for index, n in zip(kinds, times, strict=True) for part in work.kinds[index]]
     known = kind >= 0 if kinds else size >= 0
     has_bytes = (kinds or known.any()) and (size[known] >= 0).all()
     measured = Measured(
@@ -200,10 +200,10 @@ def _by_shapes(prepared: Prepared, moved: MovedBytes, rows: IntArray) -> Iterato
     by_op = np.where(taken(of_op, unit) == 1, taken(moved.op_size, unit), UNKNOWN)
     own = moved.size[rows]
     size_alone = np.where(own != UNKNOWN, own, by_op)
-    mine = (unit >= 0) & (taken(of_op, unit) == 1) | (own != UNKNOWN)
-    mine &= size_alone != UNKNOWN
-    launches_alone = np.bincount(group[mine], minlength=count).tolist()
-    sums_alone = (exact_sums(group, np.where(mine, one, 0), count) for one in (size_alone, dur))
+    is_alone = (unit >= 0) & (taken(of_op, unit) == 1) | (own != UNKNOWN)
+    is_alone &= size_alone != UNKNOWN
+    launches_alone = np.bincount(group[is_alone], minlength=count).tolist()
+    sums_alone = (exact_sums(group, np.where(is_alone, one, 0), count) for one in (size_alone, dur))
     alone = [
         (moves, Measured(0, bytes_, time_ns) if moves else Measured(None, None, 0))
         for moves, bytes_, time_ns in zip(launches_alone, *sums_alone, strict=True)
@@ -214,18 +214,18 @@ def _by_shapes(prepared: Prepared, moved: MovedBytes, rows: IntArray) -> Iterato
     dtypes = _types_seen(group[op >= 0], dtype[op[op >= 0]], types, count)
     times = np.bincount(group, minlength=count).tolist()
     known = np.bincount(group[counted], minlength=count).tolist()
-    for at, row in enumerate(rows[first].tolist()):
-        launches, done = (known[at], measured[at]) if known[at] else alone[at]
+    for number, row in enumerate(rows[first].tolist()):
+        launches, done = (known[number], measured[number]) if known[number] else alone[number]
         yield KernelRow(
             labels[int(name[row])],
             categorised.categories[int(categorised.category[row])],
-            times[at],
-            all_ns[at],
+            times[number],
+            all_ns[number],
             launches,
             done,
-            dtypes[at],
-            _BASES[copies[at] > 0] if launches else None,
-            path=paths[at],
+            dtypes[number],
+            _BASES[copies[number] > 0] if launches else None,
+            path=paths[number],
         )
 
 
@@ -234,7 +234,7 @@ def _measured(
 ) -> list[Measured]:
     """Return the work of each group; its bytes are None where those of one of it are unknown."""
     count = len(time_ns)
-    sums = (exact_sums(group, np.maximum(one, 0), count) for one in (flops, least, size))
+    sums = (exact_sums(group, np.maximum(column, 0), count) for column in (flops, least, size))
     sizeless = np.bincount(group[size == UNKNOWN], minlength=count).tolist()
     return [
         Measured(done, None if lacking else moved, ns, at_least)
@@ -245,8 +245,8 @@ def _measured(
 def _types_seen(
     group: IntArray, dtype: IntArray, labels: list[str], count: int
 ) -> list[tuple[str, ...]]:
-    found: list[list[str]] = [[] for _ in range(count)]
+    types_of_group: list[list[str]] = [[] for _ in range(count)]
     _, first = group_rows([group, dtype])
     for place, code in zip(group[first].tolist(), dtype[first].tolist(), strict=True):
-        found[place].append(labels[code])
-    return [tuple(sorted(types)) for types in found]
+        types_of_group[place].append(labels[code])
+    return [tuple(sorted(types)) for types in types_of_group]
