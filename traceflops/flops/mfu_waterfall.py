@@ -73,11 +73,6 @@ class Ledger:
         """Return the number that the convention is known for: model or executed FLOPs."""
         return self.executed if self.executed_only else self.model
 
-    def scaled(self, factor: Fraction) -> Ledger:
-        """Return the ledger with every line times a factor."""
-        lines = tuple(Line(line.name, whole(line.flops * factor)) for line in self.lines)
-        return Ledger(self.convention, lines, self.executed_only)
-
 
 def collect(convention: str, lines: Iterable[Line], *, executed_only: bool) -> Ledger:
     """Return the ledger of the lines that are not zero, those of one name added up."""

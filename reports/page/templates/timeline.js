@@ -229,7 +229,7 @@
     if (link === "whole") whole();
     else if (link === "window") view.frame(...data.start);
     else return false;
-    view.used_cells;
+    view.select();
     return true;
   };
   const follow = (link) => {

@@ -50,7 +50,7 @@
       left: () => view.move(-STEP), right: () => view.move(STEP), reset: whole,
       next: () => walk(0, 1), previous: () => walk(0, -1), up: () => walk(-1, 0), down: () => walk(1, 0),
       grow: () => nudge(1), shrink: () => nudge(-1), fit, measure,
-      follow, unselect: () => { begun = null; choose(null); view.used_cells; others.clear(); },
+      follow, unselect: () => { begun = null; choose(null); view.select(); others.clear(); },
       ...others,
     };
   };

@@ -37,7 +37,7 @@
       const area = document.createElement("textarea");
       area.value = text;
       document.body.append(area);
-      area.used_cells;
+      area.select();
       const done = document.execCommand("copy");
       area.remove();
       if (!done) throw new Error("not copied");

@@ -8,7 +8,7 @@ scores once more (`algorithmic`). Recomputation and padding are executed, never 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from traceflops.errors import TraceflopsError, UsageError
@@ -25,7 +25,7 @@ from traceflops.flops.analytic.conventions import (
 )
 from traceflops.flops.analytic.lengths import Sequences, cut_by, pairs, sums_of
 from traceflops.flops.analytic.run import FULL_CHECKPOINT, Checkpoint, Run, RunShape
-from traceflops.flops.mfu_waterfall import Ledger, Line, collect
+from traceflops.flops.mfu_waterfall import Ledger, Line, collect, whole
 from traceflops.flops.model.card import ModelCard, PlacedCore, PlacedLinear
 
 VECTOR_FLOPS_OF_LEVANTER = 3
@@ -133,7 +133,9 @@ class _Count:
         if rule.id == "automodel-lora":
             # Full training times (2 + adapters / frozen) / 3, as NeMo Automodel has it.
             adapters = lora.parameters(card) if lora else 0
-            return ledger.scaled((2 + Fraction(adapters, card.total)) / 3)
+            factor = (2 + Fraction(adapters, card.total)) / 3
+            scaled = (Line(line.name, whole(line.flops * factor)) for line in ledger.lines)
+            return replace(ledger, lines=tuple(scaled))
         return ledger
 
     def _matmul(self, placed: PlacedLinear) -> Iterator[Line]:

@@ -13,6 +13,7 @@ from traceflops.flops.model.blocks import (
     Block,
     Conv,
     Core,
+    Experts,
     LatentAttention,
     Linear,
     require,
@@ -179,7 +180,12 @@ class ModelCard:
     @property
     def active(self) -> int:
         """Return the parameters without the experts that a token does not use."""
-        return self.total - sum(placed.times * placed.linear.spare for placed in self.placed())
+        spare = (
+            placed.times * linear.stored * max(linear.copies - linear.used, 0) // linear.copies
+            for placed in self.placed()
+            if (linear := placed.linear).copies
+        )
+        return self.total - sum(spare)
 
     @property
     def counted(self) -> int:
@@ -192,7 +198,8 @@ class ModelCard:
         norms = self.norms + self.mtp * NORMS_OF_MTP
         norms += sum(count * block.norms for count, _, block in stacks)
         vectors = norms * NORM_VECTORS[self.norm] * self.hidden + self.positions * self.hidden
-        vectors += sum(count * block.vectors for count, _, block in stacks)
+        attentions = ((n, a) for n, _, block in stacks for a in (block.attention, block.cross))
+        vectors += sum(n * attention.vectors for n, attention in attentions if attention)
         return self.embedding + vectors + self.loose + matrices + convs + encoder
 
     def weights(self) -> int:
@@ -217,7 +224,9 @@ class ModelCard:
         for count, layer, block in self._stacks():
             for linear in block.linears(self.hidden, memory):
                 # more rows than are needed are computed in routed experts only
-                capacity = block.capacity if linear.copies > 1 else Fraction(1)
+                network, capacity = block.feed_forward, Fraction(1)
+                if isinstance(network, Experts) and linear.copies > 1:
+                    capacity = network.capacity
                 named = linear if layer is not None else replace(linear, group="mtp")
                 placed.append(PlacedLinear(named, count, layer, True, "decoder", capacity))
         if self.mtp:

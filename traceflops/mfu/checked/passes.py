@@ -49,11 +49,6 @@ class Passes(NamedTuple):
         """Return the sum."""
         return sum(self, Fraction(0))
 
-    @property
-    def attention(self) -> Fraction:
-        """Return the FLOPs of attention."""
-        return self.attention_forward + self.attention_backward
-
     def times(self, factor: Fraction) -> Passes:
         """Return all of it so many times."""
         return Passes(*(flops * factor for flops in self))
@@ -133,11 +128,6 @@ class Counts:
         return above and self.expected >= self.least * (1 - AGREE)
 
     @property
-    def exact(self) -> bool:
-        """Return whether not a single FLOP is between them."""
-        return self.expected == self.counted
-
-    @property
     def is_open(self) -> bool:
         """Return whether what the trace shows is a range."""
         return not self.least == self.counted == self.most
@@ -146,7 +136,7 @@ class Counts:
     def agreement(self) -> Fact:
         """Return how far the two agree."""
         if not self.is_open:
-            if self.exact:
+            if self.expected == self.counted:
                 return fact("reconciliation.to-the-flop")
             return fact("reconciliation.within", apart=abs(self.residual))
         bounds = (
@@ -326,7 +316,8 @@ def _option(products: Fraction, attention: Fraction, full: Passes) -> Fact:
     """Return which option describes recomputed FLOPs; `full` is recomputation of all blocks."""
     products = products / full.forward if full.forward else Fraction(0)
     attention = attention / full.attention_forward if full.attention_forward else Fraction(0)
-    of_attention = attention if full.attention else Fraction(1)
+    has_attention = full.attention_forward or full.attention_backward
+    of_attention = attention if has_attention else Fraction(1)
     if all(EARLY <= share <= 1 + AGREE for share in (products, of_attention)):
         return fact("recomputation.describes", option=FULL_CHECKPOINT.name)
     if products <= AGREE and abs(attention - 1) <= AGREE:

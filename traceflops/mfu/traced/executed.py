@@ -167,11 +167,6 @@ class Executed:
         counted = sum(time.counted_kernels_ns for time in self.times if time.used)
         return Fraction(counted, total) if total else None
 
-    @property
-    def unattributed_ns(self) -> int:
-        """Return the time in which only compute kernels without counted FLOPs ran."""
-        return sum(time.uncounted_ns for time in self.times if time.used)
-
     def rules(self, family: str) -> dict[str, tuple[int, int]]:
         """Return ops and FLOPs of the lines under a name by the rule that decided them."""
         by_rule: dict[str, tuple[int, int]] = {}
