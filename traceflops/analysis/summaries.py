@@ -26,7 +26,7 @@ from traceflops.findings.verdicts import cut_file
 from traceflops.flops.mfu_waterfall import waterfall
 from traceflops.mfu.measurement import Measurement, impossible
 from traceflops.mfu.roof_times import RoofTimes
-from traceflops.mfu.traced.coverage import Outside
+from traceflops.mfu.traced.uncounted import Outside
 from traceflops.ranks.collectives import Collective
 from traceflops.ranks.comm_records import joined
 from traceflops.ranks.late_causes import KernelSums

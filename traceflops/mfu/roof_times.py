@@ -31,7 +31,7 @@ from traceflops.attribution.op_kernels import Attribution
 from traceflops.categories.rules import Category
 from traceflops.flops.ops.count import UNKNOWN
 from traceflops.flops.ops.work import Work, known_sum
-from traceflops.mfu.traced.coverage import vector_ops
+from traceflops.mfu.traced.uncounted import vector_ops
 from traceflops.table.columns import (
     BoolArray,
     IntArray,

@@ -168,8 +168,8 @@ class _ArgumentReader:
     def _arguments(self, row: int) -> Arguments | None:
         """Return the arguments of one op, None where the shapes are written in no known way."""
         code = {column: int(self._codes[column][row]) for column in _READERS}
-        recorded = {name: self._parsed(name, n) if n >= 0 else () for name, n in code.items()}
-        return None if recorded["input_dims"] is None else Arguments(*recorded.values())
+        shapes, *others = (self._parsed(name, n) if n >= 0 else () for name, n in code.items())
+        return None if shapes is None else Arguments(shapes, *others)
 
 
 def output_shapes(ops: pa.Table) -> IntArray:

@@ -6,10 +6,10 @@ its place. So is the work of matrix units only if every data type that the hardw
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import reduce
+from functools import partial, reduce
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -99,19 +99,7 @@ def counter_work(
     """Return what the counters say; `family` is, per launch, the index of its own in `families`."""
     nowhere = np.zeros(counted.launches.count, dtype=np.bool_)
 
-    def amount(quantity: str, tolerance: float) -> _Amount:
-        """Return a quantity by the first formula of a launch's family that tells it.
-
-        Passes that differ by more than the tolerance leave it unknown.
-        """
-        total = _Amount(np.full(len(family), UNKNOWN), nowhere, nowhere)
-        for number, hardware in enumerate(families):
-            for formula in formulas.formulas_of(quantity, hardware):
-                if (by_formula := _computed(counted, formula, tolerance)) is not None:
-                    new = (family == number) & (total.value < 0)
-                    columns = zip(by_formula, total, strict=True)
-                    total = _Amount(*(np.where(new, *column) for column in columns))
-        return total
+    amount = partial(_quantity, counted, families, family)
 
     def by_type(prefix: str, units: str) -> tuple[dict[str, _Amount], IntArray]:
         """Return FLOPs by data type, and their sum where all types are known that units have."""
@@ -144,7 +132,7 @@ def counter_work(
             [each.disputed for each in matrix.values()],
         )
     )
-    partial = (total < 0) & some & ~uncounted
+    incomplete = (total < 0) & some & ~uncounted
     no_family = np.array([hardware is None for hardware in families], dtype=np.bool_)[family]
     return CounterWork(
         counted=counted,
@@ -158,11 +146,33 @@ def counter_work(
         busy=amount(formulas.BUSY, 1.0).value,
         active=amount(formulas.ACTIVE, 1.0).value,
         uncounted=uncounted,
-        partial=partial & ~no_family,
-        homeless=partial & no_family,
+        partial=incomplete & ~no_family,
+        homeless=incomplete & no_family,
         rounded=(total >= 0) & rounded,
         disputed=disputed,
     )
+
+
+def _quantity(
+    counted: CountedLaunches,
+    families: Sequence[Family | None],
+    family: IntArray,
+    quantity: str,
+    tolerance: float,
+) -> _Amount:
+    """Return a quantity by the first formula of a launch's family that tells it.
+
+    Passes that differ by more than the tolerance leave it unknown.
+    """
+    nowhere = np.zeros(len(family), dtype=np.bool_)
+    total = _Amount(np.full(len(family), UNKNOWN), nowhere, nowhere)
+    for number, hardware in enumerate(families):
+        for formula in formulas.formulas_of(quantity, hardware):
+            if (by_formula := _computed(counted, formula, tolerance)) is not None:
+                new = (family == number) & (total.value < 0)
+                columns = zip(by_formula, total, strict=True)
+                total = _Amount(*(np.where(new, *column) for column in columns))
+    return total
 
 
 def _computed(counted: CountedLaunches, formula: Formula, agree: float) -> _Amount | None:

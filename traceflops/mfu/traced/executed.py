@@ -28,15 +28,10 @@ from traceflops.mfu.traced.cells import (
     open_lines,
     part_table,
 )
-from traceflops.mfu.traced.coverage import (
-    ComputeTime,
-    Outside,
-    compute_times,
-    outside,
-    window_of_activity,
-)
+from traceflops.mfu.traced.coverage import ComputeTime, compute_times, window_of_activity
 from traceflops.mfu.traced.layers import subnames
 from traceflops.mfu.traced.run_marks import with_marked_lengths
+from traceflops.mfu.traced.uncounted import Outside, outside
 from traceflops.table.columns import numbers
 from traceflops.table.nesting import taken
 from traceflops.table.trace import Note

@@ -86,16 +86,8 @@ def subnames(
             for some in (frozen_sizes, trained_sizes)
         )
         subname[inputs & sizes.having(of_frozen - of_trained)] = SUBNAMES.index("frozen")
-    # Logits have the rows and columns of what a cross entropy takes.
-    dims = trace.ops["input_dims"]
-    loss_rows = np.flatnonzero(named(trace.ops, LOSSES) & (codes(dims) >= 0))
-    texts, matrices = names(dims), set[Shape]()
-    for code in distinct(codes(dims)[loss_rows]).tolist():
-        first_shape = (read_shapes(texts[code]) or ((),))[0]
-        if not isinstance(first_shape, Shapes) and len(first_shape) == 2:
-            matrices.add(first_shape)
-    is_logits = [each is not None and (each.m, each.n) in matrices for each in products]
-    subname[forward & np.array(is_logits, dtype=np.bool_)[work.place]] = SUBNAMES.index("logits")
+    logits = np.array(_are_logits(trace, products), dtype=np.bool_)[work.place]
+    subname[forward & logits] = SUBNAMES.index("logits")
     subname[frozen] = SUBNAMES.index("frozen")
     if frozen.any():
         adapters = forward & ~frozen & sizes.having(sizes.beside(frozen, forward & ~frozen))
@@ -107,6 +99,18 @@ def subnames(
     is_same = taken(work.place, around) == work.place[rows]
     subname[rows] = np.where(is_same, taken(subname, around, 0), np.int8(0))
     return subname
+
+
+def _are_logits(trace: Trace, products: list[Product | None]) -> list[bool]:
+    """Return which products have the rows and columns of what a cross entropy takes."""
+    dims = trace.ops["input_dims"]
+    loss_rows = np.flatnonzero(named(trace.ops, LOSSES) & (codes(dims) >= 0))
+    texts, matrices = names(dims), set[Shape]()
+    for code in distinct(codes(dims)[loss_rows]).tolist():
+        first_shape = (read_shapes(texts[code]) or ((),))[0]
+        if not isinstance(first_shape, Shapes) and len(first_shape) == 2:
+            matrices.add(first_shape)
+    return [each is not None and (each.m, each.n) in matrices for each in products]
 
 
 class _SizesSeen:
