@@ -137,8 +137,8 @@ def formulas_of(quantity: str, family: Family | None) -> tuple[Formula, ...]:
 
 def quantities(prefix: str, family: Family | None) -> tuple[str, ...]:
     """Return the quantities under a prefix that a family has, in the order of the table."""
-    known = (formula.quantity for formula in formulas() if formula.holds_for(family))
-    return tuple(dict.fromkeys(name for name in known if name.startswith(prefix)))
+    names = (formula.quantity for formula in formulas() if formula.holds_for(family))
+    return tuple(dict.fromkeys(name for name in names if name.startswith(prefix)))
 
 
 def counters_for(prefix: str, types: Iterable[str], family: Family) -> Iterator[str]:

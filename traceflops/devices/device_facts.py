@@ -66,12 +66,12 @@ class SeenDevice:
     def properties(self) -> str:
         """Return what is known besides the name: "compute capability 9.0, 132 SMs, 79.1 GiB"."""
         compute = f"compute capability {dotted(self.compute)}" if self.compute else ""
-        known = (
+        facts = (
             shown(self.instruction_set) if self.instruction_set else compute,
             self.counted_units(),
             gib(self.memory_bytes) if self.memory_bytes and self.memory_bytes > 0 else "",
         )
-        return ", ".join(filter(None, known))
+        return ", ".join(filter(None, facts))
 
     def counted_units(self) -> str:
         """Return "132 SMs" or "304 CUs", and nothing where they are not known."""
@@ -156,7 +156,7 @@ def asked_row(text: str) -> peaks.DeviceSpec:
         _spelled(name),
         by_name(name.upper()),
     )
-    inside = [known for known in ids if len(wanted) > 1 and wanted in _spelled(known)]
+    inside = [row_id for row_id in ids if len(wanted) > 1 and wanted in _spelled(row_id)]
     close = get_close_matches(name.strip().lower(), ids, n=4)
     first = [row.id] if row is not None else []
     near = list(dict.fromkeys([*first, *SeenDevice(name).sharing, *inside, *close]))[:6]

@@ -267,12 +267,12 @@ def _unnamed(seen: SeenDevice) -> Match:
     if by_clock and not _have_same_rates(fitting):
         fitting = by_clock
         properties += f", {(seen.clock_hz or 0) // 10**6:,} MHz"
-    known: dict[str, Value] = {"name": name, "properties": properties, "rows": _listed(fitting)}
+    details: dict[str, Value] = {"name": name, "properties": properties, "rows": _listed(fitting)}
     if not _have_same_rates(fitting):
-        why = Fact("device.ambiguous", known)
+        why = Fact("device.ambiguous", details)
         return Match(seen, None, "fingerprint", "low", False, fitting, why, _ASK)
     is_single = len(fitting) == 1
-    why = Fact("device.by-properties" if is_single else "device.by-properties-equal", known)
+    why = Fact("device.by-properties" if is_single else "device.by-properties-equal", details)
     # One row for products of the same rates; their links only where they agree.
     links, hosts = {spec.link for spec in fitting}, {spec.host_link for spec in fitting}
     spec = replace(

@@ -65,9 +65,9 @@ def advised(how: str) -> Fact | None:
 
 def _uncounted(families: Sequence[Family | None]) -> str | None:
     """Return the hardware whose counters never tell FLOPs, None where those of some device do."""
-    known = [family for family in families if family is not None]
-    counts = any(family.counts_matrix_work for family in known)
-    return known[0].hardware if known and not counts else None
+    of_devices = [family for family in families if family is not None]
+    counts = any(family.counts_matrix_work for family in of_devices)
+    return of_devices[0].hardware if of_devices and not counts else None
 
 
 def without_shapes(tool: str, families: Sequence[Family | None]) -> MissingInput:

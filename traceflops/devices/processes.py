@@ -60,8 +60,8 @@ def users_of_devices(trace: Trace) -> list[list[int]]:
 def ranks_of_devices(trace: Trace) -> list[tuple[int, ...]]:
     """Return the known ranks of the processes that worked on each device, in order."""
     ranks = trace.ranks
-    known = ({ranks[user] for user in users} for users in users_of_devices(trace))
-    return [tuple(sorted(rank for rank in user_ranks if rank is not None)) for user_ranks in known]
+    ranks_of_users = ({ranks[user] for user in users} for users in users_of_devices(trace))
+    return [tuple(sorted(rank for rank in of if rank is not None)) for of in ranks_of_users]
 
 
 def ranks_text(ranks: Sequence[int]) -> str:

@@ -161,8 +161,8 @@ class Waterfall:
 
     def amount(self, name: str) -> int:
         """Return one line."""
-        known = (line.amount for line in self.lines if line.name == name)
-        return next(known, 0) if name == UNSPLIT else next(known)
+        amounts = (line.amount for line in self.lines if line.name == name)
+        return next(amounts, 0) if name == UNSPLIT else next(amounts)
 
     def share(self, name: str) -> Fraction | None:
         """Return one line as a share of the budget, None for an empty budget."""

@@ -214,10 +214,11 @@ def _by_rules(
     rows = np.flatnonzero(_named_after_cache(trace.activities) & (call >= 0))
     columns = (numbers(trace.calls[name])[call[rows]] for name in ("process", "start_ns"))
     with_cache = set(np.concatenate([*cached, places_in(passes, *columns)]).tolist())
-    place = places_in(passes, numbers(ops["process"]), numbers(ops["start_ns"]))
+    pass_of_op = places_in(passes, numbers(ops["process"]), numbers(ops["start_ns"]))
     batched = named(ops, BATCHED)
-    executed = _by_pass(place, attribution.executed[~batched[attribution.executed]], len(passes))
-    lookups = _by_pass(place, np.flatnonzero(named(ops, _LOOKUP)), len(passes))
+    with_weight = attribution.executed[~batched[attribution.executed]]
+    executed = _by_pass(pass_of_op, with_weight, len(passes))
+    lookups = _by_pass(pass_of_op, np.flatnonzero(named(ops, _LOOKUP)), len(passes))
     for number, (done, looked_up) in enumerate(zip(executed, lookups, strict=True)):
         works = [work.works[index] for index in distinct(work.place[done]).tolist()]
         signatures = [each.signature for each in works if isinstance(each, Work)]
@@ -234,7 +235,7 @@ def _named_after_cache(table: pa.Table) -> BoolArray:
     return np.array([*chosen, False], dtype=np.bool_)[codes(table["name"])]
 
 
-def _by_pass(place: IntArray, rows: IntArray, passes: int) -> list[IntArray]:
-    order = rows[np.argsort(place[rows], kind="stable")]
-    edges = np.searchsorted(place[order], np.arange(passes + 1))
+def _by_pass(pass_of: IntArray, rows: IntArray, passes: int) -> list[IntArray]:
+    order = rows[np.argsort(pass_of[rows], kind="stable")]
+    edges = np.searchsorted(pass_of[order], np.arange(passes + 1))
     return [order[low:high] for low, high in pairwise(edges.tolist())]

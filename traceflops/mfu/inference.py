@@ -196,7 +196,7 @@ class _Done:
         self,
         prepared: Prepared,
         moved: MovedBytes,
-        place: IntArray,
+        pass_of: IntArray,
         work: MeasuredWork | None,
     ) -> None:
         self._work = moved.attribution.work
@@ -208,7 +208,7 @@ class _Done:
             [component != "communication" for component in categorised.top()], dtype=np.bool_
         )
         self._own = np.flatnonzero(chosen & top[categorised.category])
-        self._place = place[self._own]
+        self._place = pass_of[self._own]
         self._dur = numbers(prepared.trace.activities["dur_ns"])[self._own]
         unit = moved.unit
         self._size = np.where(moved.recorded, moved.size, UNKNOWN)[self._own]
@@ -217,7 +217,7 @@ class _Done:
         self._sized = (by_op != UNKNOWN) | (self._size != UNKNOWN)
         worked = np.flatnonzero(chosen & (unit >= 0) & ~moved.recorded)
         self._op, first = np.unique(unit[worked], return_index=True)
-        self._op_place = place[worked[first]]
+        self._op_place = pass_of[worked[first]]
 
     def flops(self, passes: list[int]) -> int:
         """Return the matrix FLOPs of some passes."""
@@ -307,8 +307,8 @@ def launched_in(
     process = numbers(trace.activities["process"])
     alone = np.isin(process, without_launches(trace, prepared.linked.links))
     at_start = np.where(alone, numbers(trace.activities["start_ns"]), at_op)
-    place = places_in(passes, process, np.where(call >= 0, at_call, at_start))
-    return np.where((call >= 0) | (attribution.op >= 0) | alone, place, -1)
+    pass_of = places_in(passes, process, np.where(call >= 0, at_call, at_start))
+    return np.where((call >= 0) | (attribution.op >= 0) | alone, pass_of, -1)
 
 
 def _time(windows: Iterable[Window]) -> Intervals:

@@ -138,8 +138,8 @@ class Measurement:
             return None
         cells = [c for c in self.executed.used_cells if family in ("", c.line.split(".")[0])]
         certain, slower = count_bounds(cells, fall, self.rates)
-        known = fall.known_share >= ENOUGH
-        more = Fraction(0) if known else fall.share("unattributed") or Fraction(0)
+        is_enough = fall.known_share >= ENOUGH
+        more = Fraction(0) if is_enough else fall.share("unattributed") or Fraction(0)
         most = min(share * slower + more + (open_share or 0), Fraction(1))
         return ShareRange(share * certain, max(share, most))
 
@@ -334,8 +334,8 @@ def _nothing_joined(done: Executed, work: MeasuredWork, *, is_ml: bool) -> Missi
     """Return why counters or a paired run, which were asked, tell no FLOPs."""
     if any(join.known for join in work.joins):
         return missing_input.NO_MATRIX_WORK
-    known = any(row.flops is not None for row in work.counted)
-    if work.counted and not known and not any(join.origin == "pair" for join in work.joins):
+    has_flops = any(row.flops is not None for row in work.counted)
+    if work.counted and not has_flops and not any(join.origin == "pair" for join in work.joins):
         if all(flops is None for row in work.counted for flops in row.by_type.values()):
             return missing_input.other_counters(work.families) if is_ml else missing_input.NOT_ML
         return missing_input.counters_incomplete(work.families, work.missing)

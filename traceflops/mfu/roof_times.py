@@ -193,9 +193,9 @@ class MovedBytes:
         """Return them with what counters or a paired run tell of kernels without an op."""
         if work is None:
             return self
-        known = (self.unit < 0) & (work.size >= 0)
-        size = np.where(known, work.size, self.size)
-        return replace(self, size=size, recorded=self.recorded | known)
+        by_work = (self.unit < 0) & (work.size >= 0)
+        size = np.where(by_work, work.size, self.size)
+        return replace(self, size=size, recorded=self.recorded | by_work)
 
 
 def moved_bytes(prepared: Prepared, attribution: Attribution) -> MovedBytes:
@@ -339,9 +339,9 @@ class _Items:
         start_ns, end_ns = rows.start_ns[of_component], rows.end_ns[of_component]
         alone = part.length_within(start_ns, end_ns)
         at_once = part.length_ns / max(1, int(alone.sum()))
-        item, place = ranked(self._item[rows.row[of_component]])
-        whole_ns = np.bincount(place, end_ns - start_ns, len(item))
-        inside = np.bincount(place, alone, len(item)) * at_once
+        item, index = ranked(self._item[rows.row[of_component]])
+        whole_ns = np.bincount(index, end_ns - start_ns, len(item))
+        inside = np.bincount(index, alone, len(item)) * at_once
         flops_ns = np.zeros(len(item))
         if component == "compute":
             # What the FLOPs need at the peak of their type, NaN where either is unknown.
@@ -355,8 +355,8 @@ class _Items:
                 # Activities without an op: by what counters or a paired run tell.
                 of_kind = np.zeros(len(self._work.kinds))
                 for _, dtype, most, _ in self._work.columns():
-                    rate = float(peaks.rates.get(dtype) or np.nan)
-                    of_kind += np.where(most > 0, most / rate, 0)
+                    of_type = float(peaks.rates.get(dtype) or np.nan)
+                    of_kind += np.where(most > 0, most / of_type, 0)
                 without_op = item >= self._ops
                 kind = self._work.kind[item[without_op] - self._ops]
                 flops_ns[without_op] = np.append(of_kind, np.nan)[kind]  # the last is of UNKNOWN
@@ -369,11 +369,11 @@ class _Items:
         needed_ns = np.minimum(np.maximum(flops_ns, bytes_ns), whole_ns)
         if component == "memory":
             needed_ns[self._mixed[item]] = np.nan
-        known = np.isfinite(needed_ns) & (whole_ns > 0)
-        share = inside[known] / whole_ns[known]
+        is_known = np.isfinite(needed_ns) & (whole_ns > 0)
+        share = inside[is_known] / whole_ns[is_known]
         return RoofTime(
             round(float(inside[np.isfinite(flops_ns)].sum())),
-            round(float(inside[known].sum())),
-            round(float((flops_ns[known] * share).sum())),
-            round(float((needed_ns[known] * share).sum())),
+            round(float(inside[is_known].sum())),
+            round(float((flops_ns[is_known] * share).sum())),
+            round(float((needed_ns[is_known] * share).sum())),
         )

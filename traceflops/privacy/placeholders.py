@@ -47,10 +47,10 @@ class Placeholders:
                 made = replaced_addresses(text[:_LONGEST], self._word)
                 of_tensile = known_words.is_tensile(made)
                 made = _TOKEN.sub(lambda token: self._token(of_tensile, token[0]), made)
-            place, shown = 1, made
+            copy_number, shown = 1, made
             while self._taken.setdefault(shown, text) != text:
-                place += 1
-                shown = f"{made} ({place})"
+                copy_number += 1
+                shown = f"{made} ({copy_number})"
             self._partly[text] = shown
         if shown != text:
             self.count(kind, text)
@@ -82,15 +82,15 @@ class Placeholders:
             return token
         parts = list(known_words.pieces(token))
         numbered = any(kind != "word" for kind, _ in parts) and len(parts) > 1
-        known = [
+        stays_as_is = [
             known_words.is_library_word(part) and not (numbered and len(part) == 1)
             if kind == "word"
             else kind == "code" or known_words.is_plain_number(part)
             for kind, part in parts
         ]
-        if numbered and not all(known):
+        if numbered and not all(stays_as_is):
             return self._word(token)
-        kept = zip(parts, known, strict=True)
+        kept = zip(parts, stays_as_is, strict=True)
         return "".join(part if stays else self._word(part) for (_, part), stays in kept)
 
     def _word(self, word: str) -> str:

@@ -113,9 +113,9 @@ class Redaction:
         )
         # By which rules kernels are decided whose placeholders do not tell it.
         placed = load(bare=True)
-        known = placed.knowing(trace.source.rules)
+        classifier = placed.knowing(trace.source.rules)
         kernels = set[str]().union(*(used_names(trace.table(t)["name"]) for t in _OF_KERNELS))
-        decided = {shown.standing_for(name): known.kernel(name).rule for name in kernels}
+        decided = {shown.standing_for(name): classifier.kernel(name).rule for name in kernels}
         rules = {
             name: rule for name, rule in sorted(decided.items()) if placed.kernel(name).rule != rule
         }
@@ -152,11 +152,11 @@ class Redaction:
         # placeholders, and stay in their order.
         of_kind = [policy(kind) for kind in (*names(table["kind"]), None)]  # no kind is -1
         both = codes(table["kind"]) * len(texts) + code
-        pairs, first, place = np.unique(both, return_index=True, return_inverse=True)
+        pairs, first, pair_of_row = np.unique(both, return_index=True, return_inverse=True)
         kind, name = np.divmod(pairs, max(1, len(texts)))
         made = {pair: of_kind[kind[pair]](texts[name[pair]]) for pair in np.argsort(first).tolist()}
         order = np.lexsort((kind, name))
-        new = recoded(np.argsort(order)[place], (made[pair] for pair in order.tolist()))
+        new = recoded(np.argsort(order)[pair_of_row], (made[pair] for pair in order.tolist()))
         return with_column(table, column, new)
 
 
@@ -187,8 +187,8 @@ def _described(value: object, shown: Placeholders, key: str = "") -> Iterator[ob
     if isinstance(value, Mapping):
         kept = {}
         for name, inner in value.items():
-            known = _WORDS.fullmatch(name) and all(map(is_describing, _LETTERS.findall(name)))
-            own = name if known else shown.partly("word of the description", name)
+            is_public = _WORDS.fullmatch(name) and all(map(is_describing, _LETTERS.findall(name)))
+            own = name if is_public else shown.partly("word of the description", name)
             for stays in _described(inner, shown, name):
                 kept[own] = stays
         yield kept

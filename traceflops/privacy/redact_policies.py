@@ -254,10 +254,10 @@ def _annotation(shown: Placeholders, step_mark: str | None, text: str) -> str:
 def product(shown: Placeholders, text: str) -> str:
     """Return the name of a product without what is in no product's name."""
     parts = _PART.findall(text)
-    known = [part for part in parts if is_of_products(part)]
-    if len(known) == len(parts):
+    public_parts = [part for part in parts if is_of_products(part)]
+    if len(public_parts) == len(parts):
         return text
-    if not any(part.isalpha() or part.lower() in _words() for part in known):
+    if not any(part.isalpha() or part.lower() in _words() for part in public_parts):
         return shown.whole("product", text)
     shown.count("product", text)
     return _PART.sub(lambda one: one[0] if is_of_products(one[0]) else LEFT_OUT, text)

@@ -79,15 +79,15 @@ class OpWork:
             column(lambda work: work.vector_flops),
         )
 
-    def signature(self, place: int) -> Signature | None:
+    def signature(self, index: int) -> Signature | None:
         """Return the sizes in a work, None where it is not known or has none, and of place -1."""
-        work = self.works[place] if place >= 0 else None
+        work = self.works[index] if index >= 0 else None
         return work.signature if isinstance(work, Work) else None
 
     @property
     def signatures(self) -> list[Signature | None]:
         """Return the sizes in each work."""
-        return [self.signature(place) for place in range(len(self.works))]
+        return [self.signature(index) for index in range(len(self.works))]
 
     @property
     def matrix(self) -> BoolArray:
@@ -168,8 +168,10 @@ class _ArgumentReader:
     def _arguments(self, row: int) -> Arguments | None:
         """Return the arguments of one op, None where the shapes are written in no known way."""
         code = {column: int(self._codes[column][row]) for column in _READERS}
-        shapes, *others = (self._parsed(name, n) if n >= 0 else () for name, n in code.items())
-        return None if shapes is None else Arguments(shapes, *others)
+        shapes, types, strides, values = (
+            self._parsed(column, number) if number >= 0 else () for column, number in code.items()
+        )
+        return None if shapes is None else Arguments(shapes, types, strides, values)
 
 
 def output_shapes(ops: pa.Table) -> IntArray:
@@ -197,8 +199,8 @@ def output_shapes(ops: pa.Table) -> IntArray:
     around = _around(ops, asking, np.flatnonzero(forward & numbered))
     carrier = np.where(numbered[asking], asking, around)
     index = np.minimum(np.searchsorted(given, keys[carrier]), len(given) - 1)
-    known = (carrier >= 0) & (given[index] == keys[carrier]) & (least == most)[index]
-    shape_of[asking] = np.where(known, most[index], -1)
+    has_shape = (carrier >= 0) & (given[index] == keys[carrier]) & (least == most)[index]
+    shape_of[asking] = np.where(has_shape, most[index], -1)
     return shape_of
 
 
@@ -224,5 +226,5 @@ def _around(ops: pa.Table, inner: IntArray, outer: IntArray) -> IntArray:
     start = numbers(ops["start_ns"])
     end = start + numbers(ops["dur_ns"])
     threads = joint_codes(numbers(ops["process"]), numbers(ops["thread"], ABSENT))
-    place = innermost(threads[outer], start[outer], end[outer], threads[inner], start[inner])
-    return np.where(place >= 0, outer[place], -1)
+    index = innermost(threads[outer], start[outer], end[outer], threads[inner], start[inner])
+    return np.where(index >= 0, outer[index], -1)

@@ -123,9 +123,9 @@ def described_padding(card: ModelCard, run: Run, done: Executed) -> Padding | No
     if not any(share for _, share in chain(*of_passes, head or ())):
         return None
     shape = run.shape(card)
-    known = bool(run.documents) or run.sums is not None
+    has_lengths = bool(run.documents) or run.sums is not None
     several = shape.padded and (shape.sequences or 0) > 1
-    is_even = several and not known and bool(card.cores())
+    is_even = several and not has_lengths and bool(card.cores())
     return Padding(*of_passes, head=head, is_even=is_even)
 
 

@@ -193,10 +193,10 @@ def unknown_flops(done: Executed, peaks: Mapping[int, Peaks]) -> int | None:
     for time in done.times:
         if time.used and time.uncounted_ns:
             rates = peaks.get(time.device, {})
-            known = [rate for dtype, rate in rates.items() if dtype in done.dtypes]
-            if not known:
+            counted_rates = [rate for dtype, rate in rates.items() if dtype in done.dtypes]
+            if not counted_rates:
                 return None
-            unknown += max(known) * time.uncounted_ns
+            unknown += max(counted_rates) * time.uncounted_ns
     is_known = done.executed_flops >= ENOUGH * (done.executed_flops + unknown)
     return done.unsplit_flops + (0 if is_known else unknown)
 

@@ -128,8 +128,8 @@ def description_of(trace: Trace) -> Description | None:
         try:
             yield
         except TraceflopsError as error:
-            known = word in error.message
-            problems.append(error.message if known else f"{word}: {error.message}")
+            names_word = word in error.message
+            problems.append(error.message if names_word else f"{word}: {error.message}")
 
     given = {word: value for word, value in description.items() if value is not None}
     for word, value in given.items():

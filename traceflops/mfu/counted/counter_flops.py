@@ -143,7 +143,7 @@ def measured_work(
     if pair is not None:
         notes += pair_notes(prepared, devices, pair)
     counters = [source.counters for source, _ in answers if source.counters is not None]
-    work = MeasuredWork(
+    measured = MeasuredWork(
         **columns,
         kinds=tuple(kind for _, matched in answers for kind in matched.kinds),
         joins=tuple(joins),
@@ -154,7 +154,7 @@ def measured_work(
         check=check,
         notes=tuple(notes),
     )
-    return without_impossible_bytes(prepared, devices, work)
+    return without_impossible_bytes(prepared, devices, measured)
 
 
 def _sources(
@@ -312,8 +312,8 @@ def _counted(trace: Trace, timed: tuple[str, ...], file: str | None) -> Source |
     default = alone or family_by_counters(names(trace.kernel_counters["counter"]))
     by_device = [family_of(arch) if arch else default for arch in own]
     families = tuple(dict.fromkeys((*by_device, default)))
-    place = np.array([families.index(family) for family in (*by_device, default)], dtype=np.int64)
-    family = place[counted.device]  # -1 is the last: the default
+    index = np.array([families.index(family) for family in (*by_device, default)], dtype=np.int64)
+    family = index[counted.device]  # -1 is the last: the default
     work = counter_work(counted, families, family)
     units = np.array([units_of or 0 for units_of in (*trace.devices["sm_count"].to_pylist(), 0)])
     own_units = units.astype(np.int64)[counted.device]

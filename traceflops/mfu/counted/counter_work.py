@@ -110,8 +110,8 @@ def counter_work(
         complete = nowhere.copy()
         for number, hardware in enumerate(families):
             if types := getattr(hardware, units, ()):
-                known = np.logical_and.reduce([amounts[name].value >= 0 for name in types])
-                complete |= (family == number) & known
+                all_read = np.logical_and.reduce([amounts[name].value >= 0 for name in types])
+                complete |= (family == number) & all_read
         flops = [np.maximum(each.value, 0) for each in amounts.values()]
         complete &= sum((column.astype(np.float64) for column in flops), np.zeros(1)) < _TOO_MUCH
         return amounts, np.where(complete, sum(flops, np.zeros(1, dtype=np.int64)), UNKNOWN)
@@ -180,10 +180,10 @@ def _computed(counted: CountedLaunches, formula: Formula, agree: float) -> _Amou
     if not formula.terms.keys() <= counted.values.keys():
         return None
     columns = [(counted.values[name], factor) for name, factor in formula.terms.items()]
-    known = reduce(np.logical_and, (~np.isnan(values) for values, _ in columns))
-    columns = [(np.where(known, values, 0.0), factor) for values, factor in columns]
-    known &= sum(values * abs(factor) for values, factor in columns) < _TOO_MUCH
-    columns = [(np.where(known, values, 0.0), factor) for values, factor in columns]
+    is_read = reduce(np.logical_and, (~np.isnan(values) for values, _ in columns))
+    columns = [(np.where(is_read, values, 0.0), factor) for values, factor in columns]
+    is_read &= sum(values * abs(factor) for values, factor in columns) < _TOO_MUCH
+    columns = [(np.where(is_read, values, 0.0), factor) for values, factor in columns]
     # Whole parts as integers, so that nothing is rounded but what has decimals.
     whole = sum(np.floor(values).astype(np.int64) * factor for values, factor in columns)
     rest: FloatArray = sum(
@@ -192,10 +192,10 @@ def _computed(counted: CountedLaunches, formula: Formula, agree: float) -> _Amou
     value = whole + np.rint(rest).astype(np.int64)
     decimals = reduce(np.logical_or, (values != np.floor(values) for values, _ in columns))
     disputed = reduce(np.logical_or, (counted.spread[name] > agree for name in formula.terms))
-    possible = known & (value >= 0) & ~disputed
+    possible = is_read & (value >= 0) & ~disputed
     if formula.only_zero:
         possible &= value == 0
-    return _Amount(np.where(possible, value, UNKNOWN), decimals & possible, disputed & known)
+    return _Amount(np.where(possible, value, UNKNOWN), decimals & possible, disputed & is_read)
 
 
 # What counters say of kernels, added up by name: for runs without times, too.

@@ -105,11 +105,11 @@ def expert_kinds(
     alike: dict[tuple[int, int], set[tuple[int, int]] | None] = {}
     for layer in layers:
         model, possible = (layer.experts, layer.hidden), layer.routings
-        known = alike.get(model)
-        if known is None:
+        routings = alike.get(model)
+        if routings is None:
             alike[model] = possible
         elif possible is not None:
-            alike[model] = known & possible
+            alike[model] = routings & possible
     done: dict[int, WorkDone] = {}
     for layer in layers:
         left = list(alike[layer.experts, layer.hidden] or ())

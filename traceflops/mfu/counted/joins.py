@@ -120,11 +120,12 @@ def match(
 
 def _alike(work: LaunchWork, target: Launches, keys: same_launches.Pair) -> Matched:
     """Return what all launches of a kernel in a size did, by key; kinds follow the work's own."""
-    key, known = keys.theirs, work.kind >= 0
+    key, has_kind = keys.theirs, work.kind >= 0
     launched, some, others = (
-        np.bincount(key[rows], minlength=keys.count) > 0 for rows in (slice(None), known, ~known)
+        np.bincount(key[rows], minlength=keys.count) > 0
+        for rows in (slice(None), has_kind, ~has_kind)
     )
-    most, least = extremes(key[known], work.kind[known], keys.count)
+    most, least = extremes(key[has_kind], work.kind[has_kind], keys.count)
     # Launches by operators of unknown work may have done anything; counters that were not read
     # of a launch say nothing against those that were.
     is_pair = work.origin == "pair"
@@ -141,7 +142,7 @@ def _alike(work: LaunchWork, target: Launches, keys: same_launches.Pair) -> Matc
         group, first = group_rows([target.process, keys.ours])
         often, _ = extremes(keys.ours[first], np.bincount(group, minlength=len(first)), keys.count)
         differing &= often <= np.bincount(key, minlength=keys.count)
-    rows = np.flatnonzero(differing[key] & known)
+    rows = np.flatnonzero(differing[key] & has_kind)
     _, first = group_rows([key[rows], work.kind[rows]])
     kinds_of_key: dict[int, list[Kind]] = {}
     for row in rows[first].tolist():
@@ -160,10 +161,10 @@ def _alike(work: LaunchWork, target: Launches, keys: same_launches.Pair) -> Matc
 def _mean(key: IntArray, values: IntArray, count: int, agree: float) -> IntArray:
     """Return the mean of each key whose values are known and differ by no more than a share."""
     most, least = extremes(key, values, count)
-    known = (least >= 0) & (most >= 0) & (most - np.maximum(least, 0) <= agree * most)
+    agrees = (least >= 0) & (most >= 0) & (most - np.maximum(least, 0) <= agree * most)
     times = np.maximum(np.bincount(key, minlength=count), 1)
     above = np.bincount(key, weights=(values - least[key]).astype(np.float64), minlength=count)
-    return np.where(known, least + np.rint(above / times).astype(np.int64), UNKNOWN)
+    return np.where(agrees, least + np.rint(above / times).astype(np.int64), UNKNOWN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,8 +207,8 @@ class Join:
     def share(self) -> Fraction | None:
         """Return the share of their time with known FLOPs, None without any time."""
         total = sum(part.time_ns for part in self.parts)
-        known = sum(part.time_ns for part in self.parts if part.how in KNOWN)
-        return Fraction(known, total) if total else None
+        known_ns = sum(part.time_ns for part in self.parts if part.how in KNOWN)
+        return Fraction(known_ns, total) if total else None
 
     def count(self, *how: How) -> int:
         """Return the launches that were joined in one of these ways."""
@@ -218,7 +219,7 @@ def join_of(
     origin: Origin, file: str | None, matched: Matched, wanted: BoolArray, dur_ns: IntArray
 ) -> Join:
     """Return the summary of wanted launches; the columns are by launch."""
-    ways = [(how, dur_ns[wanted & (matched.how == place)]) for place, how in enumerate(HOW)]
+    ways = [(how, dur_ns[wanted & (matched.how == number)]) for number, how in enumerate(HOW)]
     parts = (JoinedPart(how, len(times), exact_sum(times)) for how, times in ways if len(times))
     return Join(origin, file, tuple(parts), matched.found)
 
@@ -287,9 +288,9 @@ class MeasuredWork:
         """Yield each line and data type with its FLOPs by kind, the most and the least."""
         shape = 2, len(self.kinds)
         sums = defaultdict[tuple[str, str], IntArray](lambda: np.zeros(shape, np.int64))
-        for place, kind in enumerate(self.kinds):
+        for index, kind in enumerate(self.kinds):
             for part in kind:
-                sums[part.line, part.dtype][:, place] += (part.flops, part.at_least)
+                sums[part.line, part.dtype][:, index] += (part.flops, part.at_least)
         for (line, dtype), (most, least) in sums.items():
             yield line, dtype, most, least
 

@@ -106,19 +106,19 @@ class KernelSpeed:
     @property
     def roof(self) -> tuple[str, float] | None:
         """Return the nearest roof and the share of it that was reached, None of none."""
-        known = dict(self.throughputs)
+        shares = dict(self.throughputs)
         # One throughput is of the time in which SMs are active, not of all the time.
-        if (active := known.pop(_ACTIVE_ONLY, None)) is not None and self.active is not None:
-            known[_ACTIVE_ONLY] = active * self.active
-        is_both = _COMPUTING & known.keys() and _MOVING & known.keys()
-        if not is_both and max(known.values(), default=0.0) < _NEAREST:
+        if (active := shares.pop(_ACTIVE_ONLY, None)) is not None and self.active is not None:
+            shares[_ACTIVE_ONLY] = active * self.active
+        is_both = _COMPUTING & shares.keys() and _MOVING & shares.keys()
+        if not is_both and max(shares.values(), default=0.0) < _NEAREST:
             return None
         # Of the whole memory system the part is named that is as busy as it is.
-        parts = {name: known[name] for name in ROOFS if name in known and name != "memory"}
+        parts = {name: shares[name] for name in ROOFS if name in shares and name != "memory"}
         best = max(parts, key=lambda name: parts[name], default="memory")
-        if known[best] + _SAME < known.get("memory", 0.0):
+        if shares[best] + _SAME < shares.get("memory", 0.0):
             best = "memory"
-        return best, known[best]
+        return best, shares[best]
 
     @property
     def lost_ns(self) -> float:
@@ -212,8 +212,8 @@ class _Groups:
             differs = self._sums((value != value[self.first][self.group]).astype(np.float64))
             registers = np.where(differs > 0, np.nan, value[self.first])
         for number, row in enumerate(self.first.tolist()):
-            known = {name: _known(means, name, number) for name in (*_SHARES, "waves")}
-            theoretical = known["theoretical_occupancy"]
+            own = {name: _known(means, name, number) for name in (*_SHARES, "waves")}
+            theoretical = own["theoretical_occupancy"]
             # What leaves room for the fewest blocks; nothing where warps are as many as fit.
             room = {
                 name.removeprefix(counters.LIMIT): float(n[number]) for name, n in limits.items()
@@ -230,13 +230,13 @@ class _Groups:
                 grid=_axes(launches.grid_axes[row]),
                 block=_axes(launches.block_axes[row]),
                 duration_ns=_whole(self.duration_ns[number]),
-                throughputs={name: share for name in ROOFS if (share := known[name]) is not None},
-                active=known["active"],
-                achieved_occupancy=known["achieved_occupancy"],
+                throughputs={name: share for name in ROOFS if (share := own[name]) is not None},
+                active=own["active"],
+                achieved_occupancy=own["achieved_occupancy"],
                 theoretical_occupancy=theoretical,
                 limiters=limiters,
                 registers=_whole(registers[number]),
-                waves=self._waves(known["waves"], limits, number),
+                waves=self._waves(own["waves"], limits, number),
                 stalls=tuple(sorted(waiting, key=lambda stall: (-stall[1], stall[0]))),
                 rules=self.rules[number],
             )
@@ -331,15 +331,15 @@ def rules_together(
     may say several things of one launch: the n-th of each launch are one.
     """
     of_group: list[dict[tuple[object, ...], KernelRule]] = [{} for _ in range(count)]
-    for place, rules in zip(group.tolist() if of_launch else (), of_launch, strict=True):
+    for group_number, rules in zip(group.tolist() if of_launch else (), of_launch, strict=True):
         seen: Counter[tuple[object, ...]] = Counter()
         for rule in rules:
             subject = (rule.section, rule.rule, rule.kind)
             key = (*subject, seen[subject])
             seen[subject] += 1
-            known = of_group[place].get(key, replace(rule, launches=0))
+            known = of_group[group_number].get(key, replace(rule, launches=0))
             largest = max(known, rule, key=_estimate)
-            of_group[place][key] = replace(largest, launches=known.launches + 1)
+            of_group[group_number][key] = replace(largest, launches=known.launches + 1)
     return [tuple(sorted(known.values(), key=_estimate, reverse=True)) for known in of_group]
 
 

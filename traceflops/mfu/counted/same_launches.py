@@ -154,15 +154,15 @@ def _merged(
     lowest = np.full(len(representative), len(launch), dtype=np.int64)
     np.minimum.at(lowest, together[fits], np.flatnonzero(fits))
     places = distinct(lowest[lowest < len(launch)])
-    place = np.searchsorted(places, lowest[together])
-    place = np.where(fits, place, -1)
+    slot = np.searchsorted(places, lowest[together])
+    slot = np.where(fits, slot, -1)
     labels = names(table["name"])
     uneven = tuple(sorted({labels[code] for code in name[~even[of_kernel]].tolist()}))
-    return place, places, uneven
+    return slot, places, uneven
 
 
 def _values(
-    table: pa.Table, place: IntArray, count: int
+    table: pa.Table, slot: IntArray, count: int
 ) -> tuple[dict[str, FloatArray], dict[str, FloatArray]]:
     """Return the value of each counter that is used, by place, and its spread."""
     counter, value = codes(table["counter"]), floats(table["value"])
@@ -171,10 +171,10 @@ def _values(
         if (plain := plain_counter(label)) in counters_used() or tells_speed(plain):
             wanted.setdefault(plain, []).append(code)
     values, spread = {}, {}
-    for name, known in wanted.items():
-        rows = np.flatnonzero(np.isin(counter, known) & (place >= 0))
+    for name, spellings in wanted.items():
+        rows = np.flatnonzero(np.isin(counter, spellings) & (slot >= 0))
         # The mean at each place, exact where all samples are one, and their spread.
-        places, samples = place[rows], value[rows]
+        places, samples = slot[rows], value[rows]
         possible = np.isfinite(samples) & (samples >= 0) & (samples <= LARGEST_EXACT)
         bad = np.zeros(count, dtype=np.bool_)
         bad[places[~possible]] = True
@@ -250,8 +250,8 @@ def keys_of(kernels: Pair, target: Launches, source: Launches) -> Pair:
     )
     block = (block_ours, block_theirs)
     keys = joined(name, (ours, theirs), block)
-    known = ours.min(initial=0) >= 0 and theirs.min(initial=0) >= 0
-    if known and _shared(kernels, keys)[kernels.ours].all():
+    all_sized = ours.min(initial=0) >= 0 and theirs.min(initial=0) >= 0
+    if all_sized and _shared(kernels, keys)[kernels.ours].all():
         return keys
     plain = (ours, theirs)
     for other in ((in_threads, theirs), (ours, their_threads)):
@@ -373,14 +373,14 @@ def in_steps(target: Launches, work: LaunchWork, keys: Pair) -> IntArray:
         return none
     key, kind = keys.theirs[rows], work.kind[rows]
     often, own_nth = _in_window(target.window, keys.ours)
-    place = joined((keys.ours, key), (own_nth, nth))
-    high, low = extremes(place.theirs, kind, place.count)
+    position = joined((keys.ours, key), (own_nth, nth))
+    high, low = extremes(position.theirs, kind, position.count)
     steady = size > 0
-    steady[key[(high != low)[place.theirs] | (kind < 0)]] = False
-    row_at = np.full(place.count, -1, dtype=np.int64)
-    row_at[place.theirs[::-1]] = rows[::-1]
+    steady[key[(high != low)[position.theirs] | (kind < 0)]] = False
+    row_at = np.full(position.count, -1, dtype=np.int64)
+    row_at[position.theirs[::-1]] = rows[::-1]
     fits = steady[keys.ours] & (often == size[keys.ours]) & (target.window >= 0)
-    return np.where(fits, row_at[place.ours], none)
+    return np.where(fits, row_at[position.ours], none)
 
 
 def _evenly(key: IntArray, often: IntArray, count: int) -> IntArray:

@@ -172,21 +172,21 @@ def _attention(pair: Prepared, launches: Launches, op: int, kernels: IntArray) -
     each = 2 * q.shape[-2] * (q.shape[-1] + v.shape[-1])
     own = known_sum(q.bytes, q.like((*q.shape[:-1], v.shape[-1])).bytes)
     per_key = known_sum(*(tensor.like(tensor.shape[-2:]).bytes for tensor in (k, v)))
-    known = not windowed and own is not None and bool(per_key)
+    has_bytes = not windowed and own is not None and bool(per_key)
     part = WorkPart(
         line=_ATTENTION,
         dtype=matrix_type(q, k) or operand_type(launches.names[int(launches.name[kernels[0]])]),
         flops=each,
         at_least=0 if windowed else each,
-        cached=CachedKeys(own, per_key) if known else CachedKeys(),
+        cached=CachedKeys(own, per_key) if has_bytes else CachedKeys(),
     )
     return dict.fromkeys(kernels.tolist(), ()) | {int(kernels[0]): (part,)}
 
 
 def serving_notes(work: LaunchWork, own: IntArray | None) -> Iterator[Note]:
     """Yield what the kinds of a recording's launches rest on; those of its `own` that are known."""
-    known = work.kind >= 0 if own is None else (work.kind >= 0) & (own >= 0)
-    times = np.bincount(work.kind[known], minlength=len(work.kinds)).tolist()
+    counts_here = work.kind >= 0 if own is None else (work.kind >= 0) & (own >= 0)
+    times = np.bincount(work.kind[counts_here], minlength=len(work.kinds)).tolist()
     counts = Counter[str]()
     for kind, count in zip(work.kinds, times, strict=True):
         for part in kind:
@@ -209,11 +209,11 @@ def of_passes(prepared: Prepared, launches: Launches, matched: Matched) -> Match
     passes = annotated_passes(prepared.trace)
     calls, call = prepared.trace.calls, prepared.linked.links.call_of_activity[launches.row[rows]]
     process, start = (taken(numbers(calls[name]), call) for name in ("process", "start_ns"))
-    place = np.where(call >= 0, places_in(passes, process, start), -1)
+    pass_of = np.where(call >= 0, places_in(passes, process, start), -1)
     kind, how, size = matched.kind.copy(), matched.how.copy(), matched.size.copy()
     kinds = list(matched.kinds)
-    for _, same in groups(joint_codes(kind[rows], place)):
-        alike, number, where = rows[same], int(kind[rows[same[0]]]), int(place[same[0]])
+    for _, same in groups(joint_codes(kind[rows], pass_of)):
+        alike, number, where = rows[same], int(kind[rows[same[0]]]), int(pass_of[same[0]])
         judged = passes[where].judged if where >= 0 else JudgedPass()
         # With one query per sequence there are as many pairs of query and key as keys.
         alone = judged.kind == "decode" and judged.queries == judged.sequences

@@ -161,12 +161,12 @@ def _summed(
     sums = [exact_sums(group, column, len(first)) for column in flops]
     ops = np.bincount(group, minlength=len(first)).tolist()
     distinct = zip(*(column[first].tolist() for column in columns), *sums, ops, strict=True)
-    for number, place, top, dtype, line, rule, *counts in distinct:
-        is_inside = place != NO_WINDOW
+    for number, window_number, top, dtype, line, rule, *counts in distinct:
+        is_inside = window_number != NO_WINDOW
         yield Cell(
             number,
-            place if is_inside else None,
-            is_inside and prepared.windows[number][place].used,
+            window_number if is_inside else None,
+            is_inside and prepared.windows[number][window_number].used,
             components[top],
             dtypes[dtype],
             lines[line],
@@ -243,10 +243,10 @@ def part_table(
 
 
 def _parts(
-    works: OpWork, place: int, phase: int, role: int, sub: int, core: int, by_shapes: int
+    works: OpWork, work_number: int, phase: int, role: int, sub: int, core: int, by_shapes: int
 ) -> Parts:
     """Return line, rule and FLOPs of each part of an op; of a product that it is, by its role."""
-    work, name = works.works[place], PRODUCT_ROLES[role]
+    work, name = works.works[work_number], PRODUCT_ROLES[role]
     assert isinstance(work, Work)  # only ops of known work are executed
     if name == "none":
         return [(*_part_line(work.kind, PHASES[phase], part), part) for part in work.parts]

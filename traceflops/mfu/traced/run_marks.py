@@ -189,10 +189,10 @@ def with_marked_lengths(
         notes = op.notes if least < most else tuple(n for n in op.notes if n != "variable-lengths")
         old_core = replace(old_core, pairs=most, pairs_at_least=least)
         works.append(replace(op, parts=parts, signature=old_core, notes=notes))
-    place = work.place.copy()
-    place[list(exact)] = [indices[pairs] for pairs in exact.values()]
+    work_of_op = work.place.copy()
+    work_of_op[list(exact)] = [indices[pairs] for pairs in exact.values()]
     rules = (*work.rules, *(work.rules[old] for old, _, _ in indices))
-    return replace(attribution, work=OpWork.of(place, works, rules)), (note,)
+    return replace(attribution, work=OpWork.of(work_of_op, works, rules)), (note,)
 
 
 def _is_open(core: Signature | None) -> bool:

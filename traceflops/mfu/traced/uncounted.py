@@ -130,9 +130,9 @@ def outside(
 def vector_ops(prepared: Prepared, attribution: Attribution) -> BoolArray:
     """Return which ops of known vector work ran an activity of their own."""
     work = attribution.work
-    known = (work.of_ops(work.vector_flops) != UNKNOWN) & ~work.matrix
-    around = taken(attribution.tree.nearest(known), attribution.op[on_chosen_device(prepared)])
-    ran = np.zeros(len(known), dtype=np.bool_)
+    is_vector = (work.of_ops(work.vector_flops) != UNKNOWN) & ~work.matrix
+    around = taken(attribution.tree.nearest(is_vector), attribution.op[on_chosen_device(prepared)])
+    ran = np.zeros(len(is_vector), dtype=np.bool_)
     ran[around[around >= 0]] = True
     innermost: BoolArray = ran & (attribution.tree.below(ran) == 0)
     return innermost

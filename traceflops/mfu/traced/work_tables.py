@@ -84,9 +84,10 @@ def kernel_rows(
     if work is not None:
         activities = prepared.trace.activities
         labels, dur_ns = names(activities["name"]), numbers(activities["dur_ns"])
-        known = rows[work.origin[rows] >= 0]
+        told_rows = rows[work.origin[rows] >= 0]
         of_name = {
-            labels[code]: known[places] for code, places in groups(codes(activities["name"])[known])
+            labels[code]: told_rows[places]
+            for code, places in groups(codes(activities["name"])[told_rows])
         }
         table = [
             row
@@ -107,12 +108,12 @@ def _added(row: KernelRow, work: MeasuredWork, rows: IntArray, dur_ns: IntArray)
     if row.counted and not kinds:
         return row
     parts = [(part, n) for index, n in zip(kinds, times, strict=True) for part in work.kinds[index]]
-    known = kind >= 0 if kinds else size >= 0
-    has_bytes = (kinds or known.any()) and (size[known] >= 0).all()
+    has_work = kind >= 0 if kinds else size >= 0
+    has_bytes = (kinds or has_work.any()) and (size[has_work] >= 0).all()
     measured = Measured(
         sum(part.flops * n for part, n in parts) if kinds else None,
-        exact_sum(size[known]) if has_bytes else None,
-        exact_sum(dur_ns[known]),
+        exact_sum(size[has_work]) if has_bytes else None,
+        exact_sum(dur_ns[has_work]),
         sum(part.at_least * n for part, n in parts) if kinds else None,
     )
     dtypes = {part.dtype for part, _ in parts if part.flops}
@@ -213,9 +214,10 @@ def _by_shapes(prepared: Prepared, moved: MovedBytes, rows: IntArray) -> Iterato
     dtype, types = types_of_ops(prepared, attribution)
     dtypes = _types_seen(group[op >= 0], dtype[op[op >= 0]], types, count)
     times = np.bincount(group, minlength=count).tolist()
-    known = np.bincount(group[counted], minlength=count).tolist()
+    with_flops = np.bincount(group[counted], minlength=count).tolist()
     for number, row in enumerate(rows[first].tolist()):
-        launches, done = (known[number], measured[number]) if known[number] else alone[number]
+        by_shapes = (with_flops[number], measured[number])
+        launches, done = by_shapes if with_flops[number] else alone[number]
         yield KernelRow(
             labels[int(name[row])],
             categorised.categories[int(categorised.category[row])],
@@ -247,6 +249,6 @@ def _types_seen(
 ) -> list[tuple[str, ...]]:
     types_of_group: list[list[str]] = [[] for _ in range(count)]
     _, first = group_rows([group, dtype])
-    for place, code in zip(group[first].tolist(), dtype[first].tolist(), strict=True):
-        types_of_group[place].append(labels[code])
+    for number, code in zip(group[first].tolist(), dtype[first].tolist(), strict=True):
+        types_of_group[number].append(labels[code])
     return [tuple(sorted(types)) for types in types_of_group]
