@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Final, Literal
 
+from traceflops.devices import peaks
 from traceflops.devices.device_facts import (
     LONGEST_NAME,
     SeenDevice,
@@ -25,18 +26,7 @@ from traceflops.devices.device_facts import (
     variant_of,
 )
 from traceflops.devices.missing_input import GIVE_PEAK, MissingInput
-from traceflops.devices.peaks import (
-    DTYPES,
-    UNIT_NAMES,
-    DeviceSpec,
-    HostLink,
-    Partition,
-    find,
-    generic_names,
-    load_devices,
-    partition,
-    rate_text,
-)
+from traceflops.devices.peaks import DeviceSpec, HostLink, Partition, load_devices
 from traceflops.devices.user_rate import given_rate, rate_doubt
 from traceflops.facts import Fact, Value, fact, in_words
 
@@ -98,7 +88,7 @@ class Match:
     @property
     def row(self) -> DeviceSpec | None:
         """Return the whole row of the table, None where that is not known for sure."""
-        return find(self.spec.id) if self.confirmed and self.spec is not None else None
+        return peaks.find(self.spec.id) if self.confirmed and self.spec is not None else None
 
     @property
     def _row(self) -> DeviceSpec | None:
@@ -154,7 +144,7 @@ def by_fingerprint(seen: SeenDevice) -> tuple[DeviceSpec, ...]:
         for spec in load_devices()
         if spec.compute is not None
         and spec.units is not None
-        and (maker not in UNIT_NAMES or maker == spec.vendor)
+        and (maker not in peaks.UNIT_NAMES or maker == spec.vendor)
         and all(agrees for *_, agrees in _checks(spec, seen))
     )
 
@@ -162,7 +152,7 @@ def by_fingerprint(seen: SeenDevice) -> tuple[DeviceSpec, ...]:
 def match(seen: SeenDevice) -> Match:
     """Return the row of the table that a device is, or why none is taken."""
     name = seen.name or ""
-    is_generic = len(name) <= LONGEST_NAME and name.strip().lower() in generic_names()
+    is_generic = len(name) <= LONGEST_NAME and name.strip().lower() in peaks.generic_names()
     if is_generic or seen.sharing:
         return _unnamed(seen)
     if (named := by_name(seen.name)) is not None:
@@ -197,7 +187,7 @@ def _checks(spec: DeviceSpec, seen: SeenDevice) -> Iterator[_Check]:
     elif seen.compute is not None and spec.compute is not None:
         text = f"compute capability {dotted(seen.compute)}"
         yield text, dotted(spec.compute), seen.compute == spec.compute
-    if seen.units is not None and seen.units > 0 and spec.units and spec.vendor in UNIT_NAMES:
+    if seen.units is not None and seen.units > 0 and spec.units and spec.vendor in peaks.UNIT_NAMES:
         mode, units = _partition(spec, seen), spec.counted(seen.units)
         dies = f" ({mode.text})" if mode is not None and mode.mode == "SPX" else ""
         yield f"{units} {spec.unit_name}{dies}", str(spec.units), units == spec.units
@@ -320,7 +310,7 @@ def _given(spec: DeviceSpec, seen: SeenDevice) -> Match:
 def _with_rate(matched: Match, rate: int) -> Match:
     """Return the match with one rate for all data types; the rest of a confirmed row stays."""
     row, seen = matched.spec if matched.confirmed else None, matched.seen
-    dense = dict.fromkeys(DTYPES, rate)
+    dense = dict.fromkeys(peaks.DTYPES, rate)
     note = "one rate for all data types, set with --peak"
     if row is None:
         spec = DeviceSpec(
@@ -340,7 +330,7 @@ def _with_rate(matched: Match, rate: int) -> Match:
         spec = replace(row, dense=dense, confidence="U", source="--peak", date=None, note=note)
     why = fact(
         "device.rate-given",
-        rate=rate_text(rate),
+        rate=peaks.rate_text(rate),
         row=_titled(row) if row is not None else None,
         doubt=rate_doubt(row, rate) if row is not None else None,
     )
@@ -363,7 +353,7 @@ def _part(spec: DeviceSpec, seen: SeenDevice) -> DeviceSpec | None:
 
 def _partition(spec: DeviceSpec, seen: SeenDevice) -> Partition | None:
     """Return which partition of a row a device is; None unless dies, units and name all say it."""
-    mode = partition(spec, seen.instruction_set, seen.dies)
+    mode = peaks.partition(spec, seen.instruction_set, seen.dies)
     if mode is None or spec.partition_units is None or seen.instruction_set != spec.arch:
         return None
     return mode if seen.units == mode.dies * spec.partition_units else None
@@ -371,7 +361,7 @@ def _partition(spec: DeviceSpec, seen: SeenDevice) -> Partition | None:
 
 def _have_same_rates(specs: tuple[DeviceSpec, ...]) -> bool:
     """Return whether the rates of each data type differ by rounding only, or are all unknown."""
-    by_type = [[spec.peak(dtype) or 0 for spec in specs] for dtype in DTYPES]
+    by_type = [[spec.peak(dtype) or 0 for spec in specs] for dtype in peaks.DTYPES]
     return all(max(rates) - min(rates) <= _SAME * max(rates) for rates in by_type)
 
 

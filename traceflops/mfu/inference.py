@@ -199,6 +199,11 @@ class _Done:
         pass_of: IntArray,
         work: MeasuredWork | None,
     ) -> None:
+        """Read bytes, FLOPs and time of the chosen activities, each with the pass it worked for.
+
+        Of an op that several activities worked for, the first one tells the pass. Communication
+        moves nothing here.
+        """
         self._work = moved.attribution.work
         batched = named(prepared.trace.ops, BATCHED)
         self._batched = set(distinct(self._work.place[batched]).tolist())

@@ -312,6 +312,11 @@ class _Items:
     def __init__(
         self, prepared: Prepared, moved: MovedBytes, work: MeasuredWork | None = None
     ) -> None:
+        """Read the bytes, paths and FLOPs of ops, then of activities, and the op of each activity.
+
+        Bytes and FLOPs are UNKNOWN where nothing tells them. An item is mixed if not all of its
+        activities do memory work.
+        """
         self._prepared, self._work = prepared, work
         ops, count = len(moved.op_size), len(moved.unit)
         self._ops = ops

@@ -65,9 +65,9 @@ class TomlTable:
         """Return a key by the name that it has where the values were read from."""
         return self.names.get(key, key)
 
-    def maybe(self, key: str, *, least: int = 1) -> int | None:
+    def maybe(self, key: str) -> int | None:
         """Return a whole number, or None where the key is not given."""
-        return self.count(key, least=least) if key in self else None
+        return self.count(key) if key in self else None
 
     def flag(self, key: str, default: bool | None = None) -> bool:
         """Return true or false. Required if no default."""

@@ -24,15 +24,8 @@ from traceflops.flops.analytic.run_utilisation import check_claims, unit_of
 from traceflops.flops.model.card import ModelCard
 from traceflops.flops.model.card_table import build
 from traceflops.flops.model.models import bare_model, card_of_config, preset
-from traceflops.mfu.checked.run_options import (
-    TOKEN_COUNTS,
-    TRAINS,
-    Words,
-    adjusted,
-    check_sums,
-    parse_kernel,
-    run_settings,
-)
+from traceflops.mfu.checked import run_options
+from traceflops.mfu.checked.run_options import Words
 from traceflops.mfu.traced.run_marks import MarkedTokens, is_ours, marked_tokens
 from traceflops.table.columns import matching
 from traceflops.table.trace import Note, Trace
@@ -41,7 +34,7 @@ from traceflops.windows.prepared import Prepared
 
 WHERE: Final = "the trace's description"
 _COUNTS: Final = (
-    *(*TOKEN_COUNTS, "gpus", "params", "mtp", "padded_vocab"),
+    *(*run_options.TOKEN_COUNTS, "gpus", "params", "mtp", "padded_vocab"),
     *("frozen_layers", "lora_rank", "lora_params"),
 )
 _FLAGS: Final = ("lora", "forward_only")
@@ -53,7 +46,7 @@ _KINDS: Final[dict[type, str]] = {
     str: "text with invalid characters",
     type(None): "null",
 }
-_DIRECTIONS: Final = frozenset(("forward_only", TRAINS))
+_DIRECTIONS: Final = frozenset(("forward_only", run_options.TRAINS))
 _MODEL: Final = frozenset(("model", "params", "mtp", "padded_vocab", "expert_capacity"))
 PACKED: Final = frozenset(("documents", "seq_sum", "seq_square_sum", "sequences"))
 _SUMS: Final = frozenset(("seq_sum", "seq_square_sum", "sequences"))
@@ -153,7 +146,7 @@ def description_of(trace: Trace) -> Description | None:
                 values[word] = _text(word, value)
     impossible = _SUMS
     with noting():
-        check_sums(Words(values))
+        run_options.check_sums(Words(values))
         impossible = frozenset()
     if card is None and "params" in values:
         with noting():
@@ -210,7 +203,7 @@ _PARSERS: Final[Mapping[str, Callable[[str, str], object]]] = {
     "documents": parse_lengths,
     "expert_capacity": parse_rate,
     "checkpointing": parse_checkpoint,
-    "attention_kernel": parse_kernel,
+    "attention_kernel": run_options.parse_kernel,
 }
 """What refuses the text of a word that cannot be meant."""
 
@@ -224,7 +217,8 @@ def counts_of_step(prepared: Prepared) -> dict[str, int | None]:
     if (marks := marked_tokens(prepared)) is not None:
         description = description.with_tokens(marks)
     values = description.words.values
-    count = {word: parse_count(word, values[word]) for word in values if word in TOKEN_COUNTS}
+    counted = [word for word in values if word in run_options.TOKEN_COUNTS]
+    count = {word: parse_count(word, values[word]) for word in counted}
     lengths = parse_lengths("documents", values["documents"]) if "documents" in values else ()
     slots = count["batch"] * count["seq"] if {"batch", "seq"} <= {*count} else None
     packed = count.get("seq_sum", sum(lengths) or None)
@@ -243,8 +237,8 @@ def card_and_run(description: Description) -> tuple[ModelCard, Run]:
             "unknown model: the trace's description names none",
             "add --model NAME, --model config.json or --params 8e9",
         )
-    card = adjusted(description.card, description.words)
-    run = Run(**run_settings(card, description.words))
+    card = run_options.adjusted(description.card, description.words)
+    run = Run(**run_options.run_settings(card, description.words))
     if run.lora is not None:
         run.lora.adapters(card)  # refuses targets that the model lacks
     return card, run
@@ -293,7 +287,7 @@ def self_described(
     for what the options alone get wrong.
     """
     options = options or Words({}, dashed=True)
-    check_sums(options)
+    run_options.check_sums(options)
     own = description_of(prepared.trace) or Description()
     # Options that say how many tokens a step has win over marks.
     give_tokens = not (PACKED | TOTALS | {"batch", "seq"}).isdisjoint(options.values)
