@@ -40,7 +40,7 @@ def measured_object(measured: Measurement) -> dict[str, Any]:
         **share_object("busy_mfu", measured.busy_mfu, measured.busy_range),
         "basis": measured.basis if fall is not None else None,
         "coverage": as_float(executed.coverage),
-        "unattributed_ns": executed.unattributed_ns,
+        "unattributed_ns": sum(time.uncounted_ns for time in executed.times if time.used),
         **flop_count("model_flops", executed.model_flops if split else None),
         **flop_count("model_flops_at_least", executed.model_at_least if split else None),
         **flop_count("executed_flops", executed.executed_flops if counted else None),
@@ -188,7 +188,7 @@ def _peak(device: DevicePeaks) -> dict[str, Any]:
 def _ledger(executed: Executed) -> list[dict[str, Any]]:
     """Return the lines; `flops` is the upper of two bounds where a count lies between them."""
     least: Counter[str] = Counter()
-    for cell in executed.select():
+    for cell in executed.used_cells:
         least[cell.line] += cell.at_least
     return [
         {

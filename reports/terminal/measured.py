@@ -170,7 +170,7 @@ def described_facts(checked: Reconciliation) -> Iterator[Fact]:
     """Yield what the described figure is made of."""
     work, job = checked.described.work, checked.job
     rate, convention = checked.rate, work.ledger.convention
-    is_more = rate is not None and (rate.hfu != rate.mfu or checked.measured_mfu is None)
+    is_more = rate is not None and (rate.hfu != rate.mfu or checked.measured.mfu is None)
     if rate is not None and is_more and not rate.is_hfu:
         remark = "with other executed FLOPs, as described"
         yield Fact("described HFU", exact_percent(rate.hfu), remark)

@@ -1,6 +1,6 @@
 import pytest
 
-from traceflops.categories.names import LONGEST, clean, parse, words
+from traceflops.categories.classify import LONGEST, clean, parse, words
 
 
 @pytest.mark.parametrize(

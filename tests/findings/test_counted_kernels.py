@@ -13,7 +13,7 @@ import traceflops as tf
 from tests.build import launched, trace_of
 from tests.conftest import shared_file
 from tests.mfu.test_kernel_speeds import CYCLES, ISSUE, LATENCY, MI210, NAMES, launch, rule
-from traceflops.devices.speed_of_light import LIMIT, quantity_rows
+from traceflops.devices.counter_formulas import LIMIT, quantity_rows
 from traceflops.findings.counted_kernels import _LIMITERS, _STALLS, COUNTED_KERNEL
 from traceflops.findings.finding import Finding
 from traceflops.mfu.counted.kernel_speeds import ROOFS

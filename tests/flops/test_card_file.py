@@ -123,7 +123,9 @@ def test_experts_in_some_layers(tmp_path: Path) -> None:
         (3, False),
         (29, True),
     ]
-    assert first.blocks[1][1].capacity == 5 / 4
+    experts = first.blocks[1][1].feed_forward
+    assert isinstance(experts, Experts)
+    assert experts.capacity == 5 / 4
     listed = card(tmp_path, text + "layers = [1, 31]")
     assert [(n, isinstance(b.feed_forward, Experts)) for n, b in listed.blocks] == [
         *((1, False), (1, True), (29, False), (1, True))

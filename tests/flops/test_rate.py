@@ -10,7 +10,14 @@ import pytest
 
 from traceflops.devices.peaks import find
 from traceflops.errors import InputError, UsageError
-from traceflops.flops.analytic.rates import Case, Peak, check_speed, rate, raw_rate, reasons, work
+from traceflops.flops.analytic.rates import (
+    Peak,
+    check_speed,
+    rate,
+    raw_rate,
+    reasons,
+    work,
+)
 from traceflops.flops.analytic.run import Checkpoint, Lora, Run
 from traceflops.flops.model.card import ModelCard
 from traceflops.flops.model.models import preset
@@ -207,12 +214,12 @@ def test_the_likeliest_reason_comes_first() -> None:
     card = preset("llama-3-8b")
     run = Run(seq=4096, step_seconds=Fraction(1))
     dense, a100 = Fraction(989_500), Fraction(312_000)
-    post = Case(Fraction(8), POST, ONE_NODE, "6N", Fraction(1_300_000))
-    assert reasons(post)[0].startswith("time or tokens off by 1,000")
-    a_third = Case(Fraction(13, 10), card, run, "exact-causal", a100)
-    assert reasons(a_third)[0] == "A100 peak used for an H100 or H200"
-    node = Case(Fraction(4), card, run, "exact-causal", dense)
-    assert reasons(node)[0] == "GPUs of one node instead of all"
+    post = reasons(Fraction(8), raw_rate(POST, ONE_NODE, MI300X, "6N"), POST, ONE_NODE)
+    assert post[0].startswith("time or tokens off by 1,000")
+    a_third = reasons(Fraction(13, 10), raw_rate(card, run, Peak(a100)), card, run)
+    assert a_third[0] == "A100 peak used for an H100 or H200"
+    node = reasons(Fraction(4), raw_rate(card, run, Peak(dense)), card, run)
+    assert node[0] == "GPUs of one node instead of all"
 
 
 @pytest.mark.parametrize(
@@ -235,8 +242,8 @@ def test_the_first_reason_is_tied_to_the_run(
 ) -> None:
     run = Run(batch=8, seq=4096, devices=8, step_seconds=Fraction(1))
     spec = find(device) if device is not None else None
-    case = Case(value, preset("llama-3-8b"), run, "exact-causal", Fraction(flops_per_ns), spec)
-    found = reasons(case)
+    card = preset("llama-3-8b")
+    found = reasons(value, raw_rate(card, run, Peak(Fraction(flops_per_ns))), card, run, spec)
     assert found[0] == first
     assert ("A100" in " ".join(found)) == (device == "a100-sxm-80")
     assert "recomputation counted as model work" not in found

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from tests.build import trace_of
+from traceflops.flops.mfu_waterfall import Ledger
+from traceflops.mfu.traced.executed import Executed
 from traceflops.table.trace import Source, SourceFile, Trace
 
 GEMM = "Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV_UserArgs_MT256x256x64_MI16x16x1_SN"
@@ -103,3 +106,24 @@ def rocprof(
         activities=activities, kernel_counters=counters, **{"devices": devices, **tables}
     )
     return replace(made, source=Source("rocprof", (SourceFile(file, None, None),)))
+
+
+def added(ledger: Ledger, depth: int) -> dict[str, int]:
+    """Return the lines of a ledger, added up by the first words of their names."""
+    sums = Counter[str]()
+    for line in ledger.lines:
+        sums[".".join(line.name.split(".")[:depth])] += int(line.flops)
+    return dict(sums)
+
+
+def part_of(
+    executed: Executed, device: int | None = None, window: int | None = None, *, used: bool = True
+) -> Executed:
+    """Return what was executed on a device and in a window, chosen ones alone if `used`."""
+    cells = (
+        replace(cell, used=True)
+        for cell in executed.cells
+        if device in (None, cell.device) and window in (None, cell.window)
+        if cell.used or not used
+    )
+    return replace(executed, cells=tuple(cells))

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.build import launched, step_marks, trace_of
+from tests.mfu.counting import part_of
 from tests.mfu.test_measurement import H100, H100_BF16
 from traceflops.analysis.preparation import prepare
 from traceflops.flops.ops.attention import Band
@@ -108,7 +109,9 @@ def test_each_step_is_counted_by_its_own_mark(
     }
     assert found.executed_at_least == found.executed_flops
     for number, each in enumerate(documents):
-        assert found.ledger(0, number).total("model.attention.forward") == layers * forward(each)
+        assert part_of(found, 0, number).ledger().total(
+            "model.attention.forward"
+        ) == layers * forward(each)
 
 
 def test_micro_batches_of_one_size_share_out_the_operators() -> None:

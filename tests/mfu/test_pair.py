@@ -14,7 +14,7 @@ import pytest
 from tests.build import table_of, trace_of
 from tests.cli.test_commands import run
 from tests.conftest import SAMPLES, shared_file
-from tests.mfu.counting import BF16, GEMM, MI300X, UNITS, counted, rocprof, timed
+from tests.mfu.counting import BF16, GEMM, MI300X, UNITS, counted, part_of, rocprof, timed
 from tests.mfu.counting import FLOPS as COUNTED
 from traceflops.analysis.preparation import prepare
 from traceflops.analysis.recipe import analyze
@@ -312,9 +312,9 @@ def test_a_public_trace_as_its_own_pair_says_what_it_says(name: str) -> None:
 
 def assert_same_ledger(trace: Trace, bare: Trace) -> None:
     own, other = prepare(trace), prepare(bare)
-    direct = executed(own).ledger(used=False)
+    direct = part_of(executed(own), used=False).ledger()
     found = measure(other, pair=own)
-    paired = found.executed.ledger(used=False)
+    paired = part_of(found.executed, used=False).ledger()
     assert paired.executed == direct.executed > 0
     assert {line.name: line.flops for line in paired.lines} == {
         line.name: line.flops for line in direct.lines

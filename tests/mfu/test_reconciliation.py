@@ -374,7 +374,7 @@ def test_described_padding_is_in_what_a_trace_shows() -> None:
     assert done.model_flops == found.job.windows * useful
     assert done.padding_flops == found.counts.counted - done.model_flops
     assert found.gap == 0
-    assert found.measured_mfu == found.rate.mfu
+    assert found.measured.mfu == found.rate.mfu
     share = f"{float(100 * Fraction(done.padding_flops, done.executed_flops)):.1f} %"
     assert found.sentence == (
         "Description and trace agree to the FLOP. "

@@ -162,7 +162,7 @@ def summary_of(analysis: Analysis) -> RankSummary:
         peaks=measured.devices,
         budgets=() if is_unknown else device_budgets(prepared, executed, measured.rates),
         lacks=measured.lacks,
-        cells=_of_all_windows(executed.select(), *_OF_A_CELL),
+        cells=_of_all_windows(executed.used_cells, *_OF_A_CELL),
         times=_of_all_windows((time for time in executed.times if time.used), *_OF_A_TIME),
         open_lines=dict(executed.open_lines),
         outside=executed.outside,

@@ -98,7 +98,7 @@ def categorise(trace: Trace, links: Links, classifier: Classifier) -> Categorise
             decisions.decide(rows, category, rule)
     # A name that says communication stands, as the metadata of an exchange may only say of which
     # collective it is a part; but kernels of RCCL are named alike, whether they send or reduce.
-    kernels = np.flatnonzero(kind == _index(kinds, "kernel"))
+    kernels = np.flatnonzero(is_one_of(activities["kind"], "kernel"))
     sub_of = _collective_subs(trace, links, kernels)
     tops = [category.top for category in decisions.categories]
     by_name = np.array([top == "communication" for top in tops], dtype=np.bool_)
@@ -107,20 +107,15 @@ def categorise(trace: Trace, links: Links, classifier: Classifier) -> Categorise
         rows = kernels[(sub_of == number) & (is_open | (sub == "point_to_point"))]
         if len(rows):
             decisions.decide(rows, Category("communication", sub), "collective-metadata")
-    rules = list(decisions.rules)
-    unknown = decisions.rule == _index(rules, _LEFT)
+    unknown = decisions.rule == decisions.rules.get(_LEFT, -1)
     return Categorised(
         decisions.category,
         tuple(decisions.categories),
         decisions.rule,
-        tuple(rules),
+        tuple(decisions.rules),
         left,
         int(numbers(activities["dur_ns"])[unknown].sum()),
     )
-
-
-def _index(labels: list[str], label: str) -> int:
-    return labels.index(label) if label in labels else -2
 
 
 def _decide_by_name(activities: pa.Table, decisions: _Decisions, classifier: Classifier) -> int:

@@ -173,7 +173,8 @@ def _answer_traced(
     privacy.check()
     check_pair(pair, traces)
     # Before the trace is read: a slip in an option should not cost the time of reading.
-    given = described.card_and_run() if described.model.is_given else None
+    has_model = described.model.model is not None or described.model.params is not None
+    given = described.card_and_run() if has_model else None
     rate = devices.tflops
     peaks = PeakOptions(devices.device, float(rate) if rate is not None else None)
     selection = question.selection()

@@ -72,11 +72,6 @@ class ModelOptions:
             )
         return adjusted(card, words_of(self))
 
-    @property
-    def is_given(self) -> bool:
-        """Return whether a model is named."""
-        return self.model is not None or self.params is not None
-
 
 @dataclass(frozen=True, slots=True)
 class TokenOptions:
@@ -214,11 +209,6 @@ class AnswerOptions:
         """Return whether a figure is to be explained."""
         return self.reported is not None or self.reported_hfu is not None
 
-    @property
-    def asks(self) -> bool:
-        """Return whether something is asked that only a description answers."""
-        return self.explains or self.all_conventions or self.convention is not None
-
     def explanation(self, figures: Utilisation, lacks: Sequence[MissingInput]) -> Explanation:
         """Return how the reported figure came about. Raises UsageError where something lacks."""
         from traceflops.flops.analytic.explain_reported import explain
@@ -291,7 +281,9 @@ class Description:
                     f"{name} describes a run, but no model is given",
                     "add --model NAME, --model config.json or --params 8e9, or remove it",
                 )
-        elif self.answer.asks or not _OF_THE_RUN.isdisjoint(self.words().values):
+        answer = self.answer
+        asks = answer.explains or answer.all_conventions or answer.convention is not None
+        if problem is not None and (asks or not _OF_THE_RUN.isdisjoint(self.words().values)):
             raise problem
 
     def _without_peak(self) -> DeviceOptions:

@@ -1,4 +1,7 @@
-"""From hardware counters to FLOPs and bytes: the formulas of `counters.toml`, by architecture.
+"""What hardware counters say: FLOPs and bytes of kernels, and how near they came to limits.
+
+    counters.toml         formulas from counters to FLOPs, bytes and cycles, by architecture
+    speed_of_light.toml   all spellings of shares of peaks, occupancy and reasons to wait
 
 Nsight Compute reads many counters only per cycle or per second. With clock and duration they are
 counts again, rounded as they were printed.
@@ -10,7 +13,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -101,7 +104,7 @@ def plain_counter(name: str) -> str:
 
 @cache
 def _counters_of_labels() -> dict[str, str]:
-    return {row["label"]: row["counter"] for row in _document()["label"]}
+    return {row["label"]: row["counter"] for row in _table(_COUNTERS)["label"]}
 
 
 def family_of(architecture: str | None) -> Family | None:
@@ -134,8 +137,8 @@ def formulas_of(quantity: str, family: Family | None) -> tuple[Formula, ...]:
 
 def quantities(prefix: str, family: Family | None) -> tuple[str, ...]:
     """Return the quantities under a prefix that a family has, in the order of the table."""
-    known = (formula.quantity for formula in formulas() if formula.holds_for(family))
-    return tuple(dict.fromkeys(name for name in known if name.startswith(prefix)))
+    names = (formula.quantity for formula in formulas() if formula.holds_for(family))
+    return tuple(dict.fromkeys(name for name in names if name.startswith(prefix)))
 
 
 def counters_for(prefix: str, types: Iterable[str], family: Family) -> Iterator[str]:
@@ -148,22 +151,13 @@ def counters_for(prefix: str, types: Iterable[str], family: Family) -> Iterator[
 @cache
 def families() -> tuple[Family, ...]:
     """Return all families of the table."""
-    return tuple(Family(**_frozen(row)) for row in _document()["family"])
+    return tuple(Family(**row) for row in _table(_COUNTERS)["family"])
 
 
 @cache
 def formulas() -> tuple[Formula, ...]:
     """Return all formulas of the table, in its order."""
-    return tuple(Formula(**_frozen(row)) for row in _document()["formula"])
-
-
-def _frozen(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row of the document with tuples for its lists."""
-
-    def frozen(value: Any) -> Any:
-        return tuple(map(frozen, value)) if isinstance(value, list) else value
-
-    return {key: frozen(value) for key, value in row.items()}
+    return tuple(Formula(**row) for row in _table(_COUNTERS)["formula"])
 
 
 @cache
@@ -176,9 +170,17 @@ def counters_used() -> frozenset[str]:
 
 
 @cache
-def _document() -> dict[str, Any]:
-    text = Path(__file__).with_name("counters.toml").read_text(encoding="utf-8")
-    return tomllib.loads(text)
+def _table(name: str) -> dict[str, Any]:
+    """Return a table of this folder, with tuples for its lists."""
+
+    def frozen(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: frozen(inner) for key, inner in value.items()}
+        return tuple(map(frozen, value)) if isinstance(value, list) else value
+
+    text = Path(__file__).with_name(name).read_text(encoding="utf-8")
+    table: dict[str, Any] = frozen(tomllib.loads(text))
+    return table
 
 
 def with_sums(values: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
@@ -201,3 +203,119 @@ def with_sums(values: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
         read = sums.get(counter)
         sums[counter] = computed if read is None else np.where(np.isnan(read), computed, read)
     return sums
+
+
+_COUNTERS, _SPEED = "counters.toml", "speed_of_light.toml"
+
+LIMIT: Final = "limit."
+"""What the quantities begin with that say how many blocks an SM has room for."""
+
+FULL_WAVES: Final = re.compile(r"\b(\d{1,6}\.\d{1,3}) full waves across all SMs")
+"""What a rule of Nsight Compute says of a small grid, also where waves were not counted."""
+
+_MOST_NAMES: Final = 10_000
+"""Of counters, whose spelling is remembered."""
+
+Kind = Literal["percent", "ns", "number"]
+_UNITS: Final[Mapping[Kind, frozenset[str]]] = {
+    "percent": frozenset({"%"}),
+    "ns": frozenset({"ns"}),
+    "number": frozenset({"", "block", "cycle", "register/thread"}),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """A quantity and its spellings, the best first; see the table for what each field says."""
+
+    id: str
+    kind: Kind
+    counters: tuple[str, ...]
+    sections: tuple[str, ...]
+    labels: tuple[str, ...]
+
+    def spelling(self, counter: str) -> int | None:
+        """Return the place of a counter's name among the spellings, None where it is none."""
+        if counter in self.counters:
+            return self.counters.index(counter)
+        section, _, rest = counter.partition("|")
+        label, _, unit = rest.rpartition("|")
+        fits = label in self.labels and section in self.sections
+        if not fits or unit not in _UNITS[self.kind]:
+            return None
+        return len(self.counters) + self.labels.index(label)
+
+
+@dataclass(frozen=True, slots=True)
+class Stalls:
+    """Counters of why warps wait: parts of quantity `total`, or of their sum from `least` on."""
+
+    pattern: str
+    total: str | None = None
+    least: float = 0.0
+
+    def reason(self, counter: str) -> str | None:
+        """Return the reason that a counter is of, such as long_scoreboard."""
+        match = re.fullmatch(self.pattern, counter)
+        return match[1].strip().lower().replace(" ", "_") if match else None
+
+
+@dataclass(frozen=True, slots=True)
+class Cycles:
+    """Cycles of a part of all CUs, of which a CU of each of the `families` has so many."""
+
+    id: str
+    counter: str
+    families: Mapping[str, int] = field(hash=False)
+    factor: int = 1
+
+
+@cache
+def quantity_rows() -> tuple[Quantity, ...]:
+    """Return the quantities."""
+    return tuple(Quantity(**row) for row in _table(_SPEED)["quantity"])
+
+
+@cache
+def stall_rows() -> tuple[Stalls, ...]:
+    """Return the spellings of stall reasons, the best first."""
+    return tuple(Stalls(**row) for row in _table(_SPEED)["stalls"])
+
+
+@cache
+def cycle_rows() -> tuple[Cycles, ...]:
+    """Return the counters of cycles of parts of CUs."""
+    return tuple(Cycles(**row) for row in _table(_SPEED)["cycles"])
+
+
+@lru_cache(_MOST_NAMES)
+def is_quantity(counter: str) -> bool:
+    """Return whether all of a counter's name is known: of a quantity, cycles, a reason to wait."""
+    if any(row.spelling(counter) is not None for row in quantity_rows()):
+        return True
+    if any(row.counter == counter for row in cycle_rows()):
+        return True
+    label, _, unit = counter.rpartition("|")
+    reasons = {row.reason(counter) for row in stall_rows()} & set(_table(_SPEED)["reasons"])
+    return bool(reasons) and (not label or unit in _UNITS["number"] | {"inst"})
+
+
+@lru_cache(_MOST_NAMES)
+def tells_speed(counter: str) -> bool:
+    """Return whether a counter says anything here."""
+    return is_quantity(counter) or any(row.reason(counter) is not None for row in stall_rows())
+
+
+def quantities_in(values: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
+    """Return quantities by id, percent as shares; of each launch the best spelling that it has.
+
+    `values` are by counter, one per launch, NaN where it has none.
+    """
+    quantities: dict[str, FloatArray] = {}
+    for row in quantity_rows():
+        ranks = {name: rank for name in values if (rank := row.spelling(name)) is not None}
+        for name in sorted(ranks, key=lambda name: ranks[name]):
+            value = values[name] / 100 if row.kind == "percent" else values[name]
+            own = quantities.get(row.id)
+            quantities[row.id] = value if own is None else np.where(np.isnan(own), value, own)
+    return quantities

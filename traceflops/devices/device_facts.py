@@ -8,17 +8,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, Final
 
-from traceflops.devices.peaks import (
-    UNIT_NAMES,
-    WARP_SIZES,
-    DeviceSpec,
-    Variant,
-    ambiguous_names,
-    generic_names,
-    load_devices,
-    load_variants,
-    shared_names,
-)
+from traceflops.devices import peaks
 from traceflops.errors import UsageError
 
 LONGEST_NAME = 256
@@ -67,41 +57,37 @@ class SeenDevice:
         return (major, minor) if major is not None and major > 0 and minor is not None else None
 
     @property
-    def is_generic(self) -> bool:
-        """Return whether the name is missing or says nothing about the product."""
-        name = self.name or ""
-        return len(name) <= LONGEST_NAME and name.strip().lower() in generic_names()
-
-    @property
     def sharing(self) -> tuple[str, ...]:
         """Return the ids of the products of different rates that have this name."""
         name = (self.name or "")[:LONGEST_NAME].strip().lower()
-        names = shared_names()
+        names = peaks.shared_names()
         return names.get(name) or names.get(name.removeprefix("nvidia "), ())
 
     def properties(self) -> str:
         """Return what is known besides the name: "compute capability 9.0, 132 SMs, 79.1 GiB"."""
         compute = f"compute capability {dotted(self.compute)}" if self.compute else ""
-        known = (
+        facts = (
             shown(self.instruction_set) if self.instruction_set else compute,
             self.counted_units(),
             gib(self.memory_bytes) if self.memory_bytes and self.memory_bytes > 0 else "",
         )
-        return ", ".join(filter(None, known))
+        return ", ".join(filter(None, facts))
 
     def counted_units(self) -> str:
         """Return "132 SMs" or "304 CUs", and nothing where they are not known."""
-        called = UNIT_NAMES.get(self.maker(), "SMs or CUs")
+        called = peaks.UNIT_NAMES.get(self.maker(), "SMs or CUs")
         return f"{self.units} {called}" if is_known(self.units) else ""
 
     def maker(self) -> str | None:
         """Return who made it: by instruction set or name, else by warp size (RDNA has 32, too)."""
         first = (self.name or "").strip().partition(" ")[0].lower()
-        if self.vendor or first in UNIT_NAMES:
+        if self.vendor or first in peaks.UNIT_NAMES:
             return self.vendor.lower() if self.vendor else first
         if (self.instruction_set or "").startswith("gfx"):
             return "amd"
-        return next((maker for maker, size in WARP_SIZES.items() if size == self.warp_size), None)
+        return next(
+            (maker for maker, size in peaks.WARP_SIZES.items() if size == self.warp_size), None
+        )
 
 
 def dotted(compute: tuple[int, int]) -> str:
@@ -131,20 +117,20 @@ def is_known(number: int | None) -> bool:
     return number is not None and number > 0
 
 
-def by_name(name: str | None) -> DeviceSpec | None:
+def by_name(name: str | None) -> peaks.DeviceSpec | None:
     """Return the first row whose pattern is found in a device's name."""
     if not name or len(name) > LONGEST_NAME:
         return None
-    marked = (spec for spec in load_devices() if spec.mark in name.lower())
+    marked = (spec for spec in peaks.load_devices() if spec.mark in name.lower())
     return next((spec for spec in marked if re.search(spec.pattern, name)), None)
 
 
-def variant_of(seen: SeenDevice, spec: DeviceSpec | None = None) -> Variant | None:
+def variant_of(seen: SeenDevice, spec: peaks.DeviceSpec | None = None) -> peaks.Variant | None:
     """Return the version of a product that a name states, if its rates may not be the row's."""
     name, row = seen.name or "", spec.product if spec is not None else ""
     if len(name) > LONGEST_NAME:
         return None
-    variants = (variant for variant in load_variants() if re.search(variant.pattern, name))
+    variants = (variant for variant in peaks.load_variants() if re.search(variant.pattern, name))
     return next((v for v in variants if not re.search(v.pattern, row)), None)
 
 
@@ -155,7 +141,7 @@ def is_full_name(text: str) -> bool:
     return has_maker and (by_name(name) is not None or bool(SeenDevice(name).sharing))
 
 
-def asked_row(text: str) -> DeviceSpec:
+def asked_row(text: str) -> peaks.DeviceSpec:
     """Return the row that --device means: by its id or product, or by a device's name in a trace.
 
     Raises UsageError with the ids near it where that is none, or more than one.
@@ -165,8 +151,12 @@ def asked_row(text: str) -> DeviceSpec:
         return spec
     # Near are the row that the name is of, ids that contain the text, and ids that resemble it.
     name = text[:LONGEST_NAME]
-    ids, wanted, row = [spec.id for spec in load_devices()], _spelled(name), by_name(name.upper())
-    inside = [known for known in ids if len(wanted) > 1 and wanted in _spelled(known)]
+    ids, wanted, row = (
+        [spec.id for spec in peaks.load_devices()],
+        _spelled(name),
+        by_name(name.upper()),
+    )
+    inside = [row_id for row_id in ids if len(wanted) > 1 and wanted in _spelled(row_id)]
     close = get_close_matches(name.strip().lower(), ids, n=4)
     first = [row.id] if row is not None else []
     near = list(dict.fromkeys([*first, *SeenDevice(name).sharing, *inside, *close]))[:6]
@@ -177,25 +167,25 @@ def asked_row(text: str) -> DeviceSpec:
     )
 
 
-def named_row(text: str) -> DeviceSpec | None:
+def named_row(text: str) -> peaks.DeviceSpec | None:
     """Return the row that a text names in any spelling, None where several or none could be it."""
     wanted = _spelled(text)
     rows = {
         spec.id: spec
-        for spec in load_devices()
+        for spec in peaks.load_devices()
         if wanted in (_spelled(spec.id), _spelled(spec.product))
     }
     if len(rows) == 1:
         return rows.popitem()[1]
     seen = SeenDevice(text)
-    if seen.sharing or variant_of(seen) is not None or text.lower() in ambiguous_names():
+    if seen.sharing or variant_of(seen) is not None or text.lower() in peaks.ambiguous_names():
         return None
-    is_part = any(wanted in _spelled(spec.id) for spec in load_devices())
+    is_part = any(wanted in _spelled(spec.id) for spec in peaks.load_devices())
     return by_name(text) if is_full_name(text) or not is_part else None
 
 
 def _makers() -> frozenset[str]:
-    return frozenset(spec.vendor for spec in load_devices())
+    return frozenset(spec.vendor for spec in peaks.load_devices())
 
 
 def _spelled(text: str) -> str:

@@ -219,8 +219,8 @@ class _Join:
         rows, ranks = self.trace.devices.to_pylist(), self.trace.ranks
 
         def rank(device: int) -> tuple[int, int]:
-            known = ranks[rows[device]["process"]]
-            return (device if known is None else known, rows[device]["local_id"])
+            own_rank = ranks[rows[device]["process"]]
+            return (device if own_rank is None else own_rank, rows[device]["local_id"])
 
         in_order = dict(zip(sorted(alike), sorted(self.work, key=rank), strict=True))
         return in_order if all(self.agrees(*pair, shift_ns) for pair in in_order.items()) else {}

@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Collection
 from datetime import date
 from decimal import Decimal
-from functools import partial
 from itertools import chain
 from typing import Any, Final, Literal, NotRequired, TypedDict, TypeVar
 
@@ -54,23 +53,21 @@ def installed_devices(make: Callable[[dict[str, Any]], T], taken: Collection[str
 
     Raises UsageError with what is wrong with a row.
     """
-    found = loaded("devices", partial(_rows, make, {*taken}))
-    return [*chain.from_iterable(found)]
+    ids = {*taken}
 
+    def rows_of(given: Any, where: str, package: str) -> list[T]:
+        document = toml_given(given, where)
+        rows, made = document.get("device"), []
+        if document.keys() != {"device"} or not isinstance(rows, list):
+            raise UsageError(f"{where}: it must be [[device]] tables and nothing else", "")
+        for number, row in enumerate(rows, 1):
+            if problem := _problem(row, ids):
+                raise UsageError(f"{where}, device {number}: {problem}", "")
+            ids.add(row["id"])
+            made.append(make(row | {"source": f"{row['source']} (package {package})"}))
+        return made
 
-def _rows(
-    make: Callable[[dict[str, Any]], T], taken: set[str], given: Any, where: str, package: str
-) -> list[T]:
-    document = toml_given(given, where)
-    rows, made = document.get("device"), []
-    if document.keys() != {"device"} or not isinstance(rows, list):
-        raise UsageError(f"{where}: it must be [[device]] tables and nothing else", "")
-    for number, row in enumerate(rows, 1):
-        if problem := _problem(row, taken):
-            raise UsageError(f"{where}, device {number}: {problem}", "")
-        taken.add(row["id"])
-        made.append(make(row | {"source": f"{row['source']} (package {package})"}))
-    return made
+    return [*chain.from_iterable(loaded("devices", rows_of))]
 
 
 def _problem(row: Any, taken: Collection[str]) -> str | None:

@@ -16,13 +16,7 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.devices.merging import (
-    CLOCKS_DIFFER_NS,
-    are_of_other_models,
-    identities,
-    merge,
-    models_of,
-)
+from traceflops.devices import merging
 from traceflops.errors import UsageError
 from traceflops.remedies import family
 from traceflops.table.columns import codes, is_one_of, names, numbers
@@ -85,7 +79,7 @@ def merge_jobs(traces: Sequence[Trace]) -> Trace:
     if len(jobs) == 1:
         return _of_one_job(traces)
     numbered = tuple(Job(number, tuple(members)) for number, members in enumerate(jobs, 1))
-    trace = merge(traces)
+    trace = merging.merge(traces)
     notes = (note for note in trace.notes if note.code not in _OF_ONE_JOB)
     why = "; ".join(text for reason, text in _WHY.items() if reason in reasons)
     text = f"These files belong to {len(jobs)} jobs: {why}. Use --job N, or give one job's files."
@@ -95,7 +89,7 @@ def merge_jobs(traces: Sequence[Trace]) -> Trace:
 
 def _of_one_job(traces: Sequence[Trace]) -> Trace:
     """Return the trace of the files of one job, with a note where nothing says that they are."""
-    trace = merge(traces)
+    trace = merging.merge(traces)
     timed = [member for member in starmap(_Member, enumerate(traces)) if member.is_timed]
     if len(timed) < 2 or any(a.is_seen_with(b) for a, b in combinations(timed, 2)):
         return trace
@@ -189,8 +183,8 @@ class _Member:
         self.name = min(file.name for file in trace.source.files)
         self.is_timed = bool(trace.activities.num_rows or trace.ops.num_rows)
         self.is_apart = any(note.code in _RUNS for note in trace.notes)
-        self.devices = frozenset(filter(None, identities(trace)))
-        self.models = models_of(trace)
+        self.devices = frozenset(filter(None, merging.identities(trace)))
+        self.models = merging.models_of(trace)
         self.ranks, self.world, self.hosts = (
             frozenset(trace.processes[column].drop_null().to_pylist())
             for column in ("rank", "world_size", "host")
@@ -254,7 +248,7 @@ class _Member:
         if max(self.world & other.world, default=1) > 1 and not self.ranks & other.ranks:
             return pause > _RANKS_DIFFER_NS
         is_tied = (self.ranks and other.ranks) or self.is_elsewhere(other)
-        return pause > (CLOCKS_DIFFER_NS if is_tied else 0)
+        return pause > (merging.CLOCKS_DIFFER_NS if is_tied else 0)
 
     def has_kernels_of(self, other: _Member) -> bool:
         """Return whether most kernels of the one that knows fewer are also the other's."""
@@ -268,7 +262,7 @@ class _Member:
         if self.devices & other.devices:
             return None  # runs one after the other on one GPU are told apart by --run
         if not (self.is_timed and other.is_timed):
-            return "model" if are_of_other_models(self.models, other.models) else None
+            return "model" if merging.are_of_other_models(self.models, other.models) else None
         ranked = bool(self.ranks) + bool(other.ranks)
         # Machines may number their ranks for themselves.
         on_two_hosts = self.is_elsewhere(other) and self.pause_ns(other) == 0

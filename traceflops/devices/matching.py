@@ -12,7 +12,9 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Final, Literal
 
+from traceflops.devices import peaks
 from traceflops.devices.device_facts import (
+    LONGEST_NAME,
     SeenDevice,
     asked_row,
     by_name,
@@ -24,17 +26,7 @@ from traceflops.devices.device_facts import (
     variant_of,
 )
 from traceflops.devices.missing_input import GIVE_PEAK, MissingInput
-from traceflops.devices.peaks import (
-    DTYPES,
-    UNIT_NAMES,
-    DeviceSpec,
-    HostLink,
-    Partition,
-    find,
-    load_devices,
-    partition,
-    rate_text,
-)
+from traceflops.devices.peaks import DeviceSpec, HostLink, Partition, load_devices
 from traceflops.devices.user_rate import given_rate, rate_doubt
 from traceflops.facts import Fact, Value, fact, in_words
 
@@ -96,7 +88,7 @@ class Match:
     @property
     def row(self) -> DeviceSpec | None:
         """Return the whole row of the table, None where that is not known for sure."""
-        return find(self.spec.id) if self.confirmed and self.spec is not None else None
+        return peaks.find(self.spec.id) if self.confirmed and self.spec is not None else None
 
     @property
     def _row(self) -> DeviceSpec | None:
@@ -152,17 +144,29 @@ def by_fingerprint(seen: SeenDevice) -> tuple[DeviceSpec, ...]:
         for spec in load_devices()
         if spec.compute is not None
         and spec.units is not None
-        and (maker not in UNIT_NAMES or maker == spec.vendor)
+        and (maker not in peaks.UNIT_NAMES or maker == spec.vendor)
         and all(agrees for *_, agrees in _checks(spec, seen))
     )
 
 
 def match(seen: SeenDevice) -> Match:
     """Return the row of the table that a device is, or why none is taken."""
-    if seen.is_generic or seen.sharing:
+    name = seen.name or ""
+    is_generic = len(name) <= LONGEST_NAME and name.strip().lower() in peaks.generic_names()
+    if is_generic or seen.sharing:
         return _unnamed(seen)
-    named = by_name(seen.name)
-    return _named(named, seen) if named is not None else _unknown(seen)
+    if (named := by_name(seen.name)) is not None:
+        return _named(named, seen)
+    # A name that is no row's stays unknown even if the properties fit: A800 and A100, say.
+    fitting, variant = by_fingerprint(seen), variant_of(seen)
+    why = fact(
+        "device.no-row",
+        name=quoted(seen.name),
+        properties=seen.properties(),
+        variant=variant.what if variant is not None else None,
+        rows=_listed(fitting) if fitting else None,
+    )
+    return Match(seen, None, None, "none", False, fitting, why, _ASK)
 
 
 def chosen(device_id: str | None, peak_tflops: float | None, seen: SeenDevice) -> Match:
@@ -183,7 +187,7 @@ def _checks(spec: DeviceSpec, seen: SeenDevice) -> Iterator[_Check]:
     elif seen.compute is not None and spec.compute is not None:
         text = f"compute capability {dotted(seen.compute)}"
         yield text, dotted(spec.compute), seen.compute == spec.compute
-    if seen.units is not None and seen.units > 0 and spec.units and spec.vendor in UNIT_NAMES:
+    if seen.units is not None and seen.units > 0 and spec.units and spec.vendor in peaks.UNIT_NAMES:
         mode, units = _partition(spec, seen), spec.counted(seen.units)
         dies = f" ({mode.text})" if mode is not None and mode.mode == "SPX" else ""
         yield f"{units} {spec.unit_name}{dies}", str(spec.units), units == spec.units
@@ -253,13 +257,24 @@ def _unnamed(seen: SeenDevice) -> Match:
     if by_clock and not _have_same_rates(fitting):
         fitting = by_clock
         properties += f", {(seen.clock_hz or 0) // 10**6:,} MHz"
-    known: dict[str, Value] = {"name": name, "properties": properties, "rows": _listed(fitting)}
+    details: dict[str, Value] = {"name": name, "properties": properties, "rows": _listed(fitting)}
     if not _have_same_rates(fitting):
-        why = Fact("device.ambiguous", known)
+        why = Fact("device.ambiguous", details)
         return Match(seen, None, "fingerprint", "low", False, fitting, why, _ASK)
     is_single = len(fitting) == 1
-    why = Fact("device.by-properties" if is_single else "device.by-properties-equal", known)
-    spec = _joined(fitting).with_memory(seen.memory_bytes)
+    why = Fact("device.by-properties" if is_single else "device.by-properties-equal", details)
+    # One row for products of the same rates; their links only where they agree.
+    links, hosts = {spec.link for spec in fitting}, {spec.host_link for spec in fitting}
+    spec = replace(
+        fitting[0],
+        product=" or ".join(spec.product for spec in fitting),
+        memories=tuple(dict.fromkeys(memory for spec in fitting for memory in spec.memories)),
+        link=links.pop() if len(links) == 1 else None,
+        host_link=hosts.pop() if len(hosts) == 1 else None,
+        one_device_is=" or ".join(dict.fromkeys(spec.one_device_is for spec in fitting)),
+        confidence=max(spec.confidence for spec in fitting),
+        source="; ".join(dict.fromkeys(spec.source for spec in fitting)),
+    ).with_memory(seen.memory_bytes)
     return Match(seen, spec, "fingerprint", "medium", True, fitting, why)
 
 
@@ -274,19 +289,6 @@ def _objections(checks: Iterable[_Check]) -> tuple[Value, ...]:
         for seen, expected, agrees in checks
         if not agrees
     )
-
-
-def _unknown(seen: SeenDevice) -> Match:
-    """A name that is no row's stays unknown even if the properties fit: A800 and A100, say."""
-    fitting, variant = by_fingerprint(seen), variant_of(seen)
-    why = fact(
-        "device.no-row",
-        name=quoted(seen.name),
-        properties=seen.properties(),
-        variant=variant.what if variant is not None else None,
-        rows=_listed(fitting) if fitting else None,
-    )
-    return Match(seen, None, None, "none", False, fitting, why, _ASK)
 
 
 def _given(spec: DeviceSpec, seen: SeenDevice) -> Match:
@@ -308,7 +310,7 @@ def _given(spec: DeviceSpec, seen: SeenDevice) -> Match:
 def _with_rate(matched: Match, rate: int) -> Match:
     """Return the match with one rate for all data types; the rest of a confirmed row stays."""
     row, seen = matched.spec if matched.confirmed else None, matched.seen
-    dense = dict.fromkeys(DTYPES, rate)
+    dense = dict.fromkeys(peaks.DTYPES, rate)
     note = "one rate for all data types, set with --peak"
     if row is None:
         spec = DeviceSpec(
@@ -328,7 +330,7 @@ def _with_rate(matched: Match, rate: int) -> Match:
         spec = replace(row, dense=dense, confidence="U", source="--peak", date=None, note=note)
     why = fact(
         "device.rate-given",
-        rate=rate_text(rate),
+        rate=peaks.rate_text(rate),
         row=_titled(row) if row is not None else None,
         doubt=rate_doubt(row, rate) if row is not None else None,
     )
@@ -351,7 +353,7 @@ def _part(spec: DeviceSpec, seen: SeenDevice) -> DeviceSpec | None:
 
 def _partition(spec: DeviceSpec, seen: SeenDevice) -> Partition | None:
     """Return which partition of a row a device is; None unless dies, units and name all say it."""
-    mode = partition(spec, seen.instruction_set, seen.dies)
+    mode = peaks.partition(spec, seen.instruction_set, seen.dies)
     if mode is None or spec.partition_units is None or seen.instruction_set != spec.arch:
         return None
     return mode if seen.units == mode.dies * spec.partition_units else None
@@ -359,25 +361,8 @@ def _partition(spec: DeviceSpec, seen: SeenDevice) -> Partition | None:
 
 def _have_same_rates(specs: tuple[DeviceSpec, ...]) -> bool:
     """Return whether the rates of each data type differ by rounding only, or are all unknown."""
-    by_type = [[spec.peak(dtype) or 0 for spec in specs] for dtype in DTYPES]
+    by_type = [[spec.peak(dtype) or 0 for spec in specs] for dtype in peaks.DTYPES]
     return all(max(rates) - min(rates) <= _SAME * max(rates) for rates in by_type)
-
-
-def _joined(specs: tuple[DeviceSpec, ...]) -> DeviceSpec:
-    """Return one row for products of the same rates; their bandwidth only where they agree."""
-    memories = (memory for spec in specs for memory in spec.memories)
-    links = {spec.link for spec in specs}
-    hosts = {spec.host_link for spec in specs}
-    return replace(
-        specs[0],
-        product=" or ".join(spec.product for spec in specs),
-        memories=tuple(dict.fromkeys(memories)),
-        link=links.pop() if len(links) == 1 else None,
-        host_link=hosts.pop() if len(hosts) == 1 else None,
-        one_device_is=" or ".join(dict.fromkeys(spec.one_device_is for spec in specs)),
-        confidence=max(spec.confidence for spec in specs),
-        source="; ".join(dict.fromkeys(spec.source for spec in specs)),
-    )
 
 
 def _titled(spec: DeviceSpec) -> str:

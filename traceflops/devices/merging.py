@@ -37,6 +37,7 @@ from traceflops.units import time_amount
 FILE: Final = "file"
 _CALENDAR: Final = "calendar"
 _TIMES: Final = ("start_ns", "time_ns")
+_TIMELINE: Final = ("activities", "ops", "calls", "marks")
 _MAKERS: Final = {ROCPROF: "amd", NSIGHT: "nvidia"}
 """Whose GPUs a tool records."""
 Model = tuple[str | None, str | None, str | None]
@@ -125,9 +126,9 @@ def join(traces: Sequence[Trace], noun: str = FILE) -> Trace:
     origins = [trace.source.origin_unix_ns for trace in ordered]
     common = next((origin for origin in origins if origin is not None), None)
     # Of all devices one behind the other: which row stands for each, and its number from now on.
-    known: dict[tuple[str, str], int] = {}
+    row_of_key: dict[tuple[str, str], int] = {}
     keys = enumerate(key for trace in ordered for key in identities(trace))
-    first = [row if key is None else known.setdefault(key, row) for row, key in keys]
+    first = [row if key is None else row_of_key.setdefault(key, row) for row, key in keys]
     rows, number = np.unique(np.array(first, dtype=np.int64), return_inverse=True)
     ends = np.cumsum([trace.devices.num_rows for trace in ordered])
     shifted, processes = [], 0
@@ -146,13 +147,20 @@ def join(traces: Sequence[Trace], noun: str = FILE) -> Trace:
         for name in TABLES
     }
     tables["devices"] = tables["devices"].take(number_column(rows, pa.int64()))
-    notes = [
-        *_clock_notes(ordered),
-        *different_times(ordered),
-        *_rank_notes(ordered),
-        *_description_notes(ordered),
-        *_file_notes(ordered, noun),
-    ]
+    notes = [*different_times(ordered), *_rank_notes(ordered)]
+    timed = [t for t in ordered if any(t.table(name).num_rows for name in _TIMELINE)]
+    own_clocks = {trace.source.clock for trace in timed}
+    differ = len(timed) > 1 and (len(own_clocks) > 1 or None in own_clocks)
+    if differ and any(trace.source.origin_unix_ns is None for trace in timed):
+        notes.insert(0, _UNALIGNED)
+    given = [t.source.description for t in ordered if t.source.description is not None]
+    if disputed := {word for words in given for word in words} - _agreed(given).keys():
+        text = (
+            f"The files describe their run differently ({', '.join(sorted(disputed))}). Only what "
+            "they agree on is used."
+        )
+        notes.append(Note("dropped", "descriptions-differ", text, len(disputed)))
+    notes += _file_notes(ordered, noun)
     notes.sort(key=lambda note: note.kind != "dropped")  # what was lost first
     places = [p for trace in ordered for p in trace.places or (None,) * trace.devices.num_rows]
     named = tuple(places[row] for row in rows.tolist())
@@ -177,37 +185,12 @@ def _renumbered(
         table = trace.table(name)
         for column in moves.keys() & set(table.column_names):
             values = numbers(table[column], ABSENT)
-            known = values != ABSENT
+            is_set = values != ABSENT
             moved = np.full_like(values, ABSENT)
-            moved[known] = moves[column](values[known])
+            moved[is_set] = moves[column](values[is_set])
             table = with_numbers(table, column, moved)
         tables[name] = table
     return tables
-
-
-def _clock_notes(traces: Sequence[Trace]) -> list[Note]:
-    timed = [
-        trace
-        for trace in traces
-        if any(trace.table(name).num_rows for name in ("activities", "ops", "calls", "marks"))
-    ]
-    clocks = {trace.source.clock for trace in timed}
-    if len(timed) < 2 or (len(clocks) == 1 and None not in clocks):
-        return []
-    return [_UNALIGNED] if any(t.source.origin_unix_ns is None for t in timed) else []
-
-
-def _description_notes(traces: Sequence[Trace]) -> list[Note]:
-    given = [t.source.description for t in traces if t.source.description is not None]
-    words = {word for description in given for word in description}
-    disputed = sorted(words - _agreed(given).keys())
-    if not disputed:
-        return []
-    text = (
-        f"The files describe their run differently ({', '.join(disputed)}). Only what they agree "
-        "on is used."
-    )
-    return [Note("dropped", "descriptions-differ", text, len(disputed))]
 
 
 def by_rank(trace: Trace) -> tuple[int, str]:
@@ -262,7 +245,7 @@ def _file_notes(traces: Sequence[Trace], noun: str) -> list[Note]:
     of_file: list[Owned] = []
     of_trace: list[Owned] = []
     is_timed = any(trace.activities.num_rows for trace in traces)
-    for place, trace in enumerate(traces):
+    for number, trace in enumerate(traces):
         is_single = len(trace.source.files) == 1
         joined = is_timed and trace.kernel_counters.num_rows > 0
         for note in trace.notes:
@@ -270,7 +253,7 @@ def _file_notes(traces: Sequence[Trace], noun: str) -> list[Note]:
                 continue
             is_of_files = is_single or note.file is not None or note.owners > 1
             notes = of_file if is_of_files else of_trace
-            notes.append(((place, None if is_single else note.file), note))
+            notes.append(((number, None if is_single else note.file), note))
     files = len(traces) if noun != FILE else sum(len(trace.source.files) for trace in traces)
     joined_notes = (*together(of_file, files, noun), *together(of_trace, len(traces), "recording"))
     return list(map(named, joined_notes))
@@ -293,17 +276,17 @@ def _rank_notes(traces: Sequence[Trace]) -> list[Note]:
         how = "If they belong to different jobs, give one job's files."
         notes.append(Note("assumed", "rank-clash", text, len(repeated), advice=how))
     sizes = {s for trace in traces for s in trace.processes["world_size"].to_pylist() if s}
-    world, known = max(sizes, default=0), len(counts)
+    world, present = max(sizes, default=0), len(counts)
     beyond = sorted(rank for rank in counts if rank >= world)
     if world and beyond:
         ranks = ", ".join(map(str, beyond[:8]))
         text = f"A job of {world} ranks cannot have rank {ranks}; shown as recorded."
         notes.append(Note("assumed", "rank-beyond-world", text, len(beyond)))
     most = world if len(sizes) == 1 else 0 if sizes else max(counts) + 1
-    if known < most:
+    if present < most:
         job = f"the job's {most} ranks" if sizes else f"at least {most} ranks"
-        text = f"{known} of {job} are here; totals cover only these."
-        notes.append(Note("missing", "ranks-missing", text, most - known))
+        text = f"{present} of {job} are here; totals cover only these."
+        notes.append(Note("missing", "ranks-missing", text, most - present))
     return notes
 
 

@@ -63,20 +63,24 @@ def advised(how: str) -> Fact | None:
     return quoted(how) if how else None
 
 
+def _uncounted(families: Sequence[Family | None]) -> str | None:
+    """Return the hardware whose counters never tell FLOPs, None where those of some device do."""
+    of_devices = [family for family in families if family is not None]
+    counts = any(family.counts_matrix_work for family in of_devices)
+    return of_devices[0].hardware if of_devices and not counts else None
+
+
 def without_shapes(tool: str, families: Sequence[Family | None]) -> MissingInput:
     """Return why an export without operators tells no FLOPs; `families` are of its devices."""
-    known = [family for family in families if family is not None]
-    if known and not any(family.counts_matrix_work for family in known):
-        hardware = known[0].hardware
-        return MissingInput(fact("missing.tool-shapes", tool=tool, uncounted=hardware), PAIR)
-    return MissingInput(fact("missing.tool-shapes", tool=tool, uncounted=None), _PAIR_OR_COUNT)
+    uncounted = _uncounted(families)
+    what = fact("missing.tool-shapes", tool=tool, uncounted=uncounted)
+    return MissingInput(what, _PAIR_OR_COUNT if uncounted is None else PAIR)
 
 
 def other_counters(families: Sequence[Family | None]) -> MissingInput:
     """Return that counters were read, and none of those that tell FLOPs."""
-    known = [family for family in families if family is not None]
-    if known and not any(family.counts_matrix_work for family in known):
-        return MissingInput(fact("missing.uncounted", hardware=known[0].hardware), PAIR)
+    if (hardware := _uncounted(families)) is not None:
+        return MissingInput(fact("missing.uncounted", hardware=hardware), PAIR)
     return MissingInput(fact("missing.other-counters"), _PAIR_OR_COUNT)
 
 
@@ -98,9 +102,8 @@ def counters_alone(launches: int, how: str) -> MissingInput:
 
 def counters_incomplete(families: Sequence[Family | None], missing: Sequence[str]) -> MissingInput:
     """Return why counters that were read tell no FLOPs, and which would."""
-    known = [family for family in families if family is not None]
-    counting = [family for family in known if family.counts_matrix_work]
-    if not known:
+    counting = [each for each in families if each is not None and each.counts_matrix_work]
+    if not any(families):
         return MissingInput(fact("missing.unknown-gpu"), fact("missing.name-device"))
     if not counting:
         return other_counters(families)

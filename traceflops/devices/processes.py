@@ -60,8 +60,8 @@ def users_of_devices(trace: Trace) -> list[list[int]]:
 def ranks_of_devices(trace: Trace) -> list[tuple[int, ...]]:
     """Return the known ranks of the processes that worked on each device, in order."""
     ranks = trace.ranks
-    known = ({ranks[user] for user in users} for users in users_of_devices(trace))
-    return [tuple(sorted(rank for rank in mine if rank is not None)) for mine in known]
+    ranks_of_users = ({ranks[user] for user in users} for users in users_of_devices(trace))
+    return [tuple(sorted(rank for rank in of if rank is not None)) for of in ranks_of_users]
 
 
 def ranks_text(ranks: Sequence[int]) -> str:
@@ -160,7 +160,7 @@ def settle_shared(trace: Trace) -> Trace:
 
 def _shared(trace: Trace) -> Users:
     users = enumerate(users_of_devices(trace)) if trace.processes.num_rows > 1 else ()
-    return {device: mine for device, mine in users if len(mine) > 1}
+    return {device: processes for device, processes in users if len(processes) > 1}
 
 
 def _with_runs_apart(trace: Trace, users: Users) -> Trace:
@@ -187,9 +187,20 @@ def _with_runs_apart(trace: Trace, users: Users) -> Trace:
     tables = dict(trace.tables)
     for name in ("activities", "marks", "counters", "kernel_counters", "kernel_rules"):
         table = trace.table(name)
-        own = numbers(table["device"], ABSENT)
-        moved = first[np.maximum(own, 0)] + _run_numbers(name, table, split, begin)
-        tables[name] = with_numbers(table, "device", np.where(own == ABSENT, ABSENT, moved))
+        own, process = numbers(table["device"], ABSENT), numbers(table["process"])
+        moved = np.where(own == ABSENT, ABSENT, first[np.maximum(own, 0)])
+        for device, runs in split.items():
+            of_device = np.flatnonzero(own == device)
+            if name in _TIMED:  # of the last run that had begun; without times, of the process's
+                starts = np.array([begin[members].min() for members in runs])
+                time = numbers(table[_TIMED[name]])[of_device]
+                run = np.maximum(np.searchsorted(starts, time, side="right") - 1, 0)
+            else:
+                run = np.zeros(len(of_device), dtype=np.int64)
+                for number, members in enumerate(runs):
+                    run[np.isin(process[of_device], members)] = number
+            moved[of_device] += run
+        tables[name] = with_numbers(table, "device", moved)
     owner = numbers(trace.devices["process"])[rows]
     for device, runs in split.items():
         for row, members in enumerate(runs, int(first[device])):
@@ -198,33 +209,14 @@ def _with_runs_apart(trace: Trace, users: Users) -> Trace:
     devices = with_numbers(devices, "device", np.arange(len(rows)))
     tables["devices"] = with_numbers(devices, "process", owner)
     places = tuple(trace.places[row] for row in rows.tolist()) if trace.places else ()
-    run = (np.arange(len(rows)) - first[rows] + 1).tolist()
+    run_number = (np.arange(len(rows)) - first[rows] + 1).tolist()
     return replace(
         trace,
         tables=tables,
         places=places,
         notes=(*trace.notes, _run_note(trace, split, begin, end)),
-        runs=tuple(zip(rows.tolist(), run, strict=True)),
+        runs=tuple(zip(rows.tolist(), run_number, strict=True)),
     )
-
-
-def _run_numbers(name: str, table: pa.Table, split: Runs, begin: IntArray) -> IntArray:
-    """Return, per row, the number of its run on its device, from 0: the last that had begun.
-
-    Rows without a time are in the run of their process.
-    """
-    device, process = numbers(table["device"], ABSENT), numbers(table["process"])
-    number = np.zeros(len(device), dtype=np.int64)
-    for shared, runs in split.items():
-        rows = np.flatnonzero(device == shared)
-        if name in _TIMED:
-            starts = np.array([begin[members].min() for members in runs])
-            time = numbers(table[_TIMED[name]])[rows]
-            number[rows] = np.maximum(np.searchsorted(starts, time, side="right") - 1, 0)
-            continue
-        for run, members in enumerate(runs):
-            number[rows[np.isin(process[rows], members)]] = run
-    return number
 
 
 def _run_note(trace: Trace, split: Runs, begin: IntArray, end: IntArray) -> Note:

@@ -79,10 +79,10 @@ def is_apart(trace: Trace, records: Trace, shift_ns: int) -> bool:
     """Return whether all records were made before a trace began, or after it ended."""
     times = numbers(records.counters["time_ns"]) + shift_ns
     starts = [numbers(trace.table(name)["start_ns"]) for name in ("activities", "ops")]
-    known = np.concatenate(starts)
-    if not len(times) or not len(known):
+    trace_starts = np.concatenate(starts)
+    if not len(times) or not len(trace_starts):
         return False
-    return bool(times.max() < known.min() or times.min() > known.max())
+    return bool(times.max() < trace_starts.min() or times.min() > trace_starts.max())
 
 
 def without_counters(trace: Trace, prefix: str, devices: Collection[int]) -> Trace:

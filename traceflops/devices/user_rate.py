@@ -62,8 +62,8 @@ def rate_doubt(spec: DeviceSpec, rate: int, dtypes: Collection[str] = ()) -> Fac
 
     `rate` is in FLOP per nanosecond; `dtypes` are what it is for, if known.
     """
-    known = {name: rate for name, rate in spec.dense.items() if name not in NOT_A_PEAK}
-    meant = {name: dense for name, dense in known.items() if not dtypes or name in dtypes}
+    rates = {name: rate for name, rate in spec.dense.items() if name not in NOT_A_PEAK}
+    meant = {name: dense for name, dense in rates.items() if not dtypes or name in dtypes}
     if not meant:
         return None
     sparse = _within(rate, {name: meant[name] for name in _WITH_SPARSITY if name in meant}, _SPARSE)

@@ -14,8 +14,8 @@ takes 1/P_d ns, and the budget is the window. All are integers: FLOP, or fractio
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from fractions import Fraction
 from math import lcm
 from typing import Final
@@ -73,27 +73,14 @@ class Ledger:
         """Return the number that the convention is known for: model or executed FLOPs."""
         return self.executed if self.executed_only else self.model
 
-    def grouped(self, depth: int) -> tuple[Line, ...]:
-        """Return the lines added up by the first `depth` words of their names, in order."""
-        short = (replace(line, name=".".join(line.name.split(".")[:depth])) for line in self.lines)
-        return tuple(_added(short))
-
-    def scaled(self, factor: Fraction) -> Ledger:
-        """Return the ledger with every line times a factor."""
-        lines = tuple(Line(line.name, whole(line.flops * factor)) for line in self.lines)
-        return Ledger(self.convention, lines, self.executed_only)
-
 
 def collect(convention: str, lines: Iterable[Line], *, executed_only: bool) -> Ledger:
     """Return the ledger of the lines that are not zero, those of one name added up."""
-    return Ledger(convention, tuple(line for line in _added(lines) if line.flops), executed_only)
-
-
-def _added(lines: Iterable[Line]) -> Iterator[Line]:
     sums: dict[str, Count] = {}
     for line in lines:
         sums[line.name] = sums.get(line.name, 0) + line.flops
-    return (Line(name, whole(flops)) for name, flops in sums.items())
+    added = tuple(Line(name, whole(flops)) for name, flops in sums.items() if flops)
+    return Ledger(convention, added, executed_only)
 
 
 def whole(count: Count) -> Count:
@@ -174,8 +161,8 @@ class Waterfall:
 
     def amount(self, name: str) -> int:
         """Return one line."""
-        known = (line.amount for line in self.lines if line.name == name)
-        return next(known, 0) if name == UNSPLIT else next(known)
+        amounts = (line.amount for line in self.lines if line.name == name)
+        return next(amounts, 0) if name == UNSPLIT else next(amounts)
 
     def share(self, name: str) -> Fraction | None:
         """Return one line as a share of the budget, None for an empty budget."""
@@ -194,8 +181,8 @@ class Waterfall:
     @property
     def known_share(self) -> Fraction:
         """Return the least share that counted FLOPs are of all: the others ran at the peak."""
-        every = self._executed + self.amount("unattributed")
-        return Fraction(self._executed, every) if every else Fraction(1)
+        all_flops = self._executed + self.amount("unattributed")
+        return Fraction(self._executed, all_flops) if all_flops else Fraction(1)
 
     @property
     def _executed(self) -> int:

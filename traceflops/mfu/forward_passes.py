@@ -2,15 +2,14 @@
 
 A pass is an annotation of a serving engine; without any, it reaches from one look-up in the largest
 embedding table to the next; without either, all that a process recorded is one. What kind of pass
-it is the first of these rules tells that can (`RULES`); where none can, it is not known. Without
-an annotation only a pass with a key-value cache is prefill or decode: vision towers, encoders and
-diffusion models have neither.
+it is the first rule tells that can (`_judged`). Without an annotation only a pass with a
+key-value cache is prefill or decode: vision towers, encoders and diffusion models have none.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
@@ -75,76 +74,49 @@ class ForwardPass:
     judged: JudgedPass = JudgedPass()
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """What was executed in a pass: attention cores, products with a weight, token indices.
+def _judged(
+    cores: list[Core],
+    products: list[Product],
+    lookups: list[tuple[int, Shape]],
+    names_cache: bool,
+) -> JudgedPass:
+    """Return what kind of pass it is, by the first rule that tells.
 
-    `tables` are the rows of the embedding tables that were looked into, `indices` the shapes of
-    what was looked up. `names_cache` says that something named after a key-value cache ran.
+    `products` are those with a weight, `lookups` the rows of the embedding tables that were looked
+    into, and what was looked up. `names_cache` says that something named after a cache ran.
     """
-
-    cores: tuple[Core, ...] = ()
-    products: tuple[Product, ...] = ()
-    tables: tuple[int, ...] = ()
-    indices: tuple[Shape, ...] = ()
-    names_cache: bool = False
-
-    @property
-    def has_cache(self) -> bool:
-        """Return whether attention had a cache: it is named, or all had more keys than queries."""
-        counts = [_counts(core) for core in self.cores]
-        longer = bool(counts) and all(keys > queries for _, queries, keys in counts)
-        return self.names_cache or longer
-
-
-def _by_attention(seen: Evidence) -> JudgedPass | None:
-    """Return what queries per sequence tell: one each is a decode."""
-    if not seen.cores:
-        return None
-    sizes = {_counts(core) for core in seen.cores}
-    single = {queries == sequences for sequences, queries, _ in sizes}
-    counts = next(iter(sizes)) if len(sizes) == 1 else (None, None, None)
+    tables = {rows for rows, _ in lookups}
+    largest = max(tables, default=0)
+    indices = [shape for rows, shape in lookups if rows == largest]
+    counts = {_counts(core) for core in cores}
+    # Attention has a cache if it is named, or if all of it had more keys than queries.
+    if not (names_cache or (counts and all(keys > each for _, each, keys in counts))):
+        return JudgedPass(None, NO_CACHE)
+    single = {queries == sequences for sequences, queries, _ in counts}
+    if len(single) > 1:
+        rule = "some attention has one query per sequence, some has several"
+        return JudgedPass("mixed", rule)
+    alike = next(iter(counts)) if len(counts) == 1 else (None, None, None)
     if single == {True}:
-        return JudgedPass("decode", "attention has one query per sequence", *counts)
+        return JudgedPass("decode", "attention has one query per sequence", *alike)
     if single == {False}:
-        return JudgedPass("prefill", "attention has several queries per sequence", *counts)
-    return JudgedPass("mixed", "some attention has one query per sequence, some has several")
-
-
-def _by_indices(seen: Evidence) -> JudgedPass | None:
-    """Return what token indices tell that are sequences x tokens."""
-    shapes = {shape for shape in seen.indices if len(shape) == 2}
-    if len(shapes) != 1 or len(shapes) != len(set(seen.indices)):
-        return None
-    ((sequences, each),) = shapes
-    kind: Kind = "decode" if each == 1 else "prefill"
-    return JudgedPass(
-        kind, f"token indices are {sequences:,} x {each:,}", sequences, sequences * each
-    )
-
-
-def _by_head(seen: Evidence) -> JudgedPass | None:
-    """Return that logits of fewer rows than all else has are those of the last tokens."""
-    heads = {product.m for product in seen.products if product.n in seen.tables}
-    others = {product.m for product in seen.products if product.n not in seen.tables}
-    if len(heads) != 1 or not others or min(others) <= max(heads):
-        return None
-    (rows,) = heads
-    rule = f"logits have {several(rows, 'row')}, all other products at least {min(others):,}"
-    return JudgedPass("prefill", rule, rows)
-
-
-def _by_rows(seen: Evidence) -> JudgedPass | None:
-    """Return that a single token is computed where every product has one row."""
-    if {product.m for product in seen.products} != {1}:
-        return None
-    return JudgedPass("decode", "every product has one row", 1, 1)
-
-
-RULES: Final[tuple[Callable[[Evidence], JudgedPass | None], ...]] = (
-    *(_by_attention, _by_indices, _by_head, _by_rows),
-)
-"""The rules in order, after that of the annotations."""
+        return JudgedPass("prefill", "attention has several queries per sequence", *alike)
+    # Token indices are sequences x tokens.
+    if len(set(indices)) == 1 and len(indices[0]) == 2:
+        sequences, each = indices[0]
+        rule = f"token indices are {sequences:,} x {each:,}"
+        kind: Kind = "decode" if each == 1 else "prefill"
+        return JudgedPass(kind, rule, sequences, sequences * each)
+    # Logits of fewer rows than all else has are those of the last tokens.
+    heads = {product.m for product in products if product.n in tables}
+    others = {product.m for product in products if product.n not in tables}
+    if len(heads) == 1 and others and min(others) > max(heads):
+        (rows,) = heads
+        rule = f"logits have {several(rows, 'row')}, all other products at least "
+        return JudgedPass("prefill", f"{rule}{min(others):,}", rows)
+    if heads | others == {1}:
+        return JudgedPass("decode", "every product has one row", 1, 1)
+    return JudgedPass()
 
 
 def _counts(core: Core) -> tuple[int, int, int]:
@@ -159,12 +131,8 @@ def forward_passes(linked: LinkedTrace, attribution: Attribution) -> tuple[Forwa
     if marked := annotated_passes(linked.trace):
         return marked
     passes = tuple(_between(linked.trace, attribution))
-    judged = []
-    for each, seen in zip(passes, _evidence(linked, attribution, passes), strict=True):
-        answers = (answer for rule in RULES if (answer := rule(seen)) is not None)
-        kind = next(answers, JudgedPass()) if seen.has_cache else JudgedPass(None, NO_CACHE)
-        judged.append(replace(each, judged=kind))
-    return tuple(judged)
+    judged = _by_rules(linked, attribution, passes)
+    return tuple(replace(each, judged=kind) for each, kind in zip(passes, judged, strict=True))
 
 
 def places_in(passes: tuple[ForwardPass, ...], process: IntArray, at_ns: IntArray) -> IntArray:
@@ -231,10 +199,10 @@ def _table(trace: Trace, row: int) -> tuple[int, Shape]:
     return rows, sizes
 
 
-def _evidence(
+def _by_rules(
     linked: LinkedTrace, attribution: Attribution, passes: tuple[ForwardPass, ...]
-) -> list[Evidence]:
-    """Return what was executed in each pass."""
+) -> Iterator[JudgedPass]:
+    """Yield what kind each pass is by what was executed in it."""
     trace, call, work = linked.trace, linked.links.call_of_activity, attribution.work
     ops = trace.ops
     # The passes in which an op, a Python frame or a launch is named after a cache.
@@ -246,26 +214,20 @@ def _evidence(
     rows = np.flatnonzero(_named_after_cache(trace.activities) & (call >= 0))
     columns = (numbers(trace.calls[name])[call[rows]] for name in ("process", "start_ns"))
     with_cache = set(np.concatenate([*cached, places_in(passes, *columns)]).tolist())
-    place = places_in(passes, numbers(ops["process"]), numbers(ops["start_ns"]))
+    pass_of_op = places_in(passes, numbers(ops["process"]), numbers(ops["start_ns"]))
     batched = named(ops, BATCHED)
-    executed = _by_pass(place, attribution.executed[~batched[attribution.executed]], len(passes))
-    lookups = _by_pass(place, np.flatnonzero(named(ops, _LOOKUP)), len(passes))
-    evidence = []
+    with_weight = attribution.executed[~batched[attribution.executed]]
+    executed = _by_pass(pass_of_op, with_weight, len(passes))
+    lookups = _by_pass(pass_of_op, np.flatnonzero(named(ops, _LOOKUP)), len(passes))
     for number, (done, looked_up) in enumerate(zip(executed, lookups, strict=True)):
-        works = [work.works[place] for place in distinct(work.place[done]).tolist()]
+        works = [work.works[index] for index in distinct(work.place[done]).tolist()]
         signatures = [each.signature for each in works if isinstance(each, Work)]
-        tables = [_table(trace, row) for row in looked_up.tolist()]
-        largest = max((rows for rows, _ in tables), default=0)
-        evidence.append(
-            Evidence(
-                tuple(signature for signature in signatures if isinstance(signature, Core)),
-                tuple(p for p in signatures if isinstance(p, Product) and p.batch == 1),
-                tuple({rows for rows, _ in tables}),
-                tuple(shape for rows, shape in tables if rows == largest),
-                number in with_cache,
-            )
+        yield _judged(
+            [each for each in signatures if isinstance(each, Core)],
+            [each for each in signatures if isinstance(each, Product) and each.batch == 1],
+            [_table(trace, row) for row in looked_up.tolist()],
+            number in with_cache,
         )
-    return evidence
 
 
 def _named_after_cache(table: pa.Table) -> BoolArray:
@@ -273,7 +235,7 @@ def _named_after_cache(table: pa.Table) -> BoolArray:
     return np.array([*chosen, False], dtype=np.bool_)[codes(table["name"])]
 
 
-def _by_pass(place: IntArray, rows: IntArray, passes: int) -> list[IntArray]:
-    order = rows[np.argsort(place[rows], kind="stable")]
-    edges = np.searchsorted(place[order], np.arange(passes + 1))
+def _by_pass(pass_of: IntArray, rows: IntArray, passes: int) -> list[IntArray]:
+    order = rows[np.argsort(pass_of[rows], kind="stable")]
+    edges = np.searchsorted(pass_of[order], np.arange(passes + 1))
     return [order[low:high] for low, high in pairwise(edges.tolist())]

@@ -148,28 +148,29 @@ def inference(
     total = [sum(each) for each in zip(*used_ns.values(), strict=True)]
     phases = []
     for kind in ORDER:
-        mine = [at for at, ns in enumerate(total) if ns and passes[at].judged.kind == kind]
-        if not mine:
+        timed = (index for index, ns in enumerate(total) if ns)
+        of_kind = [index for index in timed if passes[index].judged.kind == kind]
+        if not of_kind:
             continue
-        judged = [passes[at].judged for at in mine]
+        judged = [passes[index].judged for index in of_kind]
         possible = (
             rate * used if (rate := bandwidths.get(device)) is not None else None
             for device, ns in used_ns.items()
-            if (used := sum(ns[at] for at in mine))
+            if (used := sum(ns[index] for index in of_kind))
         )
         phases.append(
             PhaseUse(
                 kind=kind,
                 rules=tuple(Counter(each.rule for each in judged).most_common()),
-                passes=len(mine),
+                passes=len(of_kind),
                 sequences=known_sum(*(each.sequences for each in judged)),
                 queries=known_sum(*(each.queries for each in judged)),
                 keys=known_sum(*(each.keys for each in judged)),
-                time_ns=sum(total[at] for at in mine),
+                time_ns=sum(total[index] for index in of_kind),
                 possible=known_sum(*possible),
-                flops=done.flops(mine),
-                moved=done.moved(mine),
-                coverage=done.coverage(mine),
+                flops=done.flops(of_kind),
+                moved=done.moved(of_kind),
+                coverage=done.coverage(of_kind),
             )
         )
     return Inference(rule, tuple(phases), outside_ns)
@@ -178,7 +179,8 @@ def inference(
 def is_trained(prepared: Prepared) -> bool:
     """Return whether a trace shows a backward pass, an optimizer, or operators with gradients."""
     trace, categorised = prepared.trace, prepared.linked.categorised
-    categories = (categorised.categories[at] for at in distinct(categorised.category).tolist())
+    used = distinct(categorised.category).tolist()
+    categories = (categorised.categories[index] for index in used)
     return bool(
         is_node(trace.ops).any()
         or (numbers(trace.ops["sequence"], ABSENT) != ABSENT).any()
@@ -194,9 +196,14 @@ class _Done:
         self,
         prepared: Prepared,
         moved: MovedBytes,
-        place: IntArray,
+        pass_of: IntArray,
         work: MeasuredWork | None,
     ) -> None:
+        """Read bytes, FLOPs and time of the chosen activities, each with the pass it worked for.
+
+        Of an op that several activities worked for, the first one tells the pass. Communication
+        moves nothing here.
+        """
         self._work = moved.attribution.work
         batched = named(prepared.trace.ops, BATCHED)
         self._batched = set(distinct(self._work.place[batched]).tolist())
@@ -206,7 +213,7 @@ class _Done:
             [component != "communication" for component in categorised.top()], dtype=np.bool_
         )
         self._own = np.flatnonzero(chosen & top[categorised.category])
-        self._place = place[self._own]
+        self._place = pass_of[self._own]
         self._dur = numbers(prepared.trace.activities["dur_ns"])[self._own]
         unit = moved.unit
         self._size = np.where(moved.recorded, moved.size, UNKNOWN)[self._own]
@@ -215,7 +222,7 @@ class _Done:
         self._sized = (by_op != UNKNOWN) | (self._size != UNKNOWN)
         worked = np.flatnonzero(chosen & (unit >= 0) & ~moved.recorded)
         self._op, first = np.unique(unit[worked], return_index=True)
-        self._op_place = place[worked[first]]
+        self._op_place = pass_of[worked[first]]
 
     def flops(self, passes: list[int]) -> int:
         """Return the matrix FLOPs of some passes."""
@@ -233,29 +240,25 @@ class _Done:
         places, times = np.unique(self._work.place[self._ops(passes)], return_counts=True)
         in_passes = np.isin(self._place, passes)
         moved = Moved(rest=exact_sum(np.maximum(self._size[in_passes], 0)))
-        for place, count in zip(places.tolist(), times.tolist(), strict=True):
-            work = self._work.works[place]
-            if isinstance(work, Work) and work.min_bytes is not None:
-                moved += _moved(work, count, weighted=place not in self._batched)
+        for index, count in zip(places.tolist(), times.tolist(), strict=True):
+            work = self._work.works[index]
+            if not isinstance(work, Work) or work.min_bytes is None:
+                continue
+            size, sizes = work.min_bytes, work.signature
+            each, weights, cache = _ELEMENT.get(work.dtype or "", 0), 0, 0
+            if isinstance(sizes, Product) and sizes.batch == 1 and index not in self._batched:
+                weights = sizes.k * sizes.n * each
+            elif isinstance(sizes, Core):
+                sequences = sizes.batch if sizes.documents is None else 1
+                per_token = sizes.kv_heads * (sizes.d_qk + sizes.d_v) * each
+                cache = sequences * sizes.keys * per_token
+            if weights + cache > size:  # an operand that is one number read over and over
+                weights = cache = 0
+            moved += Moved(weights * count, cache * count, (size - weights - cache) * count)
         return moved
 
     def _ops(self, passes: list[int]) -> IntArray:
         return self._op[np.isin(self._op_place, passes)]
-
-
-def _moved(work: Work, count: int, *, weighted: bool) -> Moved:
-    """Return the bytes of so many ops alike, weights and cache apart from the rest."""
-    size, sizes = work.min_bytes or 0, work.signature
-    each = _ELEMENT.get(work.dtype or "", 0)
-    weights = cache = 0
-    if isinstance(sizes, Product) and sizes.batch == 1 and weighted:
-        weights = sizes.k * sizes.n * each
-    elif isinstance(sizes, Core):
-        sequences = sizes.batch if sizes.documents is None else 1
-        cache = sequences * sizes.keys * sizes.kv_heads * (sizes.d_qk + sizes.d_v) * each
-    if weights + cache > size:  # an operand that is one number read over and over
-        weights = cache = 0
-    return Moved(weights * count, cache * count, (size - weights - cache) * count)
 
 
 def pass_times(
@@ -309,8 +312,8 @@ def launched_in(
     process = numbers(trace.activities["process"])
     alone = np.isin(process, without_launches(trace, prepared.linked.links))
     at_start = np.where(alone, numbers(trace.activities["start_ns"]), at_op)
-    place = places_in(passes, process, np.where(call >= 0, at_call, at_start))
-    return np.where((call >= 0) | (attribution.op >= 0) | alone, place, -1)
+    pass_of = places_in(passes, process, np.where(call >= 0, at_call, at_start))
+    return np.where((call >= 0) | (attribution.op >= 0) | alone, pass_of, -1)
 
 
 def _time(windows: Iterable[Window]) -> Intervals:

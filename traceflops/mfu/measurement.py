@@ -15,24 +15,10 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from traceflops.attribution.datatypes import UNKNOWN_TYPE
 from traceflops.categories.programs import of_ml
+from traceflops.devices import missing_input
 from traceflops.devices.counter_formulas import family_of
 from traceflops.devices.device_facts import shown
-from traceflops.devices.missing_input import (
-    GIVE_PEAK,
-    NEXT_TIME,
-    NO_MATRIX_WORK,
-    NOT_ML,
-    NOT_SPLIT,
-    NOTHING_LAUNCHED,
-    PAIR,
-    MissingInput,
-    advised,
-    counters_alone,
-    counters_incomplete,
-    other_counters,
-    without_shapes,
-    without_times,
-)
+from traceflops.devices.missing_input import MissingInput
 from traceflops.devices.peaks import PER_TERA
 from traceflops.facts import Fact, fact, in_words
 from traceflops.flops.mfu_waterfall import UNSPLIT, Waterfall, waterfall
@@ -73,8 +59,8 @@ _SERVING: Final = re.compile("(?:paged|unified)_attention|varlen_fwd|::fwd|moe_f
 _SOURCES: Final[dict[str, Source]] = {"counters": "counters", "pair": "the paired trace"}
 
 _UNTOLD_TYPES: Final = {
-    TF32_OR_FP32: MissingInput(fact("missing.tf32-or-fp32"), GIVE_PEAK),
-    UNKNOWN_TYPE: MissingInput(fact("missing.unknown-type"), GIVE_PEAK),
+    TF32_OR_FP32: MissingInput(fact("missing.tf32-or-fp32"), missing_input.GIVE_PEAK),
+    UNKNOWN_TYPE: MissingInput(fact("missing.unknown-type"), missing_input.GIVE_PEAK),
 }
 
 _CAPTURE: Final = MissingInput(fact("missing.captured"), fact("missing.pair-with-launching"))
@@ -111,17 +97,13 @@ class Measurement:
     @property
     def mfu(self) -> Fraction | None:
         """Return counted model FLOPs as a share of the budget; None if none are told apart."""
-        return self.waterfall.mfu if self.waterfall is not None and self._splits else None
+        splits = self.executed.model_flops > 0 or not self.executed.unsplit_flops
+        return self.waterfall.mfu if self.waterfall is not None and splits else None
 
     @property
     def hfu(self) -> Fraction | None:
         """Return counted executed FLOPs as a share of the budget."""
         return self.waterfall.hfu if self.waterfall is not None else None
-
-    @property
-    def _splits(self) -> bool:
-        """Return whether anything that was executed is known to be of the model, or all not."""
-        return self.executed.model_flops > 0 or not self.executed.unsplit_flops
 
     @property
     def mfu_range(self) -> ShareRange | None:
@@ -154,17 +136,17 @@ class Measurement:
         fall = self.waterfall
         if share is None or fall is None:
             return None
-        cells = [c for c in self.executed.select() if family in ("", c.line.split(".")[0])]
+        cells = [c for c in self.executed.used_cells if family in ("", c.line.split(".")[0])]
         certain, slower = count_bounds(cells, fall, self.rates)
-        known = fall.known_share >= ENOUGH
-        more = Fraction(0) if known else fall.share("unattributed") or Fraction(0)
+        is_enough = fall.known_share >= ENOUGH
+        more = Fraction(0) if is_enough else fall.share("unattributed") or Fraction(0)
         most = min(share * slower + more + (open_share or 0), Fraction(1))
         return ShareRange(share * certain, max(share, most))
 
     @property
     def is_exact(self) -> bool:
         """Return whether no count in the chosen windows lies between two bounds."""
-        return all(cell.flops == cell.at_least for cell in self.executed.select())
+        return all(cell.flops == cell.at_least for cell in self.executed.used_cells)
 
     @property
     def utilisation(self) -> Fact | None:
@@ -251,7 +233,7 @@ def measure(
     if fall is not None and fall.errors:
         lacks, fall = (impossible(fall, devices),), None
     if fall is not None and done.unsplit_flops:
-        lacks = (NOT_SPLIT,)
+        lacks = (missing_input.NOT_SPLIT,)
     moved = moved_bytes(prepared, done.attribution)
     of_kernels = moved.with_work(done.work)
     return Measurement(
@@ -277,17 +259,17 @@ def why_no_figure(
     if all(kinds[device.device] == "cpu" for device in devices):
         counted = sum(row.launches for row in done.work.counted) if done.work is not None else 0
         if counted and not trace.activities.num_rows and not trace.totals.num_rows:
-            yield counters_alone(counted, remedy(trace, "timeline") or "")
+            yield missing_input.counters_alone(counted, remedy(trace, "timeline") or "")
         elif launches_nothing(trace.calls):
-            yield NOTHING_LAUNCHED
+            yield missing_input.NOTHING_LAUNCHED
         else:
-            yield without_times(trace, advice(trace, "device work"))
+            yield missing_input.without_times(trace, advice(trace, "device work"))
     elif records.state == "capture":
         yield _CAPTURE
     elif records.state == "missing" or records.kernel.lack() or not prepared.knows_replays:
         how = "" if records.kernel.lost else advice(trace, "kernels of graphs")
         how = how or advice(trace, "all device records")
-        yield MissingInput(_LOST[records.is_judged], advised(how))
+        yield MissingInput(_LOST[records.is_judged], missing_input.advised(how))
     elif not done.executed_flops:
         yield _nothing_counted(prepared, done, is_ml=of_ml(trace))
     elif done.coverage is None or done.coverage < TOO_LITTLE:
@@ -328,35 +310,35 @@ def _nothing_counted(prepared: Prepared, done: Executed, *, is_ml: bool) -> Miss
     if work is not None and work.joins:
         return _nothing_joined(done, work, is_ml=is_ml)
     if not ops.num_rows and not is_ml:
-        return NOT_ML
+        return missing_input.NOT_ML
     source = prepared.trace.source
     tool = source.tool if source.format == "rpd" else _TOOLS.get(source.format)
     tool = tool or _TOOLS.get(family(source.format))
     if not ops.num_rows and tool is not None:
         architectures = prepared.trace.devices["architecture"].to_pylist()
-        return without_shapes(tool, [*map(family_of, architectures)])
+        return missing_input.without_shapes(tool, [*map(family_of, architectures)])
     if ops.num_rows and (lack := _without_capture(done)) is not None:
         return lack
     if ops["input_dims"].null_count == ops.num_rows:
         how = advice(prepared.trace, "shapes")
         what = fact("missing.no-shapes" if ops.num_rows else "missing.no-operators")
-        return MissingInput(what, fact(NEXT_TIME, how=how) if how else None)
+        return MissingInput(what, fact(missing_input.NEXT_TIME, how=how) if how else None)
     if done.outside.unattributed:
         return MissingInput(fact("missing.none-known"), _largest_unknown(done))
     others = len(prepared.plan.choice.seen) > len(prepared.plan.choice.used)
     what = fact("missing.no-matrix-operator")
-    return MissingInput(what, fact("missing.other-steps") if others else PAIR)
+    return MissingInput(what, fact("missing.other-steps") if others else missing_input.PAIR)
 
 
 def _nothing_joined(done: Executed, work: MeasuredWork, *, is_ml: bool) -> MissingInput:
     """Return why counters or a paired run, which were asked, tell no FLOPs."""
     if any(join.known for join in work.joins):
-        return NO_MATRIX_WORK
-    known = any(row.flops is not None for row in work.counted)
-    if work.counted and not known and not any(join.origin == "pair" for join in work.joins):
+        return missing_input.NO_MATRIX_WORK
+    has_flops = any(row.flops is not None for row in work.counted)
+    if work.counted and not has_flops and not any(join.origin == "pair" for join in work.joins):
         if all(flops is None for row in work.counted for flops in row.by_type.values()):
-            return other_counters(work.families) if is_ml else NOT_ML
-        return counters_incomplete(work.families, work.missing)
+            return missing_input.other_counters(work.families) if is_ml else missing_input.NOT_ML
+        return missing_input.counters_incomplete(work.families, work.missing)
     return MissingInput(fact("missing.none-known"), _largest_unknown(done))
 
 
@@ -380,4 +362,4 @@ def _largest_unknown(done: Executed) -> Fact:
     for kernels in done.outside.unattributed[:1]:
         kernel = shown(kernels.kernel)
         return fact("missing.largest-unknown", kernel=kernel, reason=kernels.reason)
-    return PAIR
+    return missing_input.PAIR

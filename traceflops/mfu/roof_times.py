@@ -34,7 +34,6 @@ from traceflops.flops.ops.work import Work, known_sum
 from traceflops.mfu.traced.uncounted import vector_ops
 from traceflops.table.columns import (
     BoolArray,
-    FloatArray,
     IntArray,
     SmallArray,
     codes,
@@ -42,7 +41,7 @@ from traceflops.table.columns import (
     names,
     numbers,
 )
-from traceflops.table.grouping import ranked
+from traceflops.table.grouping import extremes, ranked
 from traceflops.table.nesting import taken
 from traceflops.windows.prepared import Prepared
 from traceflops.windows.records import chosen_time
@@ -194,9 +193,9 @@ class MovedBytes:
         """Return them with what counters or a paired run tell of kernels without an op."""
         if work is None:
             return self
-        known = (self.unit < 0) & (work.size >= 0)
-        size = np.where(known, work.size, self.size)
-        return replace(self, size=size, recorded=self.recorded | known)
+        by_work = (self.unit < 0) & (work.size >= 0)
+        size = np.where(by_work, work.size, self.size)
+        return replace(self, size=size, recorded=self.recorded | by_work)
 
 
 def moved_bytes(prepared: Prepared, attribution: Attribution) -> MovedBytes:
@@ -239,14 +238,13 @@ def moved_bytes(prepared: Prepared, attribution: Attribution) -> MovedBytes:
 
 def common_paths(group: IntArray, path: SmallArray, count: int) -> list[Path | None]:
     """Return the path that all of each group take, None for several and where one is unknown."""
-    return [PATHS[one] if one != UNKNOWN else None for one in _common(group, path, count).tolist()]
+    common = _common(group, path, count).tolist()
+    return [PATHS[index] if index != UNKNOWN else None for index in common]
 
 
 def _common(group: IntArray, path: SmallArray, count: int) -> SmallArray:
     """Return the path that all of each group take, UNKNOWN for several; memory for none."""
-    least, most = np.full(count, len(PATHS), dtype=np.int8), np.full(count, -1, dtype=np.int8)
-    np.minimum.at(least, group, path)
-    np.maximum.at(most, group, path)
+    most, least = extremes(group, path, count)
     common: SmallArray = np.where(least == most, least, UNKNOWN).astype(np.int8)
     common[most < least] = PATHS.index("memory")
     return common
@@ -314,12 +312,17 @@ class _Items:
     def __init__(
         self, prepared: Prepared, moved: MovedBytes, work: MeasuredWork | None = None
     ) -> None:
+        """Read the bytes, paths and FLOPs of ops, then of activities, and the op of each activity.
+
+        Bytes and FLOPs are UNKNOWN where nothing tells them. An item is mixed if not all of its
+        activities do memory work.
+        """
         self._prepared, self._work = prepared, work
         ops, count = len(moved.op_size), len(moved.unit)
         self._ops = ops
         self._item: IntArray = np.where(moved.unit >= 0, moved.unit, ops + np.arange(count))
         of_ops = moved.attribution.work
-        loose = [isinstance(one, Work) and _LOOSE in one.notes for one in of_ops.works]
+        loose = [isinstance(each, Work) and _LOOSE in each.notes for each in of_ops.works]
         is_loose = np.array(loose, dtype=np.bool_)[of_ops.place]
         self._size = np.concatenate([np.where(is_loose, UNKNOWN, moved.op_size), moved.size])
         self._path = np.concatenate([moved.op_path, moved.path])
@@ -337,47 +340,45 @@ class _Items:
         rows = account.rows
         windows = self._prepared.windows[peaks.device]
         part = account.timeline.parts[component].intersect(chosen_time(windows))
-        mine = np.flatnonzero(self._top[rows.row] == component)
-        alone = part.length_within(rows.start_ns[mine], rows.end_ns[mine])
+        of_component = np.flatnonzero(self._top[rows.row] == component)
+        start_ns, end_ns = rows.start_ns[of_component], rows.end_ns[of_component]
+        alone = part.length_within(start_ns, end_ns)
         at_once = part.length_ns / max(1, int(alone.sum()))
-        item, place = ranked(self._item[rows.row[mine]])
-        whole_ns = np.bincount(place, rows.end_ns[mine] - rows.start_ns[mine], len(item))
-        inside = np.bincount(place, alone, len(item)) * at_once
+        item, index = ranked(self._item[rows.row[of_component]])
+        whole_ns = np.bincount(index, end_ns - start_ns, len(item))
+        inside = np.bincount(index, alone, len(item)) * at_once
         flops_ns = np.zeros(len(item))
         if component == "compute":
-            flops_ns = np.minimum(self._flops_ns(item, peaks), whole_ns)
+            # What the FLOPs need at the peak of their type, NaN where either is unknown.
+            peak = np.array([float(peaks.rates.get(dtype) or np.nan) for dtype in self._dtypes])
+            op = np.where(item < self._ops, item, UNKNOWN)
+            flops = taken(self._flops, op)
+            has_flops = flops >= 0
+            flops_ns = np.full(len(item), np.nan)
+            flops_ns[has_flops] = flops[has_flops] / peak[self._dtype[op[has_flops]]]
+            if self._work is not None:
+                # Activities without an op: by what counters or a paired run tell.
+                of_kind = np.zeros(len(self._work.kinds))
+                for _, dtype, most, _ in self._work.columns():
+                    of_type = float(peaks.rates.get(dtype) or np.nan)
+                    of_kind += np.where(most > 0, most / of_type, 0)
+                without_op = item >= self._ops
+                kind = self._work.kind[item[without_op] - self._ops]
+                flops_ns[without_op] = np.append(of_kind, np.nan)[kind]  # the last is of UNKNOWN
+            flops_ns = np.minimum(flops_ns, whole_ns)
         # What the bytes need, NaN where they or the bandwidth of their path are unknown.
         rates = (peaks.bandwidth, peaks.host_bandwidth, None)  # in the order of PATHS
-        rate = np.array([*(float(one) if one else np.nan for one in rates), np.nan])
+        rate = np.array([*(float(each) if each else np.nan for each in rates), np.nan])
         size = self._size[item]
         bytes_ns = np.where(size == UNKNOWN, np.nan, size / rate[self._path[item]])
         needed_ns = np.minimum(np.maximum(flops_ns, bytes_ns), whole_ns)
         if component == "memory":
             needed_ns[self._mixed[item]] = np.nan
-        known = np.isfinite(needed_ns) & (whole_ns > 0)
-        share = inside[known] / whole_ns[known]
+        is_known = np.isfinite(needed_ns) & (whole_ns > 0)
+        share = inside[is_known] / whole_ns[is_known]
         return RoofTime(
             round(float(inside[np.isfinite(flops_ns)].sum())),
-            round(float(inside[known].sum())),
-            round(float((flops_ns[known] * share).sum())),
-            round(float((needed_ns[known] * share).sum())),
+            round(float(inside[is_known].sum())),
+            round(float((flops_ns[is_known] * share).sum())),
+            round(float((needed_ns[is_known] * share).sum())),
         )
-
-    def _flops_ns(self, item: IntArray, peaks: DevicePeaks) -> FloatArray:
-        """Return what the FLOPs of items need at the peak, NaN where either is unknown."""
-        rates = np.array([float(peaks.rates.get(dtype) or np.nan) for dtype in self._dtypes])
-        op = np.where(item < self._ops, item, UNKNOWN)
-        flops = taken(self._flops, op)
-        known = flops >= 0
-        needed = np.full(len(item), np.nan)
-        needed[known] = flops[known] / rates[self._dtype[op[known]]]
-        if self._work is not None:
-            # Activities without an op: by what counters or a paired run tell.
-            of_kind = np.zeros(len(self._work.kinds))
-            for _, dtype, most, _ in self._work.columns():
-                rate = float(peaks.rates.get(dtype) or np.nan)
-                of_kind += np.where(most > 0, most / rate, 0)
-            without_op = item >= self._ops
-            kind = self._work.kind[item[without_op] - self._ops]
-            needed[without_op] = np.append(of_kind, np.nan)[kind]  # the last is that of UNKNOWN
-        return needed

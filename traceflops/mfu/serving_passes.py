@@ -66,8 +66,8 @@ class PassKind:
     @property
     def tokens_per_s(self) -> float | None:
         """Return how many tokens a device computes per second of its passes and what follows."""
-        known = self.tokens is not None and self.cycle_ns
-        return (self.tokens or 0) * 1e9 / self.cycle_ns if known else None
+        has_both = self.tokens is not None and self.cycle_ns
+        return (self.tokens or 0) * 1e9 / self.cycle_ns if has_both else None
 
     @property
     def exposed_ns(self) -> int:
@@ -123,8 +123,8 @@ def serving(prepared: Prepared, attribution: Attribution) -> Serving:
     passes = annotated_passes(prepared.trace)
     if not passes:
         return NO_SERVING
-    place = launched_in(prepared, attribution, passes)
-    lanes = [_lane(prepared, device, place) for device in prepared.accounts]
+    pass_of = launched_in(prepared, attribution, passes)
+    lanes = [_lane(prepared, device, pass_of) for device in prepared.accounts]
     kinds = (_pass_kind(kind, prepared, passes, lanes) for kind in ORDER)
     rows = []
     for lane in lanes:
@@ -136,15 +136,16 @@ def serving(prepared: Prepared, attribution: Attribution) -> Serving:
     return Serving(tuple(rows), tuple(kind for kind in kinds if kind.passes))
 
 
-def _lane(prepared: Prepared, device: int, place: IntArray) -> _Lane:
+def _lane(prepared: Prepared, device: int, pass_of: IntArray) -> _Lane:
     """Return the chosen passes on a device; `place` is the pass of each activity, -1 for none."""
     account, windows = prepared.accounts[device], prepared.windows[device]
     rows = account.rows
     is_copy = is_one_of(prepared.trace.activities["kind"], "memcpy", "memset")[rows.row]
-    mine = (place[rows.row] >= 0) & ~is_copy
-    places, first, at = np.unique(place[rows.row[mine]], return_index=True, return_inverse=True)
-    start, end = rows.start_ns[mine][first], np.full(len(places), NEVER)
-    np.maximum.at(end, at.reshape(-1), rows.end_ns[mine])
+    in_pass = (pass_of[rows.row] >= 0) & ~is_copy
+    passes = pass_of[rows.row[in_pass]]
+    places, first, pass_of_row = np.unique(passes, return_index=True, return_inverse=True)
+    start, end = rows.start_ns[in_pass][first], np.full(len(places), NEVER)
+    np.maximum.at(end, pass_of_row.reshape(-1), rows.end_ns[in_pass])
     if prepared.plan.layout.are_passes:
         # No pass begins in time without recorded work.
         unrecorded = (window.end_ns for window in windows if window.role == "before")
@@ -162,7 +163,7 @@ def _pass_kind(
     kind: Kind | None, prepared: Prepared, passes: Sequence[ForwardPass], lanes: Sequence[_Lane]
 ) -> PassKind:
     """Return what there is to say of the passes of one kind."""
-    is_kind = np.array([one.judged.kind == kind for one in passes], dtype=np.bool_)
+    is_kind = np.array([each_pass.judged.kind == kind for each_pass in passes], dtype=np.bool_)
     lanes = [lane.only(is_kind[lane.place]) for lane in lanes]
     spans = sorted(ns for lane in lanes for ns in lane.duration_ns.tolist())
     idle_ns = sum(lane.between.subtract(lane.account.timeline.busy).length_ns for lane in lanes)
@@ -177,7 +178,7 @@ def _pass_kind(
         passes=len(spans),
         p50_ns=_percentile(spans, 50),
         p99_ns=_percentile(spans, 99),
-        tokens=known_sum(*(passes[at].judged.queries for lane in lanes for at in lane.place)),
+        tokens=known_sum(*(passes[index].judged.queries for lane in lanes for index in lane.place)),
         cycle_ns=sum(
             exact_sum(stop - lane.start_ns) for stop, lane in zip(stops, lanes, strict=True)
         ),

@@ -87,9 +87,9 @@ def redacted(trace: Trace, hosts: Names | None = None) -> Trace:
     Hosts are numbered; in one of several traces that are to be told apart as `hosts` counts them.
     """
     longest_first = sorted(trace.source.identities, key=len, reverse=True)
-    known = [name for name in dict.fromkeys(longest_first) if len(name) >= _SHORTEST_NAME]
-    either = "|".join(map(re.escape, known))
-    identity = re.compile(rf"(?<![A-Za-z0-9])(?:{either})(?![A-Za-z0-9])") if known else None
+    identities = [name for name in dict.fromkeys(longest_first) if len(name) >= _SHORTEST_NAME]
+    either = "|".join(map(re.escape, identities))
+    identity = re.compile(rf"(?<![A-Za-z0-9])(?:{either})(?![A-Za-z0-9])") if identities else None
 
     def scrub(text: str) -> str:
         if "/" in text or "\\" in text:
@@ -166,7 +166,7 @@ def _scrub_value(value: object, scrub: Scrub) -> object:
         return scrub(value)
     if isinstance(value, Mapping):
         return {key: _scrub_value(inner, scrub) for key, inner in value.items()}
-    return [_scrub_value(one, scrub) for one in value] if isinstance(value, list) else value
+    return [_scrub_value(item, scrub) for item in value] if isinstance(value, list) else value
 
 
 def without_folders(text: str) -> str:
@@ -195,8 +195,9 @@ def _last(path: str) -> str:
     if path.startswith("/"):
         # The name of a layer, as exporters of graphs write them, stays: `/conv/Add`.
         root, *_, last = [part for part in path.split("/") if part]
-        known = last[:1].isupper() and "." not in last and all(map(is_library_word, words_of(last)))
-        if known and root.lower() not in _FOLDERS.split():
+        is_operation = last[:1].isupper() and "." not in last
+        is_layer = is_operation and all(map(is_library_word, words_of(last)))
+        if is_layer and root.lower() not in _FOLDERS.split():
             return path
     library = _PACKAGES.match(path)
     if library is not None and library.end() < len(path):

@@ -5,17 +5,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable
-from functools import partial
+from functools import cache
 from typing import Final
 
-from traceflops.privacy.known_words import (
-    is_library_word,
-    is_plain_number,
-    is_tensile,
-    is_tensile_code,
-    pieces,
-    words_of,
-)
+from traceflops.privacy import known_words
 from traceflops.table.columns import Names
 
 _TOKEN: Final = re.compile(r"(?:(?![\u2026\u00d7\u2192\u2013\u00b7])[A-Za-z0-9\u0080-\U0010ffff])+")
@@ -35,7 +28,7 @@ class Placeholders:
         self._words = Names()
         self._partly: dict[str, str] = {}
         self._taken: dict[str, str] = {}
-        self._tokens: dict[tuple[bool, str], str] = {}
+        self._token = cache(self._made_of)  # names are made of few tokens
         self.changed: Counter[str] = Counter()
         self._counted: set[tuple[str, str]] = set()
 
@@ -52,11 +45,12 @@ class Placeholders:
                 made = self._word(text)
             else:
                 made = replaced_addresses(text[:_LONGEST], self._word)
-                made = _TOKEN.sub(partial(self._once, is_tensile(made)), made)
-            place, shown = 1, made
+                of_tensile = known_words.is_tensile(made)
+                made = _TOKEN.sub(lambda token: self._token(of_tensile, token[0]), made)
+            copy_number, shown = 1, made
             while self._taken.setdefault(shown, text) != text:
-                place += 1
-                shown = f"{made} ({place})"
+                copy_number += 1
+                shown = f"{made} ({copy_number})"
             self._partly[text] = shown
         if shown != text:
             self.count(kind, text)
@@ -76,14 +70,7 @@ class Placeholders:
             self._counted.add((kind, text))
             self.changed[kind] += 1
 
-    def _once(self, of_tensile: bool, token: re.Match[str]) -> str:
-        """Return what a token becomes; names are made of few tokens, so each is looked at once."""
-        key = (of_tensile, token.group())
-        if key not in self._tokens:
-            self._tokens[key] = self._token(*key)
-        return self._tokens[key]
-
-    def _token(self, of_tensile: bool, token: str) -> str:
+    def _made_of(self, of_tensile: bool, token: str) -> str:
         """Return a token as it is, or with what no library uses replaced in it.
 
         Where a digit stands beside an unknown word, both together may be a name, and so may one
@@ -91,19 +78,19 @@ class Placeholders:
         """
         if not token.isascii():
             return self._word(token)
-        if of_tensile and is_tensile_code(token):
+        if of_tensile and known_words.is_tensile_code(token):
             return token
-        parts = list(pieces(token))
+        parts = list(known_words.pieces(token))
         numbered = any(kind != "word" for kind, _ in parts) and len(parts) > 1
-        known = [
-            is_library_word(part) and not (numbered and len(part) == 1)
+        stays_as_is = [
+            known_words.is_library_word(part) and not (numbered and len(part) == 1)
             if kind == "word"
-            else kind == "code" or is_plain_number(part)
+            else kind == "code" or known_words.is_plain_number(part)
             for kind, part in parts
         ]
-        if numbered and not all(known):
+        if numbered and not all(stays_as_is):
             return self._word(token)
-        kept = zip(parts, known, strict=True)
+        kept = zip(parts, stays_as_is, strict=True)
         return "".join(part if stays else self._word(part) for (_, part), stays in kept)
 
     def _word(self, word: str) -> str:
@@ -200,6 +187,6 @@ def _is_machine(text: str) -> bool:
     if is_module or _VERSION.fullmatch(text) or ("-" not in text and text.count(".") < 2):
         return False
     is_domain = text.count(".") > 1 or any(char.isdigit() for char in text)
-    words = [word for part in re.split(r"[.-]", text) for word in words_of(part)]
+    words = [word for part in re.split(r"[.-]", text) for word in known_words.words_of(part)]
     is_domain |= "-" in text and not _MACHINES.isdisjoint(map(str.lower, words))
-    return is_domain or not (text.isascii() and all(map(is_library_word, words)))
+    return is_domain or not (text.isascii() and all(map(known_words.is_library_word, words)))

@@ -84,9 +84,11 @@ class Redaction:
         files = [file.name for file in trace.source.files]
         for name in (*files, *(note.file for note in trace.notes if note.file is not None)):
             shown.whole("file", name)
-        tables = {
-            name: self._table(name, trace.tables[name]) for name in TABLES if name in trace.tables
-        }
+        tables = {name: trace.tables[name] for name in TABLES if name in trace.tables}
+        for name, table in tables.items():
+            for column in table.schema.names if table.num_rows else ():
+                if (policy := self._policies.get((name, column))) is not None:
+                    tables[name] = self._column(tables[name], column, policy)
         source = replace(
             trace.source,
             files=tuple(
@@ -111,9 +113,9 @@ class Redaction:
         )
         # By which rules kernels are decided whose placeholders do not tell it.
         placed = load(bare=True)
-        known = placed.knowing(trace.source.rules)
+        classifier = placed.knowing(trace.source.rules)
         kernels = set[str]().union(*(used_names(trace.table(t)["name"]) for t in _OF_KERNELS))
-        decided = {shown.standing_for(name): known.kernel(name).rule for name in kernels}
+        decided = {shown.standing_for(name): classifier.kernel(name).rule for name in kernels}
         rules = {
             name: rule for name, rule in sorted(decided.items()) if placed.kernel(name).rule != rule
         }
@@ -141,13 +143,6 @@ class Redaction:
         rules = rows["rule"]
         return with_column(rows, "rule", recoded(codes(rules), map(self.rule, names(rules))))
 
-    def _table(self, name: str, table: pa.Table) -> pa.Table:
-        for column in table.schema.names if table.num_rows else ():
-            policy = self._policies.get((name, column))
-            if policy is not None:
-                table = self._column(table, column, policy)
-        return table
-
     def _column(self, table: pa.Table, column: str, policy: Policies) -> pa.Table:
         """Return a table with the texts of a column replaced, names by the kind of their row."""
         texts, code = names(table[column]), codes(table[column])
@@ -157,11 +152,11 @@ class Redaction:
         # placeholders, and stay in their order.
         of_kind = [policy(kind) for kind in (*names(table["kind"]), None)]  # no kind is -1
         both = codes(table["kind"]) * len(texts) + code
-        pairs, first, place = np.unique(both, return_index=True, return_inverse=True)
+        pairs, first, pair_of_row = np.unique(both, return_index=True, return_inverse=True)
         kind, name = np.divmod(pairs, max(1, len(texts)))
-        made = {at: of_kind[kind[at]](texts[name[at]]) for at in np.argsort(first).tolist()}
+        made = {pair: of_kind[kind[pair]](texts[name[pair]]) for pair in np.argsort(first).tolist()}
         order = np.lexsort((kind, name))
-        new = recoded(np.argsort(order)[place], (made[at] for at in order.tolist()))
+        new = recoded(np.argsort(order)[pair_of_row], (made[pair] for pair in order.tolist()))
         return with_column(table, column, new)
 
 
@@ -192,8 +187,8 @@ def _described(value: object, shown: Placeholders, key: str = "") -> Iterator[ob
     if isinstance(value, Mapping):
         kept = {}
         for name, inner in value.items():
-            known = _WORDS.fullmatch(name) and all(map(is_describing, _LETTERS.findall(name)))
-            own = name if known else shown.partly("word of the description", name)
+            is_public = _WORDS.fullmatch(name) and all(map(is_describing, _LETTERS.findall(name)))
+            own = name if is_public else shown.partly("word of the description", name)
             for stays in _described(inner, shown, name):
                 kept[own] = stays
         yield kept

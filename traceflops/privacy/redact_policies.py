@@ -14,11 +14,10 @@ from functools import cache, partial
 from typing import Final
 
 from traceflops.attribution.host_events import SYSTEM_CALLS, facts_of_name, standard_prefix
-from traceflops.devices.counter_formulas import counters_used, plain_counter
+from traceflops.devices import counter_formulas as counters
 from traceflops.devices.gpu_samples import Sampled
 from traceflops.devices.peaks import generic_names, load_devices, load_variants, shared_names
-from traceflops.devices.speed_of_light import FULL_WAVES, is_quantity
-from traceflops.mfu.traced.known_lengths import is_ours
+from traceflops.mfu.traced.run_marks import is_ours
 from traceflops.privacy.placeholders import Placeholders
 from traceflops.ranks.group_roles import GROUP_WORDS
 from traceflops.table.columns import NAME_TYPE
@@ -183,8 +182,8 @@ def _gone(shown: Placeholders, kind: str, text: str) -> None:
 def _rule(shown: Placeholders, text: str) -> str | None:
     """Return what is left of a rule's text: how many waves the grid has."""
     shown.count("text of a rule", text)
-    told = FULL_WAVES.search(text)
-    return told[0] if told else None
+    waves = counters.FULL_WAVES.search(text)
+    return waves[0] if waves else None
 
 
 def _mark(shown: Placeholders, step_mark: str | None, kind: str | None) -> Policy:
@@ -222,8 +221,10 @@ def _counter(policy: Policy) -> Policy:
     """Return a policy that keeps the counters whose meaning is known: figures rest on them."""
 
     def kept(text: str) -> str | None:
-        plain = plain_counter(text)
-        is_known = plain in counters_used() or is_quantity(plain) or text in set(Sampled)
+        plain = counters.plain_counter(text)
+        is_known = (
+            plain in counters.counters_used() or counters.is_quantity(plain) or text in set(Sampled)
+        )
         return text if is_known else policy(text)
 
     return kept
@@ -253,10 +254,10 @@ def _annotation(shown: Placeholders, step_mark: str | None, text: str) -> str:
 def product(shown: Placeholders, text: str) -> str:
     """Return the name of a product without what is in no product's name."""
     parts = _PART.findall(text)
-    known = [part for part in parts if is_of_products(part)]
-    if len(known) == len(parts):
+    public_parts = [part for part in parts if is_of_products(part)]
+    if len(public_parts) == len(parts):
         return text
-    if not any(part.isalpha() or part.lower() in _words() for part in known):
+    if not any(part.isalpha() or part.lower() in _words() for part in public_parts):
         return shown.whole("product", text)
     shown.count("product", text)
     return _PART.sub(lambda one: one[0] if is_of_products(one[0]) else LEFT_OUT, text)
@@ -269,8 +270,8 @@ def is_of_products(word: str) -> bool:
 
 @cache
 def _words() -> frozenset[str]:
-    texts = [f"{one.id} {one.product} {one.pattern}" for one in load_devices()]
-    texts += [f"{one.pattern} {one.what}" for one in load_variants()]
+    texts = [f"{spec.id} {spec.product} {spec.pattern}" for spec in load_devices()]
+    texts += [f"{spec.pattern} {spec.what}" for spec in load_variants()]
     texts += [*generic_names(), *shared_names(), _MAKERS]
     plain = (_ESCAPE.sub(" ", text) for text in texts)
     return frozenset(word.lower() for text in plain for word in _ALPHANUMERIC.findall(text))

@@ -182,6 +182,15 @@ def group_sums(group: WholeArray, values: IntArray, groups: int) -> IntArray:
     return sums[:groups]
 
 
+def extremes(group: IntArray, values: WholeArray, groups: int) -> tuple[IntArray, IntArray]:
+    """Return the largest and the smallest value of each group; of an empty one -1 and 2^63 - 1."""
+    most = np.full(groups, -1, dtype=np.int64)
+    least = np.full(groups, np.iinfo(np.int64).max, dtype=np.int64)
+    np.maximum.at(most, group, values)
+    np.minimum.at(least, group, values)
+    return most, least
+
+
 def runs(first: IntArray, stop: IntArray) -> tuple[IntArray, IntArray]:
     """Return all places of several runs [first, stop), and per place the number of its run."""
     counts = np.maximum(stop - first, 0)

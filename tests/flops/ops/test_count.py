@@ -7,12 +7,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.build import table_of
 from tests.flops.ops.made import op
-from traceflops.flops.ops.count import UNKNOWN, OpWork, _combined, count_ops
+from traceflops.flops.ops.count import UNKNOWN, OpWork, count_ops
 from traceflops.flops.ops.work import Unknown, Work
 from traceflops.table.columns import NAME_TYPE, dictionary_column, number_column
 from traceflops.table.schema import arrow_schema, empty_table
@@ -106,16 +104,6 @@ def test_tables_in_several_pieces_are_counted_as_one() -> None:
     for column in ("flops", "at_least", "min_bytes", "vector_flops"):
         left, right = getattr(split, column), getattr(whole, column)
         assert split.of_ops(left).tolist() == whole.of_ops(right).tolist()
-
-
-@given(st.lists(st.tuples(*[st.integers(-1, 3)] * 3), max_size=30))
-def test_combinations_get_one_number_each(rows: list[tuple[int, int, int]]) -> None:
-    large = 2**31 - 2  # so that the numbers must be made smaller on the way
-    columns = [np.array([row[at] for row in rows], dtype=np.int64) for at in range(3)]
-    columns = [np.where(column == 3, large, column) for column in columns]
-    keys = _combined(columns).tolist()
-    assert len(set(keys)) == len(set(rows))
-    assert len(set(zip(rows, keys, strict=True))) == len(set(rows))
 
 
 def table_of_many(rows: int, distinct: int) -> pa.Table:

@@ -19,6 +19,7 @@ from torch.utils.checkpoint import (
 )
 
 import traceflops as tf
+from tests.mfu.counting import added
 from tests.mfu.reference_block import Block
 from traceflops.analysis.preparation import prepare
 from traceflops.mfu.traced.executed import Executed, executed
@@ -97,4 +98,4 @@ def tiny_step(
 
 def lines(executed: Executed, depth: int = 3) -> dict[str, int]:
     """Return the ledger of the chosen windows, added up by the first words of the names."""
-    return {line.name: int(line.flops) for line in executed.ledger().grouped(depth)}
+    return added(executed.ledger(), depth)

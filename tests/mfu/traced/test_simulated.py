@@ -17,6 +17,7 @@ from sample_traces.records import Run
 from sample_traces.simulate import simulate
 from sample_traces.truth import truth
 from tests.conftest import examples
+from tests.mfu.counting import added, part_of
 from tests.mfu.traced.recording import lines
 from tests.samples.strategies import run_configs
 from traceflops.analysis.preparation import prepare
@@ -63,11 +64,11 @@ def test_every_step_equals_the_truth(config: RunConfig) -> None:
         windows = prepared.windows[device]
         for step in expected.steps():
             place = next(at for at, one in enumerate(windows) if one.step == step.step)
-            ledger = found.ledger(device, place, used=False)
+            ledger = part_of(found, device, place, used=False).ledger()
             assert ledger.executed == step.flops
-            assert {line.name: line.flops for line in ledger.grouped(3)} == step_lines(config)
+            assert added(ledger, 3) == step_lines(config)
         launched = sum(window.flops for window in expected.steps())
-        assert found.ledger(device, used=False).executed == launched
+        assert part_of(found, device, used=False).ledger().executed == launched
 
 
 @settings(max_examples=examples(20), phases=UNSHRUNK, suppress_health_check=list(HealthCheck))
@@ -139,7 +140,11 @@ def test_ranks_and_devices_can_be_chosen() -> None:
         trace = tf.read(folder)
     both = executed(prepare(trace))
     alone = executed(prepare(trace, tf.Selection(ranks=frozenset({1}))))
-    assert alone.ledger(1).executed == both.ledger(1).executed == alone.executed_flops
+    assert (
+        part_of(alone, 1).ledger().executed
+        == part_of(both, 1).ledger().executed
+        == alone.executed_flops
+    )
     assert 2 * alone.executed_flops == both.executed_flops
     first = executed(prepare(trace, tf.Selection(steps=(0, 0))))
     assert lines(first) == {name: 2 * flops for name, flops in step_lines(config).items()}
@@ -150,7 +155,7 @@ def test_a_stretch_of_time_has_the_work_that_starts_in_it() -> None:
     with TemporaryDirectory() as folder:
         write_pytorch(simulate(config), Path(folder), options=KinetoOptions(compression="none"))
         trace = tf.read(folder)
-    whole = executed(prepare(trace)).ledger(used=False).executed
+    whole = part_of(executed(prepare(trace)), used=False).ledger().executed
     middle = prepare(trace).windows[0][1].dur_ns
     early = executed(prepare(trace, tf.Selection(to_ns=middle)))
     late = executed(prepare(trace, tf.Selection(from_ns=middle)))

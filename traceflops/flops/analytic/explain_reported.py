@@ -165,27 +165,32 @@ def explain(
     a share or a percentage is read as whichever is explained more simply. Raises UsageError where
     no convention can be computed.
     """
-    readings = (reported, reported.percent) if reported.percent is not None else (reported,)
+    ways = [*_ways(card, run, peak, others, metric)]
+    if not ways:
+        raise UsageError(
+            "this description does not allow any convention",
+            "give batch, sequence length, time, and a model card or parameter count",
+        )
     explanations = []
-    for reading in readings:
+    for reading in filter(None, (reported, reported.percent)):
         # Conventions whose figures the digits cannot tell apart are one candidate; peaks and
         # treatments stay apart.
         groups: dict[tuple[Peak, str, Fraction | None], list[Candidate]] = {}
-        for candidate in _Search(card, run, reading, metric).candidates(peak, others):
-            value = None if candidate.reproduces else candidate.value
-            groups.setdefault((candidate.peak, candidate.treatment, value), []).append(candidate)
-        if not groups:
-            raise UsageError(
-                "this description does not allow any convention",
-                "give batch, sequence length, time, and a model card or parameter count",
-            )
-        ranked = [sorted(group, key=_rank) for group in groups.values()]
-        merged = (
-            replace(
-                group[0], conventions=tuple(name for each in group for name in each.conventions)
-            )
-            for group in ranked
-        )
+        slack = SLACK * reading.value
+        for rule, used_peak, treatment, value, cost in ways:
+            gap = value - reading.value
+            rounded = abs(gap) <= reading.half_unit + slack
+            cut = -slack <= gap < 2 * reading.half_unit + slack
+            error, fits = abs(gap) / reading.value, rounded or cut
+            total = cost + (CUT_OFF if cut and not rounded else 0)
+            candidate = Candidate((rule,), used_peak, treatment, value, error, fits, total)
+            key = (used_peak, treatment, None if fits else value)
+            groups.setdefault(key, []).append(candidate)
+        merged = []
+        for group in groups.values():
+            ranked = sorted(group, key=_rank)
+            names = tuple(name for each in ranked for name in each.conventions)
+            merged.append(replace(ranked[0], conventions=names))
         honest = raw_rate(card, run, peak)
         explanations.append(Explanation(reading, tuple(sorted(merged, key=_rank)), honest, metric))
     return min(explanations, key=lambda explanation: _rank(explanation.candidates[0]))
@@ -198,83 +203,68 @@ def _rank(candidate: Candidate) -> tuple[bool, Fraction, Fraction]:
     return (True, round(candidate.error + candidate.cost * PER_COST, 3), Fraction(0))
 
 
-@dataclass(frozen=True, slots=True)
-class _Search:
-    card: ModelCard
-    run: Run
-    reported: Reported
-    metric: Metric
+def _ways(
+    card: ModelCard, run: Run, stated: Peak, others: Sequence[Peak], metric: Metric
+) -> Iterator[tuple[str, Peak, str, Fraction, int]]:
+    """Yield each convention, peak and treatment or mistake, its figure, and what it supposes."""
+    if is_of_unknown_basis(run):  # of a rate counted who knows how, nothing but the division
+        rules = [CONVENTIONS[PUBLISHED]]
+    else:
+        rules = [rule for rule in CONVENTIONS.values() if obstacle(card, run, rule.id) is None]
+    peaks = [(stated, 0), (_sparse(stated), 2)]
+    for other in others:
+        for peak, cost in ((other, 3 + other.unlikely), (_sparse(other), 5 + other.unlikely)):
+            if peak.flops_per_ns not in (stated.flops_per_ns, SPARSE * stated.flops_per_ns):
+                peaks.append((peak, cost))
+    for rule in rules:
+        for treatment, value, cost in _numerators(card, run, rule, stated, metric):
+            for peak, more in peaks:
+                figure = value * stated.flops_per_ns / peak.flops_per_ns
+                yield rule.id, peak, treatment, figure, cost + more
+            if not treatment and rule.id != PUBLISHED:
+                for mistake, factor, more in _mistakes(card, run):
+                    yield rule.id, stated, mistake, value * factor, cost + more
 
-    def candidates(self, stated: Peak, others: Sequence[Peak]) -> Iterator[Candidate]:
-        """Yield every combination of convention, numerator, and peak or mistake."""
-        if is_of_unknown_basis(
-            self.run
-        ):  # of a rate counted who knows how, nothing but the division
-            rules = [CONVENTIONS[PUBLISHED]]
-        else:
-            every = CONVENTIONS.values()
-            rules = [r for r in every if obstacle(self.card, self.run, r.id) is None]
-        peaks = [(stated, 0), (_sparse(stated), 2)]
-        for other in others:
-            for peak, cost in ((other, 3 + other.unlikely), (_sparse(other), 5 + other.unlikely)):
-                if peak.flops_per_ns not in (stated.flops_per_ns, SPARSE * stated.flops_per_ns):
-                    peaks.append((peak, cost))
-        for rule in rules:
-            for treatment, value, cost in self._numerators(rule, stated):
-                for peak, more in peaks:
-                    figure = value * stated.flops_per_ns / peak.flops_per_ns
-                    yield self._candidate(rule, peak, treatment, figure, cost + more)
-                if not treatment and rule.id != PUBLISHED:
-                    for mistake, factor, more in self._mistakes():
-                        yield self._candidate(rule, stated, mistake, value * factor, cost + more)
 
-    def _mistakes(self) -> Iterator[tuple[str, Fraction, int]]:
-        """Yield factors that come from miscounting; the least far-fetched cost the least."""
-        yield "counting a multiply-add as one FLOP", Fraction(1, 2), 3
-        yield "counting FLOPs twice", Fraction(2), 3
-        shape, devices = self.run.shape(self.card), self.run.devices
-        if shape.tokens != shape.slot_tokens:
-            yield "of real tokens only", Fraction(shape.tokens, shape.slot_tokens), 1
-        if devices > GPUS_PER_NODE:
-            yield f"of {GPUS_PER_NODE} GPUs", Fraction(devices, GPUS_PER_NODE), 4
-        if devices > 1:
-            yield "of one GPU", Fraction(devices), 4
-            yield "dividing by the GPU count twice", Fraction(1, devices), 4
+def _mistakes(card: ModelCard, run: Run) -> Iterator[tuple[str, Fraction, int]]:
+    """Yield factors that come from miscounting; the least far-fetched cost the least."""
+    yield "counting a multiply-add as one FLOP", Fraction(1, 2), 3
+    yield "counting FLOPs twice", Fraction(2), 3
+    shape, devices = run.shape(card), run.devices
+    if shape.tokens != shape.slot_tokens:
+        yield "of real tokens only", Fraction(shape.tokens, shape.slot_tokens), 1
+    if devices > GPUS_PER_NODE:
+        yield f"of {GPUS_PER_NODE} GPUs", Fraction(devices, GPUS_PER_NODE), 4
+    if devices > 1:
+        yield "of one GPU", Fraction(devices), 4
+        yield "dividing by the GPU count twice", Fraction(1, devices), 4
 
-    def _numerators(self, rule: Convention, stated: Peak) -> Iterator[tuple[str, Fraction, int]]:
-        """Yield the distinct figures of a convention, and what each assumes of the numerator."""
-        run, wants_hfu = self.run, self.metric == "hfu"
-        treatments: list[tuple[str, Checkpoint | None, int]] = [
-            ("", None, int(wants_hfu and not rule.executed))
-        ]
-        if not (rule.executed or rule.id == PUBLISHED or run.forward_only):
-            if run.checkpoint != NO_CHECKPOINT:
-                name = f"with its recomputation ({run.checkpoint.name})"
-                treatments.append((name, run.checkpoint, 0 if wants_hfu else 1))
-            treatments += [(*treatment, 1 if wants_hfu else 2) for treatment in TREATMENTS]
-        # How unlikely the convention is for this run.
-        frozen, about_frozen = bool(run.frozen or run.lora), rule.frozen == "all"
-        oddity = 4 * about_frozen if not frozen else int(not about_frozen)
-        oddity += 3 * rule.odd + rule.executed
-        values: set[Fraction] = set()
-        for treatment, checkpoint, cost in treatments:
-            treated = replace(run, checkpoint=checkpoint or run.checkpoint)
-            rate = raw_rate(self.card, treated, stated, rule.id)
-            value = rate.hfu if checkpoint is not None else rate.figure
-            if value not in values:  # else recomputation of what is not there
-                values.add(value)
-                yield treatment, value, cost + oddity
 
-    def _candidate(
-        self, rule: Convention, peak: Peak, treatment: str, value: Fraction, cost: int
-    ) -> Candidate:
-        gap = value - self.reported.value
-        slack = SLACK * self.reported.value
-        rounded = abs(gap) <= self.reported.half_unit + slack
-        cut = -slack <= gap < 2 * self.reported.half_unit + slack
-        error = abs(gap) / self.reported.value
-        cost += CUT_OFF if cut and not rounded else 0
-        return Candidate((rule.id,), peak, treatment, value, error, rounded or cut, cost)
+def _numerators(
+    card: ModelCard, run: Run, rule: Convention, stated: Peak, metric: Metric
+) -> Iterator[tuple[str, Fraction, int]]:
+    """Yield the distinct figures of a convention, and what each assumes of the numerator."""
+    wants_hfu = metric == "hfu"
+    treatments: list[tuple[str, Checkpoint | None, int]] = [
+        ("", None, int(wants_hfu and not rule.executed))
+    ]
+    if not (rule.executed or rule.id == PUBLISHED or run.forward_only):
+        if run.checkpoint != NO_CHECKPOINT:
+            name = f"with its recomputation ({run.checkpoint.name})"
+            treatments.append((name, run.checkpoint, 0 if wants_hfu else 1))
+        treatments += [(*treatment, 1 if wants_hfu else 2) for treatment in TREATMENTS]
+    # How unlikely the convention is for this run.
+    frozen, about_frozen = bool(run.frozen or run.lora), rule.frozen == "all"
+    oddity = 4 * about_frozen if not frozen else int(not about_frozen)
+    oddity += 3 * rule.odd + rule.executed
+    values: set[Fraction] = set()
+    for treatment, checkpoint, cost in treatments:
+        treated = replace(run, checkpoint=checkpoint or run.checkpoint)
+        rate = raw_rate(card, treated, stated, rule.id)
+        value = rate.hfu if checkpoint is not None else rate.figure
+        if value not in values:  # else recomputation of what is not there
+            values.add(value)
+            yield treatment, value, cost + oddity
 
 
 def _sparse(peak: Peak) -> Peak:

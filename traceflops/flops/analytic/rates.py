@@ -202,15 +202,13 @@ def rate_of(done: DescribedWork, peak: Peak | None) -> Rate | None:
 
 def check_possible(rate: Rate, card: ModelCard, run: Run, spec: DeviceSpec | None = None) -> None:
     """Raise InputError, with the likely reasons, for more than the devices can do."""
-    peak = rate.peak.flops_per_ns
     for metric, value in (("MFU", rate.mfu), ("HFU", rate.hfu)):
         if value > 1:
             beside = f"; MFU would be {exact_percent(rate.mfu)}" if metric == "HFU" else ""
-            case = Case(value, card, run, rate.convention, peak, spec, rate.mfu)
             raise InputError(
                 f"{exact_percent(value)} of peak is impossible, so it is not an {metric} "
                 f"({', '.join(rate.terms)}){beside}",
-                f"likely: {'; '.join(reasons(case))}",
+                f"likely: {'; '.join(reasons(value, rate, card, run, spec))}",
             )
 
 
@@ -248,50 +246,40 @@ _ALL_EXPERTS: Final = ("all", "all-positions", "all-embeddings", "matmul-or-all"
 """What conventions count the weights of experts that a token does not use."""
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
-    """A share above 1 and what it is of; `flops_per_ns` is the peak, `spec` the device if known."""
-
-    value: Fraction
-    card: ModelCard
-    run: Run
-    convention: str
-    flops_per_ns: Fraction
-    spec: DeviceSpec | None = None
-    mfu: Fraction | None = None
-
-
 OTHERS: Final = ("tokens of all micro-batches with the time of one", "clock or unit mix-up")
 OTHERS_OF_A_PUBLISHED_RATE: Final = ("peak of another GPU or data type", "unit mix-up")
 
 
-def reasons(case: Case) -> tuple[str, ...]:
+def reasons(
+    value: Fraction, rate: Rate, card: ModelCard, run: Run, spec: DeviceSpec | None = None
+) -> tuple[str, ...]:
     """Return what may have made a share as large as it is, the most fitting first.
 
     A mistake is likely where mending it leads to something plausible, the likelier the nearer that
-    is to what is typical.
+    is to what is typical. `spec` is the device, if it is known.
     """
     least, most = PLAUSIBLE
     likely = [
-        (is_common, max(value / TYPICAL, TYPICAL / value), words)
-        for is_common, words, factor in _mistakes(case)
-        if least <= (value := case.value / factor) <= most
+        (is_common, max(mended / TYPICAL, TYPICAL / mended), words)
+        for is_common, words, factor in _mistakes(value, rate, card, run, spec)
+        if least <= (mended := value / factor) <= most
     ]
     likely.sort(key=lambda mistake: mistake[:2])
-    published = case.run.achieved is not None
-    others = OTHERS_OF_A_PUBLISHED_RATE if published else OTHERS
+    others = OTHERS_OF_A_PUBLISHED_RATE if run.achieved is not None else OTHERS
     return (*(words for *_, words in likely), *others)[:MOST_REASONS]
 
 
-def _mistakes(case: Case) -> Iterator[tuple[bool, str, Fraction]]:
+def _mistakes(
+    value: Fraction, rate: Rate, card: ModelCard, run: Run, spec: DeviceSpec | None
+) -> Iterator[tuple[bool, str, Fraction]]:
     """Yield mistakes that this run suggests, then common ones, and by how much each overstates."""
-    card, run, rule = case.card, case.run, CONVENTIONS[case.convention]
-    if case.flops_per_ns < SMALLEST_PEAK:
+    peak, rule = rate.peak.flops_per_ns, CONVENTIONS[rate.convention]
+    if peak < SMALLEST_PEAK:
         yield False, "--peak is in TFLOP/s: 1.3 PFLOP/s is 1300", Fraction(1000)
-    if case.spec is not None and case.spec.one_device_is == "GCD":
+    if spec is not None and spec.one_device_is == "GCD":
         yield False, "cards counted instead of GCDs: a card has two", Fraction(2)
-    if run.checkpoint != NO_CHECKPOINT and case.mfu:
-        yield False, "less recomputation than --checkpointing says", case.value / case.mfu
+    if run.checkpoint != NO_CHECKPOINT and rate.mfu:
+        yield False, "less recomputation than --checkpointing says", value / rate.mfu
     if run.achieved is not None:  # somebody else counted the FLOPs
         yield True, "TFLOP/s of a node used for one GPU", Fraction(8)
         yield True, "TFLOP/s of all GPUs used for one", Fraction(run.devices)
@@ -304,10 +292,10 @@ def _mistakes(case: Case) -> Iterator[tuple[bool, str, Fraction]]:
         yield True, "tokens of all GPUs with the rate of one", Fraction(run.devices)
     if rule.weights in _ALL_EXPERTS:
         yield True, "parameters of unused experts counted", Fraction(card.total, card.active)
-    if abs(case.flops_per_ns / _A100 - 1) < Fraction(1, 100):
+    if abs(peak / _A100 - 1) < Fraction(1, 100):
         yield True, "A100 peak used for an H100 or H200", Fraction(317, 100)
-    fp8 = case.spec.peak("fp8") if case.spec is not None else None
-    if case.spec is None or (fp8 is not None and fp8 > Fraction(3, 2) * case.flops_per_ns):
+    fp8 = spec.peak("fp8") if spec is not None else None
+    if spec is None or (fp8 is not None and fp8 > Fraction(3, 2) * peak):
         yield True, "bf16 peak used for an fp8 run", Fraction(2)
     if run.achieved is None and not (run.is_frozen or run.frozen):
         yield True, "frozen weights counted as trained", Fraction(3, 2)

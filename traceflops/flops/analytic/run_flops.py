@@ -8,7 +8,7 @@ scores once more (`algorithmic`). Recomputation and padding are executed, never 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from traceflops.errors import TraceflopsError, UsageError
@@ -25,7 +25,7 @@ from traceflops.flops.analytic.conventions import (
 )
 from traceflops.flops.analytic.lengths import Sequences, cut_by, pairs, sums_of
 from traceflops.flops.analytic.run import FULL_CHECKPOINT, Checkpoint, Run, RunShape
-from traceflops.flops.mfu_waterfall import Count, Ledger, Line, collect
+from traceflops.flops.mfu_waterfall import Ledger, Line, collect, whole
 from traceflops.flops.model.card import ModelCard, PlacedCore, PlacedLinear
 
 VECTOR_FLOPS_OF_LEVANTER = 3
@@ -110,45 +110,60 @@ class _Count:
 
     def ledger(self) -> Ledger:
         """Return all lines."""
-        rule = self.rule
-        ledger = collect(rule.id, self._lines(), executed_only=rule.executed)
+        card, run, rule = self.card, self.run, self.rule
+        lines: list[Line] = []
+        for weight in weights(rule, card):
+            lines += self._matmul(weight)
+        lora = run.lora
+        for adapter in lora.adapters(card) if rule.adapters and lora is not None else ():
+            lines += self._matmul(adapter)
+        for conv in card.convs:
+            forward = conv.flops * sums_of(self.shape.of(rule.real)).number()
+            trained = not run.freezes("conv") or rule.frozen == "never"
+            train = not run.forward_only
+            passes = _Passes(1, train and not conv.stem, train and trained)
+            weight_grads = conv.groups if rule.id == "flopcounter" else 1
+            lines += self._pass_lines("conv", "conv", forward, passes, weight_grads)
+            again = self._again(not conv.stem, passes) * self._checkpoint.linear * forward
+            lines.append(Line("recompute.conv", again))
+        if rule.context != "none":
+            for core in (square(card) if rule.weights == "square" else card).cores():
+                lines += self._attention(core)
+        ledger = collect(rule.id, lines, executed_only=rule.executed)
         if rule.id == "automodel-lora":
             # Full training times (2 + adapters / frozen) / 3, as NeMo Automodel has it.
-            lora = self.run.lora
-            adapters = lora.parameters(self.card) if lora else 0
-            return ledger.scaled((2 + Fraction(adapters, self.card.total)) / 3)
+            adapters = lora.parameters(card) if lora else 0
+            factor = (2 + Fraction(adapters, card.total)) / 3
+            scaled = (Line(line.name, whole(line.flops * factor)) for line in ledger.lines)
+            return replace(ledger, lines=tuple(scaled))
         return ledger
 
-    def _lines(self) -> Iterator[Line]:
-        for weight in weights(self.rule, self.card):
-            yield from self._matmul(weight)
-        if self.rule.adapters and self.run.lora is not None:
-            for adapter in self.run.lora.adapters(self.card):
-                yield from self._matmul(adapter)
-        for conv in self.card.convs:
-            forward = conv.flops * sums_of(self.shape.of(self.rule.real)).number()
-            counted = self.rule.id == "flopcounter"
-            trained = not self.run.freezes("conv") or self.rule.frozen == "never"
-            train = not self.run.forward_only
-            passes = _Passes(1, train and not conv.stem, train and trained)
-            yield from self._pass_lines(
-                "conv", "conv", forward, passes, conv.groups if counted else 1
-            )
-            again = self._again(not conv.stem, passes) * self._checkpoint.linear * forward
-            yield Line("recompute.conv", again)
-        if self.rule.context != "none":
-            card = square(self.card) if self.rule.weights == "square" else self.card
-            for core in card.cores():
-                yield from self._attention(core)
-
     def _matmul(self, placed: PlacedLinear) -> Iterator[Line]:
-        flops = 2 * placed.linear.active * self._rows(placed)
+        """Yield the lines of a matrix, and of what it computes and nobody needs."""
+        linear, shape, card = placed.linear, self.shape, self.card
+        # The rows that it is multiplied with: tokens, sequences or patches.
+        if placed.side == "encoder" or linear.reads == "memory":
+            shape = self.run.memory(card, shape)
+        rows = shape.tokens if self.rule.real else shape.slot_tokens
+        if linear.reads not in ("token", "memory"):
+            sequences = sums_of(shape.of(self.rule.real)).number()
+            rows = sequences if linear.reads == "sequence" else rows - sequences
         for passes in self._passes(placed):
-            forward = flops * passes.times
-            yield from self._pass_lines("matmul", placed.linear.group, forward, passes)
+            forward = 2 * linear.active * rows * passes.times
+            yield from self._pass_lines("matmul", linear.group, forward, passes)
             again = self._again(placed.in_blocks, passes) * self._checkpoint.linear * forward
-            yield Line(f"recompute.matmul.{placed.linear.group}", again)
-            yield from self._waste(placed, forward, passes, again)
+            yield Line(f"recompute.matmul.{linear.group}", again)
+            if self.rule.context != "exact":
+                continue
+            # Rows computed and not needed: of experts, of padded tokens and vocabulary.
+            executed = forward * (1 + passes.input_grad + passes.weight_grad) + again
+            yield Line("overcompute.padding.experts", (placed.capacity - 1) * executed)
+            if linear.reads == "token" and placed.side == "decoder":
+                padding = Fraction(self.shape.slot_tokens - self.shape.tokens, self.shape.tokens)
+                yield Line("overcompute.padding.tokens", padding * executed)
+            if card.padded_vocab is not None and linear.name == "head":
+                padding = Fraction(card.padded_vocab, card.vocab) - 1
+                yield Line("overcompute.padding.vocab", padding * executed)
 
     def _pass_lines(
         self, kind: str, group: str, forward: int, passes: _Passes, weight_grads: int = 1
@@ -158,33 +173,6 @@ class _Count:
             yield Line(f"model.{kind}.input_grad.{group}", forward)
         if passes.weight_grad:
             yield Line(f"model.{kind}.weight_grad.{group}", forward * weight_grads)
-
-    def _rows(self, placed: PlacedLinear) -> int:
-        """Return the rows that a matrix is multiplied with: tokens, sequences or patches."""
-        reads, shape = placed.linear.reads, self.shape
-        if placed.side == "encoder" or reads == "memory":
-            shape = self.run.memory(self.card, shape)
-        tokens = shape.tokens if self.rule.real else shape.slot_tokens
-        if reads in ("token", "memory"):
-            return tokens
-        sequences = sums_of(shape.of(self.rule.real)).number()
-        return sequences if reads == "sequence" else tokens - sequences
-
-    def _waste(
-        self, placed: PlacedLinear, forward: int, passes: _Passes, again: Count
-    ) -> Iterator[Line]:
-        """Yield rows computed and not needed: of padded tokens and vocabulary, of experts."""
-        if self.rule.context != "exact":
-            return
-        executed = forward * (1 + passes.input_grad + passes.weight_grad) + again
-        yield Line("overcompute.padding.experts", (placed.capacity - 1) * executed)
-        if placed.linear.reads == "token" and placed.side == "decoder":
-            rows = Fraction(self.shape.slot_tokens - self.shape.tokens, self.shape.tokens)
-            yield Line("overcompute.padding.tokens", rows * executed)
-        padded = self.card.padded_vocab
-        if padded is not None and placed.linear.name == "head":
-            rows = Fraction(padded, self.card.vocab) - 1
-            yield Line("overcompute.padding.vocab", rows * executed)
 
     def _passes(self, placed: PlacedLinear | PlacedCore) -> Iterator[_Passes]:
         """Yield the passes of a matrix or core, apart for layers below the lowest trained one.
@@ -217,45 +205,39 @@ class _Count:
 
     def _attention(self, placed: PlacedCore) -> Iterator[Line]:
         """Yield the lines of an attention core, what it recomputes and what it computes in vain."""
-        twice = self._twice_pairs(placed)
-        scores_again = self.run.attention_kernel == "flash" or self.rule.id == "flopcounter"
+        core, run, rule, cached = placed.core, self.run, self.rule, self.run.cached
+        shape = run.memory(self.card, self.shape) if placed.side == "encoder" else self.shape
+        twice = self._twice_pairs(placed, shape)
+        scores_again = run.attention_kernel == "flash" or rule.id == "flopcounter"
         for passes in self._passes(placed):
-            forward = placed.core.flops(twice) * passes.times
+            forward = core.flops(twice) * passes.times
             again = self._again(True, passes) * self._checkpoint.attention
             yield Line("model.attention.forward", forward)
             if passes.backward:
                 yield Line("model.attention.backward", 2 * forward)
-                yield Line("convention.attention", (self.rule.attention - 3) * forward)
+                yield Line("convention.attention", (rule.attention - 3) * forward)
             yield Line("recompute.attention", again * forward)
-            runs = 1 + 2 * passes.backward + again
             if passes.backward and scores_again:
-                yield Line("algorithmic.attention", placed.core.scores(twice) * passes.times)
-            if self.rule.context == "exact":
-                yield from self._masked(placed, twice, passes.times * runs)
-        if self.rule.id == "levanter":
-            squares = sums_of(self._sequences(placed, self.rule.real)).squares
-            times = placed.core.heads * placed.times * (1 if self.run.forward_only else 3)
+                yield Line("algorithmic.attention", core.scores(twice) * passes.times)
+            if rule.context != "exact":
+                continue
+            # Beyond the attended pairs: those of padding, and masked ones if it is unfused.
+            runs, padded = passes.times * (1 + 2 * passes.backward + again), twice
+            if placed.side == "decoder" and shape.padded:
+                padded = 2 * pairs(core.mask, shape.of(False), cached)
+                yield Line("overcompute.padding.attention", core.flops(padded - twice) * runs)
+            if run.attention_kernel == "unfused" and not core.cross:
+                full = 2 * sums_of(shape.of(False)).full_pairs(cached)
+                yield Line("overcompute.mask", core.flops(full - padded) * runs)
+        if rule.id == "levanter":
+            squares = sums_of(shape.of(rule.real)).squares
+            times = core.heads * placed.times * (1 if run.forward_only else 3)
             yield Line("convention.vector", VECTOR_FLOPS_OF_LEVANTER * squares * times)
 
-    def _masked(self, placed: PlacedCore, twice: int, runs: Count) -> Iterator[Line]:
-        """Yield what is computed beyond the attended pairs: padding; masked ones if unfused."""
-        padded = twice
-        if placed.side == "decoder" and self.shape.padded:
-            slots = self.shape.of(False)
-            padded = 2 * pairs(placed.core.mask, slots, self.run.cached)
-            yield Line("overcompute.padding.attention", placed.core.flops(padded - twice) * runs)
-        if self.run.attention_kernel == "unfused" and not placed.core.cross:
-            full = 2 * sums_of(self._sequences(placed, False)).full_pairs(self.run.cached)
-            yield Line("overcompute.mask", placed.core.flops(full - padded) * runs)
-
-    def _sequences(self, placed: PlacedCore, real: bool) -> Sequences:
-        is_encoder = placed.side == "encoder"
-        return (self.run.memory(self.card, self.shape) if is_encoder else self.shape).of(real)
-
-    def _twice_pairs(self, placed: PlacedCore) -> int:
+    def _twice_pairs(self, placed: PlacedCore, shape: RunShape) -> int:
         """Return twice the pairs of one head in a step, as the convention has them."""
         mask, context, cached = placed.core.mask, self.rule.context, self.run.cached
-        sequences = self._sequences(placed, self.rule.real)
+        sequences = shape.of(self.rule.real)
         if placed.core.cross:  # a query sees its whole encoder sequence
             ((memory, _),) = self.run.memory(self.card, self.shape).slots or ((0, 0),)
             return 2 * memory * sums_of(sequences).tokens

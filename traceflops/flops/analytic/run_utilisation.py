@@ -63,12 +63,13 @@ def choose_peak(device: str | None, tflops: Fraction | None, dtype: str | None) 
     spec = chosen(device, None, SeenDevice()).spec if device is not None else None
     if tflops is not None:
         rate = given_rate(float(tflops))
-        known = dtype if dtype in DTYPES else None
-        doubt = rate_doubt(spec, rate, (known,) if known else ()) if spec is not None else None
+        known_type = dtype if dtype in DTYPES else None
+        types_meant = (known_type,) if known_type else ()
+        doubt = rate_doubt(spec, rate, types_meant) if spec is not None else None
         notes = (in_words(doubt),) if doubt is not None else ()
-        if dtype != known:
+        if dtype != known_type:
             notes = (*notes, f"{dtype!r} is not in the table: the peak stands for it")
-        label = f"{known} given" if known is not None else "given"
+        label = f"{known_type} given" if known_type is not None else "given"
         return PeakChoice(Peak(Fraction(rate), label), spec, dtype, notes=notes)
     if spec is None:
         unnamed = MissingInput(fact("missing.no-gpu-named"), fact("missing.select-device"))
@@ -224,14 +225,14 @@ def unit_of(card: ModelCard, run: Run) -> Unit:
     """Return what FLOPs can be counted for. Raises UsageError for a step of unknown size."""
     if run.batch or run.tokens or run.documents or run.seq_sum is not None:
         return "step"
-    known = run.seq is not None or card.seq is not None
-    if run.step_seconds is not None and known:
+    has_length = run.seq is not None or card.seq is not None
+    if run.step_seconds is not None and has_length:
         raise UsageError(
             "the number of sequences per step is unknown",
             "set the batch of all GPUs together (--batch) or the tokens per step (--tokens)",
         )
     needs_no_step = run.step_seconds is None and run.samples_per_s is None
-    return "token" if needs_no_step and not known else "sequence"
+    return "token" if needs_no_step and not has_length else "sequence"
 
 
 def _doubts(

@@ -94,11 +94,6 @@ class Linear:
         """Return the parameters, biases included."""
         return self.copies * self.outputs * (self.inputs + self.bias)
 
-    @property
-    def spare(self) -> int:
-        """Return the stored parameters that one token does not use."""
-        return max(self.copies - self.used, 0) * self.outputs * (self.inputs + self.bias)
-
 
 @dataclass(frozen=True, slots=True)
 class Core:
@@ -295,17 +290,6 @@ class Block:
     def cores(self) -> tuple[Core, ...]:
         """Return the attention cores."""
         return tuple(a.core for a in (self.attention, self.cross) if a is not None)
-
-    @property
-    def vectors(self) -> int:
-        """Return the parameters inside attention that are no matrix."""
-        return sum(a.vectors for a in (self.attention, self.cross) if a is not None)
-
-    @property
-    def capacity(self) -> Fraction:
-        """Return rows computed per row needed in the experts; 1 without experts."""
-        experts = self.feed_forward
-        return experts.capacity if isinstance(experts, Experts) else Fraction(1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from traceflops.flops.model.blocks import (
     Block,
     Conv,
     Core,
+    Experts,
     LatentAttention,
     Linear,
     require,
@@ -133,16 +134,6 @@ class ModelCard:
             "describe the layers, with --model or in the card",
         )
 
-    def check_params(self) -> None:
-        """Refuse a stated parameter count that the description makes impossible."""
-        if self.params is not None and self.complete:
-            require(
-                self.counted < self.params * TOO_FAR_APART < self.counted * TOO_FAR_APART**2,
-                f"params {self.params:,} contradicts the sizes, which give "
-                f"{self.counted:,} parameters",
-                "remove params, or correct the sizes (params includes unused experts)",
-            )
-
     @property
     def doubts(self) -> tuple[str, ...]:
         """Return what is said of the model and does not fit together."""
@@ -189,7 +180,12 @@ class ModelCard:
     @property
     def active(self) -> int:
         """Return the parameters without the experts that a token does not use."""
-        return self.total - sum(placed.times * placed.linear.spare for placed in self.placed())
+        spare = (
+            placed.times * linear.stored * max(linear.copies - linear.used, 0) // linear.copies
+            for placed in self.placed()
+            if (linear := placed.linear).copies
+        )
+        return self.total - sum(spare)
 
     @property
     def counted(self) -> int:
@@ -202,7 +198,8 @@ class ModelCard:
         norms = self.norms + self.mtp * NORMS_OF_MTP
         norms += sum(count * block.norms for count, _, block in stacks)
         vectors = norms * NORM_VECTORS[self.norm] * self.hidden + self.positions * self.hidden
-        vectors += sum(count * block.vectors for count, _, block in stacks)
+        attentions = ((n, a) for n, _, block in stacks for a in (block.attention, block.cross))
+        vectors += sum(n * attention.vectors for n, attention in attentions if attention)
         return self.embedding + vectors + self.loose + matrices + convs + encoder
 
     def weights(self) -> int:
@@ -227,7 +224,9 @@ class ModelCard:
         for count, layer, block in self._stacks():
             for linear in block.linears(self.hidden, memory):
                 # more rows than are needed are computed in routed experts only
-                capacity = block.capacity if linear.copies > 1 else Fraction(1)
+                network, capacity = block.feed_forward, Fraction(1)
+                if isinstance(network, Experts) and linear.copies > 1:
+                    capacity = network.capacity
                 named = linear if layer is not None else replace(linear, group="mtp")
                 placed.append(PlacedLinear(named, count, layer, True, "decoder", capacity))
         if self.mtp:
@@ -253,7 +252,7 @@ class ModelCard:
 
     def with_blocks(self, changed: Callable[[Block], Block]) -> ModelCard:
         """Return the card with each of its own blocks changed."""
-        return replace(self, blocks=tuple((count, changed(one)) for count, one in self.blocks))
+        return replace(self, blocks=tuple((count, changed(block)) for count, block in self.blocks))
 
     def _stacks(self) -> Iterator[tuple[int, int | None, Block]]:
         """Yield blocks alike: how many, from which layer up (None: MTP modules), and the block."""

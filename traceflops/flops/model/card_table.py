@@ -25,8 +25,9 @@ from traceflops.flops.model.blocks import (
     Mask,
     MaskKind,
     Reads,
+    require,
 )
-from traceflops.flops.model.card import NORM_VECTORS, ModelCard
+from traceflops.flops.model.card import NORM_VECTORS, TOO_FAR_APART, ModelCard
 from traceflops.flops.model.table import HINT, TomlTable
 
 MOST_LAYERS = 10_000
@@ -70,7 +71,13 @@ def build(
     """
     try:
         card = _Builder(TomlTable(values, where, KEYS, names)).card()
-        card.check_params()
+        if card.params is not None and card.complete:
+            counted, far = card.counted, TOO_FAR_APART
+            require(
+                counted < card.params * far < counted * far**2,
+                f"params {card.params:,} contradicts the sizes, which give {counted:,} parameters",
+                "remove params, or correct the sizes (params includes unused experts)",
+            )
         return card
     except UsageError as error:
         if error.message.startswith(where):
@@ -116,7 +123,18 @@ class _Builder:
                 f"{table.called(missing[0])!r} is missing",
                 f"add {lacks}" if table.foreign else f"add {lacks}; or give params alone",
             )
-        self._check_widths()
+        # Where nothing else says how wide heads are, they share out the width.
+        derived = not ("head_dim" in table or "mla" in table)
+        if "heads" in table and "hidden" in table and derived:
+            hidden, heads = table.count("hidden"), table.count("heads")
+            if hidden % heads:
+                table.refuse(
+                    f"{heads} heads do not divide the hidden width {hidden}",
+                    "set head_dim, or correct heads or hidden",
+                )
+        padded, vocab = table.maybe("padded_vocab"), table.count("vocab", 0, least=0)
+        if padded is not None and padded < vocab:
+            table.refuse(f"padded_vocab {padded} is less than vocab {vocab}", "padding adds rows")
         encoder = table.table("encoder", ("name", *STACK))
         if encoder is not None:  # without a head, its attention full unless it says otherwise
             usual = {"mask": "full", "head": False, "name": "encoder"}
@@ -132,7 +150,7 @@ class _Builder:
             ModelCard,
             name=table.text("name", "model"),
             hidden=table.maybe("hidden") or 0,
-            padded_vocab=table.maybe("padded_vocab"),
+            padded_vocab=padded,
             blocks=self._blocks(),
             norm=table.choice("norm", NORM_VECTORS, "rms"),
             norms=table.count("norms", 1, least=0),
@@ -144,21 +162,6 @@ class _Builder:
             seq=seq,
             notes=(),
         )
-
-    def _check_widths(self) -> None:
-        """Refuse heads that do not divide the width where nothing else says how wide they are."""
-        table = self.table
-        derived = not ("head_dim" in table or "mla" in table)
-        if "heads" in table and "hidden" in table and derived:
-            hidden, heads = table.count("hidden"), table.count("heads")
-            if hidden % heads:
-                table.refuse(
-                    f"{heads} heads do not divide the hidden width {hidden}",
-                    "set head_dim, or correct heads or hidden",
-                )
-        padded, vocab = table.maybe("padded_vocab"), table.count("vocab", 0, least=0)
-        if padded is not None and padded < vocab:
-            table.refuse(f"padded_vocab {padded} is less than vocab {vocab}", "padding adds rows")
 
     @property
     def _layers(self) -> int:
@@ -179,16 +182,21 @@ class _Builder:
             return ()
         blocks = []
         for (mask, mixed), run in groupby(zip(self._masks(), self._mixed, strict=True)):
-            dense = None
+            dense = routed = None
             if not mixed and "ffn" in table and "glu" in table:
                 bias = "ffn" in self._biases
                 dense = FeedForward(width=table.count("ffn"), glu=table.flag("glu"), bias=bias)
-            cross = self._cross()
+            cross, attention = self._cross(), self._attention(mask)
+            if mixed and (experts := self._expert_table()) is not None and "glu" in table:
+                routed = experts.part(
+                    Experts,
+                    glu=table.flag("glu"),
+                    bias="ffn" in self._biases,
+                    router_bias="router" in self._biases,
+                )
+            norms = table.count("norms_per_block", 3 if cross else 2, least=0)
             block = Block(
-                attention=self._attention(mask),
-                cross=cross,
-                feed_forward=self._experts() if mixed else dense,
-                norms=table.count("norms_per_block", 3 if cross else 2, least=0),
+                attention=attention, cross=cross, feed_forward=routed or dense, norms=norms
             )
             blocks.append((len(list(run)), block))
         return tuple(blocks)
@@ -202,7 +210,7 @@ class _Builder:
             kind: Mask(kind, size) for kind in kinds if (size := table.maybe(kind))
         }
         if "pattern" in table:
-            return tuple(self._pattern({"causal": Mask(), "full": Mask("full"), **narrowed}))
+            return self._pattern({"causal": Mask(), "full": Mask("full"), **narrowed})
         if len(narrowed) > 1:
             table.refuse(
                 "'window' and 'chunk' exclude each other", "set the mask of each layer in pattern"
@@ -215,8 +223,8 @@ class _Builder:
             table.refuse(f"window_layers {count} exceeds layers {self._layers}", HINT)
         return (narrow or default,) * count + (default,) * (self._layers - count)
 
-    def _pattern(self, masks: Mapping[str, Mask]) -> Iterator[Mask]:
-        """Yield the mask of every layer; the pattern starts over when it ends."""
+    def _pattern(self, masks: Mapping[str, Mask]) -> tuple[Mask, ...]:
+        """Return the mask of every layer; the pattern starts over when it ends."""
         table, layers = self.table, self._layers
         words = table.words("pattern", MASKS) or ("causal",)
         if len(words) > layers:
@@ -230,8 +238,8 @@ class _Builder:
         for key in ("window", "chunk"):
             if key in table and key not in words:
                 table.refuse(f"{key!r} is set, but no layer of the pattern uses it", HINT)
-        for word in islice(cycle(words), layers):
-            yield masks[word] if word in masks else table.lacks(word)
+        named = islice(cycle(words), layers)
+        return tuple(masks[word] if word in masks else table.lacks(word) for word in named)
 
     @property
     def _mixed(self) -> tuple[bool, ...]:
@@ -268,18 +276,6 @@ class _Builder:
             out_bias="out" in biases,
             vectors=2 * head_dim * table.flag("qk_norm", False)
             + heads * table.flag("sinks", False),
-        )
-
-    def _experts(self) -> Experts | None:
-        table, experts = self.table, self._expert_table()
-        if experts is None or "glu" not in table:
-            return None
-        biases = self._biases
-        return experts.part(
-            Experts,
-            glu=table.flag("glu"),
-            bias="ffn" in biases,
-            router_bias="router" in biases,
         )
 
     # Around the blocks

@@ -117,10 +117,10 @@ def window_late(table: TomlTable, values: Values) -> None:
 
 def chunks(table: TomlTable, values: Values) -> None:
     """Chunks in all layers with rotary positions: `no_rope_layers` has 1 there."""
-    every, layers = table.count("no_rope_layer_interval", 4), range(_layers(table))
+    interval, layers = table.count("no_rope_layer_interval", 4), range(_layers(table))
     given = table.numbers("no_rope_layers") or ()
     _each(table, "no_rope_layers", given)
-    rotary = given or tuple((layer + 1) % every for layer in layers)
+    rotary = given or tuple((layer + 1) % interval for layer in layers)
     pattern = ["chunk" if is_rotary else "causal" for is_rotary in rotary]
     _narrowed(table, values, "chunk", "attention_chunk_size", pattern, needed=False)
 
@@ -157,7 +157,7 @@ def deepseek_experts(table: TomlTable, values: Values) -> None:
     if "n_routed_experts" not in table:
         return
     width = table.count("moe_intermediate_size")
-    every, layers = table.count("moe_layer_freq", 1), _layers(table)
+    interval, layers = table.count("moe_layer_freq", 1), _layers(table)
     first = table.count("first_k_dense_replace", 0, least=0)
     if first > layers:
         table.refuse(f"'first_k_dense_replace' is {first}, but {_LAYERS_KEY} is {layers}", HINT)
@@ -166,7 +166,7 @@ def deepseek_experts(table: TomlTable, values: Values) -> None:
         "topk": table.count("num_experts_per_tok"),
         "width": width,
         "shared": width * table.count("n_shared_experts", 0, least=0),
-        "layers": [layer for layer in range(first, layers) if layer % every == 0],
+        "layers": [layer for layer in range(first, layers) if layer % interval == 0],
     }
 
 

@@ -220,8 +220,8 @@ def _card_of_family(
     given = {key: value for key, value in config.items() if value is not None}
     # A size that is null is none: only what the config does not mention has the class's default.
     assumed = {key: size for key, size in family.assumed.items() if key not in config}
-    known = {TIED: family.tied, **family.defaults, **assumed, **given}
-    table = TomlTable(known, where, known, {})
+    values_of = {TIED: family.tied, **family.defaults, **assumed, **given}
+    table = TomlTable(values_of, where, values_of, {})
     name = config.get("_name_or_path")
     if isinstance(name, str) and name.isprintable() and 0 < len(name) < 100:
         title = name.rstrip("/").rpartition("/")[2]

@@ -35,11 +35,11 @@ class TomlTable:
     ) -> None:
         self.values, self.where, self.names = values, where, names or {}
         self.foreign = names is not None
-        known = tuple(keys)
+        allowed = tuple(keys)
         for key in values:
-            if key not in known:
-                near = difflib.get_close_matches(key, known, 1)
-                hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+            if key not in allowed:
+                near = difflib.get_close_matches(key, allowed, 1)
+                hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(allowed)}"
                 self.refuse(f"unknown key {key[:60]!r}", hint)
 
     def __contains__(self, key: str) -> bool:
@@ -65,9 +65,9 @@ class TomlTable:
         """Return a key by the name that it has where the values were read from."""
         return self.names.get(key, key)
 
-    def maybe(self, key: str, *, least: int = 1) -> int | None:
+    def maybe(self, key: str) -> int | None:
         """Return a whole number, or None where the key is not given."""
-        return self.count(key, least=least) if key in self else None
+        return self.count(key) if key in self else None
 
     def flag(self, key: str, default: bool | None = None) -> bool:
         """Return true or false. Required if no default."""
@@ -121,11 +121,11 @@ class TomlTable:
 
     def words(self, key: str, allowed: Iterable[str]) -> tuple[str, ...]:
         """Return a list of words, each one of the allowed; empty where the key is not given."""
-        value, known = self.values.get(key), tuple(allowed)
+        value, choices = self.values.get(key), tuple(allowed)
         if value is None:
             return ()
-        if not isinstance(value, list) or any(word not in known for word in value):
-            self.refuse(f"{self.called(key)!r} is not a list of {', '.join(known)}", HINT)
+        if not isinstance(value, list) or any(word not in choices for word in value):
+            self.refuse(f"{self.called(key)!r} is not a list of {', '.join(choices)}", HINT)
         return tuple(value)
 
     def table(self, key: str, keys: Iterable[str]) -> TomlTable | None:

@@ -331,18 +331,16 @@ def _scalar(text: str) -> Read:
 
 
 def _nested(decoder: msgspec.json.Decoder[Any], text: str) -> tuple[Shape | Shapes, ...] | None:
+    """Return the shape of each entry, or the shapes of a list; None if one is a mixture of both."""
+    entries: list[Shape | Shapes] = []
     try:
-        entries = tuple(_entry(item) for item in decoder.decode(text))
+        for items in decoder.decode(text):
+            is_list = bool(items) and all(isinstance(item, list) for item in items)
+            if not is_list and not all(isinstance(item, int) for item in items):
+                return None
+            if max(map(len, items) if is_list else (len(items),)) > MOST_DIMENSIONS:
+                return None
+            entries.append(Shapes(map(tuple, items)) if is_list else tuple(items))
     except _UNDECODABLE:
         return None
-    return None if None in entries else cast("tuple[Shape | Shapes, ...]", entries)
-
-
-def _entry(items: list[Any]) -> Shape | Shapes | None:
-    """Return a shape, or the shapes of a list; None for a mixture of both."""
-    if items and all(isinstance(item, list) for item in items):
-        if any(len(item) > MOST_DIMENSIONS for item in items):
-            return None
-        return Shapes(tuple(item) for item in items)
-    flat = all(isinstance(item, int) for item in items) and len(items) <= MOST_DIMENSIONS
-    return tuple(items) if flat else None
+    return tuple(entries)

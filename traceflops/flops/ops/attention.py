@@ -114,7 +114,14 @@ class Attention:
         core = self._core(args, q, k, v)
         most, least = core.pairs, core.pairs_at_least
         parts = [FlopsPart("forward", core.forward(most), core.forward(least))]
+        # Bytes: q, k, v, o and statistics; backward also do, dq, dk and dv.
+        rows = core.batch * core.heads * core.queries
+        out = q.like((rows * core.d_v,))
+        statistics = 0 if args.boolean(self.statistics) is False else _STATISTICS_BYTES * rows
+        bias = args.tensor(self.masking.tensor)
+        beside = [0 if bias is None else bias.bytes]
         if self.backward:  # dV, dP, dQ and dK, and the scores once more
+            beside = [out.bytes, *(tensor.like(tensor.shape).bytes for tensor in (q, k, v))]
             parts = [
                 FlopsPart("backward", 2 * core.forward(most), 2 * core.forward(least)),
                 FlopsPart("algorithmic", core.scores(most), core.scores(least)),
@@ -127,12 +134,14 @@ class Attention:
             notes.append("mask-not-recorded")
         if core.documents is not None and most != least:
             notes.append("variable-lengths")
-        if args.tensor(self.masking.tensor) is not None:
+        if bias is not None:
             notes.append("mask-tensor")
+        moved = known_sum(q.bytes, k.bytes, v.bytes, out.bytes, statistics, *beside)
         return Work(
             kind,
             parts=tuple(parts),
-            min_bytes=self._moved(args, q, k, v, core),
+            # An unfused one also writes and reads the scores; the ops below it tell how often.
+            min_bytes=None if self.unfused else moved,
             dtype=matrix_type(q, k),
             signature=core,
             notes=tuple(notes),
@@ -159,7 +168,17 @@ class Attention:
                     strict=True,
                 )
             )
-            most, least = _bounds(band, unrecorded, core, documents, longest)
+            # With as many queries as keys in all, each sequence is taken to have as many of both.
+            # Else one has at most as many keys as the longest; a single query sees all its keys.
+            loose, tight = band or Band(), band or unrecorded
+            if core.queries == core.keys and longest[0] == longest[1]:
+                most = loose.most(documents, core.queries, longest[0])
+                least = min(most, tight.least(documents, core.queries))
+            else:
+                most = min(core.queries * longest[1], core.keys * longest[0])
+                single = core.queries == documents and longest[0] == 1
+                sees_all = tight.left is None and (tight.bottom_right or tight.right is None)
+                least = min(most, core.keys) if single and sees_all else 0
             used = bool(args.given(*self.packing.used))
             return replace(
                 core,
@@ -180,23 +199,6 @@ class Attention:
             pairs_at_least=core.batch * tight.pairs(core.queries, core.keys),
             causal=None if band is None else band.causal,
         )
-
-    def _moved(self, args: Arguments, q: Tensor, k: Tensor, v: Tensor, core: Core) -> int | None:
-        """Return the bytes: q, k, v, o and statistics; backward also do, dq, dk and dv.
-
-        An unfused one also writes and reads the scores; the ops below it tell how often.
-        """
-        if self.unfused:
-            return None
-        rows = core.batch * core.heads * core.queries
-        out = q.like((rows * core.d_v,))
-        statistics = 0 if args.boolean(self.statistics) is False else _STATISTICS_BYTES * rows
-        forward = (q.bytes, k.bytes, v.bytes, out.bytes, statistics)
-        if not self.backward:
-            bias = args.tensor(self.masking.tensor)
-            return known_sum(*forward, 0 if bias is None else bias.bytes)
-        gradients = (out, *(tensor.like(tensor.shape) for tensor in (q, k, v)))
-        return known_sum(*forward, *(tensor.bytes for tensor in gradients))
 
 
 def _sizes(tensor: Tensor, order: Order, *, packed: bool = False) -> tuple[int, int, int, int]:
@@ -224,25 +226,6 @@ def _fitted(*sides: tuple[int, int, int, int]) -> Core:
     if not (alike and shared and d_qk == k_size):
         raise CannotCount("odd-shapes")
     return Core(batch, heads, kv_heads, queries, keys, d_qk, d_v, 0, 0, None)
-
-
-def _bounds(
-    band: Band | None, unrecorded: Band, core: Core, documents: int, longest: tuple[int, ...]
-) -> tuple[int, int]:
-    """Return the most and the least pairs of packed sequences.
-
-    With as many queries as keys in all, each sequence is taken to have as many of both. Otherwise a
-    sequence has at most as many keys as the longest; one query per sequence sees all of its keys.
-    """
-    loose, tight = band or Band(), band or unrecorded
-    if core.queries == core.keys and longest[0] == longest[1]:
-        most = loose.most(documents, core.queries, longest[0])
-        return most, min(most, tight.least(documents, core.queries))
-    most = min(core.queries * longest[1], core.keys * longest[0])
-    single = core.queries == documents and longest[0] == 1
-    if single and tight.left is None and (tight.bottom_right or tight.right is None):
-        return most, min(most, core.keys)
-    return most, 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,19 +13,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import prod
 
+from traceflops.flops.ops import work
 from traceflops.flops.ops.arguments import Arguments, Shape, Tensor
 from traceflops.flops.ops.gemm import factor, matrix_type
-from traceflops.flops.ops.work import (
-    CannotCount,
-    Correlation,
-    FlopsPart,
-    Kind,
-    NoteCode,
-    PartName,
-    Work,
-    known_sum,
-    operands,
-)
+from traceflops.flops.ops.work import CannotCount, Correlation, FlopsPart, Kind, Work, known_sum
 
 Asked = tuple[bool, bool]
 """Whether the gradients of the input and of the weight are computed."""
@@ -50,7 +41,7 @@ class Convolution:
 
     def __call__(self, kind: Kind, args: Arguments) -> Work:
         """Return the work. Raises CannotCount where the size of the output cannot be known."""
-        x, w = operands(args, 0, 1)
+        x, w = work.operands(args, 0, 1)
         x = _batched(x, w)
         transposed = _flag(args, self.transposed)
         groups = 1 if self.groups is None and transposed else args.integer(self.groups)
@@ -58,12 +49,19 @@ class Convolution:
         if len(fitting) != 1:
             raise CannotCount("no-values" if fitting else "odd-shapes")
         (sizes,) = fitting
-        steps, output = self._steps(args, len(sizes.input)), None
-        if steps is not None:
-            stride, _, dilation, _ = steps
+        # Stride, padding, dilation and output padding: the usual number where there is no argument.
+        usual = ((self.stride, 1), (self.padding, 0), (self.dilation, 1), (self.output_padding, 0))
+        spatial = len(sizes.input)
+        stride, padding, dilation, extra = (
+            (number,) * spatial if position is None else args.integers(position, spatial)
+            for position, number in usual
+        )
+        output, is_recorded = None, False
+        if stride and padding is not None and dilation and extra is not None:
+            is_recorded = True
             if min(*stride, *dilation) >= 1:
-                kernel = w.shape[2:]
-                output = output_size(sizes.input, kernel, *steps, transposed=sizes.transposed)
+                steps = (w.shape[2:], stride, padding, dilation, extra)
+                output = output_size(sizes.input, *steps, transposed=sizes.transposed)
         elif args.output is None:
             raise CannotCount("no-values")
         elif len(args.output) == len(w.shape) and args.output[0] == sizes.batch:
@@ -81,19 +79,8 @@ class Convolution:
             min_bytes=known_sum(x.bytes, w.bytes, y, 0 if bias is None else bias.bytes),
             dtype=matrix_type(x, w),
             signature=sizes,
-            notes=() if steps else ("output-from-gradient",),
+            notes=() if is_recorded else ("output-from-gradient",),
         )
-
-    def _steps(self, args: Arguments, spatial: int) -> tuple[Shape, Shape, Shape, Shape] | None:
-        """Return stride, padding, dilation and output padding; None if any is not recorded."""
-        usual = ((self.stride, 1), (self.padding, 0), (self.dilation, 1), (self.output_padding, 0))
-        stride, padding, dilation, extra = (
-            (number,) * spatial if position is None else args.integers(position, spatial)
-            for position, number in usual
-        )
-        if stride is None or padding is None or dilation is None or extra is None:
-            return None
-        return stride, padding, dilation, extra
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +108,7 @@ class ConvolutionBackward:
 
     def gradients(self, kind: Kind, args: Arguments, asked: Asked | None) -> Work:
         """Return the work of the gradients asked for; None: between none and both of them."""
-        dy, x, w = operands(args, self.gradient, self.input, self.weight)
+        dy, x, w = work.operands(args, self.gradient, self.input, self.weight)
         dy, x = _batched(dy, w), _batched(x, w)
         transposed = _flag(args, self.transposed)
         # The backward of one kind is as the forward of the other one.
@@ -143,9 +130,9 @@ class ConvolutionBackward:
             of_input = (w.bytes, dx.bytes) if asked[0] else ()
             of_weight = (x.bytes, dw.bytes) if asked[1] else ()
             moved = known_sum(dy.bytes, *of_input, *of_weight)
-        names: tuple[PartName, PartName] = ("input_grad", "weight_grad")
+        names: tuple[work.PartName, work.PartName] = ("input_grad", "weight_grad")
         wanted = zip(names, asked or (True, True), strict=True)
-        notes: tuple[NoteCode, ...] = () if asked else ("output-mask-not-recorded",)
+        notes: tuple[work.NoteCode, ...] = () if asked else ("output-mask-not-recorded",)
         return Work(
             kind,
             parts=tuple(FlopsPart(name, each, each if asked else 0) for name, yes in wanted if yes),

@@ -8,9 +8,10 @@ a convolution is as large as the gradient of its backward node (same sequence nu
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Generic, TypeVar
+from functools import cache
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -26,17 +27,21 @@ from traceflops.flops.ops.arguments import (
 from traceflops.flops.ops.table import ENCLOSING, RULES
 from traceflops.flops.ops.work import CannotCount, Result, Rule, Signature, Unknown, Work
 from traceflops.table.columns import ABSENT, BoolArray, IntArray, codes, matching, names, numbers
-from traceflops.table.grouping import first_rows, joint_codes, ranked
+from traceflops.table.grouping import extremes, group_rows, joint_codes
 from traceflops.table.nesting import innermost
 
 UNKNOWN: Final = -1
 """Stands for a count that is not known."""
 
-_COLUMNS: Final = ("name", "input_dims", "input_types", "input_strides", "concrete_inputs")
-_LARGEST_KEY: Final = 2**62
+_READERS: Final[Mapping[str, Callable[[str], Any]]] = {
+    "input_dims": read_shapes,
+    "input_types": read_types,
+    "input_strides": read_strides,
+    "concrete_inputs": read_values,
+}
+"""Columns of texts, in the order of the fields of Arguments."""
+_COLUMNS: Final = ("name", *_READERS)
 _CONVOLUTION_NODE: Final = re.compile(r"[A-Za-z0-9_]{0,40}Conv[A-Za-z0-9_]{0,40}Backward[0-9]{0,3}")
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +79,15 @@ class OpWork:
             column(lambda work: work.vector_flops),
         )
 
-    def signature(self, place: int) -> Signature | None:
+    def signature(self, index: int) -> Signature | None:
         """Return the sizes in a work, None where it is not known or has none, and of place -1."""
-        work = self.works[place] if place >= 0 else None
+        work = self.works[index] if index >= 0 else None
         return work.signature if isinstance(work, Work) else None
 
     @property
     def signatures(self) -> list[Signature | None]:
         """Return the sizes in each work."""
-        return [self.signature(place) for place in range(len(self.works))]
+        return [self.signature(index) for index in range(len(self.works))]
 
     @property
     def matrix(self) -> BoolArray:
@@ -115,64 +120,44 @@ def count_ops(ops: pa.Table) -> OpWork:
     """Return the work of every row of a trace's table of ops."""
     rows = np.flatnonzero(matching(ops["name"], RULES.__contains__))
     output, enclosing = output_shapes(ops), enclosing_ops(ops)
-    own = _combined(codes(ops[column])[rows] for column in _COLUMNS)
+    own, _ = group_rows([codes(ops[column])[rows] for column in _COLUMNS])
     of_row = np.full(ops.num_rows + 1, -1, dtype=np.int64)  # the last one is that of row -1
     of_row[rows] = own
-    key = _combined([own, output[rows], of_row[enclosing[rows]]])
-    first = first_rows(key, int(key.max()) + 1 if len(key) else 0)
-    reader = _ArgumentReader(ops, output, enclosing)
+    key, first = group_rows([own, output[rows], of_row[enclosing[rows]]])
+    reader = _ArgumentReader(ops)
     results: list[tuple[Result, Rule | None]] = [(Unknown("not-modelled"), None)]
-    results += map(reader.work, rows[first].tolist())
-    place = np.zeros(ops.num_rows, dtype=np.int64)
-    place[rows] = key + 1
-    return OpWork.of(place, *zip(*results, strict=True))
-
-
-class _Texts(Generic[T]):
-    """The texts of one dictionary column, each parsed when it is first asked for."""
-
-    def __init__(self, ops: pa.Table, column: str, read: Callable[[str], T]) -> None:
-        self.codes = codes(ops[column])
-        self._texts = names(ops[column])
-        self._read = read
-        self._parsed: dict[int, T] = {}
-
-    def at(self, code: int) -> T | None:
-        """Return what the text with this code says, None for the code of a null."""
-        if code < 0:
-            return None
-        if code not in self._parsed:
-            self._parsed[code] = self._read(self._texts[code])
-        return self._parsed[code]
-
-    def of(self, row: int) -> T | None:
-        """Return what the text in this row says."""
-        return self.at(int(self.codes[row]))
+    asked = rows[first]
+    beside = zip(output[asked].tolist(), enclosing[asked].tolist(), strict=True)
+    results += [reader.work(row, *of) for row, of in zip(asked.tolist(), beside, strict=True)]
+    work_of_row = np.zeros(ops.num_rows, dtype=np.int64)
+    work_of_row[rows] = key + 1
+    return OpWork.of(work_of_row, *zip(*results, strict=True))
 
 
 class _ArgumentReader:
-    """Looks rows of modelled ops up and computes their work."""
+    """Parses each distinct text of arguments when it is first asked for, and computes works."""
 
-    def __init__(self, ops: pa.Table, output: IntArray, enclosing: IntArray) -> None:
-        self._labels, self._names = names(ops["name"]), codes(ops["name"])
-        self._shapes = _Texts(ops, "input_dims", read_shapes)
-        self._types = _Texts(ops, "input_types", read_types)
-        self._strides = _Texts(ops, "input_strides", read_strides)
-        self._values = _Texts(ops, "concrete_inputs", read_values)
-        self._output, self._enclosing = output, enclosing
+    def __init__(self, ops: pa.Table) -> None:
+        texts = {column: names(ops[column]) for column in _COLUMNS}
+        self._names = texts["name"]
+        self._codes = {column: codes(ops[column]) for column in _COLUMNS}
+        self._parsed = cache(lambda column, code: _READERS[column](texts[column][code]))
 
-    def work(self, row: int) -> tuple[Result, Rule]:
-        """Return the work of one op and its rule."""
-        rule = RULES[self._labels[int(self._names[row])]]
+    def work(self, row: int, output: int, enclosing: int) -> tuple[Result, Rule]:
+        """Return the work of one op and its rule.
+
+        `output` is the code of the shapes that tell those of its result, `enclosing` the row of the
+        op around it; -1 for none.
+        """
+        rule = RULES[self._names[int(self._codes["name"][row])]]
         arguments = self._arguments(row)
         if arguments is None:
             return Unknown("odd-shapes"), rule
-        around = int(self._enclosing[row])
-        output = self._shapes.at(int(self._output[row]))
+        shapes = self._parsed("input_dims", output) if output >= 0 else None
         hinted = replace(
             arguments,
-            output=output[0] if output and not isinstance(output[0], Shapes) else None,
-            enclosing=self._arguments(around) if around >= 0 else None,
+            output=shapes[0] if shapes and not isinstance(shapes[0], Shapes) else None,
+            enclosing=self._arguments(enclosing) if enclosing >= 0 else None,
         )
         try:
             work = rule.formula(rule.kind, hinted)
@@ -182,22 +167,11 @@ class _ArgumentReader:
 
     def _arguments(self, row: int) -> Arguments | None:
         """Return the arguments of one op, None where the shapes are written in no known way."""
-        shapes = self._shapes.of(row)
-        if shapes is None and self._shapes.codes[row] >= 0:
-            return None
-        others = (self._types.of(row) or (), self._strides.of(row) or ())
-        return Arguments(shapes or (), *others, self._values.of(row) or ())
-
-
-def _combined(columns: Iterable[IntArray]) -> IntArray:
-    """Return one number from 0 on per distinct combination of codes of -1 and above."""
-    key: IntArray = np.zeros(1, dtype=np.int64)
-    for column in columns:
-        size = int(column.max()) + 2 if len(column) else 1
-        if (int(key.max()) + 1 if len(key) else 1) * size > _LARGEST_KEY:
-            key = ranked(key)[1]
-        key = key * size + column + 1
-    return ranked(key)[1]
+        code = {column: int(self._codes[column][row]) for column in _READERS}
+        shapes, types, strides, values = (
+            self._parsed(column, number) if number >= 0 else () for column, number in code.items()
+        )
+        return None if shapes is None else Arguments(shapes, types, strides, values)
 
 
 def output_shapes(ops: pa.Table) -> IntArray:
@@ -221,15 +195,12 @@ def output_shapes(ops: pa.Table) -> IntArray:
         return shape_of
     keys = joint_codes(numbers(ops["process"]), sequence)
     given, group = np.unique(keys[giving], return_inverse=True)
-    least = np.full(len(given), _LARGEST_KEY, dtype=np.int64)
-    most = np.full(len(given), -1, dtype=np.int64)
-    np.minimum.at(least, group, dims[giving])
-    np.maximum.at(most, group, dims[giving])
+    most, least = extremes(group, dims[giving], len(given))
     around = _around(ops, asking, np.flatnonzero(forward & numbered))
     carrier = np.where(numbered[asking], asking, around)
     index = np.minimum(np.searchsorted(given, keys[carrier]), len(given) - 1)
-    known = (carrier >= 0) & (given[index] == keys[carrier]) & (least == most)[index]
-    shape_of[asking] = np.where(known, most[index], -1)
+    has_shape = (carrier >= 0) & (given[index] == keys[carrier]) & (least == most)[index]
+    shape_of[asking] = np.where(has_shape, most[index], -1)
     return shape_of
 
 
@@ -255,5 +226,5 @@ def _around(ops: pa.Table, inner: IntArray, outer: IntArray) -> IntArray:
     start = numbers(ops["start_ns"])
     end = start + numbers(ops["dur_ns"])
     threads = joint_codes(numbers(ops["process"]), numbers(ops["thread"], ABSENT))
-    place = innermost(threads[outer], start[outer], end[outer], threads[inner], start[inner])
-    return np.where(place >= 0, outer[place], -1)
+    index = innermost(threads[outer], start[outer], end[outer], threads[inner], start[inner])
+    return np.where(index >= 0, outer[index], -1)

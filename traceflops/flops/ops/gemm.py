@@ -79,12 +79,11 @@ class PackedWeight:
     """
 
     columns: tuple[int, int]
-    weight: int = 1
 
     def __call__(self, kind: Kind, args: Arguments) -> Work:
         """Return the work. Raises CannotCount where shapes are missing."""
         argument, dimension = self.columns
-        a, weight, source = operands(args, 0, self.weight, argument)
+        a, weight, source = operands(args, 0, 1, argument)
         if not a.shape or len(source.shape) <= dimension:
             raise CannotCount("odd-shapes")
         *rows, k = a.shape

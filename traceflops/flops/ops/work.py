@@ -238,5 +238,5 @@ def operands(args: Arguments, *positions: int) -> list[Tensor]:
 
 def known_sum(*counts: int | None) -> int | None:
     """Return the sum, None if any is not known."""
-    known = [count for count in counts if count is not None]
-    return sum(known) if len(known) == len(counts) else None
+    given = [count for count in counts if count is not None]
+    return sum(given) if len(given) == len(counts) else None

@@ -20,12 +20,11 @@ from traceflops.flops.mfu_waterfall import waterfall
 from traceflops.flops.model.card import ModelCard
 from traceflops.mfu.budget import device_budgets
 from traceflops.mfu.checked.job_size import job_size
-from traceflops.mfu.checked.passes import counts_of, of_job, passes_of, visible
-from traceflops.mfu.checked.token_marks import marked_tokens
+from traceflops.mfu.checked.passes import Passes, counts_of, of_job, passes_of, visible
 from traceflops.mfu.measurement import Measurement
 from traceflops.mfu.traced.cells import Cell
 from traceflops.mfu.traced.executed import Executed
-from traceflops.mfu.traced.known_lengths import is_ours
+from traceflops.mfu.traced.run_marks import is_ours, marked_tokens
 from traceflops.table.columns import names
 from traceflops.table.trace import Note
 from traceflops.units import exact_percent
@@ -88,7 +87,11 @@ def described_padding(card: ModelCard, run: Run, done: Executed) -> Padding | No
     ]
     shown = done.ledger()
     if not shown.total("model.attention") and not shown.total("recompute.attention"):
-        counted = [passes.merged() for passes in counted]
+        none = Fraction(0)
+        counted = [
+            Passes(forward + attention_forward, backward + attention_backward, none, none)
+            for forward, backward, attention_forward, attention_backward in counted
+        ]
     forward, backward, attention_forward, attention_backward = (
         tuple(
             (name, (more - less) / figures[0])
@@ -120,9 +123,9 @@ def described_padding(card: ModelCard, run: Run, done: Executed) -> Padding | No
     if not any(share for _, share in chain(*of_passes, head or ())):
         return None
     shape = run.shape(card)
-    known = bool(run.documents) or run.sums is not None
+    has_lengths = bool(run.documents) or run.sums is not None
     several = shape.padded and (shape.sequences or 0) > 1
-    is_even = several and not known and bool(card.cores())
+    is_even = several and not has_lengths and bool(card.cores())
     return Padding(*of_passes, head=head, is_even=is_even)
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from traceflops.facts import Fact, fact
 from traceflops.flops.analytic.run import (
@@ -36,8 +36,7 @@ AGREE: Final = Fraction(2, 100)
 UNTIMED: Final[dict[str, Any]] = dict.fromkeys((*MEASURES, "achieved_basis"))
 
 
-@dataclass(frozen=True, slots=True)
-class Passes:
+class Passes(NamedTuple):
     """FLOPs of matrix products and convolutions, and of attention, forward and backward."""
 
     forward: Fraction
@@ -50,24 +49,9 @@ class Passes:
         """Return the sum."""
         return sum(self, Fraction(0))
 
-    @property
-    def attention(self) -> Fraction:
-        """Return the FLOPs of attention."""
-        return self.attention_forward + self.attention_backward
-
-    def __iter__(self) -> Iterator[Fraction]:
-        """Return the four figures in turn."""
-        figures = (self.forward, self.backward, self.attention_forward, self.attention_backward)
-        return iter(figures)
-
     def times(self, factor: Fraction) -> Passes:
         """Return all of it so many times."""
         return Passes(*(flops * factor for flops in self))
-
-    def merged(self) -> Passes:
-        """Return attention among the products: where no kernel of its own computes it."""
-        forward = self.forward + self.attention_forward
-        return Passes(forward, self.backward + self.attention_backward, Fraction(0), Fraction(0))
 
 
 def passes_of(ledger: Ledger, spare: tuple[str, ...] = SPARE) -> Passes:
@@ -107,7 +91,7 @@ def visible(card: ModelCard, run: Run, *, recomputed: bool = False) -> Passes:
         return passes
     again = ledger.total("recompute.matmul") + ledger.total("recompute.conv")
     attention = passes.attention_forward + ledger.total("recompute.attention")
-    return replace(passes, forward=passes.forward + again, attention_forward=attention)
+    return passes._replace(forward=passes.forward + again, attention_forward=attention)
 
 
 def expected_flops(card: ModelCard, run: Run, job: JobSize) -> Fraction | None:
@@ -144,11 +128,6 @@ class Counts:
         return above and self.expected >= self.least * (1 - AGREE)
 
     @property
-    def exact(self) -> bool:
-        """Return whether not a single FLOP is between them."""
-        return self.expected == self.counted
-
-    @property
     def is_open(self) -> bool:
         """Return whether what the trace shows is a range."""
         return not self.least == self.counted == self.most
@@ -157,7 +136,7 @@ class Counts:
     def agreement(self) -> Fact:
         """Return how far the two agree."""
         if not self.is_open:
-            if self.exact:
+            if self.expected == self.counted:
                 return fact("reconciliation.to-the-flop")
             return fact("reconciliation.within", apart=abs(self.residual))
         bounds = (
@@ -214,10 +193,10 @@ def unknown_flops(done: Executed, peaks: Mapping[int, Peaks]) -> int | None:
     for time in done.times:
         if time.used and time.uncounted_ns:
             rates = peaks.get(time.device, {})
-            known = [rate for dtype, rate in rates.items() if dtype in done.dtypes]
-            if not known:
+            counted_rates = [rate for dtype, rate in rates.items() if dtype in done.dtypes]
+            if not counted_rates:
                 return None
-            unknown += max(known) * time.uncounted_ns
+            unknown += max(counted_rates) * time.uncounted_ns
     is_known = done.executed_flops >= ENOUGH * (done.executed_flops + unknown)
     return done.unsplit_flops + (0 if is_known else unknown)
 
@@ -309,7 +288,7 @@ def recomputation(
         return None
     done = measured.executed.as_computed
     ledger = done.ledger()
-    cells = [cell for cell in done.select() if cell.line.startswith(f"{FAMILY}.")]
+    cells = [cell for cell in done.used_cells if cell.line.startswith(f"{FAMILY}.")]
     least, most = (sum(getattr(cell, name) for cell in cells) for name in ("at_least", "flops"))
     for bounds in done.ranges():
         if bounds.line.startswith(f"{FAMILY}."):
@@ -337,7 +316,8 @@ def _option(products: Fraction, attention: Fraction, full: Passes) -> Fact:
     """Return which option describes recomputed FLOPs; `full` is recomputation of all blocks."""
     products = products / full.forward if full.forward else Fraction(0)
     attention = attention / full.attention_forward if full.attention_forward else Fraction(0)
-    of_attention = attention if full.attention else Fraction(1)
+    has_attention = full.attention_forward or full.attention_backward
+    of_attention = attention if has_attention else Fraction(1)
     if all(EARLY <= share <= 1 + AGREE for share in (products, of_attention)):
         return fact("recomputation.describes", option=FULL_CHECKPOINT.name)
     if products <= AGREE and abs(attention - 1) <= AGREE:

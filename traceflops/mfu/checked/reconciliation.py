@@ -66,11 +66,6 @@ class Reconciliation:
     is_padded: bool = False
 
     @property
-    def measured_mfu(self) -> Fraction | None:
-        """Return the MFU from the trace, without padding that was taken out."""
-        return self.measured.mfu
-
-    @property
     def rate(self) -> Rate | None:
         """Return MFU and HFU of the description over the device windows, if they can be."""
         return self.described.rate
@@ -106,9 +101,9 @@ class Reconciliation:
     @property
     def gap(self) -> Fraction | None:
         """Return (needed - useful) / budget: the described MFU less that of the trace."""
-        if self._mfu is None or self.measured_mfu is None:
+        if self._mfu is None or self.measured.mfu is None:
             return None
-        return self._mfu - self.measured_mfu
+        return self._mfu - self.measured.mfu
 
     @property
     def residual(self) -> Fraction | None:
@@ -176,10 +171,10 @@ def reconcile(
     """
     job = job_size(prepared, gpus)
     run, notes = of_job(run, job), [job.note]
-    found = measured.inference
-    if run.forward_only is None and found is not None:
+    inference = measured.inference
+    if run.forward_only is None and inference is not None:
         run = replace(run, forward_only=True)
-        note = f"Counted forward only, since the trace is inference: {found.rule}."
+        note = f"Counted forward only, since the trace is inference: {inference.rule}."
         notes.append(f"{note} --no-forward-only counts training.")
     elif run.forward_only is None and not is_trained(prepared):
         notes.append("Assumed: training. Add --forward-only for inference.")
@@ -195,11 +190,18 @@ def reconcile(
     if (problem := obstacle(card, run, default_convention(card, run))) is not None:
         notes.append(f"The description was not compared with the trace: {problem}.")
     described = replace(described, notes=tuple(notes))
-    lacks, fall = _lacks(described, job), None
+    # Why a description has no rate: it lacks steps or a peak, or it would be above the peak.
+    lacks, fall, rate = [*filter(None, (job.lack, choice.lack))], None, described.rate
+    if rate is not None and not described.is_possible:
+        share = max(rate.mfu, rate.hfu)
+        what = fact("missing.described-above-peak", share=share, convention=rate.convention)
+        lacks.append(MissingInput(what, CHECK))
     if (above := beyond_counted(measured, card, run, job)) is not None:
-        lacks = (*lacks, MissingInput(above, CHECK))
-    if measured.waterfall is None and described.rate is not None and not lacks:
-        fall, lacks = described_fall(described, prepared, job)
+        lacks.append(MissingInput(above, CHECK))
+    if measured.waterfall is None and rate is not None and not lacks:
+        fall = described_fall(described, prepared, job)
+        if fall is not None and fall.errors:
+            fall, lacks = None, [TOO_MUCH]
     if lacks:
         described = replace(described, rate=None)
     padding = described_padding(card, run, measured.executed) if counts is not None else None
@@ -207,33 +209,18 @@ def reconcile(
         measured = without_padding(measured, prepared, padding, "as described")
     recomputed = recomputation(measured, card, run, job, counts)
     return Reconciliation(
-        described, job, counts, fall, lacks, measured, recomputed, is_padded=padding is not None
+        described, job, counts, fall, tuple(lacks), measured, recomputed, padding is not None
     )
 
 
-def _lacks(described: Utilisation, job: JobSize) -> tuple[MissingInput, ...]:
-    """Return why a description has no rate: it lacks steps or a peak, or would be above peak."""
-    choice, rate = described.choice, described.rate
-    lacks = [job.lack] if job.lack is not None else []
-    if choice.lack is not None:
-        lacks.append(choice.lack)
-    if rate is not None and not described.is_possible:
-        share = max(rate.mfu, rate.hfu)
-        what = fact("missing.described-above-peak", share=share, convention=rate.convention)
-        lacks.append(MissingInput(what, CHECK))
-    return tuple(lacks)
-
-
-def described_fall(
-    described: Utilisation, prepared: Prepared, job: JobSize
-) -> tuple[Waterfall | None, tuple[MissingInput, ...]]:
-    """Return the split of the budget by a description; or why its work does not fit in.
+def described_fall(described: Utilisation, prepared: Prepared, job: JobSize) -> Waterfall | None:
+    """Return the split of the budget by a description, None without a peak or steps.
 
     Compute time beyond the described work is inefficiency, because no kernel's own FLOPs are known.
     """
     peak, dtype = described.choice.peak, described.choice.dtype
     if peak is None or not job.windows:
-        return None, ()
+        return None
     ledger = described.work.ledger
     families = {name: Fraction(ledger.total(name)) / job.devices for name in FAMILIES}
     families["model"] += Fraction(ledger.total("convention")) / job.devices
@@ -251,7 +238,5 @@ def described_fall(
         peaks = {DESCRIBED: int(peak.flops_per_ns * scale)}
         budgets.append(DeviceBudget(components.parts(), 0, work, peaks))
     fall = waterfall(budgets, DESCRIBED)
-    if fall.errors:
-        return None, (TOO_MUCH,)
     unit = fall.unit if scale == 1 else f"1/{scale} FLOP"
-    return replace(fall, dtypes=(dtype,) if dtype is not None else (), unit=unit), ()
+    return replace(fall, dtypes=(dtype,) if dtype is not None else (), unit=unit)

@@ -24,17 +24,9 @@ from traceflops.flops.analytic.run_utilisation import check_claims, unit_of
 from traceflops.flops.model.card import ModelCard
 from traceflops.flops.model.card_table import build
 from traceflops.flops.model.models import bare_model, card_of_config, preset
-from traceflops.mfu.checked.run_options import (
-    TOKEN_COUNTS,
-    TRAINS,
-    Words,
-    adjusted,
-    check_sums,
-    parse_kernel,
-    run_settings,
-)
-from traceflops.mfu.checked.token_marks import MarkedTokens, marked_tokens
-from traceflops.mfu.traced.known_lengths import is_ours
+from traceflops.mfu.checked import run_options
+from traceflops.mfu.checked.run_options import Words
+from traceflops.mfu.traced.run_marks import MarkedTokens, is_ours, marked_tokens
 from traceflops.table.columns import matching
 from traceflops.table.trace import Note, Trace
 from traceflops.units import DESCRIPTION_WORDS, LARGEST, parse_count, parse_lengths, parse_rate
@@ -42,7 +34,7 @@ from traceflops.windows.prepared import Prepared
 
 WHERE: Final = "the trace's description"
 _COUNTS: Final = (
-    *(*TOKEN_COUNTS, "gpus", "params", "mtp", "padded_vocab"),
+    *(*run_options.TOKEN_COUNTS, "gpus", "params", "mtp", "padded_vocab"),
     *("frozen_layers", "lora_rank", "lora_params"),
 )
 _FLAGS: Final = ("lora", "forward_only")
@@ -54,7 +46,7 @@ _KINDS: Final[dict[type, str]] = {
     str: "text with invalid characters",
     type(None): "null",
 }
-_DIRECTIONS: Final = frozenset(("forward_only", TRAINS))
+_DIRECTIONS: Final = frozenset(("forward_only", run_options.TRAINS))
 _MODEL: Final = frozenset(("model", "params", "mtp", "padded_vocab", "expert_capacity"))
 PACKED: Final = frozenset(("documents", "seq_sum", "seq_square_sum", "sequences"))
 _SUMS: Final = frozenset(("seq_sum", "seq_square_sum", "sequences"))
@@ -129,14 +121,22 @@ def description_of(trace: Trace) -> Description | None:
         try:
             yield
         except TraceflopsError as error:
-            known = word in error.message
-            problems.append(error.message if known else f"{word}: {error.message}")
+            names_word = word in error.message
+            problems.append(error.message if names_word else f"{word}: {error.message}")
 
     given = {word: value for word, value in description.items() if value is not None}
     for word, value in given.items():
         with noting(word):
             if word == "model":
-                card = _model(value)
+                # A preset by its name, or the card or config.json that an object is; never a file.
+                if isinstance(value, str):
+                    card = preset(value)
+                elif not isinstance(value, Mapping):
+                    raise UsageError("model must be a name or an object", "")
+                elif "model_type" in value or "text_config" in value:
+                    card = card_of_config(value, "model")
+                else:
+                    card = build(value, "model")
             elif word in _FLAGS and isinstance(value, bool):
                 flags.add(word if value else f"no_{word}")
             elif word == "lora":
@@ -146,7 +146,7 @@ def description_of(trace: Trace) -> Description | None:
                 values[word] = _text(word, value)
     impossible = _SUMS
     with noting():
-        check_sums(Words(values))
+        run_options.check_sums(Words(values))
         impossible = frozenset()
     if card is None and "params" in values:
         with noting():
@@ -159,17 +159,6 @@ def description_of(trace: Trace) -> Description | None:
         text = f"Ignored in {WHERE}: {'; '.join(problems[:3])}{more}."
         notes = (Note("dropped", "description-words-left-out", text, len(problems)),)
     return Description(card, Words(kept, frozenset(flags)), notes, empty)
-
-
-def _model(value: object) -> ModelCard:
-    """Return a preset by its name, or the card or config.json that an object is; never a file."""
-    if isinstance(value, str):
-        return preset(value)
-    if not isinstance(value, Mapping):
-        raise UsageError("model must be a name or an object", "")
-    if "model_type" in value or "text_config" in value:
-        return card_of_config(value, "model")
-    return build(value, "model")
 
 
 def _lora_texts(value: object) -> dict[str, str]:
@@ -186,7 +175,19 @@ def _text(word: str, value: object) -> str:
     if isinstance(value, list) and word not in _LISTS:
         raise UsageError(f"{word} cannot be a list", "")
     parts = value if isinstance(value, list) else [value]
-    text = ",".join(_one_text(word, part) for part in parts)
+    texts = []
+    for part in parts:
+        is_number = isinstance(part, int | Decimal) and not isinstance(part, bool)
+        if word == "frozen" and part is True:
+            part = "all"
+        elif not (isinstance(part, str) and part.isprintable()):
+            if not is_number or word in _NO_NUMBERS:
+                kind = str(part).lower() if isinstance(part, bool) else _KINDS.get(type(part))
+                raise UsageError(f"{word} cannot be {kind or 'a number'}", "")
+            if isinstance(part, int) and abs(part) > LARGEST**2:  # str() may refuse to print it
+                raise UsageError(f"{word} is too large", "")
+        texts.append(str(part))
+    text = ",".join(texts)
     if word == "forward_only":
         raise UsageError(f"{word} must be true or false", "")
     for part in text.split(",") if word == "frozen" else ():
@@ -197,26 +198,12 @@ def _text(word: str, value: object) -> str:
     return text
 
 
-def _one_text(word: str, value: object) -> str:
-    if word == "frozen" and value is True:
-        return "all"
-    if isinstance(value, str) and value.isprintable():
-        return value
-    is_number = isinstance(value, int | Decimal) and not isinstance(value, bool)
-    if not is_number or word in _NO_NUMBERS:
-        kind = str(value).lower() if isinstance(value, bool) else _KINDS.get(type(value))
-        raise UsageError(f"{word} cannot be {kind or 'a number'}", "")
-    if isinstance(value, int) and abs(value) > LARGEST**2:  # what str() may refuse to print
-        raise UsageError(f"{word} is too large", "")
-    return str(value)
-
-
 _PARSERS: Final[Mapping[str, Callable[[str, str], object]]] = {
     **dict.fromkeys(_COUNTS, parse_count),
     "documents": parse_lengths,
     "expert_capacity": parse_rate,
     "checkpointing": parse_checkpoint,
-    "attention_kernel": parse_kernel,
+    "attention_kernel": run_options.parse_kernel,
 }
 """What refuses the text of a word that cannot be meant."""
 
@@ -230,7 +217,8 @@ def counts_of_step(prepared: Prepared) -> dict[str, int | None]:
     if (marks := marked_tokens(prepared)) is not None:
         description = description.with_tokens(marks)
     values = description.words.values
-    count = {word: parse_count(word, values[word]) for word in values if word in TOKEN_COUNTS}
+    counted = [word for word in values if word in run_options.TOKEN_COUNTS]
+    count = {word: parse_count(word, values[word]) for word in counted}
     lengths = parse_lengths("documents", values["documents"]) if "documents" in values else ()
     slots = count["batch"] * count["seq"] if {"batch", "seq"} <= {*count} else None
     packed = count.get("seq_sum", sum(lengths) or None)
@@ -249,8 +237,8 @@ def card_and_run(description: Description) -> tuple[ModelCard, Run]:
             "unknown model: the trace's description names none",
             "add --model NAME, --model config.json or --params 8e9",
         )
-    card = adjusted(description.card, description.words)
-    run = Run(**run_settings(card, description.words))
+    card = run_options.adjusted(description.card, description.words)
+    run = Run(**run_options.run_settings(card, description.words))
     if run.lora is not None:
         run.lora.adapters(card)  # refuses targets that the model lacks
     return card, run
@@ -299,7 +287,7 @@ def self_described(
     for what the options alone get wrong.
     """
     options = options or Words({}, dashed=True)
-    check_sums(options)
+    run_options.check_sums(options)
     own = description_of(prepared.trace) or Description()
     # Options that say how many tokens a step has win over marks.
     give_tokens = not (PACKED | TOTALS | {"batch", "seq"}).isdisjoint(options.values)
@@ -309,9 +297,18 @@ def self_described(
     if described.card is None:
         more = (_NO_MODEL,) if own.words.values else ()
         return NotDescribed((*described.notes, *more))
-    problem = _problem(described, convention)
-    if problem is None:
-        return SelfDescribed(*card_and_run(described), described.notes)
+    problem: TraceflopsError | None
+    try:
+        known_card, run = card_and_run(described)
+        check_claims(known_card, run)
+        unit_of(known_card, replace(run, step_seconds=Fraction(1)))  # refuses an unknown step
+        problem = refusal(known_card, run, default_convention(known_card, run))
+        if problem is not None and convention in CONVENTIONS:
+            problem = refusal(known_card, run, convention or "")
+        if problem is None:
+            return SelfDescribed(known_card, run, described.notes)
+    except TraceflopsError as error:
+        problem = error
     if card is not None or not _DESCRIBING.isdisjoint(options.values):
         card_and_run(Description(described.card, options))  # refuses what only options get wrong
     hint = problem.hint[:1].upper() + problem.hint[1:]
@@ -322,17 +319,3 @@ def self_described(
     )
     unused = Note("dropped", "description-not-used", text)
     return NotDescribed((*described.notes, unused), problem)
-
-
-def _problem(description: Description, convention: str | None) -> TraceflopsError | None:
-    """Return why a step of a description cannot be counted, None if it can."""
-    try:
-        card, run = card_and_run(description)
-        check_claims(card, run)
-        unit_of(card, replace(run, step_seconds=Fraction(1)))  # refuses a step of unknown size
-    except TraceflopsError as error:
-        return error
-    refused = refusal(card, run, default_convention(card, run))
-    if refused is None or convention is None or convention not in CONVENTIONS:
-        return refused
-    return refusal(card, run, convention)

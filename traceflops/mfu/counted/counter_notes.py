@@ -210,13 +210,13 @@ def pair_notes(
             yield replace(note, code=f"paired-{note.code}", statement=statement)
     others = device_peaks(pair.trace, range(pair.trace.devices.num_rows))
     ours, theirs = (
-        {arch: peaks.product for peaks in known if (arch := architecture_of(trace, peaks))}
-        for trace, known in ((prepared.trace, devices), (pair.trace, others))
+        {arch: peaks.product for peaks in peaks_of if (arch := architecture_of(trace, peaks))}
+        for trace, peaks_of in ((prepared.trace, devices), (pair.trace, others))
     )
     if ours and theirs and not ours.keys() & theirs.keys():
         own, other = (
-            [arch if product == "unknown GPU" else product for arch, product in known.items()]
-            for known in (ours, theirs)
+            [arch if product == "unknown GPU" else product for arch, product in peaks_of.items()]
+            for peaks_of in (ours, theirs)
         )
         text = (
             f"The paired recording is from another kind of GPU ({_shown(other)}) "

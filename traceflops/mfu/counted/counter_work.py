@@ -6,31 +6,19 @@ its place. So is the work of matrix units only if every data type that the hardw
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import reduce
-from typing import Final
+from functools import partial, reduce
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from traceflops.attribution.datatypes import float_type
-from traceflops.devices.counter_formulas import (
-    ACTIVE,
-    BUSY,
-    MATRIX,
-    MOVED,
-    READ,
-    SIMDS_PER_UNIT,
-    VECTOR,
-    WRITTEN,
-    Family,
-    Formula,
-    formulas_of,
-    quantities,
-)
-from traceflops.mfu.counted.counted_launches import CountedLaunches
-from traceflops.mfu.counted.launches import UNKNOWN, UNSPLIT_LINE, LaunchWork, kinds_of
+from traceflops.devices import counter_formulas as formulas
+from traceflops.devices.counter_formulas import Family, Formula
+from traceflops.mfu.counted.launches import UNKNOWN, UNSPLIT_LINE, Kind, LaunchWork, WorkPart
+from traceflops.mfu.counted.same_launches import CountedLaunches
 from traceflops.table.columns import BoolArray, FloatArray, IntArray
 from traceflops.table.grouping import exact_sums, group_rows
 
@@ -47,7 +35,7 @@ _TOO_MUCH: Final = 2.0**62
 class CounterWork:
     """What counters say of each launch; UNKNOWN where they do not say it.
 
-    `matrix` and `vector` are FLOPs by data type, `matrix_flops` and `vector_flops` all of them.
+    `matrix` are FLOPs by data type, `matrix_flops` and `vector_flops` those of all types.
     `partial` are launches of which some types are counted and others not, `homeless` such of which
     nothing tells the device, so that it is not known which types there are, `uncounted` those of
     kernels whose names say that they compute in XF32 while that was not counted, `rounded` those
@@ -57,7 +45,6 @@ class CounterWork:
     counted: CountedLaunches
     families: tuple[Family | None, ...]
     matrix: Mapping[str, IntArray] = field(hash=False)
-    vector: Mapping[str, IntArray] = field(hash=False)
     matrix_flops: IntArray
     vector_flops: IntArray
     read: IntArray
@@ -79,15 +66,27 @@ class CounterWork:
 
     def launch_work(self) -> LaunchWork:
         """Return it as what any run says of its launches."""
-        kind, kinds = kinds_of(UNSPLIT_LINE, dict(self.matrix), self.matrix_flops >= 0)
-        return LaunchWork(
-            "counters", self.counted.launches, kind, kinds, self.size, self.vector_flops
-        )
+        kind = np.full(self.counted.launches.count, UNKNOWN, dtype=np.int64)
+        rows = np.flatnonzero(self.matrix_flops >= 0)
+        kinds: tuple[Kind, ...] = ()
+        if len(rows) and self.matrix:
+            # Launches with equal FLOPs of each data type are of one kind.
+            columns = [np.maximum(flops[rows], 0) for flops in self.matrix.values()]
+            kind[rows], first = group_rows(columns)
+            kinds = tuple(
+                tuple(
+                    WorkPart(UNSPLIT_LINE, dtype, flops, flops)
+                    for dtype, flops in zip(self.matrix, counts, strict=True)
+                    if flops
+                )
+                for counts in zip(*(column[first].tolist() for column in columns), strict=True)
+            )
+        launches, vector = self.counted.launches, self.vector_flops
+        return LaunchWork("counters", launches, kind, kinds, self.size, vector)
 
 
-@dataclass(frozen=True, slots=True)
-class _Amount:
-    """A quantity by launch, and how sure it is."""
+class _Amount(NamedTuple):
+    """A quantity by launch (UNKNOWN where it is not known), and how sure it is."""
 
     value: IntArray
     rounded: BoolArray
@@ -97,81 +96,83 @@ class _Amount:
 def counter_work(
     counted: CountedLaunches, families: tuple[Family | None, ...], family: IntArray
 ) -> CounterWork:
-    """Return what the counters say; `family` is the place of each launch's own in `families`."""
-    reader = _CounterReader(counted, families, family)
-    matrix = reader.types(MATRIX)
-    work = {name: amount.value for name, amount in matrix.items()}
-    vectors = {name: amount.value for name, amount in reader.types(VECTOR).items()}
-    nobody = np.zeros(counted.launches.count, dtype=np.bool_)
-    total = reader.total(work, "matrix")
+    """Return what the counters say; `family` is, per launch, the index of its own in `families`."""
+    nowhere = np.zeros(counted.launches.count, dtype=np.bool_)
+
+    amount = partial(_quantity, counted, families, family)
+
+    def by_type(prefix: str, units: str) -> tuple[dict[str, _Amount], IntArray]:
+        """Return FLOPs by data type, and their sum where all types are known that units have."""
+        counters = dict.fromkeys(
+            name for each in families for name in formulas.quantities(prefix, each)
+        )
+        amounts = {name.removeprefix(prefix): amount(name, 0.0) for name in counters}
+        complete = nowhere.copy()
+        for number, hardware in enumerate(families):
+            if types := getattr(hardware, units, ()):
+                all_read = np.logical_and.reduce([amounts[name].value >= 0 for name in types])
+                complete |= (family == number) & all_read
+        flops = [np.maximum(each.value, 0) for each in amounts.values()]
+        complete &= sum((column.astype(np.float64) for column in flops), np.zeros(1)) < _TOO_MUCH
+        return amounts, np.where(complete, sum(flops, np.zeros(1, dtype=np.int64)), UNKNOWN)
+
+    matrix, total = by_type(formulas.MATRIX, "matrix")
+    _, vector_flops = by_type(formulas.VECTOR, "vector")
     # No total of a family needs the counter of XF32: names tell the kernels that compute in it.
     in_xf32 = [float_type(name) == XF32 for name in counted.launches.names]
-    named = np.array([*in_xf32, False], dtype=np.bool_)[counted.launches.name]
-    uncounted = (total >= 0) & named & (work.get(XF32, np.full(1, UNKNOWN)) < 0)
+    is_xf32 = np.array([*in_xf32, False], dtype=np.bool_)[counted.launches.name]
+    xf32 = matrix[XF32].value if XF32 in matrix else np.full(1, UNKNOWN)
+    uncounted = (total >= 0) & is_xf32 & (xf32 < 0)
     total = np.where(uncounted, UNKNOWN, total)
-    partial = (total < 0) & _any(nobody, (amount.value >= 0 for amount in matrix.values()))
+    some, rounded, disputed = (
+        np.logical_or.reduce([nowhere, *columns])
+        for columns in (
+            [each.value >= 0 for each in matrix.values()],
+            [each.rounded for each in matrix.values()],
+            [each.disputed for each in matrix.values()],
+        )
+    )
+    incomplete = (total < 0) & some & ~uncounted
     no_family = np.array([hardware is None for hardware in families], dtype=np.bool_)[family]
     return CounterWork(
         counted=counted,
         families=families,
-        matrix=work,
-        vector=vectors,
+        matrix={name: each.value for name, each in matrix.items()},
         matrix_flops=total,
-        vector_flops=reader.total(vectors, "vector"),
-        read=reader.amount(READ, BYTES_AGREE).value,
-        written=reader.amount(WRITTEN, BYTES_AGREE).value,
-        moved=reader.amount(MOVED, BYTES_AGREE).value,
-        busy=reader.amount(BUSY, 1.0).value,
-        active=reader.amount(ACTIVE, 1.0).value,
+        vector_flops=vector_flops,
+        read=amount(formulas.READ, BYTES_AGREE).value,
+        written=amount(formulas.WRITTEN, BYTES_AGREE).value,
+        moved=amount(formulas.MOVED, BYTES_AGREE).value,
+        busy=amount(formulas.BUSY, 1.0).value,
+        active=amount(formulas.ACTIVE, 1.0).value,
         uncounted=uncounted,
-        partial=partial & ~uncounted & ~no_family,
-        homeless=partial & no_family & ~uncounted,
-        rounded=(total >= 0) & _any(nobody, (amount.rounded for amount in matrix.values())),
-        disputed=_any(nobody, (amount.disputed for amount in matrix.values())),
+        partial=incomplete & ~no_family,
+        homeless=incomplete & no_family,
+        rounded=(total >= 0) & rounded,
+        disputed=disputed,
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _CounterReader:
-    """Quantities by launch; `family` is the place of each launch's own in `families`."""
+def _quantity(
+    counted: CountedLaunches,
+    families: Sequence[Family | None],
+    family: IntArray,
+    quantity: str,
+    tolerance: float,
+) -> _Amount:
+    """Return a quantity by the first formula of a launch's family that tells it.
 
-    counted: CountedLaunches
-    families: tuple[Family | None, ...]
-    family: IntArray
-
-    def types(self, prefix: str) -> dict[str, _Amount]:
-        """Return the quantities under a prefix by data type."""
-        named = (quantities(prefix, family) for family in self.families)
-        names = dict.fromkeys(name for some in named for name in some)
-        return {name.removeprefix(prefix): self.amount(name, 0.0) for name in names}
-
-    def amount(self, quantity: str, agree: float) -> _Amount:
-        """Return a quantity; passes that differ by more than `agree` leave it unknown."""
-        no = np.zeros(len(self.family), dtype=np.bool_)
-        total = _Amount(np.full(len(self.family), UNKNOWN), no, no)
-        for place, family in enumerate(self.families):
-            for formula in formulas_of(quantity, family):
-                amount = _computed(self.counted, formula, agree)
-                if amount is not None:
-                    # The first formula of a family that tells the quantity counts.
-                    new = (self.family == place) & (total.value < 0)
-                    total = _Amount(
-                        np.where(new, amount.value, total.value),
-                        np.where(new, amount.rounded, total.rounded),
-                        np.where(new, amount.disputed, total.disputed),
-                    )
-        return total
-
-    def total(self, by_type: Mapping[str, IntArray], units: str) -> IntArray:
-        """Return the sum over data types where all are known that the units of a device have."""
-        known = np.zeros(len(self.family), dtype=np.bool_)
-        for place, family in enumerate(self.families):
-            if types := getattr(family, units, ()):
-                all_known = reduce(np.logical_and, (by_type[name] >= 0 for name in types))
-                known |= (self.family == place) & all_known
-        flops = [np.maximum(column, 0) for column in by_type.values()]
-        known &= sum((column.astype(np.float64) for column in flops), np.zeros(1)) < _TOO_MUCH
-        return np.where(known, sum(flops, np.zeros(1, dtype=np.int64)), UNKNOWN)
+    Passes that differ by more than the tolerance leave it unknown.
+    """
+    nowhere = np.zeros(len(family), dtype=np.bool_)
+    total = _Amount(np.full(len(family), UNKNOWN), nowhere, nowhere)
+    for number, hardware in enumerate(families):
+        for formula in formulas.formulas_of(quantity, hardware):
+            if (by_formula := _computed(counted, formula, tolerance)) is not None:
+                new = (family == number) & (total.value < 0)
+                columns = zip(by_formula, total, strict=True)
+                total = _Amount(*(np.where(new, *column) for column in columns))
+    return total
 
 
 def _computed(counted: CountedLaunches, formula: Formula, agree: float) -> _Amount | None:
@@ -179,10 +180,10 @@ def _computed(counted: CountedLaunches, formula: Formula, agree: float) -> _Amou
     if not formula.terms.keys() <= counted.values.keys():
         return None
     columns = [(counted.values[name], factor) for name, factor in formula.terms.items()]
-    known = reduce(np.logical_and, (~np.isnan(values) for values, _ in columns))
-    columns = [(np.where(known, values, 0.0), factor) for values, factor in columns]
-    known &= sum(values * abs(factor) for values, factor in columns) < _TOO_MUCH
-    columns = [(np.where(known, values, 0.0), factor) for values, factor in columns]
+    is_read = reduce(np.logical_and, (~np.isnan(values) for values, _ in columns))
+    columns = [(np.where(is_read, values, 0.0), factor) for values, factor in columns]
+    is_read &= sum(values * abs(factor) for values, factor in columns) < _TOO_MUCH
+    columns = [(np.where(is_read, values, 0.0), factor) for values, factor in columns]
     # Whole parts as integers, so that nothing is rounded but what has decimals.
     whole = sum(np.floor(values).astype(np.int64) * factor for values, factor in columns)
     rest: FloatArray = sum(
@@ -191,14 +192,10 @@ def _computed(counted: CountedLaunches, formula: Formula, agree: float) -> _Amou
     value = whole + np.rint(rest).astype(np.int64)
     decimals = reduce(np.logical_or, (values != np.floor(values) for values, _ in columns))
     disputed = reduce(np.logical_or, (counted.spread[name] > agree for name in formula.terms))
-    possible = known & (value >= 0) & ~disputed
+    possible = is_read & (value >= 0) & ~disputed
     if formula.only_zero:
         possible &= value == 0
-    return _Amount(np.where(possible, value, UNKNOWN), decimals & possible, disputed & known)
-
-
-def _any(nobody: BoolArray, columns: Iterable[BoolArray]) -> BoolArray:
-    return reduce(np.logical_or, columns, nobody)
+    return _Amount(np.where(possible, value, UNKNOWN), decimals & possible, disputed & is_read)
 
 
 # What counters say of kernels, added up by name: for runs without times, too.
@@ -239,7 +236,11 @@ def counted_kernels(work: CounterWork, units: IntArray) -> tuple[CountedKernel, 
     rows = []
     for number, row in enumerate(first.tolist()):
         flops, vector, read, written, busy, cycles = (column[number] for column in sums)
-        share = Fraction(busy, cycles * SIMDS_PER_UNIT) if busy is not None and cycles else None
+        share = (
+            Fraction(busy, cycles * formulas.SIMDS_PER_UNIT)
+            if busy is not None and cycles
+            else None
+        )
         by_type = {dtype: column[number] for dtype, column in types.items()}
         name = launches.names[int(launches.name[row])]
         figures = (times[number], flops, vector, read, written, share)

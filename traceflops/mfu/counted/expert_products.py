@@ -101,15 +101,15 @@ def expert_kinds(
 
     Nothing of a model whose layers, all alike, leave several routings, or have experts elsewhere.
     """
-    layers = [layer for op, mine in ops if (layer := _layer(pair, launches, op, mine)) is not None]
+    layers = [*filter(None, (_layer(pair, launches, *each) for each in ops))]
     alike: dict[tuple[int, int], set[tuple[int, int]] | None] = {}
     for layer in layers:
         model, possible = (layer.experts, layer.hidden), layer.routings
-        known = alike.get(model)
-        if known is None:
+        routings = alike.get(model)
+        if routings is None:
             alike[model] = possible
         elif possible is not None:
-            alike[model] = known & possible
+            alike[model] = routings & possible
     done: dict[int, WorkDone] = {}
     for layer in layers:
         left = list(alike[layer.experts, layer.hidden] or ())
@@ -180,7 +180,7 @@ class _Layer:
 
     def work_done(self, rows: int) -> dict[int, WorkDone]:
         """Return what the launches did; nothing where the grids of the products do not fit."""
-        wide, narrow = (one.columns(rows, self.experts) for one in (self.up, self.down))
+        wide, narrow = (product.columns(rows, self.experts) for product in (self.up, self.down))
         if not wide or not narrow or not narrow[0] <= self.hidden <= narrow[1]:
             return {}
         step = self.up.rule.step
@@ -188,8 +188,8 @@ class _Layer:
         sizes = (self.hidden * least, self.hidden * most)
         halves = (self.hidden * -(-least // 2), self.hidden * (most // 2))
         moved = {
-            at: ((), int(self.hidden * (rows * of_row + self.tokens * of_token)))
-            for at, (of_row, of_token) in self.moves.items()
+            launch: ((), int(self.hidden * (rows * of_row + self.tokens * of_token)))
+            for launch, (of_row, of_token) in self.moves.items()
         }
         return {
             self.up.at: ((self.up.part(rows, *sizes),), UNKNOWN),
@@ -198,18 +198,18 @@ class _Layer:
         }
 
 
-def _layer(pair: Prepared, launches: Launches, op: int, mine: IntArray) -> _Layer | None:
+def _layer(pair: Prepared, launches: Launches, op: int, launched: IntArray) -> _Layer | None:
     """Return the experts of an op, None where it has no two products that belong together."""
     products: list[_Product] = []
     moves: dict[int, tuple[int, Fraction]] = {}
-    for at in mine.tolist():
-        name = launches.names[int(launches.name[at])]
-        across, down = launches.grid_axes[at, :2].tolist()
+    for launch in launched.tolist():
+        name = launches.names[int(launches.name[launch])]
+        across, down = launches.grid_axes[launch, :2].tolist()
         rules = ((rule, match) for rule in _PRODUCTS if (match := rule.name.fullmatch(name)))
-        products += [_Product(at, *rule, (across, down)) for rule in [*rules][:1]]
+        products += [_Product(launch, *rule, (across, down)) for rule in [*rules][:1]]
         for pattern, row, token in _MOVES:
             if pattern.fullmatch(name):
-                moves[at] = (row, Fraction(token))
+                moves[launch] = (row, Fraction(token))
     tensors = arguments(pair, op).given(0, 1)
     if [bool(product.name["gated"]) for product in products] != [True, False]:
         return None

@@ -28,6 +28,7 @@ import numpy as np
 
 from traceflops.attribution.op_kernels import Attribution
 from traceflops.devices.counter_formulas import Family
+from traceflops.mfu.counted import same_launches
 from traceflops.mfu.counted.counter_work import CountedKernel
 from traceflops.mfu.counted.kernel_speeds import KernelSpeed
 from traceflops.mfu.counted.launches import (
@@ -39,19 +40,10 @@ from traceflops.mfu.counted.launches import (
     Origin,
     between,
     common,
-    extremes,
-)
-from traceflops.mfu.counted.same_launches import (
-    Pair,
-    in_order,
-    in_steps,
-    joint_names,
-    keys_of,
-    processes_of,
 )
 from traceflops.mfu.traced.coverage import HOW, How, on_chosen_device
 from traceflops.table.columns import BoolArray, IntArray, codes, is_one_of, names
-from traceflops.table.grouping import exact_sum, exact_sums, group_rows
+from traceflops.table.grouping import exact_sum, exact_sums, extremes, group_rows
 from traceflops.table.nesting import taken
 from traceflops.table.trace import Note
 from traceflops.windows.prepared import Prepared
@@ -97,15 +89,15 @@ def match(
     else -1. `is_own` says that both are of one trace, so that processes of one number are the same.
     """
     source = work.launches
-    kernels = joint_names(target, source)
-    keys = keys_of(kernels, target, source)
-    processes = processes_of(target, source, is_own=is_own)
+    kernels = same_launches.joint_names(target, source)
+    keys = same_launches.keys_of(kernels, target, source)
+    processes = same_launches.processes_of(target, source, is_own=is_own)
     row = np.full(target.count, -1, dtype=np.int64) if same is None else same
     how = np.full(target.count, HOW.index("dispatch" if is_own else "replay"), dtype=np.int64)
     for next_how, same_row in (
-        ("order", in_order(target, source, processes, kernels, keys)),
-        ("order", in_order(target, source, processes, keys, keys)),
-        ("step", in_steps(target, work, keys)),
+        ("order", same_launches.in_order(target, source, processes, kernels, keys)),
+        ("order", same_launches.in_order(target, source, processes, keys, keys)),
+        ("step", same_launches.in_steps(target, work, keys)),
     ):
         how = np.where(row < 0, HOW.index(next_how), how)
         row = np.where(row < 0, same_row, row)
@@ -126,13 +118,14 @@ def match(
     )
 
 
-def _alike(work: LaunchWork, target: Launches, keys: Pair) -> Matched:
+def _alike(work: LaunchWork, target: Launches, keys: same_launches.Pair) -> Matched:
     """Return what all launches of a kernel in a size did, by key; kinds follow the work's own."""
-    key, known = keys.theirs, work.kind >= 0
+    key, has_kind = keys.theirs, work.kind >= 0
     launched, some, others = (
-        np.bincount(key[rows], minlength=keys.count) > 0 for rows in (slice(None), known, ~known)
+        np.bincount(key[rows], minlength=keys.count) > 0
+        for rows in (slice(None), has_kind, ~has_kind)
     )
-    most, least = extremes(key[known], work.kind[known], keys.count)
+    most, least = extremes(key[has_kind], work.kind[has_kind], keys.count)
     # Launches by operators of unknown work may have done anything; counters that were not read
     # of a launch say nothing against those that were.
     is_pair = work.origin == "pair"
@@ -149,7 +142,7 @@ def _alike(work: LaunchWork, target: Launches, keys: Pair) -> Matched:
         group, first = group_rows([target.process, keys.ours])
         often, _ = extremes(keys.ours[first], np.bincount(group, minlength=len(first)), keys.count)
         differing &= often <= np.bincount(key, minlength=keys.count)
-    rows = np.flatnonzero(differing[key] & known)
+    rows = np.flatnonzero(differing[key] & has_kind)
     _, first = group_rows([key[rows], work.kind[rows]])
     kinds_of_key: dict[int, list[Kind]] = {}
     for row in rows[first].tolist():
@@ -168,10 +161,10 @@ def _alike(work: LaunchWork, target: Launches, keys: Pair) -> Matched:
 def _mean(key: IntArray, values: IntArray, count: int, agree: float) -> IntArray:
     """Return the mean of each key whose values are known and differ by no more than a share."""
     most, least = extremes(key, values, count)
-    known = (least >= 0) & (most >= 0) & (most - np.maximum(least, 0) <= agree * most)
+    agrees = (least >= 0) & (most >= 0) & (most - np.maximum(least, 0) <= agree * most)
     times = np.maximum(np.bincount(key, minlength=count), 1)
     above = np.bincount(key, weights=(values - least[key]).astype(np.float64), minlength=count)
-    return np.where(known, least + np.rint(above / times).astype(np.int64), UNKNOWN)
+    return np.where(agrees, least + np.rint(above / times).astype(np.int64), UNKNOWN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,8 +207,8 @@ class Join:
     def share(self) -> Fraction | None:
         """Return the share of their time with known FLOPs, None without any time."""
         total = sum(part.time_ns for part in self.parts)
-        known = sum(part.time_ns for part in self.parts if part.how in KNOWN)
-        return Fraction(known, total) if total else None
+        known_ns = sum(part.time_ns for part in self.parts if part.how in KNOWN)
+        return Fraction(known_ns, total) if total else None
 
     def count(self, *how: How) -> int:
         """Return the launches that were joined in one of these ways."""
@@ -226,7 +219,7 @@ def join_of(
     origin: Origin, file: str | None, matched: Matched, wanted: BoolArray, dur_ns: IntArray
 ) -> Join:
     """Return the summary of wanted launches; the columns are by launch."""
-    ways = [(how, dur_ns[wanted & (matched.how == place)]) for place, how in enumerate(HOW)]
+    ways = [(how, dur_ns[wanted & (matched.how == number)]) for number, how in enumerate(HOW)]
     parts = (JoinedPart(how, len(times), exact_sum(times)) for how, times in ways if len(times))
     return Join(origin, file, tuple(parts), matched.found)
 
@@ -295,9 +288,9 @@ class MeasuredWork:
         """Yield each line and data type with its FLOPs by kind, the most and the least."""
         shape = 2, len(self.kinds)
         sums = defaultdict[tuple[str, str], IntArray](lambda: np.zeros(shape, np.int64))
-        for place, kind in enumerate(self.kinds):
+        for index, kind in enumerate(self.kinds):
             for part in kind:
-                sums[part.line, part.dtype][:, place] += (part.flops, part.at_least)
+                sums[part.line, part.dtype][:, index] += (part.flops, part.at_least)
         for (line, dtype), (most, least) in sums.items():
             yield line, dtype, most, least
 
@@ -318,10 +311,10 @@ def by_own_shapes(prepared: Prepared, attribution: Attribution, counted: IntArra
     Only of ops of which all kernels are counted: which of them does how much is not known.
     """
     owner, work = attribution.owner, attribution.work
-    mine = is_one_of(prepared.trace.activities["kind"], "kernel") & (owner >= 0)
+    is_owned = is_one_of(prepared.trace.activities["kind"], "kernel") & (owner >= 0)
     partly = np.zeros(len(attribution.fate), dtype=np.bool_)
-    partly[owner[mine & (counted < 0)]] = True
-    whole = mine & ~taken(partly.astype(np.int64), owner, 1).astype(np.bool_)
+    partly[owner[is_owned & (counted < 0)]] = True
+    whole = is_owned & ~taken(partly.astype(np.int64), owner, 1).astype(np.bool_)
     is_main = taken(attribution.main, owner) == np.arange(len(owner))
     most, least = (
         np.where(is_main, taken(work.of_ops(column), owner), 0)

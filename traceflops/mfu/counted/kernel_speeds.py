@@ -14,15 +14,8 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.devices.counter_formulas import Family
-from traceflops.devices.speed_of_light import (
-    FULL_WAVES,
-    LIMIT,
-    cycle_rows,
-    quantities_in,
-    stall_rows,
-)
-from traceflops.mfu.counted.counted_launches import CountedLaunches
+from traceflops.devices import counter_formulas as counters
+from traceflops.mfu.counted.same_launches import CountedLaunches
 from traceflops.table.columns import UNKNOWN_SIZE, FloatArray, IntArray
 from traceflops.table.grouping import group_rows
 from traceflops.table.trace import Note, Trace
@@ -113,19 +106,19 @@ class KernelSpeed:
     @property
     def roof(self) -> tuple[str, float] | None:
         """Return the nearest roof and the share of it that was reached, None of none."""
-        known = dict(self.throughputs)
+        shares = dict(self.throughputs)
         # One throughput is of the time in which SMs are active, not of all the time.
-        if (active := known.pop(_ACTIVE_ONLY, None)) is not None and self.active is not None:
-            known[_ACTIVE_ONLY] = active * self.active
-        is_both = _COMPUTING & known.keys() and _MOVING & known.keys()
-        if not is_both and max(known.values(), default=0.0) < _NEAREST:
+        if (active := shares.pop(_ACTIVE_ONLY, None)) is not None and self.active is not None:
+            shares[_ACTIVE_ONLY] = active * self.active
+        is_both = _COMPUTING & shares.keys() and _MOVING & shares.keys()
+        if not is_both and max(shares.values(), default=0.0) < _NEAREST:
             return None
         # Of the whole memory system the part is named that is as busy as it is.
-        parts = {name: known[name] for name in ROOFS if name in known and name != "memory"}
+        parts = {name: shares[name] for name in ROOFS if name in shares and name != "memory"}
         best = max(parts, key=lambda name: parts[name], default="memory")
-        if known[best] + _SAME < known.get("memory", 0.0):
+        if shares[best] + _SAME < shares.get("memory", 0.0):
             best = "memory"
-        return best, known[best]
+        return best, shares[best]
 
     @property
     def lost_ns(self) -> float:
@@ -136,7 +129,7 @@ class KernelSpeed:
 
 def kernel_speeds(
     counted: CountedLaunches,
-    families: Sequence[Family | None],
+    families: Sequence[counters.Family | None],
     family: IntArray,
     units: IntArray,
     rules: Sequence[tuple[KernelRule, ...]] = (),
@@ -148,16 +141,16 @@ def kernel_speeds(
     `family` is the place of each launch's own in `families`, `units` are the CUs of its device, 0
     where they are not known. `rules` is what rules say of each launch.
     """
-    values = quantities_in(counted.values)
+    values = counters.quantities_in(counted.values)
     if {"active_cycles", "elapsed_cycles"} <= values.keys():
         values["active"] = _ratio(values["active_cycles"], values["elapsed_cycles"])
     # AMD's devices count cycles of the parts of CUs, for the families that the table has.
     active = counted.values.get(_ACTIVE_CYCLES)
     cycle_shares: dict[str, FloatArray] = {}
-    for part in cycle_rows() if active is not None else ():
+    for part in counters.cycle_rows() if active is not None else ():
         if active is not None and part.counter in counted.values:
             ids = [each.id if each is not None else "" for each in families]
-            per_unit = np.array([part.families.get(one, 0) for one in ids])[family]
+            per_unit = np.array([part.families.get(family_id, 0) for family_id in ids])[family]
             capacity = np.where(units > 0, active * units * per_unit, 0.0)
             cycle_shares[part.id] = _ratio(counted.values[part.counter] * part.factor, capacity)
     values |= {name: share for name, share in cycle_shares.items() if not np.isnan(share).all()}
@@ -176,7 +169,7 @@ def kernel_speeds(
         or row.rules
         or (row.duration_ns, row.achieved_occupancy) != (None, None)
     ]
-    rows.sort(key=lambda one: (-one[0].lost_ns, -(one[0].duration_ns or 0), -one[1], one[0].name))
+    rows.sort(key=lambda row: (-row[0].lost_ns, -(row[0].duration_ns or 0), -row[1], row[0].name))
     text = f"{several(odd, 'share')} of a peak or of occupancy above 105 % ignored."
     notes = (Note("dropped", "shares-impossible", text, odd),) if odd else ()
     return tuple(row for row, _ in rows), notes
@@ -212,15 +205,23 @@ class _Groups:
         """Yield the groups in the order of their first launches."""
         total = self._sums(self.weight)
         means = {name: self._sums(v * self.weight) / total for name, v in self.values.items()}
-        limits = {name: value for name, value in means.items() if name.startswith(LIMIT)}
+        limits = {name: value for name, value in means.items() if name.startswith(counters.LIMIT)}
         stalls, launches = self._stalls(), self.counted.launches
         registers = np.full(len(self.first), np.nan)
         if (value := self.values.get("registers")) is not None:
             differs = self._sums((value != value[self.first][self.group]).astype(np.float64))
             registers = np.where(differs > 0, np.nan, value[self.first])
         for number, row in enumerate(self.first.tolist()):
-            known = {name: _known(means, name, number) for name in (*_SHARES, "waves")}
-            theoretical = known["theoretical_occupancy"]
+            own = {name: _known(means, name, number) for name in (*_SHARES, "waves")}
+            theoretical = own["theoretical_occupancy"]
+            # What leaves room for the fewest blocks; nothing where warps are as many as fit.
+            room = {
+                name.removeprefix(counters.LIMIT): float(n[number]) for name, n in limits.items()
+            }
+            room = {name: blocks for name, blocks in room.items() if not np.isnan(blocks)}
+            is_full = theoretical is None or theoretical >= _ALL
+            least = np.nan if is_full else min(room.values(), default=np.nan)
+            limiters = tuple(name for name, blocks in room.items() if blocks == least)
             stall_shares = [(reason, float(share[number])) for reason, share in stalls.items()]
             waiting = [(reason, share) for reason, share in stall_shares if 0 < share <= _MOST]
             yield KernelSpeed(
@@ -229,14 +230,14 @@ class _Groups:
                 grid=_axes(launches.grid_axes[row]),
                 block=_axes(launches.block_axes[row]),
                 duration_ns=_whole(self.duration_ns[number]),
-                throughputs={name: share for name in ROOFS if (share := known[name]) is not None},
-                active=known["active"],
-                achieved_occupancy=known["achieved_occupancy"],
+                throughputs={name: share for name in ROOFS if (share := own[name]) is not None},
+                active=own["active"],
+                achieved_occupancy=own["achieved_occupancy"],
                 theoretical_occupancy=theoretical,
-                limiters=_limiters(limits, number, theoretical),
+                limiters=limiters,
                 registers=_whole(registers[number]),
-                waves=self._waves(known["waves"], limits, number),
-                stalls=tuple(sorted(waiting, key=lambda one: (-one[1], one[0]))),
+                waves=self._waves(own["waves"], limits, number),
+                stalls=tuple(sorted(waiting, key=lambda stall: (-stall[1], stall[0]))),
                 rules=self.rules[number],
             )
 
@@ -251,7 +252,7 @@ class _Groups:
         room = min((fit for name in limits if (fit := _known(limits, name, number))), default=0.0)
         if threads > 0 and block > 0 and units * room > 0:
             return round(float(threads / block / (units * room)), 12)
-        matches = (FULL_WAVES.search(rule.text) for rule in self.rules[number])
+        matches = (counters.FULL_WAVES.search(rule.text) for rule in self.rules[number])
         return next((float(match[1]) for match in matches if match), None)
 
     def active_cycles(self) -> FloatArray:
@@ -266,7 +267,7 @@ class _Groups:
 
     def _stalls(self) -> dict[str, FloatArray]:
         """Return the part that each reason has of the cycles of a warp, by the best spelling."""
-        for spelling in stall_rows():
+        for spelling in counters.stall_rows():
             named = {
                 reason: value
                 for name, value in self.counted.values.items()
@@ -286,8 +287,8 @@ class _Groups:
         return {}
 
 
-def _known(means: Mapping[str, FloatArray], name: str, at: int) -> float | None:
-    value = float(means[name][at]) if name in means else np.nan
+def _known(means: Mapping[str, FloatArray], name: str, number: int) -> float | None:
+    value = float(means[name][number]) if name in means else np.nan
     return None if np.isnan(value) else round(value, 12)
 
 
@@ -297,21 +298,6 @@ def _whole(value: float) -> int | None:
 
 def _axes(sides: IntArray) -> tuple[int, ...] | None:
     return None if (sides == UNKNOWN_SIZE).any() else tuple(sides.tolist())
-
-
-def _limiters(
-    limits: Mapping[str, FloatArray], at: int, theoretical: float | None
-) -> tuple[str, ...]:
-    """Return what leaves room for the fewest blocks; nothing where warps are as many as fit."""
-    known = {
-        name.removeprefix(LIMIT): float(value[at])
-        for name, value in limits.items()
-        if not np.isnan(value[at])
-    }
-    if not known or theoretical is None or theoretical >= _ALL:
-        return ()
-    least = min(known.values())
-    return tuple(name for name, blocks in known.items() if blocks == least)
 
 
 # What the rules of the profiler say of launches, in its words.
@@ -345,15 +331,15 @@ def rules_together(
     may say several things of one launch: the n-th of each launch are one.
     """
     of_group: list[dict[tuple[object, ...], KernelRule]] = [{} for _ in range(count)]
-    for place, rules in zip(group.tolist() if of_launch else (), of_launch, strict=True):
+    for group_number, rules in zip(group.tolist() if of_launch else (), of_launch, strict=True):
         seen: Counter[tuple[object, ...]] = Counter()
         for rule in rules:
             subject = (rule.section, rule.rule, rule.kind)
             key = (*subject, seen[subject])
             seen[subject] += 1
-            known = of_group[place].get(key, replace(rule, launches=0))
+            known = of_group[group_number].get(key, replace(rule, launches=0))
             largest = max(known, rule, key=_estimate)
-            of_group[place][key] = replace(largest, launches=known.launches + 1)
+            of_group[group_number][key] = replace(largest, launches=known.launches + 1)
     return [tuple(sorted(known.values(), key=_estimate, reverse=True)) for known in of_group]
 
 

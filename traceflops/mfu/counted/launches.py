@@ -25,7 +25,7 @@ from traceflops.table.columns import (
     numbers,
     product_of,
 )
-from traceflops.table.grouping import distinct, group_rows
+from traceflops.table.grouping import distinct
 from traceflops.table.nesting import recorded_calls, taken
 from traceflops.table.trace import Note, Trace
 from traceflops.units import several
@@ -88,12 +88,12 @@ def launches_of(prepared: Prepared) -> Launches:
     launched = np.where(np.isin(process[rows], without), 0, correlation)
     start = numbers(activities["start_ns"])[rows]
     rows = rows[np.lexsort((start, launched, process[rows]))]
-    place = window_of_activity(prepared)
-    first, step = 0, np.full(len(place), -1, dtype=np.int64)
+    window = window_of_activity(prepared)
+    first, step = 0, np.full(len(window), -1, dtype=np.int64)
     for number, windows in prepared.windows.items():
         of_device = device == number
         is_step = np.array([*(w.role == "step" for w in windows), False], dtype=np.bool_)
-        own = place[of_device]
+        own = window[of_device]
         step[of_device] = np.where(is_step[own], first + own, -1)
         first += len(windows)
     return Launches(
@@ -103,7 +103,7 @@ def launches_of(prepared: Prepared) -> Launches:
         names(activities["name"]),
         **sizes_of(activities, rows),
         window=step[rows],
-        used=in_chosen_window(prepared, place)[rows],
+        used=in_chosen_window(prepared, window)[rows],
         ranks=dict(enumerate(prepared.trace.ranks)),
     )
 
@@ -112,9 +112,9 @@ def sizes_of(table: pa.Table, rows: IntArray) -> dict[str, IntArray]:
     """Return the columns of Launches that say in which size some rows of a table were launched."""
     grid_axes, block_axes = (axes(table[name])[rows] for name in ("grid", "block"))
     grid, block = product_of(grid_axes), product_of(block_axes)
-    known = (grid > 0) & (block > 0) & (grid.astype(np.float64) * block < _MOST_THREADS)
+    is_sized = (grid > 0) & (block > 0) & (grid.astype(np.float64) * block < _MOST_THREADS)
     return {
-        "threads": np.where(known, grid * block, UNKNOWN_SIZE),
+        "threads": np.where(is_sized, grid * block, UNKNOWN_SIZE),
         "block": block,
         "grid": grid,
         "grid_axes": grid_axes,
@@ -130,15 +130,6 @@ def rank_in_group(group: IntArray) -> IntArray:
     ranks = np.empty(len(group), dtype=np.int64)
     ranks[order] = np.arange(len(group)) - taken(first, group[order])
     return ranks
-
-
-def extremes(group: IntArray, values: IntArray, count: int) -> tuple[IntArray, IntArray]:
-    """Return the largest and the smallest value of each group; of an empty one -1 and 2^63 - 1."""
-    most = np.full(count, -1, dtype=np.int64)
-    least = np.full(count, np.iinfo(np.int64).max, dtype=np.int64)
-    np.maximum.at(most, group, values)
-    np.minimum.at(least, group, values)
-    return most, least
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,24 +181,6 @@ class LaunchWork:
     kinds: tuple[Kind, ...]
     size: IntArray
     vector: IntArray
-
-
-def kinds_of(
-    line: str, flops: Mapping[str, IntArray], known: BoolArray
-) -> tuple[IntArray, tuple[Kind, ...]]:
-    """Return the kind of each launch by its FLOPs of one line, by data type, and the kinds."""
-    dtypes = list(flops)
-    rows = np.flatnonzero(known)
-    kind = np.full(len(known), UNKNOWN, dtype=np.int64)
-    if not dtypes or not len(rows):
-        return kind, ()
-    columns = [np.maximum(flops[dtype][rows], 0) for dtype in dtypes]
-    kind[rows], first = group_rows(columns)
-    counts = zip(*(column[first].tolist() for column in columns), strict=True)
-    return kind, tuple(
-        tuple(WorkPart(line, dtype, n, n) for dtype, n in zip(dtypes, each, strict=True) if n)
-        for each in counts
-    )
 
 
 def between(kinds: Sequence[Kind]) -> Kind:
@@ -285,9 +258,9 @@ def with_captured_launches(trace: Trace) -> Trace:
     without = np.setdiff1d(distinct(process), numbers(devices["process"]))
     if len(without):
         added = TableBuilder("devices")
-        place, gpu = devices.num_rows + np.arange(len(without)), added.names["type"]["gpu"]
+        device_rows, gpu = devices.num_rows + np.arange(len(without)), added.names["type"]["gpu"]
         types = np.full(len(without), gpu)
-        added.add(len(without), device=place, process=without, local_id=0, type=types)
+        added.add(len(without), device=device_rows, process=without, local_id=0, type=types)
         devices = pa.concat_tables([devices, added.finish()]).unify_dictionaries().combine_chunks()
     # Each kernel is on the first device of its process.
     owner, first = np.unique(numbers(devices["process"]), return_index=True)

@@ -37,7 +37,7 @@ from traceflops.mfu.forward_passes import JudgedPass, annotated_passes, places_i
 from traceflops.mfu.roof_times import moved_bytes
 from traceflops.mfu.traced.coverage import HOW, compute_kernels
 from traceflops.mfu.traced.executed import parts_of
-from traceflops.mfu.traced.known_lengths import with_marked_lengths
+from traceflops.mfu.traced.run_marks import with_marked_lengths
 from traceflops.mfu.traced.work_tables import main_ops
 from traceflops.table.columns import BoolArray, IntArray, matching, numbers
 from traceflops.table.grouping import group_rows, groups, joint_codes
@@ -70,19 +70,15 @@ class _Cached:
 
     def tensors(self, args: Arguments) -> list[Tensor]:
         """Return query, key and value; none where they are no such, or the mask is not causal."""
-        found = args.given(*self.places)
-        ranks = zip(found, (3, self.rank, self.rank), strict=False)
-        fits = sum(len(one.shape) >= least for one, least in ranks) == len(self.places)
+        tensors = args.given(*self.places)
+        ranks = zip(tensors, (3, self.rank, self.rank), strict=False)
+        fits = sum(len(tensor.shape) >= least for tensor, least in ranks) == len(self.places)
         if not fits or (self.causal is not None and not args.boolean(self.causal)):
             return []
         if self.heads is None:
-            return found
-        size = (args.integer(self.heads) or 0, found[0].shape[-1])
-        return [found[0], *(one.like(size) for one in found[1:])]
-
-    def windowed(self, args: Arguments) -> bool:
-        """Return whether a window may hide keys."""
-        return not self.no_window and (self.causal is None or args.integer(self.causal + 1) != -1)
+            return tensors
+        size = (args.integer(self.heads) or 0, tensors[0].shape[-1])
+        return [tensors[0], *(tensor.like(size) for tensor in tensors[1:])]
 
 
 _CACHED: Final = (
@@ -145,11 +141,11 @@ def with_serving_kinds(pair: Prepared, work: LaunchWork, is_open: BoolArray) -> 
     attentions = [each for each in groups(attention) if each[0] >= 0]
     around = taken(cached, tree.parent[[row for row, _ in attentions]]).tolist()
     times = Counter(around)
-    for (row, mine), outer in zip(attentions, around, strict=True):
+    for (row, kernels), outer in zip(attentions, around, strict=True):
         if outer < 0 or times[outer] == 1:  # else each has some of the keys
-            kinds = _attention(pair, launches, row, mine)
-            done |= {at: (kind, UNKNOWN) for at, kind in kinds.items()}
-    done = {at: one for at, one in done.items() if _fits(one[0])}
+            kinds = _attention(pair, launches, row, kernels)
+            done |= {launch: (kind, UNKNOWN) for launch, kind in kinds.items()}
+    done = {launch: work_done for launch, work_done in done.items() if _fits(work_done[0])}
     kind, size, rows = work.kind.copy(), work.size.copy(), list(done)
     kind[rows] = len(work.kinds) + np.arange(len(done))
     size[rows] = [moved for _, moved in done.values()]
@@ -161,34 +157,36 @@ def _fits(kind: Kind) -> bool:
 
 
 def _cached(name: str) -> _Cached | None:
-    return next((one for one in _CACHED if one.name.fullmatch(name)), None)
+    return next((operator for operator in _CACHED if operator.name.fullmatch(name)), None)
 
 
-def _attention(pair: Prepared, launches: Launches, op: int, mine: IntArray) -> dict[int, Kind]:
+def _attention(pair: Prepared, launches: Launches, op: int, kernels: IntArray) -> dict[int, Kind]:
     """Return the kinds of the kernels of an attention: the first computes, the others help it."""
     rule, args = _cached(pair.trace.ops["name"][op].as_py()), arguments(pair, op)
     tensors = rule.tensors(args) if rule is not None else []
     if rule is None or not tensors:
         return {}
     q, k, v = tensors
-    windowed, each = rule.windowed(args), 2 * q.shape[-2] * (q.shape[-1] + v.shape[-1])
+    seen_before = -1 if rule.causal is None else args.integer(rule.causal + 1)
+    windowed = not rule.no_window and (rule.causal is None or seen_before != -1)
+    each = 2 * q.shape[-2] * (q.shape[-1] + v.shape[-1])
     own = known_sum(q.bytes, q.like((*q.shape[:-1], v.shape[-1])).bytes)
-    per_key = known_sum(*(one.like(one.shape[-2:]).bytes for one in (k, v)))
-    known = not windowed and own is not None and bool(per_key)
+    per_key = known_sum(*(tensor.like(tensor.shape[-2:]).bytes for tensor in (k, v)))
+    has_bytes = not windowed and own is not None and bool(per_key)
     part = WorkPart(
         line=_ATTENTION,
-        dtype=matrix_type(q, k) or operand_type(launches.names[int(launches.name[mine[0]])]),
+        dtype=matrix_type(q, k) or operand_type(launches.names[int(launches.name[kernels[0]])]),
         flops=each,
         at_least=0 if windowed else each,
-        cached=CachedKeys(own, per_key) if known else CachedKeys(),
+        cached=CachedKeys(own, per_key) if has_bytes else CachedKeys(),
     )
-    return dict.fromkeys(mine.tolist(), ()) | {int(mine[0]): (part,)}
+    return dict.fromkeys(kernels.tolist(), ()) | {int(kernels[0]): (part,)}
 
 
 def serving_notes(work: LaunchWork, own: IntArray | None) -> Iterator[Note]:
     """Yield what the kinds of a recording's launches rest on; those of its `own` that are known."""
-    known = work.kind >= 0 if own is None else (work.kind >= 0) & (own >= 0)
-    times = np.bincount(work.kind[known], minlength=len(work.kinds)).tolist()
+    counts_here = work.kind >= 0 if own is None else (work.kind >= 0) & (own >= 0)
+    times = np.bincount(work.kind[counts_here], minlength=len(work.kinds)).tolist()
     counts = Counter[str]()
     for kind, count in zip(work.kinds, times, strict=True):
         for part in kind:
@@ -211,22 +209,22 @@ def of_passes(prepared: Prepared, launches: Launches, matched: Matched) -> Match
     passes = annotated_passes(prepared.trace)
     calls, call = prepared.trace.calls, prepared.linked.links.call_of_activity[launches.row[rows]]
     process, start = (taken(numbers(calls[name]), call) for name in ("process", "start_ns"))
-    place = np.where(call >= 0, places_in(passes, process, start), -1)
+    pass_of = np.where(call >= 0, places_in(passes, process, start), -1)
     kind, how, size = matched.kind.copy(), matched.how.copy(), matched.size.copy()
     kinds = list(matched.kinds)
-    for _, same in groups(joint_codes(kind[rows], place)):
-        mine, number, where = rows[same], int(kind[rows[same[0]]]), int(place[same[0]])
+    for _, same in groups(joint_codes(kind[rows], pass_of)):
+        alike, number, where = rows[same], int(kind[rows[same[0]]]), int(pass_of[same[0]])
         judged = passes[where].judged if where >= 0 else JudgedPass()
         # With one query per sequence there are as many pairs of query and key as keys.
         alone = judged.kind == "decode" and judged.queries == judged.sequences
         pairs, cached = judged.keys if alone else judged.pairs, cached_of[number]
         done = tuple(part.times(pairs or 0) for part in kinds[number])
         if pairs is None or cached is None or not _fits(done):
-            kind[mine] = UNKNOWN
-            how[mine] = np.where(how[mine] >= 0, HOW.index("uncounted"), -1)
+            kind[alike] = UNKNOWN
+            how[alike] = np.where(how[alike] >= 0, HOW.index("uncounted"), -1)
             continue
         moved = UNKNOWN if judged.keys is None else cached.bytes(judged.keys)
-        kind[mine], size[mine] = len(kinds), moved if moved < _MOST else UNKNOWN
+        kind[alike], size[alike] = len(kinds), moved if moved < _MOST else UNKNOWN
         kinds.append(done)
     return replace(matched, how=how, kind=kind, kinds=tuple(kinds), size=size)
 
@@ -252,7 +250,7 @@ def paired_work(pair: Prepared) -> LaunchWork | None:
         flops, at_least = int(parts.flops[row]), int(parts.at_least[row])
         done[executed_op].append(WorkPart(line, labels[int(dtype[executed_op])], flops, at_least))
     kind_of_case = [tuple(done[executed_op]) for executed_op in rows[first_of_case].tolist()]
-    places = {known_kind: at for at, known_kind in enumerate(dict.fromkeys(kind_of_case))}
+    places = {known_kind: index for index, known_kind in enumerate(dict.fromkeys(kind_of_case))}
     of_op = np.full(pair.trace.ops.num_rows, UNKNOWN, dtype=np.int64)
     of_op[rows] = np.array([places[known_kind] for known_kind in kind_of_case], dtype=np.int64)[
         group

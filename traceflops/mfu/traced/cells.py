@@ -106,10 +106,11 @@ def cells_of(
     dtype, dtypes = types_of_ops(prepared, attribution)
     is_open = np.logical_or.reduce([parts.op < 0, *parts.open.values()])
     flops = (parts.flops, parts.at_least, np.where(is_open, parts.flops, 0))
-    mine = np.isin(device, list(prepared.accounts))
+    on_device = np.isin(device, list(prepared.accounts))
     keys = (device, taken(window, activity, NO_WINDOW), category, dtype[parts.op])
-    columns = [column[mine] for column in (*keys, parts.line, parts.rule)]
-    return tuple(_summed(prepared, dtypes, parts.lines, columns, [sums[mine] for sums in flops]))
+    columns = [column[on_device] for column in (*keys, parts.line, parts.rule)]
+    sums = [column[on_device] for column in flops]
+    return tuple(_summed(prepared, dtypes, parts.lines, columns, sums))
 
 
 def cells_of_kinds(prepared: Prepared, work: MeasuredWork, window: IntArray) -> tuple[Cell, ...]:
@@ -160,12 +161,12 @@ def _summed(
     sums = [exact_sums(group, column, len(first)) for column in flops]
     ops = np.bincount(group, minlength=len(first)).tolist()
     distinct = zip(*(column[first].tolist() for column in columns), *sums, ops, strict=True)
-    for number, place, top, dtype, line, rule, *counts in distinct:
-        is_inside = place != NO_WINDOW
+    for number, window_number, top, dtype, line, rule, *counts in distinct:
+        is_inside = window_number != NO_WINDOW
         yield Cell(
             number,
-            place if is_inside else None,
-            is_inside and prepared.windows[number][place].used,
+            window_number if is_inside else None,
+            is_inside and prepared.windows[number][window_number].used,
             components[top],
             dtypes[dtype],
             lines[line],
@@ -201,8 +202,8 @@ def part_table(
     rows = attribution.executed
     # The unfused attention that an op is a product of; of a gradient that around its forward op.
     unfused = [
-        isinstance(one, Work) and any(part.name == "mask" for part in one.parts)
-        for one in work.works
+        isinstance(each, Work) and any(part.name == "mask" for part in each.parts)
+        for each in work.works
     ]
     nearest = tree.nearest(np.array(unfused, dtype=np.bool_)[work.place])
     around = taken(nearest, tree.parent[rows])
@@ -214,11 +215,12 @@ def part_table(
         1 * roles.by_shapes[rows],
     ]
     group, first = group_rows(columns)
-    cases = [_parts(work, *(int(column[at]) for column in columns)) for at in first.tolist()]
+    distinct_cases = zip(*(column[first].tolist() for column in columns), strict=True)
+    cases = [_parts(work, *case) for case in distinct_cases]
     flat = [part for parts in cases for part in parts]
     end = np.cumsum(np.array([len(parts) for parts in cases], dtype=np.int64))
     begin = np.append(np.int64(0), end)[: len(end)]
-    at, which = runs(begin[group], end[group])
+    part_row, which = runs(begin[group], end[group])
     lines = tuple(dict.fromkeys(name for name, _, _ in flat))
     figures = [
         (lines.index(name), RULES_USED.index(rule), part.flops, part.at_least)
@@ -227,11 +229,11 @@ def part_table(
     line, by_rule, flops, at_least = np.array(figures, dtype=np.int64).reshape(-1, 4).T
     return PartTable(
         op=rows[which],
-        line=line[at],
+        line=line[part_row],
         lines=lines,
-        rule=by_rule[at],
-        flops=flops[at],
-        at_least=at_least[at],
+        rule=by_rule[part_row],
+        flops=flops[part_row],
+        at_least=at_least[part_row],
         open={
             _PRODUCT_LINES[role]: maybe[rows[which]] & (core[which] < 0)
             for role, maybe in roles.open.items()
@@ -241,10 +243,10 @@ def part_table(
 
 
 def _parts(
-    works: OpWork, place: int, phase: int, role: int, sub: int, core: int, by_shapes: int
+    works: OpWork, work_number: int, phase: int, role: int, sub: int, core: int, by_shapes: int
 ) -> Parts:
     """Return line, rule and FLOPs of each part of an op; of a product that it is, by its role."""
-    work, name = works.works[place], PRODUCT_ROLES[role]
+    work, name = works.works[work_number], PRODUCT_ROLES[role]
     assert isinstance(work, Work)  # only ops of known work are executed
     if name == "none":
         return [(*_part_line(work.kind, PHASES[phase], part), part) for part in work.parts]

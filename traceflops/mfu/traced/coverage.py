@@ -49,9 +49,19 @@ def window_of_activity(prepared: Prepared) -> IntArray:
             # Windows tile: the last one that begins no later is the one around.
             begins = np.array([window.start_ns for window in windows], dtype=np.int64)
             around = np.maximum(np.searchsorted(begins, start, side="right") - 1, 0)
-            window_of[row] = _by_launch(prepared, device, row, around)
+            layout = prepared.plan.layout
+            has_steps = layout.launched_in is not None
+            stretches = enumerate(layout.stretches[device] if has_steps else ())
+            window_of_step = {each.place: n for n, each in stretches if each.place is not None}
+            if window_of_step and layout.launched_in is not None:
+                # The last one is that of step -1: launched by none.
+                of_step = np.full(max(window_of_step) + 2, NO_WINDOW, dtype=np.int64)
+                of_step[list(window_of_step)] = list(window_of_step.values())
+                launched = of_step[layout.launched_in[row]]
+                around = np.where(launched == NO_WINDOW, around, launched)
+            window_of[row] = around
         # Without a range nothing of the device was recorded in the stretch.
-        elif ranges := [at for at, window in enumerate(windows) if window.role == "range"]:
+        elif ranges := [index for index, window in enumerate(windows) if window.role == "range"]:
             chosen = windows[ranges[0]]
             inside = (chosen.start_ns <= start) & (start < chosen.end_ns)
             # What begins and ends with the span is in the window that ends there.
@@ -78,22 +88,6 @@ def chosen_activities(prepared: Prepared) -> BoolArray:
 def on_chosen_device(prepared: Prepared) -> BoolArray:
     """Return which activities are of the chosen devices."""
     return np.isin(numbers(prepared.trace.activities["device"]), list(prepared.accounts))
-
-
-def _by_launch(prepared: Prepared, device: int, row: IntArray, otherwise: IntArray) -> IntArray:
-    """Return the window of the step that launched each activity, `otherwise` where none did."""
-    layout = prepared.plan.layout
-    if layout.launched_in is None:
-        return otherwise
-    stretches = layout.stretches[device]
-    steps = [(one.place, at) for at, one in enumerate(stretches) if one.place is not None]
-    if not steps:
-        return otherwise
-    of_step = np.full(max(place for place, _ in steps) + 2, NO_WINDOW, dtype=np.int64)
-    for place, at in steps:
-        of_step[place] = at
-    launched = of_step[layout.launched_in[row]]  # the last one is that of place -1
-    return np.where(launched == NO_WINDOW, otherwise, launched)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +117,8 @@ def compute_times(prepared: Prepared, counted: BoolArray) -> tuple[ComputeTime, 
         edges = [(window.start_ns, window.end_ns) for window in windows]
         low, high = np.array(edges, dtype=np.int64).reshape(-1, 2).T
         all_of_them, with_flops = (
-            (rows.start_ns[mine], rows.end_ns[mine])
-            for mine in (is_compute[rows.row], (is_compute & counted)[rows.row])
+            (rows.start_ns[chosen_rows], rows.end_ns[chosen_rows])
+            for chosen_rows in (is_compute[rows.row], (is_compute & counted)[rows.row])
         )
         bare = Intervals.of(*all_of_them).subtract(Intervals.of(*with_flops))
         figures = zip(
@@ -159,6 +153,6 @@ def _added_within(
 def compute_kernels(prepared: Prepared) -> BoolArray:
     """Return, per activity, whether it is a kernel of category compute; no op of a CPU is one."""
     categorised = prepared.linked.categorised
-    top = np.array([one == "compute" for one in categorised.top()], dtype=np.bool_)
+    top = np.array([category == "compute" for category in categorised.top()], dtype=np.bool_)
     is_compute: BoolArray = top[categorised.category] & ~ran_on_cpu(prepared.trace)
     return is_compute

@@ -29,8 +29,8 @@ from traceflops.mfu.traced.cells import (
     part_table,
 )
 from traceflops.mfu.traced.coverage import ComputeTime, compute_times, window_of_activity
-from traceflops.mfu.traced.known_lengths import with_marked_lengths
 from traceflops.mfu.traced.layers import subnames
+from traceflops.mfu.traced.run_marks import with_marked_lengths
 from traceflops.mfu.traced.uncounted import Outside, outside
 from traceflops.table.columns import numbers
 from traceflops.table.nesting import taken
@@ -90,28 +90,16 @@ class Executed:
     phases: Phases = field(repr=False, compare=False)
     work: MeasuredWork | None = field(default=None, repr=False, compare=False)
 
-    def select(
-        self, device: int | None = None, window: int | None = None, *, used: bool = True
-    ) -> tuple[Cell, ...]:
-        """Return the cells of a device (None: all) and a window; only chosen ones if `used`."""
-        cells = self._used if used else self.cells
-        if device is None and window is None:
-            return cells
-        return tuple(
-            cell
-            for cell in cells
-            if device in (None, cell.device) and window in (None, cell.window)
-        )
-
     @cached_property
-    def _used(self) -> tuple[Cell, ...]:
+    def used_cells(self) -> tuple[Cell, ...]:
+        """Return the cells of the chosen windows."""
         return tuple(cell for cell in self.cells if cell.used)
 
     @cached_property
     def flops_by_type(self) -> Counter[str]:
         """Return the FLOPs of the chosen windows by data type, without types that have none."""
         flops: Counter[str] = Counter()
-        for cell in self.select():
+        for cell in self.used_cells:
             flops[cell.dtype] += cell.flops
         return +flops
 
@@ -120,12 +108,10 @@ class Executed:
         """Return the data types of the FLOPs of the chosen windows."""
         return frozenset(self.flops_by_type)
 
-    def ledger(
-        self, device: int | None = None, window: int | None = None, *, used: bool = True
-    ) -> Ledger:
-        """Return the ledger in LINE_ORDER; its lines sum to everything that was executed there."""
+    def ledger(self) -> Ledger:
+        """Return the ledger in LINE_ORDER; its lines sum to what was executed in the windows."""
         sums: Counter[str] = Counter()
-        for cell in self.select(device, window, used=used):
+        for cell in self.used_cells:
             sums[cell.line] += cell.flops
         order = sorted(sums, key=lambda name: (LINE_ORDER.index(name.split(".")[0]), name))
         return Ledger(TRACE, tuple(Line(name, sums[name]) for name in order if sums[name]))
@@ -138,12 +124,12 @@ class Executed:
     @property
     def model_at_least(self) -> int:
         """Return the least that F_model of the chosen windows can be."""
-        return sum(cell.at_least for cell in self.select() if cell.line.startswith("model."))
+        return sum(cell.at_least for cell in self.used_cells if cell.line.startswith("model."))
 
     @property
     def executed_flops(self) -> int:
         """Return F_executed of the chosen windows; the most where counts are not exact."""
-        return sum(cell.flops for cell in self.select())
+        return sum(cell.flops for cell in self.used_cells)
 
     @property
     def unsplit_flops(self) -> int:
@@ -153,12 +139,12 @@ class Executed:
     @property
     def executed_at_least(self) -> int:
         """Return the least that F_executed of the chosen windows can be."""
-        return sum(cell.at_least for cell in self.select())
+        return sum(cell.at_least for cell in self.used_cells)
 
     @property
     def padding_flops(self) -> int:
         """Return the part of them that is padding, as far as that was taken out."""
-        return sum(cell.flops for cell in self.select() if cell.was)
+        return sum(cell.flops for cell in self.used_cells if cell.was)
 
     @property
     def as_computed(self) -> Executed:
@@ -176,15 +162,10 @@ class Executed:
         counted = sum(time.counted_kernels_ns for time in self.times if time.used)
         return Fraction(counted, total) if total else None
 
-    @property
-    def unattributed_ns(self) -> int:
-        """Return the time in which only compute kernels without counted FLOPs ran."""
-        return sum(time.uncounted_ns for time in self.times if time.used)
-
     def rules(self, family: str) -> dict[str, tuple[int, int]]:
         """Return ops and FLOPs of the lines under a name by the rule that decided them."""
         by_rule: dict[str, tuple[int, int]] = {}
-        for cell in self.select():
+        for cell in self.used_cells:
             if _is_under(cell.line, family):
                 ops, flops = by_rule.get(cell.rule, (0, 0))
                 by_rule[cell.rule] = (ops + cell.ops, flops + cell.flops)
@@ -195,7 +176,7 @@ class Executed:
         ranges, ledger = [], self.ledger()
         for line, may_be in self.open_lines.items():
             flops = int(ledger.total(line))
-            open_flops = sum(c.open_flops for c in self.select() if _is_under(c.line, line))
+            open_flops = sum(c.open_flops for c in self.used_cells if _is_under(c.line, line))
             certain = flops - open_flops
             ranges.append(LineRange(line, certain, flops, certain + may_be))
         return tuple(ranges)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Final, Literal
 
 import numpy as np
@@ -11,7 +12,7 @@ from traceflops.attribution.products import ProductRoles
 from traceflops.attribution.scopes import Phases, is_node
 from traceflops.flops.ops.arguments import Shape, Shapes, read_shapes
 from traceflops.flops.ops.work import Product
-from traceflops.table.columns import ABSENT, BoolArray, SmallArray, codes, names, numbers
+from traceflops.table.columns import ABSENT, BoolArray, IntArray, SmallArray, codes, names, numbers
 from traceflops.table.grouping import distinct, group_rows
 from traceflops.table.nesting import taken
 from traceflops.table.trace import Trace
@@ -38,11 +39,10 @@ Sizes = tuple[int, int, int, int, int]
 def subnames(
     trace: Trace, attribution: Attribution, phases: Phases, roles: ProductRoles
 ) -> SmallArray:
-    """Return, per op, the place of its sub-name in SUBNAMES; 0 for ops that have none."""
+    """Return, per op, the index of its sub-name in SUBNAMES; 0 for ops that have none."""
     subname = np.zeros(trace.ops.num_rows, dtype=np.int8)
-    tree, place = attribution.tree, attribution.work.place
+    tree, work = attribution.tree, attribution.work
     forward = roles.is_a("forward") & ~attribution.has("wrapper", "none")
-    numbered = numbers(trace.ops["sequence"], ABSENT) != ABSENT
     # Sequence numbers grow with time: where the backward node of a later op is in the trace, that
     # of this op is, or there is none. Nodes inside others are of graphs made again on the backward
     # thread, which numbers on its own.
@@ -52,134 +52,101 @@ def subnames(
     latest = np.full(int(process.max()) + 1 if len(process) else 1, ABSENT, dtype=np.int64)
     np.maximum.at(latest, process[node], sequence[node])
     candidates = np.flatnonzero(forward)
-    own = taken(sequence, attribution.tree.nearest(sequence != ABSENT)[candidates], ABSENT)
-    gone_by = np.zeros(len(forward), dtype=np.bool_)
+    own = taken(sequence, tree.nearest(sequence != ABSENT)[candidates], ABSENT)
+    gone_by, with_gradient, trained = np.zeros((3, len(forward)), dtype=np.bool_)
     gone_by[candidates] = (own != ABSENT) & (own <= latest[process[candidates]])
     # Forward ops that have a gradient, and one that is, or may be, of their weight.
-    with_gradient, trained = np.zeros((2, len(forward)), dtype=np.bool_)
-    with_gradient[roles.forward[roles.forward >= 0]] = True
-    of_weight = roles.is_a("weight_grad", "gradient") & (roles.forward >= 0)
-    trained[roles.forward[of_weight]] = True
-    frozen = gone_by & numbered & ~trained
-    frozen &= with_gradient | ~_trained_by_shape(trace, attribution, roles, forward)
-    compiled, of_compiled = _frozen_by_shape(trace, attribution, roles, gone_by & ~numbered)
-    frozen |= compiled
-    subname[of_compiled] = SUBNAMES.index("frozen")
-    dims = trace.ops["input_dims"]
-    loss_rows = np.flatnonzero(named(trace.ops, LOSSES) & (codes(dims) >= 0))
-    texts = names(dims)
-    matrices: set[Shape] = set()
-    for code in distinct(codes(dims)[loss_rows]).tolist():
-        shapes = read_shapes(texts[code])
-        first_shape = shapes[0] if shapes else ()
-        if not isinstance(first_shape, Shapes) and len(first_shape) == 2:
-            matrices.add(first_shape)
-    is_loss = [one is not None and (one.m, one.n) in matrices for one in _products(attribution)]
-    logits: BoolArray = np.array(is_loss, dtype=np.bool_)[attribution.work.place]
+    has_forward = roles.forward >= 0
+    with_gradient[roles.forward[has_forward]] = True
+    trained[roles.forward[roles.is_a("weight_grad", "gradient") & has_forward]] = True
+    frozen = gone_by & (sequence != ABSENT) & ~trained
+    products = [each if isinstance(each, Product) else None for each in work.signatures]
+    sizes = _SizesSeen(process, work.place, products)
+    # Gradients inside nodes of whole functions (compiled, scripted, C++) are told by shape (R3).
+    weights = roles.by_shapes & (roles.is_a("weight_grad", "gradient") | roles.open["weight_grad"])
+    inputs = roles.by_shapes & roles.is_a("input_grad")
+    if (weights | inputs).any():
+        compiled = gone_by & (sequence == ABSENT)
+        gradients = sizes.of(weights)
+        trained_sizes, with_weights = (
+            {
+                (number, b, m, k, n)
+                for number, b, m, k, n in sizes.of(products_of)
+                if {(number, b, k, m, n), (number, b, n, m, k)} & gradients
+            }
+            for products_of in (compiled, forward)
+        )
+        frozen &= with_gradient | ~(forward & sizes.having(with_weights))
+        # Of a compiled pass a product is frozen if none of its gradients can be that of its weight;
+        # one that is shaped as a trained one is missed.
+        frozen_sizes = sizes.of(compiled) - trained_sizes
+        frozen |= compiled & sizes.having(frozen_sizes)
+        of_frozen, of_trained = (
+            {(number, b, m, n, k) for number, b, m, k, n in some}
+            for some in (frozen_sizes, trained_sizes)
+        )
+        subname[inputs & sizes.having(of_frozen - of_trained)] = SUBNAMES.index("frozen")
+    logits = np.array(_are_logits(trace, products), dtype=np.bool_)[work.place]
     subname[forward & logits] = SUBNAMES.index("logits")
     subname[frozen] = SUBNAMES.index("frozen")
-    subname[_beside(trace, attribution, forward, frozen)] = SUBNAMES.index("adapter")
-    gradient = np.flatnonzero(roles.forward >= 0)
-    subname[gradient] = subname[roles.forward[gradient]]
+    if frozen.any():
+        adapters = forward & ~frozen & sizes.having(sizes.beside(frozen, forward & ~frozen))
+        subname[adapters] = SUBNAMES.index("adapter")
+    subname[has_forward] = subname[roles.forward[has_forward]]
     # Only the duplicates around ops have sequence numbers: their sub-names count inside, too.
     rows = np.flatnonzero(attribution.has("executed") & (subname == 0) & roles.is_a("forward"))
     around = taken(tree.nearest(attribution.has("duplicate")), tree.parent[rows])
-    is_same = taken(place, around) == place[rows]
+    is_same = taken(work.place, around) == work.place[rows]
     subname[rows] = np.where(is_same, taken(subname, around, 0), np.int8(0))
     return subname
 
 
-def _trained_by_shape(
-    trace: Trace, attribution: Attribution, roles: ProductRoles, forward: BoolArray
-) -> BoolArray:
-    """Return which forward products have the shape of a weight gradient that R3 found.
-
-    The gradients of a scripted function or one of C++ are in a node for all of it.
-    """
-    weights = _weight_gradients(roles)
-    if not weights.any():
-        return weights
-    sizes = _SizesSeen(trace, attribution)
-    return forward & sizes.having(_with_gradient(sizes.of(forward), sizes.of(weights)))
-
-
-def _weight_gradients(roles: ProductRoles) -> BoolArray:
-    """Return the products inside nodes of whole functions that may be weight gradients."""
-    return roles.by_shapes & (roles.is_a("weight_grad", "gradient") | roles.open["weight_grad"])
-
-
-def _with_gradient(forward: set[Sizes], weights: set[Sizes]) -> set[Sizes]:
-    """Return the sizes of forward products whose weight gradient has one of these sizes."""
-    return {
-        (process, b, m, k, n)
-        for process, b, m, k, n in forward
-        if {(process, b, k, m, n), (process, b, n, m, k)} & weights
-    }
-
-
-def _frozen_by_shape(
-    trace: Trace, attribution: Attribution, roles: ProductRoles, forward: BoolArray
-) -> tuple[BoolArray, BoolArray]:
-    """Return the frozen products of compiled forward passes, and their input gradients.
-
-    There a product is frozen if no product of a compiled backward pass can be its weight gradient.
-    One that is shaped as a trained one is not found.
-    """
-    gradients_of_weights = _weight_gradients(roles)
-    inputs = roles.by_shapes & roles.is_a("input_grad")
-    if not gradients_of_weights.any() and not inputs.any():
-        return forward & False, forward & False
-    sizes = _SizesSeen(trace, attribution)
-    trained = _with_gradient(sizes.of(forward), sizes.of(gradients_of_weights))
-    frozen = sizes.of(forward) - trained
-    gradients, of_trained = (
-        {(process, b, m, n, k) for process, b, m, k, n in some} for some in (frozen, trained)
-    )
-    return forward & sizes.having(frozen), inputs & sizes.having(gradients - of_trained)
+def _are_logits(trace: Trace, products: list[Product | None]) -> list[bool]:
+    """Return which products have the rows and columns of what a cross entropy takes."""
+    dims = trace.ops["input_dims"]
+    loss_rows = np.flatnonzero(named(trace.ops, LOSSES) & (codes(dims) >= 0))
+    texts, matrices = names(dims), set[Shape]()
+    for code in distinct(codes(dims)[loss_rows]).tolist():
+        first_shape = (read_shapes(texts[code]) or ((),))[0]
+        if not isinstance(first_shape, Shapes) and len(first_shape) == 2:
+            matrices.add(first_shape)
+    return [each is not None and (each.m, each.n) in matrices for each in products]
 
 
 class _SizesSeen:
-    """The sizes of products by process."""
+    """The distinct sizes of the products of a trace, by process; looked at when first asked for."""
 
-    def __init__(self, trace: Trace, attribution: Attribution) -> None:
-        process, place = numbers(trace.ops["process"]), attribution.work.place
-        self._group, first = group_rows([process, place])
-        products = _products(attribution)
-        self._sizes: list[Sizes | None] = [
-            (int(process[at]), product.batch, product.m, product.k, product.n)
-            if (product := products[int(place[at])])
-            else None
-            for at in first.tolist()
-        ]
+    def __init__(
+        self, process: IntArray, work_of_op: IntArray, products: list[Product | None]
+    ) -> None:
+        self._columns, self._products = [process, work_of_op], products
+
+    @cached_property
+    def _groups(self) -> tuple[IntArray, list[Sizes | None]]:
+        """The group of each op, and the sizes of each group: None for what is no product."""
+        group, first = group_rows(self._columns)
+        process, work = (column[first].tolist() for column in self._columns)
+        products = zip(process, (self._products[index] for index in work), strict=True)
+        return group, [p and (number, p.batch, p.m, p.k, p.n) for number, p in products]
 
     def of(self, rows: BoolArray) -> set[Sizes]:
         """Return the distinct sizes of some ops."""
-        found = (self._sizes[group] for group in distinct(self._group[rows]).tolist())
-        return {one for one in found if one is not None}
+        group, sizes = self._groups
+        seen = (sizes[number] for number in distinct(group[rows]).tolist())
+        return {each for each in seen if each is not None}
 
     def having(self, wanted: set[Sizes]) -> BoolArray:
         """Return which ops have one of these sizes."""
-        chosen = np.array([size in wanted for size in self._sizes], dtype=np.bool_)
-        return chosen[self._group] if len(chosen) else np.zeros(0, dtype=np.bool_)
+        group, sizes = self._groups
+        return np.array([each in wanted for each in sizes], dtype=np.bool_)[group]
 
-
-def _beside(
-    trace: Trace, attribution: Attribution, forward: BoolArray, frozen: BoolArray
-) -> BoolArray:
-    """Return which products are half of an adapter: M x K x r and M x r x N beside M x K x N."""
-    if not frozen.any():
-        return frozen
-    sizes, trained = _SizesSeen(trace, attribution), forward & ~frozen
-    small, halves = sizes.of(trained), set()
-    for process, _, rows, inputs, outputs in sizes.of(frozen):
-        narrow = min(inputs, outputs) // LEAST_COMPRESSION
-        beside = [size for size in small if (size[0], size[2]) == (process, rows)]
-        down = [size for size in beside if size[3] == inputs and size[4] <= narrow]
-        up = [size for size in beside if size[4] == outputs and size[3] <= narrow]
-        halves |= {half for a in down for b in up if a[4] == b[3] for half in (a, b)}
-    return trained & sizes.having(halves)
-
-
-def _products(attribution: Attribution) -> list[Product | None]:
-    signatures = attribution.work.signatures
-    return [product if isinstance(product, Product) else None for product in signatures]
+    def beside(self, frozen: BoolArray, small: BoolArray) -> set[Sizes]:
+        """Return the sizes of adapters: M x K x r and M x r x N beside a frozen M x K x N."""
+        candidates, halves = self.of(small), set[Sizes]()
+        for process, _, rows, inputs, outputs in self.of(frozen):
+            narrow = min(inputs, outputs) // LEAST_COMPRESSION
+            beside = [size for size in candidates if (size[0], size[2]) == (process, rows)]
+            down = [size for size in beside if size[3] == inputs and size[4] <= narrow]
+            up = [size for size in beside if size[4] == outputs and size[3] <= narrow]
+            halves |= {half for a in down for b in up if a[4] == b[3] for half in (a, b)}
+        return halves

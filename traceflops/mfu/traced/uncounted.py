@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -101,10 +100,6 @@ class Outside:
         """Return how many ops have one of these fates."""
         return sum(row.count for row in self.not_counted if row.why in why)
 
-    def flops(self, *why: Fate) -> int:
-        """Return the FLOPs that the shapes of these ops say and nobody executed."""
-        return sum(row.flops for row in self.not_counted if row.why in why)
-
 
 def outside(
     prepared: Prepared, attribution: Attribution, work: MeasuredWork | None = None
@@ -128,32 +123,36 @@ def outside(
         is_kernel = is_one_of(prepared.trace.activities["kind"], "kernel")
         counted = work.vector[is_kernel & on_chosen_device(prepared)]
         vector_flops = exact_sum(counted) if len(counted) and (counted >= 0).all() else None
-    unattributed = sorted(_unattributed(prepared, attribution, work), key=lambda row: -row.sum_ns)
+    unattributed = _unattributed(prepared, attribution, work)
     return Outside(tuple(not_counted), tuple(unattributed), vector_flops)
 
 
 def vector_ops(prepared: Prepared, attribution: Attribution) -> BoolArray:
     """Return which ops of known vector work ran an activity of their own."""
     work = attribution.work
-    known = (work.of_ops(work.vector_flops) != UNKNOWN) & ~work.matrix
-    around = taken(attribution.tree.nearest(known), attribution.op[on_chosen_device(prepared)])
-    found = np.zeros(len(known), dtype=np.bool_)
-    found[around[around >= 0]] = True
-    innermost: BoolArray = found & (attribution.tree.below(found) == 0)
+    is_vector = (work.of_ops(work.vector_flops) != UNKNOWN) & ~work.matrix
+    around = taken(attribution.tree.nearest(is_vector), attribution.op[on_chosen_device(prepared)])
+    ran = np.zeros(len(is_vector), dtype=np.bool_)
+    ran[around[around >= 0]] = True
+    innermost: BoolArray = ran & (attribution.tree.below(ran) == 0)
     return innermost
 
 
 def _unattributed(
     prepared: Prepared, attribution: Attribution, work: MeasuredWork | None
-) -> Iterator[Unattributed]:
-    """Yield the compute kernels of the chosen windows without counted FLOPs, by name and reason."""
+) -> list[Unattributed]:
+    """Return the compute kernels of the chosen windows without counted FLOPs, by name and reason.
+
+    Those with most time come first.
+    """
     activities, of_ops = prepared.trace.activities, attribution.work
     uncounted = chosen_activities(prepared) & compute_kernels(prepared) & (attribution.owner < 0)
     if work is not None:
         uncounted &= work.kind < 0
     rows = np.flatnonzero(uncounted)
     op = attribution.op[rows]
-    reasons = [one.reason if isinstance(one, Unknown) else _NO_MODELLED_OP for one in of_ops.works]
+    works = of_ops.works
+    reasons = [each.reason if isinstance(each, Unknown) else _NO_MODELLED_OP for each in works]
     modelled = taken(attribution.tree.nearest(of_ops.matrix), op)
     reason = np.where(modelled >= 0, taken(of_ops.place, modelled), len(reasons))
     reason = np.where(op < 0, len(reasons) + 1, reason)
@@ -171,5 +170,6 @@ def _unattributed(
     counts = np.bincount(group, minlength=len(first)).tolist()
     sums = exact_sums(group, numbers(activities["dur_ns"])[rows], len(first))
     labels = names(activities["name"])
-    for at, count, sum_ns in zip(first.tolist(), counts, sums, strict=True):
-        yield Unattributed(labels[int(name[rows[at]])], reasons[int(reason[at])], count, sum_ns)
+    kernels = [labels[code] for code in name[rows[first]].tolist()]
+    whys = [reasons[code] for code in reason[first].tolist()]
+    return sorted(map(Unattributed, kernels, whys, counts, sums), key=lambda row: -row.sum_ns)

@@ -84,14 +84,15 @@ def kernel_rows(
     if work is not None:
         activities = prepared.trace.activities
         labels, dur_ns = names(activities["name"]), numbers(activities["dur_ns"])
-        known = rows[work.origin[rows] >= 0]
+        told_rows = rows[work.origin[rows] >= 0]
         of_name = {
-            labels[code]: known[places] for code, places in groups(codes(activities["name"])[known])
+            labels[code]: told_rows[places]
+            for code, places in groups(codes(activities["name"])[told_rows])
         }
         table = [
             row
-            if (mine := of_name.get(row.name)) is None
-            else _added(row, work, mine, dur_ns[mine])
+            if (launches := of_name.get(row.name)) is None
+            else _added(row, work, launches, dur_ns[launches])
             for row in table
         ]
     return tuple(sorted(table, key=lambda row: (-row.sum_ns, row.name)))
@@ -106,31 +107,23 @@ def _added(row: KernelRow, work: MeasuredWork, rows: IntArray, dur_ns: IntArray)
     kinds, times = (column.tolist() for column in np.unique(kind[kind >= 0], return_counts=True))
     if row.counted and not kinds:
         return row
-    parts = [(part, n) for at, n in zip(kinds, times, strict=True) for part in work.kinds[at]]
-    known = kind >= 0 if kinds else size >= 0
-    has_bytes = (kinds or known.any()) and (size[known] >= 0).all()
+    parts = [(part, n) for index, n in zip(kinds, times, strict=True) for part in work.kinds[index]]
+    has_work = kind >= 0 if kinds else size >= 0
+    has_bytes = (kinds or has_work.any()) and (size[has_work] >= 0).all()
     measured = Measured(
         sum(part.flops * n for part, n in parts) if kinds else None,
-        exact_sum(size[known]) if has_bytes else None,
-        exact_sum(dur_ns[known]),
+        exact_sum(size[has_work]) if has_bytes else None,
+        exact_sum(dur_ns[has_work]),
         sum(part.at_least * n for part, n in parts) if kinds else None,
     )
     dtypes = {part.dtype for part, _ in parts if part.flops}
     if row.counted:
-        return replace(
-            row,
-            counted=row.counted + sum(times),
-            measured=row.measured + measured,
-            dtypes=tuple(sorted({*row.dtypes, *dtypes})),
-        )
-    return replace(
-        row,
-        counted=sum(times),
-        measured=measured,
-        dtypes=tuple(sorted(dtypes)),
-        basis=work.basis(rows),
-        vector_flops=exact_sum(vector) if (vector >= 0).all() else None,
-    )
+        measured, dtypes = row.measured + measured, dtypes | {*row.dtypes}
+    else:
+        vector_flops = exact_sum(vector) if (vector >= 0).all() else None
+        row = replace(row, dtypes=(), basis=work.basis(rows), vector_flops=vector_flops)
+    counted = row.counted + sum(times)
+    return replace(row, counted=counted, measured=measured, dtypes=tuple(sorted(dtypes)))
 
 
 def op_rows(prepared: Prepared, moved: MovedBytes) -> tuple[OpRow, ...]:
@@ -208,10 +201,10 @@ def _by_shapes(prepared: Prepared, moved: MovedBytes, rows: IntArray) -> Iterato
     by_op = np.where(taken(of_op, unit) == 1, taken(moved.op_size, unit), UNKNOWN)
     own = moved.size[rows]
     size_alone = np.where(own != UNKNOWN, own, by_op)
-    mine = (unit >= 0) & (taken(of_op, unit) == 1) | (own != UNKNOWN)
-    mine &= size_alone != UNKNOWN
-    launches_alone = np.bincount(group[mine], minlength=count).tolist()
-    sums_alone = (exact_sums(group, np.where(mine, one, 0), count) for one in (size_alone, dur))
+    is_alone = (unit >= 0) & (taken(of_op, unit) == 1) | (own != UNKNOWN)
+    is_alone &= size_alone != UNKNOWN
+    launches_alone = np.bincount(group[is_alone], minlength=count).tolist()
+    sums_alone = (exact_sums(group, np.where(is_alone, one, 0), count) for one in (size_alone, dur))
     alone = [
         (moves, Measured(0, bytes_, time_ns) if moves else Measured(None, None, 0))
         for moves, bytes_, time_ns in zip(launches_alone, *sums_alone, strict=True)
@@ -221,19 +214,20 @@ def _by_shapes(prepared: Prepared, moved: MovedBytes, rows: IntArray) -> Iterato
     dtype, types = types_of_ops(prepared, attribution)
     dtypes = _types_seen(group[op >= 0], dtype[op[op >= 0]], types, count)
     times = np.bincount(group, minlength=count).tolist()
-    known = np.bincount(group[counted], minlength=count).tolist()
-    for at, row in enumerate(rows[first].tolist()):
-        launches, done = (known[at], measured[at]) if known[at] else alone[at]
+    with_flops = np.bincount(group[counted], minlength=count).tolist()
+    for number, row in enumerate(rows[first].tolist()):
+        by_shapes = (with_flops[number], measured[number])
+        launches, done = by_shapes if with_flops[number] else alone[number]
         yield KernelRow(
             labels[int(name[row])],
             categorised.categories[int(categorised.category[row])],
-            times[at],
-            all_ns[at],
+            times[number],
+            all_ns[number],
             launches,
             done,
-            dtypes[at],
-            _BASES[copies[at] > 0] if launches else None,
-            path=paths[at],
+            dtypes[number],
+            _BASES[copies[number] > 0] if launches else None,
+            path=paths[number],
         )
 
 
@@ -242,7 +236,7 @@ def _measured(
 ) -> list[Measured]:
     """Return the work of each group; its bytes are None where those of one of it are unknown."""
     count = len(time_ns)
-    sums = (exact_sums(group, np.maximum(one, 0), count) for one in (flops, least, size))
+    sums = (exact_sums(group, np.maximum(column, 0), count) for column in (flops, least, size))
     sizeless = np.bincount(group[size == UNKNOWN], minlength=count).tolist()
     return [
         Measured(done, None if lacking else moved, ns, at_least)
@@ -253,8 +247,8 @@ def _measured(
 def _types_seen(
     group: IntArray, dtype: IntArray, labels: list[str], count: int
 ) -> list[tuple[str, ...]]:
-    found: list[list[str]] = [[] for _ in range(count)]
+    types_of_group: list[list[str]] = [[] for _ in range(count)]
     _, first = group_rows([group, dtype])
-    for place, code in zip(group[first].tolist(), dtype[first].tolist(), strict=True):
-        found[place].append(labels[code])
-    return [tuple(sorted(types)) for types in found]
+    for number, code in zip(group[first].tolist(), dtype[first].tolist(), strict=True):
+        types_of_group[number].append(labels[code])
+    return [tuple(sorted(types)) for types in types_of_group]
