@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter as Counts
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -162,18 +163,18 @@ def host_lanes(
     Of many Python frames only modules and those near some instants are drawn.
     """
     tables = [_host_rows(prepared.linked, kind, near) for kind in _HOST_KINDS]
-    found = []
+    hosts = []
     for process, origin_ns in origins_ns.items():
         tracks = [rows.of(_run(np.flatnonzero(of == process))).by_track() for of, rows in tables]
-        counts: dict[int, int] = {}
-        for track in tracks:
-            for thread, rows in track.items():
+        counts = Counts[int]()
+        for by_thread in tracks:
+            for thread, rows in by_thread.items():
                 if rows.kind != "frame":
-                    counts[thread] = counts.get(thread, 0) + len(rows.row)
-        most = sorted(counts, key=lambda thread: (-counts[thread], thread))[:_MOST_THREADS]
-        tracks = [{thread: one[thread] for thread in counts if thread in one} for one in tracks]
-        found.append(_group(tracks, process, None, most, _MOST_HOST_ROWS, origin_ns))
-    return found
+                    counts[thread] += len(rows.row)
+        busiest = sorted(counts, key=lambda thread: (-counts[thread], thread))[:_MOST_THREADS]
+        tracks = [{thread: rows[thread] for thread in counts if thread in rows} for rows in tracks]
+        hosts.append(_group(tracks, process, None, busiest, _MOST_HOST_ROWS, origin_ns))
+    return hosts
 
 
 def counters(
@@ -204,8 +205,7 @@ def _sampled(trace: Trace, device: int) -> dict[str, tuple[IntArray, IntArray]]:
     at_ns, value = numbers(table["time_ns"])[mine], floats(table["value"])[mine]
 
     def order(code: int) -> tuple[int, str]:
-        low = labels[code].lower()
-        first = (at for at, word in enumerate(_FIRST_SAMPLED) if word in low)
+        first = (n for n, word in enumerate(_FIRST_SAMPLED) if word in labels[code].lower())
         return next(first, len(_FIRST_SAMPLED)), labels[code]
 
     sampled = {}
@@ -222,8 +222,8 @@ def marks_left_out(trace: Trace, drawn: Sequence[LaneGroup]) -> dict[str, int]:
     """Return how many marks are not drawn, by kind; annotations count by lane."""
     kinds, kind = names(trace.marks["kind"]), codes(trace.marks["kind"])
     counts = np.bincount(kind[kind >= 0], minlength=len(kinds))
-    for one in drawn:
-        for lane, events in zip(one.lanes, one.events, strict=True):
+    for group in drawn:
+        for lane, events in zip(group.lanes, group.events, strict=True):
             if lane.kind == "frame":
                 counts -= np.bincount(kind[events.row], minlength=len(kinds))
     named = zip(kinds, counts.tolist(), strict=True)
