@@ -225,15 +225,10 @@ class Attributed:
     paths: ModulePaths
 
 
-def launched_modules(work: Launched) -> tuple[ModulePaths, BoolArray]:
-    """Return the modules that launched work or its forward op, and where it is the launch."""
-    return modules_around(work.prepared.trace, *work.causes)
-
-
 def attributed(prepared: Prepared, row: IntArray) -> Attributed:
     """Return whose work some rows of activities are."""
     work = Launched.of(prepared, row)
-    paths, by_launch = launched_modules(work)
+    paths, by_launch = modules_around(prepared.trace, *work.causes)
     rule = np.select([by_launch, paths.node >= 0], [0, 1], -1)
     for name, fits in _TESTS.items():
         left = np.flatnonzero(rule < 0)

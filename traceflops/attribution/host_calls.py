@@ -125,7 +125,7 @@ class MemoryOperation:
 
 def memory_operations(prepared: Prepared) -> tuple[MemoryOperation, ...]:
     """Return copies and fills by kind, then calls that allocate or free; the longest first."""
-    on_device, calls = [*_on_device(prepared)], []
+    calls = []
     if prepared.accounts:
         allocates = has_fact(prepared.trace.calls["name"], "allocates")
         events, event, inside_ns = calls_inside(prepared, allocates)
@@ -134,18 +134,10 @@ def memory_operations(prepared: Prepared) -> tuple[MemoryOperation, ...]:
         for label, count, ns in zip(events.labels, *sums, strict=True):
             if count:
                 calls.append(MemoryOperation("call", label, None, count, ns))
-    longest = attrgetter("sum_ns")
-    return (
-        *sorted(on_device, key=longest, reverse=True),
-        *sorted(calls, key=longest, reverse=True),
-    )
-
-
-def _on_device(prepared: Prepared) -> Iterator[MemoryOperation]:
-    """Yield copies and fills in the chosen windows, by kind, direction and memory of the host."""
-    activities, chosen = prepared.trace.activities, prepared.chosen
-    mine = np.flatnonzero(is_one_of(activities["kind"], *_KINDS)[chosen.row])
-    row, starts = chosen.row[mine], chosen.starts_inside[mine]
+    # Copies and fills by kind, direction and memory of the host.
+    activities, chosen, on_device = prepared.trace.activities, prepared.chosen, []
+    moves = np.flatnonzero(is_one_of(activities["kind"], *_KINDS)[chosen.row])
+    row, starts = chosen.row[moves], chosen.starts_inside[moves]
     kind, direction = codes(activities["kind"])[row], codes(activities["direction"])[row]
     matches = map(_HOST_MEMORY.search, names(activities["name"]))
     memory_of = [_MEMORIES.index(m[0].lower()) if m else -1 for m in matches]
@@ -153,17 +145,23 @@ def _on_device(prepared: Prepared) -> Iterator[MemoryOperation]:
     group, first = group_rows((kind, direction, memory))
     size, lasting = numbers(activities["bytes"], ABSENT)[row], numbers(activities["dur_ns"])[row]
     sized = starts * (size >= 0)
-    columns = (starts, chosen.inside_ns[mine], sized, size * sized, lasting * sized)
-    sums = (exact_sums(group, column, len(first)) for column in columns)
+    inside_ns = chosen.inside_ns[moves]
+    figures = (starts, inside_ns, sized, size * sized, lasting * sized)
+    totals = (exact_sums(group, column, len(first)) for column in figures)
     largest = np.full(len(first), ABSENT)
     np.maximum.at(largest, group, np.where(sized > 0, size, ABSENT))
     kinds, directions = names(activities["kind"]), [*names(activities["direction"]), ""]
-    for place, most, (count, ns, known, moved, took_ns) in zip(
-        first.tolist(), largest.tolist(), zip(*sums, strict=True), strict=True
-    ):
-        name = kinds[kind[place]], directions[direction[place]], _MEMORIES[memory[place]]
+    rows = zip(first.tolist(), largest.tolist(), zip(*totals, strict=True), strict=True)
+    for at, most, (count, ns, known, moved, took_ns) in rows:
+        name = kinds[kind[at]], directions[direction[at]], _MEMORIES[memory[at]]
         rate = moved / took_ns if took_ns else None
-        yield MemoryOperation(*name, count, ns, *((moved, most, rate) if known else ()))
+        sizes = (moved, most, rate) if known else ()
+        on_device.append(MemoryOperation(*name, count, ns, *sizes))
+    longest = attrgetter("sum_ns")
+    return (
+        *sorted(on_device, key=longest, reverse=True),
+        *sorted(calls, key=longest, reverse=True),
+    )
 
 
 _MOST_OPERATORS: Final = 100

@@ -155,8 +155,8 @@ class NamedSlices:
     def blocked(self) -> BoolArray:
         """Return which gaps began while the launching thread waited for the device or copied."""
         events, parts = self.events, self.parts
-        every = np.arange(len(events.kind))
-        waits = events.has_fact("waits_for_device", every) | events.has_fact("copies", every)
+        event = np.arange(len(events.kind))
+        waits = events.has_fact("waits_for_device", event) | events.has_fact("copies", event)
         waits &= (events.kind == CALL) & events.is_work
         thread = taken(events.thread_of_call, parts.call)
         return innermost_of(events, waits, events.thread, thread, parts.gap_start_ns) >= 0

@@ -89,43 +89,28 @@ class Forwards:
         return Verdict(lies or by_shape - {"recompute"}, by_shape)
 
     def lying(self, product: Product) -> frozenset[Role]:
-        """Return the roles that fit the shapes and how the operands lie."""
-        return frozenset(
-            role
-            for role, lies in _LIES.items()
-            if any(lies(product, forward) for forward in self._like(role, product))
-        )
+        """Return the roles that fit the shapes and how the operands lie; None fits anything."""
+        m, k, left, right = product.m, product.k, product.left, product.right
+        lies: dict[Role, Callable[[Product], bool]] = {
+            "recompute": lambda forward: (
+                (None in (left, forward.left) or left == forward.left)
+                and (None in (right, forward.right) or right == forward.right)
+            ),
+            # The right operand is the forward's the other way round.
+            "input_grad": lambda forward: (
+                (None in (right, forward.right) or right != forward.right) and left != "column"
+            ),
+            # The left operand is a transposed one: of the gradient, or of the input.
+            "weight_grad": lambda forward: (
+                left in (None, "column")
+                or ((m, k) == (forward.k, forward.m) and forward.left == "column")
+            ),
+        }
+        return frozenset(role for role in ROLES if any(map(lies[role], self._like(role, product))))
 
     def _like(self, role: Role, product: Product) -> list[Product]:
         sizes = (product.batch, product.m, product.k, product.n)
         return self._by_sizes.get((role, sizes), [])
-
-
-def _as_before(product: Product, forward: Product) -> bool:
-    return _alike(product.left, forward.left) and _alike(product.right, forward.right)
-
-
-def _turned_right(product: Product, forward: Product) -> bool:
-    """Return whether the right operand is the forward's the other way round."""
-    apart = None in (product.right, forward.right) or product.right != forward.right
-    return apart and product.left != "column"
-
-
-def _turned_left(product: Product, forward: Product) -> bool:
-    """Return whether the left operand is a transposed one: of the gradient, or of the input."""
-    of_input = (product.m, product.k) == (forward.k, forward.m) and forward.left == "column"
-    return product.left in (None, "column") or of_input
-
-
-_LIES: Final[Mapping[Role, Callable[[Product, Product], bool]]] = {
-    "recompute": _as_before,
-    "input_grad": _turned_right,
-    "weight_grad": _turned_left,
-}
-
-
-def _alike(one: Layout | None, other: Layout | None) -> bool:
-    return one is None or other is None or one == other
 
 
 def usual_role(product: Product) -> Role | None:
@@ -222,26 +207,23 @@ class _RoleFinder:
         place, root = self._place, self._phases.root
         pairs = joint_codes(place[rows], place[self._forward[rows]])
         for _, members in groups(pairs):
-            mine = rows[members]
-            product = self._product[int(place[mine[0]])]
-            forward = self._product[int(place[self._forward[mine[0]]])]
+            equal = rows[members]
+            product = self._product[int(place[equal[0]])]
+            forward = self._product[int(place[self._forward[equal[0]]])]
             if product is None or forward is None:
                 continue
             verdict = Forwards([forward]).verdict(product, again=False)
             role = verdict.role or usual_role(product)
-            self._role[mine] = PRODUCT_ROLES.index(role or "gradient")
+            self._role[equal] = PRODUCT_ROLES.index(role or "gradient")
             if role is None:
                 # Two equal products of one node have a role each; which is which is unknown, and
                 # does not matter: they are equal.
-                order = np.lexsort((mine, root[mine]))
-                _, first, count = np.unique(
-                    root[mine][order], return_index=True, return_counts=True
-                )
+                equal = equal[np.lexsort((equal, root[equal]))]
+                _, first, count = np.unique(root[equal], return_index=True, return_counts=True)
                 first = first[count == 2]
-                one, other = order[first], order[first + 1]
-                self._role[mine[one]] = PRODUCT_ROLES.index("input_grad")
-                self._role[mine[other]] = PRODUCT_ROLES.index("weight_grad")
-                self._leave_open(np.delete(mine, [*one, *other]), verdict.by_shape)
+                self._role[equal[first]] = PRODUCT_ROLES.index("input_grad")
+                self._role[equal[first + 1]] = PRODUCT_ROLES.index("weight_grad")
+                self._leave_open(np.delete(equal, [*first, *first + 1]), verdict.by_shape)
 
     def _find_by_shapes(self, rows: IntArray, *, again: bool) -> None:
         """Find the roles of products by all forward products of their process (R3).

@@ -9,7 +9,8 @@ from __future__ import annotations
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+from dataclasses import dataclass, fields
+from typing import Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -246,6 +247,24 @@ class Rows:
                 if column in columns:
                     columns[column] = code[columns[column]]
             self.add(count, **columns)
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Base of dataclasses whose fields are all arrays, one value per row."""
+
+    def only(self, rows: IntArray | BoolArray) -> Self:
+        """Return some of the rows."""
+        made: Callable[..., Self] = type(self)
+        return made(*(getattr(self, column.name)[rows] for column in fields(self)))
+
+    @classmethod
+    def joined(cls, parts: Iterable[Self]) -> Self:
+        """Return the rows of all parts, one behind the other; there must be a part."""
+        made: Callable[..., Self] = cls
+        pieces = list(parts)
+        names = [column.name for column in fields(cls)]
+        return made(*(np.concatenate([getattr(piece, name) for piece in pieces]) for name in names))
 
 
 def narrow(values: Array) -> Array:
