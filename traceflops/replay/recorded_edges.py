@@ -201,7 +201,14 @@ class _Recording:
         at_once = (work.stream[asked] == ABSENT) & (gap <= _AT_ONCE * in_queue[asked])
         lag = np.minimum(wait[asked], gap)
         yield _edges(np.where(fits, other, -1), self.begin[asked], lag, EVENT, ~at_once)
-        yield self._virtual(np.flatnonzero(late & (work.call < 0) & (work.before >= 0)))
+        # Work without a launch: by the last point of its process before it.
+        asked = np.flatnonzero(late & (work.call < 0) & (work.before >= 0))
+        process, time = self.host.points.process, self.host.time_ns
+        order, upto = in_order(process, time), work.start[asked] - USUAL_LAUNCH_NS
+        last = last_up_to(process[order], time[order], work.process[asked], upto)
+        source = taken(order, last)
+        lag = work.start[asked] - taken(time, source, 0)
+        yield _edges(taken(self.point, source), self.begin[asked], lag, VIRTUAL, True)
 
     def _launches(self) -> tuple[IntArray, IntArray, IntArray]:
         """Return the point that launches each work or -1, its time, and the usual lag from it.
@@ -219,15 +226,6 @@ class _Recording:
         knows = work.opens & (work.start >= work.called) & ~work.is_behind_unseen
         since = np.where(full, returned, work.called)
         return np.where(knows, taken(self.point, point), -1), since, usual - in_call * full
-
-    def _virtual(self, asked: IntArray) -> Edges:
-        """Return launches of work that has none, by the last point of its process before it."""
-        process, time = self.host.points.process, self.host.time_ns
-        order, upto = in_order(process, time), self.work.start[asked] - USUAL_LAUNCH_NS
-        last = last_up_to(process[order], time[order], self.work.process[asked], upto)
-        source = taken(order, last)
-        lag = self.work.start[asked] - taken(time, source, 0)
-        return _edges(taken(self.point, source), self.begin[asked], lag, VIRTUAL, True)
 
     def _of_host(self) -> Iterator[Edges]:
         """Yield the order of threads, what calls waited for, and hand-overs."""
