@@ -235,6 +235,11 @@ class Replay:
         """Return the chosen windows, each by itself."""
         return spans_of(self.prepared, self.graph, joined=False)
 
+    @property
+    def windows(self) -> int:
+        """Return how many windows are chosen."""
+        return len(self.window_spans)
+
     def outcome(self, edits: Sequence[Edit]) -> Outcome:
         """Return what edits do together, without what is critical then."""
         return self._outcome(edits, self._replays(edits))
@@ -268,7 +273,7 @@ class Replay:
             after_ns=None if doubts else after[0],
             least_ns=min(after),
             most_ns=max(after),
-            windows=len(self.window_spans),
+            windows=self.windows,
             mfu=self.mfu,
             critical=critical,
             doubts=doubts,
