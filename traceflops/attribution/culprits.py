@@ -329,8 +329,8 @@ def with_culprits(prepared: Prepared, devices: Sequence[DeviceReport]) -> list[D
     reports = []
     for number, device in enumerate(devices):
         culprits = [_largest(times[number, gap.start_ns]) for gap in device.gaps]
-        gaps = zip(device.gaps, culprits, strict=True)
-        reports.append(replace(device, gaps=tuple(replace(gap, culprits=c) for gap, c in gaps)))
+        named = zip(device.gaps, culprits, strict=True)
+        reports.append(replace(device, gaps=tuple(replace(gap, culprits=c) for gap, c in named)))
     return reports
 
 

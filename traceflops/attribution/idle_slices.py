@@ -105,8 +105,9 @@ def gap_lengths(length_ns: IntArray) -> tuple[GapLengths, ...]:
     decade = np.searchsorted(_DECADES_NS[1:-1], length_ns, side="right")
     rows = []
     for number in range(int(decade.min()), int(decade.max()) + 1):
-        edges, lengths = _DECADES_NS[number : number + 2].tolist(), length_ns[decade == number]
-        rows.append(GapLengths(*edges, len(lengths), int(lengths.sum())))
+        low, high = int(_DECADES_NS[number]), int(_DECADES_NS[number + 1])
+        lengths = length_ns[decade == number]
+        rows.append(GapLengths(low, high, len(lengths), int(lengths.sum())))
     return tuple(rows)
 
 
@@ -177,10 +178,7 @@ def _host_slices(
 
 
 def _cut(
-    spans: tuple[IntArray, IntArray, IntArray],
-    events: HostEvents,
-    group: IntArray,
-    some: BoolArray,
+    spans: tuple[IntArray, IntArray, IntArray], events: HostEvents, group: IntArray, some: BoolArray
 ) -> tuple[IntArray, IntArray, IntArray]:
     """Return the pieces of spans between the edges of some events of their group.
 

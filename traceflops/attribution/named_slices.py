@@ -11,27 +11,9 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.attribution.host_events import (
-    CALL,
-    LABEL,
-    OP,
-    HostEvents,
-    host_events,
-)
-from traceflops.attribution.idle_classes import (
-    CLASSES,
-    PLACES,
-    class_of,
-    owner_of,
-    tags_of,
-)
-from traceflops.attribution.idle_slices import (
-    HOST,
-    GapParts,
-    Slices,
-    idle_slices,
-    innermost_of,
-)
+from traceflops.attribution.host_events import CALL, LABEL, OP, HostEvents, host_events
+from traceflops.attribution.idle_classes import CLASSES, PLACES, class_of, owner_of, tags_of
+from traceflops.attribution.idle_slices import HOST, GapParts, Slices, idle_slices, innermost_of
 from traceflops.characters import kernel_name
 from traceflops.table.columns import BoolArray, IntArray, SmallArray, codes, numbers
 from traceflops.table.grouping import group_rows, groups

@@ -15,23 +15,13 @@ from typing import Final
 import numpy as np
 
 from traceflops.attribution.charged import charged
-from traceflops.attribution.device_work import (
-    RULES,
-    Launched,
-    attributed,
-    launching_names,
-)
+from traceflops.attribution.device_work import RULES, Launched, attributed, launching_names
 from traceflops.attribution.host_events import has_fact, is_of_library
 from traceflops.attribution.idle_classes import CLASSES
 from traceflops.attribution.idle_slices import chosen_gaps
 from traceflops.attribution.marks import host_marks
 from traceflops.attribution.named_slices import NamedSlices
-from traceflops.attribution.scopes import (
-    ModulePaths,
-    is_node,
-    module_name,
-    module_paths,
-)
+from traceflops.attribution.scopes import ModulePaths, is_node, module_name, module_paths
 from traceflops.characters import function_name, kernel_name
 from traceflops.table.columns import IntArray, codes, matching, names
 from traceflops.table.grouping import group_rows, group_sums, ranked

@@ -29,8 +29,8 @@ _COMMON: Final = Fraction(1, 100) ** 2
 _UNCERTAIN: Final = frozenset({"", MODULE, PLACE})
 OF_ANY_WORK: Final = _UNCERTAIN | BY_OPERATOR
 """Ways to match what programs of other work have in common, too."""
-_FLOPS, _SHAPE = "model FLOPs of a step", "shape of an input"
-OF_WORK: Final = (_FLOPS, _SHAPE)
+_FLOPS, SHAPE = "model FLOPs of a step", "shape of an input"
+OF_WORK: Final = (_FLOPS, SHAPE)
 """What says that a step does other work."""
 _PREFIXES: Final = ("", "k", "M", "G", "T", "P", "E")
 _RECORDED: Final = {"operators": "op", "shapes": "shapes", "modules": "scope"}
@@ -71,10 +71,7 @@ def obstacle(before: Side, after: Side, matched: Sequence[Match]) -> Fact | None
 
 
 def shares_in_common(
-    before: Side,
-    after: Side,
-    matched: Iterable[Match],
-    unsure: frozenset[str] = _UNCERTAIN,
+    before: Side, after: Side, matched: Iterable[Match], unsure: frozenset[str] = _UNCERTAIN
 ) -> list[Fraction]:
     """Return which share of each side's kernel time has its like on the other, 1 if unknown.
 
@@ -138,7 +135,7 @@ def _shapes(matched: Iterable[Match]) -> Iterator[tuple[str, str, str]]:
             if changed:
                 shown = (" x ".join(map(str, old)), " x ".join(map(str, new)))
     if ns[True] > ns[False]:
-        yield _SHAPE, *shown
+        yield SHAPE, *shown
 
 
 def _recorded(before: Side, after: Side) -> Iterator[tuple[str, str, str]]:

@@ -137,11 +137,7 @@ def _without(left: tuple[Work, Work], matched: Iterable[Match]) -> tuple[Work, W
 
 
 def _moved(
-    how: str,
-    key: Key,
-    matched: list[Match],
-    left: tuple[Work, Work],
-    windows: tuple[int, int],
+    how: str, key: Key, matched: list[Match], left: tuple[Work, Work], windows: tuple[int, int]
 ) -> tuple[list[Match], tuple[Work, Work]]:
     """Return matches joined by kernels that took over some of their calls, and what is left."""
     match_of_key = {

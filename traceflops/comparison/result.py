@@ -262,11 +262,12 @@ def compare(
     window: a step, as a rule. Of jobs with different ranks only the common ones are compared; of a
     report all are. Raises UsageError where `names` are not two, or what is given is none of these.
     """
-    given = [analyze(side) if isinstance(side, Trace) else side for side in (before, after)]
-    for side in given:
-        if not isinstance(side, Analysis | Side):
+    asked: tuple[object, ...] = (before, after)
+    for side in asked:
+        if not isinstance(side, Trace | Analysis | Side):
             what = f"compare takes traces, analyses or sides of reports, not {type(side).__name__}"
             raise UsageError(what, "read a file with tf.read(path)")
+    given = [analyze(side) if isinstance(side, Trace) else side for side in (before, after)]
     if names is not None and len(names) != len(given):
         raise UsageError(f"names needs 2 names, not {len(names)}", 'give ("before", "after")')
     labels = names if names is not None else (None, None)

@@ -9,7 +9,7 @@ first activity of each process.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
@@ -177,8 +177,14 @@ class Drawable:
         whole = self.whole
         if self.events <= budget.all:
             return replace(self.outline, levels=(self._level(whole, budget.all, budget),))
-        spans = [(whole, budget.whole), *self._details(budget)]
-        return replace(self.outline, levels=tuple(self._level(*one, budget) for one in spans))
+        steps, of_step = self.outline.representative, self.outline.steps
+        chosen = dict.fromkeys([steps.median, steps.worst]) if steps is not None else {}
+        details = [of_step[number] for number in chosen if number in of_step]
+        details += [self.outline.window] if not chosen else []
+        levels = [(whole, budget.whole)]
+        levels += [(with_room(span), budget.step) for span in details]
+        levels += [(around(gap), budget.gap) for gap in self.outline.gaps if gap is not None]
+        return replace(self.outline, levels=tuple(self._level(*level, budget) for level in levels))
 
     def boxes(
         self,
@@ -214,18 +220,6 @@ class Drawable:
             for key, counter in self.counters.items()
         }
         return Level(span, self.boxes(span, most), counters)
-
-    def _details(self, budget: Budget) -> Iterator[tuple[Span, int]]:
-        """Yield the ranges that are there in detail, and the most boxes of each."""
-        steps, spans = self.outline.representative, self.outline.steps
-        chosen = dict.fromkeys([steps.median, steps.worst]) if steps is not None else {}
-        for span in [spans[number] for number in chosen if number in spans]:
-            yield with_room(span), budget.step
-        if not chosen:
-            yield with_room(self.outline.window), budget.step
-        for gap in self.outline.gaps:
-            if gap is not None:
-                yield around(gap), budget.gap
 
 
 def drawable(prepared: Prepared, gaps: Sequence[Gap] = ()) -> Drawable | None:

@@ -78,7 +78,11 @@ def aligned(records: CommRecords, matches: Matches, *, is_common: bool = True) -
         """Return the offsets that some matched records tell, 0 where these are no basis."""
         offset = np.zeros(len(records.ranks), dtype=np.int64)
         if basis:
-            offset = _offsets(records, matches, _joined(records, matches, of_basis))
+            # Where the basis leaves ranks apart, sends and receives may bring them together.
+            rows, collective = of_basis, matches.collective
+            if connected(records.place[rows], collective[rows], len(records.ranks)).any():
+                rows = np.append(rows, np.flatnonzero(records.is_pair & (collective >= 0)))
+            offset = _offsets(records, matches, rows)
         own = _followed(records, matches, of_basis if basis else of_basis[:0], offset)
         moved = _less(records, slice(None), own)
         apart = np.abs(_apart(moved, matches, of_basis))
@@ -96,14 +100,6 @@ def aligned(records: CommRecords, matches: Matches, *, is_common: bool = True) -
     by_ends = aligned_on(UNNAMED, enough[UNNAMED])
     is_sure = by_ends.is_possible and (by_ends.residual_p95_ns or 0) <= _TOGETHER_NS
     return by_ends if is_sure else alignment
-
-
-def _joined(records: CommRecords, matches: Matches, rows: IntArray) -> IntArray:
-    """Return the records, and sends and receives where these alone bring all ranks together."""
-    pairs = np.flatnonzero(records.is_pair & (matches.collective >= 0))
-    # Ranks that are in a collective with another one; the rest are by themselves.
-    label = connected(records.place[rows], matches.collective[rows], len(records.ranks))
-    return np.concatenate([rows, pairs]) if label.any() else rows
 
 
 def _offsets(records: CommRecords, matches: Matches, rows: IntArray) -> IntArray:

@@ -271,8 +271,8 @@ class _Run:
             busy = int(lane.work.length_within(self.starts, self.stops).sum())
             sent = messages.only(self._inside & (messages.source == place))
             got = messages.only(self._inside & (messages.target == place))
-            moved = (sent.send_wait_ns, sent.send_transfer_ns)
-            moved += (got.receive_wait_ns, got.receive_transfer_ns)
+            moved = [sent.send_wait_ns, sent.send_transfer_ns]
+            moved += [got.receive_wait_ns, got.receive_transfer_ns]
             transfer = whole - busy - sum(free)
             sums = (int(ns.sum()) for ns in moved)
             yield Stage(lane.rank, number, turn, busy, transfer, *free, *sums)

@@ -122,13 +122,20 @@ class _Recording:
         rank = np.full(count, 2)
         rank[self.arrival], rank[self.point], rank[meetings.member] = 1, 0, 3
         order = np.lexsort((np.arange(count), rank, begun))
-        place = np.empty_like(order)
-        place[order] = np.arange(count)
+        node = np.empty_like(order)  # of each before they are in order
+        node[order] = np.arange(count)
         first = np.full(len(work.place), -1, dtype=np.int64)
-        first[work.row] = place[self.begin]
+        first[work.row] = node[self.begin]
         # Edges by target, without those that lead back.
-        edges = self._edges()
-        source, target = place[edges.source], place[edges.target]
+        member, meeting = meetings.member, self.meeting[meetings.number]
+        at_once = np.zeros(len(member), dtype=np.int64)
+        arrivals = (
+            _edges(self.arrival, meeting, at_once, MEETING),
+            _edges(meeting, member, at_once, MEETING),
+            _edges(self.arrival, member, at_once, STREAM),
+        )
+        edges = Edges.joined((*self._of_work(), *self._of_host(), *arrivals))
+        source, target = node[edges.source], node[edges.target]
         kept = np.flatnonzero(source < target)
         kept = kept[np.argsort(target[kept], kind="stable")]
         edges = replace(edges, source=source, target=target).only(kept)
@@ -162,19 +169,6 @@ class _Recording:
             at_ns=column(self.point, points.time_ns),
             call=column(self.point, points.call),
             cap_ns=column(self.begin, cap, _ENDLESS),
-        )
-
-    def _edges(self) -> Edges:
-        member, meeting = self.meetings.member, self.meeting[self.meetings.number]
-        at_once = np.zeros(len(member), dtype=np.int64)
-        return Edges.joined(
-            [
-                *self._of_work(),
-                *self._of_host(),
-                _edges(self.arrival, meeting, at_once, MEETING),
-                _edges(meeting, member, at_once, MEETING),
-                _edges(self.arrival, member, at_once, STREAM),
-            ]
         )
 
     def _of_work(self) -> Iterator[Edges]:

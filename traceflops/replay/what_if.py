@@ -359,17 +359,15 @@ class Replay:
             self._outcome([edit], replays, with_path=True)
             for edit, replays in zip(answered, alone, strict=True)
         )
-        together = outcomes[0] if len(outcomes) == 1 else self._together(answered, alone)
-        reasons = {text: error.message for text, error in failed.items()}
-        return WhatIf(outcomes, together, self.critical, self.by_rank, reasons)
-
-    def _together(self, edits: Sequence[Edit], alone: Sequence[Sequence[Replayed]]) -> Outcome:
-        """Return what all edits do: one that only shortens never makes longer what others make."""
+        # An edit that only shortens never makes longer what others make.
         before: Sequence[Replayed] = self._bases
         for count, replays in enumerate(alone, 1):
             both = replays
             if count > 1:
-                both = [self.replayed(reading, edits[:count]) for reading in self.readings]
+                both = [self.replayed(reading, answered[:count]) for reading in self.readings]
             by_reading = zip(both, self._bases, before, replays, strict=True)
             before = [replay.no_longer_than(*others) for replay, *others in by_reading]
-        return self._outcome(edits, before, with_path=True)
+        is_one = len(outcomes) == 1
+        together = outcomes[0] if is_one else self._outcome(answered, before, with_path=True)
+        reasons = {text: error.message for text, error in failed.items()}
+        return WhatIf(outcomes, together, self.critical, self.by_rank, reasons)

@@ -221,7 +221,7 @@ def trace_of(parts: Sequence[Part]) -> Trace:
             table = checked(pa.ipc.open_stream(reader).read_all())
             if name in TABLES:
                 tables[name] = _decoded(table, name)
-    return _whole(outside, tables)
+    return _assembled(outside, tables)
 
 
 def described(table: pa.Table, name: str, trace: Trace) -> pa.Table:
@@ -247,10 +247,11 @@ def trace_of_tables(head: Head, tables: Mapping[str, pa.Table]) -> Trace:
     """Return the trace of its tables as Arrow, by name. Raises as `trace_of` does."""
     if head.trace is None:
         raise ValueError("no table says what it is of")
-    return _whole(head.trace, {name: _decoded(table, name) for name, table in tables.items()})
+    return _assembled(head.trace, {name: _decoded(table, name) for name, table in tables.items()})
 
 
-def _whole(outside: Outside, tables: Mapping[str, pa.Table]) -> Trace:
+def _assembled(outside: Outside, tables: Mapping[str, pa.Table]) -> Trace:
+    """Return the trace of decoded tables and all that is in none. Raises ValueError if damaged."""
     trace = Trace(tables=tables, **{f.name: getattr(outside, f.name) for f in fields(outside)})
     check_trace(trace)
     return trace
