@@ -224,8 +224,8 @@ def _times(
     kept = row >= 0
     np.add.at(by_step, (row[kept], step[charged.window][kept]), charged.ns[kept])
     columns = (charged_ns, waited, known, offset, pieces, list_row)
-    for ns, wait, is_known, at_ns, has, place in zip(
+    for ns, wait, is_known, at_ns, has, index in zip(
         *(column.tolist() for column in columns), strict=True
     ):
-        times = tuple(by_step[place].tolist()) if place >= 0 else None
+        times = tuple(by_step[index].tolist()) if index >= 0 else None
         yield ns, wait if is_known else None, at_ns if has else None, times

@@ -203,8 +203,8 @@ def _by_name_and_set(
     by_part = np.argsort(part, kind="stable")
     edges = np.searchsorted(part[by_part], np.arange(len(naming.parts.call) + 1))
     of_slice = naming.slices.part[slice_row]
-    place, copy = runs(edges[of_slice], edges[of_slice + 1])
-    row, name, sets = slice_row[copy], name[copy], set_of_part[by_part[place]]
+    index, copy = runs(edges[of_slice], edges[of_slice + 1])
+    row, name, sets = slice_row[copy], name[copy], set_of_part[by_part[index]]
     group, first = group_rows((name, sets))
     count, ns, own_part = len(first), naming.slices.dur_ns[row], naming.slices.part[row]
     idle_ns = group_sums(group, ns, count).tolist()

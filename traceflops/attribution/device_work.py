@@ -248,9 +248,9 @@ def attributed_work(prepared: Prepared, flops: IntArray) -> DeviceWork | None:
     sums = (exact_sums(owner.rule, values, len(RULES)) for values in (starts, inside_ns))
     by_rule = dict(zip(RULES, map(WorkSum, *sums), strict=True))
     paths, done = owner.paths, taken(flops, row)
-    mine, nodes, known = np.flatnonzero(paths.node >= 0), len(paths.parent), done >= 0
+    own, nodes, known = np.flatnonzero(paths.node >= 0), len(paths.parent), done >= 0
     columns = (starts, inside_ns, np.where(known, done * starts, 0), known.astype(np.int64))
-    of_node = zip(*(exact_sums(paths.node[mine], c[mine], nodes) for c in columns), strict=True)
+    of_node = zip(*(exact_sums(paths.node[own], c[own], nodes) for c in columns), strict=True)
     texts = names(prepared.trace.marks["name"])
     modules = []
     for node, (count, ns, flop, counted) in enumerate(of_node):

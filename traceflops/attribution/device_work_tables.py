@@ -77,8 +77,8 @@ def work_owners(prepared: Prepared, by: str) -> WorkOwners:
 def _sums(prepared: Prepared, group: IntArray, groups: int) -> list[WorkSum]:
     """Return the work of each group; the last has that of -1. `group` is per chosen activity."""
     columns = (prepared.begins, prepared.chosen.inside_ns)
-    place = np.where(group < 0, groups, group)
-    return list(map(WorkSum, *(exact_sums(place, values, groups + 1) for values in columns)))
+    index = np.where(group < 0, groups, group)
+    return list(map(WorkSum, *(exact_sums(index, values, groups + 1) for values in columns)))
 
 
 def _of_texts(

@@ -148,8 +148,9 @@ def _graphs(capture: LinkedTrace, name_of: IntArray) -> Iterator[_Kernels]:
     for begin in begins.tolist():
         after = ends[(process[ends] == process[begin]) & (start[ends] > start[begin])]
         stop = start[after].min(initial=np.iinfo(np.int64).max)
-        mine = (process[call[rows]] == process[begin]) & (began[rows] > start[begin])
-        yield _kernels(capture, rows[mine & (began[rows] < stop)], name_of)
+        is_inside = (began[rows] > start[begin]) & (began[rows] < stop)
+        is_inside &= process[call[rows]] == process[begin]
+        yield _kernels(capture, rows[is_inside], name_of)
 
 
 def _kernels(linked: LinkedTrace, rows: IntArray, name_of: IntArray) -> _Kernels:

@@ -152,8 +152,8 @@ def memory_operations(prepared: Prepared) -> tuple[MemoryOperation, ...]:
     np.maximum.at(largest, group, np.where(sized > 0, size, ABSENT))
     kinds, directions = names(activities["kind"]), [*names(activities["direction"]), ""]
     rows = zip(first.tolist(), largest.tolist(), zip(*totals, strict=True), strict=True)
-    for at, most, (count, ns, known, moved, took_ns) in rows:
-        name = kinds[kind[at]], directions[direction[at]], _MEMORIES[memory[at]]
+    for index, most, (count, ns, known, moved, took_ns) in rows:
+        name = kinds[kind[index]], directions[direction[index]], _MEMORIES[memory[index]]
         rate = moved / took_ns if took_ns else None
         sizes = (moved, most, rate) if known else ()
         on_device.append(MemoryOperation(*name, count, ns, *sizes))
@@ -203,26 +203,26 @@ def host_operators(prepared: Prepared) -> tuple[HostOperator, ...]:
     labels, name = names(ops["name"]), codes(ops["name"])
     count = group_sums(name[row], np.ones_like(row), len(labels))
     own, total = np.zeros_like(count), np.zeros_like(count)
-    for place in _stretches(thread[row], *(times[row] for times in span[1:])):
-        mine = row[place]
-        process, start, end = (column[mine] for column in span)
-        piece, *times = innermost_pieces(np.zeros_like(mine), start, end)
-        own += group_sums(name[mine[piece]], host_time(windows, process[piece], *times), len(own))
-        begun = np.maximum(start, latest_end_before(name[mine], start, end))
+    for index in _stretches(thread[row], *(times[row] for times in span[1:])):
+        rows = row[index]
+        process, start, end = (column[rows] for column in span)
+        piece, *times = innermost_pieces(np.zeros_like(rows), start, end)
+        own += group_sums(name[rows[piece]], host_time(windows, process[piece], *times), len(own))
+        begun = np.maximum(start, latest_end_before(name[rows], start, end))
         first_ns = host_time(windows, process, begun, np.maximum(begun, end))
-        total += group_sums(name[mine], first_ns, len(total))
+        total += group_sums(name[rows], first_ns, len(total))
     sums = zip(labels, count.tolist(), own.tolist(), total.tolist(), strict=True)
     return most_important([HostOperator(*figures) for figures in sums if figures[1]])
 
 
 def _stretches(thread: IntArray, start: IntArray, end: IntArray) -> Iterator[IntArray]:
     """Yield the places of a thread's intervals, in parts between which none of them runs."""
-    for _, mine in groups(thread):
-        mine = mine[np.argsort(start[mine], kind="stable")]
-        ended = start[mine][1:] >= np.maximum.accumulate(end[mine])[:-1]
+    for _, own in groups(thread):
+        own = own[np.argsort(start[own], kind="stable")]
+        ended = start[own][1:] >= np.maximum.accumulate(end[own])[:-1]
         cuts = np.flatnonzero(ended) + 1
-        wanted = np.searchsorted(cuts, np.arange(_AT_ONCE, len(mine), _AT_ONCE))
-        yield from np.split(mine, cuts[np.unique(wanted[wanted < len(cuts)])])
+        wanted = np.searchsorted(cuts, np.arange(_AT_ONCE, len(own), _AT_ONCE))
+        yield from np.split(own, cuts[np.unique(wanted[wanted < len(cuts)])])
 
 
 def most_important(operators: Sequence[HostOperator]) -> tuple[HostOperator, ...]:

@@ -133,9 +133,9 @@ def host_time(
 ) -> IntArray:
     """Return, per stretch of the host, its time in the windows of its process."""
     inside_ns = np.zeros(len(process), dtype=np.int64)
-    for number, mine in groups(process):
+    for number, own in groups(process):
         if (chosen := windows.get(number)) is not None:
-            inside_ns[mine] = chosen.length_within(start_ns[mine], end_ns[mine])
+            inside_ns[own] = chosen.length_within(start_ns[own], end_ns[own])
     return inside_ns
 
 
@@ -235,9 +235,9 @@ class HostEvents:
 
     def of_call(self, call: IntArray) -> IntArray:
         """Return the events of rows of calls, -1 where a call is not among the events."""
-        mine = np.flatnonzero(self.kind == CALL)
-        place = np.searchsorted(self.source[mine], call)
-        event = taken(mine, np.where(place < len(mine), place, -1))
+        own = np.flatnonzero(self.kind == CALL)
+        index = np.searchsorted(self.source[own], call)
+        event = taken(own, np.where(index < len(own), index, -1))
         return np.where(taken(self.source, event, -2) == call, event, -1)
 
 

@@ -142,12 +142,12 @@ def idle_slices(parts: GapParts, events: HostEvents) -> Slices:
     waits = np.flatnonzero(known & (launched > parts.start_ns))
     pieces = list(_host_slices(parts, waits, launched, events))
     call = events.of_call(parts.call)
-    for role, mine, start, end, event in (
+    for role, is_of_role, start, end, event in (
         (IN_CALL, known, launched, returned, call),
         (AFTER_CALL, known, returned, parts.end_ns, call),
         (NO_LAUNCH, ~known, parts.start_ns, parts.end_ns, np.full_like(parts.call, -1)),
     ):
-        part = np.flatnonzero(mine & (end > start))
+        part = np.flatnonzero(is_of_role & (end > start))
         roles, none = np.full((2, len(part)), [[role], [-1]])
         pieces.append(Slices(part, roles, start[part], end[part], event[part], event[part], none))
     return Slices.joined(pieces)

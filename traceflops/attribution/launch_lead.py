@@ -177,8 +177,8 @@ class LeadCounts:
 
     def of_phases(self, phases: Iterable[Phase]) -> LeadCounts:
         """Return those of some phases."""
-        mine = np.isin(self.phase, [PHASES.index(phase) for phase in phases])
-        return replace(self, **{name: getattr(self, name)[mine] for name in _COUNTED})
+        is_in = np.isin(self.phase, [PHASES.index(phase) for phase in phases])
+        return replace(self, **{name: getattr(self, name)[is_in] for name in _COUNTED})
 
 
 _COUNTED: Final = ("lead_ns", "is_starved", "phase", "count")
@@ -220,8 +220,8 @@ def outstanding_launches(account: DeviceAccount) -> tuple[IntArray, IntArray]:
     """Return when the number of launches called and not yet started changes, and to what."""
     launched = leads(account)
     called = launched.start_ns - launched.lead_ns
-    time_ns, place = np.unique(np.append(called, launched.start_ns), return_inverse=True)
-    begun, started = np.split(place, 2)
+    time_ns, index = np.unique(np.append(called, launched.start_ns), return_inverse=True)
+    begun, started = np.split(index, 2)
     change = np.bincount(begun, minlength=len(time_ns))
     change -= np.bincount(started, minlength=len(time_ns))
     return time_ns[change != 0], np.cumsum(change)[change != 0]
@@ -263,8 +263,8 @@ def launching(prepared: Prepared, phases: Phases) -> Launches | None:
 def _sums(prepared: Prepared, device: int, own: Leads, cap_ns: int, short_ns: int) -> LaunchSums:
     """Return the sums of the launches `own` of a device, and of its work in the chosen windows."""
     activities, chosen = prepared.trace.activities, prepared.chosen
-    mine = (numbers(activities["device"])[chosen.row] == device) & (chosen.starts_inside > 0)
-    row = chosen.row[mine]
+    starts = (numbers(activities["device"])[chosen.row] == device) & (chosen.starts_inside > 0)
+    row = chosen.row[starts]
     is_kernel = is_one_of(activities["kind"], "kernel")[row]
     kernel_ns = numbers(activities["dur_ns"])[row[is_kernel]]
     short = kernel_ns < short_ns

@@ -156,19 +156,19 @@ def _waited_for(trace: Trace, rows: IntArray, threads: _Threads) -> BoolArray:
     """Return, per thread, whether it launches in ranges of one name while its starter is silent."""
     launching, start = recorded_calls(trace), numbers(trace.calls["start_ns"])
     order = np.argsort(start, kind="stable")
-    called = {thread: start[order[mine]] for thread, mine in groups(threads.of_call[order])}
+    called = {thread: start[order[own]] for thread, own in groups(threads.of_call[order])}
     launches = np.bincount(threads.of_call[launching], minlength=len(threads.thread))
     launch = order[launching[order]]
     around = threads.starting_marks(trace, rows, threads.of_call[launch], start[launch])
     label, labels = codes(trace.marks["name"])[rows], names(trace.marks["name"])
     is_waited_for = np.zeros(len(threads.thread), dtype=np.bool_)
-    for thread, mine in groups(threads.of_call[launch]):
-        starter, inside = int(threads.starter[thread]), around[mine]
+    for thread, own in groups(threads.of_call[launch]):
+        starter, inside = int(threads.starter[thread]), around[own]
         ranges = {numberless(labels[c]) for c in distinct(label[inside[inside >= 0]]).tolist()}
-        is_helper = launches[starter] * _MANY_TIMES >= len(mine)  # else the other way round
+        is_helper = launches[starter] * _MANY_TIMES >= len(own)  # else the other way round
         if starter >= 0 and len(ranges) == 1 and is_helper:
             # Most launches follow another one without a call of the starter between them.
-            calls_before = np.searchsorted(called.get(starter, start[:0]), start[launch[mine]])
+            calls_before = np.searchsorted(called.get(starter, start[:0]), start[launch[own]])
             alone = np.count_nonzero(np.diff(calls_before) == 0)
-            is_waited_for[thread] = 2 * alone >= len(mine)
+            is_waited_for[thread] = 2 * alone >= len(own)
     return is_waited_for

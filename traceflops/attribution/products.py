@@ -172,7 +172,7 @@ class _RoleFinder:
             for work in attribution.work.works
         )
         first: dict[Product | None, int] = {}
-        same = [first.setdefault(product, place) for place, product in enumerate(self._product)]
+        same = [first.setdefault(product, index) for index, product in enumerate(self._product)]
         self._same_product = np.array(same, dtype=np.int64)
         is_product = np.array([product is not None for product in self._product], dtype=np.bool_)
         self._is_product = is_product[self._place]
@@ -204,12 +204,12 @@ class _RoleFinder:
 
     def _find_linked(self, rows: IntArray) -> None:
         """Find the roles of derivatives of one product whose forward op is known."""
-        place, root = self._place, self._phases.root
-        pairs = joint_codes(place[rows], place[self._forward[rows]])
+        index, root = self._place, self._phases.root
+        pairs = joint_codes(index[rows], index[self._forward[rows]])
         for _, members in groups(pairs):
             equal = rows[members]
-            product = self._product[int(place[equal[0]])]
-            forward = self._product[int(place[self._forward[equal[0]]])]
+            product = self._product[int(index[equal[0]])]
+            forward = self._product[int(index[self._forward[equal[0]]])]
             if product is None or forward is None:
                 continue
             verdict = Forwards([forward]).verdict(product, again=False)
@@ -232,7 +232,7 @@ class _RoleFinder:
         """
         executed_forward = self._is_product & self._executed & self._phases.is_in("forward")
         for process, members in groups(self._process[rows]):
-            mine = rows[members]
+            own = rows[members]
             # How often each product was formed in the forward passes of the process.
             formed = self._place[executed_forward & (self._process == process)]
             times = np.bincount(formed, minlength=len(self._product)).tolist()
@@ -241,11 +241,11 @@ class _RoleFinder:
                 if product is not None and count:
                     forward[product] += count
             forwards = Forwards(forward)
-            for place, equal in groups(self._same_product[self._place[mine]]):
-                product = self._product[place]
+            for index, equal in groups(self._same_product[self._place[own]]):
+                product = self._product[index]
                 if product is not None:
                     verdict = forwards.verdict(product, again=again)
-                    self._settle(mine[equal], product, verdict, forward)
+                    self._settle(own[equal], product, verdict, forward)
 
     def _settle(
         self, rows: IntArray, product: Product, verdict: Verdict, forward: Counter[Product]

@@ -86,15 +86,15 @@ def time_trees(prepared: Prepared) -> dict[str, TimeNode]:
     rest_ns = max(rest_ns, 0) + int(ns[(activity < 0) & (ns > 0)].sum())
     known = (activity >= 0) & (ns > 0)
     activity, component, ns = activity[known], component[known], ns[known]
-    row, place = ranked(activity)
+    row, index = ranked(activity)
     trees = {}
     for lens, (columns, path) in _lenses(prepared, row).items():
         root = trees[lens] = TimeNode("")
-        key = [*(column[place] for column in columns), component]
+        key = [*(column[index] for column in columns), component]
         group, first = group_rows(key)
         sums = group_sums(group, ns, len(first)).tolist()
         parts = component[first].tolist()
-        for number, part, sum_ns in zip(place[first].tolist(), parts, sums, strict=True):
+        for number, part, sum_ns in zip(index[first].tolist(), parts, sums, strict=True):
             root.add(path(number), part, sum_ns)
         for labels, sum_ns in (*loading, ((), rest_ns)):
             root.add(labels, _IDLE, sum_ns)

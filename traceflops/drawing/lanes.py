@@ -129,8 +129,8 @@ class _LaneRows:
             return {track: self.of(places) for track, places in groups(self.track)}
         bounds = [0, *edges.tolist(), len(self.track)]
         return {
-            track: self.of(slice(bounds[place], bounds[place + 1]))
-            for place, track in enumerate(first.tolist())
+            track: self.of(slice(bounds[index], bounds[index + 1]))
+            for index, track in enumerate(first.tolist())
         }
 
 
@@ -200,9 +200,9 @@ def _sampled(trace: Trace, device: int) -> dict[str, tuple[IntArray, IntArray]]:
     Values are rounded to whole numbers; those of memory events are told as memory.
     """
     table = trace.counters
-    mine = np.flatnonzero(numbers(table["device"]) == device)
-    code, labels = codes(table["name"])[mine], names(table["name"])
-    at_ns, value = numbers(table["time_ns"])[mine], floats(table["value"])[mine]
+    own = np.flatnonzero(numbers(table["device"]) == device)
+    code, labels = codes(table["name"])[own], names(table["name"])
+    at_ns, value = numbers(table["time_ns"])[own], floats(table["value"])[own]
 
     def order(code: int) -> tuple[int, str]:
         first = (n for n, word in enumerate(_FIRST_SAMPLED) if word in labels[code].lower())
@@ -272,7 +272,7 @@ def _frames(table: pa.Table, times: Times, rows: WholeArray, near: Intervals) ->
     """
     code, own = np.unique(codes(table["name"])[rows], return_inverse=True)
     texts = [*names(table["name"]), ""]
-    of_user = np.array([not is_of_library(texts[place]) for place in code.tolist()], dtype=np.bool_)
+    of_user = np.array([not is_of_library(texts[index]) for index in code.tolist()], dtype=np.bool_)
     is_module = is_one_of(table["kind"], "module")
     rows = rows[of_user[own] | is_module[rows]]
     if len(rows) > _MOST_FRAMES:

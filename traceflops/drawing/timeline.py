@@ -207,9 +207,9 @@ class Drawable:
         order = [0, *sorted(range(1, len(parts)), key=sizes.__getitem__)]
         made: list[Boxes] = []
         left = most
-        for turn, place in enumerate(order):
+        for turn, index in enumerate(order):
             share = left // (2 if turn == 0 and len(order) > 1 else len(order) - turn)
-            made.append(at_most(parts[place], max(share, 1), cell_ns))
+            made.append(at_most(parts[index], max(share, 1), cell_ns))
             left -= len(made[-1])
         return together(made)
 

@@ -153,8 +153,8 @@ class AllocationRows:
     def of(cls, trace: Trace) -> AllocationRows:
         """Return those of a trace."""
         table = trace.counters
-        place = {label: kind for kind, label in enumerate(_LABELS)}
-        kind_of = np.array([place.get(name, -1) for name in names(table["name"])], dtype=np.int64)
+        index = {label: kind for kind, label in enumerate(_LABELS)}
+        kind_of = np.array([index.get(name, -1) for name in names(table["name"])], dtype=np.int64)
         kind = kind_of[codes(table["name"])]
         rows = np.flatnonzero(kind >= 0)
         rows = rows[np.argsort(numbers(table["time_ns"])[rows], kind="stable")]
@@ -169,9 +169,9 @@ class AllocationRows:
         """Yield (process, device, whether its host) and the rows of each."""
         on_host = self.kind < len(PARTS)
         owner = joint_codes(joint_codes(self.process, self.device), on_host.astype(np.int64))
-        for _, mine in groups(owner):
-            row = int(mine[0])
-            yield (int(self.process[row]), int(self.device[row]), bool(on_host[row])), mine
+        for _, own in groups(owner):
+            row = int(own[0])
+            yield (int(self.process[row]), int(self.device[row]), bool(on_host[row])), own
 
 
 def _use(

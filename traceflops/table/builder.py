@@ -95,7 +95,7 @@ class TableBuilder(Rows):
         order = sorted(range(len(ends)), key=ends.__getitem__)
         apart = all(ends[first][1] < ends[second][0] for first, second in pairwise(order))
         if apart and len(ends) == len(self.pieces):
-            self.pieces = [self.pieces[place] for place in order]
+            self.pieces = [self.pieces[index] for index in order]
 
     def finish(self, order: IntArray | None = None) -> pa.Table:
         """Return the table, its rows in the given order; the collected rows are given up."""

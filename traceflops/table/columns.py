@@ -50,8 +50,8 @@ def number_column(
 
 def with_column(table: pa.Table, name: str, column: pa.Array) -> pa.Table:
     """Return a table with other content in one of its columns."""
-    place = table.schema.get_field_index(name)
-    return table.set_column(place, table.schema.field(place), column)
+    index = table.schema.get_field_index(name)
+    return table.set_column(index, table.schema.field(index), column)
 
 
 def string_column(values: Sequence[str]) -> pa.Array:

@@ -76,14 +76,14 @@ def without_unused(table: pa.Table) -> pa.Table:
 
     Texts of removed rows must not be visible to whoever gets the file.
     """
-    for place, field in enumerate(table.schema):
+    for index, field in enumerate(table.schema):
         if pa.types.is_dictionary(field.type):
-            code, texts = codes(table.column(place)), names(table.column(place))
+            code, texts = codes(table.column(index)), names(table.column(index))
             used = distinct(code[code >= 0])
             if len(used) < len(texts):
                 moved = np.where(code >= 0, np.searchsorted(used, code), -1)
                 column = dictionary_column(moved, [texts[number] for number in used.tolist()])
-                table = table.set_column(place, field, column)
+                table = table.set_column(index, field, column)
     return table
 
 

@@ -289,12 +289,12 @@ def _decoded(table: pa.Table, name: str) -> pa.Table:
     """Return a table as it was before `_encoded`, with the declared schema of `name`."""
     columns = []
     for field in arrow_schema(name):
-        place = table.schema.get_field_index(field.name)
-        if place < 0:
+        index = table.schema.get_field_index(field.name)
+        if index < 0:
             columns.append(pa.nulls(table.num_rows, field.type))
             continue
-        column = one_array(table.column(place))
-        if table.schema.field(place).metadata == _DIFFERENCES:
+        column = one_array(table.column(index))
+        if table.schema.field(index).metadata == _DIFFERENCES:
             values = np.cumsum(_filled(column), dtype=np.int64)
             column = pa.array(values, mask=_mask(column))
         columns.append(column.cast(field.type))
