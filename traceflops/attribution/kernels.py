@@ -178,6 +178,7 @@ def memory_times(trace: Trace, categorised: Categorised, chosen: InWindows) -> d
 def _table(
     texts: dict[str, list[str]], figures: dict[str, IntArray], device_time_ns: int
 ) -> pa.Table:
+    """Return columns as a table with units and meanings, and with `sum_ns` as a share."""
     arrays = {name: string_column(values) for name, values in texts.items()}
     arrays |= {name: number_column(values, pa.int64()) for name, values in figures.items()}
     known = np.full(len(figures["sum_ns"]), device_time_ns > 0)

@@ -157,6 +157,8 @@ def product_roles(trace: Trace, attribution: Attribution, phases: Phases) -> Pro
 
 
 class _RoleFinder:
+    """Finds the roles of all products of a trace: by phase, by the forward op, else by shapes."""
+
     def __init__(self, trace: Trace, attribution: Attribution, phases: Phases) -> None:
         self._ops, count = trace.ops, trace.ops.num_rows
         self._place = attribution.work.place

@@ -204,6 +204,7 @@ def _seen_in(traces: list[str]) -> dict[SeenDevice, list[str]]:
 
 
 def _print_matches(matches: list[tuple[Match, list[str]]], json: bool) -> None:
+    """Print which rows devices are, each with its labels in the trace."""
     if json:
         seen = [_match_object(matched, labels) for matched, labels in matches]
         say_object({"schema": SCHEMA, "seen": seen})

@@ -192,6 +192,10 @@ def _whole_components(
 
 
 def _worth_naming(causes: Sequence[Cause]) -> list[Reason]:
+    """Return reasons beyond the spread, the largest first, not far below the largest.
+
+    Kernels that became others are one reason where they are in the same scopes.
+    """
     groups: dict[Hashable, list[Cause]] = {}
     for cause in causes:
         if cause.ns and not cause.is_noise:

@@ -185,13 +185,14 @@ def side_of_report(content: bytes, name: str | None = None) -> Side:
         report = msgspec.json.decode(content, type=_Report)
         if report.schema != REPORT:
             raise ValueError(report.schema)
-        return _side(report, name or name_of_files([file.name for file in report.source.files]))
+        return _side(report, name)
     except (msgspec.MsgspecError, ValueError, ArithmeticError, KeyError) as error:
         hint = "write it with traceflops report TRACE -o base.json"
         raise InputError(f"no report of {REPORT} ({str(error)[:200]})", hint) from None
 
 
-def _side(report: _Report, name: str) -> Side:
+def _side(report: _Report, name: str | None) -> Side:
+    """Return a report as it is compared. Raises ValueError and its like where it cannot be."""
     windows = []
     for device in report.devices:
         for window in filter(attrgetter("used"), device.windows):
@@ -214,7 +215,7 @@ def _side(report: _Report, name: str) -> Side:
     passes = [msgspec.structs.astuple(kind) for kind in report.pass_kinds if kind.passes]
     memory_bytes, held = _peak_memory(report.memory)
     return Side(
-        name=name,
+        name=name or name_of_files([file.name for file in source.files]),
         windows=tuple(windows),
         work=_charged_kernels(report.kernels),
         idle=tuple(IdlePart(*msgspec.structs.astuple(part)) for part in report.idle.culprits),
