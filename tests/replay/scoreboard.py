@@ -20,7 +20,7 @@ from sample_traces.config import RunConfig
 from tests.conftest import ROOT
 from tests.replay.test_what_if import analysis_of, halved, used_ns
 from traceflops import Analysis, TraceflopsError, analyze, read, what_if
-from traceflops.replay.critical_path import lengths
+from traceflops.replay.critical_path import UNEXPLAINED, lengths
 from traceflops.replay.edits import parse_edit
 from traceflops.replay.recorded_graph import (
     HANDOVER,
@@ -178,8 +178,9 @@ def _error(name: str, replay: Replay) -> _Error:
         off.append((end - new, high - low, np.abs(late)))
     took, recorded = (sum(one[at] for one in off) for at in (0, 1))
     late = np.quantile(np.concatenate([one[2] for one in off]), 0.95)
-    unexplained = replay.unexplained_ns / replay.before_ns
-    return _Error(name, abs(took / recorded - 1), float(late) / 1e6, unexplained)
+    unexplained_ns = sum(part.ns for part in replay.critical if part.component == UNEXPLAINED)
+    share = unexplained_ns / replay.before_ns
+    return _Error(name, abs(took / recorded - 1), float(late) / 1e6, share)
 
 
 def _pair(shared: Path) -> Iterator[Row]:

@@ -17,12 +17,10 @@ from traceflops.attribution.launching_ops import ops_that_launched
 from traceflops.attribution.range_labels import range_names
 from traceflops.attribution.scopes import launch_scopes
 from traceflops.characters import kernel_name
-from traceflops.table.columns import IntArray, Names, codes, names
+from traceflops.table.columns import Columns, IntArray, Names, codes, names
 from traceflops.table.grouping import group_rows, group_sums, ranked, runs
 from traceflops.table.nesting import taken
-from traceflops.timeline.account import DeviceAccount
 from traceflops.timeline.device_span import WORK, is_top
-from traceflops.timeline.records import Window
 from traceflops.windows.prepared import Prepared
 
 MOST_ROWS: Final = 2_000
@@ -44,7 +42,7 @@ OF_KERNEL: Final = ("name", "kind", "top", "sub", "rule")
 
 
 @dataclass(frozen=True, slots=True)
-class Charged:
+class Charged(Columns):
     """Pieces of time: of which activity (a row), component (a place in WORK) and used window.
 
     `offset_ns` is when a piece begins in its window, `wait_ns` the part of it that the activity
@@ -71,45 +69,34 @@ class RankTimes:
 def charged(prepared: Prepared, waits: RankTimes | None = None) -> Charged:
     """Return the work of the chosen windows, each ns charged to one activity."""
     empty, before = np.empty(0, dtype=np.int64), 0
-    pieces: list[tuple[IntArray, ...]] = [(empty,) * 6]
+    pieces = [Charged(*[empty] * 6)]
     for device, account in prepared.accounts.items():
-        windows = [window for window in prepared.windows[device] if window.used]
+        rows = account.rows
+        windows = [(w.start_ns, w.end_ns) for w in prepared.windows[device] if w.used]
+        begin, stop = np.array(windows, dtype=np.int64).reshape(-1, 2).T
         for component, name in enumerate(WORK):
-            mine = np.flatnonzero(is_top(prepared.linked.categorised, name, account.rows.row))
-            if len(mine) and windows:
-                row, window, *times = _owned(account, name, mine, windows, waits)
-                pieces.append((row, np.full_like(row, component), window + before, *times))
+            own = np.flatnonzero(is_top(prepared.linked.categorised, name, rows.row))
+            if not len(own) or not windows:
+                continue
+            # An activity owns what no earlier one of its component covers, less what is of an
+            # earlier component.
+            part = account.timeline.parts[name]
+            started, end = rows.start_ns[own], np.maximum.accumulate(rows.end_ns[own])
+            start = np.maximum(started, np.append(started[0], end[:-1]))
+            first, last = np.searchsorted(stop, start, "right"), np.searchsorted(begin, end, "left")
+            window, work = runs(first, last)
+            row = rows.row[own][work]
+            start, end = np.maximum(start[work], begin[window]), np.minimum(end[work], stop[window])
+            end = np.maximum(start, end)
+            waited = np.full_like(row, -1)
+            if waits is not None:
+                until = np.clip(started[work] + waits.wait_ns[row], start, end)
+                waited = np.where(waits.wait_ns[row] >= 0, part.length_within(start, until), -1)
+            ns, kind = part.length_within(start, end), np.full_like(row, component)
+            offset = start - begin[window]
+            pieces.append(Charged(row, kind, window + before, ns, offset, waited).only(ns > 0))
         before += len(windows)
-    return Charged(*map(np.concatenate, zip(*pieces, strict=True)))
-
-
-def _owned(
-    account: DeviceAccount,
-    component: str,
-    mine: IntArray,
-    windows: Sequence[Window],
-    waits: RankTimes | None,
-) -> tuple[IntArray, ...]:
-    """Return row, window, ns, offset and wait of each piece that the work of a component owns.
-
-    `mine` are the places of that work among the device's, by start. An activity owns what no
-    earlier one of them covers, less what is of an earlier component.
-    """
-    rows, part = account.rows, account.timeline.parts[component]
-    begin, stop = np.array([(w.start_ns, w.end_ns) for w in windows], dtype=np.int64).T
-    started, end = rows.start_ns[mine], np.maximum.accumulate(rows.end_ns[mine])
-    start = np.maximum(started, np.append(started[0], end[:-1]))
-    first, last = np.searchsorted(stop, start, "right"), np.searchsorted(begin, end, "left")
-    window, work = runs(first, last)
-    row, started = rows.row[mine][work], started[work]
-    start, end = np.maximum(start[work], begin[window]), np.minimum(end[work], stop[window])
-    end = np.maximum(start, end)
-    waited = np.full_like(row, -1)
-    if waits is not None:
-        until = np.clip(started + waits.wait_ns[row], start, end)
-        waited = np.where(waits.wait_ns[row] >= 0, part.length_within(start, until), -1)
-    ns = part.length_within(start, end)
-    return tuple(column[ns > 0] for column in (row, window, ns, start - begin[window], waited))
+    return Charged.joined(pieces)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,11 +143,8 @@ def charged_kernels(
 
     They sum to the work of the chosen windows, component by component.
     """
-    paths, pieces, chosen = (
-        _launch_paths(prepared, waits),
-        charged(prepared, waits),
-        prepared.chosen,
-    )
+    paths, pieces = _launch_paths(prepared, waits), charged(prepared, waits)
+    chosen = prepared.chosen
     of_row = np.full(prepared.trace.activities.num_rows, -1, dtype=np.int64)
     path, one_each = group_rows([code for code, _ in paths.values()])
     of_row[chosen.row] = path
@@ -240,8 +224,8 @@ def _times(
     kept = row >= 0
     np.add.at(by_step, (row[kept], step[charged.window][kept]), charged.ns[kept])
     columns = (charged_ns, waited, known, offset, pieces, list_row)
-    for ns, wait, is_known, at_ns, has, place in zip(
+    for ns, wait, is_known, at_ns, has, index in zip(
         *(column.tolist() for column in columns), strict=True
     ):
-        times = tuple(by_step[place].tolist()) if place >= 0 else None
+        times = tuple(by_step[index].tolist()) if index >= 0 else None
         yield ns, wait if is_known else None, at_ns if has else None, times

@@ -203,8 +203,8 @@ def _by_name_and_set(
     by_part = np.argsort(part, kind="stable")
     edges = np.searchsorted(part[by_part], np.arange(len(naming.parts.call) + 1))
     of_slice = naming.slices.part[slice_row]
-    place, copy = runs(edges[of_slice], edges[of_slice + 1])
-    row, name, sets = slice_row[copy], name[copy], set_of_part[by_part[place]]
+    index, copy = runs(edges[of_slice], edges[of_slice + 1])
+    row, name, sets = slice_row[copy], name[copy], set_of_part[by_part[index]]
     group, first = group_rows((name, sets))
     count, ns, own_part = len(first), naming.slices.dur_ns[row], naming.slices.part[row]
     idle_ns = group_sums(group, ns, count).tolist()
@@ -249,11 +249,11 @@ def named_idle(prepared: Prepared, devices: Sequence[int]) -> dict[int, NamedIdl
     order = np.argsort(naming.slices.start_ns[row], kind="stable")
     slices, name = naming.slices.only(row[order]), name[order]
     owner = np.repeat(np.arange(len(several)), [len(own.start_ns) for own in several])[slices.part]
-    return {
-        device: NamedIdle(slices.start_ns[mine], slices.end_ns[mine], name[mine], names)
-        for number, device in enumerate(devices)
-        for mine in [owner == number]
-    }
+    idle = {}
+    for number, device in enumerate(devices):
+        own, of_own = slices.only(owner == number), name[owner == number]
+        idle[device] = NamedIdle(own.start_ns, own.end_ns, of_own, names)
+    return idle
 
 
 def main_culprits(
@@ -274,8 +274,7 @@ def main_culprits(
         group, first = group_rows((part, key))
         sums.append(group_sums(group, ns, len(first))[group])
     order = np.lexsort((*sums, part))
-    last = order[np.append(np.diff(part[order]) > 0, True)[: len(order)]]
-    main[part[last]] = name[last]
+    main[part[order]] = name[order]  # the last one of each part stays
     return main, names
 
 
@@ -292,15 +291,14 @@ def joined_culprits(parts: Sequence[IdleCulprits]) -> IdleCulprits:
         else:
             named.append(_added(max(same, key=attrgetter("longest_ns")), same))
     named.sort(key=attrgetter("idle_ns"), reverse=True)
-    gaps, idle_ns = Counter[tuple[int, int]](), Counter[tuple[int, int]]()
+    decades: defaultdict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0])
     for decade in (decade for part in parts for decade in part.histogram):
-        gaps[decade.from_ns, decade.to_ns] += decade.gaps
-        idle_ns[decade.from_ns, decade.to_ns] += decade.idle_ns
-    return IdleCulprits(
-        (*named[:_MOST], *_rest([*named[_MOST:], *rest])),
-        sum(part.unexplained_ns for part in parts),
-        tuple(GapLengths(*edges, gaps[edges], idle_ns[edges]) for edges in sorted(gaps)),
-    )
+        decades[decade.from_ns, decade.to_ns][0] += decade.gaps
+        decades[decade.from_ns, decade.to_ns][1] += decade.idle_ns
+    histogram = tuple(GapLengths(*edges, *sums) for edges, sums in sorted(decades.items()))
+    unexplained_ns = sum(part.unexplained_ns for part in parts)
+    shown = (*named[:_MOST], *_rest([*named[_MOST:], *rest]))
+    return IdleCulprits(shown, unexplained_ns, histogram)
 
 
 def _added(culprit: Culprit, same: Sequence[Culprit]) -> Culprit:
@@ -315,10 +313,8 @@ def with_culprits(prepared: Prepared, devices: Sequence[DeviceReport]) -> list[D
         return [*devices]
     several = []
     for device in devices:
-        start, dur_ns = (
-            np.array([getattr(gap, name) for gap in device.gaps]) for name in ("start_ns", "dur_ns")
-        )
-        gaps = Intervals.of(start, start + dur_ns)
+        spans = [(gap.start_ns, gap.start_ns + gap.dur_ns) for gap in device.gaps]
+        gaps = Intervals.of(*np.array(spans, dtype=np.int64).reshape(-1, 2).T)
         several.append(gap_parts(prepared.accounts[device.device], gaps))
     parts = GapParts.joined(several)
     owner = np.repeat(np.arange(len(several)), [len(own.call) for own in several])
@@ -330,15 +326,12 @@ def with_culprits(prepared: Prepared, devices: Sequence[DeviceReport]) -> list[D
         gap_starts = parts.gap_start_ns[part].tolist()
         for number, start_ns, idle_ns in zip(owner[part].tolist(), gap_starts, sums, strict=True):
             times[number, start_ns][name] += idle_ns
-    return [
-        replace(
-            device,
-            gaps=tuple(
-                replace(gap, culprits=_largest(times[number, gap.start_ns])) for gap in device.gaps
-            ),
-        )
-        for number, device in enumerate(devices)
-    ]
+    reports = []
+    for number, device in enumerate(devices):
+        culprits = [_largest(times[number, gap.start_ns]) for gap in device.gaps]
+        named = zip(device.gaps, culprits, strict=True)
+        reports.append(replace(device, gaps=tuple(replace(gap, culprits=c) for gap, c in named)))
+    return reports
 
 
 def _largest(sums: Mapping[tuple[str, str], int]) -> tuple[GapCulprit, ...]:

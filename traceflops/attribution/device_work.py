@@ -225,15 +225,10 @@ class Attributed:
     paths: ModulePaths
 
 
-def launched_modules(work: Launched) -> tuple[ModulePaths, BoolArray]:
-    """Return the modules that launched work or its forward op, and where it is the launch."""
-    return modules_around(work.prepared.trace, *work.causes)
-
-
 def attributed(prepared: Prepared, row: IntArray) -> Attributed:
     """Return whose work some rows of activities are."""
     work = Launched.of(prepared, row)
-    paths, by_launch = launched_modules(work)
+    paths, by_launch = modules_around(prepared.trace, *work.causes)
     rule = np.select([by_launch, paths.node >= 0], [0, 1], -1)
     for name, fits in _TESTS.items():
         left = np.flatnonzero(rule < 0)
@@ -253,9 +248,9 @@ def attributed_work(prepared: Prepared, flops: IntArray) -> DeviceWork | None:
     sums = (exact_sums(owner.rule, values, len(RULES)) for values in (starts, inside_ns))
     by_rule = dict(zip(RULES, map(WorkSum, *sums), strict=True))
     paths, done = owner.paths, taken(flops, row)
-    mine, nodes, known = np.flatnonzero(paths.node >= 0), len(paths.parent), done >= 0
+    own, nodes, known = np.flatnonzero(paths.node >= 0), len(paths.parent), done >= 0
     columns = (starts, inside_ns, np.where(known, done * starts, 0), known.astype(np.int64))
-    of_node = zip(*(exact_sums(paths.node[mine], c[mine], nodes) for c in columns), strict=True)
+    of_node = zip(*(exact_sums(paths.node[own], c[own], nodes) for c in columns), strict=True)
     texts = names(prepared.trace.marks["name"])
     modules = []
     for node, (count, ns, flop, counted) in enumerate(of_node):

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from functools import partial
 from itertools import repeat
 from typing import Final
 
@@ -16,13 +17,12 @@ from traceflops.attribution.device_work import (
     Launched,
     Named,
     WorkSum,
-    launched_modules,
     launching_names,
     ranges,
     user_functions,
 )
 from traceflops.attribution.range_labels import range_names
-from traceflops.attribution.scopes import module_class, module_name
+from traceflops.attribution.scopes import module_class, module_name, modules_around
 from traceflops.errors import UsageError
 from traceflops.table.columns import IntArray, codes, names
 from traceflops.table.grouping import exact_sums, group_rows
@@ -77,8 +77,8 @@ def work_owners(prepared: Prepared, by: str) -> WorkOwners:
 def _sums(prepared: Prepared, group: IntArray, groups: int) -> list[WorkSum]:
     """Return the work of each group; the last has that of -1. `group` is per chosen activity."""
     columns = (prepared.begins, prepared.chosen.inside_ns)
-    place = np.where(group < 0, groups, group)
-    return list(map(WorkSum, *(exact_sums(place, values, groups + 1) for values in columns)))
+    index = np.where(group < 0, groups, group)
+    return list(map(WorkSum, *(exact_sums(index, values, groups + 1) for values in columns)))
 
 
 def _of_texts(
@@ -102,13 +102,13 @@ def _by_shape(prepared: Prepared) -> WorkOwners:
     return _of_texts(prepared, np.where(op >= 0, group, -1), texts, dims)
 
 
-def _by_name(name_of: Callable[[Launched], Named]) -> Callable[[Prepared], WorkOwners]:
-    return lambda p: _of_texts(p, *name_of(Launched.of(p, p.chosen.row)))
+def _by_name(name_of: Callable[[Launched], Named], prepared: Prepared) -> WorkOwners:
+    return _of_texts(prepared, *name_of(Launched.of(prepared, prepared.chosen.row)))
 
 
 def _by_range(prepared: Prepared) -> WorkOwners:
     """Return work by annotation; those that differ only in their numbers are one."""
-    work = _by_name(ranges)(prepared)
+    work = _by_name(ranges, prepared)
     by_name: defaultdict[str, list[Owner]] = defaultdict(list)
     range_name = range_names(prepared.trace)
     for owner in work.owners:
@@ -151,35 +151,33 @@ class _Branch:
         return sorted(folded, key=lambda item: _time(item[1]))
 
 
-def _by_module(class_of: Callable[[str], str]) -> Callable[[Prepared], WorkOwners]:
-    """Return how to list modules as a tree; those of one class in one module are one."""
+def _by_module(class_of: Callable[[str], str], prepared: Prepared) -> WorkOwners:
+    """Return modules as a tree; those of one class in one module are one.
 
-    def by_module(prepared: Prepared) -> WorkOwners:
-        """Return modules as a tree, the most time first, each before those inside it."""
-        paths, _ = launched_modules(Launched.of(prepared, prepared.chosen.row))
-        *work, rest = _sums(prepared, paths.node, len(paths.parent))
-        above = paths.parent.tolist()
-        for node in range(len(above) - 1, -1, -1):  # with that of all nodes inside it
-            if above[node] >= 0:
-                work[above[node]] += work[node]
-        labels = list(map(module_name, names(prepared.trace.marks["name"])))
-        root, branches = _Branch(), list[_Branch]()
-        for parent, code, own in zip(above, paths.name.tolist(), work, strict=True):
-            outer = branches[parent] if parent >= 0 else root
-            branches.append(outer.inside[class_of(labels[code])])
-            branches[-1].add(labels[code], own)
-        # The most time first, each module before those inside it.
-        owners = []
-        stack = [(0, *item) for item in root.folded()]
-        while stack:
-            depth, label, branch = stack.pop()
-            if branch.work != NOTHING:
-                slowest = max(branch.members)[1]
-                owners.append(Owner(label, branch.work, depth, len(branch.members), slowest))
-                stack += [(depth + 1, *item) for item in branch.folded()]
-        return WorkOwners(tuple(owners), rest)
-
-    return by_module
+    The most time first, each module before those inside it.
+    """
+    work_of_row = Launched.of(prepared, prepared.chosen.row)
+    paths, _ = modules_around(prepared.trace, *work_of_row.causes)
+    *work, rest = _sums(prepared, paths.node, len(paths.parent))
+    above = paths.parent.tolist()
+    for node in range(len(above) - 1, -1, -1):  # with that of all nodes inside it
+        if above[node] >= 0:
+            work[above[node]] += work[node]
+    labels = list(map(module_name, names(prepared.trace.marks["name"])))
+    root, branches = _Branch(), list[_Branch]()
+    for parent, code, own in zip(above, paths.name.tolist(), work, strict=True):
+        outer = branches[parent] if parent >= 0 else root
+        branches.append(outer.inside[class_of(labels[code])])
+        branches[-1].add(labels[code], own)
+    owners = []
+    stack = [(0, *item) for item in root.folded()]
+    while stack:
+        depth, label, branch = stack.pop()
+        if branch.work != NOTHING:
+            slowest = max(branch.members)[1]
+            owners.append(Owner(label, branch.work, depth, len(branch.members), slowest))
+            stack += [(depth + 1, *item) for item in branch.folded()]
+    return WorkOwners(tuple(owners), rest)
 
 
 def _time(of: Owner | _Branch) -> int:
@@ -187,11 +185,11 @@ def _time(of: Owner | _Branch) -> int:
 
 
 BY: Final[dict[str, Callable[[Prepared], WorkOwners]]] = {
-    "module": _by_module(lambda name: name),
-    "layer": _by_module(module_class),
-    "op": _by_name(launching_names),
+    "module": partial(_by_module, str),
+    "layer": partial(_by_module, module_class),
+    "op": partial(_by_name, launching_names),
     "shape": _by_shape,
-    "source": _by_name(user_functions),
+    "source": partial(_by_name, user_functions),
     "range": _by_range,
 }
 """What can own work. A layer is all modules of one class in one other."""

@@ -89,45 +89,43 @@ def replays(timed: LinkedTrace, capture: LinkedTrace) -> Replays | None:
 
 
 def created_nodes(linked: LinkedTrace) -> Replays | None:
-    """Return the creation of graph nodes as what launched their work, None where none is known.
+    """Return the trace with each creation of a graph node as the call that launched its work.
 
-    The operators and annotations around its creation say whose the work of a node is.
+    So the operators and annotations around the creation say whose the work is. None where no work
+    is of a node whose creation was recorded. No captured launches are known, only the notes.
     """
     trace, marks, activities = linked.trace, linked.trace.marks, linked.trace.activities
-    made = np.flatnonzero(is_one_of(marks["kind"], "graph_node"))
-    process, node, start = (
-        numbers(marks[column], ABSENT)[made] for column in ("process", "correlation", "start_ns")
+    creations = np.flatnonzero(is_one_of(marks["kind"], "graph_node"))
+    process, node, start, thread, dur = (
+        numbers(marks[column], ABSENT)[creations]
+        for column in ("process", "correlation", "start_ns", "thread", "dur_ns")
     )
     of_work = (numbers(activities[column], ABSENT) for column in ("process", "graph_node"))
-    place = first_match(process, node, start, *of_work)
-    known = place >= 0
-    if not known.any():
+    creation = first_match(process, node, start, *of_work)
+    is_of_node = creation >= 0
+    if not is_of_node.any():
         return None
     table = TableBuilder("calls")
-    table.add(
-        len(made),
-        name=table.names["name"]["graph node"],
-        api=table.names["api"]["runtime"],
-        process=process,
-        start_ns=start,
-        thread=numbers(marks["thread"], ABSENT)[made],
-        dur_ns=numbers(marks["dur_ns"], ABSENT)[made],
-    )
+    columns = {"process": process, "start_ns": start, "thread": thread, "dur_ns": dur}
+    name, api = table.names["name"]["graph node"], table.names["api"]["runtime"]
+    table.add(len(creations), name=name, api=api, **columns)
     calls = pa.concat_tables([trace.calls, table.finish()]).unify_dictionaries()
     host = replace(trace, tables={**trace.tables, "calls": calls.combine_chunks()})
-    links, call = link(host), place + trace.calls.num_rows
+    links, call = link(host), creation + trace.calls.num_rows
+    op = taken(links.op_of_call, call)
     links = replace(
         links,
-        call_of_activity=np.where(known, call, links.call_of_activity),
-        op_of_activity=np.where(known, taken(links.op_of_call, call), links.op_of_activity),
+        call_of_activity=np.where(is_of_node, call, links.call_of_activity),
+        op_of_activity=np.where(is_of_node, op, links.op_of_activity),
     )
+    count = int(is_of_node.sum())
     text = (
-        f"{several(int(known.sum()), 'operation')} of replayed graphs: operator and annotation are "
+        f"{several(count, 'operation')} of replayed graphs: operator and annotation are "
         "those around the creation of the graph node."
     )
-    note = Note("assumed", "graph-nodes", text, int(known.sum()))
-    none = np.full(len(place), -1, dtype=np.int64)
-    return Replays(replace(linked, trace=host, links=links), none, (note,))
+    note = Note("assumed", "graph-nodes", text, count)
+    captured = np.full(len(creation), -1, dtype=np.int64)
+    return Replays(replace(linked, trace=host, links=links), captured, (note,))
 
 
 def _graphs(capture: LinkedTrace, name_of: IntArray) -> Iterator[_Kernels]:
@@ -150,8 +148,9 @@ def _graphs(capture: LinkedTrace, name_of: IntArray) -> Iterator[_Kernels]:
     for begin in begins.tolist():
         after = ends[(process[ends] == process[begin]) & (start[ends] > start[begin])]
         stop = start[after].min(initial=np.iinfo(np.int64).max)
-        mine = (process[call[rows]] == process[begin]) & (began[rows] > start[begin])
-        yield _kernels(capture, rows[mine & (began[rows] < stop)], name_of)
+        is_inside = (began[rows] > start[begin]) & (began[rows] < stop)
+        is_inside &= process[call[rows]] == process[begin]
+        yield _kernels(capture, rows[is_inside], name_of)
 
 
 def _kernels(linked: LinkedTrace, rows: IntArray, name_of: IntArray) -> _Kernels:

@@ -125,7 +125,7 @@ class MemoryOperation:
 
 def memory_operations(prepared: Prepared) -> tuple[MemoryOperation, ...]:
     """Return copies and fills by kind, then calls that allocate or free; the longest first."""
-    on_device, calls = [*_on_device(prepared)], []
+    calls = []
     if prepared.accounts:
         allocates = has_fact(prepared.trace.calls["name"], "allocates")
         events, event, inside_ns = calls_inside(prepared, allocates)
@@ -134,18 +134,10 @@ def memory_operations(prepared: Prepared) -> tuple[MemoryOperation, ...]:
         for label, count, ns in zip(events.labels, *sums, strict=True):
             if count:
                 calls.append(MemoryOperation("call", label, None, count, ns))
-    longest = attrgetter("sum_ns")
-    return (
-        *sorted(on_device, key=longest, reverse=True),
-        *sorted(calls, key=longest, reverse=True),
-    )
-
-
-def _on_device(prepared: Prepared) -> Iterator[MemoryOperation]:
-    """Yield copies and fills in the chosen windows, by kind, direction and memory of the host."""
-    activities, chosen = prepared.trace.activities, prepared.chosen
-    mine = np.flatnonzero(is_one_of(activities["kind"], *_KINDS)[chosen.row])
-    row, starts = chosen.row[mine], chosen.starts_inside[mine]
+    # Copies and fills by kind, direction and memory of the host.
+    activities, chosen, on_device = prepared.trace.activities, prepared.chosen, []
+    moves = np.flatnonzero(is_one_of(activities["kind"], *_KINDS)[chosen.row])
+    row, starts = chosen.row[moves], chosen.starts_inside[moves]
     kind, direction = codes(activities["kind"])[row], codes(activities["direction"])[row]
     matches = map(_HOST_MEMORY.search, names(activities["name"]))
     memory_of = [_MEMORIES.index(m[0].lower()) if m else -1 for m in matches]
@@ -153,17 +145,23 @@ def _on_device(prepared: Prepared) -> Iterator[MemoryOperation]:
     group, first = group_rows((kind, direction, memory))
     size, lasting = numbers(activities["bytes"], ABSENT)[row], numbers(activities["dur_ns"])[row]
     sized = starts * (size >= 0)
-    columns = (starts, chosen.inside_ns[mine], sized, size * sized, lasting * sized)
-    sums = (exact_sums(group, column, len(first)) for column in columns)
+    inside_ns = chosen.inside_ns[moves]
+    figures = (starts, inside_ns, sized, size * sized, lasting * sized)
+    totals = (exact_sums(group, column, len(first)) for column in figures)
     largest = np.full(len(first), ABSENT)
     np.maximum.at(largest, group, np.where(sized > 0, size, ABSENT))
     kinds, directions = names(activities["kind"]), [*names(activities["direction"]), ""]
-    for place, most, (count, ns, known, moved, took_ns) in zip(
-        first.tolist(), largest.tolist(), zip(*sums, strict=True), strict=True
-    ):
-        name = kinds[kind[place]], directions[direction[place]], _MEMORIES[memory[place]]
+    rows = zip(first.tolist(), largest.tolist(), zip(*totals, strict=True), strict=True)
+    for index, most, (count, ns, known, moved, took_ns) in rows:
+        name = kinds[kind[index]], directions[direction[index]], _MEMORIES[memory[index]]
         rate = moved / took_ns if took_ns else None
-        yield MemoryOperation(*name, count, ns, *((moved, most, rate) if known else ()))
+        sizes = (moved, most, rate) if known else ()
+        on_device.append(MemoryOperation(*name, count, ns, *sizes))
+    longest = attrgetter("sum_ns")
+    return (
+        *sorted(on_device, key=longest, reverse=True),
+        *sorted(calls, key=longest, reverse=True),
+    )
 
 
 _MOST_OPERATORS: Final = 100
@@ -205,26 +203,26 @@ def host_operators(prepared: Prepared) -> tuple[HostOperator, ...]:
     labels, name = names(ops["name"]), codes(ops["name"])
     count = group_sums(name[row], np.ones_like(row), len(labels))
     own, total = np.zeros_like(count), np.zeros_like(count)
-    for place in _stretches(thread[row], *(times[row] for times in span[1:])):
-        mine = row[place]
-        process, start, end = (column[mine] for column in span)
-        piece, *times = innermost_pieces(np.zeros_like(mine), start, end)
-        own += group_sums(name[mine[piece]], host_time(windows, process[piece], *times), len(own))
-        begun = np.maximum(start, latest_end_before(name[mine], start, end))
+    for index in _stretches(thread[row], *(times[row] for times in span[1:])):
+        rows = row[index]
+        process, start, end = (column[rows] for column in span)
+        piece, *times = innermost_pieces(np.zeros_like(rows), start, end)
+        own += group_sums(name[rows[piece]], host_time(windows, process[piece], *times), len(own))
+        begun = np.maximum(start, latest_end_before(name[rows], start, end))
         first_ns = host_time(windows, process, begun, np.maximum(begun, end))
-        total += group_sums(name[mine], first_ns, len(total))
+        total += group_sums(name[rows], first_ns, len(total))
     sums = zip(labels, count.tolist(), own.tolist(), total.tolist(), strict=True)
     return most_important([HostOperator(*figures) for figures in sums if figures[1]])
 
 
 def _stretches(thread: IntArray, start: IntArray, end: IntArray) -> Iterator[IntArray]:
     """Yield the places of a thread's intervals, in parts between which none of them runs."""
-    for _, mine in groups(thread):
-        mine = mine[np.argsort(start[mine], kind="stable")]
-        ended = start[mine][1:] >= np.maximum.accumulate(end[mine])[:-1]
+    for _, own in groups(thread):
+        own = own[np.argsort(start[own], kind="stable")]
+        ended = start[own][1:] >= np.maximum.accumulate(end[own])[:-1]
         cuts = np.flatnonzero(ended) + 1
-        wanted = np.searchsorted(cuts, np.arange(_AT_ONCE, len(mine), _AT_ONCE))
-        yield from np.split(mine, cuts[np.unique(wanted[wanted < len(cuts)])])
+        wanted = np.searchsorted(cuts, np.arange(_AT_ONCE, len(own), _AT_ONCE))
+        yield from np.split(own, cuts[np.unique(wanted[wanted < len(cuts)])])
 
 
 def most_important(operators: Sequence[HostOperator]) -> tuple[HostOperator, ...]:

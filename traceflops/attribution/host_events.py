@@ -133,9 +133,9 @@ def host_time(
 ) -> IntArray:
     """Return, per stretch of the host, its time in the windows of its process."""
     inside_ns = np.zeros(len(process), dtype=np.int64)
-    for number, mine in groups(process):
+    for number, own in groups(process):
         if (chosen := windows.get(number)) is not None:
-            inside_ns[mine] = chosen.length_within(start_ns[mine], end_ns[mine])
+            inside_ns[own] = chosen.length_within(start_ns[own], end_ns[own])
     return inside_ns
 
 
@@ -235,9 +235,9 @@ class HostEvents:
 
     def of_call(self, call: IntArray) -> IntArray:
         """Return the events of rows of calls, -1 where a call is not among the events."""
-        mine = np.flatnonzero(self.kind == CALL)
-        place = np.searchsorted(self.source[mine], call)
-        event = taken(mine, np.where(place < len(mine), place, -1))
+        own = np.flatnonzero(self.kind == CALL)
+        index = np.searchsorted(self.source[own], call)
+        event = taken(own, np.where(index < len(own), index, -1))
         return np.where(taken(self.source, event, -2) == call, event, -1)
 
 
@@ -246,41 +246,33 @@ def host_events(trace: Trace, within: Intervals) -> HostEvents:
     pool, marks = Names(), trace.marks
     kind_of = np.array([*(_OF_MARK.get(kind, -1) for kind in names(marks["kind"])), -1])
     kind_of_mark = kind_of[codes(marks["kind"])]
-    pieces = [
-        _touching(kind, table, rows, within, pool)
-        for kind, table, rows in (
-            (LABEL, marks, np.flatnonzero(kind_of_mark == LABEL)),
-            (FRAME, marks, np.flatnonzero(kind_of_mark == FRAME)),
-            (OP, trace.ops, np.arange(trace.ops.num_rows)),
-            (CALL, trace.calls, np.arange(trace.calls.num_rows)),
-            (SYSTEM, marks, np.flatnonzero(kind_of_mark == SYSTEM)),
-        )
-    ]
+    pieces = []
+    for number, table, rows in (
+        (LABEL, marks, np.flatnonzero(kind_of_mark == LABEL)),
+        (FRAME, marks, np.flatnonzero(kind_of_mark == FRAME)),
+        (OP, trace.ops, np.arange(trace.ops.num_rows)),
+        (CALL, trace.calls, np.arange(trace.calls.num_rows)),
+        (SYSTEM, marks, np.flatnonzero(kind_of_mark == SYSTEM)),
+    ):
+        starts, durations = numbers(table["start_ns"]), numbers(table["dur_ns"])
+        touches = np.empty(len(rows), dtype=np.bool_)
+        for some in slices(len(rows)):
+            start, length = starts[rows[some]], durations[rows[some]]
+            ended = np.searchsorted(within.end_ns, start, side="right")
+            touches[some] = ended < np.searchsorted(within.start_ns, start + length, side="left")
+        row = rows[touches].astype(np.int32)
+        used, code = np.unique(codes(table["name"])[row], return_inverse=True)
+        texts = [*names(table["name"]), ""]
+        name = pool.codes(texts[text] for text in used.tolist())[code.reshape(-1)]
+        process, thread = numbers(table["process"])[row], numbers(table["thread"], ABSENT)[row]
+        kinds, start = np.full(len(row), number, dtype=np.int8), starts[row]
+        pieces.append((kinds, row, process, thread, start, start + durations[row], name))
     kind, source, process, thread, start, end, name = map(np.concatenate, zip(*pieces, strict=True))
     caller, calling = numbers(trace.calls["process"]), numbers(trace.calls["thread"], ABSENT)
     threads = joint_codes(np.append(process, caller), np.append(thread, calling))
     own, of_call = threads[: len(start)], threads[len(start) :]
     columns = kind, source, process, own, start, end, name
     return HostEvents(*columns, tuple(pool), names_by_process(trace), of_call, caller)
-
-
-def _touching(
-    kind: int, table: pa.Table, rows: IntArray, within: Intervals, pool: Names
-) -> tuple[WholeArray, ...]:
-    """Return the first columns of HostEvents for those of some rows that touch some instants."""
-    starts, durations = numbers(table["start_ns"]), numbers(table["dur_ns"])
-    touches = np.empty(len(rows), dtype=np.bool_)
-    for some in slices(len(rows)):
-        start, length = starts[rows[some]], durations[rows[some]]
-        ended = np.searchsorted(within.end_ns, start, side="right")
-        touches[some] = ended < np.searchsorted(within.start_ns, start + length, side="left")
-    row = rows[touches].astype(np.int32)
-    used, place = np.unique(codes(table["name"])[row], return_inverse=True)
-    texts = [*names(table["name"]), ""]
-    code = pool.codes(texts[name] for name in used.tolist())[place.reshape(-1)]
-    process, thread = numbers(table["process"])[row], numbers(table["thread"], ABSENT)[row]
-    kinds, start = np.full(len(row), kind, dtype=np.int8), starts[row]
-    return kinds, row, process, thread, start, start + durations[row], code
 
 
 _LIBRARY: Final = re.compile(

@@ -168,13 +168,13 @@ def _last_ended(table: pa.Table, process: IntArray, at_ns: IntArray) -> tuple[In
     end_ns, thread = np.full((2, len(at_ns)), [[NEVER], [ABSENT]])
     order = in_order(owner, start)
     for number, instants in by_group(process):
-        mine = order[slice(*np.searchsorted(owner, [number, number + 1], sorter=order))]
-        end = start[mine] + numbers(table["dur_ns"])[mine]
+        own = order[slice(*np.searchsorted(owner, [number, number + 1], sorter=order))]
+        end = start[own] + numbers(table["dur_ns"])[own]
         reach = np.maximum.accumulate(end)
-        latest = np.maximum.accumulate(np.where(end == reach, np.arange(len(mine)), 0))
-        place = np.searchsorted(start[mine], at_ns[instants], side="right") - 1
-        end_ns[instants] = taken(reach, place, NEVER)
-        thread[instants] = taken(threads[mine][latest], place, ABSENT)
+        latest = np.maximum.accumulate(np.where(end == reach, np.arange(len(own)), 0))
+        index = np.searchsorted(start[own], at_ns[instants], side="right") - 1
+        end_ns[instants] = taken(reach, index, NEVER)
+        thread[instants] = taken(threads[own][latest], index, ABSENT)
     return end_ns, thread
 
 

@@ -8,7 +8,6 @@ on it is the launch: inside the call, then after it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -16,9 +15,9 @@ import numpy as np
 
 from traceflops.attribution.host_events import CALL, LABEL, OP, HostEvents
 from traceflops.attribution.launch_lead import leads
-from traceflops.table.columns import ABSENT, BoolArray, IntArray
+from traceflops.table.columns import ABSENT, BoolArray, Columns, IntArray
+from traceflops.table.grouping import differ_from_before, in_order, runs
 from traceflops.table.grouping import groups as by_group
-from traceflops.table.grouping import in_order, runs
 from traceflops.table.nesting import innermost, taken
 from traceflops.timeline.account import DeviceAccount
 from traceflops.timeline.intervals import Intervals
@@ -30,7 +29,7 @@ _DECADES_NS: Final = 10 ** np.arange(19)
 
 
 @dataclass(frozen=True, slots=True)
-class GapParts:
+class GapParts(Columns):
     """The parts of gaps that lie in chosen windows, a row each; times in ns.
 
     `gap_start_ns` and `gap_end_ns` are those of the whole gap, `activity` the one that ends it and
@@ -48,23 +47,10 @@ class GapParts:
     call_end_ns: IntArray
     cap_ns: IntArray
 
-    @classmethod
-    def joined(cls, several: Iterable[GapParts]) -> GapParts:
-        """Return the parts of several devices."""
-        parts = list(several)
-        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in _PARTS))
-
-    def only(self, rows: IntArray) -> GapParts:
-        """Return some of the parts."""
-        return GapParts(*(getattr(self, name)[rows] for name in _PARTS))
-
     @property
     def launched_ns(self) -> IntArray:
         """Return since when, in each gap, the activity that ends it was launched."""
         return np.maximum(self.call_start_ns, self.gap_start_ns)
-
-
-_PARTS = tuple(GapParts.__dataclass_fields__)
 
 
 def chosen_gaps(prepared: Prepared) -> GapParts:
@@ -82,9 +68,9 @@ def gap_parts(account: DeviceAccount, within: Intervals, cap_ns: int | None = No
     """
     idle, work = account.idle, account.work
     unseen = within.intersect(idle.unseen)
-    pieces = within.subtract(unseen), unseen
-    begin_ns = np.sort(np.concatenate([piece.start_ns for piece in pieces]))
-    end_ns = np.sort(np.concatenate([piece.end_ns for piece in pieces]))
+    seen = within.subtract(unseen)
+    begin_ns = np.sort(np.append(seen.start_ns, unseen.start_ns))
+    end_ns = np.sort(np.append(seen.end_ns, unseen.end_ns))
     first = np.searchsorted(idle.gap_end_ns, begin_ns, side="right")
     stop = np.searchsorted(idle.gap_start_ns, end_ns, side="left")
     gap, window = runs(first, stop)
@@ -117,15 +103,16 @@ def gap_lengths(length_ns: IntArray) -> tuple[GapLengths, ...]:
     if not len(length_ns):
         return ()
     decade = np.searchsorted(_DECADES_NS[1:-1], length_ns, side="right")
-    return tuple(
-        GapLengths(int(_DECADES_NS[place]), int(_DECADES_NS[place + 1]), len(mine), int(mine.sum()))
-        for place in range(int(decade.min()), int(decade.max()) + 1)
-        for mine in [length_ns[decade == place]]
-    )
+    rows = []
+    for number in range(int(decade.min()), int(decade.max()) + 1):
+        low, high = int(_DECADES_NS[number]), int(_DECADES_NS[number + 1])
+        lengths = length_ns[decade == number]
+        rows.append(GapLengths(low, high, len(lengths), int(lengths.sum())))
+    return tuple(rows)
 
 
 @dataclass(frozen=True, slots=True)
-class Slices:
+class Slices(Columns):
     """Disjoint slices of gap parts, which they fill exactly; times in ns.
 
     `part` is a row of GapParts, `role` HOST to NO_LAUNCH. `event` is the event that tells of the
@@ -146,13 +133,6 @@ class Slices:
         """Return the length of each slice."""
         return self.end_ns - self.start_ns
 
-    def only(self, rows: IntArray | BoolArray) -> Slices:
-        """Return some of the slices."""
-        return Slices(*(getattr(self, name)[rows] for name in _SLICES))
-
-
-_SLICES = tuple(Slices.__dataclass_fields__)
-
 
 def idle_slices(parts: GapParts, events: HostEvents) -> Slices:
     """Return the slices of gap parts."""
@@ -162,15 +142,15 @@ def idle_slices(parts: GapParts, events: HostEvents) -> Slices:
     waits = np.flatnonzero(known & (launched > parts.start_ns))
     pieces = list(_host_slices(parts, waits, launched, events))
     call = events.of_call(parts.call)
-    for role, mine, start, end, event in (
+    for role, is_of_role, start, end, event in (
         (IN_CALL, known, launched, returned, call),
         (AFTER_CALL, known, returned, parts.end_ns, call),
         (NO_LAUNCH, ~known, parts.start_ns, parts.end_ns, np.full_like(parts.call, -1)),
     ):
-        part = np.flatnonzero(mine & (end > start))
+        part = np.flatnonzero(is_of_role & (end > start))
         roles, none = np.full((2, len(part)), [[role], [-1]])
         pieces.append(Slices(part, roles, start[part], end[part], event[part], event[part], none))
-    return Slices(*(np.concatenate([getattr(piece, name) for piece in pieces]) for name in _SLICES))
+    return Slices.joined(pieces)
 
 
 def _host_slices(
@@ -198,10 +178,7 @@ def _host_slices(
 
 
 def _cut(
-    spans: tuple[IntArray, IntArray, IntArray],
-    events: HostEvents,
-    group: IntArray,
-    some: BoolArray,
+    spans: tuple[IntArray, IntArray, IntArray], events: HostEvents, group: IntArray, some: BoolArray
 ) -> tuple[IntArray, IntArray, IntArray]:
     """Return the pieces of spans between the edges of some events of their group.
 
@@ -216,7 +193,7 @@ def _cut(
     first = places_in_groups(groups, edges, span_group, span_start)
     stop = places_in_groups(groups, edges, span_group, span_end)
     places, which = runs(first - 1, stop)  # the first piece of a span begins with it
-    opens = np.append(True, which[1:] != which[:-1])[: len(which)]
+    opens = differ_from_before(which)
     closes = np.append(opens[1:], True)[: len(which)]
     start = np.where(opens, span_start[which], taken(edges, places))
     end = np.where(closes, span_end[which], np.roll(start, -1))

@@ -6,6 +6,7 @@ the time of all kernels. `total_ns` counts it again with every operator around t
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -159,11 +160,11 @@ def category_table(kernels: pa.Table, device_time_ns: int) -> pa.Table:
 
 def memory_times(trace: Trace, categorised: Categorised, chosen: InWindows) -> dict[str, int]:
     """Return the ns of memory work by kind of work; copies by direction, where that is known."""
-    mine = np.flatnonzero(is_top(categorised, "memory", chosen.row))
-    rows = chosen.row[mine]
+    own = np.flatnonzero(is_top(categorised, "memory", chosen.row))
+    rows = chosen.row[own]
     category, direction = categorised.category[rows], codes(trace.activities["direction"])[rows]
     group, first = group_rows((category, direction))
-    sums = group_sums(group, chosen.inside_ns[mine], len(first))
+    sums = group_sums(group, chosen.inside_ns[own], len(first))
     directions = [*names(trace.activities["direction"]), ""]  # the last is that of no direction, -1
     times = Counter[str]()
     for row, sum_ns in zip(first.tolist(), sums.tolist(), strict=True):
@@ -177,6 +178,7 @@ def memory_times(trace: Trace, categorised: Categorised, chosen: InWindows) -> d
 def _table(
     texts: dict[str, list[str]], figures: dict[str, IntArray], device_time_ns: int
 ) -> pa.Table:
+    """Return columns as a table with units and meanings, and with `sum_ns` as a share."""
     arrays = {name: string_column(values) for name, values in texts.items()}
     arrays |= {name: number_column(values, pa.int64()) for name, values in figures.items()}
     known = np.full(len(figures["sum_ns"]), device_time_ns > 0)
@@ -233,23 +235,23 @@ def operators(prepared: Prepared, most: int = MOST) -> Operators:
     busy = np.flatnonzero(is_busy).astype(np.int32)
     busy, reached = busy[by_code(name[tree.order[busy]])], -1
     for some in slices(len(busy)):
-        place = busy[some]
-        row, stop = tree.order[place], tree.stop[place]
+        index = busy[some]
+        row, stop = tree.order[index], tree.stop[index]
         code = name[row]
         # Below an op of its own name an op's time must not count twice. Names are shifted apart:
         # what the ops of one name reach is below all places of the next one.
         apart = np.multiply(code, len(name) + 1, dtype=np.int64)
         reach = np.maximum.accumulate(np.append(reached, stop + apart))
-        outer, reached = place + apart >= reach[:-1], int(reach[-1])
+        outer, reached = index + apart >= reach[:-1], int(reach[-1])
         np.add.at(calls, code, 1)
-        np.add.at(total_ns, code[outer], (launched_ns[stop] - launched_ns[place])[outer])
+        np.add.at(total_ns, code[outer], (launched_ns[stop] - launched_ns[index])[outer])
         np.add.at(host_ns, code[outer], lasting[row[outer]])
 
     used = np.flatnonzero((calls > 0) | (activities > 0)).tolist()
     order = sorted(used, key=lambda code: (-int(sum_ns[code]), -int(total_ns[code]), labels[code]))
     kept, beyond = order[:most], order[most:]
-    windows = (window for mine in prepared.windows.values() for window in mine if window.used)
-    time_ns = sum(window.dur_ns for window in windows)
+    windows = itertools.chain(*prepared.windows.values())
+    time_ns = sum(window.dur_ns for window in windows if window.used)
     has_time = np.full(len(kept), time_ns > 0)
     columns = {
         "name": string_column([labels[code] for code in kept]),

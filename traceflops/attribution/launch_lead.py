@@ -9,15 +9,15 @@ launch is starved where all earlier work of the device had ended when it was cal
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass, field, fields, replace
+from dataclasses import astuple, dataclass, field, replace
 from operator import add
 from typing import Any, Final, Literal
 
 import numpy as np
 
 from traceflops.attribution.scopes import PHASES, Phase, Phases, in_optimizer
-from traceflops.table.columns import ABSENT, BoolArray, IntArray, is_one_of, numbers
-from traceflops.table.grouping import group_rows, group_sums
+from traceflops.table.columns import ABSENT, BoolArray, Columns, IntArray, is_one_of, numbers
+from traceflops.table.grouping import differ_from_before, group_rows, group_sums
 from traceflops.table.nesting import taken
 from traceflops.timeline.account import DeviceAccount
 from traceflops.timeline.intervals import Intervals
@@ -50,7 +50,7 @@ _OPTIMIZER: Final = PHASES.index("optimizer")
 
 
 @dataclass(frozen=True, slots=True)
-class Leads:
+class Leads(Columns):
     """The launches of a device in the order of their first activities; times in ns.
 
     `call` are rows of calls.
@@ -83,8 +83,7 @@ class Leads:
 
     def within(self, chosen: Intervals) -> Leads:
         """Return the launches whose first activity starts at some instants."""
-        mine = chosen.contains(self.start_ns)
-        return Leads(*(getattr(self, column.name)[mine] for column in fields(self)))
+        return self.only(chosen.contains(self.start_ns))
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,8 +177,8 @@ class LeadCounts:
 
     def of_phases(self, phases: Iterable[Phase]) -> LeadCounts:
         """Return those of some phases."""
-        mine = np.isin(self.phase, [PHASES.index(phase) for phase in phases])
-        return replace(self, **{name: getattr(self, name)[mine] for name in _COUNTED})
+        is_in = np.isin(self.phase, [PHASES.index(phase) for phase in phases])
+        return replace(self, **{name: getattr(self, name)[is_in] for name in _COUNTED})
 
 
 _COUNTED: Final = ("lead_ns", "is_starved", "phase", "count")
@@ -211,7 +210,7 @@ def leads(account: DeviceAccount) -> Leads:
     rows, call, called = account.rows, account.call, account.work.call_start_ns
     order = np.lexsort((rows.start_ns, call))
     order = order[called[order] != ABSENT]
-    first = np.sort(order[np.append(True, call[order][1:] != call[order][:-1])[: len(order)]])
+    first = np.sort(order[differ_from_before(call[order])])
     before = np.append(np.iinfo(np.int64).min, np.maximum.accumulate(rows.end_ns)[:-1])
     lead = np.maximum(rows.start_ns[first] - called[first], 0)
     return Leads(call[first], rows.start_ns[first], lead, called[first] >= before[first])
@@ -221,8 +220,8 @@ def outstanding_launches(account: DeviceAccount) -> tuple[IntArray, IntArray]:
     """Return when the number of launches called and not yet started changes, and to what."""
     launched = leads(account)
     called = launched.start_ns - launched.lead_ns
-    time_ns, place = np.unique(np.append(called, launched.start_ns), return_inverse=True)
-    begun, started = np.split(place, 2)
+    time_ns, index = np.unique(np.append(called, launched.start_ns), return_inverse=True)
+    begun, started = np.split(index, 2)
     change = np.bincount(begun, minlength=len(time_ns))
     change -= np.bincount(started, minlength=len(time_ns))
     return time_ns[change != 0], np.cumsum(change)[change != 0]
@@ -239,8 +238,7 @@ def launching(prepared: Prepared, phases: Phases) -> Launches | None:
         device: launches.within(chosen_time(windows[device]))
         for device, launches in of_device.items()
     }
-    call = np.concatenate([np.empty(0, np.int64), *(own.call for own in chosen.values())])
-    if not len(call):
+    if not any(len(own.call) for own in chosen.values()):
         return None
     falls = [
         launches.falls(window)
@@ -250,15 +248,10 @@ def launching(prepared: Prepared, phases: Phases) -> Launches | None:
     ]
     phase = taken(phases.phase, prepared.linked.links.op_of_call).astype(np.int64)
     phase[(phase < 0) & in_optimizer(trace, trace.calls)] = _OPTIMIZER
-    counts = LeadCounts(
-        np.concatenate([own.lead_ns for own in chosen.values()]),
-        np.concatenate([own.is_starved for own in chosen.values()]),
-        phase[call],
-        np.ones_like(call),
-        min(launches.floor_ns for launches in of_device.values()),
-        len(falls),
-        sum(falls),
-    )
+    own = Leads.joined(chosen.values())
+    floor_ns = min(launches.floor_ns for launches in of_device.values())
+    each, steps = np.ones_like(own.call), (len(falls), sum(falls))
+    counts = LeadCounts(own.lead_ns, own.is_starved, phase[own.call], each, floor_ns, *steps)
     short_ns = max(counts.floor_ns, _SHORT_NS)
     sums = {
         device: _sums(prepared, device, own, of_device[device].cap_ns, short_ns)
@@ -270,8 +263,8 @@ def launching(prepared: Prepared, phases: Phases) -> Launches | None:
 def _sums(prepared: Prepared, device: int, own: Leads, cap_ns: int, short_ns: int) -> LaunchSums:
     """Return the sums of the launches `own` of a device, and of its work in the chosen windows."""
     activities, chosen = prepared.trace.activities, prepared.chosen
-    mine = (numbers(activities["device"])[chosen.row] == device) & (chosen.starts_inside > 0)
-    row = chosen.row[mine]
+    starts = (numbers(activities["device"])[chosen.row] == device) & (chosen.starts_inside > 0)
+    row = chosen.row[starts]
     is_kernel = is_one_of(activities["kind"], "kernel")[row]
     kernel_ns = numbers(activities["dur_ns"])[row[is_kernel]]
     short = kernel_ns < short_ns

@@ -109,9 +109,9 @@ def _longest_kernels(prepared: Prepared, most: int) -> tuple[IntArray, IntArray]
         np.flatnonzero(sums >= least).tolist(),
         key=lambda number: (-int(sums[number]), labels[int(name[row[first[number]]])]),
     )[:most]
-    place = np.full(len(first), -1, dtype=np.int64)
-    place[longest] = np.arange(len(longest))
-    return row[first[longest]], place[group]
+    index = np.full(len(first), -1, dtype=np.int64)
+    index[longest] = np.arange(len(longest))
+    return row[first[longest]], index[group]
 
 
 def _table(

@@ -9,34 +9,35 @@ ranges of one name while the other thread makes no call.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from traceflops.attribution.range_labels import numberless
-from traceflops.table.columns import ABSENT, BoolArray, IntArray, codes, is_one_of, names, numbers
+from traceflops.table.columns import (
+    ABSENT,
+    BoolArray,
+    Columns,
+    IntArray,
+    codes,
+    is_one_of,
+    names,
+    numbers,
+)
 from traceflops.table.grouping import distinct, group_rows, groups, joint_codes
 from traceflops.table.nesting import innermost, recorded_calls, taken
 from traceflops.table.trace import Trace
 
 
 @dataclass(frozen=True, slots=True)
-class Instants:
+class Instants(Columns):
     """When and where on the host work was caused; `known` says for which."""
 
     process: IntArray
     thread: IntArray
     at_ns: IntArray
     known: BoolArray
-
-    @classmethod
-    def joined(cls, parts: Iterable[Instants]) -> Instants:
-        """Return the instants of all parts in their order."""
-        rows = ((one.process, one.thread, one.at_ns, one.known) for one in parts)
-        columns = zip(*rows, strict=True)
-        return cls(*map(np.concatenate, columns))
 
 
 def instants(trace: Trace, call: IntArray, op: IntArray) -> Instants:
@@ -61,21 +62,20 @@ def host_marks(trace: Trace, *kinds: str) -> IntArray:
 
 def innermost_mark(trace: Trace, rows: IntArray, causes: Instants) -> IntArray:
     """Return, per instant, the place in `rows` of the innermost mark around it, or -1."""
-    marks, asked = trace.marks, np.flatnonzero(causes.known)
-    at, start = np.sort(causes.at_ns[asked]), numbers(marks["start_ns"])[rows]
+    marks, asked = trace.marks, causes.only(causes.known)
+    times, start = np.sort(asked.at_ns), numbers(marks["start_ns"])[rows]
     end = start + numbers(marks["dur_ns"])[rows]
-    holds = np.flatnonzero(np.searchsorted(at, start) < np.searchsorted(at, end))
-    mine, count = rows[holds], len(holds)
+    # Only marks that are around some instant are searched.
+    holds = np.flatnonzero(np.searchsorted(times, start) < np.searchsorted(times, end))
+    holding, count = rows[holds], len(holds)
     thread = joint_codes(
-        np.concatenate([numbers(marks["process"])[mine], causes.process[asked]]),
-        np.concatenate([numbers(marks["thread"], ABSENT)[mine], causes.thread[asked]]),
+        np.concatenate([numbers(marks["process"])[holding], asked.process]),
+        np.concatenate([numbers(marks["thread"], ABSENT)[holding], asked.thread]),
     )
     inner = np.full(len(causes.known), -1, dtype=np.int64)
     if count:
-        found = innermost(
-            thread[:count], start[holds], end[holds], thread[count:], causes.at_ns[asked]
-        )
-        inner[asked] = taken(holds, found)
+        span = thread[:count], start[holds], end[holds]
+        inner[causes.known] = taken(holds, innermost(*span, thread[count:], asked.at_ns))
     return inner
 
 
@@ -90,17 +90,18 @@ def starting_mark(trace: Trace, rows: IntArray, launch: Instants, nodes: BoolArr
 
     `rows` are marks; `nodes` is, per op, whether it is a backward node.
     """
-    found = np.full(len(launch.known), -1, dtype=np.int64)
-    wanted = np.flatnonzero(launch.known)
-    if not len(rows) or not len(wanted):
-        return found
-    threads = _Threads.of(trace, rows, np.flatnonzero(nodes), launch, wanted)
-    mark = threads.starting_marks(trace, rows, threads.of_launch, launch.at_ns[wanted])
+    starting = np.full(len(launch.known), -1, dtype=np.int64)
+    wanted = launch.only(launch.known)
+    if not len(rows) or not len(wanted.known):
+        return starting
+    threads = _Threads.of(trace, rows, np.flatnonzero(nodes), wanted)
+    mark = threads.starting_marks(trace, rows, threads.of_launch, wanted.at_ns)
     label, labels = codes(trace.marks["name"])[rows], names(trace.marks["name"])
     says_backward = np.array([_BACKWARD.search(text) is not None for text in labels], np.bool_)
     is_backward = (threads.has_nodes | _waited_for(trace, rows, threads))[threads.of_launch]
-    found[wanted] = np.where(is_backward | says_backward[taken(label, mark)], mark, -1)
-    return found
+    is_started = is_backward | says_backward[taken(label, mark)]
+    starting[launch.known] = np.where(is_started, mark, -1)
+    return starting
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,17 +121,12 @@ class _Threads:
     of_launch: IntArray
 
     @classmethod
-    def of(
-        cls, trace: Trace, rows: IntArray, nodes: IntArray, launch: Instants, wanted: IntArray
-    ) -> _Threads:
-        """Return the threads of a trace; `rows` are marks, `wanted` places in `launch`."""
+    def of(cls, trace: Trace, rows: IntArray, nodes: IntArray, launch: Instants) -> _Threads:
+        """Return the threads of a trace; `rows` are marks, `nodes` rows of ops."""
         parts = (trace.calls, slice(None)), (trace.marks, rows), (trace.ops, nodes)
         columns = [
             np.concatenate([*(numbers(table[name], ABSENT)[some] for table, some in parts), more])
-            for name, more in (
-                ("process", launch.process[wanted]),
-                ("thread", launch.thread[wanted]),
-            )
+            for name, more in (("process", launch.process), ("thread", launch.thread))
         ]
         code, first = group_rows(columns)
         sizes = trace.calls.num_rows, len(rows), len(nodes)
@@ -160,19 +156,19 @@ def _waited_for(trace: Trace, rows: IntArray, threads: _Threads) -> BoolArray:
     """Return, per thread, whether it launches in ranges of one name while its starter is silent."""
     launching, start = recorded_calls(trace), numbers(trace.calls["start_ns"])
     order = np.argsort(start, kind="stable")
-    called = {thread: start[order[mine]] for thread, mine in groups(threads.of_call[order])}
+    called = {thread: start[order[own]] for thread, own in groups(threads.of_call[order])}
     launches = np.bincount(threads.of_call[launching], minlength=len(threads.thread))
     launch = order[launching[order]]
     around = threads.starting_marks(trace, rows, threads.of_call[launch], start[launch])
     label, labels = codes(trace.marks["name"])[rows], names(trace.marks["name"])
     is_waited_for = np.zeros(len(threads.thread), dtype=np.bool_)
-    for thread, mine in groups(threads.of_call[launch]):
-        starter, inside = int(threads.starter[thread]), around[mine]
+    for thread, own in groups(threads.of_call[launch]):
+        starter, inside = int(threads.starter[thread]), around[own]
         ranges = {numberless(labels[c]) for c in distinct(label[inside[inside >= 0]]).tolist()}
-        is_helper = launches[starter] * _MANY_TIMES >= len(mine)  # else the other way round
+        is_helper = launches[starter] * _MANY_TIMES >= len(own)  # else the other way round
         if starter >= 0 and len(ranges) == 1 and is_helper:
             # Most launches follow another one without a call of the starter between them.
-            calls_before = np.searchsorted(called.get(starter, start[:0]), start[launch[mine]])
+            calls_before = np.searchsorted(called.get(starter, start[:0]), start[launch[own]])
             alone = np.count_nonzero(np.diff(calls_before) == 0)
-            is_waited_for[thread] = 2 * alone >= len(mine)
+            is_waited_for[thread] = 2 * alone >= len(own)
     return is_waited_for

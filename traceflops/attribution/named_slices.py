@@ -11,27 +11,9 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.attribution.host_events import (
-    CALL,
-    LABEL,
-    OP,
-    HostEvents,
-    host_events,
-)
-from traceflops.attribution.idle_classes import (
-    CLASSES,
-    PLACES,
-    class_of,
-    owner_of,
-    tags_of,
-)
-from traceflops.attribution.idle_slices import (
-    HOST,
-    GapParts,
-    Slices,
-    idle_slices,
-    innermost_of,
-)
+from traceflops.attribution.host_events import CALL, LABEL, OP, HostEvents, host_events
+from traceflops.attribution.idle_classes import CLASSES, PLACES, class_of, owner_of, tags_of
+from traceflops.attribution.idle_slices import HOST, GapParts, Slices, idle_slices, innermost_of
 from traceflops.characters import kernel_name
 from traceflops.table.columns import BoolArray, IntArray, SmallArray, codes, numbers
 from traceflops.table.grouping import group_rows, groups
@@ -74,9 +56,9 @@ class NamedSlices:
             ("launch_latency", "calls", self.parts.call),
             ("device_wait", "activities", self.parts.activity),
         ):
-            mine = np.flatnonzero(self.kind == PLACES[kind])
+            own = np.flatnonzero(self.kind == PLACES[kind])
             labels = codes(self.trace.table(table)["name"])
-            named[mine] = taken(labels, row[self.slices.part[mine]])
+            named[own] = taken(labels, row[self.slices.part[own]])
         by_name: defaultdict[tuple[str, str], list[IntArray]] = defaultdict(list)
         group, _ = group_rows((self.kind, named, inner))
         for _, rows in groups(group):
@@ -105,13 +87,13 @@ class NamedSlices:
     @cached_property
     def inner(self) -> IntArray:
         """Per slice, the call or function that it is named by besides its owner, or -1."""
-        event, place = self.slices.event, self.events.tree.place
+        event, depth_order = self.slices.event, self.events.tree.place
         is_step = self.kind == PLACES["optimizer_loop"]
         in_call = np.isin(self.kind, [PLACES[name] for name in _CALLS])
         in_label = self.events.is_kind(LABEL, self.owner) & ~is_step
         in_call |= in_label & (self.kind != PLACES["data_input"])
         helper = taken(self.events.function, event)
-        helps = ~is_step & (taken(place, helper) > taken(place, self.owner))
+        helps = ~is_step & (taken(depth_order, helper) > taken(depth_order, self.owner))
         return np.select([in_call, helps], [event, helper], -1)
 
     def evidence(self, row: int) -> tuple[str, ...]:
@@ -135,15 +117,15 @@ class NamedSlices:
         process = self.events.process_of_call[self.parts.call[self.slices.part[row]]]
         before, after = [(_NEVER, "the start")], [(_NEVER, "the end")]
         for table in (self.trace.ops, self.trace.calls):
-            mine = np.flatnonzero(numbers(table["process"]) == process)
-            start = numbers(table["start_ns"])[mine]
-            end = start + numbers(table["dur_ns"])[mine]
+            own = np.flatnonzero(numbers(table["process"]) == process)
+            start = numbers(table["start_ns"])[own]
+            end = start + numbers(table["dur_ns"])[own]
             ended = np.where(end <= self.slices.start_ns[row], end, _NEVER)
             begun = np.where(start >= self.slices.end_ns[row], -start, _NEVER)
             for neighbours, times in ((before, ended), (after, begun)):
                 nearest = int(times.argmax()) if len(times) else -1
                 if nearest >= 0 and times[nearest] > _NEVER:
-                    text = str(table["name"][int(mine[nearest])])
+                    text = str(table["name"][int(own[nearest])])
                     neighbours.append((int(times[nearest]), text))
         last, following = (max(side, key=itemgetter(0))[1] for side in (before, after))
         return f"between {last} and {following}"
@@ -155,8 +137,8 @@ class NamedSlices:
     def blocked(self) -> BoolArray:
         """Return which gaps began while the launching thread waited for the device or copied."""
         events, parts = self.events, self.parts
-        every = np.arange(len(events.kind))
-        waits = events.has_fact("waits_for_device", every) | events.has_fact("copies", every)
+        event = np.arange(len(events.kind))
+        waits = events.has_fact("waits_for_device", event) | events.has_fact("copies", event)
         waits &= (events.kind == CALL) & events.is_work
         thread = taken(events.thread_of_call, parts.call)
         return innermost_of(events, waits, events.thread, thread, parts.gap_start_ns) >= 0

@@ -205,6 +205,12 @@ def _proven(given: _Input) -> tuple[BoolArray, bool]:
 def _fates(given: _Input, executed: BoolArray) -> SmallArray:
     """Return the fate of each op, its place in FATES."""
     tree, known, name = given.tree, given.known, codes(given.linked.trace.ops["name"])
+    # Calls whose activity is not recorded, of names that launched compute kernels elsewhere.
+    calls, call = given.linked.trace.calls, given.linked.links.call_of_activity
+    launching = distinct(codes(calls["name"])[call[given.compute & (call >= 0)]])
+    lost = np.isin(codes(calls["name"]), launching)
+    lost[call[call >= 0]] = False
+    launched = given.marked(taken(given.nearest, given.linked.links.op_of_call[lost]))
     inside = tree.below(executed) > 0
     # Known ops with a known op of the same name as the next one below them.
     around = taken(given.nearest, tree.parent)
@@ -215,26 +221,10 @@ def _fates(given: _Input, executed: BoolArray) -> SmallArray:
     fate[known] = FATES.index("wrapper")
     fate[known & inside & around_itself] = FATES.index("duplicate")
     fate[bare] = FATES.index("ghost")
-    fate[bare & _launched(given)] = FATES.index("lost")
+    fate[bare & launched] = FATES.index("lost")
     fate[bare & given.in_mode] = FATES.index("cached")
     fate[executed] = FATES.index("executed")
     return fate
-
-
-def _launched(given: _Input) -> BoolArray:
-    """Return, per op, whether it is known and has a launch below whose activity is not recorded.
-
-    A call is a launch if one of its name launched something elsewhere in the trace.
-    """
-    links, calls = given.linked.links, given.linked.trace.calls
-    if not calls.num_rows:
-        return np.zeros(len(given.known), dtype=np.bool_)
-    served = np.zeros(calls.num_rows, dtype=np.bool_)
-    served[links.call_of_activity[links.call_of_activity >= 0]] = True
-    kernels = links.call_of_activity[given.compute]
-    launching = distinct(codes(calls["name"])[kernels[kernels >= 0]])
-    lost = np.isin(codes(calls["name"]), launching) & ~served
-    return given.marked(taken(given.nearest, links.op_of_call[lost]))
 
 
 def named(table: pa.Table, wanted: frozenset[str]) -> BoolArray:

@@ -89,43 +89,28 @@ class Forwards:
         return Verdict(lies or by_shape - {"recompute"}, by_shape)
 
     def lying(self, product: Product) -> frozenset[Role]:
-        """Return the roles that fit the shapes and how the operands lie."""
-        return frozenset(
-            role
-            for role, lies in _LIES.items()
-            if any(lies(product, forward) for forward in self._like(role, product))
-        )
+        """Return the roles that fit the shapes and how the operands lie; None fits anything."""
+        m, k, left, right = product.m, product.k, product.left, product.right
+        lies: dict[Role, Callable[[Product], bool]] = {
+            "recompute": lambda forward: (
+                (None in (left, forward.left) or left == forward.left)
+                and (None in (right, forward.right) or right == forward.right)
+            ),
+            # The right operand is the forward's the other way round.
+            "input_grad": lambda forward: (
+                (None in (right, forward.right) or right != forward.right) and left != "column"
+            ),
+            # The left operand is a transposed one: of the gradient, or of the input.
+            "weight_grad": lambda forward: (
+                left in (None, "column")
+                or ((m, k) == (forward.k, forward.m) and forward.left == "column")
+            ),
+        }
+        return frozenset(role for role in ROLES if any(map(lies[role], self._like(role, product))))
 
     def _like(self, role: Role, product: Product) -> list[Product]:
         sizes = (product.batch, product.m, product.k, product.n)
         return self._by_sizes.get((role, sizes), [])
-
-
-def _as_before(product: Product, forward: Product) -> bool:
-    return _alike(product.left, forward.left) and _alike(product.right, forward.right)
-
-
-def _turned_right(product: Product, forward: Product) -> bool:
-    """Return whether the right operand is the forward's the other way round."""
-    apart = None in (product.right, forward.right) or product.right != forward.right
-    return apart and product.left != "column"
-
-
-def _turned_left(product: Product, forward: Product) -> bool:
-    """Return whether the left operand is a transposed one: of the gradient, or of the input."""
-    of_input = (product.m, product.k) == (forward.k, forward.m) and forward.left == "column"
-    return product.left in (None, "column") or of_input
-
-
-_LIES: Final[Mapping[Role, Callable[[Product, Product], bool]]] = {
-    "recompute": _as_before,
-    "input_grad": _turned_right,
-    "weight_grad": _turned_left,
-}
-
-
-def _alike(one: Layout | None, other: Layout | None) -> bool:
-    return one is None or other is None or one == other
 
 
 def usual_role(product: Product) -> Role | None:
@@ -172,6 +157,8 @@ def product_roles(trace: Trace, attribution: Attribution, phases: Phases) -> Pro
 
 
 class _RoleFinder:
+    """Finds the roles of all products of a trace: by phase, by the forward op, else by shapes."""
+
     def __init__(self, trace: Trace, attribution: Attribution, phases: Phases) -> None:
         self._ops, count = trace.ops, trace.ops.num_rows
         self._place = attribution.work.place
@@ -187,7 +174,7 @@ class _RoleFinder:
             for work in attribution.work.works
         )
         first: dict[Product | None, int] = {}
-        same = [first.setdefault(product, place) for place, product in enumerate(self._product)]
+        same = [first.setdefault(product, index) for index, product in enumerate(self._product)]
         self._same_product = np.array(same, dtype=np.int64)
         is_product = np.array([product is not None for product in self._product], dtype=np.bool_)
         self._is_product = is_product[self._place]
@@ -219,29 +206,26 @@ class _RoleFinder:
 
     def _find_linked(self, rows: IntArray) -> None:
         """Find the roles of derivatives of one product whose forward op is known."""
-        place, root = self._place, self._phases.root
-        pairs = joint_codes(place[rows], place[self._forward[rows]])
+        index, root = self._place, self._phases.root
+        pairs = joint_codes(index[rows], index[self._forward[rows]])
         for _, members in groups(pairs):
-            mine = rows[members]
-            product = self._product[int(place[mine[0]])]
-            forward = self._product[int(place[self._forward[mine[0]]])]
+            equal = rows[members]
+            product = self._product[int(index[equal[0]])]
+            forward = self._product[int(index[self._forward[equal[0]]])]
             if product is None or forward is None:
                 continue
             verdict = Forwards([forward]).verdict(product, again=False)
             role = verdict.role or usual_role(product)
-            self._role[mine] = PRODUCT_ROLES.index(role or "gradient")
+            self._role[equal] = PRODUCT_ROLES.index(role or "gradient")
             if role is None:
                 # Two equal products of one node have a role each; which is which is unknown, and
                 # does not matter: they are equal.
-                order = np.lexsort((mine, root[mine]))
-                _, first, count = np.unique(
-                    root[mine][order], return_index=True, return_counts=True
-                )
+                equal = equal[np.lexsort((equal, root[equal]))]
+                _, first, count = np.unique(root[equal], return_index=True, return_counts=True)
                 first = first[count == 2]
-                one, other = order[first], order[first + 1]
-                self._role[mine[one]] = PRODUCT_ROLES.index("input_grad")
-                self._role[mine[other]] = PRODUCT_ROLES.index("weight_grad")
-                self._leave_open(np.delete(mine, [*one, *other]), verdict.by_shape)
+                self._role[equal[first]] = PRODUCT_ROLES.index("input_grad")
+                self._role[equal[first + 1]] = PRODUCT_ROLES.index("weight_grad")
+                self._leave_open(np.delete(equal, [*first, *first + 1]), verdict.by_shape)
 
     def _find_by_shapes(self, rows: IntArray, *, again: bool) -> None:
         """Find the roles of products by all forward products of their process (R3).
@@ -250,7 +234,7 @@ class _RoleFinder:
         """
         executed_forward = self._is_product & self._executed & self._phases.is_in("forward")
         for process, members in groups(self._process[rows]):
-            mine = rows[members]
+            own = rows[members]
             # How often each product was formed in the forward passes of the process.
             formed = self._place[executed_forward & (self._process == process)]
             times = np.bincount(formed, minlength=len(self._product)).tolist()
@@ -259,11 +243,11 @@ class _RoleFinder:
                 if product is not None and count:
                     forward[product] += count
             forwards = Forwards(forward)
-            for place, equal in groups(self._same_product[self._place[mine]]):
-                product = self._product[place]
+            for index, equal in groups(self._same_product[self._place[own]]):
+                product = self._product[index]
                 if product is not None:
                     verdict = forwards.verdict(product, again=again)
-                    self._settle(mine[equal], product, verdict, forward)
+                    self._settle(own[equal], product, verdict, forward)
 
     def _settle(
         self, rows: IntArray, product: Product, verdict: Verdict, forward: Counter[Product]

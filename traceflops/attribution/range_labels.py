@@ -26,7 +26,7 @@ def names_by_process(trace: Trace) -> Callable[[str, int], str]:
     """Return how to call a range of a process: as `range_names` of that process alone does."""
     rows = np.flatnonzero(is_one_of(trace.marks["kind"], "annotation"))
     by_process = groups(numbers(trace.marks["process"])[rows])
-    known = {process: _names_of(trace, rows[mine]) for process, mine in by_process}
+    known = {process: _names_of(trace, rows[own]) for process, own in by_process}
     return lambda label, process: known.get(process, {}).get(label) or numberless(label)
 
 

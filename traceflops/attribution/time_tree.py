@@ -15,23 +15,13 @@ from typing import Final
 import numpy as np
 
 from traceflops.attribution.charged import charged
-from traceflops.attribution.device_work import (
-    RULES,
-    Launched,
-    attributed,
-    launching_names,
-)
+from traceflops.attribution.device_work import RULES, Launched, attributed, launching_names
 from traceflops.attribution.host_events import has_fact, is_of_library
 from traceflops.attribution.idle_classes import CLASSES
 from traceflops.attribution.idle_slices import chosen_gaps
 from traceflops.attribution.marks import host_marks
 from traceflops.attribution.named_slices import NamedSlices
-from traceflops.attribution.scopes import (
-    ModulePaths,
-    is_node,
-    module_name,
-    module_paths,
-)
+from traceflops.attribution.scopes import ModulePaths, is_node, module_name, module_paths
 from traceflops.characters import function_name, kernel_name
 from traceflops.table.columns import IntArray, codes, matching, names
 from traceflops.table.grouping import group_rows, group_sums, ranked
@@ -96,15 +86,15 @@ def time_trees(prepared: Prepared) -> dict[str, TimeNode]:
     rest_ns = max(rest_ns, 0) + int(ns[(activity < 0) & (ns > 0)].sum())
     known = (activity >= 0) & (ns > 0)
     activity, component, ns = activity[known], component[known], ns[known]
-    row, place = ranked(activity)
+    row, index = ranked(activity)
     trees = {}
     for lens, (columns, path) in _lenses(prepared, row).items():
         root = trees[lens] = TimeNode("")
-        key = [*(column[place] for column in columns), component]
+        key = [*(column[index] for column in columns), component]
         group, first = group_rows(key)
         sums = group_sums(group, ns, len(first)).tolist()
         parts = component[first].tolist()
-        for number, part, sum_ns in zip(place[first].tolist(), parts, sums, strict=True):
+        for number, part, sum_ns in zip(index[first].tolist(), parts, sums, strict=True):
             root.add(path(number), part, sum_ns)
         for labels, sum_ns in (*loading, ((), rest_ns)):
             root.add(labels, _IDLE, sum_ns)

@@ -53,7 +53,8 @@ def flattened(command: Callable[..., None], **added: Any) -> Callable[..., None]
     """
     hints = get_type_hints(command, include_extras=True)
     hints.pop("return", None)
-    defaults = {name: one.default for name, one in inspect.signature(command).parameters.items()}
+    declared = inspect.signature(command).parameters
+    defaults = {name: parameter.default for name, parameter in declared.items()}
     parameters = [*_parameters(hints, defaults), *_parameters(added, dict.fromkeys(added))]
     parameters.sort(key=lambda parameter: parameter.default is not inspect.Parameter.empty)
 
@@ -73,7 +74,7 @@ def _parameters(
     for name, default in defaults.items():
         hint = hints[name]
         if is_dataclass(hint):
-            inner = {one.name: one if one.metadata else one.default for one in fields(hint)}
+            inner = {part.name: part if part.metadata else part.default for part in fields(hint)}
             of_group = get_type_hints(hint, include_extras=True)
             yield from _parameters(of_group, inner, getattr(hint, "HEADING", None))
             continue

@@ -100,7 +100,13 @@ def check(
             written.append((base, ".json"))
         elif base is not None and not base.exists():
             raise UsageError(f"no such baseline: {base}", "write it with --update-baseline")
-        _check_written(written, traces, force=force)
+        from traceflops.reports.files import check_replaced
+
+        for path, suffix in written:
+            if path.suffix.lower() != suffix:
+                raise UsageError(f"does not end in {suffix}: {path}", "choose another name")
+            check_replaced(path, force=force)
+            spare_inputs([path], traces)
         old = read_side(str(base), asked) if base is not None and not update_baseline else None
         analysis, comparison = asked.analyze(traces), None
         if old is not None:
@@ -124,19 +130,6 @@ def check(
                 save(analysis, base, force=True)
                 rows.append(Row("--update-baseline", "passed", f"wrote {base}"))
         _publish(rows, result, comparison, github=github)
-
-
-def _check_written(
-    targets: Sequence[tuple[Path, str]], traces: Sequence[str], *, force: bool
-) -> None:
-    """Raise UsageError for files that cannot be written, each given with its suffix."""
-    from traceflops.reports.files import check_replaced
-
-    for path, suffix in targets:
-        if path.suffix.lower() != suffix:
-            raise UsageError(f"does not end in {suffix}: {path}", "choose another name")
-        check_replaced(path, force=force)
-        spare_inputs([path], traces)
 
 
 def _publish(

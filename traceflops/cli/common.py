@@ -116,7 +116,16 @@ def failures(
         raise
     except Exception as error:
         _debug()
-        message, hint, code = _unforeseen(error)
+        message, code = f"internal error: {type(error).__name__}: {error}", EXIT_INTERNAL
+        hint = "run again with TRACEFLOPS_DEBUG=1 and report what it prints"
+        if is_out_of_memory(error):
+            message, hint, code = "out of memory", MORE_MEMORY, EXIT_USAGE
+        elif isinstance(error, OSError):
+            from traceflops.reports.files import remedy
+
+            about = f": {error.filename}" if error.filename is not None else ""
+            message = f"reading or writing failed ({error.strerror or error}){about}"
+            hint, code = remedy(error), EXIT_USAGE
         complain(message, hint)
         raise typer.Exit(code) from None
 
@@ -146,20 +155,6 @@ def tidy_up_when_ended() -> None:
     for number in _ENDING:
         if signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, end)
-
-
-def _unforeseen(error: Exception) -> tuple[str, str, int]:
-    """Return what to say of an exception that is not ours, and the exit code."""
-    if is_out_of_memory(error):
-        return "out of memory", MORE_MEMORY, EXIT_USAGE
-    if isinstance(error, OSError):
-        from traceflops.reports.files import remedy
-
-        about = f": {error.filename}" if error.filename is not None else ""
-        message = f"reading or writing failed ({error.strerror or error}){about}"
-        return message, remedy(error), EXIT_USAGE
-    hint = "run again with TRACEFLOPS_DEBUG=1 and report what it prints"
-    return f"internal error: {type(error).__name__}: {error}", hint, EXIT_INTERNAL
 
 
 def _debug() -> None:

@@ -100,11 +100,21 @@ def _defaults(context: Any, path: Path) -> Options:
 
     Raises UsageError for what is wrong anywhere in it.
     """
+    from traceflops.categories.rules import toml_of
+
+    try:
+        content: Any = toml_of(path, str(path))
+    except UsageError as error:
+        raise UsageError(error.message, _HINT) from None
+    for key in _FILES.get(path.name, ()):  # our tables in a file of others
+        content = content.get(key) if isinstance(content, dict) else None
+    if not isinstance(content, dict):
+        raise _refused(path, "tool.traceflops is no table")
     commands = {
         name: {_name(each): each for each in command.params if each.param_type_name == "option"}
         for name, command in context.parent.command.commands.items()
     }
-    tables = {str(key).replace("_", "-"): table for key, table in _content(path).items()}
+    tables = {str(key).replace("_", "-"): table for key, table in content.items()}
     shared = {name: option for options in commands.values() for name, option in options.items()}
     options_of = {_SHARED: shared, **commands}
     values: dict[str, Options] = {}
@@ -117,21 +127,6 @@ def _defaults(context: Any, path: Path) -> Options:
     own = commands[context.info_name]
     given = {**values.get(_SHARED, {}), **values.get(context.info_name, {})}
     return {own[key].name: value for key, value in given.items() if key in own}
-
-
-def _content(path: Path) -> Mapping[str, Any]:
-    """Return our tables in a file."""
-    from traceflops.categories.rules import toml_of
-
-    try:
-        content: Any = toml_of(path, str(path))
-    except UsageError as error:
-        raise UsageError(error.message, _HINT) from None
-    for key in _FILES.get(path.name, ()):
-        content = content.get(key) if isinstance(content, dict) else None
-    if not isinstance(content, dict):
-        raise _refused(path, "tool.traceflops is no table")
-    return content
 
 
 def _of_table(path: Path, table: Mapping[str, Any], options: Options) -> Iterator[tuple[str, Any]]:

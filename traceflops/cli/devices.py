@@ -57,42 +57,39 @@ def devices(
 
             seen = _seen_in(trace)
             _print_matches([(match(device), labels) for device, labels in seen.items()], json)
+            return
+        from traceflops.devices.device_facts import SeenDevice, is_full_name
+        from traceflops.devices.matching import match
+
+        specs = _rows_for(text)
+        if text is not None and (not specs or is_full_name(text)):
+            matched = match(SeenDevice(text))
+            if matched.spec is None:
+                raise UsageError(matched.explanation, "traceflops devices lists the table")
+            _print_matches([(matched, [])], json)
+        elif json:
+            say_object({"schema": SCHEMA, "devices": [_spec_object(spec) for spec in specs]})
+        elif len(specs) == 1:
+            say("\n".join(_details(specs[0])))
         else:
-            _list(text, json)
+            say("\n".join(_table(specs, terminal_style().width)))
 
 
-def _list(text: str | None, json: bool) -> None:
-    """Print the row with that id, else all rows that contain the text, else the one it names."""
-    from traceflops.devices.device_facts import SeenDevice, is_full_name, named_row
-    from traceflops.devices.matching import match
+def _rows_for(text: str | None) -> tuple[DeviceSpec, ...]:
+    """Return the row with that id, else all rows that contain the text, else the one it names."""
+    from traceflops.devices.device_facts import named_row
     from traceflops.devices.peaks import find, load_devices
 
     specs = load_devices()
-    if text is not None:
-        wanted = " ".join(text.lower().split())
-        exact = find(wanted)
-        specs = (
-            (exact,)
-            if exact is not None
-            else tuple(
-                spec
-                for spec in specs
-                if wanted in f"{spec.id} {spec.vendor} {spec.product} {spec.arch}".lower()
-            )
-        )
-        if not specs and (named := named_row(text)) is not None:
-            specs = (named,)
-    if text is not None and (not specs or is_full_name(text)):
-        matched = match(SeenDevice(text))
-        if matched.spec is None:
-            raise UsageError(matched.explanation, "traceflops devices lists the table")
-        _print_matches([(matched, [])], json)
-    elif json:
-        say_object({"schema": SCHEMA, "devices": [_spec_object(spec) for spec in specs]})
-    elif len(specs) == 1:
-        say("\n".join(_details(specs[0])))
-    else:
-        say("\n".join(_table(specs, terminal_style().width)))
+    if text is None:
+        return specs
+    wanted = " ".join(text.lower().split())
+    if (exact := find(wanted)) is not None:
+        return (exact,)
+    words = ((spec, f"{spec.id} {spec.vendor} {spec.product} {spec.arch}") for spec in specs)
+    specs = tuple(spec for spec, words_of_row in words if wanted in words_of_row.lower())
+    named = named_row(text) if not specs else None
+    return specs if named is None else (named,)
 
 
 def _table(specs: tuple[DeviceSpec, ...], width: int) -> Iterator[str]:
@@ -147,6 +144,8 @@ def _details(spec: DeviceSpec) -> Iterator[str]:
 
 def _rates_and_source(spec: DeviceSpec, matched: Match | None = None) -> Iterator[str]:
     """Yield what a row says of peaks; `matched` is the device of a trace that it is of."""
+    from traceflops.devices.matching import REFERENCE
+
     rates = ", ".join(f"{dtype} {_rate(rate)}" for dtype, rate in spec.dense.items())
     yield _line("dense", f"{rates} TFLOP/s" if rates else "no public figure")
     if spec.memories:
@@ -166,17 +165,7 @@ def _rates_and_source(spec: DeviceSpec, matched: Match | None = None) -> Iterato
     ]
     if texts:
         yield _line("balance", f"{', '.join(texts)} FLOP per byte")
-    yield from _check(spec, matched)
-    dated = f", taken over {spec.date}" if spec.date is not None else ""
-    yield _line("source", f"{spec.source} (confidence {spec.confidence}{dated})")
-    if spec.note:
-        yield _line("note", spec.note)
-
-
-def _check(spec: DeviceSpec, matched: Match | None) -> Iterator[str]:
-    """Yield the rate by clock and units: those of the device in the trace, else of the table."""
-    from traceflops.devices.matching import REFERENCE
-
+    # The rate by clock and units: those of the device in the trace, else of the table.
     per_clock = f"{spec.unit_name} x {spec.flops_per_clock} FLOP per clock x"
     if matched is not None and matched.by_clock is not None:
         seen, rate = matched.seen, float(matched.by_clock) / 1000
@@ -189,6 +178,10 @@ def _check(spec: DeviceSpec, matched: Match | None) -> Iterator[str]:
     elif spec.formula is not None and spec.part == 1:
         rate = float(spec.formula) / 1000
         yield _line("check", f"{spec.units} {per_clock} {spec.clock_mhz} MHz = {rate:.1f} TFLOP/s")
+    dated = f", taken over {spec.date}" if spec.date is not None else ""
+    yield _line("source", f"{spec.source} (confidence {spec.confidence}{dated})")
+    if spec.note:
+        yield _line("note", spec.note)
 
 
 def _seen_in(traces: list[str]) -> dict[SeenDevice, list[str]]:
@@ -211,6 +204,7 @@ def _seen_in(traces: list[str]) -> dict[SeenDevice, list[str]]:
 
 
 def _print_matches(matches: list[tuple[Match, list[str]]], json: bool) -> None:
+    """Print which rows devices are, each with its labels in the trace."""
     if json:
         seen = [_match_object(matched, labels) for matched, labels in matches]
         say_object({"schema": SCHEMA, "seen": seen})

@@ -126,27 +126,25 @@ def checks(given: Mapping[str, Any]) -> list[Check]:
     asked = [
         gate.check(name, given[name]) for name, gate in GATES.items() if given[name] is not None
     ]
-    asked += map(_share_check, given["--max-share"] or ())
+    for text in given["--max-share"] or ():
+        from traceflops.timeline.records import COMPONENTS
+
+        name, _, limit = (part.strip() for part in text.partition("="))
+        if name not in COMPONENTS:
+            hint = f"write PART=SHARE with one of {', '.join(COMPONENTS)}"
+            raise UsageError(f"--max-share is no share of a component: {text[:60]!r}", hint)
+        gate = _of_share(PART_NAMES[name], name)
+        try:
+            asked.append(gate.check("--max-share", limit, f"--max-share {text}"))
+        except UsageError as error:
+            hint = (error.hint or "").replace("--max-share ", f"--max-share {name}=")
+            raise UsageError(error.message, hint) from None
     if (level := given["--no-finding"]) is not None:
         if level not in _LEVELS:
             hint = f"give one of {', '.join(_LEVELS)}"
             raise UsageError(f"--no-finding is no priority: {level[:60]!r}", hint)
         asked.append((f"--no-finding {level}", partial(_findings, level)))
     return asked
-
-
-def _share_check(text: str) -> Check:
-    from traceflops.timeline.records import COMPONENTS
-
-    name, _, limit = (part.strip() for part in text.partition("="))
-    if name not in COMPONENTS:
-        hint = f"write PART=SHARE with one of {', '.join(COMPONENTS)}"
-        raise UsageError(f"--max-share is no share of a component: {text[:60]!r}", hint)
-    try:
-        return _of_share(PART_NAMES[name], name).check("--max-share", limit, f"--max-share {text}")
-    except UsageError as error:
-        hint = (error.hint or "").replace("--max-share ", f"--max-share {name}=")
-        raise UsageError(error.message, hint) from None
 
 
 def unfit(analysis: Analysis) -> str:

@@ -21,9 +21,7 @@ from traceflops.characters import is_visible, visible
 from traceflops.phases import listening
 
 if TYPE_CHECKING:
-    from cProfile import Profile
-
-    from rich.progress import Progress, TaskID
+    from rich.progress import Progress
     from rich.text import Text
 
     from traceflops.parsers.io.inputs import ByteSource
@@ -102,16 +100,12 @@ def own_time(*, profile: bool, named: bool = True) -> Iterator[None]:
     with profiler if profile else nullcontext(), listening(tell):
         yield
     tell("all", None, time.perf_counter() - began)
-    if profile:
-        _print_profile(profiler)
-
-
-def _print_profile(profile: Profile) -> None:
-    """Print the functions with most time of their own on stderr."""
+    if not profile:
+        return
     from pstats import Stats
 
-    stats = Stats(profile, stream=sys.stderr)
-    rows = sorted(stats.get_stats_profile().func_profiles.items(), key=lambda row: -row[1].tottime)
+    functions = Stats(profiler, stream=sys.stderr).get_stats_profile().func_profiles
+    rows = sorted(functions.items(), key=lambda row: -row[1].tottime)
     say(f"\n{'own s':>8} {'total s':>15} {'calls':>12}  function", to_stderr=True)
     for name, ran in rows[:_FUNCTIONS_SHOWN]:
         source = f"{Path(ran.file_name).name}:{ran.line_number}" if ran.line_number else "built in"
@@ -122,70 +116,51 @@ def _print_profile(profile: Profile) -> None:
     say(f"reader processes used {others:.3f} s more", to_stderr=True)
 
 
-class _Bar:
-    """A progress bar by bytes on stderr, shown once a second has passed."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._began = clock()
-        self._progress: Progress | None = None
-        self._task: TaskID | None = None
-        self._label = ""
-        self._total: int | None = None
-
-    def watch(self, source: ByteSource, index: int, inputs: int) -> None:
-        """Follow the next input."""
-        self._label = "reading" if inputs == 1 else f"reading {index + 1} of {inputs}"
-        self._total = source.stored_bytes
-        source.progress = self.advance
-
-    def advance(self, done: int) -> None:
-        """Show how many bytes of the input are read."""
-        if self._progress is None and self._clock() - self._began >= _BAR_AFTER_S:
-            self._open()
-        if self._progress is not None and self._task is not None:
-            self._progress.update(
-                self._task, completed=done, total=self._total, description=self._label
-            )
-
-    def _open(self) -> None:
-        """Put the bar on the screen."""
-        from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            DownloadColumn,
-            Progress,
-            TextColumn,
-            TimeRemainingColumn,
-            TransferSpeedColumn,
-        )
-
-        self._progress = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            DownloadColumn(),
-            TransferSpeedColumn(),
-            TimeRemainingColumn(),
-            console=Console(stderr=True),
-            transient=True,
-        )
-        self._task = self._progress.add_task(self._label, total=self._total)
-        self._progress.start()
-
-    def close(self) -> None:
-        """Take the bar off the screen."""
-        if self._progress is not None:
-            self._progress.stop()
-
-
 @contextmanager
 def watching(clock: Callable[[], float] = time.monotonic) -> Iterator[Watcher | None]:
-    """Yield the watcher for `read`: a bar on a terminal, None otherwise."""
+    """Yield the watcher for `read`: on a terminal a bar by bytes, shown once a second has passed.
+
+    None otherwise.
+    """
     if not sys.stderr.isatty():
         yield None
         return
-    bar = _Bar(clock)
+    began = clock()
+    bars: list[Progress] = []  # none or one
+
+    def watch(source: ByteSource, index: int, inputs: int) -> None:
+        """Follow the next input: show how many of its bytes are read."""
+        label = "reading" if inputs == 1 else f"reading {index + 1} of {inputs}"
+
+        def advance(done: int) -> None:
+            if not bars and clock() - began >= _BAR_AFTER_S:
+                bars.append(_bar())
+                bars[0].add_task(label)
+                bars[0].start()
+            for bar in bars:
+                total = source.stored_bytes
+                bar.update(bar.task_ids[0], completed=done, total=total, description=label)
+
+        source.progress = advance
+
     try:
-        yield bar.watch
+        yield watch
     finally:
-        bar.close()
+        for bar in bars:
+            bar.stop()
+
+
+def _bar() -> Progress:
+    """Return a progress bar on stderr, not on the screen yet."""
+    from rich import progress
+    from rich.console import Console
+
+    return progress.Progress(
+        progress.TextColumn("{task.description}", markup=False),
+        progress.BarColumn(),
+        progress.DownloadColumn(),
+        progress.TransferSpeedColumn(),
+        progress.TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )

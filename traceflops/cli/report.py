@@ -128,8 +128,12 @@ def report(
     """
     with failures(asked.reading, asked.privacy):
         target = target_of(output, format_, traces)
-        if added.open:
-            _check_open(target, is_for_programs=quiet or json)
+        if added.open and not target.is_page:
+            problem = "--open shows a page, but none is written"
+            raise UsageError(problem, "give a .html file with -o")
+        if added.open and (quiet or json):
+            problem = "--open cannot be combined with --json or --quiet"
+            raise UsageError(problem, "remove one of them")
         from traceflops.reports.view.author_notes import authored
         from traceflops.reports.write import save_post_mortem
 
@@ -159,7 +163,14 @@ def report(
             hint = "  open with --open" if target.is_page and not added.open else ""
             say(f"\n{arrow} {written}{hint}")
         if added.open:
-            _open(target.path)
+            import webbrowser
+
+            try:
+                is_open = webbrowser.open(target.path.resolve().as_uri())
+            except (webbrowser.Error, OSError):
+                is_open = False
+            if not is_open:  # no fault of the report
+                say("note: no browser could be started; open the file yourself", to_stderr=True)
 
 
 def target_of(output: str | None, format_: str | None, traces: list[str]) -> Target:
@@ -191,15 +202,6 @@ def target_of(output: str | None, format_: str | None, traces: list[str]) -> Tar
     return Target(free, None, mark)
 
 
-def _check_open(target: Target, *, is_for_programs: bool) -> None:
-    """Raise UsageError where there is no page to open, or a program reads the output."""
-    if not target.is_page:
-        raise UsageError("--open shows a page, but none is written", "give a .html file with -o")
-    if is_for_programs:
-        hint = "remove one of them"
-        raise UsageError("--open cannot be combined with --json or --quiet", hint)
-
-
 def _case_of(added: Added, target: Target) -> Target | None:
     """Return where the post-mortem goes. Raises UsageError where it cannot be there."""
     if added.post_mortem is None:
@@ -209,18 +211,6 @@ def _case_of(added: Added, target: Target) -> Target | None:
         problem = f"the post-mortem needs a .md file of its own: {path}"
         raise UsageError(problem, "give it another name")
     return Target(path, None)
-
-
-def _open(page: Path) -> None:
-    """Open the page in the browser of this machine; that this fails is no fault of the report."""
-    import webbrowser
-
-    try:
-        is_open = webbrowser.open(page.resolve().as_uri())
-    except (webbrowser.Error, OSError):
-        is_open = False
-    if not is_open:
-        say("note: no browser could be started; open the file yourself", to_stderr=True)
 
 
 def _command(traces: list[str], analysis: Analysis, asked: Asked, added: Added) -> str:

@@ -57,7 +57,7 @@ def _lines(answer: WhatIf) -> Iterator[str]:
 
     A line that is too long loses its last parts, or the middle of its name.
     """
-    from traceflops.reports.view.critical import path_word
+    from traceflops.reports.view.critical import path_word, sums_by_component
     from traceflops.reports.view.figures import shorten_middle
     from traceflops.reports.view.short_names import short_labels
     from traceflops.reports.view.texts import words
@@ -76,8 +76,11 @@ def _lines(answer: WhatIf) -> Iterator[str]:
         label = shorten_middle(name, max(widths[0], 20))
         cells = (f"{text:>{wide}}" for text, wide in zip(figures, widths[1:], strict=True))
         yield "  ".join([f"{label:<{widths[0]}}", *cells]).rstrip()
-        if outcome is not None:
-            yield _fitting("  then critical: ", _critical(outcome), width)
+        if outcome is not None:  # which components decide the time then, with their shares
+            sums = sums_by_component(outcome.critical)
+            total = max(sum(ns for _, ns in sums), 1)
+            shares = [f"{path_word(kind)} {percent(ns / total)}" for kind, ns in sums[:_NEXT]]
+            yield _fitting("  then critical: ", shares, width)
     doubts = dict.fromkeys(words(doubt) for outcome in outcomes for doubt in outcome.doubts)
     for doubt in doubts:
         yield from textwrap.wrap(f"A range, not one value: {doubt}.", width)
@@ -122,13 +125,3 @@ def _fitting(begin: str, parts: Sequence[str], width: int) -> str:
     """Return a line with as many of the parts as it has room for, at least one."""
     lines = (begin + ", ".join(parts[:count]) for count in range(len(parts), 1, -1))
     return next((line for line in lines if len(line) <= width), begin + parts[0] if parts else "")
-
-
-def _critical(outcome: Outcome) -> list[str]:
-    """Return which components decide the time then, with their shares."""
-    from traceflops.reports.view.critical import path_word, sums_by_component
-    from traceflops.units import percent
-
-    sums = sums_by_component(outcome.critical)
-    total = max(sum(ns for _, ns in sums), 1)
-    return [f"{path_word(name)} {percent(ns / total)}" for name, ns in sums[:_NEXT]]

@@ -6,13 +6,12 @@ Their times are of launches that ran serialized, mostly at locked clocks: means 
 from __future__ import annotations
 
 import re
-from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from traceflops.categories.kernel_names import from_own_word
-from traceflops.comparison.matching import family
+from traceflops.comparison.matching import family, grouped
 from traceflops.facts import Fact, fact
 from traceflops.findings.finding import short_name
 from traceflops.mfu.counted.kernel_speeds import ROOFS
@@ -22,12 +21,12 @@ if TYPE_CHECKING:
     from traceflops.mfu.counted.kernel_speeds import KernelSpeed
 
 _ARGUMENTS: Final = re.compile(r"^(\w+)\(.*", re.S)
-_WAYS: Final[tuple[Callable[[KernelSpeed], object], ...]] = (
+_KEYS: Final[tuple[Callable[[KernelSpeed], Hashable], ...]] = (
     lambda speed: (speed.name, speed.grid, speed.block),
     lambda speed: speed.name,
     lambda speed: family(speed.name),
 )
-"""By what kernels are matched: name and size, else name, else name without sizes and templates."""
+"""What kernels are matched by: name and size, else name, else name without sizes and templates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +62,30 @@ class KernelChange:
 def kernel_changes(before: Side, after: Side) -> tuple[KernelChange, ...]:
     """Return counted kernels of two sides without a timeline, the largest change first.
 
-    Empty where a side has a timeline or no counters. A kernel of one side alone comes last.
+    Two kernels match by a key that one kernel of each side has alone. Empty where a side has a
+    timeline or no counters. A kernel of one side alone comes last.
     """
     if before.windows or after.windows or not (before.speeds and after.speeds):
         return ()
-    return tuple(sorted(_matched(before.speeds, after.speeds), key=_order))
+    old, new, changes = list(before.speeds), list(after.speeds), []
+    for key_of in _KEYS:
+        groups, others = grouped(key_of, old), grouped(key_of, new)
+        pairs = [
+            (groups[key][0], others[key][0])
+            for key in groups
+            if len(groups[key]) == len(others.get(key, ())) == 1
+        ]
+        changes += [KernelChange(*pair) for pair in pairs]
+        matched = {id(kernel) for pair in pairs for kernel in pair}
+        old, new = ([kernel for kernel in side if id(kernel) not in matched] for side in (old, new))
+    changes += [KernelChange(kernel, None) for kernel in old]
+    changes += [KernelChange(None, kernel) for kernel in new]
+
+    def order(change: KernelChange) -> tuple[bool, float]:
+        before_ns, after_ns = change.before_ns, change.after_ns
+        return None in (before_ns, after_ns), -abs((before_ns or 0.0) - (after_ns or 0.0))
+
+    return tuple(sorted(changes, key=order))
 
 
 def largest_change(changes: tuple[KernelChange, ...]) -> Fact | None:
@@ -94,40 +112,6 @@ def largest_change(changes: tuple[KernelChange, ...]) -> Fact | None:
         if None not in sides and len(sides) == 2
         else (),
     )
-
-
-def _matched(
-    before: tuple[KernelSpeed, ...], after: tuple[KernelSpeed, ...]
-) -> Iterator[KernelChange]:
-    """Yield pairs of which each side has one alone that is alike, then what is of one side."""
-    old, new = list(before), list(after)
-    for key_of in _WAYS:
-        before_groups, others = _by(key_of, old), _by(key_of, new)
-        pairs = [
-            (before_groups[key][0], others[key][0])
-            for key in before_groups
-            if len(before_groups[key]) == len(others.get(key, ())) == 1
-        ]
-        yield from (KernelChange(*pair) for pair in pairs)
-        done = [{id(pair[side]) for pair in pairs} for side in (0, 1)]
-        old = [kernel for kernel in old if id(kernel) not in done[0]]
-        new = [kernel for kernel in new if id(kernel) not in done[1]]
-    yield from (KernelChange(kernel, None) for kernel in old)
-    yield from (KernelChange(None, kernel) for kernel in new)
-
-
-def _by(
-    key_of: Callable[[KernelSpeed], object], speeds: list[KernelSpeed]
-) -> dict[object, list[KernelSpeed]]:
-    groups: dict[object, list[KernelSpeed]] = defaultdict(list)
-    for speed in speeds:
-        groups[key_of(speed)].append(speed)
-    return groups
-
-
-def _order(change: KernelChange) -> tuple[bool, float]:
-    old, new = change.before_ns, change.after_ns
-    return old is None or new is None, -abs((old or 0.0) - (new or 0.0))
 
 
 def _mean_ns(speed: KernelSpeed | None) -> float | None:

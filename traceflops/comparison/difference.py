@@ -8,10 +8,11 @@ the difference of the rounded step times, then the parts of each.
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from operator import attrgetter
 from typing import Final
 
 from traceflops.attribution.range_labels import numberless
@@ -92,33 +93,27 @@ def rounded(value: Fraction) -> int:
 
 def parts_of(before: Side, after: Side, matched: Iterable[Match]) -> list[Part]:
     """Return all parts of the difference, each with its whole ns; they sum to it exactly."""
-    both = frozenset[str].intersection(*map(_all_names, (before, after)))
-    parts = [part for match in matched for part in _of_match(match, before, after, both)]
-    parts += _of_idle(before, after)
+    both = {kernel.name for kernel in before.work or ()}
+    both &= {kernel.name for kernel in after.work or ()}
     by_component: defaultdict[str, list[Part]] = defaultdict(list)
-    for part in parts:
+    of_matches = (part for match in matched for part in _of_match(match, before, after, both))
+    for part in (*of_matches, *_of_idle(before, after)):
         by_component[part.component].append(part)
     for name, (old, new) in _by_component(before, after).items():
         of_component = by_component[name]
         left = new - old - sum(part.exact_ns for part in of_component)
         if left:
-            ends = (
-                old - sum(p.before_ns for p in of_component),
-                new - sum(p.after_ns for p in of_component),
-            )
+            old -= sum(part.before_ns for part in of_component)
+            new -= sum(part.after_ns for part in of_component)
             has_culprits = name == "idle" and tell_culprits(before, after)
             kind, what = (IDLE, NO_CULPRIT) if has_culprits else (UNTOLD, name)
-            of_component.append(Part(name, kind, what, ((), ()), (), "", left, *ends))
-    whole = component_differences(before, after)
-    return [
-        replace(part, ns=ns)
-        for name, of_component in by_component.items()
-        for part, ns in zip(
-            of_component,
-            apportioned([part.exact_ns for part in of_component], whole[name]),
-            strict=True,
-        )
-    ]
+            of_component.append(Part(name, kind, what, ((), ()), (), "", left, old, new))
+    whole, parts = component_differences(before, after), []
+    for name, of_component in by_component.items():
+        whole_ns = apportioned([part.exact_ns for part in of_component], whole[name])
+        pairs = zip(of_component, whole_ns, strict=True)
+        parts += [replace(part, ns=ns) for part, ns in pairs]
+    return parts
 
 
 def component_differences(before: Side, after: Side) -> dict[str, int]:
@@ -129,27 +124,22 @@ def component_differences(before: Side, after: Side) -> dict[str, int]:
 
 
 def _by_component(before: Side, after: Side) -> dict[str, tuple[Fraction, Fraction]]:
-    old, new = (
-        [side.per_window(ns) for ns in side.components.parts().values()] for side in (before, after)
-    )
-    return dict(zip(COMPONENTS, zip(old, new, strict=True), strict=True))
+    """Return the mean time of each component per window, before and after."""
+    old, new = (side.components.parts() for side in (before, after))
+    return {name: (before.per_window(old[name]), after.per_window(new[name])) for name in old}
 
 
-def _all_names(side: Side) -> frozenset[str]:
-    return frozenset(kernel.name for kernel in side.work or ())
-
-
-def _of_match(match: Match, before: Side, after: Side, both: frozenset[str]) -> Iterator[Part]:
-    """Yield the parts of what was matched, component by component; `both` sides have some names."""
+def _of_match(match: Match, before: Side, after: Side, both: Set[str]) -> Iterator[Part]:
+    """Yield the parts of a match by component; `both` are the kernels that both sides have."""
     kind, how = NEW if match.after else GONE, match.way
     if match.before and match.after:
         kind = REPLACED
     elif all(kernel.name in both for kernel in match.work):
         kind, how = CALLS, "name"
     for top in dict.fromkeys(kernel.top for kernel in match.work):
-        work = tuple(
-            tuple(kernel for kernel in kernels if kernel.top == top)
-            for kernels in (match.before, match.after)
+        work = (
+            tuple(kernel for kernel in match.before if kernel.top == top),
+            tuple(kernel for kernel in match.after if kernel.top == top),
         )
         sides = tuple(zip(work, (before, after), strict=True))
         old, new = (
@@ -161,34 +151,17 @@ def _of_match(match: Match, before: Side, after: Side, both: frozenset[str]) -> 
         if old == new == 0:
             continue
         # The category with most time, of communication the collective and its group
-        most = max(
-            (kernel for kernel in match.work if kernel.top == top),
-            key=lambda kernel: kernel.charged_ns,
-        )
+        kernels = (*work[0], *work[1])
+        most = max(kernels, key=attrgetter("charged_ns"))
         named = _COLLECTIVE.fullmatch(most.scope or "") if top == "communication" else None
         what = named[1] if named is not None else most.sub
-        whole = Part(
-            top,
-            kind,
-            (f"{what} of group {most.group}" if most.group else what),
-            (_names(work[0]), _names(work[1])),
-            tuple(
-                dict.fromkeys(
-                    kernel.scope for kernels in work for kernel in kernels if kernel.scope
-                )
-            ),
-            how,
-            new - old,
-            old,
-            new,
-            (calls[0], calls[1]),
-            (work[0], work[1]),
-        )
+        subject = f"{what} of group {most.group}" if most.group else what
+        names = [tuple(dict.fromkeys(kernel.name for kernel in of_side)) for of_side in work]
+        scopes = tuple(dict.fromkeys(kernel.scope for kernel in kernels if kernel.scope))
+        both_names, both_calls = (names[0], names[1]), (calls[0], calls[1])
+        times = (new - old, old, new)
+        whole = Part(top, kind, subject, both_names, scopes, how, *times, both_calls, work)
         yield from _split(whole, sides) if match.is_same else (whole,)
-
-
-def _names(work: Work) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(kernel.name for kernel in work))
 
 
 def _split(whole: Part, sides: Sequence[tuple[Work, Side]]) -> Iterator[Part]:
@@ -217,21 +190,17 @@ def _of_idle(before: Side, after: Side) -> Iterator[Part]:
     """Yield the parts of idle time by culprit, whatever its numbers are and follows a # in it."""
     if not tell_culprits(before, after):
         return
-    sums: list[Counter[tuple[str, str]]] = [Counter(), Counter()]
-    shown: dict[tuple[str, str], list[tuple[str, ...]]] = {}
-    for side_number, side in enumerate((before, after)):
+    sums: defaultdict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
+    shown: defaultdict[tuple[str, str], list[tuple[str, ...]]] = defaultdict(lambda: [(), ()])
+    for number, side in enumerate((before, after)):
         for culprit in side.idle:
             key = (culprit.kind, numberless(culprit.label).partition("#")[0])
-            sums[side_number][key] += culprit.idle_ns
-            names = shown.setdefault(key, [(), ()])
-            names[side_number] = names[side_number] or (culprit.label,)
-    for (kind, name), names in shown.items():
-        old, new = (
-            side.per_window(share_of_side[kind, name])
-            for side, share_of_side in zip((before, after), sums, strict=True)
-        )
+            sums[key][number] += culprit.idle_ns
+            shown[key][number] = shown[key][number] or (culprit.label,)
+    for key, names in shown.items():
+        old, new = before.per_window(sums[key][0]), after.per_window(sums[key][1])
         how = "culprit" if all(names) else ""
-        yield Part("idle", IDLE, kind, (names[0], names[1]), (), how, new - old, old, new)
+        yield Part("idle", IDLE, key[0], (names[0], names[1]), (), how, new - old, old, new)
 
 
 def tell_culprits(*sides: Side) -> bool:
@@ -249,26 +218,23 @@ def causes_of(before: Side, after: Side, parts: Iterable[Part]) -> list[Cause]:
     causes = []
     for key, own_parts in groups.items():
         ns = sum(part.ns for part in own_parts)
-        spread = (
-            idle and idle.around(ns) if key[0] == "idle" else _interval(before, after, own_parts)
-        )
-        parts = tuple(sorted(own_parts, key=lambda part: -abs(part.ns)))
-        causes.append(Cause(*key, ns, parts, spread))
+        if key[0] == "idle":
+            spread = idle and idle.around(ns)
+        else:
+            spread = _interval(before, after, own_parts)
+        own_parts.sort(key=lambda part: -abs(part.ns))
+        causes.append(Cause(*key, ns, tuple(own_parts), spread))
     return sorted(causes, key=lambda cause: (cause.is_noise, -abs(cause.ns)))
 
 
 def _interval(before: Side, after: Side, parts: Sequence[Part]) -> Interval | None:
-    """Return that of some parts by the time of their kernels; None where it is not known by step.
+    """Return the interval of a cause by the time of its kernels, None where steps do not tell it.
 
     What else changed of these kernels, such as the number of calls, counts as constant.
     """
-    work = [
-        [kernel for part in parts for kernel in part.work[side_number]] for side_number in (0, 1)
-    ]
+    work = [[kernel for part in parts for kernel in part.work[side]] for side in (0, 1)]
     if not any(work) or parts[0].kind == CALLS:
         return None
-    old, new = (
-        side.series_of(side_work) for side, side_work in zip((before, after), work, strict=True)
-    )
+    old, new = before.series_of(work[0]), after.series_of(work[1])
     change = None if old is None or new is None else interval(old, new)
     return change and change.around(float(sum((part.exact_ns for part in parts), Fraction(0))))

@@ -6,14 +6,12 @@ does not tell who allocated, there is one.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import Final
 
 from traceflops.attribution.range_labels import numberless
 from traceflops.comparison.side import Side
-from traceflops.memory.usage import Holder
 
 ALLOCATED, EARLIER, UNTOLD = "allocated", "earlier", "untold"
 """Held since an operator of the recording allocated it, since before that, or not told which."""
@@ -58,21 +56,14 @@ def memory_change(before: Side, after: Side) -> MemoryChange | None:
     old, new = before.memory_bytes, after.memory_bytes
     if old is None or new is None:
         return None
-    held = [Counter({_UNTOLD: old}), Counter({_UNTOLD: new})]
+    # By who allocated: [before, after]; annotations that differ only in numbers are one.
+    held: defaultdict[tuple[str, str, str], list[int]] = defaultdict(lambda: [0, 0])
     if before.held and after.held:
-        held = [_by_who(side.held) for side in (before, after)]
-    all_parts = (
-        MemoryPart(*key, held[0][key], held[1][key]) for key in dict.fromkeys((*held[0], *held[1]))
-    )
-    parts = sorted((part for part in all_parts if part.bytes), key=lambda part: -abs(part.bytes))
-    return MemoryChange(old, new, tuple(parts))
-
-
-def _by_who(held: Sequence[Holder]) -> Counter[tuple[str, str, str]]:
-    """Return bytes by who allocated them; annotations that differ only in numbers are one."""
-    sums = Counter[tuple[str, str, str]]()
-    for holder in held:
-        sums[ALLOCATED if holder.recorded else EARLIER, holder.op, numberless(holder.scope)] += (
-            holder.bytes
-        )
-    return sums
+        for number, side in enumerate((before, after)):
+            for holder in side.held:
+                kind = ALLOCATED if holder.recorded else EARLIER
+                held[kind, holder.op, numberless(holder.scope)][number] += holder.bytes
+    else:
+        held[_UNTOLD] = [old, new]
+    parts = [part for key, ends in held.items() if (part := MemoryPart(*key, *ends)).bytes]
+    return MemoryChange(old, new, tuple(sorted(parts, key=lambda part: -abs(part.bytes))))

@@ -29,8 +29,8 @@ _COMMON: Final = Fraction(1, 100) ** 2
 _UNCERTAIN: Final = frozenset({"", MODULE, PLACE})
 OF_ANY_WORK: Final = _UNCERTAIN | BY_OPERATOR
 """Ways to match what programs of other work have in common, too."""
-_FLOPS, _SHAPE = "model FLOPs of a step", "shape of an input"
-OF_WORK: Final = (_FLOPS, _SHAPE)
+_FLOPS, SHAPE = "model FLOPs of a step", "shape of an input"
+OF_WORK: Final = (_FLOPS, SHAPE)
 """What says that a step does other work."""
 _PREFIXES: Final = ("", "k", "M", "G", "T", "P", "E")
 _RECORDED: Final = {"operators": "op", "shapes": "shapes", "modules": "scope"}
@@ -71,10 +71,7 @@ def obstacle(before: Side, after: Side, matched: Sequence[Match]) -> Fact | None
 
 
 def shares_in_common(
-    before: Side,
-    after: Side,
-    matched: Iterable[Match],
-    unsure: frozenset[str] = _UNCERTAIN,
+    before: Side, after: Side, matched: Iterable[Match], unsure: frozenset[str] = _UNCERTAIN
 ) -> list[Fraction]:
     """Return which share of each side's kernel time has its like on the other, 1 if unknown.
 
@@ -95,10 +92,8 @@ def _kernel_ns(work: Iterable[ChargedKernel]) -> int:
 
 def unlikeness(before: Side, after: Side, matched: Iterable[Match]) -> tuple[Unlike, ...]:
     """Return what makes two sides not alike, what matters most first."""
-    differences = chain(
-        _work(before, after), _shapes(matched), _runs(before, after), _facts(before, after)
-    )
-    return tuple(Unlike(what, *sides) for what, *sides in differences if sides[0] != sides[1])
+    differences = chain(_work(before, after), _shapes(matched), _recorded(before, after))
+    return tuple(Unlike(*row) for row in differences if row[1] != row[2])
 
 
 def work_ratio(before: Side, after: Side) -> Fraction | None:
@@ -110,17 +105,17 @@ def work_ratio(before: Side, after: Side) -> Fraction | None:
     return new / old if old and new else None
 
 
-def flops_words(side: Side) -> str:
-    """Return the model FLOPs of a window: "777.6 GFLOP"."""
-    flops = (side.model_flops or 0) / len(side.windows)
-    power = min(max(len(str(int(flops))) - 1, 0) // 3, len(_PREFIXES) - 1)
-    return f"{significant(flops / Fraction(1000**power), 4)} {_PREFIXES[power]}FLOP"
-
-
-def _work(before: Side, after: Side) -> Iterator[tuple[str, ...]]:
+def _work(before: Side, after: Side) -> Iterator[tuple[str, str, str]]:
+    """Yield the model FLOPs of a window on both sides ("777.6 GFLOP"), where they differ."""
     ratio = work_ratio(before, after)
-    if ratio is not None and abs(ratio - 1) > _SAME_WORK:
-        yield _FLOPS, *(flops_words(side) for side in (before, after))
+    if ratio is None or abs(ratio - 1) <= _SAME_WORK:
+        return
+    texts = []
+    for side in (before, after):
+        flops = (side.model_flops or 0) / len(side.windows)
+        power = min(max(len(str(int(flops))) - 1, 0) // 3, len(_PREFIXES) - 1)
+        texts.append(f"{significant(flops / Fraction(1000**power), 4)} {_PREFIXES[power]}FLOP")
+    yield _FLOPS, texts[0], texts[1]
 
 
 def _shapes(matched: Iterable[Match]) -> Iterator[tuple[str, str, str]]:
@@ -128,47 +123,42 @@ def _shapes(matched: Iterable[Match]) -> Iterator[tuple[str, str, str]]:
     ns, shown = Counter[bool](), ("", "")
     pairs = [match for match in matched if len(match.before) == len(match.after) == 1]
     for match in sorted(pairs, key=lambda match: match.before[0].charged_ns):
-        old, new = (_first_shape(kernel.shapes) for kernel in match.work)
+        # The first input of each side that has a shape.
+        inputs = (read_shapes(kernel.shapes or "[]") or () for kernel in match.work)
+        old, new = (
+            next((shape for shape in shapes if shape and not isinstance(shape, Shapes)), None)
+            for shapes in inputs
+        )
         if old is not None and new is not None:
             changed = math.prod(old) != math.prod(new)
             ns[changed] += match.before[0].charged_ns
-            shown = (_words(old), _words(new)) if changed else shown
+            if changed:
+                shown = (" x ".join(map(str, old)), " x ".join(map(str, new)))
     if ns[True] > ns[False]:
-        yield _SHAPE, *shown
+        yield SHAPE, *shown
 
 
-def _first_shape(shapes: str | None) -> Sequence[int] | None:
-    """Return the shape of the first input that has one, None where none is recorded."""
-    all_shapes = read_shapes(shapes or "[]") or ()
-    return next((shape for shape in all_shapes if shape and not isinstance(shape, Shapes)), None)
-
-
-def _words(shape: Sequence[int]) -> str:
-    return " x ".join(map(str, shape))
-
-
-def _runs(before: Side, after: Side) -> Iterator[tuple[str, ...]]:
-    yield "steps", *(str(len(side.steps) or UNRECORDED) for side in (before, after))
-    yield "ranks", *(_numbers(side.ranks) for side in (before, after))
-    for what, column in _RECORDED.items():
-        recorded = [
-            any(getattr(kernel, column) is not None for kernel in side.work or ())
-            for side in (before, after)
-        ]
-        yield what, *("recorded" if is_recorded else UNRECORDED for is_recorded in recorded)
-    works = [side.work is not None for side in (before, after)]
-    yield (
-        "single kernels",
-        *("recorded" if has_work else UNRECORDED for has_work in works),
+def _recorded(before: Side, after: Side) -> Iterator[tuple[str, str, str]]:
+    """Yield what was recorded of each side, and how: steps, ranks, kinds of records, facts."""
+    old, new = (
+        {
+            "steps": str(len(side.steps) or UNRECORDED),
+            "ranks": _ranks(side.ranks),
+            **{
+                what: "recorded"
+                for what, column in _RECORDED.items()
+                if any(getattr(kernel, column) is not None for kernel in side.work or ())
+            },
+            **({"single kernels": "recorded"} if side.work is not None else {}),
+            **{key: value for key, value in side.facts.items() if key not in _OF_RUN},
+        }
+        for side in (before, after)
     )
+    order = ("steps", "ranks", *_RECORDED, "single kernels", *before.facts, *after.facts)
+    for what in dict.fromkeys(order):
+        yield what, old.get(what, UNRECORDED), new.get(what, UNRECORDED)
 
 
-def _numbers(ranks: Collection[int]) -> str:
+def _ranks(ranks: Collection[int]) -> str:
     head = f"{len(ranks)} (number{'s' * (len(ranks) > 1)}"
     return f"{head} {listed(sorted(ranks))})" if ranks else UNRECORDED
-
-
-def _facts(before: Side, after: Side) -> Iterator[tuple[str, str, str]]:
-    for key in dict.fromkeys((*before.facts, *after.facts)):
-        if key not in _OF_RUN:
-            yield key, before.facts.get(key, UNRECORDED), after.facts.get(key, UNRECORDED)

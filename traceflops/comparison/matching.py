@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from traceflops.table.columns import FloatArray
 
 Work = tuple[ChargedKernel, ...]
 Key = Callable[[ChargedKernel], Hashable | None]
+T = TypeVar("T")
 
 MODULE, PLACE = "module", "category and place"
 """Ways that are guesses."""
@@ -105,53 +106,38 @@ def matches(before: Side, after: Side) -> list[Match]:
     """Return all kernels of two sides, each in one match."""
     left: tuple[Work, Work] = (before.work or (), after.work or ())
     matched: list[Match] = []
-    for how, key in PASSES:
-        more, left = _of_one_key(how, key, left)
-        matched += more
+    for how, key_of in PASSES:
+        old, new = (grouped(key_of, work) for work in left)
+        both = [key for key in old if key in new]
+        matched += [Match(how, tuple(old[key]), tuple(new[key])) for key in both]
+        left = _without(left, matched)
     windows = (len(before.windows), len(after.windows))
-    for how, key in _MOVED:
-        matched, left = _moved(how, key, matched, left, windows)
-    more, left = _at_one_place(left, matched, (before, after))
-    matched += more
-    alone = [Match("", (kernel,), ()) for kernel in left[0]] + [
-        Match("", (), (kernel,)) for kernel in left[1]
-    ]
-    return matched + alone
+    for how, key_of in _MOVED:
+        matched, left = _moved(how, key_of, matched, left, windows)
+    more = _at_one_place(left, matched, (before, after))
+    alone, others = _without(left, more)
+    matched += [*more, *(Match("", (kernel,), ()) for kernel in alone)]
+    return matched + [Match("", (), (kernel,)) for kernel in others]
 
 
-def _by_key(key: Key, work: Iterable[ChargedKernel]) -> dict[Hashable, list[ChargedKernel]]:
-    groups: defaultdict[Hashable, list[ChargedKernel]] = defaultdict(list)
-    for kernel in work:
-        groups[key(kernel)].append(kernel)
+def grouped(key_of: Callable[[T], Hashable], items: Iterable[T]) -> dict[Hashable, list[T]]:
+    """Return items by their key, without those whose key is None."""
+    groups: defaultdict[Hashable, list[T]] = defaultdict(list)
+    for item in items:
+        groups[key_of(item)].append(item)
     groups.pop(None, None)
     return groups
 
 
-def _of_one_key(
-    how: str, key: Key, left: tuple[Work, Work]
-) -> tuple[list[Match], tuple[Work, Work]]:
-    """Return the matches of those with one key, and what is left."""
-    before, after = (_by_key(key, work) for work in left)
-    matched = [
-        Match(how, tuple(kernels), tuple(after[key]))
-        for key, kernels in before.items()
-        if key in after
-    ]
-    return matched, _without(left, matched)
-
-
 def _without(left: tuple[Work, Work], matched: Iterable[Match]) -> tuple[Work, Work]:
+    """Return the kernels of both sides that are in none of the matches."""
     gone = {id(kernel) for match in matched for kernel in match.work}
     before, after = (tuple(kernel for kernel in work if id(kernel) not in gone) for work in left)
     return before, after
 
 
 def _moved(
-    how: str,
-    key: Key,
-    matched: list[Match],
-    left: tuple[Work, Work],
-    windows: tuple[int, int],
+    how: str, key: Key, matched: list[Match], left: tuple[Work, Work], windows: tuple[int, int]
 ) -> tuple[list[Match], tuple[Work, Work]]:
     """Return matches joined by kernels that took over some of their calls, and what is left."""
     match_of_key = {
@@ -181,15 +167,15 @@ def _apart(match: Match, windows: tuple[int, int]) -> Fraction:
 
 def _at_one_place(
     left: tuple[Work, Work], matched: Sequence[Match], sides: tuple[Side, Side]
-) -> tuple[list[Match], tuple[Work, Work]]:
+) -> list[Match]:
     """Return the matches of kernels of one component that run at one place in the step.
 
     Places of one side are told as those of the other by the kernels that are already matched. The
-    nearest are matched first, one to one or several to one.
+    nearest are matched first, one to one or several to one, if their times are not too far apart.
     """
     some = [[kernel for kernel in work if kernel.at_ns is not None][:_MOST_PLACED] for work in left]
     if not (some[0] and some[1]):
-        return [], left
+        return []
     before, after = (_places(work, side) for work, side in zip(some, sides, strict=True))
     pairs = [
         match
@@ -206,32 +192,25 @@ def _at_one_place(
     for what, penalty in (("top", np.inf), ("sub", _NEAR / 2)):
         texts = [np.array([getattr(kernel, what) for kernel in work]) for work in some]
         apart = np.where(texts[0][:, None] == texts[1][None, :], apart, apart + penalty)
-    more = [
-        Match(
-            PLACE,
-            tuple(some[0][number] for number in sorted(rows)),
-            tuple(some[1][number] for number in sorted(columns)),
+    more = []
+    for numbers in _nearest(apart):
+        works = [
+            tuple(of_side[number] for number in sorted(chosen))
+            for of_side, chosen in zip(some, numbers, strict=True)
+        ]
+        few, many = sorted(
+            side.per_window(sum(kernel.charged_ns for kernel in work))
+            for side, work in zip(sides, works, strict=True)
         )
-        for rows, columns in _nearest(apart)
-    ]
-    more = [match for match in more if _is_plausible(match, sides)]
-    return more, _without(left, more)
-
-
-def _is_plausible(match: Match, sides: tuple[Side, Side]) -> bool:
-    """Return whether what only runs at one place may be the same work by its time."""
-    few, many = sorted(
-        side.per_window(sum(kernel.charged_ns for kernel in work))
-        for side, work in zip(sides, (match.before, match.after), strict=True)
-    )
-    return many <= _MOST_APART * few
+        if many <= _MOST_APART * few:
+            more.append(Match(PLACE, *works))
+    return more
 
 
 def _places(work: Iterable[ChargedKernel], side: Side) -> FloatArray:
     """Return where kernels run, as shares of the step."""
-    return np.array([kernel.at_ns or 0 for kernel in work], dtype=np.float64) / float(
-        side.mean_ns or 1
-    )
+    at_ns = np.array([kernel.at_ns or 0 for kernel in work], dtype=np.float64)
+    return at_ns / float(side.mean_ns or 1)
 
 
 def _nearest(apart: FloatArray) -> list[tuple[set[int], set[int]]]:
@@ -241,7 +220,7 @@ def _nearest(apart: FloatArray) -> list[tuple[set[int], set[int]]]:
     groups: list[tuple[set[int], set[int]]] = []
     of: tuple[dict[int, int], dict[int, int]] = ({}, {})
     for pair in near[order].tolist():
-        row, column = (known_key.get(index) for known_key, index in zip(of, pair, strict=True))
+        row, column = (group_of.get(index) for group_of, index in zip(of, pair, strict=True))
         if row is None and column is None:
             of[0][pair[0]] = of[1][pair[1]] = len(groups)
             groups.append(({pair[0]}, {pair[1]}))

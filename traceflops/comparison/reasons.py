@@ -29,7 +29,7 @@ from traceflops.comparison.difference import (
     Cause,
     Part,
 )
-from traceflops.comparison.likeness import OF_WORK, Unlike, work_ratio
+from traceflops.comparison.likeness import OF_WORK, SHAPE, Unlike, work_ratio
 from traceflops.comparison.matching import PLACE
 from traceflops.comparison.side import Side
 from traceflops.comparison.spread import Interval, interval
@@ -115,15 +115,15 @@ def title_of(before: Side, after: Side, difference_ns: int, reasons: Sequence[Re
 def caveats(
     before: Side, after: Side, unlike: Sequence[Unlike], shares: Sequence[Fraction]
 ) -> tuple[Fact, ...]:
-    """Return what must be known before the statement: of what records lack, and of other work.
+    """Return what to know before the statement: missing records, and that the work is other work.
 
-    `shares` of the kernel time are recognised on the other side.
+    `shares` are the parts of each side's kernel time that are recognised on the other, 0 to 1.
     """
     lacking = tuple(side.name for side in (before, after) if side.lacks_records)
     facts = [_fact("records-incomplete", sides=lacking)] if lacking else []
     of_work = [difference for difference in unlike if difference.what in OF_WORK]
     ratio = work_ratio(before, after)
-    is_other = any(difference.what == OF_WORK[1] for difference in of_work)
+    is_other = any(difference.what == SHAPE for difference in of_work)
     changes = tuple(
         _fact("became", what=difference.what, before=difference.before, after=difference.after)
         for difference in of_work
@@ -192,6 +192,10 @@ def _whole_components(
 
 
 def _worth_naming(causes: Sequence[Cause]) -> list[Reason]:
+    """Return reasons beyond the spread, the largest first, not far below the largest.
+
+    Kernels that became others are one reason where they are in the same scopes.
+    """
     groups: dict[Hashable, list[Cause]] = {}
     for cause in causes:
         if cause.ns and not cause.is_noise:
@@ -228,6 +232,7 @@ def reason_fact(reason: Reason, before: Side, after: Side, *, named: bool = True
 
 
 def _where(reason: Reason, before: Side, after: Side) -> Fact | str:
+    """Return what the time of a reason went to, by the kind of its causes."""
     cause, parts, more = reason.causes[0], reason.parts, reason.ns > 0
     is_transfer = cause.component == "communication"
     subject = cause.subject if is_transfer else cause.subject.replace("_", " ")
@@ -250,7 +255,12 @@ def _where(reason: Reason, before: Side, after: Side) -> Fact | str:
         case kind if kind == GONE:
             return _fact(f"{one_side}-gone", count=len(parts), subject=subject)
         case kind if kind == WAIT:
-            return _waiting(before, after, more, cause.subject)
+            # The rank that others waited most for, on the side where they waited longer.
+            late = (after if more else before).late
+            rank = max(late, key=lambda rank: late[rank], default=None)
+            if rank is None or 2 * late[rank] < sum(late.values()):
+                return _fact("waiting-for-others", subject=cause.subject)
+            return _fact("waiting-for-rank", rank=rank, subject=cause.subject)
         case _:
             return _became(reason)
 
@@ -288,15 +298,6 @@ def _became(reason: Reason) -> Fact:
         new=len(new),
         mostly=mostly,
     )
-
-
-def _waiting(before: Side, after: Side, more: bool, subject: str) -> Fact:
-    """Return the rank that others waited most for, on the side where they waited longer."""
-    late = (after if more else before).late
-    rank = max(late, key=lambda rank: late[rank], default=None)
-    if rank is None or 2 * late[rank] < sum(late.values()):
-        return _fact("waiting-for-others", subject=subject)
-    return _fact("waiting-for-rank", rank=rank, subject=subject)
 
 
 def short(name: str, longest: int = _LONGEST) -> str:

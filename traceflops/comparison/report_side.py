@@ -185,55 +185,49 @@ def side_of_report(content: bytes, name: str | None = None) -> Side:
         report = msgspec.json.decode(content, type=_Report)
         if report.schema != REPORT:
             raise ValueError(report.schema)
-        return _side(report, name or name_of_files([file.name for file in report.source.files]))
+        return _side(report, name)
     except (msgspec.MsgspecError, ValueError, ArithmeticError, KeyError) as error:
         hint = "write it with traceflops report TRACE -o base.json"
         raise InputError(f"no report of {REPORT} ({str(error)[:200]})", hint) from None
 
 
-def _side(report: _Report, name: str) -> Side:
-    windows = tuple(
-        UsedWindow(
-            device.rank,
-            window.step,
-            window.start_ns,
-            Components(**{f"{part}_ns": window.components_ns[part] for part in COMPONENTS}),
-        )
-        for device in report.devices
-        for window in device.windows
-        if window.used
-    )
+def _side(report: _Report, name: str | None) -> Side:
+    """Return a report as it is compared. Raises ValueError and its like where it cannot be."""
+    windows = []
+    for device in report.devices:
+        for window in filter(attrgetter("used"), device.windows):
+            times = {f"{part}_ns": window.components_ns[part] for part in COMPONENTS}
+            row = (device.rank, window.step, window.start_ns, Components(**times))
+            windows.append(UsedWindow(*row))
     utilisation, source = report.utilisation, report.source
     has_mfu = utilisation.mfu is not None  # without it, FLOPs are not compared
     flops, fall = utilisation.model_flops_text, utilisation.waterfall
+    useful = Fraction(0)  # MFU exactly: the useful line of the waterfall as a share of its budget
+    if fall is not None and has_mfu and (budget := Fraction(fall.budget_text)):
+        amounts = {line.line: line.amount_text for line in fall.lines}
+        useful = Fraction(amounts.get("useful", 0)) / budget
     rows = {
         peak.device: find(peak.id) if peak.confirmed and peak.id is not None else None
         for peak in utilisation.peaks
     }
+    dtypes, gpus = fall.dtypes if fall is not None else (), gpu_names(report.devices, rows)
     waits = report.ranks.waits if report.ranks is not None else ()
+    passes = [msgspec.structs.astuple(kind) for kind in report.pass_kinds if kind.passes]
+    memory_bytes, held = _peak_memory(report.memory)
     return Side(
-        name,
-        windows,
-        _charged_kernels(report.kernels),
-        tuple(IdlePart(one.kind, one.label, one.idle_ns) for one in report.idle.culprits),
-        Fraction(flops) if flops is not None and has_mfu else None,
-        _useful_share(fall) if fall is not None and has_mfu else None,
-        *_peak_memory(report.memory),
-        counts_of(
-            windows,
-            report.step_counts or {},
-            [msgspec.structs.astuple(kind) for kind in report.pass_kinds if kind.passes],
-        ),
-        {rank.rank: rank.caused_wait_ns for rank in waits if rank.caused_wait_ns},
-        facts_of(
-            source.format,
-            source.tool,
-            gpu_names(report.devices, rows),
-            fall.dtypes if fall is not None else (),
-            source.facts,
-        ),
-        tuple((note.kind, note.code, note.text) for note in report.notes),
-        bool(report.devices) and all(device.type == "cpu" for device in report.devices),
+        name=name or name_of_files([file.name for file in source.files]),
+        windows=tuple(windows),
+        work=_charged_kernels(report.kernels),
+        idle=tuple(IdlePart(*msgspec.structs.astuple(part)) for part in report.idle.culprits),
+        model_flops=Fraction(flops) if flops is not None and has_mfu else None,
+        mfu=useful or None,
+        memory_bytes=memory_bytes,
+        held=held,
+        counts=counts_of(windows, report.step_counts or {}, passes),
+        late={rank.rank: rank.caused_wait_ns for rank in waits if rank.caused_wait_ns},
+        facts=facts_of(source.format, source.tool, gpus, dtypes, source.facts),
+        notes=tuple((note.kind, note.code, note.text) for note in report.notes),
+        on_host=bool(report.devices) and all(gpu.type == "cpu" for gpu in report.devices),
     )
 
 
@@ -262,10 +256,3 @@ def _charged_kernels(kernels: Sequence[_Kernel]) -> tuple[ChargedKernel, ...] | 
         for charged in kernel.charged
     )
     return tuple(sorted(rows, key=attrgetter("order")))
-
-
-def _useful_share(fall: _Waterfall) -> Fraction | None:
-    """Return MFU exactly: the useful line as a share of the budget."""
-    amounts = {line.line: line.amount_text for line in fall.lines}
-    budget = Fraction(fall.budget_text)
-    return Fraction(amounts["useful"]) / budget if "useful" in amounts and budget else None

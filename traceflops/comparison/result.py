@@ -142,7 +142,14 @@ class Comparison:
     @cached_property
     def per_unit(self) -> tuple[PerUnit, ...]:
         """Return the time per sample and token, of the units that both sides count."""
-        return () if self.obstacle or self.is_same else per_unit(self.before, self.after)
+        if self.obstacle or self.is_same:
+            return ()
+        old, new = self.before.counts, self.after.counts
+        both = [(unit, old[unit], new[unit]) for unit in old if unit in new]
+        return tuple(
+            PerUnit(unit, one.count, other.count, one.ns / one.count, other.ns / other.count)
+            for unit, one, other in both
+        )
 
     @property
     def notes(self) -> list[str]:
@@ -166,13 +173,19 @@ class Comparison:
             }
             for cause in self.causes
         ]
-        rows = {"causes": causes, "parts": self.part_rows(), "steps": self._steps()}
-        rows["unlike"] = [
-            {"what": difference.what, "before": difference.before, "after": difference.after}
-            for difference in self.unlike
+        steps = [
+            {"side": name, "step": step, "ns": ns}
+            for name, side in (("before", self.before), ("after", self.after))
+            for step, ns in zip(side.steps or (None,), side.series().tolist(), strict=False)
         ]
         parts = self.memory.parts if self.memory is not None else ()
-        rows["memory"] = [{**asdict(part), "bytes": part.bytes} for part in parts]
+        rows = {
+            "causes": causes,
+            "parts": self.part_rows(),
+            "steps": steps,
+            "unlike": [asdict(difference) for difference in self.unlike],
+            "memory": [{**asdict(part), "bytes": part.bytes} for part in parts],
+        }
         return {
             name: pa.Table.from_pylist(rows_of_table, schema=_SCHEMAS[name])
             for name, rows_of_table in rows.items()
@@ -194,13 +207,6 @@ class Comparison:
                 "way": part.way,
             }
             for part in sorted(parts, key=lambda part: -abs(part.ns))
-        ]
-
-    def _steps(self) -> list[dict[str, Any]]:
-        return [
-            {"side": name, "step": step, "ns": ns}
-            for name, side in (("before", self.before), ("after", self.after))
-            for step, ns in zip(side.steps or (None,), side.series().tolist(), strict=False)
         ]
 
     def to_json(self) -> str:
@@ -256,73 +262,45 @@ def compare(
     window: a step, as a rule. Of jobs with different ranks only the common ones are compared; of a
     report all are. Raises UsageError where `names` are not two, or what is given is none of these.
     """
-    given = [_analyzed(side) for side in (before, after)]
+    asked: tuple[object, ...] = (before, after)
+    for side in asked:
+        if not isinstance(side, Trace | Analysis | Side):
+            what = f"compare takes traces, analyses or sides of reports, not {type(side).__name__}"
+            raise UsageError(what, "read a file with tf.read(path)")
+    given = [analyze(side) if isinstance(side, Trace) else side for side in (before, after)]
     if names is not None and len(names) != len(given):
         raise UsageError(f"names needs 2 names, not {len(names)}", 'give ("before", "after")')
     labels = names if names is not None else (None, None)
-    sides = [_side(analysis, name) for analysis, name in zip(given, labels, strict=True)]
-    common = sides[0].ranks & sides[1].ranks
-    if common:
-        each = zip(given, labels, sides, strict=True)
-        sides = [
-            side if side.ranks == common else _of_ranks(analysis, name, common, side.ranks - common)
-            for analysis, name, side in each
-        ]
-    if sides[0].name == sides[1].name:
-        sides = [
-            replace(side, name=f"{side.name} ({number})") for number, side in enumerate(sides, 1)
-        ]
-    return comparison_of(*sides)
+    pairs = [*zip(given, labels, strict=True)]
+    old, new = (_side(side, name) for side, name in pairs)
+    if common := old.ranks & new.ranks:
+        old, new = (_side(side, name, common) for side, name in pairs)
+    if old.name == new.name:
+        old, new = replace(old, name=f"{old.name} (1)"), replace(new, name=f"{new.name} (2)")
+    is_known = old.work is not None and new.work is not None
+    matched = matches(old, new) if is_known and old.windows and new.windows else []
+    is_one = is_same(old, new)
+    unlike = () if is_one else unlikeness(old, new, matched)
+    if reason := obstacle(old, new, matched):
+        return Comparison(old, new, reason, unlike, None, {}, (), tuple(matched))
+    parts = [] if is_one else parts_of(old, new, matched)
+    spread = None if is_one else interval(old.series(), new.series())
+    components, causes = component_differences(old, new), tuple(causes_of(old, new, parts))
+    return Comparison(old, new, None, unlike, spread, components, causes, tuple(matched))
 
 
-def _analyzed(given: object) -> Analysis | Side:
-    """Return an analysis or a side; of a trace its analysis."""
-    if isinstance(given, Trace):
-        return analyze(given)
-    if isinstance(given, Analysis | Side):
-        return given
-    what = f"compare takes traces, analyses or sides of reports, not {type(given).__name__}"
-    raise UsageError(what, "read a file with tf.read(path)")
-
-
-def _side(given: Analysis | Side, name: str | None) -> Side:
+def _side(given: Analysis | Side, name: str | None, common: frozenset[int] = frozenset()) -> Side:
+    """Return a side; of an analysis only the ranks in `common`, if any, with a note on the rest."""
     if isinstance(given, Side):
         return given if name is None else replace(given, name=name)
-    return side_of(given, name)
-
-
-def _of_ranks(
-    given: Analysis | Side, name: str | None, common: frozenset[int], left: frozenset[int]
-) -> Side:
-    """Return a side of the ranks that both have, with a note of those `left` out of an analysis."""
-    if isinstance(given, Side):
-        return _side(given, name)
+    side = side_of(given, name)
+    left = side.ranks - common
+    if not common or not left:
+        return side
     side = side_of(given, name, common)
     ranks = f"rank{'s' * (len(left) > 1)} {listed(sorted(left))}"
     left_out = f"{ranks} left out, as the other recording has none"
     return replace(side, notes=(*side.notes, ("dropped", "ranks-left-out", left_out)))
-
-
-def comparison_of(before: Side, after: Side) -> Comparison:
-    """Return what changed from one side to another."""
-    is_known = before.work is not None and after.work is not None
-    matched = matches(before, after) if is_known and before.windows and after.windows else []
-    is_one = is_same(before, after)
-    unlike = () if is_one else unlikeness(before, after, matched)
-    reason = obstacle(before, after, matched)
-    if reason:
-        return Comparison(before, after, reason, unlike, None, {}, (), tuple(matched))
-    parts = [] if is_one else parts_of(before, after, matched)
-    return Comparison(
-        before,
-        after,
-        None,
-        unlike,
-        None if is_one else interval(before.series(), after.series()),
-        component_differences(before, after),
-        tuple(causes_of(before, after, parts)),
-        tuple(matched),
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,16 +317,3 @@ class PerUnit:
     def share(self) -> Fraction:
         """Return by which share of the time before one takes longer."""
         return self.after_ns / self.before_ns - 1
-
-
-def per_unit(before: Side, after: Side) -> tuple[PerUnit, ...]:
-    """Return the time per one of each unit that both sides count."""
-    both = [
-        (unit, old, after.counts[unit])
-        for unit, old in before.counts.items()
-        if unit in after.counts
-    ]
-    return tuple(
-        PerUnit(unit, old.count, new.count, old.ns / old.count, new.ns / new.count)
-        for unit, old, new in both
-    )

@@ -16,7 +16,7 @@ import numpy as np
 
 from traceflops.analysis.result import Analysis
 from traceflops.attribution.charged import ChargedKernel, charged_kernels
-from traceflops.attribution.culprits import IdleCulprits, idle_culprits
+from traceflops.attribution.culprits import idle_culprits
 from traceflops.devices.peaks import DeviceSpec
 from traceflops.memory.usage import Holder, fullest_gpu, holders, memory_use
 from traceflops.mfu.checked.trace_description import counts_of_step
@@ -24,7 +24,6 @@ from traceflops.mfu.counted.kernel_speeds import KernelSpeed
 from traceflops.table.columns import FloatArray
 from traceflops.timeline.records import Components
 from traceflops.windows.device_records import NO_DEVICE_RECORDS
-from traceflops.windows.prepared import Prepared
 
 _MOST_NAMED: Final = 2
 
@@ -148,7 +147,8 @@ def side_of(
     mfu, flops = measured.mfu, measured.executed.model_flops if measured.mfu is not None else None
     if ranks is not None and prepared is not None:
         devices = tuple(device for device in devices if device.rank in ranks)
-        prepared = _only(prepared, {device.device for device in devices})
+        accounts = {device.device: prepared.accounts[device.device] for device in devices}
+        prepared = replace(prepared, accounts=accounts)
         times = analysis.ranks and analysis.ranks.by_activity(prepared.trace.activities.num_rows)
         work = charged_kernels(prepared, times or None)
         idle_ns = sum(device.chosen.components.idle_ns for device in devices)
@@ -163,45 +163,26 @@ def side_of(
         for window in device.windows
         if window.used
     )
-    counts = counts_of(
-        windows,
-        counts_of_step(prepared) if prepared is not None else {},
-        [
-            (serving_pass.kind, serving_pass.passes, serving_pass.tokens, serving_pass.cycle_ns)
-            for serving_pass in passes
-        ],
-    )
+    of_step = counts_of_step(prepared) if prepared is not None else {}
+    of_passes = [(kind.kind, kind.passes, kind.tokens, kind.cycle_ns) for kind in passes]
+    source, rows = analysis.source, {of.device: of.match.row for of in measured.devices}
+    dtypes = fall.dtypes if fall is not None else ()
     return Side(
-        name or name_of(analysis),
-        windows,
-        work,
-        _idle(idle),
-        None if flops is None else Fraction(flops),
-        mfu,
-        most.allocated.peak if most is not None else None,
-        holders(prepared, most) if prepared is not None and most is not None else (),
-        counts,
-        {wait.rank: wait.caused_wait_ns for wait in waits if wait.caused_wait_ns},
-        facts_of(
-            analysis.source.format,
-            analysis.source.tool,
-            gpu_names(
-                devices, {device.device: device.match.row for device in analysis.measured.devices}
-            ),
-            fall.dtypes if fall is not None else (),
-            analysis.source.facts,
-        ),
-        tuple((note.kind, note.code, note.text) for note in analysis.notes),
-        analysis.on_host,
-        analysis,
+        name=name or name_of(analysis),
+        windows=windows,
+        work=work,
+        idle=tuple(IdlePart(part.kind, part.label, part.idle_ns) for part in idle.culprits),
+        model_flops=None if flops is None else Fraction(flops),
+        mfu=mfu,
+        memory_bytes=most.allocated.peak if most is not None else None,
+        held=holders(prepared, most) if prepared is not None and most is not None else (),
+        counts=counts_of(windows, of_step, of_passes),
+        late={wait.rank: wait.caused_wait_ns for wait in waits if wait.caused_wait_ns},
+        facts=facts_of(source.format, source.tool, gpu_names(devices, rows), dtypes, source.facts),
+        notes=tuple((note.kind, note.code, note.text) for note in analysis.notes),
+        on_host=analysis.on_host,
+        analysis=analysis,
     )
-
-
-def _only(prepared: Prepared, devices: Collection[int]) -> Prepared:
-    accounts = {
-        number: account for number, account in prepared.accounts.items() if number in devices
-    }
-    return replace(prepared, accounts=accounts)
 
 
 def counts_of(
@@ -222,12 +203,6 @@ def counts_of(
         if kind is not None and tokens and cycle_ns:
             counts[f"{kind}_token"] = Counted(Fraction(tokens, number), Fraction(cycle_ns, number))
     return counts
-
-
-def _idle(idle: IdleCulprits) -> tuple[IdlePart, ...]:
-    return tuple(
-        IdlePart(culprit.kind, culprit.label, culprit.idle_ns) for culprit in idle.culprits
-    )
 
 
 def name_of(given: Analysis | Side) -> str:

@@ -57,7 +57,14 @@ def interval(before: FloatArray, after: FloatArray) -> Interval | None:
     if min(len(before), len(after)) < _LEAST:
         return None
     point = float(after.mean() - before.mean())
-    sides = [_of_mean(series) for series in _started_alike(before, after) if np.ptp(series)]
+    if min(len(before), len(after)) > _LEAST:
+        # What first steps have in common is no noise: queues fill. By how much they differ stays,
+        # shared out so that the squares of mere noise sum to as much.
+        rest, other_rest = before[1:].mean(), after[1:].mean()
+        apart = (after[0] - other_rest - before[0] + rest) / np.sqrt(2)
+        before = np.append(rest - apart, before[1:])
+        after = np.append(other_rest + apart, after[1:])
+    sides = [_of_mean(series) for series in (before, after) if np.ptp(series)]
     if not sides:
         return Interval(point, point)
     likely = _PRIOR * np.log(1 - _R**2) + sum(side[0] for side in sides)
@@ -67,22 +74,6 @@ def interval(before: FloatArray, after: FloatArray) -> Interval | None:
     freedom = total**2 / sum(variance**2 / steps for _, variance, steps in sides)
     half = _half(weight, np.sqrt(total), float(weight @ freedom))
     return Interval(point - half, point + half)
-
-
-def _started_alike(before: FloatArray, after: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return both without what their first steps have in common, as queues that fill are no noise.
-
-    By how much these differ stays, shared out so that the squares of mere noise sum to as much.
-    """
-    if min(len(before), len(after)) <= _LEAST:
-        return before, after
-    rest = [side[1:].mean() for side in (before, after)]
-    apart = (after[0] - rest[1] - before[0] + rest[0]) / np.sqrt(2)
-    firsts = (rest[0] - apart, rest[1] + apart)
-    old, new = (
-        np.append(first, series[1:]) for first, series in zip(firsts, (before, after), strict=True)
-    )
-    return old, new
 
 
 def _of_mean(series: FloatArray) -> tuple[FloatArray, FloatArray, int]:

@@ -217,8 +217,8 @@ def _boxes(events: LaneEvents, first: IntArray) -> Boxes:
             lasting, begins = events.lasting_ns(within), first[low:high] - within.start
             busy[low:high] = np.add.reduceat(lasting, begins)
             counts = stop[low:high] - first[low:high]
-            place = _longest(events.part(within), lasting, begins, counts)
-            longest[low:high] = within.start + place
+            index = _longest(events.part(within), lasting, begins, counts)
+            longest[low:high] = within.start + index
     return Boxes(
         np.full(len(first), events.lane),
         start,

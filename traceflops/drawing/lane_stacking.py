@@ -42,7 +42,18 @@ def stacked(start_ns: IntArray, end_ns: IntArray) -> WholeArray:
 
 def _stacked(start_ns: IntArray, end_ns: IntArray) -> IntArray:
     """Return the row of each interval of a part."""
-    interval, sign = _edges(start_ns, end_ns)
+    # The starts (1) and ends (-1) in order of time, and the interval of each. Of several that end
+    # together the last one to start ends first, as nested ones do.
+    instant = start_ns == end_ns
+    lasting, instants = np.flatnonzero(~instant), np.flatnonzero(instant)
+    interval = np.concatenate([lasting[::-1], np.repeat(instants, 2), lasting])
+    times = [end_ns[lasting[::-1]], np.repeat(start_ns[instants], 2), start_ns[lasting]]
+    kind = np.repeat([_END, _INSTANT, _START], [len(time) for time in times])
+    sign = np.repeat([-1, 0, 1], [len(time) for time in times])
+    sign[sign == 0] = np.tile([1, -1], len(instants))
+    since = np.concatenate(times) - int(start_ns[0])
+    order = np.argsort(since * 3 + kind, kind="stable")
+    interval, sign = interval[order], sign[order]
     # How many are open on the upper side of each edge: after a start, before an end.
     level = np.cumsum(sign) + (sign < 0)
     starts = sign > 0
@@ -66,29 +77,6 @@ def _stacked(start_ns: IntArray, end_ns: IntArray) -> IntArray:
         heir = further
 
 
-def _edges(start_ns: IntArray, end_ns: IntArray) -> tuple[IntArray, IntArray]:
-    """Return the starts (1) and ends (-1) in order of time, and the interval of each.
-
-    Of several that end together the last one to start ends first, as nested ones do.
-    """
-    rows = np.arange(len(start_ns))
-    instant = start_ns == end_ns
-    lasting, instants = rows[~instant], rows[instant]
-    interval = np.concatenate([lasting[::-1], np.repeat(instants, 2), lasting])
-    times = [end_ns[lasting[::-1]], np.repeat(start_ns[instants], 2), start_ns[lasting]]
-    kind = np.repeat([_END, _INSTANT, _START], [len(time) for time in times])
-    sign = np.concatenate(
-        [
-            np.full(len(lasting), -1),
-            np.tile([1, -1], len(instants)),
-            np.full(len(lasting), 1),
-        ]
-    )
-    since = np.concatenate(times) - int(start_ns[0])
-    order = np.argsort(since * 3 + kind, kind="stable")
-    return interval[order], sign[order]
-
-
 def lanes_of(track: IntArray, start_ns: IntArray, end_ns: IntArray, *, nests: bool) -> IntArray:
     """Return the lane of each row within its track; the first that has room.
 
@@ -103,23 +91,19 @@ def lanes_of(track: IntArray, start_ns: IntArray, end_ns: IntArray, *, nests: bo
         low, high = start_ns[order], end_ns[order]
         if not nests and (low[1:] >= np.maximum.accumulate(high)[:-1]).all():
             continue
-        open_ends: list[list[int]] = []
-        places = []
+        open_ends: list[list[int]] = []  # per lane, the ends of what is open there, the last first
+        chosen = []
         for start, end in zip(low.tolist(), high.tolist(), strict=True):
-            place = _with_room(open_ends, start, end, nests=nests)
-            if place == len(open_ends):
+            lane = min(len(open_ends), MOST_LANES - 1)  # where no open one has room
+            for number, stack in enumerate(open_ends):
+                while stack and stack[-1] <= start:
+                    stack.pop()
+                if not stack or (nests and end <= stack[-1]):
+                    lane = number
+                    break
+            if lane == len(open_ends):
                 open_ends.append([])
-            open_ends[place].append(end)
-            places.append(place)
-        lanes[order] = places
+            open_ends[lane].append(end)
+            chosen.append(lane)
+        lanes[order] = chosen
     return lanes
-
-
-def _with_room(open_ends: list[list[int]], low: int, high: int, *, nests: bool) -> int:
-    """Return the first lane with room; each is the ends of what is open there, the last first."""
-    for place, stack in enumerate(open_ends):
-        while stack and stack[-1] <= low:
-            stack.pop()
-        if not stack or (nests and high <= stack[-1]):
-            return place
-    return min(len(open_ends), MOST_LANES - 1)

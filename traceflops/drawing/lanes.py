@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter as Counts
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -128,8 +129,8 @@ class _LaneRows:
             return {track: self.of(places) for track, places in groups(self.track)}
         bounds = [0, *edges.tolist(), len(self.track)]
         return {
-            track: self.of(slice(bounds[place], bounds[place + 1]))
-            for place, track in enumerate(first.tolist())
+            track: self.of(slice(bounds[index], bounds[index + 1]))
+            for index, track in enumerate(first.tolist())
         }
 
 
@@ -162,18 +163,18 @@ def host_lanes(
     Of many Python frames only modules and those near some instants are drawn.
     """
     tables = [_host_rows(prepared.linked, kind, near) for kind in _HOST_KINDS]
-    found = []
+    hosts = []
     for process, origin_ns in origins_ns.items():
         tracks = [rows.of(_run(np.flatnonzero(of == process))).by_track() for of, rows in tables]
-        counts: dict[int, int] = {}
-        for track in tracks:
-            for thread, rows in track.items():
+        counts = Counts[int]()
+        for by_thread in tracks:
+            for thread, rows in by_thread.items():
                 if rows.kind != "frame":
-                    counts[thread] = counts.get(thread, 0) + len(rows.row)
-        most = sorted(counts, key=lambda thread: (-counts[thread], thread))[:_MOST_THREADS]
-        tracks = [{thread: one[thread] for thread in counts if thread in one} for one in tracks]
-        found.append(_group(tracks, process, None, most, _MOST_HOST_ROWS, origin_ns))
-    return found
+                    counts[thread] += len(rows.row)
+        busiest = sorted(counts, key=lambda thread: (-counts[thread], thread))[:_MOST_THREADS]
+        tracks = [{thread: rows[thread] for thread in counts if thread in rows} for rows in tracks]
+        hosts.append(_group(tracks, process, None, busiest, _MOST_HOST_ROWS, origin_ns))
+    return hosts
 
 
 def counters(
@@ -199,13 +200,12 @@ def _sampled(trace: Trace, device: int) -> dict[str, tuple[IntArray, IntArray]]:
     Values are rounded to whole numbers; those of memory events are told as memory.
     """
     table = trace.counters
-    mine = np.flatnonzero(numbers(table["device"]) == device)
-    code, labels = codes(table["name"])[mine], names(table["name"])
-    at_ns, value = numbers(table["time_ns"])[mine], floats(table["value"])[mine]
+    own = np.flatnonzero(numbers(table["device"]) == device)
+    code, labels = codes(table["name"])[own], names(table["name"])
+    at_ns, value = numbers(table["time_ns"])[own], floats(table["value"])[own]
 
     def order(code: int) -> tuple[int, str]:
-        low = labels[code].lower()
-        first = (at for at, word in enumerate(_FIRST_SAMPLED) if word in low)
+        first = (n for n, word in enumerate(_FIRST_SAMPLED) if word in labels[code].lower())
         return next(first, len(_FIRST_SAMPLED)), labels[code]
 
     sampled = {}
@@ -222,8 +222,8 @@ def marks_left_out(trace: Trace, drawn: Sequence[LaneGroup]) -> dict[str, int]:
     """Return how many marks are not drawn, by kind; annotations count by lane."""
     kinds, kind = names(trace.marks["kind"]), codes(trace.marks["kind"])
     counts = np.bincount(kind[kind >= 0], minlength=len(kinds))
-    for one in drawn:
-        for lane, events in zip(one.lanes, one.events, strict=True):
+    for group in drawn:
+        for lane, events in zip(group.lanes, group.events, strict=True):
             if lane.kind == "frame":
                 counts -= np.bincount(kind[events.row], minlength=len(kinds))
     named = zip(kinds, counts.tolist(), strict=True)
@@ -272,7 +272,7 @@ def _frames(table: pa.Table, times: Times, rows: WholeArray, near: Intervals) ->
     """
     code, own = np.unique(codes(table["name"])[rows], return_inverse=True)
     texts = [*names(table["name"]), ""]
-    of_user = np.array([not is_of_library(texts[place]) for place in code.tolist()], dtype=np.bool_)
+    of_user = np.array([not is_of_library(texts[index]) for index in code.tolist()], dtype=np.bool_)
     is_module = is_one_of(table["kind"], "module")
     rows = rows[of_user[own] | is_module[rows]]
     if len(rows) > _MOST_FRAMES:

@@ -8,9 +8,9 @@ first activity of each process.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
-from functools import reduce
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
@@ -20,7 +20,6 @@ from traceflops.drawing.coarsening import Boxes, Counter, Counts, LaneEvents, at
 from traceflops.drawing.lanes import (
     CounterKey,
     Lane,
-    LaneGroup,
     activity_times,
     counters,
     device_lanes,
@@ -35,7 +34,6 @@ from traceflops.windows.prepared import origins as origins_of
 from traceflops.windows.step_times import step_spread
 
 if TYPE_CHECKING:
-    from traceflops.table.trace import Trace
     from traceflops.windows.prepared import Prepared
 
 _MOST_DEVICES: Final = 8
@@ -172,16 +170,21 @@ class Drawable:
     @property
     def whole(self) -> Span:
         """Return the range from the first start to the last end of all events."""
-        spans = [lane.span for lane in self.lanes]
-        return Span(min(start for start, _ in spans), max(end for _, end in spans))
+        return _hull([Span(*lane.span) for lane in self.lanes])
 
     def within(self, budget: Budget) -> Timeline:
         """Return the timeline with no more boxes than a budget allows."""
         whole = self.whole
         if self.events <= budget.all:
             return replace(self.outline, levels=(self._level(whole, budget.all, budget),))
-        spans = [(whole, budget.whole), *self._details(budget)]
-        return replace(self.outline, levels=tuple(self._level(*one, budget) for one in spans))
+        steps, of_step = self.outline.representative, self.outline.steps
+        chosen = dict.fromkeys([steps.median, steps.worst]) if steps is not None else {}
+        details = [of_step[number] for number in chosen if number in of_step]
+        details += [self.outline.window] if not chosen else []
+        levels = [(whole, budget.whole)]
+        levels += [(with_room(span), budget.step) for span in details]
+        levels += [(around(gap), budget.gap) for gap in self.outline.gaps if gap is not None]
+        return replace(self.outline, levels=tuple(self._level(*level, budget) for level in levels))
 
     def boxes(
         self,
@@ -204,9 +207,9 @@ class Drawable:
         order = [0, *sorted(range(1, len(parts)), key=sizes.__getitem__)]
         made: list[Boxes] = []
         left = most
-        for turn, place in enumerate(order):
+        for turn, index in enumerate(order):
             share = left // (2 if turn == 0 and len(order) > 1 else len(order) - turn)
-            made.append(at_most(parts[place], max(share, 1), cell_ns))
+            made.append(at_most(parts[index], max(share, 1), cell_ns))
             left -= len(made[-1])
         return together(made)
 
@@ -218,25 +221,13 @@ class Drawable:
         }
         return Level(span, self.boxes(span, most), counters)
 
-    def _details(self, budget: Budget) -> Iterator[tuple[Span, int]]:
-        """Yield the ranges that are there in detail, and the most boxes of each."""
-        steps, spans = self.outline.representative, self.outline.steps
-        chosen = dict.fromkeys([steps.median, steps.worst]) if steps is not None else {}
-        for span in [spans[number] for number in chosen if number in spans]:
-            yield with_room(span), budget.step
-        if not chosen:
-            yield with_room(self.outline.window), budget.step
-        for gap in self.outline.gaps:
-            if gap is not None:
-                yield around(gap), budget.gap
-
 
 def drawable(prepared: Prepared, gaps: Sequence[Gap] = ()) -> Drawable | None:
     """Return what can be drawn of a trace, None where no device did any work."""
     if not prepared.accounts:
         return None
     chosen, clocks = drawn_devices(prepared, gaps), origins_of(prepared)
-    process = _process_of(prepared)
+    process = numbers(prepared.trace.devices["process"]).tolist()
     origin = {device: clocks.of_process[process[device]] for device in prepared.accounts}
     first = [chosen.busiest, *(d for d in chosen.devices if d != chosen.busiest)]
     hosts = list(dict.fromkeys(process[d] for d in (chosen.busiest, chosen.median, *first)))
@@ -248,7 +239,7 @@ def drawable(prepared: Prepared, gaps: Sequence[Gap] = ()) -> Drawable | None:
     near = Intervals.of(*edges.reshape(-1, 2).T)
     drawn += (group for group in host_lanes(prepared, host_origins, near) if group.lanes)
     # Each step from its first start to its last end on any device drawn; and the chosen windows.
-    steps: dict[int, Span] = {}
+    steps: defaultdict[int, list[Span]] = defaultdict(list)
     used: list[Span] = []
     for device in chosen.devices:
         windows = [
@@ -257,7 +248,7 @@ def drawable(prepared: Prepared, gaps: Sequence[Gap] = ()) -> Drawable | None:
         ]
         for window, span in windows:
             if window.step is not None:
-                steps[window.step] = _hull(steps.get(window.step, span), span)
+                steps[window.step].append(span)
         used += [span for window, span in windows if window.used] or [span for _, span in windows]
     outline = Timeline(
         lanes=tuple(lane for group in drawn for lane in group.lanes),
@@ -266,16 +257,24 @@ def drawable(prepared: Prepared, gaps: Sequence[Gap] = ()) -> Drawable | None:
         hosts=tuple(group.lanes[0].process for group in drawn[len(first) :]),
         origin_ns=clocks.of_process,
         aligned=clocks.aligned,
-        steps=dict(sorted(steps.items())),
+        steps={number: _hull(spans) for number, spans in sorted(steps.items())},
         representative=representative_steps(prepared),
-        window=reduce(_hull, used) if used else Span(0, 0),
+        window=_hull(used) if used else Span(0, 0),
         gaps=tuple(
             Span(start := gap.start_ns - origin[gap.device], start + gap.dur_ns)
             if gap.device in chosen.devices
             else None
             for gap in gaps
         ),
-        left_out=_left_out(prepared.trace, chosen, len(hosts), drawn),
+        left_out=LeftOut(
+            devices=chosen.of - len(chosen.devices),
+            hosts=max(len(hosts) - _MOST_HOSTS, 0),
+            tracks=sum(group.tracks_left_out for group in drawn),
+            events_of_tracks=sum(group.events_left_out for group in drawn),
+            deep=sum(sum(group.too_deep.values()) for group in drawn),
+            marks=marks_left_out(prepared.trace, drawn),
+            work=any(group.tracks_left_out or group.too_deep for group in drawn[: len(first)]),
+        ),
     )
     ends = list(accumulate(len(group.lanes) for group in drawn))
     lanes = enumerate(events for group in drawn for events in group.events)
@@ -284,21 +283,6 @@ def drawable(prepared: Prepared, gaps: Sequence[Gap] = ()) -> Drawable | None:
         lanes=tuple(replace(events, lane=number) for number, events in lanes),
         groups=tuple(zip([0, *ends], ends, strict=False)),
         counters=dict(counters(prepared, {d: origin[d] for d in chosen.devices})),
-    )
-
-
-def _left_out(
-    trace: Trace, chosen: ChosenDevices, hosts: int, drawn: Sequence[LaneGroup]
-) -> LeftOut:
-    """Return what is not drawn of so many hosts; `drawn` are the groups of devices and of hosts."""
-    return LeftOut(
-        devices=chosen.of - len(chosen.devices),
-        hosts=max(hosts - _MOST_HOSTS, 0),
-        tracks=sum(group.tracks_left_out for group in drawn),
-        events_of_tracks=sum(group.events_left_out for group in drawn),
-        deep=sum(sum(group.too_deep.values()) for group in drawn),
-        marks=marks_left_out(trace, drawn),
-        work=any(one.tracks_left_out or one.too_deep for one in drawn[: len(chosen.devices)]),
     )
 
 
@@ -317,7 +301,7 @@ def around(span: Span) -> Span:
 def parts_ns(prepared: Prepared, timeline: Timeline, span: Span, bins: int) -> dict[str, IntArray]:
     """Return the time of each component in equal parts of a range, over the devices drawn."""
     edges = np.linspace(span.start_ns, span.end_ns, bins + 1).astype(np.int64)
-    process = _process_of(prepared)
+    process = numbers(prepared.trace.devices["process"]).tolist()
     sums = {name: np.zeros(bins, dtype=np.int64) for name in WORK}
     for device in timeline.chosen.devices:
         times = edges + timeline.origin_ns[process[device]]
@@ -326,14 +310,9 @@ def parts_ns(prepared: Prepared, timeline: Timeline, span: Span, bins: int) -> d
     return sums
 
 
-def _process_of(prepared: Prepared) -> list[int]:
-    """Return the process of each device."""
-    process: list[int] = numbers(prepared.trace.devices["process"]).tolist()
-    return process
-
-
-def _hull(one: Span, other: Span) -> Span:
-    return Span(min(one.start_ns, other.start_ns), max(one.end_ns, other.end_ns))
+def _hull(spans: Sequence[Span]) -> Span:
+    """Return the range from the first start to the last end of some ranges."""
+    return Span(min(span.start_ns for span in spans), max(span.end_ns for span in spans))
 
 
 def representative_steps(prepared: Prepared) -> RepresentativeSteps | None:

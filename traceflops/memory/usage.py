@@ -125,11 +125,8 @@ def memory_use(prepared: Prepared) -> tuple[MemoryUse, ...]:
     if not prepared.trace.counters.num_rows:
         return ()
     rows, finder = AllocationRows.of(prepared.trace), StepFinder(prepared)
-    uses = [
-        use
-        for owner, mine in rows.by_owner()
-        if (use := _use(prepared, rows, owner, mine, finder)) is not None
-    ]
+    all_uses = (_use(prepared, rows, owner, own, finder) for owner, own in rows.by_owner())
+    uses = [use for use in all_uses if use is not None]
     uses.sort(key=lambda u: (u.on_host, u.process, u.device is None, u.device or 0))
     return tuple(uses)
 
@@ -156,8 +153,8 @@ class AllocationRows:
     def of(cls, trace: Trace) -> AllocationRows:
         """Return those of a trace."""
         table = trace.counters
-        place = {label: kind for kind, label in enumerate(_LABELS)}
-        kind_of = np.array([place.get(name, -1) for name in names(table["name"])], dtype=np.int64)
+        index = {label: kind for kind, label in enumerate(_LABELS)}
+        kind_of = np.array([index.get(name, -1) for name in names(table["name"])], dtype=np.int64)
         kind = kind_of[codes(table["name"])]
         rows = np.flatnonzero(kind >= 0)
         rows = rows[np.argsort(numbers(table["time_ns"])[rows], kind="stable")]
@@ -172,19 +169,19 @@ class AllocationRows:
         """Yield (process, device, whether its host) and the rows of each."""
         on_host = self.kind < len(PARTS)
         owner = joint_codes(joint_codes(self.process, self.device), on_host.astype(np.int64))
-        for _, mine in groups(owner):
-            row = int(mine[0])
-            yield (int(self.process[row]), int(self.device[row]), bool(on_host[row])), mine
+        for _, own in groups(owner):
+            row = int(own[0])
+            yield (int(self.process[row]), int(self.device[row]), bool(on_host[row])), own
 
 
 def _use(
     prepared: Prepared,
     rows: AllocationRows,
     owner: tuple[int, int, bool],
-    mine: IntArray,
+    own: IntArray,
     finder: StepFinder,
 ) -> MemoryUse | None:
-    """Return the use by one owner of the rows `mine`, None where it is not chosen or unknown."""
+    """Return the use by an owner of the rows `own`, None where it is not chosen or unknown."""
     process, device, on_host = owner
     if not on_host and device >= 0 and prepared.accounts and device not in prepared.accounts:
         return None
@@ -192,8 +189,8 @@ def _use(
     if prepared.selection.ranks is not None and rank not in prepared.selection.ranks:
         return None
     facts = prepared.trace.devices.slice(device, 1).to_pylist()[0] if device >= 0 else {}
-    steps, part = finder.of(process, device), rows.kind[mine] % len(PARTS)
-    changes, totals, held, largest = (mine[part == place] for place in range(len(PARTS)))
+    steps, part = finder.of(process, device), rows.kind[own] % len(PARTS)
+    changes, totals, held, largest = (own[part == number] for number in range(len(PARTS)))
     counted = totals if len(totals) else changes
     if not len(counted):
         return None
@@ -222,8 +219,18 @@ def _use(
 
 
 def _series(what: What, time: IntArray, value: IntArray, steps: _HostSteps) -> Series:
-    """Return the series of bytes `value`, each held from its `time` on, with its use by step."""
-    peak = int(np.argmax(value))
+    """Return the series of bytes `value`, each held from its `time` on, with its use by step.
+
+    Of a curve with more than MOST_POINTS the extremes of every stretch of time are kept.
+    """
+    peak, kept = int(np.argmax(value)), np.arange(len(time))
+    if len(time) > MOST_POINTS:
+        buckets, span = MOST_POINTS // _PER_BUCKET, int(time[-1] - time[0]) + 1
+        bucket = ((time - time[0]) * buckets) // span
+        opens = np.flatnonzero(np.diff(bucket, prepend=bucket[:1] - 1))
+        closes = np.append(opens[1:], len(bucket)) - 1
+        by_value = np.lexsort((value, bucket))  # stable, so edges of buckets are the same
+        kept = distinct(np.concatenate([opens, closes, by_value[opens], by_value[closes]]))
     low = np.searchsorted(time, steps.start_ns, side="left")
     high = np.searchsorted(time, steps.end_ns, side="left")
     uses, columns = [], (steps.number, steps.start_ns, low, high)
@@ -233,7 +240,7 @@ def _series(what: What, time: IntArray, value: IntArray, steps: _HostSteps) -> S
             uses.append(StepUse(number, start, int(value[begin:stop].max()), int(value[stop - 1])))
     return Series(
         what=what,
-        curve=_coarsened(time, value),
+        curve=Curve(time[kept], value[kept], len(time)),
         first=int(value[0]),
         last=int(value[-1]),
         peak=int(value[peak]),
@@ -241,20 +248,6 @@ def _series(what: What, time: IntArray, value: IntArray, steps: _HostSteps) -> S
         peak_step=next(iter(steps.numbers_at(time[peak : peak + 1]).tolist()), None),
         steps=tuple(uses),
     )
-
-
-def _coarsened(time: IntArray, value: IntArray) -> Curve:
-    """Return a curve of at most MOST_POINTS, with the extremes of every stretch of time."""
-    if len(time) <= MOST_POINTS:
-        return Curve(time, value, len(time))
-    buckets = MOST_POINTS // _PER_BUCKET
-    span = int(time[-1] - time[0]) + 1
-    bucket = ((time - time[0]) * buckets) // span
-    opens = np.flatnonzero(np.diff(bucket, prepend=bucket[:1] - 1))
-    closes = np.append(opens[1:], len(bucket)) - 1
-    by_value = np.lexsort((value, bucket))  # stable, so places of buckets are the same
-    kept = distinct(np.concatenate([opens, closes, by_value[opens], by_value[closes]]))
-    return Curve(time[kept], value[kept], len(time))
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,8 +261,8 @@ class _HostSteps:
 
     def numbers_at(self, time_ns: IntArray) -> IntArray:
         """Return the step numbers of the times that are in a step."""
-        place = self.all.at(time_ns)
-        return self.all.number[place[place >= 0]]
+        row = self.all.at(time_ns)
+        return self.all.number[row[row >= 0]]
 
 
 class StepFinder:
@@ -324,9 +317,9 @@ def holders(prepared: Prepared, use: MemoryUse) -> tuple[Holder, ...]:
     """
     rows = AllocationRows.of(prepared.trace)
     key = (use.process, -1 if use.device is None else use.device, use.on_host)
-    mine = next((mine for owner, mine in rows.by_owner() if owner == key), rows.kind[:0])
-    part = rows.kind[mine] % len(PARTS)
-    changes, totals = mine[part == 0], mine[part == PARTS.index("allocated")]
+    own = dict(rows.by_owner()).get(key, rows.kind[:0])
+    part = rows.kind[own] % len(PARTS)
+    changes, totals = own[part == 0], own[part == PARTS.index("allocated")]
     if not use.is_total or len(changes) != len(totals):
         return ()
     # The last row of the instant in which the total is highest for the first time.

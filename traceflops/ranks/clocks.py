@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from traceflops.ranks.collectives import kind_of
+from traceflops.ranks.comm_groups import connected
 from traceflops.ranks.comm_records import CommRecords
 from traceflops.ranks.matching import Matches, is_rooted, running_medians
 from traceflops.table.columns import BoolArray, IntArray
@@ -63,50 +64,42 @@ class Alignment:
 
 def aligned(records: CommRecords, matches: Matches, *, is_common: bool = True) -> Alignment:
     """Return the offsets of the clocks of all ranks; `is_common` if they may be one as recorded."""
-    known = np.flatnonzero(matches.collective >= 0)
-    known = known[~is_rooted(records.kind[known]) & ~records.is_pair[known]]  # a send leaves early
+    # Records whose ranks leave together: not of broadcasts and the like, nor sends.
+    leaves_early = is_rooted(records.kind) | records.is_pair
+    joint = np.flatnonzero((matches.collective >= 0) & ~leaves_early)
     enough = {}
     for basis in (*_BASES, UNNAMED):
-        mine = known[records.kind[known] == kind_of(basis)]
-        counts = np.bincount(records.place[mine], minlength=len(records.ranks))
-        if len(mine) and counts.min() >= _LEAST:
-            enough[basis] = mine
+        of_basis = joint[records.kind[joint] == kind_of(basis)]
+        counts = np.bincount(records.place[of_basis], minlength=len(records.ranks))
+        if len(of_basis) and counts.min() >= _LEAST:
+            enough[basis] = of_basis
 
     def aligned_on(basis: str, of_basis: IntArray) -> Alignment:
         """Return the offsets that some matched records tell, 0 where these are no basis."""
         offset = np.zeros(len(records.ranks), dtype=np.int64)
         if basis:
-            offset = _offsets(records, matches, _joined(records, matches, of_basis))
+            # Where the basis leaves ranks apart, sends and receives may bring them together.
+            rows, collective = of_basis, matches.collective
+            if connected(records.place[rows], collective[rows], len(records.ranks)).any():
+                rows = np.append(rows, np.flatnonzero(records.is_pair & (collective >= 0)))
+            offset = _offsets(records, matches, rows)
         own = _followed(records, matches, of_basis if basis else of_basis[:0], offset)
-        start, end = records.start_ns - own, records.end_ns - own
-        _, of_row = ranked(matches.collective[of_basis])
-        apart = np.abs(end[of_basis] - medians(of_row, end[of_basis])[of_row])
+        moved = _less(records, slice(None), own)
+        apart = np.abs(_apart(moved, matches, of_basis))
         residuals: tuple[int | None, int | None] = (None, None)
         if len(apart):
             high = float(np.quantile(apart, 0.95, method="nearest"))
             residuals = round(float(np.median(apart))), round(high)
-        bounds = _bounds(records, matches, known, start, end)
+        bounds = _bounds(records, matches, joint, records.start_ns - own, moved.end_ns)
         return Alignment(basis, offset, own, *residuals, *bounds)
 
     basis = next((basis for basis in _BASES if basis in enough), "")
-    alignment = aligned_on(basis, enough.get(basis, known))
+    alignment = aligned_on(basis, enough.get(basis, joint))
     if basis or (is_common and alignment.is_possible) or UNNAMED not in enough:
         return alignment
     by_ends = aligned_on(UNNAMED, enough[UNNAMED])
     is_sure = by_ends.is_possible and (by_ends.residual_p95_ns or 0) <= _TOGETHER_NS
     return by_ends if is_sure else alignment
-
-
-def _joined(records: CommRecords, matches: Matches, rows: IntArray) -> IntArray:
-    """Return the records, and sends and receives where these alone bring all ranks together."""
-    place, collective = records.place[rows], matches.collective[rows]
-    part, before = np.arange(len(records.ranks)), None
-    while before is None or (part != before).any():
-        before, lowest = part.copy(), np.full(matches.count, len(part))
-        np.minimum.at(lowest, collective, part[place])
-        np.minimum.at(part, place, lowest[collective])
-    pairs = np.flatnonzero(records.is_pair & (matches.collective >= 0))
-    return np.concatenate([rows, pairs]) if part.any() else rows
 
 
 def _offsets(records: CommRecords, matches: Matches, rows: IntArray) -> IntArray:
@@ -259,6 +252,7 @@ def medians(group: IntArray, values_ns: IntArray) -> IntArray:
 
 
 def _middles(group: IntArray, values: Values | IntArray) -> Values:
+    """Return the median value of each group, numbered from 0 without a gap."""
     order = np.argsort(values)
     order = order[by_code(group[order])]
     count = np.bincount(group)

@@ -120,28 +120,30 @@ def collective_work(
     end = start + numbers(activities["dur_ns"])[row]
     exposed = np.zeros(len(row), dtype=np.int64)
     for number, account in accounts.items():
-        mine = device == number
+        own = device == number
         alone = account.timeline.parts["communication"].intersect(chosen_time(windows[number]))
-        exposed[mine] = alone.length_within(start[mine], end[mine])
+        exposed[own] = alone.length_within(start[own], end[own])
     size, whole = message_bytes(linked, row), linked.split.whole_ns[row]
     sized = (size != ABSENT) & (starts_inside == 1)
     group, first = group_rows((kind, ranks))
-    rows = []
-    for at, (_, mine) in zip(first.tolist(), groups(group), strict=True):
-        known = mine[sized[mine]]
-        rows.append(
+    collectives = []
+    for (_, rows), kind_, many in zip(
+        groups(group), kind[first].tolist(), ranks[first].tolist(), strict=True
+    ):
+        of_size = rows[sized[rows]]
+        collectives.append(
             Collective(
-                collective=labels[int(kind[at])] if kind[at] >= 0 else None,
-                ranks=int(ranks[at]) if ranks[at] > 0 else None,
-                count=int(starts_inside[mine].sum()),
-                sum_ns=int(inside_ns[mine].sum()),
-                exposed_ns=int(exposed[mine].sum()),
-                sized=len(known),
-                bytes=sum(size[known].tolist()) if len(known) else None,
-                sized_ns=int(whole[known].sum()),
+                collective=labels[kind_] if kind_ >= 0 else None,
+                ranks=many if many > 0 else None,
+                count=int(starts_inside[rows].sum()),
+                sum_ns=int(inside_ns[rows].sum()),
+                exposed_ns=int(exposed[rows].sum()),
+                sized=len(of_size),
+                bytes=sum(size[of_size].tolist()) if len(of_size) else None,
+                sized_ns=int(whole[of_size].sum()),
             )
         )
-    return tuple(sorted(rows, key=lambda row: (-row.sum_ns, row.collective or "", row.ranks or 0)))
+    return tuple(sorted(collectives, key=lambda c: (-c.sum_ns, c.collective or "", c.ranks or 0)))
 
 
 class Recorded:
@@ -160,12 +162,12 @@ class Recorded:
 
     def texts(self, column: str) -> tuple[IntArray, list[str]]:
         """Return the code of each activity, -1 where there is none, and the text of each code."""
-        known = Names()
+        pool = Names()
         own, of_op = (
-            taken(known.codes(names(table[column])), taken(codes(table[column]), rows))
+            taken(pool.codes(names(table[column])), taken(codes(table[column]), rows))
             for table, rows in self._sides
         )
-        return np.where(own >= 0, own, of_op).astype(np.int64), list(known)
+        return np.where(own >= 0, own, of_op).astype(np.int64), list(pool)
 
     def sequence(self) -> IntArray:
         """Return the number that each collective has in its group, or ABSENT.
@@ -201,10 +203,10 @@ def message_bytes(linked: LinkedTrace, rows: IntArray) -> IntArray:
     op = numbers(activities["external_id"], ABSENT)[rows]
     op = np.where((op == ABSENT) & (linked_op >= 0), -1 - linked_op, op)
     key = joint_codes(numbers(activities["process"])[rows], op)
-    _, place, counts = np.unique(key, return_inverse=True, return_counts=True)
-    is_alone = (op == ABSENT) | (counts[place] == 1)
-    known = (elements >= 0) & (elements < _MOST_ELEMENTS) & (width > 0) & is_alone
-    return np.where(known, np.where(known, elements, 0) * width, ABSENT)
+    _, group, counts = np.unique(key, return_inverse=True, return_counts=True)
+    is_alone = (op == ABSENT) | (counts[group] == 1)
+    is_told = (elements >= 0) & (elements < _MOST_ELEMENTS) & (width > 0) & is_alone
+    return np.where(is_told, np.where(is_told, elements, 0) * width, ABSENT)
 
 
 def annotated_inputs(linked: LinkedTrace, marks: IntArray) -> tuple[IntArray, IntArray]:
@@ -212,16 +214,12 @@ def annotated_inputs(linked: LinkedTrace, marks: IntArray) -> tuple[IntArray, In
 
     ABSENT elements and 0 bytes where they are not known, such as of several kernels of one.
     """
-    _, place, counts = np.unique(marks, return_inverse=True, return_counts=True)
-    alone = np.where(counts[place] == 1, marks, -1)
-    columns = [linked.trace.marks[name] for name in ("input_dims", "input_types")]
-    elements, width = (
-        np.array([*map(read, names(column)), unknown], np.int64)[taken(codes(column), alone)]
-        for column, read, unknown in zip(
-            columns, (_elements, _common_width), (ABSENT, 0), strict=True
-        )
-    )
-    return elements, width
+    _, group, counts = np.unique(marks, return_inverse=True, return_counts=True)
+    alone = np.where(counts[group] == 1, marks, -1)
+    dims, types = (linked.trace.marks[name] for name in ("input_dims", "input_types"))
+    elements = np.array([*map(_elements, names(dims)), ABSENT], dtype=np.int64)
+    width = np.array([*map(_common_width, names(types)), 0], dtype=np.int64)
+    return elements[taken(codes(dims), alone)], width[taken(codes(types), alone)]
 
 
 def _elements(dims: str) -> int:

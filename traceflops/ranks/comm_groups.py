@@ -55,23 +55,33 @@ class GroupFacts:
         apart = np.zeros_like(named)
         for _, rows in groups(named):
             if 0 < size[rows[0]] < len(distinct(place[rows])):
-                apart[rows] = _together(place[rows], self.call[rows])
+                # Kernels without a call have none in common with other ranks.
+                _, call = ranked(
+                    np.where(self.call[rows] == ABSENT, -1 - place[rows], self.call[rows])
+                )
+                apart[rows] = connected(place[rows], call, len(ranks))[place[rows]]
         named, first = group_rows((named, apart))
-        known = np.where(is_named[self.which], named, -1)
-        known = np.where(known >= 0, known, of_streams(known, place, self.stream))
+        group = np.where(is_named[self.which], named, -1)
+        group = np.where(group >= 0, group, of_streams(group, place, self.stream))
         streams, stream = ranked(_same_streams(place, self.stream))
-        used, number = ranked(np.where(known >= 0, known, len(first) + stream))
-        found = []
-        for code_, places in zip(used.tolist(), places_of(number, place, len(used)), strict=True):
-            if code_ >= len(first):
-                found.append(CommGroup(f"stream {streams[code_ - len(first)]}", None, None))
-            else:
-                name, listed, description, many = self.known[int(self.which[first[code_]])]
-                recorded = tuple(ranks[place] for place in places) if len(places) == many else None
-                role = role_in(description or "") or role_in(name or "")
-                members = _ranks_in(listed or "") or recorded
-                found.append(CommGroup(name or "", members, many if many > 0 else None, role))
-        return number, tuple(found)
+        used, number = ranked(np.where(group >= 0, group, len(first) + stream))
+        groups_of_job = []
+        for group_code, places in zip(
+            used.tolist(), places_of(number, place, len(used)), strict=True
+        ):
+            if group_code >= len(first):
+                stream_id = streams[group_code - len(first)]
+                groups_of_job.append(CommGroup(f"stream {stream_id}", None, None))
+                continue
+            name, listed, description, many = self.known[int(self.which[first[group_code]])]
+            recorded = tuple(ranks[place] for place in places) if len(places) == many else None
+            role = role_in(description or "") or role_in(name or "")
+            try:
+                members = msgspec.json.decode(listed or "", type=tuple[int, ...]) or recorded
+            except msgspec.DecodeError:  # none are listed, or not all
+                members = recorded
+            groups_of_job.append(CommGroup(name or "", members, many if many > 0 else None, role))
+        return number, tuple(groups_of_job)
 
 
 _COLUMNS: Final = ("which", "call", "stream", "other_side")
@@ -98,9 +108,9 @@ def of_streams(codes: IntArray, place: IntArray, stream: IntArray) -> IntArray:
     """Return the one code that the kernels of each one's stream have, -1 for none or several."""
     of_stream = np.full_like(codes, -1)
     for _, rows in groups(joint_codes(place, stream)):
-        known = np.unique(codes[rows][codes[rows] >= 0])
-        if len(known) == 1:
-            of_stream[rows] = known[0]
+        used = np.unique(codes[rows][codes[rows] >= 0])
+        if len(used) == 1:
+            of_stream[rows] = used[0]
     return of_stream
 
 
@@ -121,17 +131,19 @@ def _same_streams(place: IntArray, stream: IntArray) -> IntArray:
     return same
 
 
-def _together(place: IntArray, call: IntArray) -> IntArray:
-    """Return the first place of all that have calls in common with each one's, directly or not."""
-    _, call = ranked(np.where(call == ABSENT, -1 - place, call))
-    label = np.arange(int(place.max()) + 1)
+def connected(place: IntArray, event: IntArray, count: int) -> IntArray:
+    """Return, for each of `count` places, the first one it is connected with, directly or not.
+
+    Places are connected by an event (a number, per row) that both have.
+    """
+    label = np.arange(count)
     while True:
-        lowest = np.full(int(call.max()) + 1, len(label))
-        np.minimum.at(lowest, call, label[place])
+        lowest = np.full(int(event.max(initial=-1)) + 1, count)
+        np.minimum.at(lowest, event, label[place])
         new = label.copy()
-        np.minimum.at(new, place, lowest[call])
+        np.minimum.at(new, place, lowest[event])
         if (new == label).all():
-            return label[place]
+            return label
         label = new
 
 
@@ -144,14 +156,6 @@ def places_of(number: IntArray, place: IntArray, count: int) -> list[list[int]]:
     return places
 
 
-def _ranks_in(text: str) -> tuple[int, ...] | None:
-    """Return the ranks that a text lists; None where it is empty or shortened."""
-    try:
-        return msgspec.json.decode(text, type=tuple[int, ...]) or None
-    except msgspec.DecodeError:
-        return None
-
-
 def peers(
     number: IntArray,
     group: IntArray,
@@ -161,7 +165,7 @@ def peers(
 ) -> IntArray:
     """Return the place of the rank with a number in its group, -1 where that is not known."""
     peer_of = np.full(len(number), -1, dtype=np.int64)
-    place_of = {rank: at for at, rank in enumerate(ranks)}
+    place_of = {rank: place for place, rank in enumerate(ranks)}
     for code, rows in groups(group):
         # A group that lists none is taken for all ranks where it is as large.
         is_all = known[code].size in (None, len(ranks))

@@ -9,21 +9,15 @@ per stream.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
 from traceflops.attribution.marks import host_marks, innermost_mark, instants
-from traceflops.ranks.collectives import (
-    KINDS,
-    Recorded,
-    annotated_inputs,
-    kinds_of,
-    message_bytes,
-)
+from traceflops.ranks.collectives import KINDS, Recorded, annotated_inputs, kinds_of, message_bytes
 from traceflops.ranks.comm_groups import (
     NO_FACTS,
     GroupFacts,
@@ -36,6 +30,7 @@ from traceflops.ranks.comm_groups import (
 from traceflops.ranks.group_roles import POINT_TO_POINT, CommGroup, with_roles
 from traceflops.table.columns import ABSENT, BoolArray, IntArray, codes, is_one_of, names, numbers
 from traceflops.table.grouping import group_rows
+from traceflops.table.grouping import groups as groups_of
 from traceflops.table.nesting import taken
 from traceflops.table.trace import Trace
 from traceflops.timeline.account import DeviceAccount, LinkedTrace
@@ -43,6 +38,7 @@ from traceflops.timeline.device_span import is_top
 from traceflops.timeline.intervals import Intervals
 from traceflops.timeline.records import Window
 
+T = TypeVar("T")
 _INPUT_IS_WHOLE: Final = frozenset(
     {"all_reduce", "reduce_scatter", "all_to_all", "broadcast", "reduce"}
 )
@@ -108,42 +104,36 @@ class CommRecords:
 
     def first(self, most: int) -> CommRecords:
         """Return the same with so many kernels of each rank, the first ones."""
-        rows_of_rank = (
-            np.flatnonzero(self.place == rank)[:most] for rank in range(len(self.ranks))
-        )
-        rows = np.concatenate([np.empty(0, np.int64), *rows_of_rank])
-        columns: dict[str, Any] = {
-            name: getattr(self, name)[rows] for name in ("place", "group", "peer", *_COLUMNS)
-        }
+        first = [own[:most] for _, own in groups_of(self.place)]
+        rows = np.concatenate([np.empty(0, dtype=np.int64), *first])
+        names = ("place", "group", "peer", *_COLUMNS)
+        columns: dict[str, Any] = {name: getattr(self, name)[rows] for name in names}
         return replace(self, **columns, told=self.told.taken(rows))
 
     def compact(self, *, keeps_work: bool = False) -> CommRecords:
-        """Return the same without what is not about its own kernels.
+        """Return the records in less memory: `alone` and `work` cut to their kernels, without rows.
 
-        Pipelines need all work of ranks that send: that stays where it `keeps_work`.
+        Pipelines need all work of ranks that send. With `keeps_work` such records keep it; else
+        they say that they lack it.
         """
-        sends = bool(self.is_pair.any())
-        of_rank = [self.place == rank for rank in range(len(self.ranks))]
-        own = [Intervals.of(self.start_ns[rows], self.end_ns[rows]) for rows in of_rank]
+        of_rank = [self.place == place for place in range(len(self.ranks))]
+        running = [Intervals.of(self.start_ns[rows], self.end_ns[rows]) for rows in of_rank]
         alone, work = (
-            tuple(one.intersect(spans) for one, spans in zip(several, own, strict=False))
-            for several in (self.alone, self.work)
+            tuple(spans.intersect(own) for spans, own in zip(by_rank, running, strict=False))
+            for by_rank in (self.alone, self.work)
         )
-        row = np.full_like(self.row, ABSENT)
+        sends, row = bool(self.is_pair.any()), np.full_like(self.row, ABSENT)
         if sends and keeps_work:
             return replace(self, alone=alone, row=row)
         return replace(self, alone=alone, work=work, row=row, lacks_work=sends)
 
     def moved(self, by_ns: int, devices: int) -> CommRecords:
         """Return the same on a clock that is behind by so much, behind so many devices."""
-        alone, work = (
-            tuple(part.moved(by_ns) for part in several) for several in (self.alone, self.work)
-        )
         return replace(
             self,
             devices=tuple(device + devices for device in self.devices),
-            alone=alone,
-            work=work,
+            alone=tuple(spans.moved(by_ns) for spans in self.alone),
+            work=tuple(spans.moved(by_ns) for spans in self.work),
             start_ns=self.start_ns + by_ns,
             end_ns=self.end_ns + by_ns,
         )
@@ -169,8 +159,8 @@ def comm_records(
             (w.start_ns, w.end_ns, w.step) for w in windows[device] if w.step is not None
         )
         starts, ends, step = np.array([*steps, (0, 0, 0)], dtype=np.int64).T
-        at = np.searchsorted(starts[:-1], start, side="right") - 1
-        step_of = np.where((at >= 0) & (start < ends[at]), step[at], ABSENT)
+        last = np.searchsorted(starts[:-1], start, side="right") - 1
+        step_of = np.where((last >= 0) & (start < ends[last]), step[last], ABSENT)
         busy = work[-1].covered_before(end)
         columns = (rows.row[is_collective], np.full_like(start, number), start, end, busy, step_of)
         parts.append(np.stack(columns))
@@ -221,26 +211,27 @@ def joined(parts: Sequence[CommRecords], trace: Trace) -> CommRecords:
     order = np.argsort(np.array(rank, dtype=np.int64), kind="stable")
     before = np.cumsum([0, *(len(part.ranks) for part in parts)]).tolist()
     turn = np.argsort(order)
-    place = np.concatenate([turn[at + one.place] for one, at in zip(parts, before, strict=False)])
+    places = [turn[n + part.place] for part, n in zip(parts, before, strict=False)]
+    place = np.concatenate(places)
     sort = np.argsort(place, kind="stable")
     columns: dict[str, Any] = {
         name: np.concatenate([getattr(part, name) for part in parts])[sort] for name in _COLUMNS
     }
     facts = joined_facts([part.told for part in parts]).taken(sort)
-    alone, work = (
-        tuple(several[at] for at in order.tolist()) if several else ()
-        for several in (
-            [one for part in parts for one in getattr(part, name)] for name in ("alone", "work")
-        )
-    )
-    ranks = rank_labels([rank[at] for at in order.tolist()])
+
+    def by_rank(values: Iterable[T]) -> tuple[T, ...]:
+        """Return what the parts have by rank, in the order of all ranks; it may be nothing."""
+        of_parts = list(values)
+        return tuple(of_parts[number] for number in order.tolist()) if of_parts else ()
+
+    ranks = rank_labels(by_rank(rank))
     return CommRecords(
         ranks=ranks,
-        devices=tuple(devices[at] for at in order.tolist()) if devices else (),
-        alone=alone,
+        devices=by_rank(devices),
+        alone=by_rank(spans for part in parts for spans in part.alone),
         place=place[sort],
         **columns,
-        work=work,
+        work=by_rank(spans for part in parts for spans in part.work),
         told=facts,
         lacks_work=any(part.lacks_work for part in parts),
         **_grouped(facts, columns["kind"], place[sort], ranks),
@@ -251,19 +242,19 @@ def _grouped(
     facts: GroupFacts, kind: IntArray, place: IntArray, ranks: Sequence[int]
 ) -> dict[str, Any]:
     """Return the columns that take all ranks to know: groups, and peers of sends."""
-    group, known = facts.groups(place, ranks)
+    group, of_job = facts.groups(place, ranks)
     peer, pairs = np.full(len(kind), -1, dtype=np.int64), np.flatnonzero(np.isin(kind, _SIDES))
-    peer[pairs] = peers(facts.other_side[pairs], group[pairs], known, place[pairs], ranks)
-    return {"group": group, "groups": with_roles_of(kind, group, known), "peer": peer}
+    peer[pairs] = peers(facts.other_side[pairs], group[pairs], of_job, place[pairs], ranks)
+    return {"group": group, "groups": with_roles_of(kind, group, of_job), "peer": peer}
 
 
 def with_roles_of(
     kind: IntArray, group: IntArray, groups: Sequence[CommGroup]
 ) -> tuple[CommGroup, ...]:
     """Return groups with their roles, by what ran in each."""
-    known = kind >= 0
-    ran = places_of(group[known], kind[known], len(groups))
-    return with_roles(groups, [frozenset(KINDS[one] for one in mine) for mine in ran])
+    has_kind = kind >= 0
+    ran = places_of(group[has_kind], kind[has_kind], len(groups))
+    return with_roles(groups, [frozenset(KINDS[number] for number in kinds) for kinds in ran])
 
 
 def _rank(trace: Trace, device: int) -> int:
@@ -329,8 +320,8 @@ class _Facts:
         whole = message_bytes(self._linked, self._rows)
         counted, width = annotated_inputs(self._linked, self._range)
         is_whole = np.array([*(name in _INPUT_IS_WHOLE for name in KINDS), False])[kind]
-        known = (elements == ABSENT) & is_whole & (counted >= 0) & (width > 0)
-        whole = np.where(known, counted * np.where(known, width, 0), whole)
+        by_range = (elements == ABSENT) & is_whole & (counted >= 0) & (width > 0)
+        whole = np.where(by_range, counted * np.where(by_range, width, 0), whole)
         elements = np.where(elements == ABSENT, counted, elements)
         received = self.told.numbers("collective_out_elements")
         return np.where(kind == RECV, np.maximum(elements, received), elements), whole

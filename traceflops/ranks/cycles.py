@@ -113,15 +113,15 @@ def cycles(records: CommRecords, waits: Waits, chosen: BoolArray | None = None) 
 
 def _parts(rows: IntArray, place: IntArray, ranks: int) -> tuple[IntArray, IntArray]:
     """Return by rank the rows that parts of a recording are between: as many in each."""
-    rows_of_rank = [rows[at] for _, at in groups(place[rows])]
+    rows_of_rank = [rows[own] for _, own in groups(place[rows])]
     count = min(map(len, rows_of_rank), default=0) if len(rows_of_rank) == ranks else 0
     cuts = np.linspace(0, count - 1, min(count, _PARTS + 1)).astype(np.int64)
-    edges = np.array([one[cuts] for one in rows_of_rank] if count else [], dtype=np.int64)
+    edges = np.array([own[cuts] for own in rows_of_rank] if count else [], dtype=np.int64)
     edges = edges.reshape(-1 if count else ranks, len(cuts)).T
     return edges[:-1], edges[1:]
 
 
 def _sums(values: IntArray, cycle: IntArray, place: IntArray, shape: tuple[int, ...]) -> IntArray:
-    known = cycle >= 0
-    key = cycle[known] * shape[1] + place[known]
-    return group_sums(key, values[known], shape[0] * shape[1]).reshape(shape)
+    """Return the sums by cycle (rows) and rank (columns) of values that are in a cycle."""
+    key = np.where(cycle >= 0, cycle * shape[1] + place, -1)
+    return group_sums(key, values, shape[0] * shape[1]).reshape(shape)

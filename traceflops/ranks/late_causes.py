@@ -51,15 +51,8 @@ _PAUSES: Final = {
 }
 """What idle time is due to by its class and the names in it, where that says more."""
 STALLS: Final = frozenset(
-    {
-        "data_input",
-        "host_code",
-        "memory_alloc",
-        "slow_driver_call",
-        "own_sleep",
-        "external_wait",
-        *_PAUSES,
-    }
+    {"data_input", "host_code", "memory_alloc", "slow_driver_call", "own_sleep", "external_wait"}
+    | _PAUSES.keys()
 )
 """Causes of which one name holds up the host."""
 _HOST: Final = frozenset({"host_code", "eager_overhead", "host_unrecorded", "optimizer_loop"})
@@ -176,9 +169,9 @@ def kernel_sums(
 @lru_cache(maxsize=10_000)
 def _elements_of(text: str) -> int:
     """Return the elements of the tensors of recorded shapes together; a scalar has none."""
-    shapes = read_shapes(text) or ()
-    several = [shape if isinstance(shape, Shapes) else (shape,) for shape in shapes]
-    return min(sum(prod(one) for some in several for one in some if one), _MOST_ELEMENTS)
+    inputs = read_shapes(text) or ()
+    lists = [shapes if isinstance(shapes, Shapes) else (shapes,) for shapes in inputs]
+    return min(sum(prod(shape) for shapes in lists for shape in shapes if shape), _MOST_ELEMENTS)
 
 
 def by_kernels(sums: KernelSums) -> LateCause:

@@ -53,9 +53,12 @@ class Links:
         How many of its links lead from one device to another is not in the table, nor what the
         network carries.
         """
-        known = [self.of_device[device] for device in devices if device in self.of_device]
+        if self.given:
+            return self.given
         is_inside = len({self.node.get(device) for device in devices}) == 1 and len(devices) > 2
-        return self.given or (min(known) if is_inside and len(known) == len(devices) else None)
+        if not is_inside or not self.of_device.keys() >= set(devices):
+            return None
+        return min(self.of_device[device] for device in devices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,13 +103,14 @@ def links_of(prepared: Prepared, peaks: Iterable[DevicePeaks], given: float | No
     hosts = processes["host"].to_pylist()
     names = [hosts[process] for process in numbers(devices["process"]).tolist()]
     if None not in names:
-        node = {name: place for place, name in enumerate(dict.fromkeys(names))}
-        return Links(given, of_device, {at: node[name] for at, name in enumerate(names)})
+        number = {name: number for number, name in enumerate(dict.fromkeys(names))}
+        node = {device: number[name] for device, name in enumerate(names)}
+        return Links(given, of_device, node)
     # Without hosts a node is how many devices before one have its number: ranks that each see one
     # device alone, with number 0, count as of several nodes.
     turn: defaultdict[int, count[int]] = defaultdict(count)
     local_ids = devices["local_id"].to_pylist()
-    return Links(given, of_device, {at: next(turn[own]) for at, own in enumerate(local_ids)})
+    return Links(given, of_device, {row: next(turn[id_]) for row, id_ in enumerate(local_ids)})
 
 
 def link_rates(records: CommRecords, waits: Waits, links: Links, error_ns: int) -> list[LinkRate]:
@@ -117,35 +121,37 @@ def link_rates(records: CommRecords, waits: Waits, links: Links, error_ns: int) 
     """
     size = waits.largest(records.bytes)
     spent = waits.until_ns - waits.from_ns
-    known = np.flatnonzero((size > 0) & (spent > 0))
-    row = waits.row[waits.first[known]]
+    rated = np.flatnonzero((size > 0) & (spent > 0))
+    row = waits.row[waits.first[rated]]
     is_pair, is_send = records.is_pair[row], records.kind[row] == KINDS.index("send")
     place, peer = records.place[row], records.peer[row]
     receiver = np.where(is_pair, np.where(is_send, peer, place), -1)
     ends = np.where(is_pair, place + peer, -1)
     kind = np.where(is_pair, KINDS.index(_PAIRS), records.kind[row])
     uneven = records.kind[row] == _UNEVEN
-    sized = np.where(uneven, -np.frexp(size[known].astype(np.float64))[1], size[known])
+    sized = np.where(uneven, -np.frexp(size[rated].astype(np.float64))[1], size[rated])
     number, _ = group_rows((kind, records.group[row], receiver, ends, sized))
     rates = []
-    for _, at in groups(number):
-        rows = known[at]
+    for _, calls in groups(number):
+        rows, to = rated[calls], int(receiver[calls[0]])
         first = int(rows[0])
         places = records.place[waits.row[waits.first[first] : waits.final[first] + 1]].tolist()
-        is_to = int(receiver[at[0]])
-        places.sort(key=lambda place, is_to=is_to: place == is_to if is_to >= 0 else place)
-        rates.append(_rate(records, int(row[at[0]]), places, size[rows], spent[rows], links))
+        places.sort(key=lambda place, to=to: place == to if to >= 0 else place)
+        rates.append(_rate(records, int(row[calls[0]]), places, size[rows], spent[rows], links))
     rates.sort(key=lambda rate: -rate.bytes * rate.count)
-    likeness: list[tuple[object, ...]] = []
-    alike: defaultdict[tuple[object, ...], list[LinkRate]] = defaultdict(list)
-    for rate in rates:
+
+    def likeness(rate: LinkRate) -> tuple[object, ...]:
+        """Return what rates that compare have in common."""
         strides = tuple(np.diff(sorted(rate.members)).tolist())
         is_uneven = rate.kind == KINDS[_UNEVEN]
-        likeness.append((rate.kind, strides, rate.bytes.bit_length() if is_uneven else rate.bytes))
-        alike[likeness[-1]].append(rate)
+        return rate.kind, strides, rate.bytes.bit_length() if is_uneven else rate.bytes
+
+    alike: defaultdict[tuple[object, ...], list[LinkRate]] = defaultdict(list)
+    for rate in rates:
+        alike[likeness(rate)].append(rate)
     compared = []
-    for rate, key in zip(rates, likeness, strict=True):
-        others = [one.bus for one in alike[key] if one is not rate]
+    for rate in rates:
+        others = [other.bus for other in alike[likeness(rate)] if other is not rate]
         usual = float(np.median(others)) if others else 0.0
         is_told = rate.count >= _CALLS and rate.bytes / rate.algorithm >= _ERRORS * error_ns
         if is_told and rate.bus < _SLOW * usual and rate.fastest < usual:

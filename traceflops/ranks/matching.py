@@ -79,8 +79,8 @@ def matched(records: CommRecords) -> Matches:
         count += len(table)
     # They are numbered in the order of their latest start.
     latest = np.full(count, np.iinfo(np.int64).min)
-    known = np.flatnonzero(collective >= 0)
-    np.maximum.at(latest, collective[known], records.start_ns[known])
+    joined = np.flatnonzero(collective >= 0)
+    np.maximum.at(latest, collective[joined], records.start_ns[joined])
     number_of = np.full(count + 1, -1, dtype=np.int64)
     number_of[np.argsort(latest, kind="stable")] = np.arange(count)
     return Matches(number_of[collective], count, impossible)
@@ -232,26 +232,26 @@ def _overlapping(records: CommRecords, left: IntArray, other: IntArray, offset: 
         )
     )
     pairs: list[tuple[int, int]] = []
-    at = [0, 0]
+    next_ = [0, 0]  # of each side, the first that is not decided yet
 
     def is_nearer(side: int) -> bool:
         """Return whether the one after that of a side is equal to it and ends nearer to another."""
-        this, (code, end), after = at[side], (codes[side], ends[side]), at[side] + 1
-        far = ends[1 - side][at[1 - side]]
+        this, (code, end), after = next_[side], (codes[side], ends[side]), next_[side] + 1
+        far = ends[1 - side][next_[1 - side]]
         is_equal = after < len(end) and code[after] == code[this]
         return is_equal and abs(end[after] - far) < abs(end[this] - far)
 
-    while at[0] < len(left) and at[1] < len(other):
-        end, other_end = (ends[side][at[side]] for side in (0, 1))
-        apart = end < starts[1][at[1]] or other_end < starts[0][at[0]]
-        if not apart and codes[0][at[0]] == codes[1][at[1]]:
+    while next_[0] < len(left) and next_[1] < len(other):
+        end, other_end = (ends[side][next_[side]] for side in (0, 1))
+        apart = end < starts[1][next_[1]] or other_end < starts[0][next_[0]]
+        if not apart and codes[0][next_[0]] == codes[1][next_[1]]:
             skips = is_nearer(0)
             passes = not skips and is_nearer(1)
             if not skips and not passes:
-                pairs.append((at[0], at[1]))
-            at = [at[0] + (not passes), at[1] + (not skips)]
+                pairs.append((next_[0], next_[1]))
+            next_ = [next_[0] + (not passes), next_[1] + (not skips)]
         else:
-            at[end > other_end] += 1
+            next_[end > other_end] += 1
     rows = np.array(pairs, dtype=np.int64).reshape(-1, 2)
     return left[rows[:, 0]], other[rows[:, 1]]
 

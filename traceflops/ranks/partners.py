@@ -39,10 +39,11 @@ _FAR: Final = int(np.iinfo(np.int64).max)
 _SIDE: Final = {SEND: 1, RECV: -1}
 
 
-Found = tuple[CommRecords, Matches, Alignment]
+Partners = tuple[CommRecords, Matches, Alignment]
+"""Records with their groups and peers, and what follows from these."""
 
 
-def with_partners(records: CommRecords) -> Found:
+def with_partners(records: CommRecords) -> Partners:
     """Return the matches of records, with groups and peers that only their ends tell.
 
     These count where as many end together. Of many kernels the first ones tell groups, if nearly
@@ -51,59 +52,62 @@ def with_partners(records: CommRecords) -> Found:
     unnamed, many = np.flatnonzero(_are_unnamed(records)), len(records.ranks)
     if len(unnamed) > _KERNELS * many:
         begun = records.first(_KERNELS)
-        partners = _found(begun)[0]
+        partners = _best_partners(begun)[0]
         if partners.groups is not begun.groups:
             new = (len(partners.groups) + np.arange(len(records.groups))).repeat(many)
             new[begun.group * many + begun.place] = partners.group
-            known = [*partners.groups, *records.groups]
             group = new[records.group * many + records.place]
-            matched_ = _found(_in_groups(records, group, known))
-            if _together(matched_, unnamed) >= _NEARLY:
-                return matched_
-    return _found(records)
+            whole = _in_groups(records, group, [*partners.groups, *records.groups])
+            best = _best_partners(whole)
+            if _share_together(best, unnamed) >= _NEARLY:
+                return best
+    return _best_partners(records)
 
 
-def _in_groups(records: CommRecords, group: IntArray, known: Sequence[CommGroup]) -> CommRecords:
-    """Return the records in some known groups, without those that have none."""
+def _in_groups(records: CommRecords, group: IntArray, of_job: Sequence[CommGroup]) -> CommRecords:
+    """Return the records in other groups, numbers in `of_job`, of which those without any go."""
     used, group = ranked(group)
-    roles = with_roles_of(records.kind, group, [known[at] for at in used.tolist()])
+    roles = with_roles_of(records.kind, group, [of_job[number] for number in used.tolist()])
     return replace(records, group=group, groups=roles)
 
 
-def _found(records: CommRecords) -> Found:
-    """Return the same with clocks as recorded, else as collectives tell, else unknown."""
+def _best_partners(records: CommRecords) -> Partners:
+    """Return the partners with clocks as recorded, else as collectives tell, else unknown."""
     recorded = best = _matched(records)
     unnamed = np.flatnonzero(_are_unnamed(records))
     own = recorded[2].record_offset_ns
-    most = _together(recorded, unnamed)
+    most = _share_together(recorded, unnamed)
     for ahead, is_known in ((np.zeros_like(own), True), (own, True), (own, False)):
         if not len(unnamed) or (most >= _NEARLY and (best is not recorded or not is_known)):
             break
         by_recorded = _with_peers(records, recorded[1], ahead)
         # Messages that end together tell that clocks are right.
         teams = _with_teams(recorded, ahead, is_known, own if by_recorded is records else ahead)
-        known = recorded if teams is records else _matched(teams)
-        partners = by_recorded if teams is records else _with_peers(teams, known[1], ahead)
-        one = known if partners is teams else _matched(partners)
-        if (share := _together(one, unnamed)) >= most:
-            best, most = one, share
+        of_teams = recorded if teams is records else _matched(teams)
+        partners = by_recorded if teams is records else _with_peers(teams, of_teams[1], ahead)
+        candidate = of_teams if partners is teams else _matched(partners)
+        if (share := _share_together(candidate, unnamed)) >= most:
+            best, most = candidate, share
     return best
 
 
-def _matched(records: CommRecords) -> Found:
+def _matched(records: CommRecords) -> Partners:
     matches = matched(records)
     return records, matches, aligned(records, matches)
 
 
 def _are_unnamed(records: CommRecords) -> BoolArray:
     """Return which kernels are of a group or with a rank that nothing names."""
-    known = (group.ranks is not None or group.size is not None for group in records.groups)
-    is_named = np.array([*known], dtype=np.bool_)
+    is_named = np.array([_is_named(group) for group in records.groups], dtype=np.bool_)
     messages = (records.is_pair | (records.kind == EXCHANGE)) & (records.peer < 0)
     return np.asarray(messages | ~is_named[records.group])
 
 
-def _together(partners: Found, rows: IntArray) -> float:
+def _is_named(group: CommGroup) -> bool:
+    return group.ranks is not None or group.size is not None
+
+
+def _share_together(partners: Partners, rows: IntArray) -> float:
     """Return the share of some kernels that match and end together on aligned clocks."""
     records, matches, alignment = partners
     end, is_matched = records.end_ns - alignment.record_offset_ns, matches.collective >= 0
@@ -114,57 +118,60 @@ def _together(partners: Found, rows: IntArray) -> float:
     return float(near[matches.collective[rows]].mean()) if len(rows) else 1.0
 
 
-def _with_teams(recorded: Found, ahead: IntArray, is_known: bool, likely: IntArray) -> CommRecords:
+def _with_teams(
+    recorded: Partners, ahead: IntArray, is_known: bool, likely: IntArray
+) -> CommRecords:
     """Return the records, those of a stream that several groups share in these groups.
 
     Clocks are ahead by so much if this is known, likely by so much.
     """
     records = recorded[0]
-    group, known = records.group.copy(), list(records.groups)
-    for code, mine in groups(records.group):
-        members = [mine[at] for _, at in groups(records.place[mine])]
-        is_told = known[code].ranks is not None or known[code].size is not None
-        if is_told or not 2 < len(members) <= _RANKS or records.is_pair[mine].any():
+    group, of_job = records.group.copy(), list(records.groups)
+    for code, rows in groups(records.group):
+        members = [rows[own] for _, own in groups(records.place[rows])]
+        is_small = 2 < len(members) <= _RANKS
+        if _is_named(of_job[code]) or not is_small or records.is_pair[rows].any():
             continue
         # How far most ends of each two ranks are apart, of unknown clocks but for an offset
         apart = np.zeros((len(members), len(members)), dtype=np.int64)
         end = records.end_ns - ahead if is_known else records.end_ns
-        for (a, one), (b, other) in combinations(enumerate(rows[:_KERNELS] for rows in members), 2):
-            offset = 0
-            if not is_known:
-                *_, offset = most_alike(records, one, other, _CLOSE_NS)
-            ends = end[one], end[other] + offset
-            low = max(ns.min() for ns in ends) - _NEAR_NS
-            high = min(ns.max() for ns in ends) + _NEAR_NS
-            ours, theirs = (np.sort(ns[(ns >= low) & (ns <= high)]) for ns in ends)
-            distance = _FAR
-            if min(len(ours), len(theirs)) >= _LEAST:
-                distance = 0
-                for times, among in ((ours, theirs), (theirs, ours)):
-                    after = np.searchsorted(among, times).clip(1, len(among) - 1)
-                    nearest = np.minimum(
-                        np.abs(times - among[after - 1]), np.abs(times - among[after])
-                    )
-                    distance = max(distance, int(np.quantile(nearest, _NEARLY, method="lower")))
-            apart[a, b] = apart[b, a] = distance
+        for a, b in combinations(range(len(members)), 2):
+            first, second = members[a][:_KERNELS], members[b][:_KERNELS]
+            offset = 0 if is_known else most_alike(records, first, second, _CLOSE_NS)[-1]
+            apart[a, b] = apart[b, a] = _distance(end[first], end[second] + offset)
         teams = _teams(apart)
-        for team in teams if _are_apart(recorded, mine, teams, likely) else ():
-            rows = [members[at] for at in team]
-            ranks = tuple(records.ranks[records.place[row[0]]] for row in rows)
-            group[np.concatenate(rows)] = len(known)
-            known.append(CommGroup(known[code].name, ranks, len(ranks)))
-    return records if len(known) == len(records.groups) else _in_groups(records, group, known)
+        for team in teams if _are_apart(recorded, rows, teams, likely) else ():
+            of_team = [members[number] for number in team]
+            ranks = tuple(records.ranks[records.place[own[0]]] for own in of_team)
+            group[np.concatenate(of_team)] = len(of_job)
+            of_job.append(CommGroup(of_job[code].name, ranks, len(ranks)))
+    return records if len(of_job) == len(records.groups) else _in_groups(records, group, of_job)
+
+
+def _distance(ends_ns: IntArray, others_ns: IntArray) -> int:
+    """Return within what most ends have one of the others, where both are there; _FAR for few."""
+    low = max(ends_ns.min(), others_ns.min()) - _NEAR_NS
+    high = min(ends_ns.max(), others_ns.max()) + _NEAR_NS
+    ours, theirs = (np.sort(ns[(ns >= low) & (ns <= high)]) for ns in (ends_ns, others_ns))
+    if min(len(ours), len(theirs)) < _LEAST:
+        return _FAR
+    distances = []
+    for times, among in ((ours, theirs), (theirs, ours)):
+        after = np.searchsorted(among, times).clip(1, len(among) - 1)
+        nearest = np.minimum(np.abs(times - among[after - 1]), np.abs(times - among[after]))
+        distances.append(int(np.quantile(nearest, _NEARLY, method="lower")))
+    return max(distances)
 
 
 def _are_apart(
-    recorded: Found, mine: IntArray, teams: Sequence[Sequence[int]], ahead: IntArray
+    recorded: Partners, of_group: IntArray, teams: Sequence[Sequence[int]], ahead: IntArray
 ) -> bool:
     """Return whether teams that match end far apart, or by as much as their last starts are.
 
     In one group all end together, however late some of them start.
     """
     records, matches, _ = recorded
-    rows, ranks = mine[matches.collective[mine] >= 0], sum(map(len, teams))
+    rows, ranks = of_group[matches.collective[of_group] >= 0], sum(map(len, teams))
     if not teams or len(rows) < _LEAST * ranks:
         return bool(teams)
     rows = rows[np.lexsort((records.place[rows], matches.collective[rows]))].reshape(-1, ranks)
@@ -181,8 +188,8 @@ def _teams(apart: IntArray) -> list[list[int]]:
     """Return the smallest groups of one size that are clearly apart, none where there are none."""
     team = np.arange(len(apart))
     for near in np.unique(apart).tolist():
-        for one, other in np.argwhere(apart == near).tolist():
-            team[team == team[other]] = team[one]
+        for rank, other in np.argwhere(apart == near).tolist():
+            team[team == team[other]] = team[rank]
         same = team[:, None] == team
         sizes = same.sum(axis=1)
         if same.all() or near > _NEAR_NS:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
@@ -18,7 +18,7 @@ import numpy as np
 from traceflops.ranks.clocks import Alignment
 from traceflops.ranks.comm_records import SEND, CommRecords
 from traceflops.ranks.waits import Waits
-from traceflops.table.columns import ABSENT, IntArray
+from traceflops.table.columns import ABSENT, Columns, IntArray
 from traceflops.table.grouping import group_rows, groups
 from traceflops.timeline.intervals import Intervals
 from traceflops.timeline.records import Window
@@ -72,7 +72,7 @@ class Pipelines:
 
 
 @dataclass(frozen=True, slots=True)
-class _Messages:
+class _Messages(Columns):
     """Matched sends: places of the ranks, step, elements, when sent and received, and how long."""
 
     source: IntArray
@@ -85,10 +85,6 @@ class _Messages:
     send_transfer_ns: IntArray
     receive_wait_ns: IntArray
     receive_transfer_ns: IntArray
-
-    def take(self, rows: IntArray) -> _Messages:
-        """Return some of them."""
-        return _Messages(*(getattr(self, column.name)[rows] for column in fields(self)))
 
 
 def pipelines(
@@ -108,20 +104,17 @@ def pipelines(
     for places in _chains(messages):
         lanes = []
         for place in places:
-            offset, mine = int(alignment.offset_ns[place]), of_place[place]
+            offset, rows = int(alignment.offset_ns[place]), of_place[place]
             own = {
                 window.step: (window.start_ns - offset, window.end_ns - offset)
                 for window in windows[records.devices[place]]
                 if window.step is not None
             }
             work = records.work[place].moved(-offset)
-            moving = Intervals.of(moves_ns[mine] - offset, records.end_ns[mine] - offset)
-            occupied = work.union(moving)
-            lanes.append(
-                _Lane(records.ranks[place], own or {ABSENT: (-_FAR, _FAR)}, work, occupied)
-            )
-        mine = np.flatnonzero(np.isin(messages.source, places))
-        run = _Run(lanes, places, messages.take(mine))
+            moving = Intervals.of(moves_ns[rows] - offset, records.end_ns[rows] - offset)
+            steps_of_lane = own or {ABSENT: (-_FAR, _FAR)}
+            lanes.append(_Lane(records.ranks[place], steps_of_lane, work, work.union(moving)))
+        run = _Run(lanes, places, messages.only(np.isin(messages.source, places)))
         if run.is_pipeline:
             stages.append(list(run.stages(len(stages))))
             steps = max(steps, len(run.steps))
@@ -144,9 +137,7 @@ def pipelines(
 def _messages(records: CommRecords, waits: Waits, alignment: Alignment) -> _Messages:
     """Return the matched sends in the order of time, on aligned clocks."""
     end = records.end_ns[waits.row] - alignment.offset_ns[records.place[waits.row]]
-    sends = (
-        waits.first[records.is_pair[waits.row[waits.first]]] if len(waits.first) else waits.first
-    )
+    sends = waits.first[records.is_pair[waits.row[waits.first]]]
     is_first = records.kind[waits.row[sends]] == SEND
     send, receive = np.where(is_first, sends, sends + 1), np.where(is_first, sends + 1, sends)
     sent, got = waits.row[send], waits.row[receive]
@@ -159,7 +150,7 @@ def _messages(records: CommRecords, waits: Waits, alignment: Alignment) -> _Mess
         end[receive],
         *(ns[side] for side in (send, receive) for ns in (waits.wait_ns, waits.transfer_ns)),
     )
-    return messages.take(np.argsort(messages.here_ns, kind="stable"))
+    return messages.only(np.argsort(messages.here_ns, kind="stable"))
 
 
 def _chains(messages: _Messages) -> Iterator[list[int]]:
@@ -278,15 +269,10 @@ class _Run:
                 for start, stop in pairwise(borders)
             ]
             busy = int(lane.work.length_within(self.starts, self.stops).sum())
-            sends, receives = (
-                self._inside & (side == place) for side in (messages.source, messages.target)
-            )
-            moved = (
-                messages.send_wait_ns[sends],
-                messages.send_transfer_ns[sends],
-                messages.receive_wait_ns[receives],
-                messages.receive_transfer_ns[receives],
-            )
+            sent = messages.only(self._inside & (messages.source == place))
+            got = messages.only(self._inside & (messages.target == place))
+            moved = [sent.send_wait_ns, sent.send_transfer_ns]
+            moved += [got.receive_wait_ns, got.receive_transfer_ns]
             transfer = whole - busy - sum(free)
             sums = (int(ns.sum()) for ns in moved)
             yield Stage(lane.rank, number, turn, busy, transfer, *free, *sums)

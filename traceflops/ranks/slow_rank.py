@@ -184,13 +184,10 @@ class PreparedWork:
         self, devices: Sequence[int], choices: Sequence[Sequence[int | None]]
     ) -> list[KernelSums]:
         """Return the same by choice of steps."""
-        accounts = {device: self.prepared.accounts[device] for device in devices}
-        chosen = [
-            chosen_activities(
-                accounts, {device: self._windows(device, steps) for device in devices}
-            )
-            for steps in choices
-        ]
+        accounts, chosen = {device: self.prepared.accounts[device] for device in devices}, []
+        for steps in choices:
+            windows = {device: self._windows(device, steps) for device in devices}
+            chosen.append(chosen_activities(accounts, windows))
         return kernel_sums(self.prepared, chosen, devices)
 
     def idle(
@@ -243,13 +240,12 @@ def slow_rank(work: RankWork, cycles: Cycles, records: CommRecords) -> SlowRank 
     if late is None:
         return None
     # What the worst has more of per step than the median of those that are not late.
-    own, busy = (
-        round(
-            float((ns[:, late.places[0]] - np.median(ns[:, late.rest], axis=1)).sum())
-            / cycles.count
-        )
+    worst = int(late.places[0])
+    more = [
+        float((ns[:, worst] - np.median(ns[:, late.rest], axis=1)).sum())
         for ns in (-cycles.held_ns, cycles.busy_ns)
-    )
+    ]
+    own, busy = (round(ns / cycles.count) for ns in more)
     lost = late.lost_ns.clip(0)
     # The cycles that have most of the gap if they are less than half of all.
     few = np.flatnonzero(2 * late.gap_ns >= late.gap_ns.max())
@@ -258,7 +254,7 @@ def slow_rank(work: RankWork, cycles: Cycles, records: CommRecords) -> SlowRank 
         few = few[:0]
     steps = tuple(step for cycle in few.tolist() if (step := cycles.steps[cycle]) is not None)
     usual = late.rest[np.argsort(-cycles.held_ns[:, late.rest].sum(axis=0), kind="stable")]
-    ordered = [int(late.places[0]), *usual.tolist()]
+    ordered = [worst, *usual.tolist()]
     cause = _cause(work, records, ordered, steps, cycles.steps, busier=busy >= own - busy)
     position = _position(work.trace, records, late.places)
     # Ranks of a single delay have something in common. Where nothing but parts of steps can be
@@ -268,7 +264,7 @@ def slow_rank(work: RankWork, cycles: Cycles, records: CommRecords) -> SlowRank 
     if cause is None or not alike or not (is_sure or cause != UNKNOWN):
         return None
     return SlowRank(
-        rank=records.ranks[int(late.places[0])],
+        rank=records.ranks[worst],
         ranks=tuple(sorted(records.ranks[place] for place in late.places.tolist())),
         position=position,
         lost_ns_per_step=round(float(lost.sum()) / cycles.count),

@@ -17,7 +17,7 @@ from traceflops.ranks.collectives import KINDS
 from traceflops.ranks.comm_records import CommRecords
 from traceflops.ranks.matching import Matches
 from traceflops.table.columns import BoolArray, IntArray
-from traceflops.table.grouping import group_sums, groups, in_order
+from traceflops.table.grouping import differ_from_before, group_sums, groups, in_order
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,11 @@ class Waits:
         rows = values[self.row]
         return np.maximum.reduceat(rows, self.first) if len(self.first) else self.first
 
+    @property
+    def caused_ns(self) -> IntArray:
+        """Return the waiting of all ranks in each collective: for the last one."""
+        return np.add.reduceat(self.wait_ns, self.first) if len(self.first) else self.first
+
     def within(self, chosen: BoolArray) -> Waits:
         """Return the same without the times of collectives other than those chosen."""
         is_chosen, by_record = chosen[self.collective], ("wait_ns", "transfer_ns", "exposed_ns")
@@ -73,14 +78,14 @@ def waits(
     Where times are not `comparable` between ranks all are taken to end together, so that a rank
     waits for as long as its kernel runs longer than the shortest; then nobody is blamed.
     """
-    known = np.flatnonzero(matches.collective >= 0)
+    matched = np.flatnonzero(matches.collective >= 0)
     offset = alignment.record_offset_ns
-    start = (records.start_ns - offset if comparable else -records.dur_ns)[known]
-    order = np.lexsort((start, matches.collective[known]))
-    row, start = known[order], start[order]
+    start = (records.start_ns - offset if comparable else -records.dur_ns)[matched]
+    order = np.lexsort((start, matches.collective[matched]))
+    row, start = matched[order], start[order]
     collective = matches.collective[row]
     end = start + records.dur_ns[row]
-    first = np.flatnonzero(np.append(True, np.diff(collective) != 0)) if len(row) else order
+    first = np.flatnonzero(differ_from_before(collective))
     final = np.append(first[1:], len(row))[: len(first)] - 1
     latest, margin = start[final], start[final] - start[final - 1]
     waited = np.where(end >= latest[collective], latest[collective] - start, 0)
@@ -158,10 +163,10 @@ def expert_groups(records: CommRecords, waits: Waits) -> list[ExpertGroup]:
         rows = np.take_along_axis(rows, np.argsort(records.place[rows], axis=1), axis=1)
         got, put = records.received[rows], records.elements[rows]
         fits = (got[:-1] >= 0).all(axis=1) & (got[:-1] == put[1:]).all(axis=1)
-        # The places that fit, of each run of them every second: those with more spread
-        place = np.arange(len(fits))
-        before = np.maximum.accumulate(np.where(fits, -1, place)) + 1
-        half = 2 * before + (place - before) % 2
+        # Of each run of turns that fit every second one: those with more spread
+        turn = np.arange(len(fits))
+        before = np.maximum.accumulate(np.where(fits, -1, turn)) + 1
+        half = 2 * before + (turn - before) % 2
         sums = group_sums(np.where(fits, half, -1), np.ptp(got[:-1], axis=1), 2 * len(fits) + 2)
         is_more = (sums[half] > sums[half ^ 1]) | ((sums[half] == sums[half ^ 1]) & (half % 2 == 0))
         dispatch = np.flatnonzero(fits & is_more)

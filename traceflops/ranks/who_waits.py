@@ -13,13 +13,7 @@ from traceflops.attribution.charged import RankTimes
 from traceflops.ranks.clocks import Alignment, aligned
 from traceflops.ranks.collectives import kind_of
 from traceflops.ranks.comm_groups import GroupFacts, Words, rank_labels
-from traceflops.ranks.comm_records import (
-    KINDS,
-    CommGroup,
-    CommRecords,
-    alone,
-    comm_records,
-)
+from traceflops.ranks.comm_records import KINDS, CommGroup, CommRecords, alone, comm_records
 from traceflops.ranks.cycles import Cycles, cycles
 from traceflops.ranks.link_rates import LinkRate, Links, kind_name, link_rates
 from traceflops.ranks.matching import Matches
@@ -152,19 +146,12 @@ class RankReport:
         """Return what each rank waited, in the order of the ranks."""
         waited, count = self.waits, len(self.records.ranks)
         place = self.records.place[waited.row]
-        caused = (
-            np.add.reduceat(waited.wait_ns, waited.first) if len(waited.first) else waited.first
-        )
-        marginal = np.where(waited.tie, 0, waited.margin_ns * (waited.size - 1))
-        columns = [
-            *(exact_sums(place, values, count) for values in (waited.wait_ns, waited.exposed_ns)),
-            exact_sums(place, waited.transfer_ns, count),
-            *(exact_sums(waited.last, values, count) for values in (caused, marginal)),
-        ]
-        return [
-            RankWaits(rank, *values)
-            for rank, *values in zip(self.records.ranks, *columns, strict=True)
-        ]
+        marginal_ns = np.where(waited.tie, 0, waited.margin_ns * (waited.size - 1))
+        by_record = (waited.wait_ns, waited.exposed_ns, waited.transfer_ns)
+        by_last = (waited.caused_ns, marginal_ns)
+        columns = [exact_sums(place, values, count) for values in by_record]
+        columns += [exact_sums(waited.last, values, count) for values in by_last]
+        return [RankWaits(*row) for row in zip(self.records.ranks, *columns, strict=True)]
 
     def in_cycles(self) -> RankReport:
         """Return the same with the waits in its cycles only, with all where it has none."""
@@ -200,25 +187,22 @@ class RankReport:
         """
         waited, cycle = self.waits, self.cycles.of_collective
         cycle = cycle if (cycle >= 0).any() else np.zeros_like(cycle)
-        total = np.add.reduceat(waited.wait_ns, waited.first) if len(waited.first) else waited.first
-        rows = np.flatnonzero((total > 0)[waited.collective] & (cycle >= 0)[waited.collective])
-        rows = rows[np.lexsort((-waited.collective[rows], total[waited.collective[rows]]))]
+        total = waited.caused_ns[waited.collective]
+        rows = np.flatnonzero((total > 0) & (cycle >= 0)[waited.collective])
+        rows = rows[np.lexsort((-waited.collective[rows], total[rows]))]
         worst = np.full((max(len(self.cycles.steps), 1), len(self.records.ranks)), -1)
-        of = waited.collective[rows]
-        worst[cycle[of], self.records.place[waited.row[rows]]] = of  # what is written last stays
+        collective, place = waited.collective[rows], self.records.place[waited.row[rows]]
+        worst[cycle[collective], place] = collective  # what is written last stays
         return worst
 
     def turns(self, collective: int) -> list[Turn]:
         """Return what each rank did in one collective, in the order of their starts."""
         waited, records = self.waits, self.records
         rows = np.flatnonzero(waited.collective == collective)
-        place = records.place[waited.row[rows]]
+        ranks = [records.ranks[place] for place in records.place[waited.row[rows]].tolist()]
         start = (records.start_ns - self.alignment.record_offset_ns)[waited.row[rows]]
         columns = (start - start.min(), waited.wait_ns[rows], waited.transfer_ns[rows])
-        times = zip(*(column.tolist() for column in columns), strict=True)
-        return [
-            Turn(records.ranks[at], *each) for at, each in zip(place.tolist(), times, strict=True)
-        ]
+        return list(map(Turn, ranks, *(column.tolist() for column in columns)))
 
     def by_activity(self, count: int) -> RankTimes | None:
         """Return waits and groups by row of so many activities.
@@ -331,14 +315,12 @@ def projected_records(trace: Trace) -> CommRecords:
     ranks = [trace.ranks[number] for number in processes]
     parts, spans = [np.empty((6, 0), np.int64)], []
     for place, number in enumerate(processes):
-        rows_of = np.flatnonzero(process == number)
-        row, known, begun, ended = _innermost(
-            rows[rows_of], kind[rows_of], start[rows_of], end[rows_of]
-        )
+        own = process == number
+        row, of_mark, begun, ended = _innermost(rows[own], kind[own], start[own], end[own])
         spans.append(alone(begun, ended))
-        busy = Intervals.of(begun[known < 0], ended[known < 0]).covered_before(ended)
-        columns = (np.full_like(row, place), row, known, begun, ended, busy)
-        parts.append(np.stack(columns)[:, known >= 0])
+        busy = Intervals.of(begun[of_mark < 0], ended[of_mark < 0]).covered_before(ended)
+        columns = (np.full_like(row, place), row, of_mark, begun, ended, busy)
+        parts.append(np.stack(columns)[:, of_mark >= 0])
     place, row, kind, start, end, busy = np.concatenate(parts, axis=1)
     unknown = np.full(len(row), ABSENT)
     return CommRecords(
@@ -371,10 +353,10 @@ def _innermost(
     A row of the marks for each, the kind (-1: none), the start and the end.
     """
     group, first = group_rows([start, -end])
-    known = np.full(len(first), len(KINDS))
-    np.minimum.at(known, group, np.where(kind < 0, len(KINDS), kind))
+    kind_of = np.full(len(first), len(KINDS))
+    np.minimum.at(kind_of, group, np.where(kind < 0, len(KINDS), kind))
     start, end = start[first], end[first]
     holds = np.append((start[1:] < end[:-1]) & (end[1:] <= end[:-1]), False)
-    kept = ~holds | (known < len(KINDS))
-    known[known == len(KINDS)] = -1
-    return row[first][kept], known[kept], start[kept], end[kept]
+    kept = ~holds | (kind_of < len(KINDS))
+    kind_of[kind_of == len(KINDS)] = -1
+    return row[first][kept], kind_of[kept], start[kept], end[kept]

@@ -29,7 +29,7 @@ _RANGES: Final = ("annotation", "python", "module", "system")
 _RE2: Final = "expressions are those of RE2, without look-around and back-references"
 Stretches = Mapping[int, Intervals]
 """Times by number of the thread."""
-_Found = TypeVar("_Found", Stretches, IntArray)
+T = TypeVar("T", Stretches, IntArray)
 
 
 def matches_of(target: str, texts: Sequence[str]) -> BoolArray:
@@ -68,7 +68,7 @@ class Recorded:
     prepared: Prepared
     phases: Phases | None
     ranks: RankReport | None
-    _found: dict[str, Any] = field(default_factory=dict)
+    _looked_up: dict[str, Any] = field(default_factory=dict)
 
     @cached_property
     def communicates(self) -> BoolArray:
@@ -153,14 +153,14 @@ class Recorded:
         count = max(thread.max(initial=-1) for thread in threads.values()) + 1
         calls = np.zeros(count, dtype=np.bool_)
         calls[threads["calls"]] = True
-        return {name: np.where(calls[one], one, -1) for name, one in threads.items()}
+        return {name: np.where(calls[number], number, -1) for name, number in threads.items()}
 
-    def once(self, target: str, look_up: Callable[[], _Found]) -> _Found:
+    def once(self, target: str, look_up: Callable[[], T]) -> T:
         """Return what an edit is about: when of each thread, or which nodes; looked up once."""
-        if target not in self._found:
-            self._found[target] = look_up()
-        known: _Found = self._found[target]
-        return known
+        if target not in self._looked_up:
+            self._looked_up[target] = look_up()
+        subject: T = self._looked_up[target]
+        return subject
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +204,7 @@ class Changed:
             (start, end), _ = window.at(graph, base, nodes.time_ns)
             rows, since = of_device.get(window.device, (talks[:0], begun[:0]))
             rows = rows[slice(*np.searchsorted(since, (start, end)))]  # nodes are in this order
-            queues = (int(takes[rows[mine]].sum()) for _, mine in groups(stream[rows]))
+            queues = (int(takes[rows[own]].sum()) for _, own in groups(stream[rows]))
             yield max(queues, default=0)
 
     def with_lags(self, edges: BoolArray, lag_ns: IntArray | int) -> Changed:
@@ -232,7 +232,8 @@ class Changed:
             lag[rows] = np.maximum(lag[rows] - less.astype(np.int64), 0)
         without = dict(self.without)
         if value == Value(0):
-            without |= {one: spans.union(without.get(one, none)) for one, spans in when.items()}
+            for thread, spans in when.items():
+                without[thread] = spans.union(without.get(thread, none))
         return replace(self, world=replace(self.world, lag_ns=lag), without=without)
 
     def work_of(self, rows: BoolArray) -> IntArray:
@@ -247,8 +248,8 @@ def _cut(spans: Intervals, value: Value, time_ns: IntArray) -> IntArray:
     length = spans.end_ns - spans.start_ns
     less = length - value.of(length)
     before = np.cumsum(less) - less
-    place = np.searchsorted(spans.start_ns, time_ns, side="right") - 1
-    index = np.maximum(place, 0)
+    last = np.searchsorted(spans.start_ns, time_ns, side="right") - 1
+    index = np.maximum(last, 0)
     inside = np.clip(time_ns - spans.start_ns[index], 0, length[index])
     part = (inside.astype(np.float64) * less[index] / np.maximum(length[index], 1)).astype(np.int64)
-    return np.where(place < 0, 0, before[index] + part)
+    return np.where(last < 0, 0, before[index] + part)

@@ -17,7 +17,7 @@ from traceflops.attribution.culprits import named_times
 from traceflops.attribution.idle_slices import GapParts
 from traceflops.characters import kernel_name
 from traceflops.replay.recorded_graph import EDGE_NAMES, HOST, RecordedGraph, World
-from traceflops.table.columns import ABSENT, BoolArray, IntArray, codes, is_one_of, names, numbers
+from traceflops.table.columns import ABSENT, Columns, IntArray, codes, is_one_of, names, numbers
 from traceflops.table.grouping import groups, joint_codes
 from traceflops.timeline.intervals import Intervals
 from traceflops.windows.periodicity import paced
@@ -39,26 +39,13 @@ class PathPart:
 
 
 @dataclass(frozen=True, slots=True)
-class Pieces:
+class Pieces(Columns):
     """Pieces of a path: kind (of an edge, WORK or DELAY), the node that they end at, their time."""
 
     kind: IntArray
     node: IntArray
     source: IntArray
     ns: IntArray
-
-    @classmethod
-    def of(cls, *columns: IntArray | list[int]) -> Pieces:
-        """Return the pieces that have a length."""
-        arrays = cls(*(np.asarray(column, dtype=np.int64) for column in columns))
-        return arrays.only(arrays.ns > 0)
-
-    def only(self, some: BoolArray) -> Pieces:
-        """Return some of the pieces."""
-        return Pieces(*(getattr(self, name)[some] for name in _PIECES))
-
-
-_PIECES: Final = tuple(Pieces.__dataclass_fields__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,10 +115,10 @@ def spans_of(prepared: Prepared, graph: RecordedGraph, *, joined: bool = True) -
         for stretch in used:
             edges = []
             for time in stretch:
-                place = int(np.searchsorted(rows.start_ns, time))
-                first = np.arange(place, min(place + 1, len(rows.row)))
-                places, role = heads.get(time, (first, np.full_like(first, PACED)))
-                nodes = graph.first_of_row[rows.row[places]]
+                index = int(np.searchsorted(rows.start_ns, time))
+                first = np.arange(index, min(index + 1, len(rows.row)))
+                indices, role = heads.get(time, (first, np.full_like(first, PACED)))
+                nodes = graph.first_of_row[rows.row[indices]]
                 edge = Edge(device, nodes, role, 0 * nodes)
                 more_ns = edge.at(graph, recorded, graph.nodes.time_ns)[0] - time
                 edges.append(replace(edge, ahead_ns=edge.ahead_ns + more_ns))
@@ -140,9 +127,10 @@ def spans_of(prepared: Prepared, graph: RecordedGraph, *, joined: bool = True) -
 
 
 def _heads(prepared: Prepared, device: int) -> dict[int, tuple[IntArray, IntArray]]:
-    """Return, by when each queue begins with a step, the places and roles that tell when it begins.
+    """Return, by when each queue begins with a step, the work and its roles that tell when.
 
-    A step begins on a device with the first work that was launched in it.
+    Work is given by its index in the rows of the device's account. A step begins on a device with
+    the first work that was launched in it.
     """
     launched_in, activities = prepared.plan.layout.launched_in, prepared.trace.activities
     if launched_in is None:
@@ -179,7 +167,7 @@ def path(graph: RecordedGraph, spans: Sequence[Span], world: World, time_ns: Int
     source = np.append(graph.edges.source, -1)[edge]
     kind = np.append(graph.edges.kind, DELAY)[edge]
     before, times = source.tolist(), time_ns.tolist()
-    pieces = [Pieces.of([], [], [], [])]
+    pieces = [Pieces(*np.empty((4, 0), dtype=np.int64))]
     for span in spans:
         (begin, over), node = span.at(graph, world, time_ns)
         nodes = [node]
@@ -191,9 +179,9 @@ def path(graph: RecordedGraph, spans: Sequence[Span], world: World, time_ns: Int
         edges = np.stack([worked, worked - world.delay_ns[back], until], axis=1).ravel()
         edges = np.minimum.accumulate(np.append(over, np.maximum(edges, begin)))
         kinds = np.stack([np.full_like(back, WORK), np.full_like(back, DELAY), kind[back]], axis=1)
-        node_of = np.repeat(back, 3)
-        pieces.append(Pieces.of(kinds.ravel(), node_of, source[node_of], edges[:-1] - edges[1:]))
-    return Pieces(*(np.concatenate([getattr(piece, name) for piece in pieces]) for name in _PIECES))
+        node_of, ns = np.repeat(back, 3), edges[:-1] - edges[1:]
+        pieces.append(Pieces(kinds.ravel(), node_of, source[node_of], ns).only(ns > 0))
+    return Pieces.joined(pieces)
 
 
 def parts_of(
@@ -214,9 +202,9 @@ def parts_of(
     row, top = graph.nodes.row[work.node], categorised.top()
     category = categorised.category[row]
     for code, rows in groups(codes(activities["name"])[row]):
-        for place, same in groups(category[rows]):
+        for number, same in groups(category[rows]):
             label = kernel_name(labels[code]) if code >= 0 else ""
-            component = top[place] if place >= 0 else "other"
+            component = top[number] if number >= 0 else "other"
             sums[component, label] += int(work.ns[rows[same]].sum())
     for key, ns in _of_host(prepared, graph, pieces.only(is_host), without or {}):
         sums[key] += ns
@@ -230,16 +218,6 @@ def parts_of(
         sums[name, ""] += int(rest.ns[(rest.kind == DELAY) & some].sum())
     ordered = sorted(sums.items(), key=lambda part: (-part[1], part[0]))
     return tuple(PathPart(*key, ns) for key, ns in ordered if ns)
-
-
-def ranks_of(prepared: Prepared, graph: RecordedGraph, pieces: Pieces) -> dict[int, int]:
-    """Return the time of a path by rank, that with most time first; of known ranks only."""
-    sums: Counter[int] = Counter()
-    for process, rows in groups(graph.nodes.process[pieces.node]):
-        rank = prepared.trace.ranks[process] if process >= 0 else None
-        if rank is not None:
-            sums[rank] += int(pieces.ns[rows].sum())
-    return dict(sums.most_common())
 
 
 def _of_host(
@@ -272,8 +250,8 @@ def _of_host(
 def _of_threads(graph: RecordedGraph, pieces: Pieces) -> Iterator[tuple[int, int, Intervals]]:
     """Yield each thread of known calls, its last call, and its recorded stretches."""
     nodes = graph.nodes
-    known = np.flatnonzero(nodes.call >= 0)
-    call_of = dict(zip(nodes.thread[known].tolist(), nodes.call[known].tolist(), strict=True))
+    points = np.flatnonzero(nodes.call >= 0)
+    call_of = dict(zip(nodes.thread[points].tolist(), nodes.call[points].tolist(), strict=True))
     for thread, rows in groups(nodes.thread[pieces.node]):
         end = nodes.at_ns[pieces.node[rows]]
         start = np.maximum(nodes.at_ns[pieces.source[rows]], end - pieces.ns[rows])

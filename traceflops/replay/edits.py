@@ -24,23 +24,12 @@ import pyarrow as pa
 from traceflops.attribution.host_events import FACTS
 from traceflops.attribution.idle_classes import CLASSES
 from traceflops.errors import UsageError
-from traceflops.replay.changes import (
-    Changed,
-    Recorded,
-    Stretches,
-    Value,
-    matches_of,
-    named,
-)
-from traceflops.replay.recorded_graph import (
-    HOST,
-    LAUNCH,
-    LONG_AGO,
-    SYNC,
-)
+from traceflops.replay.changes import Changed, Recorded, Stretches, Value, matches_of, named
+from traceflops.replay.recorded_graph import HOST, LAUNCH, LONG_AGO, SYNC
 from traceflops.table.columns import (
     ABSENT,
     BoolArray,
+    Columns,
     FloatArray,
     IntArray,
     codes,
@@ -48,6 +37,7 @@ from traceflops.table.columns import (
     names,
     numbers,
 )
+from traceflops.table.grouping import groups
 from traceflops.table.nesting import taken
 from traceflops.timeline.intervals import Intervals
 from traceflops.windows.selection import parse_duration
@@ -97,11 +87,12 @@ _HELP: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """An edit as text, its target, and what becomes of it: None is the word of its target."""
+    """An edit as text, its target, and what becomes of it: a time, or `is_word` of its target."""
 
     text: str
     target: str
-    value: Value | None
+    value: Value
+    is_word: bool
 
 
 def parse_edit(text: str) -> Edit:
@@ -123,17 +114,18 @@ def parse_edit(text: str) -> Edit:
     words = _WORDS.get(_kind(target), ())
     if words and word not in words and (kind != "communication" or word.isalpha()):
         raise UsageError(f"{target} cannot be {word!r}", f"write {f'{target}={words[0]}'!r}")
-    value = None if word in words else _value(text, sign, word)
+    is_word = word in words
+    value = Value() if is_word else _value(text, sign, word)
     if kind == "sync" and value != Value(0):
         raise UsageError(f"a wait can only go: {text!r}", f"write {f'{target}=0'!r}")
-    return Edit(text.strip(), target, value)
+    return Edit(text.strip(), target, value, is_word)
 
 
 def parse_edits(texts: Sequence[str]) -> list[Edit]:
     """Return edits. Raises UsageError where two give one target a time, or the same word."""
     edits = [parse_edit(text) for text in texts]
     for edit, other in combinations(edits, 2):
-        if edit.target == other.target and (edit.value is None) == (other.value is None):
+        if edit.target == other.target and edit.is_word == other.is_word:
             both = f"{edit.text!r} and {other.text!r}"
             raise UsageError(f"two edits of one target: {both}", "ask one after the other")
     return edits
@@ -190,12 +182,11 @@ def _kernel(edit: Edit, changed: Changed) -> Changed:
 
 def _scaled(edit: Edit, changed: Changed, nodes: IntArray, nothing: str) -> Changed:
     _check(len(nodes) > 0, edit, nothing)
-    assert edit.value is not None
     return changed.with_work(nodes, edit.value.of(changed.world.dur_ns[nodes]))
 
 
-def _check(known: bool, edit: Edit, reason: str) -> None:
-    if not known:
+def _check(is_recorded: bool, edit: Edit, reason: str) -> None:
+    if not is_recorded:
         message = f"cannot answer {edit.text!r}: {reason}"
         raise UsageError(message, "ask for what was recorded", reason)
 
@@ -206,7 +197,6 @@ def _on_host(edit: Edit, changed: Changed) -> Changed:
     rows = partial(_has_fact, FACTS[fact], re.IGNORECASE) if fact else partial(named, edit.target)
     when = recorded.once(edit.target, lambda: recorded.named_on_host(rows))
     _check(bool(when), edit, "no call, operator, range or function of the host is called so")
-    assert edit.value is not None
     return changed.with_host(when, edit.value)
 
 
@@ -227,7 +217,6 @@ def _eager(edit: Edit, changed: Changed) -> Changed:
 
     when = recorded.once(edit.target, of_operators)
     _check(bool(when), edit, "no operator was recorded")
-    assert edit.value is not None
     return changed.with_host(when, edit.value)
 
 
@@ -240,8 +229,7 @@ def _sync(edit: Edit, changed: Changed) -> Changed:
         waits &= taken(called, nodes.call[edges.target], 0) > 0
         launches = edges.kind == LAUNCH
         late[edges.target[launches & (taken(called, nodes.call[edges.source], 0) > 0)]] = True
-    known = bool(waits.any() or late.any())
-    _check(known, edit, "no call that waits for the device was recorded")
+    _check(bool(waits.any() or late.any()), edit, "no call that waits for the device was recorded")
     ends = np.zeros(len(nodes.time_ns), dtype=np.bool_)
     ends[edges.target[waits]] = True
     own = ends[edges.target] & (edges.kind == HOST)
@@ -255,7 +243,6 @@ def _launch_latency(edit: Edit, changed: Changed) -> Changed:
     edges, world = changed.graph.edges, changed.world
     launches = edges.kind == LAUNCH
     _check(bool(launches.any()), edit, "no launch call was recorded")
-    assert edit.value is not None
     waited = np.zeros(len(world.dur_ns), dtype=np.bool_)
     begun = changed.graph.nodes.time_ns[edges.source] + edges.lag_ns
     binds = launches & (begun == changed.graph.ready_ns[edges.target])
@@ -270,8 +257,9 @@ def _launch_latency(edit: Edit, changed: Changed) -> Changed:
 def _communication(edit: Edit, changed: Changed) -> Changed:
     nodes, nothing = changed.work_of(changed.recorded.communicates), "no communication was recorded"
     _check(len(nodes) > 0, edit, nothing)
-    hidden = edit.value is None
-    return replace(changed, is_hidden=True) if hidden else _scaled(edit, changed, nodes, nothing)
+    if edit.is_word:
+        return replace(changed, is_hidden=True)
+    return _scaled(edit, changed, nodes, nothing)
 
 
 def _recompute(edit: Edit, changed: Changed) -> Changed:
@@ -292,9 +280,9 @@ def _rank(edit: Edit, changed: Changed) -> Changed:
     assert match is not None
     rank, recorded = int(match[1]), changed.recorded
     ranks = recorded.rank_of_row
-    mine = (ranks == rank) & ~recorded.communicates
+    works = bool(((ranks == rank) & ~recorded.communicates).any())
     others = np.unique(ranks[(ranks != rank) & (ranks >= 0)])
-    _check(bool(mine.any()) and len(others) > 0, edit, "its work, or that of others, is missing")
+    _check(works and len(others) > 0, edit, "its work, or that of others, is missing")
     table = recorded.prepared.trace.activities
     count = len(names(table["name"]))
     factor, ratios = np.ones(table.num_rows), [np.ones(count)]
@@ -303,7 +291,7 @@ def _rank(edit: Edit, changed: Changed) -> Changed:
         theirs = _runs_of(recorded, other)
         ratio, left = own.compared(theirs, count)
         ratios.append(ratio)
-        slowed = theirs.where(theirs.is_beside)
+        slowed = theirs.only(theirs.is_beside)
         factor[slowed.row] = left[slowed.name]
     factor[own.row] = np.nanquantile(np.array(ratios), 0.5, axis=0, method="lower")[own.name]
     nodes = changed.work_of(factor != 1)
@@ -312,18 +300,13 @@ def _rank(edit: Edit, changed: Changed) -> Changed:
 
 
 @dataclass(frozen=True, slots=True)
-class _Runs:
+class _Runs(Columns):
     """Named work of a rank but for communication, in the order of names and times."""
 
     row: IntArray
     name: IntArray
     dur_ns: IntArray
     is_beside: BoolArray
-
-    def where(self, chosen: BoolArray) -> _Runs:
-        """Return some of them."""
-        row, name, dur, beside = self.row, self.name, self.dur_ns, self.is_beside
-        return _Runs(row[chosen], name[chosen], dur[chosen], beside[chosen])
 
     def sums(self, count: int) -> FloatArray:
         """Return the time by name."""
@@ -335,21 +318,21 @@ class _Runs:
         The second is of runs beside communication. If these are slowed, the first is of the others.
         Names of which none are known are slowed as the rest.
         """
-        runs = [np.bincount(one.name, minlength=count) for one in (self, others)]
+        runs = [np.bincount(each.name, minlength=count) for each in (self, others)]
         all_own, all_theirs = _over(self.sums(count), runs[0]), _over(others.sums(count), runs[1])
         alike = runs[0] == runs[1]  # then runs of both are pairs
-        ours, theirs = self.where(alike[self.name]), others.where(alike[others.name])
+        ours, theirs = self.only(alike[self.name]), others.only(alike[others.name])
         alone = ~ours.is_beside & ~theirs.is_beside
-        own, other = (one.where(alone).sums(count) for one in (ours, theirs))
-        ratio, known = _over(other, own), own > 0
-        now, then = (one.where(theirs.is_beside).sums(count) for one in (theirs, ours))
-        then *= np.where(known, ratio, 0)
-        usual = float(_over(then.sum(), now[known].sum()))
+        own, other = (each.only(alone).sums(count) for each in (ours, theirs))
+        ratio, runs_alone = _over(other, own), own > 0
+        now, then = (each.only(theirs.is_beside).sums(count) for each in (theirs, ours))
+        then *= np.where(runs_alone, ratio, 0)
+        usual = float(_over(then.sum(), now[runs_alone].sum()))
         if not usual < _SLOWED:
             return _over(all_theirs, all_own), np.ones(count)
-        left = np.where(known & (now > 0), _over(then, now), usual)
-        all_theirs -= (1 - usual) * _over(others.where(others.is_beside).sums(count), runs[1])
-        return np.where(known, ratio, _over(all_theirs, all_own)), left
+        left = np.where(runs_alone & (now > 0), _over(then, now), usual)
+        all_theirs -= (1 - usual) * _over(others.only(others.is_beside).sums(count), runs[1])
+        return np.where(runs_alone, ratio, _over(all_theirs, all_own)), left
 
 
 def _over(some: FloatArray, others: FloatArray | IntArray) -> FloatArray:
@@ -373,10 +356,7 @@ def _with_median_host(rank: int, changed: Changed) -> Changed:
     ranks = np.where(process >= 0, changed.recorded.rank_of_process[process], ABSENT)
     owner = np.where(edges.kind == HOST, ranks[edges.target], ABSENT)
     lag_ns = changed.world.lag_ns
-    sums = {
-        number: int(lag_ns[owner == number].sum())
-        for number in np.unique(owner[owner >= 0]).tolist()
-    }
+    sums = {number: int(lag_ns[rows].sum()) for number, rows in groups(owner) if number >= 0}
     if not sums.get(rank):
         return changed
     share = median_low(sums.values()) / sums[rank]

@@ -25,6 +25,7 @@ from traceflops.replay.recorded_work import RecordedWork, typical
 from traceflops.table.columns import (
     ABSENT,
     BoolArray,
+    Columns,
     IntArray,
     codes,
     is_one_of,
@@ -229,35 +230,27 @@ def host_points(trace: Trace, begins: BoolArray, waits: BoolArray) -> HostPoints
     call = np.concatenate([first, last])
     time = np.concatenate([start[first], end[last]])
     is_end = np.arange(len(call)) >= len(first)
-    given = _hand_overs(trace, of_call, of_op, of_call[call], time)
-    none = np.full(given.thread.size, -1, dtype=np.int64)
-    calls, thread = np.append(call, none), np.append(of_call[call], given.thread.ravel())
-    times = np.append(time, given.time_ns.ravel())
-    tie = np.append(np.full(len(call), _CALLS), np.repeat([_ENDS, _BEGINS], given.time_ns.shape[1]))
+    # Hand-overs: in the first row who gave, in the second who took.
+    threads, processes, times_ns = _hand_overs(trace, of_call, of_op, of_call[call], time)
+    none = np.full(threads.size, -1, dtype=np.int64)
+    calls, thread = np.append(call, none), np.append(of_call[call], threads.ravel())
+    times = np.append(time, times_ns.ravel())
+    tie = np.append(np.full(len(call), _CALLS), np.repeat([_ENDS, _BEGINS], times_ns.shape[1]))
     inner = np.append(2 * start[call] + is_end, none)
     order = np.lexsort((inner, tie, times, thread))
-    place = np.empty_like(order)
-    place[order] = np.arange(len(order))
-    process = np.append(numbers(trace.calls["process"])[call], given.process.ravel())
+    rank = np.empty_like(order)
+    rank[order] = np.arange(len(order))
+    process = np.append(numbers(trace.calls["process"])[call], processes.ravel())
     points = np.full((2, trace.calls.num_rows), -1, dtype=np.int64)
-    points[is_end * 1, call] = place[: len(call)]
-    gave, took = place[len(call) :].reshape(2, -1)
+    points[is_end * 1, call] = rank[: len(call)]
+    gave, took = rank[len(call) :].reshape(2, -1)
     columns = thread[order], process[order], times[order], calls[order]
-    is_sure = np.asarray(given.time_ns[1] - given.time_ns[0] <= _SURE_NS)
+    is_sure = np.asarray(times_ns[1] - times_ns[0] <= _SURE_NS)
     return HostPoints(*columns, points[0], points[1], gave, took, is_sure)
 
 
 @dataclass(frozen=True, slots=True)
-class _HandOvers:
-    """Hand-overs: in the first row who gave, in the second who took."""
-
-    thread: IntArray
-    process: IntArray
-    time_ns: IntArray
-
-
-@dataclass(frozen=True, slots=True)
-class _Rests:
+class _Rests(Columns):
     """Rests by thread and time, also those before the first and after the last work."""
 
     thread: IntArray
@@ -280,17 +273,19 @@ def _rests(trace: Trace, of_call: IntArray, of_op: IntArray) -> _Rests:
     row = np.append(rests, last)
     begun = np.append(free[rests], end[last])
     over = np.append(start[rests], np.full(len(last), _ENDLESS))
-    order = in_order(thread[row], begun)
-    return _Rests(thread[row][order], process[row][order], begun[order], over[order])
+    return _Rests(thread[row], process[row], begun, over).only(in_order(thread[row], begun))
 
 
 def _hand_overs(
     trace: Trace, of_call: IntArray, of_op: IntArray, thread: IntArray, time: IntArray
-) -> _HandOvers:
-    """Return where threads that have points handed over to others, and back."""
+) -> tuple[IntArray, IntArray, IntArray]:
+    """Return where threads that have points handed over to others, and back.
+
+    Per hand-over the thread, the process and the time, each with two rows: who gave, who took.
+    """
     none = np.empty((2, 0), dtype=np.int64)
     if len(np.unique(thread)) < 2:
-        return _HandOvers(none, none, none)
+        return none, none, none
     rests = _rests(trace, of_call, of_op)
     process = numbers(trace.calls["process"])
     process_of = np.zeros(int(max(of_call.max(), of_op.max(initial=0))) + 1, dtype=np.int64)
@@ -298,33 +293,30 @@ def _hand_overs(
     order = in_order(process_of[thread], time)
     own, when = process_of[thread][order], time[order]
     inner = (rests.start_ns != NEVER) & (rests.end_ns != _ENDLESS)
-    inner &= np.isin(rests.thread, thread)
-    rests_of = np.flatnonzero(inner)
+    rested = rests.only(inner & np.isin(rests.thread, thread))
     first, stop = (
-        places_in_groups(own, when, rests.process[rests_of], edge)
-        for edge in (rests.start_ns[rests_of], rests.end_ns[rests_of] - 1)
+        places_in_groups(own, when, rested.process, edge)
+        for edge in (rested.start_ns, rested.end_ns - 1)
     )
-    rests_of, first, stop = (column[stop > first] for column in (rests_of, first, stop))
+    rested, first, stop = rested.only(stop > first), first[stop > first], stop[stop > first]
     begins, ends = order[first], order[stop - 1]
 
     def edge_of_rest(edge: IntArray, threads: IntArray, at_ns: IntArray, back: int) -> IntArray:
         """Return an edge of the rest of each thread next to a time, NEVER for none."""
-        place = places_in_groups(rests.thread, edge, threads, at_ns) - back
-        place = np.where((place >= 0) & (place < len(edge)), place, -1)
-        return np.where(taken(rests.thread, place) == threads, taken(edge, place), NEVER)
+        row = places_in_groups(rests.thread, edge, threads, at_ns) - back
+        row = np.where((row >= 0) & (row < len(edge)), row, -1)
+        return np.where(taken(rests.thread, row) == threads, taken(edge, row), NEVER)
 
     # The other thread ended a rest right before its first point, and rests again after its last.
     begun = edge_of_rest(rests.end_ns, thread[begins], time[begins], 1)
     done = edge_of_rest(rests.start_ns, thread[ends], time[ends] - 1, 0)
-    fits = (begun >= rests.start_ns[rests_of]) & (done <= rests.end_ns[rests_of]) & (done != NEVER)
-    rests_of, begins, ends, begun, done = (
-        column[fits] for column in (rests_of, begins, ends, begun, done)
-    )
-    own_thread, own_process = rests.thread[rests_of], rests.process[rests_of]
-    return _HandOvers(
-        np.stack([np.append(own_thread, thread[ends]), np.append(thread[begins], own_thread)]),
-        np.stack([np.append(own_process, own_process)] * 2),
+    fits = (begun >= rested.start_ns) & (done <= rested.end_ns) & (done != NEVER)
+    rested = rested.only(fits)
+    begins, ends, begun, done = (column[fits] for column in (begins, ends, begun, done))
+    return (
         np.stack(
-            [np.append(rests.start_ns[rests_of], done), np.append(begun, rests.end_ns[rests_of])]
+            [np.append(rested.thread, thread[ends]), np.append(thread[begins], rested.thread)]
         ),
+        np.tile(rested.process, (2, 2)),
+        np.stack([np.append(rested.start_ns, done), np.append(begun, rested.end_ns)]),
     )

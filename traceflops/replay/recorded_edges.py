@@ -122,13 +122,20 @@ class _Recording:
         rank = np.full(count, 2)
         rank[self.arrival], rank[self.point], rank[meetings.member] = 1, 0, 3
         order = np.lexsort((np.arange(count), rank, begun))
-        place = np.empty_like(order)
-        place[order] = np.arange(count)
+        node = np.empty_like(order)  # of each before they are in order
+        node[order] = np.arange(count)
         first = np.full(len(work.place), -1, dtype=np.int64)
-        first[work.row] = place[self.begin]
+        first[work.row] = node[self.begin]
         # Edges by target, without those that lead back.
-        edges = self._edges()
-        source, target = place[edges.source], place[edges.target]
+        member, meeting = meetings.member, self.meeting[meetings.number]
+        at_once = np.zeros(len(member), dtype=np.int64)
+        arrivals = (
+            _edges(self.arrival, meeting, at_once, MEETING),
+            _edges(meeting, member, at_once, MEETING),
+            _edges(self.arrival, member, at_once, STREAM),
+        )
+        edges = Edges.joined((*self._of_work(), *self._of_host(), *arrivals))
+        source, target = node[edges.source], node[edges.target]
         kept = np.flatnonzero(source < target)
         kept = kept[np.argsort(target[kept], kind="stable")]
         edges = replace(edges, source=source, target=target).only(kept)
@@ -164,19 +171,6 @@ class _Recording:
             cap_ns=column(self.begin, cap, _ENDLESS),
         )
 
-    def _edges(self) -> Edges:
-        member, meeting = self.meetings.member, self.meeting[self.meetings.number]
-        at_once = np.zeros(len(member), dtype=np.int64)
-        return Edges.joined(
-            [
-                *self._of_work(),
-                *self._of_host(),
-                _edges(self.arrival, meeting, at_once, MEETING),
-                _edges(meeting, member, at_once, MEETING),
-                _edges(self.arrival, member, at_once, STREAM),
-            ]
-        )
-
     def _of_work(self) -> Iterator[Edges]:
         """Yield what work waits for: its launch, its queue, another queue."""
         work, (launch, in_queue, wait) = self.work, self.work.lags
@@ -201,7 +195,14 @@ class _Recording:
         at_once = (work.stream[asked] == ABSENT) & (gap <= _AT_ONCE * in_queue[asked])
         lag = np.minimum(wait[asked], gap)
         yield _edges(np.where(fits, other, -1), self.begin[asked], lag, EVENT, ~at_once)
-        yield self._virtual(np.flatnonzero(late & (work.call < 0) & (work.before >= 0)))
+        # Work without a launch: by the last point of its process before it.
+        asked = np.flatnonzero(late & (work.call < 0) & (work.before >= 0))
+        process, time = self.host.points.process, self.host.time_ns
+        order, upto = in_order(process, time), work.start[asked] - USUAL_LAUNCH_NS
+        last = last_up_to(process[order], time[order], work.process[asked], upto)
+        source = taken(order, last)
+        lag = work.start[asked] - taken(time, source, 0)
+        yield _edges(taken(self.point, source), self.begin[asked], lag, VIRTUAL, True)
 
     def _launches(self) -> tuple[IntArray, IntArray, IntArray]:
         """Return the point that launches each work or -1, its time, and the usual lag from it.
@@ -219,15 +220,6 @@ class _Recording:
         knows = work.opens & (work.start >= work.called) & ~work.is_behind_unseen
         since = np.where(full, returned, work.called)
         return np.where(knows, taken(self.point, point), -1), since, usual - in_call * full
-
-    def _virtual(self, asked: IntArray) -> Edges:
-        """Return launches of work that has none, by the last point of its process before it."""
-        process, time = self.host.points.process, self.host.time_ns
-        order, upto = in_order(process, time), self.work.start[asked] - USUAL_LAUNCH_NS
-        last = last_up_to(process[order], time[order], self.work.process[asked], upto)
-        source = taken(order, last)
-        lag = self.work.start[asked] - taken(time, source, 0)
-        return _edges(taken(self.point, source), self.begin[asked], lag, VIRTUAL, True)
 
     def _of_host(self) -> Iterator[Edges]:
         """Yield the order of threads, what calls waited for, and hand-overs."""

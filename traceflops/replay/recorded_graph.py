@@ -7,14 +7,13 @@ that with nothing changed each node ends exactly when it was recorded to.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
 import numpy as np
 
-from traceflops.table.columns import BoolArray, IntArray, SmallArray
+from traceflops.table.columns import BoolArray, Columns, IntArray, SmallArray
 from traceflops.table.grouping import groups
 from traceflops.table.nesting import taken
 
@@ -52,7 +51,7 @@ class Nodes:
 
 
 @dataclass(frozen=True, slots=True)
-class Edges:
+class Edges(Columns):
     """What waits for what, in the order of `target`; `inferred` where no record says so."""
 
     source: IntArray
@@ -60,18 +59,6 @@ class Edges:
     lag_ns: IntArray
     kind: SmallArray
     inferred: BoolArray
-
-    @classmethod
-    def joined(cls, several: Sequence[Edges]) -> Edges:
-        """Return edges together."""
-        return cls(*(np.concatenate([getattr(part, name) for part in several]) for name in _EDGES))
-
-    def only(self, some: IntArray | BoolArray) -> Edges:
-        """Return some of the edges."""
-        return Edges(*(getattr(self, name)[some] for name in _EDGES))
-
-
-_EDGES: Final = tuple(Edges.__dataclass_fields__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +72,6 @@ class World:
     lag_ns: IntArray
     delay_ns: IntArray
     floor_ns: IntArray
-
-    def equals(self, other: World) -> bool:
-        """Return whether nothing differs."""
-        names = World.__dataclass_fields__
-        return all(np.array_equal(getattr(self, name), getattr(other, name)) for name in names)
 
     def is_within(self, other: World) -> bool:
         """Return whether nothing takes longer than in another world."""
@@ -108,11 +90,8 @@ class RecordedGraph:
     @cached_property
     def ready_ns(self) -> IntArray:
         """Return when all that each node waits for was over, LONG_AGO where it is nothing."""
-        # When each node is ready, given the times of all and the lags
-        ready = np.full(len(self.nodes.time_ns), LONG_AGO, dtype=np.int64)
-        np.maximum.at(
-            ready, self.edges.target, self.nodes.time_ns[self.edges.source] + self.edges.lag_ns
-        )
+        ready, edges = np.full(len(self.nodes.time_ns), LONG_AGO, dtype=np.int64), self.edges
+        np.maximum.at(ready, edges.target, self.nodes.time_ns[edges.source] + edges.lag_ns)
         return ready
 
     @cached_property
@@ -151,7 +130,7 @@ class RecordedGraph:
         """Return the edges on which each thread goes on, or launches."""
         edges = np.flatnonzero(np.isin(self.edges.kind, (HOST, LAUNCH)))
         thread = self.nodes.thread[self.edges.source[edges]]
-        return {one: edges[rows] for one, rows in groups(thread)}
+        return {number: edges[rows] for number, rows in groups(thread)}
 
     @cached_property
     def _edges_of(self) -> tuple[IntArray, IntArray]:
@@ -208,33 +187,39 @@ class RecordedGraph:
         ahead[points] = passed - passed[since]
         lag = world.lag_ns + ahead[self.edges.source]
         edges, (first, second) = self._first_two
-        one, two = (taken(lag, edge, 0).tolist() for edge in edges)
+        first_lag, second_lag = (taken(lag, edge, 0).tolist() for edge in edges)
         limits = self._limits(world, lag)
         is_limited = np.zeros(len(visited), dtype=np.bool_)
         is_limited[[*limits]] = True
         work = (world.dur_ns + world.delay_ns)[visited].tolist()
         ends = [LONG_AGO]  # of what waits for nothing
         add = ends.append
-        columns = (first, one, second, two, work, is_limited.tolist())
+        columns = (first, first_lag, second, second_lag, work, is_limited.tolist())
         for source, lag_ns, other, other_lag_ns, takes, limited in zip(*columns, strict=True):
             begin = ends[source] + lag_ns
             later = ends[other] + other_lag_ns
             if later > begin:
                 begin = later
             if limited:
-                begin = max(begin, *(ends[at] + ns for at, ns in limits[len(ends) - 1]))
+                begin = max(begin, *(ends[node] + ns for node, ns in limits[len(ends) - 1]))
             add(begin + takes)
         return np.array(ends, dtype=np.int64)[number] + ahead
 
     def _limits(self, world: World, lag_ns: IntArray) -> dict[int, list[tuple[int, int]]]:
-        """Return what else some visited nodes wait for: more edges, or a time."""
+        """Return what some visited nodes wait for besides their first two edges.
+
+        By node, as index among the visited ones: pairs of what it waits for (an index of `ends` in
+        `times`, of which 0 is LONG_AGO) and the lag in ns. That is a time before which it never
+        begins (`world.floor_ns`), and all further edges. `lag_ns` is per edge.
+        """
         number, target = self._visited[1], self.edges.target
         floor = np.flatnonzero(world.floor_ns > LONG_AGO)
         times = (world.floor_ns[floor] - LONG_AGO).tolist()
-        held = (number[floor] - 1).tolist()
-        limits = {node: [(0, ns)] for node, ns in zip(held, times, strict=True)}
-        third = np.flatnonzero(target[2:] == target[:-2]) + 2
-        columns = (number[target[third]] - 1, number[self.edges.source[third]], lag_ns[third])
+        limited = (number[floor] - 1).tolist()
+        limits = {node: [(0, ns)] for node, ns in zip(limited, times, strict=True)}
+        # Edges are in the order of their targets: this is the third or a later one.
+        further = np.flatnonzero(target[2:] == target[:-2]) + 2
+        columns = (number[target[further]] - 1, number[self.edges.source[further]], lag_ns[further])
         for node, source, lag in zip(*(column.tolist() for column in columns), strict=True):
             limits.setdefault(node, []).append((source, lag))
         return limits

@@ -12,6 +12,7 @@ from typing import Final
 
 import numpy as np
 
+from traceflops.attribution.idle_slices import places_in_groups
 from traceflops.ranks.who_waits import RankReport
 from traceflops.replay.recorded_graph import LONG_AGO
 from traceflops.table.columns import ABSENT, BoolArray, IntArray, codes, is_one_of, numbers
@@ -51,12 +52,8 @@ def before_in(group: IntArray) -> IntArray:
 
 def last_up_to(group: IntArray, time: IntArray, at_group: IntArray, at_ns: IntArray) -> IntArray:
     """Return the last of rows by group and time that is of a group and not after a time, or -1."""
-    last = np.full(len(at_ns), -1, dtype=np.int64)
-    for number, asked in groups(at_group):
-        first, stop = np.searchsorted(group, [number, number + 1])
-        place = first + np.searchsorted(time[first:stop], at_ns[asked], side="right") - 1
-        last[asked] = np.where(place >= first, place, -1)
-    return last
+    last = places_in_groups(group, time, at_group, at_ns) - 1
+    return np.where((last >= 0) & (taken(group, last) == at_group), last, -1)
 
 
 @dataclass(frozen=True)  # without slots, so that there is a place for what is found on demand
@@ -72,11 +69,8 @@ class RecordedWork:
         accounts = self.prepared.accounts.values()
         rows = np.concatenate([account.rows.row for account in accounts])
         activities = self.prepared.trace.activities
-        queue = [
-            numbers(activities[name], ABSENT)[rows] for name in ("device", "process", "stream")
-        ]
-        order = in_order(*queue, numbers(activities["start_ns"])[rows])
-        return rows[order]
+        keys = ("device", "process", "stream", "start_ns")
+        return rows[in_order(*(numbers(activities[name], ABSENT)[rows] for name in keys))]
 
     def _column(self, name: str) -> IntArray:
         return numbers(self.prepared.trace.activities[name], ABSENT)[self.row]
@@ -266,17 +260,16 @@ class RecordedWork:
         for _, queue in groups(np.where(self.opens, self.queue, -1)):
             rows = queue[np.argsort(called[queue], kind="stable")]
             ended = np.searchsorted(np.sort(self.end[rows]), returned[rows], side="right")
-            places = np.arange(1, len(rows) + 1) - ended
-            limit = int(places.max())
+            unfinished = np.arange(1, len(rows) + 1) - ended
+            limit = int(unfinished.max())
             if not _LEAST_LIMIT <= limit < len(rows) or not self.opens[rows[0]]:
                 continue
             asked, left = rows[limit:], rows[:-limit]
             is_long = (returned - called)[asked] > _LONG_CALL_NS
             late = returned[asked] - self.end[left]
             late_calls = int((is_long & (late >= 0) & (late < CLOSE_NS)).sum())
-            if late_calls >= max(
-                _ENOUGH, _MOST_TOLD * int((is_long & (2 * places[limit:] > limit)).sum())
-            ):
+            long_calls = int((is_long & (2 * unfinished[limit:] > limit)).sum())
+            if late_calls >= max(_ENOUGH, _MOST_TOLD * long_calls):
                 spans.append(np.stack([asked, left]))
         asked, left = np.concatenate(spans, axis=1)
         return asked, left

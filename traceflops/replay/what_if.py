@@ -6,6 +6,7 @@ inferred edges are there, and whether what nothing explains moves with the rest 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -29,7 +30,6 @@ from traceflops.replay.critical_path import (
     parts_of,
     path,
     places_of,
-    ranks_of,
     spans_of,
 )
 from traceflops.replay.edits import Edit, apply, parse_edits
@@ -37,6 +37,7 @@ from traceflops.replay.recorded_edges import recorded_graph
 from traceflops.replay.recorded_graph import MEETING, RecordedGraph, World
 from traceflops.replay.refusals import refusals, refused
 from traceflops.table.columns import BoolArray, IntArray, numbers
+from traceflops.table.grouping import groups
 from traceflops.table.nesting import taken
 from traceflops.timeline.intervals import Intervals
 from traceflops.windows.prepared import Prepared
@@ -192,14 +193,6 @@ class Replay:
         """Return whether collectives wait for what is not recorded, such as other ranks."""
         return bool(self._waiting(self.graph).any())
 
-    @property
-    def lacks_ranks(self) -> bool:
-        """Return whether ranks of the job are not recorded, as far as the recording tells."""
-        if self.ranks is not None:
-            return self.ranks.partial
-        sizes = numbers(self.prepared.trace.processes["world_size"], 0).tolist()
-        return max(sizes, default=0) != 1
-
     def _waiting(self, graph: RecordedGraph) -> BoolArray:
         """Return the nodes of communication that wait for what is not recorded."""
         met = np.zeros(len(graph.nodes.time_ns), dtype=np.bool_)
@@ -215,8 +208,13 @@ class Replay:
 
     @cached_property
     def by_rank(self) -> Mapping[int, int]:
-        """Return the time of the critical path by rank, of known ranks only."""
-        return ranks_of(self.prepared, self.graph, self._path)
+        """Return the time of the critical path by rank, the largest first, of known ranks only."""
+        sums: Counter[int] = Counter()
+        for process, rows in groups(self.graph.nodes.process[self._path.node]):
+            rank = self.prepared.trace.ranks[process] if process >= 0 else None
+            if rank is not None:
+                sums[rank] += int(self._path.ns[rows].sum())
+        return dict(sums.most_common())
 
     @cached_property
     def places(self) -> tuple[IntArray, Mapping[tuple[int, int], Intervals]]:
@@ -237,10 +235,10 @@ class Replay:
         """Return the chosen windows, each by itself."""
         return spans_of(self.prepared, self.graph, joined=False)
 
-    @cached_property
+    @property
     def windows(self) -> int:
         """Return how many windows are chosen."""
-        return sum(one.used for several in self.prepared.windows.values() for one in several)
+        return len(self.window_spans)
 
     def outcome(self, edits: Sequence[Edit]) -> Outcome:
         """Return what edits do together, without what is critical then."""
@@ -298,33 +296,35 @@ class Replay:
             # Hidden communication takes no time of others, but itself takes its own.
             least = changed.communication_ns(self.window_spans)
             changed = changed.with_work(changed.work_of(self.recorded.communicates), 0)
-        is_same = changed.world.equals(reading.base)
+        world, base = changed.world, reading.base
+        is_same = world.is_within(base) and base.is_within(world)
         time = graph.nodes.time_ns if is_same else graph.times(changed.world)
         length = lengths(graph, reading.windows, changed.world, time)
         length = [*map(max, length, least)] if least is not None else length
         return Replayed(reading, changed, time, tuple(length))
 
-    @cached_property
-    def unexplained_ns(self) -> int:
-        """Return how much of the time follows from nothing that is recorded."""
-        return sum(one.ns for one in self.critical if one.component == UNEXPLAINED)
-
     def _doubts(self, before: int, after: Sequence[int]) -> Iterator[Fact]:
         """Yield why the time after edits cannot be told; `after` are the times by reading."""
         gain = abs(before - after[0])
         if self.awaits_others:
-            yield fact("doubt.ranks-missing" if self.lacks_ranks else "doubt.collectives-apart")
+            # Whether ranks of the job are missing, as far as the recording tells.
+            sizes = numbers(self.prepared.trace.processes["world_size"], 0).tolist()
+            is_partial = self.ranks.partial if self.ranks else max(sizes, default=0) != 1
+            yield fact("doubt.ranks-missing" if is_partial else "doubt.collectives-apart")
         elif 2 * (max(after) - min(after)) > gain:
             # By how much at most the readings differ that are alike but for one thing.
             changes = dict.fromkeys((_INFERRED, _PINNED), 0)
-            for (one, a), (other, b) in combinations(zip(self.readings, after, strict=True), 2):
+            timed = zip(self.readings, after, strict=True)
+            for (reading, ns), (other, other_ns) in combinations(timed, 2):
                 for unlike in changes:
-                    if one.unlike ^ other.unlike == {unlike}:
-                        changes[unlike] = max(changes[unlike], abs(a - b))
+                    if reading.unlike ^ other.unlike == {unlike}:
+                        changes[unlike] = max(changes[unlike], abs(ns - other_ns))
             most = max(changes.values())
             yield from (fact(unlike) for unlike, ns in changes.items() if 2 * ns >= most)
-        if self.unexplained_ns > _MOST_UNEXPLAINED * before:
-            yield fact("doubt.unexplained", share=self.unexplained_ns / before)
+        # How much of the time follows from nothing that is recorded.
+        unexplained_ns = sum(part.ns for part in self.critical if part.component == UNEXPLAINED)
+        if unexplained_ns > _MOST_UNEXPLAINED * before:
+            yield fact("doubt.unexplained", share=unexplained_ns / before)
 
     def check(self) -> None:
         """Raise UsageError where too little of the time follows from what is recorded."""
@@ -334,8 +334,8 @@ class Replay:
         for span in self.spans:
             # In how much of it work that nothing explains had not yet begun.
             (low, high), _ = span.at(graph, base, nodes.time_ns)
-            mine = nodes.device[late] == span.device
-            waits = Intervals.of((begun - graph.delay_ns[late])[mine], begun[mine])
+            own = nodes.device[late] == span.device
+            waits = Intervals.of((begun - graph.delay_ns[late])[own], begun[own])
             late_ns += waits.within(low, high).length_ns
         if 2 * late_ns > self.before_ns:
             raise refused(
@@ -359,19 +359,15 @@ class Replay:
             self._outcome([edit], replays, with_path=True)
             for edit, replays in zip(answered, alone, strict=True)
         )
-        together = outcomes[0] if len(outcomes) == 1 else self._together(answered, alone)
-        reasons = {text: error.message for text, error in failed.items()}
-        return WhatIf(outcomes, together, self.critical, self.by_rank, reasons)
-
-    def _together(self, edits: Sequence[Edit], alone: Sequence[Sequence[Replayed]]) -> Outcome:
-        """Return what all edits do: one that only shortens never makes longer what others make."""
+        # An edit that only shortens never makes longer what others make.
         before: Sequence[Replayed] = self._bases
         for count, replays in enumerate(alone, 1):
-            both = (
-                replays
-                if count == 1
-                else [self.replayed(reading, edits[:count]) for reading in self.readings]
-            )
-            known = zip(both, self._bases, before, replays, strict=True)
-            before = [each.no_longer_than(*others) for each, *others in known]
-        return self._outcome(edits, before, with_path=True)
+            both = replays
+            if count > 1:
+                both = [self.replayed(reading, answered[:count]) for reading in self.readings]
+            by_reading = zip(both, self._bases, before, replays, strict=True)
+            before = [replay.no_longer_than(*others) for replay, *others in by_reading]
+        is_one = len(outcomes) == 1
+        together = outcomes[0] if is_one else self._outcome(answered, before, with_path=True)
+        reasons = {text: error.message for text, error in failed.items()}
+        return WhatIf(outcomes, together, self.critical, self.by_rank, reasons)

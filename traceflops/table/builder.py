@@ -95,7 +95,7 @@ class TableBuilder(Rows):
         order = sorted(range(len(ends)), key=ends.__getitem__)
         apart = all(ends[first][1] < ends[second][0] for first, second in pairwise(order))
         if apart and len(ends) == len(self.pieces):
-            self.pieces = [self.pieces[place] for place in order]
+            self.pieces = [self.pieces[index] for index in order]
 
     def finish(self, order: IntArray | None = None) -> pa.Table:
         """Return the table, its rows in the given order; the collected rows are given up."""
@@ -137,7 +137,12 @@ class TableBuilder(Rows):
         if not column.nullable and pa.types.is_integer(kind) and _all_are(values, 0):
             return pa.Array.from_buffers(kind, self.count, [None, zeros], 0)
         # Where no value can be null, the column is made in its own type at once.
-        is_known = not column.nullable or all(map(_fits_narrow, values))
+        is_known = not column.nullable or all(
+            _NARROW.min <= value <= _NARROW.max
+            if isinstance(value, int | float)
+            else value.dtype == np.int32  # so nothing of it is ABSENT
+            for value in values
+        )
         if pa.types.is_fixed_size_list(kind):
             lists = self._filled(column, np.int32 if is_known else np.int64)[rows]
             item = kind.value_type
@@ -184,13 +189,6 @@ def compact(values: Array | int) -> Array | int:
         if _NARROW.min <= low and high <= _NARROW.max:
             return values.astype(np.int32)
     return values if values.base is None else values.copy()
-
-
-def _fits_narrow(values: Array | float) -> bool:
-    """Return whether a column is known to fit in 32 bits, so that nothing of it is ABSENT."""
-    if isinstance(values, int | float):
-        return bool(_NARROW.min <= values <= _NARROW.max)
-    return values.dtype == np.int32
 
 
 def _ends(values: Array | int) -> tuple[int, int]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+from dataclasses import dataclass, fields
+from typing import Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -49,8 +50,8 @@ def number_column(
 
 def with_column(table: pa.Table, name: str, column: pa.Array) -> pa.Table:
     """Return a table with other content in one of its columns."""
-    place = table.schema.get_field_index(name)
-    return table.set_column(place, table.schema.field(place), column)
+    index = table.schema.get_field_index(name)
+    return table.set_column(index, table.schema.field(index), column)
 
 
 def string_column(values: Sequence[str]) -> pa.Array:
@@ -251,6 +252,24 @@ class Rows:
 def count_true(rows: BoolArray) -> int:
     """Return how many of some rows are true."""
     return int(np.count_nonzero(rows))
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Base of dataclasses whose fields are all arrays, one value per row."""
+
+    def only(self, rows: IntArray | BoolArray) -> Self:
+        """Return some of the rows."""
+        made: Callable[..., Self] = type(self)
+        return made(*(getattr(self, column.name)[rows] for column in fields(self)))
+
+    @classmethod
+    def joined(cls, parts: Iterable[Self]) -> Self:
+        """Return the rows of all parts, one behind the other; there must be a part."""
+        made: Callable[..., Self] = cls
+        pieces = list(parts)
+        names = [column.name for column in fields(cls)]
+        return made(*(np.concatenate([getattr(piece, name) for piece in pieces]) for name in names))
 
 
 def narrow(values: Array) -> Array:

@@ -62,7 +62,7 @@ def distinct(values: WholeArray) -> IntArray:
     if table is not None:
         return _present(*table)
     ordered = np.sort(values).astype(np.int64, copy=False)
-    return ordered[_opens(ordered)]
+    return ordered[differ_from_before(ordered)]
 
 
 def used_names(column: pa.ChunkedArray) -> set[str]:
@@ -76,14 +76,14 @@ def without_unused(table: pa.Table) -> pa.Table:
 
     Texts of removed rows must not be visible to whoever gets the file.
     """
-    for place, field in enumerate(table.schema):
+    for index, field in enumerate(table.schema):
         if pa.types.is_dictionary(field.type):
-            code, texts = codes(table.column(place)), names(table.column(place))
+            code, texts = codes(table.column(index)), names(table.column(index))
             used = distinct(code[code >= 0])
             if len(used) < len(texts):
                 moved = np.where(code >= 0, np.searchsorted(used, code), -1)
                 column = dictionary_column(moved, [texts[number] for number in used.tolist()])
-                table = table.set_column(place, field, column)
+                table = table.set_column(index, field, column)
     return table
 
 
@@ -91,7 +91,7 @@ def groups(values: IntArray) -> Iterator[tuple[int, IntArray]]:
     """Yield each distinct number and the rows that have it, both in ascending order."""
     order = np.argsort(values, kind="stable")
     ordered = values[order]
-    first = np.flatnonzero(_opens(ordered))
+    first = np.flatnonzero(differ_from_before(ordered))
     if len(first):
         yield from zip(ordered[first].tolist(), np.split(order, first[1:]), strict=True)
 
@@ -199,11 +199,11 @@ def runs(first: IntArray, stop: IntArray) -> tuple[IntArray, IntArray]:
     return first[which] + offsets, which
 
 
-def _opens(ordered: IntArray) -> BoolArray:
-    """Return which of sorted numbers differ from the one before them."""
-    opens = np.ones(len(ordered), dtype=np.bool_)
-    opens[1:] = ordered[1:] != ordered[:-1]
-    return opens
+def differ_from_before(values: IntArray) -> BoolArray:
+    """Return which values differ from the one before them; the first one does."""
+    differ = np.ones(len(values), dtype=np.bool_)
+    differ[1:] = values[1:] != values[:-1]
+    return differ
 
 
 def exact_sums(group: WholeArray, values: IntArray, groups: int) -> list[int]:

@@ -49,9 +49,9 @@ class LastAbove:
         for some in slices(len(upto) if len(self._reach) else 0):
             # Most questions are answered by the position itself, or by no value before it at all.
             position, least = upto[some], threshold[some]
-            place = np.maximum(position, 0)
-            last = np.where(self._levels[0][place] > least, position, -1)
-            unanswered = (last < 0) & (position >= 0) & (self._reach[place] > least)
+            index = np.maximum(position, 0)
+            last = np.where(self._levels[0][index] > least, position, -1)
+            unanswered = (last < 0) & (position >= 0) & (self._reach[index] > least)
             rows = np.flatnonzero(unanswered)
             last[rows] = self._search(position[rows], least[rows])
             found[some] = last
@@ -184,11 +184,11 @@ class _Enclosing:
         The places of a group are contiguous and the last ones up to `upto`, so a hit in another
         group means that there is none in the own one.
         """
-        place = self._ends.find(upto, at_ns)
+        index = self._ends.find(upto, at_ns)
         if not len(self._order):
-            return place
-        row = self._order[np.maximum(place, 0)]
-        return np.where((place >= 0) & (self._group[row] == at_group), row, -1)
+            return index
+        row = self._order[np.maximum(index, 0)]
+        return np.where((index >= 0) & (self._group[row] == at_group), row, -1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,9 +218,9 @@ class OpTree:
         parent = parents(thread, start, end, order)
         if np.array_equal(order, np.arange(len(order))):  # as most recordings have their ops
             return cls(parent, order, order, _stops(parent))
-        place = np.empty_like(order)
-        place[order] = np.arange(len(order))
-        return cls(parent, order, place, _stops(taken(place, parent[order])))
+        index = np.empty_like(order)
+        index[order] = np.arange(len(order))
+        return cls(parent, order, index, _stops(taken(index, parent[order])))
 
     @property
     def in_order(self) -> bool:
@@ -287,8 +287,8 @@ def _stops(above: IntArray) -> IntArray:
     later = LastAbove(-above[::-1])
     for some in slices(count):
         places = np.arange(some.start, some.stop)
-        place = later.find(count - 2 - places, -places)
-        stops[some] = np.where(place >= 0, count - 1 - place, count)
+        index = later.find(count - 2 - places, -places)
+        stops[some] = np.where(index >= 0, count - 1 - index, count)
     return stops
 
 

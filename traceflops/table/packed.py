@@ -221,7 +221,7 @@ def trace_of(parts: Sequence[Part]) -> Trace:
             table = checked(pa.ipc.open_stream(reader).read_all())
             if name in TABLES:
                 tables[name] = _decoded(table, name)
-    return _whole(outside, tables)
+    return _assembled(outside, tables)
 
 
 def described(table: pa.Table, name: str, trace: Trace) -> pa.Table:
@@ -247,10 +247,11 @@ def trace_of_tables(head: Head, tables: Mapping[str, pa.Table]) -> Trace:
     """Return the trace of its tables as Arrow, by name. Raises as `trace_of` does."""
     if head.trace is None:
         raise ValueError("no table says what it is of")
-    return _whole(head.trace, {name: _decoded(table, name) for name, table in tables.items()})
+    return _assembled(head.trace, {name: _decoded(table, name) for name, table in tables.items()})
 
 
-def _whole(outside: Outside, tables: Mapping[str, pa.Table]) -> Trace:
+def _assembled(outside: Outside, tables: Mapping[str, pa.Table]) -> Trace:
+    """Return the trace of decoded tables and all that is in none. Raises ValueError if damaged."""
     trace = Trace(tables=tables, **{f.name: getattr(outside, f.name) for f in fields(outside)})
     check_trace(trace)
     return trace
@@ -288,12 +289,12 @@ def _decoded(table: pa.Table, name: str) -> pa.Table:
     """Return a table as it was before `_encoded`, with the declared schema of `name`."""
     columns = []
     for field in arrow_schema(name):
-        place = table.schema.get_field_index(field.name)
-        if place < 0:
+        index = table.schema.get_field_index(field.name)
+        if index < 0:
             columns.append(pa.nulls(table.num_rows, field.type))
             continue
-        column = one_array(table.column(place))
-        if table.schema.field(place).metadata == _DIFFERENCES:
+        column = one_array(table.column(index))
+        if table.schema.field(index).metadata == _DIFFERENCES:
             values = np.cumsum(_filled(column), dtype=np.int64)
             column = pa.array(values, mask=_mask(column))
         columns.append(column.cast(field.type))
