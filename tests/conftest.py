@@ -1,16 +1,19 @@
 """What all tests share: where the public traces are, and a small deterministic environment."""
 
+import gc
 import os
+import sqlite3
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import settings
 
 # A slow machine is no failure. In CI the examples are the same each time, so that a change is not
 # held up by a rare fault of something else; elsewhere they are drawn anew and go on finding some.
-settings.register_profile("here", deadline=None, max_examples=20)
+settings.register_profile("here", deadline=None, max_examples=10)
 settings.register_profile("ci", settings.get_profile("here"), derandomize=True, print_blob=True)
 settings.register_profile("nightly", deadline=None, max_examples=100, print_blob=True)
 settings.load_profile(
@@ -41,6 +44,31 @@ def _json_follows_its_schema() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _databases_wait_for_no_disk() -> Iterator[None]:
+    """Have the databases that tests write stay in the memory of the system.
+
+    For each table SQLite waits else until the disk has it.
+    """
+    connect = sqlite3.connect
+
+    def connected(*given: Any, **named: Any) -> sqlite3.Connection:
+        connection = connect(*given, **named)
+        with suppress(sqlite3.Error):  # of what is damaged, whoever reads it finds that out
+            connection.execute("PRAGMA synchronous = OFF")
+        return connection
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sqlite3, "connect", connected)
+        yield
+
+
+def pytest_collection_finish() -> None:
+    """Keep what was collected out of every search for garbage: it stays to the end."""
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what needs a browser, and what builds or installs the package."""
     for item in items:
@@ -51,7 +79,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def examples(by_night: int) -> int:
-    """Return on how many examples to try a property: by day on a fifth of those of the night."""
+    """Return on how many examples to try a property: by day on a tenth of those of the night."""
     return by_night * settings().max_examples // 100
 
 

@@ -46,6 +46,7 @@ def run_of(ranks: int = 2, *, graph: bool = False) -> Run:
     )
 
 
+@cache
 def read(name: str, run: Run, **options: Any) -> tf.Trace:
     with TemporaryDirectory() as folder:
         {**WRITERS, **SUMS}[name](run, Path(folder), NsightOptions(**options))
