@@ -5,11 +5,15 @@ import os
 import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from traceflops import Analysis
 
 # A slow machine is no failure. In CI the examples are the same each time, so that a change is not
 # held up by a rare fault of something else; elsewhere they are drawn anew and go on finding some.
@@ -96,6 +100,22 @@ def some(cases: Iterable[Case], by_day: int) -> list[Case]:
 def by_night() -> pytest.MarkDecorator:
     """Return the mark of what is run by night only."""
     return pytest.mark.skipif(examples(1) == 0, reason="by night only: HYPOTHESIS_PROFILE=nightly")
+
+
+@cache
+def analysis_of_sample(name: str) -> "Analysis":
+    """Return the analysis of a sample, for tests that only look at it."""
+    import traceflops as tf
+
+    return tf.analyze(tf.read(SAMPLES / name))
+
+
+@cache
+def page_of_sample(name: str) -> str:
+    """Return the page about a sample."""
+    from traceflops.reports.page.html import render_html
+
+    return render_html(analysis_of_sample(name))
 
 
 def shared_file(name: str) -> Path:

@@ -14,7 +14,7 @@ import pytest
 import traceflops as tf
 from tests.build import launched, trace_of
 from tests.cli.test_commands import SAMPLE, assert_refused, run
-from tests.conftest import SAMPLES, shared_file
+from tests.conftest import analysis_of_sample, shared_file
 from tests.reports.test_timeline import column, data_of
 from traceflops.facts import fact, quoted
 from traceflops.findings.finding import (
@@ -56,7 +56,7 @@ CHAPTERS = (
 
 @cache
 def sample(name: str = "gpt_1rank.json.gz") -> tf.Analysis:
-    return tf.analyze(tf.read(SAMPLES / name))
+    return analysis_of_sample(name)
 
 
 def cause(number: int = 1, low: int = MS, high: int = 2 * MS, priority: str = "high") -> Finding:
@@ -431,7 +431,7 @@ def test_the_post_mortem_has_its_chapters_and_is_the_same_each_time(name: str) -
     text = render_post_mortem(sample(name))
     assert tuple(chapters_of(text)) == CHAPTERS
     assert all(re.match(r"\n\n- \S", body) for body in chapters_of(text).values())
-    assert render_post_mortem(tf.analyze(tf.read(SAMPLES / name))) == text
+    assert render_post_mortem(analysis_of_sample(name)) == text
 
 
 def test_it_says_what_the_page_says() -> None:
@@ -560,7 +560,7 @@ def test_of_gaps_that_begin_at_once_one_is_the_longest() -> None:
 
 def test_a_drawing_of_evidence_is_per_step_and_of_the_component() -> None:
     """20 windows are used: 5 steps of 4 GPUs."""
-    analysis = tf.analyze(tf.read(SAMPLES / "gpt_ddp_4rank"))
+    analysis = analysis_of_sample("gpt_ddp_4rank")
     found = replace(analysis.findings[0], where=Where(), rows=())
     drawn = thumbnail(analysis, found, "compute")
     assert drawn is not None
