@@ -114,6 +114,7 @@ def _trees_are_let_go() -> Iterator[None]:
     """Millions of nodes would be searched for garbage as long as the tests run."""
     yield
     tree_of.cache_clear()
+    imports_of.cache_clear()
 
 
 @cache
@@ -121,6 +122,7 @@ def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), str(path))
 
 
+@cache
 def imports_of(path: Path) -> list[Import]:
     return list(_imports(tree_of(path).body, at_load=True, for_types=False))
 
