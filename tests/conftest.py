@@ -57,7 +57,7 @@ def _databases_wait_for_no_disk() -> Iterator[None]:
     connect = sqlite3.connect
 
     def connected(*given: Any, **named: Any) -> sqlite3.Connection:
-        connection = connect(*given, **named)
+        connection: sqlite3.Connection = connect(*given, **named)
         with suppress(sqlite3.Error):  # of what is damaged, whoever reads it finds that out
             connection.execute("PRAGMA synchronous = OFF")
         return connection
