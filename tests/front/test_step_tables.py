@@ -139,7 +139,7 @@ def test_work_without_launches_has_no_culprit() -> None:
 
 
 def test_gaps_are_found_only_when_they_are_asked_for() -> None:
-    analysis = analysis_of_sample("gpt_1rank.json.gz")
+    analysis = tf.analyze(SAMPLES / "gpt_1rank.json.gz")
     tf.schema(analysis)
     assert analysis.sql("select count(*) n from activities").to_pylist() == [{"n": 755}]
     assert "gaps" in analysis.tables.sources
