@@ -1,16 +1,23 @@
 """What all tests share: where the public traces are, and a small deterministic environment."""
 
+import gc
 import os
+import sqlite3
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 from hypothesis import settings
 
+if TYPE_CHECKING:
+    from traceflops import Analysis
+
 # A slow machine is no failure. In CI the examples are the same each time, so that a change is not
 # held up by a rare fault of something else; elsewhere they are drawn anew and go on finding some.
-settings.register_profile("here", deadline=None, max_examples=20)
+settings.register_profile("here", deadline=None, max_examples=10)
 settings.register_profile("ci", settings.get_profile("here"), derandomize=True, print_blob=True)
 settings.register_profile("nightly", deadline=None, max_examples=100, print_blob=True)
 settings.load_profile(
@@ -41,6 +48,39 @@ def _json_follows_its_schema() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _databases_wait_for_no_disk() -> Iterator[None]:
+    """Have the databases that tests write stay in the memory of the system.
+
+    For each table SQLite waits else until the disk has it.
+    """
+    connect = sqlite3.connect
+
+    def connected(*given: Any, **named: Any) -> sqlite3.Connection:
+        connection: sqlite3.Connection = connect(*given, **named)
+        with suppress(sqlite3.Error):  # of what is damaged, whoever reads it finds that out
+            connection.execute("PRAGMA synchronous = OFF")
+        return connection
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sqlite3, "connect", connected)
+        yield
+
+
+def pytest_configure() -> None:
+    """Build the commands once: of most runs of one in a test that is what takes the time."""
+    from typer.main import get_command
+
+    pytest.MonkeyPatch().setattr("typer.testing._get_command", cache(get_command))
+
+
+def pytest_collection_finish() -> None:
+    """Search for garbage seldom, and never in what was collected: it stays to the end."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what needs a browser, and what builds or installs the package."""
     for item in items:
@@ -51,7 +91,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def examples(by_night: int) -> int:
-    """Return on how many examples to try a property: by day on a fifth of those of the night."""
+    """Return on how many examples to try a property: by day on a tenth of those of the night."""
     return by_night * settings().max_examples // 100
 
 
@@ -68,6 +108,22 @@ def some(cases: Iterable[Case], by_day: int) -> list[Case]:
 def by_night() -> pytest.MarkDecorator:
     """Return the mark of what is run by night only."""
     return pytest.mark.skipif(examples(1) == 0, reason="by night only: HYPOTHESIS_PROFILE=nightly")
+
+
+@cache
+def analysis_of_sample(name: str) -> "Analysis":
+    """Return the analysis of a sample, for tests that only look at it."""
+    import traceflops as tf
+
+    return tf.analyze(tf.read(SAMPLES / name))
+
+
+@cache
+def page_of_sample(name: str) -> str:
+    """Return the page about a sample."""
+    from traceflops.reports.page.html import render_html
+
+    return render_html(analysis_of_sample(name))
 
 
 def shared_file(name: str) -> Path:

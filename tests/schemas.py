@@ -8,6 +8,7 @@ from typing import Any
 
 import jsonschema
 
+from tests.conftest import every
 from traceflops.reports.json.schema import field_tables, json_schema
 
 SCHEMAS = {name: json_schema(name) for name in field_tables()["documents"]}
@@ -56,6 +57,16 @@ def disagreement(report: Any) -> str | None:
     return None
 
 
+def rows_to_check(value: Any) -> Any:
+    """Return JSON with some rows of each table, by night with all: code wrote them all alike."""
+    if isinstance(value, dict):
+        return {name: rows_to_check(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        is_long = len(value) > 4 and every(2) > 1
+        return [rows_to_check(one) for one in ([*value[:3], value[-1]] if is_long else value)]
+    return value
+
+
 def checked(encode: Callable[[dict[str, Any]], str]) -> Callable[[dict[str, Any]], str]:
     """Return an encoder that fails where what it writes breaks its schema."""
     seen: set[int] = set()
@@ -64,7 +75,7 @@ def checked(encode: Callable[[dict[str, Any]], str]) -> Callable[[dict[str, Any]
         text = encode(value)
         if hash(text) not in seen:
             seen.add(hash(text))
-            violation = first_violation(json.loads(text))
+            violation = first_violation(rows_to_check(json.loads(text)))
             assert violation is None, f"breaks its schema: {violation}"
             contradiction = disagreement(json.loads(text))
             assert contradiction is None, f"FLOPs differ: {contradiction}"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import traceflops as tf
 from tests.build import launched, step_marks, trace_of
-from tests.conftest import SAMPLES, examples, shared_file
+from tests.conftest import SAMPLES, analysis_of_sample, examples, shared_file
 from traceflops.attribution import charged
 from traceflops.attribution.charged import ChargedKernel
 
@@ -95,7 +95,7 @@ def test_what_kernels_are_charged_sums_to_the_components(path: str) -> None:
 
 
 def test_a_collective_of_several_ranks_says_how_much_of_it_is_waiting() -> None:
-    analysis = tf.analyze(tf.read(SAMPLES / "gpt_ddp_4rank"))
+    analysis = analysis_of_sample("gpt_ddp_4rank")
     waits = [one.wait_ns for one in of(analysis) if one.wait_ns is not None]
     assert analysis.ranks is not None
     assert {one.group for one in of(analysis)} == {"0", None}

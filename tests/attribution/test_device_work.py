@@ -10,7 +10,7 @@ from hypothesis import given, settings
 
 from tests.attribution.test_culprits import LABELLED, LABELS, WORK, host_rows
 from tests.build import launched, trace_of
-from tests.conftest import SAMPLES, examples, shared_file
+from tests.conftest import analysis_of_sample, examples, shared_file
 from traceflops import Analysis, Trace, analyze, read
 from traceflops.analysis.preparation import prepare
 from traceflops.attribution.device_work import RULES, WorkSum, attributed
@@ -347,7 +347,7 @@ def test_each_instant_is_in_one_path_of_the_tree() -> None:
 
 @pytest.mark.parametrize("name", ["gpt_1rank.json.gz", "gpt_ddp_4rank", "rocprofv3_json"])
 def test_all_that_is_in_a_node_sums_to_it(name: str) -> None:
-    analysis = analyze(read(SAMPLES / name))
+    analysis = analysis_of_sample(name)
     parts = analysis.components.parts()
     assert analysis.prepared is not None
     for lens, tree in time_trees(analysis.prepared).items():

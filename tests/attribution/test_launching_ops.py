@@ -7,7 +7,7 @@ import pytest
 
 import traceflops as tf
 from tests.build import launched, step_marks, trace_of
-from tests.conftest import SAMPLES
+from tests.conftest import analysis_of_sample
 from traceflops.analysis.preparation import prepare
 from traceflops.attribution.kernels import operators
 from traceflops.attribution.launching_ops import launchers
@@ -33,7 +33,7 @@ def op(name: str, start: int, dur: int, dims: str | None = None, **more: Any) ->
 
 @pytest.mark.parametrize("sample", SAMPLE_NAMES)
 def test_every_kernel_and_its_ways_add_up(sample: str) -> None:
-    analysis = tf.analyze(tf.read(SAMPLES / sample))
+    analysis = analysis_of_sample(sample)
     assert analysis.prepared is not None
     found = launchers(analysis.prepared, most=2)
     sums: dict[tuple[str, ...], list[int]] = {}
@@ -50,7 +50,7 @@ def test_every_kernel_and_its_ways_add_up(sample: str) -> None:
 
 @pytest.mark.parametrize("sample", SAMPLE_NAMES)
 def test_operators_and_what_no_operator_launched_add_up_to_the_kernels(sample: str) -> None:
-    analysis = tf.analyze(tf.read(SAMPLES / sample))
+    analysis = analysis_of_sample(sample)
     assert analysis.prepared is not None
     for most in (1_000, 3):
         found = operators(analysis.prepared, most)

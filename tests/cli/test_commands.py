@@ -62,7 +62,7 @@ def test_summary_prints_the_verdict_and_writes_nothing(
 
 
 def test_the_closing_line_has_an_arrow_that_the_terminal_can_show(tmp_path: Path) -> None:
-    done = shell(f"$TF report $SAMPLE -o {tmp_path}/a.json", PYTHONIOENCODING="ascii")
+    done = shell(f"$TF report $TINY -o {tmp_path}/a.json", PYTHONIOENCODING="ascii")
     assert done.stdout.splitlines()[-1].startswith(f"-> {tmp_path}/a.json (")
     assert "--open" not in done.stdout
 
@@ -148,12 +148,12 @@ def test_what_may_be_overwritten_is_the_same_for_all_that_is_written(
     monkeypatch.chdir(tmp_path)
     Path("T").mkdir()
     for _ in range(2):
-        assert run(*words, SAMPLE).exit_code == 0
+        assert run(*words, TINY).exit_code == 0
     for strange in (b"Kind,Agent_Id\n1,2\n", b'{"traceEvents": []}', b"", b"\x1f\x8b no gzip"):
         Path(target).write_bytes(strange)
-        assert_refused(run(*words, SAMPLE), 2, "will not overwrite", target)
+        assert_refused(run(*words, TINY), 2, "will not overwrite", target)
         assert Path(target).read_bytes() == strange
-    assert run(*words, SAMPLE, "-f").exit_code == 0
+    assert run(*words, TINY, "-f").exit_code == 0
     assert Path(target).read_bytes() != strange
 
 
@@ -478,17 +478,15 @@ def test_pipes() -> None:
     assert json.loads(from_pipe.stdout)["source"]["files"][0]["name"] == "stdin"
     substituted = shell("$TF summary <(cat $TINY)")
     assert substituted.returncode == 0, substituted.stderr
-    for options in ("--json", ""):
-        closed = shell(f"set -o pipefail; $TF summary $SAMPLE {options} | head -c 10")
-        assert (closed.returncode, closed.stderr) == (0, "")
+    closed = shell("set -o pipefail; $TF summary $SAMPLE | head -c 10")
+    assert (closed.returncode, closed.stderr) == (0, "")
 
 
 def test_the_file_is_written_though_nobody_reads_the_summary(tmp_path: Path) -> None:
-    for options in ("--json", ""):
-        target = tmp_path / f"o{options}.json"
-        done = shell(f"set -o pipefail; $TF report $SAMPLE {options} -o {target} | head -c 1")
-        assert (done.returncode, done.stderr) == (0, "")
-        assert json.loads(target.read_text())["schema"] == "traceflops.report/1"
+    target = tmp_path / "o.json"
+    done = shell(f"set -o pipefail; $TF report $TINY --json -o {target} | head -c 1")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(target.read_text())["schema"] == "traceflops.report/1"
 
 
 def test_what_a_folder_holds_beside_traces_is_said(tmp_path: Path) -> None:
@@ -510,9 +508,7 @@ def test_time_counts_from_the_first_activity_whichever_rank_is_chosen() -> None:
     assert (alone["start_ns"], alone["end_ns"]) == (every["start_ns"], every["end_ns"])
 
 
-@pytest.mark.parametrize(
-    "words", ["summary $TINY", "--help", "--version", "why --help", "--show-completion bash"]
-)
+@pytest.mark.parametrize("words", ["summary $TINY", "--help", "--show-completion bash"])
 def test_output_that_cannot_be_written(words: str) -> None:
     full = shell(f"$TF {words} > /dev/full")
     assert full.returncode == 2
@@ -520,11 +516,14 @@ def test_output_that_cannot_be_written(words: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "code"), [("summary absent", 3), ("summary --absent", 2), ("summary $TINY -v", 0)]
+    ("words", "code"),
+    [
+        *(("summary absent 2>/dev/full", 3), ("summary --absent 2>&-", 2)),
+        *(("summary $TINY -v 2>/dev/full", 0), ("summary $TINY -v 2>&-", 0)),
+    ],
 )
 def test_errors_that_cannot_be_written_change_no_exit_code(words: str, code: int) -> None:
-    for stderr in ("/dev/full", "&-"):
-        assert shell(f"$TF {words} 2>{stderr}").returncode == code
+    assert shell(f"$TF {words}").returncode == code
 
 
 def test_standard_output_may_be_closed() -> None:
@@ -559,8 +558,8 @@ def test_default_target(given: str, expected: str) -> None:
 
 
 def test_a_width_of_zero_is_no_width() -> None:
-    shown = shell("$TF summary $SAMPLE", COLUMNS="0").stdout
-    assert shown.startswith("The input pipeline")
+    shown = shell("$TF summary $TINY", COLUMNS="0").stdout
+    assert "MFU" in shown
 
 
 def test_closed_standard_input_is_said() -> None:

@@ -24,7 +24,7 @@ pytestmark = [
 def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a trace large enough to be read with other processes."""
     path = tmp_path_factory.mktemp("large") / "trace.json"
-    write(path, 40)
+    write(path, 35)
     return path
 
 
@@ -68,7 +68,8 @@ def ends(pid: int) -> bool:
     ],
 )
 def test_ctrl_c(moment: str, large: Path, tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "traceflops", "report", "-v", str(large)]
+    trace = SAMPLE if moment in ("start", "FLOPs") else large
+    words = [sys.executable, "-m", "traceflops", "report", "-v", str(trace)]
     process = subprocess.Popen(
         [*words, "-o", str(tmp_path / "o.html")],
         cwd=ROOT,

@@ -76,7 +76,7 @@ def test_there_must_be_a_trace_to_take_names_from() -> None:
     assert_refused(refused, 2, "mutually exclusive")
 
 
-@pytest.mark.parametrize("more", [(), ("--json",), ("--all-conventions",), ("--reported", "40%")])
+@pytest.mark.parametrize("more", [("--json",), ("--all-conventions", "--reported", "40%")])
 def test_a_model_of_the_authors_has_a_placeholder(more: tuple[str, ...], tmp_path: Path) -> None:
     config = tmp_path / "zebrafish.json"
     sizes = {"hidden_size": 1024, "num_hidden_layers": 3, "intermediate_size": 4096}

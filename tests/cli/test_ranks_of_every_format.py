@@ -62,8 +62,8 @@ OTHERS: Final[Mapping[str, Callable[[Path], object]]] = {
     "xplane": lambda folder: write_xplane(simulated(is_amd=False), folder),
 }
 WRITTEN: Final = [("nsight", name) for name in NSIGHT] + [("rocprof", name) for name in ROCPROF]
-OTHER_NAMES: Final[list[Name]] = ["pytorch", *WRITTEN, "xplane"]
-FORMATS: Final[list[Name]] = ["recipe", "nvprof", *some(OTHER_NAMES, 21)]
+OTHER_NAMES: Final[list[Name]] = [*WRITTEN, "pytorch", "xplane"]
+FORMATS: Final[list[Name]] = ["recipe", "nvprof", *some(OTHER_NAMES, 60)]
 
 
 def made(name: Name, folder: Path) -> None:

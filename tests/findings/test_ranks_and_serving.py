@@ -10,7 +10,7 @@ import pytest
 import traceflops as tf
 from sample_traces.config import RunConfig
 from tests.build import launched, step_marks, trace_of
-from tests.conftest import shared_file
+from tests.conftest import shared_file, some
 from tests.findings.test_diagnosis import ROUNDING, SMALL, analysis_of, of_rule, step_ns
 from traceflops.findings.finding import Finding
 
@@ -135,7 +135,7 @@ def test_nothing_is_said_without_the_fault(name: str) -> None:
     assert not absent & rules(analysis_of(config_of(planted)))
 
 
-@pytest.mark.parametrize("name", LATE)
+@pytest.mark.parametrize("name", some(LATE, 2))
 def test_a_late_rank_gains_what_its_repair_does_whatever_its_cause(name: str) -> None:
     """The first step is left out: what held up the rank before its first call is not recorded."""
     planted, healthy, cause, owner = LATE[name]

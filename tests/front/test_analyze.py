@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import traceback
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,11 @@ def test_a_path_is_read_and_words_are_those_of_the_command_line() -> None:
     assert json.loads(found.to_json()) == json.loads(said)
 
 
+@cache
+def ranks() -> tf.Trace:
+    return tf.read(RANKS)
+
+
 @pytest.mark.parametrize(
     ("words", "selection"),
     [
@@ -41,9 +47,13 @@ def test_a_path_is_read_and_words_are_those_of_the_command_line() -> None:
     ],
 )
 def test_what_words_mean(words: dict[str, Any], selection: Selection) -> None:
-    trace = tf.read(RANKS)
-    assert tf.analyze(trace, **words).selection == selection
-    assert tf.analyze(trace, **words).to_json() == tf.analyze(trace, selection).to_json()
+    assert tf.analyze(ranks(), **words).selection == selection
+
+
+def test_words_say_what_a_selection_says() -> None:
+    by_words = tf.analyze(ranks(), steps=21, ranks="0-1")
+    selection = Selection(steps=(21, 21), ranks=frozenset({0, 1}))
+    assert by_words.to_json() == tf.analyze(ranks(), selection).to_json()
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from typer.testing import CliRunner, Result
 
 import traceflops as tf
 from tests.cli.test_interrupt import errors_until
-from tests.conftest import ROOT, SAMPLES
+from tests.conftest import ROOT, SAMPLES, analysis_of_sample
 from traceflops.cli import app
 
 ONE = SAMPLES / "gpt_1rank.json.gz"
@@ -37,7 +37,7 @@ def questions() -> list[str]:
 
 @pytest.mark.parametrize("name", ["gpt_1rank.json.gz", "gpt_ddp_4rank", "rocpd"])
 def test_the_questions_of_the_document_are_answered(name: str) -> None:
-    analysis = tf.analyze(SAMPLES / name)
+    analysis = analysis_of_sample(name)
     answers = [analysis.sql(one) for one in questions()]
     assert len(answers) == 12
     kernels = analysis.to_pandas()
@@ -56,7 +56,7 @@ def test_pandas_gives_the_same_answers() -> None:
     exec(code, {"print": lambda *words: said.append(words)})
     names = {"sum": "ns", "count": "n", "max": "longest_ns", "value": "bytes", 0: "ns"}
     for number, (words, sql) in enumerate(zip(said, questions(), strict=True), 1):
-        rows = tf.analyze(ONE).sql(sql).to_pandas()
+        rows = analysis_of_sample(ONE.name).sql(sql).to_pandas()
         if number == 7:
             assert words == tuple(rows.iloc[0])
             continue
@@ -72,7 +72,7 @@ def test_pandas_gives_the_same_answers() -> None:
 @pytest.mark.parametrize("name", ["gpt_1rank.json.gz", "nsight_h100", "rocprofv3_json"])
 @pytest.mark.parametrize("by", [["name", "kind"], ["top", "sub"]])
 def test_sums_over_activities_are_those_of_the_report(name: str, by: list[str]) -> None:
-    analysis = tf.analyze(SAMPLES / name)
+    analysis = analysis_of_sample(name)
     used = analysis.to_pandas("activities").query("used").groupby(by, observed=True).dur_ns.sum()
     table = analysis.to_pandas("kernels" if "name" in by else "categories")
     assert used.to_dict() == table.set_index(by).sum_ns.to_dict()
@@ -80,7 +80,7 @@ def test_sums_over_activities_are_those_of_the_report(name: str, by: list[str]) 
 
 def test_rows_are_printed_in_three_forms() -> None:
     sql = "select name, sum_ns from kernels order by sum_ns desc limit 3"
-    rows = tf.analyze(ONE).sql(sql).to_pylist()
+    rows = analysis_of_sample(ONE.name).sql(sql).to_pylist()
     assert json.loads(run(ONE, sql, "--format", "json").stdout)["rows"] == rows
     listed = list(csv.DictReader(io.StringIO(run(ONE, sql, "--format", "csv").stdout)))
     assert [int(one["sum_ns"]) for one in listed] == [one["sum_ns"] for one in rows]
@@ -136,7 +136,7 @@ def test_a_selection_applies() -> None:
 def test_a_query_reaches_nothing_but_the_tables(sql: str, tmp_path: Path) -> None:
     file = tmp_path / "secret.csv"
     file.write_text("a\n1\n")
-    analysis = tf.analyze(ONE)
+    analysis = analysis_of_sample(ONE.name)
     with pytest.raises(tf.UsageError) as caught:
         analysis.sql(sql.format(file=file, folder=tmp_path))
     assert re.search("out of reach|only a SELECT|does not exist|disabled", caught.value.message)
@@ -206,7 +206,7 @@ def test_a_file_named_like_a_query_is_a_file(
 
 
 def test_columns_of_one_name_are_numbered() -> None:
-    rows = tf.analyze(ONE).sql("select 1 a, 2 a, 3 a_1, 4 b").to_pylist()
+    rows = analysis_of_sample(ONE.name).sql("select 1 a, 2 a, 3 a_1, 4 b").to_pylist()
     assert rows == [{"a": 1, "a_1": 2, "a_1_1": 3, "b": 4}]
 
 

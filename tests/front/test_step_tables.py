@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import traceflops as tf
 from tests.build import trace_of
-from tests.conftest import SAMPLES, examples
+from tests.conftest import SAMPLES, analysis_of_sample, examples
 from tests.privacy.secrets_in_traces import trace_of_secrets
 from tests.privacy.test_redact_leaks import assert_silent
 
@@ -94,7 +94,7 @@ def test_every_gap_is_there(first: list[Any], second: list[Any]) -> None:
 
 @pytest.mark.parametrize("name", ["gpt_1rank.json.gz", "gpt_ddp_4rank", "rocpd", "nsight_h100"])
 def test_causes_and_neighbours_are_those_of_the_report(name: str) -> None:
-    analysis = tf.analyze(SAMPLES / name)
+    analysis = analysis_of_sample(name)
     listed = {(gap["device"], gap["start_ns"]): gap for gap in analysis.tables["gaps"].to_pylist()}
     longest = analysis.gaps(20)
     assert longest
@@ -163,7 +163,7 @@ def test_redacted_tables_have_no_names(seed: int) -> None:
 
 
 def test_events_of_the_host_have_their_rank() -> None:
-    analysis = tf.analyze(SAMPLES / "gpt_ddp_4rank")
+    analysis = analysis_of_sample("gpt_ddp_4rank")
     rank_of = analysis.to_pandas("processes").set_index("process")["rank"]
     for name in ("calls", "ops", "marks", "devices"):
         frame = analysis.to_pandas(name)

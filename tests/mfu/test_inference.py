@@ -8,7 +8,7 @@ import pytest
 
 import traceflops as tf
 from tests.build import launched, trace_of
-from tests.conftest import SAMPLES, shared_file
+from tests.conftest import analysis_of_sample, shared_file
 from tests.mfu.test_measurement import GEMM, H100
 from traceflops.analysis.preparation import prepare
 from traceflops.errors import UsageError
@@ -190,7 +190,7 @@ def test_what_may_be_training_is_not_called_inference(why: str) -> None:
 
 
 def test_samples_of_training_are_none() -> None:
-    assert tf.analyze(tf.read(SAMPLES / "gpt_1rank.json.gz")).measured.inference is None
+    assert analysis_of_sample("gpt_1rank.json.gz").measured.inference is None
     assert tf.analyze(trace_of()).measured.inference is None
 
 

@@ -16,7 +16,7 @@ from sample_traces.serving import pass_truth
 from sample_traces.simulate import simulate
 from tests.attribution.test_planted_culprits import WAYS
 from tests.build import launched, trace_of
-from tests.conftest import SAMPLES, examples, shared_file
+from tests.conftest import analysis_of_sample, examples, shared_file
 from tests.mfu.test_inference import made, product
 from tests.samples.strategies import run_configs
 from traceflops.analysis.result import Analysis
@@ -238,7 +238,7 @@ def test_the_card_has_the_bandwidth_used() -> None:
 
 
 def test_no_passes_no_card() -> None:
-    analysis = tf.analyze(tf.read(SAMPLES / "gpt_1rank.json.gz"))
+    analysis = analysis_of_sample("gpt_1rank.json.gz")
     assert report_object(analysis)["passes"] == []
     assert not card(analysis)
     assert "Serving pass" not in render_markdown(analysis)

@@ -14,7 +14,7 @@ from importlib.metadata import PathDistribution
 from pathlib import Path
 
 import traceflops as tf
-from tests.conftest import ROOT
+from tests.conftest import ROOT, by_night
 from tests.packaging.conftest import Built, released
 from tests.packaging.places import CACHES, ONE_RANK, PACKAGES, printed
 
@@ -99,6 +99,7 @@ def test_the_sdist_holds_the_repository_and_nothing_else(built: Built, clone: Pa
     assert sorted(shipped) == sorted(files_below(clone))
 
 
+@by_night()
 def test_a_release_is_the_same_bytes_from_any_copy_at_any_time(
     built: Built, clone: Path, tmp_path: Path
 ) -> None:

@@ -25,7 +25,7 @@ from sample_traces.rocprof.rocpd import write_rocpd
 from sample_traces.rocprof.v3_csv import write_v3_csv
 from sample_traces.simulate import simulate
 from tests.cli.test_commands import run
-from tests.conftest import SAMPLES
+from tests.conftest import SAMPLES, every
 from tests.packaging.test_documents import COMMANDS, NAMES, blocks, commands_in, text_of
 
 # Steps long and large enough for every range of time and every model of the examples.
@@ -89,10 +89,17 @@ EXAMPLES = {
     for words in commands_in(line)
     if words[0] != "mcp"  # serves until its client leaves, see tests/agents
 }
+BY_DAY = {
+    (words[0], *sorted({one.partition("=")[0] for one in words if one.startswith("-")})): words
+    for words in EXAMPLES
+}
+"""An example of each command with each set of options."""
 
 
 @pytest.mark.parametrize(
-    "words", EXAMPLES, ids=lambda words: f"{EXAMPLES[words]}: {shlex.join(words)}"
+    "words",
+    EXAMPLES if every(2) == 1 else BY_DAY.values(),
+    ids=lambda words: f"{EXAMPLES[words]}: {shlex.join(words)}",
 )
 def test_an_example_works_as_it_stands(
     words: tuple[str, ...], stage: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -43,7 +43,7 @@ def loaded_by(arguments: list[str], tmp_path: Path) -> set[str]:
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--help"], ["--version"], ["report", "--help"], ["export", "--help"]],
+    [["--help"], ["--version"], ["report", "--help"]],
     ids=" ".join,
 )
 def test_help_and_version_load_nothing_slow(arguments: list[str], tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ class Held(Protocol):
     def memory(self) -> bool: ...
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=16)
 def pytorch_report(run: Run) -> tf.Analysis:
     """Return the analysis of a run that was written by the PyTorch profiler."""
     with TemporaryDirectory() as folder:

@@ -230,7 +230,7 @@ def test_of_many_healthy_pipelines_nearly_none_blames_anybody() -> None:
     assert sum(one is not None for one in blamed) <= 2
 
 
-@pytest.mark.parametrize("seed", range(0, 200, 33))
+@pytest.mark.parametrize("seed", range(0, 200, 50))
 def test_waits_and_culprits_are_those_of_the_simulator(seed: int) -> None:
     error, cause, named = outcome(seed, list(WAYS)[seed % len(WAYS)])
     assert error <= 2
@@ -395,7 +395,7 @@ PLANTS: Final[Mapping[str, Plant]] = {
         _STAGES | {"hidden": 256} | _on(1, data_stall_steps=(0, 1, 2, 3), data_stall_ns=3_000_000)
     ),
     "pipelines in step": Plant(
-        _FEW | {"ranks": 8, "stages": 4, "microbatches": 2}, by_day=("pytorch", "rocprof")
+        _FEW | {"ranks": 8, "stages": 4, "microbatches": 2}, by_day=("rocprof",)
     ),
     "pipelines of tensors": Plant(
         _WORK | _FEW | {"ranks": 8, "stages": 2, "tensor_ranks": 2, "microbatches": 2},
@@ -403,12 +403,12 @@ PLANTS: Final[Mapping[str, Plant]] = {
     ),
     "tensors in pairs": Plant(
         {"tensor_ranks": 2, "hidden": 1_024, "straggler_rank": 2, "straggler_percent": 130},
-        by_day=("nsys", "rocprof"),
+        by_day=("nsys",),
     ),
     "overlapping": Plant(_WORK | {"tensor_ranks": 2, "link_percent": 15}, ways=("pytorch",)),
     "slow link": Plant(
         {"tensor_ranks": 2, "hidden": 1_024, "slow_group": "3", "slow_group_percent": 300},
-        by_day=("pytorch", "nsys with sizes"),
+        by_day=("nsys with sizes",),
         ways=("pytorch", "nsys with sizes", "rocpd"),
     ),
     "slow clock": Plant(_WORK | {"straggler_rank": 1, "straggler_percent": 130}, by_day=()),

@@ -345,6 +345,7 @@ def test_summaries_of_several_jobs_are_refused(tmp_path: Path) -> None:
     assert refused.exit_code == 2 and "of 2 jobs" in refused.stderr
 
 
+@by_night()
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_a_cluster_reports_all_but_what_cannot_be_read(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 import traceflops as tf
+from tests.conftest import by_night
 from traceflops.cli import app
 from traceflops.recording.inventory import take_inventory
 from traceflops.recording.recorder import Recorder
@@ -345,6 +346,7 @@ def rank(number: int, folder: str) -> None:
     os._exit(0)
 
 
+@by_night()
 def test_each_rank_of_a_job_writes_a_file(tmp_path: Path) -> None:
     torch.multiprocessing.spawn(rank, args=(str(tmp_path),), nprocs=2)
     files = sorted(path.name for path in (tmp_path / "ranks").iterdir())

@@ -1,11 +1,14 @@
 """Work that begins later than anything explains: from when on, and what becomes of it."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from tests.build import launched, trace_of
 from traceflops import analyze, what_if
 from traceflops.replay.recorded_graph import Edges, Nodes, RecordedGraph
+from traceflops.replay.what_if import Replay
 
 
 def test_work_that_is_gone_takes_its_late_start_along() -> None:
@@ -50,3 +53,28 @@ def test_a_wait_that_was_over_at_once_takes_no_longer_than_others_once_it_waits(
     outcome = what_if(analyze(trace_of(**run)), "kernel:^a$*6").together
     assert outcome.before_ns == 556 * us
     assert outcome.after_ns == (600 + 6 + 8 + 6 + 50) * us
+
+
+def test_hidden_communication_takes_as_long_as_the_queue_with_most_of_it() -> None:
+    """Two queues of 50 us each, of which all but 10 us lies side by side."""
+    us = 1_000
+    run = launched(
+        ("gemm", 0, 10 * us, 10 * us),
+        ("ncclDevKernel_AllReduce_Sum", us, 20 * us, 50 * us),
+        ("ncclDevKernel_AllGather", 2 * us, 30 * us, 50 * us),
+    )
+    for activity, stream in zip(run["activities"], (7, 8, 9), strict=True):
+        activity["stream"] = stream
+    outcome = what_if(analyze(trace_of(**run)), "communication=hidden").together
+    assert (outcome.before_ns, outcome.least_ns) == (70 * us, 50 * us)
+
+
+@pytest.mark.parametrize(("other", "doubted"), [(75, False), (76, True)])
+def test_readings_that_differ_by_more_than_half_the_gain_are_a_doubt(
+    other: int, doubted: bool
+) -> None:
+    replay = Replay.__new__(Replay)
+    readings = [SimpleNamespace(unlike=frozenset(one)) for one in ((), ("doubt.pinned",))]
+    vars(replay).update(readings=readings, awaits_others=False, unexplained_ns=0)
+    doubts = [one.code for one in replay._doubts(100, [50, other])]
+    assert doubts == ["doubt.pinned"] * doubted

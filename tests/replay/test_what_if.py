@@ -24,7 +24,7 @@ from sample_traces.rocprof.formats import WRITERS as ROCPROF
 from sample_traces.rocprof.options import RocprofOptions
 from sample_traces.simulate import simulate
 from tests.build import launched, trace_of
-from tests.conftest import SAMPLES, examples, shared_file, some
+from tests.conftest import analysis_of_sample, examples, shared_file, some
 from tests.samples.strategies import run_configs
 from traceflops import Analysis, UsageError, analyze, read, what_if
 from traceflops.analysis.preparation import prepare
@@ -554,7 +554,7 @@ def test_the_name_is_offered() -> None:
 
 def test_a_queue_that_runs_ahead_makes_no_step_shorter() -> None:
     """Without waits the copies of later steps start early; the kernels still take their time."""
-    analysis = analyze(read(SAMPLES / "gpt_ddp_4rank"))
+    analysis = analysis_of_sample("gpt_ddp_4rank")
     (answer,) = what_if(analysis, "sync=0").alone
     parts = analysis.components
     assert answer.after_ns is not None
@@ -563,7 +563,7 @@ def test_a_queue_that_runs_ahead_makes_no_step_shorter() -> None:
 
 
 def test_no_mfu_is_beyond_the_peak() -> None:
-    analysis = analyze(read(SAMPLES / "gpt_1rank.json.gz"))
+    analysis = analysis_of_sample("gpt_1rank.json.gz")
     answer = what_if(analysis, "kernel:.*=0", "host:.*=0").together
     assert answer.after_ns is not None
     before, after = answer.before_ns, answer.after_ns

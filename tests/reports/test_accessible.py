@@ -13,7 +13,7 @@ from rich.text import Text
 
 import traceflops as tf
 from tests.build import launched, trace_of
-from tests.conftest import SAMPLES, by_night, every, some
+from tests.conftest import analysis_of_sample, by_night, every, some
 from tests.reports import factory
 from tests.reports.test_counted import by_counters
 from traceflops.reports.page.html import render_html
@@ -69,8 +69,8 @@ CONTRASTS = """() => {
 
 PAGES: dict[str, Callable[[], tf.Analysis]] = {
     "one rank": factory.analysis,
-    "four ranks": lambda: tf.analyze(tf.read(SAMPLES / "gpt_ddp_4rank")),
-    "AMD": lambda: tf.analyze(tf.read(SAMPLES / "rocprofv3_csv")),
+    "four ranks": lambda: analysis_of_sample("gpt_ddp_4rank"),
+    "AMD": lambda: analysis_of_sample("rocprofv3_csv"),
     "without MFU": lambda: tf.analyze(trace_of(**launched(("my_kernel", 0, 10, 50)))),
     "without devices": factory.without_devices,
     "hostile names": factory.hostile,
@@ -143,7 +143,7 @@ def remarks(lines: list[Text]) -> Iterator[str]:
 
 @pytest.mark.parametrize("sample", [*SAMPLE_FILES, None])
 def test_captions_have_twelve_words_at_most(sample: str | None) -> None:
-    analysis = tf.analyze(tf.read(SAMPLES / sample)) if sample else by_counters()
+    analysis = analysis_of_sample(sample) if sample else by_counters()
     shown = [*captions(render_html(analysis))]
     for render in (render_terminal, render_measured):
         said = {line.plain for line in case_lines(analysis, Style(width=400))} - {""}

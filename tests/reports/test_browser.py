@@ -11,7 +11,7 @@ import pytest
 
 import traceflops as tf
 from tests.build import trace_of
-from tests.conftest import SAMPLES, some
+from tests.conftest import page_of_sample, some
 from tests.reports import factory
 from traceflops.reports.page.html import framed, render_html
 
@@ -184,7 +184,7 @@ def test_paper_is_light(one: Opened) -> None:
 
 @pytest.mark.parametrize("name", some(["gpt_ddp_4rank", "gpt_1rank.json.gz", "nsight_h100"], 3))
 def test_paper_has_at_most_four_pages(browser: "Browser", tmp_path: Path, name: str) -> None:
-    text = render_html(tf.analyze(tf.read(SAMPLES / name)))
+    text = page_of_sample(name)
     found = opened(browser, tmp_path / "paper.html", text)
     pdf = found.page.pdf(prefer_css_page_size=True)
     assert 1 <= len(re.findall(rb"/Type\s*/Page\b", pdf)) <= 4

@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import pytest
 
-import traceflops as tf
-from tests.conftest import SAMPLES, some
+from tests.conftest import page_of_sample, some
 from tests.reports.test_browser import Opened, opened, until
-from traceflops.reports.page.html import render_html
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -69,7 +67,7 @@ A4_WIDTH: Final = 718
 def whole(
     browser: Browser, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[Opened]:
-    text = render_html(tf.analyze(tf.read(SAMPLES / request.param)))
+    text = page_of_sample(request.param)
     found = opened(browser, tmp_path_factory.mktemp("whole") / "w.html", text)
     until(found.page.main_frame, "document.querySelector('#timeline.live') !== null")
     found.page.evaluate("document.querySelectorAll('details').forEach((e) => { e.open = true; })")

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import traceflops as tf
 from tests.build import trace_of
-from tests.conftest import SAMPLES
+from tests.conftest import analysis_of_sample
 from tests.mfu.test_kernel_speeds import NAMES, launch, rule
 from tests.privacy.secrets_in_traces import document_of, write
 from tests.ranks.test_slow_rank import Made
@@ -236,7 +236,7 @@ def _is_number(text: str) -> bool:
 
 @pytest.fixture(scope="module")
 def framed(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
-    frame = page_in_a_frame(tf.analyze(tf.read(SAMPLES / "gpt_1rank.json.gz")))
+    frame = page_in_a_frame(analysis_of_sample("gpt_1rank.json.gz"))
     host = f"<!doctype html><title>Notebook</title><h1 id='kernels'>Mine</h1>{frame}"
     found = opened(browser, tmp_path_factory.mktemp("n") / "host.html", host)
     yield found
@@ -320,7 +320,7 @@ def test_damaged_data_is_said(browser: Browser, tmp_path: Path) -> None:
 
 
 def test_without_scripts_all_that_matters_is_there(browser: Browser, tmp_path: Path) -> None:
-    analysis = tf.analyze(tf.read(SAMPLES / "gpt_ddp_4rank"))
+    analysis = analysis_of_sample("gpt_ddp_4rank")
     path = tmp_path / "bare.html"
     found = opened(browser, path, render_html(analysis, "traceflops report x"), scripts=False)
     page = found.page

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import traceflops as tf
-from tests.conftest import SAMPLES, some
+from tests.conftest import analysis_of_sample, some
 from tests.memory.test_usage import totals
 from tests.reports import factory
 from tests.reports.test_memory import MIB, trace
@@ -37,7 +37,7 @@ def opened(browser: Browser, path: Path, text: str, **settings: Any) -> tuple[Pa
 
 
 def test_the_data_can_be_taken_along(browser: Browser, tmp_path: Path) -> None:
-    analysis = tf.analyze(tf.read(SAMPLES / "gpt_1rank.json.gz"))
+    analysis = analysis_of_sample("gpt_1rank.json.gz")
     page, complaints = opened(browser, tmp_path / "my run#1.html", render_html(analysis))
     with page.expect_download() as download:
         page.get_by_role("button", name="Download data (JSON)").click()

@@ -16,7 +16,7 @@ import traceflops as tf
 from tests.build import launched, step_marks, trace_of
 from tests.cli.test_commands import assert_refused, run
 from tests.comparison import test_difference as small
-from tests.conftest import SAMPLES, shared_file
+from tests.conftest import SAMPLES, analysis_of_sample, shared_file
 from tests.privacy.secrets_in_traces import document_of
 from tests.reports.test_accessible import CONTRASTS, RULES
 from tests.reports.test_browser import opened
@@ -36,7 +36,7 @@ V100 = "traces/pytorch/v100_kineto_resnet50_nw{}.json.gz"
 
 @cache
 def sample(name: str) -> tf.Analysis:
-    return tf.analyze(tf.read(SAMPLES / name))
+    return analysis_of_sample(name)
 
 
 def made(gemm_ns: int, steps: int = 4, jitter: int = 40) -> tf.Analysis:

@@ -14,7 +14,7 @@ import pytest
 import traceflops as tf
 from tests.build import launched, trace_of
 from tests.cli.test_commands import SAMPLE, assert_refused, run
-from tests.conftest import SAMPLES, shared_file
+from tests.conftest import SAMPLES, analysis_of_sample, shared_file
 from tests.reports.test_timeline import column, data_of
 from traceflops.facts import fact, quoted
 from traceflops.findings.finding import (
@@ -56,7 +56,7 @@ CHAPTERS = (
 
 @cache
 def sample(name: str = "gpt_1rank.json.gz") -> tf.Analysis:
-    return tf.analyze(tf.read(SAMPLES / name))
+    return analysis_of_sample(name)
 
 
 def cause(number: int = 1, low: int = MS, high: int = 2 * MS, priority: str = "high") -> Finding:
@@ -560,7 +560,7 @@ def test_of_gaps_that_begin_at_once_one_is_the_longest() -> None:
 
 def test_a_drawing_of_evidence_is_per_step_and_of_the_component() -> None:
     """20 windows are used: 5 steps of 4 GPUs."""
-    analysis = tf.analyze(tf.read(SAMPLES / "gpt_ddp_4rank"))
+    analysis = analysis_of_sample("gpt_ddp_4rank")
     found = replace(analysis.findings[0], where=Where(), rows=())
     drawn = thumbnail(analysis, found, "compute")
     assert drawn is not None

@@ -17,7 +17,7 @@ import pytest
 
 import traceflops as tf
 from tests.build import launched, trace_of
-from tests.conftest import SAMPLES
+from tests.conftest import SAMPLES, analysis_of_sample, page_of_sample
 from tests.reports import factory
 from traceflops.analysis.result import Analysis
 from traceflops.facts import quoted
@@ -125,7 +125,7 @@ def parts_of(page: str) -> list[tuple[str, int, int]]:
     "name", ["gpt_1rank.json.gz", "gpt_ddp_4rank", "rocprofv3_csv", "torch_cpu_train.json.gz"]
 )
 def test_the_parts_of_the_bar_sum_to_the_mean_step_to_the_ns(name: str) -> None:
-    analysis = tf.analyze(tf.read(SAMPLES / name))
+    analysis = analysis_of_sample(name)
     parts = parts_of(render_html(analysis))
     step_ns = sum(device.chosen.components.window_ns for device in analysis.devices_used)
     assert sum(ns for _, ns, _ in parts) == round(step_ns / analysis.windows_used)
@@ -155,7 +155,7 @@ def test_no_tile_is_zero_or_unknown() -> None:
 
 
 def test_hidden_communication_stands_beside_exposed() -> None:
-    page = render_html(tf.analyze(tf.read(SAMPLES / "gpt_ddp_4rank")))
+    page = page_of_sample("gpt_ddp_4rank")
     assert "1.38 ms exposed, 2.33 ms hidden (62.8 %)" in page
 
 

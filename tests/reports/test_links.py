@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import traceflops as tf
-from tests.conftest import SAMPLES
+from tests.conftest import analysis_of_sample, page_of_sample
 from tests.reports.test_browser import Opened, opened, until
 from traceflops.reports.page.evidence import places, step_rows
 from traceflops.reports.page.html import render_html
@@ -45,7 +45,7 @@ MISSED = {
 
 @pytest.fixture(scope="module")
 def four() -> tf.Analysis:
-    return tf.analyze(tf.read(SAMPLES / "gpt_ddp_4rank"))
+    return analysis_of_sample("gpt_ddp_4rank")
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +129,7 @@ def test_a_link_that_finds_nothing_says_so_where_the_reader_is(page: Opened, lin
 def test_a_page_that_is_opened_by_a_link_says_what_it_misses(
     browser: "Browser", tmp_path: Path
 ) -> None:
-    text = render_html(tf.analyze(tf.read(SAMPLES / "gpt_1rank.json.gz")))
+    text = page_of_sample("gpt_1rank.json.gz")
     path = tmp_path / "page.html"
     found = opened(browser, path, text)
     for link, said in (

@@ -9,7 +9,7 @@ import pytest
 
 import traceflops as tf
 from tests.build import launched, step_marks, trace_of
-from tests.conftest import SAMPLES, shared_file
+from tests.conftest import analysis_of_sample, shared_file
 from tests.memory.test_usage import counter, totals
 from traceflops.reports.json.report import report_object
 from traceflops.reports.markdown import render_markdown
@@ -58,7 +58,7 @@ def test_the_markdown_has_the_peaks() -> None:
 
 
 def test_the_page_says_who_holds_the_memory_at_the_peak() -> None:
-    analysis = tf.analyze(tf.read(SAMPLES / "gpt_1rank.json.gz"))
+    analysis = analysis_of_sample("gpt_1rank.json.gz")
     text = render_html(analysis)
     table = text.split('<table id="held-table">')[1].split("</table>")[0]
     held = [int(number.replace(",", "")) for number in re.findall(r'title="([\d,]+) bytes"', table)]

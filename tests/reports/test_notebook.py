@@ -13,7 +13,7 @@ import pytest
 
 import traceflops as tf
 from tests.build import trace_of
-from tests.conftest import SAMPLES
+from tests.conftest import SAMPLES, analysis_of_sample
 from tests.reports import factory
 from tests.reports.test_browser import opened
 from traceflops.analysis.result import Analysis
@@ -27,12 +27,12 @@ PARTS = ("compute", "memory", "other", "graph", "communication", "idle")
 
 @pytest.fixture(scope="module")
 def one() -> Analysis:
-    return tf.analyze(tf.read(SAMPLES / "gpt_1rank.json.gz"))
+    return analysis_of_sample("gpt_1rank.json.gz")
 
 
 @pytest.fixture(scope="module")
 def four() -> Analysis:
-    return tf.analyze(tf.read(SAMPLES / "gpt_ddp_4rank"))
+    return analysis_of_sample("gpt_ddp_4rank")
 
 
 def rendered(element: Any) -> Any:

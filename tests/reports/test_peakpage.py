@@ -7,7 +7,7 @@ import pytest
 
 import traceflops as tf
 from tests.build import launched, trace_of
-from tests.conftest import SAMPLES
+from tests.conftest import analysis_of_sample
 from tests.mfu.test_measurement import GEMM, H100, MATMUL, matmul
 from tests.reports.factory import HOSTILE
 from tests.reports.test_html import Tree
@@ -113,12 +113,12 @@ def test_the_roofline_shows_the_slope_and_says_what_it_leaves_out() -> None:
         assert plot.slope.x1 < plot.ridges[0].at == plot.slope.x2 < plot.dots[0].x < width
         assert plot.slope.y1 > plot.slope.y2
         assert plot.components == ["compute"]
-    part = drawn_sentence(tf.analyze(tf.read(SAMPLES / "gpt_ddp_4rank")))
+    part = drawn_sentence(analysis_of_sample("gpt_ddp_4rank"))
     assert part.startswith("Showing 6 of 26 kernels (60.6 % of GPU time)")
 
 
 def test_the_four_ranks_are_split_exactly_and_stay_small() -> None:
-    analysis = tf.analyze(tf.read(SAMPLES / "gpt_ddp_4rank"))
+    analysis = analysis_of_sample("gpt_ddp_4rank")
     text = render_html(analysis)
     assert len(text.encode()) < 1_200_000
     tree = Tree(text)

@@ -9,7 +9,7 @@ import pytest
 
 import traceflops as tf
 from tests.build import trace_of
-from tests.conftest import SAMPLES
+from tests.conftest import analysis_of_sample, page_of_sample
 from tests.reports.test_browser import Opened, opened
 from tests.reports.test_tables import section
 from traceflops.analysis.result import Analysis
@@ -39,7 +39,7 @@ def cells_of(table: ReportTable, head: str) -> list[Cell]:
 
 def test_the_ranks_of_the_sample_are_as_worked_out_independently() -> None:
     """The mock-up's figures: rank 2 is 0.70 ms off; three ranks wait 2.7 ms, 0.7 ms exposed."""
-    made = tf.analyze(tf.read(SAMPLES / "gpt_ddp_4rank"))
+    made = analysis_of_sample("gpt_ddp_4rank")
     table = ranks_table(made, 4)
     assert cells_of(table, "Rank")[0] == "2"
     assert cells_of(table, "Own vs median")[0] == "+701 µs"
@@ -254,7 +254,7 @@ def test_two_ranks_that_differ_always_are_told_apart() -> None:
 
 def test_each_cell_leads_to_the_collective_of_its_rank_with_most_waiting() -> None:
     """Worked out from single records, rank by rank and step by step."""
-    made = tf.analyze(tf.read(SAMPLES / "gpt_ddp_4rank"))
+    made = analysis_of_sample("gpt_ddp_4rank")
     assert made.ranks is not None
     report = made.ranks.in_cycles()
     found, met = worst_collectives(made, 3)
@@ -281,7 +281,7 @@ def test_each_cell_leads_to_the_collective_of_its_rank_with_most_waiting() -> No
 
 @pytest.fixture(scope="module")
 def page_text() -> str:
-    return render_html(tf.analyze(tf.read(SAMPLES / "gpt_ddp_4rank")))
+    return page_of_sample("gpt_ddp_4rank")
 
 
 @pytest.fixture(scope="module")
@@ -361,7 +361,7 @@ def test_on_a_phone_the_texts_of_cells_are_whole(
 
 def test_the_map_of_steps_says_where_they_end() -> None:
     """Step 25 has its last collective and no end; step 20 follows no collective of another."""
-    page = render_html(tf.analyze(tf.read(SAMPLES / "gpt_ddp_4rank")))
+    page = page_of_sample("gpt_ddp_4rank")
     shown = page[page.index('<section id="ranks">') :].split("</section>")[0]
     assert "Own time until the last collective of each step" in shown
     assert [f">{step}</span>" in shown for step in range(20, 27)] == [False, *[True] * 5, False]

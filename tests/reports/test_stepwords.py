@@ -9,7 +9,7 @@ import pytest
 
 import traceflops as tf
 from tests.build import launched, trace_of
-from tests.conftest import SAMPLES, shared_file
+from tests.conftest import analysis_of_sample, shared_file
 from tests.reports.test_terminal import printed
 from tests.windows.test_repetition import step_of
 from tests.windows.test_step_times import alone, ranks
@@ -105,7 +105,7 @@ def test_the_terminal_and_the_json_say_it_too() -> None:
 
 @pytest.fixture(scope="module")
 def on_host() -> tf.Analysis:
-    return tf.analyze(tf.read(SAMPLES / "torch_cpu_train.json.gz"))
+    return analysis_of_sample("torch_cpu_train.json.gz")
 
 
 def test_where_there_is_no_device_nothing_is_said_of_one(on_host: tf.Analysis) -> None:

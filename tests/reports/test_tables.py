@@ -14,7 +14,7 @@ import pytest
 
 import traceflops as tf
 from tests.build import launched, trace_of
-from tests.conftest import SAMPLES
+from tests.conftest import analysis_of_sample, page_of_sample
 from tests.reports import factory
 from tests.reports.test_browser import Opened, opened
 from traceflops.analysis.result import Analysis
@@ -95,17 +95,17 @@ def test_categories_of_one_name_have_links_of_their_own() -> None:
 
 
 def test_work_stands_beside_its_kernel_and_is_left_out_where_nothing_is_known() -> None:
-    four = section(render_html(tf.analyze(tf.read(SAMPLES / "gpt_ddp_4rank"))), "kernels")
+    four = section(page_of_sample("gpt_ddp_4rank"), "kernels")
     assert "TFLOP/s</th>" in four
     assert 'compute <span class="by">by shapes</span>' in four
-    amd = section(render_html(tf.analyze(tf.read(SAMPLES / "rocprofv3_json"))), "kernels")
+    amd = section(page_of_sample("rocprofv3_json"), "kernels")
     assert "TFLOP/s</th>" not in amd
     assert "hipExtModuleLaunchKernel" in amd
     assert "Not in the trace: operators, modules and shapes of the launches." in amd
 
 
 def test_launchers_are_there_without_scripts() -> None:
-    text = section(render_html(tf.analyze(tf.read(SAMPLES / "gpt_1rank.json.gz"))), "kernels")
+    text = section(page_of_sample("gpt_1rank.json.gz"), "kernels")
     assert "<summary>What launched each kernel</summary>" in text
     assert 'GPT/Block <span class="by">3 modules, backward</span>' in text
     assert "4096×4096, 4096×1024" in text
@@ -119,7 +119,7 @@ def test_without_launches_the_section_says_so_once() -> None:
 
 
 def test_operators_say_what_they_add_up_to() -> None:
-    text = section(render_html(tf.analyze(tf.read(SAMPLES / "gpt_1rank.json.gz"))), "operators")
+    text = section(page_of_sample("gpt_1rank.json.gz"), "operators")
     names = re.findall(r'<code class="ends" title="([^"]*)"', text)
     assert names[:2] == ["aten::mm", "aten::addmm"]
     own, rest = text.split("By shape")[0].split('id="operator-rest"')
@@ -133,7 +133,7 @@ def test_operators_say_what_they_add_up_to() -> None:
 
 
 def test_operators_by_shape_sum_to_the_same_time() -> None:
-    made = tf.analyze(tf.read(SAMPLES / "gpt_1rank.json.gz"))
+    made = analysis_of_sample("gpt_1rank.json.gz")
     text = section(render_html(made), "operators").split("By shape of the inputs")[1]
     rows = [re.sub(r"<[^>]+>", "|", row).split("|") for row in text.split("<tr>")[2:]]
     first = [cell.replace("\xa0", " ") for cell in rows[0] if cell.strip()]
@@ -245,7 +245,7 @@ def long_trace() -> Analysis:
 @pytest.fixture(scope="module")
 def sample(browser: "Browser", tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
     path = tmp_path_factory.mktemp("tables") / "sample.html"
-    text = render_html(tf.analyze(tf.read(SAMPLES / "gpt_ddp_4rank")))
+    text = page_of_sample("gpt_ddp_4rank")
     found = opened(browser, path, text)
     yield found
     assert found.complaints == []
@@ -439,7 +439,7 @@ def test_a_csv_of_steps_is_in_nanoseconds(sample: Opened) -> None:
     head, *rows = csv_of(sample, "step-table")
     assert head[:3] == ["step", "time_ns", "compute_ns"]
     times = {row[0]: int(row[1]) for row in rows}
-    analysis = tf.analyze(tf.read(SAMPLES / "gpt_ddp_4rank"))
+    analysis = analysis_of_sample("gpt_ddp_4rank")
     expected = {row.label: row.dur_ns for row in window_rows(analysis.devices)}
     assert {re.split(r"\s", label)[0]: ns for label, ns in times.items()} == expected
 
@@ -459,7 +459,7 @@ def test_where_copying_is_forbidden_the_name_is_selected(hostile: Opened) -> Non
 def test_without_scripts_what_is_behind_a_row_can_be_read(
     browser: "Browser", tmp_path: Path
 ) -> None:
-    text = render_html(tf.analyze(tf.read(SAMPLES / "gpt_1rank.json.gz")))
+    text = page_of_sample("gpt_1rank.json.gz")
     found = opened(browser, tmp_path / "plain.html", text, scripts=False)
     found.page.locator("summary", has_text="What launched each kernel").click()
     found.page.locator("details.about summary").first.click()

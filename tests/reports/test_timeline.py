@@ -13,7 +13,7 @@ import pytest
 
 import traceflops as tf
 from tests.build import launched, step_marks, trace_of
-from tests.conftest import SAMPLES
+from tests.conftest import analysis_of_sample
 from tests.reports.bigtraces import big_trace
 from tests.reports.factory import HOSTILE
 from tests.reports.test_browser import Opened, opened, until
@@ -30,7 +30,7 @@ FIRST_ROW = 36 + 18 + 26 + 8
 
 @cache
 def four() -> tf.Analysis:
-    return tf.analyze(tf.read(SAMPLES / "gpt_ddp_4rank"))
+    return analysis_of_sample("gpt_ddp_4rank")
 
 
 @cache

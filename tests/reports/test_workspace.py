@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import traceflops as tf
-from tests.conftest import SAMPLES
+from tests.conftest import SAMPLES, analysis_of_sample
 from tests.reports.bigtraces import big_trace
 from tests.reports.test_browser import Opened, opened, until
 from tests.reports.test_timeline import MICRO, hover, painted, settle, small, status
@@ -98,7 +98,7 @@ def assert_told(told: dict[str, dict[str, int]], wanted: dict[str, dict[str, int
 def test_figures_of_a_selection_are_those_of_python_to_the_ns(
     browser: "Browser", tmp_path: Path, share: tuple[float, float]
 ) -> None:
-    analysis = tf.analyze(tf.read(SAMPLES / "gpt_1rank.json.gz"))
+    analysis = analysis_of_sample("gpt_1rank.json.gz")
     found = opened(browser, tmp_path / "one.html", render_html(analysis))
     settle(found)
     assert analysis.prepared is not None

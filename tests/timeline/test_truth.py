@@ -13,7 +13,7 @@ from sample_traces.emit_pytorch import write_pytorch
 from sample_traces.kineto_text import KinetoOptions
 from sample_traces.simulate import simulate
 from sample_traces.truth import DeviceTruth, WindowTruth, truth
-from tests.conftest import every, examples
+from tests.conftest import examples
 from tests.samples.strategies import run_configs
 from traceflops.timeline.records import Window
 from traceflops.windows.records import DeviceReport
@@ -79,9 +79,7 @@ def tops(expected: DeviceTruth) -> dict[str, int]:
 UNSHRUNK = (Phase.explicit, Phase.reuse, Phase.generate)
 
 
-@settings(
-    max_examples=examples(50) // every(2), phases=UNSHRUNK, suppress_health_check=list(HealthCheck)
-)
+@settings(max_examples=examples(50), phases=UNSHRUNK, suppress_health_check=list(HealthCheck))
 @given(config=run_configs())
 def test_components_equal_the_truth_of_random_runs(config: RunConfig) -> None:
     analysis, shift = analysis_of(config, KinetoOptions(compression="none"))
@@ -98,9 +96,7 @@ def test_components_equal_the_truth_of_random_runs(config: RunConfig) -> None:
         assert found_tops == tops(device_truth)
 
 
-@settings(
-    max_examples=examples(30) // every(3), phases=UNSHRUNK, suppress_health_check=list(HealthCheck)
-)
+@settings(max_examples=examples(30), phases=UNSHRUNK, suppress_health_check=list(HealthCheck))
 @given(
     config=run_configs(),
     style=st.sampled_from(["pretty", "compact", "list"]),

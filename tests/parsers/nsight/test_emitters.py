@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -21,6 +22,7 @@ from sample_traces.nsight.names import demangled
 from sample_traces.nsight.session import NsightOptions
 from sample_traces.records import Activity, Run
 from sample_traces.simulate import simulate
+from tests.conftest import some
 
 FORMATS = sorted(WRITERS)
 EXPORTS = [name for name in FORMATS if name.startswith("nsys")]
@@ -46,6 +48,7 @@ def run_of(ranks: int = 2, *, graph: bool = False) -> Run:
     )
 
 
+@cache
 def read(name: str, run: Run, **options: Any) -> tf.Trace:
     with TemporaryDirectory() as folder:
         {**WRITERS, **SUMS}[name](run, Path(folder), NsightOptions(**options))
@@ -129,8 +132,9 @@ def test_devices_of_reports(name: str) -> None:
     assert [row["local_id"] for row in devices] == [0, 1]
 
 
-@pytest.mark.parametrize("name", named("anchor"))
-@pytest.mark.parametrize("lead_ns", [0, 10_000_000_000, -3_000_000])
+@pytest.mark.parametrize(
+    ("name", "lead_ns"), some(product(named("anchor"), [0, 10_000_000_000, -3_000_000]), 2)
+)
 def test_the_time_of_day_of_every_record(name: str, lead_ns: int) -> None:
     run = run_of()
     trace = read(name, run, lead_ns=lead_ns)
@@ -144,8 +148,7 @@ def test_the_time_of_day_of_every_record(name: str, lead_ns: int) -> None:
     )
 
 
-@pytest.mark.parametrize("name", FORMATS)
-@pytest.mark.parametrize("markers", ["steps", "all"])
+@pytest.mark.parametrize(("name", "markers"), some(product(FORMATS, ["steps", "all"]), 3))
 def test_ranges_are_annotations(name: str, markers: str) -> None:
     run = run_of()
     marks = [
@@ -191,8 +194,9 @@ def test_kernels_of_a_graph_say_their_node(name: str) -> None:
     assert found[None] == expected[None] < expected.total()
 
 
-@pytest.mark.parametrize("name", named("payloads"))
-@pytest.mark.parametrize("nccl", ["none", "ranges", "payloads"])
+@pytest.mark.parametrize(
+    ("name", "nccl"), some(product(named("payloads"), ["none", "ranges", "payloads"]), 2)
+)
 def test_what_nccl_exchanged(name: str, nccl: str) -> None:
     run = run_of()
     trace = read(name, run, nccl=nccl)

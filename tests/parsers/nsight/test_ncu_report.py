@@ -37,7 +37,7 @@ from sample_traces.nsight.ncu_report import (
 from sample_traces.nsight.report import SECRET
 from sample_traces.records import Run
 from sample_traces.simulate import simulate
-from tests.conftest import examples
+from tests.conftest import every, examples
 from tests.privacy.test_environment import outputs
 from traceflops.errors import InputError, NotATrace
 
@@ -215,7 +215,8 @@ def test_a_cut_report_is_read_up_to_the_cut(tmp_path: Path) -> None:
     blocks = [block(results=[kernel(name=name)], texts=NAMES) for name in "abcdef"]
     whole = file_of(blocks)
     ends = [len(file_of(blocks[:count])) for count in range(7)]
-    for at in range(ends[0], len(whole)):
+    around = {end + more for end in ends for more in (-1, 0, 1)} & {*range(ends[0], len(whole))}
+    for at in sorted({*range(ends[0], len(whole), every(7)), *around}):
         kernels = sum(end <= at for end in ends) - 1
         if not kernels:
             with pytest.raises(InputError):

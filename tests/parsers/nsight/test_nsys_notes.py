@@ -243,7 +243,7 @@ def many(*, calls_first: bool = False) -> NsysFile:
     return export
 
 
-@pytest.mark.parametrize("keep", some([0.31, 0.47, 0.613, 0.7, 0.83, 0.9, 0.971, 0.999], 4))
+@pytest.mark.parametrize("keep", some([0.31, 0.47, 0.613, 0.7, 0.83, 0.9, 0.971, 0.999], 5))
 def test_a_cut_file_invents_nothing(tmp_path: Path, keep: float) -> None:
     """A page of which the end is missing holds rows of zeros: none of them is a row."""
     trace = read(cut(tmp_path, many(calls_first=keep > 0.5), keep))

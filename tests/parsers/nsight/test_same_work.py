@@ -74,7 +74,7 @@ def in_used_steps(run: Run) -> Iterator[tuple[int, int]]:
 
 
 @pytest.mark.parametrize(
-    ("name", "dtype"), some(product(sorted(PAGES), ["bf16", "fp16", "fp32"]), 4)
+    ("name", "dtype"), some(product(sorted(PAGES), ["bf16", "fp16", "fp32"]), 7)
 )
 def test_a_page_holds_the_metrics_of_every_launch(name: str, dtype: str) -> None:
     run = run_of(dtype)
@@ -108,7 +108,7 @@ def test_a_page_holds_the_metrics_of_every_launch(name: str, dtype: str) -> None
 # Beside a timed run
 
 
-@pytest.mark.parametrize(("name", "counted"), some(product(TIMED, sorted(PAGES)), 5))
+@pytest.mark.parametrize(("name", "counted"), some(product(TIMED, sorted(PAGES)), 11))
 def test_counters_of_all_launches_are_exact(name: str, counted: str) -> None:
     run = run_of()
     found = measured(timed(run, name), page(run, counted))
@@ -201,7 +201,7 @@ def test_one_launch_of_each_kernel_is_enough_where_all_do_the_same() -> None:
 # Shapes instead of counters
 
 
-@pytest.mark.parametrize(("name", "ranks"), some(product(TIMED, [2, 1]), 3))
+@pytest.mark.parametrize(("name", "ranks"), some(product(TIMED, [2, 1]), 5))
 def test_shapes_of_a_pytorch_trace_for_times_of_nsight(name: str, ranks: int) -> None:
     run = run_of(ranks=ranks)
     found = measured(timed(run, name), shaped(run))

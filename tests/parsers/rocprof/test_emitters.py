@@ -39,6 +39,7 @@ def run_of(ranks: int = 2, *, graph: bool = False) -> Run:
     )
 
 
+@cache
 def read(name: str, run: Run, **options: Any) -> tf.Trace:
     with TemporaryDirectory() as folder:
         WRITERS[name](run, Path(folder), RocprofOptions(**options))

@@ -180,14 +180,14 @@ def test_damaged_documents_end_and_say_so() -> None:
 def test_many_damaged_places_take_time_in_proportion() -> None:
     """Each is looked at once; else this would not end."""
     bad = b'{"size": 1, "kind": nonsense}, '
-    data = b'{"tool": [{"records": {"a": [' + bad * 60_000 + b'{"size": 2, "kind": 3}]}}]}'
+    data = b'{"tool": [{"records": {"a": [' + bad * 20_000 + b'{"size": 2, "kind": 3}]}}]}'
     stream, found = read(data, 1 << 22)
     assert found == {("tool", 0, "records", "a"): [{"size": 2, "kind": 3}]}
-    assert stream.damage.dropped_places == 60_000
+    assert stream.damage.dropped_places == 20_000
 
 
 def test_endless_values_do_not_grow_without_bounds() -> None:
-    for text in (b"[" * 300_000, b'{"size":' * 100_000, b'"' + b"x" * 5_000_000, b"1" * 5_000_000):
+    for text in (b"[" * 300_000, b'{"size":' * 100_000, b'"' + b"x" * 2_000_000, b"1" * 2_000_000):
         stream, found = read(b'{"tool": [{"records": {"a": [' + text, 1 << 16)
         assert found == {}
         assert stream.cut_in is not None or stream.damage.dropped_places

@@ -112,7 +112,7 @@ def test_damaged_bytes(seed: str, data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_bytes_that_are_no_text_in_every_key(seed: str) -> None:
-    for key in sorted(set(re.findall(rb'"([^"]+)"\s*:', SEEDS[seed])))[:: every(12)]:
+    for key in sorted(set(re.findall(rb'"([^"]+)"\s*:', SEEDS[seed])))[:: every(25)]:
         for odd in (b"\xff", b"\\ud800", b"\\u0000"):
             changed = SEEDS[seed].replace(b'"' + key + b'"', b'"' + odd + key + b'"')
             read_anything(seed, changed, 1 << 22)
@@ -158,11 +158,9 @@ def test_numbers_without_measure_in_every_field(odd: float) -> None:
         "bytes",
         "node_id",
     ):
-        for _ in range(2):
-            text = SEEDS["v3"].decode()
-            parts = text.split(f'"{name}": ')
-            changed = f'"{name}": {odd}, "was": '.join(parts)
-            read_anything("v3", changed.encode(), 1 << 22)
+        parts = SEEDS["v3"].decode().split(f'"{name}": ')
+        changed = f'"{name}": {odd}, "was": '.join(parts)
+        read_anything("v3", changed.encode(), 1 << 22)
     for name in ("gpu-id", "pid", "tid", "queue-id", "BeginNs", "dev-id", "grd", "wgr", "SQ_WAVES"):
         changed = SEEDS["v1"].decode().replace(f'"{name}":"', f'"{name}":"{odd}","was":"')
         read_anything("v1", changed.encode(), 1 << 22)

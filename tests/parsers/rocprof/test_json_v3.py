@@ -709,7 +709,7 @@ def test_cut_anywhere() -> None:
     data = lists(6)
     whole = rows(read(data), "activities", "start_ns", "dur_ns", "name")
     used = 0
-    for end in (*range(0, len(data) - 1, every(7)), len(data) - 2):
+    for end in (*range(0, len(data) - 1, every(23)), len(data) - 2):
         try:
             trace = read(data[:end])
         except InputError as error:

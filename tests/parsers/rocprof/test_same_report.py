@@ -7,6 +7,7 @@ PyTorch trace of the same part of the run and to the truth about it.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -40,6 +41,7 @@ ONE_RANK = {"ranks": 1, "straggler_rank": None}
 UNSHRUNK = (Phase.explicit, Phase.reuse, Phase.generate)
 
 
+@cache
 def rich_run(name: str, **changes: Any) -> Run:
     """Return a run with a bit of everything; of the names that truncation leaves of it enough."""
     dtype = "fp32" if CARRIES[name].names == "truncated" else "bf16"
@@ -87,7 +89,7 @@ def test_a_rich_run(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", some([name for name in FORMATS if CARRIES[name].steps and CARRIES[name].threads], 3)
+    "name", some([name for name in FORMATS if CARRIES[name].steps and CARRIES[name].threads], 5)
 )
 def test_what_the_gpu_waits_on(name: str) -> None:
     run = rich_run(name)
@@ -95,17 +97,17 @@ def test_what_the_gpu_waits_on(name: str) -> None:
     assert waits_on(found) == waits_on(pytorch_report(part_of(run, CARRIES[name])))
 
 
-@pytest.mark.parametrize("name", some(FORMATS, 3))
+@pytest.mark.parametrize("name", some(FORMATS, 5))
 def test_a_run_whose_copies_are_kernels(name: str) -> None:
     assert_same(name, rich_run(name, blit_copies=True, **ONE_RANK))
 
 
-@pytest.mark.parametrize("name", some(FORMATS, 3))
+@pytest.mark.parametrize("name", some(FORMATS, 6))
 def test_a_run_that_replays_graphs(name: str) -> None:
     assert_same(name, rich_run(name, cuda_graph=True, steps=4, **ONE_RANK))
 
 
-@pytest.mark.parametrize("name", some([name for name in FORMATS if CARRIES[name].steps], 3))
+@pytest.mark.parametrize("name", some([name for name in FORMATS if CARRIES[name].steps], 5))
 def test_steps_of_markers_are_the_true_windows(name: str) -> None:
     run = rich_run(name)
     carries = CARRIES[name]
@@ -128,7 +130,7 @@ def test_steps_of_markers_are_the_true_windows(name: str) -> None:
 
 @settings(max_examples=examples(10), phases=UNSHRUNK, suppress_health_check=list(HealthCheck))
 @given(config=run_configs(machine="mi300x", opaque_graph=False))
-@pytest.mark.parametrize("name", some(FORMATS, 4))
+@pytest.mark.parametrize("name", some(FORMATS, 8))
 def test_random_runs(name: str, config: RunConfig) -> None:
     # Without streams nothing tells that a copy runs ahead on one of its own.
     ahead = config.copy_stream and CARRIES[name].streams
