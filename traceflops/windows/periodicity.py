@@ -22,6 +22,7 @@ from traceflops.windows.records import device_words
 from traceflops.windows.repetition import (
     FEWEST_ACTIVITIES,
     FEWEST_ROUNDS,
+    MOST_LAYERS,
     REGULAR_SHARE,
     TOLERANCE,
     Order,
@@ -267,6 +268,11 @@ def inferred_steps(
         periods = [found for found in takewhile(bool, map(partial(find, linked), rows)) if found]
         if not periods or len(periods) < len(rows):
             continue
+        if source != "optimizer" and not all(
+            _are_iterations(linked, account, boundary)
+            for account, (boundary, _) in zip(accounts.values(), periods, strict=True)
+        ):
+            continue
         stretches = {}
         for (device, account), (boundary, _) in zip(accounts.items(), periods, strict=True):
             work, counts = account.rows, np.diff(boundary)
@@ -276,6 +282,29 @@ def inferred_steps(
         text = f"repetition on the {device_words(linked.trace).device}: {periods[0][1]}"
         return stretches, source, text
     return None
+
+
+def _are_iterations(linked: LinkedTrace, account: DeviceAccount, boundary: IntArray) -> bool:
+    """Return whether rounds are iterations: not the layers of one pass, a sweep, or set-up.
+
+    They are most of the work and alike in it. A recording ends in its loop, or soon after; where
+    kernels run that no round has, once the last is over, it ends a pass whose layers repeat.
+    """
+    rows, busy = account.rows, account.timeline.busy
+    edges = np.append(rows.start_ns, rows.span[1])[boundary]
+    round_ns = busy.length_within(edges[:-1], edges[1:])
+    if 2 * round_ns.sum() < busy.length_ns:
+        return False
+    usual_ns = np.median(round_ns)
+    alike = (2 * round_ns >= usual_ns) & (round_ns <= 2 * usual_ns)
+    if alike.mean() < REGULAR_SHARE:
+        return False
+    is_kernel = is_one_of(linked.trace.activities["kind"], "kernel")[rows.row]
+    name = linked.columns.name[rows.row]
+    inside = is_kernel & (rows.start_ns >= edges[0]) & (rows.start_ns < edges[-1])
+    after = is_kernel & (rows.start_ns >= edges[-1])
+    is_new = ~np.isin(name[after], distinct(name[inside]))
+    return len(boundary) > MOST_LAYERS or not is_new.any()
 
 
 DEVICE_STEPS: Final = "steps that the profiler marks on the GPU"

@@ -158,12 +158,14 @@ def _by_process(
 
         def steps_of(name: int, of_thread: dict[int, IntArray] = of_thread) -> Steps:
             own = of_thread[name]
-            own = own[~_is_inner(start[own], end[own])]
+            # Ranges that are never closed end with the recording, each inside the one before.
+            are_open = len(own) > 2 and (end[own] == end[own[0]]).all()
+            own = own if are_open else own[~_is_inner(start[own], end[own])]
             own = own[np.argsort(start[own], kind="stable")]
             is_numbered = (number[own] != _NO_NUMBER).all()
             numbered = number[own] if is_numbered else np.arange(len(own), dtype=np.int64)
-            # Where all marks are instants, each step lasts until the next.
-            are_instants = (start[own] == end[own]).all()
+            # Where all marks are instants or never closed, each step lasts until the next.
+            are_instants = are_open or (start[own] == end[own]).all()
             return Steps(numbered, start[own], _next(start[own]) if are_instants else end[own])
 
         markers = {name: len(own) for name, own in of_thread.items()}
