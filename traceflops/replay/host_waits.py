@@ -10,6 +10,7 @@ other.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -46,6 +47,8 @@ did one that takes so long with nothing to wait for."""
 _SKEW_NS: Final = 20_000
 """A call may seem to return so long before what it waited for ended: clocks differ."""
 _ALL: Final = ("Device", "Ctx", "Context", "Thread")
+_FREES: Final = re.compile(r"(cuda|hip)Free(Host)?|(cuda|hip)HostUnregister|cuMemFree(Host)?(_v2)?")
+_NEARLY_ALL: Final = 0.95
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +73,24 @@ class HostWaits:
 
     @cached_property
     def _synchronises(self) -> BoolArray:
-        """Return which calls do nothing but wait."""
-        return has_fact(self._calls["name"], "waits_for_device")
+        """Return which calls do nothing but wait, or free memory and wait for all work."""
+        return has_fact(self._calls["name"], "waits_for_device") | self._frees
+
+    @cached_property
+    def _frees(self) -> BoolArray:
+        """Return which calls free memory once all work is done; a pool need not wait for any."""
+        calls, work = self._calls, self.work
+        frees = np.flatnonzero(matching(calls["name"], _FREES.fullmatch))
+        waits = np.zeros(calls.num_rows, dtype=np.bool_)
+        begun, over = (ns[frees] for ns in work.calls_ns)
+        process, name = numbers(calls["process"])[frees], codes(calls["name"])[frees]
+        for _, mine in groups(joint_codes(process, name)):
+            own = np.flatnonzero(work.process == process[mine[0]])
+            own = own[np.argsort(work.called[own], kind="stable")]
+            reach = np.append(LONG_AGO, np.maximum.accumulate(work.end[own]))
+            latest = reach[np.searchsorted(work.called[own], begun[mine])]
+            waits[frees[mine]] = (latest <= over[mine] + _SKEW_NS).mean() >= _NEARLY_ALL
+        return waits
 
     @cached_property
     def points(self) -> HostPoints:
@@ -112,11 +131,15 @@ class HostWaits:
         copies = np.flatnonzero(work.is_blocking)
         asked, left = work.full
         yes, no = np.ones(len(copies), np.bool_), np.zeros(len(left), np.bool_)
-        call = np.flatnonzero(self._synchronises & (end_of_call >= 0))
+        # One by one: where the first of them goes, what frees memory behind it waits as long.
+        is_known = end_of_call >= 0
+        waits = np.flatnonzero(self._synchronises & ~self._frees & is_known)
+        frees = np.flatnonzero(self._frees & is_known)
         parts = [
             (copies, end_of_call[work.call[copies]], yes, ~yes),
             (left, end_of_call[work.call[asked]], work.end[left] > work.called[asked], no),
-            *self._of_calls(call),
+            *self._of_calls(waits),
+            *self._of_calls(frees),
         ]
         return Awaited(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
@@ -170,6 +193,7 @@ class HostWaits:
         """Return the stream that calls wait for, as marks say, and which wait for all."""
         marks, calls = self.work.prepared.trace.marks, self._calls
         is_all = matching(calls["name"], lambda name: any(word in name for word in _ALL))[call]
+        is_all |= self._frees[call]
         row = np.flatnonzero(is_one_of(marks["kind"], "sync"))
         mark = first_match(
             numbers(marks["process"])[row],
