@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final
@@ -22,10 +21,11 @@ from traceflops.attribution.launch_lead import outstanding_launches
 from traceflops.drawing.lane_stacking import MOST_LANES, lanes_of
 from traceflops.errors import UsageError
 from traceflops.reports.files import MARK
+from traceflops.reports.json.report import gain_object
 from traceflops.table.columns import ABSENT, IntArray, codes, names, numbers
 from traceflops.table.trace import Trace
-from traceflops.timeline.device_span import WORK
 from traceflops.timeline.intervals import Intervals
+from traceflops.timeline.records import COMPONENTS
 from traceflops.windows.prepared import Prepared
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ def _found(prepared: Prepared, findings: Sequence[Finding], write: Write) -> Ite
             "share": one.share,
             "mfu_without": one.mfu_without,
         }
-        gain = asdict(one.gain) if one.gain is not None else {}
+        gain = gain_object(one.gain) if one.gain is not None else {}
         args |= {"remedy": one.remedy, **gain} if one.remedy else {}
         sentence, length = _json(one.sentence), end_ns - start_ns
         yield _label("thread", _FINDINGS, place, one.rule, place).encode()
@@ -204,12 +204,16 @@ def _steps(prepared: Prepared, device: int, write: Write) -> Iterator[str]:
         yield write(pid, _STEPS, name, start, dur, '"step"', args)
 
 
+_CALLED: Final = {"communication": "exposed communication", "start_up": "start-up"}
+
+
 def _components(prepared: Prepared, device: int, write: Write) -> Iterator[str]:
     account = prepared.accounts[device]
-    parts = dict(account.timeline.parts)
-    parts["idle"] = Intervals.one(*account.rows.span).subtract(account.timeline.busy)
-    for name in (*WORK, "idle"):
-        text = _json("exposed communication" if name == "communication" else name)
+    parts = {**account.timeline.parts, "start_up": account.start_up}
+    rest = Intervals.one(*account.rows.span).subtract(account.timeline.busy)
+    parts["idle"] = rest.subtract(account.start_up)
+    for name in COMPONENTS:
+        text = _json(_CALLED.get(name, name))
         starts, ends = parts[name].start_ns.tolist(), parts[name].end_ns.tolist()
         for low, high in zip(starts, ends, strict=True):
             yield write(_DEVICE + device, _COMPONENTS, text, low, high - low, text)

@@ -16,7 +16,7 @@ from sample_traces.config import RunConfig
 from sample_traces.plants import cause_of
 from sample_traces.records import Activity, Meeting, RankRun, Recorded, Run, Spent
 
-COMPONENTS: Final = ("compute", "memory", "other", "graph", "communication", "idle")
+COMPONENTS: Final = ("compute", "memory", "other", "graph", "communication", "start_up", "idle")
 CAUSES: Final = ("host_late", "queued", "launch_latency", "unknown")
 KINDS: Final = ("kernel", "memcpy", "memset", "graph")
 ALL_RECORDED: Final[frozenset[Recorded]] = frozenset(

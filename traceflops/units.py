@@ -228,6 +228,7 @@ PART_NAMES: Final = {
     "other": "uncategorized kernels",
     "graph": "graph launches",
     "communication": "exposed communication",
+    "start_up": "start-up",
     "idle": "idle time",
 }
 """What the components of the device time and the lines of a waterfall are called, everywhere."""

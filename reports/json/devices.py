@@ -24,7 +24,17 @@ _OF_A_WINDOW: Final = (
     *("role", "step", "start_ns", "end_ns"),
     *("used", "left_out", "launched", "unfinished"),
 )
-_OF_A_GAP: Final = ("start_ns", "dur_ns", "step", "before_step", "after", "before", "call", "op")
+_OF_A_GAP: Final = (
+    "start_ns",
+    "dur_ns",
+    "start_up_ns",
+    "step",
+    "before_step",
+    "after",
+    "before",
+    "call",
+    "op",
+)
 
 
 def account_object(account: Account) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from traceflops.reports.view.findings import headline, title_sentence
 from traceflops.reports.view.texts import words
 
 if TYPE_CHECKING:
-    from traceflops.findings.finding import Finding
+    from traceflops.findings.finding import Finding, Gain
     from traceflops.windows.prepared import Prepared
 
 SCHEMA: Final = "traceflops.report/1"
@@ -95,10 +95,16 @@ def finding_object(finding: Finding) -> dict[str, Any]:
     return {
         **{name: value for name, value in asdict(finding).items() if name not in left_out},
         **fields(finding, "title", "sentence", "remedy"),
+        "gain": finding.gain and gain_object(finding.gain),
         "confidence": confidence
         and {"level": confidence.level, "reasons": list(map(words, confidence.reasons))},
         "facts": [_plain(fact) for fact in (finding.claim, *finding.details)],
     }
+
+
+def gain_object(gain: Gain) -> dict[str, Any]:
+    """Return a gain as it is told."""
+    return fields(gain, "low_ns", "high_ns", "point_ns", "may_be_more", "further_ns")
 
 
 def _plain(value: Any) -> Any:

@@ -41,6 +41,7 @@ STEPS: Final = "steps"
 _HATCH: Final = {
     "horizontal": "horizontal_line",
     "cross": "cross",
+    "double": "horizontal_wave",
     "vertical": "vertical_line",
     "diagonal": "right_diagonal_line",
     "dot": "dot",

@@ -18,7 +18,7 @@ from traceflops.attribution.idle_classes import CLASSES
 from traceflops.characters import function_name
 from traceflops.table.columns import IntArray, codes, names, numbers
 from traceflops.table.grouping import group_sums, runs
-from traceflops.timeline.device_span import WORK
+from traceflops.timeline.records import WORK
 
 if TYPE_CHECKING:
     from traceflops.drawing.timeline import Level, Span, Timeline

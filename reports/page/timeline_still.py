@@ -12,7 +12,7 @@ from traceflops.drawing.lanes import Lane
 from traceflops.reports.page.axes import AxisTick, axis_ticks, stretch
 from traceflops.reports.view.figures import count, percent, shorten_middle
 from traceflops.reports.view.wording import numbered
-from traceflops.timeline.device_span import WORK
+from traceflops.timeline.records import WORK
 
 if TYPE_CHECKING:
     from traceflops.drawing.coarsening import Boxes

@@ -11,7 +11,7 @@ from traceflops.categories.kernel_names import without_return_type
 from traceflops.reports.view.figures import duration, percent
 from traceflops.reports.view.tables import Cell, Column, Name, ReportTable, Share, table_of
 from traceflops.reports.view.texts import words
-from traceflops.timeline.device_span import WORK
+from traceflops.timeline.records import WORK
 
 if TYPE_CHECKING:
     from traceflops.analysis.result import Analysis

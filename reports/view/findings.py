@@ -96,11 +96,16 @@ def causes(analysis: Analysis) -> list[FindingWords]:
 
 
 def other_findings(analysis: Analysis, *, losses: bool = True) -> list[Finding]:
-    """Return the findings without a cause but for what notes say, with or without `losses`."""
+    """Return the findings without a cause, with or without `losses`.
+
+    What notes say is none of them, nor what the title says in full.
+    """
+    title = opening(analysis).tells
     return [
         finding
         for finding in analysis.findings
         if finding.confidence is None
+        and (finding is not title or finding.details)
         and _IN_NOTES not in finding.evidence
         and (losses or not finding.rule.startswith((LOSS, UNEVEN_STEPS)))
     ]
@@ -188,7 +193,7 @@ def title_finding(analysis: Analysis) -> FindingWords | None:
     best = next(iter(analysis.findings), None)
     if best is None or best.advice is None or best.rule.startswith(LOSS):
         return None
-    if analysis.of_no_job or is_cut_off(analysis):
+    if analysis.of_no_job or is_cut_off(analysis) or analysis.recorded == "collectives":
         return None
     is_title = best.severity == _GRAVE or best.rule == COUNTED_KERNEL or _saving_sentence(analysis)
     return _words(analysis, best) if is_title else None
@@ -265,6 +270,8 @@ def _mfu(analysis: Analysis, finding: Finding) -> str:
 
 
 def _least(gain: Gain) -> str:
+    if gain.may_be_more:
+        return "at least "
     return "at most " if gain.low_ns <= 0 < gain.high_ns else ""
 
 

@@ -1,6 +1,6 @@
 """How a component looks: colour, ink on it, texture, name. The same on the page and in a terminal.
 
-The least distance (CIE76) between any two of the six colours is 36.6 in normal vision and, under
+The least distance (CIE76) between any two of the seven colours is 35.1 in normal vision and, under
 simulated deuteranopia, protanopia and tritanopia (Machado 2009, severity 1.0), 25.6, 25.5 and
 29.3. The ink on a colour has a contrast of at least 5.3:1. Memory, graph and idle are pale on
 white (1.8, 1.3 and 2.2:1), so they are drawn with an outline. No text in a terminal is coloured:
@@ -51,6 +51,7 @@ LOOKS = {
     "communication": Look(
         PART_NAMES["communication"], "#C1365B", _WHITE, None, "-", "▒", "diagonal"
     ),
+    "start_up": Look(PART_NAMES["start_up"], "#906000", _WHITE, None, "^", "▜", "double"),
     "idle": Look("idle", "#A9B0B7", _BLACK, "#59636e", ".", "░", "dot"),
 }
 """Looks by component, in the order of COMPONENTS."""

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 CULPRIT: Final = "culprit"
 """The look of idle time of which it is known what it is due to."""
-_NO_LOSS: Final = frozenset({"useful", UNSPLIT, "compute", "unattributed", "other", "graph"})
+_NO_LOSS: Final = frozenset(
+    {"useful", UNSPLIT, "compute", "unattributed", "other", "graph", "start_up"}
+)
 _LATE: Final = "device_wait"
 _MISSING: Final = "no recorded work"
 _MOST_CULPRITS: Final = 3
@@ -40,7 +42,7 @@ _SECTIONS: Final = {
     "memory": ("kernels", "categories"),
     "graph": ("kernels",),
     "communication": ("communication", "kernels"),
-    "idle": ("idle",),
+    **dict.fromkeys(("start_up", "idle"), ("idle",)),
     CULPRIT: ("idle",),
 }
 _OF_COMPUTE: Final = ("attribution", "kernels")

@@ -60,6 +60,7 @@ _TEXTS: Final = {
     "memory": "copies, elementwise, norm, softmax, optimizer kernels",
     "other": "kernels that match no rule",
     "graph": "graph launches without kernel records",
+    "start_up": "first launches, loading code and the like",
     "communication": "communication while nothing else ran",
     "idle": "nothing ran",
 }

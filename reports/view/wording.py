@@ -11,6 +11,7 @@ import msgspec
 
 from traceflops.devices.jobs import JobReport
 from traceflops.devices.side_records import MEMORY_SNAPSHOT
+from traceflops.facts import fact
 from traceflops.ranks.collectives import KINDS, Collective
 from traceflops.reports.view.figures import (
     UNKNOWN,
@@ -24,6 +25,7 @@ from traceflops.reports.view.figures import (
     size,
 )
 from traceflops.reports.view.palette import LOOKS
+from traceflops.reports.view.texts import words
 from traceflops.timeline.records import Account, Gap
 from traceflops.units import several
 from traceflops.windows.periodicity import SOURCES
@@ -141,7 +143,9 @@ def steps_used(analysis: Analysis) -> str:
     if not steps.seen:
         return "no steps found" if analysis.devices else ""
     which = f" ({number_ranges(steps.used)})" if steps.used else ""
-    return f"{steps_counted(analysis)}{which}"
+    left = analysis.left_out
+    more = words(fact("steps.left-out", share=left) if left is not None else None)
+    return f"{steps_counted(analysis)}{which}{more}"
 
 
 def steps_counted(analysis: Analysis) -> str:

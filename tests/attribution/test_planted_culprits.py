@@ -197,7 +197,8 @@ def test_every_class_that_is_recorded_is_found(name: str, unseen: set[str]) -> N
     run = simulate(RunConfig(machine=way.machine, lead_in=True, plants=tuple(PLANTS), **PLAIN))
     assert wrong(run, way) == {}
     found = {kind for kind, _ in planted(run, way.recorded)[0]}
-    assert set(CLASSES) - found == {*unseen, "own_sleep"}  # no plant sleeps
+    # No plant sleeps, and none is of start-up, which is no idle time.
+    assert set(CLASSES) - found == {*unseen, "own_sleep", "start_up"}
 
 
 @settings(max_examples=examples(50), suppress_health_check=list(HealthCheck))

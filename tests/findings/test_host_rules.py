@@ -281,8 +281,11 @@ def test_programs_without_pytorch_hear_nothing_of_it(kernel: str, by: str, is_to
     """Nor is the code that launches a framework's; where no step is known, none is named."""
     (pace,) = of_rule(short_kernels(1, 30, 30, 30, name=kernel, by=by), "eager-overhead")
     assert (pace.owner == "framework") == is_torch
-    rows = launched((kernel, 0, 5_000, MS), (kernel, 3 * MS - 9_000, 3 * MS, MS))
-    rows["calls"].append({"name": "cudaMalloc", "start_ns": 1_100_000, "dur_ns": 1_800_000})
+    rows = launched(*((kernel, 3 * MS * n - 9_000, 3 * MS * n, MS) for n in range(1, 10)))
+    rows["calls"] += [
+        {"name": "cudaMalloc", "start_ns": 3 * MS * n + 1_100_000, "dur_ns": 1_800_000}
+        for n in range(1, 9)
+    ]
     (found,) = of_rule(analyzed(rows, by), "memory-alloc")
     assert found.title == "Memory is allocated during the run"
     assert ("torch" in pace.remedy) == ("torch" in found.remedy) == is_torch
@@ -412,8 +415,9 @@ def test_start_up_is_told_as_such_where_no_step_is_marked() -> None:
     analysis = tf.analyze(trace_of(**works, ops=[first]))
     (found,) = of_rule(analysis, "start-up")
     assert "--from and --to" in found.remedy
-    assert found.gain is not None
-    assert found.gain.low_ns <= 800_000_000 <= found.gain.high_ns
+    assert found.sentence.startswith("Start-up takes 900 ms of the 903 ms recorded (99.7 %)")
+    assert found.sentence.endswith(", mostly first calls; it happens once.")
+    assert found.gain is None  # no step that follows has it
     assert not of_rule(analysis, "memory-alloc")
 
 

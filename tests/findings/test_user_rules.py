@@ -92,9 +92,9 @@ def test_a_rule_of_a_file_is_silent_below_its_share(tmp_path: Path) -> None:
 def test_thresholds_are_those_of_the_user(tmp_path: Path) -> None:
     """10 % are idle: healthy by the house, not if 5 % were the most."""
     usual = rules_of(tf.analyze(recorded()))
-    assert "nothing-stands-out" in usual
+    assert "kernels-unjudged" in usual
     analysis = found(tmp_path, "[nothing-stands-out]\nmost_share = 0.05\n")
-    assert rules_of(analysis) == [one for one in usual if one != "nothing-stands-out"]
+    assert rules_of(analysis) == [one for one in usual if one != "kernels-unjudged"]
     assert analysis.notes[-1].text == "Findings by rules of a file: 1 threshold changed."
 
 

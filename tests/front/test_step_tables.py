@@ -22,7 +22,10 @@ WORK = st.lists(
 RANKS = st.integers(2, 5).flatmap(
     lambda steps: st.lists(st.lists(WORK, min_size=steps, max_size=steps), min_size=1, max_size=3)
 )
-COMPONENTS = ("compute_ns", "memory_ns", "other_ns", "graph_ns", "communication_ns", "idle_ns")
+COMPONENTS = tuple(
+    f"{name}_ns"
+    for name in ("compute", "memory", "other", "graph", "communication", "start_up", "idle")
+)
 
 
 def run(ranks: list[list[list[tuple[str, int, int]]]], first_rank: int = 0) -> tf.Trace:

@@ -75,6 +75,6 @@ def test_readings_that_differ_by_more_than_half_the_gain_are_a_doubt(
 ) -> None:
     replay = Replay.__new__(Replay)
     readings = [SimpleNamespace(unlike=frozenset(one)) for one in ((), ("doubt.pinned",))]
-    vars(replay).update(readings=readings, awaits_others=False, unexplained_ns=0)
+    vars(replay).update(readings=readings, awaits_others=False, critical=())
     doubts = [one.code for one in replay._doubts(100, [50, other])]
     assert doubts == ["doubt.pinned"] * doubted

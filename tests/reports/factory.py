@@ -66,7 +66,7 @@ def account(
 ) -> Account:
     """Return an account with parts in milliseconds."""
     ms = 1_000_000
-    parts = Components(compute * ms, memory * ms, other * ms, 0, communication * ms, idle * ms)
+    parts = Components(compute * ms, memory * ms, other * ms, 0, communication * ms, 0, idle * ms)
     causes = IdleCauses(idle * ms - idle * ms // 3, idle * ms // 3, 0, 0)
     return Account(parts, causes, 16 * ms, 1_200, 1_180, 900)
 

@@ -168,11 +168,11 @@ def test_provenance_names_file_product_rank_and_steps(one_page: str) -> None:
 @pytest.mark.parametrize(
     "parts",
     [
-        Components(182, 61, 2, 0, 74, 23),
-        Components(1, 1, 1, 1, 1, 1),
-        Components(1, 0, 0, 0, 0, 10**15),
+        Components(182, 61, 2, 0, 74, 0, 23),
+        Components(1, 1, 1, 1, 1, 1, 1),
+        Components(1, 0, 0, 0, 0, 0, 10**15),
         Components(333_333, 333_333, 333_334),
-        Components(10**12 + 1, 10**12, 10**12, 10**12, 10**12, 10**12),
+        Components(10**12 + 1, *[10**12] * 6),
         Components(compute_ns=1),
     ],
 )
@@ -332,7 +332,7 @@ def test_without_devices_the_page_says_what_there_is() -> None:
     assert "python_function" in text
     assert "99,000" in text
     assert "bokeh-packed" not in text
-    assert len(text.encode()) < 60_000
+    assert len(text.encode()) < 60_500
 
 
 def test_a_window_without_time_has_no_plot_and_says_so() -> None:

@@ -107,7 +107,15 @@ def test_components_equal_a_count_of_single_nanoseconds(
 
 
 def test_components_stand_in_the_order_of_the_design() -> None:
-    assert COMPONENTS == ("compute", "memory", "other", "graph", "communication", "idle")
+    assert COMPONENTS == (
+        "compute",
+        "memory",
+        "other",
+        "graph",
+        "communication",
+        "start_up",
+        "idle",
+    )
 
 
 def test_windows_reach_from_first_start_to_first_start() -> None:

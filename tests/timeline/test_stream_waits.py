@@ -255,15 +255,13 @@ def test_idle_time_of_unknown_cause_is_still_a_loss_where_only_calls_are_missing
     assert analysis.verdict.loss == "idle"
 
 
-def test_lazy_loading_in_a_real_trace_is_inside_the_launch_call() -> None:
+def test_lazy_loading_in_a_real_trace_is_start_up_and_no_launch_latency() -> None:
     path = shared_file("traces/pytorch/a100_hta_simple_add.json.gz")
-    longest = max(analyze(read([path])).gaps(), key=lambda gap: gap.causes.launch_latency_ns)
-    # The call lasts 4,219,264 us and its kernel begins 8 us before the call returns.
-    assert longest.causes.launch_latency_parts() == {
-        "in_launch_call": 4_219_256_000,
-        "stream_wait": 0,
-        "launch_to_start": 0,
-    }
+    longest = max(analyze(read([path])).gaps(), key=lambda gap: gap.dur_ns)
+    # The call lasts 4,219,264 us and its kernel begins 8 us before the call returns; all that other
+    # launches do not take is start-up.
+    assert longest.start_up_ns > 4_219_000_000
+    assert longest.causes.launch_latency_parts()["in_launch_call"] < 100_000
 
 
 def test_a_real_stream_wait_for_what_had_ended_is_no_stream_wait() -> None:

@@ -36,6 +36,7 @@ from traceflops.windows.chosen_runs import one_run_per_gpu
 from traceflops.windows.device_records import cut_processes, lost_replays, whole_devices
 from traceflops.windows.prepared import Prepared
 from traceflops.windows.selection import HIDDEN, Selection
+from traceflops.windows.steps import FoundSteps, find_marked_steps
 
 
 def prepare(
@@ -59,7 +60,8 @@ def prepare(
         links = link(with_host)
         categorised = categorise(with_host, links, classifier)
         split = split_work(with_host.activities)
-        named = linked = LinkedTrace(with_host, links, categorised, split)
+        marked = find_marked_steps(with_host, selection.step_mark)
+        named = linked = LinkedTrace(with_host, links, categorised, split, _loops(marked))
     totals = untimed(shown, classifier)
     if placeholders is not None:
         with phase("redact"):
@@ -79,7 +81,7 @@ def prepare(
         accounts, left_out = whole_devices(linked.trace, accounts, cut)
         notes = (*notes, *left_out)
     with phase("steps"):
-        plan = plan_steps(named, accounts, selection)
+        plan = plan_steps(named, accounts, selection, marked)
         plan = replace(plan, notes=(*notes, *plan.notes))
     windows = {device: plan.windows(device, account) for device, account in accounts.items()}
     if placeholders is not None and selection.step_mark is not None:
@@ -87,6 +89,17 @@ def prepare(
         plan = replace(plan, choice=replace(plan.choice, text=f"marks that match {HIDDEN}"))
     nodes = created_nodes(linked)
     return Prepared(selection, linked, accounts, plan, windows, cut, totals, replays=nodes)
+
+
+def _loops(marked: FoundSteps | None) -> dict[int, int]:
+    """Return when the second marked step of each process begins; passes of a server are none."""
+    if marked is None or marked.are_passes:
+        return {}
+    return {
+        process: int(steps.start_ns[1])
+        for process, steps in marked.by_process.items()
+        if len(steps) > 1
+    }
 
 
 def _accounts(linked: LinkedTrace, selection: Selection) -> dict[int, DeviceAccount]:

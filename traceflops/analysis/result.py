@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from heapq import nlargest
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
@@ -67,6 +67,9 @@ if TYPE_CHECKING:
     from traceflops.timeline.aggregates import Untimed
     from traceflops.windows.device_records import State
     from traceflops.windows.prepared import Prepared
+
+
+_MUCH_LEFT_OUT: Final = 0.2
 
 
 @dataclass(frozen=True)  # without slots, so that there is a place for what is found on demand
@@ -131,6 +134,20 @@ class Analysis:
     def spread(self) -> StepSpread | None:
         """Return how the steps used differ, None where none is used."""
         return spread_of(self.devices)
+
+    @property
+    def left_out(self) -> float | None:
+        """Return the share of the work that is in no step used.
+
+        None where that is little, or hardly more than the steps left out are of all, or asked for.
+        """
+        busy_ns = sum(device.whole.busy_ns for device in self.devices)
+        parts, steps = self.total.components, self.steps
+        used_ns = parts.window_ns - parts.start_up_ns - parts.idle_ns
+        share = 1 - used_ns / busy_ns if busy_ns else 0.0
+        usual = 1 - len(steps.used) / max(len(steps.seen), 1)
+        is_much = share - usual >= _MUCH_LEFT_OUT and self.selection == Selection()
+        return share if is_much else None
 
     @cached_property
     def memory_operations(self) -> tuple[MemoryOperation, ...]:

@@ -110,7 +110,9 @@ def _check_report(device: DeviceReport) -> None:
     exposed_ns, hidden_ns = whole.exposed_communication_ns, whole.hidden_communication_ns
     require(exposed_ns + hidden_ns == whole.communication.union_ns)
     _check_account(whole.account, whole.span_ns)
-    require(whole.account.components.idle_ns == whole.idle_ns and whole.busy_ns <= whole.sum_ns)
+    components = whole.account.components
+    require(components.idle_ns + components.start_up_ns == whole.idle_ns)
+    require(whole.busy_ns <= whole.sum_ns)
     for window in device.windows:
         require(last_ns <= window.start_ns <= window.end_ns <= whole.end_ns)
         _check_account(window.account, window.dur_ns)
@@ -118,7 +120,7 @@ def _check_report(device: DeviceReport) -> None:
     used = [window.account for window in device.windows if window.used]
     require(device.chosen == reduce(add, used, EMPTY_ACCOUNT))
     for gap in device.gaps:
-        require(gap.device == device.device and gap.causes.idle_ns == gap.dur_ns)
+        require(gap.device == device.device and gap.causes.idle_ns + gap.start_up_ns == gap.dur_ns)
         require(min(gap.causes.launch_latency_parts().values()) >= 0)
 
 

@@ -62,7 +62,8 @@ _COMPONENTS: Final = {
     "other": "time in which other work runs, and none of the former",
     "graph": "time in which a graph of unknown kernels runs, and none of the former",
     "communication": "exposed communication: time in which nothing else runs",
-    "idle": "time in which nothing runs; the six sum to dur_ns",
+    "start_up": "idle while starting up",
+    "idle": "other time in which nothing runs; the seven sum to dur_ns",
 }
 _OF_DEVICE: Final = (
     Column("rank", pa.int64(), "rank of the device's process"),

@@ -20,7 +20,8 @@ from traceflops.characters import kernel_name
 from traceflops.table.columns import Columns, IntArray, Names, codes, names
 from traceflops.table.grouping import group_rows, group_sums, ranked, runs
 from traceflops.table.nesting import taken
-from traceflops.timeline.device_span import WORK, is_top
+from traceflops.timeline.device_span import is_top
+from traceflops.timeline.records import WORK
 from traceflops.windows.prepared import Prepared
 
 MOST_ROWS: Final = 2_000

@@ -13,7 +13,6 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.attribution.idle_classes import TAGS
 from traceflops.attribution.idle_slices import (
     GapLengths,
     GapParts,
@@ -28,14 +27,15 @@ from traceflops.table.grouping import group_rows, group_sums, ranked, runs
 from traceflops.table.trace import Trace
 from traceflops.timeline.intervals import Intervals
 from traceflops.timeline.records import GapCulprit
+from traceflops.timeline.start_up import KINDS
 from traceflops.windows.prepared import Prepared
 from traceflops.windows.records import DeviceReport
 
 _MOST: Final = 50
 """At most so many culprits are named; the rest of each class is one more."""
 REST: Final = "(others)"
+_START_UP: Final = "start_up"
 _SUMS: Final = ("idle_ns", "gaps", "blocked_before_ns")
-_TAGS: Final = (*TAGS, "")
 _MOST_OF_GAP: Final = 3
 """At most so many of each class are named in one gap."""
 
@@ -46,8 +46,7 @@ class Culprit:
 
     `gaps` counts those that it has a part of, `blocked_before_ns` is the part of `idle_ns` in gaps
     that began while the launching thread waited for the device. `evidence` are the names around the
-    longest slice (`longest_ns`), the innermost first; `tag` is the one of TAGS that most of it has,
-    "" without, and then the last of these.
+    longest slice (`longest_ns`), the innermost first.
     """
 
     kind: str
@@ -56,7 +55,6 @@ class Culprit:
     gaps: int
     blocked_before_ns: int
     evidence: tuple[str, ...]
-    tag: str = ""
     longest_ns: int = field(default=0, compare=False)
 
 
@@ -79,15 +77,8 @@ class IdleClass:
 
     @property
     def remedy(self) -> str:
-        """Return the code of what to do: that of the tag that most of it has, or of the class."""
-        if self.is_nameless:
-            return "idle.remedy.nameless"
-        tags: Counter[str] = Counter()
-        for culprit in self.culprits:
-            tags[culprit.tag] += culprit.idle_ns
-        [(tag, idle_ns)] = tags.most_common(1)
-        is_tagged = tag in TAGS and 2 * idle_ns >= self.idle_ns
-        return f"idle.remedy.{tag.replace(' ', '-') if is_tagged else self.kind}"
+        """Return the code of what to do."""
+        return f"idle.remedy.{'nameless' if self.is_nameless else self.kind}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +169,7 @@ def _culprits_of_sets(sets: Sequence[GapParts], trace: Trace) -> Iterator[IdleCu
     for parts, culprits in zip(sets, by_set, strict=True):
         culprits.sort(key=lambda item: item[0].idle_ns, reverse=True)
         shown = [
-            replace(culprit, evidence=(*naming.evidence(longest), *culprit.evidence))
+            replace(culprit, evidence=naming.evidence(longest))
             for culprit, longest in culprits[:_MOST]
         ]
         rest = _rest([culprit for culprit, _ in culprits[_MOST:]])
@@ -209,24 +200,19 @@ def _by_name_and_set(
     count, ns, own_part = len(first), naming.slices.dur_ns[row], naming.slices.part[row]
     idle_ns = group_sums(group, ns, count).tolist()
     blocked_ns = group_sums(group, np.where(naming.blocked()[own_part], ns, 0), count).tolist()
-    tag = naming.tags()[row]
-    of_tag = np.where(tag < 0, -1, group * len(TAGS) + tag)
-    tagged = group_sums(of_tag, ns, count * len(TAGS)).reshape(count, len(TAGS))
     gaps = np.bincount(group[group_rows((group, own_part))[1]], minlength=count).tolist()
     longest = np.lexsort((-ns, group))[np.searchsorted(np.sort(group), np.arange(count))]
     for number in range(count):
-        most = int(tagged[number].argmax())
-        word = _TAGS[most] if 2 * tagged[number, most] >= idle_ns[number] else ""
-        evidence, top = (word,) if word else (), int(longest[number])
+        top = int(longest[number])
         sums = idle_ns[number], gaps[number], blocked_ns[number]
         (kind, label), _ = names[int(name[first[number]])]
-        culprit = Culprit(kind, label, *sums, evidence, word, int(ns[top]))
+        culprit = Culprit(kind, label, *sums, (), int(ns[top]))
         yield int(sets[first[number]]), culprit, int(row[top])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NamedIdle:
-    """Idle time of one device, slice by slice in order of time; `name` is a place in `names`.
+    """Idle time and start-up of one device, in order of time; `name` is a place in `names`.
 
     `names` are classes and names. Idle time that has no culprit is in no slice.
     """
@@ -246,14 +232,20 @@ def named_idle(prepared: Prepared, devices: Sequence[int]) -> dict[int, NamedIdl
         return {device: NamedIdle(none, none, none, ()) for device in devices}
     naming = NamedSlices.of(parts, prepared.trace)
     names, row, name = naming.slices_by_name()
-    order = np.argsort(naming.slices.start_ns[row], kind="stable")
-    slices, name = naming.slices.only(row[order]), name[order]
+    slices = naming.slices.only(row)
     owner = np.repeat(np.arange(len(several)), [len(own.start_ns) for own in several])[slices.part]
-    idle = {}
-    for number, device in enumerate(devices):
-        own, of_own = slices.only(owner == number), name[owner == number]
-        idle[device] = NamedIdle(own.start_ns, own.end_ns, of_own, names)
-    return idle
+    all_names = (*names, *((_START_UP, words) for words in KINDS.values()))
+    named = {}
+    for number, (device, account) in enumerate(zip(devices, accounts, strict=True)):
+        mine = owner == number
+        pieces = [(slices.start_ns[mine], slices.end_ns[mine], name[mine])]
+        for place, kind in enumerate(KINDS, len(names)):
+            if (times := account.start_up_by_kind.get(kind)) is not None:
+                pieces.append((times.start_ns, times.end_ns, np.full(len(times), place)))
+        start, end, code = (np.concatenate(columns) for columns in zip(*pieces, strict=True))
+        order = np.argsort(start, kind="stable")
+        named[device] = NamedIdle(start[order], end[order], code[order], all_names)
+    return named
 
 
 def main_culprits(
@@ -326,6 +318,12 @@ def with_culprits(prepared: Prepared, devices: Sequence[DeviceReport]) -> list[D
         gap_starts = parts.gap_start_ns[part].tolist()
         for number, start_ns, idle_ns in zip(owner[part].tolist(), gap_starts, sums, strict=True):
             times[number, start_ns][name] += idle_ns
+    for number, device in enumerate(devices):
+        by_kind = prepared.accounts[device.device].start_up_by_kind
+        for gap in device.gaps if by_kind else ():
+            for kind, instants in by_kind.items():
+                if ns := instants.within(gap.start_ns, gap.start_ns + gap.dur_ns).length_ns:
+                    times[number, gap.start_ns][_START_UP, KINDS[kind]] += ns
     reports = []
     for number, device in enumerate(devices):
         culprits = [_largest(times[number, gap.start_ns]) for gap in device.gaps]

@@ -70,6 +70,7 @@ FACTS: Final[dict[str, str]] = {
     "waits_for_device": (
         r"^(cuda|cu|hip)(Device|Stream|Event|Ctx|Thread)Synchronize|^hsa_(amd_)?signal_wait"
     ),
+    "awaits_device": r"WaitForGPU|BlockHostUntil(Done|Ready)|[bB]lock_?[uU]ntil_?[rR]eady",
     "copies": r"Memcpy|^hsa_(amd_)?memory_(async_)?copy",
     "copies_async": r"Memcpy\w*Async|^hsa_amd_memory_async_copy",
     "allocates": (
@@ -97,7 +98,8 @@ FACTS: Final[dict[str, str]] = {
 }
 """Fact -> pattern of the names that reveal it.
 
-`is_work` are labels that a library sets around work of its own. Functions that help are hooks that
+`is_work` are labels that a library sets around work of its own, `awaits_device` those around waits
+for its own work on a device. Functions that help are hooks that
 Python calls, and those of libraries for arrays and images: what calls them says more.
 """
 

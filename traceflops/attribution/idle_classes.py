@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Final
 
@@ -26,13 +25,12 @@ from traceflops.table.columns import (
     IntArray,
     SmallArray,
     codes,
-    matching,
     names,
     numbers,
 )
-from traceflops.table.grouping import group_rows, in_order
 from traceflops.table.grouping import groups as by_group
-from traceflops.table.nesting import innermost, taken
+from traceflops.table.grouping import in_order
+from traceflops.table.nesting import taken
 from traceflops.table.trace import Trace
 from traceflops.timeline.intervals import NEVER
 
@@ -53,13 +51,13 @@ CLASSES: Final[dict[str, str]] = {
     "launch_latency": "launch latency",
     "device_wait": "late start of queued work",
     "unexplained": "no launch recorded",
+    "start_up": "start-up",
 }
 """What the host did, in words, in the order in which the classes are tried.
 
-`unexplained` is what no rule fits: idle time before work of which no launch is recorded.
+`unexplained` is what no rule fits: idle time before work of which no launch is recorded. `start_up`
+is no idle time: see `timeline.start_up`.
 """
-TAGS: Final = ("graph capture", "start-up", "first use", "repeat")
-"""What more is known of some idle time, in the order in which it is tried."""
 PLACES: Final = {name: place for place, name in enumerate(CLASSES)}
 
 _BUILT_IN: Final = ("<built-in ", "<frozen ")
@@ -68,8 +66,6 @@ _LONG_OP_NS: Final = 100_000
 _LONG_GAP_NS: Final = 200_000
 _FEW_CALLS: Final = 8
 _TIMES_MEDIAN: Final = 5
-_START_UP_NS: Final = 50_000_000
-_STREAM: Final = re.compile("Stream(?!WaitEvent)")
 
 
 def class_of(slices: Slices, parts: GapParts, events: HostEvents, trace: Trace) -> SmallArray:
@@ -88,6 +84,8 @@ def class_of(slices: Slices, parts: GapParts, events: HostEvents, trace: Trace) 
     )
     copies = in_call & events.has_fact("copies", event)
     waits_for_device = in_call & events.has_fact("waits_for_device", event)
+    awaits_device = works & events.has_fact("waits", event)
+    awaits_device &= events.is_inside("awaits_device", event, label)
     reads_scalar = events.around("reads_scalar", event) >= 0
     # Slices in which some thread worked before the launch.
     built_in = np.array([name.startswith(_BUILT_IN) for name in events.labels], dtype=np.bool_)
@@ -104,7 +102,7 @@ def class_of(slices: Slices, parts: GapParts, events: HostEvents, trace: Trace) 
     is_usual = (role == AFTER_CALL) & (left_ns < parts.cap_ns)[part]
     rules = {
         "data_input": is_host & events.is_inside("data_input", event, label),
-        "sync_call": waits_for_device | (copies & reads_scalar),
+        "sync_call": waits_for_device | (copies & reads_scalar) | awaits_device,
         "blocking_copy": copies & waits,
         "memory_alloc": in_call & events.has_fact("allocates", event),
         "slow_driver_call": is_slow | takes_long,
@@ -176,51 +174,6 @@ def _last_ended(table: pa.Table, process: IntArray, at_ns: IntArray) -> tuple[In
         end_ns[instants] = taken(reach, index, NEVER)
         thread[instants] = taken(threads[own][latest], index, ABSENT)
     return end_ns, thread
-
-
-def tags_of(
-    slices: Slices, kind: SmallArray, parts: GapParts, events: HostEvents, trace: Trace
-) -> SmallArray:
-    """Return the tag of each slice as its place in TAGS, -1 for none."""
-    calls, activities = trace.calls, trace.activities
-    allocates, is_slow = (kind == PLACES[name] for name in ("memory_alloc", "slow_driver_call"))
-    call = np.where(allocates | is_slow, taken(events.source, slices.event), -1)
-    # Start-up: calls that take very long, as few of their name and process do.
-    long = np.flatnonzero(slow_calls(calls) & (numbers(calls["dur_ns"]) >= _START_UP_NS))
-    group, _ = group_rows((numbers(calls["process"])[long], codes(calls["name"])[long]))
-    is_start_up = np.zeros(calls.num_rows, dtype=np.bool_)
-    is_start_up[long] = np.bincount(group)[group] < _FEW_CALLS
-    starts_up, of_stream = (
-        taken(some.astype(np.int8), call, 0) > 0
-        for some in (is_start_up, matching(calls["name"], _STREAM.search))
-    )
-    # The first activity of each name in its process.
-    order = in_order(numbers(activities["start_ns"]))
-    columns = (numbers(activities["process"]), codes(activities["name"]))
-    _, first = group_rows([column[order] for column in columns])
-    is_first = np.zeros(activities.num_rows, dtype=np.int8)
-    is_first[order[first]] = 1
-    launches = is_slow & (slices.role == IN_CALL)
-    thread = taken(events.thread_of_call, parts.call)[slices.part]
-    fits = [
-        _captures(calls, events.thread_of_call, thread, slices.start_ns),
-        starts_up & (allocates | of_stream),
-        launches & (taken(is_first, parts.activity)[slices.part] > 0),
-        launches,
-    ]
-    return _first_fit(fits, -1)
-
-
-def _captures(calls: pa.Table, thread: IntArray, at_thread: IntArray, at_ns: IntArray) -> BoolArray:
-    """Return, per thread and time, whether a graph was captured there; `thread` is per call."""
-    begins = matching(calls["name"], lambda name: "StreamBeginCapture" in name)
-    start = numbers(calls["start_ns"])
-    row = np.flatnonzero(begins | matching(calls["name"], lambda name: "StreamEndCapture" in name))
-    row = row[in_order(thread[row], start[row])]
-    row, after = row[:-1], row[1:]
-    pairs = begins[row] & ~begins[after] & (thread[row] == thread[after])
-    row, after = row[pairs], after[pairs]
-    return innermost(thread[row], start[row], start[after], at_thread, at_ns) >= 0
 
 
 def owner_of(slices: Slices, kind: SmallArray, events: HostEvents) -> IntArray:

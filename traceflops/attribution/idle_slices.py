@@ -64,9 +64,10 @@ def chosen_gaps(prepared: Prepared) -> GapParts:
 def gap_parts(account: DeviceAccount, within: Intervals, cap_ns: int | None = None) -> GapParts:
     """Return the parts of a device's gaps in some windows; `cap_ns` if it is known already.
 
-    Where replays without a record may have run, no launch tells what the device waited for.
+    Start-up is no part of them. Where replays without a record may have run, no launch tells what
+    the device waited for.
     """
-    idle, work = account.idle, account.work
+    idle, work, within = account.idle, account.work, within.subtract(account.start_up)
     unseen = within.intersect(idle.unseen)
     seen = within.subtract(unseen)
     begin_ns = np.sort(np.append(seen.start_ns, unseen.start_ns))

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from traceflops.attribution.host_events import CALL, LABEL, OP, HostEvents, host_events
-from traceflops.attribution.idle_classes import CLASSES, PLACES, class_of, owner_of, tags_of
+from traceflops.attribution.idle_classes import CLASSES, PLACES, class_of, owner_of
 from traceflops.attribution.idle_slices import HOST, GapParts, Slices, idle_slices, innermost_of
 from traceflops.characters import kernel_name
 from traceflops.table.columns import BoolArray, IntArray, SmallArray, codes, numbers
@@ -44,10 +44,6 @@ class NamedSlices:
         slices = idle_slices(parts, events)
         kind = class_of(slices, parts, events, trace)
         return cls(slices, kind, parts, events, trace, owner_of(slices, kind, events))
-
-    def tags(self) -> SmallArray:
-        """Return the tag of each slice as its place in TAGS, -1 for none."""
-        return tags_of(self.slices, self.kind, self.parts, self.events, self.trace)
 
     def culprits(self) -> Iterator[tuple[tuple[str, str], IntArray]]:
         """Yield each class and name with its slices; idle time without a culprit has none."""

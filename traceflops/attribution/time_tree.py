@@ -26,7 +26,7 @@ from traceflops.characters import function_name, kernel_name
 from traceflops.table.columns import IntArray, codes, matching, names
 from traceflops.table.grouping import group_rows, group_sums, ranked
 from traceflops.table.nesting import taken
-from traceflops.timeline.device_span import WORK
+from traceflops.timeline.records import WORK
 from traceflops.windows.prepared import Prepared
 from traceflops.windows.records import chosen_time
 
@@ -69,7 +69,7 @@ class TimeNode:
 def time_trees(prepared: Prepared) -> dict[str, TimeNode]:
     """Return the time of the chosen windows by lens; each tree sums to their length."""
     work, gaps = charged(prepared), chosen_gaps(prepared)
-    idle_ns, loading = gaps.end_ns - gaps.start_ns, []
+    idle_ns, loading = gaps.end_ns - gaps.start_ns, list[tuple[Path, int]]()
     if prepared.launch_records.is_judged:
         naming = NamedSlices.of(gaps, prepared.trace)
         for (kind, name), rows in naming.culprits():
@@ -78,6 +78,11 @@ def time_trees(prepared: Prepared) -> dict[str, TimeNode]:
                 np.subtract.at(idle_ns, naming.slices.part[rows], lengths)
                 loading.append(((CLASSES[kind], function_name(name)), int(lengths.sum())))
     windows = prepared.windows
+    start_up_ns = sum(
+        account.start_up.intersect(chosen_time(windows[device])).length_ns
+        for device, account in prepared.accounts.items()
+    )
+    loading += [((CLASSES["start_up"],), start_up_ns)] * (start_up_ns > 0)
     length_ns = sum(chosen_time(windows[device]).length_ns for device in prepared.accounts)
     rest_ns = length_ns - int(work.ns.sum() + idle_ns.sum()) - sum(ns for _, ns in loading)
     activity = np.append(work.row, gaps.activity)

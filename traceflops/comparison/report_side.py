@@ -196,7 +196,8 @@ def _side(report: _Report, name: str | None) -> Side:
     windows = []
     for device in report.devices:
         for window in filter(attrgetter("used"), device.windows):
-            times = {f"{part}_ns": window.components_ns[part] for part in COMPONENTS}
+            ns = {"start_up": 0} | window.components_ns  # which reports of before did not have
+            times = {f"{part}_ns": ns[part] for part in COMPONENTS}
             row = (device.rank, window.step, window.start_ns, Components(**times))
             windows.append(UsedWindow(*row))
     utilisation, source = report.utilisation, report.source

@@ -28,7 +28,7 @@ from traceflops.table.columns import (
 )
 from traceflops.table.grouping import groups, in_order, joint_codes, slices
 from traceflops.table.nesting import OpTree
-from traceflops.timeline.device_span import WORK
+from traceflops.timeline.records import WORK
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -27,9 +27,8 @@ from traceflops.drawing.lanes import (
     marks_left_out,
 )
 from traceflops.table.columns import IntArray, numbers
-from traceflops.timeline.device_span import WORK
 from traceflops.timeline.intervals import Intervals
-from traceflops.timeline.records import Gap
+from traceflops.timeline.records import WORK, Gap
 from traceflops.windows.prepared import origins as origins_of
 from traceflops.windows.step_times import step_spread
 

@@ -127,6 +127,8 @@ def _held_back(case: Case, speed: KernelSpeed) -> tuple[Fact | None, Fact | None
     if speed.active is not None and speed.active < least("active"):
         units = "cu" if "vector" in speed.throughputs else "sm"
         return _fact(f"active-{units}", share=speed.active), _fact("remedy.active")
+    if share >= least("bound"):
+        return None, of_roof
     fits, runs = speed.theoretical_occupancy, speed.achieved_occupancy
     if fits is not None and fits <= least("theoretical"):
         named = [limiter.replace(" ", "-") for limiter in speed.limiters if limiter in _LIMITERS]
@@ -143,8 +145,6 @@ def _held_back(case: Case, speed: KernelSpeed) -> tuple[Fact | None, Fact | None
         return _fact("stall", share=waits, reason=text), advice
     if speed.roof is None:
         return None, _fact("remedy.no-roof")
-    if share >= least("bound"):
-        return None, of_roof
     return _fact("no-limit"), _fact("remedy.even" if speed.stalls else "remedy.unknown")
 
 

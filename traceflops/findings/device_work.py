@@ -11,14 +11,15 @@ import numpy as np
 
 from traceflops.attribution.datatypes import operand_type
 from traceflops.characters import kernel_name
-from traceflops.facts import Fact, fact
+from traceflops.facts import Fact, Value, fact
 from traceflops.findings.case import cause, limit, share_of_window
-from traceflops.findings.finding import Cause, Row, Where, row_name
+from traceflops.findings.finding import Cause, Row, Where, row_name, short_name
 from traceflops.findings.kernel_facts import KernelFacts, kernel_cause, largest_of, rows_of
 from traceflops.findings.memory_kernels import memory_rules
 from traceflops.flops.ops.work import Product, Work
 from traceflops.memory.usage import memory_use
 from traceflops.table.columns import BoolArray, axes, names, numbers, product_of
+from traceflops.timeline.device_span import is_top
 
 if TYPE_CHECKING:
     from traceflops.findings.case import Case
@@ -66,7 +67,7 @@ def _far(
     below: list[_Reached] = [
         (row, part)
         for row in case.measured.kernels
-        if _is_of(row, roof) and 0 < (part := _reached(case, row)) < poor
+        if _is_of(row, roof) and 0 < (part := reached(case, row)) < poor
     ]
     below.sort(key=lambda pair: -pair[0].sum_ns * (1 - pair[1] / good))
     explained = [
@@ -129,7 +130,7 @@ def _as_if(chosen: Sequence[_Reached], reached: float) -> tuple[str, ...]:
     )
 
 
-def _reached(case: Case, row: KernelRow) -> float:
+def reached(case: Case, row: KernelRow) -> float:
     """Return how much of the roof kernels reach, 0 where that is not known of all of them."""
     devices = case.measured.devices
     needs = [
@@ -165,7 +166,7 @@ def kernel_rules(case: Case) -> Iterator[Cause]:
     if facts is not None and len(owners) != facts.prepared.trace.activities.num_rows:
         facts = None  # measured elsewhere
     if facts is not None:
-        for rule in (product_rules, memory_rules, _recompute):
+        for rule in (product_rules, _small_grids, memory_rules, _recompute):
             for rule_cause in rule(facts):
                 left |= {
                     name: min(kept, left.get(name, 1.0))
@@ -287,6 +288,34 @@ def _partly_filled(facts: KernelFacts, product: BoolArray) -> Iterator[Cause]:
     kept = np.maximum.reduce([filled, least, shortest])
     unfilled = counted & facts.is_slow & (filled < limit(facts.case, "unfilled-gpu", "most_filled"))
     yield from kernel_cause(facts, "unfilled-gpu", unfilled, kept)
+
+
+def _small_grids(facts: KernelFacts) -> Iterator[Cause]:
+    """Yield a cause of long kernels with far fewer blocks than multiprocessors.
+
+    Products have a rule of their own, and collectives leave room on purpose. What runs beside them
+    on other streams may fill the rest, so the gain is a bound.
+    """
+    activities, devices = facts.prepared.trace.activities, facts.prepared.trace.devices
+    units = numbers(devices["sm_count"])[numbers(activities["device"])[facts.row]]
+    blocks = product_of(axes(activities["grid"]))[facts.row]
+    most, shortest = (limit(facts.case, "small-grid", name) for name in ("most_filled", "least_ns"))
+    small = (units > 0) & (blocks > 0) & (blocks <= most * units) & (facts.ns >= shortest)
+    small &= ~facts.is_sub(*_PRODUCTS)
+    small &= ~is_top(facts.prepared.linked.categorised, "communication", facts.row)
+    if not small.any():
+        return
+    largest = int(np.argmax(np.where(small, facts.ns, 0)))
+    name = names(activities["name"])[facts.name[largest]]
+    threads = int(product_of(axes(activities["block"]))[facts.row[largest]])
+    values: dict[str, Value] = {
+        "name": short_name(name),
+        "blocks": int(blocks[largest]),
+        "threads": threads if threads > 0 else None,
+        "units": int(units[largest]),
+    }
+    kept = blocks / np.maximum(units, 1)
+    yield from kernel_cause(facts, "small-grid", small, kept, values=values)
 
 
 def _precision(facts: KernelFacts, product: BoolArray) -> Iterator[Cause]:

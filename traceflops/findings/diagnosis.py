@@ -26,12 +26,13 @@ from traceflops.findings.device_memory import (
     memory_headroom,
     unified_memory,
 )
-from traceflops.findings.device_work import kernel_rules
+from traceflops.findings.device_work import kernel_rules, reached
 from traceflops.findings.finding import Candidate, Finding, Level
 from traceflops.findings.gains import scales_of, weighed
 from traceflops.findings.idle_causes import idle_causes
 from traceflops.findings.late_rank import late_rank, rank_balance
-from traceflops.findings.rules import all_rules, rule_of
+from traceflops.findings.rules import advice_of, all_rules, rule_of, statement
+from traceflops.findings.start_up import start_up
 from traceflops.findings.trace_health import trace_health
 from traceflops.findings.unevenness import uneven_steps
 from traceflops.findings.user_rules import more_rules
@@ -60,6 +61,8 @@ RULES: Final[tuple[Rule, ...]] = (
 _OF_RECORDED: Final = (late_rank, rank_balance, slow_link, kernel_rules, low_clocks)
 """Rules that ask only of work that is recorded: they hold where other work is not."""
 _WAITS, _NEARLY = "host-waits", 0.9
+_NEAR: Final = 0.5
+"""Kernels that reach so much of their roof are near what the GPU can."""
 _SURE: Final[Mapping[Level, float]] = {"high": 1.0, "medium": 0.9, "low": 0.8}
 """What a gain counts in the order by its confidence."""
 
@@ -78,18 +81,23 @@ def _diagnosed(case: Case) -> Iterator[Finding]:
         alone = counted_kernels(case) if not case.devices else ()
         yield from (*alone, *case.losses, *trace_health(case))
         return
+    starts = start_up(case)
+    leads = starts is not None and starts.share >= limit(case, starts.rule, "most_share")
     findings = reasons_first(list(_causes(case, RULES if is_judged else _OF_RECORDED)))
     ordered = findings
     if main := [*counted_main_kernel(case)]:  # behind what gains much, before what gains little
         large = [finding for finding in findings if finding.priority != "low"]
         ordered = [*large, *main, *(finding for finding in findings if finding not in large)]
     causes = {finding.rule for finding in ordered}
-    others = [
+    others = [*([starts] if starts is not None and not leads else ())]
+    others += [
         _without_cause(loss, ordered)
         for loss in case.losses
         if loss.rule not in causes and not _is_told(loss, ordered)
     ]
-    if is_judged and not any(map(_stands_out, (*ordered, *others))):
+    if leads and starts is not None:
+        yield starts
+    elif is_judged and not any(map(_stands_out, (*ordered, *others))):
         yield from _nothing(case)
     yield from (*ordered, *others, *trace_health(case))
 
@@ -118,7 +126,8 @@ def _causes(case: Case, asked: Sequence[Rule]) -> Iterator[Finding]:
 def reasons_first(findings: Sequence[Finding]) -> list[Finding]:
     """Return findings by gain and sureness; what says only that work is slow follows what says why.
 
-    That is, reasons that gain at least half as much. So does what is said of one rank, too.
+    That is, reasons that gain at least half as much or may gain nearly as much. So does what is
+    said of one rank, too.
     """
 
     def key(finding: Finding) -> tuple[float, float]:
@@ -141,6 +150,8 @@ def _tells_why(why: Finding, finding: Finding) -> bool:
         half = 2 * why.gain.order_ns >= finding.gain.order_ns
         may = half and why.gain.high_ns >= _NEARLY * finding.gain.order_ns
         return may or (is_large and _sureness(why) >= _sureness(finding))
+    if finding.gain is not None and why.gain is not None:
+        is_large |= why.gain.high_ns >= _NEARLY * finding.gain.high_ns > 0
     is_of_rank = finding.where.rank is None and why.where.rank is not None
     is_same = [row.name for row in why.rows[:1]] == [row.name for row in finding.rows[:1]]
     return is_large and (_explains(why.rule, finding.rule) or (is_of_rank and is_same))
@@ -188,6 +199,16 @@ def _nothing(case: Case) -> Iterator[Finding]:
     if share_of_window(case, lost_ns + more_ns) > limit(case, "nothing-stands-out", "most_share"):
         return
     share = share_of_window(case, lost_ns)
+    near_ns = sum(row.sum_ns for row in rows if reached(case, row) >= _NEAR)
+    busy_ns = components.window_ns - components.start_up_ns - components.idle_ns
+    if 2 * near_ns < busy_ns:
+        yield statement(
+            "kernels-unjudged",
+            share_of_window(case, busy_ns),
+            severity="low",
+            advice=advice_of("kernels-unjudged", case.program),
+        )
+        return
     rule = "nothing-stands-out"
     yield Finding(
         rule,

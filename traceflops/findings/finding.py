@@ -39,6 +39,8 @@ Severity = Literal["high", "medium", "low"]
 _LEAST: Final[dict[Severity, float]] = {"high": 0.20, "medium": 0.10, "low": 0.03}
 """The share of the device time from which a finding has a severity."""
 
+_WIDEST: Final = 4
+"""No range is told whose upper end is more than so many times the lower one."""
 _LONGEST_NAME, _ROW_NAME = 100, 160
 """Characters of a name in a sentence, of those the first ones of one that is cut; and in a row."""
 _SIGNATURE: Final = re.compile(r"(?<=>)\([^()]*\)$")
@@ -50,26 +52,44 @@ WORTH_SAYING: Final = _LEAST["low"]
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """By how much a step gets shorter, in ns; `point_ns` is None where no single figure is sure."""
+    """By how much a step gets shorter, in ns; `point_ns` is None where no single figure is sure.
+
+    It is at most the time of the cause itself; `further_ns` is what replay adds at most, where
+    other work hides then. Where it `may_be_more`, only the lower bound is told, and the upper one
+    is the same; `most_ns` is what it is at most then.
+    """
 
     low_ns: int
     high_ns: int
     point_ns: int | None
+    may_be_more: bool = False
+    most_ns: int | None = None
+    further_ns: int = 0
 
     @property
     def expected_ns(self) -> int:
         """Return what priority is by: the point, or the middle."""
-        return (self.low_ns + self.high_ns) // 2 if self.point_ns is None else self.point_ns
+        most_ns = self.high_ns if self.most_ns is None else self.most_ns
+        return (self.low_ns + most_ns) // 2 if self.point_ns is None else self.point_ns
 
     @property
     def order_ns(self) -> int:
         """Return what order is by: the point, or a quarter of the way up: what is sure counts."""
-        return (3 * self.low_ns + self.high_ns) // 4 if self.point_ns is None else self.point_ns
+        most_ns = self.high_ns if self.most_ns is None else self.most_ns
+        return (3 * self.low_ns + most_ns) // 4 if self.point_ns is None else self.point_ns
 
     def capped(self, most_ns: int) -> Gain:
         """Return the gain where it cannot be more than so much."""
         point = None if self.point_ns is None else min(self.point_ns, most_ns)
         return Gain(min(self.low_ns, most_ns), min(self.high_ns, most_ns), point)
+
+    def narrowed(self, least_ns: float) -> Gain:
+        """Return a bound where the ends are too far apart: the lower one if that is enough."""
+        if self.high_ns <= _WIDEST * self.low_ns or self.low_ns <= 0:
+            return self
+        if self.low_ns >= least_ns:
+            return Gain(self.low_ns, self.low_ns, None, may_be_more=True, most_ns=self.high_ns)
+        return Gain(0, self.high_ns, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +145,8 @@ class Remedied:
     cause is part of; where it is of some kernels alone, `kernels` is what the remedy leaves of them
     by name. The gain is at most their time there, unless the remedy `frees` work from waiting.
     `partly` stands for a remedy that does less: the gain is between both. `gain` is per step, where
-    a formula tells it and no replay.
+    a formula tells it and no replay. `direct_ns` is the time of the cause itself in all windows,
+    the most that its remedy gains directly: by default that of its share.
     """
 
     rows: tuple[Row, ...] = ()
@@ -136,6 +157,7 @@ class Remedied:
     frees: bool = False
     partly: tuple[str, ...] = ()
     gain: Gain | None = None
+    direct_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

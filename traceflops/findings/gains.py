@@ -5,6 +5,7 @@ Gains are bounded by time on the critical path: what is not on it is not replaye
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
@@ -38,6 +39,8 @@ _LEVELS: Final[tuple[Level, ...]] = ("high", "medium", "low")
 _MOST_ASKED: Final = 120
 """Characters of edits that are told; those that list many names are not."""
 _OF_GPU: Final = KERNELS | {"communication", "other", "graph"}
+_SHOWS_TIME: Final = frozenset({"idle", "kernels", "communication"})
+"""Sections that show the time of a cause, which its share is of."""
 _ON_GPU: Final = ("kernel:", "communication", "rank ", "recompute")
 """Components of the critical path that are work of the GPU, and edits that change it."""
 
@@ -54,6 +57,8 @@ class Scales:
     replay: Replay | None
     refusal: Fact
     step_ns: float
+    windows: int
+    least_sure: float
     idle_ns: int
     alone_ns: int
     mfu: ShareRange | None
@@ -102,6 +107,8 @@ def scales_of(case: Case) -> Scales:
         replay,
         fact("doubt.refused", why=refusal),
         step_ns,
+        case.windows_used,
+        limit(case, "priority", "least_sure"),
         without_work_ns(case) // case.windows_used,
         least_exposed_ns,
         case.measured.mfu_range,
@@ -116,7 +123,8 @@ def weighed(cause: Cause, scales: Scales) -> Finding | None:
     replay, least = scales.replay, scales.levels["low"]
     if cause.gain is not None:
         is_enough = cause.gain.high_ns >= least * scales.step_ns
-        return _finding(cause, scales, Worth(cause.gain, ())) if is_enough else None
+        told = cause.gain.narrowed(scales.least_sure * scales.step_ns)
+        return _finding(cause, scales, Worth(told, ())) if is_enough else None
     if not (cause.edits or cause.on_path) and cause.doubts:
         return _finding(cause, scales, Worth(None, ()))  # it says itself why no gain is told
     if replay is None:
@@ -143,8 +151,25 @@ def weighed(cause: Cause, scales: Scales) -> Finding | None:
         worth = replace(worth, gain=worth.gain.capped(most_ns))
     if worth.gain and _is_of_host(cause):
         worth = replace(worth, gain=worth.gain.capped(scales.idle_ns))
+    cause, worth = _direct(cause, worth, scales)
     too_small = not cause.frees and worth.gain and worth.gain.high_ns * replay.windows < least_ns
     return None if too_small else _finding(cause, scales, worth)
+
+
+def _direct(cause: Cause, worth: Worth, scales: Scales) -> tuple[Cause, Worth]:
+    """Return a gain of at most the time of the cause itself; what is more is said apart."""
+    gain, share_ns = worth.gain, cause.share * scales.step_ns
+    if gain is None or not _SHOWS_TIME.intersection(cause.evidence[:1]):
+        return cause, worth
+    direct_ns = share_ns if cause.direct_ns is None else cause.direct_ns / scales.windows
+    least_ns = scales.least_sure * scales.step_ns
+    further_ns = gain.high_ns - math.ceil(direct_ns)
+    gain = gain.capped(math.ceil(direct_ns)).narrowed(least_ns)
+    if further_ns >= least_ns:
+        cause = replace(
+            cause, details=(*cause.details, fact("finding.further", further_ns=further_ns))
+        )
+    return cause, replace(worth, gain=replace(gain, further_ns=max(further_ns, 0)))
 
 
 def _unreplayed(cause: Cause, scales: Scales) -> Worth:

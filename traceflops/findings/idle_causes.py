@@ -25,6 +25,7 @@ from traceflops.findings.finding import Cause, Owner, Row, Where, row_name, shor
 from traceflops.findings.rules import advice_of, all_rules, rule_of
 from traceflops.remedies import PYTORCH, advice, family, remedy
 from traceflops.table.columns import is_one_of
+from traceflops.table.patterns import COMPILES, LOADS
 from traceflops.timeline.host_work import lacks_copies
 
 if TYPE_CHECKING:
@@ -38,16 +39,10 @@ _WAITING: Final = ("sync-call", "blocking-copy")
 _UNTITLED_WITHOUT_STEPS: Final = ("memory-alloc", "recompilation", "code-loading")
 """Rules whose titles speak of the step."""
 _BY_NAME: Final[dict[str, re.Pattern[str]]] = {
-    "recompilation": re.compile(
-        r"\(dynamo_timed\)$|/_dynamo/(convert_frame|symbolic_convert|output_graph)\.py\("
-        r"|/_inductor/(compile_fx|graph|scheduler|async_compile)\.py\("
-        r"|(^|/)triton/(compiler|backends/\w+)/\w+\.py\(\d+\): (compile|make_\w+)$"
-        r"|(^|/)triton/runtime/autotuner\.py\(\d+\): (_bench|check_disk_cache)$"
-    ),
-    "code-loading": re.compile(r"^(cu|hip)(Module|Library)(Load|Unload)"),
+    "recompilation": COMPILES,
+    "code-loading": re.compile(rf"^({LOADS.pattern})"),
 }
 """Rules by the names around idle time, of whatever class it is."""
-_START_UP_TAGS: Final = ("start-up", "first use", "graph capture")
 _ENGINES: Final = {"vllm/": "vllm", "sglang/": "sglang"}
 """Serving engines by the folder of the functions that launch."""
 _IN_THREAD: Final = "_SingleProcessDataLoaderIter"
@@ -74,12 +69,7 @@ def idle_causes(case: Case) -> Iterator[Cause]:
     """
     culprits_by_rule: defaultdict[str, list[Culprit]] = defaultdict(list)
     for culprit in case.idle.culprits:
-        starts_up = culprit.tag in _START_UP_TAGS and not case.steps.used
-        rule = (
-            "start-up"
-            if starts_up
-            else rule_of_idle(culprit.kind, culprit.label, *culprit.evidence)
-        )
+        rule = rule_of_idle(culprit.kind, culprit.label, *culprit.evidence)
         culprits_by_rule[rule].append(culprit)
     has_wait = False
     for rule, culprits in culprits_by_rule.items():
@@ -117,7 +107,11 @@ def _cause(case: Case, rule: str, idle: IdleClass, share: float) -> Cause:
     details: list[Fact] = []
     if label:
         part = share_of_window(case, largest.idle_ns)
-        details.append(fact("part.largest", name=label, part=part))
+        # The operator that the longest part of a function's time is in
+        inside = [name for name in largest.evidence if _OPERATOR.match(name)]
+        is_told = bool(inside) and rule == "host-code" and inside[-1] not in largest.label
+        op = short_name(inside[-1]) if is_told else None
+        details.append(fact("part.largest", name=label, part=part, op=op))
     if rule in _LAUNCHING:
         details += _pace(case)
     if rule == "memory-alloc" and case.prepared is not None:
@@ -134,14 +128,14 @@ def _cause(case: Case, rule: str, idle: IdleClass, share: float) -> Cause:
         unexplained = share_of_window(case, unrecorded_ns)
         details.append(fact("idle.unexplained", share=unexplained))
         knows |= {"unexplained"}
-    row, by_name = rule_of(rule), rule in (*_BY_NAME, "start-up")
+    row, by_name = rule_of(rule), rule in _BY_NAME
     owner = _owner(largest.label) if rule in ("host-code", "host-unrecorded") else row.owner
     if (rule in _LAUNCHING and not _ENGINES.keys().isdisjoint(_folders(largest))) or (
         rule == "memory-alloc" and knows & {"allocator-async", "allocator-uncached"}
     ):
         owner = "configuration"
     is_in_thread = rule == "data-input" and _IN_THREAD in largest.label
-    is_once = largest.tag not in ("", "repeat") or (by_name and len(case.steps.used) < 2)
+    is_once = by_name and len(case.steps.used) < 2
     doubts = ["workers"] * is_in_thread + ["once"] * is_once + ["half"] * bool(row.partly)
     title = "title" if case.steps.used or rule not in _UNTITLED_WITHOUT_STEPS else "title-no-steps"
     idle_cause = cause(
@@ -161,10 +155,18 @@ def _cause(case: Case, rule: str, idle: IdleClass, share: float) -> Cause:
         edits=tuple(_filled(edit, idle) for edit in row.edits if label or "{name}" not in edit),
         partly=_BESIDE_WORKERS if is_in_thread else row.partly,
         doubts=tuple(fact(f"doubt.{doubt}") for doubt in doubts),
+        direct_ns=_after_waits(case, idle) if rule in _WAITING else None,
     )
     if idle_cause.advice is None and not by_name:
         return replace(idle_cause, advice=fact("sentence", text=Fact(idle.remedy)))
     return idle_cause
+
+
+def _after_waits(case: Case, idle: IdleClass) -> int:
+    """Return the idle time of gaps that began while the host waited: the queue was empty then."""
+    calls = {name for culprit in idle.culprits for name in culprit.evidence[:1]}
+    after = (wait.idle_after_ns for wait in case.synchronisations if wait.call in calls)
+    return max(idle.idle_ns, sum(after))
 
 
 def _what_is_known(
@@ -173,8 +175,6 @@ def _what_is_known(
     """Return facts that choose the remedy of a class of idle time, and values of its text."""
     largest, knows = idle.culprits[0], set[str]()
     values: dict[str, Fact | str | None] = {}
-    if largest.tag:
-        knows.add("tagged")
     if rule in _LAUNCHING:
         sums = case.launches.total if case.launches else LaunchSums()
         knows |= {"replays-graphs"} if sums.operations > 2 * sums.launches else set()
@@ -276,12 +276,13 @@ def _host_waits(case: Case) -> Iterator[Cause]:
     """Give a cause where the host waits long in each step, even if the GPU works meanwhile."""
     steps = case.windows_used if len(case.steps.used) > 1 else 0
     waits = [wait for wait in case.synchronisations if wait.count >= steps > 0]
+    # Where one call waits, another behind it waits as well: only the first is told and replayed.
+    waits = [wait for wait in waits if wait.call == waits[0].call]
     blocked_ns = sum(wait.blocked_ns for wait in waits)
     share = share_of_window(case, blocked_ns)
     if not waits or share < limit(case, "idle-cause", "least_share"):
         return
-    copies_ns = sum(wait.blocked_ns for wait in waits if "Memcpy" in wait.call)
-    waiting = _WAITING[2 * copies_ns >= blocked_ns]
+    waiting = _WAITING["Memcpy" in waits[0].call]
     rows = tuple(
         Row(
             row_name(f"{wait.call} in {wait.site}" if wait.site else wait.call),
@@ -303,6 +304,7 @@ def _host_waits(case: Case) -> Iterator[Cause]:
         rows=rows,
         where=frame_of(waits[0].site) if 2 * site_ns >= blocked_ns else Where(),
         edits=tuple(edit.replace("{calls}", calls) for edit in rule_of("host-waits").edits),
+        direct_ns=sum(wait.idle_after_ns for wait in waits),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -16,7 +16,7 @@ from traceflops.attribution.datatypes import types_of_ops
 from traceflops.attribution.range_labels import range_names
 from traceflops.attribution.scopes import launch_scopes
 from traceflops.characters import kernel_name
-from traceflops.facts import Fact, fact
+from traceflops.facts import Fact, Value, fact
 from traceflops.findings.case import cause, limit, share_of_window
 from traceflops.findings.finding import Cause, Row, Where, row_name, short_name
 from traceflops.findings.rules import rule_of
@@ -202,11 +202,13 @@ def kernel_cause(
     kept: FloatArray,
     host: tuple[str, ...] = (),
     knows: frozenset[str] = frozenset(),
+    values: Mapping[str, Value] | None = None,
 ) -> Iterator[Cause]:
     """Give a cause where kernels take enough time and the remedy saves enough of it.
 
-    `mine` and `kept` are per kernel: whether the rule is about it, and the share of its time that
-    the whole remedy leaves. `host` is the edit for that of launching them.
+    `rows` and `kept` are per kernel: whether the rule is about it, and the share of its time that
+    the whole remedy leaves. `host` is the edit for that of launching them. `values` fill a claim
+    that names the largest kernel itself.
     """
     time = np.where(rows, facts.ns, 0)
     saved = time * (1 - np.clip(kept, 0, 1))
@@ -225,8 +227,9 @@ def kernel_cause(
         facts.case,
         rule,
         share,
-        details=(largest,),
-        knows=knows,
+        values,
+        (largest,) if values is None else (),
+        knows,
         rows=rows_of(facts, time),
         where=where,
         edits=(*host, *_edits(changes, 1.0)),

@@ -89,7 +89,7 @@ def _class_of_busy(total: Account, losses: Sequence[Loss]) -> str:
         return next(of_idle, "idle-unknown")
     of_loss = {loss.name: loss.headline for loss in losses}
     classes = {"compute": "gpu-compute", "other": "gpu-compute", "graph": "gpu-compute"} | of_loss
-    del share["idle"]
+    del share["idle"], share["start_up"]
     return classes.get(max(share, key=lambda name: share[name]), "gpu-compute")
 
 
@@ -221,7 +221,7 @@ def _busy(total: Account, of: Fact, devices: int, *, on_host: bool, is_all: bool
     `is_all` says that nothing else is worth saying.
     """
     busy = total.components.parts()
-    del busy["idle"]
+    del busy["idle"], busy["start_up"]
     window_ns, most = total.components.window_ns, max(busy, key=lambda name: busy[name])
     busy_ns = sum(busy.values())
     unrecorded_ns = total.idle_causes.unrecorded_ns

@@ -147,6 +147,22 @@ class Recorded:
         }
 
     @cached_property
+    def starts_up(self) -> Stretches:
+        """Return when each thread does what its process does only once."""
+        linked, threads = self.prepared.linked, self._threads["calls"]
+        of_process = {number: own.all for number, own in linked.start_up.items()}
+        owner = numbers(self.prepared.trace.devices["process"])
+        for device, account in self.prepared.accounts.items():
+            if (known := of_process.get(number := int(owner[device]))) is not None:
+                of_process[number] = known.union(account.start_up)
+        process = numbers(self.prepared.trace.calls["process"])
+        return {
+            thread: of_process[number]
+            for thread, rows in groups(threads)
+            if thread >= 0 and (number := int(process[rows[0]])) in of_process
+        }
+
+    @cached_property
     def _threads(self) -> Mapping[str, IntArray]:
         """Return numbers of threads as the points of the host have them, -1 where none calls."""
         threads = threads_of(self.prepared.trace)

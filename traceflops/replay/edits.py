@@ -70,7 +70,7 @@ def _plain(words: str) -> str:
 
 
 _OF_CLASSES: Final = {
-    **{name: name for name in (*_HOST, "eager_overhead", "launch_latency")},
+    **{name: name for name in (*_HOST, "eager_overhead", "launch_latency", "start_up")},
     "sync_call": "sync",
 }
 """Targets by the class of idle time that they are about."""
@@ -217,6 +217,14 @@ def _eager(edit: Edit, changed: Changed) -> Changed:
 
     when = recorded.once(edit.target, of_operators)
     _check(bool(when), edit, "no operator was recorded")
+    return changed.with_host(when, edit.value)
+
+
+def _start_up(edit: Edit, changed: Changed) -> Changed:
+    """Return a world with another time of start-up."""
+    when = changed.recorded.starts_up
+    _check(bool(when), edit, "no start-up was recorded")
+    assert edit.value is not None
     return changed.with_host(when, edit.value)
 
 
@@ -368,6 +376,7 @@ _APPLIED: Final[Mapping[str, Callable[[Edit, Changed], Changed]]] = {
     "host": _on_host,
     **dict.fromkeys(_HOST, _on_host),
     "eager_overhead": _eager,
+    "start_up": _start_up,
     "sync": _sync,
     "launch_latency": _launch_latency,
     "communication": _communication,

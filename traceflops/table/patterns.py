@@ -50,6 +50,15 @@ ASYNC_COPY: Final = re.compile(r"(cuda|cu|hip)Memcpy\w*Async")
 ASYNC_FILL: Final = re.compile(r"(cuda|cu|hip)Memset\w*Async")
 WAITS_FOR_DEVICE: Final = re.compile(r"(cuda|cu|hip)(DeviceSynchronize|CtxSynchronize)")
 """Calls that return after all work of the GPU that was launched before."""
+LOADS: Final = re.compile(r"(cu|hip)(Module|Library)(Load|Unload)")
+"""Calls that load code."""
+COMPILES: Final = re.compile(
+    r"\(dynamo_timed\)$|/_dynamo/(convert_frame|symbolic_convert|output_graph)\.py\("
+    r"|/_inductor/(compile_fx|graph|scheduler|async_compile)\.py\("
+    r"|(^|/)triton/(compiler|backends/\w+)/\w+\.py\(\d+\): (compile|make_\w+)$"
+    r"|(^|/)triton/runtime/autotuner\.py\(\d+\): (_bench|check_disk_cache)$"
+)
+"""Functions and ranges that compile or tune."""
 _STARTS: Final = re.compile(
     f"{LAUNCH.pattern}|(cuda|cu|hip)(Mem(cpy|set|Prefetch)|DeviceGraph|StreamBatchMem)"
 )

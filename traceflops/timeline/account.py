@@ -14,12 +14,20 @@ from typing import Any, Final
 import numpy as np
 
 from traceflops.categories.activities import Categorised
-from traceflops.table.columns import ABSENT, IntArray, is_one_of, matching, names, numbers, texts_at
+from traceflops.table.columns import (
+    ABSENT,
+    IntArray,
+    is_one_of,
+    matching,
+    names,
+    numbers,
+    texts_at,
+)
 from traceflops.table.grouping import distinct, groups, runs
 from traceflops.table.nesting import Links, OpTree, taken
 from traceflops.table.patterns import WAITS_FOR_DEVICE
 from traceflops.table.trace import Trace
-from traceflops.timeline.device_span import WORK, ActivityColumns, DeviceRows, Timeline, timeline
+from traceflops.timeline.device_span import ActivityColumns, DeviceRows, Timeline, timeline
 from traceflops.timeline.host_work import SplitWork
 from traceflops.timeline.idle import (
     LONGEST_START_NS,
@@ -30,19 +38,24 @@ from traceflops.timeline.idle import (
     stream_waits,
 )
 from traceflops.timeline.intervals import NEVER, Intervals
-from traceflops.timeline.records import Account, Gap, Window
+from traceflops.timeline.records import WORK, Account, Gap, Window
+from traceflops.timeline.start_up import StartUp, device_start_up, start_up
 
 _GAPS_KEPT = 100
 
 
 @dataclass(frozen=True)  # without slots, for the cached properties
 class LinkedTrace:
-    """A trace with links, category and parts of each activity."""
+    """A trace with links, category and parts of each activity.
+
+    `loops_from_ns` is, by process, when its second marked step begins.
+    """
 
     trace: Trace
     links: Links
     categorised: Categorised
     split: SplitWork
+    loops_from_ns: Mapping[int, int]
 
     @cached_property
     def columns(self) -> ActivityColumns:
@@ -69,6 +82,11 @@ class LinkedTrace:
         waits = dict.fromkeys(range(self.trace.processes.num_rows), times[:, :0])
         by_process = groups(numbers(calls["process"])[row])
         return waits | {process: times[:, mine] for process, mine in by_process}
+
+    @cached_property
+    def start_up(self) -> dict[int, StartUp]:
+        """What each process does once, where that takes long."""
+        return start_up(self.trace, self.links, self.loops_from_ns)
 
     @cached_property
     def op_tree(self) -> OpTree:
@@ -146,6 +164,16 @@ class DeviceAccount:
         )
         unseen = replay_time(trace, lost_replays, linked.device_waits, self.rows, self.call)
         self.idle: IdleTime = idle_time(self.work, self.timeline.busy, unseen)
+        ends, idle = row[self.idle.next_row], self.idle
+        self.start_up_by_kind = device_start_up(
+            {p: own for p, own in linked.start_up.items() if not linked.clock_offsets[p]},
+            numbers(trace.activities["process"])[ends],
+            linked.columns.name[ends],
+            (idle.gap_start_ns, idle.gap_end_ns),
+        )
+        """Instants in which nothing ran while the program started up, by kind of start-up."""
+        self.start_up = Intervals.empty().union(*self.start_up_by_kind.values())
+        self.idle = self.idle.without(self.start_up)
 
     def account(self, start_ns: int, end_ns: int) -> Account:
         """Return the account of the window [start_ns, end_ns)."""
@@ -153,7 +181,7 @@ class DeviceAccount:
 
     def accounts(self, start_ns: IntArray, end_ns: IntArray) -> list[Account]:
         """Return the accounts of windows [start, end)."""
-        components = self.timeline.components(start_ns, end_ns)
+        components = self.timeline.components(start_ns, end_ns, self.start_up)
         idle = np.array([parts.idle_ns for parts in components], dtype=np.int64)
         causes = self.idle.causes(start_ns, end_ns, idle)
         hidden = self.timeline.hidden_communication_ns(start_ns, end_ns).tolist()
@@ -175,7 +203,8 @@ class DeviceAccount:
         length = np.where(touched, end - start, -1)
         order = np.argsort(-length, kind="stable")[: min(most or _GAPS_KEPT, int(touched.sum()))]
         start, end = start[order], end[order]
-        causes = self.idle.causes(start, end, end - start)
+        start_up = self.start_up.length_within(start, end)
+        causes = self.idle.causes(start, end, end - start - start_up)
         waits = np.array([cause.stream_wait_ns > 0 for cause in causes], dtype=np.bool_)
         next_row, links = self.idle.next_row[order], self._linked.links
         row, call = self.rows.row[next_row], np.where(waits, self.call[next_row], -1)
@@ -192,6 +221,7 @@ class DeviceAccount:
             "step": _steps_at(windows, start),
             "before_step": _steps_at(windows, end),
             "causes": causes,
+            "start_up_ns": start_up.tolist(),
         }
         for name, (table, rows) in named.items():
             columns[name] = texts_at(self._linked.trace.table(table)["name"], rows)

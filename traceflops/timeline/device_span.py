@@ -1,8 +1,8 @@
 """The activities of one device, its time by component, and its figures over all that was recorded.
 
 Each nanosecond goes to the first component that applies: compute, memory, other, graph,
-communication, idle. Communication counted here is therefore exposed; what another component covers
-is hidden.
+communication, start-up, idle. Communication counted here is therefore exposed; what another
+component covers is hidden.
 """
 
 from __future__ import annotations
@@ -18,10 +18,7 @@ from traceflops.table.grouping import distinct
 from traceflops.table.nesting import Links
 from traceflops.table.trace import Trace
 from traceflops.timeline.intervals import Intervals, latest_end_before
-from traceflops.timeline.records import COMPONENTS, Account, Components, Copies, Sums, WholeSpan
-
-WORK = COMPONENTS[:-1]
-"""The components that are work, in their order of precedence."""
+from traceflops.timeline.records import WORK, Account, Components, Copies, Sums, WholeSpan
 
 _MIGRATION = "migration"
 """How the direction of a copy begins that the driver made for unified memory."""
@@ -39,9 +36,15 @@ class Timeline:
     communication: Intervals
     busy: Intervals
 
-    def components(self, start_ns: IntArray, end_ns: IntArray) -> list[Components]:
-        """Return the components of windows [start, end); they sum to their lengths exactly."""
-        lengths = [self.parts[name].length_within(start_ns, end_ns) for name in WORK]
+    def components(
+        self, start_ns: IntArray, end_ns: IntArray, start_up: Intervals
+    ) -> list[Components]:
+        """Return the components of windows [start, end); they sum to their lengths exactly.
+
+        `start_up` is a part of the time in which nothing ran.
+        """
+        parts = (*(self.parts[name] for name in WORK), start_up)
+        lengths = [part.length_within(start_ns, end_ns) for part in parts]
         idle = end_ns - start_ns - sum(lengths)
         return [Components(*row) for row in np.stack([*lengths, idle], axis=1).tolist()]
 
@@ -182,8 +185,9 @@ def _same_stream_overlaps(stream: IntArray, start_ns: IntArray, end_ns: IntArray
     """
     known = stream != ABSENT
     start = start_ns[known]
-    before: IntArray = np.maximum(latest_end_before(stream[known], start, end_ns[known]), start)
-    return before - start
+    before = np.maximum(latest_end_before(stream[known], start, end_ns[known]), start)
+    overlap_ns: IntArray = before - start
+    return overlap_ns
 
 
 def is_top(categorised: Categorised, top: str, rows: IntArray | slice = slice(None)) -> BoolArray:

@@ -25,7 +25,7 @@ Stream waits are `cudaStreamWaitEvent` and its like before a launch on the same 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -194,6 +194,13 @@ class IdleTime:
     next_row: IntArray
     by_cause: dict[str, Intervals]
     unseen: Intervals
+
+    def without(self, start_up: Intervals) -> IdleTime:
+        """Return the same with causes for the rest of the gaps only."""
+        if not len(start_up):
+            return self
+        by_cause = {cause: part.subtract(start_up) for cause, part in self.by_cause.items()}
+        return replace(self, by_cause=by_cause, unseen=self.unseen.subtract(start_up))
 
     def causes(self, start_ns: IntArray, end_ns: IntArray, idle_ns: IntArray) -> list[IdleCauses]:
         """Return the causes of the idle time, per window; time outside all work is unknown."""

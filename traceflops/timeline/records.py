@@ -1,6 +1,6 @@
 """What a window of a device is and holds, as frozen values.
 
-Times are integer ns, shares 0 to 1. The six components of a window are disjoint and sum to its
+Times are integer ns, shares 0 to 1. The seven components of a window are disjoint and sum to its
 length; idle causes sum to its idle time. Accounts of windows and devices add up.
 """
 
@@ -10,8 +10,10 @@ from dataclasses import dataclass, replace
 from operator import add, attrgetter
 from typing import Final, Literal
 
-COMPONENTS = ("compute", "memory", "other", "graph", "communication", "idle")
-"""Where a nanosecond of a window goes, first match first; communication here is exposed."""
+WORK = ("compute", "memory", "other", "graph", "communication")
+"""The components that are work, in their order of precedence; communication here is exposed."""
+COMPONENTS = (*WORK, "start_up", "idle")
+"""Where a nanosecond of a window goes, first match first."""
 _COMPONENTS_NS = attrgetter(*(f"{name}_ns" for name in COMPONENTS))
 
 IDLE_CAUSES: Final = ("host_late", "queued", "launch_latency", "unknown")
@@ -83,7 +85,8 @@ class IdleCauses:
 class Components:
     """One window of one device, each nanosecond in exactly one part.
 
-    `communication_ns` is exposed communication: nothing else ran on that device meanwhile.
+    `communication_ns` is exposed communication: nothing else ran on that device meanwhile. In
+    `start_up_ns` and `idle_ns` nothing ran: while the program started up, and otherwise.
     """
 
     compute_ns: int = 0
@@ -91,12 +94,18 @@ class Components:
     other_ns: int = 0
     graph_ns: int = 0
     communication_ns: int = 0
+    start_up_ns: int = 0
     idle_ns: int = 0
 
     @property
     def window_ns(self) -> int:
         """Return the length of the window: the sum of the parts."""
         return sum(_COMPONENTS_NS(self))
+
+    @property
+    def steady(self) -> Components:
+        """Return the same without start-up, as if the window were so much shorter."""
+        return replace(self, start_up_ns=0)
 
     def parts(self) -> dict[str, int]:
         """Return the parts by component, in the order of COMPONENTS."""
@@ -135,6 +144,11 @@ class Account:
     def with_idle_unrecorded(self) -> Account:
         """Return the same where any of the idle time may be work that is not in the trace."""
         return replace(self, idle_causes=self.idle_causes.unrecorded)
+
+    @property
+    def steady(self) -> Account:
+        """Return the same without start-up."""
+        return replace(self, components=self.components.steady)
 
     @property
     def activities_per_launch(self) -> float | None:
@@ -248,7 +262,7 @@ class WholeSpan:
 
 @dataclass(frozen=True, slots=True)
 class GapCulprit:
-    """Idle time of one gap: a class of `attribution.CLASSES`, and the name of what took it."""
+    """Time of one gap: a class of `attribution.CLASSES`, and the name of what took it."""
 
     kind: str
     label: str
@@ -263,6 +277,7 @@ class Gap:
     `op` are what launched the latter, and `waited_for` the work that its stream waited for. Names
     are "" where the trace has none. `step` is the step in whose window it begins, `before_step` the
     one whose first activity ends it: the window ends there, so it is that step that came late.
+    The causes and `start_up_ns`, the part in which the program started up, sum to its length.
     `culprits` are what the host did in all of the gap, the class that takes most of it first.
     """
 
@@ -277,6 +292,7 @@ class Gap:
     causes: IdleCauses
     waited_for: str = ""
     before_step: int | None = None
+    start_up_ns: int = 0
     culprits: tuple[GapCulprit, ...] = ()
 
     @property

@@ -37,7 +37,6 @@ from traceflops.windows.selection import Selection
 from traceflops.windows.step_times import Owners, owners_of, shared_steps_note
 from traceflops.windows.steps import (
     FoundSteps,
-    find_marked_steps,
     how_to_mark,
     likely_step_mark,
     some_marks,
@@ -154,10 +153,16 @@ class StepPlan:
 
 
 def plan_steps(
-    linked: LinkedTrace, accounts: Mapping[int, DeviceAccount], selection: Selection
+    linked: LinkedTrace,
+    accounts: Mapping[int, DeviceAccount],
+    selection: Selection,
+    marked: FoundSteps | None,
 ) -> StepPlan:
-    """Return the plan for all devices. Raises UsageError for steps that are not there."""
-    layout = _layout(linked, accounts, selection)
+    """Return the plan for all devices; `marked` are the steps that the trace marks.
+
+    Raises UsageError for steps that are not there.
+    """
+    layout = _layout(linked, accounts, selection, marked)
     time_range, range_notes = chosen_range(linked.trace, accounts, selection)
     durations = layout.durations()
     used, reasons = _used(layout, durations, selection) if time_range is None else ((), {})
@@ -207,11 +212,13 @@ def _outside_notes(
 
 
 def _layout(
-    linked: LinkedTrace, accounts: Mapping[int, DeviceAccount], selection: Selection
+    linked: LinkedTrace,
+    accounts: Mapping[int, DeviceAccount],
+    selection: Selection,
+    marked: FoundSteps | None,
 ) -> StepLayout:
     """Return the steps by markers of the host or the tool, else by repetition, else one span."""
     trace, work = linked.trace, device_words(linked.trace).work
-    marked = find_marked_steps(trace, selection.step_mark)
     if marked is not None:
         layout = _marked_layout(linked, accounts, marked)
         if layout.durations():

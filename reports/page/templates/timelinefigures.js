@@ -3,7 +3,7 @@
 // where the page holds every event; else between the edges of bins, whose sums it holds.
 (() => {
   const { firstEnding } = traceflops.timeline;
-  const PARTS = 5; // looks from 0 on are components, the first that applies has the time; then idle
+  const PARTS = 5; // looks from 0 on are components, the first that applies has the time; then start-up and idle
 
   // Time that adds up: "sum" of it was before "at"; between two of these it grows evenly or not.
   const before = ({ at, sum }, time) => {
@@ -62,10 +62,10 @@
     return source.curves[device];
   };
 
-  // The time of each component in a stretch; the last is idle.
-  const componentsOf = (data, source, device, from, to) => {
+  // The time of each component in a stretch; the last two are start-up and idle.
+  const componentsOf = (data, source, device, from, to, startUp) => {
     const sums = curves(data, source, device).map((curve) => before(curve, to) - before(curve, from));
-    return [...sums.map((sum, part) => sum - (sums[part - 1] || 0)), to - from - sums[PARTS - 1]];
+    return [...sums.map((sum, part) => sum - (sums[part - 1] || 0)), startUp, to - from - sums[PARTS - 1] - startUp];
   };
 
   // Pieces of time in a stretch by key, the longest first.
@@ -137,13 +137,15 @@
     const stretch = known(data, low, high), { source, from, to } = stretch;
     const devices = Object.keys(data.origins).map((name) => {
       const device = Number(name);
+      const why = within(source.figures, source.figures.idle[device], from, to)
+        .map(([key, sum]) => [...data.keys[key].map((text) => data.texts[text]), sum.ns]);
+      const startUp = why.reduce((all, [kind, , ns]) => all + (kind === data.looks[PARTS][0] ? ns : 0), 0);
       return {
         device, label: data.groups[data.device_of_group.indexOf(device)][0],
-        components: componentsOf(data, source, device, from, to),
+        components: componentsOf(data, source, device, from, to, startUp),
         kernels: kernelsOf(data, source, device, from, to),
         flops: flopsOf(source, device, from, to),
-        idle: within(source.figures, source.figures.idle[device], from, to)
-          .map(([key, sum]) => [...data.keys[key].map((text) => data.texts[text]), sum.ns]),
+        idle: why.filter(([kind]) => kind !== data.looks[PARTS][0]),
       };
     });
     return { ...stretch, devices, counts: countsOf(data, source, from, to) };

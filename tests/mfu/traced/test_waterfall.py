@@ -74,7 +74,7 @@ def test_both_forms_agree_on_one_data_type(device: DeviceBudget) -> None:
 
 
 def test_a_step_by_hand() -> None:
-    components = dict(zip(COMPONENTS, (60, 20, 5, 0, 10, 5), strict=True))
+    components = dict(zip(COMPONENTS, (60, 20, 5, 0, 10, 3, 2), strict=True))
     work = (
         Portion("model", "compute", "bf16", 30_000),
         Portion("recompute", "compute", "bf16", 8_000),
@@ -93,7 +93,8 @@ def test_a_step_by_hand() -> None:
         "other": 4_500,
         "graph": 0,
         "communication": 10_000,
-        "idle": 5_000,
+        "start_up": 3_000,
+        "idle": 2_000,
     }
     assert (split.mfu, split.hfu) == (Fraction(30, 100), Fraction(395, 1000))
     assert split.errors == ()

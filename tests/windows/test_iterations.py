@@ -1,0 +1,79 @@
+"""Rounds that repeat are steps only where they are iterations, and marks that are never closed."""
+
+from typing import Any
+
+import pytest
+
+from tests.build import step_marks, trace_of
+from traceflops import Analysis, analyze
+
+US = 1_000
+ROUNDS = 10
+
+
+def rounds(
+    before: int = 0, after: str = "", growth: float = 1.0, copies_us: int = 10
+) -> list[dict[str, Any]]:
+    """Return ten rounds of a copy and five kernels, and what runs before and after them, in us."""
+    made: list[dict[str, Any]] = []
+    now = 0
+
+    def add(name: str, us: float, **more: Any) -> None:
+        nonlocal now
+        made.append({"name": name, "start_ns": now * US, "dur_ns": round(us * US), **more})
+        now += round(us) + 5
+
+    for _ in range(before):
+        add("init", 1_000)
+    for number in range(ROUNDS):
+        add("Memcpy HtoD", copies_us, kind="memcpy", direction="HtoD")
+        for name in "abcde":
+            add(name, 50 * growth**number)
+    add("Memcpy HtoD", copies_us, kind="memcpy", direction="HtoD")
+    if after:
+        add(after, 50)
+    return made
+
+
+def seen(works: list[dict[str, Any]]) -> int:
+    analysis: Analysis = analyze(trace_of(activities=works))
+    return len(analysis.steps.seen)
+
+
+def test_rounds_of_a_loop_are_steps() -> None:
+    assert seen(rounds()) == ROUNDS
+    assert seen(rounds(after="a")) == ROUNDS
+
+
+def test_layers_of_a_pass_that_ends_with_its_head_are_none() -> None:
+    assert seen(rounds(after="head")) == 0
+
+
+@pytest.mark.parametrize(("growth", "steps"), [(1.05, ROUNDS), (1.5, 0)])
+def test_a_sweep_of_sizes_has_no_steps(growth: float, steps: int) -> None:
+    assert seen(rounds(growth=growth)) == steps
+
+
+@pytest.mark.parametrize(("before", "steps"), [(2, ROUNDS), (4, 0)])
+def test_rounds_with_less_than_half_of_the_work_are_no_steps(before: int, steps: int) -> None:
+    assert seen(rounds(before)) == steps
+
+
+def test_ranges_that_are_never_closed_last_until_the_next() -> None:
+    """Each ends with the recording; the last has no next."""
+    works = [{"name": "k", "start_ns": 100 * US * n + US, "dur_ns": 50 * US} for n in range(6)]
+    marks = step_marks(*((f"iteration{n}", 100 * US * n, (600 - 100 * n) * US) for n in range(6)))
+    analysis = analyze(trace_of(activities=works, marks=marks))
+    [device] = analysis.devices
+    times = [(window.step, window.dur_ns) for window in device.windows if window.used]
+    assert times == [(n, 100 * US) for n in range(5)]
+
+
+def test_the_work_that_is_left_out_is_told_with_its_share() -> None:
+    works = [{"name": "init", "start_ns": 0, "dur_ns": 300 * US}]
+    works += [{"name": "k", "start_ns": (400 + 100 * n) * US, "dur_ns": 50 * US} for n in range(4)]
+    marks = step_marks(*((f"step {n}", (390 + 100 * n) * US, 90 * US) for n in range(4)))
+    analysis = analyze(trace_of(activities=works, marks=marks))
+    busy_us, used_us = 300 + 4 * 50, 3 * 50
+    assert analysis.left_out == pytest.approx(1 - used_us / busy_us)
+    assert analyze(trace_of(activities=works[1:], marks=marks)).left_out is None

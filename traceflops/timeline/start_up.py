@@ -1,0 +1,348 @@
+"""Start-up: what a process does once, when it uses something for the first time.
+
+    calls of one name    |###############|  |#|  |#|   |#|  |#|      # is the call, in time
+                         |usual| start-up |
+
+A first call of its kind loads code, creates a context, or pins a buffer. What it takes beyond the
+usual call of its kind is start-up, as is all of a call that loads code, of a compilation and of
+the capture of a graph, if what is launched next had not been launched before. While a process
+starts up, so is a stretch of which nothing is recorded, if the device is not usually idle so long
+before the work that ends it.
+Only time in which the device is idle counts: see `DeviceAccount.start_up`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+
+from traceflops.table.columns import (
+    ABSENT,
+    BoolArray,
+    IntArray,
+    codes,
+    is_one_of,
+    matching,
+    names,
+    numbers,
+)
+from traceflops.table.grouping import distinct, group_rows, groups, in_order
+from traceflops.table.nesting import Links, taken
+from traceflops.table.patterns import COMPILES, GRAPH_LAUNCH, LAUNCH, LOADS
+from traceflops.table.trace import Trace
+from traceflops.timeline.intervals import NEVER, Intervals
+
+KINDS: Final = {
+    "load": "loading code",
+    "compile": "compiling",
+    "capture": "capturing graphs",
+    "first-launch": "first launches",
+    "first-copy": "first copies",
+    "first-call": "first calls",
+    "hole": "unrecorded",
+}
+"""What start-up is made of, in words; of two at one time the first counts."""
+
+_COPIES: Final = re.compile(r"Mem(cpy|set)|memory_(async_)?copy")
+_WAITS: Final = re.compile(r"Synchronize|signal_wait|StreamWait|EventQuery|StreamQuery")
+_CAPTURE: Final = re.compile(r"Stream(Begin|End)Capture")
+_INSTANTIATE: Final = re.compile(r"GraphInstantiate|GraphExecUpdate|GraphUpload")
+_LEAST_NS: Final = 100_000
+"""What takes less is no start-up worth telling."""
+_LEAST_ALONE_NS: Final = 1_000_000
+"""The same for calls that nothing is compared with."""
+_LONG_ANYWAY_NS, _MANY = 50_000_000, 8
+"""No call takes so long again and again but those that wait; many calls do it again and again."""
+_TIMES_USUAL, _FIRST, _FEW = 10, 3, 2
+"""How many times longer than usual a call is, of the first how many, and how many are too few."""
+_NEARLY_ALL: Final = 0.9
+_FEW_ACTIVITIES: Final = 8
+"""Nothing repeats where a process has fewer."""
+
+
+@dataclass(frozen=True)  # without slots, for the cached property
+class StartUp:
+    """The start-up of one process: disjoint sets of instants by kind.
+
+    `is_once` says that the process does so little on a GPU that nothing of it repeats.
+    """
+
+    by_kind: Mapping[str, Intervals]
+    is_once: bool
+    trace: Trace = field(repr=False)
+    process: int
+
+    @cached_property
+    def all(self) -> Intervals:
+        """All of it."""
+        return Intervals.empty().union(*self.by_kind.values())
+
+    @cached_property
+    def recorded(self) -> Intervals:
+        """When anything of the host is recorded but labels."""
+        sets = []
+        for table in (self.trace.calls, self.trace.ops, self.trace.marks):
+            mine = numbers(table["process"]) == self.process
+            if table is self.trace.marks:
+                mine &= is_one_of(table["kind"], "python", "system")
+            start, dur_ns = (numbers(table[name])[mine] for name in ("start_ns", "dur_ns"))
+            sets.append(Intervals.of(start, start + dur_ns))
+        return Intervals.empty().union(*sets)
+
+    def within_gaps(
+        self, start_ns: IntArray, end_ns: IntArray, is_odd: BoolArray
+    ) -> dict[str, Intervals]:
+        """Return the instants of gaps of a device in which the process starts up, by kind.
+
+        `is_odd` says of each gap whether it is much longer than others before the same work.
+        """
+        gaps = Intervals.of(start_ns, end_ns)
+        by_kind = {kind: times.intersect(gaps) for kind, times in self.by_kind.items()}
+        known = self.all.intersect(gaps)
+        sums_ns = np.cumsum(known.end_ns - known.start_ns)
+        if not len(known) or sums_ns[-1] < _LEAST_NS:
+            return by_kind
+        # What is used late for the first time may be an exception.
+        until_ns = known.end_ns[np.searchsorted(sums_ns, _NEARLY_ALL * sums_ns[-1])]
+        until_ns = gaps.end_ns[-1] if self.is_once else until_ns
+        some = np.flatnonzero(is_odd & (start_ns < until_ns))
+        silent = Intervals.of(start_ns[some], end_ns[some])
+        silent = silent.subtract(self.recorded.union(known)) if len(some) else silent
+        is_long = silent.end_ns - silent.start_ns >= _LEAST_NS
+        by_kind["hole"] = Intervals(silent.start_ns[is_long], silent.end_ns[is_long])
+        return by_kind
+
+
+def start_up(trace: Trace, links: Links, loops_from_ns: Mapping[int, int]) -> dict[int, StartUp]:
+    """Return the start-up of each process that has some.
+
+    Where a process loops, nothing but graphs is made anew: from `loops_from_ns` on, by process,
+    what takes long does so in a step.
+    """
+    sets: dict[int, dict[str, Intervals]] = {}
+    calls = _Calls(trace, links)
+    for kind, (process, start_ns, end_ns) in {
+        "load": calls.loads(),
+        "compile": calls.compilations(),
+        "capture": calls.captures(),
+        "first-launch": calls.first_of_kind(is_launch=True),
+        "first-copy": calls.first_copies(),
+        "first-call": calls.first_of_kind(is_launch=False),
+    }.items():
+        for number, mine in groups(process):
+            by_kind = sets.setdefault(number, {})
+            times = Intervals.of(start_ns[mine], end_ns[mine])
+            if kind != "capture" and number in loops_from_ns:
+                times = times.within(NEVER, loops_from_ns[number])
+            by_kind[kind] = times.subtract(Intervals.empty().union(*by_kind.values()))
+    found = {
+        number: StartUp(by_kind, calls.is_once(number), trace, number)
+        for number, by_kind in sets.items()
+    }
+    return {number: own for number, own in found.items() if len(own.all)}
+
+
+def device_start_up(
+    by_process: Mapping[int, StartUp],
+    owner: IntArray,
+    name: IntArray,
+    gaps_ns: tuple[IntArray, IntArray],
+) -> dict[str, Intervals]:
+    """Return when processes start up while nothing runs on a device, by kind.
+
+    `owner` and `name` are of the work that ends each gap, its process and name; `gaps_ns` are the
+    starts and ends of the gaps.
+    """
+    start_ns, end_ns = gaps_ns
+    by_kind, told = dict[str, Intervals](), Intervals.empty()
+    for number in by_process.keys() & set(distinct(owner).tolist()):
+        mine = np.flatnonzero(owner == number)
+        start, end = start_ns[mine], end_ns[mine]
+        is_odd = _are_odd(end - start, name[mine])
+        for kind, times in by_process[number].within_gaps(start, end, is_odd).items():
+            by_kind[kind] = by_kind.get(kind, Intervals.empty()).union(times)
+    for kind in KINDS:  # of processes that share the device, one may start up as another does
+        if kind in by_kind:
+            by_kind[kind], told = by_kind[kind].subtract(told), told.union(by_kind[kind])
+    return by_kind
+
+
+def _are_odd(length_ns: IntArray, name: IntArray) -> BoolArray:
+    """Return which gaps are much longer than usual before work of a name, or not to be compared."""
+    group, first = group_rows((name,))
+    count = np.bincount(group, minlength=len(first))
+    by_length = np.lexsort((length_ns, group))
+    usual_ns = length_ns[by_length[np.cumsum(count) - count + (count - 1) // 2]]
+    is_odd = (length_ns > _TIMES_USUAL * usual_ns[group]) | (count <= _FEW)[group]
+    return np.asarray(is_odd & (length_ns >= _LEAST_NS))
+
+
+_Times = tuple[IntArray, IntArray, IntArray]
+"""Process, start and end in ns, per stretch."""
+
+
+class _Calls:
+    """The calls of all processes, and what each launched."""
+
+    def __init__(self, trace: Trace, links: Links) -> None:
+        calls = trace.calls
+        self.trace, self.name = trace, codes(calls["name"])
+        self.process, self.thread, self.start_ns, self.dur_ns = (
+            numbers(calls[name], ABSENT) for name in ("process", "thread", "start_ns", "dur_ns")
+        )
+        owner = numbers(trace.activities["process"])
+        self.activities_of = np.bincount(owner, minlength=trace.processes.num_rows)
+        self.activity = np.flatnonzero(links.call_of_activity >= 0)
+        self.call_of_activity = links.call_of_activity[self.activity]
+        self.launches = matching(calls["name"], LAUNCH.match)
+        is_kernel = is_one_of(trace.activities["kind"], "kernel")[self.activity]
+        self.launches[self.call_of_activity[is_kernel]] = True
+        is_graph = np.flatnonzero(matching(calls["name"], GRAPH_LAUNCH.match))
+        self.first_graph_ns = {
+            number: int(self.start_ns[is_graph[mine]].min())
+            for number, mine in groups(self.process[is_graph])
+        }
+
+    def is_once(self, process: int) -> bool:
+        """Return whether a process does so little on a GPU that nothing of it repeats."""
+        return bool(self.activities_of[process] < _FEW_ACTIVITIES)
+
+    def stretch(self, rows: IntArray, usual_ns: IntArray | int = 0) -> _Times:
+        """Return the calls in some rows, from when a usual one would have returned."""
+        start_ns = self.start_ns[rows]
+        return self.process[rows], start_ns + usual_ns, start_ns + self.dur_ns[rows]
+
+    def uses_first(self, rows: IntArray) -> BoolArray:
+        """Return, per call, whether it launched something that the process had not run before."""
+        activities, wanted = self.trace.activities, np.isin(self.call_of_activity, rows)
+        name, process = codes(activities["name"]), numbers(activities["process"])
+        same = self.activity[np.isin(name[self.activity], distinct(name[self.activity[wanted]]))]
+        call = self.call_of_activity[np.searchsorted(self.activity, same)]
+        order = in_order(self.start_ns[call])
+        _, first = group_rows((process[same][order], name[same][order]))
+        return np.isin(rows, call[order][first])
+
+    def next_launch(self, thread: IntArray, at_ns: IntArray) -> IntArray:
+        """Return, per thread and time, the next call that launches there; -1 for none."""
+        following = np.full(len(at_ns), -1)
+        launch = np.flatnonzero(self.launches)
+        launch = launch[in_order(self.thread[launch], self.start_ns[launch])]
+        for number, rows in groups(thread):
+            mine = launch[slice(*np.searchsorted(self.thread[launch], [number, number + 1]))]
+            place = np.searchsorted(self.start_ns[mine], at_ns[rows])
+            following[rows] = taken(mine, np.where(place < len(mine), place, -1))
+        return following
+
+    def precedes_first_use(self, thread: IntArray, at_ns: IntArray) -> BoolArray:
+        """Return, per thread and time, whether what is launched next had not been run before."""
+        following = self.next_launch(thread, at_ns)
+        return (following < 0) | self.uses_first(following)
+
+    def loads(self) -> _Times:
+        """Return the calls that load code which is used for the first time."""
+        rows = np.flatnonzero(matching(self.trace.calls["name"], LOADS.match))
+        return self.stretch(rows[self.precedes_first_use(self.thread[rows], self.start_ns[rows])])
+
+    def compilations(self) -> _Times:
+        """Return the compilations of code which is used for the first time."""
+        marks = self.trace.marks
+        rows = np.flatnonzero(matching(marks["name"], COMPILES.search))
+        process, thread, start_ns, dur_ns = (
+            numbers(marks[name], ABSENT)[rows]
+            for name in ("process", "thread", "start_ns", "dur_ns")
+        )
+        end_ns = start_ns + np.maximum(dur_ns, 0)
+        mine = self.precedes_first_use(thread, end_ns)
+        return process[mine], start_ns[mine], end_ns[mine]
+
+    def captures(self) -> _Times:
+        """Return when graphs were captured and made before the first was launched."""
+        calls = self.trace.calls
+        edge = np.flatnonzero(matching(calls["name"], _CAPTURE.search))
+        edge = edge[in_order(self.thread[edge], self.start_ns[edge])]
+        begins = matching(calls["name"], lambda name: "BeginCapture" in name)[edge]
+        pairs = np.flatnonzero(
+            begins[:-1] & ~begins[1:] & (self.thread[edge[:-1]] == self.thread[edge[1:]])
+        )
+        made = np.flatnonzero(matching(calls["name"], _INSTANTIATE.search))
+        first, last = np.append(edge[pairs], made), np.append(edge[pairs + 1], made)
+        process, start_ns, _ = self.stretch(first)
+        _, _, end_ns = self.stretch(last)
+        before = [
+            start < self.first_graph_ns.get(number, start + 1)
+            for number, start in zip(process.tolist(), start_ns.tolist(), strict=True)
+        ]
+        mine = np.flatnonzero(before)
+        return process[mine], start_ns[mine], end_ns[mine]
+
+    def first_of_kind(self, *, is_launch: bool) -> _Times:
+        """Return what first launches of a kernel, or the first other calls of a name, take more."""
+        calls = self.trace.calls
+        fits = self.launches if is_launch else ~self.launches
+        if not is_launch:
+            for other in (_COPIES, _WAITS, LOADS, _CAPTURE, _INSTANTIATE):
+                fits = fits & ~matching(calls["name"], other.search)
+        long = np.flatnonzero(fits & (self.dur_ns >= _LEAST_NS))
+        some = np.flatnonzero(np.isin(self.name, distinct(self.name[long])))
+        group, first = group_rows((self.process[some], self.name[some]))
+        count, dur_ns = np.bincount(group, minlength=len(first)), self.dur_ns[some]
+        ends = np.cumsum(count)
+        by_length = np.lexsort((dur_ns, group))
+        usual_ns = dur_ns[by_length[ends - count + (count - 1) // 2]]
+        usual_ns = np.where(count == 1, 0, usual_ns)[group]
+        by_start = np.lexsort((self.start_ns[some], group))
+        number = np.empty(len(some), dtype=np.int64)
+        number[by_start] = np.arange(len(some)) - (ends - count)[group[by_start]]
+        is_alone = (self.activities_of < _FEW_ACTIVITIES)[self.process[some]]
+        is_alone &= dur_ns >= _LEAST_ALONE_NS
+        is_alone |= (dur_ns >= _LONG_ANYWAY_NS) & (count < _MANY)[group]
+        is_alone &= not is_launch
+        usual_ns = np.where(is_alone, 0, usual_ns)
+        more_ns = dur_ns - usual_ns
+        is_long = fits[some] & (dur_ns > _TIMES_USUAL * usual_ns) & (more_ns >= _LEAST_NS)
+        is_first = number < _FIRST
+        if is_launch:
+            is_first &= matching(calls["name"], GRAPH_LAUNCH.match)[some]
+        else:
+            is_first &= (count > _FEW)[group] | (dur_ns >= _LEAST_ALONE_NS)
+            is_first |= is_alone
+        rows = np.flatnonzero(is_long)
+        if is_launch:
+            rows = rows[self.uses_first(some[rows]) | is_first[rows]]
+        else:
+            rows = rows[is_first[rows]]
+        return self.stretch(some[rows], usual_ns[rows])
+
+    def first_copies(self) -> _Times:
+        """Return what first copies of a direction take more than later ones of as many bytes.
+
+        Of calls whose copies are not recorded, what they take more than later ones usually do.
+        """
+        activities, calls = self.trace.activities, self.trace.calls
+        copies = self.activity[is_one_of(activities["kind"], "memcpy", "memset")[self.activity]]
+        call = self.call_of_activity[np.searchsorted(self.activity, copies)]
+        size = np.maximum(numbers(activities["bytes"], 0)[copies], 1)
+        unknown = np.flatnonzero(matching(calls["name"], _COPIES.search))
+        unknown = unknown[~np.isin(unknown, call)]
+        # The kind of a copy: its direction, or the name of its call, after all directions.
+        direction = codes(activities["direction"])[copies]
+        kind = np.append(direction, len(names(activities["direction"])) + self.name[unknown])
+        call, size = np.append(call, unknown), np.append(size, np.full_like(unknown, ABSENT))
+        rows, usual_ns = [], []
+        group, _ = group_rows((self.process[call], kind))
+        for _, mine in groups(group):
+            order = mine[in_order(self.start_ns[call[mine]])]
+            dur_ns, bytes_ = self.dur_ns[call[order]], size[order]
+            for place in range(min(_FIRST, len(order))):
+                like = np.sort(dur_ns[place + 1 :][bytes_[place + 1 :] >= bytes_[place]])
+                most = (len(like) - 1) // 2 if bytes_[place] == ABSENT else -1
+                usual = int(like[most]) if len(like) else 0
+                if len(like) and dur_ns[place] > max(_TIMES_USUAL * usual, usual + _LEAST_NS):
+                    rows.append(int(call[order[place]]))
+                    usual_ns.append(usual)
+        return self.stretch(np.array(rows, dtype=np.int64), np.array(usual_ns, dtype=np.int64))
