@@ -204,7 +204,8 @@ def _spans_add_up(report: Any) -> Iterator[str]:
             yield "the span is not from its start to its end"
         if whole["busy_ns"] + whole["idle_ns"] != span or account["window_ns"] != span:
             yield "busy and idle time are not the span"
-        if account["components_ns"]["idle"] != whole["idle_ns"]:
+        components = account["components_ns"]
+        if components["idle"] + components["start_up"] != whole["idle_ns"]:
             yield "the account of the span is idle for another time"
         if whole["sum_ns"] < whole["busy_ns"]:
             yield "the sum of the durations is less than the busy time"
@@ -248,7 +249,7 @@ def _is_sum_of(name: str, whole: Any, parts: list[Any]) -> Iterator[str]:
 def _gaps_add_up(report: Any) -> Iterator[str]:
     for device in report["devices"]:
         for gap in device["gaps"]:
-            if sum(gap["causes_ns"].values()) != gap["dur_ns"]:
+            if sum(gap["causes_ns"].values()) + gap["start_up_ns"] != gap["dur_ns"]:
                 yield "the causes of a gap are not its length"
             if sum(gap["launch_latency_parts_ns"].values()) != gap["causes_ns"]["launch_latency"]:
                 yield "the parts of the launch latency of a gap are not it"
@@ -270,7 +271,8 @@ def _tables_add_up(report: Any) -> Iterator[str]:
         if row["charged"] and sum(one["count"] for one in row["charged"]) != row["count"]:
             yield "the ways to launch a kernel do not have its count"
     components = report["total"]["components_ns"]
-    if charged and any(charged[name] != components[name] for name in set(components) - {"idle"}):
+    work = set(components) - {"start_up", "idle"}
+    if charged and any(charged[name] != components[name] for name in work):
         yield "what kernels are charged is not the component"
 
 
