@@ -244,13 +244,17 @@ class HostEvents:
 
 
 def host_events(trace: Trace, within: Intervals) -> HostEvents:
-    """Return the events that touch some instants: all that explains what went on there."""
+    """Return the events that touch some instants: all that explains what went on there.
+
+    Labels of steps explain nothing.
+    """
     pool, marks = Names(), trace.marks
+    is_step = matching(marks["name"], lambda name: is_step_label(name, None))
     kind_of = np.array([*(_OF_MARK.get(kind, -1) for kind in names(marks["kind"])), -1])
     kind_of_mark = kind_of[codes(marks["kind"])]
     pieces = []
     for number, table, rows in (
-        (LABEL, marks, np.flatnonzero(kind_of_mark == LABEL)),
+        (LABEL, marks, np.flatnonzero((kind_of_mark == LABEL) & ~is_step)),
         (FRAME, marks, np.flatnonzero(kind_of_mark == FRAME)),
         (OP, trace.ops, np.arange(trace.ops.num_rows)),
         (CALL, trace.calls, np.arange(trace.calls.num_rows)),
@@ -306,11 +310,10 @@ def owners(events: HostEvents) -> IntArray:
     """Return, for each event, the one around it whose name its owner knows best.
 
     That is the nearest function of a user, else one that helps, else the outermost operator, else,
-    for a call, the annotation around it that is no step, else the event itself.
+    for a call, the annotation around it, else the event itself.
     """
     is_call, is_op = (events.kind == CALL) | (events.kind == SYSTEM), events.kind == OP
-    is_step = np.array([is_step_label(label, None) for label in events.labels], dtype=np.bool_)
-    is_label = (events.kind == LABEL) & ~is_step[events.name]
+    is_label = events.kind == LABEL
     event = np.arange(len(events.kind))
     is_user = (events.function == event) & ~events.has_fact("helps", event)
     owner = event
