@@ -73,6 +73,7 @@ def prepare(
                 trace=redaction.trace(with_host),
                 categorised=replace(categorised, rules=numbered),
             )
+            vars(linked)["start_up"] = named.start_up  # found by names that are gone now
             totals = redaction.untimed(totals) if totals is not None else None
     with phase("components of devices"):
         accounts, notes = one_run_per_gpu(linked.trace, _accounts(linked, selection), selection)

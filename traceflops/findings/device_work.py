@@ -20,6 +20,7 @@ from traceflops.flops.ops.work import Product, Work
 from traceflops.memory.usage import memory_use
 from traceflops.table.columns import BoolArray, axes, names, numbers, product_of
 from traceflops.timeline.device_span import is_top
+from traceflops.timeline.intervals import latest_end_before
 
 if TYPE_CHECKING:
     from traceflops.findings.case import Case
@@ -293,8 +294,8 @@ def _partly_filled(facts: KernelFacts, product: BoolArray) -> Iterator[Cause]:
 def _small_grids(facts: KernelFacts) -> Iterator[Cause]:
     """Yield a cause of long kernels with far fewer blocks than multiprocessors.
 
-    Products have a rule of their own, and collectives leave room on purpose. What runs beside them
-    on other streams may fill the rest, so the gain is a bound.
+    Products have a rule of their own, collectives leave room on purpose, and kernels that run
+    beside others may fill the GPU together.
     """
     activities, devices = facts.prepared.trace.activities, facts.prepared.trace.devices
     units = numbers(devices["sm_count"])[numbers(activities["device"])[facts.row]]
@@ -303,6 +304,7 @@ def _small_grids(facts: KernelFacts) -> Iterator[Cause]:
     small = (units > 0) & (blocks > 0) & (blocks <= most * units) & (facts.ns >= shortest)
     small &= ~facts.is_sub(*_PRODUCTS)
     small &= ~is_top(facts.prepared.linked.categorised, "communication", facts.row)
+    small &= ~_overlaps(facts)
     if not small.any():
         return
     largest = int(np.argmax(np.where(small, facts.ns, 0)))
@@ -316,6 +318,16 @@ def _small_grids(facts: KernelFacts) -> Iterator[Cause]:
     }
     kept = blocks / np.maximum(units, 1)
     yield from kernel_cause(facts, "small-grid", small, kept, values=values)
+
+
+def _overlaps(facts: KernelFacts) -> BoolArray:
+    """Return which kernels run beside another one of their device for some time."""
+    activities = facts.prepared.trace.activities
+    device, start = (numbers(activities[name])[facts.row] for name in ("device", "start_ns"))
+    end = start + numbers(activities["dur_ns"])[facts.row]
+    is_beside = latest_end_before(device, start, end) > start
+    later = latest_end_before(device, -end, -start) > -end
+    return np.asarray(is_beside | later)
 
 
 def _precision(facts: KernelFacts, product: BoolArray) -> Iterator[Cause]:

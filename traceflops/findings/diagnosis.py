@@ -27,7 +27,7 @@ from traceflops.findings.device_memory import (
     unified_memory,
 )
 from traceflops.findings.device_work import kernel_rules, reached
-from traceflops.findings.finding import Candidate, Finding, Level
+from traceflops.findings.finding import WORTH_SAYING, Candidate, Finding, Level
 from traceflops.findings.gains import scales_of, weighed
 from traceflops.findings.idle_causes import idle_causes
 from traceflops.findings.late_rank import late_rank, rank_balance
@@ -199,8 +199,14 @@ def _nothing(case: Case) -> Iterator[Finding]:
     if share_of_window(case, lost_ns + more_ns) > limit(case, "nothing-stands-out", "most_share"):
         return
     share = share_of_window(case, lost_ns)
-    near_ns = sum(row.sum_ns for row in rows if reached(case, row) >= _NEAR)
     busy_ns = components.window_ns - components.start_up_ns - components.idle_ns
+    parts = [(row.sum_ns, reached(case, row)) for row in rows]
+    near_ns = sum(ns for ns, part in parts if part >= _NEAR)
+    known_ns = sum(ns for ns, part in parts if part > 0)
+    if share_of_window(case, components.start_up_ns) >= WORTH_SAYING:
+        return
+    if 2 * near_ns < busy_ns <= 2 * known_ns:
+        return  # losses tell how far below its roofs the GPU runs
     if 2 * near_ns < busy_ns:
         yield statement(
             "kernels-unjudged",

@@ -40,7 +40,7 @@ _UNTITLED_WITHOUT_STEPS: Final = ("memory-alloc", "recompilation", "code-loading
 """Rules whose titles speak of the step."""
 _BY_NAME: Final[dict[str, re.Pattern[str]]] = {
     "recompilation": COMPILES,
-    "code-loading": re.compile(rf"^({LOADS.pattern})"),
+    "code-loading": re.compile(rf"^({LOADS.pattern}|(cu|hip)(Module|Library)Unload)"),
 }
 """Rules by the names around idle time, of whatever class it is."""
 _ENGINES: Final = {"vllm/": "vllm", "sglang/": "sglang"}

@@ -50,7 +50,7 @@ ASYNC_COPY: Final = re.compile(r"(cuda|cu|hip)Memcpy\w*Async")
 ASYNC_FILL: Final = re.compile(r"(cuda|cu|hip)Memset\w*Async")
 WAITS_FOR_DEVICE: Final = re.compile(r"(cuda|cu|hip)(DeviceSynchronize|CtxSynchronize)")
 """Calls that return after all work of the GPU that was launched before."""
-LOADS: Final = re.compile(r"(cu|hip)(Module|Library)(Load|Unload)")
+LOADS: Final = re.compile(r"(cu|hip)(Module|Library)Load")
 """Calls that load code."""
 COMPILES: Final = re.compile(
     r"\(dynamo_timed\)$|/_dynamo/(convert_frame|symbolic_convert|output_graph)\.py\("

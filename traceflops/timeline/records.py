@@ -102,11 +102,6 @@ class Components:
         """Return the length of the window: the sum of the parts."""
         return sum(_COMPONENTS_NS(self))
 
-    @property
-    def steady(self) -> Components:
-        """Return the same without start-up, as if the window were so much shorter."""
-        return replace(self, start_up_ns=0)
-
     def parts(self) -> dict[str, int]:
         """Return the parts by component, in the order of COMPONENTS."""
         return dict(zip(COMPONENTS, _COMPONENTS_NS(self), strict=True))
@@ -144,11 +139,6 @@ class Account:
     def with_idle_unrecorded(self) -> Account:
         """Return the same where any of the idle time may be work that is not in the trace."""
         return replace(self, idle_causes=self.idle_causes.unrecorded)
-
-    @property
-    def steady(self) -> Account:
-        """Return the same without start-up."""
-        return replace(self, components=self.components.steady)
 
     @property
     def activities_per_launch(self) -> float | None:

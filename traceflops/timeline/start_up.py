@@ -20,6 +20,7 @@ from functools import cached_property
 from typing import Final
 
 import numpy as np
+import pyarrow as pa
 
 from traceflops.table.columns import (
     ABSENT,
@@ -31,7 +32,7 @@ from traceflops.table.columns import (
     names,
     numbers,
 )
-from traceflops.table.grouping import distinct, group_rows, groups, in_order
+from traceflops.table.grouping import distinct, group_rows, groups, in_order, joint_codes
 from traceflops.table.nesting import Links, taken
 from traceflops.table.patterns import COMPILES, GRAPH_LAUNCH, LAUNCH, LOADS
 from traceflops.table.trace import Trace
@@ -44,7 +45,7 @@ KINDS: Final = {
     "first-launch": "first launches",
     "first-copy": "first copies",
     "first-call": "first calls",
-    "hole": "unrecorded",
+    "hole": "gaps with nothing recorded",
 }
 """What start-up is made of, in words; of two at one time the first counts."""
 
@@ -56,13 +57,42 @@ _LEAST_NS: Final = 100_000
 """What takes less is no start-up worth telling."""
 _LEAST_ALONE_NS: Final = 1_000_000
 """The same for calls that nothing is compared with."""
-_LONG_ANYWAY_NS, _MANY = 50_000_000, 8
-"""No call takes so long again and again but those that wait; many calls do it again and again."""
+_LONG_ANYWAY_NS: Final = 50_000_000
+"""No call takes so long but those that wait, or a few that set up."""
 _TIMES_USUAL, _FIRST, _FEW = 10, 3, 2
 """How many times longer than usual a call is, of the first how many, and how many are too few."""
 _NEARLY_ALL: Final = 0.9
 _FEW_ACTIVITIES: Final = 8
 """Nothing repeats where a process has fewer."""
+
+
+class _HostRecords:
+    """When calls, operators and functions of the host are recorded, by process."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+
+    @cached_property
+    def _tables(self) -> list[tuple[pa.Table, dict[int, IntArray]]]:
+        """Each table with the rows of each process."""
+        marks = self._trace.marks
+        is_work = np.flatnonzero(is_one_of(marks["kind"], "python", "system"))
+        owner = numbers(marks["process"])[is_work]
+        of_marks = {number: is_work[mine] for number, mine in groups(owner)}
+        tables = (self._trace.calls, self._trace.ops)
+        return [
+            (marks, of_marks),
+            *((table, dict(groups(numbers(table["process"])))) for table in tables),
+        ]
+
+    def of(self, process: int) -> Intervals:
+        """Return when anything of a process is recorded but labels."""
+        sets = []
+        for table, rows in self._tables:
+            mine = rows.get(process, np.empty(0, dtype=np.int64))
+            start, dur_ns = (numbers(table[name])[mine] for name in ("start_ns", "dur_ns"))
+            sets.append(Intervals.of(start, start + dur_ns))
+        return Intervals.empty().union(*sets)
 
 
 @dataclass(frozen=True)  # without slots, for the cached property
@@ -74,8 +104,9 @@ class StartUp:
 
     by_kind: Mapping[str, Intervals]
     is_once: bool
-    trace: Trace = field(repr=False)
+    host: _HostRecords = field(repr=False)
     process: int
+    loops_from_ns: int | None
 
     @cached_property
     def all(self) -> Intervals:
@@ -85,14 +116,7 @@ class StartUp:
     @cached_property
     def recorded(self) -> Intervals:
         """When anything of the host is recorded but labels."""
-        sets = []
-        for table in (self.trace.calls, self.trace.ops, self.trace.marks):
-            mine = numbers(table["process"]) == self.process
-            if table is self.trace.marks:
-                mine &= is_one_of(table["kind"], "python", "system")
-            start, dur_ns = (numbers(table[name])[mine] for name in ("start_ns", "dur_ns"))
-            sets.append(Intervals.of(start, start + dur_ns))
-        return Intervals.empty().union(*sets)
+        return self.host.of(self.process)
 
     def within_gaps(
         self, start_ns: IntArray, end_ns: IntArray, is_odd: BoolArray
@@ -110,7 +134,13 @@ class StartUp:
         # What is used late for the first time may be an exception.
         until_ns = known.end_ns[np.searchsorted(sums_ns, _NEARLY_ALL * sums_ns[-1])]
         until_ns = gaps.end_ns[-1] if self.is_once else until_ns
-        some = np.flatnonzero(is_odd & (start_ns < until_ns))
+        if self.loops_from_ns is not None:
+            until_ns = min(int(until_ns), self.loops_from_ns)
+        length = end_ns - start_ns
+        # How many gaps are at least half as long: what happens again and again is no start-up.
+        alike = len(length) - np.searchsorted(np.sort(length), length / 2)
+        is_once = (alike <= _FEW) | (known.length_within(start_ns, end_ns) > 0)
+        some = np.flatnonzero(is_odd & is_once & (start_ns < until_ns))
         silent = Intervals.of(start_ns[some], end_ns[some])
         silent = silent.subtract(self.recorded.union(known)) if len(some) else silent
         is_long = silent.end_ns - silent.start_ns >= _LEAST_NS
@@ -125,7 +155,7 @@ def start_up(trace: Trace, links: Links, loops_from_ns: Mapping[int, int]) -> di
     what takes long does so in a step.
     """
     sets: dict[int, dict[str, Intervals]] = {}
-    calls = _Calls(trace, links)
+    calls, host = _Calls(trace, links), _HostRecords(trace)
     for kind, (process, start_ns, end_ns) in {
         "load": calls.loads(),
         "compile": calls.compilations(),
@@ -141,7 +171,7 @@ def start_up(trace: Trace, links: Links, loops_from_ns: Mapping[int, int]) -> di
                 times = times.within(NEVER, loops_from_ns[number])
             by_kind[kind] = times.subtract(Intervals.empty().union(*by_kind.values()))
     found = {
-        number: StartUp(by_kind, calls.is_once(number), trace, number)
+        number: StartUp(by_kind, calls.is_once(number), host, number, loops_from_ns.get(number))
         for number, by_kind in sets.items()
     }
     return {number: own for number, own in found.items() if len(own.all)}
@@ -192,9 +222,16 @@ class _Calls:
     def __init__(self, trace: Trace, links: Links) -> None:
         calls = trace.calls
         self.trace, self.name = trace, codes(calls["name"])
-        self.process, self.thread, self.start_ns, self.dur_ns = (
-            numbers(calls[name], ABSENT) for name in ("process", "thread", "start_ns", "dur_ns")
+        self.process, self.start_ns, self.dur_ns = (
+            numbers(calls[name], ABSENT) for name in ("process", "start_ns", "dur_ns")
         )
+        # Threads of different processes may have the same number.
+        process, thread = (
+            np.concatenate([numbers(table[name], ABSENT) for table in (calls, trace.marks)])
+            for name in ("process", "thread")
+        )
+        threads = joint_codes(process, thread)
+        self.thread, self.thread_of_mark = np.split(threads, [calls.num_rows])
         owner = numbers(trace.activities["process"])
         self.activities_of = np.bincount(owner, minlength=trace.processes.num_rows)
         self.activity = np.flatnonzero(links.call_of_activity >= 0)
@@ -232,8 +269,9 @@ class _Calls:
         following = np.full(len(at_ns), -1)
         launch = np.flatnonzero(self.launches)
         launch = launch[in_order(self.thread[launch], self.start_ns[launch])]
+        owner = self.thread[launch]
         for number, rows in groups(thread):
-            mine = launch[slice(*np.searchsorted(self.thread[launch], [number, number + 1]))]
+            mine = launch[slice(*np.searchsorted(owner, [number, number + 1]))]
             place = np.searchsorted(self.start_ns[mine], at_ns[rows])
             following[rows] = taken(mine, np.where(place < len(mine), place, -1))
         return following
@@ -252,12 +290,11 @@ class _Calls:
         """Return the compilations of code which is used for the first time."""
         marks = self.trace.marks
         rows = np.flatnonzero(matching(marks["name"], COMPILES.search))
-        process, thread, start_ns, dur_ns = (
-            numbers(marks[name], ABSENT)[rows]
-            for name in ("process", "thread", "start_ns", "dur_ns")
+        process, start_ns, dur_ns = (
+            numbers(marks[name], ABSENT)[rows] for name in ("process", "start_ns", "dur_ns")
         )
         end_ns = start_ns + np.maximum(dur_ns, 0)
-        mine = self.precedes_first_use(thread, end_ns)
+        mine = self.precedes_first_use(self.thread_of_mark[rows], end_ns)
         return process[mine], start_ns[mine], end_ns[mine]
 
     def captures(self) -> _Times:
@@ -300,7 +337,8 @@ class _Calls:
         number[by_start] = np.arange(len(some)) - (ends - count)[group[by_start]]
         is_alone = (self.activities_of < _FEW_ACTIVITIES)[self.process[some]]
         is_alone &= dur_ns >= _LEAST_ALONE_NS
-        is_alone |= (dur_ns >= _LONG_ANYWAY_NS) & (count < _MANY)[group]
+        is_long = dur_ns >= _LONG_ANYWAY_NS
+        is_alone |= is_long & (np.bincount(group[is_long], minlength=len(first)) <= _FEW)[group]
         is_alone &= not is_launch
         usual_ns = np.where(is_alone, 0, usual_ns)
         more_ns = dur_ns - usual_ns

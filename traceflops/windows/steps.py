@@ -153,13 +153,14 @@ def _by_process(
     by_process: dict[int, Steps] = {}
     launched = Launched(trace)
     elsewhere, nested, in_doubt = 0, 0, False
+    last_ns = int((numbers(marks["start_ns"]) + numbers(marks["dur_ns"], 0)).max())
     for process, mine in groups(numbers(marks["process"])[rows]):
         of_thread = {name: mine[own] for name, own in groups(thread[mine])}
 
         def steps_of(name: int, of_thread: dict[int, IntArray] = of_thread) -> Steps:
             own = of_thread[name]
             # Ranges that are never closed end with the recording, each inside the one before.
-            are_open = len(own) > 2 and (end[own] == end[own[0]]).all()
+            are_open = len(own) > 2 and (end[own] == last_ns).all()
             own = own if are_open else own[~_is_inner(start[own], end[own])]
             own = own[np.argsort(start[own], kind="stable")]
             is_numbered = (number[own] != _NO_NUMBER).all()
