@@ -157,6 +157,11 @@ class Recorder:
         model: object,
         words: Mapping[str, object],
     ) -> None:
+        """Keep what to record; no profiler starts yet.
+
+        `schedule` counts the steps to wait, to warm up and to record. `options` are arguments of
+        `torch.profiler.profile`, `words` the description of the run.
+        """
         self.path: Path | None = None
         self.problem: str | None = None
         self.overhead: Overhead | None = None
@@ -254,6 +259,11 @@ class Recorder:
             raise RuntimeError("the loop has another profiler, which excludes this one")
 
     def _warm_up(self) -> None:
+        """Start the warm-up of the profiler and collect the metadata of the trace.
+
+        A model that cannot be described is left out, with a warning. Raises RuntimeError where
+        another profiler runs.
+        """
         import torch
         from torch.profiler import profile
 

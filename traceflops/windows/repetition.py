@@ -93,6 +93,7 @@ class _Occurrences:
     """
 
     def __init__(self, name: IntArray) -> None:
+        """Sort occurrences by name; `name` is the name of each activity, a number from 0."""
         if int(name.max()) < 2**16:
             self.place = np.argsort(name.astype(np.uint16), kind="stable")  # by radix
         else:  # what a stable sort gives, several times as fast
