@@ -223,7 +223,11 @@ class Recorder:
     # Going from step to step
 
     def _advance(self) -> None:
-        """Do what is due after so many steps."""
+        """Enter the stage that begins after `_done` steps, or mark the next recorded step.
+
+        Stages are warm-up, recording and end. The steps between `_COLD` and the warm-up are timed:
+        they say how long a step takes that is not recorded.
+        """
         if self._done == _COLD < self._wait:
             self._since_ns = self._idle_ns()
         if self._done == self._wait:

@@ -78,7 +78,10 @@ class Launches:
 
 
 def launches_of(prepared: Prepared) -> Launches:
-    """Return the kernels of the devices of a prepared trace."""
+    """Return the kernels on the chosen devices, by process and then in the order of launch.
+
+    Steps are numbered over all devices: those of the second follow those of the first.
+    """
     activities = prepared.trace.activities
     process, device = numbers(activities["process"]), numbers(activities["device"])
     is_kernel = on_chosen_device(prepared) & is_one_of(activities["kind"], "kernel")
