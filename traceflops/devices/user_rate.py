@@ -73,7 +73,7 @@ def rate_doubt(spec: DeviceSpec, rate: int, dtypes: Collection[str] = ()) -> Fac
     equal_dense = None if dtypes else _type_with(rate, table, _SAME)
     if equal_dense in _USUAL_TYPES:
         return None
-    with_sparsity = {name: table[name] for name in _WITH_SPARSITY if name in table}
+    with_sparsity: dict[str, int] = {name: table[name] for name in _WITH_SPARSITY if name in table}
     equal_sparse = _type_with(rate, with_sparsity, _SPARSE)
     if equal_sparse is not None:
         return _sparse_doubt(spec, rate, equal_dense, equal_sparse)
