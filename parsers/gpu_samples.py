@@ -217,7 +217,11 @@ def _split(line: str) -> list[str]:
 
 
 def _samples(source: ByteSource, damage: Damage) -> _Samples:
-    """Return the rows below the headers of a file; dmon repeats its own after each screenful."""
+    """Return the rows of a file, read by the header above them.
+
+    Lines that do not begin with a digit are tried as headers, at most _MOST_TRIES of them: dmon
+    repeats its header after each screenful.
+    """
     samples, header, header_line, tries = _Samples(), None, "", 0
     blocks = LineBlocks(source, 1 << 20, damage)
     for line in (line.strip() for block in blocks for line in block.decode().splitlines()):

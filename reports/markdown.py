@@ -152,6 +152,7 @@ def render_post_mortem(analysis: Analysis, authored: Authored = NOTHING) -> str:
 
 
 def _head(analysis: Analysis, title: str | None) -> Iterator[str]:
+    """Yield the lines above the findings: title, verdict, warnings, origin, why there is no MFU."""
     yield SIGN
     if title is not None:
         yield f"# {plain(title)}"

@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -89,11 +89,12 @@ def _events(prepared: Prepared, findings: Sequence[Finding]) -> Iterator[bytes]:
     trace = prepared.trace
     origin_ns = _first_time(trace)
     write = partial(_range, origin_ns)
-    of_calls = np.full(trace.calls.num_rows, -1, dtype=np.int64)
-    of_activities = np.full(trace.activities.num_rows, -1, dtype=np.int64)
+    streams, processes = _stream_threads(prepared), _host_threads(trace)
+    of_calls = _thread_column(processes.values(), "calls", trace)
+    of_activities = _thread_column(streams.values(), "activities", trace)
     yield from _found(prepared, findings, write)
-    yield from _devices(prepared, write, origin_ns, of_activities)
-    yield from _hosts(trace, write, of_calls)
+    yield from _devices(prepared, write, origin_ns, streams)
+    yield from _hosts(trace, write, processes)
     yield from _arrows(prepared, origin_ns, of_calls, of_activities)
 
 
@@ -174,9 +175,9 @@ def _found(prepared: Prepared, findings: Sequence[Finding], write: Write) -> Ite
 
 
 def _devices(
-    prepared: Prepared, write: Write, origin_ns: int, threads: IntArray
+    prepared: Prepared, write: Write, origin_ns: int, streams: Mapping[int, _Threads]
 ) -> Iterator[bytes]:
-    """Yield the events of all devices; `threads` gets the thread of each activity."""
+    """Yield the events of all devices; `streams` are the threads of each."""
     trace = prepared.trace
     rows, ranks = trace.devices.to_pylist(), trace.ranks
     for device in prepared.accounts:
@@ -190,7 +191,7 @@ def _devices(
         yield _joined(_steps(prepared, device, write))
         yield _joined(_components(prepared, device, write))
         yield from _pieces(_outstanding(prepared, device, origin_ns))
-        yield from _streams(prepared, device, write, threads)
+        yield from _streams(prepared, device, write, streams[device])
 
 
 def _steps(prepared: Prepared, device: int, write: Write) -> Iterator[str]:
@@ -229,17 +230,45 @@ def _outstanding(prepared: Prepared, device: int, origin_ns: int) -> Iterator[st
         )
 
 
-def _streams(prepared: Prepared, device: int, write: Write, threads: IntArray) -> Iterator[bytes]:
+class _Threads(NamedTuple):
+    """The threads that show rows of a device or process: by table the rows, and a thread per row.
+
+    `labels` are the names of the threads by number.
+    """
+
+    rows: Mapping[str, IntArray]
+    threads: Mapping[str, IntArray]
+    labels: Mapping[int, str]
+
+
+def _thread_column(shown: Iterable[_Threads], table: str, trace: Trace) -> IntArray:
+    """Return the thread of each row of a table, -1 for rows that no thread shows."""
+    column = np.full(trace.table(table).num_rows, -1, dtype=np.int64)
+    for some in shown:
+        column[some.rows[table]] = some.threads[table]
+    return column
+
+
+def _stream_threads(prepared: Prepared) -> dict[int, _Threads]:
+    """Return the threads of each device: one per stream, more where its activities overlap."""
+    stream = numbers(prepared.trace.activities["stream"], ABSENT)
+    streams = {}
+    for device, account in prepared.accounts.items():
+        rows = account.rows
+        thread, labels = _threads(stream[rows.row], rows.start_ns, rows.end_ns, nests=False)
+        streams[device] = _Threads({"activities": rows.row}, {"activities": thread}, labels)
+    return streams
+
+
+def _streams(prepared: Prepared, device: int, write: Write, shown: _Threads) -> Iterator[bytes]:
+    """Yield the names of a device's threads, then its activities."""
     activities, rows = prepared.trace.activities, prepared.accounts[device].rows
-    stream = numbers(activities["stream"], ABSENT)[rows.row]
-    thread, named = _threads(stream, rows.start_ns, rows.end_ns, nests=False)
-    threads[rows.row] = thread
     labels = [_json(name) for name in names(activities["name"])]
     categorised = prepared.linked.categorised
-    tops = [_json(f"{one.top}.{one.sub}") for one in categorised.categories]
-    yield _thread_labels(_DEVICE + device, named, 2)
+    categories = [_json(f"{one.top}.{one.sub}") for one in categorised.categories]
+    yield _thread_labels(_DEVICE + device, shown.labels, 2)
     columns = (
-        thread.tolist(),
+        shown.threads["activities"].tolist(),
         codes(activities["name"])[rows.row].tolist(),
         rows.start_ns.tolist(),
         (rows.end_ns - rows.start_ns).tolist(),
@@ -247,8 +276,8 @@ def _streams(prepared: Prepared, device: int, write: Write, threads: IntArray) -
         _facts(prepared, rows.row),
     )
     yield from _pieces(
-        write(_DEVICE + device, tid, labels[name], start, dur, tops[top], args)
-        for tid, name, start, dur, top, args in zip(*columns, strict=True)
+        write(_DEVICE + device, tid, labels[name], start, dur, categories[category], args)
+        for tid, name, start, dur, category, args in zip(*columns, strict=True)
     )
 
 
@@ -283,20 +312,44 @@ def _facts(prepared: Prepared, rows: IntArray) -> Iterator[str]:
         yield f"{{{','.join(facts)}}}"
 
 
-def _hosts(trace: Trace, write: Write, threads: IntArray) -> Iterator[bytes]:
-    """Yield the events of the job's processes; `threads` gets the thread of each call."""
-    tables = {name: _host_rows(trace, name) for name in _HOST_TABLES}
-    for process in trace.processes.to_pylist():
-        number = process["process"]
+def _host_threads(trace: Trace) -> dict[int, _Threads]:
+    """Return the threads of each process that has marks, ops or calls to show."""
+    rows_of = {name: _host_rows(trace, name) for name in _HOST_TABLES}
+    processes = {}
+    for number in trace.processes["process"].to_pylist():
         picked = {
             name: rows[numbers(trace.table(name)["process"])[rows] == number]
-            for name, rows in tables.items()
+            for name, rows in rows_of.items()
         }
         if any(len(rows) for rows in picked.values()):
+            processes[number] = _threads_of_rows(trace, picked)
+    return processes
+
+
+def _threads_of_rows(trace: Trace, picked: Mapping[str, IntArray]) -> _Threads:
+    """Return the threads of rows of several tables; rows of one thread nest across tables."""
+
+    def of_all(column: str) -> IntArray:
+        return np.concatenate(
+            [numbers(trace.table(name)[column], ABSENT)[rows] for name, rows in picked.items()]
+        )
+
+    start, dur = of_all("start_ns"), np.maximum(of_all("dur_ns"), 0)
+    thread, labels = _threads(of_all("thread"), start, start + dur, nests=True, word="thread")
+    begins = np.cumsum([len(rows) for rows in picked.values()])[:-1]
+    threads = dict(zip(picked, np.split(thread, begins), strict=True))
+    return _Threads(picked, threads, labels)
+
+
+def _hosts(trace: Trace, write: Write, processes: Mapping[int, _Threads]) -> Iterator[bytes]:
+    """Yield the events of the job's processes; `processes` are their threads."""
+    for process in trace.processes.to_pylist():
+        number = process["process"]
+        if number in processes:
             rank, pid = process["rank"], _HOST + number
             name = f"rank {rank}, CPU" if rank is not None else f"CPU: {process['file']}"
             yield _label("process", pid, 0, name, pid).encode()
-            yield from _host(trace, picked, pid, write, threads)
+            yield from _host(trace, processes[number], pid, write)
 
 
 def _host_rows(trace: Trace, name: str) -> IntArray:
@@ -308,30 +361,23 @@ def _host_rows(trace: Trace, name: str) -> IntArray:
     return np.flatnonzero(known)
 
 
-def _host(
-    trace: Trace, picked: Mapping[str, IntArray], pid: int, write: Write, threads: IntArray
-) -> Iterator[bytes]:
-    def of_all(column: str) -> IntArray:
-        return np.concatenate(
-            [numbers(trace.table(name)[column], ABSENT)[rows] for name, rows in picked.items()]
-        )
-
-    start, dur = of_all("start_ns"), np.maximum(of_all("dur_ns"), 0)
-    thread, named = _threads(of_all("thread"), start, start + dur, nests=True, word="thread")
-    yield _thread_labels(pid, named, 0)
-    at = 0
-    for name, rows in picked.items():
-        labels = [_json(label) for label in names(trace.table(name)["name"])]
+def _host(trace: Trace, shown: _Threads, pid: int, write: Write) -> Iterator[bytes]:
+    """Yield the names of a process's threads, then its marks, ops and calls."""
+    yield _thread_labels(pid, shown.labels, 0)
+    for name, rows in shown.rows.items():
+        table = trace.table(name)
+        labels = [_json(label) for label in names(table["name"])]
         kind = _json(_HOST_TABLES[name])
-        if name == "calls":
-            threads[rows] = thread[at : at + len(rows)]
-        mine = (column[at : at + len(rows)].tolist() for column in (thread, start, dur))
-        code = codes(trace.table(name)["name"])[rows].tolist()
-        yield from _pieces(
-            write(pid, tid, labels[label], low, length, kind)
-            for tid, low, length, label in zip(*mine, code, strict=True)
+        columns = (
+            shown.threads[name].tolist(),
+            codes(table["name"])[rows].tolist(),
+            numbers(table["start_ns"], ABSENT)[rows].tolist(),
+            np.maximum(numbers(table["dur_ns"], ABSENT)[rows], 0).tolist(),
         )
-        at += len(rows)
+        yield from _pieces(
+            write(pid, tid, labels[label], start, dur, kind)
+            for tid, label, start, dur in zip(*columns, strict=True)
+        )
 
 
 def _arrows(

@@ -168,7 +168,10 @@ class _Bracketed:
         return "…"[:width]
 
     def joined(self, *kept: tuple[int, int]) -> str:
-        """Return stretches of the text; brackets that one leaves open are closed behind it."""
+        """Return the stretches `kept` (start, end) of the text, with … for each omitted part.
+
+        Brackets that open before an omitted part and close within it are closed after its ….
+        """
         parts = []
         for (start, end), (following, _) in pairwise([*kept, (len(self.text), 0)]):
             part = self.text[start:end]

@@ -232,22 +232,31 @@ class BlockQueue:
         frame.pieces, frame.pieces_bytes = [], 0
 
     def ready(self, ahead: int) -> Iterator[JsonPart]:
-        """Yield results until only `ahead` blocks are waiting."""
+        """Yield decoded parts in order until only `ahead` blocks are waiting.
+
+        A guess that does not decode ends this: the queue is emptied and the window is rewound to
+        the beginning of the guess, so that the caller reads its text again, in smaller pieces.
+        Other blocks that do not decode are passed over.
+        """
         while len(self._waiting) > ahead:
             block = self._waiting.popleft()
             if isinstance(block, JsonPart):
                 yield block
             elif (value := block.result()) is not None:
                 yield JsonPart(block.frame.path, value)
-            elif block.is_guess:  # go back; all that was submitted behind it is guessed again
-                texts = [b.text for b in (block, *self._waiting) if isinstance(b, _Block)]
-                self._waiting.clear()
-                self._window.rewind(b"".join(texts))
-                end = self._window.position + len(block.text)
-                if len(block.text) > _SMALL_BLOCK:
-                    block.frame.small_until = end
-                else:
-                    block.frame.single_until = end
+            elif block.is_guess:
+                self._rewind_to(block)
+
+    def _rewind_to(self, guess: _Block) -> None:
+        """Rewind the window to a guess and drop all blocks after it; next time cut it smaller."""
+        texts = [b.text for b in (guess, *self._waiting) if isinstance(b, _Block)]
+        self._waiting.clear()
+        self._window.rewind(b"".join(texts))
+        end = self._window.position + len(guess.text)
+        if len(guess.text) > _SMALL_BLOCK:
+            guess.frame.small_until = end
+        else:
+            guess.frame.single_until = end
 
     def accept(self, frame: Frame, value: bytes) -> None:
         """Take one object that was looked at."""

@@ -30,7 +30,7 @@ PIPE_PATIENCE_S = 5.0
 _PAGES: Final = (".html", ".htm")
 """Reports that lie beside traces are read only where they are named."""
 _REPORT: Final = b"traceflops.report/"
-"""How the comment of an archive begins that is a report; in it only the pack is a recording."""
+"""Beginning of the comment by which a report that is an archive is recognised."""
 _PACK: Final = ".tfpack"
 _ZIP = b"PK\x03\x04"
 _ZIP_OF_NOTHING = b"PK\x05\x06"
@@ -198,34 +198,22 @@ def _fail(error: InputError) -> IO[bytes]:
 
 
 def _members(source: ByteSource, *, in_folder: bool = False) -> list[ByteSource]:
-    """Return the source itself, or the members of the zip archive it is; of a report its pack.
+    """Return the members of a zip archive as sources; a source that is no archive as it is.
 
-    Those of a store must be called .zip: each would cost a request, before any is read.
+    A report of traceflops is an archive, too, of which only the pack counts. In a folder it has no
+    members, as its recording is likely to be there as well. Raises InputError for an archive that
+    is damaged or has too many members.
     """
-    if source.uri is not None and not source.uri.lower().endswith(".zip"):
-        return [source]
-    with source.opener() as stream:
-        try:
-            first = stream.read(len(_ZIP)) or b""
-        except OSError:
-            return [source]  # reading it will say what is wrong
-    if not first.startswith((_ZIP, _ZIP_OF_NOTHING)):
+    if not _is_zip(source):
         return [source]
     if source.location:
         data = _Reopened(source.opener)
     else:
         content = b"".join(source.blocks())
         data = _Reopened(lambda: io.BytesIO(content))
-    try:
-        archive = zipfile.ZipFile(data)
-    except (*UNREADABLE, NotImplementedError, ValueError, struct.error) as error:
-        raise InputError(
-            f"damaged zip archive: {source.name} ({error})",
-            "unpack it manually if possible (zip -FF) and give the trace",
-        ) from None
-    finally:
-        data.rest()
-    # is_dir() fails without a name; macOS adds ._name to every name.
+    archive = _archive(source, data)
+    # Folders and empty files are no traces, nor are the ._name files that macOS adds. The name is
+    # compared because is_dir() fails where it is empty.
     infos = [
         info
         for info in archive.infolist()
@@ -240,6 +228,34 @@ def _members(source: ByteSource, *, in_folder: bool = False) -> list[ByteSource]
             "unpack it and give the folder or files to read",
         )
     return [_member(source, data, archive, info) for info in infos]
+
+
+def _is_zip(source: ByteSource) -> bool:
+    """Return whether a source begins as a zip archive.
+
+    A remote file is one only if its name ends in .zip: a look at its content costs a request.
+    """
+    if source.uri is not None and not source.uri.lower().endswith(".zip"):
+        return False
+    with source.opener() as stream:
+        try:
+            first = stream.read(len(_ZIP)) or b""
+        except OSError:
+            return False  # whoever reads it later reports the error
+    return first.startswith((_ZIP, _ZIP_OF_NOTHING))
+
+
+def _archive(source: ByteSource, data: _Reopened) -> zipfile.ZipFile:
+    """Return the archive in `data`, and close its file. Raises InputError where it is damaged."""
+    try:
+        return zipfile.ZipFile(data)
+    except (*UNREADABLE, NotImplementedError, ValueError, struct.error) as error:
+        raise InputError(
+            f"damaged zip archive: {source.name} ({error})",
+            "unpack it manually if possible (zip -FF) and give the trace",
+        ) from None
+    finally:
+        data.rest()
 
 
 def _member(

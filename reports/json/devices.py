@@ -65,6 +65,7 @@ def device_object(device: DeviceReport) -> dict[str, Any]:
 
 
 def _whole(whole: WholeSpan) -> dict[str, Any]:
+    """Return the whole recording of a device as JSON: sums by kind, category and direction."""
     return {
         **fields(whole, *_OF_A_SPAN),
         "kinds": {kind: asdict(sums) for kind, sums in whole.kinds.items()},

@@ -231,6 +231,7 @@ def _memory(prepared: Prepared) -> list[dict[str, Any]]:
 
 
 def _series(series: Series) -> dict[str, Any]:
+    """Return memory over time as JSON: the curve, its extremes, and the bytes of each step."""
     return {
         "changes": series.curve.changes,
         "first_bytes": series.first,

@@ -124,6 +124,10 @@ def _common_rank(found: Sequence[_Recording]) -> int | None:
 
 
 def _side(one: _Recording, name: str, length_ns: int, rank: int | None) -> StillSide:
+    """Return the drawing of one side: the device of `rank`, or without a rank its busiest one.
+
+    `length_ns` is the length of the axis that both sides share.
+    """
     devices = {each.rank: each.device for each in one.analysis.devices if each.rank is not None}
     wanted = devices.get(rank, one.device) if rank is not None else one.device
     device = wanted if wanted in one.drawn.outline.chosen.devices else one.device

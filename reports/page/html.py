@@ -129,6 +129,10 @@ def framed(analysis: Analysis) -> str:
 def _parts(
     analysis: Analysis, sections: Sequence[Filled], drawn: Embedded | None, narrower: int = 1
 ) -> Iterator[_Part]:
+    """Yield the HTML of each section.
+
+    `drawn` are the Bokeh figures in the page. Texts of the trace get `1 / narrower` of their room.
+    """
     templates = environment(narrower)
     common = {
         "analysis": analysis,

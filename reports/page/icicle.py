@@ -234,6 +234,10 @@ def _large(inside: Sequence[_Shown], total: int) -> Iterator[_Shown]:
 def _box(
     analysis: Analysis, link: str, start: int, row: int, one: _Shown, total: int, known: _Kernels
 ) -> Box:
+    """Return the box of a node, with its texts; positions are in percent of `total` ns.
+
+    `start` is in ns from the left edge, `row` the level from the top, `link` the id of its element.
+    """
     node, slow = one.node, known.above_ns(one.node)
     time, width = _time(analysis, node.total_ns), 100 * node.total_ns / total
     # White letters are not on the grey of idle time.

@@ -183,6 +183,7 @@ def _shown(
 
 
 def _facts(row: Mapping[str, Any], work: WorkShown | None) -> Iterator[tuple[str, str]]:
+    """Yield the details of a kernel as pairs of label and text; `work` is its counted work."""
     yield "category", row["sub"].replace("_", " ")
     yield "kind", row["kind"]
     yield "category rule", row["rule"]

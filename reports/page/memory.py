@@ -177,6 +177,7 @@ def use_label(use: MemoryUse, devices: Sequence[DeviceReport]) -> str:
 
 
 def _row(use: MemoryUse, devices: Sequence[DeviceReport], origin_ns: int) -> MemoryRow:
+    """Return a row of the table; times count from `origin_ns`."""
     allocated = use.allocated
     step = f", step {count(allocated.peak_step)}" if allocated.peak_step is not None else ""
     return MemoryRow(
@@ -235,6 +236,10 @@ def _sentences(used: Sequence[MemoryUse]) -> Iterator[str]:
 
 
 def _plot(use: MemoryUse, devices: Sequence[DeviceReport], origin_ns: int) -> MemoryPlot:
+    """Return the curves of one device or host in units of the drawing.
+
+    Times on the axis count from `origin_ns`.
+    """
     curves = [use.allocated.curve, *([use.reserved.curve] if use.reserved is not None else [])]
     low_ns = int(min(curve.time_ns[0] for curve in curves))
     high_ns = int(max(curve.time_ns[-1] for curve in curves))

@@ -358,6 +358,10 @@ def _flat(dtypes: str, peak: int, bandwidth: int, across: _Axis, up: _Axis, dash
 def _dot(
     measured: Measurement, row: KernelRow, across: _Axis, up: _Axis, total: int, dash: str
 ) -> Dot:
+    """Return the dot of a kernel, with an area by its share of `total` ns.
+
+    `dash` is the dash pattern of its roof.
+    """
     work, bound = row.measured, roofline(measured, row.measured, row)
     radius = max(_LARGEST * math.sqrt(work.time_ns / total), _SMALLEST)
     text = (

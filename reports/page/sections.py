@@ -64,6 +64,7 @@ def _jobs(analysis: Analysis) -> Content | None:
 
 
 def _steps(analysis: Analysis) -> Content:
+    """Return the section on steps: their table, and as a figure the bars of many steps."""
     rows = steps.window_rows(analysis.devices)
     bars = steps.drawn_bars(rows) if any(row.dur_ns for row in rows) else []
     axis = "step" if analysis.steps.seen else "window"
@@ -141,6 +142,7 @@ def _operators(analysis: Analysis) -> Content | None:
 
 
 def _roofline(analysis: Analysis) -> Content | None:
+    """Return the rooflines, None where there is nothing to draw or the table has no kernels."""
     plot, reach = roofline_plot(analysis.measured), reach_plot(analysis, WIDTH + MARGIN, MARGIN)
     shown = kernels.kernel_places(analysis.kernels)
     if not shown or (plot is None and reach is None):
@@ -170,6 +172,7 @@ def _ranks(analysis: Analysis) -> Content | None:
 
 
 def _idle(analysis: Analysis) -> Content:
+    """Return the section on idle time: the longest gaps with their culprits, waits, the lead."""
     clocks = overview.clocks(analysis)
     gaps = analysis.gaps(overview.MOST_GAPS)
     starts = [gap.start_ns - clocks.of_device[gap.device] for gap in gaps]

@@ -115,6 +115,7 @@ def small_bars(devices: Iterable[DeviceReport]) -> list[StepBar]:
 
 
 def _window_row(windows: Sequence[Window], label: str) -> StepRow:
+    """Return the row of one window on all its devices: mean components, sums of the counts."""
     mine = counting(windows)
     accounts = [window.account for window in mine]
     launches = [account.launches for account in accounts]

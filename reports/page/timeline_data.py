@@ -104,6 +104,11 @@ def _bytes(
     path: Places | None,
     known: Known,
 ) -> bytes:
+    """Return a timeline before compression: 4 bytes of header length, the header, the columns.
+
+    The header is JSON and includes `extra`; its texts have at most about `most_text` bytes. Each
+    column is named in the header. `path` is the critical path, `known` has the figures of boxes.
+    """
     texts = _Texts()
     kinds = [lane.kind for lane in timeline.lanes]
     boxes = [level.boxes for level in timeline.levels]

@@ -131,6 +131,7 @@ def rates_sentence(measured: Measurement) -> str:
 
 
 def _shown(measured: Measurement, row: KernelRow | OpRow) -> WorkShown:
+    """Return the counted work of a kernel or operator, each figure as a text and a number."""
     work, bound = row.measured, bound_word(measured, row)
     nearer = roofline(measured, work, row)
     peak, _ = roof(measured, row.dtypes)

@@ -65,6 +65,7 @@ def render_runs(comparisons: Sequence[Comparison], style: Style) -> list[Text]:
 
 
 def _lines(comparison: Comparison, style: Style) -> Iterator[Text]:
+    """Yield the sentences of a comparison, its notes, the bars of both sides, and the tables."""
     yield from paragraph(comparison.sentence, style.width, "bold")
     for words in more_sentences(comparison):
         yield from paragraph(words, style.width, "")

@@ -96,6 +96,7 @@ def _line(label: str, text: str) -> str:
 
 
 def _source(inventory: Inventory) -> Iterator[str]:
+    """Yield the lines on the format, the files, the facts and the ranks of a recording."""
     source = inventory.source
     yield _line("format", f"{source.format} ({source.tool or UNKNOWN})")
     for file in source.files[:_FILES_SHOWN]:

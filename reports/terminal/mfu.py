@@ -153,6 +153,7 @@ def _devices(figures: Utilisation) -> str:
 
 
 def _sizes(figures: Utilisation, shape: RunShape) -> str:
+    """Return the size of one step in words: samples, sequences, documents or tokens."""
     if figures.card.is_convolutional:
         return several(shape.slot_tokens, "sample")
     if figures.unit == "token":

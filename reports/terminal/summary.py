@@ -262,6 +262,10 @@ def _counted(analysis: Analysis, width: int) -> Iterator[Text]:
 
 
 def _gaps(analysis: Analysis, style: Style) -> Iterator[Text]:
+    """Yield the two longest gaps.
+
+    Yields nothing where idle time is below 2% or the report has a list of waits.
+    """
     gaps = analysis.gaps(2)
     idle = analysis.components.share("idle")
     if not gaps or idle is None or idle < 0.02 or waited_for(analysis):
@@ -307,6 +311,7 @@ def _work(analysis: Analysis, by: str | None, style: Style) -> Iterator[Text]:
 
 
 def _kernels(analysis: Analysis, style: Style, most: int) -> Iterator[Text]:
+    """Yield a row for each of the `most` longest kernels, with the columns that fit the width."""
     rows = analysis.kernels.slice(0, most).to_pylist()
     if not rows:
         return

@@ -59,6 +59,7 @@ def _of(one: FindingWords, text: str) -> str:
 
 
 def _happened(analysis: Analysis) -> Iterator[str]:
+    """Yield the verdict, the origin of the trace, its time by component, and uneven steps."""
     yield title_sentence(analysis)
     yield f"{' · '.join(provenance(analysis))}."
     components, total = analysis.components, analysis.total

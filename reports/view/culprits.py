@@ -63,6 +63,7 @@ def waited_for(analysis: Analysis) -> list[WaitedFor]:
 
 
 def _row(one: IdleClass, analysis: Analysis) -> WaitedFor:
+    """Return the row of one class of idle time, with the names of its largest culprits."""
     culprits = one.culprits
     named = list(map(_name, culprits))
     names = named[:1] if 2 * culprits[0].idle_ns >= one.idle_ns else named[:_NAMES]

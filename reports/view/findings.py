@@ -222,6 +222,7 @@ def _joined(facts: tuple[Fact, ...]) -> str:
 
 
 def _words(analysis: Analysis, finding: Finding) -> FindingWords:
+    """Return a finding in words: what it saves, the MFU afterwards, where, owner, confidence."""
     sure, gain = finding.confidence, finding.gain
     saving = _saving(analysis, gain) if gain is not None and gain.high_ns > 0 else None
     saves = fact("finding.saves-nothing") if gain is not None else None

@@ -279,6 +279,7 @@ def _means(
 
 
 def _gaps(analysis: Analysis) -> ReportTable:
+    """Return the longest gaps, each with its cause and the work that ended it."""
     devices = {device.device: device.label for device in analysis.devices}
     gaps = analysis.gaps(_GAPS)
     culprits = gap_culprits(gaps)

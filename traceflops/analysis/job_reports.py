@@ -49,7 +49,11 @@ def analysis_of_jobs(
     jobs: tuple[JobReport, ...],
     analyzed: Callable[[Trace, Selection], Analysis],
 ) -> Analysis:
-    """Return what there is to say of several jobs, of which none is chosen: each by itself."""
+    """Return an analysis that lists several jobs, with devices, account and verdict of each.
+
+    `analyzed` analyses one job. A recording of captured CUDA graphs, if one other job launches
+    graphs, also gets the command that pairs the two.
+    """
     reports, all_records = [], []
     for job in jobs:
         records = NO_LAUNCHES

@@ -58,7 +58,7 @@ def packed(summary: RankSummary) -> bytes:
 
 def unpacked(data: Any) -> RankSummary:
     """Return the summary in bytes."""
-    return msgspec.msgpack.decode(data, type=RankSummary, dec_hook=_typed)
+    return msgspec.msgpack.decode(data, type=RankSummary, dec_hook=_restored)
 
 
 def _file(summary: RankSummary | None, failed: str | None = None) -> bytes:
@@ -98,6 +98,11 @@ def _unreadable(what: str, name: str) -> InputError:
 
 
 def _plain(value: Any) -> object:
+    """Return a value that MessagePack lacks as one that it has; `_restored` reads it again.
+
+    A fact becomes a dict of code and values, a fraction [numerator, denominator], a mapping a dict,
+    an array [dtype, shape, bytes], a table the bytes of an Arrow stream.
+    """
     if isinstance(value, Fact):
         return _plain_value(value)
     if isinstance(value, Fraction):
@@ -133,7 +138,13 @@ def _value(data: Any) -> Any:
     return Fact(data["code"], {str(name): _value(value) for name, value in data["values"].items()})
 
 
-def _typed(kind: Any, data: Any) -> Any:
+def _restored(kind: Any, data: Any) -> Any:
+    """Return the value of type `kind` that `_plain` encoded as `data`.
+
+    Fraction: [numerator, denominator]. Fact: as `_value` reads it. Table: bytes of an Arrow stream.
+    Any other kind is an array: [dtype, shape, bytes]. Damaged data raise one of the errors that
+    `decoded` turns into an InputError.
+    """
     if kind is Fraction:
         return Fraction(*data)
     if kind is Fact:

@@ -68,7 +68,10 @@ class RankTimes:
 
 
 def charged(prepared: Prepared, waits: RankTimes | None = None) -> Charged:
-    """Return the work of the chosen windows, each ns charged to one activity."""
+    """Return the work of the chosen windows in pieces, each ns charged to one activity.
+
+    There is a piece per activity and window that it works in. Without `waits` all `wait_ns` are -1.
+    """
     empty, before = np.empty(0, dtype=np.int64), 0
     pieces = [Charged(*[empty] * 6)]
     for device, account in prepared.accounts.items():

@@ -211,9 +211,10 @@ def _notes(
 def _with_captured_host(
     timed: LinkedTrace, capture: LinkedTrace, captured: IntArray
 ) -> LinkedTrace:
-    """Return the trace with the host of the capture, which launched the kernels of replays.
+    """Return `timed` with the calls, ops and marks of the capture, as those of further processes.
 
-    It says what launched work, and nothing about time: the host of the capture ran earlier.
+    `captured` is, per activity of `timed`, the captured launch that it replays, -1 for none: it is
+    linked to the call and op of that launch. Times of the capture are not those of the replays.
     """
     tables = {}
     for name in ("calls", "ops", "marks"):

@@ -108,7 +108,7 @@ KERNEL_TOTALS: Final = pa.schema(
 def kernel_totals(
     trace: Trace, categorised: Categorised, split: SplitWork, chosen: InWindows
 ) -> pa.Table:
-    """Return what `kernel_table` takes of one recording.
+    """Return a row per distinct kernel name, kind, category and rule: see KERNEL_TOTALS.
 
     `whole_ns` is the time of `whole` activities: of those that begin, or of all where none does.
     """

@@ -160,6 +160,7 @@ class _RoleFinder:
     """Finds the roles of all products of a trace: by phase, by the forward op, else by shapes."""
 
     def __init__(self, trace: Trace, attribution: Attribution, phases: Phases) -> None:
+        """Find which ops run a matrix product, and of which sizes; roles are not decided yet."""
         self._ops, count = trace.ops, trace.ops.num_rows
         self._place = attribution.work.place
         self._phases = phases

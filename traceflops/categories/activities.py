@@ -36,9 +36,11 @@ _BY_DIRECTION = (
 )
 """Beginnings of directions whose copies are no plain ones: the category, and the rule's name."""
 _MOST_NAMES = 100_000
-"""Distinct names that are looked at: some seconds. Those with most time come first."""
-_LEFT = "too-many-names"
+"""Distinct names that are classified, those with most time first. That takes some seconds."""
+_TOO_MANY_NAMES = "too-many-names"
+"""Rule of activities whose name nobody looked at: their category is other."""
 _SUBS = ("collective", "point_to_point")
+"""Subcategories of communication that metadata tell."""
 _POINT_TO_POINT = ("send", "recv", "isend", "irecv", "sendrecv")
 
 
@@ -79,64 +81,76 @@ class _Decisions:
 
 
 def categorise(trace: Trace, links: Links, classifier: Classifier) -> Categorised:
-    """Return the category of every activity.
+    """Return the category of every activity and the rule that decided it.
 
-    In this order: the kind of record (copy, fill, graph), a peer-to-peer copy or a migration of
-    unified memory, the framework's word that a kernel is a collective (its own metadata, or the op
-    that launched it), the name.
+    Decisions go from weak to strong evidence, and a later one replaces an earlier one:
+
+    1. the name;
+    2. the kind of record: copy, fill, graph;
+    3. the direction of a copy: peer to peer, or a migration of unified memory;
+    4. metadata of a collective: those of the kernel, or of the op that launched it.
     """
     activities = trace.activities
     decisions = _Decisions(activities.num_rows)
-    kind, kinds = codes(activities["kind"]), names(activities["kind"])
-    left = _decide_by_name(activities, decisions, classifier.knowing(trace.source.rules))
-    for code, label in enumerate(kinds):
+    names_skipped = _decide_by_name(activities, decisions, classifier.knowing(trace.source.rules))
+    kind = codes(activities["kind"])
+    for code, label in enumerate(names(activities["kind"])):
         if label in _KIND_CATEGORIES:
             decisions.decide(kind == code, _KIND_CATEGORIES[label], f"kind-{label}")
     for sign, category, rule in _BY_DIRECTION:
-        rows = matching(activities["direction"], sign.match)
-        if rows.any():
-            decisions.decide(rows, category, rule)
-    # A name that says communication stands, as the metadata of an exchange may only say of which
-    # collective it is a part; but kernels of RCCL are named alike, whether they send or reduce.
-    kernels = np.flatnonzero(is_one_of(activities["kind"], "kernel"))
-    sub_of = _collective_subs(trace, links, kernels)
-    tops = [category.top for category in decisions.categories]
-    by_name = np.array([top == "communication" for top in tops], dtype=np.bool_)
-    is_open = ~by_name[decisions.category[kernels]]
-    for number, sub in enumerate(_SUBS):
-        rows = kernels[(sub_of == number) & (is_open | (sub == "point_to_point"))]
-        if len(rows):
-            decisions.decide(rows, Category("communication", sub), "collective-metadata")
-    unknown = decisions.rule == decisions.rules.get(_LEFT, -1)
+        copies = matching(activities["direction"], sign.match)
+        if copies.any():
+            decisions.decide(copies, category, rule)
+    _decide_by_metadata(trace, links, decisions)
+    is_skipped = decisions.rule == decisions.rules.get(_TOO_MANY_NAMES, -1)
     return Categorised(
         decisions.category,
         tuple(decisions.categories),
         decisions.rule,
         tuple(decisions.rules),
-        left,
-        int(numbers(activities["dur_ns"])[unknown].sum()),
+        names_skipped,
+        int(numbers(activities["dur_ns"])[is_skipped].sum()),
     )
 
 
 def _decide_by_name(activities: pa.Table, decisions: _Decisions, classifier: Classifier) -> int:
-    """Decide what each activity is by its name; return how many names were too many to look at."""
+    """Decide what each activity is by its name; return how many names were skipped as too many."""
     name, labels = codes(activities["name"]), names(activities["name"])
-    left = np.zeros(len(labels), dtype=np.bool_)
+    is_skipped = np.zeros(len(labels), dtype=np.bool_)
     if len(labels) > _MOST_NAMES:
         time = np.bincount(name, weights=numbers(activities["dur_ns"]), minlength=len(labels))
-        left[np.argsort(-time, kind="stable")[_MOST_NAMES:]] = True
+        is_skipped[np.argsort(-time, kind="stable")[_MOST_NAMES:]] = True
     is_op = is_one_of(activities["kind"], "op")
-    for rows, decide in ((~is_op, classifier.kernel), (is_op, classifier.op)):
-        of_name = np.zeros((2, len(labels)), dtype=np.int64)
-        used = np.zeros(len(labels), dtype=np.bool_)
-        used[name[rows]] = True
-        if (used & left).any():
-            of_name[:, left] = np.array(decisions.code(_OTHER, _LEFT))[:, None]
-        for code in np.flatnonzero(used & ~left).tolist():
-            decision = decide(labels[code])
+    for rows, classify in ((~is_op, classifier.kernel), (is_op, classifier.op)):
+        of_name = np.zeros((2, len(labels)), dtype=np.int64)  # codes of category and rule
+        is_used = np.zeros(len(labels), dtype=np.bool_)
+        is_used[name[rows]] = True
+        if (is_used & is_skipped).any():
+            skipped = decisions.code(_OTHER, _TOO_MANY_NAMES)
+            of_name[:, is_skipped] = np.array(skipped)[:, None]
+        for code in np.flatnonzero(is_used & ~is_skipped).tolist():
+            decision = classify(labels[code])
             of_name[:, code] = decisions.code(decision.category, decision.rule)
         decisions.category[rows], decisions.rule[rows] = of_name[:, name[rows]]
-    return int(left.sum())
+    return int(is_skipped.sum())
+
+
+def _decide_by_metadata(trace: Trace, links: Links, decisions: _Decisions) -> None:
+    """Decide which kernels communicate by the metadata of collectives.
+
+    A name that says communication outranks metadata of a collective, which may describe only the
+    whole of which the kernel is a part. Metadata of point-to-point communication outrank names:
+    RCCL gives all its kernels the same name.
+    """
+    kernels = np.flatnonzero(is_one_of(trace.activities["kind"], "kernel"))
+    sub_of = _collective_subs(trace, links, kernels)
+    tops = [category.top for category in decisions.categories]
+    is_communication = np.array([top == "communication" for top in tops], dtype=np.bool_)
+    by_name = is_communication[decisions.category[kernels]]
+    for number, sub in enumerate(_SUBS):
+        rows = kernels[(sub_of == number) & (~by_name | (sub == "point_to_point"))]
+        if len(rows):
+            decisions.decide(rows, Category("communication", sub), "collective-metadata")
 
 
 def _collective_subs(trace: Trace, links: Links, kernels: IntArray) -> IntArray:

@@ -58,36 +58,66 @@ def given_rate(tflops: float, option: str = "--peak") -> int:
 
 
 def rate_doubt(spec: DeviceSpec, rate: int, dtypes: Collection[str] = ()) -> Fact | None:
-    """Return why a given peak may be wrong for a device, None if it seems right.
+    """Return why a peak given by hand may be wrong for a device, None if it seems right.
 
-    `rate` is in FLOP per nanosecond; `dtypes` are what it is for, if known.
+    `rate` is in FLOP per nanosecond; `dtypes` are the data types that it is for, empty if unknown.
+    The table has the dense rates of the device by data type. A peak is doubtful if it equals
+
+    * the sparse rate of a type (twice the dense one), unless it is the dense rate of a usual type;
+    * no rate of the table, and is far above the nearest (far below, too, if the types are known).
     """
-    rates = {name: rate for name, rate in spec.dense.items() if name not in NOT_A_PEAK}
-    meant = {name: dense for name, dense in rates.items() if not dtypes or name in dtypes}
-    if not meant:
+    table = {name: dense for name, dense in spec.dense.items() if name not in NOT_A_PEAK}
+    table = {name: dense for name, dense in table.items() if not dtypes or name in dtypes}
+    if not table:
         return None
-    sparse = _within(rate, {name: meant[name] for name in _WITH_SPARSITY if name in meant}, _SPARSE)
-    same = None if dtypes else _within(rate, meant, _SAME)
-    if same in _USUAL_TYPES:
+    equal_dense = None if dtypes else _type_with(rate, table, _SAME)
+    if equal_dense in _USUAL_TYPES:
         return None
+    with_sparsity: dict[str, int] = {name: table[name] for name in _WITH_SPARSITY if name in table}
+    equal_sparse = _type_with(rate, with_sparsity, _SPARSE)
+    if equal_sparse is not None:
+        return _sparse_doubt(spec, rate, equal_dense, equal_sparse)
+    if equal_dense is not None:
+        return None
+    return _ratio_doubt(spec, rate, table, may_be_low=not dtypes)
+
+
+def _sparse_doubt(spec: DeviceSpec, rate: int, dense_type: str | None, sparse_type: str) -> Fact:
+    """Return that a peak is the sparse rate of a type, or perhaps the dense one of another."""
     given = rate_text(rate)
-    if sparse is not None and same is not None:
-        return fact("peak-doubt.dense-or-sparse", rate=given, same=same, sparse=sparse, id=spec.id)
-    if sparse is not None:
-        dense = rate_text(meant[sparse])
-        return fact("peak-doubt.sparse", rate=given, sparse=sparse, id=spec.id, dense=dense)
-    nearest = min(meant, key=lambda name: abs(meant[name] - rate))
+    if dense_type is not None:
+        return fact(
+            "peak-doubt.dense-or-sparse",
+            rate=given,
+            same=dense_type,
+            sparse=sparse_type,
+            id=spec.id,
+        )
+    dense = rate_text(spec.dense[sparse_type])
+    return fact("peak-doubt.sparse", rate=given, sparse=sparse_type, id=spec.id, dense=dense)
+
+
+def _ratio_doubt(
+    spec: DeviceSpec, rate: int, table: dict[str, int], *, may_be_low: bool
+) -> Fact | None:
+    """Return how many times the nearest rate of the table a peak is, None if that is usual."""
+    nearest = min(table, key=lambda name: abs(table[name] - rate))
     least, most = _USUAL
-    times = Fraction(rate, meant[nearest])
-    if same is not None or (times <= most and (times >= least or not dtypes)):
+    ratio = Fraction(rate, table[nearest])
+    if ratio <= most and (ratio >= least or may_be_low):
         return None
-    dense, as_text = rate_text(meant[nearest]), decimal(times, 2)
+    dense, times = rate_text(table[nearest]), decimal(ratio, 2)
     return fact(
-        "peak-doubt.times", rate=given, times=as_text, nearest=nearest, id=spec.id, dense=dense
+        "peak-doubt.times",
+        rate=rate_text(rate),
+        times=times,
+        nearest=nearest,
+        id=spec.id,
+        dense=dense,
     )
 
 
-def _within(rate: int, dense: dict[str, int], share: tuple[Fraction, Fraction]) -> str | None:
-    """Return the first type of which a rate is such a share."""
-    least, most = share
-    return next((name for name in dense if least <= Fraction(rate, dense[name]) <= most), None)
+def _type_with(rate: int, table: dict[str, int], ratio: tuple[Fraction, Fraction]) -> str | None:
+    """Return the first type where `rate` / dense rate lies in the range `ratio`, None without."""
+    least, most = ratio
+    return next((name for name in table if least <= Fraction(rate, table[name]) <= most), None)

@@ -238,6 +238,10 @@ def memory_facts(prepared: Prepared) -> tuple[Fact, ...]:
 
 
 def _of_memory(prepared: Prepared, use: MemoryUse, used: Sequence[MemoryUse]) -> Iterator[Fact]:
+    """Yield the facts on the memory of one GPU: failures, peak, unused bytes, calls for more.
+
+    `use` is of that GPU; `used` are all devices, of which those of its process share the calls.
+    """
     trace = prepared.trace
     yield from _failed(trace, use.process)
     rank = use.rank if len(trace.ranks) > 1 else None

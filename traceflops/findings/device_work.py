@@ -64,6 +64,11 @@ _FUSED_NORM: Final = re.compile(r"layer_?norm|rms_?norm|GammaBeta|RowwiseMoments
 def _far(
     case: Case, facts: KernelFacts | None, roof: _Roof, left: Mapping[str, float]
 ) -> Iterator[Cause]:
+    """Yield at most one cause: kernels far below their `roof`, if they take enough of the time.
+
+    `left` is, by kernel name, the share of its time that remains after the edits of other causes.
+    Kernels whose distance to the roof these causes explain are left out of the share.
+    """
     poor, good = (limit(case, roof.limits, name) for name in ("poor", "good"))
     below: list[_Reached] = [
         (row, part)

@@ -74,6 +74,12 @@ def diagnosed(case: Case) -> tuple[Finding, ...]:
 
 
 def _diagnosed(case: Case) -> Iterator[Finding]:
+    """Yield the findings in the order shown, those of silent rules included.
+
+    Start-up comes first if it takes enough of the time. Then come causes by gain, losses without a
+    cause, and the health of the trace. Where too little device work is recorded, only losses,
+    kernels with counters, and the health are left. Files of several jobs have no findings.
+    """
     if case.of_no_job:
         return  # each job has its own
     is_judged = case.recorded in ENOUGH and (not case.prepared or case.prepared.knows_replays)

@@ -247,6 +247,7 @@ def _mfu(gain: Gain | None, scales: Scales) -> MfuRange | None:
 
 
 def _finding(cause: Cause, scales: Scales, worth: Worth) -> Finding:
+    """Return a cause as a finding with its gain, priority, MFU afterwards and confidence."""
     gain = worth.gain
     own = (*worth.doubts, *cause.doubts) if worth.is_widest else (*cause.doubts, *worth.doubts)
     doubts = (*own, *scales.doubts)

@@ -102,6 +102,7 @@ def rule_of_idle(kind: str, *names: str) -> str:
 
 
 def _cause(case: Case, rule: str, idle: IdleClass, share: float) -> Cause:
+    """Return the cause for one class of idle time; `share` is its part of the window."""
     largest = idle.culprits[0]
     label = short_name(largest.label)
     details: list[Fact] = []

@@ -142,6 +142,7 @@ def late_rank(case: Case) -> Iterator[Cause]:
 
 
 def _causes(ranks: RankReport | None, program: frozenset[str]) -> Iterator[Cause]:
+    """Yield at most one cause: the rank that others wait for, why it is late, and what to do."""
     claim = late_rank_fact(ranks)
     if ranks is None or ranks.slow is None or claim is None:
         return

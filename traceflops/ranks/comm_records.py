@@ -204,7 +204,10 @@ def communication_kinds(linked: LinkedTrace) -> IntArray:
 
 
 def joined(parts: Sequence[CommRecords], trace: Trace) -> CommRecords:
-    """Return the records of several recordings of one clock, each of other devices, as one."""
+    """Return the records of several recordings as one, by rank.
+
+    The recordings share a clock and no device. `trace` holds all of them; it tells the ranks.
+    """
     devices = [device for part in parts for device in part.devices]
     own = [rank for part in parts for rank in part.ranks]
     rank = [_rank(trace, device) for device in devices] if devices else own

@@ -44,10 +44,10 @@ Partners = tuple[CommRecords, Matches, Alignment]
 
 
 def with_partners(records: CommRecords) -> Partners:
-    """Return the matches of records, with groups and peers that only their ends tell.
+    """Return the matches of records, with groups and peers inferred from the ends of kernels.
 
-    These count where as many end together. Of many kernels the first ones tell groups, if nearly
-    all end together in these.
+    An inference counts if at least as many kernels end together with it. Of many kernels the first
+    ones of each rank decide the groups, if nearly all kernels then end together.
     """
     unnamed, many = np.flatnonzero(_are_unnamed(records)), len(records.ranks)
     if len(unnamed) > _KERNELS * many:

@@ -157,6 +157,11 @@ class Recorder:
         model: object,
         words: Mapping[str, object],
     ) -> None:
+        """Keep what to record; no profiler starts yet.
+
+        `schedule` counts the steps to wait, to warm up and to record. `options` are arguments of
+        `torch.profiler.profile`, `words` the description of the run.
+        """
         self.path: Path | None = None
         self.problem: str | None = None
         self.overhead: Overhead | None = None
@@ -218,7 +223,11 @@ class Recorder:
     # Going from step to step
 
     def _advance(self) -> None:
-        """Do what is due after so many steps."""
+        """Enter the stage that begins after `_done` steps, or mark the next recorded step.
+
+        Stages are warm-up, recording and end. The steps between `_COLD` and the warm-up are timed:
+        they say how long a step takes that is not recorded.
+        """
         if self._done == _COLD < self._wait:
             self._since_ns = self._idle_ns()
         if self._done == self._wait:
@@ -254,6 +263,11 @@ class Recorder:
             raise RuntimeError("the loop has another profiler, which excludes this one")
 
     def _warm_up(self) -> None:
+        """Start the warm-up of the profiler and collect the metadata of the trace.
+
+        A model that cannot be described is left out, with a warning. Raises RuntimeError where
+        another profiler runs.
+        """
         import torch
         from torch.profiler import profile
 

@@ -223,7 +223,11 @@ def parts_of(
 def _of_host(
     prepared: Prepared, graph: RecordedGraph, pieces: Pieces, without: Mapping[int, Intervals]
 ) -> Iterator[tuple[tuple[str, str], int]]:
-    """Yield the time of threads by what they did, as idle time is named."""
+    """Yield ((class, name), ns) of the time that a path spends in threads, named as idle time is.
+
+    What has no name is the last item; all items sum to the time of `pieces`. `without` are
+    stretches, by thread, that edits removed.
+    """
     # The recorded stretches of each thread are cut at its calls: as in idle time, what is long is
     # long between two of these. The last node of a thread tells its call.
     at_ns = np.unique(graph.nodes.at_ns[pieces.node])

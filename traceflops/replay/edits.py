@@ -165,7 +165,11 @@ def apply(edit: Edit, changed: Changed) -> Changed:
 
 
 def _kernel(edit: Edit, changed: Changed) -> Changed:
-    """Return a world with other times of kernels and copies, by name or category."""
+    """Return the replay with other durations of the kernels and copies that match the target.
+
+    The target is a pattern of names or of categories such as `compute/matmul`. Raises UsageError
+    where nothing matches.
+    """
 
     def named_work() -> IntArray:
         linked = changed.recorded.prepared.linked

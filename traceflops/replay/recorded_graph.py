@@ -208,9 +208,9 @@ class RecordedGraph:
     def _limits(self, world: World, lag_ns: IntArray) -> dict[int, list[tuple[int, int]]]:
         """Return what some visited nodes wait for besides their first two edges.
 
-        By node, as index among the visited ones: pairs of what it waits for (an index of `ends` in
-        `times`, of which 0 is LONG_AGO) and the lag in ns. That is a time before which it never
-        begins (`world.floor_ns`), and all further edges. `lag_ns` is per edge.
+        Keys are indices of visited nodes. Values are pairs: an index of `ends` in `times` and a lag
+        in ns. Index 0 is LONG_AGO: its lag is the earliest time to begin (`world.floor_ns`). The
+        other pairs are the third edge of the node and later ones. `lag_ns` is per edge.
         """
         number, target = self._visited[1], self.edges.target
         floor = np.flatnonzero(world.floor_ns > LONG_AGO)

@@ -220,6 +220,12 @@ class _Calls:
     """The calls of all processes, and what each launched."""
 
     def __init__(self, trace: Trace, links: Links) -> None:
+        """Read the columns of the calls and their links to activities.
+
+        Per call: `process`, `thread`, `start_ns`, `dur_ns`, `name`, and `launches` (whether it
+        launches kernels). Per launched activity: `activity` and `call_of_activity`. Per process:
+        `activities_of` (number of activities) and `first_graph_ns` (its first graph launch).
+        """
         calls = trace.calls
         self.trace, self.name = trace, codes(calls["name"])
         self.process, self.start_ns, self.dur_ns = (

@@ -93,6 +93,11 @@ class _Occurrences:
     """
 
     def __init__(self, name: IntArray) -> None:
+        """Sort the activities by name, those of one name in order; `name` is a code per activity.
+
+        Per occurrence: `place` is its activity, `name` a number from 0, `gap` the distance in
+        activities to the one before of the same name (0 for the first).
+        """
         if int(name.max()) < 2**16:
             self.place = np.argsort(name.astype(np.uint16), kind="stable")  # by radix
         else:  # what a stable sort gives, several times as fast

@@ -39,6 +39,7 @@ class Selection:
     job: int | None = None
 
     def __post_init__(self) -> None:
+        """Raise UsageError for options that exclude each other or are out of range."""
         if self.steps is not None and self.is_time_range:
             raise UsageError("--steps and --from/--to are mutually exclusive", "give one of them")
         if min(self.from_ns or 0, self.to_ns or 0) < 0:

@@ -129,20 +129,20 @@ class Events:
             for table in dict.fromkeys(_CLASSES.values()):
                 rows = calls.sound & np.isin(classes, [c for c in _CLASSES if _CLASSES[c] == table])
                 if rows.any():
-                    self._take(table, {name: column[rows] for name, column in of_calls.items()})
+                    self._add_rows(table, {name: column[rows] for name, column in of_calls.items()})
             others = calls.sound & ~np.isin(classes, [*_CLASSES, *_CLASSES_PASSED])
             self._count_unread(classes[others], "class ")
         if is_range.any():
             payloads = columns.part(_NVTX, is_range)
             ranges = payloads.columns(_keys(_OF_RANGE), (_TEXT,))
             texts = payloads.block.texts(ranges.begins[_TEXT], ranges.ends[_TEXT])
-            self._take("NVTX_EVENTS", _named(ranges, _OF_RANGE, _MAYBE), ranges.sound, texts)
+            self._add_rows("NVTX_EVENTS", _named(ranges, _OF_RANGE, _MAYBE), ranges.sound, texts)
         if is_warning.any():
             payloads = columns.part(_DIAGNOSTIC, is_warning)
             warnings = payloads.columns((3,), (4,))
             texts = payloads.block.texts(warnings.begins[4], warnings.ends[4])
             severity = _named(warnings, ((3, "severity"),))
-            self._take("DIAGNOSTIC_EVENT", severity, warnings.sound, texts)
+            self._add_rows("DIAGNOSTIC_EVENT", severity, warnings.sound, texts)
         passed = np.isin(kind, [*_PASSED]) | ~columns.sound
         self._count_unread(kind[~(is_work | is_call | is_range | is_warning | passed)])
 
@@ -164,7 +164,7 @@ class Events:
                 later = own.pop(_LATER)
                 own[_SYNC] = np.where(own[_SYNC] == ABSENT, later, own[_SYNC])
             columns = {name: values[rows] for name, values in places.items()}
-            self._take(work.table, columns | own, details.sound)
+            self._add_rows(work.table, columns | own, details.sound)
         self._count_unread(kind[~is_read])
 
     def _count_unread(self, kinds: IntArray, prefix: str = "") -> None:
@@ -176,18 +176,23 @@ class Events:
         self.damaged += count
         self.damaged_tables |= {table} if count else set()
 
-    def _take(
+    def _add_rows(
         self,
         table: str,
         columns: Mapping[str, IntArray],
         sound: BoolArray | None = None,
         texts: list[bytes | None] | None = None,
     ) -> None:
-        """Add rows to a table, with the column `text`; of messages that are not sound none."""
+        """Add one row per message to a table.
+
+        Each of `columns` and `texts` (the column `text`) has a value per message. `sound` says
+        which messages are undamaged, None that all are; damaged ones are counted, not added.
+        """
         arrays = {}
         for name, values in columns.items():
-            narrow = values.astype(np.int32)  # where 32 bits hold them
-            arrays[name] = pa.array(narrow if (narrow == values).all() else values)
+            narrow = values.astype(np.int32)
+            fits = bool((narrow == values).all())  # 32 bits take half the memory
+            arrays[name] = pa.array(narrow if fits else values)
         if texts is not None:
             arrays["text"] = pa.array(texts, pa.binary())
         batch = pa.RecordBatch.from_pydict(arrays)

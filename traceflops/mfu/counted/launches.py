@@ -31,7 +31,8 @@ from traceflops.table.trace import Note, Trace
 from traceflops.units import several
 from traceflops.windows.prepared import Prepared
 
-_MOST_THREADS = 2.0**62
+_MOST_THREADS: Final = 2.0**62
+"""Launches with more threads are damaged records; their number might not fit an int64."""
 
 Origin = Literal["counters", "pair", "shapes"]
 """Who says it: hardware counters, the shapes of a paired trace, or those of the trace itself."""
@@ -77,7 +78,10 @@ class Launches:
 
 
 def launches_of(prepared: Prepared) -> Launches:
-    """Return the kernels of the devices of a prepared trace."""
+    """Return the kernels on the chosen devices, by process and then in the order of launch.
+
+    Steps are numbered over all devices: those of the second follow those of the first.
+    """
     activities = prepared.trace.activities
     process, device = numbers(activities["process"]), numbers(activities["device"])
     is_kernel = on_chosen_device(prepared) & is_one_of(activities["kind"], "kernel")
@@ -109,10 +113,14 @@ def launches_of(prepared: Prepared) -> Launches:
 
 
 def sizes_of(table: pa.Table, rows: IntArray) -> dict[str, IntArray]:
-    """Return the columns of Launches that say in which size some rows of a table were launched."""
+    """Return the size columns of Launches for some rows of a table of kernels, a value per row.
+
+    Keys are threads, block, grid, grid_axes and block_axes; UNKNOWN_SIZE stands for unknown sizes.
+    """
     grid_axes, block_axes = (axes(table[name])[rows] for name in ("grid", "block"))
     grid, block = product_of(grid_axes), product_of(block_axes)
-    is_sized = (grid > 0) & (block > 0) & (grid.astype(np.float64) * block < _MOST_THREADS)
+    threads = grid.astype(np.float64) * block  # float: the product of two int64 may wrap
+    is_sized = (grid > 0) & (block > 0) & (threads < _MOST_THREADS)
     return {
         "threads": np.where(is_sized, grid * block, UNKNOWN_SIZE),
         "block": block,
