@@ -32,8 +32,8 @@ def start_up(case: Case) -> Finding | None:
             by_kind[kind] += times.intersect(chosen).length_ns
     [(kind, most_ns)] = by_kind.most_common(1) or [("", 0)]
     values: dict[str, Value] = {
-        "time_ns": components.start_up_ns / case.windows_used,
-        "window_ns": components.window_ns / case.windows_used,
+        "time_ns": round(components.start_up_ns / case.windows_used),
+        "window_ns": round(components.window_ns / case.windows_used),
         "what": fact(f"{_RULE}.step" if case.steps.used else f"{_RULE}.window"),
         "kind": KINDS[kind] if 2 * most_ns > components.start_up_ns else None,
     }
