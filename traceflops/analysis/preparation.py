@@ -31,6 +31,7 @@ from traceflops.timeline.host_work import (
     with_host_activities,
     with_known_idle,
 )
+from traceflops.timeline.start_up import start_up
 from traceflops.windows.choice import plan_steps
 from traceflops.windows.chosen_runs import one_run_per_gpu
 from traceflops.windows.device_records import cut_processes, lost_replays, whole_devices
@@ -61,7 +62,9 @@ def prepare(
         categorised = categorise(with_host, links, classifier)
         split = split_work(with_host.activities)
         marked = find_marked_steps(with_host, selection.step_mark)
-        named = linked = LinkedTrace(with_host, links, categorised, split, _loops(marked))
+        named = linked = LinkedTrace(
+            with_host, links, categorised, split, start_up(with_host, links, _loops(marked))
+        )
     totals = untimed(shown, classifier)
     if placeholders is not None:
         with phase("redact"):
@@ -73,7 +76,6 @@ def prepare(
                 trace=redaction.trace(with_host),
                 categorised=replace(categorised, rules=numbered),
             )
-            vars(linked)["start_up"] = named.start_up  # found by names that are gone now
             totals = redaction.untimed(totals) if totals is not None else None
     with phase("components of devices"):
         accounts, notes = one_run_per_gpu(linked.trace, _accounts(linked, selection), selection)

@@ -94,16 +94,8 @@ FAMILIES: Final = ("model", "recompute", "algorithmic", "overcompute")
 
 LINES: Final = (
     *("useful", "recompute", "algorithmic", "overcompute"),
-    *(
-        "unattributed",
-        "inefficiency",
-        "memory",
-        "other",
-        "graph",
-        "communication",
-        "start_up",
-        "idle",
-    ),
+    *("unattributed", "inefficiency", "memory", "other", "graph", "communication"),
+    *("start_up", "idle"),
 )
 """The lines in order; `inefficiency` is that of compute kernels, `communication` exposed.
 

@@ -150,7 +150,7 @@ class Recorded:
     def starts_up(self) -> Stretches:
         """Return when each thread does what its process does only once."""
         linked, threads = self.prepared.linked, self._threads["calls"]
-        of_process = {number: own.all for number, own in linked.start_up.items()}
+        of_process = {number: own.all for number, own in linked.comparable_start_up.items()}
         owner = numbers(self.prepared.trace.devices["process"])
         for device, account in self.prepared.accounts.items():
             if (known := of_process.get(number := int(owner[device]))) is not None:

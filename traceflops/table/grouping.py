@@ -191,6 +191,14 @@ def extremes(group: IntArray, values: WholeArray, groups: int) -> tuple[IntArray
     return most, least
 
 
+def lower_medians(group: IntArray, values: IntArray) -> IntArray:
+    """Return the lower median of the values of each group; groups are 0 to their number - 1."""
+    count = np.bincount(group)
+    by_value = np.lexsort((values, group))
+    medians: IntArray = values[by_value[np.cumsum(count) - count + (count - 1) // 2]]
+    return medians
+
+
 def runs(first: IntArray, stop: IntArray) -> tuple[IntArray, IntArray]:
     """Return all places of several runs [first, stop), and per place the number of its run."""
     counts = np.maximum(stop - first, 0)

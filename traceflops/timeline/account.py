@@ -39,23 +39,23 @@ from traceflops.timeline.idle import (
 )
 from traceflops.timeline.intervals import NEVER, Intervals
 from traceflops.timeline.records import WORK, Account, Gap, Window
-from traceflops.timeline.start_up import StartUp, device_start_up, start_up
+from traceflops.timeline.start_up import StartUp, device_start_up
 
 _GAPS_KEPT = 100
 
 
 @dataclass(frozen=True)  # without slots, for the cached properties
 class LinkedTrace:
-    """A trace with links, category and parts of each activity.
+    """A trace with links, category and parts of each activity, and what processes do only once.
 
-    `loops_from_ns` is, by process, when its second marked step begins.
+    It is found by names, so before these are redacted.
     """
 
     trace: Trace
     links: Links
     categorised: Categorised
     split: SplitWork
-    loops_from_ns: Mapping[int, int]
+    start_up: Mapping[int, StartUp]
 
     @cached_property
     def columns(self) -> ActivityColumns:
@@ -84,9 +84,10 @@ class LinkedTrace:
         return waits | {process: times[:, mine] for process, mine in by_process}
 
     @cached_property
-    def start_up(self) -> dict[int, StartUp]:
-        """What each process does once, where that takes long."""
-        return start_up(self.trace, self.links, self.loops_from_ns)
+    def comparable_start_up(self) -> dict[int, StartUp]:
+        """Start-up of the processes whose clock is that of their device."""
+        offset = self.clock_offsets.tolist()
+        return {number: own for number, own in self.start_up.items() if not offset[number]}
 
     @cached_property
     def op_tree(self) -> OpTree:
@@ -166,7 +167,7 @@ class DeviceAccount:
         self.idle: IdleTime = idle_time(self.work, self.timeline.busy, unseen)
         ends, idle = row[self.idle.next_row], self.idle
         self.start_up_by_kind = device_start_up(
-            {p: own for p, own in linked.start_up.items() if not linked.clock_offsets[p]},
+            linked.comparable_start_up,
             numbers(trace.activities["process"])[ends],
             linked.columns.name[ends],
             (idle.gap_start_ns, idle.gap_end_ns),

@@ -32,7 +32,14 @@ from traceflops.table.columns import (
     names,
     numbers,
 )
-from traceflops.table.grouping import distinct, group_rows, groups, in_order, joint_codes
+from traceflops.table.grouping import (
+    distinct,
+    group_rows,
+    groups,
+    in_order,
+    joint_codes,
+    lower_medians,
+)
 from traceflops.table.nesting import Links, taken
 from traceflops.table.patterns import COMPILES, GRAPH_LAUNCH, LAUNCH, LOADS
 from traceflops.table.trace import Trace
@@ -139,8 +146,8 @@ class StartUp:
         length = end_ns - start_ns
         # How many gaps are at least half as long: what happens again and again is no start-up.
         alike = len(length) - np.searchsorted(np.sort(length), length / 2)
-        is_once = (alike <= _FEW) | (known.length_within(start_ns, end_ns) > 0)
-        some = np.flatnonzero(is_odd & is_once & (start_ns < until_ns))
+        is_rare = (alike <= _FEW) | (known.length_within(start_ns, end_ns) > 0)
+        some = np.flatnonzero(is_odd & is_rare & (start_ns < until_ns))
         silent = Intervals.of(start_ns[some], end_ns[some])
         silent = silent.subtract(self.recorded.union(known)) if len(some) else silent
         is_long = silent.end_ns - silent.start_ns >= _LEAST_NS
@@ -156,20 +163,22 @@ def start_up(trace: Trace, links: Links, loops_from_ns: Mapping[int, int]) -> di
     """
     sets: dict[int, dict[str, Intervals]] = {}
     calls, host = _Calls(trace, links), _HostRecords(trace)
-    for kind, (process, start_ns, end_ns) in {
-        "load": calls.loads(),
-        "compile": calls.compilations(),
-        "capture": calls.captures(),
-        "first-launch": calls.first_of_kind(is_launch=True),
-        "first-copy": calls.first_copies(),
-        "first-call": calls.first_of_kind(is_launch=False),
-    }.items():
+    for kind, (process, start_ns, end_ns) in (
+        ("load", calls.loads()),
+        ("compile", calls.compilations()),
+        ("capture", calls.captures()),
+        ("first-launch", calls.first_launches()),
+        ("first-copy", calls.first_copies()),
+        ("first-call", calls.first_calls()),
+        ("first-call", calls.set_up()),
+    ):
         for number, mine in groups(process):
             by_kind = sets.setdefault(number, {})
             times = Intervals.of(start_ns[mine], end_ns[mine])
             if kind != "capture" and number in loops_from_ns:
                 times = times.within(NEVER, loops_from_ns[number])
-            by_kind[kind] = times.subtract(Intervals.empty().union(*by_kind.values()))
+            times = times.subtract(Intervals.empty().union(*by_kind.values()))
+            by_kind[kind] = by_kind.get(kind, Intervals.empty()).union(times)
     found = {
         number: StartUp(by_kind, calls.is_once(number), host, number, loops_from_ns.get(number))
         for number, by_kind in sets.items()
@@ -190,8 +199,9 @@ def device_start_up(
     """
     start_ns, end_ns = gaps_ns
     by_kind, told = dict[str, Intervals](), Intervals.empty()
-    for number in by_process.keys() & set(distinct(owner).tolist()):
-        mine = np.flatnonzero(owner == number)
+    for number, mine in groups(owner):
+        if number not in by_process:
+            continue
         start, end = start_ns[mine], end_ns[mine]
         is_odd = _are_odd(end - start, name[mine])
         for kind, times in by_process[number].within_gaps(start, end, is_odd).items():
@@ -204,11 +214,9 @@ def device_start_up(
 
 def _are_odd(length_ns: IntArray, name: IntArray) -> BoolArray:
     """Return which gaps are much longer than usual before work of a name, or not to be compared."""
-    group, first = group_rows((name,))
-    count = np.bincount(group, minlength=len(first))
-    by_length = np.lexsort((length_ns, group))
-    usual_ns = length_ns[by_length[np.cumsum(count) - count + (count - 1) // 2]]
-    is_odd = (length_ns > _TIMES_USUAL * usual_ns[group]) | (count <= _FEW)[group]
+    group, _ = group_rows((name,))
+    usual_ns, count = lower_medians(group, length_ns)[group], np.bincount(group)[group]
+    is_odd = (length_ns > _TIMES_USUAL * usual_ns) | (count <= _FEW)
     return np.asarray(is_odd & (length_ns >= _LEAST_NS))
 
 
@@ -222,9 +230,10 @@ class _Calls:
     def __init__(self, trace: Trace, links: Links) -> None:
         """Read the columns of the calls and their links to activities.
 
-        Per call: `process`, `thread`, `start_ns`, `dur_ns`, `name`, and `launches` (whether it
-        launches kernels). Per launched activity: `activity` and `call_of_activity`. Per process:
-        `activities_of` (number of activities) and `first_graph_ns` (its first graph launch).
+        Per call: `process`, `thread`, `start_ns`, `dur_ns`, `name`, `launches` (whether it launches
+        kernels) and `others` (neither that nor of a kind of its own here). Per launched activity:
+        `activity` and `call_of_activity`. Per process: `activities_of` (number of activities) and
+        `first_graph_ns` (its first graph launch).
         """
         calls = trace.calls
         self.trace, self.name = trace, codes(calls["name"])
@@ -245,6 +254,9 @@ class _Calls:
         self.launches = matching(calls["name"], LAUNCH.match)
         is_kernel = is_one_of(trace.activities["kind"], "kernel")[self.activity]
         self.launches[self.call_of_activity[is_kernel]] = True
+        apart = (_COPIES, _WAITS, LOADS, _CAPTURE, _INSTANTIATE)
+        is_apart = matching(calls["name"], lambda name: any(kind.search(name) for kind in apart))
+        self.others = ~self.launches & ~is_apart
         is_graph = np.flatnonzero(matching(calls["name"], GRAPH_LAUNCH.match))
         self.first_graph_ns = {
             number: int(self.start_ns[is_graph[mine]].min())
@@ -323,44 +335,45 @@ class _Calls:
         mine = np.flatnonzero(before)
         return process[mine], start_ns[mine], end_ns[mine]
 
-    def first_of_kind(self, *, is_launch: bool) -> _Times:
-        """Return what first launches of a kernel, or the first other calls of a name, take more."""
-        calls = self.trace.calls
-        fits = self.launches if is_launch else ~self.launches
-        if not is_launch:
-            for other in (_COPIES, _WAITS, LOADS, _CAPTURE, _INSTANTIATE):
-                fits = fits & ~matching(calls["name"], other.search)
-        long = np.flatnonzero(fits & (self.dur_ns >= _LEAST_NS))
-        some = np.flatnonzero(np.isin(self.name, distinct(self.name[long])))
+    def first_launches(self) -> _Times:
+        """Return what first launches of a kernel or of graphs take more than usual ones."""
+        rows, usual_ns, number, _ = self._long_calls(self.launches)
+        is_graph = matching(self.trace.calls["name"], GRAPH_LAUNCH.match)[rows]
+        is_first = self.uses_first(rows) | (is_graph & (number < _FIRST))
+        return self.stretch(rows[is_first], usual_ns[is_first])
+
+    def first_calls(self) -> _Times:
+        """Return what the first calls of other names take more than usual ones."""
+        rows, usual_ns, number, count = self._long_calls(self.others)
+        is_first = (number < _FIRST) & ((count > _FEW) | (self.dur_ns[rows] >= _LEAST_ALONE_NS))
+        return self.stretch(rows[is_first], usual_ns[is_first])
+
+    def set_up(self) -> _Times:
+        """Return calls of other names that take long where nothing, or hardly any, repeats."""
+        rows = np.flatnonzero(self.others & (self.dur_ns >= _LEAST_ALONE_NS))
+        is_once = self.activities_of[self.process[rows]] < _FEW_ACTIVITIES
+        longest = np.flatnonzero(self.dur_ns[rows] >= _LONG_ANYWAY_NS)
+        group, _ = group_rows((self.process[rows[longest]], self.name[rows[longest]]))
+        is_once[longest] |= np.bincount(group)[group] <= _FEW
+        return self.stretch(rows[is_once])
+
+    def _long_calls(self, fits: BoolArray) -> tuple[IntArray, IntArray, IntArray, IntArray]:
+        """Return the calls that take much longer than usual, of some; per call, what is usual.
+
+        That is the median of its name and process, 0 for a call without another. Then the place of
+        the call among these by start, and how many there are.
+        """
+        named = distinct(self.name[fits & (self.dur_ns >= _LEAST_NS)])
+        some = np.flatnonzero(np.isin(self.name, named))
         group, first = group_rows((self.process[some], self.name[some]))
-        count, dur_ns = np.bincount(group, minlength=len(first)), self.dur_ns[some]
-        ends = np.cumsum(count)
-        by_length = np.lexsort((dur_ns, group))
-        usual_ns = dur_ns[by_length[ends - count + (count - 1) // 2]]
-        usual_ns = np.where(count == 1, 0, usual_ns)[group]
+        dur_ns, count = self.dur_ns[some], np.bincount(group, minlength=len(first))
+        usual_ns = np.where(count == 1, 0, lower_medians(group, dur_ns))[group]
         by_start = np.lexsort((self.start_ns[some], group))
         number = np.empty(len(some), dtype=np.int64)
-        number[by_start] = np.arange(len(some)) - (ends - count)[group[by_start]]
-        is_alone = (self.activities_of < _FEW_ACTIVITIES)[self.process[some]]
-        is_alone &= dur_ns >= _LEAST_ALONE_NS
-        is_long = dur_ns >= _LONG_ANYWAY_NS
-        is_alone |= is_long & (np.bincount(group[is_long], minlength=len(first)) <= _FEW)[group]
-        is_alone &= not is_launch
-        usual_ns = np.where(is_alone, 0, usual_ns)
-        more_ns = dur_ns - usual_ns
-        is_long = fits[some] & (dur_ns > _TIMES_USUAL * usual_ns) & (more_ns >= _LEAST_NS)
-        is_first = number < _FIRST
-        if is_launch:
-            is_first &= matching(calls["name"], GRAPH_LAUNCH.match)[some]
-        else:
-            is_first &= (count > _FEW)[group] | (dur_ns >= _LEAST_ALONE_NS)
-            is_first |= is_alone
-        rows = np.flatnonzero(is_long)
-        if is_launch:
-            rows = rows[self.uses_first(some[rows]) | is_first[rows]]
-        else:
-            rows = rows[is_first[rows]]
-        return self.stretch(some[rows], usual_ns[rows])
+        number[by_start] = np.arange(len(some)) - (np.cumsum(count) - count)[group[by_start]]
+        is_long = (dur_ns > _TIMES_USUAL * usual_ns) & (dur_ns - usual_ns >= _LEAST_NS)
+        rows = np.flatnonzero(fits[some] & is_long)
+        return some[rows], usual_ns[rows], number[rows], count[group[rows]]
 
     def first_copies(self) -> _Times:
         """Return what first copies of a direction take more than later ones of as many bytes.

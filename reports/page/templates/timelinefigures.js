@@ -139,13 +139,14 @@
       const device = Number(name);
       const why = within(source.figures, source.figures.idle[device], from, to)
         .map(([key, sum]) => [...data.keys[key].map((text) => data.texts[text]), sum.ns]);
-      const startUp = why.reduce((all, [kind, , ns]) => all + (kind === data.looks[PARTS][0] ? ns : 0), 0);
+      const isStart = ([kind]) => kind === data.looks[PARTS][0];
+      const startUp = why.filter(isStart).reduce((all, [, , ns]) => all + ns, 0);
       return {
         device, label: data.groups[data.device_of_group.indexOf(device)][0],
         components: componentsOf(data, source, device, from, to, startUp),
         kernels: kernelsOf(data, source, device, from, to),
         flops: flopsOf(source, device, from, to),
-        idle: why.filter(([kind]) => kind !== data.looks[PARTS][0]),
+        idle: why.filter((each) => !isStart(each)),
       };
     });
     return { ...stretch, devices, counts: countsOf(data, source, from, to) };

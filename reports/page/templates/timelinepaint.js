@@ -57,7 +57,6 @@
   // The textures of the page, as tiles.
   const TILES = {
     horizontal: (pen) => { pen.moveTo(0, 4); pen.lineTo(8, 4); },
-    double: (pen) => { pen.moveTo(0, 2); pen.lineTo(8, 2); pen.moveTo(0, 6); pen.lineTo(8, 6); },
     vertical: (pen) => { pen.moveTo(4, 0); pen.lineTo(4, 8); },
     cross: (pen) => { pen.moveTo(0, 4); pen.lineTo(8, 4); pen.moveTo(4, 0); pen.lineTo(4, 8); },
     diagonal: (pen) => { for (const x of [-4, 4, 12]) { pen.moveTo(x - 4, 8); pen.lineTo(x + 4, 0); } },
@@ -72,7 +71,7 @@
       const brush = tile.getContext("2d");
       brush.strokeStyle = ink;
       brush.globalAlpha = 0.3;
-      TILES[pattern](brush);
+      TILES[pattern]?.(brush);
       brush.stroke();
       textures.set(key, pen.createPattern(tile, "repeat"));
     }
