@@ -163,9 +163,9 @@ def _direct(cause: Cause, worth: Worth, scales: Scales) -> tuple[Cause, Worth]:
         return cause, worth
     direct_ns = share_ns if cause.direct_ns is None else cause.direct_ns / scales.windows
     least_ns = scales.least_sure * scales.step_ns
-    further_ns = gain.high_ns - math.ceil(direct_ns)
+    further_ns, is_sure = gain.high_ns - math.ceil(direct_ns), gain.low_ns > 0
     gain = gain.capped(math.ceil(direct_ns)).narrowed(least_ns)
-    if further_ns >= least_ns:
+    if is_sure and further_ns >= least_ns:
         cause = replace(
             cause, details=(*cause.details, fact("finding.further", further_ns=further_ns))
         )
