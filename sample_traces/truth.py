@@ -231,9 +231,10 @@ def _device_truth(rank: RankRun, config: RunConfig) -> DeviceTruth:
     activities = rank.activities
     start_ns = min(activity.start_ns for activity in activities)
     end_ns = max(activity.end_ns for activity in activities)
-    bounds = _bounds(activities, config, start_ns, end_ns)
+    bounds = _bounds(rank, config, start_ns, end_ns)
     edges = [edge for _, _, *pair in bounds for edge in pair]
     pieces = _pieces(activities, edges)
+    spanned = [piece for piece in pieces if piece.start_ns >= start_ns]
     gaps = [_gap(piece, rank) for piece in pieces if piece.component == "idle"]
     windows = tuple(_window(*bound, pieces, gaps, activities) for bound in bounds)
     kind_of = [(activity.work.kind, activity.dur_ns) for activity in activities]
@@ -243,9 +244,9 @@ def _device_truth(rank: RankRun, config: RunConfig) -> DeviceTruth:
         start_ns=start_ns,
         end_ns=end_ns,
         windows=windows,
-        components=_components(pieces),
-        hidden_communication_ns=_hidden(pieces),
-        idle_causes=_causes(gaps),
+        components=_components(spanned),
+        hidden_communication_ns=_hidden(spanned),
+        idle_causes=_causes([gap for gap in gaps if gap.start_ns >= start_ns]),
         gaps=tuple(gaps),
         count=len(activities),
         unlinked=sum(activity.call is None for activity in activities),
@@ -260,11 +261,9 @@ def _device_truth(rank: RankRun, config: RunConfig) -> DeviceTruth:
 _Bound = tuple[str, int | None, int, int]
 
 
-def _bounds(
-    activities: tuple[Activity, ...], config: RunConfig, start_ns: int, end_ns: int
-) -> list[_Bound]:
+def _bounds(rank: RankRun, config: RunConfig, start_ns: int, end_ns: int) -> list[_Bound]:
     """Return (label, step, start, end) of all windows, `before` and `after` included."""
-    starts, over = [], start_ns
+    activities, starts, over = rank.activities, list[int](), start_ns
     for step in config.step_numbers:
         own = [activity for activity in activities if activity.step == step]
         streams = {one.stream for one in own if one.work.kind == "kernel"}
@@ -273,9 +272,20 @@ def _bounds(
         starts.append(min(one.start_ns for one in (*paced, *after)))
         over = max(one.end_ns for one in paced)
     last = max(a.end_ns for a in activities if a.step == config.step_numbers[-1])
+    if len(starts) <= 2 and not config.engine:
+        # What the host does first in a step is part of it, if the GPU has nothing else to do.
+        marked = min(mark.start_ns for mark in rank.marks if mark.kind == "step")
+        begin = max(marked, *(a.end_ns for a in activities if a.start_ns < starts[0]), marked)
+        first_end = [*starts, last][1]
+        if 4 * (first_end - begin) > 5 * (first_end - starts[0]) > 0:
+            starts[0] = begin
     inner = zip(config.step_numbers, pairwise([*starts, last]), strict=True)
     steps: list[_Bound] = [(f"step {step}", step, begin, end) for step, (begin, end) in inner]
-    return [("before", None, start_ns, starts[0]), *steps, ("after", None, last, end_ns)]
+    return [
+        ("before", None, start_ns, max(start_ns, starts[0])),
+        *steps,
+        ("after", None, last, end_ns),
+    ]
 
 
 def _window(
@@ -316,7 +326,9 @@ def _hidden(pieces: Iterable[_Piece]) -> int:
 
 def _gap(piece: _Piece, rank: RankRun) -> Gap:
     """Return the idle piece with its causes: what the activity at its end was waiting for."""
-    position = _next_activity(piece.end_ns, rank)
+    # The mark of a first step may cut a gap: the same activity ends both pieces.
+    until_ns = min(one.start_ns for one in rank.activities if one.start_ns >= piece.end_ns)
+    position = _next_activity(until_ns, rank)
     activity = rank.activities[position]
     causes = dict.fromkeys(CAUSES, 0)
     if activity.call is None:

@@ -539,7 +539,7 @@ OF_OTHER_RANKS = {"nsys_h100x2_mfu_before": {"eager_overhead", "host_unrecorded"
 def _of_window(account: DeviceAccount, low: int, high: int) -> GapParts:
     """Return the parts of gaps in a window, that before the first work among them."""
     parts, first = gap_parts(account, Intervals.one(low, high)), account.rows.span[0]
-    if low >= first:
+    if low >= first or account.idle.gap_start_ns[0] < first:
         return parts
     row, work = account.rows.row[0], account.work
     head = (low, first, low, first, row, account.call[0], work.call_start_ns[0])

@@ -46,7 +46,7 @@ def test_gaps_name_what_ended_what_began_and_who_launched_it() -> None:
         {"name": "outer", "start_ns": 170, "dur_ns": 100},
         {"name": "inner", "start_ns": 175, "dur_ns": 10},
     ]
-    marks = step_marks(("ProfilerStep#3", 0, 300))
+    marks = step_marks(("ProfilerStep#3", 40, 300))
     analysis = analyze(trace_of(**run, ops=ops, marks=marks))
     longest, shorter = analysis.gaps()
     assert (longest.after, longest.before, longest.op, longest.call) == (

@@ -44,11 +44,15 @@ def run_of(lengths: list[int], name: str = "ProfilerStep#{}") -> dict[str, Any]:
     return {**launched(*works), "marks": step_marks(*marks)}
 
 
-def test_windows_begin_with_the_work_of_the_step_and_tile_the_span() -> None:
+@pytest.mark.parametrize(("early_ns", "begin"), [(50, 200), (150, 250), (190, 300)])
+def test_windows_tile_the_span_and_the_first_of_two_steps_has_the_time_before_its_work(
+    early_ns: int, begin: int
+) -> None:
+    """It begins at its mark, after earlier work, or at its own where that is hardly later."""
     analysis = analyze(
         trace_of(
             **launched(
-                ("early", 0, 100, 50),
+                ("early", 0, 100, early_ns),
                 (GEMM, 210, 300, 40),
                 (GEMM, 220, 350, 40),
                 (GEMM, 310, 400, 100),
@@ -58,8 +62,8 @@ def test_windows_begin_with_the_work_of_the_step_and_tile_the_span() -> None:
         )
     )
     assert edges(analysis) == [
-        ("before", 100, 300),
-        ("step 7", 300, 400),
+        ("before", 100, begin),
+        ("step 7", begin, 400),
         ("step 8", 400, 500),
         ("after", 500, 620),
     ]

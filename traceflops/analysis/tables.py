@@ -265,7 +265,7 @@ def _gap_table(prepared: Prepared, devices: Sequence[DeviceReport]) -> pa.Table:
     for device, account in prepared.accounts.items():
         windows = prepared.windows[device]
         gaps = gap_parts(account, chosen_time(windows))
-        before = account.rows.row[account.first_ending(gaps.gap_start_ns)]
+        before = account.ended_at(gaps.gap_start_ns)
         rank_of, device_of = (np.full_like(before, value) for value in (ranks[device], device))
         step, _ = _windows_at(windows, gaps.start_ns)
         parts.append(gaps)

@@ -123,7 +123,10 @@ class DeviceAccount:
     """Accounts for any window of one device."""
 
     def __init__(
-        self, linked: LinkedTrace, rows: IntArray, lost_replays: Mapping[int, IntArray]
+        self,
+        linked: LinkedTrace,
+        rows: IntArray,
+        lost_replays: Mapping[int, IntArray],
     ) -> None:
         """Account for the activities in some rows.
 
@@ -164,17 +167,23 @@ class DeviceAccount:
             taken(linked.stream_waits.until_ns, self.timed_call, NEVER),
         )
         unseen = replay_time(trace, lost_replays, linked.device_waits, self.rows, self.call)
-        self.idle: IdleTime = idle_time(self.work, self.timeline.busy, unseen)
-        ends, idle = row[self.idle.next_row], self.idle
+        self._unseen = unseen
+        self.begin_at(self.rows.span[0])
+
+    def begin_at(self, begin_ns: int) -> None:
+        """Find the idle time, also from `begin_ns` to the first activity if that is later."""
+        idle = idle_time(self.work, self.timeline.busy, self._unseen, begin_ns)
+        process = numbers(self._linked.trace.activities["process"])
+        ends = self.rows.row[idle.next_row]
         self.start_up_by_kind = device_start_up(
-            linked.comparable_start_up,
-            numbers(trace.activities["process"])[ends],
-            linked.columns.name[ends],
+            self._linked.comparable_start_up,
+            process[ends],
+            self._linked.columns.name[ends],
             (idle.gap_start_ns, idle.gap_end_ns),
         )
         """Instants in which nothing ran while the program started up, by kind of start-up."""
         self.start_up = Intervals.empty().union(*self.start_up_by_kind.values())
-        self.idle = self.idle.without(self.start_up)
+        self.idle: IdleTime = idle.without(self.start_up)
 
     def account(self, start_ns: int, end_ns: int) -> Account:
         """Return the account of the window [start_ns, end_ns)."""
@@ -210,7 +219,7 @@ class DeviceAccount:
         next_row, links = self.idle.next_row[order], self._linked.links
         row, call = self.rows.row[next_row], np.where(waits, self.call[next_row], -1)
         named = {
-            "after": ("activities", self.rows.row[self.first_ending(start)]),
+            "after": ("activities", self.ended_at(start)),
             "before": ("activities", row),
             "call": ("calls", links.call_of_activity[row]),
             "op": ("ops", links.op_of_activity[row]),
@@ -232,10 +241,11 @@ class DeviceAccount:
             gaps.append(gap if gap.before_step != gap.step else replace(gap, before_step=None))
         return tuple(gaps)
 
-    def first_ending(self, at_ns: IntArray) -> IntArray:
-        """Return, for each time at which an activity ends, the first of those by start."""
+    def ended_at(self, at_ns: IntArray) -> IntArray:
+        """Return, per time, the activity that ends then, of several the first to start; else -1."""
         order = np.argsort(self.rows.end_ns, kind="stable")
-        return order[np.searchsorted(self.rows.end_ns[order], at_ns, side="left")]
+        ended = order[np.searchsorted(self.rows.end_ns[order], at_ns, side="left")]
+        return np.where(self.rows.end_ns[ended] == at_ns, self.rows.row[ended], -1)
 
 
 def _has_launches(trace: Trace, row: IntArray) -> bool:

@@ -214,12 +214,14 @@ class IdleTime:
         return [IdleCauses(*row) for row in np.stack(columns, axis=1).tolist()]
 
 
-def idle_time(work: DeviceWork, busy: Intervals, replays: Intervals) -> IdleTime:
-    """Return the gaps between the activities of a device and their causes.
+def idle_time(work: DeviceWork, busy: Intervals, replays: Intervals, begin_ns: int) -> IdleTime:
+    """Return the gaps of a device, from `begin_ns` to the end of its work, and their causes.
 
     During `replays` work may have run that has no record.
     """
     start, end = _gaps(work, busy)
+    if begin_ns < (first_ns := int(work.start_ns[0])):
+        start, end = np.append(begin_ns, start), np.append(first_ns, end)
     # The activity that ends each gap: of several that start together the one launched first.
     launch = np.where(work.call_start_ns == ABSENT, np.iinfo(np.int64).max, work.call_start_ns)
     order = in_order(work.start_ns, launch)

@@ -16,6 +16,7 @@ from traceflops.table.columns import ABSENT, IntArray, codes, is_one_of, numbers
 from traceflops.table.grouping import distinct
 from traceflops.table.trace import Note, Trace, counted_note
 from traceflops.timeline.account import DeviceAccount, LinkedTrace
+from traceflops.timeline.device_span import DeviceRows
 from traceflops.timeline.records import Window
 from traceflops.units import does, duration, listed, percent, several
 from traceflops.windows.chosen_runs import chosen_range, gpu_notes
@@ -24,6 +25,7 @@ from traceflops.windows.periodicity import (
     KEEP_LAST_UP_TO,
     LAST_STEP,
     TRIFLE,
+    WARM_UP_FACTOR,
     Behind,
     Stretch,
     device_steps,
@@ -262,6 +264,7 @@ def _marked_layout(
     if marked.are_passes:
         before = step_of_activity(linked.trace, linked.links, until_next(marked))
     owners: dict[int, Owners] = {}
+    apart = linked.clock_offsets != 0
     repeated = any(len(distinct(s.number)) < len(s) for s in marked.by_process.values())
     stretches: dict[int, list[Stretch]] = {}
     numbers_of: dict[int, IntArray] = {}
@@ -283,8 +286,12 @@ def _marked_layout(
             behind = Behind(last, name[row], account.idle.by_cause["unrecorded"])
         step = place[row]
         is_paced = paced(step, stream[row], is_kernel[row])
-        stretches[device] = tile(rows.start_ns, rows.end_ns, step, rows.span, behind, is_paced)
+        tiled = tile(rows.start_ns, rows.end_ns, step, rows.span, behind, is_paced)
         steps = marked.by_process.get(owners[device].owner)
+        if steps is not None and not apart[owners[device].owner] and not marked.are_passes:
+            tiled = _from_the_mark(tiled, steps.start_ns, rows)
+            account.begin_at(min(tiled[0].start_ns, rows.span[0]))
+        stretches[device] = tiled
         number = steps.number if steps is not None else np.empty(0, dtype=np.int64)
         numbers_of[device] = np.arange(len(number)) if repeated else number
     notes = [*_marked_notes(linked, marked, owners)]
@@ -292,6 +299,26 @@ def _marked_layout(
         notes.append(Note("assumed", REPEATED, _RENUMBERED))
     described = marked.source, marked.text, tuple(notes)
     return StepLayout(stretches, numbers_of, *described, place, marked.are_passes)
+
+
+def _from_the_mark(tiled: list[Stretch], marked_ns: IntArray, rows: DeviceRows) -> list[Stretch]:
+    """Return the windows of a device, the first of one or two steps from its mark on the host.
+
+    It begins when the work before it has ended, if that is later, and with its first work if that
+    makes it no longer than a steady step may be. Of more steps the last is left out, and the window
+    of each that is used has the time before the work of the next.
+    """
+    steps = [stretch for stretch in tiled if stretch.role == "step"]
+    if not 0 < len(steps) <= KEEP_LAST_UP_TO or not steps[0].dur_ns:
+        return tiled
+    first, place = steps[0], tiled.index(steps[0])
+    ended_ns = rows.end_ns[rows.start_ns < first.start_ns].max(initial=marked_ns[first.place])
+    begin_ns, most_ns = int(ended_ns), first.dur_ns * WARM_UP_FACTOR[0] // WARM_UP_FACTOR[1]
+    if first.end_ns - begin_ns <= most_ns:
+        return tiled
+    before = [replace(stretch, end_ns=begin_ns) for stretch in tiled[:place]]
+    from_mark = replace(first, start_ns=begin_ns)
+    return [*(s for s in before if s.dur_ns > 0), from_mark, *tiled[place + 1 :]]
 
 
 def _marked_notes(
