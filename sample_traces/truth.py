@@ -232,9 +232,10 @@ def _device_truth(rank: RankRun, config: RunConfig) -> DeviceTruth:
     start_ns = min(activity.start_ns for activity in activities)
     end_ns = max(activity.end_ns for activity in activities)
     bounds = _bounds(rank, config, start_ns, end_ns)
-    edges = [edge for _, _, *pair in bounds for edge in pair]
-    pieces = _pieces(activities, edges)
-    spanned = [piece for piece in pieces if piece.start_ns >= start_ns]
+    # A window may begin at a mark, inside a gap or before all work: its pieces are its own.
+    spanned = _pieces(activities, ())
+    whole = [_gap(piece, rank) for piece in spanned if piece.component == "idle"]
+    pieces = _pieces(activities, [edge for _, _, *pair in bounds for edge in pair])
     gaps = [_gap(piece, rank) for piece in pieces if piece.component == "idle"]
     windows = tuple(_window(*bound, pieces, gaps, activities) for bound in bounds)
     kind_of = [(activity.work.kind, activity.dur_ns) for activity in activities]
@@ -246,8 +247,8 @@ def _device_truth(rank: RankRun, config: RunConfig) -> DeviceTruth:
         windows=windows,
         components=_components(spanned),
         hidden_communication_ns=_hidden(spanned),
-        idle_causes=_causes([gap for gap in gaps if gap.start_ns >= start_ns]),
-        gaps=tuple(gaps),
+        idle_causes=_causes(whole),
+        gaps=tuple(whole),
         count=len(activities),
         unlinked=sum(activity.call is None for activity in activities),
         flops=sum(activity.work.flops for activity in activities),
@@ -272,13 +273,15 @@ def _bounds(rank: RankRun, config: RunConfig, start_ns: int, end_ns: int) -> lis
         starts.append(min(one.start_ns for one in (*paced, *after)))
         over = max(one.end_ns for one in paced)
     last = max(a.end_ns for a in activities if a.step == config.step_numbers[-1])
-    if len(starts) <= 2 and not config.engine:
+    if not config.engine:
         # What the host does first in a step is part of it, if the GPU has nothing else to do.
-        marked = min(mark.start_ns for mark in rank.marks if mark.kind == "step")
-        begin = max(marked, *(a.end_ns for a in activities if a.start_ns < starts[0]), marked)
-        first_end = [*starts, last][1]
-        if 4 * (first_end - begin) > 5 * (first_end - starts[0]) > 0:
-            starts[0] = begin
+        marks = [mark.start_ns for mark in rank.marks if mark.kind == "step"]
+        begins = []
+        for first, marked in zip(starts, marks, strict=True):
+            earlier = [a.end_ns for a in activities if a.start_ns < first]
+            begins.append(max(min(first, max(marked, *earlier, marked)), *begins[-1:], marked - 1))
+        if starts == sorted({*starts}) and 20 * (sum(starts) - sum(begins)) >= last - begins[0]:
+            starts = begins
     inner = zip(config.step_numbers, pairwise([*starts, last]), strict=True)
     steps: list[_Bound] = [(f"step {step}", step, begin, end) for step, (begin, end) in inner]
     return [
@@ -326,7 +329,7 @@ def _hidden(pieces: Iterable[_Piece]) -> int:
 
 def _gap(piece: _Piece, rank: RankRun) -> Gap:
     """Return the idle piece with its causes: what the activity at its end was waiting for."""
-    # The mark of a first step may cut a gap: the same activity ends both pieces.
+    # The mark of a step may cut a gap: the same activity ends both pieces.
     until_ns = min(one.start_ns for one in rank.activities if one.start_ns >= piece.end_ns)
     position = _next_activity(until_ns, rank)
     activity = rank.activities[position]

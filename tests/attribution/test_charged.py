@@ -66,12 +66,12 @@ def test_what_crosses_the_end_of_a_step_is_charged_to_both_with_its_place() -> N
     marks = step_marks(("ProfilerStep#1", 0, 50), ("ProfilerStep#2", 200, 50))
     analysis = tf.analyze(trace_of(**launched(*works), marks=marks), tf.Selection(steps=(1, 2)))
     assert [(w.start_ns, w.end_ns) for w in analysis.devices[0].windows if w.used] == [
-        (0, 250),
-        (250, 260),
+        (0, 220),
+        (220, 260),
     ]
     (kernel,) = of(analysis)
     assert (kernel.count, kernel.charged_ns, kernel.steps_ns) == (3, 130, (120, 10))
-    assert kernel.at_ns == (100 + 130 + 0) // 3
+    assert kernel.at_ns == (100 + 130 + 30) // 3
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from typing import Any
 
 from tests.attribution.test_culprits import US, event, frame, made
+from tests.build import launched, trace_of
 from traceflops import analyze
 from traceflops.attribution.host_calls import Synchronisation
 
@@ -18,15 +19,27 @@ def test_a_wait_is_told_with_its_site_and_the_idle_time_after_it() -> None:
     ops.append(event("aten::_local_scalar_dense", 499, 531))
     assert found(calls=calls, ops=ops) == (
         Synchronisation("cudaStreamSynchronize", "aten::is_nonzero", 1, 30 * US, 0),
-        Synchronisation("cudaStreamSynchronize", "aten::item", 1, 13 * US, 990 * US),
+        Synchronisation("cudaStreamSynchronize", "aten::item", 1, 13 * US, 13 * US),
     )
+
+
+def test_a_wait_costs_the_idle_time_until_the_host_is_ahead_again() -> None:
+    """It blocks 40 us. The launches at 55 and 90 find the GPU idle, that at 110 does not."""
+    wait = {"name": "cudaStreamSynchronize", "start_ns": 10 * US, "dur_ns": 40 * US}
+    launches = [(0, 5, 44), (55, 65, 20), (90, 100, 20), (110, 130, 90), (120, 220, 10)]
+    launches += [(300, 310, 10)]
+    kernels = launched(*(("sgemm", *(US * at for at in times)) for times in launches))
+    kernels["calls"].append(wait)
+    (found_wait,) = analyze(trace_of(**kernels)).synchronisations
+    # From 49 to 65 and from 85 to 100. The gap at 230 is not due to the wait.
+    assert found_wait.idle_after_ns == (16 + 15) * US
 
 
 def test_calls_of_one_site_are_one() -> None:
     calls = [event("hipDeviceSynchronize", at, at + 5) for at in (18, 100, 200)]
     marks = [frame("train.py(3): log", 15, 400), event("epoch 3", 15, 400)]
     assert found(calls=calls, marks=marks) == (
-        Synchronisation("hipDeviceSynchronize", "train.py(3): log", 3, 15 * US, 990 * US),
+        Synchronisation("hipDeviceSynchronize", "train.py(3): log", 3, 15 * US, 5 * US),
     )
 
 

@@ -29,7 +29,7 @@ def test_a_gap_up_to_a_step_is_of_the_step_before_and_delays_the_next() -> None:
     marks = step_marks(*((f"ProfilerStep#{at}", 1_000 * at, 900) for at in range(3)))
     (device,) = analyze(trace_of(**run, marks=marks)).devices
     gaps = sorted((one.start_ns, one.dur_ns, one.step, one.before_step) for one in device.gaps)
-    assert gaps == [(150, 1_150, 0, 1), (1_350, 950, 1, 2)]
+    assert gaps == [(0, 100, 0, None), (150, 1_150, 0, 1), (1_350, 950, 1, 2)]
 
 
 @pytest.mark.parametrize(("unrecorded_ns", "knows"), [(0, True), (50, True), (51, False)])

@@ -94,7 +94,7 @@ def test_a_step_counts_on_the_devices_that_use_it() -> None:
         )
     )
     last = analysis.devices[1].steps[-1]
-    assert (last.step, last.used, last.dur_ns) == (3, False, 60)
+    assert (last.step, last.used, last.dur_ns) == (3, False, 69)
     spread = spread_of(analysis.devices)
     assert spread is not None
     assert {one.step: one.ns for one in spread.used}[3] == 100

@@ -22,7 +22,8 @@ from traceflops.attribution.host_events import (
     owners,
 )
 from traceflops.attribution.idle_classes import waiting_calls
-from traceflops.attribution.idle_slices import chosen_gaps
+from traceflops.attribution.idle_slices import GapParts, chosen_gaps
+from traceflops.attribution.launch_lead import leads
 from traceflops.table.columns import (
     ABSENT,
     BoolArray,
@@ -33,7 +34,14 @@ from traceflops.table.columns import (
     names,
     numbers,
 )
-from traceflops.table.grouping import exact_sums, group_rows, group_sums, groups, joint_codes
+from traceflops.table.grouping import (
+    differ_from_before,
+    exact_sums,
+    group_rows,
+    group_sums,
+    groups,
+    joint_codes,
+)
 from traceflops.table.nesting import innermost, innermost_pieces, taken
 from traceflops.timeline.intervals import Intervals, latest_end_before
 from traceflops.windows.prepared import Prepared
@@ -48,8 +56,7 @@ class Synchronisation:
     """Waiting calls of one name and site in the chosen windows; times in ns.
 
     `site` is the function, operator or annotation around the calls, "" without any. `blocked_ns` is
-    the time in the calls, `idle_after_ns` the idle time in gaps that began during them, before work
-    that their thread launched.
+    the time in the calls, `idle_after_ns` the idle time that they cost (see `gaps_due_to`).
     """
 
     call: str
@@ -64,12 +71,13 @@ def synchronisations(prepared: Prepared) -> tuple[Synchronisation, ...]:
     if not prepared.launch_records.is_judged or not prepared.accounts:
         return ()
     events, event, blocked_ns = calls_inside(prepared, waiting_calls(prepared.trace.calls))
-    # The idle time in the gaps that began during each call.
-    gaps, idle_ns = chosen_gaps(prepared), np.zeros(len(event), dtype=np.int64)
+    gaps = chosen_gaps(prepared)
     thread = taken(events.thread_of_call, gaps.call)
     span = events.thread[event], events.start_ns[event], events.end_ns[event]
-    call = innermost(*span, thread, gaps.gap_start_ns)
-    np.add.at(idle_ns, call[call >= 0], (gaps.end_ns - gaps.start_ns)[call >= 0])
+    began_in = innermost(*span, thread, gaps.gap_start_ns)
+    wait = gaps_due_to(prepared, gaps, began_in, span[2] - span[1])
+    idle_ns = group_sums(wait[wait >= 0], (gaps.end_ns - gaps.start_ns)[wait >= 0], len(event))
+    idle_ns = np.minimum(idle_ns, span[2] - span[1])
     owner = taken(owners(events), event)
     site = np.where(owner == event, -1, owner)
     sums: defaultdict[tuple[str, str], IntArray] = defaultdict(lambda: np.zeros(3, np.int64))
@@ -81,6 +89,31 @@ def synchronisations(prepared: Prepared) -> tuple[Synchronisation, ...]:
     rest = [(w.count, w.blocked_ns, w.idle_after_ns) for w in waits[_MOST_CALLS:]]
     others = [Synchronisation(REST, "", *map(sum, zip(*rest, strict=True)))] if rest else []
     return (*waits[:_MOST_CALLS], *others)
+
+
+def gaps_due_to(
+    prepared: Prepared, gaps: GapParts, began_in: IntArray, waited_ns: IntArray
+) -> IntArray:
+    """Return, per gap, the wait that it is due to, else -1.
+
+    `began_in` is, per gap, the wait during which it began, or -1: the queue was empty when that
+    returned. The gaps after it are due to it, too, while every launch finds the device idle, until
+    they add up to the time that the host waited (`waited_ns`, per wait): without the wait, it would
+    have been ahead by as much.
+    """
+    device, due = numbers(prepared.trace.activities["device"])[gaps.activity], began_in.copy()
+    for number, rows in groups(device):
+        launched = leads(prepared.accounts[number])
+        fed = np.append(0, np.cumsum(~launched.is_starved))
+        in_time = fed[np.searchsorted(launched.start_ns, gaps.gap_end_ns[rows], side="right")]
+        begins = (began_in[rows] >= 0) | differ_from_before(in_time)
+        first, run = np.flatnonzero(begins), np.cumsum(begins) - 1
+        length_ns = (gaps.end_ns - gaps.start_ns)[rows]
+        before_ns = np.cumsum(length_ns) - length_ns
+        before_ns -= before_ns[first][run]
+        wait = began_in[rows][first][run]
+        due[rows] = np.where(begins | (before_ns < taken(waited_ns, wait, 0)), wait, -1)
+    return due
 
 
 def calls_inside(prepared: Prepared, wanted: BoolArray) -> tuple[HostEvents, IntArray, IntArray]:

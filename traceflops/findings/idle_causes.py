@@ -164,7 +164,7 @@ def _cause(case: Case, rule: str, idle: IdleClass, share: float) -> Cause:
 
 
 def _after_waits(case: Case, idle: IdleClass) -> int:
-    """Return the idle time of gaps that began while the host waited: the queue was empty then."""
+    """Return the idle time that the waits of a class cost: until the host is ahead again."""
     calls = {name for culprit in idle.culprits for name in culprit.evidence[:1]}
     after = (wait.idle_after_ns for wait in case.synchronisations if wait.call in calls)
     return max(idle.idle_ns, sum(after))

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
+from typing import Final
 
 import numpy as np
 
@@ -25,7 +26,6 @@ from traceflops.windows.periodicity import (
     KEEP_LAST_UP_TO,
     LAST_STEP,
     TRIFLE,
-    WARM_UP_FACTOR,
     Behind,
     Stretch,
     device_steps,
@@ -62,6 +62,9 @@ _BY_DEVICE_TIME_NOTE = Note(
     "GPU. Where the CPU ran ahead, that is later than the step that launched it.",
 )
 
+_SMALL_PART: Final = 20
+"""The usual latency of launches, less than one part in so many, moves no edge of a step."""
+_NEVER: Final = np.iinfo(np.int64).max
 _OVERLAP = "{n} [step has|steps have] zero length: work launched in a later step started first."
 _RENUMBERED = "Step numbers repeat; steps are renumbered from 0 in order of time."
 
@@ -289,7 +292,7 @@ def _marked_layout(
         tiled = tile(rows.start_ns, rows.end_ns, step, rows.span, behind, is_paced)
         steps = marked.by_process.get(owners[device].owner)
         if steps is not None and not apart[owners[device].owner] and not marked.are_passes:
-            tiled = _from_the_mark(tiled, steps.start_ns, rows)
+            tiled = _from_the_marks(tiled, steps.start_ns, rows)
             account.begin_at(min(tiled[0].start_ns, rows.span[0]))
         stretches[device] = tiled
         number = steps.number if steps is not None else np.empty(0, dtype=np.int64)
@@ -301,24 +304,28 @@ def _marked_layout(
     return StepLayout(stretches, numbers_of, *described, place, marked.are_passes)
 
 
-def _from_the_mark(tiled: list[Stretch], marked_ns: IntArray, rows: DeviceRows) -> list[Stretch]:
-    """Return the windows of a device, the first of one or two steps from its mark on the host.
+def _from_the_marks(tiled: list[Stretch], marked_ns: IntArray, rows: DeviceRows) -> list[Stretch]:
+    """Return the windows of a device with the time before its first work in each step.
 
-    It begins when the work before it has ended, if that is later, and with its first work if that
-    makes it no longer than a steady step may be. Of more steps the last is left out, and the window
-    of each that is used has the time before the work of the next.
+    A step begins at its mark on the host, or when the work before it has ended. `marked_ns` is by
+    place. If that time is a small part of the steps, they begin with their first work.
     """
     steps = [stretch for stretch in tiled if stretch.role == "step"]
-    if not 0 < len(steps) <= KEEP_LAST_UP_TO or not steps[0].dur_ns:
+    if not steps or not all(step.dur_ns for step in steps):
         return tiled
-    first, place = steps[0], tiled.index(steps[0])
-    ended_ns = rows.end_ns[rows.start_ns < first.start_ns].max(initial=marked_ns[first.place])
-    begin_ns, most_ns = int(ended_ns), first.dur_ns * WARM_UP_FACTOR[0] // WARM_UP_FACTOR[1]
-    if first.end_ns - begin_ns <= most_ns:
+    first_ns = np.array([step.start_ns for step in steps])
+    latest = np.append(-_NEVER, np.maximum.accumulate(rows.end_ns))
+    ended_ns = latest[np.searchsorted(rows.start_ns, first_ns)]
+    marks = marked_ns[[step.place for step in steps]]
+    begin_ns = np.maximum.accumulate(np.minimum(first_ns, np.maximum(marks, ended_ns)))
+    if (first_ns - begin_ns).sum() * _SMALL_PART < steps[-1].end_ns - begin_ns[0]:
         return tiled
-    before = [replace(stretch, end_ns=begin_ns) for stretch in tiled[:place]]
-    from_mark = replace(first, start_ns=begin_ns)
-    return [*(s for s in before if s.dur_ns > 0), from_mark, *tiled[place + 1 :]]
+    moved = dict(zip(first_ns.tolist(), begin_ns.tolist(), strict=True))
+    edges = ((moved.get(s.start_ns, s.start_ns), moved.get(s.end_ns, s.end_ns)) for s in tiled)
+    windows = [
+        replace(s, start_ns=low, end_ns=high) for s, (low, high) in zip(tiled, edges, strict=True)
+    ]
+    return [window for window in windows if window.role == "step" or window.dur_ns > 0]
 
 
 def _marked_notes(

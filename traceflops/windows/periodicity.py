@@ -31,7 +31,7 @@ from traceflops.windows.repetition import (
 )
 from traceflops.windows.step_times import Steps
 
-WARM_UP_FACTOR = (5, 4)
+_WARM_UP_FACTOR = (5, 4)
 """A leading step longer than 5/4 of the median is warm-up."""
 
 TRIFLE: Final = 100
@@ -175,7 +175,7 @@ def steady(durations_ns: IntArray, *, may_warm_up: bool = True) -> list[str | No
     reasons: list[str | None] = [None] * count
     if count < 2:
         return reasons
-    times, over = WARM_UP_FACTOR
+    times, over = _WARM_UP_FACTOR
     limit = float(np.median(durations_ns)) * times / over
     slow = (durations_ns > limit) & may_warm_up
     leading = int(np.argmin(slow)) if not slow.all() else 0
