@@ -131,6 +131,7 @@ def case_content(analysis: Analysis) -> Content:
             "is_no_trace": analysis.source.format in SIDE_FORMATS,
             "provenance": provenance(analysis, most_files=1),
             "basis": wording.basis(analysis),
+            "outside": wording.outside(analysis),
         }
     )
 

@@ -28,6 +28,7 @@ from traceflops.reports.view.utilisation import why_not
 from traceflops.reports.view.wording import (
     basis,
     doubts,
+    outside,
     products,
     selected,
     steps_used,
@@ -100,7 +101,8 @@ def _step(analysis: Analysis, style: Style) -> Iterator[Text]:
     parts = step_parts(analysis)
     yield style.bar([(LINE_LOOKS[part.name], part.ns) for part in parts])
     yield from _key(parts, style)
-    for text in (f"{basis(analysis)}.", critical_sentence(analysis), uneven_steps(analysis)):
+    window = f"{basis(analysis)}. {outside(analysis)}"
+    for text in (window.rstrip(), critical_sentence(analysis), uneven_steps(analysis)):
         yield from paragraph(text, style.width)
 
 

@@ -106,7 +106,7 @@ def test_how_sure_the_first_sentence_is_can_be_changed(tmp_path: Path) -> None:
         title_sentence(tf.analyze(trace, finding_rules=each)) for each in (None, rules)
     )
     first = (
-        "The input pipeline is too slow: 842 µs of each 4.85 ms step can be saved in step "
+        "The input pipeline is too slow: 702 µs of each 4.71 ms step can be saved in step "
         "(train.py:71)."
     )
     assert usual == f"{first} {doubtful}"

@@ -74,6 +74,6 @@ def test_the_work_that_is_left_out_is_told_with_its_share() -> None:
     works += [{"name": "k", "start_ns": (400 + 100 * n) * US, "dur_ns": 50 * US} for n in range(4)]
     marks = step_marks(*((f"step {n}", (390 + 100 * n) * US, 90 * US) for n in range(4)))
     analysis = analyze(trace_of(activities=works, marks=marks))
-    busy_us, used_us = 300 + 4 * 50, 3 * 50
+    busy_us, used_us = 300 + 4 * 50, 4 * 50
     assert analysis.left_out == pytest.approx(1 - used_us / busy_us)
     assert analyze(trace_of(activities=works[1:], marks=marks)).left_out is None

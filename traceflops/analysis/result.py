@@ -31,9 +31,11 @@ from traceflops.attribution.device_work import DeviceWork, attributed_work
 from traceflops.attribution.host_calls import (
     HostOperator,
     MemoryOperation,
+    Outside,
     Synchronisation,
     host_operators,
     memory_operations,
+    outside_gpu_work,
     synchronisations,
 )
 from traceflops.attribution.launch_lead import HostBound, Launches
@@ -134,6 +136,12 @@ class Analysis:
     def spread(self) -> StepSpread | None:
         """Return how the steps used differ, None where none is used."""
         return spread_of(self.devices)
+
+    @cached_property
+    def outside(self) -> Outside | None:
+        """Return what is recorded outside the GPU's work, None where it is little or not asked."""
+        asked = self.has_events and self.selection == Selection()
+        return outside_gpu_work(self.recording) if asked else None
 
     @property
     def left_out(self) -> float | None:

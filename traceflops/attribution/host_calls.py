@@ -265,3 +265,53 @@ def most_important(operators: Sequence[HostOperator]) -> tuple[HostOperator, ...
     count, self_ns = sum(op.count for op in rest), sum(op.self_ns for op in rest)
     others = (HostOperator(REST, count, self_ns, None),) if rest else ()
     return (*ordered[:_MOST_OPERATORS], *others)
+
+
+_FEW: Final = 10
+"""What is recorded outside the GPU's work is told from one part in so many of it on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """What is recorded before the first GPU operation and after the last; times in ns.
+
+    `call` is the call in which the launching threads spend most of it, `call_ns` how long.
+    """
+
+    before_ns: int
+    after_ns: int
+    recorded_ns: int
+    call: str
+    call_ns: int
+
+
+def outside_gpu_work(prepared: Prepared) -> Outside | None:
+    """Return what lies outside the time from the first to the last GPU operation.
+
+    None if it is a small part of what is recorded, or where clocks differ.
+    """
+    trace, offset = prepared.trace, prepared.linked.clock_offsets
+    if not prepared.accounts or offset.any():
+        return None
+    spans = [account.rows.span for account in prepared.accounts.values()]
+    first, last = min(start for start, _ in spans), max(end for _, end in spans)
+    begin, end = first, last
+    for table in (trace.calls, trace.ops, trace.marks):
+        start, dur = numbers(table["start_ns"]), numbers(table["dur_ns"], 0)
+        begin = min(begin, int(start.min(initial=begin)))
+        end = max(end, int((start + dur).max(initial=end)))
+    before_ns, after_ns = first - begin, end - last
+    if (before_ns + after_ns) * _FEW < last - first:
+        return None
+    # What the launching threads called meanwhile.
+    process, start, stop = host_span(trace.calls)
+    thread = joint_codes(process, numbers(trace.calls["thread"], ABSENT))
+    call = prepared.linked.links.call_of_activity
+    row = np.flatnonzero(np.isin(thread, thread[call[call >= 0]]))
+    edges = Intervals.of(np.array([begin, last]), np.array([first, end]))
+    inside_ns = edges.length_within(start[row], stop[row])
+    labels = names(trace.calls["name"])
+    sums = group_sums(codes(trace.calls["name"])[row], inside_ns, len(labels))
+    most = int(sums.argmax()) if len(sums) else -1
+    named = (labels[most], int(sums[most])) if most >= 0 else ("", 0)
+    return Outside(before_ns, after_ns, end - begin, *named)

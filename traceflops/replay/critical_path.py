@@ -53,13 +53,15 @@ class Edge:
     """Where a stretch of time begins or ends: `ahead_ns` before the first of some nodes begins.
 
     Without nodes that is the end of the last work of the device. `role` is of each node: copies
-    count unless they begin before the last step has ended, as in `windows`.
+    count unless they begin before the last step has ended, as in `windows`. A step that begins at a
+    point of the host (`mark`, else -1) does so once the last step has ended.
     """
 
     device: int
     nodes: IntArray
     role: IntArray
     ahead_ns: IntArray
+    mark: int = -1
 
     def earlier(self, by_node: IntArray) -> Edge:
         """Return it where nodes seem to begin so much later than they do."""
@@ -72,6 +74,11 @@ class Edge:
             over = time_ns[self.nodes[self.role == _LAST]].max(initial=begun.min())
             counts = (self.role == PACED) | (self.role == _COPY) & (begun >= over)
             first = np.flatnonzero(counts)[np.argmin(begun[counts])]
+            if self.mark >= 0:
+                ended = time_ns[self.nodes[self.role == _LAST]]
+                marked = int(ended.max(initial=time_ns[self.mark]))
+                if marked < begun[first]:
+                    return marked, self.mark
             return int(begun[first]), int(self.nodes[first])
         rows = np.flatnonzero(graph.nodes.device == self.device)
         last = int(rows[np.argmax(time_ns[rows])])
@@ -117,9 +124,11 @@ def spans_of(prepared: Prepared, graph: RecordedGraph, *, joined: bool = True) -
             for time in stretch:
                 index = int(np.searchsorted(rows.start_ns, time))
                 first = np.arange(index, min(index + 1, len(rows.row)))
-                indices, role = heads.get(time, (first, np.full_like(first, PACED)))
+                mark = -1 if time in heads else graph.begin_of_step(time)
+                work = int(rows.start_ns[index]) if mark >= 0 and len(first) else time
+                indices, role = heads.get(work, (first, np.full_like(first, PACED)))
                 nodes = graph.first_of_row[rows.row[indices]]
-                edge = Edge(device, nodes, role, 0 * nodes)
+                edge = Edge(device, nodes, role, 0 * nodes, mark)
                 more_ns = edge.at(graph, recorded, graph.nodes.time_ns)[0] - time
                 edges.append(replace(edge, ahead_ns=edge.ahead_ns + more_ns))
             spans.append(Span(device, *edges))

@@ -102,8 +102,27 @@ class HostWaits:
         waits[work.call[work.full[0]]] = True
         of_process = np.isin(numbers(self._calls["process"]), np.unique(work.process))
         return host_points(
-            work.prepared.trace, begins & of_process, (waits | self._synchronises) & of_process
+            work.prepared.trace,
+            begins & of_process,
+            (waits | self._synchronises) & of_process,
+            *self._marked_steps(),
         )
+
+    def _marked_steps(self) -> tuple[IntArray, IntArray]:
+        """Return the calls of the first work of steps that begin before it, and when they begin.
+
+        The thread of the call is taken to have done what comes before it.
+        """
+        call, time_ns = [self.work.row[:0]], [self.work.start[:0]]
+        for device, windows in self.work.prepared.windows.items():
+            account = self.work.prepared.accounts[device]
+            begin = np.array([w.start_ns for w in windows if w.role == "step"], dtype=np.int64)
+            first = np.searchsorted(account.rows.start_ns, begin)
+            launch = taken(account.timed_call, np.where(first < len(account.call), first, -1))
+            kept = (launch >= 0) & ~np.isin(begin, account.rows.start_ns)
+            call.append(launch[kept])
+            time_ns.append(begin[kept])
+        return np.concatenate(call), np.concatenate(time_ns)
 
     @cached_property
     def time_ns(self) -> IntArray:
@@ -244,8 +263,13 @@ def threads_of(trace: Trace) -> dict[str, IntArray]:
     return dict(zip(tables, np.split(joint_codes(process, thread), ends[:-1]), strict=True))
 
 
-def host_points(trace: Trace, begins: BoolArray, waits: BoolArray) -> HostPoints:
-    """Return the points of some calls: of those that `begin` the start, that `wait` the end."""
+def host_points(
+    trace: Trace, begins: BoolArray, waits: BoolArray, marked: IntArray, marked_ns: IntArray
+) -> HostPoints:
+    """Return the points of some calls: of those that `begin` the start, that `wait` the end.
+
+    There is a point at each `marked_ns` as well, in the thread of the call in `marked`.
+    """
     numbered = threads_of(trace)
     of_call, of_op = numbered["calls"], numbered["ops"]
     start = numbers(trace.calls["start_ns"])
@@ -256,18 +280,21 @@ def host_points(trace: Trace, begins: BoolArray, waits: BoolArray) -> HostPoints
     is_end = np.arange(len(call)) >= len(first)
     # Hand-overs: in the first row who gave, in the second who took.
     threads, processes, times_ns = _hand_overs(trace, of_call, of_op, of_call[call], time)
-    none = np.full(threads.size, -1, dtype=np.int64)
-    calls, thread = np.append(call, none), np.append(of_call[call], threads.ravel())
-    times = np.append(time, times_ns.ravel())
-    tie = np.append(np.full(len(call), _CALLS), np.repeat([_ENDS, _BEGINS], times_ns.shape[1]))
+    none = np.full(threads.size + len(marked), -1, dtype=np.int64)
+    calls = np.append(call, none)
+    thread = np.concatenate([of_call[call], threads.ravel(), of_call[marked]])
+    times = np.concatenate([time, times_ns.ravel(), marked_ns])
+    ties = (_CALLS, len(call)), (_ENDS, threads.shape[1]), (_BEGINS, threads.shape[1])
+    tie = np.repeat(*np.array([*ties, (_BEGINS, len(marked))]).T)
     inner = np.append(2 * start[call] + is_end, none)
     order = np.lexsort((inner, tie, times, thread))
     rank = np.empty_like(order)
     rank[order] = np.arange(len(order))
-    process = np.append(numbers(trace.calls["process"])[call], processes.ravel())
+    owner = numbers(trace.calls["process"])
+    process = np.concatenate([owner[call], processes.ravel(), owner[marked]])
     points = np.full((2, trace.calls.num_rows), -1, dtype=np.int64)
     points[is_end * 1, call] = rank[: len(call)]
-    gave, took = rank[len(call) :].reshape(2, -1)
+    gave, took = rank[len(call) : len(call) + threads.size].reshape(2, -1)
     columns = thread[order], process[order], times[order], calls[order]
     is_sure = np.asarray(times_ns[1] - times_ns[0] <= _SURE_NS)
     return HostPoints(*columns, points[0], points[1], gave, took, is_sure)

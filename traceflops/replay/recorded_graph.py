@@ -120,6 +120,12 @@ class RecordedGraph:
             np.where(held, begun, LONG_AGO),
         )
 
+    def begin_of_step(self, time_ns: int) -> int:
+        """Return the point of a thread, not of a call, at a time; -1 for none."""
+        nodes = self.nodes
+        points = np.flatnonzero((nodes.at_ns == time_ns) & (nodes.thread >= 0) & (nodes.call < 0))
+        return int(points[0]) if len(points) else -1
+
     @cached_property
     def recorded_only(self) -> RecordedGraph:
         """Return the same without edges that no record tells of."""

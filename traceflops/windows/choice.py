@@ -17,7 +17,7 @@ from traceflops.table.columns import ABSENT, IntArray, codes, is_one_of, numbers
 from traceflops.table.grouping import distinct
 from traceflops.table.trace import Note, Trace, counted_note
 from traceflops.timeline.account import DeviceAccount, LinkedTrace
-from traceflops.timeline.device_span import DeviceRows
+from traceflops.timeline.idle import LONGEST_START_NS
 from traceflops.timeline.records import Window
 from traceflops.units import does, duration, listed, percent, several
 from traceflops.windows.chosen_runs import chosen_range, gpu_notes
@@ -74,7 +74,8 @@ class StepLayout:
     """The stretches of each device, and the number of the step at each place of a stretch.
 
     `launched_in` is, per activity, the place of its step (see `step_of_activity`), -1 if unknown;
-    None where steps are not those of the host. `are_passes` is as in `FoundSteps`.
+    None where steps are not those of the host. `are_passes` is as in `FoundSteps`. `at_marks` says
+    that the last step begins at its mark, so that it needs no successor.
     """
 
     stretches: Mapping[int, list[Stretch]]
@@ -84,6 +85,7 @@ class StepLayout:
     notes: tuple[Note, ...] = ()
     launched_in: IntArray | None = None
     are_passes: bool = False
+    at_marks: bool = False
 
     def step_number(self, device: int, stretch: Stretch) -> int | None:
         """Return the number of a stretch that is a step."""
@@ -127,8 +129,8 @@ class StepPlan:
         # A device may end before other ranks do: nothing bounds its last step, either.
         steps = [s for s in stretches if self.layout.step_number(device, s) in self.used]
         ends_here = steps and steps[-1] is [s for s in stretches if s.role == "step"][-1]
-        is_short = self.chosen_by_user or not ends_here or len(steps) <= KEEP_LAST_UP_TO
-        unbounded = None if is_short else steps[-1]
+        is_kept = self.chosen_by_user or self.layout.at_marks or len(steps) <= KEEP_LAST_UP_TO
+        unbounded = steps[-1] if ends_here and not is_kept else None
         windows = []
         for stretch, part in zip(stretches, accounts, strict=True):
             number = self.layout.step_number(device, stretch)
@@ -267,7 +269,7 @@ def _marked_layout(
     if marked.are_passes:
         before = step_of_activity(linked.trace, linked.links, until_next(marked))
     owners: dict[int, Owners] = {}
-    apart = linked.clock_offsets != 0
+    apart, at_marks = linked.clock_offsets != 0, True
     repeated = any(len(distinct(s.number)) < len(s) for s in marked.by_process.values())
     stretches: dict[int, list[Stretch]] = {}
     numbers_of: dict[int, IntArray] = {}
@@ -291,33 +293,39 @@ def _marked_layout(
         is_paced = paced(step, stream[row], is_kernel[row])
         tiled = tile(rows.start_ns, rows.end_ns, step, rows.span, behind, is_paced)
         steps = marked.by_process.get(owners[device].owner)
-        if steps is not None and not apart[owners[device].owner] and not marked.are_passes:
-            tiled = _from_the_marks(tiled, steps.start_ns, rows)
-            account.begin_at(min(tiled[0].start_ns, rows.span[0]))
         stretches[device] = tiled
+        if steps is not None and not apart[owners[device].owner] and not marked.are_passes:
+            stretches[device] = _from_the_marks(tiled, steps.start_ns, account)
+            account.begin_at(min(stretches[device][0].start_ns, rows.span[0]))
+        at_marks &= _last_begin(stretches[device]) != _last_begin(tiled)
         number = steps.number if steps is not None else np.empty(0, dtype=np.int64)
         numbers_of[device] = np.arange(len(number)) if repeated else number
     notes = [*_marked_notes(linked, marked, owners)]
     if repeated:
         notes.append(Note("assumed", REPEATED, _RENUMBERED))
     described = marked.source, marked.text, tuple(notes)
-    return StepLayout(stretches, numbers_of, *described, place, marked.are_passes)
+    return StepLayout(stretches, numbers_of, *described, place, marked.are_passes, at_marks)
 
 
-def _from_the_marks(tiled: list[Stretch], marked_ns: IntArray, rows: DeviceRows) -> list[Stretch]:
+def _from_the_marks(
+    tiled: list[Stretch], marked_ns: IntArray, account: DeviceAccount
+) -> list[Stretch]:
     """Return the windows of a device with the time before its first work in each step.
 
     A step begins at its mark on the host, or when the work before it has ended. `marked_ns` is by
-    place. If that time is a small part of the steps, they begin with their first work.
+    place. Work that starts long after its launch waited for work that is not recorded: that time is
+    of no step. If the time is a small part of the steps, they begin with their first work.
     """
     steps = [stretch for stretch in tiled if stretch.role == "step"]
     if not steps or not all(step.dur_ns for step in steps):
         return tiled
-    first_ns = np.array([step.start_ns for step in steps])
-    latest = np.append(-_NEVER, np.maximum.accumulate(rows.end_ns))
-    ended_ns = latest[np.searchsorted(rows.start_ns, first_ns)]
-    marks = marked_ns[[step.place for step in steps]]
-    begin_ns = np.maximum.accumulate(np.minimum(first_ns, np.maximum(marks, ended_ns)))
+    first_ns, work = np.array([step.start_ns for step in steps]), account.work
+    first = np.searchsorted(work.start_ns, first_ns)
+    ended_ns = np.append(-_NEVER, np.maximum.accumulate(work.end_ns))[first]
+    marks = np.maximum(marked_ns[[step.place for step in steps]], ended_ns)
+    called_ns = work.call_start_ns[np.minimum(first, len(work.start_ns) - 1)]
+    waits = (called_ns != ABSENT) & (first_ns - called_ns > LONGEST_START_NS)
+    begin_ns = np.maximum.accumulate(np.where(waits, first_ns, np.minimum(first_ns, marks)))
     if (first_ns - begin_ns).sum() * _SMALL_PART < steps[-1].end_ns - begin_ns[0]:
         return tiled
     moved = dict(zip(first_ns.tolist(), begin_ns.tolist(), strict=True))
@@ -326,6 +334,11 @@ def _from_the_marks(tiled: list[Stretch], marked_ns: IntArray, rows: DeviceRows)
         replace(s, start_ns=low, end_ns=high) for s, (low, high) in zip(tiled, edges, strict=True)
     ]
     return [window for window in windows if window.role == "step" or window.dur_ns > 0]
+
+
+def _last_begin(tiled: list[Stretch]) -> int:
+    """Return when the last step of a device begins, 0 without steps."""
+    return max((stretch.start_ns for stretch in tiled if stretch.role == "step"), default=0)
 
 
 def _marked_notes(
@@ -387,6 +400,10 @@ def _used(
             )
         return used, dict.fromkeys(set(seen).difference(used), "not selected")
     usual = [round(Fraction(sum(times), len(times))) for times in durations.values()]
-    why = steady(np.array(usual, dtype=np.int64), may_warm_up=not layout.are_passes)
+    why = steady(
+        np.array(usual, dtype=np.int64),
+        may_warm_up=not layout.are_passes,
+        has_end=layout.at_marks,
+    )
     reasons = {number: reason for number, reason in zip(seen, why, strict=True) if reason}
     return tuple(number for number in seen if number not in reasons), reasons

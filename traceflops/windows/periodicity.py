@@ -165,11 +165,14 @@ def _earliest(start: IntArray, step: IntArray, steps: int) -> IntArray:
     return first
 
 
-def steady(durations_ns: IntArray, *, may_warm_up: bool = True) -> list[str | None]:
+def steady(
+    durations_ns: IntArray, *, may_warm_up: bool = True, has_end: bool = False
+) -> list[str | None]:
     """Return why each step is not steady, None for those that are.
 
     Leading steps longer than 1.25 times the median are warm-up, where steps do the same; where at
-    least three remain the last is left out, since no successor bounds it. A lone step is used.
+    least three remain the last is left out if it `has_end` only where its successor begins. A lone
+    step is used.
     """
     count = len(durations_ns)
     reasons: list[str | None] = [None] * count
@@ -180,7 +183,7 @@ def steady(durations_ns: IntArray, *, may_warm_up: bool = True) -> list[str | No
     slow = (durations_ns > limit) & may_warm_up
     leading = int(np.argmin(slow)) if not slow.all() else 0
     reasons[:leading] = [f"warm-up: over {times / over:g} times the median"] * leading
-    if count - leading > KEEP_LAST_UP_TO:
+    if count - leading > KEEP_LAST_UP_TO and not has_end:
         reasons[-1] = LAST_STEP
     return reasons
 
