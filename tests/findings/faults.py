@@ -131,7 +131,7 @@ _NOTHING: Final = {"plant_ns": 1_000}
 _CALLS: Final = ("blocking_copy", "pageable_copy")
 _MEMORY: Final = ("allocate", "free")
 _SLOW_MEMORY: Final = ("norm", "elementwise", "softmax")
-DRAINED: Final = {
+DRAINED: Final[Settings] = {
     "layers": 2,
     "hidden": 2_048,
     "heads": 32,

@@ -58,13 +58,12 @@ def test_a_call_that_returns_while_work_runs_does_not_wait() -> None:
 
 def test_of_a_wait_and_a_free_behind_it_only_both_together_hold_up_a_run() -> None:
     """The host is ahead in a step that waits nowhere: the head of the model takes long."""
-    waits = {"sync_each_step": True, "free_each_step": True}
     base = RunConfig(steps=6, steady_draws=True, host_op_ns=8_000, **DRAINED)
-    run = replace(base, **waits)
+    run = replace(base, sync_each_step=True, free_each_step=True)
     analysis, gained = analysis_of(run, WAYS["nsys"]), []
     read, free = "cudaStreamSynchronize", "cudaFree"
-    for calls, left in ((read, "free_each_step"), (free, "sync_each_step"), (f"{read}|{free}", "")):
-        repaired = replace(base, **{left: True} if left else {})
+    for calls in (read, free, f"{read}|{free}"):
+        repaired = replace(base, sync_each_step=calls == free, free_each_step=calls == read)
         gained.append((step_ns(run) - step_ns(repaired)) / step_ns(run))
         told = what_if(analysis, f"sync:^({calls})$=0").together
         assert told.most_ns / told.before_ns == pytest.approx(1 - gained[-1], abs=ROUNDING)
