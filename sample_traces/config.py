@@ -33,6 +33,7 @@ _MAY_BE_ZERO = {
     "exit_jitter_ns",
     "kernel_floor_ns",
     "pass_gap_ns",
+    "prefix_ns",
 }
 
 
@@ -96,6 +97,12 @@ class RunConfig:
     """What is planted in idle time, see `plants`; the first in the first step, and so on."""
     plant_ns: int = 400_000
     """How long each keeps the device idle."""
+    once: tuple[str, ...] = ()
+    """What happens only in the first step, before its other work, see `once`."""
+    once_ns: int = 1_500_000
+    """How long each of these takes beyond what it usually does."""
+    prefix_ns: int = 0
+    """Host time at the begin of each step, before its first work: decoding, say."""
     straggler_rank: int | None = None
     straggler_percent: int = 100
     """Kernel durations on the straggler, 100 = as on the others."""
@@ -150,6 +157,8 @@ class RunConfig:
     """Copy the next batch to the device on a stream of its own."""
     sync_each_step: bool = False
     """Read the loss on the host at the end of each step."""
+    free_each_step: bool = False
+    """Free memory at the end of each step, which waits for the device."""
     lead_in: bool = False
     """Work launched before the window opened: activities without a call."""
     trailing_copy: bool = False

@@ -185,10 +185,13 @@ class Host:
 
     def _capture(self, node: Capture) -> Iterator[None]:
         self._captures = True
-        self._call("cudaStreamBeginCapture", "other", _EVENT_CALL_NS, None)
+        begin = self._call("cudaStreamBeginCapture", "other", _EVENT_CALL_NS, None)
         yield from self.run(node.children)
-        self._call("cudaStreamEndCapture", "other", _EVENT_CALL_NS, None)
+        end = self._call("cudaStreamEndCapture", "other", _EVENT_CALL_NS, None)
         self._captures = False
+        if node.cause:
+            start_ns, end_ns = self.calls[begin].start_ns, self.calls[end].end_ns
+            self.spent.append(Spent(start_ns, end_ns, node.cause, "call"))
 
     def _launch(self, launch: Launch) -> Iterator[None]:
         called_ns = self.cursor_ns
@@ -241,12 +244,13 @@ class Host:
             until_ns = free_ns + self.config.launch_latency_ns
             self.spent.append(Spent(call.end_ns, until_ns, launch.cause, "device"))
         else:
-            self._tell(call, launch.cause)
+            self._tell(call, launch.cause, launch.usual_ns)
         return free_ns
 
-    def _tell(self, call: Call, cause: Cause | None) -> None:
+    def _tell(self, call: Call, cause: Cause | None, usual_ns: int = 0) -> None:
         if cause:
-            self.spent.append(Spent(call.start_ns, call.end_ns, cause, "call", call.name))
+            start_ns = call.start_ns + usual_ns
+            self.spent.append(Spent(start_ns, call.end_ns, cause, "call", call.name))
 
     def _wait(self, wait: Wait) -> None:
         self._call("cudaEventRecord", "record", _EVENT_CALL_NS, wait.awaited)
@@ -261,7 +265,8 @@ class Host:
             return
         if sync.api == "cudaEventSynchronize":
             self._call("cudaEventRecord", "record", _EVENT_CALL_NS, sync.stream)
-        call = self._call(sync.api, "sync", _SYNC_CALL_NS, sync.stream)
+        kind: CallKind = "sync" if sync.api.endswith("Synchronize") else "other"
+        call = self._call(sync.api, kind, _SYNC_CALL_NS, sync.stream)
         yield
         self.cursor_ns = max(self.cursor_ns, self.device.end_ns(sync.stream) + sync.return_ns)
         begun = self.calls[call]

@@ -59,6 +59,7 @@ _HIP: Final = {
     "cuModuleLoadData": "hipModuleLoadData",
     "cudaStreamBeginCapture": "hipStreamBeginCapture",
     "cudaStreamEndCapture": "hipStreamEndCapture",
+    "cudaGraphInstantiate": "hipGraphInstantiate",
 }
 
 MACHINES: Final[Mapping[MachineName, Machine]] = {

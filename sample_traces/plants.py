@@ -7,7 +7,7 @@ again. What it wastes is known by its `Cause`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, Literal
 
@@ -40,6 +40,8 @@ _COMPILE: Final = "entire_frame_compile (dynamo_timed)"
 _SMALL: Final = 4_096
 _WIDTH: Final = 2_048
 _SHORT_OPS: Final = 40
+_GRIDS: Final = {"one_block": 1, "full_grid": 128}
+"""Blocks of a kernel that does the same work on as many multiprocessors."""
 
 _Nodes = tuple[Node, ...]
 
@@ -51,6 +53,8 @@ def plant(name: str, config: RunConfig) -> _Nodes:
     drain = Sync(None, "cudaDeviceSynchronize", cause=cause)
     work = Kernels(config).gemm(_WIDTH, _WIDTH, _WIDTH, "TN")
     product = op("aten::mm", kernel(work))
+    if name in _GRIDS:
+        return (soil.on_grid(_GRIDS[name]),)
     if name == REPAIRED:
         return product, soil.work()
     wasted = python(soil.function, *(PLANTS | OF_TORCH)[name](soil))
@@ -91,6 +95,12 @@ class _Soil:
 
     def work(self) -> Block:
         return op("aten::mul_", kernel(self.small()))
+
+    def on_grid(self, blocks: int) -> Block:
+        """Return a kernel of `plant_ns` where it has one block only."""
+        dur_ns = self.config.plant_ns // blocks
+        work = replace(self.small(), name="scan(float*, int)", grid=(blocks, 1, 1), dur_ns=dur_ns)
+        return op("mylib::scan", kernel(work))
 
     def slow(self, kind: str, op: str, api: str, *works: Work) -> Launch:
         """Return a call that takes long; its work, if any, starts thereafter."""

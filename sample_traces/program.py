@@ -33,6 +33,8 @@ class Launch:
     call_ns: int | None = None
     held_ns: int = 0
     cause: Cause | None = None
+    """Of the time in the call beyond `usual_ns`."""
+    usual_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,8 @@ class Capture:
     """Launches that become nodes of a graph: calls without work."""
 
     children: tuple[Node, ...]
+    cause: Cause | None = None
+    """Of the time from its begin to its end."""
 
 
 Node = Block | OnBackwardThread | Capture | Launch | Wait | Sync | Pause

@@ -10,6 +10,7 @@ from sample_traces.config import RunConfig
 from sample_traces.eager import EagerModel, optimizer_loop
 from sample_traces.gpt import Gradient, Parameter, contiguous, scalar
 from sample_traces.kernels import Kernels, element_type
+from sample_traces.once import plant_once
 from sample_traces.parallel import Communication
 from sample_traces.plants import plant
 from sample_traces.program import (
@@ -51,12 +52,15 @@ class Trainer:
         if self._config.engine:
             return self._pass(number)
         body = (
+            *self._prefix(),
             *self._load(number),
+            *self._once(number),
             annotation("Optimizer.zero_grad#AdamW.zero_grad"),
             *self._forward_and_backward(number),
             self._optimizer(),
             *self._planted(number),
             *self._read_loss(),
+            *self._free(),
         )
         return Block("step", f"ProfilerStep#{number}", (python("train.py(71): step", *body),))
 
@@ -64,7 +68,9 @@ class Trainer:
         forward = EagerModel(pass_config(self._config, number)).forward()
         if self._config.cuda_graph and kind_of(self._config, number) == "decode":
             forward = self._graph((forward,))
-        annotated = annotation(annotation_of(self._config, number), forward)
+        annotated = annotation(
+            annotation_of(self._config, number), *self._prefix(), *self._once(number), forward
+        )
         rest = *self._planted(number), *self._read_loss(), *self._text()
         return python(
             f"{folder_of(self._config)}gpu_worker.py(88): execute_model", annotated, *rest
@@ -89,6 +95,18 @@ class Trainer:
         config = self._config
         for name in config.plants[number - config.first_step :: config.steps]:
             yield from plant(name, config)
+
+    def _once(self, number: int) -> Iterator[Node]:
+        """Yield what is done only once, in the first step."""
+        for name in self._config.once if number == self._config.first_step else ():
+            yield from plant_once(name, self._config)
+
+    def _prefix(self) -> Iterator[Node]:
+        """Yield what the host does before the first work of each step."""
+        if self._config.prefix_ns:
+            name = "video.py(12): decode"
+            pause = Pause(self._config.prefix_ns)
+            yield python(name, pause, cause=Cause("host_code", name))
 
     def _load(self, number: int) -> Iterator[Node]:
         config = self._config
@@ -238,6 +256,10 @@ class Trainer:
         sync = Sync(cause=Cause("sync_call", "train.py(71): step", "aten::item"))
         dense = op("aten::_local_scalar_dense", Launch("cudaMemcpyAsync", (copy,)), sync)
         yield op("aten::item", dense, inputs=(self._vector(1),))
+
+    def _free(self) -> Iterator[Node]:
+        if self._config.free_each_step:
+            yield op("aten::resize_", Sync(None, "cudaFree", cause=Cause("memory_alloc")))
 
 
 def _is_layer(node: Node) -> bool:

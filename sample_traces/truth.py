@@ -6,8 +6,9 @@ Definitions are those of the design: each nanosecond of a window goes to the fir
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final, TypeVar
@@ -30,9 +31,9 @@ _Key = TypeVar("_Key")
 class Gap:
     """Idle time up to the start of an activity, split by cause; ns since the run began.
 
-    `activity` is the position in the rank's `activities` of the one that ends the gap. Any start
-    ends a gap, also that of an activity of 0 ns. Among several starts at once the one whose call
-    is earliest counts, and those without a call come last.
+    Start-up cuts it in parts. `activity` is the position in the rank's `activities` of the one that
+    ends the gap. Any start ends a gap, also that of an activity of 0 ns. Among several starts at
+    once the one whose call is earliest counts, and those without a call come last.
     """
 
     start_ns: int
@@ -195,19 +196,16 @@ def model_flops(config: RunConfig) -> int:
 
 
 def sweep(
-    activities: Iterable[Activity],
-    class_of: Callable[[Activity], str],
-    edges: Iterable[int] = (),
+    times: Iterable[tuple[int, int, str]], edges: Iterable[int] = ()
 ) -> list[tuple[int, int, frozenset[str]]]:
     """Return (start, end, active classes) for each stretch between neighbouring points in time.
 
-    Points are all starts, all ends and the given edges, in ns.
+    `times` are starts, ends and classes. Points are all of these, and the given edges, in ns.
     """
     changes: dict[int, Counter[str]] = {edge: Counter() for edge in edges}
-    for activity in activities:
-        name = class_of(activity)
-        changes.setdefault(activity.start_ns, Counter())[name] += 1
-        changes.setdefault(activity.end_ns, Counter())[name] -= 1
+    for start_ns, end_ns, name in times:
+        changes.setdefault(start_ns, Counter())[name] += 1
+        changes.setdefault(end_ns, Counter())[name] -= 1
     active: Counter[str] = Counter()
     stretches = []
     for start_ns, end_ns in pairwise(sorted(changes)):
@@ -216,10 +214,23 @@ def sweep(
     return stretches
 
 
-def _pieces(activities: tuple[Activity, ...], edges: Iterable[int]) -> list[_Piece]:
+def is_start_up(spent: Spent) -> bool:
+    """Return whether the host does something for the first time."""
+    return spent.cause.kind == "start_up"
+
+
+def _pieces(
+    activities: tuple[Activity, ...], edges: list[int], start_up: Iterable[Spent]
+) -> list[_Piece]:
+    first_ns, last_ns = min(edges), max(edges)
+    times = [
+        (max(one.start_ns, first_ns), min(one.end_ns, last_ns), "start_up") for one in start_up
+    ]
+    times = [one for one in times if one[0] < one[1]]
+    times += [(one.start_ns, one.end_ns, one.component) for one in activities]
     return [
         _Piece(start_ns, end_ns, _first_component(active), "communication" in active)
-        for start_ns, end_ns, active in sweep(activities, lambda a: a.component, edges)
+        for start_ns, end_ns, active in sweep(times, edges)
     ]
 
 
@@ -233,9 +244,10 @@ def _device_truth(rank: RankRun, config: RunConfig) -> DeviceTruth:
     end_ns = max(activity.end_ns for activity in activities)
     bounds = _bounds(rank, config, start_ns, end_ns)
     # A window may begin at a mark, inside a gap or before all work: its pieces are its own.
-    spanned = _pieces(activities, ())
+    starts = [one for one in rank.spent if is_start_up(one)]
+    spanned = _pieces(activities, [start_ns, end_ns], starts)
     whole = [_gap(piece, rank) for piece in spanned if piece.component == "idle"]
-    pieces = _pieces(activities, [edge for _, _, *pair in bounds for edge in pair])
+    pieces = _pieces(activities, [edge for _, _, *pair in bounds for edge in pair], starts)
     gaps = [_gap(piece, rank) for piece in pieces if piece.component == "idle"]
     windows = tuple(_window(*bound, pieces, gaps, activities) for bound in bounds)
     kind_of = [(activity.work.kind, activity.dur_ns) for activity in activities]
@@ -329,9 +341,7 @@ def _hidden(pieces: Iterable[_Piece]) -> int:
 
 def _gap(piece: _Piece, rank: RankRun) -> Gap:
     """Return the idle piece with its causes: what the activity at its end was waiting for."""
-    # The mark of a step may cut a gap: the same activity ends both pieces.
-    until_ns = min(one.start_ns for one in rank.activities if one.start_ns >= piece.end_ns)
-    position = _next_activity(until_ns, rank)
+    position = _next_activity(piece.end_ns, rank)
     activity = rank.activities[position]
     causes = dict.fromkeys(CAUSES, 0)
     if activity.call is None:
@@ -419,8 +429,14 @@ def _next_activity(start_ns: int, rank: RankRun) -> int:
         call = rank.activities[position].call
         return call is None, 0 if call is None else rank.calls[call].start_ns
 
-    starting = [i for i, activity in enumerate(rank.activities) if activity.start_ns == start_ns]
-    return min(starting, key=asked_ns)
+    def begin_ns(activity: Activity) -> int:
+        return activity.start_ns
+
+    first = bisect_left(
+        rank.activities, start_ns, key=begin_ns
+    )  # behind start-up or a mark, what comes next
+    last = bisect_right(rank.activities, rank.activities[first].start_ns, key=begin_ns)
+    return min(range(first, last), key=asked_ns)
 
 
 def _stream_end_ns(position: int, activities: tuple[Activity, ...]) -> int:
@@ -444,7 +460,9 @@ def _causes(gaps: Iterable[Gap]) -> dict[str, int]:
 
 def _unions(activities: tuple[Activity, ...]) -> dict[str, int]:
     sums = dict.fromkeys(KINDS, 0)
-    for start_ns, end_ns, active in sweep(activities, lambda a: a.work.kind):
+    for start_ns, end_ns, active in sweep(
+        (one.start_ns, one.end_ns, one.work.kind) for one in activities
+    ):
         for kind in active:
             sums[kind] += end_ns - start_ns
     return sums

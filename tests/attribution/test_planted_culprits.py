@@ -18,14 +18,15 @@ from sample_traces.emit_pytorch import write_pytorch
 from sample_traces.kineto_text import KinetoOptions
 from sample_traces.nsight.formats import WRITERS as NSIGHT
 from sample_traces.nsight.session import NsightOptions
-from sample_traces.plants import PLANTS
+from sample_traces.once import BY_NAME
+from sample_traces.plants import PLANTS, REPAIRED
 from sample_traces.records import Recorded, Run
 from sample_traces.rocprof.formats import CARRIES
 from sample_traces.rocprof.formats import WRITERS as ROCPROF
 from sample_traces.rocprof.options import RocprofOptions
 from sample_traces.simulate import simulate
-from sample_traces.truth import ALL_RECORDED, told, truth
-from tests.conftest import examples
+from sample_traces.truth import ALL_RECORDED, is_start_up, told, truth
+from tests.conftest import examples, some
 from tests.samples.strategies import run_configs
 from traceflops import Intervals, Trace, read
 from traceflops.analysis.preparation import prepare
@@ -33,6 +34,7 @@ from traceflops.attribution.culprits import culprits_of, gap_parts
 from traceflops.attribution.idle_classes import CLASSES
 from traceflops.attribution.idle_slices import GapParts
 from traceflops.attribution.launch_lead import leads
+from traceflops.timeline.start_up import KINDS
 
 Sums = Counter[tuple[str, str]]
 Gaps = list[tuple[int, int, int]]
@@ -94,9 +96,11 @@ WAYS: Mapping[str, Way] = {
 
 
 def planted(run: Run, recorded: frozenset[Recorded]) -> tuple[Sums, Sums, Gaps]:
-    """Return idle time by culprit, that after a wait, and the gaps, in ns."""
+    """Return idle time by culprit, that after a wait, and the gaps, in ns; and start-up by kind."""
     idle, blocked, gaps = Sums(), Sums(), Gaps()
     for place, (rank, device) in enumerate(zip(run.ranks, truth(run).ranks, strict=True)):
+        for spent in filter(is_start_up, rank.spent):
+            idle["start_up", spent.cause.function] += spent.end_ns - spent.start_ns
         for gap in device.gaps:
             known = told(gap, rank, recorded)
             if known:
@@ -109,9 +113,10 @@ def planted(run: Run, recorded: frozenset[Recorded]) -> tuple[Sums, Sums, Gaps]:
 
 def found(trace: Trace, gaps: Gaps) -> tuple[Sums, Sums]:
     """Return what traceflops tells of some gaps; and that after a wait."""
-    chosen = []
+    chosen, idle = [], Sums()
     for place, account in enumerate(prepare(trace).accounts.values()):
         first_ns, end_ns = account.rows.span
+        idle.update({("start_up", k): s.length_ns for k, s in account.start_up_by_kind.items()})
         parts = gap_parts(account, Intervals.one(first_ns, end_ns))
         at = zip(
             (parts.start_ns - first_ns).tolist(), (parts.end_ns - first_ns).tolist(), strict=True
@@ -123,7 +128,7 @@ def found(trace: Trace, gaps: Gaps) -> tuple[Sums, Sums]:
     assert sum(len(parts.start_ns) for parts in chosen) == len(gaps)
     known = culprits_of(GapParts.joined(chosen), trace)
     blocked = {(one.kind, one.label): one.blocked_before_ns for one in known.culprits}
-    idle = Sums({(one.kind, one.label): one.idle_ns for one in known.culprits})
+    idle.update({(one.kind, one.label): one.idle_ns for one in known.culprits})
     idle["unexplained", ""] = known.unexplained_ns
     return idle, Sums(blocked)
 
@@ -146,15 +151,23 @@ def wrong(run: Run, way: Way) -> dict[tuple[str, str], Any]:
 
 @st.composite
 def planted_configs(draw: st.DrawFn, machine: MachineName) -> RunConfig:
-    """Draw a run with some plants; launches are over before their work begins."""
+    """Draw a run with some plants; launches are over before their work begins.
+
+    None is in the first step, where what takes long for the first time is start-up.
+    """
+    steps = draw(st.integers(2, 5))
     plants = draw(st.lists(st.sampled_from(sorted(PLANTS)), max_size=8, unique=True))
     # A call that takes long stands out only where others do not, for want of a place in the queue.
     limits = st.just(None) if "first_launch" in plants else st.sampled_from([None, 1, 3, 100])
     fixed: dict[str, Any] = {
         "machine": machine,
         "ranks": draw(st.integers(1, 2)),
-        "steps": draw(st.integers(1, 4)),
-        "plants": tuple(plants),
+        "steps": steps,
+        "plants": tuple(
+            one
+            for at in range(0, len(plants), steps - 1)
+            for one in (REPAIRED, *plants[at : at + steps - 1])
+        ),
         "plant_ns": draw(st.sampled_from([300_000, 1_700_000])),
         "launch_latency_ns": 4_000,
         "launch_limit": draw(limits),
@@ -199,6 +212,19 @@ def test_every_class_that_is_recorded_is_found(name: str, unseen: set[str]) -> N
     found = {kind for kind, _ in planted(run, way.recorded)[0]}
     # No plant sleeps, and none is of start-up, which is no idle time.
     assert set(CLASSES) - found == {*unseen, "own_sleep", "start_up"}
+
+
+@pytest.mark.parametrize("name", some(WAYS, 3))
+def test_what_is_done_only_once_is_start_up(name: str) -> None:
+    way = WAYS[name]
+    # What a first call takes beyond the usual is exact where all others take the same.
+    config = RunConfig(machine=way.machine, once=tuple(BY_NAME), noise_permille=0, **PLAIN)
+    run = simulate(config)
+    assert wrong(run, way) == {}
+    sums, _, _ = planted(run, way.recorded)
+    first = {name: ns for (kind, name), ns in sums.items() if kind == "start_up"}
+    assert set(first) == {*KINDS} - {"hole"}
+    assert truth(run).ranks[0].components["start_up"] == sum(first.values())
 
 
 @settings(max_examples=examples(50), suppress_health_check=list(HealthCheck))

@@ -16,6 +16,7 @@ from sample_traces.simulate import simulate
 Settings = Mapping[str, Any]
 Draw = Callable[[Random, RunConfig], Settings]
 STEPS: Final = 6
+_TOOLS: Final = ("pytorch", "nsys", "rocprof")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,17 +24,21 @@ class Fault:
     """One kind of bottleneck: how it is planted and repaired, the rules that name it, and where.
 
     `base` are settings that it needs, in the repaired run, too. `tools` tell it from others. Where
-    it `keeps_busy`, the host is fast enough for it. Rules of `also` name what else is planted.
+    it `keeps_busy`, the host is fast enough for it. Rules of `also` name what else is planted. What
+    happens only `once` has no gain: how long it takes is told. `lacks` says why another cause is
+    named today.
     """
 
     plant: Draw
     repair: Settings
     rules: tuple[str, ...]
     base: Settings = field(default_factory=dict)
-    tools: tuple[str, ...] = ("pytorch", "nsys", "rocprof")
+    tools: tuple[str, ...] = _TOOLS
     needs_many: bool = False
     keeps_busy: bool = False
     also: tuple[str, ...] = ()
+    once: bool = False
+    lacks: str = ""
 
 
 def _of_hosts(*names: str) -> Draw:
@@ -90,9 +95,28 @@ def _heavy_expert(random: Random, base: RunConfig) -> Settings:
     return {"on_rank": {random.randrange(base.ranks): {"expert_percent": 700}}}
 
 
+def _once(*names: tuple[str, ...]) -> Draw:
+    """Return what draws things that are done only once, and take most of the recording."""
+
+    def draw(random: Random, base: RunConfig) -> Settings:
+        length = random.randint(120, 400) * step_ns(base) // 100
+        return {"once": random.choice(names), "once_ns": length}
+
+    return draw
+
+
+def _start_up(*names: tuple[str, ...], tools: tuple[str, ...] = _TOOLS, **base: Any) -> Fault:
+    """Return a fault of short runs that is none of their work."""
+    base = {"steps": 1} | base
+    return Fault(_once(*names), {"once_ns": 1_000}, ("start-up",), base, tools, once=True)
+
+
 def step_ns(config: RunConfig) -> int:
-    """Return how long a step takes, the first and last apart."""
+    """Return how long a step takes, the first and last apart; of two at most, how long all do."""
     (first, *_) = simulated(config).ranks
+    if config.steps < 3:
+        works = first.activities
+        return max(one.end_ns for one in works) - min(one.start_ns for one in works)
     begun = {one.step: one.start_ns for one in reversed(first.activities)}
     return (begun[config.steps - 1] - begun[1]) // (config.steps - 2)
 
@@ -107,6 +131,17 @@ _NOTHING: Final = {"plant_ns": 1_000}
 _CALLS: Final = ("blocking_copy", "pageable_copy")
 _MEMORY: Final = ("allocate", "free")
 _SLOW_MEMORY: Final = ("norm", "elementwise", "softmax")
+DRAINED: Final[Settings] = {
+    "layers": 2,
+    "hidden": 2_048,
+    "heads": 32,
+    "batch": 2,
+    "sequence": 512,
+    "vocab": 16_384,
+    "ranks": 1,
+}
+"""A model whose head keeps the GPU busy while the host launches the layers of the next step."""
+OF_WAIT: Final = "the time until the host is ahead again is not told as the wait's"
 _FP32: Final = {"dtype": "fp32", "fp32_permille": 68}
 FAULTS: Final[Mapping[str, Fault]] = {
     "loader": Fault(_stalls, {"data_stall_ns": 1}, ("data-input",), tools=("pytorch", "nsys")),
@@ -237,6 +272,41 @@ FAULTS: Final[Mapping[str, Fault]] = {
         base={"ranks": 4, "expert_ranks": 4},
         tools=_TORCH,
         needs_many=True,
+    ),
+    "host prefix": Fault(
+        lambda random, base: {"prefix_ns": random.randint(120, 250) * step_ns(base) // 100},
+        {"prefix_ns": 0},
+        ("host-code",),
+        tools=_TORCH,
+    ),
+    "drained queue": Fault(
+        _percent("host_op_ns", 7_000, 10_000, sync_each_step=True),
+        {"sync_each_step": False},
+        ("sync-call", "host-waits"),
+        base=DRAINED,
+        tools=("pytorch", "nsys"),
+        lacks=OF_WAIT,
+    ),
+    "free behind a wait": Fault(
+        _percent("host_op_ns", 7_000, 10_000, sync_each_step=True, free_each_step=True),
+        {"sync_each_step": False, "free_each_step": False},
+        ("sync-call", "host-waits"),
+        base=DRAINED,
+        tools=("pytorch", "nsys"),
+        lacks=OF_WAIT,
+    ),
+    "one block": Fault(_of_hosts("one_block"), {"plants": ("full_grid",) * STEPS}, ("small-grid",)),
+    "start-up": _start_up(("load_code",), ("first_launch",), ("allocate",), ("compile",)),
+    "first copies": _start_up(("first_copy",)),
+    "graph capture": _start_up(("capture",)),
+    "engine warm-up": _start_up(
+        ("allocate", "read_weights", "capture"),
+        tools=("nsys", "rocprof"),
+        steps=2,
+        engine="vLLM",
+        passes=("prefill", "decode"),
+        hidden=4_096,
+        heads=32,
     ),
     "pipeline bubbles": Fault(
         _with(microbatches=1, batch=8),

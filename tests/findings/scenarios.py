@@ -7,6 +7,7 @@ the same draws (`steady_draws`): the difference is exactly what the repair gains
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -24,9 +25,13 @@ from sample_traces.nsight.session import NsightOptions
 from sample_traces.records import RankRun, Run
 from sample_traces.rocprof.formats import WRITERS as ROCPROF
 from sample_traces.rocprof.options import RocprofOptions
+from sample_traces.truth import is_start_up, truth
 from tests.conftest import ROOT
 from tests.findings.faults import FAULTS, PAIRS, STEPS, Settings, simulated, step_ns
 from traceflops.findings.finding import Finding, Gain
+from traceflops.findings.rules import all_rules
+from traceflops.reports.view.findings import headline
+from traceflops.timeline.start_up import KINDS
 from traceflops.windows.selection import Selection, parse_steps
 
 Write = Callable[[Run, Path], object]
@@ -58,7 +63,9 @@ class Scenario:
 class Score:
     """What is found of a fault: the step, the true gain, the finding of its rules, and if first.
 
-    A fault of which no rule is in the product has no finding, and `skipped` says so.
+    `said` is the class of the first statement, `twin` the rule of that of the repaired run, if it
+    has one. Of what happens only once, `gained_ns` is the time that it takes, and `start_up_ns`
+    what is told.
     """
 
     scenario: Scenario
@@ -68,12 +75,21 @@ class Score:
     finding: Finding | None
     first: str
     is_largest: bool
+    said: str
+    twin: str
+    start_up_ns: int | None = None
 
     @property
     def is_missed(self) -> bool:
         """Return whether another finding is the first, which counts for the largest fault."""
         kind = FAULTS[self.fault]
         return self.first not in (*kind.rules, *kind.also)
+
+    @property
+    def is_said(self) -> bool:
+        """Return whether the first statement is of a class that names the fault."""
+        kind, rows = FAULTS[self.fault], all_rules().rules
+        return self.said in {rows[one].headline for one in (*kind.rules, *kind.also)}
 
     @property
     def gain(self) -> Gain | None:
@@ -84,6 +100,8 @@ class Score:
     def is_held(self) -> bool:
         """Return whether the interval holds the true gain; a refusal does not."""
         gain, slack = self.gain, ROUNDING * self.step_ns
+        if self.start_up_ns is not None:
+            return abs(self.start_up_ns - self.gained_ns) <= slack
         return gain is not None and (
             gain.low_ns - slack <= self.gained_ns <= reach_ns(gain) + slack
         )
@@ -150,7 +168,11 @@ def base_of(random: Random, tool: str, needs: Settings, ranks: tuple[int, ...]) 
             **needs,
         }
         config = (on_mi300x if tool == "rocprof" or tool in ROCPROF else RunConfig)(**settings)
-        if config.engine or config.tensor_ranks * config.expert_ranks * config.stages > 1:
+        if (
+            config.steps < 3
+            or config.engine
+            or config.tensor_ranks * config.expert_ranks * config.stages > 1
+        ):
             return config
         if _is_healthy(config):
             return config
@@ -214,10 +236,11 @@ def is_loud(number: int) -> bool:
 
 
 def analysis_of(config: RunConfig, write: Write) -> tf.Analysis:
-    """Return the analysis of a run."""
+    """Return the analysis of a run; of its inner steps, where nothing is done only once."""
+    inner = Selection() if config.once else Selection(steps=parse_steps(f"1:{config.steps - 2}"))
     with TemporaryDirectory() as folder:
         write(simulated(config), Path(folder))
-        return tf.analyze(tf.read(folder), Selection(steps=parse_steps(f"1:{config.steps - 2}")))
+        return tf.analyze(tf.read(folder), inner)
 
 
 def window_ns(analysis: tf.Analysis) -> float:
@@ -231,14 +254,34 @@ def scores(one: Scenario) -> Iterator[Score]:
     write = WAYS[one.tool]
     analysis = analysis_of(one.planted, write)
     before, found = window_ns(analysis), analysis.findings
-    gained = {
-        fault: before - window_ns(analysis_of(config, write))
-        for fault, config in one.repaired.items()
-    }
+    twins = {fault: analysis_of(config, write) for fault, config in one.repaired.items()}
+    gained = {fault: before - window_ns(twin) for fault, twin in twins.items()}
+    first, said = found[0].rule if found else "", headline(analysis).cls
     for fault, gain in gained.items():
         mine = next((each for each in found if each.rule in FAULTS[fault].rules), None)
-        first = found[0].rule if found else ""
-        yield Score(one, fault, before, gain, mine, first, gain == max(gained.values()))
+        is_largest, twin = gain == max(gained.values()), headline(twins[fault]).code
+        score = Score(one, fault, before, gain, mine, first, is_largest, said, twin)
+        yield _of_once(score, analysis) if FAULTS[fault].once else score
+
+
+def _of_once(score: Score, analysis: tf.Analysis) -> Score:
+    """Return what is told of what happens only once: as long as it takes in the whole run."""
+    devices = truth(simulated(score.scenario.planted)).ranks
+    return replace(
+        score,
+        step_ns=analysis.components.window_ns,
+        gained_ns=sum(one.components["start_up"] for one in devices),
+        start_up_ns=analysis.components.start_up_ns,
+    )
+
+
+def start_up_of(config: RunConfig) -> str:
+    """Return in words what most of the start-up of a run is."""
+    sums = Counter[str]()
+    for rank in simulated(config).ranks:
+        for spent in filter(is_start_up, rank.spent):
+            sums[spent.cause.function] += spent.end_ns - spent.start_ns
+    return KINDS[max(sums, key=lambda kind: sums[kind])]
 
 
 def table() -> Iterator[tuple[int, tuple[str, ...]]]:
@@ -251,5 +294,8 @@ def table() -> Iterator[tuple[int, tuple[str, ...]]]:
 
 def unfit(faults: tuple[str, ...]) -> str:
     """Return why a scenario cannot be tried, "" where it can."""
+    lacks = next((FAULTS[one].lacks for one in faults if FAULTS[one].lacks), "")
+    if lacks:
+        return f"{' and '.join(faults)}: {lacks}"
     lacking = [FAULTS[one].rules[0] for one in faults if not is_known(one)]
     return f"no rule {' and '.join(lacking)} in the product" if lacking else ""

@@ -1,8 +1,13 @@
 """Calls that free memory wait for the device: a wait before them gains nothing when it goes."""
 
+from dataclasses import replace
+
 import pytest
 
+from sample_traces.config import RunConfig
 from tests.build import launched, trace_of
+from tests.findings.faults import DRAINED, step_ns
+from tests.findings.scenarios import ROUNDING, WAYS, analysis_of
 from traceflops import analyze, what_if
 
 US = 1_000
@@ -49,3 +54,17 @@ def test_a_free_behind_a_wait_waits_itself(free: str) -> None:
 def test_a_call_that_returns_while_work_runs_does_not_wait() -> None:
     assert left("cudaFree", waits=False) < 0.7
     assert left("cudaFreeAsync") < 0.7
+
+
+def test_of_a_wait_and_a_free_behind_it_only_both_together_hold_up_a_run() -> None:
+    """The host is ahead in a step that waits nowhere: the head of the model takes long."""
+    base = RunConfig(steps=6, steady_draws=True, host_op_ns=8_000, **DRAINED)
+    run = replace(base, sync_each_step=True, free_each_step=True)
+    analysis, gained = analysis_of(run, WAYS["nsys"]), []
+    read, free = "cudaStreamSynchronize", "cudaFree"
+    for calls in (read, free, f"{read}|{free}"):
+        repaired = replace(base, sync_each_step=calls == free, free_each_step=calls == read)
+        gained.append((step_ns(run) - step_ns(repaired)) / step_ns(run))
+        told = what_if(analysis, f"sync:^({calls})$=0").together
+        assert told.most_ns / told.before_ns == pytest.approx(1 - gained[-1], abs=ROUNDING)
+    assert max(gained[:2]) < 0.01 < 0.2 < gained[2]

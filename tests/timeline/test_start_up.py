@@ -62,6 +62,17 @@ def test_a_slow_launch_of_a_known_kernel_is_none() -> None:
     assert run(launch_us=9_000, gap_us=9_000, first="k") == {}
 
 
+def test_a_first_launch_that_waits_for_a_place_in_the_queue_is_none() -> None:
+    """While it waits, the device works, with short gaps."""
+    works = [("k", 20 * US * n, (20 * n + 6) * US, 10 * US) for n in range(30)]
+    made = launched(*works, ("new", 100 * US, 606 * US, 10 * US))
+    for row in made["calls"]:
+        row["dur_ns"] = 5 * US
+    made["calls"][-1]["dur_ns"] = 400 * US
+    [account] = prepare(trace_of(**made), Selection()).accounts.values()
+    assert not any(part.length_ns for part in account.start_up_by_kind.values())
+
+
 @pytest.mark.parametrize(
     ("name", "first", "kinds"),
     [

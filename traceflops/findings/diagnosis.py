@@ -158,7 +158,9 @@ def _tells_why(why: Finding, finding: Finding) -> bool:
         return may or (is_large and _sureness(why) >= _sureness(finding))
     if finding.gain is not None and why.gain is not None:
         is_large |= why.gain.high_ns >= _NEARLY * finding.gain.high_ns > 0
+    # Waiting for a rank that does what all do, a little longer, is the smaller part.
     is_of_rank = finding.where.rank is None and why.where.rank is not None
+    is_of_rank &= 2 * why.share >= finding.share
     is_same = [row.name for row in why.rows[:1]] == [row.name for row in finding.rows[:1]]
     return is_large and (_explains(why.rule, finding.rule) or (is_of_rank and is_same))
 

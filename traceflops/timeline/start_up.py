@@ -55,6 +55,8 @@ KINDS: Final = {
     "hole": "gaps with nothing recorded",
 }
 """What start-up is made of, in words; of two at one time the first counts."""
+_BEYOND_USUAL: Final = {"first-launch", "first-copy", "first-call"}
+"""What is no start-up unless it takes much longer than usual."""
 
 _COPIES: Final = re.compile(r"Mem(cpy|set)|memory_(async_)?copy")
 _WAITS: Final = re.compile(r"Synchronize|signal_wait|StreamWait|EventQuery|StreamQuery")
@@ -133,8 +135,11 @@ class StartUp:
         `is_odd` says of each gap whether it is much longer than others before the same work.
         """
         gaps = Intervals.of(start_ns, end_ns)
-        by_kind = {kind: times.intersect(gaps) for kind, times in self.by_kind.items()}
-        known = self.all.intersect(gaps)
+        by_kind = {
+            kind: (_mostly_in(gaps, times) if kind in _BEYOND_USUAL else times).intersect(gaps)
+            for kind, times in self.by_kind.items()
+        }
+        known = Intervals.empty().union(*by_kind.values())
         sums_ns = np.cumsum(known.end_ns - known.start_ns)
         if not len(known) or sums_ns[-1] < _LEAST_NS:
             return by_kind
@@ -153,6 +158,13 @@ class StartUp:
         is_long = silent.end_ns - silent.start_ns >= _LEAST_NS
         by_kind["hole"] = Intervals(silent.start_ns[is_long], silent.end_ns[is_long])
         return by_kind
+
+
+def _mostly_in(gaps: Intervals, times: Intervals) -> Intervals:
+    """Return the stretches that lie in gaps by half: others wait for a place in the queue."""
+    idle_ns = gaps.length_within(times.start_ns, times.end_ns)
+    mine = 2 * idle_ns >= times.end_ns - times.start_ns
+    return Intervals(times.start_ns[mine], times.end_ns[mine])
 
 
 def start_up(trace: Trace, links: Links, loops_from_ns: Mapping[int, int]) -> dict[int, StartUp]:
