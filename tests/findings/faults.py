@@ -25,8 +25,7 @@ class Fault:
 
     `base` are settings that it needs, in the repaired run, too. `tools` tell it from others. Where
     it `keeps_busy`, the host is fast enough for it. Rules of `also` name what else is planted. What
-    happens only `once` has no gain: how long it takes is told. `lacks` says why another cause is
-    named today.
+    happens only `once` has no gain: how long it takes is told.
     """
 
     plant: Draw
@@ -38,7 +37,6 @@ class Fault:
     keeps_busy: bool = False
     also: tuple[str, ...] = ()
     once: bool = False
-    lacks: str = ""
 
 
 def _of_hosts(*names: str) -> Draw:
@@ -141,7 +139,6 @@ DRAINED: Final[Settings] = {
     "ranks": 1,
 }
 """A model whose head keeps the GPU busy while the host launches the layers of the next step."""
-OF_WAIT: Final = "the time until the host is ahead again is not told as the wait's"
 _FP32: Final = {"dtype": "fp32", "fp32_permille": 68}
 FAULTS: Final[Mapping[str, Fault]] = {
     "loader": Fault(_stalls, {"data_stall_ns": 1}, ("data-input",), tools=("pytorch", "nsys")),
@@ -285,7 +282,6 @@ FAULTS: Final[Mapping[str, Fault]] = {
         ("sync-call", "host-waits"),
         base=DRAINED,
         tools=("pytorch", "nsys"),
-        lacks=OF_WAIT,
     ),
     "free behind a wait": Fault(
         _percent("host_op_ns", 7_000, 10_000, sync_each_step=True, free_each_step=True),
@@ -293,7 +289,6 @@ FAULTS: Final[Mapping[str, Fault]] = {
         ("sync-call", "host-waits"),
         base=DRAINED,
         tools=("pytorch", "nsys"),
-        lacks=OF_WAIT,
     ),
     "one block": Fault(_of_hosts("one_block"), {"plants": ("full_grid",) * STEPS}, ("small-grid",)),
     "start-up": _start_up(("load_code",), ("first_launch",), ("allocate",), ("compile",)),

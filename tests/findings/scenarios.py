@@ -294,8 +294,5 @@ def table() -> Iterator[tuple[int, tuple[str, ...]]]:
 
 def unfit(faults: tuple[str, ...]) -> str:
     """Return why a scenario cannot be tried, "" where it can."""
-    lacks = next((FAULTS[one].lacks for one in faults if FAULTS[one].lacks), "")
-    if lacks:
-        return f"{' and '.join(faults)}: {lacks}"
     lacking = [FAULTS[one].rules[0] for one in faults if not is_known(one)]
     return f"no rule {' and '.join(lacking)} in the product" if lacking else ""

@@ -23,7 +23,6 @@ from traceflops.attribution.host_events import (
 )
 from traceflops.attribution.idle_classes import waiting_calls
 from traceflops.attribution.idle_slices import GapParts, chosen_gaps
-from traceflops.attribution.launch_lead import leads
 from traceflops.table.columns import (
     ABSENT,
     BoolArray,
@@ -35,7 +34,6 @@ from traceflops.table.columns import (
     numbers,
 )
 from traceflops.table.grouping import (
-    differ_from_before,
     exact_sums,
     group_rows,
     group_sums,
@@ -97,22 +95,19 @@ def gaps_due_to(
     """Return, per gap, the wait that it is due to, else -1.
 
     `began_in` is, per gap, the wait during which it began, or -1: the queue was empty when that
-    returned. The gaps after it are due to it, too, while every launch finds the device idle, until
-    they add up to the time that the host waited (`waited_ns`, per wait): without the wait, it would
-    have been ahead by as much.
+    returned. The gaps after it, up to the next wait, are due to it, too, until they add up to the
+    time that the host waited (`waited_ns`, per wait): without the wait, it would have been ahead by
+    as much.
     """
     device, due = numbers(prepared.trace.activities["device"])[gaps.activity], began_in.copy()
-    for number, rows in groups(device):
-        launched = leads(prepared.accounts[number])
-        fed = np.append(0, np.cumsum(~launched.is_starved))
-        in_time = fed[np.searchsorted(launched.start_ns, gaps.gap_end_ns[rows], side="right")]
-        begins = (began_in[rows] >= 0) | differ_from_before(in_time)
-        first, run = np.flatnonzero(begins), np.cumsum(begins) - 1
+    for _, rows in groups(device):
+        first = np.flatnonzero(began_in[rows] >= 0)
+        run = np.searchsorted(first, np.arange(len(rows)), side="right") - 1
         length_ns = (gaps.end_ns - gaps.start_ns)[rows]
-        before_ns = np.cumsum(length_ns) - length_ns
-        before_ns -= before_ns[first][run]
-        wait = began_in[rows][first][run]
-        due[rows] = np.where(begins | (before_ns < taken(waited_ns, wait, 0)), wait, -1)
+        since_ns = np.cumsum(length_ns) - length_ns
+        since_ns -= taken(since_ns[first], run, 0)
+        wait = taken(began_in[rows][first], run)
+        due[rows] = np.where(since_ns < taken(waited_ns, wait, 0), wait, began_in[rows])
     return due
 
 

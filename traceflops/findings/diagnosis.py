@@ -61,6 +61,7 @@ RULES: Final[tuple[Rule, ...]] = (
 _OF_RECORDED: Final = (late_rank, rank_balance, slow_link, kernel_rules, low_clocks)
 """Rules that ask only of work that is recorded: they hold where other work is not."""
 _WAITS, _NEARLY = "host-waits", 0.9
+_LAUNCHING: Final = ("eager-overhead", "launch-latency", "thread-handover")
 _NEAR: Final = 0.5
 """Kernels that reach so much of their roof are near what the GPU can."""
 _SURE: Final[Mapping[Level, float]] = {"high": 1.0, "medium": 0.9, "low": 0.8}
@@ -89,7 +90,11 @@ def _diagnosed(case: Case) -> Iterator[Finding]:
         return
     starts = start_up(case)
     leads = starts is not None and starts.share >= limit(case, starts.rule, "most_share")
-    findings = reasons_first(list(_causes(case, RULES if is_judged else _OF_RECORDED)))
+    due_ns = sum(wait.idle_after_ns for wait in case.synchronisations)
+    findings = reasons_first(
+        list(_causes(case, RULES if is_judged else _OF_RECORDED)),
+        waits_cost_most=2 * due_ns > case.total.components.idle_ns,
+    )
     ordered = findings
     if main := [*counted_main_kernel(case)]:  # behind what gains much, before what gains little
         large = [finding for finding in findings if finding.priority != "low"]
@@ -129,16 +134,24 @@ def _causes(case: Case, asked: Sequence[Rule]) -> Iterator[Finding]:
                 yield finding
 
 
-def reasons_first(findings: Sequence[Finding]) -> list[Finding]:
+def reasons_first(findings: Sequence[Finding], *, waits_cost_most: bool = False) -> list[Finding]:
     """Return findings by gain and sureness; what says only that work is slow follows what says why.
 
     That is, reasons that gain at least half as much or may gain nearly as much. So does what is
-    said of one rank, too.
+    said of one rank, too. Where waits cost most of the idle time, launching is slow because the
+    host has no lead.
     """
+
+    def explains(why: Finding, finding: Finding) -> bool:
+        if waits_cost_most and why.rule in _LAUNCHING and finding.rule == _WAITS:
+            return False
+        if waits_cost_most and why.rule == _WAITS and finding.rule in _LAUNCHING:
+            return True
+        return _tells_why(why, finding)
 
     def key(finding: Finding) -> tuple[float, float]:
         reasons = [
-            _order(why) - 1 for why in findings if why is not finding and _tells_why(why, finding)
+            _order(why) - 1 for why in findings if why is not finding and explains(why, finding)
         ]
         return -min([_order(finding), *reasons]), -finding.share
 

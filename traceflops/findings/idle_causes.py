@@ -24,6 +24,7 @@ from traceflops.findings.device_memory import allocator_calls, allocator_state
 from traceflops.findings.finding import Cause, Owner, Row, Where, row_name, short_name
 from traceflops.findings.rules import advice_of, all_rules, rule_of
 from traceflops.remedies import PYTORCH, advice, family, remedy
+from traceflops.replay.host_waits import FREES
 from traceflops.table.columns import is_one_of
 from traceflops.table.patterns import COMPILES, LOADS
 from traceflops.timeline.host_work import lacks_copies
@@ -277,7 +278,8 @@ def _host_waits(case: Case) -> Iterator[Cause]:
     """Give a cause where the host waits long in each step, even if the GPU works meanwhile."""
     steps = case.windows_used if len(case.steps.used) > 1 else 0
     waits = [wait for wait in case.synchronisations if wait.count >= steps > 0]
-    # Where one call waits, another behind it waits as well: only the first is told and replayed.
+    # Where one call waits, another behind it waits as well: only the first is told, and replayed
+    # with those that free memory.
     waits = [wait for wait in waits if wait.call == waits[0].call]
     blocked_ns = sum(wait.blocked_ns for wait in waits)
     share = share_of_window(case, blocked_ns)
@@ -293,14 +295,23 @@ def _host_waits(case: Case) -> Iterator[Cause]:
         for wait in waits[:_MOST_ROWS]
     )
     site_ns = sum(wait.blocked_ns for wait in waits if wait.site == waits[0].site)
-    calls = "|".join(dict.fromkeys(re.escape(wait.call) for wait in waits))
+    operations = memory_operations(case.prepared) if case.prepared is not None else ()
+    frees = [
+        one.name
+        for one in operations
+        if one.kind == "call" and one.count >= steps and FREES.fullmatch(one.name)
+    ]
+    calls = "|".join(dict.fromkeys(re.escape(name) for name in (waits[0].call, *frees)))
     label, part = function_name(rows[0].name), share_of_window(case, rows[0].time_ns)
     usual = fact("sentence", text=fact(f"idle.remedy.{waiting.replace('-', '_')}"))
     yield cause(
         case,
         "host-waits",
         share,
-        details=(fact("part.largest", name=label, part=part),),
+        details=(
+            fact("part.largest", name=label, part=part),
+            *((fact("host-waits.frees", call=frees[0]),) if frees else ()),
+        ),
         advice=advice_of(waiting, case.program) or usual,
         rows=rows,
         where=frame_of(waits[0].site) if 2 * site_ns >= blocked_ns else Where(),

@@ -47,7 +47,8 @@ did one that takes so long with nothing to wait for."""
 _SKEW_NS: Final = 20_000
 """A call may seem to return so long before what it waited for ended: clocks differ."""
 _ALL: Final = ("Device", "Ctx", "Context", "Thread")
-_FREES: Final = re.compile(r"(cuda|hip)Free(Host)?|(cuda|hip)HostUnregister|cuMemFree(Host)?(_v2)?")
+FREES: Final = re.compile(r"(cuda|hip)Free(Host)?|(cuda|hip)HostUnregister|cuMemFree(Host)?(_v2)?")
+"""Calls that free memory once all work is done."""
 _NEARLY_ALL: Final = 0.95
 
 
@@ -80,7 +81,7 @@ class HostWaits:
     def _frees(self) -> BoolArray:
         """Return which calls free memory once all work is done; a pool need not wait for any."""
         calls, work = self._calls, self.work
-        frees = np.flatnonzero(matching(calls["name"], _FREES.fullmatch))
+        frees = np.flatnonzero(matching(calls["name"], FREES.fullmatch))
         waits = np.zeros(calls.num_rows, dtype=np.bool_)
         begun, over = (ns[frees] for ns in work.calls_ns)
         process, name = numbers(calls["process"])[frees], codes(calls["name"])[frees]
