@@ -1,4 +1,4 @@
-"""Rules of memory: copies that nothing hides, room for a larger batch, calls of the allocator.
+"""Rules of memory: copies that nothing hides, room for a larger batch, migrating pages.
 
 And the verdict on a memory snapshot, which has nothing but memory.
 """
@@ -19,10 +19,9 @@ from traceflops.characters import function_name
 from traceflops.facts import Fact, fact
 from traceflops.findings.case import cause, limit, share_of_window
 from traceflops.findings.finding import Cause, Gain, Row, Verdict, row_name, short_name
-from traceflops.memory.usage import BETWEEN, StepFinder, fullest_gpu, holders, memory_use
+from traceflops.memory.usage import BETWEEN, fullest_gpu, holders, memory_use
 from traceflops.table.columns import codes, floats, is_one_of, matching, names, numbers
-from traceflops.table.grouping import group_sums, groups
-from traceflops.table.trace import ranges
+from traceflops.table.grouping import group_sums
 from traceflops.timeline.intervals import Intervals
 from traceflops.windows.records import chosen_time
 
@@ -40,8 +39,7 @@ _MOST_ROWS: Final = 3
 _FEW: Final = 10
 """Copies of one kind that take less than one part in so many of all are not told."""
 _TAKES: Final = ("segment_alloc", "segment_map")
-_GIVES: Final = ("segment_free", "segment_unmap")
-"""Marks of a memory snapshot: calls that take memory of the GPU or give it back."""
+"""Marks of a memory snapshot: calls that take memory of the GPU."""
 _ALLOCATED: Final = re.compile(r"aten::empty(_strided)?$")
 """Operators that allocate, each once: others call these."""
 _ASKED: Final = re.compile(r"(cuda|hip)Malloc(Async)?(_v\d+)?$|(cu|hip)MemAlloc(Async)?(_v2)?$")
@@ -135,44 +133,6 @@ def memory_headroom(case: Case) -> Iterator[Cause]:
     yield cause(case, "memory-headroom", share, {"used": max(known_uses)})
 
 
-def allocator_calls(case: Case) -> Iterator[Cause]:
-    """Give a cause where the GPU is idle around calls that take or give back its memory."""
-    prepared = case.prepared
-    if prepared is None or not prepared.accounts:
-        return
-    calls = _times_of(prepared.trace, *_TAKES, *_GIVES)
-    idle_ns, inside = 0, np.zeros(len(calls), dtype=np.bool_)
-    for device, account in prepared.accounts.items() if len(calls) else ():
-        busy = Intervals.of(account.rows.start_ns, account.rows.end_ns)
-        idle = chosen_time(prepared.windows[device]).subtract(busy)
-        gaps = np.searchsorted(idle.start_ns, calls, side="right") - 1
-        gaps = np.unique(gaps[idle.contains(calls)])
-        idle_ns += int((idle.end_ns[gaps] - idle.start_ns[gaps]).sum())
-        inside |= chosen_time(prepared.windows[device]).contains(calls)
-    share = share_of_window(case, idle_ns)
-    if share < limit(case, "allocator-calls", "least_share"):
-        return
-    is_recorded = any(idle_class.kind == "memory_alloc" for idle_class in case.idle.by_class())
-    calls = calls[inside]
-    owner, finder = numbers(prepared.trace.devices["process"]), StepFinder(prepared)
-    steps = {
-        step
-        for device in prepared.accounts
-        for step in finder.of(int(owner[device]), device).numbers_at(calls).tolist()
-    }
-    listed_steps = ranges(steps) if steps else None
-    yield cause(
-        case,
-        "allocator-calls",
-        share,
-        {"calls": len(calls), "count": len(steps), "steps": listed_steps},
-        rows=tuple(_askers(prepared.trace, calls)),
-        edits=("memory_alloc=0",) * is_recorded,
-        doubts=(fact("doubt.other-host-work"),) * (not is_recorded),
-        gain=None if is_recorded else Gain(0, idle_ns // case.windows_used, None),
-    )
-
-
 def allocator_state(case: Case) -> set[str]:
     """Return whether PyTorch's caching allocator is off, or CUDA's asynchronous one is used.
 
@@ -202,21 +162,6 @@ def _times_of(trace: Trace, *marks: str, process: int | None = None) -> IntArray
     if process is not None:
         wanted &= numbers(trace.marks["process"]) == process
     return numbers(trace.marks["start_ns"])[wanted]
-
-
-def _askers(trace: Trace, calls: IntArray) -> Iterator[Row]:
-    """Yield who made most of some calls, by the stacks of a snapshot."""
-    table = trace.counters
-    rows = np.flatnonzero(
-        is_one_of(table["name"], "device_memory.reserved_bytes")
-        & np.isin(numbers(table["time_ns"]), calls)
-        & (codes(table["stack"]) >= 0)
-    )
-    texts = names(table["stack"])
-    stack = codes(table["stack"])[rows]
-    for _, same in sorted(groups(stack), key=lambda pair: -len(pair[1]))[:_MOST_ROWS]:
-        op, _, callers = texts[int(stack[same[0]])].partition(BETWEEN)
-        yield Row(row_name(_asker(op, callers)), 0, len(same))
 
 
 def _asker(op: str, callers: str) -> str:
