@@ -106,6 +106,43 @@ def test_pages_that_migrate_on_demand_inside_kernels_are_a_cause(
 
 
 @pytest.mark.parametrize(
+    ("faults_ns", "told", "most_ns"),
+    [
+        (None, "to the last of them kernels take 1.96 ms; how much of that is waiting", 1_960_000),
+        ((-10_000, 10_000), "for 40.0 % of the time: 800 µs of the 2.00 ms", 800_000),
+        ((10_000, 25_000), "for 50.0 % of the time: 1.00 ms of the 2.00 ms", 1_000_000),
+    ],
+)
+def test_page_faults_tell_how_long_kernels_wait_for_pages(
+    faults_ns: tuple[int, int] | None, told: str, most_ns: int
+) -> None:
+    """In a kernel of 2 ms pages migrate for 10 of each 50 us; faults are told from there."""
+    works = [("add(float *)", 1_000, MS, 2 * MS)]
+    begins = [MS + 10_000 + 50_000 * at for at in range(40)]
+    works += [("Unified memory HtoD", 0, begin, 10_000) for begin in begins]
+    rows = launched(*works)
+    for one in rows["activities"][1:]:
+        one.update({"kind": "memcpy", "direction": "migration HtoD", "stream": None})
+        one.update({"correlation": None})
+    rows["calls"] = rows["calls"][:1]
+    first_ns, last_ns = faults_ns or (0, 0)
+    fault = {"kind": "page_fault", "name": "GPU page faults", "device": 0, "thread": None}
+    marks = [
+        fault | {"start_ns": begin + first_ns, "dur_ns": last_ns - first_ns}
+        for begin in begins
+        if faults_ns
+    ]
+    trace = trace_of(**rows, marks=marks)
+    analysis = tf.analyze(replace(trace, source=replace(trace.source, format="nsys")))
+    (found,) = of_rule(analysis, "unified-memory")
+    assert told in found.sentence
+    assert ("--cuda-um-gpu-page-faults=true" in found.sentence) == (not faults_ns)
+    assert ("with 40 groups of page faults" in found.sentence) == bool(faults_ns)
+    assert found.gain is not None
+    assert (found.gain.most_ns or found.gain.high_ns) == most_ns
+
+
+@pytest.mark.parametrize(
     ("asked", "freed", "each", "says"),
     [
         ("cudaMalloc", "cudaFree", 1, "unset PYTORCH_NO_CUDA_MEMORY_CACHING"),
