@@ -230,7 +230,7 @@ def test_the_interval_of_a_low_clock_holds_what_the_full_clock_gains() -> None:
     """Of a simulated GPU at 1,414 of 1,980 MHz, but memory kernels take as long as before."""
     found, steps = [], []
     for percent in (140, 100):
-        clock = {"straggler_rank": 0, "straggler_percent": percent}
+        clock: dict[str, Any] = {"straggler_rank": 0, "straggler_percent": percent}
         clock["memory_percent"] = 80 * percent // 100
         run = simulate(RunConfig(layers=1, steps=6, **clock, **SLOWLY))
         with TemporaryDirectory() as name:
