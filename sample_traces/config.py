@@ -10,7 +10,7 @@ Dtype = Literal["bf16", "fp16", "fp32"]
 MachineName = Literal["h100", "mi300x"]
 Engine = Literal["", "vLLM", "SGLang", "ATOM", "TensorRT-LLM"]
 PassKind = Literal["prefill", "decode", "mixed"]
-Eager = Literal["attention", "gelu", "optimizer", "layout", "checkpoint"]
+Eager = Literal["attention", "casts", "checkpoint", "gelu", "layout", "optimizer"]
 ELEMENT_BYTES: dict[Dtype, int] = {"bf16": 2, "fp16": 2, "fp32": 4}
 
 _MAY_BE_ZERO = {
@@ -139,7 +139,7 @@ class RunConfig:
     misaligned_percent: int = 100
     """Rate of products with a size that is no multiple of 8, 100 = as of others."""
     eager: tuple[Eager, ...] = ()
-    """What is not fused, copied to another layout or computed again; see `eager`."""
+    """What is not fused, copied to another layout or type, or computed again; see `eager`."""
     slow_category: str = ""
     """Category of kernels, such as norm, that are slow; "" for none."""
     slow_category_percent: int = 100

@@ -1,6 +1,6 @@
 """What a model does where nothing is fused: several kernels for attention, GELU and the optimizer.
 
-Also layers computed again in the backward pass, and copies into another layout.
+Also layers computed again in the backward pass, and copies into another layout or type.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from sample_traces.gpt import Gradient, Model, scalar
+from sample_traces.gpt import Gradient, Model, contiguous, scalar
 from sample_traces.kernels import Kernels
 from sample_traces.program import Block, Node, kernel, op, python
 from sample_traces.records import Argument
@@ -52,6 +52,26 @@ class EagerModel(Model):
             self._again[id(first)] = super()._layer(index)
             self.tape[:] = kept  # what is computed again has no gradients of its own
         return layer
+
+    def _linear(self, name: str, fan_in: int, fan_out: int) -> Block:
+        linear = super()._linear(name, fan_in, fan_out)
+        if "casts" not in self.config.eager:
+            return linear
+        return replace(linear, children=(*self._cast(fan_in * fan_out), *linear.children))
+
+    def _cast(self, elements: int) -> Iterator[Block]:
+        """Yield the conversion of a weight that is kept in FP32, on the tape that of its gradient.
+
+        As an autocast without a cache does, in each forward pass.
+        """
+        own, kept = self._tensor(elements), contiguous((elements,), "float")
+
+        def copy(to: Argument, of: Argument) -> Block:
+            work = kernel(self.kernels.cast(elements))
+            return op("aten::_to_copy", op("aten::copy_", work, inputs=(to, of)), inputs=(of,))
+
+        made = self._differentiable(copy(own, kept), "ToCopyBackward0", copy(kept, own))
+        yield op("aten::to", made, inputs=(kept,))
 
     def _attention(self) -> Block:
         is_fused = "attention" not in self.config.eager

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from sample_traces.config import Dtype, MachineName, RunConfig
+from sample_traces.config import ELEMENT_BYTES, Dtype, MachineName, RunConfig
 from sample_traces.library import (
     COPY,
     FILL,
@@ -299,15 +299,23 @@ class Kernels:
         )
         return self._moving(name, "optimizer", 7 * elements)
 
+    def cast(self, elements: int) -> Work:
+        """Return a copy between FP32 and the type of the model."""
+        return self._copied(elements * (1 + ELEMENT_BYTES["fp32"] // self.config.element_bytes))
+
     def layout_copy(self, elements: int) -> Work:
         """Return a copy into another order."""
+        return self._copied(2 * elements)
+
+    def _copied(self, elements: int) -> Work:
+        """Return a copy that reads and writes so many elements."""
         lambda_ = "at::native::direct_copy_kernel_cuda(at::TensorIteratorBase&)::{lambda()#3}"
         name = (
             "void at::native::elementwise_kernel<128, 4, at::native::gpu_kernel_impl_nocast<"
             f"{lambda_}>(at::TensorIteratorBase&, {lambda_} const&)::{{lambda(int)#1}}>"
             f"(int, at::native::gpu_kernel_impl_nocast<{lambda_}>)"
         )
-        return self._moving(name, "elementwise", 2 * elements)
+        return self._moving(name, "elementwise", elements)
 
     def zero(self, elements: int) -> Work:
         """Return a memset of a tensor; HIP does it with a kernel."""

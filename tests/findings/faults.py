@@ -225,7 +225,23 @@ FAULTS: Final[Mapping[str, Fault]] = {
         tools=_TORCH,
         keeps_busy=True,
     ),
+    "casts of weights": Fault(
+        _with(eager=("casts",)),
+        {"eager": ()},
+        ("casts",),
+        base={
+            "layers": 6,
+            "hidden": 2_048,
+            "heads": 32,
+            "sequence": 1_024,
+            "batch": 2,
+            "vocab": 4_096,
+        },
+        tools=_TORCH,
+        keeps_busy=True,
+    ),
     "recompilation": Fault(_of_hosts("recompile"), _NOTHING, ("recompilation",), tools=_TORCH),
+    "loading of code": Fault(_of_hosts("load_module"), _NOTHING, ("code-loading",), tools=_TORCH),
     "allocator churn": Fault(_of_hosts("churn"), _NOTHING, ("memory-alloc",), tools=_TORCH),
     "contention": Fault(
         _percent("contention_percent", 160, 200),

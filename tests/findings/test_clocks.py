@@ -20,6 +20,7 @@ def run(
     times: Callable[[int, str], float],
     grid: Callable[[int], int] = lambda _: 8,
     own_ns: int = 0,
+    **device: int,
 ) -> tf.Analysis:
     """Return steps of three products of 1 ms, each so many times as long; one more is not used.
 
@@ -38,7 +39,7 @@ def run(
     rows["activities"] = [
         {**one, "grid": size} for one, size in zip(rows["activities"], sizes, strict=True)
     ]
-    return tf.analyze(trace_of(**rows, marks=step_marks(*marks)))
+    return tf.analyze(trace_of(**rows, marks=step_marks(*marks), devices=[device]))
 
 
 def clocks(analysis: tf.Analysis) -> list[Finding]:
@@ -58,6 +59,8 @@ def test_products_that_get_slower_are_told_with_the_gain_of_the_first_speed() ->
     assert "nvidia-smi" in found.remedy
     assert found.owner == "cluster"
     assert [(row.name, row.count) for row in found.rows] == [("sm90_gemm_bf16_c", 8)]
+    (of_amd,) = clocks(run(lambda step, _: 1.2 if step >= 4 else 1.0, warp_size=64))
+    assert "amd-smi" in of_amd.remedy
 
 
 def test_inputs_of_several_sizes_count_by_their_time() -> None:

@@ -1,5 +1,6 @@
 """Copies that nothing hides, and room for a larger batch: with the finding, and without."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,9 @@ MS = 1_000_000
 STEPS = 4
 
 
-def run(copy: str, way: str, *, beside: bool = False, copy_ns: int = MS // 2) -> tf.Analysis:
+def run(
+    copy: str, way: str, *, beside: bool = False, copy_ns: int = MS // 2, by: str = "pytorch"
+) -> tf.Analysis:
     """Return steps of a kernel of 1 ms and a copy, one after the other or on another stream."""
     works: list[tuple[str, int, int, int]] = []
     marks, at = [], MS
@@ -27,7 +30,8 @@ def run(copy: str, way: str, *, beside: bool = False, copy_ns: int = MS // 2) ->
     is_copy["stream"] = 9 if beside else 7
     for one in rows["activities"]:
         one.update(is_copy if one["name"] == copy else {})
-    return tf.analyze(trace_of(**rows, marks=step_marks(*marks)))
+    trace = trace_of(**rows, marks=step_marks(*marks))
+    return tf.analyze(replace(trace, source=replace(trace.source, format=by)))
 
 
 def of_rule(analysis: tf.Analysis, *rules: str) -> list[Finding]:
@@ -35,16 +39,18 @@ def of_rule(analysis: tf.Analysis, *rules: str) -> list[Finding]:
 
 
 @pytest.mark.parametrize(
-    ("copy", "way", "rule", "remedy"),
+    ("copy", "by", "rule", "remedy"),
     [
-        ("Memcpy HtoD (Pageable -> Device)", "HtoD", "pageable-copies", "pin_memory=True"),
-        ("Memcpy HtoD (Pinned -> Device)", "HtoD", "host-copies", "stream of their own"),
-        ("Memcpy DtoH (Device -> Pinned)", "DtoH", "host-copies", "offload fewer"),
+        ("Memcpy HtoD (Pageable -> Device)", "pytorch", "pageable-copies", "pin_memory=True"),
+        ("Memcpy HtoD (Pageable -> Device)", "nsight", "pageable-copies", "cudaHostAlloc"),
+        ("Memcpy HtoD (Pinned -> Device)", "pytorch", "host-copies", "stream of their own"),
+        ("Memcpy HtoD (Pinned -> Device)", "nsight", "host-copies", "stream of its own"),
+        ("Memcpy DtoH (Device -> Pinned)", "pytorch", "host-copies", "offload fewer"),
     ],
 )
-def test_copies_alone_gain_at_most_their_time(copy: str, way: str, rule: str, remedy: str) -> None:
+def test_copies_alone_gain_at_most_their_time(copy: str, by: str, rule: str, remedy: str) -> None:
     """Half a millisecond of each step of 1.5 ms; hiding all of it gains as much."""
-    (found,) = of_rule(run(copy, way), "pageable-copies", "host-copies")
+    (found,) = of_rule(run(copy, copy.split()[1], by=by), "pageable-copies", "host-copies")
     assert found.rule == rule
     assert found.share == pytest.approx(1 / 3)
     assert "Only copies between CPU and GPU run for 33.3 % of the time" in found.sentence
@@ -97,6 +103,43 @@ def test_pages_that_migrate_on_demand_inside_kernels_are_a_cause(
         assert "cudaMemPrefetchAsync" in one.remedy
         assert one.gain is not None
         assert (one.gain.low_ns, one.gain.high_ns) == (MS // 4, MS // 2)
+
+
+@pytest.mark.parametrize(
+    ("faults_ns", "told", "most_ns"),
+    [
+        (None, "to the last of them kernels take 1.96 ms; how much of that is waiting", 1_960_000),
+        ((-10_000, 10_000), "for 40.0 % of the time: 800 µs of the 2.00 ms", 800_000),
+        ((10_000, 25_000), "for 50.0 % of the time: 1.00 ms of the 2.00 ms", 1_000_000),
+    ],
+)
+def test_page_faults_tell_how_long_kernels_wait_for_pages(
+    faults_ns: tuple[int, int] | None, told: str, most_ns: int
+) -> None:
+    """In a kernel of 2 ms pages migrate for 10 of each 50 us; faults are told from there."""
+    works = [("add(float *)", 1_000, MS, 2 * MS)]
+    begins = [MS + 10_000 + 50_000 * at for at in range(40)]
+    works += [("Unified memory HtoD", 0, begin, 10_000) for begin in begins]
+    rows = launched(*works)
+    for one in rows["activities"][1:]:
+        one.update({"kind": "memcpy", "direction": "migration HtoD", "stream": None})
+        one.update({"correlation": None})
+    rows["calls"] = rows["calls"][:1]
+    first_ns, last_ns = faults_ns or (0, 0)
+    fault = {"kind": "page_fault", "name": "GPU page faults", "device": 0, "thread": None}
+    marks = [
+        fault | {"start_ns": begin + first_ns, "dur_ns": last_ns - first_ns}
+        for begin in begins
+        if faults_ns
+    ]
+    trace = trace_of(**rows, marks=marks)
+    analysis = tf.analyze(replace(trace, source=replace(trace.source, format="nsys")))
+    (found,) = of_rule(analysis, "unified-memory")
+    assert told in found.sentence
+    assert ("--cuda-um-gpu-page-faults=true" in found.sentence) == (not faults_ns)
+    assert ("with 40 groups of page faults" in found.sentence) == bool(faults_ns)
+    assert found.gain is not None
+    assert (found.gain.most_ns or found.gain.high_ns) == most_ns
 
 
 @pytest.mark.parametrize(
@@ -163,53 +206,3 @@ def test_a_starved_gpu_with_much_free_memory_has_room_for_a_larger_batch() -> No
 @pytest.mark.parametrize(("peak", "memory"), [(50, 100), (None, 100), (40, None)])
 def test_no_room_where_memory_is_used_or_not_known(peak: int | None, memory: int | None) -> None:
     assert of_rule(starved(peak, memory=memory), "memory-headroom") == []
-
-
-def allocating(calls: tuple[int, ...], gap_ns: int = MS // 2, **more: Any) -> tf.Analysis:
-    """Return steps of a kernel of 1 ms and a gap; in those of `calls` the allocator is called."""
-    length = MS + gap_ns
-    starts = [MS + step * length for step in range(STEPS)]
-    rows = launched(*(("sm90_gemm", at - 3_000, at, MS) for at in starts))
-    marks = step_marks(*((f"ProfilerStep#{n}", at - 5_000, length) for n, at in enumerate(starts)))
-    times = [starts[step] + MS + 100_000 for step in calls]
-    called: dict[str, Any] = {"kind": "event", "name": "segment_alloc", "dur_ns": 0}
-    marks += [called | {"thread": None, "start_ns": at} for at in times]
-    name, stack = "device_memory.reserved_bytes", "aten::cat < gpt.py(7): forward < a.py(1): f"
-    counters = [{"name": name, "time_ns": at, "value": 1.0, "stack": stack} for at in times]
-    return tf.analyze(trace_of(**rows, marks=marks, counters=counters, **more))
-
-
-def test_calls_of_the_allocator_in_idle_time_are_told_with_their_steps() -> None:
-    analysis = allocating((0, 2))
-    (found,) = of_rule(analysis, "allocator-calls")
-    assert analysis.steps.used == (0, 1, 2), "the last step has no gap behind it"
-    assert found.share == pytest.approx(2 * 0.5 / (3 * 1.5))
-    assert "around 2 calls that take or give back its memory, in steps 0, 2." in found.sentence
-    assert "expandable_segments:True" in found.remedy
-    assert [(row.name, row.count) for row in found.rows] == [("aten::cat in forward (gpt.py:7)", 2)]
-    assert found.gain is not None
-    assert (found.gain.low_ns, found.gain.high_ns) == (0, MS // 3)
-
-
-@pytest.mark.parametrize(("calls", "gap_ns"), [((), MS // 2), ((1,), MS // 10)])
-def test_short_gaps_and_gaps_without_calls_are_no_finding(
-    calls: tuple[int, ...], gap_ns: int
-) -> None:
-    assert of_rule(allocating(calls, gap_ns), "allocator-calls") == []
-
-
-def test_calls_that_the_trace_has_too_are_told_once() -> None:
-    """The trace has the driver's calls, which a replay can leave out."""
-    at = 2 * MS + 50_000
-    driver = {"name": "cudaMalloc", "start_ns": at, "dur_ns": 400_000, "process": 0, "thread": 1}
-    rows = allocating((0, 1)).prepared
-    assert rows is not None
-    tables = {name: rows.trace.table(name).to_pylist() for name in ("activities", "calls", "marks")}
-    tables["calls"].append(driver)
-    tables["calls"].append(driver | {"start_ns": at + 1_500_000})
-    tables["calls"].sort(key=lambda row: row["start_ns"])
-    analysis = tf.analyze(trace_of(**tables))
-    (found,) = of_rule(analysis, "allocator-calls", "memory-alloc")
-    assert found.rule == "allocator-calls"
-    assert found.gain is not None
-    assert found.gain.high_ns > 0

@@ -83,7 +83,7 @@ NORM = "void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<flo
 SOFTMAX = "void (anonymous namespace)::softmax_warp_forward<float, float, float, 10>"
 TO_NHWC = "void cudnn::ops::nchwToNhwcKernel<float, float, float, false, true, 2>"
 HEALTHY = made(GEMM, 700, "aten::mm", SQUARE, types=BF16)  # 137 GFLOP at 63 % of 312 TFLOP/s
-GRID = {"grid": [108, 1, 1], "block": [256, 1, 1]}
+ODD_ROWS = "[[4096, 4095], [4095, 4096]]"
 
 
 def product(dims: str, us: int, kernel: str = GEMM, **more: Any) -> Made:
@@ -110,20 +110,8 @@ FP64 = "void gemv2T_kernel_val<int, int, double, double, double, double, 128>"
 FAULTS: dict[str, tuple[int, list[Made], list[Made], Made]] = {
     "misaligned-product": (
         4236,  # 75 % of 312 TFLOP/s: 588 of 2,000 us are left
-        [product("[[4096, 4095], [4095, 4096]]", 2000)] * 3,
+        [product(ODD_ROWS, 2000)] * 3,
         [product("[[4095, 4096], [4096, 4096]]", 2000)] * 3,  # rows are 8 KiB long
-        {},
-    ),
-    "unfilled-gpu": (
-        2436,  # the same 588 of 1,400 us
-        [product(SQUARE, 1400, form={**GRID, "grid": [36, 1, 1]})] * 3,
-        [product(SQUARE, 1400, form=GRID)] * 3,
-        {},
-    ),
-    "split-k": (
-        100,
-        [HEALTHY, made("void cublasLt::splitKreduce_kernel<32, 16, int, float>", 100)],
-        [HEALTHY, made("void cublasLt::epilogue::impl::globalKernel<8, 32, float>", 100)],
         {},
     ),
     "tf32-off": (
@@ -290,33 +278,20 @@ def test_kinds_of_products_are_slow_below_rates_of_their_own(rule: str) -> None:
 
 
 def test_what_a_rule_explains_is_not_called_slow_besides() -> None:
-    """The product reaches 22 % of the peak; filled by 78 %, its grid would not explain that."""
-    slow = product(SQUARE, 2000, form={**GRID, "grid": [54, 1, 1]})
-    assert {"unfilled-gpu", "matrix-rate"} & found([slow]).keys() == {"unfilled-gpu"}
-    slow = product(SQUARE, 2000, form={**GRID, "grid": [80, 1, 1]})
-    assert {"unfilled-gpu", "matrix-rate"} & found([slow]).keys() == {"unfilled-gpu", "matrix-rate"}
+    """Both products reach 22 % of the peak; rows of 4,095 elements explain that."""
+    rules = {"misaligned-product", "matrix-rate"}
+    assert rules & found([product(ODD_ROWS, 2000)]).keys() == {"misaligned-product"}
+    assert rules & found([product(SQUARE, 2000)]).keys() == {"matrix-rate"}
 
 
 def test_what_another_rule_explains_counts_only_for_the_high_end() -> None:
-    full = {**GRID, "grid": [108, 1, 1]}
-    few = {**GRID, "grid": [54, 1, 1]}
-    slow = product(SQUARE, 2000, form=full)
-    other = product(SQUARE, 2000, kernel=f"{GEMM}_2", form=few)
+    slow = product(SQUARE, 2000)
+    other = product(ODD_ROWS, 2000, kernel=f"{GEMM}_2")
     alone, both = (found([*works])["matrix-rate"] for works in ([slow], [slow, other]))
     assert alone.gain is not None
     assert both.gain is not None
     assert both.gain.low_ns == pytest.approx(alone.gain.low_ns, rel=0.01)
     assert reach_ns(both.gain) > 1.9 * reach_ns(alone.gain)
-
-
-@pytest.mark.parametrize(("registers", "saved"), [(255, 0.49), (64, 0.0)])
-def test_a_last_wave_is_known_where_one_block_fits(registers: int, saved: float) -> None:
-    """Of 110 blocks two run alone, if registers leave room for one: 51 % of two waves."""
-    form = {**GRID, "grid": [110, 1, 1], "registers_per_thread": registers}
-    one = found([product(SQUARE, 2000, form=form)]).get("unfilled-gpu")
-    assert (one.gain.high_ns if one and one.gain else 0) == pytest.approx(
-        saved * 2000 * US, rel=0.01
-    )
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -202,13 +203,47 @@ def test_a_low_clock_gains_what_kernels_take_longer_for_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mask", "remedy"),
-    [(0x40, "cooling"), (0x80, "power supply"), (0x4, "-pl"), (0x0, "-rgc"), (0x1, "-rgc")],
+    ("mask", "remedy", "of_amd"),
+    [
+        (0x40, "cooling", "cooling"),
+        (0x80, "power supply", "power supply"),
+        (0x4, "nvidia-smi -pl", "amd-smi set --power-cap"),
+        (0x0, "-rgc", "amd-smi reset --clocks"),
+        (0x1, "-rgc", "amd-smi reset --clocks"),
+    ],
 )
-def test_the_remedy_is_that_of_the_reason_of_most_samples(mask: int, remedy: str) -> None:
+def test_the_remedy_is_that_of_the_reason_of_most_samples(
+    mask: int, remedy: str, of_amd: str
+) -> None:
     masks = [mask, mask, mask, 0x20 * bool(mask & ~1), mask, mask]
-    (found,) = low(sampled([1500.0] * 6, masks, max_sm_clock_mhz=2000.0))
-    assert remedy in found.remedy
+    analysis = sampled([1500.0] * 6, masks, max_sm_clock_mhz=2000.0)
+    assert analysis.prepared is not None
+    trace = analysis.prepared.trace
+    wavefronts = trace_of(devices=[{"warp_size": 64}]).devices
+    amd = tf.analyze(replace(trace, tables={**trace.tables, "devices": wavefronts}))
+    for one, said in ((analysis, remedy), (amd, of_amd)):
+        (found,) = low(one)
+        assert said in found.remedy
+
+
+def test_the_interval_of_a_low_clock_holds_what_the_full_clock_gains() -> None:
+    """Of a simulated GPU at 1,414 of 1,980 MHz, but memory kernels take as long as before."""
+    found, steps = [], []
+    for percent in (140, 100):
+        clock: dict[str, Any] = {"straggler_rank": 0, "straggler_percent": percent}
+        clock["memory_percent"] = 80 * percent // 100
+        run = simulate(RunConfig(layers=1, steps=6, **clock, **SLOWLY))
+        with TemporaryDirectory() as name:
+            list(write_pytorch(run, Path(name) / "ranks"))
+            samples = SamplingOptions(every_ns=200 * MS)
+            smi = write_gpu_samples(run, Path(name) / "smi.csv", samples)
+            analysis = tf.analyze(tf.read(Path(name) / "ranks", gpu_samples=smi))
+        found.append(low(analysis))
+        steps.append(analysis.components.window_ns / analysis.windows_used)
+    (slow,), others = found
+    assert others == []
+    assert slow.gain is not None
+    assert slow.gain.low_ns <= steps[0] - steps[1] <= slow.gain.high_ns + 0.005 * steps[0]
 
 
 @pytest.mark.parametrize(("least", "count"), [(0.25, 1), (0.2501, 0)])

@@ -52,6 +52,18 @@ CASES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any], str, str]] = {
         "between-passes",
         "configuration",
     ),
+    "weights": (
+        {**PASSES, **QUICK, "steps": 4, "passes": ("decode",)},
+        {"slow_category": "gemm", "slow_category_percent": 60},
+        "decode-weights",
+        "configuration",
+    ),
+    "prompts": (
+        {**PASSES, "steps": 8, "passes": ("mixed", "decode", "decode", "decode")},
+        {"passes": ("decode",)},
+        "mixed-passes",
+        "configuration",
+    ),
 }
 
 
@@ -126,7 +138,7 @@ HEALTHY: Mapping[str, tuple[Mapping[str, Any], set[str]]] = {
     "hidden": ({**TINY, "overlap": True, "gradient_buckets": 200}, {"small-collectives"}),
     "tensors": ({**TINY, "ranks": 4, "tensor_ranks": 4, "layers": 4}, {"small-collectives"}),
     "experts": ({"expert_ranks": 4}, {"expert-imbalance", "pipeline-bubble"}),
-    "passes": (PASSES, {"between-passes", "cache-growth"}),
+    "passes": (PASSES, {"between-passes"}),
 }
 
 
@@ -160,6 +172,35 @@ def test_exposed_communication_is_told_by_group() -> None:
     assert sum(row.time_ns for row in found.rows) == pytest.approx(exposed, rel=0.05)
     largest = "_micro_pipeline_tp" if "tp" in found.rows[0].name else "bucket_cap_mb"
     assert largest in found.remedy
+
+
+@pytest.mark.parametrize(
+    ("kind", "range_", "said"),
+    [
+        ("AllReduce", "ProfilerStep#{}", "bucket_cap_mb"),
+        ("AllGather", "ProfilerStep#{}", "forward_prefetch=True"),
+        ("SendRecv", "ProfilerStep#{}", "ScheduleInterleaved1F1B"),
+        ("AllReduce", "execute_context_0(0)_generation_3(3)", "fuse_allreduce_rms"),
+    ],
+)
+def test_the_remedy_of_communication_is_that_of_its_kind(kind: str, range_: str, said: str) -> None:
+    """A product and a collective take turns on one stream."""
+    works, marks = [], []
+    for step in range(4):
+        at = 3_000_000 * (step + 1)
+        marks.append((range_.format(step), 10_000 * step, 9_000))
+        works.append(("sm90_gemm", 10_000 * step + 100, at, 2_000_000))
+        name = f"ncclDevKernel_{kind}_Sum_bf16_RING_LL"
+        works.append((name, 10_000 * step + 900, at + 2_000_000, 1_000_000))
+    analysis = tf.analyze(trace_of(**launched(*works), marks=step_marks(*marks)))
+    assert said in of_rule(analysis.findings, "exposed-communication").remedy
+
+
+def test_tensors_split_over_ranks_are_told_of_their_own_remedy() -> None:
+    analysis = analysis_of(config_of({"tensor_ranks": 2, "batch": 16}))
+    found = of_rule(analysis.findings, "exposed-communication")
+    assert found.rows[0].name == "all-reduce of tp"
+    assert "_micro_pipeline_tp" in found.remedy
 
 
 def test_the_bubble_of_a_pipeline_is_not_communication() -> None:
@@ -205,32 +246,6 @@ def test_prompts_delay_the_tokens_of_others() -> None:
     )
     most = (sum(mixed) - len(mixed) * median(plain)) / found.windows_used
     assert delayed.gain.high_ns == pytest.approx(most, rel=1e-3)
-
-
-def decode_passes(*attention_us: int) -> tf.Analysis:
-    """Return decode passes of 100 us of products and so much attention, launched far ahead."""
-    works, free = [], 50_000
-    for at, spent in enumerate(attention_us):
-        works.append(("sm90_gemm", 1_000 * at, free, 100_000))
-        works.append(("paged_attention_v2_kernel", 1_000 * at + 10, free + 100_000, 1_000 * spent))
-        free += 100_000 + 1_000 * spent
-    name = "execute_context_0(0)_generation_3(3)"
-    marks = step_marks(*((name, 1_000 * at, 900) for at in range(len(attention_us))))
-    return tf.analyze(trace_of(**launched(*works), marks=marks))
-
-
-@pytest.mark.parametrize(
-    ("attention_us", "grows"),
-    [
-        (range(300, 780, 40), True),
-        ([500] * 12, False),
-        (range(740, 260, -40), False),
-        (range(300, 540, 40), False),  # too few passes
-        ([500, 510] * 6, False),
-    ],
-)
-def test_attention_that_grows_with_the_cache(attention_us: list[int], grows: bool) -> None:
-    assert ("cache-growth" in rules(decode_passes(*attention_us))) == grows
 
 
 def test_time_without_any_record_is_low_coverage() -> None:

@@ -1,5 +1,6 @@
 """Planted bottlenecks are the first finding and gain what their repair does; healthy runs none."""
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
@@ -9,6 +10,7 @@ from sample_traces.config import RunConfig
 from sample_traces.simulate import simulate
 from tests.conftest import by_night, some
 from tests.findings.faults import FAULTS
+from tests.findings.proofs import PAGE, SIMULATED, TABLE
 from tests.findings.scenarios import (
     HEALTHY,
     WAYS,
@@ -23,6 +25,7 @@ from tests.findings.scenarios import (
     table,
     unfit,
 )
+from traceflops.findings.rules import all_rules
 
 SAMPLE = (
     (7, ("loader",)),
@@ -100,6 +103,15 @@ def test_a_repair_leaves_the_rest_as_it_was() -> None:
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_rule_is_in_the_product_for_each_fault(fault: str) -> None:
     assert is_known(fault)
+
+
+def test_each_rule_is_proven_by_a_recording_or_a_simulated_run() -> None:
+    table = TABLE.search(PAGE.read_text(encoding="utf-8"))
+    assert table is not None
+    rows = re.findall(r"(?m)^\| `([a-z0-9-]+)` \| (\d+) \| (.*?) \|$", table[2])
+    assert [rule for rule, _, _ in rows] == [*all_rules().rules]
+    assert [rule for rule, _, tests in rows if tests != SIMULATED.get(rule, "")] == []
+    assert [rule for rule, recordings, tests in rows if recordings == "0" and not tests] == []
 
 
 @pytest.mark.parametrize("seed", (1, 3))

@@ -97,6 +97,10 @@ def test_the_activity_to_record_is_that_of_the_accelerator(category: str, member
     assert ("torch.cuda" in first) == (member == "CUDA")
 
 
+FACTS = {"torch", "ml", "amd", "nvidia", "other-gpu", "allocator-async", "allocator-uncached"}
+"""Facts of a program, and of PyTorch's allocator; others are of the case at hand."""
+
+
 def test_remedies_of_cuda_are_not_told_of_other_accelerators() -> None:
     of_cuda = re.compile("cuda|nccl|nvlink|gpudirect|cublas|nvidia|hip|miopen", re.IGNORECASE)
     told = {}
@@ -110,6 +114,28 @@ def test_remedies_of_cuda_are_not_told_of_other_accelerators() -> None:
                 told[advice.code] = all_texts()[advice.code].replace("{platform}", "CUDA")
     assert len(told) > 20
     assert {code: text for code, text in told.items() if of_cuda.search(text)} == {}
+
+
+@pytest.mark.parametrize(
+    ("programs", "of_others"),
+    [
+        ([set(), {"nvidia"}, {"amd"}], r"torch\b|DataLoader|Distributed|zero_grad|\bitem\(\)"),
+        ([{"amd"}, {"amd", "ml"}], "nvidia|nvlink|cublas|cuda_|nsight|flashattention-3"),
+        ([{"nvidia"}, {"nvidia", "ml"}], "amd-|rocm|rocprof|hipblas|xgmi"),
+    ],
+)
+def test_remedies_fit_programs_without_pytorch_and_their_gpus(
+    programs: list[set[str]], of_others: str
+) -> None:
+    told = {}
+    for rule, row in all_rules().rules.items():
+        known = sorted(frozenset().union(*(one.fits | one.not_if for one in row.remedies)) - FACTS)
+        for some in chain(*(combinations(known, n) for n in range(len(known) + 1))):
+            for program in programs:
+                advice = advice_of(rule, frozenset({*program, *some}))
+                if advice is not None:
+                    told[advice.code] = all_texts()[advice.code].replace("{platform}", "")
+    assert {code: text for code, text in told.items() if re.search(of_others, text, re.I)} == {}
 
 
 @pytest.mark.parametrize(

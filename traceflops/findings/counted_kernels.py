@@ -268,7 +268,7 @@ def main_kernel_findings(
     knows = set(program)
     if top == "compute":
         is_vector = sub == "gemm" and _OF_VECTORS.search(variant)
-        knows |= {top, sub} | ({"vector"} if is_vector else set())
+        knows |= {sub} | ({"vector"} if is_vector else set())
         knows |= {"narrow"} if weight_bits(variant) <= _NARROW_BITS else set()
         knows |= {"few-tokens"} if 0 < tokens <= _FEW_TOKENS else set()
     values: dict[str, Value] = {"name": name, "of": of, "tokens": tokens, "share": share}

@@ -7,12 +7,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
 from traceflops.facts import fact
 from traceflops.findings.case import cause, limit, share_of_window
 from traceflops.findings.finding import Cause, Gain, Row, short_name
-from traceflops.table.grouping import group_sums
 from traceflops.units import several
 
 if TYPE_CHECKING:
@@ -35,7 +32,6 @@ def decode(case: Case) -> Iterator[Cause]:
     yield from _weights(case)
     yield from _few_tokens(case)
     yield from _between(case)
-    yield from _cache(case)
     yield from _mixed(case)
 
 
@@ -135,48 +131,6 @@ def _between(case: Case) -> Iterator[Cause]:
         rows=tuple(Row(name, time_ns) for name, time_ns in named),
         gain=Gain(each_ns // 2, each_ns, None),
     )
-
-
-def _cache(case: Case) -> Iterator[Cause]:
-    """Give a cause where attention takes longer from decode pass to decode pass."""
-    least, few = (limit(case, "cache-growth", name) for name in ("least_growth", "least_passes"))
-    passes = [serving_pass for serving_pass in case.serving.passes if serving_pass.kind == "decode"]
-    passes = [serving_pass for serving_pass in passes if serving_pass.device == passes[0].device]
-    if case.prepared is None or len(passes) < few:
-        return
-    # How long kernels of attention run that begin in each of some passes of a device
-    rows, categorised = (
-        case.prepared.accounts[passes[0].device].rows,
-        case.prepared.linked.categorised,
-    )
-    is_attention = np.array(
-        [*(category.sub == "attention" for category in categorised.categories), False]
-    )
-    attention = is_attention[categorised.category[rows.row]]
-    start = rows.start_ns[attention]
-    begin = np.array([serving_pass.start_ns for serving_pass in passes])
-    pass_of_row = np.searchsorted(begin, start, side="right") - 1
-    ends = begin + np.array([serving_pass.duration_ns for serving_pass in passes])
-    pass_of_row = np.where(start < ends[np.maximum(pass_of_row, 0)], pass_of_row, -1)
-    quarters = np.array(
-        [
-            part.mean()
-            for part in np.array_split(
-                group_sums(pass_of_row, rows.end_ns[attention] - start, len(passes)), 4
-            )
-        ]
-    )
-    kernels = [row for row in case.measured.kernels if row.category.sub == "attention"]
-    share = share_of_window(case, sum(row.sum_ns for row in kernels))
-    grows = quarters[0] > 0 and quarters[3] >= (1 + least) * quarters[0]
-    if (
-        not grows
-        or (np.diff(quarters) <= 0).any()
-        or share < limit(case, "cache-growth", "least_share")
-    ):
-        return
-    values = {"first_ns": round(quarters[0]), "last_ns": round(quarters[3])}
-    yield cause(case, "cache-growth", share, values, rows=_rows(kernels))
 
 
 def _mixed(case: Case) -> Iterator[Cause]:

@@ -1,4 +1,4 @@
-"""Rules of memory: copies that nothing hides, room for a larger batch, calls of the allocator.
+"""Rules of memory: copies that nothing hides, room for a larger batch, migrating pages.
 
 And the verdict on a memory snapshot, which has nothing but memory.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
@@ -19,10 +20,9 @@ from traceflops.characters import function_name
 from traceflops.facts import Fact, fact
 from traceflops.findings.case import cause, limit, share_of_window
 from traceflops.findings.finding import Cause, Gain, Row, Verdict, row_name, short_name
-from traceflops.memory.usage import BETWEEN, StepFinder, fullest_gpu, holders, memory_use
-from traceflops.table.columns import codes, floats, is_one_of, matching, names, numbers
-from traceflops.table.grouping import group_sums, groups
-from traceflops.table.trace import ranges
+from traceflops.memory.usage import BETWEEN, fullest_gpu, holders, memory_use
+from traceflops.table.columns import ABSENT, codes, floats, is_one_of, matching, names, numbers
+from traceflops.table.grouping import group_sums
 from traceflops.timeline.intervals import Intervals
 from traceflops.windows.records import chosen_time
 
@@ -40,8 +40,7 @@ _MOST_ROWS: Final = 3
 _FEW: Final = 10
 """Copies of one kind that take less than one part in so many of all are not told."""
 _TAKES: Final = ("segment_alloc", "segment_map")
-_GIVES: Final = ("segment_free", "segment_unmap")
-"""Marks of a memory snapshot: calls that take memory of the GPU or give it back."""
+"""Marks of a memory snapshot: calls that take memory of the GPU."""
 _ALLOCATED: Final = re.compile(r"aten::empty(_strided)?$")
 """Operators that allocate, each once: others call these."""
 _ASKED: Final = re.compile(r"(cuda|hip)Malloc(Async)?(_v\d+)?$|(cu|hip)MemAlloc(Async)?(_v2)?$")
@@ -135,44 +134,6 @@ def memory_headroom(case: Case) -> Iterator[Cause]:
     yield cause(case, "memory-headroom", share, {"used": max(known_uses)})
 
 
-def allocator_calls(case: Case) -> Iterator[Cause]:
-    """Give a cause where the GPU is idle around calls that take or give back its memory."""
-    prepared = case.prepared
-    if prepared is None or not prepared.accounts:
-        return
-    calls = _times_of(prepared.trace, *_TAKES, *_GIVES)
-    idle_ns, inside = 0, np.zeros(len(calls), dtype=np.bool_)
-    for device, account in prepared.accounts.items() if len(calls) else ():
-        busy = Intervals.of(account.rows.start_ns, account.rows.end_ns)
-        idle = chosen_time(prepared.windows[device]).subtract(busy)
-        gaps = np.searchsorted(idle.start_ns, calls, side="right") - 1
-        gaps = np.unique(gaps[idle.contains(calls)])
-        idle_ns += int((idle.end_ns[gaps] - idle.start_ns[gaps]).sum())
-        inside |= chosen_time(prepared.windows[device]).contains(calls)
-    share = share_of_window(case, idle_ns)
-    if share < limit(case, "allocator-calls", "least_share"):
-        return
-    is_recorded = any(idle_class.kind == "memory_alloc" for idle_class in case.idle.by_class())
-    calls = calls[inside]
-    owner, finder = numbers(prepared.trace.devices["process"]), StepFinder(prepared)
-    steps = {
-        step
-        for device in prepared.accounts
-        for step in finder.of(int(owner[device]), device).numbers_at(calls).tolist()
-    }
-    listed_steps = ranges(steps) if steps else None
-    yield cause(
-        case,
-        "allocator-calls",
-        share,
-        {"calls": len(calls), "count": len(steps), "steps": listed_steps},
-        rows=tuple(_askers(prepared.trace, calls)),
-        edits=("memory_alloc=0",) * is_recorded,
-        doubts=(fact("doubt.other-host-work"),) * (not is_recorded),
-        gain=None if is_recorded else Gain(0, idle_ns // case.windows_used, None),
-    )
-
-
 def allocator_state(case: Case) -> set[str]:
     """Return whether PyTorch's caching allocator is off, or CUDA's asynchronous one is used.
 
@@ -202,21 +163,6 @@ def _times_of(trace: Trace, *marks: str, process: int | None = None) -> IntArray
     if process is not None:
         wanted &= numbers(trace.marks["process"]) == process
     return numbers(trace.marks["start_ns"])[wanted]
-
-
-def _askers(trace: Trace, calls: IntArray) -> Iterator[Row]:
-    """Yield who made most of some calls, by the stacks of a snapshot."""
-    table = trace.counters
-    rows = np.flatnonzero(
-        is_one_of(table["name"], "device_memory.reserved_bytes")
-        & np.isin(numbers(table["time_ns"]), calls)
-        & (codes(table["stack"]) >= 0)
-    )
-    texts = names(table["stack"])
-    stack = codes(table["stack"])[rows]
-    for _, same in sorted(groups(stack), key=lambda pair: -len(pair[1]))[:_MOST_ROWS]:
-        op, _, callers = texts[int(stack[same[0]])].partition(BETWEEN)
-        yield Row(row_name(_asker(op, callers)), 0, len(same))
 
 
 def _asker(op: str, callers: str) -> str:
@@ -296,47 +242,94 @@ def _failed(trace: Trace, process: int) -> Iterator[Fact]:
 _UNIFIED: Final = "unified-memory"
 _MIGRATION: Final = "migration"
 _PREFETCH: Final = "prefetch"
+_NSYS: Final = "nsys"
 _MOST_WAITING: Final = 3
 
 
+@dataclass(slots=True)
+class _Migrations:
+    """Migration of pages on demand, and page faults of GPUs, inside kernels of chosen windows; ns.
+
+    `held_ns` is from the first of them in a kernel to the last, `by_name` their time by the code of
+    the kernel's name, `faults` how many page faults are recorded.
+    """
+
+    by_name: IntArray
+    inside_ns: int = 0
+    held_ns: int = 0
+    kernels_ns: int = 0
+    faults: int = 0
+
+    def add(self, moving: Intervals, begin: IntArray, end: IntArray, name: IntArray) -> None:
+        """Add what moves while kernels of a device run: begin, end and code of the name of each."""
+        self.inside_ns += moving.intersect(Intervals.of(begin, end)).length_ns
+        each_ns = moving.length_within(begin, end)
+        self.by_name += group_sums(name, each_ns, len(self.by_name))
+        begin, end = begin[each_ns > 0], end[each_ns > 0]
+        first = np.searchsorted(moving.end_ns, begin, side="right")
+        last = np.searchsorted(moving.start_ns, end, side="left") - 1
+        begin = np.maximum(begin, moving.start_ns[first])
+        self.held_ns += Intervals.of(begin, np.minimum(end, moving.end_ns[last])).length_ns
+
+
 def unified_memory(case: Case) -> Iterator[Cause]:
-    """Give a cause where pages migrate on demand while kernels run."""
+    """Give a cause where pages migrate on demand, or are waited for, while kernels run.
+
+    Between two migrations a kernel may wait for page faults: where these are not recorded, all
+    from the first to the last may be gained.
+    """
     if case.prepared is None:
         return
-    inside_ns, kernels_ns, by_kernel = _migration_times(case.prepared)
-    share = share_of_window(case, inside_ns)
+    found = _migrations(case.prepared)
+    share = share_of_window(case, found.inside_ns)
     if share < limit(case, _UNIFIED, "least_share"):
         return
-    waiting = by_kernel.most_common(_MOST_WAITING)
-    high_ns = inside_ns // case.windows_used
+    label = names(case.prepared.trace.activities["name"])
+    times = Counter(dict(zip(label, found.by_name.tolist(), strict=True)))
+    waiting = times.most_common(_MOST_WAITING)
+    details = [fact("part.largest", name=short_name(waiting[0][0]))]
+    if not found.faults and found.held_ns > found.inside_ns:
+        is_nsys = case.source.format.startswith(_NSYS)
+        how = fact(f"{_UNIFIED}.option") if is_nsys else None
+        details.append(fact(f"{_UNIFIED}.held", held_ns=found.held_ns, how=how))
+    longest_ns = found.inside_ns if found.faults else found.held_ns
     yield cause(
         case,
         _UNIFIED,
         share,
-        {"migrating_ns": inside_ns, "kernels_ns": kernels_ns},
-        (fact("part.largest", name=short_name(waiting[0][0])),),
+        {
+            "migrating_ns": found.inside_ns,
+            "kernels_ns": found.kernels_ns,
+            "faults": found.faults or None,
+        },
+        tuple(details),
         rows=tuple(Row(row_name(name), ns) for name, ns in waiting),
-        gain=Gain(high_ns // 2, high_ns, None),
+        gain=Gain(found.inside_ns // 2 // case.windows_used, longest_ns // case.windows_used, None),
     )
 
 
-def _migration_times(prepared: Prepared) -> tuple[int, int, Counter[str]]:
-    """Return how long pages migrate while kernels run, how long these run; the first by kernel."""
-    table, inside_ns, kernels_ns = prepared.trace.activities, 0, 0
-    label, name = names(table["name"]), codes(table["name"])
+def _migrations(prepared: Prepared) -> _Migrations:
+    """Return what migrates on demand while kernels run."""
+    table, marks = prepared.trace.activities, prepared.trace.marks
+    found = _Migrations(np.zeros(len(names(table["name"])), dtype=np.int64))
     moves = matching(table["direction"], lambda direction: direction.startswith(_MIGRATION))
     moves &= ~matching(table["name"], lambda text: _PREFETCH in text)
-    computes = is_one_of(table["kind"], "kernel")
-    by_name = np.zeros(len(label), dtype=np.int64)
-    for device, account in prepared.accounts.items() if moves.any() else ():
+    faults = is_one_of(marks["kind"], "page_fault")
+    if not (moves.any() or faults.any()):
+        return found
+    computes, name = is_one_of(table["kind"], "kernel"), codes(table["name"])
+    of_fault, begin, lasts = (
+        numbers(marks[column], ABSENT)[faults] for column in ("device", "start_ns", "dur_ns")
+    )
+    for device, account in prepared.accounts.items():
         rows, chosen = account.rows, chosen_time(prepared.windows[device])
-        moving, running = (
-            Intervals.of(rows.start_ns[some], rows.end_ns[some]).intersect(chosen)
-            for some in (moves[rows.row], computes[rows.row])
-        )
-        inside_ns += moving.intersect(running).length_ns
-        kernels_ns += running.length_ns
-        is_kernel = computes[rows.row]
-        each_ns = moving.length_within(rows.start_ns[is_kernel], rows.end_ns[is_kernel])
-        by_name += group_sums(name[rows.row[is_kernel]], each_ns, len(label))
-    return inside_ns, kernels_ns, Counter(dict(zip(label, by_name.tolist(), strict=True)))
+        own, moved, runs = of_fault == device, moves[rows.row], computes[rows.row]
+        moving = Intervals.of(
+            np.concatenate([rows.start_ns[moved], begin[own]]),
+            np.concatenate([rows.end_ns[moved], (begin + lasts)[own]]),
+        ).intersect(chosen)
+        found.faults += int(chosen.contains(begin[own]).sum())
+        kernels = Intervals.of(rows.start_ns[runs], rows.end_ns[runs])
+        found.kernels_ns += kernels.intersect(chosen).length_ns
+        found.add(moving, rows.start_ns[runs], rows.end_ns[runs], name[rows.row[runs]])
+    return found

@@ -212,11 +212,8 @@ _ALIGN: Final = {"fp16": 8, "bf16": 8, "fp8": 16, "int8": 16, "tf32": 4}
 """Elements that a row must be a multiple of, by data type: 16 bytes, what tensor cores load."""
 _PADDED: Final = 64
 _UNALIGNED_KERNEL: Final = re.compile(r"_align([124])\b")
-_SPLIT: Final = re.compile(r"split_?k_?reduc|splitKreduce|reduceSplitK|PostGSU", re.IGNORECASE)
 _HALF: Final = ("bf16", "fp16")
 _SINGLE: Final = ("fp32", "tf32", "tf32-or-fp32")
-_REGISTERS, _SHARED_BYTES = 65_536, 233_472
-"""Of one multiprocessor: all have so many registers, none has more shared memory."""
 
 
 def product_rules(facts: KernelFacts) -> Iterator[Cause]:
@@ -234,9 +231,6 @@ def product_rules(facts: KernelFacts) -> Iterator[Cause]:
     )
     padded = (padding > 1) & facts.is_slow & ~facts.is_type("fp32")
     yield from kernel_cause(facts, "misaligned-product", product & (padded | told_by_name), kept)
-    yield from _partly_filled(facts, product)
-    split = product & facts.named(_SPLIT.search)
-    yield from kernel_cause(facts, "split-k", split, np.zeros(len(split)))
     yield from _precision(facts, product & ~facts.in_phase("optimizer"))
 
 
@@ -270,30 +264,6 @@ def _padded(work: Work, rows: set[int]) -> float:
     align = _ALIGN.get(work.dtype or "", _ALIGN["tf32"] if work.dtype in _SINGLE else 1)
     wrong = [size for size in rows if size % align and size > 1]
     return float(np.prod([-(-size // _PADDED) * _PADDED / size for size in wrong] or [1.0]))
-
-
-def _partly_filled(facts: KernelFacts, product: BoolArray) -> Iterator[Cause]:
-    """Yield a cause of kernels whose blocks leave multiprocessors idle for sure.
-
-    That is where there are fewer blocks than multiprocessors, or where only one block fits on each
-    and the last wave is not full. Kernels near the peaks are as fast as they can be.
-    """
-    activities, devices = facts.prepared.trace.activities, facts.prepared.trace.devices
-    row = facts.row
-    units = numbers(devices["sm_count"])[numbers(activities["device"])[row]]
-    blocks = product_of(axes(activities["grid"]))[row]
-    threads = product_of(axes(activities["block"]))[row]
-    registers = numbers(activities["registers_per_thread"], 0)[row] * np.maximum(threads, 0)
-    alone = 2 * registers > _REGISTERS
-    alone |= 2 * numbers(activities["shared_memory_bytes"], 0)[row] > _SHARED_BYTES
-    counted = product & (units > 0) & (blocks > 0)
-    waves = np.where(counted, blocks / np.maximum(units, 1), 1.0)
-    filled = np.where(alone | (waves < 1), waves / np.ceil(waves), 1.0)
-    least = facts.roof_ns / limit(facts.case, "kernel-faults", "most_reached") / facts.product_ns
-    shortest = limit(facts.case, "unfilled-gpu", "least_kernel_ns") / np.maximum(facts.ns, 1)
-    kept = np.maximum.reduce([filled, least, shortest])
-    unfilled = counted & facts.is_slow & (filled < limit(facts.case, "unfilled-gpu", "most_filled"))
-    yield from kernel_cause(facts, "unfilled-gpu", unfilled, kept)
 
 
 def _small_grids(facts: KernelFacts) -> Iterator[Cause]:

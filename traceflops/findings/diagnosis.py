@@ -21,7 +21,6 @@ from traceflops.findings.counted_kernels import (
 )
 from traceflops.findings.decode import decode
 from traceflops.findings.device_memory import (
-    allocator_calls,
     host_copies,
     memory_headroom,
     unified_memory,
@@ -56,7 +55,6 @@ RULES: Final[tuple[Rule, ...]] = (
     host_copies,
     unified_memory,
     memory_headroom,
-    allocator_calls,
 )
 _OF_RECORDED: Final = (late_rank, rank_balance, slow_link, kernel_rules, low_clocks)
 """Rules that ask only of work that is recorded: they hold where other work is not."""

@@ -20,7 +20,7 @@ from traceflops.attribution.range_labels import numbered
 from traceflops.characters import function_name
 from traceflops.facts import Fact, fact
 from traceflops.findings.case import cause, limit, share_of_window
-from traceflops.findings.device_memory import allocator_calls, allocator_state
+from traceflops.findings.device_memory import allocator_state
 from traceflops.findings.finding import Cause, Owner, Row, Where, row_name, short_name
 from traceflops.findings.rules import advice_of, all_rules, rule_of
 from traceflops.remedies import PYTORCH, advice, family, remedy
@@ -82,8 +82,6 @@ def idle_causes(case: Case) -> Iterator[Cause]:
         trace = case.prepared.trace if case.prepared is not None else None
         if rule == "host-unrecorded" and not label and trace is not None and lacks_copies(trace):
             continue  # copies that were not recorded may have run
-        if rule == "memory-alloc" and next(allocator_calls(case), None) is not None:
-            continue  # that rule tells it with the calls of a snapshot
         if rule == "host-code" and _owner(label) != "yours":
             # Functions of others that launch work, too, are told as launching.
             launching = culprits_by_rule.get("eager-overhead", [])

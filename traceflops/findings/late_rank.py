@@ -249,7 +249,6 @@ def _bubbles(case: Case) -> Iterator[Cause]:
     if share < limit(case, rule, "least_share"):
         return
     ideal_ns, parts = pipeline.ideal * busy_ns, pipeline.micro_batches
-    uneven = bubble_ns > limit(case, rule, "far_above_ideal") * ideal_ns
     emptiest = sorted(pipeline.ranks, key=lambda rank: -rank.bubble_ns)[:_MOST_ROWS]
     yield cause(
         case,
@@ -261,7 +260,6 @@ def _bubbles(case: Case) -> Iterator[Cause]:
             "microbatches": parts,
             "ideal": pipeline.ideal,
         },
-        knows=frozenset({"far-above-ideal"} if uneven else ()),
         rows=tuple(
             Row(f"bubble of rank {stage.rank}", stage.bubble_ns, pipeline.steps)
             for stage in emptiest

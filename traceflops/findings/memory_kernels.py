@@ -77,11 +77,13 @@ def memory_rules(facts: KernelFacts) -> Iterator[Cause]:
     run, kept = _runs(facts, rest, casts)
     launches = 1 - np.count_nonzero(run[1:] & run[:-1]) / len(run)
     host = (f"eager_overhead*{launches:.3f}",) if launches < 1 else ()
-    yield from kernel_cause(facts, "fusable-kernels", run, kept, host)
-    yield from kernel_cause(facts, "casts", casts & ~run, nothing)
+    runs = [*kernel_cause(facts, "fusable-kernels", run, kept, host)]
+    yield from runs
+    rest &= ~(run if runs else np.zeros_like(run))  # runs too short to be told hide no cast
+    yield from kernel_cause(facts, "casts", casts & rest, nothing)
     ops = facts.prepared.trace.ops
     makes_dense = facts.within(is_one_of(ops["name"], "aten::contiguous", "aten::clone"))
-    copies = rest & facts.is_sub("memory/copy") & ~run & ~casts & makes_dense
+    copies = rest & facts.is_sub("memory/copy") & ~casts & makes_dense
     yield from kernel_cause(facts, "layout-copies", copies, nothing)
 
 

@@ -168,8 +168,8 @@ TABLES: dict[str, tuple[Column, ...]] = {
             "kind",
             NAME_TYPE,
             "annotation, gpu_annotation, gpu_step (of the tool), python, module, system (a call of "
-            "the operating system), sync, event, overhead, instant, graph_node (one was made; "
-            "correlation is its id)",
+            "the operating system), sync, event, overhead, instant, page_fault (of a GPU, until "
+            "it is served), graph_node (one was made; correlation is its id)",
         ),
         _NAME,
         _START,

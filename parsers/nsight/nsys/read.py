@@ -41,6 +41,7 @@ from traceflops.parsers.nsight.nsys.timeline import (
     read_memory,
     read_metrics,
     read_overheads,
+    read_page_faults,
     read_records,
     read_system_calls,
     with_kinds_of_calls,
@@ -116,6 +117,7 @@ def trace_of(
     nccl = read_nvtx(reading)
     read_graph_nodes(reading)
     read_overheads(reading)
+    read_page_faults(reading)
     read_system_calls(reading)
     read_memory(reading)
     read_metrics(reading)

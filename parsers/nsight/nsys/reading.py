@@ -19,6 +19,7 @@ from traceflops.table.columns import ABSENT, LIMIT_NS, Array, IntArray, count_tr
 from traceflops.table.grouping import distinct
 
 CUPTI: Final = "CUPTI_ACTIVITY_KIND_"
+GPU_PAGE_FAULTS: Final = "CUDA_UM_GPU_PAGE_FAULT_EVENTS"
 _NUL: Final = "\0"
 """No name holds it; it separates the variables of an environment."""
 _IDS: Final = {

@@ -25,7 +25,13 @@ from traceflops.parsers.nsight.nsys.enums import (
     present,
     processes_of,
 )
-from traceflops.parsers.nsight.nsys.reading import CUPTI, Columns, ReportReading, Shown
+from traceflops.parsers.nsight.nsys.reading import (
+    CUPTI,
+    GPU_PAGE_FAULTS,
+    Columns,
+    ReportReading,
+    Shown,
+)
 from traceflops.parsers.shared.sinks import at_least
 from traceflops.table.builder import TableBuilder
 from traceflops.table.columns import (
@@ -252,6 +258,17 @@ def read_overheads(reading: ReportReading) -> None:
             for some, shown in ((rows.only(~profiler), str), (rows.only(profiler), _OF_PROFILER)):
                 columns: Columns = {"name": some["nameId"], "kind": kind["overhead"]}
                 reading.add("marks", some, shown(_UNNAMED), shown, **columns)
+
+
+def read_page_faults(reading: ReportReading) -> None:
+    """Add how long faults of GPUs on pages of unified memory took to be served."""
+    names = reading.gathered["marks"].names
+    kinds = {"kind": names["kind"]["page_fault"], "name": names["name"]["GPU page faults"]}
+    for batch in reading.batches(GPU_PAGE_FAULTS, (*_SPAN, "globalPid", "deviceId")):
+        rows = reading.timed(batch)
+        unknown = np.full(rows.count, ABSENT)
+        rows = rows.with_numbers({"contextId": unknown, "streamId": unknown})
+        reading.add("marks", rows, **kinds)
 
 
 def read_graph_nodes(reading: ReportReading) -> None:

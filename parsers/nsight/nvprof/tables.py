@@ -23,7 +23,7 @@ from traceflops.parsers.io.database_rows import Database
 from traceflops.parsers.io.notes import NoteTable
 from traceflops.parsers.nsight.nsys.enums import MARK, THREAD_BITS
 from traceflops.parsers.nsight.nsys.read import trace_of_file
-from traceflops.parsers.nsight.nsys.reading import CUPTI
+from traceflops.parsers.nsight.nsys.reading import CUPTI, GPU_PAGE_FAULTS
 from traceflops.parsers.nsight.nsys.tables import Folder
 from traceflops.parsers.nsight.nvprof.calls import DRIVER_CALLS, RUNTIME_CALLS
 from traceflops.parsers.shared.sanity_checks import COUNTED_WHILE_TIMED
@@ -64,7 +64,7 @@ _INSTANT, _BEGINS, _ENDS = 1, 2, 4
 _PUSHED, _STARTED = 59, 60
 _MIGRATIONS: Final = {1: 11, 2: 12, 8: 13}
 """By kind of a unified memory counter, the kind of the copy that it counts."""
-_FROM_DEVICE: Final = 2
+_FROM_DEVICE, _GPU_FAULT = 2, 4
 _MOST_PIDS: Final = 4_096
 _PROCESS_OF: Final = Wanted(integers=("processId",))
 _CONTEXT: Final = Wanted(integers=("contextId", "deviceId"))
@@ -231,11 +231,19 @@ def _migrations(tables: Nvprof, batch: Batch, named: Numbers) -> Numbers:
     kind_of = Lookup(*map(np.array, (list(_MIGRATIONS), list(_MIGRATIONS.values()))))
     kind = kind_of(batch["counterKind"])
     copies = kind != ABSENT
-    tables.left_out["unified-memory"] += count_true(~copies)
+    tables.left_out["unified-memory"] += count_true(~copies & (batch["counterKind"] != _GPU_FAULT))
     device = np.where(batch["counterKind"] == _FROM_DEVICE, batch["srcId"], batch["dstId"])
     owner = (batch["processId"] & _MASK) << THREAD_BITS
     columns = named | {"copyKind": kind, "deviceId": device, "globalPid": owner}
     return {name: column[copies] for name, column in columns.items()}
+
+
+def _faults(tables: Nvprof, batch: Batch, named: Numbers) -> Numbers:
+    """Return counters of unified memory that are page faults of a GPU."""
+    owner = (batch["processId"] & _MASK) << THREAD_BITS
+    columns = named | {"deviceId": batch["srcId"], "globalPid": owner}
+    is_fault = batch["counterKind"] == _GPU_FAULT
+    return {name: column[is_fault] for name, column in columns.items()}
 
 
 def _calls(api: str) -> Callable[[Nvprof, Batch, Numbers], Numbers]:
@@ -330,6 +338,9 @@ _PARTS: Final[Mapping[str, tuple[_Part, ...]]] = {
         ),
     ),
     f"{CUPTI}MEMSET": (_Part("MEMSET", _FILL, _copies),),
+    GPU_PAGE_FAULTS: (
+        _Part("UNIFIED_MEMORY_COUNTER", _SPAN, _faults, ("counterKind", "srcId", "processId")),
+    ),
     f"{CUPTI}GRAPH_TRACE": (_Part("GRAPH_TRACE", _WORK, _work),),
     f"{CUPTI}RUNTIME": tuple(
         _Part(api, _CALL, _calls(api), ("cbid", "processId", "threadId")) for api in _APIS
@@ -360,7 +371,7 @@ _COUNTED: Final = tuple(f"{CUPTI}{what}" for what in ("EVENT", "METRIC"))
 _NOTES: Final = NoteTable(
     dropped={
         "unified-memory": "{n} [counter|counters] of unified memory that [is|are] no [copy|copies] "
-        "(page faults and the like) [is|are] not read."
+        "(page faults of the CPU and the like) [is|are] not read."
     },
     missing={
         "nccl-sizes": "NCCL annotated its collectives, but nvprof does not record their sizes."

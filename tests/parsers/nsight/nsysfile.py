@@ -47,6 +47,8 @@ COLUMNS = {
     "globalPid eventId",
     "CUPTI_ACTIVITY_KIND_OVERHEAD": "start end eventClass globalTid correlationId nameId "
     "overheadType",
+    "CUDA_UM_GPU_PAGE_FAULT_EVENTS": "start end globalPid deviceId address numberOfPageFaults "
+    "faultAccessType",
     "CUDA_GRAPH_NODE_EVENTS": "start end eventClass globalTid nameId graphNodeId "
     "originalGraphNodeId",
     "PROFILER_OVERHEAD": "start end globalTid nameId returnValue",

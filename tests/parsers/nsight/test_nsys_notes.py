@@ -109,6 +109,22 @@ def test_migrations_are_launched_by_no_call(tmp_path: Path) -> None:
     assert said.count == 1
 
 
+def test_page_faults_of_gpus_are_marks_of_their_device(tmp_path: Path) -> None:
+    export = NsysFile()
+    export.kernel(10, 90)
+    for start in (20, 50):
+        where = {"globalPid": process(), "deviceId": 0, "numberOfPageFaults": 3}
+        export.row("CUDA_UM_GPU_PAGE_FAULT_EVENTS", start=start, end=start + 20, **where)
+    trace = made(tmp_path, export)
+    assert rows(trace, "marks", "kind", "device", "stream", "start_ns", "dur_ns") == [
+        ("page_fault", 0, None, 20, 20),
+        ("page_fault", 0, None, 50, 20),
+    ]
+    assert rows(trace, "activities", "stream") == [7]
+    (found,) = [one for one in tf.analyze(trace).findings if one.rule == "unified-memory"]
+    assert "50.0 % of the time: 40 ns of the 80 ns" in found.sentence
+
+
 @pytest.mark.parametrize(
     ("kind", "cause", "expected"),
     [

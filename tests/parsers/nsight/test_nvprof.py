@@ -160,7 +160,7 @@ def test_copies_between_devices_and_of_unified_memory(tmp_path: Path) -> None:
     made = small()
     between = {"copyKind": 10, "srcKind": 3, "dstKind": 3, "bytes": 8, "correlationId": 5}
     made.row("MEMCPY2", 1_300, 10, **PLACE, **between, srcDeviceId=0, dstDeviceId=1)
-    for number, kind in enumerate((1, 2, 8, 3)):  # the last counts page faults
+    for number, kind in enumerate((1, 2, 8, 3, 4)):  # page faults of the CPU, and of the GPU
         ends = {"srcId": 0, "dstId": 0, "streamId": 7, "processId": PID}
         made.row("UNIFIED_MEMORY_COUNTER", 1_400 + number, 1, counterKind=kind, value=4_096, **ends)
     trace = tf.read(made.save(tmp_path / "a.nvvp"))
@@ -169,6 +169,9 @@ def test_copies_between_devices_and_of_unified_memory(tmp_path: Path) -> None:
         ("Unified memory HtoD", 4_096, "migration HtoD"),
         ("Unified memory DtoH", 4_096, "migration DtoH"),
         ("Unified memory DtoD", 4_096, "migration DtoD"),
+    ]
+    assert rows(trace, "marks", "kind", "device", "start_ns", "dur_ns")[-1:] == [
+        ("page_fault", 0, BORN + 1_404, 1)
     ]
     assert note(trace, "unified-memory").count == 1
 
