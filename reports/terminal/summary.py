@@ -56,6 +56,7 @@ from traceflops.reports.view.palette import CAUSE_LABELS, LOOKS, look
 from traceflops.reports.view.pipelines import pipeline_sentences
 from traceflops.reports.view.serving import WAITS_ON, serving_table
 from traceflops.reports.view.short_names import short_labels
+from traceflops.reports.view.utilisation import rates
 from traceflops.reports.view.who_waits import (
     busbw_words,
     clocks_sentence,
@@ -99,12 +100,12 @@ _SHARES: Final = {name: name for name in ("compute", "memory")} | {
     "idle": "idle",
 }
 """Components that a device has a column for, and its head."""
-_TIMES: Final = {"time": 10, "share": 9}
+_FIGURES: Final = {"time": 9, "share": 9, "rate": 14}
 _PASS: Final = 9
 _PASS_LESS: Final = ("Tokens", "Exposed", "MBU", "Comm", "Count", "p99", "Tokens/s")
 _OWNER, _OWNER_NAME = 10, 66
 _OWNER_LESS: Final = ("Slowest", "Each", "Count")
-_KERNEL: Final = {"category": 16, **_TIMES, "count": 10}
+_KERNEL: Final = {"category": 13, **_FIGURES, "count": 8}
 _WAIT: Final = {"time": 9, "share": 9}
 _WAIT_NAME: Final = 27
 _GAP: Final = {"where": 16, "cause": 21, "device": 19}
@@ -317,9 +318,12 @@ def _kernels(analysis: Analysis, style: Style, most: int) -> Iterator[Text]:
         return
     yield Text()
     yield from paragraph(_title_of_kernels(analysis), style.width, "bold")
-    every = [_kernel_cells(row, analysis.mean_ns) for row in rows]
+    known = rates(analysis.measured)
+    every = [_kernel_cells(row, analysis.mean_ns, known.get(row["name"], "")) for row in rows]
     widths = widened(_KERNEL, every)
-    widths = columns(widths, style.width - 5 - LEAST_NAME, ("count", "category"))
+    if not any(row["name"] in known for row in rows):
+        del widths["rate"]
+    widths = columns(widths, style.width - 5 - LEAST_NAME, ("count", "category", "rate"))
     width = min(_NAME_WIDTH, style.width - 5 - sum(widths.values()))
     names = cut_to([row["name"] or "unknown" for row in rows], width)
     for row, name, figures in zip(rows, names, every, strict=True):
@@ -327,7 +331,7 @@ def _kernels(analysis: Analysis, style: Style, most: int) -> Iterator[Text]:
         line = Text(f"{_INDENT}{name}  ")
         line.append_text(style.drawn(look(row["top"])))
         line.append(f" {row['sub']:<{widths['category'] - 1}}" if "category" in widths else "")
-        line.append(cells(texts, {head: widths[head] for head in _TIMES}))
+        line.append(cells(texts, {head: widths[head] for head in _FIGURES if head in widths}))
         rest = {head: width for head, width in widths.items() if head == "count"}
         yield line.append(cells(texts, rest), "dim")
     launched = analysis.total.activities_per_launch
@@ -350,9 +354,11 @@ def _owners(analysis: Analysis, by: str, width: int) -> Iterator[Text]:
     yield from paragraph(attribution_sentence(analysis), width)
 
 
-def _kernel_cells(row: Mapping[str, Any], mean: Callable[[int], float]) -> tuple[str, ...]:
+def _kernel_cells(
+    row: Mapping[str, Any], mean: Callable[[int], float], rate: str
+) -> tuple[str, ...]:
     time, share = duration(mean(row["sum_ns"])), time_share(row["share"])
-    return row["sub"], time, share, f"{mean_count(mean(row['count']))} ×"
+    return row["sub"], time, share, rate, f"{mean_count(mean(row['count']))} ×"
 
 
 def _title_of_kernels(analysis: Analysis) -> str:
