@@ -95,11 +95,14 @@ _SAMPLED_SHOWN: Final = 8
 _SAMPLED_LESS: Final = ("Memory clock", "Samples", "Limit", "Memory", "Busy", "Temperature")
 _NAME_WIDTH: Final = 52
 _INDENT: Final = "  "
-_SHARES: Final = {name: name for name in ("compute", "memory")} | {
+_SHARES: Final = {
+    **{name: name for name in ("compute", "memory", "other")},
+    "graph": "graphs",
     "communication": "exposed",
+    "start_up": "start-up",
     "idle": "idle",
 }
-"""Components that a device has a column for, and its head."""
+"""The head of the column that a device has for a component."""
 _FIGURES: Final = {"time": 9, "share": 9, "rate": 14}
 _PASS: Final = 9
 _PASS_LESS: Final = ("Tokens", "Exposed", "MBU", "Comm", "Count", "p99", "Tokens/s")
@@ -149,9 +152,12 @@ def _devices(analysis: Analysis, style: Style) -> Iterator[Text]:
     order = sorted(analysis.devices, key=lambda device: turn.get(device.device, len(turn)))
     shown = order[:_DEVICES_SHOWN]
     label = min(max(len(device.label) for device in shown), max(18, style.width - 70))
-    heads = _SHARES if knows_exposure(analysis) else {"communication": "comm"}
+    parts = [device.chosen.components.parts() for device in analysis.devices]
+    heads = {name: head for name, head in _SHARES.items() if any(one[name] for one in parts)}
+    if not knows_exposure(analysis):
+        heads = {"communication": "comm"}
     widths = {"window": 11, **({_OWN: 14} if own else {}), **dict.fromkeys(heads.values(), 9)}
-    less = ("window", "memory", "exposed", "idle", "compute")
+    less = ("other", "graphs", "window", "memory", "exposed", "start-up", "idle", "compute")
     widths = columns(widths, style.width - label - 3, less)
     bar = min(20, style.width - label - 7 - sum(widths.values()))
     bar = bar if bar >= _LEAST_BAR else 0
