@@ -128,6 +128,9 @@ _ROLES: Final = {
     "name": _role("text", "Name"),
     "start": _role("integer", "Start_Timestamp", "BeginNs", "Timestamp"),
     "end": _role("integer", "End_Timestamp", "Stop_Timestamp", "EndNs"),
+    # Beside counters merged from several passes times are means, with decimals.
+    "counted_from": _role("number", "Start_Timestamp", "BeginNs"),
+    "counted_to": _role("number", "End_Timestamp", "EndNs"),
     "dispatched": _role("integer", "DispatchNs"),
     "domain": _role("text", "Domain"),
     "kind": _role("text", "Kind"),
@@ -172,8 +175,11 @@ _ROLES_OF: Final[Mapping[str, tuple[str, ...]]] = {
     "scratch": (*_WORK, "agent", "queue", "operation"),
     "operations": (*_WORK, "kernel", "operation"),
     "pushes": (*_PROCESS, "message", "start", "marker"),
-    "counters": (*_PROCESS, *_LAUNCH, *_LAUNCHED, "start", "replay", "counter", "value"),
-    "wide": (*_PROCESS, *_LAUNCH, *_LAUNCHED),
+    "counters": (
+        *(*_PROCESS, *_LAUNCH, *_LAUNCHED, "start", "replay", "counter", "value"),
+        *("counted_from", "counted_to"),
+    ),
+    "wide": (*_PROCESS, *_LAUNCH, *_LAUNCHED, "counted_from", "counted_to"),
     "timed wide": (
         *(*_WORK, *_LAUNCH, "kernel", "queue", "dispatched", "registers", "shared"),
         *("instance", "completed"),

@@ -144,6 +144,13 @@ def _by_recordings(work: MeasuredWork | None) -> dict[str, Any]:
                 **flop_count("vector_flops", kernel.vector),
                 "read_bytes": kernel.read,
                 "written_bytes": kernel.written,
+                "time_ns": kernel.time_ns,
+                "bytes_per_ns": as_float(kernel.bytes_per_ns),
+                "share_of_bandwidth": as_float(
+                    kernel.bytes_per_ns / work.bandwidth
+                    if kernel.bytes_per_ns is not None and work.bandwidth
+                    else None
+                ),
                 "matrix_busy": as_float(kernel.busy),
             }
             for kernel in work.counted

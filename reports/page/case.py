@@ -11,7 +11,8 @@ import numpy as np
 
 from traceflops.devices.side_records import SIDE_FORMATS
 from traceflops.facts import fact
-from traceflops.findings.counted_kernels import COUNTED_KERNEL
+from traceflops.findings.counted_kernels import COUNTED_KERNEL, MAIN_KERNEL
+from traceflops.findings.finding import WORTH_SAYING
 from traceflops.findings.unevenness import UNEVEN_STEPS, largest_part
 from traceflops.memory.usage import memory_use
 from traceflops.reports.page import evidence, overview
@@ -22,7 +23,7 @@ from traceflops.reports.view import wording
 from traceflops.reports.view.figures import duration, percent, size
 from traceflops.reports.view.findings import FindingWords, left_to_say, opening, title_finding
 from traceflops.reports.view.palette import LINE_LOOKS
-from traceflops.reports.view.step_split import CULPRIT, StepPart, blamed, step_after, step_parts
+from traceflops.reports.view.step_split import CULPRIT, StepPart, step_after, told_parts
 from traceflops.reports.view.texts import words
 from traceflops.reports.view.utilisation import why_not
 from traceflops.reports.view.wording import provenance, step_times, steps_counted
@@ -103,7 +104,7 @@ def case_content(analysis: Analysis) -> Content:
     causes = list(found.causes.rows) if found else []
     best = title_finding(analysis) if found else None
     about = _component(analysis, best.finding) if best else ""
-    parts = step_parts(analysis)
+    parts = told_parts(analysis, best.finding if best else None, about)
     return Content(
         {
             "title": opened.title,
@@ -116,7 +117,6 @@ def case_content(analysis: Analysis) -> Content:
             "left_names_it": opened.tells is not None,
             "after": _now_and_fixed(analysis, best.finding) if best else None,
             "parts": parts,
-            "blamed": blamed(parts, best.finding, about) if best else None,
             "step": duration(sum(part.ns for part in parts)),
             "tiles": list(tiles(analysis, parts)),
             "cards": [_card(analysis, one) for one in causes[:_MOST_CARDS]],
@@ -178,9 +178,12 @@ def _component(analysis: Analysis, finding: Finding) -> str:
     if "memory" in finding.rule or "copies" in finding.rule:
         return "memory"
     kernels, times = evidence.kernels_by_row(analysis), Counter({"compute": 0})
-    for row in (row for row in finding.rows if row.name in kernels):
-        top = kernels[row.name]["top"]
-        times[top if top in LINE_LOOKS else "other"] += row.time_ns
+    for row in finding.rows:
+        named = [kernels[row.name]] if row.name in kernels else []
+        if finding.rule == MAIN_KERNEL:  # of several variants: what their names have in common
+            named = [kernel for name, kernel in kernels.items() if row.name in name]
+        for top in (kernel["top"] for kernel in named[:1]):
+            times[top if top in LINE_LOOKS else "other"] += row.time_ns
     largest = max(times, key=lambda top: times[top])
     return next((of_section[one] for one in finding.evidence if one in of_section), largest)
 
@@ -235,14 +238,25 @@ def _step_spark(analysis: Analysis) -> Spark | None:
 
 
 def _largest_loss(analysis: Analysis, parts: Sequence[StepPart]) -> Iterator[Tile]:
-    losses = [one for one in parts if one.is_loss and (one.name == "idle" or not analysis.on_host)]
+    # Memory work is lost beside a peak of FLOPs; else it may be what the GPU is for.
+    measured = analysis.measured
+    has_peak = measured.mfu_range is not None or measured.hfu_range is not None
+    losses = [
+        one
+        for one in parts
+        if one.is_loss
+        and (one.name == "idle" or not analysis.on_host)
+        and (one.name != "memory" or has_peak)
+    ]
     largest = max(losses, key=lambda part: part.ns, default=None)
     idle = [one for one in losses if one.name in ("idle", CULPRIT)]
     if largest is not None and largest not in idle and sum(one.ns for one in idle) > largest.ns:
         # As in the verdict, which splits it no further.
         sums = sum(one.ns for one in idle), sum(one.share for one in idle)
         largest = StepPart("idle", PART_NAMES["idle"], *sums)
-    if largest is not None and analysis.recorded not in PARTIAL:
+    if largest is None or largest.share < WORTH_SAYING:
+        return
+    if analysis.recorded not in PARTIAL:
         text = f"{percent(largest.share)} of the {'step' if analysis.steps.used else 'window'}"
         label = f"Largest loss: {largest.label}"
         yield Tile(label, duration(largest.ns), text, largest.sections[0])

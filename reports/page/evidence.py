@@ -230,7 +230,8 @@ def _of_cause(analysis: Analysis, finding: Finding) -> Iterator[Place]:
     for gap, link in zip(analysis.gaps(MOST_GAPS), gap_links(analysis), strict=False):
         if link and finding.where.start_ns == gap.start_ns:
             where = f", {gap_place(gap)}" if analysis.steps.seen else ""
-            yield Place(link.removeprefix("#"), f"longest: {duration(gap.dur_ns)}{where}")
+            idle_ns = gap.dur_ns - gap.start_up_ns
+            yield Place(link.removeprefix("#"), f"longest: {duration(idle_ns)}{where}")
             break
     rank = finding.where.rank
     if rank is not None and 1 < len(analysis.devices) <= MOST_DEVICES:

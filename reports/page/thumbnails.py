@@ -19,6 +19,7 @@ from traceflops.reports.page.steps import small_bars
 from traceflops.reports.view.figures import duration, percent, shorten_middle
 from traceflops.reports.view.step_split import CULPRIT
 from traceflops.reports.view.utilisation import share_of_roof
+from traceflops.timeline.intervals import Intervals
 from traceflops.timeline.records import COMPONENTS
 from traceflops.units import PART_NAMES
 from traceflops.windows.records import DeviceReport
@@ -128,7 +129,8 @@ def _stretch(analysis: Analysis, finding: Finding) -> Thumbnail | None:
     before_ns = int(gap_ns * _AROUND)
     start_ns, length_ns = at.start_ns - before_ns, gap_ns + 2 * before_ns
     edges = start_ns + np.arange(_COLUMNS + 1) * length_ns // _COLUMNS
-    parts = prepared.accounts[device].timeline.parts
+    account = prepared.accounts[device]
+    parts = account.timeline.parts
     busy = [
         (name, np.diff(parts[name].covered_before(edges)) / np.diff(edges))
         for name in COMPONENTS
@@ -139,10 +141,24 @@ def _stretch(analysis: Analysis, finding: Finding) -> Thumbnail | None:
         for (name, _), heights in zip(busy, accumulate(each for _, each in busy), strict=True)
         if heights.any()
     ]
-    x, width = (round(_WHOLE * ns / length_ns, 2) for ns in (before_ns, gap_ns))
-    idle = Shape(x, 0, width, _WHOLE, CULPRIT)
-    caption = f"GPU idle for {duration(gap_ns)}, {duration(length_ns)} shown"
-    return Thumbnail(caption, _gap_link(analysis, at), (idle,), tuple(reversed(areas)))
+    gap = Intervals.one(at.start_ns, at.end_ns)
+    starting, waiting = account.start_up.intersect(gap), gap.subtract(account.start_up)
+    boxes = [
+        *_boxes(waiting, CULPRIT, start_ns, length_ns),
+        *_boxes(starting, "start_up", start_ns, length_ns),
+    ]
+    and_start_up = f"start-up for {duration(starting.length_ns)}, " if len(starting) else ""
+    idle, shown = duration(waiting.length_ns), duration(length_ns)
+    caption = f"GPU idle for {idle}, {and_start_up}{shown} shown"
+    return Thumbnail(caption, _gap_link(analysis, at), tuple(boxes), tuple(reversed(areas)))
+
+
+def _boxes(times: Intervals, look: str, start_ns: int, length_ns: int) -> Iterator[Shape]:
+    """Yield stretches of time, as high as the drawing, which begins at `start_ns`."""
+    places, widths = times.start_ns - start_ns, times.end_ns - times.start_ns
+    for x, width in zip(places.tolist(), widths.tolist(), strict=True):
+        left, wide = (round(_WHOLE * ns / length_ns, 2) for ns in (x, width))
+        yield Shape(left, 0, wide, _WHOLE, look)
 
 
 def _idle_device(analysis: Analysis, at: Where) -> int | None:

@@ -14,7 +14,7 @@ from traceflops.attribution.kernels import operators
 from traceflops.mfu.roof_times import Measured
 from traceflops.mfu.traced.work_tables import KernelRow, OpRow
 from traceflops.reports.page.section import DeepLinks
-from traceflops.reports.view.figures import UNKNOWN, as_float, count, flops, percent
+from traceflops.reports.view.figures import UNKNOWN, as_float, flops, percent, significant
 from traceflops.reports.view.short_names import Label, labels
 from traceflops.reports.view.utilisation import (
     ABOVE,
@@ -149,7 +149,7 @@ def _shown(measured: Measurement, row: KernelRow | OpRow) -> WorkShown:
         flops=_flops(work),
         rate=_figure(rate, per_ns / THOUSAND if per_ns else None, upper),
         of_peak=_figure(share, work.share_of_peak(peak) if per_ns else None, upper),
-        bytes_rate=_figure(count(round(used)) if used is not None else UNKNOWN, used),
+        bytes_rate=_figure(significant(used, zeros=True) if used else UNKNOWN, used),
         of_bandwidth=_figure(percent(as_float(of_bandwidth)), of_bandwidth),
         intensity=_figure(intensity, work.intensity or None, upper),
         bound=bound,

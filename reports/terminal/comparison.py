@@ -37,7 +37,18 @@ _NOTES: Final = 2
 _WIDE: Final = 100
 _LESS: Final = (
     *("Matched by", "Component", "95 % interval", "", "Memory", "Steps", "Calls", "In"),
-    *("Largest cause", "Peak bytes", "Exposed comm", "Compute", "Idle", "MFU", "How sure"),
+    *(
+        "Largest cause",
+        "Peak bytes",
+        "Uncategorized",
+        "Graphs",
+        "Exposed comm",
+        "Compute",
+        "Start-up",
+        "Idle",
+        "MFU",
+        "How sure",
+    ),
     *("Occupancy", "Nearest roof", "Before", "After", "Share"),
 )
 """Columns that go first where there is no room."""

@@ -28,7 +28,7 @@ _LEAST_LABEL: Final = 12
 _FACT: Final = 18
 _LEDGER_LABEL, _LEDGER_CELL, _LEDGER_SUM, _LEDGER_SHARE = 18, 11, 9, 8
 """Widths in columns: all of them are 80 with every pass there is."""
-_PLAIN: Final = {"–": "-", "·": "|", "×": "x", "µ": "u", "…": "~", "→": "->"}
+_PLAIN: Final = {"–": "-", "·": "|", "×": "x", "µ": "u", "…": "~", "→": "->", "≤": "<=", "≥": ">="}
 
 
 @dataclass(frozen=True, slots=True)

@@ -249,7 +249,7 @@ def _row(row: KernelRow | OpRow, analysis: Analysis) -> tuple[str, ...]:
     peak, _ = roof(measured, row.dtypes)
     rate, share, intensity = rate_words(work, peak)
     used = work.bytes_per_ns
-    moved = count(round(used)) if used is not None else UNKNOWN
+    moved = significant(used, zeros=True) if used else UNKNOWN
     bound = _BOUNDS.get(bound, bound) or UNKNOWN
     return duration(analysis.mean_ns(work.time_ns)), rate, share, moved, intensity, bound
 

@@ -56,6 +56,7 @@ from traceflops.reports.view.palette import CAUSE_LABELS, LOOKS, look
 from traceflops.reports.view.pipelines import pipeline_sentences
 from traceflops.reports.view.serving import WAITS_ON, serving_table
 from traceflops.reports.view.short_names import short_labels
+from traceflops.reports.view.utilisation import rates
 from traceflops.reports.view.who_waits import (
     busbw_words,
     clocks_sentence,
@@ -94,17 +95,20 @@ _SAMPLED_SHOWN: Final = 8
 _SAMPLED_LESS: Final = ("Memory clock", "Samples", "Limit", "Memory", "Busy", "Temperature")
 _NAME_WIDTH: Final = 52
 _INDENT: Final = "  "
-_SHARES: Final = {name: name for name in ("compute", "memory")} | {
+_SHARES: Final = {
+    **{name: name for name in ("compute", "memory", "other")},
+    "graph": "graphs",
     "communication": "exposed",
+    "start_up": "start-up",
     "idle": "idle",
 }
-"""Components that a device has a column for, and its head."""
-_TIMES: Final = {"time": 10, "share": 9}
+"""The head of the column that a device has for a component."""
+_FIGURES: Final = {"time": 9, "share": 9, "rate": 14}
 _PASS: Final = 9
 _PASS_LESS: Final = ("Tokens", "Exposed", "MBU", "Comm", "Count", "p99", "Tokens/s")
 _OWNER, _OWNER_NAME = 10, 66
 _OWNER_LESS: Final = ("Slowest", "Each", "Count")
-_KERNEL: Final = {"category": 16, **_TIMES, "count": 10}
+_KERNEL: Final = {"category": 13, **_FIGURES, "count": 8}
 _WAIT: Final = {"time": 9, "share": 9}
 _WAIT_NAME: Final = 27
 _GAP: Final = {"where": 16, "cause": 21, "device": 19}
@@ -148,9 +152,12 @@ def _devices(analysis: Analysis, style: Style) -> Iterator[Text]:
     order = sorted(analysis.devices, key=lambda device: turn.get(device.device, len(turn)))
     shown = order[:_DEVICES_SHOWN]
     label = min(max(len(device.label) for device in shown), max(18, style.width - 70))
-    heads = _SHARES if knows_exposure(analysis) else {"communication": "comm"}
+    parts = [device.chosen.components.parts() for device in analysis.devices]
+    heads = {name: head for name, head in _SHARES.items() if any(one[name] for one in parts)}
+    if not knows_exposure(analysis):
+        heads = {"communication": "comm"}
     widths = {"window": 11, **({_OWN: 14} if own else {}), **dict.fromkeys(heads.values(), 9)}
-    less = ("window", "memory", "exposed", "idle", "compute")
+    less = ("other", "graphs", "window", "memory", "exposed", "start-up", "idle", "compute")
     widths = columns(widths, style.width - label - 3, less)
     bar = min(20, style.width - label - 7 - sum(widths.values()))
     bar = bar if bar >= _LEAST_BAR else 0
@@ -317,9 +324,12 @@ def _kernels(analysis: Analysis, style: Style, most: int) -> Iterator[Text]:
         return
     yield Text()
     yield from paragraph(_title_of_kernels(analysis), style.width, "bold")
-    every = [_kernel_cells(row, analysis.mean_ns) for row in rows]
+    known = rates(analysis.measured)
+    every = [_kernel_cells(row, analysis.mean_ns, known.get(row["name"], "")) for row in rows]
     widths = widened(_KERNEL, every)
-    widths = columns(widths, style.width - 5 - LEAST_NAME, ("count", "category"))
+    if not any(row["name"] in known for row in rows):
+        del widths["rate"]
+    widths = columns(widths, style.width - 5 - LEAST_NAME, ("count", "category", "rate"))
     width = min(_NAME_WIDTH, style.width - 5 - sum(widths.values()))
     names = cut_to([row["name"] or "unknown" for row in rows], width)
     for row, name, figures in zip(rows, names, every, strict=True):
@@ -327,7 +337,7 @@ def _kernels(analysis: Analysis, style: Style, most: int) -> Iterator[Text]:
         line = Text(f"{_INDENT}{name}  ")
         line.append_text(style.drawn(look(row["top"])))
         line.append(f" {row['sub']:<{widths['category'] - 1}}" if "category" in widths else "")
-        line.append(cells(texts, {head: widths[head] for head in _TIMES}))
+        line.append(cells(texts, {head: widths[head] for head in _FIGURES if head in widths}))
         rest = {head: width for head, width in widths.items() if head == "count"}
         yield line.append(cells(texts, rest), "dim")
     launched = analysis.total.activities_per_launch
@@ -350,9 +360,11 @@ def _owners(analysis: Analysis, by: str, width: int) -> Iterator[Text]:
     yield from paragraph(attribution_sentence(analysis), width)
 
 
-def _kernel_cells(row: Mapping[str, Any], mean: Callable[[int], float]) -> tuple[str, ...]:
+def _kernel_cells(
+    row: Mapping[str, Any], mean: Callable[[int], float], rate: str
+) -> tuple[str, ...]:
     time, share = duration(mean(row["sum_ns"])), time_share(row["share"])
-    return row["sub"], time, share, f"{mean_count(mean(row['count']))} ×"
+    return row["sub"], time, share, rate, f"{mean_count(mean(row['count']))} ×"
 
 
 def _title_of_kernels(analysis: Analysis) -> str:

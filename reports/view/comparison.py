@@ -57,7 +57,10 @@ _HELD: Final = {
 _COMPONENTS: Final = {
     "compute": "Compute",
     "memory": "Memory",
+    "other": "Uncategorized",
+    "graph": "Graphs",
     "communication": "Exposed comm",
+    "start_up": "Start-up",
     "idle": "Idle",
 }
 
@@ -200,9 +203,13 @@ _PART: Final = (
 
 
 def sides_table(sides: Iterable[Side]) -> ReportTable:
-    """Return a row per recording: its step time and where that goes; known figures only."""
+    """Return a row per recording: its step time and where that goes.
+
+    Figures that no side has are left out, and components in which none has any time.
+    """
     shown = [side for side in sides if side.windows]
-    known = [one for one in _SIDE if any(one.cell(side) != UNKNOWN for side in shown)]
+    nothing = (UNKNOWN, duration(0))
+    known = [one for one in _SIDE if any(one.cell(side) not in nothing for side in shown)]
     head = "Mean step" if all(side.steps for side in shown) else "Mean window"
     mean = Column(head, lambda side: duration(float(side.mean_ns)), is_number=True)
     return table_of((Column("Recording", lambda side: Name(side.name)), mean, *known), shown)

@@ -13,6 +13,7 @@ from traceflops.mfu.counted.kernel_speeds import ROOFS
 from traceflops.reports.view.figures import (
     UNKNOWN,
     as_float,
+    bandwidth,
     count,
     duration,
     flops,
@@ -54,18 +55,25 @@ def counted_table(measured: Measurement, most: int) -> ReportTable:
     rows = work.counted if work is not None else ()
     if work is not None and work.speeds and not any(map(_does_work, rows)):
         rows = ()
+    peak = work.bandwidth if work is not None else None
     columns = (
         _number("Launches", lambda row: count(row.launches)),
         _number("Matrix", lambda row: _flops(row.flops)),
         _number("Vector", lambda row: _flops(row.vector)),
         _number("Read", lambda row: size(row.read)),
         _number("Written", lambda row: size(row.written)),
+        _number("Time", lambda row: duration(row.time_ns)),
+        _number("Rate", _rate),
+        _number("Of bandwidth", lambda row: _share(row.bytes_per_ns, peak)),
         _number("Busy", lambda row: percent(as_float(row.busy))),
         _number("FLOP/B", _intensity),
     )
     has_bytes = any(row.read is not None or row.written is not None for row in rows)
     where = f" Bytes at {work.bytes_at}." if work is not None and has_bytes else ""
-    return _table("Kernels by counters", columns, rows, most, f"Totals over launches.{where}")
+    has_times = any(row.time_ns is not None for row in rows)
+    times = " Times: while counted, serialized." if has_times else ""
+    remark = f"Totals over launches.{where}{times}"
+    return _table("Kernels by counters", columns, rows, most, remark)
 
 
 def _limiters(row: KernelSpeed) -> str:
@@ -127,6 +135,17 @@ def _does_work(row: CountedKernel) -> bool:
 
 def _flops(number: int | None) -> str:
     return flops(number) if number is not None else UNKNOWN
+
+
+def _rate(row: CountedKernel) -> str:
+    """Return how fast a kernel ran while it was counted: products in TFLOP/s, others in GB/s."""
+    if row.flops and row.time_ns:
+        return f"{significant(Fraction(row.flops, 1000 * row.time_ns), 3)} TFLOP/s"
+    return bandwidth(row.bytes_per_ns)
+
+
+def _share(bytes_per_ns: Fraction | None, of: int | None) -> str:
+    return percent(float(bytes_per_ns / of)) if bytes_per_ns is not None and of else UNKNOWN
 
 
 def _intensity(row: CountedKernel) -> str:

@@ -130,6 +130,11 @@ def size(number: int | None, *, binary: bool = False) -> str:
     return f"{value:,.{digits}f} {units[power]}"
 
 
+def bandwidth(bytes_per_ns: float | Fraction | None) -> str:
+    """Return a rate of bytes as "5.2 GB/s", a dash for one that is not known."""
+    return UNKNOWN if bytes_per_ns is None else f"{significant(bytes_per_ns, 3)} GB/s"
+
+
 def flops(number: float | Fraction) -> str:
     """Return a number of FLOPs with four digits and its prefix: "2.488 PFLOP"."""
     scale, prefix = flop_scale(number)

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Final
 
 from traceflops.reports.view.figures import (
     UNKNOWN,
+    bandwidth,
     count,
     duration,
     percent,
     ratio,
-    significant,
     size,
 )
 from traceflops.reports.view.short_names import short_labels
@@ -121,4 +121,4 @@ def _operation(row: MemoryOperation) -> Cell:
 
 
 def _rate(row: MemoryOperation) -> str:
-    return f"{significant(row.bytes_per_ns, 3)} GB/s" if row.bytes_per_ns else UNKNOWN
+    return bandwidth(row.bytes_per_ns or None)

@@ -6,16 +6,19 @@ idle time is split by what the GPUs wait on.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
 from traceflops.attribution.idle_classes import CLASSES
+from traceflops.findings.unevenness import UNEVEN_STEPS
 from traceflops.flops.mfu_waterfall import UNSPLIT
-from traceflops.reports.view.figures import apportioned
+from traceflops.reports.view.figures import apportioned, kernel_label, percent
 from traceflops.reports.view.palette import LINE_LOOKS
+from traceflops.reports.view.texts import words
 from traceflops.reports.view.wording import component_label
+from traceflops.units import capitalized
 
 if TYPE_CHECKING:
     from traceflops.analysis.result import Analysis
@@ -29,6 +32,9 @@ _NO_LOSS: Final = frozenset(
 _LATE: Final = "device_wait"
 _MISSING: Final = "no recorded work"
 _MOST_CULPRITS: Final = 3
+_NAME: Final = 40
+_COMPUTE: Final = ("inefficiency", "unattributed", "compute", UNSPLIT, "useful")
+"""The parts that a finding about compute may be of: what is lost, then what is not known."""
 _LEAST: Final = 0.02
 """Share of a step from which a culprit is a part of its own."""
 _SHORT: Final = {
@@ -52,18 +58,26 @@ _OF_COMPUTE: Final = ("attribution", "kernels")
 class StepPart:
     """A part of the mean step or window of a device; `name` is its look.
 
-    `short` is its label where room is scarce; `sections` show more of it, the best first.
+    `short` is its label where room is scarce; `sections` show more of it, the best first. A part of
+    a part has words of its own; `is_told` is what the title is about.
     """
 
     name: str
     label: str
     ns: int
     share: float
+    own: str = ""
+    is_told: bool = False
 
     @property
     def short(self) -> str:
         """Return its label in few letters."""
-        return _SHORT.get(self.name, self.label)
+        return self.own or _SHORT.get(self.name, self.label)
+
+    @property
+    def title(self) -> str:
+        """Return its label in few letters as it begins a line: names as they are written."""
+        return self.own or capitalized(self.short)
 
     @property
     def sections(self) -> tuple[str, ...]:
@@ -120,14 +134,56 @@ def _idle(analysis: Analysis, idle_ns: int) -> Iterator[tuple[str, str, int]]:
     yield "idle", f"other {rest}" if shown else rest, rest_ns
 
 
-def blamed(parts: Iterable[StepPart], finding: Finding, component: str) -> StepPart | None:
+def told_parts(analysis: Analysis, finding: Finding | None, component: str) -> tuple[StepPart, ...]:
+    """Return the parts of a step; those that the title is about are told.
+
+    That is a finding about a component, None where the largest loss is the title. Where it is about
+    less than a part, that is a part of its own, in the words and with the share of the finding.
+    """
+    parts = step_parts(analysis)
+    if finding is None:
+        loss = analysis.verdict.loss
+        names = (loss, CULPRIT) if loss == "idle" else (loss,)
+        return tuple(
+            replace(part, is_told=part.name in names and part.label != _MISSING) for part in parts
+        )
+    told = _told(parts, finding, component)
+    if told is None:
+        return parts
+    at = parts.index(told)
+    return (*parts[:at], *_split(analysis, told, finding), *parts[at + 1 :])
+
+
+def _told(parts: Sequence[StepPart], finding: Finding, component: str) -> StepPart | None:
     """Return the part that a finding about a component is of; idle time only by its class."""
-    names = {"compute": "inefficiency", "idle": ""}
-    kind = CLASSES.get(finding.rule.replace("-", "_"), "")
-    name = names.get(component, component)
-    return next((part for part in parts if kind and part.label == kind), None) or next(
-        (part for part in parts if not kind and part.name == name), None
-    )
+    if (kind := finding.rule.replace("-", "_")) in CLASSES:
+        labels = (CLASSES[kind], *((_MISSING,) if kind == _LATE else ()))
+        return next((part for part in parts if part.label in labels), None)
+    names = _COMPUTE if component == "compute" else (component,) * (component != "idle")
+    found = [part for part in parts if part.name in names]
+    enough = (part for part in found if part.share >= finding.share)
+    return next(enough, None) or max(found, key=lambda part: part.share, default=None)
+
+
+def _split(analysis: Analysis, part: StepPart, finding: Finding) -> Iterator[StepPart]:
+    """Yield the part of a part that a finding is about, then the rest; all of it in one."""
+    name = _kernel(analysis, finding)
+    is_all = finding.rule == UNEVEN_STEPS or percent(finding.share) == percent(part.share)
+    own_ns = round(part.ns * finding.share / part.share)
+    if is_all or own_ns >= part.ns:
+        yield replace(part, own="" if part.name in ("idle", CULPRIT) else name, is_told=True)
+        return
+    own = name or words(finding.name)
+    yield replace(part, ns=own_ns, share=finding.share, own=own, is_told=True)
+    rest = part.share - finding.share
+    yield replace(part, ns=part.ns - own_ns, share=rest, own=f"Other {part.short}")
+
+
+def _kernel(analysis: Analysis, finding: Finding) -> str:
+    """Return the one kernel or kind of copies that has all the time of a finding, "" for none."""
+    shares = [row.time_ns / analysis.components.window_ns for row in finding.rows]
+    is_one = [*map(percent, shares)] == [percent(finding.share)]
+    return kernel_label(finding.rows[0].name, _NAME) if is_one else ""
 
 
 @dataclass(frozen=True, slots=True)

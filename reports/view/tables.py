@@ -22,7 +22,7 @@ from traceflops.reports.view.figures import (
 )
 from traceflops.reports.view.palette import CAUSE_LABELS, category_label
 from traceflops.reports.view.short_names import short_labels
-from traceflops.reports.view.utilisation import bounds_sentence, facts, parts
+from traceflops.reports.view.utilisation import bounds_sentence, facts, parts, rates
 from traceflops.reports.view.wording import (
     OVERLAPS,
     basis,
@@ -242,7 +242,10 @@ def folded_tables(analysis: Analysis) -> Iterator[tuple[str, ReportTable]]:
     yield "Figures behind it", table_of(_FACT, facts(analysis))
     work = "operators" if on_host else "kernels and copies"
     twice = f"{capitalized(OVERLAPS)}." * overlap(analysis)
-    top = _of_names("Name", first, kernels.num_rows, _COUNTED_SUMS)
+    known = rates(analysis.measured)
+    fast = _number("Rate", lambda row: known.get(row["name"], UNKNOWN))
+    sums = (*_COUNTED_SUMS, fast) if any(row["name"] in known for row in first) else _COUNTED_SUMS
+    top = _of_names("Name", first, kernels.num_rows, sums)
     yield f"Top {work}", replace(top, remark=twice)
     yield "Categories", table_of(_CATEGORY, categories[:_CATEGORIES], len(categories), twice)
     columns: tuple[Column, ...] = _COLLECTIVE

@@ -21,6 +21,7 @@ from traceflops.reports.view.figures import (
     UNKNOWN,
     apportioned,
     as_float,
+    bandwidth,
     count,
     duration,
     flops,
@@ -40,7 +41,8 @@ T = TypeVar("T")
 
 THOUSAND: Final = 1000
 AT_MOST: Final = "≤ "
-"""Before a figure that is the upper one of two bounds."""
+AT_LEAST: Final = "≥ "
+"""Before a figure that is the upper one of two bounds, the lower one."""
 ABOVE: Final = (
     "Above 100 %: several kernels shared the work, or the algorithm needs fewer products "
     "(Winograd, FFT)."
@@ -226,6 +228,25 @@ def rate_words(work: Measured, peak: int | None) -> tuple[str, str, str]:
     mark = "" if work.is_exact else AT_MOST.strip()
     first, second, third = (word if word == UNKNOWN else f"{mark}{word}" for word in words)
     return first, second, third
+
+
+def rate(row: KernelRow) -> str:
+    """Return how fast a kernel or copy ran, "" if unknown: products in TFLOP/s, all else in GB/s.
+
+    Of what only shapes tell, each byte may have moved more than once.
+    """
+    work = row.measured
+    if work.flops_per_ns:
+        least = "" if work.is_exact else AT_MOST
+        return f"{least}{significant(work.flops_per_ns / THOUSAND, 3)} TFLOP/s"
+    least = "" if row.basis in ("counters", "record") else AT_LEAST
+    return f"{least}{bandwidth(work.bytes_per_ns)}" if work.bytes_per_ns else ""
+
+
+def rates(measured: Measurement) -> dict[str, str]:
+    """Return how fast the kernels and copies of each name ran, those of which it is known."""
+    known = ((row.name, rate(row)) for row in measured.kernels)
+    return {name: text for name, text in known if text}
 
 
 def _recomputed(done: Executed, windows: int) -> Iterator[Fact]:

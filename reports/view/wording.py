@@ -16,13 +16,13 @@ from traceflops.facts import fact
 from traceflops.ranks.collectives import KINDS, Collective
 from traceflops.reports.view.figures import (
     UNKNOWN,
+    bandwidth,
     count,
     duration,
     percent,
     place,
     ratio,
     shorten_middle,
-    significant,
     size,
 )
 from traceflops.reports.view.palette import LOOKS
@@ -353,8 +353,7 @@ def mean_message(row: Collective) -> str:
 
 def collective_rate(row: Collective) -> str:
     """Return the bytes of messages by the time of their kernels: "5.2 GB/s"."""
-    rate = row.bytes_per_ns
-    return UNKNOWN if rate is None else f"{significant(rate, 3)} GB/s"
+    return bandwidth(row.bytes_per_ns)
 
 
 def shape_words(text: str, width: int = _MOST_WIDTH) -> str:

@@ -15,6 +15,7 @@ from tests.reports.factory import HOSTILE
 from tests.schemas import VALIDATORS
 from traceflops.analysis.recipe import analyze
 from traceflops.analysis.result import Analysis
+from traceflops.mfu.budget import PeakOptions
 from traceflops.parsers.reading import read
 from traceflops.reports.page.html import render_html
 from traceflops.reports.terminal.lines import Style
@@ -103,6 +104,33 @@ def test_counters_without_times_have_a_table_of_their_own() -> None:
     page = render_html(counters_only())
     assert 'id="counters"' in page
     assert "<h2>Hardware counters</h2>" in page
+
+
+def test_bytes_and_times_of_a_table_of_counters_are_a_rate(tmp_path: Path) -> None:
+    """2,000 requests of 64 bytes in 1,000 ns, twice: 128 GB/s of the 1,229 of an MI100."""
+    counters = "TCC_EA_RDREQ_sum,TCC_EA_RDREQ_32B_sum,TCC_EA_WRREQ_sum,TCC_EA_WRREQ_64B_sum"
+    path = tmp_path / "pmc_perf.csv"
+    path.write_text(
+        "Dispatch_ID,GPU_ID,Grid_Size,Workgroup_Size,Kernel_Name,"
+        f"{counters},Start_Timestamp,End_Timestamp\n"
+        + "".join(f"{n},0,64,64,k,1000,0,1000,1000,{n}9000,{n + 1}0000\n" for n in (1, 2))
+    )
+    analysis = analyze(read(path), peaks=PeakOptions(device="mi100"))
+    table = counted_table(analysis.measured, 5)
+    (row,) = table.rows
+    cells = dict(zip([one.head for one in table.columns][1:], row[1:], strict=True))
+    assert cells == {
+        "Launches": "2",
+        "Read": "128 kB",
+        "Written": "128 kB",
+        "Time": "2.00 µs",
+        "Rate": "128 GB/s",
+        "Of bandwidth": "10.4 %",
+    }
+    (kernel,) = json.loads(analysis.to_json())["utilisation"]["counted_kernels"]
+    assert (kernel["time_ns"], kernel["bytes_per_ns"]) == (2_000, 128.0)
+    assert kernel["share_of_bandwidth"] == pytest.approx(128 / 1229, abs=0.0001)
+    assert "128 GB/s" in printed(analysis)
 
 
 def test_the_page_has_what_the_terminal_has() -> None:

@@ -29,12 +29,15 @@ from traceflops.findings.finding import (
 )
 from traceflops.reports.json.report import report_object
 from traceflops.reports.markdown import render_markdown, render_post_mortem
+from traceflops.reports.page.case import Tile
+from traceflops.reports.page.case import tiles as tiles_of
 from traceflops.reports.page.evidence import findings_shown
 from traceflops.reports.page.html import render_html
 from traceflops.reports.page.section import link_to
 from traceflops.reports.page.thumbnails import thumbnail
 from traceflops.reports.terminal.lines import Style
 from traceflops.reports.terminal.summary import render_terminal
+from traceflops.reports.view.figures import percent
 from traceflops.reports.view.findings import (
     Opening,
     causes,
@@ -44,8 +47,9 @@ from traceflops.reports.view.findings import (
     title_sentence,
 )
 from traceflops.reports.view.palette import LOOKS
-from traceflops.reports.view.step_split import StepPart, blamed
+from traceflops.reports.view.step_split import step_parts, told_parts
 from traceflops.reports.view.texts import words
+from traceflops.timeline.intervals import Intervals
 
 MS = 1_000_000
 CHAPTERS = (
@@ -520,13 +524,65 @@ def test_the_command_writes_it_and_refuses_what_is_no_text(tmp_path: Path) -> No
 def test_the_part_of_the_bar_that_the_title_is_about_stands_out() -> None:
     """Ranks wait in communication; idle time is told apart by what the GPU waits on."""
     page = render_html(sample("gpt_ddp_4rank"))
-    assert re.findall(r'class="part \w* blamed"[^>]* data-part="(\w+)"', page) == ["communication"]
-    kinds = ("loading data", "launching operators")
-    parts = [StepPart("culprit", kind, 5, 0.5) for kind in kinds]
-    found = Finding("data-input", "high", 0.5, fact("x"), fact("x"), evidence=("idle",))
-    assert blamed(parts, found, "idle") is parts[0]
-    assert blamed(parts, replace(found, rule="eager-overhead"), "idle") is parts[1]
-    assert blamed(parts, replace(found, rule="host-waits"), "idle") is None
+    (part,) = re.findall(
+        r'class="part \w* told"[^>]* data-part="(\w+)".*?aria-label="([^"]+)"', page
+    )
+    assert part == ("communication", "Rank 2 is late: 1.24 ms, 12.3 %")
+    idle = Finding("data-input", "high", 0.174, fact("x"), fact("x"), evidence=("idle",))
+    told = told_of(sample(), idle, "idle")
+    assert told == [("Loading data", "17.4 %")]
+    assert told_of(sample(), replace(idle, rule="eager-overhead"), "idle")[0][0] == (
+        "Launching operators"
+    )
+    assert told_of(sample(), replace(idle, rule="host-waits"), "idle") == []
+
+
+def told_of(
+    analysis: tf.Analysis, finding: Finding | None, component: str
+) -> list[tuple[str, str]]:
+    """Return the parts of the bar that the title is about; all parts are the whole step."""
+    parts = told_parts(analysis, finding, component)
+    assert sum(part.ns for part in parts) == round(analysis.mean_ns(analysis.components.window_ns))
+    return [(part.title, percent(part.share)) for part in parts if part.is_told]
+
+
+def test_what_is_less_than_a_part_is_a_part_of_its_own_in_the_words_of_the_title() -> None:
+    """Of 1 ms, GEMMs of two kernels take 700 µs, one of them 500 µs; 100 µs are idle."""
+    works = [("sgemm_a", 0, 0, 500_000), ("sgemm_b", 1, 500_000, 200_000)]
+    works += [("Memcpy", 2, 700_000, 200_000), ("sgemm_c", 3, 999_999, 1)]
+    analysis = tf.analyze(trace_of(**launched(*works)))
+    main = Finding("main-kernel", "high", 0.5, fact("x"), fact("x"), evidence=("kernels",))
+    one = replace(main, rows=(Row("sgemm_a", 500_000),))
+    assert told_of(analysis, one, "compute") == [("sgemm_a", "50.0 %")]
+    two = replace(main, name=quoted("Two are slow"), rows=(*one.rows, Row("sgemm_b", 1)))
+    assert told_of(analysis, two, "compute") == [("Two are slow", "50.0 %")]
+    assert told_of(analysis, replace(two, share=0.9), "compute") == [("Compute", "70.0 %")]
+    lost = replace(analysis, verdict=replace(analysis.verdict, loss="idle"))
+    assert told_of(lost, None, "") == [("Late start of queued work", "10.0 %")]
+    assert told_of(replace(analysis, verdict=replace(lost.verdict, loss=None)), None, "") == []
+
+
+def test_the_first_card_says_what_it_saves_though_the_title_does() -> None:
+    cards = render_html(sample()).split('<li data-rule="data-input"')[1].split("</ol>")[0]
+    (first, second) = re.findall(r'<p class="gain">([^<]+)', cards)
+    assert (first.split(), second.split()) == (
+        ["Saves", "842", "µs", "per", "step"],
+        ["Saves", "868", "µs", "per", "step"],
+    )
+
+
+def tiles(trace: tf.Trace) -> list[Tile]:
+    """Return the figures of the first screen."""
+    analysis = tf.analyze(trace)
+    return list(tiles_of(analysis, step_parts(analysis)))
+
+
+def test_memory_work_is_no_loss_where_no_peak_of_flops_is_known() -> None:
+    works = launched(("elementwise_kernel", 0, 0, 900), ("k", 1, 990, 10))
+    labels = [tile.label for tile in tiles(trace_of(**works))]
+    assert [label for label in labels if "loss" in label] == ["Largest loss: launch latency"]
+    works = launched(("elementwise_kernel", 0, 0, 990), ("k", 1, 990, 10))
+    assert not any("loss" in one.label for one in tiles(trace_of(**works)))
 
 
 @pytest.mark.parametrize("top", ["memory", "compute"])
@@ -557,6 +613,23 @@ def test_of_gaps_that_begin_at_once_one_is_the_longest() -> None:
     vars(made)["findings"] = (replace(cause(), where=Where(start_ns=1_000)),)
     (shown,) = findings_shown(made).causes.rows
     assert [place.text for place in shown.places] == ["longest: 199 µs"]
+
+
+def test_start_up_within_a_gap_is_no_idle_time_of_its_drawing() -> None:
+    """Of a gap of 1,000 ns the program starts up in 400 ns; 600 ns are drawn around it, twice."""
+    made = tf.analyze(trace_of(**launched(("k", 0, 10, 90), ("k", 1_050, 1_100, 90))))
+    assert made.prepared is not None
+    made.prepared.accounts[0].start_up = Intervals.one(300, 700)
+    found = replace(cause(), where=Where(start_ns=100, end_ns=1_100))
+    drawn = thumbnail(made, found, "idle")
+    assert drawn is not None
+    assert drawn.caption == "GPU idle for 600 ns, start-up for 400 ns, 2.20 µs shown"
+    places = {(one.look, one.x, one.width) for one in drawn.shapes}
+    assert places == {
+        ("culprit", 27.27, 9.09),
+        ("start_up", 36.36, 18.18),
+        ("culprit", 54.55, 18.18),
+    }
 
 
 def test_a_drawing_of_evidence_is_per_step_and_of_the_component() -> None:

@@ -15,12 +15,15 @@ from traceflops.devices.missing_input import MissingInput
 from traceflops.facts import quoted
 from traceflops.flops.mfu_waterfall import Waterfall, WaterfallLine
 from traceflops.mfu.budget import PeakOptions
+from traceflops.mfu.roof_times import Measured
+from traceflops.reports.markdown import render_markdown
 from traceflops.reports.page.html import render_html
 from traceflops.reports.page.memory import memory_page
 from traceflops.reports.page.peak import peak_page
 from traceflops.reports.page.roofline import Held, roofline_plot
 from traceflops.reports.page.work import operators_page, work_of
-from traceflops.reports.view.utilisation import parts, why_not
+from traceflops.reports.terminal.summary import render_terminal
+from traceflops.reports.view.utilisation import parts, rate, rates, why_not
 from traceflops.table.trace import Note, Trace
 
 HALF = PeakOptions(tflops=1000)
@@ -98,6 +101,38 @@ def test_a_kernel_has_its_rate_of_memory() -> None:
         == 1_500
     )
     assert "bytes are minimum traffic" in shown
+
+
+def test_the_first_table_has_flops_of_products_bytes_of_copies_and_blanks() -> None:
+    """2 GFLOP in 4 µs; 1 MB in 40 µs over the link; 1 MB read and written in 1 µs."""
+    copy = {"kind": "memcpy", "bytes": 1_000_000}
+    analysis = tf.analyze(
+        matmul(
+            4_000,
+            copy | {"name": "H", "start_ns": 5_000, "dur_ns": 40_000, "direction": "HtoD"},
+            copy | {"name": "D", "start_ns": 50_000, "dur_ns": 1_000, "direction": "DtoD"},
+            {"name": "k", "start_ns": 60_000, "dur_ns": 9_000},
+        )
+    )
+    lines = [line.plain for line in render_terminal(analysis)]
+    top = lines[next(at for at, line in enumerate(lines) if line.startswith("Top of 4")) :]
+    told = {"4.00 µs": "500 TFLOP/s", "40.0 µs": "25 GB/s", "1.00 µs": "2,000 GB/s", "9.00 µs": ""}
+    for time, fast in told.items():
+        (line,) = (line for line in top if f" {time} " in line)
+        assert line.rpartition("%")[2].rpartition("×")[0].split()[:-1] == fast.split()
+    rows = [line for line in render_markdown(analysis).splitlines() if line.startswith("| `")]
+    assert all(any(row.endswith(f"| {fast or '–'} |") for row in rows) for fast in told.values())
+
+
+def test_a_rate_by_shapes_is_a_bound_where_its_work_is() -> None:
+    """A sum of floats moves 12 MB or more in 6 µs; FLOPs may lie between two counts."""
+    add = {"name": "aten::add", "start_ns": 0, "dur_ns": 50, "input_types": '["float","float"]'}
+    add["input_dims"] = "[[1000000],[1000000]]"
+    tables = launched(("add_kernel", 10, 100, 6_000))
+    found = tf.analyze(trace_of(**tables, ops=[add], devices=[H100])).measured
+    assert rates(found) == {"add_kernel": "≥ 2,000 GB/s"}
+    most = Measured(2 * 10**9, None, 4_000, 10**9)
+    assert rate(replace(found.kernels[0], measured=most)) == "≤ 500 TFLOP/s"
 
 
 def test_a_kernel_that_alone_works_for_an_op_without_flops_has_its_bytes() -> None:

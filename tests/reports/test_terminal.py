@@ -15,14 +15,17 @@ import traceflops as tf
 from tests.build import launched, trace_of
 from tests.conftest import analysis_of_sample, some
 from tests.reports.factory import hostile, ranks, without_devices, without_steps
+from traceflops.comparison.side import Side, UsedWindow
 from traceflops.flops.mfu_waterfall import Waterfall, WaterfallLine
 from traceflops.reports.terminal.comparison import render_comparison
 from traceflops.reports.terminal.lines import Style
 from traceflops.reports.terminal.measured import render_measured
 from traceflops.reports.terminal.summary import render_terminal
+from traceflops.reports.view.comparison import sides_table
 from traceflops.reports.view.palette import LINE_LOOKS, LOOKS
 from traceflops.reports.view.utilisation import LABELS
 from traceflops.table.trace import Note
+from traceflops.timeline.records import Components
 
 
 def printed(analysis: tf.Analysis, style: Style) -> str:
@@ -52,6 +55,31 @@ def test_every_line_fits(
     for line in render(analysis, Style(width=width)):
         assert "…" not in line.plain[-1:]
         assert set(figures(line)) <= wide
+
+
+def test_start_up_has_a_column_beside_the_other_components_where_there_is_any() -> None:
+    """A step of 4 ms of which 1 ms is compute, 2 ms start-up and 1 ms idle; one without."""
+    parts = Components(1_000_000, 0, 0, 0, 0, 2_000_000, 1_000_000)
+    without = replace(parts, start_up_ns=0, idle_ns=3_000_000)
+    sides = [Side("a", (UsedWindow(0, 1, 0, each),), None, ()) for each in (parts, without)]
+    table = sides_table(sides)
+    assert [one.head for one in table.columns[2:]] == ["Steps", "Compute", "Start-up", "Idle"]
+    assert [row[3:] for row in table.rows] == [
+        ["1.00 ms", "2.00 ms", "1.00 ms"],
+        ["1.00 ms", "0 ns", "3.00 ms"],
+    ]
+    assert "Start-up" not in {one.head for one in sides_table(sides[1:]).columns}
+    analysis = ranks(2)
+    assert "start-up" not in printed(analysis, Style())
+    first, *rest = analysis.devices
+    starting = replace(first, chosen=replace(first.chosen, components=parts))
+    lines = printed(replace(analysis, devices=(starting, *rest)), Style()).splitlines()
+    (row,) = (line for line in lines if line.startswith(f"  {first.label} "))
+    (heads,) = (line for line in lines if line.endswith("   idle"))
+    assert dict(zip(heads.split()[-2:], row.replace(" %", "").split()[-2:], strict=True)) == {
+        "start-up": "50.0",
+        "idle": "25.0",
+    }
 
 
 @pytest.mark.parametrize("unicode", [True, False])

@@ -239,7 +239,7 @@ def _filled(edit: str, idle: IdleClass) -> str:
 
 
 def _where(case: Case, idle: IdleClass) -> Where:
-    """Return the function with half of the time of a class, and the longest gap of the largest."""
+    """Return the function with half of the time of a class, and a gap with most of the largest."""
     frames = [_frame_of(culprit) for culprit in idle.culprits]
     pairs = zip(frames, idle.culprits, strict=True)
     frame_ns = sum(culprit.idle_ns for frame, culprit in pairs if frame == frames[0])
@@ -251,14 +251,14 @@ def _where(case: Case, idle: IdleClass) -> Where:
 
 
 def _gap_of(case: Case, culprit: Culprit) -> Gap | None:
-    """Return the longest gap of a culprit, None where it is none of the longest of all."""
-    name = culprit.kind, culprit.label
-    gaps = (
-        g
-        for g in case.gaps(100)
-        if name in [(culprit.kind, culprit.label) for culprit in g.culprits]
-    )
-    return next(gaps, None)
+    """Return the gap with most time of a culprit, None where it is in none of the longest."""
+    of_culprit = {
+        gap: one.idle_ns
+        for gap in case.gaps(100)
+        for one in gap.culprits
+        if (one.kind, one.label) == (culprit.kind, culprit.label)
+    }
+    return max(of_culprit, key=of_culprit.__getitem__, default=None)
 
 
 def _frame_of(culprit: Culprit) -> Where:

@@ -83,7 +83,9 @@ def check_trace(trace: Trace) -> None:
             if column.unit and pa.types.is_int64(column.type):
                 most = LIMIT_NS if column.name.endswith("_ns") else LARGEST
                 _check_range(table[column.name], -most if column.name in _SIGNED else 0, most)
-        if "dur_ns" in table.column_names and table.num_rows:  # sums of times fit in an int64
+        if {"start_ns", "dur_ns"} <= {
+            *table.column_names
+        } and table.num_rows:  # sums of times fit in an int64
             start, length = numbers(table["start_ns"]), numbers(table["dur_ns"])
             span = int(start.max()) - int(start.min())
             require(max(span, int(length.max()), float(length.sum(dtype=np.float64))) < LIMIT_NS)

@@ -208,6 +208,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
         Column("block_threads", pa.int64(), "threads of a block (work-group)", "threads"),
         Column("grid", _TRIPLE, "blocks of the launch, x y z"),
         Column("block", _TRIPLE, "threads of a block, x y z"),
+        Column("dur_ns", pa.int64(), "how long the launch ran while it was counted", "ns"),
         _required("counter", NAME_TYPE, "name of the hardware counter"),
         _required("value", pa.float64(), "value; unit as the counter's name says"),
     ),

@@ -26,6 +26,8 @@ from traceflops.table.grouping import group_rows
 _KEYS: Final = ("process", "repetition", "dispatch", "name", "counter")
 _MOST_HEADERS: Final = 1 << 20
 """More than a file can have: a text is read up to its 1000th header."""
+_LARGEST_EXACT: Final = 2.0**53
+"""Of later times a double does not hold each ns."""
 _LARGEST_OF: Final = ("GRBM",)
 """Counters of the whole chip: its instances count the same, so the largest is the value."""
 
@@ -76,7 +78,18 @@ def _launch(cut: Cut, part: ProcessPart) -> dict[str, Array]:
         "correlation": cut["dispatch"] if is_v1 else ids(cut, "correlation"),
         "threads": np.where(threads > 0, threads, ABSENT),
         "block_threads": np.where(block > 0, block, ABSENT),
+        "dur_ns": _durations(cut),
     }
+
+
+def _durations(cut: Cut) -> IntArray:
+    """Return how long launches ran while they were counted, ABSENT where that is not exact."""
+    begin, end = (cut.columns.get(role) for role in ("counted_from", "counted_to"))
+    if begin is None or end is None or isinstance(begin, Texts) or isinstance(end, Texts):
+        return np.full(cut.count, ABSENT, np.int64)
+    is_known = (begin > 0) & (end > begin) & (end < _LARGEST_EXACT)
+    lasted = np.where(is_known, end, 0.0) - np.where(is_known, begin, 0.0)
+    return np.where(is_known, np.rint(lasted), ABSENT).astype(np.int64)
 
 
 def _add(cut: Cut, part: ProcessPart, columns: Mapping[str, Array | int]) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.parsers.rocprof.tablefiles import (
+    COUNTERS,
     SIZES,
     V1_NEW,
     V1_OLD,
@@ -340,6 +341,29 @@ def test_counters_of_rocprof_compute_alone(tmp_path: Path) -> None:
     assert found == {"SQ_WAVES": 16384.0, "TCC_HIT": 1536.0, "GRBM_GUI_ACTIVE": 70335.0}
     assert trace.activities.num_rows == 0
     assert "no-timeline" in codes(trace)
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "dur_ns"),
+    [
+        ("1000", "3000", 2000),
+        ("1000.5", "3001.25", 2001),  # means over passes
+        ("3000", "1000", None),
+        ("", "1000", None),
+        ("20000000000000000", "20000000000002000", None),  # a double holds only even ones
+    ],
+)
+@pytest.mark.parametrize("is_long", [False, True])
+def test_times_beside_counters_are_how_long_a_launch_was_counted(
+    tmp_path: Path, is_long: bool, start: str, end: str, dur_ns: int | None
+) -> None:
+    times = {"Start_Timestamp": start, "End_Timestamp": end}
+    long = [counter(1, name, 3, **times) for name in ("SQ_WAVES", "TCC_HIT")]
+    wide = table(PERF, [PERF_ROW | times])
+    files = {"7_counter_collection.csv": table(COUNTERS, long)}
+    trace = read(tmp_path, files if is_long else {"pmc_perf.csv": wide})
+    assert set(rows(trace, "kernel_counters", "dur_ns")) == {dur_ns}
+    assert trace.activities.num_rows == 0
 
 
 def test_an_older_sysinfo_has_other_words(tmp_path: Path) -> None:

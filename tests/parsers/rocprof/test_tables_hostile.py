@@ -108,7 +108,7 @@ def check(trace: Trace) -> None:
         found = trace.table(name)
         assert all(0 <= p < processes for p in found["process"].to_pylist())
         if "dur_ns" in found.schema.names:
-            assert all(dur >= 0 for dur in found["dur_ns"].to_pylist())
+            assert all(dur >= 0 for dur in found["dur_ns"].drop_null().to_pylist())
     assert all(0 <= d < devices for d in trace.activities["device"].to_pylist())
     assert all(note.text for note in trace.notes)
 

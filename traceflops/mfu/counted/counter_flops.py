@@ -15,9 +15,9 @@ import numpy as np
 
 from traceflops.attribution.op_kernels import Attribution
 from traceflops.devices.counter_formulas import MATRIX, counters_for, family_by_counters, family_of
-from traceflops.devices.peaks import find
+from traceflops.devices.peaks import DeviceSpec, find
 from traceflops.errors import UsageError
-from traceflops.mfu.budget import DevicePeaks
+from traceflops.mfu.budget import DevicePeaks, device_peaks
 from traceflops.mfu.counted.counter_notes import (
     FABRIC,
     MEMORY,
@@ -60,6 +60,7 @@ from traceflops.mfu.counted.same_launches import counted_launches, joined
 from traceflops.mfu.counted.serving_kernels import of_passes, own_work, paired_work, serving_notes
 from traceflops.mfu.traced.coverage import chosen_activities, compute_kernels
 from traceflops.table.columns import ABSENT, IntArray, names, numbers
+from traceflops.table.grouping import distinct
 from traceflops.table.nesting import taken
 from traceflops.table.trace import Note, Trace
 from traceflops.units import several
@@ -152,9 +153,22 @@ def measured_work(
         families=tuple(dict.fromkeys(each for counter in counters for each in counter.families)),
         missing=tuple(dict.fromkeys(name for c in counters for name in _missing_counters(c))),
         check=check,
+        bandwidth=_bandwidth(trace, devices, given),
         notes=tuple(notes),
     )
     return without_impossible_bytes(prepared, devices, measured)
+
+
+def _bandwidth(
+    trace: Trace, devices: Sequence[DevicePeaks], given: DeviceSpec | None
+) -> int | None:
+    """Return the bandwidth of the devices; without a timeline of that given, or that counted."""
+    if given is not None:
+        return given.bandwidth
+    counted = distinct(numbers(trace.kernel_counters["device"]))
+    peaks = devices or device_peaks(trace, counted[counted >= 0].tolist())
+    known = {each.bandwidth for each in peaks}
+    return known.pop() if len(known) == 1 else None
 
 
 def _sources(

@@ -205,6 +205,7 @@ def _computed(counted: CountedLaunches, formula: Formula, agree: float) -> _Amou
 class CountedKernel:
     """All counted launches of one kernel together.
 
+    `time_ns` is the sum of times in which launches ran while they were counted.
     `flops` are of matrix units and `vector` of vector units, `by_type` those of matrix units by
     data type; `read` and `written` are bytes at the fabric (AMD) or the memory (NVIDIA). None where
     a counter of one launch was not read. `busy` is the share of the time of all matrix units in
@@ -218,7 +219,15 @@ class CountedKernel:
     read: int | None
     written: int | None
     busy: Fraction | None
+    time_ns: int | None
     by_type: Mapping[str, int | None] = field(hash=False)
+
+    @property
+    def bytes_per_ns(self) -> Fraction | None:
+        """Return the bytes read and written by that time: GB/s."""
+        if self.read is None or self.written is None or not self.time_ns:
+            return None
+        return Fraction(self.read + self.written, self.time_ns)
 
 
 def counted_kernels(work: CounterWork, units: IntArray) -> tuple[CountedKernel, ...]:
@@ -228,14 +237,17 @@ def counted_kernels(work: CounterWork, units: IntArray) -> tuple[CountedKernel, 
     """
     launches = work.counted.launches
     group, first = group_rows([launches.name])
-    columns = (work.matrix_flops, work.vector_flops, work.read, work.written, work.busy)
+    dur_ns = work.counted.dur_ns
+    is_timed = dur_ns < _TOO_MUCH / max(len(group), 1)
+    lasted = np.where(is_timed, np.rint(np.where(is_timed, dur_ns, 0)), UNKNOWN).astype(np.int64)
+    columns = (work.matrix_flops, work.vector_flops, work.read, work.written, work.busy, lasted)
     possible = np.where((units > 0) & (work.active > 0), work.active * np.maximum(units, 0), -1)
     sums = [_sums(group, len(first), column) for column in (*columns, possible)]
     types = {dtype: _sums(group, len(first), column) for dtype, column in work.matrix.items()}
     times = np.bincount(group, minlength=len(first)).tolist()
     rows = []
     for number, row in enumerate(first.tolist()):
-        flops, vector, read, written, busy, cycles = (column[number] for column in sums)
+        flops, vector, read, written, busy, lasts, cycles = (column[number] for column in sums)
         share = (
             Fraction(busy, cycles * formulas.SIMDS_PER_UNIT)
             if busy is not None and cycles
@@ -243,7 +255,7 @@ def counted_kernels(work: CounterWork, units: IntArray) -> tuple[CountedKernel, 
         )
         by_type = {dtype: column[number] for dtype, column in types.items()}
         name = launches.names[int(launches.name[row])]
-        figures = (times[number], flops, vector, read, written, share)
+        figures = (times[number], flops, vector, read, written, share, lasts)
         rows.append(CountedKernel(name, *figures, by_type))
     rows.sort(key=lambda row: row.name)
     rows.sort(key=lambda row: (row.flops or 0, (row.read or 0) + (row.written or 0)), reverse=True)

@@ -261,6 +261,7 @@ class MeasuredWork:
     `origin` one in ORIGINS, -1 where nothing is known. `counted` are the kernels of counted runs,
     with or without times here, `speeds` how near these came to their limits; `families` and
     `missing` say of what hardware, and which counters a total of their FLOPs would need besides.
+    `bandwidth` is that of the memory of the devices, in bytes per ns, None where it is not one.
     """
 
     kind: IntArray
@@ -275,6 +276,7 @@ class MeasuredWork:
     families: tuple[Family | None, ...]
     missing: tuple[str, ...]
     check: CrossCheck | None
+    bandwidth: int | None
     notes: tuple[Note, ...] = field(repr=False)
 
     @property

@@ -15,7 +15,12 @@ import numpy as np
 import pyarrow as pa
 
 from traceflops.categories.kernel_names import same_kernels
-from traceflops.devices.counter_formulas import counters_used, plain_counter, tells_speed, with_sums
+from traceflops.devices.counter_formulas import (
+    counters_used,
+    plain_counter,
+    tells_speed,
+    with_sums,
+)
 from traceflops.mfu.counted.launches import Launches, LaunchWork, rank_in_group
 from traceflops.table.columns import (
     ABSENT,
@@ -42,7 +47,8 @@ class CountedLaunches:
     """Launches with their counters by plain name; NaN where one was not read, or is impossible.
 
     Where passes give several values of a counter, `values` has the mean, and `spread` by how much
-    they differ, as a share of the largest. `device` is the row of the devices table, -1 for null.
+    they differ, as a share of the largest. `dur_ns` is how long each ran while counted, the mean of
+    passes, NaN where that is not known. `device` is the row of the devices table, -1 for null.
     `correlation` is ABSENT where it is not known. `uneven` are the names of kernels that the
     passes do not launch equally often: of those one pass stands.
     """
@@ -52,6 +58,7 @@ class CountedLaunches:
     correlation: IntArray
     values: Mapping[str, FloatArray] = field(hash=False)
     spread: Mapping[str, FloatArray] = field(hash=False)
+    dur_ns: FloatArray
     uneven: tuple[str, ...]
 
 
@@ -94,8 +101,18 @@ def counted_launches(trace: Trace) -> CountedLaunches | None:
         numbers(table["correlation"], ABSENT)[rows],
         values,
         spread,
+        _durations(table, kept[launch], count),
         uneven,
     )
+
+
+def _durations(table: pa.Table, slot: IntArray, count: int) -> FloatArray:
+    """Return how long the launch at each place ran while it was counted, NaN where unknown."""
+    dur_ns = numbers(table["dur_ns"], ABSENT)
+    rows = np.flatnonzero((slot >= 0) & (dur_ns > 0))
+    times = np.bincount(slot[rows], minlength=count)
+    sums = np.bincount(slot[rows], weights=dur_ns[rows], minlength=count)
+    return np.where(times > 0, sums / np.maximum(times, 1), np.nan)
 
 
 def _processes(trace: Trace) -> tuple[IntArray, dict[int, int | None]]:
