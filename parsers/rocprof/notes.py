@@ -59,6 +59,8 @@ NOTES: Final = NoteTable(
         "no-value": "{n} [counter|counters] without a value skipped.",
         "unpaired-ranges": "{n} [end|ends] of ranges without a start skipped.",
         "samples-not-read": "{n} [sample|samples] [is|are] counted but not read.",
+        "barrier-packets": "{n} barrier [packet|packets] left out: a queue waits in them and does "
+        "no work.",
         "repeated-passes": "The run was repeated for more counters. Times are from one pass; only "
         "counters are used from the others (pass {passes}).",
         "merged-passes": "{n} [table|tables] of single passes found beside the table merged by "
@@ -211,6 +213,7 @@ def file_notes(file: TableFile) -> Iterator[Note]:
         "no-value": odd["no-value"],
         "unpaired-ranges": odd["unpaired"],
         "samples-not-read": samples,
+        "barrier-packets": odd["barriers"],
     }
     notes = (*text_notes(file.damage, file.source.cut), *span_notes(odd))
     for note in (*notes, *NOTES.counted(counts, *counts)):

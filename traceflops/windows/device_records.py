@@ -141,6 +141,8 @@ class LaunchRecords:
 
 
 KINDS: Final[tuple[CallKind, ...]] = ("kernel", "graph", "copy", "fill")
+_STARTS: Final[Mapping[str, CallKind]] = {"kernel": "kernel", "memcpy": "copy", "memset": "fill"}
+"""The kind of call that starts each kind of work."""
 NO_LAUNCHES: Final = LaunchRecords(CallRecords(), CallRecords(), CallRecords(), CallRecords())
 ENOUGH: Final[tuple[State, ...]] = ("complete", "few missing")
 """States in which idle time and its causes are known."""
@@ -216,7 +218,28 @@ def _wanted_records(
     lost = wanted & ~recorded & ~captured
     if has_devices:
         lost &= ~_still_queued(trace, wanted & recorded)
-    return kind, captured, lost
+    return kind, captured, lost & ~_may_be_unlinked(trace, kind, lost)
+
+
+def _may_be_unlinked(trace: Trace, kind: IntArray, lost: BoolArray) -> BoolArray:
+    """Return the lost calls of kinds of which their process has as many records without a call.
+
+    A record that names no call may be that of any: only counts prove a loss, not links.
+    """
+    work, calls, width = trace.activities, numbers(trace.calls["process"]), len(KINDS)
+    of_kind = np.full(work.num_rows, -1)
+    for name, starts in _STARTS.items():
+        of_kind[is_one_of(work["kind"], name)] = KINDS.index(starts)
+    loose = (of_kind >= 0) & (numbers(work["correlation"], ABSENT) == ABSENT)
+    cells = trace.processes.num_rows * width
+    spare, gone = (
+        np.bincount(process[rows] * width + kinds[rows], minlength=cells)
+        for process, kinds, rows in (
+            (numbers(work["process"]), of_kind, loose),
+            (calls, kind, lost),
+        )
+    )
+    return lost & (gone <= spare)[calls * width + kind]
 
 
 def lost_replays(trace: Trace) -> dict[int, IntArray]:
