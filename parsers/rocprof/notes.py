@@ -32,6 +32,12 @@ COUNTERS_ONLY: Final = Note(
     "The files hold only hardware counters. Reading them serializes kernels, so there is no "
     "timeline; give a run of rocprofv3 --kernel-trace beside it.",
 )
+TIMED_ONE_BY_ONE: Final = Note(
+    "assumed",
+    "timed-one-by-one",
+    "rocprof-compute runs kernels one by one, also to time them: idle time and overlap are not "
+    "those of a normal run.",
+)
 LAUNCH_IS_QUEUEING: Final = Note(
     "assumed",
     "launch-is-queueing",
@@ -193,7 +199,10 @@ def run_notes(
         length = numbers(tables["activities"]["dur_ns"])
         if long := count_true(length >= _LONG_NS):
             notes.append(NOTES.note("very-long", long, longest=f"{int(length.max()) / 1e9:,.1f}"))
-        notes += [COUNTED_WHILE_TIMED] if odd["counted-while-timed"] else []
+        if odd["counted-while-timed"]:
+            notes.append(COUNTED_WHILE_TIMED)
+        elif run.system:
+            notes.append(TIMED_ONE_BY_ONE)
     elif tables["kernel_counters"].num_rows:
         notes.append(COUNTERS_ONLY)
     else:

@@ -330,6 +330,7 @@ def test_a_workload_of_rocprof_compute(tmp_path: Path) -> None:
     assert facts["generation"] == "compute"
     assert (facts["rocm_version"], facts["compute_partition"]) == ("6.1.2-110", "SPX")
     assert trace.source.identities == ("node-17",)
+    assert "timed-one-by-one" in codes(trace)
     assert "secret" not in repr(trace.source) + repr(trace.notes)
 
 
