@@ -112,13 +112,13 @@ def doubles(rows: Mapping[str, Array]) -> BoolArray:
 
     That one has the same name and start. The tracer writes both for a single launch.
     """
-    is_empty = rows["start"] == rows["end"]
+    is_empty: BoolArray = rows["start"] == rows["end"]
     if not is_empty.any():
         return is_empty
     group, first = group_rows([rows[name] for name in ("gpu", "queue", "name", "start")])
     took_time = np.zeros(len(first), np.bool_)
     took_time[group[~is_empty]] = True
-    return is_empty & took_time[group]
+    return np.asarray(is_empty & took_time[group])
 
 
 class V1Reader:

@@ -240,7 +240,7 @@ def _may_be_unlinked(trace: Trace, kind: IntArray, lost: BoolArray) -> BoolArray
     cells, place = trace.processes.num_rows * width, owner * width + kind
     spare = np.bincount((numbers(work["process"]) * width + of_kind)[loose], minlength=cells)
     gone = np.bincount(place[lost], minlength=cells)
-    return lost & (gone <= spare)[place]
+    return np.asarray(lost & (gone <= spare)[place])
 
 
 def lost_replays(trace: Trace) -> dict[int, IntArray]:
