@@ -154,8 +154,6 @@ def _cause(case: Case, rule: str, idle: IdleClass, share: float) -> Cause:
     is_in_thread = rule == "data-input" and _IN_THREAD in largest.label
     is_once = by_name and len(case.steps.used) < 2
     doubts = ["workers"] * is_in_thread + ["once"] * is_once + ["half"] * bool(row.partly)
-    title = "title" if case.steps.used or rule not in _UNTITLED_WITHOUT_STEPS else "title-no-steps"
-    title = "title-floor" if rule == _LATENCY and _at_floor(case) else title
     idle_cause = cause(
         case,
         rule,
@@ -163,7 +161,7 @@ def _cause(case: Case, rule: str, idle: IdleClass, share: float) -> Cause:
         values,
         tuple(details),
         frozenset(knows),
-        name=fact(f"{rule}.{title}"),
+        name=_title(case, rule),
         owner=None if is_unexplained else owner,
         rows=tuple(
             Row(row_name(culprit.label), culprit.idle_ns, culprit.gaps)
@@ -178,6 +176,13 @@ def _cause(case: Case, rule: str, idle: IdleClass, share: float) -> Cause:
     if idle_cause.advice is None and not by_name:
         return replace(idle_cause, advice=fact("sentence", text=Fact(idle.remedy)))
     return idle_cause
+
+
+def _title(case: Case, rule: str) -> Fact:
+    if rule == _LATENCY and _at_floor(case):
+        return fact(f"{rule}.title-floor")
+    is_of_step = case.steps.used or rule not in _UNTITLED_WITHOUT_STEPS
+    return fact(f"{rule}.title" if is_of_step else f"{rule}.title-no-steps")
 
 
 def _after_waits(case: Case, idle: IdleClass) -> int:
