@@ -22,6 +22,7 @@ _INT63: Final = 2**63
 _TEXT: Final = re.compile(r"(?:(agent|gpu|cpu)[ _-]*)?(\d{1,18})", re.IGNORECASE)
 _NODE: Final = re.compile(r"[0-9]{1,18}")
 _GFX: Final = re.compile(r"gfx(\d{1,2})([0-9a-f])([0-9a-f])")
+_CHIP: Final = re.compile(r"MI\d{3}\w{0,2}")
 _STEPPING: Final = re.compile(r"_A\d$")
 UNKNOWN: Final = ("unknown",)
 """The key of an agent that a file does not name."""
@@ -100,7 +101,10 @@ def facts_of_system(system: Mapping[str, str]) -> DeviceFacts:
     architecture = first("gpu_arch", "gpu_soc")
     gfx = _GFX.fullmatch(architecture or "")
     clock = count("max_sclk", "sclk")
-    product = first("gpu_model", "name")
+    product, chip = first("gpu_model", "name"), first("chip_id") or ""
+    product = chip if _CHIP.fullmatch(chip) else product  # MI308X, where the model is MI300
+    # Some releases say 1 die of any device: only CPX has that.
+    dies, is_cpx = count("num_xcd"), first("compute_partition") == "CPX"
     return DeviceFacts(
         product=_STEPPING.sub("", product)[:256] if product else None,
         compute_major=int(gfx[1]) if gfx else None,
@@ -109,7 +113,7 @@ def facts_of_system(system: Mapping[str, str]) -> DeviceFacts:
         warp_size=count("wave_size", "wavesize"),
         architecture=architecture,
         clock_hz=clock * _MHZ if clock else None,
-        dies=count("num_xcd"),
+        dies=dies if (dies == 1) == is_cpx else None,
     )
 
 

@@ -32,6 +32,12 @@ COUNTERS_ONLY: Final = Note(
     "The files hold only hardware counters. Reading them serializes kernels, so there is no "
     "timeline; give a run of rocprofv3 --kernel-trace beside it.",
 )
+TIMED_ONE_BY_ONE: Final = Note(
+    "assumed",
+    "timed-one-by-one",
+    "rocprof-compute runs kernels one by one, also to time them: idle time and overlap are not "
+    "those of a normal run.",
+)
 LAUNCH_IS_QUEUEING: Final = Note(
     "assumed",
     "launch-is-queueing",
@@ -59,6 +65,8 @@ NOTES: Final = NoteTable(
         "no-value": "{n} [counter|counters] without a value skipped.",
         "unpaired-ranges": "{n} [end|ends] of ranges without a start skipped.",
         "samples-not-read": "{n} [sample|samples] [is|are] counted but not read.",
+        "barrier-packets": "{n} barrier [packet|packets] left out: a queue waits in them and does "
+        "no work.",
         "repeated-passes": "The run was repeated for more counters. Times are from one pass; only "
         "counters are used from the others (pass {passes}).",
         "merged-passes": "{n} [table|tables] of single passes found beside the table merged by "
@@ -191,7 +199,10 @@ def run_notes(
         length = numbers(tables["activities"]["dur_ns"])
         if long := count_true(length >= _LONG_NS):
             notes.append(NOTES.note("very-long", long, longest=f"{int(length.max()) / 1e9:,.1f}"))
-        notes += [COUNTED_WHILE_TIMED] if odd["counted-while-timed"] else []
+        if odd["counted-while-timed"]:
+            notes.append(COUNTED_WHILE_TIMED)
+        elif run.system:
+            notes.append(TIMED_ONE_BY_ONE)
     elif tables["kernel_counters"].num_rows:
         notes.append(COUNTERS_ONLY)
     else:
@@ -211,6 +222,7 @@ def file_notes(file: TableFile) -> Iterator[Note]:
         "no-value": odd["no-value"],
         "unpaired-ranges": odd["unpaired"],
         "samples-not-read": samples,
+        "barrier-packets": odd["barriers"],
     }
     notes = (*text_notes(file.damage, file.source.cut), *span_notes(odd))
     for note in (*notes, *NOTES.counted(counts, *counts)):

@@ -35,7 +35,9 @@ _CHUNK_BYTES: Final = 1 << 20
 """Bytes decoded at once: their columns fit in the cache."""
 _MOST_PACKET: Final = 1 << 28
 _TIME, _SEQUENCE, _FLAGS, _LOST, _CLOCK = 8, 10, 13, 42, 58
-_CLOCKS, _EVENT, _INTERNED, _PACKED, _DEFAULTS, _TRACK = 6, 11, 12, 50, 59, 60
+_CLOCKS, _EVENT, _INTERNED, _STATS, _PACKED, _DEFAULTS, _TRACK = 6, 11, 12, 35, 50, 59, 60
+_CHUNKS_LOST: Final = (3, 18, 19)
+"""In the statistics of a buffer: overwritten before they were read, discarded, lost by writers."""
 _CATEGORY_ID, _TYPE, _NAME_ID, _ON, _INTEGER, _REAL = 3, 9, 10, 11, 30, 44
 _ANNOTATION, _CATEGORY, _NAME = 4, 22, 23
 _BEGIN, _END, _INSTANT, _COUNTER = 1, 2, 3, 4
@@ -113,6 +115,7 @@ class Packets:
             _CLOCKS: self._clocks.add,
             _DEFAULTS: self._add_defaults,
             _INTERNED: self._add_names,
+            _STATS: self._add_statistics,
             _TRACK: self._add_track,
         }
 
@@ -144,7 +147,7 @@ class Packets:
         packets = messages.columns(numbers, (*self._parts, _EVENT, _PACKED))
         self._odd["rows-lost"] += count_true(~packets.sound)
         self._odd["packets-packed"] += count_true(packets.has(_PACKED))
-        self._odd["packets-dropped"] += count_true(packets.numbers[_LOST] == 1)
+        lost = packets.numbers[_LOST] == 1
         # An era begins where a sequence does, or is cleared.
         sequence, flags = packets.numbers[_SEQUENCE], packets.numbers[_FLAGS]
         cleared = (flags != ABSENT) & (flags & 1 == 1)
@@ -152,11 +155,15 @@ class Packets:
         begins[:1] = True
         begins[1:] |= sequence[1:] != sequence[:-1]
         firsts, eras = np.flatnonzero(begins), list[int]()
-        for key, is_new in zip(sequence[firsts].tolist(), cleared[firsts].tolist(), strict=True):
+        keys = sequence[firsts].tolist(), cleared[firsts].tolist()
+        for first, key, is_new in zip(firsts, *keys, strict=True):
+            # Perfetto flags the first packet of each sequence too.
+            lost[first] &= key in self._era_of
             if is_new or key not in self._era_of:
                 self._era_of[key] = self._eras
                 self._eras += 1
             eras.append(self._era_of[key])
+        self._odd["packets-dropped"] += count_true(lost)
         era = np.repeat(np.array(eras, np.int64), np.diff(np.append(firsts, len(sequence))))
         for part, add in self._parts.items():
             rows = np.flatnonzero(packets.has(part) & packets.sound)
@@ -186,6 +193,12 @@ class Packets:
             elif kind in self._interned and 0 <= iid < _IDS:
                 names = self.names if kind == _NAMES else self.categories
                 self._interned[kind].append((era * _IDS + iid, names[text]))
+
+    def _add_statistics(self, _: int, data: bytes) -> None:
+        """Count the buffers that lost something."""
+        buffers = [_numbers_in(part) for kind, part in fields(data) if kind == 1]
+        lost = sum(any(buffer.get(kind) for kind in _CHUNKS_LOST) for buffer in buffers)
+        self._odd["packets-dropped"] += lost
 
     def _add_track(self, _: int, data: bytes) -> None:
         parts, numbers = last_fields(data), _numbers_in(data)

@@ -98,8 +98,8 @@ _NOTES: Final = NoteTable(
         "be read.",
         "rows-lost": "{n} damaged [packet|packets] of the trace skipped.",
         "packets-packed": "{n} compressed [packet|packets] skipped: not supported.",
-        "packets-dropped": "Perfetto's buffer was full {n} [time|times]: records are missing. Set "
-        "a larger one (rocprofv3 --perfetto-buffer-size).",
+        "packets-dropped": "Perfetto lost records, since its buffer was full. Set a larger one "
+        "(rocprofv3 --perfetto-buffer-size).",
         "unpaired-ends": "{n} [end|ends] of ranges without a start skipped.",
     },
     assumed={

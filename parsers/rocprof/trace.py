@@ -43,6 +43,9 @@ _DROPPED: Final = {
     "streamed-counter": of_noun("counter value", "skipped: sampled over time, not per kernel."),
     "no-value": of_noun("counter value", "skipped: not a number."),
     "launcher": of_noun("launcher", "left no records: not shown."),
+    "empty-doubles": of_noun(
+        "record", "of 0 ns skipped: another has the same kernel, start and queue."
+    ),
     "loose-arrows": of_noun(
         "arrow", "between calls and GPU operations skipped: the link is ambiguous."
     ),

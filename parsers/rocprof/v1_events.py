@@ -18,7 +18,8 @@ import numpy as np
 from traceflops.parsers.io.json_window import UNDECODABLE
 from traceflops.parsers.pytorch.values import as_text, integer, integers
 from traceflops.parsers.rocprof.layouts import counters_in
-from traceflops.table.columns import ABSENT, Array, Rows
+from traceflops.table.columns import ABSENT, Array, BoolArray, Rows, count_true
+from traceflops.table.grouping import group_rows
 
 KERNEL: Final = "kernel"
 """A row of results.csv."""
@@ -99,6 +100,25 @@ class EventRows(Rows):
     def columns(self, names: Iterable[str]) -> dict[str, Array]:
         """Return several columns."""
         return {name: self.column(name) for name in names}
+
+    def keep(self, rows: BoolArray) -> None:
+        """Keep some of the joined rows."""
+        self.joined = {name: column[rows] for name, column in self.joined.items()}
+        self.count = count_true(rows)
+
+
+def doubles(rows: Mapping[str, Array]) -> BoolArray:
+    """Return the operations of 0 ns of which the same queue holds one that took time.
+
+    That one has the same name and start. The tracer writes both for a single launch.
+    """
+    is_empty: BoolArray = rows["start"] == rows["end"]
+    if not is_empty.any():
+        return is_empty
+    group, first = group_rows([rows[name] for name in ("gpu", "queue", "name", "start")])
+    took_time = np.zeros(len(first), np.bool_)
+    took_time[group[~is_empty]] = True
+    return np.asarray(is_empty & took_time[group])
 
 
 class V1Reader:

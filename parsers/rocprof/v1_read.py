@@ -33,6 +33,7 @@ from traceflops.parsers.rocprof.v1_events import (
     WORK,
     EventRows,
     V1Reader,
+    doubles,
 )
 from traceflops.parsers.rocprof.v1_tables import Owners, V1Tables, without_markers
 from traceflops.parsers.shared.sinks import UNNAMED
@@ -84,7 +85,10 @@ def read_v1_json(source: ByteSource, pool: WorkerPool, block_bytes: int = BLOCK_
         )
     for kind, events in rows.items():
         events.join(np.nan if kind == COUNTERS else ABSENT)
-    tables = V1Tables(source.label, gpus_of(stream.header))
+    tables, work = V1Tables(source.label, gpus_of(stream.header)), rows[WORK]
+    again = doubles(work.columns(("start", "end", "gpu", "queue", "name")))
+    tables.odd["empty-doubles"] += count_true(again)
+    work.keep(~again)
     tables.counts.update({kind: rows[kind].count for kind in rows if kind != COUNTERS})
     _add_all(tables, rows)
     notes = [*event_text_notes(source, damage, _AT_END)]

@@ -18,7 +18,13 @@ from traceflops.parsers.rocprof.copies import ways_named
 from traceflops.parsers.rocprof.layouts import counters_in
 from traceflops.parsers.rocprof.tables.counters import summed_instances
 from traceflops.parsers.rocprof.trace import Recorded, trace_of, with_losses
-from traceflops.parsers.rocprof.v1_events import BARRIER_NAME, NUMBERS, UNKNOWN_COMMAND, unquoted
+from traceflops.parsers.rocprof.v1_events import (
+    BARRIER_NAME,
+    NUMBERS,
+    UNKNOWN_COMMAND,
+    doubles,
+    unquoted,
+)
 from traceflops.parsers.shared.sanity_checks import timed
 from traceflops.parsers.shared.sinks import (
     DISPATCH,
@@ -37,7 +43,7 @@ from traceflops.parsers.shared.trace_builder import (
     ProcessIds,
     told_apart,
 )
-from traceflops.table.columns import ABSENT, Array, BoolArray, IntArray, Names
+from traceflops.table.columns import ABSENT, Array, BoolArray, IntArray, Names, count_true
 from traceflops.table.grouping import distinct, joint_codes
 from traceflops.table.trace import Source, Trace
 
@@ -329,6 +335,9 @@ class _V1Reading(V1Tables):
         """Add kernels, or copies and fills; copies by HSA do not name their device."""
         is_of_hip = "dev-id" in self._database.columns(table)
         for batch, labels in self._batches(table):
+            again = doubles(batch.numbers)
+            self.odd["empty-doubles"] += count_true(again)
+            batch = batch.only(~again)
             rows = without_markers(batch, labels)
             self.counts["barrier"] += batch.count - rows.count
             rows = rows if is_of_hip else _of_hsa(rows, have_calls=not self._tracks)

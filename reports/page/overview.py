@@ -34,6 +34,7 @@ UNRECORDED: Final = {
     "incomplete": "Incomplete device records",
     "capture": "Graph capture",
     "collectives": "Collectives only",
+    "serialized": "Counted run",
 }
 """Titles by the state of launch calls where nothing is judged."""
 

@@ -120,6 +120,8 @@ def render_terminal(
 ) -> list[Text]:
     """Return the lines of the report, with the work `by` module etc. instead of few kernels."""
     style = (style or Style()).wide_enough()
+    counted = [*_counted(analysis, style.width)]
+    is_first = analysis.recorded == "serialized"
     lines = (
         *case_lines(analysis, style),
         *_untimed(analysis, style),
@@ -130,8 +132,9 @@ def render_terminal(
         *_sampled(analysis, style.width),
         *_snapshot(analysis, style.width),
         *_gaps(analysis, style),
+        *(counted if is_first else ()),
         *_work(analysis, by, style),
-        *_counted(analysis, style.width),
+        *(() if is_first else counted),
         *_collectives(analysis, style.width),
         *note_lines(_unsaid(analysis), _NOTES_SHOWN, "on the page and in --json", style.width),
     )
@@ -271,11 +274,12 @@ def _counted(analysis: Analysis, width: int) -> Iterator[Text]:
 def _gaps(analysis: Analysis, style: Style) -> Iterator[Text]:
     """Yield the two longest gaps.
 
-    Yields nothing where idle time is below 2% or the report has a list of waits.
+    Yields nothing where idle time is below 2%, is the profiler's, or has a list of waits.
     """
     gaps = analysis.gaps(2)
     idle = analysis.components.share("idle")
-    if not gaps or idle is None or idle < 0.02 or waited_for(analysis):
+    is_own = analysis.recorded != "serialized"
+    if not (gaps and is_own) or idle is None or idle < 0.02 or waited_for(analysis):
         return
     yield from headline("Longest gaps")
     known = {"where": analysis.steps.seen, "cause": not analysis.on_host}

@@ -91,6 +91,18 @@ def test_each_type_is_counted_by_its_own_counter(architecture: str, types: dict[
         assert less.launch_work().kind.tolist() == [-1]
 
 
+@pytest.mark.parametrize(("others", "flops"), [(0, 512 * 30), (5, -1)])
+def test_fp8_is_none_where_all_matrix_instructions_are_of_counted_types(
+    others: int, flops: int
+) -> None:
+    counted = ("F16", "BF16", "F32", "F64", "I8")
+    values = {MOPS + name: 10.0 * (name == "F16") + 20.0 * (name == "BF16") for name in counted}
+    values |= {f"SQ_INSTS_VALU_MFMA_{name}": 3.0 * (name in counted[:2]) for name in counted}
+    found = work_of(values | {"SQ_INSTS_MFMA": 6.0 + others})
+    assert one(found.matrix_flops) == flops
+    assert one(work_of(values).matrix_flops) == -1
+
+
 def test_a_kernel_in_xf32_needs_the_counter_of_xf32() -> None:
     """No total asks for it, as older releases of the tool do not have it; a name may."""
     name = "Cijk_Ailk_Bljk_S_MX_B_Bias_HA_S_SAV_UserArgs_MT128x128x32_MI16x16x1"

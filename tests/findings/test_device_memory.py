@@ -18,7 +18,7 @@ def run(
 ) -> tf.Analysis:
     """Return steps of a kernel of 1 ms and a copy, one after the other or on another stream."""
     works: list[tuple[str, int, int, int]] = []
-    marks, at = [], MS
+    marks, at = [], 2 * MS
     for step in range(STEPS):
         marks.append((f"ProfilerStep#{step}", 10_000 * step, 9_000))  # the host is far ahead
         works.append(("sm90_gemm", 10_000 * step + 1_000, at, MS))

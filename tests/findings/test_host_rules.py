@@ -154,6 +154,27 @@ def test_slow_launches_matter_where_each_is_waited_for(latency_ns: int, *, is_to
     assert bool(of_rule(analysis, "launch-latency")) == is_told
 
 
+@pytest.mark.parametrize(("alloc_ns", "is_told"), [(20_000, False), (2_000, True)])
+def test_fast_launches_are_not_blamed_for_what_the_host_does_between(
+    alloc_ns: int, *, is_told: bool
+) -> None:
+    """Each launch takes 15 us and is waited for; before the next the host allocates."""
+    works, others, at = [], [], MS
+    for number in range(60):
+        done = at + 35_000
+        works.append(("k", at, at + 15_000, 20_000))
+        wait = {"name": "cudaStreamSynchronize", "start_ns": at + 900, "dur_ns": 35_100}
+        alloc = {"name": "cudaMalloc", "start_ns": done + 1_000, "dur_ns": alloc_ns}
+        others += [wait, {**alloc, "correlation": 500 + number}]
+        at = done + 2_000 + alloc_ns
+    rows = launched(*works)
+    calls = [{**one, "name": "cudaLaunchKernel", "dur_ns": 800} for one in rows["calls"]]
+    analysis = analyzed({**rows, "calls": [*calls, *others]})
+    found = of_rule(analysis, "launch-latency")
+    assert [one.title for one in found] == ["The host does not launch ahead of the GPU"] * is_told
+    assert is_told or of_rule(analysis, "memory-alloc")
+
+
 @pytest.mark.parametrize(
     ("call", "says"),
     [

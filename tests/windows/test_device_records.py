@@ -268,6 +268,12 @@ LATE = {"name": "cudaFree", "start_ns": 5_000_000, "correlation": 99}
         pytest.param(calls(*LAUNCH), kernels(0, 1, 2), 0, id="stopped while the GPU was busy"),
         pytest.param(calls(*LAUNCH), kernels(2, 0, 9), 7, id="stopped, and lost some before"),
         pytest.param([*calls(*LAUNCH), LATE], kernels(None, None), 0, id="no links"),
+        pytest.param(
+            [*calls(*LAUNCH), LATE], kernels(0, 1, *[None] * 8), 0, id="as many without a link"
+        ),
+        pytest.param(
+            [*calls(*LAUNCH), LATE], kernels(0, 1, *[None] * 7), 8, id="fewer without a link"
+        ),
         pytest.param([*calls(*LAUNCH), LATE], kernels(70, 71), 10, id="only earlier work is left"),
         pytest.param(
             [*calls("cudaMemcpyAsync", "cudaLaunchKernel"), LATE], kernels(1), 0, id="no copies"

@@ -35,6 +35,7 @@ from traceflops.findings.verdicts import (
     led_by,
     lost_graphs,
     records_verdict,
+    serialized_verdict,
     untimed_verdict,
     verdict,
 )
@@ -56,7 +57,7 @@ from traceflops.timeline.account import DeviceAccount
 from traceflops.timeline.device_span import whole_span
 from traceflops.timeline.host_work import COPIES_MISSING
 from traceflops.timeline.records import EMPTY_ACCOUNT
-from traceflops.windows.device_records import PARTIAL, LaunchRecords
+from traceflops.windows.device_records import UNRECORDED, LaunchRecords
 from traceflops.windows.prepared import Prepared
 from traceflops.windows.records import (
     DeviceReport,
@@ -153,7 +154,7 @@ def analysis_of(
             for device, account in prepared.accounts.items()
         ]
         named = devices = told_apart(linked.trace, reports)
-        if prepared.launch_records.state in PARTIAL:
+        if prepared.launch_records.state in UNRECORDED:
             devices = [device.with_idle_unrecorded for device in named]
         devices = with_culprits(prepared, devices)
         total = sum((device.chosen for device in devices), EMPTY_ACCOUNT)
@@ -336,6 +337,7 @@ def _said_first(
     return (
         facts.samples
         or records_verdict(facts.records, facts.how, late_rank)
+        or serialized_verdict(facts.records, measured)
         or untimed_verdict(facts.untimed, late_rank)
         or facts.memory
         or verdict(

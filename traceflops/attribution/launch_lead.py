@@ -32,6 +32,8 @@ _LEAST_CAP_NS: Final = 20_000
 _AHEAD_NS: Final = 1_000_000
 _BUSY: Final = 0.05
 """Below this share of idle time the verdict is at worst "looming"."""
+_MUCH: Final = 0.2
+"""From this share of idle time on, the host alone holds the device back."""
 _SHORT_NS: Final = 10_000
 _LONG_CALL_NS: Final = 20_000
 _EXACT: Final = 1 << 14
@@ -310,7 +312,7 @@ def _paced(counts: LeadCounts, idle: float | None) -> HostBound:
     places = np.searchsorted(upto, ranks, side="right")
     p10_ns, median_ns = counts.lead_ns[order][places].tolist()
     verdict: Pace | None = None
-    if idle and starved >= 0.5 and median_ns <= 4 * floor_ns:
+    if idle and idle >= _MUCH and starved >= 0.5 and median_ns <= 4 * floor_ns:
         verdict = "host-bound"
     elif idle and (starved >= 0.1 or (starved >= 0.05 and p10_ns < 3 * floor_ns)):
         verdict = "partly host-bound"

@@ -155,6 +155,8 @@ def unfit(analysis: Analysis) -> str:
         return "the files are of several jobs: choose one with --job"
     if not analysis.windows_used or not analysis.components.window_ns:
         return "no GPU time in the selected windows"
+    if analysis.recorded == "serialized":
+        return "kernels ran one by one, since counters were read"
     if analysis.recorded not in ENOUGH:
         return "launch calls have no record of what the GPU ran"
     return ""

@@ -28,12 +28,16 @@ if TYPE_CHECKING:
     from traceflops.findings.case import Case
     from traceflops.findings.losses import Loss
     from traceflops.mfu.counted.kernel_speeds import KernelRule, KernelSpeed
+    from traceflops.mfu.measurement import Measurement
     from traceflops.mfu.serving_passes import Serving
+    from traceflops.mfu.traced.work_tables import KernelRow
     from traceflops.timeline.records import Account
 
 COUNTED_KERNEL: Final = "counted-kernel"
 _Least: TypeAlias = Callable[[str], float]
 """A threshold of the rule by its name."""
+_TERA: Final = 1000
+"""In FLOP per ns."""
 _NO_KERNELS: Final = frozenset({"copy", "memset", "migration"})
 _MOST: Final = 3
 _NAME: Final = 60
@@ -77,20 +81,54 @@ def counted_kernels(case: Case) -> Iterator[Finding]:
 
 def counted_main_kernel(case: Case) -> Iterator[Finding]:
     """Give what counters of another run say of the kernel that takes most of the timed run."""
-    work = case.measured.executed.work
-    speeds = work.speeds if work is not None else ()
-    kernels = [row for row in case.measured.kernels if row.category.sub not in _NO_KERNELS]
-    if not speeds or not kernels:
+    kernels = _longest_first(case.measured)
+    speed = _speed_of(case.measured, kernels[0]) if kernels else None
+    if speed is None:
         return
-    most = max(kernels, key=lambda row: row.sum_ns)
+    most = kernels[0]
     share = min(share_of_window(case, most.sum_ns), 1.0)
-    (ours,), theirs = same_kernels([most.name], [speed.name for speed in speeds])
-    same_shape = [speed for speed, shape in zip(speeds, theirs, strict=True) if shape == ours]
-    if same_shape and severity_of(share) is not None:
-        name = _names([same_shape[0].name])[same_shape[0].name]
+    if severity_of(share) is not None:
+        name = _names([speed.name])[speed.name]
         row = Row(row_name(most.name), most.sum_ns, most.count)
-        for finding in _finding(case, same_shape[0], name, share):
+        for finding in _finding(case, speed, name, share):
             yield replace(finding, evidence=("speed-of-light", "kernels"), rows=(row,))
+
+
+def _longest_first(measured: Measurement) -> list[KernelRow]:
+    """Return the kernels, neither copies nor fills, that with most time first."""
+    kernels = [row for row in measured.kernels if row.category.sub not in _NO_KERNELS]
+    return sorted(kernels, key=lambda row: -row.sum_ns)
+
+
+def _speed_of(measured: Measurement, kernel: KernelRow) -> KernelSpeed | None:
+    """Return how near counters say that a kernel came to its limits; None without any."""
+    work = measured.executed.work
+    speeds = work.speeds if work is not None else ()
+    (ours,), theirs = same_kernels([kernel.name], [speed.name for speed in speeds])
+    same_shape = (speed for speed, shape in zip(speeds, theirs, strict=True) if shape == ours)
+    return next(same_shape, None)
+
+
+def kernel_with_most(measured: Measurement) -> Fact | None:
+    """Return which kernel has most of the time of kernels, and what counters say of its speed."""
+    kernels = _longest_first(measured)
+    if not kernels:
+        return None
+    most, total_ns = kernels[0], sum(row.sum_ns for row in kernels)
+    speed, work = _speed_of(measured, most), most.measured
+    said: list[Fact] = []
+    if work.flops_per_ns:
+        said.append(_fact("flops", tflops=work.flops_per_ns / _TERA))
+    if work.bytes_per_ns:
+        said.append(_fact("bytes", gigabytes=work.bytes_per_ns))
+    said += [] if speed is None else [one for one in _roofs(speed) if one.values["share"]]
+    return _fact(
+        "most",
+        name=_names([row.name for row in kernels])[most.name],
+        share=most.sum_ns / total_ns,
+        time_ns=total_ns,
+        limits=tuple(said),
+    )
 
 
 def _finding(case: Case, speed: KernelSpeed, name: str, share: float) -> Iterator[Finding]:
@@ -144,7 +182,7 @@ def _held_back(case: Case, speed: KernelSpeed) -> tuple[Fact | None, Fact | None
         advice = _fact(f"remedy.stall.{stall}") if stall else None
         return _fact("stall", share=waits, reason=text), advice
     if speed.roof is None:
-        return None, _fact("remedy.no-roof")
+        return None, None if case.devices else _fact("remedy.no-roof")
     return _fact("no-limit"), _fact("remedy.even" if speed.stalls else "remedy.unknown")
 
 

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from traceflops.timeline.records import Gap
 
 _LAUNCH_BOUND: Final = "launch-bound"
-_LAUNCHING: Final = ("eager-overhead", "launch-latency")
+_LATENCY: Final = "launch-latency"
+_LAUNCHING: Final = ("eager-overhead", _LATENCY)
 _WAITING: Final = ("sync-call", "blocking-copy")
 _UNTITLED_WITHOUT_STEPS: Final = ("memory-alloc", "recompilation", "code-loading")
 """Rules whose titles speak of the step."""
@@ -66,13 +67,14 @@ def idle_causes(case: Case) -> Iterator[Cause]:
     """Give a cause per class of idle time that is large enough.
 
     Where no class of waits is among them, long waits with work still on the GPU are one: the host
-    launches nothing then, and has no lead after it.
+    launches nothing then, and has no lead after it. The latency of launches that are as fast as any
+    is none where what the host does instead takes half as long: it keeps the host from being ahead.
     """
     culprits_by_rule: defaultdict[str, list[Culprit]] = defaultdict(list)
     for culprit in case.idle.culprits:
         rule = rule_of_idle(culprit.kind, culprit.label, *culprit.evidence)
         culprits_by_rule[rule].append(culprit)
-    has_wait = False
+    has_wait, held_ns, latency = False, 0, list[tuple[int, Cause]]()
     for rule, culprits in culprits_by_rule.items():
         idle = IdleClass(culprits[0].kind, tuple(culprits))
         share = share_of_window(case, idle.idle_ns)
@@ -89,9 +91,23 @@ def idle_causes(case: Case) -> Iterator[Cause]:
             if launching_ns >= idle.idle_ns and launching and launching[0].label == label:
                 continue
         has_wait = has_wait or rule in _WAITING
+        if rule == _LATENCY:
+            latency.append((idle.idle_ns, _cause(case, rule, idle, share)))
+            continue
+        held_ns += idle.idle_ns if rule != "device-wait" else 0
         yield _cause(case, rule, idle, share)
+    for idle_ns, late in latency:
+        if 2 * held_ns < idle_ns or not _at_floor(case):
+            yield late
     if not has_wait:
         yield from _host_waits(case)
+
+
+def _at_floor(case: Case) -> bool:
+    """Return whether most launches reach the GPU as fast as they can."""
+    pace = case.host_bound
+    most = limit(case, _LATENCY, "most_of_floor")
+    return pace is not None and pace.lead_median_ns <= most * pace.floor_ns
 
 
 def rule_of_idle(kind: str, *names: str) -> str:
@@ -137,7 +153,6 @@ def _cause(case: Case, rule: str, idle: IdleClass, share: float) -> Cause:
     is_in_thread = rule == "data-input" and _IN_THREAD in largest.label
     is_once = by_name and len(case.steps.used) < 2
     doubts = ["workers"] * is_in_thread + ["once"] * is_once + ["half"] * bool(row.partly)
-    title = "title" if case.steps.used or rule not in _UNTITLED_WITHOUT_STEPS else "title-no-steps"
     idle_cause = cause(
         case,
         rule,
@@ -145,7 +160,7 @@ def _cause(case: Case, rule: str, idle: IdleClass, share: float) -> Cause:
         values,
         tuple(details),
         frozenset(knows),
-        name=fact(f"{rule}.{title}"),
+        name=_title(case, rule),
         owner=None if is_unexplained else owner,
         rows=tuple(
             Row(row_name(culprit.label), culprit.idle_ns, culprit.gaps)
@@ -160,6 +175,13 @@ def _cause(case: Case, rule: str, idle: IdleClass, share: float) -> Cause:
     if idle_cause.advice is None and not by_name:
         return replace(idle_cause, advice=fact("sentence", text=Fact(idle.remedy)))
     return idle_cause
+
+
+def _title(case: Case, rule: str) -> Fact:
+    if rule == _LATENCY and _at_floor(case):
+        return fact(f"{rule}.title-floor")
+    is_of_step = case.steps.used or rule not in _UNTITLED_WITHOUT_STEPS
+    return fact(f"{rule}.title" if is_of_step else f"{rule}.title-no-steps")
 
 
 def _after_waits(case: Case, idle: IdleClass) -> int:

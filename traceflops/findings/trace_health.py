@@ -21,6 +21,7 @@ from traceflops.recording.capture_gaps import missing_from
 from traceflops.recording.inventory import profiler_time
 from traceflops.remedies import PYTORCH, How, family, way_to_record
 from traceflops.table.columns import matching, numbers
+from traceflops.windows.prepared import SERIALIZED
 from traceflops.windows.records import chosen_time
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ _NOTES: Final = {
     "file-not-read": _Unfit("file-not-read"),
     **dict.fromkeys(("no-timeline", "copies-only"), _TIMELINE),
     "copies-missing": _Unfit("copies-missing", "copies"),
-    "counted-while-timed": _Unfit("counted-while-timed", "timeline"),
+    **dict.fromkeys(SERIALIZED, _Unfit("counted-while-timed", "timeline")),
     "graph-capture": _Unfit("graph-capture"),
     "graphs-opaque": _Unfit("graphs-opaque", "kernels of graphs"),
     "earlier-work-missing": _Unfit("earlier-work-missing", "first work"),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from traceflops.devices.missing_input import NOTHING_LAUNCHED
 from traceflops.facts import Fact, fact
+from traceflops.findings.counted_kernels import kernel_with_most
 from traceflops.findings.finding import WORTH_SAYING, Verdict, severity_of
 from traceflops.findings.losses import Loss
 from traceflops.mfu.traced.coverage import TOO_LITTLE
@@ -121,6 +122,15 @@ def records_verdict(
             capture = fact("verdict.capture", captured=records.captured, calls=calls)
             return Verdict((capture,), "withheld")
     return None
+
+
+def serialized_verdict(records: LaunchRecords, measured: Measurement) -> Verdict | None:
+    """Return the kernel that takes most of the time of kernels, where only these times hold.
+
+    None where kernels ran as the program launches them.
+    """
+    most = kernel_with_most(measured) if records.state == "serialized" else None
+    return Verdict((most, fact("verdict.serialized")), "no-timeline") if most else None
 
 
 def lost_graphs(records: LaunchRecords, total: Account) -> Fact | None:

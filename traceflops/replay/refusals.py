@@ -34,6 +34,8 @@ def refusals(prepared: Prepared) -> Iterator[UsageError]:
         return
     if prepared.launch_records.state == "collectives":
         yield refused("only collectives are recorded", "record all work of the GPU")
+    elif prepared.launch_records.state == "serialized":
+        yield refused("kernels ran one by one for counters", "record a run without counters")
     elif not (prepared.launch_records.is_judged and prepared.knows_replays):
         yield refused("GPU work of many launches is missing", "record all of it")
     rows = np.concatenate([account.rows.row for account in prepared.accounts.values()])

@@ -41,7 +41,9 @@ NO_DEVICE_RECORDS: Final = "device-records-missing"
 MATERIAL: Final = 0.05
 """From this share of lost calls on, nothing is judged: complete public traces lack up to 2 %."""
 
-State = Literal["complete", "few missing", "incomplete", "missing", "capture", "collectives"]
+State = Literal[
+    "complete", "few missing", "incomplete", "missing", "capture", "collectives", "serialized"
+]
 CallKind = Literal["kernel", "graph", "copy", "fill"]
 
 
@@ -67,7 +69,8 @@ class LaunchRecords:
     Queries, synchronisations and the like start nothing and are not counted. A fill of no bytes
     has no record, so fills without one are no evidence of lost records where all others have
     theirs. `captured` calls became part of a graph: they ran nothing, and are of no kind.
-    `has_devices`: some device record is there; `only_collectives`: all kernels are collectives.
+    `has_devices`: some device record is there; `only_collectives`: all kernels are collectives;
+    `serialized`: the profiler ran kernels one by one.
     """
 
     kernel: CallRecords
@@ -77,6 +80,7 @@ class LaunchRecords:
     captured: int = 0
     has_devices: bool = True
     only_collectives: bool = False
+    serialized: bool = False
 
     def __add__(self, other: LaunchRecords) -> LaunchRecords:
         return LaunchRecords(
@@ -87,6 +91,7 @@ class LaunchRecords:
             self.captured + other.captured,
             self.has_devices or other.has_devices,
             self.only_collectives and other.only_collectives,
+            self.serialized or other.serialized,
         )
 
     @property
@@ -115,6 +120,8 @@ class LaunchRecords:
             return "capture"
         if self.only_collectives and not self.kernel.calls + self.graph.calls:
             return "collectives"
+        if self.serialized and self.has_devices:
+            return "serialized"
         if not self.lost:
             return "complete"
         if not self.has_devices:
@@ -141,11 +148,15 @@ class LaunchRecords:
 
 
 KINDS: Final[tuple[CallKind, ...]] = ("kernel", "graph", "copy", "fill")
+_STARTS: Final[Mapping[str, CallKind]] = {"kernel": "kernel", "memcpy": "copy", "memset": "fill"}
+"""The kind of call that starts each kind of work."""
 NO_LAUNCHES: Final = LaunchRecords(CallRecords(), CallRecords(), CallRecords(), CallRecords())
 ENOUGH: Final[tuple[State, ...]] = ("complete", "few missing")
 """States in which idle time and its causes are known."""
-PARTIAL: Final[tuple[State, ...]] = ("incomplete", "collectives")
-"""States in which recorded work is known, and idle time may be work that is not recorded."""
+PARTIAL: Final[tuple[State, ...]] = ("incomplete", "collectives", "serialized")
+"""States in which recorded work is known, and idle time is not that of the program."""
+UNRECORDED: Final = PARTIAL[:2]
+"""In these it may be work that is not recorded."""
 
 
 def launch_calls(trace: Trace) -> int:
@@ -216,7 +227,20 @@ def _wanted_records(
     lost = wanted & ~recorded & ~captured
     if has_devices:
         lost &= ~_still_queued(trace, wanted & recorded)
-    return kind, captured, lost
+    return kind, captured, lost & ~_may_be_unlinked(trace, kind, lost)
+
+
+def _may_be_unlinked(trace: Trace, kind: IntArray, lost: BoolArray) -> BoolArray:
+    """Return the lost calls of which their process has as many records that name no call."""
+    work, owner, width = trace.activities, numbers(trace.calls["process"]), len(KINDS)
+    of_kind = np.full(work.num_rows, -1)
+    for name, starts in _STARTS.items():
+        of_kind[is_one_of(work["kind"], name)] = KINDS.index(starts)
+    loose = (of_kind >= 0) & (numbers(work["correlation"], ABSENT) == ABSENT)
+    cells, place = trace.processes.num_rows * width, owner * width + kind
+    spare = np.bincount((numbers(work["process"]) * width + of_kind)[loose], minlength=cells)
+    gone = np.bincount(place[lost], minlength=cells)
+    return np.asarray(lost & (gone <= spare)[place])
 
 
 def lost_replays(trace: Trace) -> dict[int, IntArray]:

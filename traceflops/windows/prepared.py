@@ -27,6 +27,8 @@ from traceflops.windows.device_records import MATERIAL, LaunchRecords, chosen_ca
 from traceflops.windows.records import InWindows, StepChoice, chosen_activities, chosen_time
 from traceflops.windows.selection import Selection
 
+SERIALIZED: Final = ("counted-while-timed", "timed-one-by-one")
+"""The notes of readers on runs whose kernels the profiler ran one by one."""
 _UNALIGNED: Final = "clocks-not-aligned"
 """The note of a reader that cannot bring the clocks of files together."""
 
@@ -97,7 +99,8 @@ class Prepared:
         kernels = np.flatnonzero(is_one_of(self.trace.activities["kind"], "kernel"))
         only = bool(is_top(self.linked.categorised, "communication", kernels).all())
         records = launch_records(self.trace, self.untimed, is_chosen)
-        return replace(records, only_collectives=only and len(kernels) > 0)
+        serialized = any(note.code in SERIALIZED for note in self.trace.notes)
+        return replace(records, only_collectives=only and len(kernels) > 0, serialized=serialized)
 
     @cached_property
     def unseen_ns(self) -> dict[int, int]:

@@ -17,6 +17,7 @@ from traceflops.parsers.io.csv_cells import Texts
 from traceflops.parsers.io.csv_text import Cut
 from traceflops.parsers.rocprof.tables.parts import COUNTERS, ProcessPart
 from traceflops.parsers.rocprof.tables.work import ids
+from traceflops.parsers.rocprof.v1_events import BARRIER_NAME
 from traceflops.parsers.shared.sinks import UNNAMED_KERNEL
 from traceflops.parsers.shared.trace_builder import chosen
 from traceflops.table.builder import TableBuilder, compact
@@ -167,6 +168,8 @@ DOMAIN_TOTALS: Final = "domains"
 _NOTHING: Final = ""
 """The kind of what no table has."""
 _UNCLEAR: Final = "?"
+_BARRIER: Final = "barrier"
+"""A packet in which a queue waits for another: no work."""
 
 _DOMAINS: Final = (
     (re.compile("KERNEL_DISPATCH|KERNELS"), "kernel"),
@@ -179,6 +182,7 @@ _DOMAINS: Final = (
 _MAY_BE_DOMAIN: Final = re.compile("[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*")
 
 _NAMES: Final = (
+    (re.compile(f"{BARRIER_NAME}$"), _BARRIER),
     (re.compile("(?:KERNEL_DISPATCH|[A-Z][A-Z0-9_]*_API(?:_EXT)?)$"), _NOTHING),
     (re.compile("MEMORY_ALLOCATION_|SCRATCH_MEMORY_"), _NOTHING),
     (
@@ -219,7 +223,9 @@ def add_totals(cut: Cut, part: ProcessPart) -> None:
         other = next((kind for sign, kind in _FILE if sign.search(label)), most)
     kinds = [other if kind == _UNCLEAR else kind for kind in kinds]
     count, total = cut.numbers("calls"), cut.numbers("total")
-    wanted = np.array([kind != _NOTHING for kind in kinds], np.bool_)[name]
+    is_barrier = np.array([kind == _BARRIER for kind in kinds], np.bool_)[name]
+    part.file.odd["barriers"] += int(np.maximum(count[is_barrier], 0).sum())
+    wanted = np.array([kind not in (_NOTHING, _BARRIER) for kind in kinds], np.bool_)[name]
     rows = np.flatnonzero(wanted & ((count != ABSENT) | (total != ABSENT)))
     if not len(rows):
         part.records += cut.count

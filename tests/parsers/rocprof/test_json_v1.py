@@ -253,6 +253,21 @@ def test_kernels_that_stand_in_both_layouts_count_once() -> None:
     assert rows(trace, "kernel_counters", "counter", "value") == [("Wavefronts", 64.0)]
 
 
+def test_empty_doubles_of_kernels_are_no_launches() -> None:
+    """The arrow leads to the kernel; an empty kernel that stands alone is one."""
+    trace = read(
+        call(AT, AT + 4_000, "hipLaunchKernel"),
+        work(AT + 9_000, AT + 9_000, "k"),
+        work(AT + 9_000, AT + 12_000, "k"),
+        work(AT + 20_000, AT + 20_000, "k"),
+        arrow(1, AT // 1000 + 2, AT // 1000 + 9, (6 + GPU, 1)),
+    )
+    launch = dict(rows(trace, "calls", "name", "correlation"))["hipLaunchKernel"]
+    work_ = rows(trace, "activities", "start_ns", "dur_ns", "correlation")
+    assert work_ == [(AT + 9_000, 3_000, launch), (AT + 20_000, 0, None)]
+    assert notes(trace)["empty-doubles"].count == 1
+
+
 def test_copies_of_hsa_do_not_name_a_device() -> None:
     copy = work(AT, AT + 10, "async-copy", 1, dev_id=None, queue_id=None)
     trace = read(kernel(AT + 20, AT + 30), copy)

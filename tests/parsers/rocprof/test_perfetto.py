@@ -221,12 +221,24 @@ def test_what_the_writer_bent_and_what_the_buffer_lost() -> None:
     lost = packet(number(42, 1) + number(8, T0) + number(58, 6))
     late = begin(T0 + 10**9, MAIN, "hipFree", "hip_api", corr_id=9) + event(2, T0 + 10**9 + 5, MAIN)
     early = begin(T0, MAIN, "hipMalloc", "hip_api", corr_id=8) + event(2, T0 + 5, MAIN)
-    found = notes(read(TRACKS, lost, early, kernel(0, 5), kernel(5, 9), kernel(9, 9), late))
+    found = notes(read(TRACKS, early, lost, kernel(0, 5), kernel(5, 9), kernel(9, 9), late))
     assert found["packets-dropped"] == 1
     assert found["overlaps-trimmed"] == 1
     assert {"device-stopped", "perfetto-lacks"} <= found.keys()
     found = notes(read(TRACKS, early, kernel(0, 5), kernel(6, 9), kernel(9, 12, OTHER)))
     assert found.keys().isdisjoint({"packets-dropped", "overlaps-trimmed", "device-stopped"})
+
+
+def test_the_first_packet_of_a_sequence_says_nothing_of_losses() -> None:
+    first = packet(number(42, 1) + number(8, T0) + number(58, 6), sequence=3)
+    assert "packets-dropped" not in notes(read(first, TRACKS, kernel(0, 5)))
+    assert notes(read(first, TRACKS, first, kernel(0, 5)))["packets-dropped"] == 1
+
+
+@pytest.mark.parametrize(("field", "lost"), [(3, True), (18, True), (19, True), (2, False)])
+def test_statistics_of_a_buffer_say_what_it_lost(field: int, lost: bool) -> None:
+    statistics = packet(part(35, part(1, number(field, 7) + number(12, 1 << 20))))
+    assert ("packets-dropped" in notes(read(TRACKS, kernel(0, 5), statistics))) == lost
 
 
 def test_what_rocprof_sys_samples_of_gpus() -> None:

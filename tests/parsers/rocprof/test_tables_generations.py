@@ -331,7 +331,29 @@ def test_a_workload_of_rocprof_compute(tmp_path: Path) -> None:
     assert facts["generation"] == "compute"
     assert (facts["rocm_version"], facts["compute_partition"]) == ("6.1.2-110", "SPX")
     assert trace.source.identities == ("node-17",)
+    assert "timed-one-by-one" in codes(trace)
     assert "secret" not in repr(trace.source) + repr(trace.notes)
+
+
+@pytest.mark.parametrize(
+    ("mode", "dies", "found"),
+    [("SPX", 1, None), ("CPX", 1, 1), ("CPX", 6, None), ("", 1, None), ("", 6, 6), ("TPX", 2, 2)],
+)
+def test_dies_of_a_workload_are_those_of_its_partition(
+    mode: str, dies: int, found: int | None, tmp_path: Path
+) -> None:
+    system = SYSTEM.replace(",SPX,", f",{mode},").replace(",6\n", f",{dies}\n")
+    stamps = table(V1_NEW + V1_TIMES, [v1_row(0, 500, 600)])
+    trace = read(tmp_path, {"sysinfo.csv": system, "timestamps.csv": stamps})
+    assert rows(trace, "devices", "dies") == [found]
+
+
+def test_the_chip_of_a_workload_is_its_product(tmp_path: Path) -> None:
+    system = "workload_name,gpu_model,gpu_arch,chip_id\nx,MI300,gfx942,MI308X\n"
+    stamps = table(V1_NEW + V1_TIMES, [v1_row(0, 500, 600)])
+    for chip, product in (("MI308X", "MI308X"), ("29857", "MI300")):
+        files = {"sysinfo.csv": system.replace("MI308X", chip), "timestamps.csv": stamps}
+        assert rows(read(tmp_path / chip, files), "devices", "product") == [product]
 
 
 def test_counters_of_rocprof_compute_alone(tmp_path: Path) -> None:

@@ -578,6 +578,16 @@ def test_totals_of_v1_lack_the_extremes(tmp_path: Path) -> None:
     ]
 
 
+def test_barrier_packets_are_no_work_in_totals(tmp_path: Path) -> None:
+    file = (
+        "Name,Calls,TotalDurationNs,AverageNs,Percentage\n"
+        '"<barrier packet>",70,9000,128,90.0\n"f(int, int)",3,900,300,9.0\n'
+    )
+    trace = read(tmp_path, {"results.stats.csv": file})
+    assert rows(trace, "totals", "name", "total_ns") == [("f(int, int)", 900)]
+    assert {note.code: note.count for note in trace.notes}["barrier-packets"] == 70
+
+
 def test_totals_of_what_has_a_timeline_are_left_out(tmp_path: Path) -> None:
     stats = table(STATS, [{"Name": "gemm(float*)", "Calls": 2, "TotalDurationNs": 9}])
     apis = table(STATS, [{"Name": "hipFree", "Calls": 2, "TotalDurationNs": 9}])

@@ -110,6 +110,20 @@ def test_a_database_with_operations_and_copies_alone(path: Path) -> None:
     assert "no-calls" in {note.code for note in trace.notes}
 
 
+def test_empty_doubles_of_kernels_are_skipped(path: Path) -> None:
+    base = {"pid": 7, "tid": 8, "dev-id": 1, "queue-id": 3, "stream-id": 2, "Name": '"k"'}
+    ends = (T, T + 9, T + 20)
+    starts = (T, T, T + 20)
+    operations = [
+        {**base, "BeginNs": start, "EndNs": end, "Index": index}
+        for index, (start, end) in enumerate(zip(starts, ends, strict=True))
+    ]
+    write(path, OPS=(WORK, operations))
+    trace = read(path)
+    assert rows(trace, "activities", "start_ns", "dur_ns") == [(T, 9), (T + 20, 0)]
+    assert {note.code: note.count for note in trace.notes}["empty-doubles"] == 1
+
+
 def test_calls_and_ranges_of_the_host(path: Path) -> None:
     call = {"pid": 7, "tid": 8, "BeginNs": T, "EndNs": T + 5}
     work = {"pid": 7, "tid": 8, "dev-id": 0, "queue-id": 0, "BeginNs": T + 9, "EndNs": T + 19}
