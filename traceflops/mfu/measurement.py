@@ -360,6 +360,6 @@ def _without_capture(done: Executed) -> MissingInput | None:
 def _largest_unknown(done: Executed) -> Fact:
     """Return of which kernels most time has no FLOPs; what else gives an MFU if none is known."""
     for kernels in done.outside.unattributed[:1]:
-        kernel = shown(kernels.kernel)
-        return fact("missing.largest-unknown", kernel=kernel, reason=kernels.reason)
+        why = fact(f"uncounted.{kernels.why}")
+        return fact("missing.largest-unknown", kernel=shown(kernels.kernel), reason=why)
     return missing_input.PAIR
