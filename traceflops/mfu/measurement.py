@@ -42,8 +42,8 @@ from traceflops.mfu.traced.work_tables import KernelRow, OpRow, kernel_rows, op_
 from traceflops.remedies import NSIGHT, ROCPROF, XLA, advice, family, remedy
 from traceflops.table.columns import names
 from traceflops.table.patterns import launches_nothing
-from traceflops.table.trace import Note
-from traceflops.units import decimal, exact_percent
+from traceflops.table.trace import Note, note_of
+from traceflops.units import decimal
 from traceflops.windows.prepared import Prepared
 
 if TYPE_CHECKING:
@@ -289,12 +289,9 @@ def unknown_flops(done: Executed, fall: Waterfall | None) -> Iterator[Note]:
     """Yield which kernels make a range of the figure, where too few FLOPs are known for one."""
     if fall is None or done.coverage is None or fall.known_share >= ENOUGH:
         return
-    text = (
-        f"Compute kernels with {exact_percent(1 - done.coverage)} of the compute time have "
-        f"unknown FLOPs. At peak they would do {exact_percent(1 - fall.known_share)} of all "
-        f"FLOPs, so the figure is a range; {in_words(_largest_unknown(done))}."
-    )
-    yield Note("missing", "flops-unknown", text)
+    unknown, most = 1 - done.coverage, 1 - fall.known_share
+    largest = _largest_unknown(done)
+    yield note_of("missing", "flops-unknown", unknown=unknown, most=most, largest=largest)
 
 
 def impossible(fall: Waterfall, devices: tuple[DevicePeaks, ...]) -> MissingInput:

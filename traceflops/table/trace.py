@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 import pyarrow as pa
 
 from traceflops.characters import is_visible
+from traceflops.facts import Fact, Value, in_words
 from traceflops.table.schema import TABLES, arrow_schema, empty_table
 from traceflops.units import plural, several
 
@@ -283,6 +284,25 @@ def rank_from_name(ranks: Iterable[int], file: str | None = None) -> Note:
     """Return the note on ranks that are known from a name alone."""
     numbers = sorted(set(ranks))
     return counted_note("assumed", "rank-from-name", _FROM_NAME, len(numbers), file, numbers)
+
+
+def note_of(
+    kind: NoteKind,
+    code: str,
+    /,
+    *,
+    count: int | None = None,
+    share: float = 0.0,
+    advice: Fact | str = "",
+    **values: Value,
+) -> Note:
+    """Return a note in the words of `note.CODE`, filled with count, share and values.
+
+    The code `no-steps.marked` is that of a variant of the words of `no-steps`.
+    """
+    what = Fact(f"note.{code}", {"count": count, "share": share, **values})
+    code, told = code.partition(".")[0], in_words(advice)
+    return Note(kind, code, in_words(what), count, share=share, advice=told)
 
 
 def counted_note(
