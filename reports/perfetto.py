@@ -201,8 +201,7 @@ def _steps(prepared: Prepared, device: int, write: Write) -> Iterator[str]:
             continue  # it lies across the steps
         name = _json(window.role if window.step is None else f"step {window.step}")
         parts = {f"{part}_ns": ns for part, ns in window.account.components.parts().items()}
-        left_out = words(window.left_out) or None
-        args = _json({"used": window.used, "left_out": left_out} | parts)
+        args = _json({"used": window.used, "left_out": words(window.left_out) or None} | parts)
         pid, start, dur = _DEVICE + device, window.start_ns, window.dur_ns
         yield write(pid, _STEPS, name, start, dur, '"step"', args)
 

@@ -70,8 +70,7 @@ class Note:
 
     def as_dict(self) -> dict[str, object]:
         """Return the fields that are shown, by name."""
-        names = ("kind", "code", "text", "count", "file")
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in ("kind", "code", "text", "count", "file")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,20 +288,15 @@ def rank_from_name(ranks: Iterable[int], file: str | None = None) -> Note:
 def note_of(
     kind: NoteKind,
     code: str,
-    /,
     *,
     count: int | None = None,
     share: float = 0.0,
     advice: Fact | str = "",
     **values: Value,
 ) -> Note:
-    """Return a note in the words of `note.CODE`, filled with count, share and values.
-
-    The code `no-steps.marked` is that of a variant of the words of `no-steps`.
-    """
-    what = Fact(f"note.{code}", {"count": count, "share": share, **values})
-    code, told = code.partition(".")[0], in_words(advice)
-    return Note(kind, code, in_words(what), count, share=share, advice=told)
+    """Return a note in the words of `note.CODE`, filled with the rest; `CODE.x` is a variant."""
+    told = in_words(Fact(f"note.{code}", {"count": count, "share": share, **values}))
+    return Note(kind, code.partition(".")[0], told, count, share=share, advice=in_words(advice))
 
 
 def counted_note(
