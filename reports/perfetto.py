@@ -22,6 +22,7 @@ from traceflops.drawing.lane_stacking import MOST_LANES, lanes_of
 from traceflops.errors import UsageError
 from traceflops.reports.files import MARK
 from traceflops.reports.json.report import gain_object
+from traceflops.reports.view.texts import words
 from traceflops.table.columns import ABSENT, IntArray, codes, names, numbers
 from traceflops.table.trace import Trace
 from traceflops.timeline.intervals import Intervals
@@ -200,7 +201,7 @@ def _steps(prepared: Prepared, device: int, write: Write) -> Iterator[str]:
             continue  # it lies across the steps
         name = _json(window.role if window.step is None else f"step {window.step}")
         parts = {f"{part}_ns": ns for part, ns in window.account.components.parts().items()}
-        args = _json({"used": window.used, "left_out": window.left_out} | parts)
+        args = _json({"used": window.used, "left_out": words(window.left_out) or None} | parts)
         pid, start, dur = _DEVICE + device, window.start_ns, window.dur_ns
         yield write(pid, _STEPS, name, start, dur, '"step"', args)
 

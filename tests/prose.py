@@ -21,7 +21,9 @@ _WORD: Final = re.compile(r"[A-Za-z][a-z']*[,;:.]?")
 _NOTES: Final = {"Note", "NoteTable", "counted_note", "of_noun", "rank_unknown"}
 _DESCRIBED: Final = {"Meta", "Column", "Table", "argument", "option", "Option", "Argument"}
 _PATTERNS: Final = {"compile", "search", "match", "fullmatch", "sub", "finditer", "findall"}
-_ERRORS: Final = re.compile(r"(Error|Exception|Warning|NotATrace|refused|CannotCount|warn)$")
+_ERRORS: Final = re.compile(
+    r"(Error|Exception|Warning|NotATrace|refused?|require|CannotCount|warn)$"
+)
 
 TEXTS: Final = {"sentence", "remedy", "title", "statement"}
 """Attributes that are texts of ours; `.text` is one of a note."""
@@ -54,7 +56,7 @@ def texts_below(node: ast.AST) -> list[str]:
         isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
     ):
         return []
-    if isinstance(node, ast.Call) and _may_speak(node):
+    if isinstance(node, ast.Call) and (_may_speak(node) or _is_list_of_words(node.func)):
         return []
     if isinstance(node, ast.JoinedStr | ast.Constant):
         parts = node.values if isinstance(node, ast.JoinedStr) else [node]
@@ -69,6 +71,12 @@ def _may_speak(call: ast.Call) -> bool:
     """Return whether a call makes an error, a note or a description, or looks for a pattern."""
     name = name_of(call.func)
     return name in _NOTES | _DESCRIBED | _PATTERNS or bool(_ERRORS.search(name))
+
+
+def _is_list_of_words(function: ast.AST) -> bool:
+    """Return whether a call is `"add sub mul".split()`."""
+    is_text = isinstance(function, ast.Attribute) and isinstance(function.value, ast.Constant)
+    return is_text and name_of(function) == "split"
 
 
 def name_of(node: ast.AST) -> str:

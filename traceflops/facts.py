@@ -50,8 +50,8 @@ def quoted(text: str) -> Fact:
     return Fact("quoted", {"text": text})
 
 
-def in_words(*facts: Fact | None) -> str:
-    """Return facts in words, by the one table of texts; "" for None."""
+def in_words(*facts: Fact | str | None) -> str:
+    """Return facts in words, by the one table of texts; "" for None, a text as it is."""
     from traceflops.reports import words
 
     return " ".join(map(words, facts))

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from traceflops.reports.view.figures import fields
+from traceflops.reports.view.texts import words
 
 if TYPE_CHECKING:
     from traceflops.attribution.culprits import IdleCulprits
@@ -57,7 +58,11 @@ def device_object(device: DeviceReport) -> dict[str, Any]:
         "chosen": account_object(device.chosen),
         "whole": _whole(device.whole),
         "windows": [
-            {**fields(window, *_OF_A_WINDOW), **account_object(window.account)}
+            {
+                **fields(window, *_OF_A_WINDOW),
+                "left_out": words(window.left_out) or None,
+                **account_object(window.account),
+            }
             for window in device.windows
         ],
         "gaps": [_gap(gap) for gap in device.gaps],

@@ -21,6 +21,7 @@ from traceflops.mfu.measurement import Measurement
 from traceflops.mfu.traced.executed import Executed
 from traceflops.mfu.traced.work_tables import KernelRow, OpRow
 from traceflops.reports.view.figures import as_float, fields, flop_count
+from traceflops.reports.view.texts import words
 from traceflops.reports.view.utilisation import roof, roofline, share_of_bandwidth, share_of_link
 
 if TYPE_CHECKING:
@@ -210,11 +211,12 @@ def _ledger(executed: Executed) -> list[dict[str, Any]]:
 def _inference(inference: Inference) -> dict[str, Any]:
     """Return the passes of inference by kind."""
     return {
-        **fields(inference, "rule", "outside_ns"),
+        "rule": words(inference.rule),
+        "outside_ns": inference.outside_ns,
         "phases": [
             {
                 "kind": phase.kind,
-                "rules": [{"rule": rule, "passes": passes} for rule, passes in phase.rules],
+                "rules": [{"rule": words(rule), "passes": passes} for rule, passes in phase.rules],
                 **fields(phase, "passes", "sequences", "queries", "keys", "time_ns"),
                 **flop_count("flops", phase.flops),
                 "weight_bytes": phase.moved.weights,

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from traceflops._version import __version__
 from traceflops.analysis.result import Analysis
+from traceflops.facts import fact
 from traceflops.flops.analytic.explain_reported import Explanation
 from traceflops.flops.analytic.lengths import Lengths
 from traceflops.flops.analytic.rates import TERA, DescribedWork, Rate
@@ -51,7 +52,7 @@ def mfu_object(figures: Utilisation, explained: Explanation | None = None) -> di
         ],
         "conventions": [_convention(entry) for entry in figures.entries],
         "reported": _reported(explained) if explained is not None else None,
-        "notes": list(figures.notes),
+        "notes": list(map(words, figures.notes)),
     }
 
 
@@ -140,13 +141,14 @@ def _convention(entry: Entry) -> dict[str, Any]:
     rate = entry.rate
     impossible = entry.work is not None and rate is not None and max(rate.mfu, rate.hfu) > 1
     problem = "more than the devices can do" if impossible else entry.problem
+    what = f"convention.{entry.convention.id}"
     return {
         "id": entry.convention.id,
         "is_hfu": entry.convention.executed,
         "problem": problem or None,
         **_figures(entry.work, None if impossible else rate),
-        "counts": entry.convention.words,
-        "used_by": entry.convention.used_by,
+        "counts": words(fact(f"{what}.counts")),
+        "used_by": words(fact(f"{what}.used-by")),
     }
 
 
@@ -190,7 +192,7 @@ def _described(checked: Reconciliation, explained: Explanation | None) -> dict[s
     return {
         **described,
         "lacks": [fields(lack, "problem", "remedy") for lack in checked.lacks],
-        "devices_told_by": job.told_by,
+        "devices_told_by": words(job.told_by),
         "devices_shown": job.shown,
         "step_windows": job.windows,
         **fields(job, "window_ns", "host_ns"),

@@ -15,6 +15,7 @@ import numpy as np
 from traceflops.reports.page.scripts import bokeh_figure, holoviews
 from traceflops.reports.view.figures import TIME_UNITS, UNKNOWN, duration, unit_for
 from traceflops.reports.view.palette import LOOKS
+from traceflops.reports.view.texts import words
 from traceflops.timeline.records import Components, Window
 from traceflops.windows.records import DeviceReport
 from traceflops.windows.step_times import counting, mean_components, median_of
@@ -63,7 +64,7 @@ class StepRow:
     role: str
     devices: int
     used: bool
-    left_out: str | None
+    left_out: str
     unfinished: bool
     components: Components
     longest_ns: int
@@ -124,7 +125,7 @@ def _window_row(windows: Sequence[Window], label: str) -> StepRow:
         role=windows[0].role,
         devices=len(mine),
         used=any(window.used for window in mine),
-        left_out=next((w.left_out for w in windows if w.left_out), None),
+        left_out=words(next((w.left_out for w in windows if w.left_out), None)),
         unfinished=any(window.unfinished for window in windows),
         components=mean_components([account.components for account in accounts]),
         longest_ns=max(window.dur_ns for window in mine),

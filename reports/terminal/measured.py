@@ -256,7 +256,7 @@ def _row(row: KernelRow | OpRow, analysis: Analysis) -> tuple[str, ...]:
 
 def _notes(analysis: Analysis, style: Style, checked: Reconciliation | None) -> Iterator[Text]:
     notes = [note.text for note in (*analysis.measured.notes, *analysis.notes)]
-    described = checked.described.notes if checked is not None else ()
+    described = map(words, checked.described.notes) if checked is not None else ()
     said = doubts(analysis)
     shown = [text for text in dict.fromkeys((*described, *notes)) if text not in said]
     yield from note_lines(shown, _NOTES, "in --json", style.width)

@@ -75,7 +75,8 @@ def conventions_table(figures: Utilisation, width: int) -> Iterator[Text]:
     for entry in figures.entries:
         if entry.work is not None:
             row = Text(_row(_entry(entry, entry.work), widths))
-            yield row.append(f"  {_start(entry.convention.used_by, room)}" if room else "", "dim")
+            user = words(fact(f"convention.{entry.convention.id}.used-by"))
+            yield row.append(f"  {_start(user, room)}" if room else "", "dim")
     yield Text()
     yield from _not_computed(figures.entries, width)
 
@@ -98,7 +99,8 @@ def render_explanation(figures: Utilisation, explained: Explanation, style: Styl
 
 
 def _notes(figures: Utilisation, width: int) -> Iterator[Text]:
-    return note_lines(figures.notes, len(figures.notes), "", width)
+    notes = [*map(words, figures.notes)]
+    return note_lines(notes, len(notes), "", width)
 
 
 def _candidates(explained: Explanation, shown: Iterable[Candidate], width: int) -> Iterator[Text]:

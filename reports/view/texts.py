@@ -30,6 +30,7 @@ _PRINTED: Final[Mapping[str, Callable[[Any], str]]] = {
     "percents": lambda ends: _percents(ends, " % to "),
     "short_percents": lambda ends: _percents(ends, figures.UNKNOWN),
     "duration": units.duration,
+    "time_amount": units.time_amount,
     "mhz": lambda clock: f"{clock:,.0f} MHz",
     "gib": lambda size: gib(int(size)),
     "count": lambda number: f"{number:,}",

@@ -282,7 +282,7 @@ def _inference(inference: Inference) -> Iterator[Fact]:
     for phase in inference.phases:
         name = phase.kind or "passes"
         tokens = "" if phase.queries is None else several(phase.queries, "token")
-        rules = "; ".join(rule for rule, _ in phase.rules[:_RULES])
+        rules = "; ".join(words(rule) for rule, _ in phase.rules[:_RULES])
         passes = several(phase.passes, "pass")
         yield Fact(name, tokens or passes, f"{passes}: {rules}" if tokens else rules)
         if phase.kind != "prefill":

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from traceflops.errors import InputError, TraceflopsError, UsageError
+from traceflops.facts import Fact, fact
 from traceflops.flops.model.blocks import Experts
 from traceflops.flops.model.card import ModelCard
 from traceflops.flops.model.families import FAMILIES
@@ -241,12 +242,20 @@ def test_dense_layers_among_experts() -> None:
 
 def test_what_is_left_out_is_said() -> None:
     assert card_of_config(config_of("Gemma 3 4B, text"), "c").notes == (
-        "not in the config, so defaults of gemma3_text apply: vocab_size 262208, "
-        "num_attention_heads 8, num_key_value_heads 4, head_dim 256, sliding_window 4096",
-        "only the text part of 'gemma3' is described, not its other towers",
+        defaults_of(
+            "gemma3_text",
+            *("vocab_size 262208", "num_attention_heads 8", "num_key_value_heads 4"),
+            *("head_dim 256", "sliding_window 4096"),
+        ),
+        fact("described.text-part", model="'gemma3'"),
     )
     (note,) = card_of_config(config_of("DeepSeek-V3"), "c").notes
-    assert note == "1 multi-token-prediction module is not counted; --mtp 1 counts them"
+    assert note == fact("described.prediction-modules", modules=1)
+
+
+def defaults_of(kind: str, *sizes: str) -> Fact:
+    """Return the note on sizes that a config leaves to its class."""
+    return fact("described.defaults", kind=kind, sizes=sizes)
 
 
 KV_HEADS: list[tuple[str, int | None]] = [
@@ -267,12 +276,12 @@ def test_key_and_value_heads_that_a_config_lacks_are_those_of_its_class(
     card = card_of_config(without, "c")
     kept = {one.linear.outputs for one in card.placed() if one.linear.name == "k"}
     assert kept == {128 * (default or 32)}
-    said = f"not in the config, so defaults of {kind} apply: num_key_value_heads {default}"
-    assert any(note.startswith(said) for note in card.notes) == (default is not None)
+    said = defaults_of(kind, f"num_key_value_heads {default}")
+    assert card.notes == ((said,) if default is not None else ())
     # A null is no default: it says that there are as many as heads.
     null = card_of_config({**config, "num_key_value_heads": None}, "c")
     assert {one.linear.outputs for one in null.placed() if one.linear.name == "k"} == {128 * 32}
-    assert not [note for note in null.notes if "num_key_value_heads" in note]
+    assert null.notes == ()
 
 
 def without(name: str, *keys: str) -> Config:
@@ -298,9 +307,17 @@ def test_a_window_that_a_config_lacks_is_that_of_its_class(
     config = without(name, "sliding_window") | ({"layer_types": kinds} if kinds else {})
     card = card_of_config(config, "c")
     assert masks_of(card)["window", size] == layers
-    assert any(f"sliding_window {size}" in note for note in card.notes)
-    assert "sliding_window" not in " ".join(card_of_config(config_of(name), "c").notes)
-    assert "sliding_window" not in " ".join(card_of_config(config_of("Qwen3-8B"), "c").notes)
+    assert f"sliding_window {size}" in sizes_assumed(card)
+    for whole in (name, "Qwen3-8B"):
+        assert "sliding_window" not in " ".join(
+            sizes_assumed(card_of_config(config_of(whole), "c"))
+        )
+
+
+def sizes_assumed(card: ModelCard) -> list[str]:
+    """Return the sizes that a config leaves to its class."""
+    notes = [note.values["sizes"] for note in card.notes if "sizes" in note.values]
+    return [str(size) for sizes in notes if isinstance(sizes, tuple) for size in sizes]
 
 
 MANY = 10**9

@@ -9,6 +9,7 @@ import pytest
 from tests.conftest import some
 from traceflops.devices.peaks import load_devices
 from traceflops.errors import UsageError
+from traceflops.facts import fact
 from traceflops.flops.analytic.run_utilisation import choose_peak, other_peaks, plain_dtype
 
 
@@ -39,11 +40,12 @@ def test_no_row_and_type_has_a_peak_that_the_table_lacks() -> None:
 
 
 def test_notes_on_what_was_given() -> None:
-    assert "twice the dense" in choose_peak("h100-sxm", Fraction(1979), "bf16").notes[0]
+    (doubt,) = choose_peak("h100-sxm", Fraction(1979), "bf16").notes
+    assert doubt.code == "peak-doubt.sparse"
     assert choose_peak("h100-sxm", Fraction(1979), "fp8").notes == ()
     assert choose_peak(None, Fraction(1979), "bf16").notes == ()
     (note,) = choose_peak(None, Fraction(900), "zz").notes
-    assert note == "'zz' is not in the table: the peak stands for it"
+    assert note == fact("described.unknown-dtype", dtype="'zz'")
     for tflops in (None, Fraction(9)):
         with pytest.raises(
             UsageError,

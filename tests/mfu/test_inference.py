@@ -12,6 +12,7 @@ from tests.conftest import analysis_of_sample, shared_file
 from tests.mfu.test_measurement import GEMM, H100
 from traceflops.analysis.preparation import prepare
 from traceflops.errors import UsageError
+from traceflops.facts import Fact, fact
 from traceflops.flops.analytic.run import Run
 from traceflops.flops.model.card import decode_bytes
 from traceflops.flops.model.card_table import build
@@ -19,7 +20,7 @@ from traceflops.flops.model.models import preset
 from traceflops.mfu.checked.reconciliation import reconcile
 from traceflops.mfu.checked.run_options import TRAINS, Words
 from traceflops.mfu.checked.trace_description import SelfDescribed, self_described
-from traceflops.mfu.forward_passes import NO_CACHE
+from traceflops.mfu.forward_passes import NO_CACHE, NO_RULE
 from traceflops.mfu.inference import BY_LACK, BY_MARKS, Inference, PhaseUse
 from traceflops.mfu.measurement import measure
 from traceflops.table.trace import Trace
@@ -87,7 +88,7 @@ def test_token_indices_tell_decode_from_prefill() -> None:
     assert prefill is not None
     assert decode is not None
     assert (prefill.passes, prefill.sequences, prefill.queries) == (1, 4, 256)
-    assert prefill.rules == (("token indices are 4 x 64", 1),)
+    assert prefill.rules == ((fact("pass.token-indices", sequences=4, tokens=64), 1),)
     assert (decode.passes, decode.sequences, decode.queries) == (2, 8, 8)
     assert (prefill.time_ns, decode.time_ns) == (1_000, 2_000)
     assert prefill.flops == 2 * 256 * 512 * 256
@@ -101,23 +102,23 @@ def test_token_indices_tell_decode_from_prefill() -> None:
 @pytest.mark.parametrize(
     ("ops", "kind", "rule"),
     [
-        ([product(110, 1), product(130, 1)], "decode", "every product has one row"),
-        ([product(110, 8), product(130, 8)], None, "unknown whether prefill or decode"),
-        ([lookup(100, "[8]"), product(110, 8)], None, "unknown whether prefill or decode"),
+        ([product(110, 1), product(130, 1)], "decode", fact("pass.one-row")),
+        ([product(110, 8), product(130, 8)], None, NO_RULE),
+        ([lookup(100, "[8]"), product(110, 8)], None, NO_RULE),
         (
             [lookup(100, "[8]"), product(110, 8), product(130, 1, 256, TABLE)],
             "prefill",
-            "logits have 1 row, all other products at least 8",
+            fact("pass.logits", rows=1, others=8),
         ),
         (
             [lookup(100, "[8]"), product(110, 8), product(130, 8, 256, TABLE)],
             None,
-            "unknown whether prefill or decode",
+            NO_RULE,
         ),
     ],
 )
 def test_rows_of_products_tell_where_they_can(
-    ops: list[dict[str, Any]], kind: str | None, rule: str
+    ops: list[dict[str, Any]], kind: str | None, rule: Fact
 ) -> None:
     phase = only(made(*ops, cache(140)))
     assert (phase.kind, phase.rules) == (kind, ((rule, 1),))
@@ -356,14 +357,14 @@ def test_a_window_is_refused_where_reach_is_not_known() -> None:
 
 SIZES = {"hidden": 512, "layers": 1, "heads": 4, "ffn": 64, "glu": False, "vocab": 99}
 SERVED = [{"name": "execute_context_0(0)_generation_8(8)", "start_ns": 100, "dur_ns": 50}]
-SHOWN = f"Counted forward only, since the trace is inference: {BY_MARKS}."
-ASSUMED = "Assumed: training. Add --forward-only for inference."
-WAYS: list[tuple[list[dict[str, Any]], dict[str, Any], Words, bool | None, str]] = [
-    (SERVED, {}, Words({}), True, f"{SHOWN} --no-forward-only counts training."),
-    (SERVED, {"forward_only": False}, Words({}), False, ""),
-    (SERVED, {"forward_only": True}, Words({}, frozenset({TRAINS})), False, ""),
-    (SERVED, {}, Words({"checkpointing": "none"}), False, ""),
-    ([], {"forward_only": True}, Words({}), True, ""),
+SHOWN = fact("reconciliation.forward-only", rule=BY_MARKS)
+ASSUMED = fact("reconciliation.training")
+WAYS: list[tuple[list[dict[str, Any]], dict[str, Any], Words, bool | None, Fact | None]] = [
+    (SERVED, {}, Words({}), True, SHOWN),
+    (SERVED, {"forward_only": False}, Words({}), False, None),
+    (SERVED, {"forward_only": True}, Words({}, frozenset({TRAINS})), False, None),
+    (SERVED, {}, Words({"checkpointing": "none"}), False, None),
+    ([], {"forward_only": True}, Words({}), True, None),
     ([], {}, Words({}), None, ASSUMED),
 ]
 
@@ -374,7 +375,7 @@ def test_a_described_run_counts_as_what_the_trace_shows_unless_it_says(
     told: dict[str, Any],
     options: Words,
     forward: bool | None,
-    note: str,
+    note: Fact | None,
 ) -> None:
     """Three times as much is needed with input and weight gradients of all products."""
     trace = trace_of(**launched((GEMM, 110, 120, 1_000)), marks=marks, devices=[H100])
@@ -384,9 +385,8 @@ def test_a_described_run_counts_as_what_the_trace_shows_unless_it_says(
     assert isinstance(said, SelfDescribed)
     described = reconcile(measure(prepared), prepared, said.card, said.run).described
     assert described.run.forward_only is forward
-    assert [one for one in described.notes if "orward" in one or "raining" in one] == [note] * bool(
-        note
-    )
+    ours = [each for each in described.notes if each in (SHOWN, ASSUMED)]
+    assert ours == ([note] if note else [])
     each = 2 * 8 * (4 * 512 * 512 + 2 * 512 * 64 + 512 * 99)  # and attention: one key per query
     assert described.work.ledger.figure == (each + 8 * 4 * 512) * (1 if forward else 3)
 
@@ -397,4 +397,4 @@ def test_of_what_has_gradients_nothing_is_assumed() -> None:
     run = Run(tokens=8, seq=1, forward_only=None)
     found = reconcile(measure(prepared), prepared, build(SIZES, "model"), run).described
     assert found.run.forward_only is None
-    assert not [one for one in found.notes if "raining" in one]
+    assert ASSUMED not in found.notes

@@ -24,6 +24,7 @@ from tests.mfu.test_measurement import GEMM, H100, H100_BF16, MATMUL, matmul
 from tests.samples.strategies import run_configs
 from traceflops.analysis.preparation import prepare
 from traceflops.errors import UsageError
+from traceflops.facts import fact, in_words
 from traceflops.flops.analytic.run import FULL_CHECKPOINT, Lora, Run, parse_checkpoint
 from traceflops.flops.model.blocks import Attention, Block, FeedForward
 from traceflops.flops.model.card import ModelCard
@@ -175,7 +176,8 @@ def test_one_rank_of_four_has_a_quarter_of_the_job() -> None:
     assert (found.job.devices, found.job.shown, found.job.windows) == (4, 1, 2)
     assert found.needed == 2 * step_flops(config)
     assert found.agree
-    assert found.job.note == ("Assumed job size: 4 devices (world size in the trace; 1 shown).")
+    by = fact("job-size.world-size")
+    assert found.job.note == fact("job-size.assumed", devices=4, by=by, shown=1)
 
 
 def test_a_convention_is_counted_over_the_device_windows() -> None:
@@ -237,8 +239,7 @@ def test_a_wrong_number_of_devices(gpus: int) -> None:
     prepared, measured = sample("gpt_ddp_4rank")
     found = reconcile(measured, prepared, *described(MADE[1].config), gpus=gpus)
     assert found.residual == Fraction(4, gpus) - 1
-    assert found.job.note.startswith(f"Assumed job size: {gpus} device")
-    assert "--gpus" in found.job.note
+    assert (found.job.devices, found.job.told_by) == (gpus, fact("job-size.option"))
 
 
 def test_another_model_altogether() -> None:
@@ -272,7 +273,7 @@ def test_tokens_without_lengths() -> None:
     assert found.rate.mfu == Fraction(
         found.job.windows * 6 * 56_000_000 * 4096, found.job.window_ns * H100_BF16
     )
-    assert any("the sequence length is unknown" in note for note in found.described.notes)
+    assert any("the sequence length is unknown" in in_words(n) for n in found.described.notes)
 
 
 # Traces of other kinds, made from the sample by leaving out lines
@@ -507,7 +508,7 @@ def test_a_given_peak_and_a_named_type() -> None:
     named = found_of(of_run(dtype="fp8"))
     assert named.rate is not None
     assert "fp8 dense" in named.rate.sentence
-    assert any("--dtype selects the fp8" in note for note in named.described.notes)
+    assert fact("reconciliation.other-dtype", shown="bf16", dtype="fp8") in named.described.notes
     odd = found_of(of_run(dtype="fp12"))
     assert "the dense fp12 rate of H100 SXM 80 GB HBM3 is unknown" in odd.lacks[0].problem
 

@@ -13,10 +13,12 @@ from tests.build import step_marks, trace_of
 from tests.conftest import ROOT, SAMPLES
 from traceflops.privacy.placeholders import Placeholders
 from traceflops.privacy.redact import Redaction
+from traceflops.reports.view.texts import all_texts
 from traceflops.table.trace import Note, Trace
 
 MAKES_NOTES = re.compile(r"\bNote\b|counted_note|of_noun|rank_unknown")
 CHOICE = re.compile(r"\[([^\[\]|]*)\|([^\[\]|]*)\]")
+OF_NOTES = ("note.", "advice.", "work-from.", "jobs-apart.", "not-paired.", "steps-by.")
 NO_SENTENCES = ("SELECT ", "pragma_", "\\", "\n")
 """Signs of queries, of expressions and of lists of words."""
 NOT_OF_TRACES = (
@@ -33,6 +35,9 @@ def sentences() -> Iterator[tuple[str, str]]:
             source = path.read_text()
             if MAKES_NOTES.search(source) and not place.startswith(NOT_OF_TRACES):
                 yield from ((place, text) for text in literals(ast.parse(source)))
+    for code, text in all_texts().items():
+        if code.startswith(OF_NOTES):
+            yield code, re.sub(r"[\[\]]", "", text)
 
 
 FIELDS = re.compile(r"(\d+ \w+ ?)+")
@@ -65,7 +70,7 @@ def test_no_sentence_of_ours_is_garbled() -> None:
     found = [one for one in sentences() if not any(mark in one[1] for mark in NO_SENTENCES)]
     assert len(found) > 300
     for place, text in found:
-        plain = CHOICE.sub(r"\1 \2", re.sub(r"\{\w+\}", "", text))
+        plain = CHOICE.sub(r"\1 \2", re.sub(r"\{[^{}]*\}", "", text))
         if "(R1)" in plain or "8e9" in plain or "|" in plain or FIELDS.fullmatch(plain):
             continue  # hints, expressions that are matched, and numbers of fields
         assert redacted(plain) == plain, f"{place}: add its words to note_words"

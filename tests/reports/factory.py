@@ -83,7 +83,7 @@ def windows(steps: int, slow: int | None = None, first_used: int = 1) -> tuple[W
 
 
 def _window(role: str, step: int | None, start_ns: int, mine: Account, *, used: bool) -> Window:
-    left_out = None if used or role != "step" else "warm-up: 1.35 x the median"
+    left_out = None if used or role != "step" else quoted("warm-up: 1.35 x the median")
     end_ns = start_ns + mine.components.window_ns
     launched = mine.activities if step is not None else None
     return Window(role, step, start_ns, end_ns, used, left_out, launched, False, mine)  # type: ignore[arg-type]

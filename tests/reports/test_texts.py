@@ -37,6 +37,9 @@ def told() -> Iterator[tuple[Path, str, set[str] | None]]:
             if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args):
                 continue
             code = node.args[0]
+            if node.func.id == "note_of" and isinstance(note := node.args[1], ast.Constant):
+                names = {one.arg for one in node.keywords if one.arg} | {"count", "share"}
+                yield path, f"note.{note.value!s}", names
             is_written = isinstance(code, ast.Constant) and "." in str(code.value)
             if node.func.id in TELLERS and is_written and isinstance(code, ast.Constant):
                 names = {one.arg for one in node.keywords if one.arg}

@@ -10,6 +10,7 @@ import pytest
 from tests.build import launched, step_marks, trace_of
 from tests.conftest import shared_file
 from traceflops import Analysis, Selection, UsageError, analyze
+from traceflops.facts import fact
 from traceflops.parsers.reading import read
 from traceflops.reports.page.steps import window_rows
 from traceflops.reports.view.wording import basis
@@ -122,8 +123,8 @@ def test_copies_that_run_ahead_begin_no_step(apart: int, begins: int) -> None:
 def test_warm_up_and_the_last_step_are_left_out_and_said() -> None:
     analysis = analyze(trace_of(**run_of([126, 140, 100, 100, 100, 60])))
     assert used(analysis) == [2, 3, 4]
-    assert window(analysis, 0).left_out == "warm-up: over 1.25 times the median"
-    assert window(analysis, 5).left_out == "last step: no following step bounds it"
+    assert window(analysis, 0).left_out == fact("left-out.warm-up", times=1.25)
+    assert window(analysis, 5).left_out == fact("left-out.last-step")
     assert analysis.steps.seen == (0, 1, 2, 3, 4, 5)
     assert analysis.components.window_ns == 300
 

@@ -11,14 +11,15 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from traceflops.categories.activities import Categorised
+from traceflops.facts import fact
 from traceflops.mfu.measurement import Measurement
 from traceflops.plugins import packages
 from traceflops.recording.inventory import profiler_time
 from traceflops.remedies import remedy
 from traceflops.table.columns import numbers
-from traceflops.table.trace import Note, Trace
+from traceflops.table.trace import Note, Trace, note_of
 from traceflops.timeline.account import DeviceAccount, LinkedTrace
-from traceflops.units import listed, several, some_of, time_amount
+from traceflops.units import listed, time_amount
 from traceflops.windows.device_records import LaunchRecords, records_notes
 from traceflops.windows.prepared import Prepared
 from traceflops.windows.records import DeviceReport
@@ -43,12 +44,9 @@ def notes_of(
     # Lost launches of graphs are counted anew, in the chosen time.
     outdated = {*(_ON_MODELS * is_told), *(("graph-launches-lost",) * (records.graph.lost > 0))}
     # Figures and findings may depend on what installed packages add.
-    of_packages = (
-        f"From the package {package}: {listed(kinds)}. Without it, the report may differ."
-        for package, kinds in packages().items()
-    )
+    of_packages = packages().items()
     return (
-        *(Note("assumed", "package", text) for text in of_packages),
+        *(note_of("assumed", "package", name=name, adds=listed(k)) for name, k in of_packages),
         *(note for note in trace.notes if note.code not in outdated),
         *prepared.plan.notes,
         *_device_notes(prepared, devices),
@@ -89,28 +87,16 @@ def _device_notes(prepared: Prepared, devices: Sequence[DeviceReport]) -> Iterat
     operations = sum(sums.count for device in devices for sums in device.whole.kinds.values())
     unlinked = sum(sum((device.whole.unlinked or {}).values()) for device in devices)
     if unlinked and not is_said(trace, *_ON_CALLS):
-        text = (
-            f"{some_of(unlinked, operations, 'GPU operation', 'have')} no launch record: "
-            "their step and operator are unknown."
-        )
-        yield Note("missing", "unlinked", text, unlinked)
+        yield note_of("missing", "unlinked", count=unlinked, of=operations)
     gpus = [device.whole for device in devices if device.type != "cpu"]
     total = sum(sums.count for whole in gpus for sums in whole.kinds.values())
     if (count := sum(whole.same_stream_overlaps for whole in gpus)) > _FEW_OVERLAPS * total:
         longest = max(whole.same_stream_overlap_max_ns for whole in gpus)
-        text = (
-            f"{some_of(count, total, 'GPU operation', 'start')} before the previous one on "
-            f"their stream ends (by up to {time_amount(longest)}). Some hardware allows "
-            "this; a clock that jumped back looks the same. No time counts twice."
-        )
-        yield Note("assumed", "overlap-on-stream", text, count)
+        yield note_of("assumed", "overlap-on-stream", count=count, of=total, longest_ns=longest)
     yield from _earlier_work_notes(prepared, devices)
     if any(whole.unlinked is None for whole in gpus) and not is_said(trace, "no-calls", *_ON_CALLS):
-        how = remedy(trace, "calls")
-        text = "The trace has no CPU API calls."
-        cost = "Work cannot be linked to operators, and the causes of idle time are unknown."
-        advice = f"{cost} To record them: {how}." if how else cost
-        yield Note("missing", "no-calls", text, advice=advice)
+        cost = fact("advice.no-calls", how=remedy(trace, "calls"))
+        yield note_of("missing", "no-calls", advice=cost)
 
 
 def _earlier_work_notes(prepared: Prepared, devices: Sequence[DeviceReport]) -> Iterator[Note]:
@@ -126,30 +112,24 @@ def _earlier_work_notes(prepared: Prepared, devices: Sequence[DeviceReport]) -> 
     window_ns = max(sum(device.chosen.components.window_ns for device in devices), 1)
     count = sum(ns > 0 for ns in unknown_ns)
     if count and prepared.launch_records.is_judged:
-        text = (
-            f"On {several(count, 'GPU')} recorded work starts long after its launch call "
-            f"({time_amount(sum(unknown_ns))} of idle time), and no recorded wait explains it."
+        cost, late_ns = fact("advice.earlier-work-missing"), sum(unknown_ns)
+        yield note_of(
+            "missing",
+            "earlier-work-missing",
+            count=count,
+            share=late_ns / window_ns,
+            advice=cost,
+            late_ns=late_ns,
         )
-        why = "Earlier work or waits may be missing, so the cause of that idle time is unknown."
-        share = sum(unknown_ns) / window_ns
-        yield Note("missing", "earlier-work-missing", text, count, share=share, advice=why)
     if count := sum(ns > 0 for ns in unseen_ns.values()):
-        replays_ns = sum(unseen_ns.values())
-        text = (
-            f"On {several(count, 'GPU')} graphs whose launches have no GPU record may have run for "
-            f"up to {time_amount(replays_ns)} of the idle time, whose cause is unknown."
-        )
-        share = replays_ns / window_ns
-        yield Note("missing", "replays-unrecorded", text, count, share=share)
+        most_ns = sum(unseen_ns.values())
+        share = most_ns / window_ns
+        yield note_of("missing", "replays-unrecorded", count=count, most_ns=most_ns, share=share)
 
 
 def _name_notes(categorised: Categorised) -> Iterator[Note]:
     if count := categorised.names_left:
-        text = (
-            f"Too many names: {count:,} with little time each are uncategorized "
-            f"({time_amount(categorised.time_left_ns)})."
-        )
-        yield Note("assumed", "too-many-names", text, count)
+        yield note_of("assumed", "too-many-names", count=count, ns=categorised.time_left_ns)
 
 
 def _clock_notes(linked: LinkedTrace) -> Iterator[Note]:
@@ -158,29 +138,23 @@ def _clock_notes(linked: LinkedTrace) -> Iterator[Note]:
     offsets = linked.clock_offsets
     if apart := int(np.count_nonzero(offsets)):
         offset_ns = int(offsets[np.argmax(np.abs(offsets))])
-        whose = f" of {several(apart, 'process')}" if apart > 1 else ""
-        how = "after" if offset_ns > 0 else "before"
+        code = "clocks-apart" if offset_ns > 0 else "clocks-apart.before"
         days = abs(offset_ns) / _DAY_NS
         length = f"{days:,.1f} days" if days >= 1 else time_amount(abs(offset_ns))
-        text = (
-            f"CPU and GPU clocks{whose} disagree by {length} or more: all GPU work starts that "
-            f"long {how} its launch."
-        )
-        cost = (
-            "Causes of idle time and launch latency are unknown; times on the GPU's own clock hold."
-        )
-        yield Note("missing", "clocks-apart", text, apart, advice=cost)
+        cost, of = fact("advice.clocks-apart"), apart if apart > 1 else None
+        yield note_of("missing", code, count=apart, advice=cost, processes=of, length=length)
     launched = np.flatnonzero((call >= 0) & (offsets[process] == 0))
     begun = numbers(linked.trace.activities["start_ns"])[launched]
     early = numbers(linked.trace.calls["start_ns"])[call[launched]] - begun
     if count := int(np.count_nonzero(early > 0)):
-        text = (
-            f"{some_of(count, len(launched), 'launched GPU operation', 'start')} before "
-            f"their launch call, by up to {time_amount(int(early.max()))}: CPU and GPU clocks "
-            "disagree."
+        yield note_of(
+            "assumed",
+            "device-before-launch",
+            count=count,
+            advice=fact("advice.device-before-launch"),
+            of=len(launched),
+            most_ns=int(early.max()),
         )
-        cost = "Causes of nearby idle time are approximate."
-        yield Note("assumed", "device-before-launch", text, count, advice=cost)
 
 
 def _profiler_notes(trace: Trace, accounts: Mapping[int, DeviceAccount]) -> tuple[Note, ...]:
@@ -188,10 +162,6 @@ def _profiler_notes(trace: Trace, accounts: Mapping[int, DeviceAccount]) -> tupl
     profiler = profiler_time(trace, accounts)
     if not profiler.idle_ns:
         return ()
-    whose = "the GPU" if len(accounts) == 1 else "at least one GPU of its process"
-    spent, idle = time_amount(profiler.spent_ns), time_amount(profiler.idle_ns)
-    text = (
-        f"The profiler itself ran {several(profiler.times, 'time')} on the CPU, {spent} total; "
-        f"{whose} was idle for {idle} of that. Without the profiler this idle time may not occur."
-    )
-    return (Note("assumed", "profiler-overhead", text, profiler.times),)
+    code = "profiler-overhead" if len(accounts) == 1 else "profiler-overhead.of-several"
+    spent_ns, idle_ns = profiler.spent_ns, profiler.idle_ns
+    return (note_of("assumed", code, count=profiler.times, spent_ns=spent_ns, idle_ns=idle_ns),)

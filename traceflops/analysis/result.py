@@ -46,7 +46,7 @@ from traceflops.findings.case import NO_RULES, FindingRules
 from traceflops.gpu_samples import GpuSamples, gpu_samples
 from traceflops.mfu.serving_passes import NO_SERVING, Serving
 from traceflops.mfu.traced.work_tables import activity_flops
-from traceflops.table.trace import Note, Source
+from traceflops.table.trace import Note, Source, note_of
 from traceflops.timeline.records import Account, Components, Gap
 from traceflops.windows.records import DeviceReport, StepChoice
 from traceflops.windows.selection import Selection
@@ -348,6 +348,6 @@ class Analysis:
 
 def with_finding_rules(analysis: Analysis, rules: FindingRules) -> Analysis:
     """Return an analysis whose findings are by a user's rules, with a note of that."""
-    text = f"Findings by rules of a file: {rules.changes}."
-    notes = (Note("assumed", "finding-rules", text),) if rules.changes else ()
+    changes = rules.changes
+    notes = (note_of("assumed", "finding-rules", changes=changes),) if changes else ()
     return replace(analysis, finding_rules=rules, notes=(*analysis.notes, *notes))

@@ -32,14 +32,12 @@ from traceflops.ranks.comm_records import joined
 from traceflops.ranks.late_causes import KernelSums
 from traceflops.ranks.link_rates import Links, links_of
 from traceflops.ranks.who_waits import RankReport, report_of
-from traceflops.table.trace import Note, Trace, counted_note, together
+from traceflops.table.trace import Note, Trace, counted_note, note_of, together
 from traceflops.timeline.host_work import COPIES_MISSING
 from traceflops.timeline.records import Window
-from traceflops.units import several
 from traceflops.windows.records import DeviceReport, told_apart
 
 _NAMED: Final = 5
-_ARE: Final = ("is", "are")
 _LEFT_OUT: Final = (
     "The report was made from summaries of {n} [file|files]. The timeline, memory over time, "
     "copies by direction, modules, {also}serving passes and sums without a timeline are not in "
@@ -137,9 +135,8 @@ def _notes(summaries: Sequence[RankSummary], again: Sequence[Note]) -> list[Note
 
 def _failed(names: Sequence[str]) -> Iterator[Note]:
     if names:
-        listed = ", ".join(names[:_NAMED]) + (", …" if len(names) > _NAMED else "")
-        text = f"{several(len(names), 'file')} could not be read and {_ARE[len(names) > 1]} missing"
-        yield Note("dropped", "file-not-read", f"{text}: {listed}.", len(names))
+        files = (*names[:_NAMED], *["…"] * (len(names) > _NAMED))
+        yield note_of("dropped", "file-not-read", count=len(names), files=files)
 
 
 def _moved(ordered: Sequence[RankSummary]) -> Iterator[RankSummary]:

@@ -21,7 +21,7 @@ from traceflops.facts import Fact, in_words
 from traceflops.table.packed import ARROW_UNREADABLE, checked, require
 
 _KEY: Final = b"traceflops"
-_SCHEMA: Final = {_KEY: b"summary/3"}
+_SCHEMA: Final = {_KEY: b"summary/4"}
 """The number goes up with each change of what a summary holds."""
 _ANY_VERSION: Final = re.compile(rb"summary/\d{1,9}\0")
 _FILE: Final = {"summary": pa.large_binary(), "failed": pa.string()}

@@ -19,13 +19,13 @@ import pyarrow as pa
 
 from traceflops.categories.kernel_names import same_kernels
 from traceflops.devices.device_facts import shown
+from traceflops.facts import Fact, fact
 from traceflops.table.builder import TableBuilder, with_numbers
 from traceflops.table.columns import ABSENT, IntArray, codes, is_one_of, matching, names, numbers
 from traceflops.table.grouping import distinct, groups
 from traceflops.table.nesting import Links, first_match, link, taken
-from traceflops.table.trace import Note, Trace
+from traceflops.table.trace import Note, Trace, note_of
 from traceflops.timeline.account import LinkedTrace
-from traceflops.units import several
 from traceflops.windows.device_records import graph_launches
 from traceflops.windows.prepared import Replays
 
@@ -70,12 +70,12 @@ def replays(timed: LinkedTrace, capture: LinkedTrace) -> Replays | None:
     if not replayed or not graphs:
         return None
     captured = np.full(activities.num_rows, -1, dtype=np.int64)
-    refused, paired = Counter[str](), 0
+    refused, paired = Counter[Fact](), 0
     for replay in replayed:
         stream = numbers(activities["stream"], ABSENT)[replay.row]
-        graph, why_not = _fitting(replay, stream, graphs)
-        if graph is None:
-            refused[why_not] += len(replay.row)
+        graph = _fitting(replay, stream, graphs)
+        if isinstance(graph, Fact):
+            refused[graph] += len(replay.row)
             continue
         paired += 1
         # Kernels of one name have an order only where all of them run on one stream.
@@ -118,12 +118,7 @@ def created_nodes(linked: LinkedTrace) -> Replays | None:
         call_of_activity=np.where(is_of_node, call, links.call_of_activity),
         op_of_activity=np.where(is_of_node, op, links.op_of_activity),
     )
-    count = int(is_of_node.sum())
-    text = (
-        f"{several(count, 'operation')} of replayed graphs: operator and annotation are "
-        "those around the creation of the graph node."
-    )
-    note = Note("assumed", "graph-nodes", text, count)
+    note = note_of("assumed", "graph-nodes", count=int(is_of_node.sum()))
     captured = np.full(len(creation), -1, dtype=np.int64)
     return Replays(replace(linked, trace=host, links=links), captured, (note,))
 
@@ -163,19 +158,17 @@ def _kernels(linked: LinkedTrace, rows: IntArray, name_of: IntArray) -> _Kernels
     return _Kernels(rows, name_of[codes(activities["name"])[rows]], sizes, rank)
 
 
-def _fitting(
-    replay: _Kernels, stream: IntArray, graphs: Sequence[_Kernels]
-) -> tuple[_Kernels | None, str]:
+def _fitting(replay: _Kernels, stream: IntArray, graphs: Sequence[_Kernels]) -> _Kernels | Fact:
     """Return the graph that a replay is of, or else why there is none."""
     sized = [graph for graph in graphs if len(graph.row) == len(replay.row)]
     if not sized:
-        counts = ", ".join(f"{len(graph.row):,}" for graph in graphs[:3])
-        return None, f"a replay has {len(replay.row):,} kernels, the capture {counts}"
+        counts = tuple(f"{len(graph.row):,}" for graph in graphs[:3])
+        return fact("not-paired.kernels", count=len(replay.row), captured=counts)
     own = replay.name[replay.sorted]
     alike = [graph for graph in sized if np.array_equal(graph.name[graph.sorted], own)]
     if not alike:
         place = int(np.flatnonzero(sized[0].name != replay.name)[0])
-        return None, f"kernel {place + 1:,} of a replay has another name in the capture"
+        return fact("not-paired.name", number=place + 1)
     if len(np.unique(stream)) == 1:
         alike = [graph for graph in alike if np.array_equal(graph.name, replay.name)]
     if len(alike) > 1:  # as those of several batch sizes
@@ -183,29 +176,22 @@ def _fitting(
     if len(alike) > 1:
         alike = [graph for graph in alike if graph.rank == replay.rank] or alike
     if len(alike) != 1:
-        return None, "its kernels are in another order, or several captured graphs have them"
-    return alike[0], ""
+        return fact("not-paired.order")
+    return alike[0]
 
 
 def _notes(
-    captured: IntArray, count: int, refused: Mapping[str, int], capture: Trace
+    captured: IntArray, count: int, refused: Mapping[Fact, int], capture: Trace
 ) -> Iterator[Note]:
     """Yield notes on the kernels that are paired, and on those that are not, by reason."""
     paired = int(np.count_nonzero(captured >= 0))
     if paired:
         process = numbers(capture.activities["process"])[captured[captured >= 0]]
         file = capture.processes["file"].to_pylist()
-        taken_from = ", ".join(
-            [shown(file[process]) for process in distinct(process)][:_MOST_FILES]
-        )
-        text = (
-            f"{several(paired, 'kernel')} of {several(count, 'graph replay')} are paired one to "
-            f"one with captured launches, which tell operator and module: {taken_from}."
-        )
-        yield Note("assumed", "replays-paired", text, paired)
+        files = tuple([shown(file[process]) for process in distinct(process)][:_MOST_FILES])
+        yield note_of("assumed", "replays-paired", count=paired, replays=count, files=files)
     for why, kernels in refused.items():
-        text = f"{several(kernels, 'kernel')} of graph replays match no capture: {why}."
-        yield Note("missing", "replays-not-paired", text, kernels)
+        yield note_of("missing", "replays-not-paired", count=kernels, why=why)
 
 
 def _with_captured_host(

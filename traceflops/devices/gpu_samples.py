@@ -17,11 +17,12 @@ import pyarrow as pa
 
 from traceflops.devices.side_records import calendar_shift, with_records
 from traceflops.errors import InputError, UsageError
+from traceflops.facts import Fact, Value, in_words
 from traceflops.table.columns import BoolArray, IntArray, floats, is_one_of, number_column, numbers
 from traceflops.table.grouping import groups
 from traceflops.table.trace import UTC_OFFSET, Note, NoteKind, Trace
 from traceflops.timeline.intervals import Intervals
-from traceflops.units import listed, several
+from traceflops.units import listed
 
 
 class Sampled(StrEnum):
@@ -65,7 +66,6 @@ _LEAST, _AGREE, _NEAR = 3, 0.9, 0.25
 """So many samples tell something; so many of them agree, each within so much of the busy time."""
 _SHORTEST_NS, _LONGEST_NS = 166_000_000, 10**9
 """Over so much time before a sample the driver takes its utilisation."""
-_ASKS: Final = "Say which time zone they are in: --zone +02:00."
 
 
 def with_gpu_samples(trace: Trace, records: Trace, zone: str | None = None) -> Trace:
@@ -81,8 +81,7 @@ def with_gpu_samples(trace: Trace, records: Trace, zone: str | None = None) -> T
         zone_ns = 0
     elif zone_ns is None and own is not None:
         zone_ns = _zone_ns(own)
-        text = f"Times of the samples are taken as UTC{own}, the time zone of the recording."
-        join.say("assumed", "samples-zone", text)
+        join.say("assumed", "samples-zone.of-recording", zone=own)
     elif zone_ns is None:
         zone_ns = join.zone()
     if zone_ns is None:
@@ -139,9 +138,11 @@ class _Join:
             for gpu, rows in groups(self.sampled[busy])
         }
 
-    def say(self, kind: NoteKind, code: str, text: str) -> None:
-        """Add a note."""
-        self.notes.append(Note(kind, code, text, None, self.records.source.files[0].name))
+    def say(self, kind: NoteKind, code: str, **values: Value) -> None:
+        """Add a note in the words of `note.CODE`."""
+        note = Fact(f"note.{code}", values)
+        file = self.records.source.files[0].name
+        self.notes.append(Note(kind, code.partition(".")[0], in_words(note), None, file))
 
     def shift(self, zone_ns: int) -> int:
         """Return what takes times of a zone to the clock of the trace, on the right day."""
@@ -155,22 +156,15 @@ class _Join:
         shifts = {self.shift(zone): zone for zone in reversed(_ZONES)}  # of times of day some twice
         fitting = sorted(zone for shift, zone in shifts.items() if self.matched(shift))
         if len(fitting) == 1:
-            text = f"Times of the samples are taken as UTC{_zone_text(fitting[0])}: only there "
-            text += "does utilisation agree with the recording."
-            self.say("assumed", "samples-zone", text)
+            self.say("assumed", "samples-zone", zone=_zone_text(fitting[0]))
             return fitting[0]
-        few = ", ".join(map(_zone_text, fitting[:3])) + (", …" if len(fitting) > 3 else "")
-        what = f"several fit: {few}" if fitting else "none fits the recording"
-        asks = _ASKS
+        few = tuple(map(_zone_text, fitting[:3])) + ("…",) * (len(fitting) > 3)
+        why = "several" if fitting else "none"
         if not self.series:
-            what = "they have no utilisation"
+            why = "no-utilisation"
         elif not any(self.within(shift).any() for shift in shifts):
-            what, asks = (
-                "in none are they of the time of the recording",
-                f"Check the date, or {_ASKS[0].lower()}{_ASKS[1:]}",
-            )
-        text = f"The samples are ignored: their time zone is unknown ({what}). {asks}"
-        self.say("dropped", "samples-zone-unknown", text)
+            why = "other-time"
+        self.say("dropped", f"samples-zone-unknown.{why}", zones=few)
         return None
 
     def within(self, shift_ns: int) -> BoolArray:
@@ -231,17 +225,12 @@ class _Join:
         by_number = self.by_number()
         if device_of and device_of != by_number:
             gpus = listed(numbers(self.records.devices["local_id"])[list(device_of)].tolist())
-            text = f"GPUs {gpus} of the samples are taken as those of the recording, in order: "
-            self.say("assumed", "samples-gpus", f"{text}their utilisation agrees.")
+            self.say("assumed", "samples-gpus", gpus=gpus)
         elif not device_of:
             if False in [self.agrees(*pair, shift_ns) for pair in by_number.items()]:
-                text = "Utilisation in the samples contradicts the recording: check the time zone "
-                text += "(--zone) and whether they are of the same machine."
-                self.say("assumed", "samples-disagree", text)
+                self.say("assumed", "samples-disagree")
             elif not by_number:
-                text = "The samples are ignored: which of their GPUs is which of the recording is "
-                text += "unknown. Give the traces of one machine."
-                self.say("dropped", "samples-unknown", text)
+                self.say("dropped", "samples-unknown")
             device_of = by_number
         time, (begin, end) = self.time_ns + shift_ns, self.span
         inside = (time >= begin - _LONGEST_NS) & (time <= end + _LONGEST_NS)
@@ -251,9 +240,7 @@ class _Join:
         count = max(counts, default=_LEAST)
         if count < _LEAST:
             is_local = self.records.source.origin_unix_ns is None
-            text = f"{several(count, 'sample')} inside the recording: too few to judge. Check that "
-            text += "both are of the same run" + ", and the time zone (--zone)." * is_local
-            self.say("missing", "samples-few", text if is_local else f"{text}.")
+            self.say("missing", f"samples-few{'.local' * is_local}", samples=count)
         kept = self.records.counters.take(number_column(np.flatnonzero(keep), pa.int64()))
         records = replace(
             self.records,

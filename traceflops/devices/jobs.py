@@ -18,9 +18,10 @@ import numpy as np
 
 from traceflops.devices import merging
 from traceflops.errors import UsageError
+from traceflops.facts import fact
 from traceflops.remedies import family
 from traceflops.table.columns import codes, is_one_of, names, numbers
-from traceflops.table.trace import Job, Note, Trace, counted_note
+from traceflops.table.trace import Job, Trace, counted_note, note_of
 from traceflops.timeline.records import Account
 from traceflops.units import several
 
@@ -38,20 +39,7 @@ _OF_ONE_JOB: Final = frozenset(
 )
 """Notes on files that do not fit together, which is said in other words of several jobs."""
 _TIMED: Final = ("activities", "calls", "ops")
-_ASSUMED: Final = (
-    "Whether these {n} files belong to one job is unknown; they are treated as one. If they do "
-    "not, give them separately."
-)
-_WHY: Final = {
-    "model": "they differ in GPU",
-    "run": "their profiler keeps their runs apart",
-    "tool": "they differ in tool",
-    "world": "they differ in world size",
-    "unranked": "some have a rank and a world size, others have no rank",
-    "rank": "two claim the same rank",
-    "time": "they were recorded at different times",
-    "unrelated": "they share neither tool, GPU nor kernels",
-}
+_WHY: Final = ("model", "run", "tool", "world", "unranked", "rank", "time", "unrelated")
 """Why files are of several jobs."""
 
 
@@ -81,9 +69,8 @@ def merge_jobs(traces: Sequence[Trace]) -> Trace:
     numbered = tuple(Job(number, tuple(members)) for number, members in enumerate(jobs, 1))
     trace = merging.merge(traces)
     notes = (note for note in trace.notes if note.code not in _OF_ONE_JOB)
-    why = "; ".join(text for reason, text in _WHY.items() if reason in reasons)
-    text = f"These files belong to {len(jobs)} jobs: {why}. Use --job N, or give one job's files."
-    several_jobs = Note("assumed", "several-jobs", text, len(jobs))
+    why = tuple(fact(f"jobs-apart.{reason}") for reason in _WHY if reason in reasons)
+    several_jobs = note_of("assumed", "several-jobs", count=len(jobs), why=why)
     return replace(trace, notes=(several_jobs, *notes), jobs=numbered)
 
 
@@ -93,7 +80,13 @@ def _of_one_job(traces: Sequence[Trace]) -> Trace:
     timed = [member for member in starmap(_Member, enumerate(traces)) if member.is_timed]
     if len(timed) < 2 or any(a.is_seen_with(b) for a, b in combinations(timed, 2)):
         return trace
-    note = counted_note("assumed", "one-job-assumed", _ASSUMED, len(timed))
+    note = counted_note(
+        "assumed",
+        "one-job-assumed",
+        "Whether these {n} files belong to one job is unknown; they are treated as one. If they do "
+        "not, give them separately.",
+        len(timed),
+    )
     return replace(trace, notes=(*trace.notes, note))
 
 

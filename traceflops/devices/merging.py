@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from traceflops.devices.device_facts import SeenDevice, by_name
 from traceflops.devices.processes import settle_shared, unnamed_processes
+from traceflops.facts import fact
 from traceflops.remedies import NSIGHT, ROCPROF, family
 from traceflops.table.builder import with_numbers
 from traceflops.table.columns import ABSENT, IntArray, number_column, numbers
@@ -29,10 +30,10 @@ from traceflops.table.trace import (
     Trace,
     counted_note,
     named,
+    note_of,
     rank_unknown,
     together,
 )
-from traceflops.units import time_amount
 
 FILE: Final = "file"
 _CALENDAR: Final = "calendar"
@@ -48,13 +49,6 @@ CLOCKS_DIFFER_NS: Final = 10**9
 _RUNS_APART: Final = "runs-apart"
 """The note of a reader that has said so itself."""
 _NO_TIMELINE: Final = "no-timeline"
-_UNALIGNED = Note(
-    "assumed",
-    "clocks-not-aligned",
-    "Some files have no calendar time, so times are compared between ranks only where collectives "
-    "align the clocks.",
-    advice="Each rank's own figures are unaffected.",
-)
 
 
 def identities(trace: Trace) -> list[tuple[str, str] | None]:
@@ -152,14 +146,12 @@ def join(traces: Sequence[Trace], noun: str = FILE) -> Trace:
     own_clocks = {trace.source.clock for trace in timed}
     differ = len(timed) > 1 and (len(own_clocks) > 1 or None in own_clocks)
     if differ and any(trace.source.origin_unix_ns is None for trace in timed):
-        notes.insert(0, _UNALIGNED)
+        advice = fact("advice.clocks-not-aligned")
+        notes.insert(0, note_of("assumed", "clocks-not-aligned", advice=advice))
     given = [t.source.description for t in ordered if t.source.description is not None]
     if disputed := {word for words in given for word in words} - _agreed(given).keys():
-        text = (
-            f"The files describe their run differently ({', '.join(sorted(disputed))}). Only what "
-            "they agree on is used."
-        )
-        notes.append(Note("dropped", "descriptions-differ", text, len(disputed)))
+        words = tuple(sorted(disputed))
+        notes.append(note_of("dropped", "descriptions-differ", count=len(words), words=words))
     notes += _file_notes(ordered, noun)
     notes.sort(key=lambda note: note.kind != "dropped")  # what was lost first
     places = [p for trace in ordered for p in trace.places or (None,) * trace.devices.num_rows]
@@ -271,22 +263,18 @@ def _rank_notes(traces: Sequence[Trace]) -> list[Note]:
     repeated = sorted(rank for rank, n in counts.items() if n > 1)
     notes = []
     if repeated:
-        ranks = ", ".join(map(str, repeated[:8]))
-        text = f"Several files claim rank {ranks}; they are shown separately."
-        how = "If they belong to different jobs, give one job's files."
-        notes.append(Note("assumed", "rank-clash", text, len(repeated), advice=how))
+        count, ranks, how = len(repeated), tuple(repeated[:8]), fact("advice.rank-clash")
+        notes.append(note_of("assumed", "rank-clash", count=count, ranks=ranks, advice=how))
     sizes = {s for trace in traces for s in trace.processes["world_size"].to_pylist() if s}
     world, present = max(sizes, default=0), len(counts)
     beyond = sorted(rank for rank in counts if rank >= world)
     if world and beyond:
-        ranks = ", ".join(map(str, beyond[:8]))
-        text = f"A job of {world} ranks cannot have rank {ranks}; shown as recorded."
-        notes.append(Note("assumed", "rank-beyond-world", text, len(beyond)))
+        count, ranks = len(beyond), tuple(beyond[:8])
+        notes.append(note_of("assumed", "rank-beyond-world", count=count, world=world, ranks=ranks))
     most = world if len(sizes) == 1 else 0 if sizes else max(counts) + 1
     if present < most:
-        job = f"the job's {most} ranks" if sizes else f"at least {most} ranks"
-        text = f"{present} of {job} are here; totals cover only these."
-        notes.append(Note("missing", "ranks-missing", text, most - present))
+        code = "ranks-missing" if sizes else "ranks-missing.at-least"
+        notes.append(note_of("missing", code, count=most - present, here=present, all=most))
     return notes
 
 
@@ -310,13 +298,12 @@ def different_times(traces: Sequence[Trace]) -> Iterator[Note]:
     for last, span in zip(latest, spans[1:], strict=False):
         pause = span[0] - last[1]
         if pause > CLOCKS_DIFFER_NS:
-            text = (
-                f"The files were recorded at different times: {time_amount(pause)} lie between "
-                f"the work in {last[2]} and that in {span[2]}."
+            yield note_of(
+                "assumed",
+                "files-of-different-times",
+                advice=fact("advice.files-of-different-times"),
+                ns=pause,
+                first=last[2],
+                second=span[2],
             )
-            cost = (
-                "Times are compared between them only where collectives align the clocks; each "
-                "GPU's own figures are unaffected."
-            )
-            yield Note("assumed", "files-of-different-times", text, advice=cost)
             return

@@ -18,8 +18,8 @@ import pyarrow as pa
 from traceflops.table.builder import with_numbers
 from traceflops.table.columns import ABSENT, IntArray, codes, number_column, numbers
 from traceflops.table.grouping import distinct, group_rows
-from traceflops.table.trace import Note, Trace, counted_note, of_noun
-from traceflops.units import listed, several, time_amount
+from traceflops.table.trace import Note, Trace, counted_note, note_of, of_noun
+from traceflops.units import listed, time_amount
 
 _MOST_RANKS = 4
 _HOST = ("ops", "marks")
@@ -150,11 +150,8 @@ def settle_shared(trace: Trace) -> Trace:
     def text_of(device: int) -> str:
         return f"{called(by_run, device)} ({listed(users[device], partial(whose, by_run))})"
 
-    text = (
-        f"{several(len(users), 'GPU')} ran work of several processes: "
-        f"{listed(users, text_of, '; ')}. Each GPU's figures cover all its processes."
-    )
-    note = Note("assumed", "device-shared", text, len(users))
+    gpus = listed(users, text_of, "; ")
+    note = note_of("assumed", "device-shared", count=len(users), gpus=gpus)
     return _with_own_streams(replace(by_run, notes=(*by_run.notes, note)), users)
 
 
@@ -231,12 +228,8 @@ def _run_note(trace: Trace, split: Runs, begin: IntArray, end: IntArray) -> Note
                 text = f"{time_amount(pause)} later {text}"
             texts.append(text)
         gpus.append(f"{called(trace, device)} ({listed(texts)})")
-    text = (
-        f"{several(len(split), 'GPU')} ran several runs in sequence: "
-        f"{listed(gpus, str, '; ')}. The time between runs is not idle time. Figures cover "
-        "one run per GPU; --run N selects it."
-    )
-    return Note("assumed", "runs-on-one-gpu", text, len(split))
+    shown = listed(gpus, str, "; ")
+    return note_of("assumed", "runs-on-one-gpu", count=len(split), gpus=shown)
 
 
 def _with_own_streams(trace: Trace, users: Users) -> Trace:

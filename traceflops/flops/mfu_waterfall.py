@@ -21,6 +21,7 @@ from math import lcm
 from typing import Final
 
 from traceflops.errors import UsageError
+from traceflops.facts import Fact, fact
 from traceflops.timeline.records import COMPONENTS
 
 UNSPLIT: Final = "executed"
@@ -190,11 +191,10 @@ class Waterfall:
         return sum(self.amount(name) for name in _FAMILY_LINES.values())
 
     @property
-    def errors(self) -> tuple[str, ...]:
-        """Return a sentence per negative line: its kernels ran above the peak, which cannot be."""
+    def errors(self) -> tuple[Fact, ...]:
+        """Return a fact per negative line: its kernels ran above the peak, which cannot be."""
         return tuple(
-            f"{line.name} is negative ({line.amount:,} {self.unit}): its kernels "
-            "would have run above peak, so the peak, a time or a FLOP count is wrong"
+            fact("waterfall.negative", line=line.name, amount=line.amount, unit=self.unit)
             for line in self.lines
             if line.amount < 0
         )

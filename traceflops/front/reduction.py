@@ -21,7 +21,7 @@ from traceflops.parsers.reading import read
 from traceflops.parsers.recognise import recognise
 from traceflops.parsers.rocprof.tables.parts import PASS
 from traceflops.parsers.shared.repeats import copies
-from traceflops.table.trace import Note
+from traceflops.table.trace import note_of
 from traceflops.windows.selection import Selection
 
 if TYPE_CHECKING:
@@ -38,10 +38,6 @@ _WORTH_BYTES: Final = 1 << 26
 _GROUPS: Final = 8
 _GROUP_BYTES: Final = 1 << 26
 """Workers get at least `_GROUPS` groups of files, each of at most `_GROUP_BYTES` of text."""
-_REDUCED: Final = (
-    "The files are many and large, so each was reduced to a summary when it was read. "
-    "With --ranks or --steps all are kept whole."
-)
 _NUMBER: Final = re.compile(r"\d+")
 Files = tuple[str, ...]
 """Files that are read together: one, or all of a format in which a run is a set of files."""
@@ -76,7 +72,7 @@ def analysis_of_many(paths: Sequence[str], request: Request, *, brief: bool) -> 
         analysis = _added_up(parts, request)
     except UsageError:  # of several jobs, say
         return None
-    note = Note("missing", "files-reduced", _REDUCED)
+    note = note_of("missing", "files-reduced")
     return analysis and replace(analysis, notes=(note, *analysis.notes))
 
 

@@ -19,7 +19,7 @@ from traceflops.flops.mfu_waterfall import DeviceBudget, Peaks, Portion, Waterfa
 from traceflops.flops.ops.arguments import TF32_OR_FP32
 from traceflops.mfu.traced.cells import Cell
 from traceflops.mfu.traced.executed import Executed
-from traceflops.table.trace import Note, Trace
+from traceflops.table.trace import Note, Trace, note_of
 from traceflops.timeline.records import Components
 from traceflops.units import decimal, exact_percent
 from traceflops.windows.prepared import Prepared
@@ -107,14 +107,18 @@ class DevicePeaks:
         apart = rate / peak - 1
         if -_CLOCKS_AGREE <= apart <= _BOOST:
             return None
-        text = (
-            f"{seen.counted_units()} x {decimal(Fraction(seen.clock_hz, 10**9), 3)} "
-            f"GHz (recorded clock of {spec.product}) x {spec.flops_per_clock:,} FLOP "
-            f"per clock make {decimal(rate / PER_TERA, 1)} TFLOP/s ({dtype}), "
-            f"{exact_percent(abs(apart))} {'more' if apart > 0 else 'less'} than the "
-            f"{rate_text(peak)} in the table, which MFU uses."
+        return note_of(
+            "assumed",
+            f"peak-by-clock-differs{'.less' * (apart < 0)}",
+            units=seen.counted_units(),
+            ghz=decimal(Fraction(seen.clock_hz, 10**9), 3),
+            product=spec.product,
+            per_clock=spec.flops_per_clock,
+            rate=decimal(rate / PER_TERA, 1),
+            dtype=dtype,
+            apart=abs(apart),
+            peak=rate_text(peak),
         )
-        return Note("assumed", "peak-by-clock-differs", text)
 
 
 def device_peaks(
@@ -151,11 +155,7 @@ def peak_notes(done: Executed, devices: tuple[DevicePeaks, ...]) -> Iterator[Not
     yield from filter(None, dict.fromkeys(device.clock_note for device in devices if counted))
     share = Fraction(flops[TF32_OR_FP32], flops.total() or 1)
     if share and not any(device.given for device in devices):
-        text = (
-            f"{exact_percent(share)} of the executed FLOPs ran as either TF32 or FP32; kernel "
-            "names do not say. They count as TF32, whose peak is higher; the range covers FP32."
-        )
-        yield Note("assumed", "tf32-or-fp32", text)
+        yield note_of("assumed", "tf32-or-fp32", part=share)
 
 
 def peaks_of(match: Match) -> dict[str, int]:

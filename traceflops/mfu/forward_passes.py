@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from traceflops.attribution.op_kernels import Attribution, named
+from traceflops.facts import Fact, fact
 from traceflops.flops.ops.arguments import Shape, read_shapes
 from traceflops.flops.ops.work import Core, Product, Work
 from traceflops.table.columns import BoolArray, IntArray, codes, is_one_of, names, numbers
@@ -25,7 +26,6 @@ from traceflops.table.grouping import distinct
 from traceflops.table.nesting import innermost, parents
 from traceflops.table.trace import Trace
 from traceflops.timeline.account import LinkedTrace
-from traceflops.units import several
 from traceflops.windows.engine_passes import Kind, serving_marks
 
 ALWAYS: Final = 2**62
@@ -44,8 +44,8 @@ _CACHE: Final = re.compile(
 )
 """Operators, kernels and Python frames that read or write a key-value cache."""
 
-NO_RULE: Final = "unknown whether prefill or decode"
-NO_CACHE: Final = "no attention with a key-value cache"
+NO_RULE: Final = fact("pass.unknown")
+NO_CACHE: Final = fact("pass.no-cache")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class JudgedPass:
     """
 
     kind: Kind | None = None
-    rule: str = NO_RULE
+    rule: Fact = NO_RULE
     sequences: int | None = None
     queries: int | None = None
     keys: int | None = None
@@ -94,17 +94,16 @@ def _judged(
         return JudgedPass(None, NO_CACHE)
     single = {queries == sequences for sequences, queries, _ in counts}
     if len(single) > 1:
-        rule = "some attention has one query per sequence, some has several"
-        return JudgedPass("mixed", rule)
+        return JudgedPass("mixed", fact("pass.mixed"))
     alike = next(iter(counts)) if len(counts) == 1 else (None, None, None)
     if single == {True}:
-        return JudgedPass("decode", "attention has one query per sequence", *alike)
+        return JudgedPass("decode", fact("pass.one-query"), *alike)
     if single == {False}:
-        return JudgedPass("prefill", "attention has several queries per sequence", *alike)
+        return JudgedPass("prefill", fact("pass.several-queries"), *alike)
     # Token indices are sequences x tokens.
     if len(set(indices)) == 1 and len(indices[0]) == 2:
         sequences, each = indices[0]
-        rule = f"token indices are {sequences:,} x {each:,}"
+        rule = fact("pass.token-indices", sequences=sequences, tokens=each)
         kind: Kind = "decode" if each == 1 else "prefill"
         return JudgedPass(kind, rule, sequences, sequences * each)
     # Logits of fewer rows than all else has are those of the last tokens.
@@ -112,10 +111,9 @@ def _judged(
     others = {product.m for product in products if product.n not in tables}
     if len(heads) == 1 and others and min(others) > max(heads):
         (rows,) = heads
-        rule = f"logits have {several(rows, 'row')}, all other products at least "
-        return JudgedPass("prefill", f"{rule}{min(others):,}", rows)
+        return JudgedPass("prefill", fact("pass.logits", rows=rows, others=min(others)), rows)
     if heads | others == {1}:
-        return JudgedPass("decode", "every product has one row", 1, 1)
+        return JudgedPass("decode", fact("pass.one-row"), 1, 1)
     return JudgedPass()
 
 
@@ -163,7 +161,7 @@ def annotated_passes(trace: Trace) -> tuple[ForwardPass, ...]:
     passes = []
     for row in outermost[np.lexsort((start[outermost], process[outermost]))].tolist():
         mark = marks[int(name[row])]
-        rule = "kind from the annotation" if mark.kind else "kind not in the annotation"
+        rule = fact("pass.annotated" if mark.kind else "pass.kind-not-annotated")
         judged = JudgedPass(mark.kind, rule, mark.sequences, mark.queries, mark.keys, mark.pairs)
         passes.append(ForwardPass(int(process[row]), int(start[row]), int(end[row]), judged))
     return tuple(passes)

@@ -19,6 +19,7 @@ import numpy as np
 
 from traceflops.attribution.op_kernels import Attribution, named
 from traceflops.attribution.scopes import is_node
+from traceflops.facts import Fact, fact
 from traceflops.flops.ops.count import UNKNOWN
 from traceflops.flops.ops.work import Core, Product, Work, known_sum
 from traceflops.mfu.forward_passes import ALWAYS, BATCHED, ForwardPass, forward_passes, places_in
@@ -37,8 +38,8 @@ from traceflops.windows.steps import without_launches
 if TYPE_CHECKING:
     from traceflops.mfu.counted.joins import MeasuredWork
 
-BY_MARKS: Final = "annotations of a serving engine"
-BY_LACK: Final = "no backward pass, no optimizer, no operators with gradients on"
+BY_MARKS: Final = fact("inference.marks")
+BY_LACK: Final = fact("inference.no-training")
 
 ORDER: Final[tuple[Kind | None, ...]] = ("prefill", "decode", "mixed", None)
 
@@ -88,7 +89,7 @@ class PhaseUse:
     """
 
     kind: Kind | None
-    rules: tuple[tuple[str, int], ...]
+    rules: tuple[tuple[Fact, int], ...]
     passes: int
     sequences: int | None
     queries: int | None
@@ -115,7 +116,7 @@ class Inference:
     of the chosen windows before the first pass of each device.
     """
 
-    rule: str
+    rule: Fact
     phases: tuple[PhaseUse, ...]
     outside_ns: int
 

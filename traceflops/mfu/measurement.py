@@ -42,8 +42,8 @@ from traceflops.mfu.traced.work_tables import KernelRow, OpRow, kernel_rows, op_
 from traceflops.remedies import NSIGHT, ROCPROF, XLA, advice, family, remedy
 from traceflops.table.columns import names
 from traceflops.table.patterns import launches_nothing
-from traceflops.table.trace import Note
-from traceflops.units import decimal, exact_percent
+from traceflops.table.trace import Note, note_of
+from traceflops.units import decimal
 from traceflops.windows.prepared import Prepared
 
 if TYPE_CHECKING:
@@ -289,12 +289,9 @@ def unknown_flops(done: Executed, fall: Waterfall | None) -> Iterator[Note]:
     """Yield which kernels make a range of the figure, where too few FLOPs are known for one."""
     if fall is None or done.coverage is None or fall.known_share >= ENOUGH:
         return
-    text = (
-        f"Compute kernels with {exact_percent(1 - done.coverage)} of the compute time have "
-        f"unknown FLOPs. At peak they would do {exact_percent(1 - fall.known_share)} of all "
-        f"FLOPs, so the figure is a range; {in_words(_largest_unknown(done))}."
-    )
-    yield Note("missing", "flops-unknown", text)
+    unknown, most = 1 - done.coverage, 1 - fall.known_share
+    largest = _largest_unknown(done)
+    yield note_of("missing", "flops-unknown", unknown=unknown, most=most, largest=largest)
 
 
 def impossible(fall: Waterfall, devices: tuple[DevicePeaks, ...]) -> MissingInput:
@@ -360,6 +357,6 @@ def _without_capture(done: Executed) -> MissingInput | None:
 def _largest_unknown(done: Executed) -> Fact:
     """Return of which kernels most time has no FLOPs; what else gives an MFU if none is known."""
     for kernels in done.outside.unattributed[:1]:
-        kernel = shown(kernels.kernel)
-        return fact("missing.largest-unknown", kernel=kernel, reason=kernels.reason)
+        why = fact(f"uncounted.{kernels.why}")
+        return fact("missing.largest-unknown", kernel=shown(kernels.kernel), reason=why)
     return missing_input.PAIR

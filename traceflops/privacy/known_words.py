@@ -221,11 +221,11 @@ def pieces(token: str) -> Iterator[tuple[str, str]]:
 
 _SENTENCES: Final = """
 about above absent according account accum across added affected after again against agents agree
-ahead alike allowed allows alone also although among amount amounts annotated another apart appear
-application approximate architecture archive are argument arguments argv around ascend aside asked
-assumed author averages back backslashes became because been before began beginning begins behind
-belong belongs below beside better between beyond body both bounded bracket brackets break broke
-broken bug bus but caches calendar called calling calls came can cannot captured carry case
+agrees ahead alike allowed allows alone also although among amount amounts annotated another apart
+appear application approximate architecture archive are argument arguments argv around ascend aside
+asked assumed author averages back backslashes became because been before began beginning begins
+behind belong belongs below beside better between beyond body both bounded bracket brackets break
+broke broken bug bus but caches calendar called calling calls came can cannot captured carry case
 categories categorise category cause causes certain chakra changed character characters checked
 checksum chip chooses chosen chrome claim clearly clocks closed closing code collected come comma
 command commas communicator communicators compared components computed computes concrete console
@@ -269,10 +269,10 @@ supports surrogates switch syscall taken takes tar tell tells terminated text te
 that the their theirs them themselves there these they this those though thousand thousands threads
 threshold throttling tie tied ties timed timeline times timestamp tmpdir together told too took
 total totals traced traceflops traces traffic trailing transaction transactions treated truncate
-truncated trusted try ts twice typeof ucx unaffected uncategorized uncertain unchanged under
-understood unescaped unfinished unit unless unpacks unreadable unset unsupported until used useful
-users uses using utf valid verified very via waited waits wal warm warned warning warnings was
-waterfall wave ways web were what when whether which while who whole whose why wide will windows
+truncated trusted try ts twice typically typeof ucx unaffected uncategorized uncertain unchanged
+under understood unescaped unfinished unit unless unpacks unreadable unset unsupported until used
+useful users uses using utf valid verified very via waited waits wal warm warned warning warnings
+was waterfall wave ways web were what when whether which while who whole whose why wide will windows
 word words worked workgroup workitem works would writable writer writes written wrong wrote xcc xz
 year years yet you zone zst zstd
 """

@@ -26,7 +26,7 @@ from traceflops.privacy.redact_policies import Policies, policies
 from traceflops.table.columns import codes, names, with_column
 from traceflops.table.grouping import used_names
 from traceflops.table.schema import TABLES
-from traceflops.table.trace import UTC_OFFSET, Note, SourceFile, Trace
+from traceflops.table.trace import UTC_OFFSET, Note, SourceFile, Trace, note_of
 
 if TYPE_CHECKING:
     from traceflops.timeline.aggregates import Untimed
@@ -162,17 +162,12 @@ class Redaction:
 
 def removed(shown: Placeholders) -> Note:
     """Return the note that says, by kind, how many names were replaced or removed."""
-    counted = [
+    names = tuple(
         f"{count:,} {kind if count == 1 else _PLURALS.get(kind, f'{kind}s')}"
         for kind, count in shown.changed.items()
-    ]
-    text = (
-        "With --redact, names, or the words in them that no library uses, are replaced by "
-        f"placeholders: {', '.join(counted) or 'none'}. Equal names have equal placeholders. Host "
-        "and user names, home directories, paths, command lines and environments are removed; "
-        "times, sizes, shapes and product names remain."
     )
-    return Note("dropped", "redacted", text, sum(shown.changed.values()))
+    count = sum(shown.changed.values())
+    return note_of("dropped", "redacted", count=count, names=names or ("none",))
 
 
 @cache

@@ -15,6 +15,7 @@ from traceflops.devices.jobs import JobReport, is_undecided, of_job, of_no_job
 from traceflops.devices.matching import match
 from traceflops.devices.processes import ranks_of_devices
 from traceflops.errors import UsageError
+from traceflops.facts import in_words
 from traceflops.recording.capture_gaps import Missing, how_to_record, missing_from
 from traceflops.table.columns import is_one_of, matching, numbers
 from traceflops.table.grouping import distinct, groups
@@ -144,7 +145,7 @@ def take_inventory(trace: Trace, step_mark: str | None = None) -> Inventory:
         devices=tuple(devices),
         rows={name: trace.table(name).num_rows for name in TABLES},
         steps=tuple(sorted(steps)),
-        steps_text=marked.text if marked else "no step markers",
+        steps_text=in_words(marked.how) if marked else "no step markers",
         missing=missing_from(trace),
         record=how_to_record(trace),
         notes=trace.notes,

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 import pyarrow as pa
 
 from traceflops.characters import is_visible
+from traceflops.facts import Fact, Value, in_words
 from traceflops.table.schema import TABLES, arrow_schema, empty_table
 from traceflops.units import plural, several
 
@@ -69,8 +70,7 @@ class Note:
 
     def as_dict(self) -> dict[str, object]:
         """Return the fields that are shown, by name."""
-        names = ("kind", "code", "text", "count", "file")
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in ("kind", "code", "text", "count", "file")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,6 +283,20 @@ def rank_from_name(ranks: Iterable[int], file: str | None = None) -> Note:
     """Return the note on ranks that are known from a name alone."""
     numbers = sorted(set(ranks))
     return counted_note("assumed", "rank-from-name", _FROM_NAME, len(numbers), file, numbers)
+
+
+def note_of(
+    kind: NoteKind,
+    code: str,
+    *,
+    count: int | None = None,
+    share: float = 0.0,
+    advice: Fact | str = "",
+    **values: Value,
+) -> Note:
+    """Return a note in the words of `note.CODE`, filled with the rest; `CODE.x` is a variant."""
+    told = in_words(Fact(f"note.{code}", {"count": count, "share": share, **values}))
+    return Note(kind, code.partition(".")[0], told, count, share=share, advice=in_words(advice))
 
 
 def counted_note(

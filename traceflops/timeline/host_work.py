@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from traceflops.facts import fact
 from traceflops.remedies import advice
 from traceflops.table.builder import TableBuilder
 from traceflops.table.columns import ABSENT, BoolArray, IntArray, codes, is_one_of, names, numbers
@@ -22,21 +23,13 @@ from traceflops.table.grouping import (
 )
 from traceflops.table.nesting import innermost_pieces
 from traceflops.table.schema import empty_table
-from traceflops.table.trace import Note, Trace
+from traceflops.table.trace import Note, Trace, note_of
 from traceflops.units import time_amount
 
 _COPIES: Final = frozenset({"memcpy", "memset"})
 _LAUNCH: Final = re.compile(r"(?i)launch(?!HostFunc)")
 _COPY: Final = re.compile(r"(?i)copy|cpy")
 
-_COPIES_ONLY: Final = Note(
-    "missing",
-    "copies-only",
-    "Only copies are recorded, no kernels: idle time is unknown and only totals are shown.",
-    advice="Add the table of kernels.",
-)
-_NO_COPIES: Final = "No memory copies are in the trace, so idle time may include copies."
-_ADD_COPIES: Final = "Add the table of copies"
 COPIES_MISSING: Final = "copies-missing"
 """The note that says that idle time may include copies."""
 
@@ -48,9 +41,8 @@ def with_known_idle(trace: Trace) -> Trace:
     or with calls that show that none was launched. Kernels alone keep their timeline, with a note.
     """
     if lacks_copies(trace):
-        how = advice(trace, "copies")
-        added = f"{_ADD_COPIES}, or {how}." if how else f"{_ADD_COPIES}."
-        note = Note("missing", COPIES_MISSING, _NO_COPIES, advice=added)
+        how = fact("advice.copies-missing", how=advice(trace, "copies"))
+        note = note_of("missing", COPIES_MISSING, advice=how)
         return trace if note in trace.notes else replace(trace, notes=(*trace.notes, note))
     kinds = _kinds(trace)
     if not kinds or not kinds <= _COPIES or trace.ops.num_rows:
@@ -58,7 +50,7 @@ def with_known_idle(trace: Trace) -> Trace:
     calls = used_names(trace.calls["name"])
     if calls and not any(map(_LAUNCH.search, calls)):
         return trace
-    return _as_sums(trace, _COPIES_ONLY)
+    return _as_sums(trace, note_of("missing", "copies-only", advice=fact("advice.copies-only")))
 
 
 def lacks_copies(trace: Trace) -> bool:
@@ -85,14 +77,11 @@ def with_fine_times(trace: Trace) -> Trace:
         return trace
     if np.median(numbers(activities["dur_ns"])) >= resolution:
         return trace
-    step = time_amount(resolution).replace(".000", "")
-    text = (
-        f"Start times have a resolution of {step}, longer than the median GPU "
-        "operation: idle time is unknown and only totals are shown."
+    count, step = activities.num_rows, time_amount(resolution).replace(".000", "")
+    how = fact("advice.times-too-coarse")
+    return _as_sums(
+        trace, note_of("missing", "times-too-coarse", count=count, step=step, advice=how)
     )
-    how = "Export the times in ns."
-    note = Note("missing", "times-too-coarse", text, activities.num_rows, advice=how)
-    return _as_sums(trace, note)
 
 
 def _as_sums(trace: Trace, note: Note) -> Trace:

@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from operator import add, attrgetter
 from typing import Final, Literal
 
+from traceflops.facts import Fact
+
 WORK = ("compute", "memory", "other", "graph", "communication")
 """The components that are work, in their order of precedence; communication here is exposed."""
 COMPONENTS = (*WORK, "start_up", "idle")
@@ -176,7 +178,7 @@ class Window:
     start_ns: int
     end_ns: int
     used: bool
-    left_out: str | None
+    left_out: Fact | None
     launched: int | None
     unfinished: bool
     account: Account

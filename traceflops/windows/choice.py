@@ -13,16 +13,16 @@ import numpy as np
 
 from traceflops.devices.processes import device_name
 from traceflops.errors import UsageError
+from traceflops.facts import Fact, fact, in_words
 from traceflops.table.columns import ABSENT, IntArray, codes, is_one_of, numbers
 from traceflops.table.grouping import distinct
-from traceflops.table.trace import Note, Trace, counted_note
+from traceflops.table.trace import Note, Trace, counted_note, note_of
 from traceflops.timeline.account import DeviceAccount, LinkedTrace
 from traceflops.timeline.idle import LONGEST_START_NS
 from traceflops.timeline.records import Window
-from traceflops.units import does, duration, listed, percent, several
+from traceflops.units import listed
 from traceflops.windows.chosen_runs import chosen_range, gpu_notes
 from traceflops.windows.periodicity import (
-    DEVICE_STEPS,
     KEEP_LAST_UP_TO,
     LAST_STEP,
     TRIFLE,
@@ -47,26 +47,14 @@ from traceflops.windows.steps import (
     without_launches,
 )
 
-_NO_STEPS = "No steps found: the whole trace is one window."
+_RANGE_SELECTED = fact("left-out.range-selected")
+_NO_WORK, _OUTSIDE = fact("left-out.no-work"), fact("left-out.outside")
 REPEATED = "repeated-step-numbers"
 """The code of the note that steps are numbered anew."""
-
-_ONE_STEP_NOTE = Note(
-    "assumed", "one-step", "There is only one step; it may not be representative."
-)
-
-_BY_DEVICE_TIME_NOTE = Note(
-    "assumed",
-    "steps-by-device-time",
-    "The trace has no launch calls, so work counts in the step during which it started on the "
-    "GPU. Where the CPU ran ahead, that is later than the step that launched it.",
-)
 
 _SMALL_PART: Final = 20
 """The usual latency of launches, less than one part in so many, moves no edge of a step."""
 _NEVER: Final = np.iinfo(np.int64).max
-_OVERLAP = "{n} [step has|steps have] zero length: work launched in a later step started first."
-_RENUMBERED = "Step numbers repeat; steps are renumbered from 0 in order of time."
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +69,7 @@ class StepLayout:
     stretches: Mapping[int, list[Stretch]]
     numbers: Mapping[int, IntArray]
     source: str
-    text: str
+    how: Fact
     notes: tuple[Note, ...] = ()
     launched_in: IntArray | None = None
     are_passes: bool = False
@@ -112,7 +100,7 @@ class StepPlan:
     layout: StepLayout
     choice: StepChoice
     used: frozenset[int]
-    reasons: Mapping[int, str]
+    reasons: Mapping[int, Fact]
     time_range: Mapping[int, tuple[int, int]] | None
     chosen_by_user: bool
     notes: tuple[Note, ...]
@@ -134,14 +122,15 @@ class StepPlan:
         windows = []
         for stretch, part in zip(stretches, accounts, strict=True):
             number = self.layout.step_number(device, stretch)
+            reason: Fact | None
             if self.time_range is not None:
-                used, reason = stretch.role == "range", "a time range was selected"
+                used, reason = stretch.role == "range", _RANGE_SELECTED
             elif stretch.role == "span":
-                used, reason = not self.choice.seen, "no step launched work here"
+                used, reason = not self.choice.seen, _NO_WORK
             elif number is None:
-                used, reason = False, "outside the steps"
+                used, reason = False, _OUTSIDE
             else:
-                used, reason = number in self.used, self.reasons.get(number, "")
+                used, reason = number in self.used, self.reasons.get(number)
             if stretch is unbounded:
                 used, reason = False, LAST_STEP
             window = Window(
@@ -175,14 +164,22 @@ def plan_steps(
     used, reasons = _used(layout, durations, selection) if time_range is None else ((), {})
     notes = list(layout.notes)
     if len(used) == 1 and selection.steps is None and len(durations) == 1:
-        notes.append(_ONE_STEP_NOTE)
+        notes.append(note_of("assumed", "one-step"))
     notes += _outside_notes(linked.trace, layout, accounts) if time_range is None else ()
     collapsed = sum(s.role == "step" and not s.dur_ns for d in layout.stretches.values() for s in d)
     if collapsed:
-        notes.append(counted_note("assumed", "steps-overlap", _OVERLAP, collapsed))
+        notes.append(
+            counted_note(
+                "assumed",
+                "steps-overlap",
+                "{n} [step has|steps have] zero length: work launched in a later step started "
+                "first.",
+                collapsed,
+            )
+        )
     notes += gpu_notes(linked.trace, accounts, selection)
     notes += range_notes
-    choice = StepChoice(layout.source, layout.text, tuple(durations), used)
+    choice = StepChoice(layout.source, in_words(layout.how), tuple(durations), used)
     by_user = selection.steps is not None
     return StepPlan(layout, choice, frozenset(used), reasons, time_range, by_user, tuple(notes))
 
@@ -205,17 +202,12 @@ def _outside_notes(
             head_ns = max(head_ns, unrecorded.within(first.start_ns, first.end_ns).length_ns)
     if work_ns * TRIFLE > total_ns:
         share = work_ns / total_ns
-        which = f"{duration(work_ns)} of {device_words(trace).work} ({percent(share)})"
-        text = f"{which} runs outside the steps and is not part of the step figures."
-        yield Note("dropped", "work-outside-steps", text, share=share)
+        work = device_words(trace).work
+        yield note_of("dropped", "work-outside-steps", ns=work_ns, work=work, share=share)
     steps_ns = sum(map(sum, layout.durations().values()))
     if head_ns * TRIFLE > steps_ns:
-        text = (
-            f"{duration(head_ns)} before the first pass have no recorded GPU work, while the CPU "
-            "waits for earlier work that is not in the trace. They are not part of the step "
-            "figures."
-        )
-        yield Note("missing", "head-left-out", text, share=head_ns / (head_ns + steps_ns))
+        share = head_ns / (head_ns + steps_ns)
+        yield note_of("missing", "head-left-out", ns=head_ns, share=share)
 
 
 def _layout(
@@ -233,11 +225,7 @@ def _layout(
         layout = _marked_layout(linked, accounts, until_next(marked))
         most = max(map(len, marked.by_process.values()))
         if len(layout.durations()) == most > 1:
-            text = (
-                f"No {work} starts inside any step marker, so each step is extended to the start "
-                "of the next."
-            )
-            note = Note("assumed", "steps-until-next", text)
+            note = note_of("assumed", "steps-until-next", work=work)
             return replace(layout, notes=(*layout.notes, note))
     if selection.step_mark is not None:
         raise UsageError(
@@ -248,11 +236,13 @@ def _layout(
     if marked is None:
         return layout
     count = sum(map(len, marked.by_process.values()))
-    text = (
+    unused = counted_note(
+        "assumed",
+        "markers-without-work",
         f"The trace has {{n}} [step marker|step markers], but no {work} shown was launched inside "
-        "[it: it is|them: they are] ignored."
+        "[it: it is|them: they are] ignored.",
+        count,
     )
-    unused = counted_note("assumed", "markers-without-work", text, count)
     return replace(layout, notes=(unused, *marked.notes, *layout.notes))
 
 
@@ -302,8 +292,8 @@ def _marked_layout(
         numbers_of[device] = np.arange(len(number)) if repeated else number
     notes = [*_marked_notes(linked, marked, owners)]
     if repeated:
-        notes.append(Note("assumed", REPEATED, _RENUMBERED))
-    described = marked.source, marked.text, tuple(notes)
+        notes.append(note_of("assumed", REPEATED))
+    described = marked.source, marked.how, tuple(notes)
     return StepLayout(stretches, numbers_of, *described, place, marked.are_passes, at_marks)
 
 
@@ -347,16 +337,12 @@ def _marked_notes(
     """Yield what is assumed of devices and processes."""
     yield from marked.notes
     if set(without_launches(linked.trace, linked.links).tolist()) & marked.by_process.keys():
-        yield _BY_DEVICE_TIME_NOTE
+        yield note_of("assumed", "steps-by-device-time")
     without = [device for device, own in owners.items() if own.owner not in marked.by_process]
     if without and len(without) < len(owners):
-        text = (
-            f"{several(len(without), 'device')} of processes without step markers "
-            f"{does(len(without), 'are')} not part of the step figures: "
-            f"{listed(without, partial(device_name, linked.trace))}. --from and --to select a "
-            "time range on all devices."
-        )
-        yield Note("missing", "devices-without-steps", text, len(without))
+        devices = listed(without, partial(device_name, linked.trace))
+        count = len(without)
+        yield note_of("missing", "devices-without-steps", count=count, devices=devices)
     shared = {device: own for device, own in owners.items() if own.others}
     if shared:
         yield shared_steps_note(linked.trace, shared)
@@ -368,27 +354,25 @@ def _unmarked_layout(
     """Return steps that the tool marks on the devices or that repeat there, else one span."""
     marked_by_tool = device_steps(linked.trace, accounts)
     if marked_by_tool is not None:
-        return StepLayout(*marked_by_tool, "markers", DEVICE_STEPS)
+        return StepLayout(*marked_by_tool, "markers", fact("steps-by.tool"))
     inferred = inferred_steps(linked, accounts)
     if inferred is not None:
-        stretches, source, text = inferred
-        why = "The trace has no step markers. " if marked is None else ""
-        sentence = f"{why}Steps are numbered from 0 and inferred from {text}."
-        note = Note("assumed", "steps-inferred", sentence)
+        stretches, source, how = inferred
+        variant = ".unmarked" if marked is None else ""
+        note = note_of("assumed", f"steps-inferred{variant}", how=how)
         numbered = {device: np.arange(len(steps)) for device, steps in stretches.items()}
-        return StepLayout(stretches, numbered, source, text, (note,))
+        return StepLayout(stretches, numbered, source, how, (note,))
     mark = likely_step_mark(linked.trace) if accounts else None
-    how, share = how_to_mark(linked.trace, mark), float(mark is not None)
-    note = Note("assumed", "no-steps", _NO_STEPS, share=share, advice=how)
+    advice, share = how_to_mark(linked.trace, mark), float(mark is not None)
+    note = note_of("assumed", "no-steps", share=share, advice=advice)
     spans = {d: [Stretch("span", None, *a.rows.span, None)] for d, a in accounts.items()}
     none = dict.fromkeys(spans, np.empty(0, dtype=np.int64))
-    text = "no steps found; the whole trace is one window"
-    return StepLayout(spans, none, "none", text, (note,) if accounts else ())
+    return StepLayout(spans, none, "none", fact("steps-by.none"), (note,) if accounts else ())
 
 
 def _used(
     layout: StepLayout, durations: Mapping[int, list[int]], selection: Selection
-) -> tuple[tuple[int, ...], dict[int, str]]:
+) -> tuple[tuple[int, ...], dict[int, Fact]]:
     """Return the step numbers to use and, for the others, why not."""
     seen = tuple(durations)
     if selection.steps is not None:
@@ -398,7 +382,7 @@ def _used(
             raise UsageError(
                 "none of the selected steps is in the trace", f"steps in the trace: {span}"
             )
-        return used, dict.fromkeys(set(seen).difference(used), "not selected")
+        return used, dict.fromkeys(set(seen).difference(used), fact("left-out.not-selected"))
     usual = [round(Fraction(sum(times), len(times))) for times in durations.values()]
     why = steady(
         np.array(usual, dtype=np.int64),

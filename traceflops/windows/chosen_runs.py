@@ -23,9 +23,9 @@ from traceflops.errors import UsageError
 from traceflops.table.columns import BoolArray, IntArray, number_column, numbers
 from traceflops.table.grouping import distinct, group_sums, groups, without_unused
 from traceflops.table.nesting import link
-from traceflops.table.trace import Note, Trace, counted_note
+from traceflops.table.trace import Note, Trace, counted_note, note_of
 from traceflops.timeline.account import DeviceAccount
-from traceflops.units import does, listed, several, time_amount
+from traceflops.units import listed
 from traceflops.windows.records import device_words
 from traceflops.windows.selection import Selection
 from traceflops.windows.steps import find_marked_steps, step_of_activity
@@ -83,15 +83,18 @@ def chosen_range(
         )
     notes = []
     if selection.to_ns is not None and bool((last < first + selection.to_ns).any()):
-        text = f"--to is after the last {operation}; the window ends there."
-        notes.append(Note("assumed", "range-clipped", text))
+        notes.append(note_of("assumed", "range-clipped", operation=operation))
     clocks = len(distinct(clock))
     if clocks > 1:
-        text = (
-            "The devices have {n} clocks (different machines or files) that cannot be compared. "
-            f"--from and --to count from the first {operation} on each."
+        notes.append(
+            counted_note(
+                "assumed",
+                "range-by-clock",
+                "The devices have {n} clocks (different machines or files) that cannot be "
+                f"compared. --from and --to count from the first {operation} on each.",
+                clocks,
+            )
         )
-        notes.append(counted_note("assumed", "range-by-clock", text, clocks))
     return chosen, (*notes, *_unrecorded(trace, wanted, chosen))
 
 
@@ -99,22 +102,14 @@ def _unrecorded(trace: Trace, wanted: _Stretches, chosen: _Stretches) -> Iterato
     """Yield notes on devices with no records in the stretch, or in a part of it."""
     without = [device for device in wanted if device not in chosen]
     if without:
+        devices = listed(without, partial(device_name, trace))
         count = len(without)
-        text = (
-            f"{several(count, 'device')} {does(count, 'have')} no records in the selected time "
-            f"range and {does(count, 'are')} ignored: "
-            f"{listed(without, partial(device_name, trace))}."
-        )
-        yield Note("missing", "devices-outside-range", text, count)
+        yield note_of("missing", "devices-outside-range", count=count, devices=devices)
     length = {device: stop - start for device, (start, stop) in wanted.items()}
     lacking = [length[device] - (stop - start) for device, (start, stop) in chosen.items()]
     cut = [ns for ns in lacking if ns > 0]
     if cut:
-        text = (
-            f"On {several(len(cut), 'device')} the selected time range is shorter, by up to "
-            f"{time_amount(max(cut))}: nothing was recorded there, so idle time is unknown."
-        )
-        yield Note("assumed", "range-not-recorded", text, len(cut))
+        yield note_of("assumed", "range-not-recorded", count=len(cut), ns=max(cut))
 
 
 def one_run_per_gpu(
@@ -137,12 +132,9 @@ def one_run_per_gpu(
         return f"{called(trace, device)} run {number} of {runs[gpu]} ({owner})"
 
     others = sum(runs[trace.runs[device][0]] - 1 for device in of_several)
-    text = (
-        f"Figures cover one run on {several(len(of_several), 'GPU')}: "
-        f"{listed(of_several, run_text)}. "
-        f"{several(others, 'other run')} {does(others, 'are')} ignored."
-    )
-    return chosen, (Note("assumed", "one-run-of-several", text, others),)
+    gpus, shown_runs = len(of_several), listed(of_several, run_text)
+    note = note_of("assumed", "one-run-of-several", count=others, gpus=gpus, runs=shown_runs)
+    return chosen, (note,)
 
 
 def _shown(trace: Trace, devices: Collection[int], selection: Selection) -> set[int]:
@@ -191,13 +183,9 @@ def gpu_notes(trace: Trace, devices: Collection[int], selection: Selection) -> I
     chosen = [device for device in devices if local[device] in alike]
     if not chosen:
         return
-    given = ", ".join(map(str, sorted(alike)[:5]))
-    text = (
-        f"GPU numbers repeat across machines or processes: --gpu {given} selects "
-        f"{several(len(chosen), 'GPU')} ({listed(chosen, partial(device_name, trace))}). "
-        "Use --ranks, or one machine's files, to select among them."
-    )
-    yield Note("assumed", "gpu-number-repeats", text, len(chosen))
+    given, names = tuple(sorted(alike)[:5]), listed(chosen, partial(device_name, trace))
+    count = len(chosen)
+    yield note_of("assumed", "gpu-number-repeats", count=count, given=given, devices=names)
 
 
 _TIMED = ("activities", "calls", "ops", "marks", "counters")

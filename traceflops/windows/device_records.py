@@ -18,9 +18,9 @@ from traceflops.table.columns import ABSENT, BoolArray, IntArray, is_one_of, mat
 from traceflops.table.grouping import distinct, groups, joint_codes
 from traceflops.table.nesting import recorded_calls
 from traceflops.table.patterns import ASYNC_COPY, ASYNC_FILL, GRAPH_LAUNCH, LAUNCH
-from traceflops.table.trace import Note, Trace
+from traceflops.table.trace import Note, Trace, note_of
 from traceflops.timeline.idle import LONGEST_START_NS
-from traceflops.units import listed, percent, several
+from traceflops.units import listed, several
 from traceflops.windows.records import chosen_time
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ _WORDS: Final = {"kernel": "launch call", "graph": "graph launch", "copy": "copy
 _CAPTURE: Final = {1: re.compile(r"\w*StreamBeginCapture"), -1: re.compile(r"\w*StreamEndCapture")}
 _GPU: Final = "gpu"
 _NEVER: Final = np.iinfo(np.int64).min
-_CUT: Final = "GPU records of {} ({}) are incomplete; the figures are those of the others."
 _WHOLE_PER_CUT: Final = 2
 """More than so many processes must be there for each that is cut."""
 NO_DEVICE_RECORDS: Final = "device-records-missing"
@@ -286,8 +285,9 @@ def whole_devices(
         for device, account in accounts.items()
         if not np.isin(owner[account.rows.row], cut).all()
     }
-    text = _CUT.format(several(len(cut), "process"), listed(cut.tolist(), partial(whose, trace)))
-    return whole, (Note("missing", "processes-left-out", text, len(cut)),)
+    processes = listed(cut.tolist(), partial(whose, trace))
+    note = note_of("missing", "processes-left-out", count=len(cut), processes=processes)
+    return whole, (note,)
 
 
 def records_notes(
@@ -298,22 +298,13 @@ def records_notes(
     `share` is the share of the time that the work would take if it were like the recorded work.
     """
     if records.state == "capture":
-        calls = several(records.calls + records.captured, "launch call")
-        count = records.captured
-        text = f"{count:,} of {calls} were captured into a graph; their kernels did not run."
-        return (Note("missing", "graph-capture", text, count),)
+        calls, captured = records.calls + records.captured, records.captured
+        return (note_of("missing", "graph-capture", count=captured, calls=calls),)
     if not records.lost:
         return ()
-    calls = records.words
-    shown = "; all times and shares are of CPU operators" if on_host else ""
-    like = f": {percent(share or 0)} of the time if it is like the recorded work"
-    text = (
-        f"No device record for {records.lost:,} of {calls}; their work is missing from the "
-        f"figures{like if records.state == 'few missing' and share is not None else ''}."
-        if records.has_devices
-        else f"GPU records of {calls} are missing{shown}."
-    )
-    return (Note("missing", NO_DEVICE_RECORDS, text, records.lost),)
+    variant = "some" if records.has_devices else "on-host" if on_host else "all"
+    code, part = f"{NO_DEVICE_RECORDS}.{variant}", share if records.state == "few missing" else None
+    return (note_of("missing", code, count=records.lost, calls=records.words, part=part),)
 
 
 def _named(trace: Trace, pattern: re.Pattern[str]) -> BoolArray:

@@ -11,6 +11,7 @@ from typing import Final
 
 import numpy as np
 
+from traceflops.facts import Fact, fact
 from traceflops.table.columns import ABSENT, BoolArray, IntArray, codes, is_one_of, names, numbers
 from traceflops.table.grouping import distinct, group_sums, groups, joint_codes
 from traceflops.table.trace import Trace
@@ -42,7 +43,7 @@ _NEVER: Final = np.iinfo(np.int64).max
 KEEP_LAST_UP_TO = 2
 """With at least three steady steps the last is left out: no successor bounds it."""
 
-LAST_STEP = "last step: no following step bounds it"
+LAST_STEP = fact("left-out.last-step")
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +168,7 @@ def _earliest(start: IntArray, step: IntArray, steps: int) -> IntArray:
 
 def steady(
     durations_ns: IntArray, *, may_warm_up: bool = True, has_end: bool = False
-) -> list[str | None]:
+) -> list[Fact | None]:
     """Return why each step is not steady, None for those that are.
 
     Leading steps longer than 1.25 times the median are warm-up, where steps do the same; where at
@@ -175,20 +176,20 @@ def steady(
     step is used.
     """
     count = len(durations_ns)
-    reasons: list[str | None] = [None] * count
+    reasons: list[Fact | None] = [None] * count
     if count < 2:
         return reasons
     times, over = _WARM_UP_FACTOR
     limit = float(np.median(durations_ns)) * times / over
     slow = (durations_ns > limit) & may_warm_up
     leading = int(np.argmin(slow)) if not slow.all() else 0
-    reasons[:leading] = [f"warm-up: over {times / over:g} times the median"] * leading
+    reasons[:leading] = [fact("left-out.warm-up", times=times / over)] * leading
     if count - leading > KEEP_LAST_UP_TO and not has_end:
         reasons[-1] = LAST_STEP
     return reasons
 
 
-_Periods = tuple[IntArray, str]
+_Periods = tuple[IntArray, Fact]
 """Boundaries, and how they were recognised: period i is [boundary[i], boundary[i+1]).
 
 The last boundary may be the number of activities.
@@ -202,7 +203,7 @@ def _by_optimizer(linked: LinkedTrace, rows: DeviceRows) -> _Periods | None:
     boundary = ends[ends < len(rows.row)]
     if _alike(boundary).mean() < REGULAR_SHARE:
         return None
-    return boundary, f"each ends with its {device_words(linked.trace).optimizer}"
+    return boundary, fact("steps-by.optimizer", optimizer=device_words(linked.trace).optimizer)
 
 
 def _by_copies(linked: LinkedTrace, rows: DeviceRows) -> _Periods | None:
@@ -215,8 +216,7 @@ def _by_copies(linked: LinkedTrace, rows: DeviceRows) -> _Periods | None:
     content = contents(linked.columns.name[rows.row], boundary)
     _, kind, counts = np.unique(content, return_inverse=True, return_counts=True)
     alike &= kind == np.argmax(counts)
-    text = "each step begins with a copy between CPU and GPU"
-    return (boundary, text) if alike.mean() >= REGULAR_SHARE else None
+    return (boundary, fact("steps-by.copies")) if alike.mean() >= REGULAR_SHARE else None
 
 
 def _by_signature(linked: LinkedTrace, rows: DeviceRows) -> _Periods | None:
@@ -224,8 +224,8 @@ def _by_signature(linked: LinkedTrace, rows: DeviceRows) -> _Periods | None:
     rounds = repeated_signature(Order(name, rows.start_ns, rows.end_ns, call))
     if rounds is None:
         return None
-    usual = f"{rounds.length:,} {device_words(linked.trace).operation}s"
-    return rounds.place, f"each step is one round, typically {usual}"
+    what = device_words(linked.trace).operation
+    return rounds.place, fact("steps-by.rounds", count=rounds.length, what=what)
 
 
 SOURCES: Final[Mapping[str, Callable[[LinkedTrace, DeviceRows], _Periods | None]]] = {
@@ -261,8 +261,8 @@ def _alike(boundary: IntArray) -> BoolArray:
 
 def inferred_steps(
     linked: LinkedTrace, accounts: Mapping[int, DeviceAccount]
-) -> tuple[dict[int, list[Stretch]], str, str] | None:
-    """Return the steps of each device, what they were found by, and that in words.
+) -> tuple[dict[int, list[Stretch]], str, Fact] | None:
+    """Return the steps of each device, the source they were found by, and how.
 
     It is the surest thing that repeats on every device; None without any.
     """
@@ -282,8 +282,8 @@ def inferred_steps(
             edges = np.append(work.start_ns, work.span[1])[boundary]
             numbers = np.arange(len(counts))
             stretches[device] = with_rest(work.span, numbers, edges[:-1], edges[1:], counts)
-        text = f"repetition on the {device_words(linked.trace).device}: {periods[0][1]}"
-        return stretches, source, text
+        where = device_words(linked.trace).device
+        return stretches, source, fact("steps-by.repetition", device=where, how=periods[0][1])
     return None
 
 
@@ -310,7 +310,6 @@ def _are_iterations(linked: LinkedTrace, account: DeviceAccount, boundary: IntAr
     return len(boundary) > MOST_LAYERS or not is_new.any()
 
 
-DEVICE_STEPS: Final = "steps that the profiler marks on the GPU"
 _NUMBER: Final = re.compile(r"\d{1,18}(?=\D{0,99}$)")
 
 

@@ -20,9 +20,9 @@ from traceflops.devices.processes import called, whose
 from traceflops.table.columns import ABSENT, BoolArray, FloatArray, IntArray, numbers
 from traceflops.table.grouping import group_sums, groups, ranked
 from traceflops.table.nesting import first_of_same, taken
-from traceflops.table.trace import Note, Trace
+from traceflops.table.trace import Note, Trace, note_of
 from traceflops.timeline.records import Components
-from traceflops.units import listed, percent, several
+from traceflops.units import listed, percent
 
 if TYPE_CHECKING:
     from traceflops.timeline.records import Window
@@ -145,12 +145,8 @@ def shared_steps_note(trace: Trace, shared: Mapping[int, Owners]) -> Note:
         others = (own.total_ns - own.own_ns) / own.total_ns if own.total_ns else 0.0
         return f"{called(trace, device)} {whose(trace, own.owner)} (others {percent(others)})"
 
-    text = (
-        f"{several(len(shared), 'GPU')} ran work of several processes. Steps are those of the "
-        f"process whose steps hold the most GPU time: {listed(shared, text_of, '; ')}. Work of "
-        "other processes counts in the step during which it ran."
-    )
-    return Note("assumed", "steps-of-one-process", text, len(shared))
+    processes = listed(shared, text_of, "; ")
+    return note_of("assumed", "steps-of-one-process", count=len(shared), processes=processes)
 
 
 LEAST_FOR_P95: Final = 20

@@ -18,6 +18,7 @@ import numpy as np
 
 from traceflops.categories.programs import of_ml
 from traceflops.characters import shortened
+from traceflops.facts import Fact, fact
 from traceflops.remedies import sentence
 from traceflops.table.columns import ABSENT, BoolArray, IntArray, codes, is_one_of, names, numbers
 from traceflops.table.grouping import distinct, group_rows, groups
@@ -37,10 +38,10 @@ _ANNOTATED_STEP = re.compile(
     r"(?:[a-z]+[ _./:-])?(?:step|iteration|iter)[ _#:=\[-]*(\d+)\]?", re.IGNORECASE
 )
 _PATTERNS = (
-    (_PROFILER_STEP, "markers", "ProfilerStep markers"),
-    (_ANNOTATED_STEP, "annotation", "annotations that name a step"),
+    (_PROFILER_STEP, "markers", fact("steps-by.profiler-steps")),
+    (_ANNOTATED_STEP, "annotation", fact("steps-by.annotations")),
 )
-_PASSES = "serving-engine annotations of forward passes"
+_PASSES = fact("steps-by.passes")
 _DIGITS = re.compile(r"\d+")
 _SPECIAL = re.compile(r"[\\^$.|?*+(){}\[\]]")
 _KINDS_TRIED, _LONGEST_MARK = 16, 60
@@ -59,7 +60,7 @@ _IN_DOUBT = (
 
 @dataclass(frozen=True, slots=True)
 class FoundSteps:
-    """Steps by process, where they came from, in words, and notes on them.
+    """Steps by process, where they came from, how that is told, and notes on them.
 
     `are_passes` says that they are forward passes of a serving engine: no two need do the same, so
     a long first one is no warm-up, and work between two may belong to neither.
@@ -67,7 +68,7 @@ class FoundSteps:
 
     by_process: dict[int, Steps]
     source: str
-    text: str
+    how: Fact
     notes: tuple[Note, ...] = ()
     are_passes: bool = False
 
@@ -99,24 +100,24 @@ def find_marked_steps(trace: Trace, step_mark: str | None) -> FoundSteps | None:
     labels, code = names(marks["name"]), codes(marks["name"])
     is_range = is_one_of(marks["kind"], *_HOST_RANGES)
     is_range &= numbers(marks["dur_ns"], ABSENT) != ABSENT
-    for number_of_name, source, text in _numbered_names(labels, step_mark):
+    for number_of_name, source, how in _numbered_names(labels, step_mark):
         number = np.array(number_of_name, dtype=np.int64)[code]
         rows = np.flatnonzero(is_range & (number != _NO_MATCH))
         if len(rows):
-            return _by_process(trace, rows, number[rows], source, text)
+            return _by_process(trace, rows, number[rows], source, how)
     return None
 
 
 def _numbered_names(
     labels: Sequence[str], step_mark: str | None
-) -> Iterator[tuple[list[int], str, str]]:
-    """Yield the step number of each name by each naming scheme, its source and that in words."""
+) -> Iterator[tuple[list[int], str, Fact]]:
+    """Yield the step number of each name by each naming scheme, and what the scheme is."""
     if step_mark is not None:
-        text = f"annotations that match {step_mark!r}"
-        yield _marked(step_mark, labels), "mark-regex", text
+        how = fact("steps-by.mark", mark=repr(step_mark))
+        yield _marked(step_mark, labels), "mark-regex", how
         return
-    for pattern, source, text in _PATTERNS:
-        yield [_number(pattern, label) for label in labels], source, text
+    for pattern, source, how in _PATTERNS:
+        yield [_number(pattern, label) for label in labels], source, how
     passes = serving_marks(labels)
     numbers_of = [_NO_NUMBER if code in passes else _NO_MATCH for code in range(len(labels))]
     yield numbers_of, "annotation", _PASSES
@@ -144,7 +145,7 @@ def _numbered(label: str, digits: str | None) -> int:
 
 
 def _by_process(
-    trace: Trace, rows: IntArray, number: IntArray, source: str, text: str
+    trace: Trace, rows: IntArray, number: IntArray, source: str, how: Fact
 ) -> FoundSteps:
     """Return the steps of each process; `rows` are marks that name steps, `number` theirs."""
     marks = trace.marks
@@ -181,7 +182,7 @@ def _by_process(
         notes.append(counted_note("dropped", "steps-on-other-threads", wording, elsewhere))
     if nested:
         notes.append(counted_note("assumed", "steps-nested", _NESTED, nested))
-    return FoundSteps(by_process, source, text, tuple(notes), are_passes=text == _PASSES)
+    return FoundSteps(by_process, source, how, tuple(notes), are_passes=how == _PASSES)
 
 
 def _is_inner(start: IntArray, end: IntArray) -> BoolArray:
@@ -273,7 +274,7 @@ def until_next(marked: FoundSteps) -> FoundSteps:
         process: Steps(steps.number, steps.start_ns, _next(steps.start_ns))
         for process, steps in marked.by_process.items()
     }
-    return replace(marked, by_process=by_process, text=f"{marked.text}, each until the next")
+    return replace(marked, by_process=by_process, how=fact("steps-by.until-next", how=marked.how))
 
 
 def _next(start: IntArray) -> IntArray:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from traceflops.errors import UsageError
+from traceflops.facts import fact
 from traceflops.flops.mfu_waterfall import FAMILIES, LINES, DeviceBudget, Portion, waterfall
 from traceflops.timeline.records import COMPONENTS
 
@@ -116,8 +117,8 @@ def test_work_above_the_peak_is_an_error_and_not_clipped() -> None:
     work = (Portion("model", "compute", "bf16", 12_000),)
     split = waterfall([DeviceBudget(components, 0, work, {"bf16": 1_000})])
     assert split.amount("inefficiency") == -2_000
-    [error] = split.errors
-    assert error.startswith("inefficiency is negative (-2,000 FLOP)")
+    error = fact("waterfall.negative", line="inefficiency", amount=-2_000, unit="FLOP")
+    assert split.errors == (error,)
     assert sum(line.amount for line in split.lines) == split.budget == 15_000
 
 

@@ -25,7 +25,7 @@ Frozen = Literal["as-run", "all", "never"]
 
 @dataclass(frozen=True, slots=True)
 class Convention:
-    """One rule: what it counts (`weights`, `context`), in `words`, and who counts so.
+    """One rule: what it counts (`weights`, `context`); `texts.toml` says it in words, and who does.
 
     `real` counts real tokens and documents, else padded slots. The figure of an `executed` rule is
     an HFU. `recompute_all` lets checkpointing recompute the head too. `attention` is b. `adapters`
@@ -35,8 +35,6 @@ class Convention:
     id: str
     weights: str
     context: Context
-    words: str
-    used_by: str
     _: KW_ONLY
     attention: int = 3
     frozen: Frozen = "never"
@@ -53,200 +51,41 @@ _RULES = (
         "exact-causal",
         "matmul+router",
         "exact",
-        "real tokens, attended pairs exactly, router in, no gradient of frozen weights",
-        "this project",
         frozen="as-run",
         adapters=True,
         real=True,
         convolutions=True,
     ),
+    Convention("megatron", "padded", "half-window", real=True),
+    Convention("maxtext", "matmul+router", "half"),
+    Convention("maxtext-full", "matmul+router", "full"),
+    Convention("matmul-full", "matmul", "full"),
+    Convention("korthikanti", "matmul", "full"),
+    Convention("primus", "matmul", "full"),
+    Convention("palm", "all", "full", recompute_all=True),
+    Convention("nanogpt", "all-positions", "full", recompute_all=True),
+    Convention("llm-foundry", "active", "full", recompute_all=True),
+    Convention("llmc", "all", "half", recompute_all=True),
+    Convention("torchtitan", "active-embedding", "full"),
+    Convention("levanter", "square", "full"),
+    Convention("verl", "matmul+embedding", "half", real=True),
+    Convention("hf", "all-embeddings", "none"),
+    Convention("6N", "all", "none", recompute_all=True),
+    Convention("6N-active", "active", "none", recompute_all=True),
+    Convention("4N", "all", "none", frozen="all", recompute_all=True),
+    Convention("seed-matmul", "all", "none", frozen="as-run", recompute_all=True),
+    Convention("lora-exact", "matmul+router", "exact", frozen="all", adapters=True, real=True),
+    Convention("lora-matmul", "matmul-or-all", "none", frozen="all"),
+    Convention("lora-full", "matmul-or-all", "full", frozen="all"),
+    Convention("automodel-lora", "padded", "half-window", real=True, odd=True),
     Convention(
-        "megatron",
-        "padded",
-        "half-window",
-        "router out, padded vocabulary, T/2 keys, windows exactly",
-        "Megatron-LM, NeMo, Megatron-Bridge; TRL adjusted_mfu",
-        real=True,
+        "litgpt", "matmul-or-all", "full", attention=5, frozen="all", adapters=True, odd=True
     ),
-    Convention(
-        "maxtext", "matmul+router", "half", "router in, T/2 keys", "MaxText since July 2025"
-    ),
-    Convention(
-        "maxtext-full", "matmul+router", "full", "router in, T keys", "MaxText before July 2025"
-    ),
-    Convention("matmul-full", "matmul", "full", "router out, T keys", "TRL mfu, LLaMA-Factory"),
-    Convention(
-        "korthikanti", "matmul", "full", "the model FLOPs of matmul-full", "arXiv:2205.05198"
-    ),
-    Convention("primus", "matmul", "full", "the model FLOPs of matmul-full", "Primus"),
-    Convention(
-        "palm",
-        "all",
-        "full",
-        "6N + 12 L H Q T, all parameters",
-        "arXiv:2204.02311 appendix B",
-        recompute_all=True,
-    ),
-    Convention(
-        "nanogpt",
-        "all-positions",
-        "full",
-        "as palm, without learned positions",
-        "nanoGPT",
-        recompute_all=True,
-    ),
-    Convention(
-        "llm-foundry",
-        "active",
-        "full",
-        "as palm, active parameters; HFU is 4/3 of it when checkpointing",
-        "llm-foundry, Composer",
-        recompute_all=True,
-    ),
-    Convention("llmc", "all", "half", "6N + 6 L C T", "llm.c", recompute_all=True),
-    Convention(
-        "torchtitan",
-        "active-embedding",
-        "full",
-        "active parameters without an untied input embedding, T keys",
-        "torchtitan",
-    ),
-    Convention(
-        "levanter",
-        "square",
-        "full",
-        "router in, T keys, heads as wide as the model, and 3 T H vector FLOPs",
-        "Levanter",
-    ),
-    Convention(
-        "verl",
-        "matmul+embedding",
-        "half",
-        "router in, input embedding counted as a matmul, half of the sum of s^2",
-        "verl since pull request 4959",
-        real=True,
-    ),
-    Convention(
-        "hf",
-        "all-embeddings",
-        "none",
-        "6 x parameters without embeddings, no attention; padded tokens",
-        "transformers Trainer floating_point_ops",
-    ),
-    Convention(
-        "6N", "all", "none", "6 FLOPs per parameter and token", "rule of thumb", recompute_all=True
-    ),
-    Convention(
-        "6N-active",
-        "active",
-        "none",
-        "6 FLOPs per active parameter and token",
-        "rule of thumb for mixtures of experts",
-        recompute_all=True,
-    ),
-    Convention(
-        "4N",
-        "all",
-        "none",
-        "4 FLOPs per parameter and token: no weight gradient",
-        "rule of thumb for frozen weights",
-        frozen="all",
-        recompute_all=True,
-    ),
-    Convention(
-        "seed-matmul",
-        "all",
-        "none",
-        "2N per pass: three passes, two where the weights are frozen",
-        "posts on fine-tuning with LoRA",
-        frozen="as-run",
-        recompute_all=True,
-    ),
-    Convention(
-        "lora-exact",
-        "matmul+router",
-        "exact",
-        "4 per frozen weight, 6 per adapter weight, attention three times",
-        "this project",
-        frozen="all",
-        adapters=True,
-        real=True,
-    ),
-    Convention(
-        "lora-matmul",
-        "matmul-or-all",
-        "none",
-        "4 per weight, no attention",
-        "Megatron-Bridge LoRA tables",
-        frozen="all",
-    ),
-    Convention(
-        "lora-full",
-        "matmul-or-all",
-        "full",
-        "4 per weight, attention three times over T keys",
-        "litgpt, corrected",
-        frozen="all",
-    ),
-    Convention(
-        "automodel-lora",
-        "padded",
-        "half-window",
-        "megatron x (2 + adapter/frozen)/3, attention included (it has no weights)",
-        "NeMo Automodel",
-        real=True,
-        odd=True,
-    ),
-    Convention(
-        "litgpt",
-        "matmul-or-all",
-        "full",
-        "2 (2 frozen + A) + 3 (2 trained + A): attention five times",
-        "litgpt",
-        attention=5,
-        frozen="all",
-        adapters=True,
-        odd=True,
-    ),
-    Convention(
-        "gptoss-pre2606",
-        "two-matrix-experts",
-        "half",
-        "megatron with two matrices per expert and without windows: 11 to 17 % low",
-        "Megatron-Bridge tables before release 26.06",
-        odd=True,
-    ),
-    Convention(
-        "sc21",
-        "matmul",
-        "full",
-        "96 B T L h^2 (1 + T/6h + V/16Lh), including full recomputation of the blocks",
-        "arXiv:2104.04473",
-        executed=True,
-    ),
-    Convention(
-        "flopcounter",
-        "matmul+router",
-        "full",
-        "what runs, T keys, attention backward as five products",
-        "torch.utils.flop_counter",
-        executed=True,
-        convolutions=True,
-    ),
-    Convention(
-        "deepspeed",
-        "none",
-        "none",
-        "measured forward pass x 3, including elementwise FLOPs",
-        "DeepSpeed flops profiler, calflops",
-    ),
-    Convention(
-        "published-tflops",
-        "none",
-        "none",
-        "no FLOP count: a published FLOP/s divided by peak",
-        "several tables",
-    ),
+    Convention("gptoss-pre2606", "two-matrix-experts", "half", odd=True),
+    Convention("sc21", "matmul", "full", executed=True),
+    Convention("flopcounter", "matmul+router", "full", executed=True, convolutions=True),
+    Convention("deepspeed", "none", "none"),
+    Convention("published-tflops", "none", "none"),
 )
 CONVENTIONS: Mapping[str, Convention] = {rule.id: rule for rule in _RULES}
 """Every convention, the default first."""

@@ -9,6 +9,7 @@ from typing import Final
 
 from traceflops.devices.peaks import DeviceSpec
 from traceflops.errors import InputError, UsageError
+from traceflops.facts import Fact, fact
 from traceflops.flops.analytic.conventions import CONVENTIONS, convention
 from traceflops.flops.analytic.run import NO_CHECKPOINT, Run
 from traceflops.flops.analytic.run_flops import default_convention, model_flops
@@ -144,15 +145,13 @@ class Rate(DescribedWork):
         return self.hfu if self.is_hfu else self.mfu
 
     @property
-    def doubt(self) -> str | None:
+    def doubt(self) -> Fact | None:
         """Return what to check where the share is tiny, else None."""
         if self.figure >= DOUBTFUL:
             return None
-        what = "is the rate for one GPU, and in TFLOP/s?"
         if self.is_counted:
-            time = f"{decimal(self.seconds, 6)} s"
-            what = f"are {time}, the tokens and the GPU count those of one step of the whole job?"
-        return f"{exact_percent(self.figure)} is very low: {what}"
+            return fact("described.low", share=self.figure, seconds=decimal(self.seconds, 6))
+        return fact("described.low-published", share=self.figure)
 
     @property
     def terms(self) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from fractions import Fraction
 from typing import Literal
 
 from traceflops.errors import UsageError
+from traceflops.facts import Fact
 from traceflops.flops.analytic.lengths import Lengths, LengthSums, Sequences, sums_of
 from traceflops.flops.model.blocks import Linear, positive
 from traceflops.flops.model.card import ModelCard, PlacedLinear
@@ -205,7 +206,7 @@ class Run:
     lora: Lora | None = None
     checkpoint: Checkpoint = NO_CHECKPOINT
     attention_kernel: Literal["flash", "unfused"] | None = None
-    notes: tuple[str, ...] = ()
+    notes: tuple[Fact, ...] = ()
 
     def __post_init__(self) -> None:
         positive(self, *(name for name in COUNTS if getattr(self, name) is not None))

@@ -13,7 +13,7 @@ from traceflops.devices.missing_input import MissingInput
 from traceflops.devices.peaks import DTYPES, PER_TERA, DeviceSpec, load_devices
 from traceflops.devices.user_rate import NOT_A_PEAK, given_rate, rate_doubt
 from traceflops.errors import UsageError
-from traceflops.facts import fact, in_words
+from traceflops.facts import Fact, fact
 from traceflops.flops.analytic.conventions import CONVENTIONS, Convention
 from traceflops.flops.analytic.rates import (
     PUBLISHED,
@@ -51,7 +51,7 @@ class PeakChoice:
     spec: DeviceSpec | None = None
     dtype: str | None = None
     lack: MissingInput | None = None
-    notes: tuple[str, ...] = ()
+    notes: tuple[Fact, ...] = ()
 
 
 def choose_peak(device: str | None, tflops: Fraction | None, dtype: str | None) -> PeakChoice:
@@ -66,9 +66,9 @@ def choose_peak(device: str | None, tflops: Fraction | None, dtype: str | None) 
         known_type = dtype if dtype in DTYPES else None
         types_meant = (known_type,) if known_type else ()
         doubt = rate_doubt(spec, rate, types_meant) if spec is not None else None
-        notes = (in_words(doubt),) if doubt is not None else ()
+        notes = (doubt,) if doubt is not None else ()
         if dtype != known_type:
-            notes = (*notes, f"{dtype!r} is not in the table: the peak stands for it")
+            notes = (*notes, fact("described.unknown-dtype", dtype=repr(dtype)))
         label = f"{known_type} given" if known_type is not None else "given"
         return PeakChoice(Peak(Fraction(rate), label), spec, dtype, notes=notes)
     if spec is None:
@@ -160,7 +160,7 @@ class Utilisation:
     choice: PeakChoice
     lacks: tuple[MissingInput, ...]
     entries: tuple[Entry, ...]
-    notes: tuple[str, ...]
+    notes: tuple[Fact, ...]
 
     @property
     def is_possible(self) -> bool:
@@ -237,19 +237,13 @@ def unit_of(card: ModelCard, run: Run) -> Unit:
 
 def _doubts(
     card: ModelCard, choice: PeakChoice, done: DescribedWork, name: str | None
-) -> Iterator[str]:
+) -> Iterator[Fact]:
     """Yield what is doubtful about a count, or about the rate that comes of it."""
     if name is None and done.tokens is not None and not card.complete:
-        yield (
-            f"the description lacks {', '.join(card.lacks)}, so "
-            f"{done.ledger.convention} counts all parameters equally and no "
-            "attention; use --model for an exact count"
-        )
+        rule = done.ledger.convention
+        yield fact("described.rough-count", lacks=tuple(card.lacks), convention=rule)
     if not done.is_counted:
-        yield (
-            "a published rate is only divided by peak; model and tokens are ignored, "
-            "because its FLOP convention is unknown (--achieved-convention ID)"
-        )
+        yield fact("described.published-rate")
     rate = rate_of(done, choice.peak)
     if rate is not None and rate.doubt is not None:
         yield rate.doubt
@@ -259,13 +253,9 @@ def _doubts(
         peaks = (spec.peak(name) for spec in load_devices() for name in names)
         fastest = max((peak for peak in peaks if peak is not None), default=0)
         if fastest and speed * PER_TERA > fastest:
-            kind = f"{choice.dtype} " if choice.dtype else ""
-            yield (
-                f"{decimal(speed, 0)} TFLOP/s per GPU exceeds the highest dense "
-                f"{kind}rate in the device table "
-                f"({decimal(Fraction(fastest, PER_TERA), 1)}): check time, tokens and GPU "
-                "count"
-            )
+            highest = decimal(Fraction(fastest, PER_TERA), 1)
+            rates = {"speed": decimal(speed, 0), "highest": highest}
+            yield fact("described.above-table", dtype=choice.dtype, **rates)
 
 
 def check_claims(card: ModelCard, run: Run) -> None:
@@ -302,12 +292,12 @@ def check_claims(card: ModelCard, run: Run) -> None:
         raise UsageError(f"{card.name} has no sequences of tokens", "omit --seq and set --batch")
 
 
-def doubtful_claims(card: ModelCard, run: Run) -> tuple[str, ...]:
-    """Return what is said and does not fit the model, in sentences."""
+def doubtful_claims(card: ModelCard, run: Run) -> tuple[Fact, ...]:
+    """Return what is said and does not fit the model."""
     claims = (*card.doubts, *run.notes)
     if card.seq is not None and run.seq not in (None, card.seq):
-        fixed = f"{card.name} has {card.seq:,} tokens per sequence by design; using "
-        return (*claims, f"{fixed}{run.seq:,} as given")
+        fixed = fact("described.fixed-length", model=card.name, tokens=card.seq, given=run.seq)
+        return (*claims, fixed)
     try:
         documents = run.shape(card).documents or ()
     except UsageError:
@@ -315,5 +305,5 @@ def doubtful_claims(card: ModelCard, run: Run) -> tuple[str, ...]:
     longest = max((length for length, _ in documents), default=-run.cached) + run.cached
     if not 0 < card.positions < longest:
         return claims
-    beyond = f"sequences of {longest:,} tokens exceed the {card.positions:,} learned positions of"
-    return (*claims, f"{beyond} {card.name}")
+    sizes = {"longest": longest, "positions": card.positions}
+    return (*claims, fact("described.beyond-positions", model=card.name, **sizes))

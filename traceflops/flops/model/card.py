@@ -8,6 +8,7 @@ from fractions import Fraction
 from typing import Literal
 
 from traceflops.errors import UsageError
+from traceflops.facts import Fact, fact
 from traceflops.flops.model.blocks import (
     ROUTING,
     Block,
@@ -109,7 +110,7 @@ class ModelCard:
     missing: tuple[str, ...] = ()
     seq: int | None = None
     source: str = ""
-    notes: tuple[str, ...] = ()
+    notes: tuple[Fact, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse a model without layers or parameters, with too few, or MTP without layers."""
@@ -135,16 +136,13 @@ class ModelCard:
         )
 
     @property
-    def doubts(self) -> tuple[str, ...]:
+    def doubts(self) -> tuple[Fact, ...]:
         """Return what is said of the model and does not fit together."""
         if self.params is None or not self.complete:
             return ()
         if abs(self.params - self.counted) <= FAR_APART * self.counted:
             return ()
-        return (
-            f"the stated {self.params:,} parameters contradict the described sizes, "
-            f"which give {self.counted:,}",
-        )
+        return (fact("described.parameters", stated=self.params, counted=self.counted),)
 
     @property
     def complete(self) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from traceflops.facts import fact
 from traceflops.flops.model.card_table import layers_of
 from traceflops.flops.model.table import HINT, TomlTable
 
@@ -196,9 +197,7 @@ def next_tokens(table: TomlTable, values: Values) -> None:
     """Note prediction modules, which run in training only and are not counted unasked."""
     modules = table.count("num_nextn_predict_layers", 0, least=0)
     if modules:
-        is_are = "module is" if modules == 1 else "modules are"
-        note = f"{modules} multi-token-prediction {is_are} not counted; --mtp {modules} counts them"
-        values["notes"] = [note]
+        values["notes"] = [fact(MTP_NOT_COUNTED, modules=modules)]
 
 
 def gpt2_width(table: TomlTable, values: Values) -> None:
@@ -285,6 +284,7 @@ class Family:
 
 
 TIED = "tie_word_embeddings"
+MTP_NOT_COUNTED = "described.prediction-modules"
 _PLAIN = {"glu": False, "norm": "layernorm"}
 _QWEN2 = {**_GATED, "bias": ["qkv"]}
 _QWEN3 = {**_GATED, "qk_norm": True}

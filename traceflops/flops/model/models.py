@@ -13,10 +13,11 @@ from pathlib import Path
 import msgspec
 
 from traceflops.errors import InputError, UsageError
+from traceflops.facts import Fact, fact, in_words
 from traceflops.flops.model.blocks import Block, Experts
 from traceflops.flops.model.card import ModelCard
 from traceflops.flops.model.card_table import build, parse_toml
-from traceflops.flops.model.families import FAMILIES, TIED, Family, Values
+from traceflops.flops.model.families import FAMILIES, MTP_NOT_COUNTED, TIED, Family, Values
 from traceflops.flops.model.table import TomlTable
 
 CARD_SUFFIXES = (".json", ".toml")
@@ -65,7 +66,7 @@ def is_public(card: ModelCard) -> bool:
 
 def with_mtp(card: ModelCard, modules: int) -> ModelCard:
     """Return the card with so many multi-token-prediction modules. Raises UsageError."""
-    notes = tuple(note for note in card.notes if "multi-token-prediction" not in note)
+    notes = tuple(note for note in card.notes if note.code != MTP_NOT_COUNTED)
     return replace(card, mtp=modules, notes=notes)
 
 
@@ -206,8 +207,7 @@ def card_of_config(config: Mapping[str, object], where: str) -> ModelCard:
     if isinstance(text, Mapping) and "text_config" not in text:
         usual = {"model_type": f"{kind}_text"} if f"{kind}_text" in FAMILIES else {}
         card = card_of_config({**usual, **text}, f"{where}, text_config")
-        model = f"{kind[:40]!r}" if kind else "the model"
-        note = f"only the text part of {model} is described, not its other towers"
+        note = fact("described.text-part", model=repr(kind[:40]) if kind else "the model")
         return replace(card, notes=(*card.notes, note))
     problem = f"unknown model_type {kind[:40]!r}" if kind else "model_type is missing"
     raise UsageError(f"{where}: {problem}", hint)
@@ -245,12 +245,11 @@ def _card_of_family(
     except UsageError as error:
         called = names | NOT_COPIED  # the hint in the words of the config
         hint = re.sub(r"\b[a-z_]+\b", lambda word: called.get(word[0], word[0]), error.hint)
-        raise UsageError(error.message, "; ".join((hint, *_assumptions(taken, kind)))) from None
+        hints = (hint, *map(in_words, _assumptions(taken, kind)))
+        raise UsageError(error.message, "; ".join(hints)) from None
 
 
-def _assumptions(taken: Mapping[str, int], kind: str) -> tuple[str, ...]:
+def _assumptions(taken: Mapping[str, int], kind: str) -> tuple[Fact, ...]:
     """Return a note on the sizes that the config leaves to the defaults of its class."""
-    if not taken:
-        return ()
-    sizes = ", ".join(f"{key} {size}" for key, size in taken.items())
-    return (f"not in the config, so defaults of {kind} apply: {sizes}",)
+    sizes = tuple(f"{key} {size}" for key, size in taken.items())
+    return (fact("described.defaults", kind=kind, sizes=sizes),) if sizes else ()

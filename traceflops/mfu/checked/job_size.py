@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import Final
 
 from traceflops.devices.missing_input import GIVE_PEAK, MissingInput, without_times
-from traceflops.facts import fact
+from traceflops.facts import Fact, fact
 from traceflops.flops.analytic.rates import Peak
 from traceflops.flops.analytic.run_utilisation import PeakChoice, plain_dtype
 from traceflops.mfu.measurement import Measurement
@@ -15,7 +15,6 @@ from traceflops.mfu.traced.executed import Executed
 from traceflops.remedies import advice
 from traceflops.table.columns import numbers
 from traceflops.table.grouping import distinct
-from traceflops.units import several
 from traceflops.windows.prepared import Prepared
 from traceflops.windows.steps import find_marked_steps
 
@@ -36,7 +35,7 @@ class JobSize:
     """
 
     devices: int
-    told_by: str
+    told_by: Fact
     shown: int
     windows: int
     window_ns: int
@@ -61,12 +60,10 @@ class JobSize:
         return Fraction(self.window_ns, self.windows * NS_PER_S)
 
     @property
-    def note(self) -> str:
+    def note(self) -> Fact:
         """Return how many devices were reckoned with, and why."""
-        text = f"Assumed job size: {several(self.devices, 'device')} ({self.told_by}"
-        if self.shown != self.devices:
-            text += f"; {self.shown:,} shown"
-        return f"{text})."
+        some = self.shown if self.shown != self.devices else None
+        return fact("job-size.assumed", devices=self.devices, by=self.told_by, shown=some)
 
 
 def job_size(prepared: Prepared, gpus: int | None = None) -> JobSize:
@@ -76,11 +73,11 @@ def job_size(prepared: Prepared, gpus: int | None = None) -> JobSize:
     # Devices that did something, chosen or not; all runs of a GPU are of one.
     busy = distinct(numbers(trace.activities["device"])).tolist()
     working = len({trace.runs[device][0] for device in busy} if trace.runs else busy)
-    devices, told_by = working, "as in the trace"
+    devices, told_by = working, fact("job-size.trace")
     if gpus is not None:
-        devices, told_by = gpus, "from --gpus"
+        devices, told_by = gpus, fact("job-size.option")
     elif sizes:
-        devices, told_by = max(*sizes, working), "world size in the trace"
+        devices, told_by = max(*sizes, working), fact("job-size.world-size")
     used = [w for windows in prepared.windows.values() for w in windows if w.used]
     steps = [window for window in used if window.role == "step"]
     how = advice(trace, "steps")

@@ -26,8 +26,7 @@ from traceflops.mfu.traced.cells import Cell
 from traceflops.mfu.traced.executed import Executed
 from traceflops.mfu.traced.run_marks import is_ours, marked_tokens
 from traceflops.table.columns import names
-from traceflops.table.trace import Note
-from traceflops.units import exact_percent
+from traceflops.table.trace import note_of
 from traceflops.windows.prepared import Prepared
 
 PADDING: Final = "overcompute.padding"
@@ -140,18 +139,9 @@ def without_padding(
     apart = replace(done, cells=tuple(_split(done.cells, padding)))
     assert apart.executed_flops == done.executed_flops
     share = Fraction(apart.padding_flops, apart.executed_flops or 1)
-    text = (
-        f"Padding, {source}, is not part of useful work and MFU: {exact_percent(share)} of "
-        f"the executed FLOPs are {PADDING}."
-    )
-    if padding.is_even:
-        text += (
-            " For attention this is an upper estimate: sequence lengths are unknown "
-            "and assumed to be equal."
-        )
-    elif padding.of_rows:
-        text += " This covers products only; padding of attention needs a description of the model."
-    note = Note("assumed", "padding-taken-out", text)
+    variant = ".even" if padding.is_even else ".of-rows" if padding.of_rows else ""
+    code = f"padding-taken-out{variant}"
+    note = note_of("assumed", code, source=source, part=share, line=PADDING)
     apart = replace(apart, notes=(note, *done.notes))
     fall = measured.waterfall
     if fall is not None:

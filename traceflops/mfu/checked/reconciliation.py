@@ -151,7 +151,7 @@ class Reconciliation:
         again = self.recomputation.mismatch if self.recomputation is not None else None
         if self.agree is not False and again is None:
             return self.described
-        notes = (self.sentence, *self.described.notes)
+        notes = (*self.statements, *self.described.notes)
         return replace(self.described, notes=notes)
 
 
@@ -174,21 +174,18 @@ def reconcile(
     inference = measured.inference
     if run.forward_only is None and inference is not None:
         run = replace(run, forward_only=True)
-        note = f"Counted forward only, since the trace is inference: {inference.rule}."
-        notes.append(f"{note} --no-forward-only counts training.")
+        notes.append(fact("reconciliation.forward-only", rule=inference.rule))
     elif run.forward_only is None and not is_trained(prepared):
-        notes.append("Assumed: training. Add --forward-only for inference.")
+        notes.append(fact("reconciliation.training"))
     choice = peak_in_trace(measured, prepared, run.dtype)
     described = utilisation(card, run, choice, convention)
     counts = counts_of(measured, card, run, job)
     notes += described.notes
     shown = main_type(measured.executed)
     if run.dtype is not None and shown is not None and choice.dtype != shown:
-        notes.append(
-            f"The products in the trace are {shown}, but --dtype selects the {choice.dtype} peak."
-        )
+        notes.append(fact("reconciliation.other-dtype", shown=shown, dtype=choice.dtype))
     if (problem := obstacle(card, run, default_convention(card, run))) is not None:
-        notes.append(f"The description was not compared with the trace: {problem}.")
+        notes.append(fact("reconciliation.not-compared", problem=problem))
     described = replace(described, notes=tuple(notes))
     # Why a description has no rate: it lacks steps or a peak, or it would be above the peak.
     lacks, fall, rate = [*filter(None, (job.lack, choice.lack))], None, described.rate

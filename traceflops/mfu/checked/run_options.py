@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from traceflops.errors import UsageError
+from traceflops.facts import fact
 from traceflops.flops.analytic.lengths import why_impossible
 from traceflops.flops.analytic.run import Lora, parse_checkpoint
 from traceflops.flops.model.card import ModelCard
@@ -96,10 +97,8 @@ def run_settings(card: ModelCard, words: Words) -> dict[str, Any]:
         if (count := words.read(word, parse_count)) is not None:
             settings[word] = count
         if (number := decimal_thousands(values.get(word, ""))) is not None:
-            notes.append(
-                f"{called(word)} {values[word]} is {number * 1000:,}; {number}Ki is "
-                f"{number * 1024:,}"
-            )
+            option = f"{called(word)} {values[word]}"
+            notes.append(fact("described.thousands", option=option, k=number, ki=number * 1024))
     if (lengths := words.read("documents", parse_lengths)) is not None:
         settings["documents"] = lengths
     return {**settings, "notes": tuple(notes), **_training_settings(card, words)}

@@ -28,11 +28,10 @@ from traceflops.mfu.checked import run_options
 from traceflops.mfu.checked.run_options import Words
 from traceflops.mfu.traced.run_marks import MarkedTokens, is_ours, marked_tokens
 from traceflops.table.columns import matching
-from traceflops.table.trace import Note, Trace
+from traceflops.table.trace import Note, Trace, note_of
 from traceflops.units import DESCRIPTION_WORDS, LARGEST, parse_count, parse_lengths, parse_rate
 from traceflops.windows.prepared import Prepared
 
-WHERE: Final = "the trace's description"
 _COUNTS: Final = (
     *(*run_options.TOKEN_COUNTS, "gpus", "params", "mtp", "padded_vocab"),
     *("frozen_layers", "lora_rank", "lora_params"),
@@ -64,11 +63,6 @@ _REPLACES: Final[Mapping[str, frozenset[str]]] = {
 }
 """Which words of the trace an option puts aside besides its own: they say the same otherwise."""
 _OF_DESCRIPTIONS: Final = frozenset(("description-left-out", "descriptions-differ"))
-_NO_MODEL: Final = Note(
-    "dropped",
-    "description-not-used",
-    f"{WHERE.capitalize()} is not compared with the executed work: it names no model.",
-)
 _DESCRIBING: Final = frozenset(DESCRIPTION_WORDS) - {"gpus", "dtype"}
 """Words that say something of model, tokens or training."""
 _MOST_COUNTED: Final = 2**53
@@ -155,9 +149,9 @@ def description_of(trace: Trace) -> Description | None:
     empty = tuple(word for word in description if word not in given)
     notes: tuple[Note, ...] = ()
     if problems:
-        more = f" (and {len(problems) - 3} more)" if len(problems) > 3 else ""
-        text = f"Ignored in {WHERE}: {'; '.join(problems[:3])}{more}."
-        notes = (Note("dropped", "description-words-left-out", text, len(problems)),)
+        count, first, more = len(problems), tuple(problems[:3]), max(len(problems) - 3, 0) or None
+        code = "description-words-left-out"
+        notes = (note_of("dropped", code, count=count, first=first, more=more),)
     return Description(card, Words(kept, frozenset(flags)), notes, empty)
 
 
@@ -295,8 +289,8 @@ def self_described(
     described = own.with_tokens(marked) if marked is not None else own
     described = described.with_options(card, options)
     if described.card is None:
-        more = (_NO_MODEL,) if own.words.values else ()
-        return NotDescribed((*described.notes, *more))
+        more = note_of("dropped", "description-not-used.no-model")
+        return NotDescribed((*described.notes, *[more] * bool(own.words.values)))
     problem: TraceflopsError | None
     try:
         known_card, run = card_and_run(described)
@@ -311,11 +305,6 @@ def self_described(
         problem = error
     if card is not None or not _DESCRIBING.isdisjoint(options.values):
         card_and_run(Description(described.card, options))  # refuses what only options get wrong
-    hint = problem.hint[:1].upper() + problem.hint[1:]
-    empty = f" ({' and '.join(own.empty)}: null there)" if own.empty else ""
-    text = (
-        f"{WHERE.capitalize()} is not compared with the executed work: "
-        f"{problem.message}{empty}. {hint}."
-    )
-    unused = Note("dropped", "description-not-used", text)
+    why, hint, empty = problem.message, problem.hint, tuple(own.empty)
+    unused = note_of("dropped", "description-not-used", why=why, empty=empty, hint=hint)
     return NotDescribed((*described.notes, unused), problem)

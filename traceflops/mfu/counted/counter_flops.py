@@ -19,8 +19,6 @@ from traceflops.devices.peaks import DeviceSpec, find
 from traceflops.errors import UsageError
 from traceflops.mfu.budget import DevicePeaks, device_peaks
 from traceflops.mfu.counted.counter_notes import (
-    FABRIC,
-    MEMORY,
     SAME_RUN,
     architecture_of,
     check_notes,
@@ -62,7 +60,7 @@ from traceflops.mfu.traced.coverage import chosen_activities, compute_kernels
 from traceflops.table.columns import ABSENT, IntArray, names, numbers
 from traceflops.table.grouping import distinct
 from traceflops.table.nesting import taken
-from traceflops.table.trace import Note, Trace
+from traceflops.table.trace import Note, Trace, note_of
 from traceflops.units import several
 from traceflops.windows.prepared import Prepared
 
@@ -292,13 +290,13 @@ def _notes(
         if source.work.origin != "counters":
             own = source.work.origin == "shapes"
             yield from serving_notes(source.work, matched.kind if own else None)
-    is_noted = any(note.code == SAME_RUN.code for note in trace.notes)
+    is_noted = any(note.code == SAME_RUN for note in trace.notes)
     others = (source for source, _ in answers if source.work.origin != "shapes")
     tools, with_bytes = set(), False
     for source, join in zip(others, joins, strict=True):
         yield from join_notes(join, source.work.launches.count)
         if join.count("dispatch") and not is_noted:
-            yield SAME_RUN
+            yield note_of("assumed", SAME_RUN)
         if source.counters is not None:
             yield from counter_notes(source.counters)
             if (source.work.size >= 0).any():
@@ -306,9 +304,9 @@ def _notes(
                 tools |= {each.tool for each in source.counters.families if each is not None}
         yield from source.notes
     if with_bytes and tools != {"ncu"}:
-        yield FABRIC
+        yield note_of("assumed", "fabric-bytes")
     if "ncu" in tools:
-        yield MEMORY
+        yield note_of("assumed", "memory-bytes")
     yield from check_notes(check)
 
 

@@ -11,68 +11,25 @@ from typing import Final
 import numpy as np
 
 from traceflops.devices.device_facts import shown
+from traceflops.facts import fact
 from traceflops.mfu.budget import DevicePeaks, device_peaks
 from traceflops.mfu.counted.counter_work import CounterWork
 from traceflops.mfu.counted.joins import KNOWN, CrossCheck, Join, MeasuredWork
 from traceflops.mfu.counted.launches import ORIGINS, UNKNOWN
-from traceflops.mfu.traced.coverage import How
 from traceflops.table.columns import codes, numbers
-from traceflops.table.trace import Note, Trace
-from traceflops.units import exact_percent, several, uncapitalized
+from traceflops.table.trace import Note, NoteKind, Trace, note_of
+from traceflops.units import exact_percent, several
 from traceflops.windows.prepared import Prepared
 
-_BY_HOW: Final[dict[How, str]] = {
-    "dispatch": "by dispatch",
-    "replay": "as captured",
-    "order": "by launch order",
-    "step": "by order within the step",
-    "alike": "by name and size (all did equal work)",
-    "between": "by name and size (bounded by the smallest and largest)",
-}
 _SEVERAL: Final = re.compile(r"[\d,]+ files")
 """What stands for the name of a recording of several files."""
-
-_TEXTS: Final = {
-    "counters-partial": "{counted} without the counters of some data types of matrix work: FLOPs "
-    "unknown.",
-    "counters-without-device": "Counters of {launches} come from an unknown GPU, so their matrix "
-    "counters may be incomplete and FLOPs are unknown. Name it with --device (see traceflops "
-    "devices), or add the list of agents that the profiler wrote.",
-    "counters-rounded": "Counters of {launches} are averages over passes with decimals; FLOPs are "
-    "rounded.",
-    "counters-disagree": "Passes disagree on the matrix work of {launches}, so the program did not "
-    "repeat itself. Their FLOPs are unknown.",
-    "passes-uneven": "Passes of the counted run launch {uneven} differently often or in other "
-    "sizes. Only the counters of the first pass count.",
-    "counters-without-xf32": "The kernels of {launches} compute in XF32 by name, but the counter "
-    "(SQ_INSTS_VALU_MFMA_MOPS_XF32) is missing. Their FLOPs are unknown.",
-}
 
 _MOST_NAMED: Final = 3
 
 _ASSUMED: Final = ("counters-rounded", "passes-uneven")
 
-SAME_RUN: Final = Note(
-    "assumed",
-    "counted-while-timed",
-    "Counters were read in the timed run, which serializes kernels. Idle time and "
-    "overlap differ from a normal run.",
-)
-"""What readers say themselves where they see it; of a trace without notes its ids tell it."""
-
-FABRIC: Final = Note(
-    "assumed",
-    "fabric-bytes",
-    "Kernel bytes were counted at the fabric. A cache behind it (Infinity Cache) may "
-    "have served some of them, so they can exceed the memory traffic.",
-)
-
-MEMORY: Final = Note(
-    "assumed",
-    "memory-bytes",
-    "Kernel bytes are memory reads and writes. Nsight Compute flushes the caches "
-    "before each kernel, so the timed run may have moved fewer.",
-)
+SAME_RUN: Final = "counted-while-timed"
+"""The code of what readers note where they see it; of a trace without notes its ids tell it."""
 
 _OF_TIMES: Final = frozenset(
     {
@@ -96,73 +53,48 @@ def counter_notes(work: CounterWork) -> Iterator[Note]:
         "counters-without-xf32": work.uncounted.sum(),
     }
     for code, count in ((code, int(count)) for code, count in counts.items() if count):
-        text = _TEXTS[code].format(
-            launches=_launches(count), counted=several(count, "counted launch"), uneven=kernels
-        )
-        yield Note("assumed" if code in _ASSUMED else "missing", code, text, count)
+        kind: NoteKind = "assumed" if code in _ASSUMED else "missing"
+        yield note_of(kind, code, count=count, uneven=kernels)
 
 
 def join_notes(join: Join, launches: int) -> Iterator[Note]:
     """Yield how launches got their FLOPs; `launches` are those of the other recording."""
-    if join.file is not None and join.is_doubtful:
-        text = (
-            f"{_which(join)} does not match: {exact_percent(Fraction(join.found))} of its launches "
-            "are in the timed run, by name and size. It may be of another program."
-        )
-        yield Note("assumed", f"{join.origin}-unlike", text, share=1.0)
+    for note in _join_notes(join, launches):
+        yield replace(note, code=f"{join.origin}-{note.code}")
+
+
+def _join_notes(join: Join, launches: int) -> Iterator[Note]:
+    is_of_several = bool(join.file and _SEVERAL.fullmatch(join.file))
+    file = shown(join.file) if join.file else None
+    which = fact(f"work-from.{join.origin}{'-of' * is_of_several}", file=file)
+    if file and join.is_doubtful:
+        yield note_of("assumed", "unlike", share=1.0, which=which, found=Fraction(join.found))
     if not join.launches:
         return
-    which = _which(join)
-    ways = ", ".join(
-        f"{part.launches:,} {_BY_HOW[part.how]}" for part in join.parts if part.how in KNOWN
+    yield note_of(
+        "assumed",
+        "joined",
+        count=join.known,
+        which=which,
+        all=join.launches,
+        of_time=exact_percent(join.share) if join.share is not None else "none",
+        ways=tuple(
+            fact(f"work-from.{p.how}", count=p.launches) for p in join.parts if p.how in KNOWN
+        ),
     )
-    share = exact_percent(join.share) if join.share is not None else "none"
-    how = f": {ways}" if ways else ""
-    text = (
-        f"{which} gives the FLOPs of {join.known:,} of {_launches(join.launches)} of compute "
-        f"kernels ({share} of their time){how}. Times come from the timed run."
-    )
-    yield Note("assumed", f"{join.origin}-joined", text, join.known)
     if count := join.count("ambiguous"):
-        text = (
-            f"FLOPs of {_launches(count)} are unknown: launches with the same name and size did "
-            f"different work in {uncapitalized(which)}, in another order or only in part."
-        )
-        yield Note("missing", f"{join.origin}-ambiguous", text, count)
+        yield note_of("missing", "ambiguous", count=count, which=which)
     if count := join.count("absent"):
-        text = (
-            f"{_launches(count)} of compute kernels {'has' if count == 1 else 'have'} no match by "
-            f"name and size among the {_launches(launches)} of {uncapitalized(which)}."
-        )
-        yield Note("missing", f"{join.origin}-absent", text, count)
-
-
-def _which(join: Join) -> str:
-    what = "The paired trace" if join.origin == "pair" else "The counted run"
-    if not join.file:
-        return what
-    return f"{what} {'of ' if _SEVERAL.fullmatch(join.file) else ''}{shown(join.file)}"
-
-
-def _launches(count: int) -> str:
-    return several(count, "launch")
+        yield note_of("missing", "absent", count=count, which=which, all=launches)
 
 
 def check_notes(check: CrossCheck | None) -> Iterator[Note]:
     """Yield that counters and shapes differ, where they do by more than 2 %."""
     if check is None or check.agree:
         return
-    more, why = (
-        ("more", "counters include partial tiles in full, and work that is not an operator")
-        if check.difference > 0
-        else ("less", "a kernel may use another algorithm (Winograd), or the two runs differ")
-    )
-    text = (
-        f"Counters give {exact_percent(abs(check.difference))} {more} FLOPs than shapes, "
-        f"over {_launches(check.launches)} known from both ({why}). The largest "
-        f"difference is in {shown(check.kernel)}. Ledger and MFU use shapes."
-    )
-    yield Note("assumed", "counters-differ-from-shapes", text, check.launches)
+    code = f"counters-differ-from-shapes{'.less' * (check.difference < 0)}"
+    apart, kernel = abs(check.difference), shown(check.kernel)
+    yield note_of("assumed", code, count=check.launches, apart=apart, kernel=kernel)
 
 
 def without_impossible_bytes(
@@ -191,12 +123,8 @@ def without_impossible_bytes(
         beyond[rows] = (moved > peaks.bandwidth * time)[name[rows]]
     if not beyond.any():
         return work
-    text = (
-        f"The counted bytes of {several(len(np.unique(name[beyond])), 'kernel')} exceed what the "
-        "memory can move in their time: caches served them in the timed run, or the "
-        "counters belong to other work. They are ignored."
-    )
-    note = Note("dropped", "bytes-beyond-bandwidth", text, int(np.count_nonzero(beyond)))
+    count, kernels = int(np.count_nonzero(beyond)), len(np.unique(name[beyond]))
+    note = note_of("dropped", "bytes-beyond-bandwidth", count=count, kernels=kernels)
     return replace(work, size=np.where(beyond, UNKNOWN, work.size), notes=(*work.notes, note))
 
 
@@ -218,12 +146,8 @@ def pair_notes(
             [arch if product == "unknown GPU" else product for arch, product in peaks_of.items()]
             for peaks_of in (ours, theirs)
         )
-        text = (
-            f"The paired recording is from another kind of GPU ({_shown(other)}) "
-            f"than the timed run ({_shown(own)}). Its kernels may do other work, "
-            "and its counters may differ."
-        )
-        yield Note("assumed", "paired-other-device", text, share=1.0)
+        paired, timed = _shown(other), _shown(own)
+        yield note_of("assumed", "paired-other-device", share=1.0, paired=paired, timed=timed)
 
 
 def _shown(products: Sequence[str]) -> str:

@@ -18,8 +18,7 @@ from traceflops.devices import counter_formulas as counters
 from traceflops.mfu.counted.same_launches import CountedLaunches
 from traceflops.table.columns import UNKNOWN_SIZE, FloatArray, IntArray
 from traceflops.table.grouping import group_rows
-from traceflops.table.trace import Note, Trace
-from traceflops.units import several
+from traceflops.table.trace import Note, Trace, note_of
 
 ROOFS: Final = {
     "sm": "SM",
@@ -170,8 +169,7 @@ def kernel_speeds(
         or (row.duration_ns, row.achieved_occupancy) != (None, None)
     ]
     rows.sort(key=lambda row: (-row[0].lost_ns, -(row[0].duration_ns or 0), -row[1], row[0].name))
-    text = f"{several(odd, 'share')} of a peak or of occupancy above 105 % ignored."
-    notes = (Note("dropped", "shares-impossible", text, odd),) if odd else ()
+    notes = (note_of("dropped", "shares-impossible", count=odd),) if odd else ()
     return tuple(row for row, _ in rows), notes
 
 

@@ -27,8 +27,7 @@ from traceflops.table.columns import (
 )
 from traceflops.table.grouping import distinct
 from traceflops.table.nesting import recorded_calls, taken
-from traceflops.table.trace import Note, Trace
-from traceflops.units import several
+from traceflops.table.trace import Trace, note_of
 from traceflops.windows.prepared import Prepared
 
 _MOST_THREADS: Final = 2.0**62
@@ -288,10 +287,6 @@ def with_captured_launches(trace: Trace) -> Trace:
     both = [trace.activities, kernels.finish()]
     activities = pa.concat_tables(both).unify_dictionaries().combine_chunks()
     activities = activities.take(np.argsort(numbers(activities["start_ns"]), kind="stable"))
-    text = (
-        f"{several(len(rows), 'launch call')} without a kernel record (graph capture, "
-        "for example): the kernel named by the call counts."
-    )
-    note = Note("assumed", "captured-launches", text, len(rows))
+    note = note_of("assumed", "captured-launches", count=len(rows))
     tables = {**trace.tables, "devices": devices, "activities": activities}
     return replace(trace, tables=tables, notes=(*trace.notes, note))

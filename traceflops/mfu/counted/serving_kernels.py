@@ -42,8 +42,7 @@ from traceflops.mfu.traced.work_tables import main_ops
 from traceflops.table.columns import BoolArray, IntArray, matching, numbers
 from traceflops.table.grouping import group_rows, groups, joint_codes
 from traceflops.table.nesting import taken
-from traceflops.table.trace import Note
-from traceflops.units import several
+from traceflops.table.trace import Note, note_of
 from traceflops.windows.prepared import Prepared
 
 _ATTENTION: Final = "model.attention.forward"
@@ -99,18 +98,6 @@ _CACHED: Final = (
     ),
 )
 
-_TEXTS: Final = {
-    "keys-from-annotation": "Attention over cached keys ({}): sums of lengths in the annotation "
-    "of the pass give the pairs of query and key; without them, FLOPs are unknown.",
-    "window-unknown": "A sliding window, which is not recorded, may hide keys from {} of "
-    "attention: the FLOPs are an upper bound.",
-    "experts-by-grid": "Products of experts ({}): their grid gives the size of an expert to "
-    "within one tile, so FLOPs are a range. The number of experts in use is not recorded, so "
-    "bytes are unknown.",
-    "experts-exact": "Products of experts ({}): their grid gives the size of an expert and the "
-    "number of experts per token, padding included. The number of experts in use is not "
-    "recorded, so bytes are unknown.",
-}
 """What to say of launches whose work is not from shapes alone."""
 
 
@@ -196,7 +183,7 @@ def serving_notes(work: LaunchWork, own: IntArray | None) -> Iterator[Note]:
             by_grid = "experts-by-grid" if is_open else "experts-exact"
             counts[by_grid] += count * (part.line == PRODUCT and part.cached is None)
     for code, count in (+counts).items():
-        yield Note("assumed", code, _TEXTS[code].format(several(count, "launch")), count)
+        yield note_of("assumed", code, count=count)
 
 
 def of_passes(prepared: Prepared, launches: Launches, matched: Matched) -> Matched:

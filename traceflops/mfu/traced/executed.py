@@ -34,8 +34,7 @@ from traceflops.mfu.traced.run_marks import with_marked_lengths
 from traceflops.mfu.traced.uncounted import Outside, outside
 from traceflops.table.columns import numbers
 from traceflops.table.nesting import taken
-from traceflops.table.trace import Note
-from traceflops.units import several
+from traceflops.table.trace import Note, note_of
 from traceflops.windows.prepared import Prepared
 
 if TYPE_CHECKING:
@@ -229,25 +228,11 @@ def _notes(attribution: Attribution, parts: PartTable, phase: Phases) -> Iterato
     if attribution.untold:
         yield _UNTOLD
     if doubtful := int((parts.flops != parts.at_least).sum()):
-        text = (
-            f"FLOPs of {several(doubtful, 'part')} of operators are known only as a range, because "
-            "the trace does not record lengths or masks. Ledger, waterfall and tables show upper "
-            "bounds. Annotations can give lengths (docs/selfdescribing.md)."
-        )
-        yield Note("assumed", "flops-between-bounds", text, doubtful)
+        yield note_of("assumed", "flops-between-bounds", count=doubtful)
     if lost := int(attribution.has("lost").sum()):
-        text = (
-            f"{several(lost, 'launched operator')} with matrix work, but without a kernel in the "
-            "trace: FLOPs not counted."
-        )
-        yield Note("missing", "kernels-of-ops-missing", text, lost)
+        yield note_of("missing", "kernels-of-ops-missing", count=lost)
     if phase.unconfirmed:
-        text = (
-            f"{several(phase.unconfirmed, 'operator')} in the backward pass ran with gradients on "
-            "(R1), but outside torch/utils/checkpoint.py (R4): other recomputation, or a "
-            "second derivative."
-        )
-        yield Note("assumed", "recompute-rules-disagree", text, phase.unconfirmed)
+        yield note_of("assumed", "recompute-rules-disagree", count=phase.unconfirmed)
 
 
 def _is_under(name: str, prefix: str) -> bool:

@@ -34,8 +34,8 @@ from traceflops.flops.ops.count import OpWork
 from traceflops.flops.ops.work import Core, FlopsPart, Signature, Work
 from traceflops.table.columns import ABSENT, IntArray, codes, is_one_of, names, numbers
 from traceflops.table.grouping import distinct, groups, joint_codes
-from traceflops.table.trace import Note, Trace
-from traceflops.units import does, several, some_of
+from traceflops.table.trace import Note, Trace, note_of
+from traceflops.units import does, several
 from traceflops.windows.prepared import Prepared
 from traceflops.windows.steps import FoundSteps, find_marked_steps
 
@@ -88,12 +88,15 @@ def run_marks(trace: Trace) -> tuple[dict[int, list[Mark]], tuple[Note, ...]]:
             marks[int(process[row])].append(Mark(int(start[row]), *mark))
     if not refused:
         return dict(marks), ()
-    more = f", and {len(refused) - 1:,} more" if len(refused) > 1 else ""
-    text = (
-        f"Ignored: {several(refused.total(), 'mark')} for tokens ({next(iter(refused))}{more})."
-        f" Known are {_SHAPES}, with whole numbers."
+    note = note_of(
+        "dropped",
+        "token-marks-left-out",
+        count=refused.total(),
+        first=next(iter(refused)),
+        more=len(refused) - 1 or None,
+        shapes=_SHAPES,
     )
-    return dict(marks), (Note("dropped", "token-marks-left-out", text, refused.total()),)
+    return dict(marks), (note,)
 
 
 def is_ours(label: str) -> bool:
@@ -169,12 +172,7 @@ def with_marked_lengths(
             exact |= dict(_shared_out(work, rows[in_order], in_step))
     if not exact:
         return attribution, (_MISSED,)
-    text = (
-        "Annotations (traceflops.seqlens) give the lengths of packed sequences. "
-        f"{several(len(exact), 'attention operator')} with the token and sequence counts of their "
-        "step use them."
-    )
-    note = Note("assumed", "lengths-from-marks", text, len(exact))
+    note = note_of("assumed", "lengths-from-marks", count=len(exact))
     # The attention of these ops is counted by other pairs; all of its parts grow alike.
     indices = {
         pairs: len(work.works) + added for added, pairs in enumerate(dict.fromkeys(exact.values()))
@@ -288,11 +286,8 @@ class MarkedTokens:
         real, padded = tokens.get("tokens.real"), tokens.get("tokens.padded")
         if "seqlens.sum" in tokens:
             if real not in (None, tokens["seqlens.sum"]):
-                text = (
-                    f"Annotations give {real:,} real tokens per step, but sequences of "
-                    f"{tokens['seqlens.sum']:,}; the sequences are used."
-                )
-                notes.append(Note("assumed", "token-marks-disagree", text))
+                total = tokens["seqlens.sum"]
+                notes.append(note_of("assumed", "token-marks-disagree", real=real, sum=total))
             squares = tokens["seqlens.sumsq"]
             squares += (squares - tokens["seqlens.sum"]) % 2  # a mean may have lost the parity
             words |= {"seq_sum": str(tokens["seqlens.sum"]), "seq_square_sum": str(squares)}
@@ -341,11 +336,8 @@ def marked_tokens(prepared: Prepared) -> MarkedTokens | None:
     sizes = {size for size in trace.processes["world_size"].to_pylist() if size}
     world = max(*sizes, count) if len(sizes) == 1 else count
     if world != count:
-        text = (
-            f"{some_of(count, world, 'rank', 'give')} their tokens per step; the others are "
-            "assumed to have as many."
-        )
-        notes.append(Note("assumed", "tokens-of-some-ranks", text, world - count))
+        more = world - count
+        notes.append(note_of("assumed", "tokens-of-some-ranks", count=more, known=count, of=world))
     scale = Fraction(world, count)
     of_job = {key: scale * sum(values[key] for values in ranks) for key in sorted(keys)}
     return MarkedTokens(of_job, tuple(notes))

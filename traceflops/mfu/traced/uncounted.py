@@ -29,21 +29,6 @@ _LISTED: Final[tuple[Fate, ...]] = ("cached", "ghost", "lost", "duplicate")
 _NO_OP: Final = "no-op"
 _NO_MODELLED_OP: Final = "no-modelled-op"
 REPLAYED: Final = "replayed"
-_WORDS: Final = {
-    "no-op": "launching operator unknown",
-    "no-modelled-op": "its operator is not supported yet",
-    REPLAYED: "replayed graph, capture not given",
-    "ambiguous": "equal launches did different work in the other run",
-    "uncounted": "its FLOPs are unknown in the other run too",
-    "absent": "the other run has no launch with its name and size",
-    "not-modelled": "its operator is not supported yet",
-    "no-shapes": "the shapes of its operator were not recorded",
-    "odd-shapes": "the recorded shapes do not fit its operator",
-    "no-values": "values that its operator needs, such as stride and padding, were not recorded",
-    "not-in-trace": "no profiler records what its FLOPs depend on",
-    "children": "the shapes of its operator are not enough",
-    "too-large": "its operation count is implausibly large",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,19 +50,14 @@ class Unattributed:
 
     `why` is `no-op` (no launch record, or launched by no op), `no-modelled-op`, `replayed` (by a
     graph whose capture is not known), or the reason why the work of the op is not known (see
-    `ops.Reason`). Where counters or a paired run were asked
-    it is why these do not tell it: `ambiguous`, `uncounted` or `absent` (see `joins`).
+    `ops.Reason`). Where counters or a paired run were asked it is why these do not tell it:
+    `ambiguous`, `uncounted` or `absent` (see `joins`).
     """
 
     kernel: str
     why: str
     count: int
     sum_ns: int
-
-    @property
-    def reason(self) -> str:
-        """Return why its FLOPs are unknown, in words."""
-        return _WORDS.get(self.why, self.why)
 
 
 @dataclass(frozen=True, slots=True)
