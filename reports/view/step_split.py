@@ -31,7 +31,9 @@ _NO_LOSS: Final = frozenset(
 )
 _LATE: Final = "device_wait"
 _MISSING: Final = "no recorded work"
-_MOST_CULPRITS: Final = 3
+_UNEXPLAINED: Final = "idle for an unknown reason"
+_USUAL_CULPRITS, _MOST_CULPRITS = 3, 5
+"""More than the usual are told while the rest is larger than the smallest of them."""
 _NAME: Final = 40
 _COMPUTE: Final = ("inefficiency", "unattributed", "compute", UNSPLIT, "useful")
 """The parts that a finding about compute may be of: what is lost, then what is not known."""
@@ -117,20 +119,29 @@ def _amounts(analysis: Analysis) -> dict[str, int]:
 def _idle(analysis: Analysis, idle_ns: int) -> Iterator[tuple[str, str, int]]:
     """Yield idle time by what the GPUs wait on, the largest first, and what is left of it.
 
-    Where a late start may be that of work which was not recorded, that is a part of its own.
+    Where a late start may be that of work which was not recorded, that is a part of its own, as is
+    what nothing explains.
     """
     rest = component_label("idle", analysis.total)
     times = {} if analysis.on_host else {one.kind: one.idle_ns for one in analysis.idle.by_class()}
     missing_ns = min(times.get(_LATE, 0), analysis.total.idle_causes.unrecorded_ns)
     if missing_ns:
         times |= {_LATE: times[_LATE] - missing_ns, "": missing_ns}
+    labels = CLASSES | {"": _MISSING}
+    if times and analysis.total.knows_idle:
+        times[_UNEXPLAINED] = analysis.idle.unexplained_ns
+        labels |= {_UNEXPLAINED: _UNEXPLAINED}
     least_ns = _LEAST * analysis.components.window_ns
-    largest = sorted(times, key=lambda kind: -times[kind])[:_MOST_CULPRITS]
-    shown = [kind for kind in largest if times[kind] >= least_ns]
-    others = analysis.components.idle_ns - sum(times[kind] for kind in shown)
+    shown: list[str] = []
+    others = analysis.components.idle_ns
+    for kind in sorted(times, key=lambda kind: -times[kind])[:_MOST_CULPRITS]:
+        if times[kind] < least_ns or (len(shown) >= _USUAL_CULPRITS and others < times[shown[-1]]):
+            break
+        shown.append(kind)
+        others -= times[kind]
     *parts, rest_ns = apportioned([*(times[kind] for kind in shown), others], idle_ns)
     for kind, ns in zip(shown, parts, strict=True):
-        yield (CULPRIT, CLASSES[kind], ns) if kind else ("idle", _MISSING, ns)
+        yield (CULPRIT if kind in CLASSES else "idle", labels[kind], ns)
     yield "idle", f"other {rest}" if shown else rest, rest_ns
 
 

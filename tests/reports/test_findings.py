@@ -119,7 +119,7 @@ def test_the_first_ten_lines_say_what_how_much_where_how_sure_and_what_to_do(wid
     """The stall of the sample's loader is 842 µs of each step (docs/replay.md)."""
     head = " ".join(lines_of(sample(), width)[:10])
     for said in (
-        "The input pipeline is too slow: 842 µs of each 4.85 ms step can be saved in step "
+        "The input pipeline is too slow: 842 µs of each 4.71 ms step can be saved in step "
         "(train.py:71).",
         "MFU 29.5 → 35.7 %",
         "sure: high",
@@ -192,7 +192,7 @@ def test_gains_are_the_same_wherever_they_are_told() -> None:
 
 def test_the_best_finding_begins_the_verdict_everywhere() -> None:
     best = (
-        "The input pipeline is too slow: 842 µs of each 4.85 ms step can be saved in step "
+        "The input pipeline is too slow: 842 µs of each 4.71 ms step can be saved in step "
         "(train.py:71)."
     )
     assert title_sentence(sample()) == f"{best} {sample().verdict.sentence}"
@@ -205,9 +205,9 @@ def test_the_best_finding_begins_the_verdict_everywhere() -> None:
 @pytest.mark.parametrize(
     ("found", "begins"),
     [
-        (cause(), "Cause 1: 1.00 to 2.00 ms of each 4.85 ms step can be saved."),
-        (cause(low=MS, high=MS), "Cause 1: 1.00 ms of each 4.85 ms step can be saved."),
-        (cause(low=900_000), "Cause 1: 900 µs to 2.00 ms of each 4.85 ms step"),
+        (cause(), "Cause 1: 1.00 to 2.00 ms of each 4.71 ms step can be saved."),
+        (cause(low=MS, high=MS), "Cause 1: 1.00 ms of each 4.71 ms step can be saved."),
+        (cause(low=900_000), "Cause 1: 900 µs to 2.00 ms of each 4.71 ms step"),
         (cause(low=-5), ""),  # it may gain nothing
         (cause(low=50_000), ""),  # 1 % of a step is sure
         (cause(priority="low"), ""),
