@@ -74,12 +74,21 @@ _IN_LOST_PART: Final = frozenset(
     }
 )
 """What a file that is cut may have had: another way of recording would be the wrong advice."""
+_OF_DEVICE: Final = ("device work", "device records")
 
 
 CUDA: Final = "CUDA"
 """What PyTorch calls the GPUs of NVIDIA, and those of AMD."""
 _ACTIVITIES: Final = "activities=[ProfilerActivity.CPU, ProfilerActivity.{accelerator}]"
-_METRICS: Final = " without profiler_metrics (counters replace kernel records)"
+_COUNTED: Final = "cuda_profiler_range"
+"""The category of Kineto's events where it reads counters."""
+_OF_CALLS: Final = ("_runtime", "_driver")
+"""How Kineto's categories of API calls end: they are recorded only where the GPU is traced."""
+_WITHOUT_COUNTERS: Final = _do("record without profiler_metrics (counters replace kernel records)")
+_WHY_NONE: Final = _do(
+    "GPU tracing was on: look for errors of {tracer} in the output of the run (the driver may be "
+    "too old, or permission missing)"
+)
 _ACCELERATORS: Final = {
     "xpu_": "XPU",
     "mtia_": "MTIA",
@@ -103,7 +112,6 @@ _TABLE: Final[Mapping[str, Mapping[str, str | How]]] = {
     "device work": {**_EVERYTHING, TF_RECORD: ""},
     "device records": {
         **_EVERYTHING,
-        PYTORCH: f"{_ACTIVITIES}{{metrics}}",
         NSIGHT: f"{NSYS}; if it was set, the report's diagnostics say why CUDA recorded nothing",
         TF_RECORD: "",
     },
@@ -260,14 +268,23 @@ def way_to_record(of: Recording, lack: str) -> How | None:
     if not cell:
         return None if cell is None else How("")
     how = How(cell) if isinstance(cell, str) else cell
+    counts = of.source.event_counts
+    if lack in _OF_DEVICE and tool == PYTORCH and any(map(_is_of_calls, counts)):
+        why = _WITHOUT_COUNTERS if _COUNTED in counts else _WHY_NONE
+        how = why if lack == "device records" else How("")  # said once
     if tool == PYTORCH:
-        name = accelerator(of.source.event_counts)
-        module, metrics = ("cuda", _METRICS) if name == CUDA else ("accelerator", "")
-        text = how.text.format(accelerator=name, module=module, metrics=metrics)
+        name = accelerator(counts)
+        module = "cuda" if name == CUDA else "accelerator"
+        tracer = "CUPTI or roctracer" if name == CUDA else "the profiler"
+        text = how.text.format(accelerator=name, module=module, tracer=tracer)
         how = How(text, how.is_clause)
     if of.source.tool == LEGACY and lack not in _SAME_IN_LEGACY:
         return _do(f"record with torch.profiler (PyTorch 1.8.1 or later) and {how.text}")
     return how
+
+
+def _is_of_calls(category: str) -> bool:
+    return category.endswith(_OF_CALLS)
 
 
 def with_activities(counts: Mapping[str, int]) -> str:
