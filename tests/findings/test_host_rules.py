@@ -314,6 +314,41 @@ def test_a_slow_driver_call_gains_at_most_its_time() -> None:
 
 
 @pytest.mark.parametrize(
+    ("iterator", "memory", "said", "unsaid"),
+    [
+        ("_SingleProcess", "Pageable", "Raise num_workers of the DataLoader and set pin_", "cores"),
+        ("_SingleProcess", "Pinned", "and set persistent_workers=True", "pin_memory"),
+        ("_MultiProcessing", "Pageable", "less to do, or raise num_workers and", "persistent"),
+        ("_MultiProcessing", "Pinned", "if CPU cores are free.", "pin_memory"),
+    ],
+)
+def test_a_loader_is_not_told_to_do_what_it_does(
+    iterator: str, memory: str, said: str, unsaid: str
+) -> None:
+    label = f"enumerate(DataLoader)#{iterator}DataLoaderIter.__next__"
+    copy = {"name": f"Memcpy HtoD ({memory} -> Device)", "kind": "memcpy", "direction": "HtoD"}
+    copies = [{**copy, "start_ns": -200_000, "dur_ns": 9_000, "stream": 7}]
+    (found,) = of_rule(
+        run(0, 2_000_000, 0, 0, activities=copies, **host("marks", label)), "data-input"
+    )
+    assert said in found.remedy
+    assert unsaid not in found.remedy
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("transformers/models/llama/modeling_llama.py(9): forward", "Join kernels with torch."),
+        ("transformers/trainer.py(9): floating_point_ops", "Call it less often"),
+    ],
+)
+def test_operators_of_others_are_to_be_joined_not_called_less(name: str, said: str) -> None:
+    tables = host("marks", name, kind="python")
+    (found,) = of_rule(run(0, 2_000_000, 0, 0, **tables), "host-code")
+    assert said in found.remedy
+
+
+@pytest.mark.parametrize(
     ("name", "owner"),
     [("aten::conv2d", "library"), ("vllm/utils.py(9): gemm", "framework"), ("a.py(9): b", "yours")],
 )

@@ -45,7 +45,7 @@ _BY_NAME: Final[dict[str, re.Pattern[str]]] = {
 """Rules by the names around idle time, of whatever class it is."""
 _ENGINES: Final = {"vllm/": "vllm", "sglang/": "sglang"}
 """Serving engines by the folder of the functions that launch."""
-_IN_THREAD: Final = "_SingleProcessDataLoaderIter"
+_IN_THREAD, _WORKERS = "_SingleProcessDataLoaderIter", "_MultiProcessingDataLoaderIter"
 _BESIDE_WORKERS: Final = ("eager_overhead*1.5", "data_input=0")
 """A loader without workers. These will share the CPU with the thread that launches: what it does
 may take up to half as long again."""
@@ -53,6 +53,10 @@ _FRAME: Final = re.compile(r"(<[\w .-]+>|\S+)\((\d+)\): (<[\w :]+>(?!\S)|\S*)")
 _TORCH_OPTIMIZER: Final = re.compile(r"^$|zero_grad|torch/optim/|\b(Adagrad|Adam|AdamW|SGD)\b")
 """Optimizers with an option `fused`, and what is the same for all."""
 _OPERATOR: Final = re.compile(r"(aten|autograd|c10d?|prims|torch\w*)::|DistributedDataParallel\.")
+_EAGER: Final = re.compile(
+    rf"^{_OPERATOR.pattern}|^nn\.Module: |: (forward|__call__|_(wrapped_)?call_impl)$"
+)
+"""Operators, and functions of others that only call operators one by one."""
 _FRAMEWORK: Final = re.compile(
     r"(^|/)(accelerate|deepspeed|diffusers|flashinfer|lightning|megatron|nemo|peft|sglang|"
     r"tensorrt_llm|torchtitan|torchtune|transformers|trl|vllm|xformers)/"
@@ -176,18 +180,21 @@ def _what_is_known(
     """Return facts that choose the remedy of a class of idle time, and values of its text."""
     largest, knows = idle.culprits[0], set[str]()
     values: dict[str, Fact | str | None] = {}
-    if rule in _LAUNCHING:
+    if rule in (*_LAUNCHING, "host-code"):
         sums = case.launches.total if case.launches else LaunchSums()
         knows |= {"replays-graphs"} if sums.operations > 2 * sums.launches else set()
         knows |= {_ENGINES[folder] for folder in _folders(largest)}
         knows |= {"graphs-fit"} if _fits_graphs(case) else set()
         knows |= {"waits"} if case.synchronisations else set()
+    if rule == "data-input":
+        knows |= {"workers"} if any(_WORKERS in one.label for one in idle.culprits) else set()
+        values["pin"] = None if _copies_pinned(case) else "pin_memory=True"
     if rule == "memory-alloc":
         knows |= allocator_state(case)
     if rule == "optimizer-loop" and not _TORCH_OPTIMIZER.search(largest.label):
         knows.add("other-optimizer")
     if rule == "host-code" and _owner(largest.label) != "yours":
-        knows.add("of-others")
+        knows.add("of-operators" if _EAGER.search(largest.label) else "of-others")
     if rule == "device-wait":
         communicates = case.total.components.communication_ns or case.total.hidden_communication_ns
         knows |= {"ranks"} if case.ranks is not None or communicates else set()
@@ -205,6 +212,15 @@ def _what_is_known(
             values["how"] = advice(case, "operators" if is_bare and is_kineto else "host work")
             knows |= {"recordable"} if values["how"] else set()
     return knows, values
+
+
+def _copies_pinned(case: Case) -> bool:
+    """Return whether copies to the GPU are mostly from pinned memory already."""
+    if case.prepared is None:
+        return False
+    copies = [copy for copy in memory_operations(case.prepared) if copy.name == "HtoD"]
+    pinned_ns = sum(copy.sum_ns for copy in copies if copy.memory == "pinned")
+    return 2 * pinned_ns > sum(copy.sum_ns for copy in copies)
 
 
 def _folders(culprit: Culprit) -> set[str]:
