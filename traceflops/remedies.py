@@ -171,7 +171,7 @@ _TABLE: Final[Mapping[str, Mapping[str, str | How]]] = {
         PYTORCH: "with_stack=True, or record_function() around code between operators",
         TF_RECORD: "stacks=True in tf.record, or record_function() around code between operators",
         ROCPROF: f"{ROCPROFV3}, and roctx ranges around the code",
-        NSIGHT: f"{NSYS}, and NVTX ranges around the code",
+        NSIGHT: "nsys profile --trace=cuda,nvtx,osrt, and NVTX ranges around the code",
         XLA: f"{_TRACE_ANNOTATION} around the code",
     },
     "ranges": {

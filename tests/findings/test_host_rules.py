@@ -407,7 +407,7 @@ def test_faster_host_code_gains_at_most_the_time_without_work() -> None:
     assert 0 < found.gain.high_ns <= 50_000
 
 
-def waiting(steps: int, call: str, waits: int) -> tf.Analysis:
+def waiting(steps: int, call: str, waits: int, way: str = "DtoH") -> tf.Analysis:
     """Return steps of 1 ms on the GPU, 90 us of host work between; the first few wait inside."""
     works, calls, ops, marks = [], [], [], []
     for number in range(steps):
@@ -419,6 +419,8 @@ def waiting(steps: int, call: str, waits: int) -> tf.Analysis:
             calls.append({"name": call, "start_ns": at + 10_000, "dur_ns": 1_001_000})
     rows = launched(*works)
     rows["calls"] += calls
+    copy = {"kind": "memcpy", "direction": way, "start_ns": STEP // 2, "dur_ns": 1_000}
+    rows["activities"].append({**copy, "name": f"Memcpy {way}", "stream": 9})
     return tf.analyze(trace_of(**rows, ops=ops, marks=step_marks(*marks)))
 
 
@@ -436,6 +438,30 @@ def test_waits_in_each_step_leave_no_lead(call: str, says: str) -> None:
     assert found.gain.low_ns <= 100_000 <= found.gain.high_ns + 10_000
     assert found.gain.low_ns > 80_000
     assert not of_rule(waiting(6, call, 2), "host-waits")
+
+
+def test_who_reads_nothing_back_is_not_told_to_keep_values_on_the_gpu() -> None:
+    (found,) = of_rule(waiting(6, "cudaStreamSynchronize", 6, way="HtoD"), "host-waits")
+    assert ".item()" not in found.remedy
+    assert "Queue more work before the wait" in found.remedy
+
+
+def test_an_operator_that_waits_by_itself_reads_no_value() -> None:
+    around = host("ops", "aten::conv2d", start_ns=40_000, dur_ns=1_920_000)
+    tables = {**around, **host("calls", "cudaEventSynchronize")}
+    (found,) = of_rule(run(0, 2_000_000, 0, 0, **tables), "sync-call")
+    assert (found.owner, found.remedy[:28]) == ("library", "aten::conv2d waits by itself")
+
+
+def test_pinned_memory_is_no_matter_of_the_caching_allocator() -> None:
+    (found,) = of_rule(run(0, 2_000_000, 0, 0, **host("calls", "cudaHostAlloc")), "memory-alloc")
+    assert found.remedy == "Allocate pinned memory once and reuse it."
+
+
+def test_a_range_of_a_library_is_not_the_code_of_the_user() -> None:
+    label = {"name": "MPI_Recv", "start_ns": 0, "dur_ns": 1_990_000}
+    (found,) = of_rule(run(0, 2_000_000, 0, 0, by="nsight", marks=[label]), "host-unrecorded")
+    assert (found.owner, found.remedy[:24]) == ("library", "Find what MPI_Recv waits")
 
 
 def test_start_up_is_told_as_such_where_no_step_is_marked() -> None:
