@@ -229,6 +229,11 @@ _FEW_TOKENS: Final = 64
 _FAMILY: Final = re.compile(r"_*[a-z]+(?:_[a-z]+)+(?![a-z0-9])")
 """The words with which names of variants begin: `_matmul_ogs` of `_matmul_ogs_NNT_16x128`."""
 _OF_VECTORS: Final = re.compile(r"gemv|mat_?vec|mul_?vec", re.IGNORECASE)
+_OF_LIBRARY: Final = re.compile(
+    r"::|flash_?(fwd|bwd|attn)|fm?ha|attn_(fwd|bwd)|paged_|scan_(fwd|bwd)"
+)
+"""Kernels of attention that libraries have; others are the user's own."""
+_OPERATOR: Final = re.compile(r"aten::")
 _FUNCTION: Final = re.compile(r"(?:void )?([^<(\[]+)")
 
 
@@ -256,7 +261,12 @@ def main_kernel_findings(
     for row in rows:
         times[_family(row["name"]), row["sub"]] += row["sum_ns"]
     [((name, sub), time_ns)] = times.most_common(1)
-    variant = next(row["name"] for row in rows if _family(row["name"]) == name)
+    # Its variants, the longest first, by name
+    sums: Counter[str] = Counter()
+    for row in rows:
+        if (_family(row["name"]), row["sub"]) == (name, sub):
+            sums[row["name"]] += row["sum_ns"]
+    variant = sums.most_common(1)[0][0]
     whole = time_ns / total.components.window_ns
     share = min(whole, shares[top])
     if severity_of(share) is None or 2 * time_ns < times.total():
@@ -271,20 +281,25 @@ def main_kernel_findings(
         knows |= {top, sub} | ({"vector"} if is_vector else set())
         knows |= {"narrow"} if weight_bits(variant) <= _NARROW_BITS else set()
         knows |= {"few-tokens"} if 0 < tokens <= _FEW_TOKENS else set()
-    values: dict[str, Value] = {"name": name, "of": of, "tokens": tokens, "share": share}
+        knows |= {"of-library"} if _OF_LIBRARY.search(variant) else set()
+        knows |= {"operator"} if _OPERATOR.match(variant) else set()
+    values: dict[str, Value] = {"name": short_name(name), "of": of, "tokens": tokens}
+    values |= {"share": share, "kernels": len(sums)}
     claim = "claim-overlapping" if whole > share else "claim"
+    claim += "-variants" if len(sums) > 1 else ""
+    named = [(name, time_ns)] if len(sums) == 1 else sums.most_common(_MOST)
     yield statement(
         MAIN_KERNEL,
         share,
         values,
         claim=fact(f"{MAIN_KERNEL}.{claim}", **values),
         advice=advice_of(MAIN_KERNEL, frozenset(knows), values),
-        rows=(Row(name, time_ns),),
+        rows=tuple(Row(row_name(kernel), kernel_ns) for kernel, kernel_ns in named),
     )
 
 
 def _family(name: str) -> str:
-    """Return what the variants of a kernel are called."""
+    """Return what the variants of a kernel are called, in full: no more is cut off."""
     name = without_return_type(kernel_name(name))
     words = _FAMILY.match(name) or _FUNCTION.match(name)
-    return short_name((words[words.lastindex or 0] if words else name).strip())
+    return (words[words.lastindex or 0] if words else name).strip()
