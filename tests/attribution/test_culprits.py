@@ -176,7 +176,7 @@ def test_what_has_no_name_lies_between_others() -> None:
             "rocprof",
             "record with rocprofv3 --runtime-trace --rccl-trace, and roctx ranges around the code",
         ),
-        ("nsight", "record with nsys profile --trace=cuda,nvtx,osrt --cuda-graph-trace="),
+        ("nsight", "record with nsys profile --trace=cuda,nvtx,osrt, and NVTX ranges"),
     ],
 )
 def test_where_no_range_is_named_the_help_is_what_to_record(format_: str, how: str) -> None:
