@@ -84,7 +84,7 @@ _COUNTED: Final = "cuda_profiler_range"
 """The category of Kineto's events where it reads counters."""
 _OF_CALLS: Final = ("_runtime", "_driver")
 """How Kineto's categories of API calls end: they are recorded only where the GPU is traced."""
-_WITHOUT_COUNTERS: Final = _do("record without profiler_metrics (counters replace kernel records)")
+_WITHOUT_COUNTERS: Final = _do("record without profiler_metrics")
 _WHY_NONE: Final = _do(
     "GPU tracing was on: look for errors of {tracer} in the output of the run (the driver may be "
     "too old, or permission missing)"
