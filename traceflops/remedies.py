@@ -105,6 +105,7 @@ _WITH_XLA: Final = (
 )
 _TRACE_ANNOTATION: Final = "jax.profiler.TraceAnnotation() or tf.profiler.experimental.Trace()"
 _SHORTER: Final = "record fewer steps, since full buffers drop records"
+_OR_RANGES: Final = ", or record_function() around code between operators"
 _EMIT_NVTX: Final = "torch.autograd.profiler.emit_nvtx(record_shapes=True) around the steps"
 _EVERYTHING: Final = {PYTORCH: _ACTIVITIES, ROCPROF: ROCPROFV3, NSIGHT: NSYS, XLA: _WITH_XLA}
 
@@ -168,8 +169,8 @@ _TABLE: Final[Mapping[str, Mapping[str, str | How]]] = {
         "tf.profiler.experimental.ProfilerOptions",
     },
     "host work": {
-        PYTORCH: "with_stack=True, or record_function() around code between operators",
-        TF_RECORD: "stacks=True in tf.record, or record_function() around code between operators",
+        PYTORCH: f"with_stack=True{_OR_RANGES}",
+        TF_RECORD: f"stacks=True in tf.record{_OR_RANGES}",
         ROCPROF: f"{ROCPROFV3}, and roctx ranges around the code",
         NSIGHT: "nsys profile --trace=cuda,nvtx,osrt, and NVTX ranges around the code",
         XLA: f"{_TRACE_ANNOTATION} around the code",
