@@ -219,6 +219,33 @@ def decode_passes(*attention_us: int) -> tf.Analysis:
     return tf.analyze(trace_of(**launched(*works), marks=marks))
 
 
+def engine(*passes: tuple[int, int]) -> set[str]:
+    """Return the rules of passes that read and generate so many requests; reading takes 500 us."""
+    works, marks, free = [], [], 50_000
+    for at, (reads, generates) in enumerate(passes):
+        works.append(("sm90_gemm", 1_000 * at, free, 500_000 if reads else 50_000))
+        free += works[-1][-1]
+        name = f"execute_context_{reads}({256 * reads})_generation_{generates}({generates})"
+        marks.append((name, 1_000 * at, 900))
+    return rules(tf.analyze(trace_of(**launched(*works), marks=step_marks(*marks))))
+
+
+@pytest.mark.parametrize(
+    ("passes", "told"),
+    [
+        ([(1, 0), *[(0, 1)] * 9], set()),  # one request
+        ([*[(0, 1)] * 4, (1, 0), *[(0, 1)] * 5], set()),  # one after another
+        ([*[(0, 1)] * 4, (1, 0), *[(0, 2)] * 5], {"mixed-passes"}),
+        ([*[(0, 2)] * 4, (2, 2), *[(0, 4)] * 5], {"mixed-passes"}),
+    ],
+)
+def test_prompts_delay_only_others_that_generate(
+    passes: list[tuple[int, int]], told: set[str]
+) -> None:
+    """Nor is a pass that reads a prompt a slow step."""
+    assert engine(*passes) & {"mixed-passes", "uneven-steps"} == told
+
+
 @pytest.mark.parametrize(
     ("attention_us", "grows"),
     [

@@ -298,7 +298,7 @@ def judged(
     findings = [] if on_host else [*of_ranks]
     if records.is_judged and not on_host:
         findings = [*loss_findings(losses, measured, basis), *findings]
-        findings += [*uneven_findings(spread, devices), *of_kernels]
+        findings += [*uneven_findings(spread, devices, passes), *of_kernels]
         findings.sort(key=attrgetter("share"), reverse=True)
     is_idle_known = records.is_judged and not facts.lacks_copies and not lost
     return {
