@@ -112,7 +112,7 @@ def _is_told(main: Finding, causes: Sequence[Finding]) -> bool:
     """Return whether the kernel with most of the time is the one that a cause is about."""
     kernels = [cause.rows[0].name for cause in causes if cause.rows]
     is_main = main.rule == MAIN_KERNEL
-    return is_main and any(main.rows[0].name in name for name in kernels)
+    return is_main and any(row.name in name for row in main.rows for name in kernels)
 
 
 def _causes(case: Case, asked: Sequence[Rule]) -> Iterator[Finding]:
