@@ -295,8 +295,7 @@ def test_few_tokens_are_judged_by_the_bits_of_the_weights() -> None:
     path = shared_file("traces/pytorch/mi300x_vllm_gptoss_decode_graph.json.gz")
     analysis = tf.analyze(tf.read(path))
     (main,) = (one for one in analysis.losses if one.rule == "main-kernel")
-    assert sum(row.time_ns for row in main.rows) == 7_034_595
-    assert all(row.name.startswith("_matmul_ogs_") for row in main.rows)
+    assert (main.rows[0].name, main.rows[0].time_ns) == ("_matmul_ogs", 7_034_595)
     assert "limited by reading weights" in main.remedy
     assert "quantize" not in main.remedy
     assert not {"decode-batch", "nothing-stands-out"} & {one.rule for one in analysis.findings}
