@@ -477,7 +477,7 @@ def test_start_up_is_told_as_such_where_no_step_is_marked() -> None:
     (found,) = of_rule(analysis, "start-up")
     assert "--from and --to" in found.remedy
     assert found.sentence.startswith("Start-up takes 900 ms of the 903 ms window (99.7 %)")
-    assert found.sentence.endswith(", mostly first calls; it happens once.")
+    assert found.sentence.endswith(", mostly first calls; GPU work takes 3.00 ms.")
     assert found.gain is None  # no step that follows has it
     assert not of_rule(analysis, "memory-alloc")
 

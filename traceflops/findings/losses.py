@@ -199,6 +199,9 @@ def _by_cause(
 
     Whom the rest of it is due to is not told then.
     """
+    components = total.components
+    if components.start_up_ns >= WORTH_SAYING * components.window_ns > 0:
+        idle = replace(idle, part=fact("loss.idle-beside-start-up"))
     if lacks_copies:
         gaps = _gaps(waits, total.components.idle_ns)
         return (replace(idle, unknown=fact("loss.no-copies"), details=gaps),)
