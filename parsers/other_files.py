@@ -169,6 +169,14 @@ OTHER_FILES: Final = (
         begins=rb"[\s\S]{12}\x09[\s\S]{8,12}\x1a.brain\.Event:",
     ),
     OtherFile(
+        "a timeline of TensorFlow 1 (RunMetadata), which is not read",
+        "record with tf.profiler.experimental (TensorFlow 2.2 or later) and give HOST.xplane.pb, "
+        "or record with nsys profile",
+        begins=_JSON,
+        all_of=(b'"traceEvents"', b'"Allocators"', b'"process_name"', b' Compute"'),
+        lacks=_KINETO,
+    ),
+    OtherFile(
         "a trace of Chrome's own (DevTools or chrome://tracing), not of a GPU program",
         _TRACE,
         begins=_JSON,

@@ -74,12 +74,21 @@ _IN_LOST_PART: Final = frozenset(
     }
 )
 """What a file that is cut may have had: another way of recording would be the wrong advice."""
+_OF_DEVICE: Final = ("device work", "device records")
 
 
 CUDA: Final = "CUDA"
 """What PyTorch calls the GPUs of NVIDIA, and those of AMD."""
 _ACTIVITIES: Final = "activities=[ProfilerActivity.CPU, ProfilerActivity.{accelerator}]"
-_METRICS: Final = " without profiler_metrics (counters replace kernel records)"
+_COUNTED: Final = "cuda_profiler_range"
+"""The category of Kineto's events where it reads counters."""
+_OF_CALLS: Final = ("_runtime", "_driver")
+"""How Kineto's categories of API calls end: they are recorded only where the GPU is traced."""
+_WITHOUT_COUNTERS: Final = _do("record without profiler_metrics")
+_WHY_NONE: Final = _do(
+    "GPU tracing was on: look for errors of {tracer} in the output of the run (the driver may be "
+    "too old, or permission missing)"
+)
 _ACCELERATORS: Final = {
     "xpu_": "XPU",
     "mtia_": "MTIA",
@@ -96,6 +105,7 @@ _WITH_XLA: Final = (
 )
 _TRACE_ANNOTATION: Final = "jax.profiler.TraceAnnotation() or tf.profiler.experimental.Trace()"
 _SHORTER: Final = "record fewer steps, since full buffers drop records"
+_OR_RANGES: Final = ", or record_function() around code between operators"
 _EMIT_NVTX: Final = "torch.autograd.profiler.emit_nvtx(record_shapes=True) around the steps"
 _EVERYTHING: Final = {PYTORCH: _ACTIVITIES, ROCPROF: ROCPROFV3, NSIGHT: NSYS, XLA: _WITH_XLA}
 
@@ -103,7 +113,6 @@ _TABLE: Final[Mapping[str, Mapping[str, str | How]]] = {
     "device work": {**_EVERYTHING, TF_RECORD: ""},
     "device records": {
         **_EVERYTHING,
-        PYTORCH: f"{_ACTIVITIES}{{metrics}}",
         NSIGHT: f"{NSYS}; if it was set, the report's diagnostics say why CUDA recorded nothing",
         TF_RECORD: "",
     },
@@ -160,10 +169,10 @@ _TABLE: Final[Mapping[str, Mapping[str, str | How]]] = {
         "tf.profiler.experimental.ProfilerOptions",
     },
     "host work": {
-        PYTORCH: "with_stack=True, or record_function() around code between operators",
-        TF_RECORD: "stacks=True in tf.record, or record_function() around code between operators",
+        PYTORCH: f"with_stack=True{_OR_RANGES}",
+        TF_RECORD: f"stacks=True in tf.record{_OR_RANGES}",
         ROCPROF: f"{ROCPROFV3}, and roctx ranges around the code",
-        NSIGHT: f"{NSYS}, and NVTX ranges around the code",
+        NSIGHT: "nsys profile --trace=cuda,nvtx,osrt, and NVTX ranges around the code",
         XLA: f"{_TRACE_ANNOTATION} around the code",
     },
     "ranges": {
@@ -260,14 +269,23 @@ def way_to_record(of: Recording, lack: str) -> How | None:
     if not cell:
         return None if cell is None else How("")
     how = How(cell) if isinstance(cell, str) else cell
+    counts = of.source.event_counts
+    if lack in _OF_DEVICE and tool == PYTORCH and any(map(_is_of_calls, counts)):
+        why = _WITHOUT_COUNTERS if _COUNTED in counts else _WHY_NONE
+        how = why if lack == "device records" else How("")  # said once
     if tool == PYTORCH:
-        name = accelerator(of.source.event_counts)
-        module, metrics = ("cuda", _METRICS) if name == CUDA else ("accelerator", "")
-        text = how.text.format(accelerator=name, module=module, metrics=metrics)
+        name = accelerator(counts)
+        module = "cuda" if name == CUDA else "accelerator"
+        tracer = "CUPTI or roctracer" if name == CUDA else "the profiler"
+        text = how.text.format(accelerator=name, module=module, tracer=tracer)
         how = How(text, how.is_clause)
     if of.source.tool == LEGACY and lack not in _SAME_IN_LEGACY:
         return _do(f"record with torch.profiler (PyTorch 1.8.1 or later) and {how.text}")
     return how
+
+
+def _is_of_calls(category: str) -> bool:
+    return category.endswith(_OF_CALLS)
 
 
 def with_activities(counts: Mapping[str, int]) -> str:

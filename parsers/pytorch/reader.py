@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any, Final
 
 import numpy as np
@@ -270,7 +271,8 @@ def _refuse_foreign(
             f"cut off before its first complete event: {source.label}",
             "nothing can be recovered; record or copy the trace again",
         )
-    seen = ", ".join(printable(name) for name in sorted(counts)[:8]) or "none"
+    categories = (name for name in sorted(counts) if not name.startswith(_UNCATEGORISED))
+    seen = ", ".join(map(printable, islice(categories, 8))) or "none"
     raise NotATrace(
         f"not a PyTorch trace: {source.label} (event categories: {seen[:200]})",
         "give a torch.profiler trace (prof.export_chrome_trace)",

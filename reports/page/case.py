@@ -11,8 +11,9 @@ import numpy as np
 
 from traceflops.devices.side_records import SIDE_FORMATS
 from traceflops.facts import fact
-from traceflops.findings.counted_kernels import COUNTED_KERNEL, MAIN_KERNEL
+from traceflops.findings.counted_kernels import COUNTED_KERNEL
 from traceflops.findings.finding import WORTH_SAYING
+from traceflops.findings.main_kernel import MAIN_KERNEL
 from traceflops.findings.unevenness import UNEVEN_STEPS, largest_part
 from traceflops.memory.usage import memory_use
 from traceflops.reports.page import evidence, overview

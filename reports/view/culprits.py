@@ -92,8 +92,15 @@ def _tails(one: IdleClass, analysis: Analysis) -> Iterator[str]:
 
 
 def _name(culprit: Culprit) -> str:
-    """Return the name of a culprit; of one without, what is around its longest part."""
-    return function_name(culprit.label) or f"longest {culprit.evidence[0]}"
+    """Return the name of a culprit; of one without, what is around its longest part.
+
+    Where that is the same on both sides, its length says more.
+    """
+    if culprit.label:
+        return function_name(culprit.label)
+    before, _, after = culprit.evidence[0].removeprefix("between ").partition(" and ")
+    around = culprit.evidence[0] if before != after else duration(culprit.longest_ns)
+    return f"longest {around}"
 
 
 def pace_sentence(analysis: Analysis) -> str:

@@ -176,7 +176,7 @@ def test_what_has_no_name_lies_between_others() -> None:
             "rocprof",
             "record with rocprofv3 --runtime-trace --rccl-trace, and roctx ranges around the code",
         ),
-        ("nsight", "record with nsys profile --trace=cuda,nvtx,osrt --cuda-graph-trace="),
+        ("nsight", "record with nsys profile --trace=cuda,nvtx,osrt, and NVTX ranges"),
     ],
 )
 def test_where_no_range_is_named_the_help_is_what_to_record(format_: str, how: str) -> None:
@@ -608,3 +608,16 @@ def test_a_launch_of_several_operations_is_outstanding_until_the_first() -> None
         (20, 1),
         (40, 0),
     ]
+
+
+def test_a_gap_between_calls_of_one_name_is_told_by_its_length() -> None:
+    run = launched(("first", 0, 10 * US, 10 * US), ("second", 90 * US, 95 * US, 10 * US))
+    for name, told in (("dispatch", "longest 70.0 µs"), ("cudaLaunchKernel", None)):
+        calls = [{**call, "name": name, "dur_ns": 10} for call in run["calls"]]
+        calls[0]["name"] = "dispatch"
+        [row] = [
+            one
+            for one in waits(analyze(trace_of(**run | {"calls": calls})))
+            if one.words == "unrecorded host work"
+        ]
+        assert row.names[0] == (told or "longest between dispatch and cudaLaunchKernel")

@@ -199,7 +199,7 @@ def starved(peak: int | None, *, memory: int | None = 100) -> tf.Analysis:
 
 def test_a_starved_gpu_with_much_free_memory_has_room_for_a_larger_batch() -> None:
     (found,) = of_rule(starved(40), "memory-headroom")
-    assert "At most 40.0 % of GPU memory is in use" in found.sentence
+    assert "its memory is 40.0 % full at its peak" in found.sentence
     assert found.gain is None
 
 

@@ -342,6 +342,41 @@ def test_a_slow_driver_call_gains_at_most_its_time() -> None:
 
 
 @pytest.mark.parametrize(
+    ("iterator", "memory", "said", "unsaid"),
+    [
+        ("_SingleProcess", "Pageable", "Raise num_workers of the DataLoader and set pin_", "cores"),
+        ("_SingleProcess", "Pinned", "and set persistent_workers=True", "pin_memory"),
+        ("_MultiProcessing", "Pageable", "less to do, or raise num_workers and", "persistent"),
+        ("_MultiProcessing", "Pinned", "if CPU cores are free.", "pin_memory"),
+    ],
+)
+def test_a_loader_is_not_told_to_do_what_it_does(
+    iterator: str, memory: str, said: str, unsaid: str
+) -> None:
+    label = f"enumerate(DataLoader)#{iterator}DataLoaderIter.__next__"
+    copy = {"name": f"Memcpy HtoD ({memory} -> Device)", "kind": "memcpy", "direction": "HtoD"}
+    copies = [{**copy, "start_ns": -200_000, "dur_ns": 9_000, "stream": 7}]
+    (found,) = of_rule(
+        run(0, 2_000_000, 0, 0, activities=copies, **host("marks", label)), "data-input"
+    )
+    assert said in found.remedy
+    assert unsaid not in found.remedy
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("transformers/models/llama/modeling_llama.py(9): forward", "Join kernels with torch."),
+        ("transformers/trainer.py(9): floating_point_ops", "Call it less often"),
+    ],
+)
+def test_operators_of_others_are_to_be_joined_not_called_less(name: str, said: str) -> None:
+    tables = host("marks", name, kind="python")
+    (found,) = of_rule(run(0, 2_000_000, 0, 0, **tables), "host-code")
+    assert said in found.remedy
+
+
+@pytest.mark.parametrize(
     ("name", "owner"),
     [("aten::conv2d", "library"), ("vllm/utils.py(9): gemm", "framework"), ("a.py(9): b", "yours")],
 )
@@ -400,7 +435,7 @@ def test_faster_host_code_gains_at_most_the_time_without_work() -> None:
     assert 0 < found.gain.high_ns <= 50_000
 
 
-def waiting(steps: int, call: str, waits: int) -> tf.Analysis:
+def waiting(steps: int, call: str, waits: int, way: str = "DtoH") -> tf.Analysis:
     """Return steps of 1 ms on the GPU, 90 us of host work between; the first few wait inside."""
     works, calls, ops, marks = [], [], [], []
     for number in range(steps):
@@ -412,6 +447,8 @@ def waiting(steps: int, call: str, waits: int) -> tf.Analysis:
             calls.append({"name": call, "start_ns": at + 10_000, "dur_ns": 1_001_000})
     rows = launched(*works)
     rows["calls"] += calls
+    copy = {"kind": "memcpy", "direction": way, "start_ns": STEP // 2, "dur_ns": 1_000}
+    rows["activities"].append({**copy, "name": f"Memcpy {way}", "stream": 9})
     return tf.analyze(trace_of(**rows, ops=ops, marks=step_marks(*marks)))
 
 
@@ -431,6 +468,30 @@ def test_waits_in_each_step_leave_no_lead(call: str, says: str) -> None:
     assert not of_rule(waiting(6, call, 2), "host-waits")
 
 
+def test_who_reads_nothing_back_is_not_told_to_keep_values_on_the_gpu() -> None:
+    (found,) = of_rule(waiting(6, "cudaStreamSynchronize", 6, way="HtoD"), "host-waits")
+    assert ".item()" not in found.remedy
+    assert "Queue more work before the wait" in found.remedy
+
+
+def test_an_operator_that_waits_by_itself_reads_no_value() -> None:
+    around = host("ops", "aten::conv2d", start_ns=40_000, dur_ns=1_920_000)
+    tables = {**around, **host("calls", "cudaEventSynchronize")}
+    (found,) = of_rule(run(0, 2_000_000, 0, 0, **tables), "sync-call")
+    assert (found.owner, found.remedy[:28]) == ("library", "aten::conv2d waits by itself")
+
+
+def test_pinned_memory_is_no_matter_of_the_caching_allocator() -> None:
+    (found,) = of_rule(run(0, 2_000_000, 0, 0, **host("calls", "cudaHostAlloc")), "memory-alloc")
+    assert found.remedy == "Allocate pinned memory once and reuse it."
+
+
+def test_a_range_of_a_library_is_not_the_code_of_the_user() -> None:
+    label = {"name": "MPI_Recv", "start_ns": 0, "dur_ns": 1_990_000}
+    (found,) = of_rule(run(0, 2_000_000, 0, 0, by="nsight", marks=[label]), "host-unrecorded")
+    assert (found.owner, found.remedy[:24]) == ("library", "Find what MPI_Recv waits")
+
+
 def test_start_up_is_told_as_such_where_no_step_is_marked() -> None:
     works = launched((GEMM, 900_000_000, 900_010_000, STEP), (GEMM, 902_000_000, 902_010_000, STEP))
     first = {"name": "aten::add", "start_ns": 0, "dur_ns": 100_000}
@@ -444,7 +505,7 @@ def test_start_up_is_told_as_such_where_no_step_is_marked() -> None:
     (found,) = of_rule(analysis, "start-up")
     assert "--from and --to" in found.remedy
     assert found.sentence.startswith("Start-up takes 900 ms of the 903 ms window (99.7 %)")
-    assert found.sentence.endswith(", mostly first calls; it happens once.")
+    assert found.sentence.endswith(", mostly first calls; GPU work takes 3.00 ms.")
     assert found.gain is None  # no step that follows has it
     assert not of_rule(analysis, "memory-alloc")
 

@@ -192,6 +192,39 @@ def test_a_range_with_the_number_of_its_step_is_named_without_it() -> None:
     assert one.sentence.endswith(f"Largest part: {kernel} in solve.")
 
 
+def test_a_range_of_a_compiled_graph_is_no_place() -> None:
+    mark = {"name": "## Call CompiledFxGraph f537jg ##", "start_ns": 0, "dur_ns": 9_000}
+    one = found([made(FP64, 500)] * 2, device=T4, marks=[mark])["double-precision"]
+    assert "CompiledFxGraph" not in one.sentence
+
+
+@pytest.mark.parametrize(
+    ("kernels", "device", "title", "claim"),
+    [
+        (["cutlass_80_tensorop_s1688gemm_128x128"], A100, "GEMMs use TF32", "GEMMs in TF32"),
+        (["some_gemm"], A100, "GEMMs use FP32 or TF32", "GEMMs in FP32 or TF32"),
+        (["some_gemm"], T4, "GEMMs use FP32", "GEMMs in FP32"),
+        (["volta_scudnn_winograd"], T4, "Convolutions use FP32", "Convolutions in FP32"),
+        (
+            ["volta_scudnn_winograd", "volta_sgemm_128x64_nn"],
+            T4,
+            "Convolutions use FP32",
+            "Convolutions and GEMMs in FP32",
+        ),
+    ],
+)
+def test_products_of_32_bits_are_called_what_they_are(
+    kernels: list[str], device: Made, title: str, claim: str
+) -> None:
+    works = [
+        product(SQUARE, 30_000 - 9_000 * place, kernel, types=FLOAT)
+        for place, kernel in enumerate(kernels * 2)
+    ]
+    one = found(works, device=device)["single-precision"]
+    assert one.title == title
+    assert one.sentence.startswith(f"{claim} take 100.0 % of the time. ")
+
+
 @pytest.mark.parametrize(
     ("rule", "kernel", "op", "bytes_"),
     [

@@ -44,7 +44,7 @@ def test_a_slow_kernel_needs_less_than_it_takes() -> None:
     assert found.measured.roofs.memory == RoofTime(24_000, 24_000, 0, 6_000)
     (finding,) = found.losses
     assert finding.sentence == (
-        "Memory work (elementwise, norm and copy kernels) takes 100.0 % of the total time. At peak "
+        "Memory work (elementwise kernels) takes 100.0 % of the total time. At peak "
         "bandwidth, memory work would take 25.0 % of the total time."
     )
     times = measured_object(found.measured)["needed_time"]["memory"]
@@ -69,7 +69,7 @@ def test_where_few_bytes_are_known_nothing_is_said_of_them(unknown_ns: int, word
     assert found.measured.roofs.memory.needed_ns == 6_000
     (finding,) = found.losses
     assert finding.sentence == (
-        f"Memory work (elementwise, norm and copy kernels) takes 100.0 % of the total time.{words}"
+        f"Memory work (elementwise kernels) takes 100.0 % of the total time.{words}"
     )
 
 

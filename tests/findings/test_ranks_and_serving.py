@@ -178,7 +178,7 @@ def test_exposed_communication_is_told_by_group() -> None:
     ("kind", "range_", "said"),
     [
         ("AllReduce", "ProfilerStep#{}", "bucket_cap_mb"),
-        ("AllGather", "ProfilerStep#{}", "forward_prefetch=True"),
+        ("AllGather", "ProfilerStep#{}", "Start communication earlier"),
         ("SendRecv", "ProfilerStep#{}", "ScheduleInterleaved1F1B"),
         ("AllReduce", "execute_context_0(0)_generation_3(3)", "fuse_allreduce_rms"),
     ],
@@ -216,6 +216,42 @@ def test_a_rank_alone_says_that_its_collectives_may_be_waiting() -> None:
     assert found.remedy.startswith("Record all ranks")
 
 
+def gathering(*times_us: int, mark: str = "layer") -> Finding:
+    """Return what is found of all-gathers of 64 MiB on one rank of two, work of 1 ms beside."""
+    works, free = [], 50_000
+    for at, spent in enumerate(times_us):
+        works.append(("ncclDevKernel_AllGather_RING_LL", 1_000 * at, free, 1_000 * spent))
+        free += 1_000 * spent
+    rows = launched(*works, ("sm90_gemm_bf16", 90_000, free, 1_000_000))
+    sizes = {"collective_in_elements": 2**23, "collective_out_elements": 2**24}
+    for row in rows["activities"][:-1]:
+        row |= {"collective": "_allgather_base", "collective_dtype": "Float", **sizes}
+        row |= {"collective_group": "0", "collective_group_size": 2}
+    marks = [{"name": mark, "start_ns": 0, "dur_ns": 95_000}]
+    return of_rule(tf.analyze(trace_of(**rows, marks=marks)).findings, "exposed-communication")
+
+
+def test_collectives_that_all_take_as_long_are_limited_by_the_link() -> None:
+    """64 MiB, half of them over the link, in 10 ms are 3.36 GB/s."""
+    found = gathering(10_000, 10_100, 10_200, 14_000)
+    assert "The fastest all-gather of 64 MiB moves 3.36 GB/s over the link" in found.sentence
+    assert found.remedy.startswith("Send fewer bytes")
+
+
+def test_what_equal_collectives_take_beyond_the_fastest_is_waiting() -> None:
+    found = gathering(1_000, 9_000, 1_100, 30_000)
+    assert "waiting for other ranks" in found.sentence
+    assert found.remedy == "Record all ranks to see for whom it waits."
+
+
+@pytest.mark.parametrize(("mark", "is_told"), [("FSDP::all_gather", True), ("layer", False)])
+def test_only_who_shards_parameters_is_told_to_gather_them_earlier(
+    mark: str, *, is_told: bool
+) -> None:
+    found = gathering(10_000, 10_000, mark=mark)
+    assert ("forward_prefetch" in found.remedy) == is_told
+
+
 def test_decode_that_reads_weights_at_the_roof() -> None:
     found = analysis_of(config_of(PASSES), "1:2").findings
     weights, batch = (of_rule(found, one) for one in ("decode-weights", "decode-batch"))
@@ -246,6 +282,33 @@ def test_prompts_delay_the_tokens_of_others() -> None:
     )
     most = (sum(mixed) - len(mixed) * median(plain)) / found.windows_used
     assert delayed.gain.high_ns == pytest.approx(most, rel=1e-3)
+
+
+def engine(*passes: tuple[int, int]) -> set[str]:
+    """Return the rules of passes that read and generate so many requests; reading takes 500 us."""
+    works, marks, free = [], [], 50_000
+    for at, (reads, generates) in enumerate(passes):
+        works.append(("sm90_gemm", 1_000 * at, free, 500_000 if reads else 50_000))
+        free += works[-1][-1]
+        name = f"execute_context_{reads}({256 * reads})_generation_{generates}({generates})"
+        marks.append((name, 1_000 * at, 900))
+    return rules(tf.analyze(trace_of(**launched(*works), marks=step_marks(*marks))))
+
+
+@pytest.mark.parametrize(
+    ("passes", "told"),
+    [
+        ([(1, 0), *[(0, 1)] * 9], set()),  # one request
+        ([*[(0, 1)] * 4, (1, 0), *[(0, 1)] * 5], set()),  # one after another
+        ([*[(0, 1)] * 4, (1, 0), *[(0, 2)] * 5], {"mixed-passes"}),
+        ([*[(0, 2)] * 4, (2, 2), *[(0, 4)] * 5], {"mixed-passes"}),
+    ],
+)
+def test_prompts_delay_only_others_that_generate(
+    passes: list[tuple[int, int]], told: set[str]
+) -> None:
+    """Nor is a pass that reads a prompt a slow step."""
+    assert engine(*passes) & {"mixed-passes", "uneven-steps"} == told
 
 
 def test_time_without_any_record_is_low_coverage() -> None:

@@ -179,6 +179,12 @@ def test_a_function_that_all_steps_call_is_not_named() -> None:
     assert "log" not in found.sentence
 
 
+def test_a_thread_that_waits_for_a_slow_step_is_not_its_cause() -> None:
+    lock = "<built-in method acquire of _thread.lock object at 0x7f>"
+    (found,) = diagnosed(run(*CHECKPOINT, more=saving(lock, (3_950, 600))))
+    assert "acquire" not in found.sentence
+
+
 def test_the_kernel_that_slow_steps_have_more_of_is_named() -> None:
     (found,) = diagnosed(run((900, 100), (900, 100), (1_400, 200), (900, 100), (900, 100)))
     assert found.sentence.endswith(f"{GEMM} takes 500 ns longer there.")

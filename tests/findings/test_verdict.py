@@ -50,7 +50,7 @@ def test_a_busy_gpu_without_flops_is_not_judged(idle: int) -> None:
 
 
 UNKNOWN = "its FLOPs and efficiency are unknown."
-NORMS = "emory work (elementwise, norm and copy kernels) takes"
+NORMS = "emory work (norm kernels) takes"
 
 
 def test_the_largest_loss_stands_first_where_nothing_larger_is_unknown() -> None:

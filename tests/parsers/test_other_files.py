@@ -83,6 +83,10 @@ FILES: dict[str, tuple[object, str]] = {
         "TensorBoard event file",
     ),
     "DevTools": ({"traceEvents": [meta("CrRendererMain")]}, "Chrome's own"),
+    "TensorFlow 1": (
+        {"traceEvents": [meta("Allocators"), meta("/device:GPU:0/stream:15 Compute")]},
+        "timeline of TensorFlow 1",
+    ),
     "VizTracer": ({"traceEvents": [call("f", cat="FEE")]}, "VizTracer"),
     "Triton Inference Server": ({"traceEvents": [call("REQUEST_START")]}, "Inference Server"),
     "Tracy": (b"tlZ\x04" + bytes(9), "Tracy"),

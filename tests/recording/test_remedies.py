@@ -17,7 +17,7 @@ from traceflops.findings.finding import Verdict
 from traceflops.findings.rules import advice_of, all_rules
 from traceflops.findings.verdicts import led_by
 from traceflops.recording.inventory import Inventory, take_inventory
-from traceflops.remedies import command, family, remedy
+from traceflops.remedies import advice, command, family, remedy
 from traceflops.reports.terminal.info import render_info
 from traceflops.reports.view.findings import opening
 from traceflops.reports.view.texts import all_texts
@@ -78,10 +78,10 @@ def test_rocprof_is_not_told_of_arguments_of_pytorch() -> None:
 @pytest.mark.parametrize(
     ("category", "member"),
     [
-        ("xpu_runtime", "XPU"),
-        ("mtia_runtime", "MTIA"),
-        ("privateuse1_driver", "PrivateUse1"),
-        ("cuda_runtime", "CUDA"),
+        ("xpu_scope_profiler", "XPU"),
+        ("mtia_insight", "MTIA"),
+        ("privateuse1_counters", "PrivateUse1"),
+        ("cpu_op", "CUDA"),
     ],
 )
 def test_the_activity_to_record_is_that_of_the_accelerator(category: str, member: str) -> None:
@@ -92,9 +92,25 @@ def test_the_activity_to_record_is_that_of_the_accelerator(category: str, member
         assert told.startswith(f"activities=[ProfilerActivity.CPU, ProfilerActivity.{member}]"), (
             lack
         )
-        assert ("profiler_metrics" in told) == (member == "CUDA" and lack == "device records")
     first = str(remedy(trace, "first work"))
     assert ("torch.cuda" in first) == (member == "CUDA")
+
+
+@pytest.mark.parametrize(
+    ("categories", "told"),
+    [
+        (("cuda_runtime",), "GPU tracing was on: look for errors of CUPTI or roctracer"),
+        (("xpu_driver",), "GPU tracing was on: look for errors of the profiler"),
+        (("cuda_driver", "cuda_profiler_range"), "record without profiler_metrics"),
+    ],
+)
+def test_where_calls_are_recorded_the_gpu_was_traced(
+    categories: tuple[str, ...], told: str
+) -> None:
+    trace = made("pytorch", ops=[OP])
+    trace = replace(trace, source=replace(trace.source, event_counts=dict.fromkeys(categories, 3)))
+    assert advice(trace, "device records").startswith(told)
+    assert advice(trace, "device work") == ""
 
 
 FACTS = {"torch", "ml", "amd", "nvidia", "other-gpu", "allocator-async", "allocator-uncached"}

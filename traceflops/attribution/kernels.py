@@ -42,6 +42,15 @@ MOST: Final = 1_000
 """Operators in a table."""
 _MOVES: Final = {"copy": COPIES, "migration": MIGRATIONS, "memset": "fills"}
 """Kinds of memory work that move or set bytes; all others are kernels."""
+_KERNEL_KINDS: Final = {
+    "embedding_index": "indexing",
+    "fft": "FFT",
+    "fused_norm": "norm",
+    "moe_routing": "routing",
+    "rng_dropout": "random number",
+    "sort_scan": "sorting",
+}
+"""What kernels of memory work are called where that is not the name of their category."""
 _DIRECTIONS: Final = {
     "HtoD": f"host-to-device {COPIES}",
     "DtoH": f"device-to-host {COPIES}",
@@ -159,7 +168,10 @@ def category_table(kernels: pa.Table, device_time_ns: int) -> pa.Table:
 
 
 def memory_times(trace: Trace, categorised: Categorised, chosen: InWindows) -> dict[str, int]:
-    """Return the ns of memory work by kind of work; copies by direction, where that is known."""
+    """Return the ns of memory work by kind of work: "fills", "norm kernels".
+
+    Copies are by direction, where that is known.
+    """
     own = np.flatnonzero(is_top(categorised, "memory", chosen.row))
     rows = chosen.row[own]
     category, direction = categorised.category[rows], codes(trace.activities["direction"])[rows]
@@ -168,7 +180,8 @@ def memory_times(trace: Trace, categorised: Categorised, chosen: InWindows) -> d
     directions = [*names(trace.activities["direction"]), ""]  # the last is that of no direction, -1
     times = Counter[str]()
     for row, sum_ns in zip(first.tolist(), sums.tolist(), strict=True):
-        work = _MOVES.get(categorised.categories[category[row]].sub, KERNELS)
+        sub = categorised.categories[category[row]].sub
+        work = _MOVES.get(sub, f"{_KERNEL_KINDS.get(sub, sub)} {KERNELS}")
         if work == COPIES:
             work = _DIRECTIONS.get(directions[direction[row]], COPIES)
         times[work] += sum_ns

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from traceflops.categories import rules as rule_files
+from traceflops.categories.mangled import mangled_parts
 from traceflops.categories.rules import Category, Decision, Rule, search
 from traceflops.characters import kernel_name
 
@@ -33,10 +34,6 @@ _BRACKET = re.compile(r"->|[<>()]")
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z0-9])(?=[A-Z][a-z])")
 _ARGUMENT = re.compile(r"([A-Za-z_]\w*)(?:\)(\d+))?", re.ASCII)
 # Whatever of the Itanium grammar holds digits that are not the length of an identifier comes first.
-_MANGLED = re.compile(
-    r"[ST][0-9A-Z]*_|DF\d+[_bx]|A\d+_|L[a-z]n?\d+E|(?P<length>\d{1,4})|.", re.ASCII | re.DOTALL
-)
-_ENUM_VALUE = re.compile(r"E(\d+)E", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +56,7 @@ class Parts:
 def parse(name: str) -> Parts:
     """The parts of a kernel name, mangled or not."""
     text = clean(name)
-    path, arguments = (_mangled if text.startswith("_Z") else _demangled)(text)
+    path, arguments = (mangled_parts if text.startswith("_Z") else _demangled)(text)
     path = [part for part in path if part and not part.startswith("_GLOBAL__N")]
     head = path[-1].strip()[:LONGEST_HEAD] if path else ""
     return Parts(
@@ -116,30 +113,6 @@ def _closing(text: str, start: int) -> int:
         if angles == 0:
             return bracket.end()
     return len(text)
-
-
-def _mangled(text: str) -> tuple[list[str], list[str]]:
-    """The nested name up to its first template argument, and every identifier after it."""
-    path: list[str] = []
-    position = 3 if text.startswith("_ZN") else 2
-    while True:
-        start = position + text.startswith("L", position)
-        length = _MANGLED.match(text, start)
-        if length is None or length["length"] is None:
-            break
-        position = length.end() + int(length["length"])
-        path.append(text[length.end() : position])
-    arguments: list[str] = []
-    while (piece := _MANGLED.match(text, position)) is not None:
-        position = piece.end()
-        if piece["length"] is None:
-            continue
-        end = position + int(piece["length"])
-        value = _ENUM_VALUE.match(text, end)
-        identifier = text[position:end]
-        arguments.append(f"{identifier}={value[1]}" if value else identifier)
-        position = value.end() - 1 if value else end
-    return path, arguments
 
 
 UNKNOWN = Category("other", "other")

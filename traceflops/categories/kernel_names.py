@@ -20,6 +20,7 @@ from typing import Final
 
 import numpy as np
 
+from traceflops.categories.mangled import readable
 from traceflops.table.columns import IntArray
 
 _ENDINGS: Final = re.compile(r"(?:\s*\[clone [^\]]*\]|\.kd)+\s*$")
@@ -83,8 +84,10 @@ def plain_name(name: str) -> str:
 def without_return_type(name: str) -> str:
     """Return a function's name without what it returns and how it is stored, if that is told.
 
-    `ns::kernel<int>(int)` of `std::enable_if_t<true, void> ns::kernel<int>(int)`.
+    `ns::kernel<int>(int)` of `std::enable_if_t<true, void> ns::kernel<int>(int)`. A mangled name is
+    made readable.
     """
+    name = readable(name)
     blanks = _top_blanks(name[:_LONGEST]) if " " in name else []
     words = [name[start + 1 : end] for start, end in pairwise([-1, *blanks])]
     own = name[blanks[-1] + 1 :] if words and all(map(_TYPE.match, words)) else name

@@ -6,6 +6,7 @@ other ranks had not begun.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -19,7 +20,7 @@ from traceflops.findings.finding import Cause, Finding, Gain, Row, as_loss, seve
 from traceflops.findings.late_rank import clocks_apart_ns
 from traceflops.findings.rules import cause_of
 from traceflops.ranks.collectives import KINDS
-from traceflops.ranks.link_rates import links_of, needed_ns
+from traceflops.ranks.link_rates import Fastest, links_of, needed_ns
 from traceflops.ranks.who_waits import records_of
 from traceflops.table.columns import IntArray, codes, names
 from traceflops.table.grouping import group_rows, groups
@@ -31,8 +32,11 @@ if TYPE_CHECKING:
     from traceflops.ranks.comm_records import CommRecords
     from traceflops.ranks.link_rates import LinkRate
     from traceflops.ranks.who_waits import RankReport
+    from traceflops.table.trace import Trace
 
 _MOST_ROWS, _MIB = 3, 2**20
+_ALONE: Final = 0.9
+_FSDP: Final = re.compile(r"FSDP|FullySharded|fully_shard|/_?fsdp/")
 _WORTH_NAMING: Final = 0.005
 _PAIRS: Final = ("send", "recv", "send_recv")
 _USUAL: Final = {
@@ -126,6 +130,7 @@ def _not_hidden(case: Case, share: float, exposed: _Exposed | None) -> Cause:
     parts: list[Fact] = []
     details: tuple[Fact, ...] = ()
     first: Fact | None = None
+    knows = set[str]()
     if exposed is not None:
         for kind, role, records in groups_[:_MOST_ROWS]:
             part = share_of_window(case, int(exposed.exposed_ns[records].sum()))
@@ -140,28 +145,66 @@ def _not_hidden(case: Case, share: float, exposed: _Exposed | None) -> Cause:
                 )
         mostly = limit(case, "exposed-communication", "mostly_waiting")
         exposed_ns = int(exposed.exposed_ns.sum())
-        need = _need(case, exposed, groups_[0][2]) if groups_ and not knows_waits else None
         if knows_waits and exposed.wait_ns.sum() >= mostly * max(exposed_ns, 1):
             first = fact("exposed-communication.balance-first")
-        elif not knows_waits and need is None:
-            first = fact("exposed-communication.record-first")
-        elif need is not None and need < (1 - mostly) * share_of_window(case, exposed_ns):
-            first = fact("exposed-communication.record-first")
-            details = (fact("exposed-communication.need", share=need),)
+        elif not knows_waits:
+            largest = groups_[0] if groups_ else None
+            reason, details = _limited(case, exposed, largest, mostly)
+            is_link = reason == "link-limited"
+            first = None if is_link else fact("exposed-communication.record-first")
+            knows.add(reason)
     kind, role = groups_[0][:2] if groups_ else ("", None)
+    knows |= {_purpose(case, kind, role), kind} if kind else set()
+    knows |= {"fsdp"} if case.prepared is not None and _has_fsdp(case.prepared.trace) else set()
     made = cause(
         case,
         "exposed-communication",
         share,
         {"parts": tuple(parts)},
         details,
-        frozenset({_purpose(case, kind, role), kind} if kind else ()),
+        frozenset(knows),
         rows=tuple(
             _row(case, exposed, *entry) for entry in groups_[:_MOST_ROWS] if exposed is not None
         ),
     )
-    advice = fact("exposed-communication.advice", first=first, then=made.advice)
+    then = None if "waits" in knows else made.advice
+    advice = fact("exposed-communication.advice", first=first, then=then) if then else first
     return replace(made, advice=advice)
+
+
+def _limited(
+    case: Case, exposed: _Exposed, group: _Group | None, mostly: float
+) -> tuple[str, tuple[Fact, ...]]:
+    """Return what the largest group of one rank is limited by, and how that is known.
+
+    That is its links (link-limited), other ranks for which it waits (waits), or unknown.
+    """
+    if group is None:
+        return "unknown", ()
+    kind, role, places = group
+    share = share_of_window(case, int(exposed.exposed_ns[places].sum()))
+    took_ns = exposed.records.dur_ns[exposed.row[places]]
+    # Other work beside a collective may slow it down.
+    is_alone = exposed.exposed_ns[places] >= _ALONE * took_ns
+    fastest = Fastest.of(exposed.records, exposed.row[places[is_alone]])
+    if fastest is not None:
+        values: dict[str, Value] = {"kind": _called(kind, role), "share": fastest.part * share}
+        if fastest.part < 1 - mostly:
+            return "waits", (Fact("exposed-communication.fastest", values),)
+        if fastest.bytes >= limit(case, "small-collectives", "most_mib") * _MIB:
+            values |= {"mib": fastest.bytes / _MIB, "rate": fastest.rate}
+            return "link-limited", (Fact("exposed-communication.link", values),)
+    need = _need(case, exposed, places)
+    all_share = share_of_window(case, int(exposed.exposed_ns.sum()))
+    if need is None or need >= (1 - mostly) * all_share:
+        return "unknown" if need is None else "link-limited", ()
+    return "unknown", (fact("exposed-communication.need", share=need),)
+
+
+def _has_fsdp(trace: Trace) -> bool:
+    """Return whether PyTorch shards parameters, by what it calls its ranges and functions."""
+    columns = (trace.marks["name"], trace.ops["name"])
+    return any(_FSDP.search(name) for column in columns for name in names(column))
 
 
 def _row(case: Case, exposed: _Exposed, kind: str, role: str | None, records: IntArray) -> Row:

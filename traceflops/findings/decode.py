@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import groupby, pairwise
+from statistics import median_low
 from typing import TYPE_CHECKING, Final
 
 from traceflops.facts import fact
@@ -15,6 +17,7 @@ from traceflops.units import several
 if TYPE_CHECKING:
     from traceflops.findings.case import Case
     from traceflops.mfu.inference import PhaseUse
+    from traceflops.mfu.serving_passes import ServingPass
     from traceflops.mfu.traced.work_tables import KernelRow
 
 _MOST_ROWS: Final = 3
@@ -136,29 +139,43 @@ def _between(case: Case) -> Iterator[Cause]:
 def _mixed(case: Case) -> Iterator[Cause]:
     """Give a cause where passes with prompts delay the tokens of requests that generate."""
     kinds = {kind.kind: kind for kind in case.serving.kinds}
-    decode, slow = kinds.get("decode"), kinds.get("mixed") or kinds.get("prefill")
-    if (
-        decode is None
-        or slow is None
-        or decode.passes < limit(case, "mixed-passes", "least_passes")
-    ):
+    decode, is_mixed = kinds.get("decode"), "mixed" in kinds
+    slow = [one for one in case.serving.passes if one.kind == "mixed"]
+    slow = slow if is_mixed else [*_interrupting(case.serving.passes)]
+    few = limit(case, "mixed-passes", "least_passes")
+    if decode is None or not slow or decode.passes < few:
         return
-    share = share_of_window(case, slow.total.components.window_ns)
-    is_slow = slow.p50_ns >= limit(case, "mixed-passes", "times") * decode.p50_ns
+    slow_ns = [one.duration_ns for one in slow]
+    share, usual_ns = share_of_window(case, sum(slow_ns)), median_low(slow_ns)
+    is_slow = usual_ns >= limit(case, "mixed-passes", "times") * decode.p50_ns
     if not is_slow or share < limit(case, "mixed-passes", "least_share"):
         return
-    plain_ns = decode.p50_ns * slow.passes * (slow.kind == "mixed")
-    more_ns = max(slow.total.components.window_ns - plain_ns, 0)
+    plain_ns = decode.p50_ns * len(slow) * is_mixed
+    more_ns = max(sum(slow_ns) - plain_ns, 0)
+    kind = "mixed" if is_mixed else "prefill"
     yield cause(
         case,
         "mixed-passes",
         share,
         {
-            "kind": slow.kind,
-            "slow_ns": slow.p50_ns,
+            "kind": kind,
+            "slow_ns": usual_ns,
             "decode_ns": decode.p50_ns,
-            "passes": slow.passes,
+            "passes": len(slow),
         },
-        rows=(Row(several(slow.passes, f"{slow.kind} pass"), slow.cycle_ns, slow.passes),),
+        rows=(Row(several(len(slow), f"{kind} pass"), sum(slow_ns), len(slow)),),
         gain=Gain(0, more_ns // case.windows_used, None),
     )
+
+
+def _interrupting(passes: Sequence[ServingPass]) -> Iterator[ServingPass]:
+    """Yield passes that read prompts while others generate.
+
+    Those are there where the next decode pass has more sequences than were read in before it.
+    """
+    runs = [(key, [*run]) for key, run in groupby(passes, key=lambda one: (one.device, one.kind))]
+    for ((device, kind), reading), (following, (first, *_)) in pairwise(runs):
+        read = [one.batch for one in reading if one.batch is not None]
+        others = (first.batch or 0) - sum(read)
+        if kind == "prefill" and following == (device, "decode") and others > 0:
+            yield from reading if len(read) == len(reading) else ()

@@ -23,6 +23,7 @@ from traceflops.findings.finding import Cause, Gain, Row, Verdict, row_name, sho
 from traceflops.memory.usage import BETWEEN, fullest_gpu, holders, memory_use
 from traceflops.table.columns import ABSENT, codes, floats, is_one_of, matching, names, numbers
 from traceflops.table.grouping import group_sums
+from traceflops.timeline.host_work import lacks_copies
 from traceflops.timeline.intervals import Intervals
 from traceflops.windows.records import chosen_time
 
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from traceflops.windows.prepared import Prepared
 
 _WAYS: Final = ("HtoD", "DtoH")
-_PAGEABLE: Final = "pageable"
+_PAGEABLE, _PINNED = "pageable", "pinned"
 _MOST_ROWS: Final = 3
 _FEW: Final = 10
 """Copies of one kind that take less than one part in so many of all are not told."""
@@ -85,6 +86,22 @@ def host_copies(case: Case) -> Iterator[Cause]:
         ),
         gain=Gain(0, alone_ns // case.windows_used, None),
     )
+
+
+def uploads_pinned(case: Case) -> bool:
+    """Return whether copies to the GPU are mostly from pinned memory already."""
+    if case.prepared is None:
+        return False
+    copies = [copy for copy in memory_operations(case.prepared) if copy.name == "HtoD"]
+    pinned_ns = sum(copy.sum_ns for copy in copies if copy.memory == _PINNED)
+    return 2 * pinned_ns > sum(copy.sum_ns for copy in copies)
+
+
+def reads_back(case: Case) -> bool:
+    """Return whether values are copied from the GPU, or may be as copies are not recorded."""
+    if case.prepared is None or lacks_copies(case.prepared.trace):
+        return True
+    return bool(is_one_of(case.prepared.trace.activities["direction"], "DtoH").any())
 
 
 def _times_ns(prepared: Prepared, copies: BoolArray) -> tuple[int, int]:

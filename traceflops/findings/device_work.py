@@ -16,6 +16,7 @@ from traceflops.findings.case import cause, limit, share_of_window
 from traceflops.findings.finding import Cause, Row, Where, row_name, short_name
 from traceflops.findings.kernel_facts import KernelFacts, kernel_cause, largest_of, rows_of
 from traceflops.findings.memory_kernels import memory_rules
+from traceflops.findings.precision import HALF, SINGLE, precision_rules
 from traceflops.flops.ops.work import Product, Work
 from traceflops.memory.usage import memory_use
 from traceflops.table.columns import BoolArray, axes, names, numbers, product_of
@@ -212,8 +213,6 @@ _ALIGN: Final = {"fp16": 8, "bf16": 8, "fp8": 16, "int8": 16, "tf32": 4}
 """Elements that a row must be a multiple of, by data type: 16 bytes, what tensor cores load."""
 _PADDED: Final = 64
 _UNALIGNED_KERNEL: Final = re.compile(r"_align([124])\b")
-_HALF: Final = ("bf16", "fp16")
-_SINGLE: Final = ("fp32", "tf32", "tf32-or-fp32")
 
 
 def product_rules(facts: KernelFacts) -> Iterator[Cause]:
@@ -231,12 +230,12 @@ def product_rules(facts: KernelFacts) -> Iterator[Cause]:
     )
     padded = (padding > 1) & facts.is_slow & ~facts.is_type("fp32")
     yield from kernel_cause(facts, "misaligned-product", product & (padded | told_by_name), kept)
-    yield from _precision(facts, product & ~facts.in_phase("optimizer"))
+    yield from precision_rules(facts, product & ~facts.in_phase("optimizer"))
 
 
 def _is_unaligned_16(name: str) -> bool:
     """Return whether a kernel of 16-bit numbers loads less than 16 bytes at a time."""
-    return _UNALIGNED_KERNEL.search(name) is not None and operand_type(name) in _HALF
+    return _UNALIGNED_KERNEL.search(name) is not None and operand_type(name) in HALF
 
 
 def _padding(work: Work) -> float:
@@ -261,7 +260,7 @@ def _sure_padding(work: Work) -> float:
 
 
 def _padded(work: Work, rows: set[int]) -> float:
-    align = _ALIGN.get(work.dtype or "", _ALIGN["tf32"] if work.dtype in _SINGLE else 1)
+    align = _ALIGN.get(work.dtype or "", _ALIGN["tf32"] if work.dtype in SINGLE else 1)
     wrong = [size for size in rows if size % align and size > 1]
     return float(np.prod([-(-size // _PADDED) * _PADDED / size for size in wrong] or [1.0]))
 
@@ -303,44 +302,3 @@ def _overlaps(facts: KernelFacts) -> BoolArray:
     is_beside = latest_end_before(device, start, end) > start
     later = latest_end_before(device, -end, -start) > -end
     return np.asarray(is_beside | later)
-
-
-def _precision(facts: KernelFacts, product: BoolArray) -> Iterator[Cause]:
-    """Yield whether a faster data type would do; of FP32 and TF32 only the first that holds."""
-    by_name = [operand_type(name) for name in names(facts.prepared.trace.activities["name"])]
-    is_named = np.array(by_name)[facts.name]
-    silent = facts.product < 0
-
-    def of(*types: str) -> BoolArray:
-        return product & (facts.is_type(*types) | silent & np.isin(is_named, types))
-
-    is_torch = "torch" in facts.case.program
-    slow_rate = limit(facts.case, "double-precision", "slow_rate")
-    if is_torch or facts.rate("fp64") < facts.rate("fp32") * slow_rate:
-        yield from _faster(facts, "double-precision", of("fp64"), "fp64", "fp32")
-    single = list(_faster(facts, "tf32-off", of("fp32"), "fp32", "tf32"))
-    yield from single
-    half = next((name for name in _HALF if facts.rate(name)), "")
-    of_half = of(*_HALF, "fp8", "int8")
-    most = limit(facts.case, "single-precision", "most_others") * facts.ns[product].sum()
-    if half and facts.ns[of_half].sum() < most and not single and is_torch:
-        yield from _faster(facts, "single-precision", of(*_SINGLE), "fp32", half)
-
-
-_BYTES: Final = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2}
-
-
-def _faster(
-    facts: KernelFacts, rule: str, rows: BoolArray, slow: str, fast: str
-) -> Iterator[Cause]:
-    """Yield a cause of products that need less time in another data type."""
-    rate = facts.rate(fast)
-    if not rate or facts.rate(slow) >= rate:
-        return
-    size = _BYTES[fast] / _BYTES[slow]
-    before = facts.roof_ns
-    after = np.maximum(facts.flops / rate, size * facts.bytes_ns)
-    of_bytes = max(size, facts.rate(slow) / rate)
-    kept = np.divide(after, before, out=np.full(len(before), of_bytes), where=before > 0)
-    knows = frozenset({"fp16-only"} if fast == "fp16" else ())
-    yield from kernel_cause(facts, rule, rows & (kept < 1), kept, knows=knows)

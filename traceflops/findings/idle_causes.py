@@ -20,7 +20,7 @@ from traceflops.attribution.range_labels import numbered
 from traceflops.characters import function_name
 from traceflops.facts import Fact, fact
 from traceflops.findings.case import cause, limit, share_of_window
-from traceflops.findings.device_memory import allocator_state
+from traceflops.findings.device_memory import allocator_state, reads_back, uploads_pinned
 from traceflops.findings.finding import Cause, Owner, Row, Where, row_name, short_name
 from traceflops.findings.rules import advice_of, all_rules, rule_of
 from traceflops.remedies import PYTORCH, advice, family, remedy
@@ -47,7 +47,7 @@ _BY_NAME: Final[dict[str, re.Pattern[str]]] = {
 """Rules by the names around idle time, of whatever class it is."""
 _ENGINES: Final = {"vllm/": "vllm", "sglang/": "sglang"}
 """Serving engines by the folder of the functions that launch."""
-_IN_THREAD: Final = "_SingleProcessDataLoaderIter"
+_IN_THREAD, _WORKERS = "_SingleProcessDataLoaderIter", "_MultiProcessingDataLoaderIter"
 _BESIDE_WORKERS: Final = ("eager_overhead*1.5", "data_input=0")
 """A loader without workers. These will share the CPU with the thread that launches: what it does
 may take up to half as long again."""
@@ -55,6 +55,17 @@ _FRAME: Final = re.compile(r"(<[\w .-]+>|\S+)\((\d+)\): (<[\w :]+>(?!\S)|\S*)")
 _TORCH_OPTIMIZER: Final = re.compile(r"^$|zero_grad|torch/optim/|\b(Adagrad|Adam|AdamW|SGD)\b")
 """Optimizers with an option `fused`, and what is the same for all."""
 _OPERATOR: Final = re.compile(r"(aten|autograd|c10d?|prims|torch\w*)::|DistributedDataParallel\.")
+_COMPUTES: Final = re.compile(r"aten::(\w*conv\w*|\w*mm|\w*matmul|linear|\w*_norm|\w*attention\w*)")
+"""Operators that need no value on the CPU: where they wait, their library does."""
+_LIBRARY_RANGE: Final = re.compile(
+    r"P?MPI_|(nccl|rccl|nvshmem|shmem|cublas|cudnn|cufft|cusolver|cusparse|rocblas|hipblas|miopen)"
+)
+"""Ranges that libraries put around their own calls."""
+_PINS: Final = re.compile(r"HostAlloc|MallocHost|HostRegister|HostMalloc")
+_EAGER: Final = re.compile(
+    rf"^{_OPERATOR.pattern}|^nn\.Module: |: (forward|__call__|_(wrapped_)?call_impl)$"
+)
+"""Operators, and functions of others that only call operators one by one."""
 _FRAMEWORK: Final = re.compile(
     r"(^|/)(accelerate|deepspeed|diffusers|flashinfer|lightning|megatron|nemo|peft|sglang|"
     r"tensorrt_llm|torchtitan|torchtune|transformers|trl|vllm|xformers)/"
@@ -146,6 +157,7 @@ def _cause(case: Case, rule: str, idle: IdleClass, share: float) -> Cause:
         knows |= {"unexplained"}
     row, by_name = rule_of(rule), rule in _BY_NAME
     owner = _owner(largest.label) if rule in ("host-code", "host-unrecorded") else row.owner
+    owner = "library" if "of-operator" in knows else owner
     if (rule in _LAUNCHING and not _ENGINES.keys().isdisjoint(_folders(largest))) or (
         rule == "memory-alloc" and knows & {"allocator-async", "allocator-uncached"}
     ):
@@ -197,24 +209,33 @@ def _what_is_known(
     """Return facts that choose the remedy of a class of idle time, and values of its text."""
     largest, knows = idle.culprits[0], set[str]()
     values: dict[str, Fact | str | None] = {}
-    if rule in _LAUNCHING:
+    if rule in (*_LAUNCHING, "host-code"):
         sums = case.launches.total if case.launches else LaunchSums()
         knows |= {"replays-graphs"} if sums.operations > 2 * sums.launches else set()
         knows |= {_ENGINES[folder] for folder in _folders(largest)}
         knows |= {"graphs-fit"} if _fits_graphs(case) else set()
         knows |= {"waits"} if case.synchronisations else set()
+    if rule == "data-input":
+        knows |= {"workers"} if any(_WORKERS in one.label for one in idle.culprits) else set()
+        values["pin"] = None if uploads_pinned(case) else "pin_memory=True"
     if rule == "memory-alloc":
-        knows |= allocator_state(case)
+        pinning = (one.idle_ns for one in idle.culprits if _PINS.search(one.evidence[0]))
+        knows |= {"pinned"} if 2 * sum(pinning) >= idle.idle_ns else allocator_state(case)
+    if rule in _WAITING:
+        knows |= {"reads"} if reads_back(case) else set()
+        values["operator"] = _computing(largest)
+        knows |= {"of-operator"} if values["operator"] else set()
     if rule == "optimizer-loop" and not _TORCH_OPTIMIZER.search(largest.label):
         knows.add("other-optimizer")
     if rule == "host-code" and _owner(largest.label) != "yours":
-        knows.add("of-others")
+        knows.add("of-operators" if _EAGER.search(largest.label) else "of-others")
     if rule == "device-wait":
         communicates = case.total.components.communication_ns or case.total.hidden_communication_ns
         knows |= {"ranks"} if case.ranks is not None or communicates else set()
     if rule == "host-unrecorded":
         label = short_name(largest.label)
         values = {"label": label, "what": "it" if label else "the code"}
+        knows |= {"of-library"} if _owner(largest.label) == "library" else set()
         marks = case.prepared.trace.marks if case.prepared is not None else None
         if marks is not None and is_one_of(marks["kind"], "python", "system").any():
             # Functions or calls of the operating system are recorded already.
@@ -228,6 +249,11 @@ def _what_is_known(
     return knows, values
 
 
+def _computing(culprit: Culprit) -> str | None:
+    """Return the operator that waits though it reads no value back, None for other waits."""
+    return next(filter(_COMPUTES.fullmatch, culprit.evidence), None)
+
+
 def _folders(culprit: Culprit) -> set[str]:
     """Return the folders of serving engines in the name of a culprit."""
     return {folder for folder in _ENGINES if folder in culprit.label}
@@ -237,7 +263,7 @@ def _owner(label: str) -> Owner | None:
     """Return whose a function is, by where its file lies; None without a name."""
     if not label:
         return None
-    if is_of_library(label) or _OPERATOR.match(label):
+    if is_of_library(label) or _OPERATOR.match(label) or _LIBRARY_RANGE.match(label):
         return "library"
     return "framework" if _FRAMEWORK.search(label) else "yours"
 
@@ -332,7 +358,8 @@ def _host_waits(case: Case) -> Iterator[Cause]:
             fact("part.largest", name=label, part=part),
             *((fact("host-waits.frees", call=frees[0]),) if frees else ()),
         ),
-        advice=advice_of(waiting, case.program) or usual,
+        advice=advice_of(waiting, case.program | ({"reads"} if reads_back(case) else set()))
+        or usual,
         rows=rows,
         where=frame_of(waits[0].site) if 2 * site_ns >= blocked_ns else Where(),
         edits=tuple(edit.replace("{calls}", calls) for edit in rule_of("host-waits").edits),

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from traceflops.windows.prepared import Prepared
 
 _MOST_ROWS, _MOST_NAMES, _MOST_SHAPES = 3, 50, 3
+_COMPILED: Final = "CompiledFxGraph"
+"""In the ranges of compiled graphs, whose names are hashes that say no place."""
 
 
 @dataclass(frozen=True)  # without slots, so that there is a place for what is found on demand
@@ -207,8 +209,8 @@ def kernel_cause(
     """Give a cause where kernels take enough time and the remedy saves enough of it.
 
     `rows` and `kept` are per kernel: whether the rule is about it, and the share of its time that
-    the whole remedy leaves. `host` is the edit for that of launching them. `values` fill a claim
-    that names the largest kernel itself.
+    the whole remedy leaves. `host` is the edit for that of launching them. `values` fill a claim;
+    one with a `name` names the largest kernel itself.
     """
     time = np.where(rows, facts.ns, 0)
     saved = time * (1 - np.clip(kept, 0, 1))
@@ -228,7 +230,7 @@ def kernel_cause(
         rule,
         share,
         values,
-        (largest,) if values is None else (),
+        () if "name" in (values or {}) else (largest,),
         knows,
         rows=rows_of(facts, time),
         where=where,
@@ -296,7 +298,7 @@ def largest_of(facts: KernelFacts, time: FloatArray) -> tuple[Fact, Where]:
         "kernels.largest",
         name=ops["name"][row].as_py() if row >= 0 else short_name(kernel),
         shapes=_shapes(ops["input_dims"][row].as_py()) if row >= 0 else (),
-        scope=texts[scope] if scope >= 0 else None,
+        scope=texts[scope] if scope >= 0 and _COMPILED not in texts[scope] else None,
     )
     if scope < 0:
         return longest, Where()

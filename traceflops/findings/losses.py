@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 LOSS: Final = "loss-"
 """What the rules of losses begin with."""
+_MOST_PARTS, _LARGE = 3, 0.1
+"""At most so many parts of memory work are named, each at least so large a share of it."""
 _SHORT_NS, _FEW_GAPS, _MANY_GAPS = 10_000, 10, 100
 
 
@@ -43,7 +45,7 @@ _USEFULNESS: Final = fact("loss.usefulness")
 _KINDS: Final = {
     "communication": _LossKind(),
     "idle": _LossKind(),
-    "memory": _LossKind(gloss=fact("loss.memory-kernels")),
+    "memory": _LossKind(),
     "other": _LossKind(many=True, unknown=_USEFULNESS),
     "graph": _LossKind(many=True, gloss=fact("loss.no-records"), unknown=_USEFULNESS),
     "inefficiency": _LossKind(in_compute=True),
@@ -166,12 +168,12 @@ def all_losses(
             PART_NAMES[name],
             kind.many,
             _share(name, kind, total, measured),
-            _moving(moved, kind.gloss) if name == "memory" else kind.gloss,
+            _made_of(moved or {}) if name == "memory" else kind.gloss,
             kind.unknown,
             _needed(times.get(name, _NO_TIME), total.components.window_ns),
             _copy_rate(measured, moved) if name == "memory" else None,
         )
-        if name == "memory" and loss.gloss is not None and COPIES in str(loss.gloss.values):
+        if name == "memory" and 2 * _copies_ns(moved or {}) > sum((moved or {}).values()):
             loss = replace(loss, rule="host-copies")
         if name == "communication" and waiting is not None:
             whom, details = waiting
@@ -197,6 +199,9 @@ def _by_cause(
 
     Whom the rest of it is due to is not told then.
     """
+    components = total.components
+    if components.start_up_ns >= WORTH_SAYING * components.window_ns > 0:
+        idle = replace(idle, part=fact("loss.idle-beside-start-up"))
     if lacks_copies:
         gaps = _gaps(waits, total.components.idle_ns)
         return (replace(idle, unknown=fact("loss.no-copies"), details=gaps),)
@@ -286,16 +291,32 @@ def _copy_rate(measured: Measurement | None, moved: Mapping[str, int] | None) ->
     return fact("loss.copy-rate", rate=rate, reached=reached, link=link.name if link else None)
 
 
-def _moving(moved: Mapping[str, int] | None, otherwise: Fact | None) -> Fact | None:
-    """Return what most of the memory work is, where that is copies or fills."""
-    times = dict(moved or {})
-    copies = sum(ns for what, ns in times.items() if what.endswith(COPIES))
-    moves = times.get(MIGRATIONS, 0) + copies
-    for what, ns in (*times.items(), (COPIES, copies), (f"{COPIES} and {MIGRATIONS}", moves)):
-        if what != KERNELS and 2 * ns > sum(times.values()):
-            is_all = ns == sum(times.values())
-            return quoted(what) if is_all else fact("loss.mostly", what=what)
-    return otherwise
+def _copies_ns(moved: Mapping[str, int]) -> int:
+    return sum(ns for what, ns in moved.items() if what.endswith(COPIES))
+
+
+def _made_of(moved: Mapping[str, int]) -> Fact | None:
+    """Return what memory work is: most of it where that is copies or fills, else its large parts.
+
+    None where no parts are large that are most of it together.
+    """
+    total_ns, copies_ns = sum(moved.values()), _copies_ns(moved)
+    moves_ns = moved.get(MIGRATIONS, 0) + copies_ns
+    of_moves = ((what, ns) for what, ns in moved.items() if not what.endswith(KERNELS))
+    for what, ns in (*of_moves, (COPIES, copies_ns), (f"{COPIES} and {MIGRATIONS}", moves_ns)):
+        if 2 * ns > total_ns:
+            return quoted(what) if ns == total_ns else fact("loss.mostly", what=what)
+    parts = sorted(moved.items(), key=lambda part: -part[1])
+    large = {what: ns for what, ns in parts[:_MOST_PARTS] if ns >= _LARGE * total_ns}
+    if 2 * sum(large.values()) <= total_ns:
+        return None
+    kernels = [what.removesuffix(KERNELS).strip() for what in large if what.endswith(KERNELS)]
+    names = [what for what in large if not what.endswith(KERNELS)]
+    if kernels:
+        *first, last = kernels
+        names.append(f"{', '.join(first)} and {last} {KERNELS}" if first else f"{last} {KERNELS}")
+    what = ", ".join(names)
+    return quoted(what) if len(large) == len(moved) else fact("loss.mostly", what=what)
 
 
 def loss_findings(losses: Iterable[Loss], measured: Measurement, of: Fact) -> Iterator[Finding]:

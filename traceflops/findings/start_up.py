@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from traceflops.findings.case import Case
 
 _RULE: Final = "start-up"
+_HARDLY: Final = 0.01
+"""A GPU that works for a smaller share of the time has hardly begun."""
 
 
 def start_up(case: Case) -> Finding | None:
@@ -31,7 +33,11 @@ def start_up(case: Case) -> Finding | None:
         for kind, times in account.start_up_by_kind.items():
             by_kind[kind] += times.intersect(chosen).length_ns
     [(kind, most_ns)] = by_kind.most_common(1) or [("", 0)]
+    busy_ns = components.window_ns - components.start_up_ns - components.idle_ns
     values: dict[str, Value] = {
+        "busy_ns": round(busy_ns / case.windows_used)
+        if share_of_window(case, busy_ns) < _HARDLY
+        else None,
         "time_ns": round(components.start_up_ns / case.windows_used),
         "window_ns": round(components.window_ns / case.windows_used),
         "what": fact(f"{_RULE}.step" if case.steps.used else f"{_RULE}.window"),

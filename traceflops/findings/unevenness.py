@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from traceflops.attribution.culprits import REST, culprits_of
+from traceflops.attribution.host_events import has_fact
 from traceflops.attribution.idle_classes import CLASSES
 from traceflops.attribution.idle_slices import GapParts, gap_parts
 from traceflops.attribution.range_labels import range_names
@@ -41,6 +42,7 @@ from traceflops.windows.step_times import STANDS_OUT, late_after, median_of
 if TYPE_CHECKING:
     from traceflops.attribution.culprits import Culprit
     from traceflops.findings.case import Case
+    from traceflops.mfu.serving_passes import Serving
     from traceflops.windows.prepared import Prepared
     from traceflops.windows.records import DeviceReport
     from traceflops.windows.step_times import StepSpread, StepTime
@@ -51,6 +53,7 @@ _LEAST_STEPS: Final = 3
 _HARDLY: Final = 0.1
 """What takes so little of its time in usual steps is what slow ones have more of."""
 _IDLE: Final = "idle"
+_PROMPTS: Final = ("prefill", "mixed")
 _SPANS: Final = ("annotation", "python", "overhead")
 _LOADER: Final = re.compile("[Dd]ata[Ll]oader")
 _KINDS: Final = {
@@ -85,10 +88,13 @@ class _More:
 
 
 def uneven_findings(
-    spread: StepSpread | None, devices: Sequence[DeviceReport]
+    spread: StepSpread | None, devices: Sequence[DeviceReport], serving: Serving
 ) -> Iterator[Finding]:
-    """Give a finding where the steps used take much more together than if each were the median."""
-    if spread is None or len(spread.used) < _LEAST_STEPS:
+    """Give a finding where the steps used take much more together than if each were the median.
+
+    Passes of a server that read prompts take longer than others, and are no slow steps.
+    """
+    if spread is None or len(spread.used) < _LEAST_STEPS or _read_prompts(spread, devices, serving):
         return
     whole_ns = sum(step.ns for step in spread.used)
     share = spread.beyond_median_ns / whole_ns if whole_ns else 0.0
@@ -110,10 +116,24 @@ def uneven_findings(
     yield statement(UNEVEN_STEPS, share, details=(of_longest,), owner=None)
 
 
+def _read_prompts(spread: StepSpread, devices: Sequence[DeviceReport], serving: Serving) -> bool:
+    """Return whether all steps that stand out, and few others, read prompts."""
+    starts = np.array([one.start_ns for one in serving.passes if one.kind in _PROMPTS])
+    reading = {
+        window.step
+        for device in devices
+        for window in device.windows
+        if window.used and ((window.start_ns <= starts) & (starts < window.end_ns)).any()
+    }
+    most_ns = STANDS_OUT * spread.median_ns
+    slow = {step.step for step in spread.used if step.ns > most_ns}
+    return bool(slow) and slow <= reading and 2 * len(reading) < len(spread.used)
+
+
 def uneven_steps(case: Case) -> Iterator[Cause]:
     """Give the same as a cause: which steps are slow, and what they have more of."""
     spread = case.spread
-    finding = next(uneven_findings(spread, case.devices), None)
+    finding = next(uneven_findings(spread, case.devices, case.serving), None)
     if spread is None or finding is None:
         return
     usual_ns = spread.median_ns
@@ -279,7 +299,9 @@ def _ways(
 def _spans(prepared: Prepared, least_ns: int) -> Callable[[_When], _Times]:
     """Return the times of functions and ranges of which any is long."""
     marks, process_of = prepared.trace.marks, numbers(prepared.trace.devices["process"])
-    label, is_host = codes(marks["name"]), is_one_of(marks["kind"], *_SPANS)
+    # A thread that waits has more of it in a longer step, whatever that does.
+    label = codes(marks["name"])
+    is_host = is_one_of(marks["kind"], *_SPANS) & ~has_fact(marks["name"], "waits")
     start, dur, process = (numbers(marks[name]) for name in ("start_ns", "dur_ns", "process"))
     long = np.unique(label[is_host & (2 * dur >= least_ns)])
     rows = np.flatnonzero(is_host & np.isin(label, long))

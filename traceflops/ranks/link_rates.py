@@ -18,7 +18,7 @@ import numpy.typing as npt
 from traceflops.ranks.collectives import KINDS
 from traceflops.ranks.comm_records import CommRecords
 from traceflops.ranks.waits import Waits
-from traceflops.table.columns import IntArray, numbers
+from traceflops.table.columns import FloatArray, IntArray, numbers
 from traceflops.table.grouping import group_rows, groups
 
 if TYPE_CHECKING:
@@ -167,10 +167,43 @@ def needed_ns(records: CommRecords, row: IntArray, links: Links) -> IntArray | N
     peak = np.array(of_place)[records.place[row]]
     if not len(row) or not peak.all() or (records.bytes[row] <= 0).any():
         return None
+    return np.asarray(bus_bytes(records, row) / peak).astype(np.int64)
+
+
+def bus_bytes(records: CommRecords, row: IntArray) -> FloatArray:
+    """Return how many bytes the links carry for some kernels, as nccl-tests counts them."""
     many = np.array([group.size or 2 for group in records.groups])[records.group[row]]
     factor = np.array([*(_BUS.get(kind, 0) for kind in KINDS), 0])[records.kind[row]]
     factor = np.where(factor > 0, factor * (many - 1) / many, 1.0)
-    return np.asarray(records.bytes[row] * factor / peak).astype(np.int64)
+    return np.asarray(records.bytes[row] * factor)
+
+
+@dataclass(frozen=True, slots=True)
+class Fastest:
+    """How fast the fastest of equal collectives are: `part` of the time of all if all were so.
+
+    `bytes` is the size that takes most time, `rate` what the links carry for its fastest, GB/s.
+    """
+
+    part: float
+    bytes: int
+    rate: float
+
+    @classmethod
+    def of(cls, records: CommRecords, row: IntArray) -> Fastest | None:
+        """Return this of some kernels of one kind, None where few of the time are of equal size."""
+        size, took_ns = records.bytes[row], records.dur_ns[row]
+        group, first = group_rows((size,))
+        count, sums = np.bincount(group), np.bincount(group, took_ns)
+        least = np.full(len(count), np.iinfo(np.int64).max)
+        np.minimum.at(least, group, took_ns)
+        repeated = (size[first] > 0) & (count >= _CALLS) & (least > 0)
+        if 2 * sums[repeated].sum() <= sums.sum():
+            return None
+        most = int(np.argmax(np.where(repeated, sums, 0)))
+        part = (count * least)[repeated].sum() / sums[repeated].sum()
+        carried = bus_bytes(records, row[first[most : most + 1]])[0]
+        return cls(float(part), int(size[first][most]), float(carried / least[most]))
 
 
 def kind_name(records: CommRecords, row: int) -> str:

@@ -1,0 +1,71 @@
+"""Names of functions as compilers mangle them: `_ZN2ns4gemmILi4ENS_4ReluEEEvPf`."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+# Whatever of the Itanium grammar holds digits that are not the length of an identifier comes first.
+_PIECE: Final = re.compile(
+    r"[ST][0-9A-Z]*_|DF\d+[_bx]|A\d+_|L[a-z](?P<minus>n?)(?P<value>\d+)E|(?P<length>\d{1,4})|.",
+    re.ASCII | re.DOTALL,
+)
+_ENUM_VALUE: Final = re.compile(r"E(\d+)E", re.ASCII)
+_NAMELESS: Final = "_GLOBAL__N"
+_NO_NAMES: Final = (_NAMELESS, "_cl")
+"""Beginnings of what looks like a name: of namespaces and of lambdas without one."""
+_LONGEST: Final = 4096
+
+
+def mangled_parts(text: str) -> tuple[list[str], list[str]]:
+    """Return the nested name up to its first template argument, and every identifier after it."""
+    path, position = _path(text)
+    arguments: list[str] = []
+    while (piece := _PIECE.match(text, position)) is not None:
+        position = piece.end()
+        if piece["length"] is None:
+            continue
+        end = position + int(piece["length"])
+        value = _ENUM_VALUE.match(text, end)
+        identifier = text[position:end]
+        arguments.append(f"{identifier}={value[1]}" if value else identifier)
+        position = value.end() - 1 if value else end
+    return path, arguments
+
+
+def readable(name: str) -> str:
+    """Return a mangled name as one reads it, others as they are: `ns::gemm<4, Relu>`.
+
+    Of the template's arguments these are the numbers and the classes, without types of C++ itself.
+    """
+    if not name.startswith("_Z") or len(name) > _LONGEST:
+        return name
+    path, position = _path(name)
+    if not path or not all(path):
+        return name
+    plain = "::".join(part for part in path if not part.startswith(_NAMELESS))
+    if name[position : position + 1] != "I":
+        return plain
+    arguments: list[str] = []
+    while (piece := _PIECE.match(name, position)) is not None:
+        position = piece.end()
+        if piece["value"] is not None:
+            arguments.append(f"{'-' if piece['minus'] else ''}{piece['value']}")
+        elif piece["length"] is not None:
+            arguments.append(name[position : position + int(piece["length"])])
+            position += int(piece["length"])
+    told = [one for one in arguments if one not in path and not one.startswith(_NO_NAMES)]
+    return f"{plain}<{', '.join(told)}>" if told else plain
+
+
+def _path(text: str) -> tuple[list[str], int]:
+    """Return the names of namespaces and function, and where what follows them begins."""
+    path: list[str] = []
+    position = 3 if text.startswith("_ZN") else 2
+    while True:
+        start = position + text.startswith("L", position)
+        length = _PIECE.match(text, start)
+        if length is None or length["length"] is None:
+            return path, position
+        position = length.end() + int(length["length"])
+        path.append(text[length.end() : position])

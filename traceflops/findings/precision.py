@@ -1,0 +1,100 @@
+"""Rules of products that a faster data type would do: TF32, 16 bits, or FP32 instead of FP64."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from traceflops.attribution.datatypes import FP32, operand_type, without_tf32
+from traceflops.facts import Fact, Value, fact
+from traceflops.findings.case import limit
+from traceflops.findings.finding import Cause
+from traceflops.findings.kernel_facts import KernelFacts, kernel_cause
+from traceflops.flops.ops.arguments import TF32_OR_FP32
+from traceflops.table.columns import BoolArray, names
+
+HALF: Final = ("bf16", "fp16")
+SINGLE: Final = (FP32, "tf32", TF32_OR_FP32)
+_BYTES: Final = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2}
+_KINDS: Final = ("gemm", "convolution", "attention")
+_LEAST_TOLD: Final = 0.1
+"""Kinds of products with a smaller share of the time of all are not named."""
+
+
+def precision_rules(facts: KernelFacts, product: BoolArray) -> Iterator[Cause]:
+    """Yield whether a faster data type would do; of FP32 and TF32 only the first that holds."""
+    by_name = [operand_type(name) for name in names(facts.prepared.trace.activities["name"])]
+    is_named = np.array(by_name)[facts.name]
+    silent = facts.product < 0
+
+    def of(*types: str) -> BoolArray:
+        return product & (facts.is_type(*types) | silent & np.isin(is_named, types))
+
+    is_torch = "torch" in facts.case.program
+    slow_rate = limit(facts.case, "double-precision", "slow_rate")
+    if is_torch or facts.rate("fp64") < facts.rate("fp32") * slow_rate:
+        yield from _faster(facts, "double-precision", {"fp64": of("fp64")}, "fp32")
+    single = list(_faster(facts, "tf32-off", {"fp32": of("fp32")}, "tf32"))
+    yield from single
+    half = next((name for name in HALF if facts.rate(name)), "")
+    of_half = of(*HALF, "fp8", "int8")
+    most = limit(facts.case, "single-precision", "most_others") * facts.ns[product].sum()
+    if half and facts.ns[of_half].sum() < most and not single and is_torch:
+        yield from _faster(facts, "single-precision", {name: of(name) for name in SINGLE}, half)
+
+
+def _faster(
+    facts: KernelFacts, rule: str, by_type: dict[str, BoolArray], fast: str
+) -> Iterator[Cause]:
+    """Yield a cause of products that need less time in another data type.
+
+    `by_type` tells which kernels are of which data type, that with the least rate first.
+    """
+    rate, slow = facts.rate(fast), next(iter(by_type))
+    if not rate or facts.rate(slow) >= rate:
+        return
+    size = _BYTES[fast] / _BYTES[slow]
+    before = facts.roof_ns
+    after = np.maximum(facts.flops / rate, size * facts.bytes_ns)
+    of_bytes = max(size, facts.rate(slow) / rate)
+    kept = np.divide(after, before, out=np.full(len(before), of_bytes), where=before > 0)
+    knows = frozenset({"fp16-only"} if fast == "fp16" else ())
+    of_types = {name: rows & (kept < 1) for name, rows in by_type.items()}
+    rows = np.logical_or.reduce([*of_types.values()])
+    values = _named(facts, rows, of_types)
+    yield from kernel_cause(facts, rule, rows, kept, knows=knows, values=values)
+
+
+def _named(facts: KernelFacts, rows: BoolArray, of_types: dict[str, BoolArray]) -> dict[str, Value]:
+    """Return what some products are called, the kind with most time first, and of which type."""
+    times = {sub: int(facts.ns[rows & facts.is_sub(f"compute/{sub}")].sum()) for sub in _KINDS}
+    order = sorted(times, key=lambda sub: -times[sub])
+    large = [sub for sub in order if times[sub] >= _LEAST_TOLD * sum(times.values())]
+    of_type: dict[str, list[Fact]] = {}
+    for sub in large:
+        mine = facts.is_sub(f"compute/{sub}")
+        types = frozenset(name for name, some in of_types.items() if (some & mine).any())
+        of_type.setdefault(_type_word(facts, types), []).append(fact(f"products.{sub}"))
+    parts = (
+        fact("products.typed", products=(*some,), types=types) for types, some in of_type.items()
+    )
+    products = [product for some in of_type.values() for product in some]
+    return {
+        "first": next(iter(products), None),
+        "many": 1 if large[:1] == ["attention"] else 2,
+        "types": next(iter(of_type), None),
+        "products": (*products,),
+        "parts": (*parts,),
+    }
+
+
+def _type_word(facts: KernelFacts, types: frozenset[str]) -> str:
+    """Return the data types as a sentence has them: without TF32 where no GPU has it."""
+    if types == {"fp64"}:
+        return "FP64"
+    has_none = all(map(without_tf32, facts.prepared.trace.devices.to_pylist()))
+    if types == {FP32} or has_none:
+        return "FP32"
+    return "TF32" if types == {"tf32"} else "FP32 or TF32"
