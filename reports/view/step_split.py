@@ -106,7 +106,8 @@ def _idle(analysis: Analysis, idle_ns: int) -> Iterator[tuple[str, str, int]]:
     Where a late start may be that of work which was not recorded, that is a part of its own.
     """
     rest = component_label("idle", analysis.total)
-    times = {} if analysis.on_host else {one.kind: one.idle_ns for one in analysis.idle.by_class()}
+    rest = "time between operators" if analysis.on_host else rest
+    times = {one.kind: one.idle_ns for one in analysis.idle.by_class()}
     missing_ns = min(times.get(_LATE, 0), analysis.total.idle_causes.unrecorded_ns)
     if missing_ns:
         times |= {_LATE: times[_LATE] - missing_ns, "": missing_ns}
@@ -117,7 +118,7 @@ def _idle(analysis: Analysis, idle_ns: int) -> Iterator[tuple[str, str, int]]:
     *parts, rest_ns = apportioned([*(times[kind] for kind in shown), others], idle_ns)
     for kind, ns in zip(shown, parts, strict=True):
         yield (CULPRIT, CLASSES[kind], ns) if kind else ("idle", _MISSING, ns)
-    yield "idle", f"other {rest}" if shown else rest, rest_ns
+    yield "idle", f"other {rest}" if shown and not analysis.on_host else rest, rest_ns
 
 
 def blamed(parts: Iterable[StepPart], finding: Finding, component: str) -> StepPart | None:

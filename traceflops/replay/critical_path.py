@@ -241,7 +241,7 @@ def _of_host(
         calls.append(np.full_like(starts[-1], last_call))
     start, end, call = (np.concatenate(columns) for columns in (starts, ends, calls))
     none = np.full(len(start), -1, dtype=np.int64)
-    parts = GapParts(start, end, start, end, none, call, end, end, 0 * end)
+    parts = GapParts(start, end, start, end, none, call, end, end, 0 * end, none)
     total = int(pieces.ns.sum())
     recorded_ns, named_ns = int((end - start).sum()), 0
     for key, part_ns in named_times(parts, prepared.trace).items() if recorded_ns else ():
