@@ -59,6 +59,8 @@ def verdict(
             lacks = fact("verdict.on-cpu-of-gpu", operator=operator)
             return Verdict((lacks, *on_cpu.leads), "records-missing")
         return Verdict((*on_cpu.leads, fact("verdict.on-cpu")), "no-gpu-work")
+    shares = {loss.name: loss.share for loss in losses}
+    total, losses, of = _without_start_up(total, losses, of)
     large = [loss for loss in losses if loss.share >= WORTH_SAYING]
     judged = [loss for loss in large if not loss.unknown][:2]
     is_news = any(
@@ -77,11 +79,23 @@ def verdict(
         peaks = _at_peak(shown, of)
         headline = "straggler" if late_rank else judged[0].headline
         statements = (*lead, *parts, *peaks, *facts_of_unknown)
-        return Verdict(statements, headline, judged[0].name, judged[0].share)
+        return Verdict(statements, headline, judged[0].name, shares[judged[0].name])
     busy = _busy(total, of, devices, on_host=on_cpu is not None, is_all=not (large or unknown))
     parts = (*_taken(judged, None), *_at_peak(judged, of)) if judged else ()
     headline = "straggler" if late_rank else _class_of_busy(total, large)
     return Verdict((*lead, busy, *facts_of_unknown, *parts), headline)
+
+
+def _without_start_up(
+    total: Account, losses: Sequence[Loss], of: Fact
+) -> tuple[Account, Sequence[Loss], Fact]:
+    """Return time and losses with shares of the rest where much of the time is start-up."""
+    components = total.components
+    share = components.share("start_up") or 0.0
+    rest = replace(total, components=replace(components, start_up_ns=0))
+    if severity_of(share) != "high" or not rest.components.window_ns:
+        return total, losses, of
+    return rest, [loss.of_rest(1 - share) for loss in losses], fact("basis.rest")
 
 
 def _class_of_busy(total: Account, losses: Sequence[Loss]) -> str:
