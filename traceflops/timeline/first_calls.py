@@ -53,13 +53,13 @@ class _LongCalls(NamedTuple):
     """Calls that take much longer than others of their name and process.
 
     `usual_ns` is the median of these, 0 for a call without another; `number` the place of the call
-    among them by start, `count` how many there are, `first_ns` what the first of them takes.
+    among them by start, `calls` how many there are, `first_ns` what the first of them takes.
     """
 
     row: IntArray
     usual_ns: IntArray
     number: IntArray
-    count: IntArray
+    calls: IntArray
     first_ns: IntArray
 
 
@@ -190,7 +190,7 @@ class Calls:
         """Return what the first calls of other names take more than usual ones."""
         long = self._long_calls(self.others)
         dur_ns = self.dur_ns[long.row]
-        is_first = (long.count > FEW) | (dur_ns >= _LEAST_ALONE_NS)
+        is_first = (long.calls > FEW) | (dur_ns >= _LEAST_ALONE_NS)
         is_first &= (long.number < _FIRST) & (dur_ns <= long.first_ns)
         return self.stretch(long.row[is_first], long.usual_ns[is_first])
 
