@@ -39,7 +39,7 @@ from traceflops.reports.terminal.lines import (
     view_table,
     widened,
 )
-from traceflops.reports.view.culprits import WaitedFor, pace_sentence, waited_for
+from traceflops.reports.view.culprits import WaitedFor, gap_culprits, pace_sentence, waited_for
 from traceflops.reports.view.figures import (
     UNKNOWN,
     count,
@@ -286,7 +286,8 @@ def _gaps(analysis: Analysis, style: Style) -> Iterator[Text]:
     known["device"] = len(analysis.devices) > 1
     widths = {name: width for name, width in _GAP.items() if known[name]}
     widths = columns(widths, style.width - 13, ("device", "where"))
-    texts = _gap_texts(gaps, style.width - 13 - sum(widths.values()))
+    texts_of = _gaps_of_cpu if analysis.on_host else _gap_texts
+    texts = texts_of(gaps, style.width - 13 - sum(widths.values()))
     labels = cut_to([device.label for device in analysis.devices], _GAP["device"] - 1)
     of_device = {one.device: label for one, label in zip(analysis.devices, labels, strict=True)}
     for gap, text in zip(gaps, texts, strict=True):
@@ -295,6 +296,16 @@ def _gaps(analysis: Analysis, style: Style) -> Iterator[Text]:
         row.append(f"{CAUSE_LABELS[gap.causes.largest]:<20} " if "cause" in widths else "")
         row.append(f"{of_device[gap.device]} " if "device" in widths else "", "dim")
         yield row.append(text, "dim")
+
+
+def _gaps_of_cpu(gaps: Sequence[Gap], room: int) -> list[str]:
+    """Return what a CPU did in each gap, or where nothing tells that until what it lasted."""
+    did = gap_culprits(gaps)
+    names = short_labels([name for _, name in did], room - max(len(kind) for kind, _ in did) - 4)
+    return [
+        f"{kind}{f': {name}' if name else ''}" if kind else until
+        for (kind, _), name, until in zip(did, names, _gap_texts(gaps, room), strict=True)
+    ]
 
 
 def _gap_texts(gaps: Sequence[Gap], room: int) -> list[str]:

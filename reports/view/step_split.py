@@ -123,7 +123,8 @@ def _idle(analysis: Analysis, idle_ns: int) -> Iterator[tuple[str, str, int]]:
     what nothing explains.
     """
     rest = component_label("idle", analysis.total)
-    times = {} if analysis.on_host else {one.kind: one.idle_ns for one in analysis.idle.by_class()}
+    rest = "time between operators" if analysis.on_host else rest
+    times = {one.kind: one.idle_ns for one in analysis.idle.by_class()}
     missing_ns = min(times.get(_LATE, 0), analysis.total.idle_causes.unrecorded_ns)
     if missing_ns:
         times |= {_LATE: times[_LATE] - missing_ns, "": missing_ns}
@@ -142,7 +143,7 @@ def _idle(analysis: Analysis, idle_ns: int) -> Iterator[tuple[str, str, int]]:
     *parts, rest_ns = apportioned([*(times[kind] for kind in shown), others], idle_ns)
     for kind, ns in zip(shown, parts, strict=True):
         yield (CULPRIT if kind in CLASSES else "idle", labels[kind], ns)
-    yield "idle", f"other {rest}" if shown else rest, rest_ns
+    yield "idle", f"other {rest}" if shown and not analysis.on_host else rest, rest_ns
 
 
 def told_parts(analysis: Analysis, finding: Finding | None, component: str) -> tuple[StepPart, ...]:

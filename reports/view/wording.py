@@ -147,7 +147,9 @@ def steps_used(analysis: Analysis) -> str:
         return "no steps found" if analysis.devices else ""
     which = f" ({number_ranges(steps.used)})" if steps.used else ""
     left = analysis.left_out
-    more = words(fact("steps.left-out", share=left) if left is not None else None)
+    device = "CPU" if analysis.on_host else "GPU"
+    left_out = fact("steps.left-out", share=left, device=device)
+    more = words(left_out if left is not None else None)
     return f"{steps_counted(analysis)}{which}{more}"
 
 

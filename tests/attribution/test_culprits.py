@@ -543,7 +543,7 @@ def _of_window(account: DeviceAccount, low: int, high: int) -> GapParts:
         return parts
     row, work = account.rows.row[0], account.work
     head = (low, first, low, first, row, account.call[0], work.call_start_ns[0])
-    more = (work.call_end_ns[0], leads(account).cap_ns)
+    more = (work.call_end_ns[0], leads(account).cap_ns, -1)
     return GapParts.joined([GapParts(*(np.array([value]) for value in (*head, *more))), parts])
 
 

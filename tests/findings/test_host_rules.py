@@ -510,6 +510,35 @@ def test_start_up_is_told_as_such_where_no_step_is_marked() -> None:
     assert not of_rule(analysis, "memory-alloc")
 
 
+def test_start_up_is_said_first_where_no_cause_takes_more_and_shares_are_of_the_rest() -> None:
+    # 40 of 100 ms is the first launch of a kernel; 30 ms of kernels, and 30 ms of two sleeps.
+    works = launched(
+        *(("k", MS * n, MS * n + 10_000, MS - 10_000) for n in range(15)),
+        ("new", 15 * MS, 55 * MS, MS),
+        *(
+            ("k", at * MS + MS * n, at * MS + MS * n + 10_000, MS - 10_000)
+            for at in (71, 93)
+            for n in range(7)
+        ),
+    )
+    works["calls"][15]["dur_ns"] = 40 * MS
+    sleeps = [
+        {"name": "time.sleep", "kind": "python", "start_ns": at * MS, "dur_ns": 15 * MS}
+        for at in (56, 78)
+    ]
+    analysis = tf.analyze(trace_of(**works, marks=sleeps))
+    assert analysis.findings[0].rule == "start-up"
+    assert analysis.components.start_up_ns == pytest.approx(40 * MS, rel=0.01)
+    said = analysis.verdict.sentence
+    assert "Idle time (mostly sleeping) takes 50.5 % of the time without start-up." in said
+    replay, _ = analysis.replay_or_reason
+    assert replay is not None
+    path = {part.component: part.ns for part in replay.critical}
+    assert path["start_up"] == analysis.components.start_up_ns
+    assert path.get("launch_latency", 0) < MS
+    assert sum(path.values()) <= replay.before_ns
+
+
 def framed(*functions: tuple[str, int] | str) -> tf.Analysis:
     """Return a step in which functions, by their parts of 100, launch 5 us of work each 60 us."""
     works = launched(*((GEMM, at, at + 10_000, 5_000) for at in range(100_000, 6_100_000, 60_000)))

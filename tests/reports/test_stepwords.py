@@ -112,7 +112,7 @@ def test_where_there_is_no_device_nothing_is_said_of_one(on_host: tf.Analysis) -
     page = render_html(on_host)
     assert [one.label for one in tiles(on_host)] == [
         "Step time",
-        "Largest loss: idle",
+        "Largest loss: time between operators",
     ]
     head = text_of(page, '<header id="case">', "</header>")
     for name in ("head", "idle", "categories"):

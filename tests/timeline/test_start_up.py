@@ -101,12 +101,74 @@ def test_the_first_of_many_calls_takes_longer() -> None:
     assert run(*often)["first-call"] == 2_990
 
 
-@pytest.mark.parametrize(("count", "all_us"), [(2, 2 * 55_000), (3, 0)])
-def test_two_calls_of_50_ms_set_up_and_more_are_work(count: int, all_us: int) -> None:
-    often = [call("cudaHostAlloc", 60_000 * n, 60_000 * n + 55_000) for n in range(count)]
-    short = [call("cudaHostAlloc", 200_000 + 100 * n, 200_010 + 100 * n) for n in range(2)]
-    times = run(*often, *short, gap_us=240_000)
-    assert times.get("first-call", 0) == all_us
+@pytest.mark.parametrize(
+    ("took_us", "first_us"),
+    [
+        ((55_000, 53_000), 0),  # as long again: the price of each
+        ((2_000, 34_000), 0),  # the second waits or works
+        ((34_000, 2_000), 32_000),
+        ((34_000, 55_000, 10, 10, 10), 33_990),
+        ((55_000, 34_000, 10, 10, 10), 54_990 + 33_990),
+    ],
+)
+def test_of_few_calls_the_first_is_what_takes_longer_than_later_ones(
+    took_us: tuple[int, ...], first_us: int
+) -> None:
+    begins = range(0, 60_000 * len(took_us), 60_000)
+    calls = [call("cudaFree", at, at + took) for at, took in zip(begins, took_us, strict=True)]
+    times = run(*calls, gap_us=60_000 * len(took_us))
+    assert times.get("first-call", 0) == first_us
+
+
+@pytest.mark.parametrize(("kind", "first_us"), [("memset", 5_000), ("kernel", 0)])
+def test_what_only_copies_and_fills_is_still_being_set_up(kind: str, first_us: int) -> None:
+    works = launched(*(("x", 10 * MS * n, 10 * MS * n + 6 * US, 10 * US) for n in range(20)))
+    for row in works["activities"]:
+        row["kind"] = kind
+    works["calls"] += [call("cudaHostAlloc", 1_000, 2_500), call("cudaHostAlloc", 11_000, 14_500)]
+    [account] = prepare(trace_of(**works), Selection()).accounts.values()
+    times = {k: part.length_ns // US for k, part in account.start_up_by_kind.items() if part}
+    assert times.get("first-call", 0) == first_us
+
+
+def test_a_silent_gap_like_those_that_come_later_is_none() -> None:
+    # Sixteen rounds: ten short gaps, then 40 ms of which nothing is recorded.
+    works = [
+        ("k", at, at + 6 * US, 10 * US)
+        for round_ms in range(0, 16 * 41, 41)
+        for at in range(round_ms * MS, round_ms * MS + 200 * US, 20 * US)
+    ]
+    made = launched(*works)
+    made["calls"].append({"name": "cudaMalloc", "start_ns": MS, "dur_ns": 5 * MS})
+    [account] = prepare(trace_of(**made), Selection()).accounts.values()
+    assert {k: v.length_ns for k, v in account.start_up_by_kind.items() if v} == {
+        "first-call": 5 * MS
+    }
+
+
+def test_on_a_cpu_the_first_call_of_any_name_is_start_up_inside_its_operator() -> None:
+    ops = [
+        {"name": "aten::randn", "start_ns": 0, "dur_ns": 50 * MS},
+        {"name": "aten::empty_strided", "start_ns": 50 * MS, "dur_ns": 252 * MS},
+        {"name": "aten::pow", "start_ns": 302 * MS, "dur_ns": 36 * MS},
+        {"name": "aten::mm", "start_ns": 50 * MS, "dur_ns": 252 * MS, "thread": 2},
+    ]
+    calls = [
+        call("cudaDeviceGetStreamPriorityRange", 51_000, 300_000),
+        call("cudaLaunchKernel", 303_000, 337_000),  # nothing says what it launched
+        *(call("cudaLaunchKernel", 337_000 + 10 * n, 337_005 + 10 * n) for n in range(3)),
+    ]
+    analysis = analyze(trace_of(devices=[], ops=ops, calls=calls))
+    times = {row["name"]: row["sum_ns"] // US for row in analysis.kernels.to_pylist()}
+    assert times == {
+        "aten::mm": 252_000,
+        "aten::randn": 50_000,
+        "aten::empty_strided": 3_000,
+        "aten::pow": 2_005,
+    }
+    # Of the other thread the operator goes on, so only the launch is start-up of the process.
+    assert analysis.components.start_up_ns == 33_995 * US
+    assert analysis.components.idle_ns == 0
 
 
 def test_what_is_recorded_is_no_hole() -> None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from traceflops.attribution.graph_replays import created_nodes, replays
 from traceflops.categories.activities import categorise
-from traceflops.categories.classify import load
+from traceflops.categories.classify import Classifier, load
 from traceflops.devices.jobs import of_job
 from traceflops.errors import UsageError
 from traceflops.mfu.counted.launches import with_captured_launches
@@ -30,6 +30,7 @@ from traceflops.timeline.host_work import (
     with_fine_times,
     with_host_activities,
     with_known_idle,
+    without_start_up,
 )
 from traceflops.timeline.start_up import start_up
 from traceflops.windows.choice import plan_steps
@@ -57,14 +58,9 @@ def prepare(
     trace = with_known_idle(with_fine_times(trace))
     shown = trace if include_environment else redacted(trace)
     with phase("link and categorise"):
-        classifier, with_host = load(rules), with_host_activities(shown)
-        links = link(with_host)
-        categorised = categorise(with_host, links, classifier)
-        split = split_work(with_host.activities)
-        marked = find_marked_steps(with_host, selection.step_mark)
-        named = linked = LinkedTrace(
-            with_host, links, categorised, split, start_up(with_host, links, _loops(marked))
-        )
+        classifier = load(rules)
+        linked, marked = _linked(shown, classifier, selection)
+        named, with_host, categorised = linked, linked.trace, linked.categorised
     totals = untimed(shown, classifier)
     if placeholders is not None:
         with phase("redact"):
@@ -92,6 +88,24 @@ def prepare(
         plan = replace(plan, choice=replace(plan.choice, text=f"marks that match {HIDDEN}"))
     nodes = created_nodes(linked)
     return Prepared(selection, linked, accounts, plan, windows, cut, totals, replays=nodes)
+
+
+def _linked(
+    trace: Trace, classifier: Classifier, selection: Selection
+) -> tuple[LinkedTrace, FoundSteps | None]:
+    """Return a trace with its links, categories and start-up, and its marked steps.
+
+    Where a CPU does the work, its start-up is none of that.
+    """
+    with_host = with_host_activities(trace)
+    links = link(with_host)
+    marked = find_marked_steps(with_host, selection.step_mark)
+    once = start_up(with_host, links, _loops(marked))
+    if with_host is not trace and once:
+        with_host = without_start_up(with_host, once)
+        links = link(with_host)
+    categorised, split = categorise(with_host, links, classifier), split_work(with_host.activities)
+    return LinkedTrace(with_host, links, categorised, split, once), marked
 
 
 def _loops(marked: FoundSteps | None) -> dict[int, int]:

@@ -18,7 +18,7 @@ from traceflops.attribution.launch_lead import Launches, host_bound, launching
 from traceflops.devices.jobs import check_decided, is_undecided, of_job
 from traceflops.devices.side_records import GPU_SAMPLES
 from traceflops.errors import UsageError
-from traceflops.facts import Fact
+from traceflops.facts import Fact, fact
 from traceflops.findings.case import program_of_trace
 from traceflops.findings.clocks import samples_verdict
 from traceflops.findings.communication import slow_link_fact, slow_link_findings
@@ -27,6 +27,7 @@ from traceflops.findings.finding import Verdict
 from traceflops.findings.late_rank import late_rank_fact, late_rank_findings, waiting_for
 from traceflops.findings.losses import Loss, all_losses, loss_findings
 from traceflops.findings.main_kernel import main_kernel_findings
+from traceflops.findings.on_cpu import OfGpu, OnCpu, leading, of_gpu
 from traceflops.findings.unevenness import uneven_findings
 from traceflops.findings.user_rules import read_finding_rules
 from traceflops.findings.verdicts import (
@@ -238,7 +239,8 @@ class VerdictFacts(NamedTuple):
     """What a verdict needs of the recording, whole or from summaries.
 
     `how` says how device records are made, `cut` that a file is cut off. `samples` and `memory` are
-    verdicts on recordings of samples or memory alone.
+    verdicts on recordings of samples or memory alone. `gpu` is what CPUs tell of a GPU
+    whose work is not recorded.
     """
 
     trace: Trace
@@ -250,6 +252,7 @@ class VerdictFacts(NamedTuple):
     lacks_copies: bool
     samples: Verdict | None = None
     memory: Verdict | None = None
+    gpu: OfGpu = OfGpu()
 
     @classmethod
     def of(cls, prepared: Prepared) -> VerdictFacts:
@@ -266,6 +269,7 @@ class VerdictFacts(NamedTuple):
             is_said(trace, COPIES_MISSING),
             samples_verdict(gpu_samples(prepared) if is_of_samples else (), trace),
             memory_verdict(prepared),
+            of_gpu(trace) if prepared.on_host else OfGpu(),
         )
 
 
@@ -290,9 +294,12 @@ def judged(
         total, measured, moved, idle, lacks_copies=facts.lacks_copies, waiting=waiting_for(ranks)
     )
     on_host = all(device.type == "cpu" for device in devices)
-    first = _said_first(facts, devices, measured, losses, ranks, on_host=on_host)
     basis, program = basis_of(choice), program_of_trace(facts.trace)
     table = kernel_table(kernels, window_ns)
+    of_time = fact("basis.step" if choice.used else "basis.time")
+    leads = leading(table, total, idle, measured, of_time) if on_host and devices else ()
+    on_cpu = OnCpu(leads, facts.gpu) if on_host else None
+    first = _said_first(facts, devices, measured, losses, ranks, on_cpu)
     of_kernels = main_kernel_findings(table, total, losses, passes, basis, program)
     # What recorded work waited for holds, whatever else ran without a record.
     of_ranks = (*late_rank_findings(ranks, program), *slow_link_findings(ranks, program))
@@ -329,14 +336,16 @@ def _said_first(
     measured: Measurement,
     losses: Sequence[Loss],
     ranks: RankReport | None,
-    *,
-    on_host: bool,
+    on_cpu: OnCpu | None,
 ) -> Verdict:
-    """Return the verdict: what is not recorded, what has no timeline, or what costs most."""
+    """Return the verdict: what is not recorded, what has no timeline, or what costs most.
+
+    `on_cpu` says what leads where all work is operators of CPUs.
+    """
     late_rank = late_rank_fact(ranks, lasting=True) or slow_link_fact(ranks)
     return (
         facts.samples
-        or records_verdict(facts.records, facts.how, late_rank)
+        or records_verdict(facts.records, facts.how, late_rank, on_cpu)
         or serialized_verdict(facts.records, measured)
         or untimed_verdict(facts.untimed, late_rank)
         or facts.memory
@@ -346,7 +355,7 @@ def _said_first(
             len(devices),
             measured,
             losses=losses,
-            on_host=on_host,
+            on_cpu=on_cpu,
             late_rank=late_rank,
         )
     )

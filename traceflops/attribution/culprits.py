@@ -110,7 +110,7 @@ def idle_culprits(prepared: Prepared, idle_ns: int) -> IdleCulprits:
 
     Idle time that belongs to no gap, before the first and after the last work, is unexplained.
     """
-    if not prepared.launch_records.is_judged or not prepared.accounts:
+    if not prepared.knows_host_work or not prepared.accounts:
         return IdleCulprits((), idle_ns)
     culprits = culprits_of(chosen_gaps(prepared), prepared.trace)
     explained_ns = sum(culprit.idle_ns for culprit in culprits.culprits)
@@ -122,7 +122,7 @@ def culprits_of_devices(
 ) -> list[IdleCulprits]:
     """Return what the host did while devices were idle, by choice of devices and their time."""
     accounts = {device: prepared.accounts[device] for times in choices for device in times}
-    if not accounts or not prepared.launch_records.is_judged:
+    if not accounts or not prepared.knows_host_work:
         return [NO_CULPRITS] * len(choices)
     cap_ns = {device: leads(account).cap_ns for device, account in accounts.items()}
     parts = [
@@ -228,7 +228,7 @@ def named_idle(prepared: Prepared, devices: Sequence[int]) -> dict[int, NamedIdl
     accounts = [prepared.accounts[device] for device in devices]
     several = [gap_parts(account, Intervals.one(*account.rows.span)) for account in accounts]
     parts, none = GapParts.joined(several), np.empty(0, dtype=np.int64)
-    if not prepared.launch_records.is_judged or not len(parts.start_ns):
+    if not prepared.knows_host_work or not len(parts.start_ns):
         return {device: NamedIdle(none, none, none, ()) for device in devices}
     naming = NamedSlices.of(parts, prepared.trace)
     names, row, name = naming.slices_by_name()
@@ -256,7 +256,7 @@ def main_culprits(
     It is the one that takes most of the class that takes most; -1 where nothing has a culprit.
     """
     main = np.full(len(parts.call), -1)
-    if not len(main) or not prepared.launch_records.is_judged:
+    if not len(main) or not prepared.knows_host_work:
         return main, ()
     naming = NamedSlices.of(parts, prepared.trace)
     names, row, name = naming.slices_by_name()
@@ -301,7 +301,7 @@ def _added(culprit: Culprit, same: Sequence[Culprit]) -> Culprit:
 
 def with_culprits(prepared: Prepared, devices: Sequence[DeviceReport]) -> list[DeviceReport]:
     """Return devices with what the host did in all of each of their longest gaps."""
-    if not any(device.gaps for device in devices) or not prepared.launch_records.is_judged:
+    if not any(device.gaps for device in devices) or not prepared.knows_host_work:
         return [*devices]
     several = []
     for device in devices:

@@ -34,6 +34,7 @@ from traceflops.table.columns import (
 from traceflops.table.grouping import distinct, groups, joint_codes, slices
 from traceflops.table.nesting import OpTree, taken
 from traceflops.table.trace import Trace
+from traceflops.timeline.host_work import ran_on_cpu
 from traceflops.timeline.intervals import NEVER, Intervals
 from traceflops.windows.prepared import Prepared
 from traceflops.windows.records import chosen_time
@@ -164,7 +165,8 @@ class HostEvents:
 
     Of events with the same times the later row is the inner one. `range_name` names annotations.
     `thread` is one number per process and thread; `thread_of_call` and `process_of_call` are by
-    row of calls.
+    row of calls, `thread_of_op` and `process_of_op` by row of operators where these are the work of
+    a CPU, else empty.
     """
 
     kind: SmallArray
@@ -178,6 +180,8 @@ class HostEvents:
     range_name: Callable[[str, int], str]
     thread_of_call: IntArray
     process_of_call: IntArray
+    thread_of_op: IntArray
+    process_of_op: IntArray
 
     @cached_property
     def tree(self) -> OpTree:
@@ -274,11 +278,20 @@ def host_events(trace: Trace, within: Intervals) -> HostEvents:
         kinds, start = np.full(len(row), number, dtype=np.int8), starts[row]
         pieces.append((kinds, row, process, thread, start, start + durations[row], name))
     kind, source, process, thread, start, end, name = map(np.concatenate, zip(*pieces, strict=True))
-    caller, calling = numbers(trace.calls["process"]), numbers(trace.calls["thread"], ABSENT)
-    threads = joint_codes(np.append(process, caller), np.append(thread, calling))
-    own, of_call = threads[: len(start)], threads[len(start) :]
+    ops = trace.ops if ran_on_cpu(trace).any() else trace.ops.slice(0, 0)
+    starters = [
+        (numbers(table["process"]), numbers(table["thread"], ABSENT))
+        for table in (trace.calls, ops)
+    ]
+    (caller, _), (operator, _) = starters
+    processes, all_threads = (
+        np.concatenate(columns) for columns in zip((process, thread), *starters, strict=True)
+    )
+    threads = joint_codes(processes, all_threads)
+    own, of_call, of_op = np.split(threads, np.cumsum([len(start), len(caller)]))
     columns = kind, source, process, own, start, end, name
-    return HostEvents(*columns, tuple(pool), names_by_process(trace), of_call, caller)
+    of_starters = of_call, caller, of_op, operator
+    return HostEvents(*columns, tuple(pool), names_by_process(trace), *of_starters)
 
 
 _LIBRARY: Final = re.compile(

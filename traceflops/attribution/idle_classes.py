@@ -73,6 +73,9 @@ def class_of(slices: Slices, parts: GapParts, events: HostEvents, trace: Trace) 
     event, label, role, part = slices.event, slices.label, slices.role, slices.part
     is_host = role == HOST
     works, silent = is_host & (event >= 0), is_host & (event < 0)
+    # What runs on a CPU between its operators is code of the range around them, if there is one.
+    of_cpu = (parts.op >= 0)[part]
+    in_range, silent = silent & of_cpu & (label >= 0), silent & ~of_cpu
     # Slices in a call, also in the launch if that takes long itself.
     in_launch_ns = np.minimum(parts.call_end_ns, parts.gap_end_ns) - parts.launched_ns
     takes_long = (in_launch_ns >= parts.cap_ns)[part] & (role == IN_CALL)
@@ -92,7 +95,7 @@ def class_of(slices: Slices, parts: GapParts, events: HostEvents, trace: Trace) 
     names_code = (events.kind != CALL) & (events.kind != LABEL) & ~built_in[events.name]
     code = np.where(event < 0, label, taken(events.tree.nearest(names_code), event))
     gap_ns = (parts.gap_end_ns - parts.gap_start_ns)[part]
-    is_host_code = events.is_kind(FRAME, event) & (gap_ns >= _LONG_GAP_NS)
+    is_host_code = events.is_kind(FRAME, event) & (of_cpu | (gap_ns >= _LONG_GAP_NS))
     is_host_code |= events.is_kind(OP, event) & (slices.dur_ns >= _LONG_OP_NS)
     is_host_code |= events.is_kind(SYSTEM, event) & events.has_fact("uses_files", event)
     # Slices in which no thread showed work, and those of the launch.
@@ -110,7 +113,7 @@ def class_of(slices: Slices, parts: GapParts, events: HostEvents, trace: Trace) 
         "optimizer_loop": is_host & events.is_inside("optimizer", event, label),
         "own_sleep": works & events.has_fact("sleeps", event),
         "external_wait": works & events.has_fact("waits", event),
-        "host_code": works & is_host_code,
+        "host_code": (works & is_host_code) | in_range,
         "eager_overhead": works,
         "thread_handover": handed_over,
         "host_unrecorded": silent,

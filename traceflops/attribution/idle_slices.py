@@ -3,7 +3,8 @@
 A gap ends with an activity that the call L of thread T launched. Up to L the host is what the
 device waits for: each slice has the innermost event of T. Where T shows nothing, or runs a backward
 pass that other threads do, it has that of whichever thread last began an operator or a call. From L
-on it is the launch: inside the call, then after it.
+on it is the launch: inside the call, then after it. On a CPU an operator ends a gap, and T is its
+thread: nothing launches it.
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ class GapParts(Columns):
     """The parts of gaps that lie in chosen windows, a row each; times in ns.
 
     `gap_start_ns` and `gap_end_ns` are those of the whole gap, `activity` the one that ends it and
-    `call` its launch: rows of their tables, -1 where no launch is known. What starts within
-    `cap_ns` of its launch started at once.
+    `call` its launch: rows of their tables, -1 where no launch is known. `op` is that of a CPU, -1
+    for none: it starts as soon as its thread comes to it. What starts within `cap_ns` of its launch
+    started at once.
     """
 
     start_ns: IntArray
@@ -46,6 +48,7 @@ class GapParts(Columns):
     call_start_ns: IntArray
     call_end_ns: IntArray
     cap_ns: IntArray
+    op: IntArray
 
     @property
     def launched_ns(self) -> IntArray:
@@ -86,6 +89,7 @@ def gap_parts(account: DeviceAccount, within: Intervals, cap_ns: int | None = No
         np.where(is_seen, work.call_start_ns[row], ABSENT),
         np.where(is_seen, work.call_end_ns[row], ABSENT),
         np.full(len(row), leads(account).cap_ns if cap_ns is None else cap_ns),
+        account.op[row],
     )
 
 
@@ -137,16 +141,17 @@ class Slices(Columns):
 
 def idle_slices(parts: GapParts, events: HostEvents) -> Slices:
     """Return the slices of gap parts."""
-    known = parts.call >= 0
-    launched = np.clip(parts.launched_ns, parts.start_ns, parts.end_ns)
+    known, is_op = parts.call >= 0, parts.op >= 0
+    launched = np.where(is_op, parts.end_ns, parts.launched_ns)
+    launched = np.clip(launched, parts.start_ns, parts.end_ns)
     returned = np.clip(parts.call_end_ns, launched, parts.end_ns)
-    waits = np.flatnonzero(known & (launched > parts.start_ns))
+    waits = np.flatnonzero((known | is_op) & (launched > parts.start_ns))
     pieces = list(_host_slices(parts, waits, launched, events))
     call = events.of_call(parts.call)
     for role, is_of_role, start, end, event in (
         (IN_CALL, known, launched, returned, call),
         (AFTER_CALL, known, returned, parts.end_ns, call),
-        (NO_LAUNCH, ~known, parts.start_ns, parts.end_ns, np.full_like(parts.call, -1)),
+        (NO_LAUNCH, ~(known | is_op), parts.start_ns, parts.end_ns, np.full_like(parts.call, -1)),
     ):
         part = np.flatnonzero(is_of_role & (end > start))
         roles, none = np.full((2, len(part)), [[role], [-1]])
@@ -154,22 +159,37 @@ def idle_slices(parts: GapParts, events: HostEvents) -> Slices:
     return Slices.joined(pieces)
 
 
+def starters(parts: GapParts, events: HostEvents) -> tuple[IntArray, IntArray]:
+    """Return process and thread, as events have it, that began the work at the end of each part.
+
+    -1 where neither a call nor an operator of a CPU is known.
+    """
+    is_op = parts.op >= 0
+    return (
+        np.where(
+            is_op, taken(events.process_of_op, parts.op), taken(events.process_of_call, parts.call)
+        ),
+        np.where(
+            is_op, taken(events.thread_of_op, parts.op), taken(events.thread_of_call, parts.call)
+        ),
+    )
+
+
 def _host_slices(
     parts: GapParts, part: IntArray, until: IntArray, events: HostEvents
 ) -> tuple[Slices, Slices]:
     """Return the slices of some parts up to a time: by their own thread, and by other threads."""
-    thread = events.thread_of_call[parts.call[part]]
+    processes, threads = starters(parts.only(part), events)
     is_label = events.kind == LABEL
-    spans = parts.start_ns[part], until[part], thread
+    spans = parts.start_ns[part], until[part], threads
     which, start, end = _cut(spans, events, events.thread, events.is_work | is_label)
-    own = innermost_of(events, events.is_work, events.thread, thread[which], start)
-    label = innermost_of(events, is_label, events.thread, thread[which], start)
+    own = innermost_of(events, events.is_work, events.thread, threads[which], start)
+    label = innermost_of(events, is_label, events.thread, threads[which], start)
     slices = Slices(part[which], np.full_like(which, HOST), start, end, own, own, label)
     loads = events.is_inside("data_input", own, label)
     silent = ((own < 0) | events.has_fact("runs_backward", own)) & ~loads
     # Where the own thread shows nothing: what any thread of the process did.
-    others = slices.only(silent)
-    process = events.process_of_call[parts.call[others.part]]
+    others, process = slices.only(silent), processes[which[silent]]
     works = ((events.kind == CALL) | (events.kind == OP)) & events.is_work
     spans = others.start_ns, others.end_ns, process
     which, start, end = _cut(spans, events, events.process, works)

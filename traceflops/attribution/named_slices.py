@@ -13,7 +13,14 @@ import numpy as np
 
 from traceflops.attribution.host_events import CALL, LABEL, OP, HostEvents, host_events
 from traceflops.attribution.idle_classes import CLASSES, PLACES, class_of, owner_of
-from traceflops.attribution.idle_slices import HOST, GapParts, Slices, idle_slices, innermost_of
+from traceflops.attribution.idle_slices import (
+    HOST,
+    GapParts,
+    Slices,
+    idle_slices,
+    innermost_of,
+    starters,
+)
 from traceflops.characters import kernel_name
 from traceflops.table.columns import BoolArray, IntArray, SmallArray, codes, numbers
 from traceflops.table.grouping import group_rows, groups
@@ -110,7 +117,8 @@ class NamedSlices:
 
     def _neighbours(self, row: int) -> str:
         """Return what the process did last before a slice and first after it, the outermost."""
-        process = self.events.process_of_call[self.parts.call[self.slices.part[row]]]
+        part = self.slices.part[row]
+        process = int(starters(self.parts, self.events)[0][part])
         before, after = [(_NEVER, "the start")], [(_NEVER, "the end")]
         for table in (self.trace.ops, self.trace.calls):
             own = np.flatnonzero(numbers(table["process"]) == process)
@@ -136,5 +144,5 @@ class NamedSlices:
         event = np.arange(len(events.kind))
         waits = events.has_fact("waits_for_device", event) | events.has_fact("copies", event)
         waits &= (events.kind == CALL) & events.is_work
-        thread = taken(events.thread_of_call, parts.call)
+        _, thread = starters(parts, events)
         return innermost_of(events, waits, events.thread, thread, parts.gap_start_ns) >= 0

@@ -70,7 +70,7 @@ def time_trees(prepared: Prepared) -> dict[str, TimeNode]:
     """Return the time of the chosen windows by lens; each tree sums to their length."""
     work, gaps = charged(prepared), chosen_gaps(prepared)
     idle_ns, loading = gaps.end_ns - gaps.start_ns, list[tuple[Path, int]]()
-    if prepared.launch_records.is_judged:
+    if prepared.knows_host_work:
         naming = NamedSlices.of(gaps, prepared.trace)
         for (kind, name), rows in naming.culprits():
             if kind == _LOADING:

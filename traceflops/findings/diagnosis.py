@@ -87,12 +87,12 @@ def _diagnosed(case: Case) -> Iterator[Finding]:
         yield from (*alone, *case.losses, *trace_health(case))
         return
     starts = start_up(case)
-    leads = starts is not None and starts.share >= limit(case, starts.rule, "most_share")
     due_ns = sum(wait.idle_after_ns for wait in case.synchronisations)
     findings = reasons_first(
         list(_causes(case, RULES if is_judged else _OF_RECORDED)),
         waits_cost_most=2 * due_ns > case.total.components.idle_ns,
     )
+    leads = starts is not None and _leads(case, starts, findings)
     ordered = findings
     if main := [*counted_main_kernel(case)]:  # behind what gains much, before what gains little
         large = [finding for finding in findings if finding.priority != "low"]
@@ -111,6 +111,13 @@ def _diagnosed(case: Case) -> Iterator[Finding]:
     elif is_judged and not any(map(_stands_out, (*ordered, *others))):
         yield from _nothing(case)
     yield from (*ordered, *others, *trace_health(case))
+
+
+def _leads(case: Case, starts: Finding, findings: Sequence[Finding]) -> bool:
+    """Return whether start-up is said first: it is most of the time, or more than each cause."""
+    is_most = starts.share >= limit(case, starts.rule, "most_share")
+    others = max((one.share for one in (*findings, *case.losses)), default=0.0)
+    return is_most or (starts.severity == "high" and starts.share > others)
 
 
 def _is_told(main: Finding, causes: Sequence[Finding]) -> bool:

@@ -112,6 +112,14 @@ class Loss:
         gloss = self.gloss if self.is_mostly else None
         return replace(self, gloss=gloss, needed=None, rate=None)
 
+    def of_rest(self, rest: float) -> Loss:
+        """Return the same with shares of a rest of the time, which is such a share of all."""
+        needed = self.needed
+        if needed is not None:
+            known = None if needed.known is None else needed.known / rest
+            needed = Needed(needed.share / rest, known)
+        return replace(self, share=self.share / rest, needed=needed)
+
     def claim(self, of: Fact | None = None) -> Fact:
         """Return that it takes its share, of what if that is given."""
         return self._fact("claim", of=of)

@@ -19,6 +19,7 @@ from traceflops.windows.device_records import MATERIAL
 from traceflops.windows.records import StepChoice
 
 if TYPE_CHECKING:
+    from traceflops.findings.on_cpu import OnCpu
     from traceflops.mfu.measurement import Measurement
     from traceflops.timeline.aggregates import Untimed
     from traceflops.windows.device_records import LaunchRecords
@@ -36,27 +37,31 @@ def verdict(
     measured: Measurement | None = None,
     *,
     losses: Sequence[Loss],
-    on_host: bool = False,
+    on_cpu: OnCpu | None = None,
     late_rank: Fact | None = None,
 ) -> Verdict:
     """Return what the chosen windows lose most time to, and what cannot be judged.
 
     That is what takes most and is not compute; where the FLOPs are known, also what compute loses
     against its peak. It stands first unless something that cannot be judged takes more and the GPU
-    is hardly idle or communicating. `losses` are the largest first; `on_host` says that all work is
-    operators on the CPU; `late_rank` is the statement on the rank or link that holds others up.
+    is hardly idle or communicating. `losses` are the largest first; `on_cpu` says what leads
+    where all work is operators on the CPU; `late_rank` is the statement on the rank or link that
+    holds others up.
     """
     components, of = total.components, basis_of(steps)
     if not devices:
         return Verdict((fact("verdict.no-gpu-operations"),), "no-gpu-work")
     if components.window_ns == 0:
         return Verdict((fact("verdict.no-window"),), "no-gpu-work")
-    if on_host and (measured is None or measured.figure is None):
-        starts_nothing = measured is not None and NOTHING_LAUNCHED in measured.lacks
-        ran = 1 - components.idle_ns / components.window_ns
-        code = "verdict.on-cpu-no-launches" if starts_nothing else "verdict.on-cpu"
-        of = fact("basis.step" if steps.used else "basis.time")
-        return Verdict((fact(code, share=ran, of=of),), "no-gpu-work")
+    if on_cpu is not None and (measured is None or measured.figure is None):
+        if measured is not None and NOTHING_LAUNCHED in measured.lacks:
+            return Verdict((fact("verdict.on-cpu-no-launches"), *on_cpu.leads), "no-gpu-work")
+        if (operator := on_cpu.gpu.operator) is not None:
+            lacks = fact("verdict.on-cpu-of-gpu", operator=operator)
+            return Verdict((lacks, *on_cpu.leads), "records-missing")
+        return Verdict((*on_cpu.leads, fact("verdict.on-cpu")), "no-gpu-work")
+    shares = {loss.name: loss.share for loss in losses}
+    total, losses, of = _without_start_up(total, losses, of)
     large = [loss for loss in losses if loss.share >= WORTH_SAYING]
     judged = [loss for loss in large if not loss.unknown][:2]
     is_news = any(
@@ -75,11 +80,23 @@ def verdict(
         peaks = _at_peak(shown, of)
         headline = "straggler" if late_rank else judged[0].headline
         statements = (*lead, *parts, *peaks, *facts_of_unknown)
-        return Verdict(statements, headline, judged[0].name, judged[0].share)
-    busy = _busy(total, of, devices, on_host=on_host, is_all=not (large or unknown))
+        return Verdict(statements, headline, judged[0].name, shares[judged[0].name])
+    busy = _busy(total, of, devices, on_host=on_cpu is not None, is_all=not (large or unknown))
     parts = (*_taken(judged, None), *_at_peak(judged, of)) if judged else ()
     headline = "straggler" if late_rank else _class_of_busy(total, large)
     return Verdict((*lead, busy, *facts_of_unknown, *parts), headline)
+
+
+def _without_start_up(
+    total: Account, losses: Sequence[Loss], of: Fact
+) -> tuple[Account, Sequence[Loss], Fact]:
+    """Return time and losses with shares of the rest where much of the time is start-up."""
+    components = total.components
+    share = components.share("start_up") or 0.0
+    rest = replace(total, components=replace(components, start_up_ns=0))
+    if severity_of(share) != "high" or not rest.components.window_ns:
+        return total, losses, of
+    return rest, [loss.of_rest(1 - share) for loss in losses], fact("basis.rest")
 
 
 def _class_of_busy(total: Account, losses: Sequence[Loss]) -> str:
@@ -100,18 +117,23 @@ def basis_of(steps: StepChoice) -> Fact:
 
 
 def records_verdict(
-    records: LaunchRecords, how: str, late_rank: Fact | None = None
+    records: LaunchRecords,
+    how: str,
+    late_rank: Fact | None = None,
+    on_cpu: OnCpu | None = None,
 ) -> Verdict | None:
     """Return what to say where too much is not recorded to judge anything; None elsewhere.
 
     `how` is the clause that says how it would be recorded, "" where nothing does; `late_rank` the
-    statement on the rank that holds others up, which only their recorded work tells.
+    statement on the rank that holds others up, which only their recorded work tells; `on_cpu` says
+    what the CPU did.
     """
     late = tuple(filter(None, [late_rank]))
     match records.state:
         case "missing":
             missing = fact("verdict.records-missing", calls=records.words, how=how)
-            return Verdict((missing,), "records-missing")
+            host = (*on_cpu.leads, *on_cpu.gpu.waits) if on_cpu is not None else ()
+            return Verdict((missing, *host), "records-missing")
         case "incomplete":
             incomplete = fact("verdict.records-incomplete", lost=records.lost, calls=records.words)
             return Verdict((incomplete, *late), "records-missing")

@@ -16,7 +16,7 @@ import numpy as np
 from traceflops.attribution.culprits import named_times
 from traceflops.attribution.idle_slices import GapParts
 from traceflops.characters import kernel_name
-from traceflops.replay.recorded_graph import EDGE_NAMES, HOST, RecordedGraph, World
+from traceflops.replay.recorded_graph import EDGE_NAMES, HOST, LAUNCH, RecordedGraph, World
 from traceflops.table.columns import ABSENT, Columns, IntArray, codes, is_one_of, names, numbers
 from traceflops.table.grouping import groups, joint_codes
 from traceflops.timeline.intervals import Intervals
@@ -27,6 +27,7 @@ WORK: Final = len(EDGE_NAMES)
 DELAY: Final = WORK + 1
 """Kinds of pieces besides those of edges: work itself, and a delay that is kept."""
 UNEXPLAINED: Final = "unexplained"
+_START_UP: Final = "start_up"
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,13 +221,44 @@ def parts_of(
     # The rest are lags by kind; of delays only those that nothing explains are named so.
     rest = pieces.only(~is_work & ~is_host)
     unexplained = graph.is_unexplained[rest.node] | (rest.source < 0)
+    once_ns = _once_in_launches(prepared, graph, rest)
+    sums[_START_UP, ""] += int(once_ns.sum())
     for kind, rows in groups(rest.kind):
         if kind != DELAY:
-            sums[EDGE_NAMES[kind], ""] += int(rest.ns[rows].sum())
+            sums[EDGE_NAMES[kind], ""] += int((rest.ns - once_ns)[rows].sum())
     for name, some in ((UNEXPLAINED, unexplained), ("late_start", ~unexplained)):
         sums[name, ""] += int(rest.ns[(rest.kind == DELAY) & some].sum())
     ordered = sorted(sums.items(), key=lambda part: (-part[1], part[0]))
     return tuple(PathPart(*key, ns) for key, ns in ordered if ns)
+
+
+def _starts_up(prepared: Prepared, call: int) -> Intervals:
+    """Return when the thread of a call does what its process does only once."""
+    calls, devices = prepared.trace.calls, prepared.trace.devices
+    process, thread = (int(numbers(calls[name], ABSENT)[call]) for name in ("process", "thread"))
+    own = prepared.linked.comparable_start_up.get(process)
+    if own is None:
+        return Intervals.empty()
+    owner = numbers(devices["process"])
+    silent = (
+        account.start_up_by_kind.get("hole", Intervals.empty())
+        for device, account in prepared.accounts.items()
+        if owner[device] == process
+    )
+    return own.by_thread.get(thread, Intervals.empty()).union(*silent)
+
+
+def _once_in_launches(prepared: Prepared, graph: RecordedGraph, pieces: Pieces) -> IntArray:
+    """Return, per piece, the ns of a launch in which its call starts up; 0 of other pieces."""
+    nodes, once_ns = graph.nodes, np.zeros_like(pieces.ns)
+    launches = np.flatnonzero(pieces.kind == LAUNCH)
+    launches = launches[nodes.call[pieces.source[launches]] >= 0]
+    source = pieces.source[launches]
+    for _, rows in groups(nodes.thread[source]):
+        times = _starts_up(prepared, int(nodes.call[source[rows[0]]]))
+        begins, mine = nodes.at_ns[source[rows]], launches[rows]
+        once_ns[mine] = times.length_within(begins, begins + pieces.ns[mine])
+    return once_ns
 
 
 def _of_host(
@@ -241,19 +273,22 @@ def _of_host(
     # long between two of these. The last node of a thread tells its call.
     at_ns = np.unique(graph.nodes.at_ns[pieces.node])
     empty = np.empty(0, dtype=np.int64)
-    starts, ends, calls = [empty], [empty], [empty]
+    starts, ends, calls, once_ns = [empty], [empty], [empty], 0
     for thread, last_call, spans in _of_threads(graph, pieces):
         left = spans.subtract(without.get(thread, Intervals.empty()))
+        once = left.intersect(_starts_up(prepared, last_call))
+        once_ns, left = once_ns + once.length_ns, left.subtract(once)
         inside = np.setdiff1d(at_ns[left.contains(at_ns)], left.start_ns)
         starts.append(np.union1d(left.start_ns, inside))
         ends.append(np.union1d(left.end_ns, inside))
         calls.append(np.full_like(starts[-1], last_call))
     start, end, call = (np.concatenate(columns) for columns in (starts, ends, calls))
     none = np.full(len(start), -1, dtype=np.int64)
-    parts = GapParts(start, end, start, end, none, call, end, end, 0 * end)
+    parts = GapParts(start, end, start, end, none, call, end, end, 0 * end, none)
     total = int(pieces.ns.sum())
-    recorded_ns, named_ns = int((end - start).sum()), 0
-    for key, part_ns in named_times(parts, prepared.trace).items() if recorded_ns else ():
+    recorded_ns, named_ns = int((end - start).sum()) + once_ns, 0
+    times = Counter({(_START_UP, ""): once_ns}) + named_times(parts, prepared.trace)
+    for key, part_ns in times.items() if recorded_ns else ():
         ns = part_ns * total // recorded_ns
         named_ns += ns
         yield key, ns

@@ -151,9 +151,12 @@ class DeviceAccount:
         self._launches = LaunchCounter(self.call)
         self._begun_before = np.append(0, np.cumsum(linked.split.first[row]))
         device = trace.activities["device"][int(row[0])].as_py()
-        is_cpu = str(trace.devices["type"][device].as_py()) == "cpu"
+        self.is_cpu = str(trace.devices["type"][device].as_py()) == "cpu"
         has_calls = bool((self.call >= 0).any()) or _has_launches(trace, row)
-        self.has_calls = has_calls and not is_cpu
+        self.has_calls = has_calls and not self.is_cpu
+        part_of = numbers(trace.activities["correlation"], ABSENT)[row]
+        self.op = -1 - part_of if self.is_cpu else np.full_like(row, -1)
+        """The operator that each activity of a CPU is a part of; -1 on other devices."""
         kinds = names(trace.activities["kind"])
         copy = kinds.index("memcpy") if "memcpy" in kinds else ABSENT
         called = taken(numbers(calls["start_ns"]), self.timed_call, ABSENT)

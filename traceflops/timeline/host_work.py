@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
@@ -12,19 +13,33 @@ import pyarrow as pa
 from traceflops.facts import fact
 from traceflops.remedies import advice
 from traceflops.table.builder import TableBuilder
-from traceflops.table.columns import ABSENT, BoolArray, IntArray, codes, is_one_of, names, numbers
+from traceflops.table.columns import (
+    ABSENT,
+    BoolArray,
+    IntArray,
+    codes,
+    is_one_of,
+    names,
+    number_column,
+    numbers,
+    with_column,
+)
 from traceflops.table.grouping import (
     distinct,
     group_rows,
     group_sums,
     groups,
     joint_codes,
+    runs,
     used_names,
 )
 from traceflops.table.nesting import innermost_pieces
 from traceflops.table.schema import empty_table
 from traceflops.table.trace import Note, Trace, note_of
 from traceflops.units import time_amount
+
+if TYPE_CHECKING:
+    from traceflops.timeline.start_up import StartUp
 
 _COPIES: Final = frozenset({"memcpy", "memset"})
 _LAUNCH: Final = re.compile(r"(?i)launch(?!HostFunc)")
@@ -182,6 +197,36 @@ def with_host_activities(trace: Trace) -> Trace:
     ordered = activities.finish(np.argsort(start, kind="stable"))
     tables = {**trace.tables, "devices": devices.finish(), "activities": ordered}
     return replace(trace, tables=tables)
+
+
+def without_start_up(trace: Trace, start_up: Mapping[int, StartUp]) -> Trace:
+    """Return the trace, its operators on CPUs without the time in which their thread starts up."""
+    activities, on_cpu = trace.activities, ran_on_cpu(trace)
+    process, thread = numbers(activities["process"]), numbers(activities["stream"], ABSENT)
+    begins = numbers(activities["start_ns"])
+    ends = begins + numbers(activities["dur_ns"])
+    whole, none = np.ones(len(begins), dtype=np.bool_), np.empty(0, dtype=np.int64)
+    row, start, end = [none], [none], [none]
+    for number, own in start_up.items():
+        for name, times in own.by_thread.items():
+            mine = np.flatnonzero(on_cpu & (process == number) & (thread == name))
+            mine = mine[times.length_within(begins[mine], ends[mine]) > 0]
+            whole[mine] = False
+            left = times.complement(int(begins.min()), int(ends.max()))
+            first = np.searchsorted(left.end_ns, begins[mine], side="right")
+            place, which = runs(first, np.searchsorted(left.start_ns, ends[mine], side="left"))
+            row.append(mine[which])
+            start.append(np.maximum(begins[mine[which]], left.start_ns[place]))
+            end.append(np.minimum(ends[mine[which]], left.end_ns[place]))
+    if whole.all():
+        return trace
+    rows = np.concatenate([np.flatnonzero(whole), *row])
+    from_ns, to_ns = np.concatenate([begins[whole], *start]), np.concatenate([ends[whole], *end])
+    order = np.argsort(from_ns, kind="stable")
+    kept = activities.take(rows[order]).combine_chunks()
+    for column, values in (("start_ns", from_ns), ("dur_ns", to_ns - from_ns)):
+        kept = with_column(kept, column, number_column(values[order], pa.int64()))
+    return replace(trace, tables={**trace.tables, "activities": kept})
 
 
 def ran_on_cpu(trace: Trace) -> BoolArray:

@@ -111,6 +111,16 @@ class Prepared:
         }
 
     @property
+    def on_host(self) -> bool:
+        """Whether all work is operators of CPUs."""
+        return all(account.is_cpu for account in self.accounts.values())
+
+    @property
+    def knows_host_work(self) -> bool:
+        """Whether what the host did tells why nothing ran, of a CPU whatever GPUs did."""
+        return self.launch_records.is_judged or self.on_host
+
+    @property
     def knows_replays(self) -> bool:
         """Whether graphs without a record ran for at most a trifle of the chosen time."""
         chosen_ns = sum(chosen_time(self.windows[device]).length_ns for device in self.accounts)

@@ -1,0 +1,138 @@
+"""What is said of recordings whose only work is operators of CPUs: what leads, and of the GPU."""
+
+from typing import Any
+
+import pytest
+
+import traceflops as tf
+from tests.build import trace_of
+from traceflops.reports.terminal.summary import render_terminal
+from traceflops.reports.view.step_split import step_parts
+
+LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+
+
+def ops(*rows: tuple[str, int, int]) -> list[dict[str, Any]]:
+    return [{"name": name, "start_ns": start, "dur_ns": dur} for name, start, dur in rows]
+
+
+def label(name: str, start: int, dur: int, **more: Any) -> dict[str, Any]:
+    return {"name": name, "start_ns": start, "dur_ns": dur, **more}
+
+
+def analysis(**tables: Any) -> tf.Analysis:
+    return tf.analyze(trace_of(devices=[], **tables))
+
+
+def parts(of: tf.Analysis) -> dict[str, int]:
+    return {part.label: part.ns for part in step_parts(of)}
+
+
+def test_time_between_operators_is_that_of_the_range_around_it() -> None:
+    # 100 of loading, 50 in a range, 30 in the optimizer, and 20 of which nothing is recorded.
+    work = [(f"aten::mm{n}", at, 100) for n, at in enumerate((0, 200, 350, 480, 600))]
+    marks = [
+        label(LOADER, 100, 100),
+        label("model_forward", 290, 70),
+        label("Optimizer.step#SGD.step", 440, 50),
+        label("not of this thread", 580, 20, thread=9),
+    ]
+    found = analysis(ops=ops(*work), marks=marks)
+    assert {one.kind: (one.idle_ns, one.culprits[0].label) for one in found.idle.by_class()} == {
+        "data_input": (100, LOADER),
+        "host_code": (50, "model_forward"),
+        "optimizer_loop": (30, "Optimizer.step#SGD.step"),
+    }
+    assert found.idle.unexplained_ns == 20
+    assert found.components.idle_ns == 200
+    between = {"loading data": 100, "Python and other host code": 50, "the optimizer": 30}
+    assert parts(found).items() >= (between | {"time between operators": 20}).items()
+
+
+def test_a_python_function_between_operators_is_host_code_however_short_it_is() -> None:
+    frame = label("train.py(3): step", 0, 300, kind="python")
+    found = analysis(ops=ops(("aten::mm", 0, 100), ("aten::mm", 110, 100)), marks=[frame])
+    [only] = found.idle.by_class()
+    assert (only.kind, only.idle_ns, only.culprits[0].label) == (
+        "host_code",
+        10,
+        "train.py(3): step",
+    )
+
+
+def test_the_first_sentence_names_what_leads() -> None:
+    work = ops(("aten::mkldnn_convolution", 0, 600), ("aten::relu", 600, 100))
+    found = analysis(ops=[*work, *ops(("aten::add", 950, 50))], marks=[label(LOADER, 650, 300)])
+    assert found.verdict.sentence == (
+        "On the CPU, aten::mkldnn_convolution takes 60.0 % and loading data in "
+        f"{LOADER} takes 25.0 % of the time. This trace has no GPU operations, only CPU operators."
+    )
+    lines = [line.plain.strip() for line in render_terminal(found)]
+    assert f"250 ns  loading data: {LOADER}" in lines
+
+
+def test_shapes_tell_how_fast_the_leading_operator_is() -> None:
+    convolution = {
+        "name": "aten::mkldnn_convolution",
+        "start_ns": 0,
+        "dur_ns": 1_000_000,
+        "input_dims": "[[8, 3, 32, 32], [16, 3, 3, 3], [16], [], [], [], []]",
+        "input_types": '["float", "float", "float", "ScalarList", "ScalarList", "ScalarList", ""]',
+        "concrete_inputs": '["", "", "", "[1, 1]", "[1, 1]", "[1, 1]", "1"]',
+    }
+    # 8 images of 32 x 32 points, 16 channels of 3 x 3 x 3 products: 7.08 MFLOP in 1 ms.
+    said = analysis(ops=[convolution]).verdict.sentence
+    assert said.startswith("On the CPU, aten::mkldnn_convolution (7.08 GFLOP/s) takes 100.0 %")
+
+
+def test_operators_of_a_kind_are_told_together_and_communication_goes_by_its_name() -> None:
+    work = ops(("gloo:recv", 0, 500), ("gloo:send", 500, 300), ("aten::add", 800, 200))
+    assert analysis(ops=work).verdict.sentence.startswith(
+        "On the CPU, communication (gloo:recv, gloo:send) takes 80.0 % and aten::add takes 20.0 %"
+    )
+
+
+def test_operators_beside_each_other_are_not_given_shares_of_the_time() -> None:
+    work = [*ops(("aten::mm", 0, 100)), *ops(("aten::mm", 0, 100))]
+    work[1]["thread"] = 2
+    said = analysis(ops=work).verdict.sentence
+    assert said == "This trace has no GPU operations, only CPU operators."
+
+
+@pytest.mark.parametrize("name", ["aten::cudnn_convolution", "aten::_flash_attention_forward"])
+def test_operators_that_only_gpus_run_tell_that_the_gpu_is_not_recorded(name: str) -> None:
+    found = analysis(ops=ops((name, 0, 10), ("aten::copy_", 10, 90)))
+    assert found.verdict.headline == "records-missing"
+    assert found.verdict.sentence == (
+        f"GPU records are missing: {name} runs on a GPU, so CPU operators launch its work or wait "
+        "for it. On the CPU, aten::copy_ takes 90.0 % of the time."
+    )
+
+
+def test_attention_of_the_cpu_is_none_of_a_gpu() -> None:
+    name = "aten::_scaled_dot_product_flash_attention_for_cpu"
+    assert analysis(ops=ops((name, 0, 20))).verdict.headline == "no-gpu-work"
+
+
+def calls(*rows: tuple[str, int, int]) -> list[dict[str, Any]]:
+    return [{"name": name, "start_ns": start, "dur_ns": dur} for name, start, dur in rows]
+
+
+def test_where_gpu_records_are_missing_the_cpu_says_whether_it_waited() -> None:
+    work = ops(("aten::randn", 0, 900), ("aten::relu", 900, 40))
+    made = calls(("cudaLaunchKernel", 910, 10), ("cudaDeviceSynchronize", 980, 20))
+    assert analysis(ops=work, calls=made).verdict.sentence.endswith(
+        "On the CPU, aten::randn takes 95.7 % of the time. Calls that may wait for the GPU take "
+        "2.0 % of the recording, so the CPU sets the pace."
+    )
+    made = calls(("cudaLaunchKernel", 910, 10), ("cudaFree", 1000, 500))
+    made += calls(("cudaDeviceSynchronize", 1500, 500))
+    waits = "Calls that may wait for the GPU take 50.0 % of the recording, mostly cudaFree."
+    assert analysis(ops=work, calls=made).verdict.sentence.endswith(waits)
+
+
+def test_without_a_wait_after_the_last_launch_nobody_knows_how_far_the_gpu_was() -> None:
+    made = calls(("cudaDeviceSynchronize", 0, 10), ("cudaLaunchKernel", 50, 10))
+    said = analysis(ops=ops(("aten::relu", 40, 30)), calls=made).verdict.sentence
+    assert "may wait for the GPU" not in said
+    assert "On the CPU, aten::relu takes 100.0 % of the time." in said

@@ -1,0 +1,161 @@
+"""What leads where operators of CPUs are all the work that is recorded, and how long these wait."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from traceflops.attribution.host_events import host_span
+from traceflops.attribution.idle_classes import CLASSES, waiting_calls
+from traceflops.facts import Fact, fact
+from traceflops.findings.finding import WORTH_SAYING, short_name
+from traceflops.table.columns import codes, matching, names
+from traceflops.table.grouping import used_names
+from traceflops.table.patterns import LAUNCH, WAITS_FOR_DEVICE
+from traceflops.timeline.intervals import Intervals
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pyarrow as pa
+
+    from traceflops.attribution.culprits import IdleCulprits
+    from traceflops.mfu.measurement import Measurement
+    from traceflops.mfu.traced.work_tables import KernelRow
+    from traceflops.table.trace import Trace
+    from traceflops.timeline.records import Account
+
+_MOST: Final = 2
+_LARGE: Final = 0.2
+"""Share of the time from which what comes second is named, too."""
+_MOSTLY: Final = 0.8
+"""Share of a kind of work from which its largest operator stands for it."""
+_OVERLAP: Final = 1.01
+"""Operators that take more than this times the busy time ran beside each other."""
+_LITTLE: Final = 0.1
+_COMMUNICATION: Final = "communication"
+_OF_GPUS: Final = re.compile(
+    r"^aten::(_?(cudnn|miopen)_(?!is_acceptable)|_scaled_dot_product_(flash|efficient|cudnn)"
+    r"_attention(?!_for_cpu)|_(flash|efficient|cudnn)_attention)|^nccl:"
+)
+"""Operators that PyTorch has for GPUs alone."""
+_FREES: Final = re.compile(r"(cuda|hip)Free$|cuMemFree(_v2)?$")
+"""Calls that give memory back once the GPU has done all its work."""
+
+
+class OfGpu(NamedTuple):
+    """What the CPU tells of a GPU without records: an operator of it, how long calls waited."""
+
+    operator: str | None = None
+    waits: tuple[Fact, ...] = ()
+
+
+class OnCpu(NamedTuple):
+    """What to say where all work is operators of CPUs: what leads, and what tells of the GPU."""
+
+    leads: tuple[Fact, ...]
+    gpu: OfGpu
+
+
+def of_gpu(trace: Trace) -> OfGpu:
+    """Return what a trace without work of GPUs tells of one."""
+    operator = min(filter(_OF_GPUS.match, used_names(trace.ops["name"])), default=None)
+    return OfGpu(operator, _waits(trace))
+
+
+class _Part(NamedTuple):
+    share: float
+    said: Fact
+
+
+def leading(
+    kernels: pa.Table, total: Account, idle: IdleCulprits, measured: Measurement, of: Fact
+) -> tuple[Fact, ...]:
+    """Return what takes most of the time of CPUs, one or two parts; nothing where none is large.
+
+    `kernels` are the operators by name and `idle` is what ran between them. Operators that ran
+    beside each other share no time, so these are left out.
+    """
+    window_ns = total.components.window_ns
+    rows = kernels.to_pylist()
+    busy_ns = window_ns - total.components.idle_ns - total.components.start_up_ns
+    is_apart = sum(row["sum_ns"] for row in rows) <= _OVERLAP * busy_ns
+    parts = [*_of_operators(rows if is_apart else [], measured.kernels, window_ns)]
+    parts += _between_operators(idle, window_ns)
+    if share := idle.unexplained_ns / window_ns:
+        parts.append(_Part(share, fact("verdict.cpu-unrecorded", share=share)))
+    parts.sort(key=lambda part: -part.share)
+    said = [
+        part.said
+        for number, part in enumerate(parts[:_MOST])
+        if part.share >= (_LARGE if number else WORTH_SAYING)
+    ]
+    return (fact("verdict.cpu-leads", parts=tuple(said), of=of),) if said else ()
+
+
+def _of_operators(
+    rows: Sequence[dict[str, str | int]], known: Sequence[KernelRow], window_ns: int
+) -> Iterator[_Part]:
+    """Yield the operators by kind; a kind goes by the operator that is most of it, if one is."""
+    kinds: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for row in rows:
+        name, kind = str(row["name"]), str(row["sub"]).replace("_", " ")
+        kind = _COMMUNICATION if row["top"] == _COMMUNICATION else f"{kind} operators"
+        kinds[name if row["top"] == "other" else kind][name] += int(row["sum_ns"])
+    for kind, times in kinds.items():
+        [(name, most_ns)], all_ns = times.most_common(1), times.total()
+        is_one = most_ns >= _MOSTLY * all_ns
+        share = (most_ns if is_one else all_ns) / window_ns
+        what = None if is_one else tuple(short_name(one) for one, _ in times.most_common(_MOST))
+        said = fact(
+            "verdict.cpu-part",
+            name=short_name(name) if is_one else kind,
+            what=what,
+            many=1 if is_one or kind == _COMMUNICATION else 2,
+            share=share,
+            rate=_rate(known, name) if is_one else None,
+        )
+        yield _Part(share, said)
+
+
+def _rate(known: Sequence[KernelRow], name: str) -> float | None:
+    """Return the FLOP per ns of an operator whose FLOPs are all known, None for others."""
+    row = next((row for row in known if row.name == name), None)
+    if row is None or row.measured.time_ns != row.sum_ns or not row.measured.is_exact:
+        return None
+    return float(row.measured.flops_per_ns or 0) or None
+
+
+def _between_operators(idle: IdleCulprits, window_ns: int) -> Iterator[_Part]:
+    """Yield what the host did while no operator ran, by class."""
+    for one in idle.by_class():
+        largest, share = one.culprits[0], one.idle_ns / window_ns
+        where = short_name(largest.label) if 2 * largest.idle_ns >= one.idle_ns else ""
+        said = fact("verdict.cpu-between", kind=CLASSES[one.kind], where=where, share=share)
+        yield _Part(share, said)
+
+
+def _waits(trace: Trace) -> tuple[Fact, ...]:
+    """Return how long calls took that may have waited for a GPU, of the time of all records.
+
+    Nothing where no call after the last launch waits for the GPU: it may have worked on.
+    """
+    calls, ops = trace.calls, trace.ops
+    (process, start, end), (_, op_start, op_end) = host_span(calls), host_span(ops)
+    launches = np.flatnonzero(matching(calls["name"], LAUNCH.match))
+    finishes = np.flatnonzero(matching(calls["name"], WAITS_FOR_DEVICE.match))
+    is_once = len(launches) > 0 and len(finishes) > 0 and len(np.unique(process)) == 1
+    if not is_once or start[finishes].max() < start[launches].max():
+        return ()
+    rows = np.flatnonzero(waiting_calls(calls) | matching(calls["name"], _FREES.match))
+    span = Intervals.of(np.append(start, op_start), np.append(end, op_end))
+    low, high = int(span.start_ns[0]), int(span.end_ns[-1])
+    share = Intervals.of(start[rows], end[rows]).length_ns / (high - low)
+    name = codes(calls["name"])[rows]
+    most = np.argmax(np.bincount(name, end[rows] - start[rows]))
+    code = "cpu-leads-gpu" if share < _LITTLE else "cpu-waits"
+    return (fact(f"verdict.{code}", share=share, name=names(calls["name"])[most]),)

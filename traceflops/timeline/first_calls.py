@@ -1,0 +1,254 @@
+"""Which calls of a process do something for the first time, and which part of them that takes.
+
+See `timeline.start_up`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from traceflops.table.columns import (
+    ABSENT,
+    BoolArray,
+    IntArray,
+    codes,
+    is_one_of,
+    matching,
+    names,
+    numbers,
+)
+from traceflops.table.grouping import (
+    distinct,
+    group_rows,
+    groups,
+    in_order,
+    joint_codes,
+    lower_medians,
+)
+from traceflops.table.nesting import Links, taken
+from traceflops.table.patterns import COMPILES, GRAPH_LAUNCH, LAUNCH, LOADS
+from traceflops.table.trace import Trace
+
+_COPIES: Final = re.compile(r"Mem(cpy|set)|memory_(async_)?copy")
+_WAITS: Final = re.compile(r"Synchronize|signal_wait|StreamWait|EventQuery|StreamQuery")
+_CAPTURE: Final = re.compile(r"Stream(Begin|End)Capture")
+_INSTANTIATE: Final = re.compile(r"GraphInstantiate|GraphExecUpdate|GraphUpload")
+LEAST_NS: Final = 100_000
+"""What takes less is no start-up worth telling."""
+_LEAST_ALONE_NS: Final = 1_000_000
+"""The same for calls that nothing is compared with."""
+TIMES_USUAL, _FIRST, FEW = 10, 3, 2
+"""How many times longer than usual a call is, of the first how many, and how many are too few."""
+_FEW_ACTIVITIES: Final = 8
+"""Nothing repeats where a process has fewer."""
+
+_Times = tuple[IntArray, IntArray, IntArray, IntArray]
+"""Process, thread, start and end in ns, per stretch."""
+
+
+class _LongCalls(NamedTuple):
+    """Calls that take much longer than others of their name and process.
+
+    `usual_ns` is the median of these, 0 for a call without another; `number` the place of the call
+    among them by start, `calls` how many there are, `first_ns` what the first of them takes.
+    """
+
+    row: IntArray
+    usual_ns: IntArray
+    number: IntArray
+    calls: IntArray
+    first_ns: IntArray
+
+
+class Calls:
+    """The calls of all processes, and what each launched."""
+
+    def __init__(self, trace: Trace, links: Links) -> None:
+        """Read the columns of the calls and their links to activities.
+
+        Per call: `process`, `thread`, `start_ns`, `dur_ns`, `name`, `launches` (whether it launches
+        kernels) and `others` (neither that nor of a kind of its own here). Per launched activity:
+        `activity` and `call_of_activity`. Per process: `activities_of` (number of activities) and
+        `first_graph_ns` (its first graph launch).
+        """
+        calls = trace.calls
+        self.trace, self.name = trace, codes(calls["name"])
+        self.process, self.start_ns, self.dur_ns = (
+            numbers(calls[name], ABSENT) for name in ("process", "start_ns", "dur_ns")
+        )
+        # Threads of different processes may have the same number.
+        process, thread = (
+            np.concatenate([numbers(table[name], ABSENT) for table in (calls, trace.marks)])
+            for name in ("process", "thread")
+        )
+        threads = joint_codes(process, thread)
+        self.thread, self.thread_of_mark = np.split(threads, [calls.num_rows])
+        owner = numbers(trace.activities["process"])
+        self.activities_of = np.bincount(owner, minlength=trace.processes.num_rows)
+        self.activity = np.flatnonzero(links.call_of_activity >= 0)
+        self.call_of_activity = links.call_of_activity[self.activity]
+        self.launches = matching(calls["name"], LAUNCH.match)
+        is_kernel = is_one_of(trace.activities["kind"], "kernel")[self.activity]
+        self.launches[self.call_of_activity[is_kernel]] = True
+        apart = (_COPIES, _WAITS, LOADS, _CAPTURE, _INSTANTIATE)
+        is_apart = matching(calls["name"], lambda name: any(kind.search(name) for kind in apart))
+        self.others = ~self.launches & ~is_apart
+        is_graph = np.flatnonzero(matching(calls["name"], GRAPH_LAUNCH.match))
+        self.first_graph_ns = {
+            number: int(self.start_ns[is_graph[mine]].min())
+            for number, mine in groups(self.process[is_graph])
+        }
+
+    def is_once(self, process: int) -> bool:
+        """Return whether a process does so little on a GPU that nothing of it repeats."""
+        return bool(self.activities_of[process] < _FEW_ACTIVITIES)
+
+    def stretch(self, rows: IntArray, usual_ns: IntArray | int = 0) -> _Times:
+        """Return the calls in some rows, from when a usual one would have returned."""
+        start_ns, thread = self.start_ns[rows], numbers(self.trace.calls["thread"], ABSENT)[rows]
+        return self.process[rows], thread, start_ns + usual_ns, start_ns + self.dur_ns[rows]
+
+    def uses_first(self, rows: IntArray) -> BoolArray:
+        """Return, per call, whether it launched something that the process had not run before."""
+        activities, wanted = self.trace.activities, np.isin(self.call_of_activity, rows)
+        name, process = codes(activities["name"]), numbers(activities["process"])
+        same = self.activity[np.isin(name[self.activity], distinct(name[self.activity[wanted]]))]
+        call = self.call_of_activity[np.searchsorted(self.activity, same)]
+        order = in_order(self.start_ns[call])
+        _, first = group_rows((process[same][order], name[same][order]))
+        return np.isin(rows, call[order][first])
+
+    def next_launch(self, thread: IntArray, at_ns: IntArray) -> IntArray:
+        """Return, per thread and time, the next call that launches there; -1 for none."""
+        following = np.full(len(at_ns), -1)
+        launch = np.flatnonzero(self.launches)
+        launch = launch[in_order(self.thread[launch], self.start_ns[launch])]
+        owner = self.thread[launch]
+        for number, rows in groups(thread):
+            mine = launch[slice(*np.searchsorted(owner, [number, number + 1]))]
+            place = np.searchsorted(self.start_ns[mine], at_ns[rows])
+            following[rows] = taken(mine, np.where(place < len(mine), place, -1))
+        return following
+
+    def precedes_first_use(self, thread: IntArray, at_ns: IntArray) -> BoolArray:
+        """Return, per thread and time, whether what is launched next had not been run before."""
+        following = self.next_launch(thread, at_ns)
+        return (following < 0) | self.uses_first(following)
+
+    def loads(self) -> _Times:
+        """Return the calls that load code which is used for the first time."""
+        rows = np.flatnonzero(matching(self.trace.calls["name"], LOADS.match))
+        return self.stretch(rows[self.precedes_first_use(self.thread[rows], self.start_ns[rows])])
+
+    def compilations(self) -> _Times:
+        """Return the compilations of code which is used for the first time."""
+        marks = self.trace.marks
+        rows = np.flatnonzero(matching(marks["name"], COMPILES.search))
+        process, thread, start_ns, dur_ns = (
+            numbers(marks[name], ABSENT)[rows]
+            for name in ("process", "thread", "start_ns", "dur_ns")
+        )
+        end_ns = start_ns + np.maximum(dur_ns, 0)
+        mine = self.precedes_first_use(self.thread_of_mark[rows], end_ns)
+        return process[mine], thread[mine], start_ns[mine], end_ns[mine]
+
+    def captures(self) -> _Times:
+        """Return when graphs were captured and made before the first was launched."""
+        calls = self.trace.calls
+        edge = np.flatnonzero(matching(calls["name"], _CAPTURE.search))
+        edge = edge[in_order(self.thread[edge], self.start_ns[edge])]
+        begins = matching(calls["name"], lambda name: "BeginCapture" in name)[edge]
+        pairs = np.flatnonzero(
+            begins[:-1] & ~begins[1:] & (self.thread[edge[:-1]] == self.thread[edge[1:]])
+        )
+        made = np.flatnonzero(matching(calls["name"], _INSTANTIATE.search))
+        first, last = np.append(edge[pairs], made), np.append(edge[pairs + 1], made)
+        process, thread, start_ns, _ = self.stretch(first)
+        *_, end_ns = self.stretch(last)
+        before = [
+            start < self.first_graph_ns.get(number, start + 1)
+            for number, start in zip(process.tolist(), start_ns.tolist(), strict=True)
+        ]
+        mine = np.flatnonzero(before)
+        return process[mine], thread[mine], start_ns[mine], end_ns[mine]
+
+    def first_launches(self) -> _Times:
+        """Return what first launches of a kernel or of graphs take more than usual ones.
+
+        Of launches whose work is not recorded the first ones count.
+        """
+        long = self._long_calls(self.launches)
+        is_like_any = matching(self.trace.calls["name"], GRAPH_LAUNCH.match)[long.row]
+        is_like_any |= ~np.isin(long.row, self.call_of_activity)
+        is_first = self.uses_first(long.row) | (is_like_any & (long.number < _FIRST))
+        return self.stretch(long.row[is_first], long.usual_ns[is_first])
+
+    def first_calls(self) -> _Times:
+        """Return what the first calls of other names take more than usual ones."""
+        long = self._long_calls(self.others)
+        dur_ns = self.dur_ns[long.row]
+        is_first = (long.calls > FEW) | (dur_ns >= _LEAST_ALONE_NS)
+        is_first &= (long.number < _FIRST) & (dur_ns <= long.first_ns)
+        return self.stretch(long.row[is_first], long.usual_ns[is_first])
+
+    def set_up(self) -> _Times:
+        """Return long calls of other names of processes that only copy and fill.
+
+        They have not begun with what they prepare.
+        """
+        activities = self.trace.activities
+        moves = is_one_of(activities["kind"], "memcpy", "memset")
+        owner = numbers(activities["process"])
+        working = np.append(owner[~moves], self.process[self.launches])
+        prepares = np.isin(self.process, np.setdiff1d(owner, working))
+        return self.stretch(
+            np.flatnonzero(prepares & self.others & (self.dur_ns >= _LEAST_ALONE_NS))
+        )
+
+    def _long_calls(self, fits: BoolArray) -> _LongCalls:
+        """Return the calls that take much longer than usual, of some."""
+        named = distinct(self.name[fits & (self.dur_ns >= LEAST_NS)])
+        some = np.flatnonzero(np.isin(self.name, named))
+        group, first = group_rows((self.process[some], self.name[some]))
+        dur_ns, count = self.dur_ns[some], np.bincount(group, minlength=len(first))
+        usual_ns = np.where(count == 1, 0, lower_medians(group, dur_ns))[group]
+        by_start = np.lexsort((self.start_ns[some], group))
+        number, begins = np.empty(len(some), dtype=np.int64), np.cumsum(count) - count
+        number[by_start] = np.arange(len(some)) - begins[group[by_start]]
+        first_ns = dur_ns[by_start[begins]][group]
+        is_long = (dur_ns > TIMES_USUAL * usual_ns) & (dur_ns - usual_ns >= LEAST_NS)
+        rows = np.flatnonzero(fits[some] & is_long)
+        columns = some, usual_ns, number, count[group], first_ns
+        return _LongCalls(*(column[rows] for column in columns))
+
+    def first_copies(self) -> _Times:
+        """Return what first copies of a direction take more than later ones of as many bytes.
+
+        Of calls whose copies are not recorded, what they take more than later ones usually do.
+        """
+        activities, calls = self.trace.activities, self.trace.calls
+        copies = self.activity[is_one_of(activities["kind"], "memcpy", "memset")[self.activity]]
+        call = self.call_of_activity[np.searchsorted(self.activity, copies)]
+        size = np.maximum(numbers(activities["bytes"], 0)[copies], 1)
+        unknown = np.flatnonzero(matching(calls["name"], _COPIES.search))
+        unknown = unknown[~np.isin(unknown, call)]
+        # The kind of a copy: its direction, or the name of its call, after all directions.
+        direction = codes(activities["direction"])[copies]
+        kind = np.append(direction, len(names(activities["direction"])) + self.name[unknown])
+        call, size = np.append(call, unknown), np.append(size, np.full_like(unknown, ABSENT))
+        rows, usual_ns = [], []
+        group, _ = group_rows((self.process[call], kind))
+        for _, mine in groups(group):
+            order = mine[in_order(self.start_ns[call[mine]])]
+            dur_ns, bytes_ = self.dur_ns[call[order]], size[order]
+            for place in range(min(_FIRST, len(order))):
+                like = np.sort(dur_ns[place + 1 :][bytes_[place + 1 :] >= bytes_[place]])
+                most = (len(like) - 1) // 2 if bytes_[place] == ABSENT else -1
+                usual = int(like[most]) if len(like) else 0
+                if len(like) and dur_ns[place] > max(TIMES_USUAL * usual, usual + LEAST_NS):
+                    rows.append(int(call[order[place]]))
+                    usual_ns.append(usual)
+        return self.stretch(np.array(rows, dtype=np.int64), np.array(usual_ns, dtype=np.int64))
