@@ -137,6 +137,14 @@ def test_the_worst_kernel_is_the_title_and_three_are_named() -> None:
     assert [one.share for one in found(*launches)] == [9 / 18, 5 / 18, 3 / 18]
 
 
+def test_a_kernel_of_little_time_is_never_told_before_or_after_that_of_most() -> None:
+    near = BUSY | {TIME: 951.0, L1: 99.9, ACTIVE: 13_485.0}
+    most, little = launch(1, near, name="long_kernel"), launch(2, BUSY | {TIME: 49.0}, name="short")
+    assert [told(one).partition(" of")[0] for one in found(little, most)] == ["long_kernel: 99.9 %"]
+    no_roof = launch(1, {TIME: 951.0, SM: 9.0}, name="long_kernel")
+    assert [told(one).partition(":")[0] for one in found(little, no_roof)] == ["long_kernel"]
+
+
 def test_a_kernel_whose_own_word_says_little_is_told_by_its_template() -> None:
     name = "enable_if<!T7, void>::type kernel<int, float>(T13)"
     (one,) = found(launch(1, BUSY, name=name))

@@ -64,12 +64,14 @@ _SAYING_LITTLE: Final = 7
 
 
 def counted_kernels(case: Case) -> Iterator[Finding]:
-    """Give the kernels that lose most time to the nearest roof, where only counters tell times."""
+    """Give the kernels that take most time, where only counters tell times."""
     work = case.measured.executed.work
     speeds = work.speeds if work is not None else ()
     total_ns = sum(speed.duration_ns or 0 for speed in speeds)
     names = _names([speed.name for speed in speeds])
-    judged = [speed for speed in speeds if speed.roof is not None] or list(speeds[:1])
+    least_ns = limit(case, COUNTED_KERNEL, "least_share") * total_ns
+    long = [speed for speed in speeds if (speed.duration_ns or 0) >= least_ns]
+    judged = [speed for speed in long if speed.roof is not None] or list(speeds[:1])
     for speed in judged[:_MOST]:
         share = (speed.duration_ns or 0) / total_ns if total_ns else 0.0
         yield from _finding(case, speed, names[speed.name], share)

@@ -120,12 +120,6 @@ class KernelSpeed:
             best = "memory"
         return best, shares[best]
 
-    @property
-    def lost_ns(self) -> float:
-        """Return its time times the distance to the nearest roof, 0 where either is unknown."""
-        roof = self.roof
-        return (self.duration_ns or 0) * max(1 - roof[1], 0.0) if roof is not None else 0.0
-
 
 def kernel_speeds(
     counted: CountedLaunches,
@@ -134,9 +128,9 @@ def kernel_speeds(
     units: IntArray,
     rules: Sequence[tuple[KernelRule, ...]] = (),
 ) -> tuple[tuple[KernelSpeed, ...], tuple[Note, ...]]:
-    """Return a row per kernel and size, those first that lose most time; and what is odd.
+    """Return a row per kernel and size, and what is odd.
 
-    Where no roof is known, those first that take most time, or most cycles of AMD's devices.
+    Those are first that take most time, where that was not counted most cycles of AMD's devices.
 
     `family` is the place of each launch's own in `families`, `units` are the CUs of its device, 0
     where they are not known. `rules` is what rules say of each launch.
@@ -169,7 +163,7 @@ def kernel_speeds(
         or row.rules
         or (row.duration_ns, row.achieved_occupancy) != (None, None)
     ]
-    rows.sort(key=lambda row: (-row[0].lost_ns, -(row[0].duration_ns or 0), -row[1], row[0].name))
+    rows.sort(key=lambda row: (-(row[0].duration_ns or 0), -row[1], row[0].name))
     text = f"{several(odd, 'share')} of a peak or of occupancy above 105 % ignored."
     notes = (Note("dropped", "shares-impossible", text, odd),) if odd else ()
     return tuple(row for row, _ in rows), notes
