@@ -182,6 +182,12 @@ def test_of_the_memory_system_the_part_is_named_that_is_as_busy() -> None:
 def test_all_that_leaves_room_for_as_few_blocks_is_named() -> None:
     both = NAMES | {"launch__occupancy_limit_shared_mem": 2.0}
     assert only(both).limiters == ("registers", "shared memory")
+    names = "launch__shared_mem_per_block_static", "launch__shared_mem_per_block_dynamic"
+    page = "Launch Statistics|{} Shared Memory Per Block|byte/block"
+    for asked in (names, (page.format("Static"), page.format("Dynamic"))):
+        for bytes_asked, limiters in ((0.0, ()), (64.0, ("shared memory",))):
+            own = dict(zip(asked, (0.0, bytes_asked), strict=True))
+            assert only(both | own).limiters == ("registers", *limiters)
     for percent, limiters in ((99.4, ("registers",)), (99.5, ()), (100.0, ())):
         full = NAMES | {"sm__maximum_warps_per_active_cycle_pct": percent}
         assert only(full).limiters == limiters

@@ -78,7 +78,8 @@ class KernelSpeed:
     None, or not in `throughputs`: by ROOFS, shares of a peak. `duration_ns` is the sum of times in
     which launches ran serialized, mostly at locked clocks. `active` is the part of the time in
     which the average SM or CU had work. `limiters` are what leaves an SM room for no more blocks,
-    empty where the occupancy can be full. `waves` is how often the grid fills all SMs. `stalls` are
+    empty where the occupancy
+    can be full; shared memory only of kernels that ask for it. `waves` is how often the grid fills all SMs. `stalls` are
     the reasons why warps wait and their parts of the cycles of a warp, the largest first. `rules`
     are what the profiler's own say.
     """
@@ -215,7 +216,11 @@ class _Groups:
             room = {name: blocks for name, blocks in room.items() if not np.isnan(blocks)}
             is_full = theoretical is None or theoretical >= _ALL
             least = np.nan if is_full else min(room.values(), default=np.nan)
-            limiters = tuple(name for name, blocks in room.items() if blocks == least)
+            asked = [_known(means, name, number) for name in ("shared.static", "shared.dynamic")]
+            unused = {"shared memory"} if asked == [0.0, 0.0] else set()
+            limiters = tuple(
+                name for name, blocks in room.items() if blocks == least and name not in unused
+            )
             stall_shares = [(reason, float(share[number])) for reason, share in stalls.items()]
             waiting = [(reason, share) for reason, share in stall_shares if 0 < share <= _MOST]
             yield KernelSpeed(
