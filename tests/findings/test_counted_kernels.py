@@ -186,7 +186,7 @@ def test_amd_kernels_without_a_time_say_what_was_busy() -> None:
         ([("TheoreticalOccupancy", 0.38, "local")], "estimated local speedup 38.0 %"),
         (
             [("UncoalescedGlobalAccess", 0.9, "global"), ("TheoreticalOccupancy", 0.1, "global")],
-            "estimated speedup 10.0 %",
+            "estimated speedup 90.0 % by uncoalesced global access",
         ),
         (
             [("CPIStall_Wait", 0.2, "local"), ("UncoalescedGlobalAccess", 0.1, "global")],
@@ -195,7 +195,7 @@ def test_amd_kernels_without_a_time_say_what_was_busy() -> None:
         ([("CPIStall", 0.2, "local")], "estimated local speedup 20.0 % by CPI stall"),
     ],
 )
-def test_an_estimate_of_the_profiler_is_that_of_the_cause_else_the_best(
+def test_of_estimates_of_the_profiler_the_largest_is_told(
     rules: list[tuple[str, float, str]], words: str
 ) -> None:
     made = [
@@ -241,9 +241,12 @@ UNEVEN = "One or more {} have a much higher number of active cycles than the ave
         ("WorkloadImbalance", UNEVEN.format("SMs"), 7.4, True),
         ("UncoalescedGlobalAccess", "See the L2 Theoretical Sectors table.", 7.4, True),
         ("TheoreticalOccupancy", "Limited by registers.", 7.4, False),
+        ("CPIStall", "Waits for data.", 70.0, False),
+        ("FPInstructions", "Fuse them.", 70.0, False),
+        ("MemoryL2Compression", "Only 0.00% were compressed.", 70.0, False),
     ],
 )
-def test_no_gain_is_told_of_an_idle_part_or_by_more_warps_at_the_peak(
+def test_no_gain_is_told_of_an_idle_part_or_at_the_peak_but_by_less_work(
     name: str, text: str, share: float, is_told: bool
 ) -> None:
     made = [{**rule(1, name, text, 0.14, speedup_kind="global"), "name": "some_kernel"}]

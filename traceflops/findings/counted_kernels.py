@@ -20,7 +20,7 @@ from traceflops.findings.decode import weight_bits
 from traceflops.findings.finding import Finding, Row, row_name, severity_of, short_name
 from traceflops.findings.finding import short_name as without_signature
 from traceflops.findings.rules import advice_of, statement, thresholds
-from traceflops.mfu.counted.kernel_speeds import ROOFS
+from traceflops.mfu.counted.kernel_speeds import COMPUTING, ROOFS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -59,6 +59,10 @@ _BUSY: Final = frozenset({"matrix", "vector", "lds"})
 _HUMP: Final = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _OWN_WORD: Final = re.compile(r"\w+(?=[<(]|$)")
 _PART: Final = re.compile("L1|L2|DRAM", re.I)
+_FEWER: Final = re.compile("instructions|divergence|imbalance|launch configuration")
+_LESS_MOVED: Final = re.compile("access|conflict|imbalance|launch configuration")
+_RELIEVES: Final = {name: _FEWER if name in COMPUTING else _LESS_MOVED for name in ROOFS}
+"""Words of NVIDIA's rules whose remedies take work from a unit, by its roof."""
 _SAYING_LITTLE: Final = 7
 """A function's name of fewer letters, such as kernel, is followed by its templates, if any."""
 
@@ -151,7 +155,7 @@ def _held_back(case: Case, speed: KernelSpeed) -> tuple[Fact | None, Fact | None
 
 
 def _estimate(speed: KernelSpeed, held: Fact | None, least: _Least) -> Fact | None:
-    """Return what NVIDIA estimates that mending this would gain, else its largest estimate.
+    """Return the largest of NVIDIA's estimates, and the rule where it is not of what holds back.
 
     Other estimates are as if the grid filled the GPU: of one that does not none is told. Nor is one
     told that gains nothing.
@@ -164,8 +168,8 @@ def _estimate(speed: KernelSpeed, held: Fact | None, least: _Least) -> Fact | No
     same = [rule for rule in rules if about is not None and about in rule_name(rule)]
     if not rules or (code in ("waves", "waves-few") and not same):
         return None
-    best = next(iter(same), rules[0])
-    return estimated(best, None if same else rule_name(best))
+    best = same[0] if code in ("waves", "waves-few") else rules[0]
+    return estimated(best, None if best in same else rule_name(best))
 
 
 def estimated(rule: KernelRule, by: str | None = None) -> Fact | None:
@@ -181,14 +185,16 @@ def _fact(name: str, /, **values: Value) -> Fact:
 def gains_nothing(speed: KernelSpeed, rule: KernelRule, least: _Least | None = None) -> bool:
     """Return whether what a rule estimates cannot be gained.
 
-    Balancing a part of the memory system that is not busy, or more warps for a unit at its peak.
+    That is of a kernel at its roof all but what takes work from that unit, of others balancing a
+    part of the memory system that is not busy. Compression needs memory that is allocated for it.
     """
-    least = least or thresholds()[COUNTED_KERNEL].__getitem__
-    if speed.roof is not None and speed.roof[1] >= least("near") and "occupancy" in rule_name(rule):
+    least, name = least or thresholds()[COUNTED_KERNEL].__getitem__, rule_name(rule)
+    roof, share = speed.roof or ("", 0.0)
+    if "compression" in name or (share >= least("near") and not _RELIEVES[roof].search(name)):
         return True
     # Which part of the memory system a rule is about, by its name or as unbalanced
     named = _PART.search(rule.rule or "")
-    if named is None and "imbalance" in rule_name(rule):
+    if named is None and "imbalance" in name:
         named = _PART.search(rule.text)
     return speed.throughputs.get(named[0].lower() if named else "", 1.0) < least("busy")
 

@@ -33,7 +33,7 @@ ROOFS: Final = {
 }
 """Throughputs and what they are called, in the order in which they are shown."""
 
-_COMPUTING: Final = frozenset({"sm", "matrix", "vector"})
+COMPUTING: Final = frozenset({"sm", "matrix", "vector"})
 _MOVING: Final = frozenset({"memory", "dram"})
 """The nearest roof is known where throughputs of both kinds are."""
 _NEAREST: Final = 0.9
@@ -78,9 +78,9 @@ class KernelSpeed:
     None, or not in `throughputs`: by ROOFS, shares of a peak. `duration_ns` is the sum of times in
     which launches ran serialized, mostly at locked clocks. `active` is the part of the time in
     which the average SM or CU had work. `limiters` are what leaves an SM room for no more blocks,
-    empty where the occupancy
-    can be full; shared memory only of kernels that ask for it. `waves` is how often the grid fills all SMs. `stalls` are
-    the reasons why warps wait and their parts of the cycles of a warp, the largest first. `rules`
+    empty where the occupancy can be full; shared memory only of kernels that ask for it. `waves` is
+    how often the grid fills all SMs. `stalls` are the reasons why warps wait and their parts of the
+    cycles of a warp, the largest first. `rules`
     are what the profiler's own say.
     """
 
@@ -111,7 +111,7 @@ class KernelSpeed:
         # One throughput is of the time in which SMs are active, not of all the time.
         if (active := shares.pop(_ACTIVE_ONLY, None)) is not None and self.active is not None:
             shares[_ACTIVE_ONLY] = active * self.active
-        is_both = _COMPUTING & shares.keys() and _MOVING & shares.keys()
+        is_both = COMPUTING & shares.keys() and _MOVING & shares.keys()
         if not is_both and max(shares.values(), default=0.0) < _NEAREST:
             return None
         # Of the whole memory system the part is named that is as busy as it is.
