@@ -25,6 +25,11 @@ SM, MEMORY, L1, L2, DRAM, TIME, ELAPSED, ACTIVE, FITS, RUNS = list(NAMES)[:10]
 WAVES = "launch__waves_per_multiprocessor"
 BUSY = NAMES | {ACTIVE: 13_000.0, WAVES: 8.0}
 TOO_FEW = "the grid has too few blocks to fill the GPU"
+PIPE = "sm__pipe_{}_cycles_active.avg.pct_of_peak_sustained_elapsed"
+FP64, ALU = PIPE.format("fp64"), PIPE.format("alu")
+LANES = "smsp__thread_inst_executed_per_inst_executed.ratio"
+SHARED = {f"launch__shared_mem_per_block_{kind}": 1024.0 for kind in ("static", "dynamic")}
+SECTORS = "memory_l2_theoretical_sectors_global"
 FULL = BUSY | {FITS: 100.0, RUNS: 90.0}
 
 
@@ -92,6 +97,16 @@ def test_real_pages_begin_with_what_holds_their_kernel_back(
             FULL | {RUNS: 40.0},
             "19.7 % of DRAM peak, achieved occupancy 40.0 % of theoretical 100.0 %.",
         ),
+        (FULL | {SM: 65.0, FP64: 65.0, ALU: 3.0}, "65.0 % of SM peak (FP64 pipe)."),
+        (FULL | {SM: 65.0, FP64: 60.0}, "65.0 % of SM peak."),  # another unit is behind it
+        (FULL | {SM: 85.0, MEMORY: 95.0, L2: 95.0}, "95.0 % of L2 peak, 85.0 % of SM peak."),
+        (FULL | {SM: 65.0, LANES: 8.0}, "65.0 % of SM peak, 8 of 32 threads of a warp active."),
+        (FULL | {SM: 65.0, LANES: 24.0}, "65.0 % of SM peak."),
+        (
+            FULL | {DRAM: 65.0, SECTORS: 400.0, f"{SECTORS}_ideal": 100.0},
+            "65.0 % of DRAM peak, 75.0 % of the sectors of global memory uncoalesced.",
+        ),
+        (FULL | {DRAM: 65.0, SECTORS: 400.0, f"{SECTORS}_ideal": 201.0}, "65.0 % of DRAM peak."),
         (BUSY | {WAVES: 0.66}, f"19.7 % of DRAM peak, 0.66 waves: {TOO_FEW}."),
         (BUSY | {WAVES: 0.04}, f"19.7 % of DRAM peak, less than 0.1 waves: {TOO_FEW}."),
         (BUSY | {WAVES: 0.66, DRAM: 85.0, MEMORY: 85.0}, "85.0 % of DRAM peak."),
@@ -120,6 +135,26 @@ def test_the_first_thing_that_holds_a_kernel_back_is_named(
     values: dict[str, float], words: str
 ) -> None:
     assert said(values) == words
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "words"),
+    [
+        ("some_gemm", {SM: 65.0}, "tensor cores"),
+        ("some_random_fill", {SM: 65.0}, "cheaper functions"),
+        ("some_gemm", {SM: 65.0, FP64: 65.0}, "powf"),
+        ("some_copy", {DRAM: 65.0}, "or use lower precision."),
+        ("some_kernel", {DRAM: 65.0}, "tile for reuse"),
+        ("some_kernel", {DRAM: 65.0, SECTORS: 4.0, f"{SECTORS}_ideal": 1.0}, "Coalesce:"),
+        ("some_kernel", {L1: 95.0, ACTIVE: 13_485.0, **SHARED}, "bank conflicts"),
+        ("some_kernel", {L1: 95.0, ACTIVE: 13_485.0, **dict.fromkeys(SHARED, 0)}, "or shared"),
+    ],
+)
+def test_the_remedy_of_a_roof_fits_the_kernel(
+    name: str, values: dict[str, float], words: str
+) -> None:
+    (one,) = found(launch(1, FULL | values, name=name))
+    assert words in (one.remedy or "")
 
 
 def test_the_worst_kernel_is_the_title_and_three_are_named() -> None:
@@ -204,7 +239,8 @@ def test_of_estimates_of_the_profiler_the_largest_is_told(
     ]
     trace = trace_of(kernel_counters=launch(1, BUSY, name="some_kernel"), kernel_rules=made)
     (one,) = [one for one in tf.analyze(trace).findings if one.rule == COUNTED_KERNEL]
-    assert f"limited by registers (Nsight Compute: {words}). Use fewer" in told(one)
+    advice = "Coalesce" if "90.0" in words else "Use fewer"
+    assert f"limited by registers (Nsight Compute: {words}). {advice}" in told(one)
 
 
 @pytest.mark.parametrize(

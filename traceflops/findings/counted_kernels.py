@@ -56,6 +56,15 @@ _STALLS: Final = frozenset(
 _LIMITERS: Final = frozenset({"registers", "shared memory", "warps", "blocks", "barriers"})
 _BUSY: Final = frozenset({"matrix", "vector", "lds"})
 """Throughputs that are shares of cycles in which units are busy."""
+_WARP: Final = 32
+_PRODUCTS: Final = frozenset({"gemm", "convolution", "attention"})
+_OF_KINDS: Final = frozenset({("product", "sm"), ("product", "vector"), ("once", "dram")})
+"""Kinds of kernels and roofs with a remedy of their own."""
+_OF_PIPES: Final = frozenset({"fp64", "tensor", "alu", "xu", "lsu"})
+"""Pipes with a remedy of their own."""
+_ALSO: Final = ("sm", "dram")
+"""Roofs that are told beside a nearer one: both must be relieved."""
+_UNCOALESCED: Final = "uncoalesced global access"
 _HUMP: Final = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _OWN_WORD: Final = re.compile(r"\w+(?=[<(]|$)")
 _PART: Final = re.compile("L1|L2|DRAM", re.I)
@@ -73,12 +82,13 @@ def counted_kernels(case: Case) -> Iterator[Finding]:
     speeds = work.speeds if work is not None else ()
     total_ns = sum(speed.duration_ns or 0 for speed in speeds)
     names = _names([speed.name for speed in speeds])
+    kinds = _kinds(case)
     least_ns = limit(case, COUNTED_KERNEL, "least_share") * total_ns
     long = [speed for speed in speeds if (speed.duration_ns or 0) >= least_ns]
     judged = [speed for speed in long if speed.roof is not None] or list(speeds[:1])
     for speed in judged[:_MOST]:
         share = (speed.duration_ns or 0) / total_ns if total_ns else 0.0
-        yield from _finding(case, speed, names[speed.name], share)
+        yield from _finding(case, speed, names[speed.name], kinds.get(speed.name, ""), share)
 
 
 def counted_main_kernel(case: Case) -> Iterator[Finding]:
@@ -95,37 +105,86 @@ def counted_main_kernel(case: Case) -> Iterator[Finding]:
     if same_shape and severity_of(share) is not None:
         name = _names([same_shape[0].name])[same_shape[0].name]
         row = Row(row_name(most.name), most.sum_ns, most.count)
-        for finding in _finding(case, same_shape[0], name, share):
+        kind = _kind(most.category.top, most.category.sub)
+        for finding in _finding(case, same_shape[0], name, kind, share):
             yield replace(finding, evidence=("speed-of-light", "kernels"), rows=(row,))
 
 
-def _finding(case: Case, speed: KernelSpeed, name: str, share: float) -> Iterator[Finding]:
+def _kinds(case: Case) -> dict[str, str]:
+    """Return what kernels do that were counted without a timeline, by name."""
+    rows = case.untimed.counted.to_pylist() if case.untimed is not None else ()
+    return {row["name"]: _kind(row["top"], row["sub"]) for row in rows}
+
+
+def _kind(top: str, sub: str) -> str:
+    """Return "product" of what tensor cores may compute, "once" of what moves each byte once."""
+    return "product" if sub in _PRODUCTS else "once" if top == "memory" else ""
+
+
+def _finding(
+    case: Case, speed: KernelSpeed, name: str, kind: str, share: float
+) -> Iterator[Finding]:
     """Give what holds a kernel back, nothing where counters do not tell it."""
-    held, advice = _held_back(case, speed)
-    limits = (*_roofs(speed), *filter(None, [held]))
+    wasted = tuple(_wasted(case, speed))
+    held, advice = _held_back(case, speed, _relief(speed, kind, wasted))
+    least = partial(limit, case, COUNTED_KERNEL)
+    limits = (*_roofs(speed, least("near")), *wasted, *filter(None, [held]))
     if limits:
-        estimate = _estimate(speed, held, partial(limit, case, COUNTED_KERNEL))
+        estimate = _estimate(speed, held, least)
+        if _is_of_access(estimate, least("excess")):
+            advice = _fact("remedy.coalesce")
         values = {"name": name, "limits": limits, "estimate": estimate}
         yield statement(COUNTED_KERNEL, share, values, advice=advice)
 
 
-def _roofs(speed: KernelSpeed) -> Iterator[Fact]:
-    """Give how near the nearest roof is, else all that is known of roofs."""
-    shares = dict([speed.roof]) if speed.roof is not None else speed.throughputs
+def _roofs(speed: KernelSpeed, near: float) -> Iterator[Fact]:
+    """Give how near the nearest roof is and what else is near, else all that is known of roofs."""
+    shares = dict(speed.throughputs)
+    if speed.roof is not None:
+        others = {name: share for name, share in shares.items() if share >= near}
+        shares = {**dict([speed.roof]), **{name: others[name] for name in _ALSO if name in others}}
     for name, share in shares.items():
-        yield _fact("busy" if name in _BUSY else "roof", roof=ROOFS[name], share=share)
+        pipe = _fact(f"pipe.{speed.pipe}") if name == "sm" and speed.pipe else None
+        yield _fact("busy" if name in _BUSY else "roof", roof=ROOFS[name], share=share, pipe=pipe)
 
 
-def _held_back(case: Case, speed: KernelSpeed) -> tuple[Fact | None, Fact | None]:
-    """Return what holds a kernel back, None where its roof does, and what to do."""
+def _wasted(case: Case, speed: KernelSpeed) -> Iterator[Fact]:
+    """Give what of the work of the nearest roof is in vain: lanes, or sectors of memory."""
+    is_computing = speed.roof is not None and speed.roof[0] in COMPUTING
+    if is_computing and speed.lanes and speed.lanes < limit(case, COUNTED_KERNEL, "lanes") * _WARP:
+        yield _fact("lanes", lanes=speed.lanes, warp=_WARP)
+    if (speed.excess or 0.0) >= limit(case, COUNTED_KERNEL, "excess"):
+        yield _fact("excess", share=speed.excess)
+
+
+def _relief(speed: KernelSpeed, kind: str, wasted: Sequence[Fact]) -> Fact | None:
+    """Return how to take work from the unit that is nearest its peak."""
+    if speed.roof is None:
+        return None
+    roof, _ = speed.roof
+    if roof not in COMPUTING and any(one.code.endswith(".excess") for one in wasted):
+        return _fact("remedy.coalesce")
+    if roof == "sm" and speed.pipe in _OF_PIPES:
+        return _fact(f"remedy.pipe.{speed.pipe}")
+    if roof == "l1" and speed.shared_bytes == 0:
+        return _fact("remedy.unshared.l1")
+    return _fact(f"remedy.{kind}.{roof}" if (kind, roof) in _OF_KINDS else f"remedy.roof.{roof}")
+
+
+def _held_back(
+    case: Case, speed: KernelSpeed, relief: Fact | None
+) -> tuple[Fact | None, Fact | None]:
+    """Return what holds a kernel back, None where its roof does, and what to do.
+
+    `relief` is what takes work from its roof.
+    """
 
     def least(name: str) -> float:
         return limit(case, COUNTED_KERNEL, name)
 
-    roof, share = speed.roof or ("", 0.0)
-    of_roof = _fact(f"remedy.roof.{roof}") if roof else None
+    share = speed.roof[1] if speed.roof is not None else 0.0
     if share >= least("near"):
-        return None, of_roof
+        return None, relief
     if speed.is_small:
         waves = speed.waves or 0.0
         held = "waves" if waves >= _LEAST_WAVES else "waves-few"
@@ -134,12 +193,12 @@ def _held_back(case: Case, speed: KernelSpeed) -> tuple[Fact | None, Fact | None
         units = "cu" if "vector" in speed.throughputs else "sm"
         return _fact(f"active-{units}", share=speed.active), _fact("remedy.active")
     if share >= least("bound"):
-        return None, of_roof
+        return None, relief
     fits, runs = speed.theoretical_occupancy, speed.achieved_occupancy
     if fits is not None and fits <= least("theoretical"):
         named = [limiter.replace(" ", "-") for limiter in speed.limiters if limiter in _LIMITERS]
         remedies = tuple(_fact(f"remedy.limiter.{limiter}") for limiter in named)
-        advice = fact("joined", parts=remedies) if remedies else of_roof
+        advice = fact("joined", parts=remedies) if remedies else relief
         return _fact("theoretical", share=fits, limiters=speed.limiters), advice
     if fits and runs is not None and runs < least("achieved") * fits:
         return _fact("achieved", share=runs, fits=fits), _fact("remedy.achieved")
@@ -176,6 +235,14 @@ def estimated(rule: KernelRule, by: str | None = None) -> Fact | None:
     """Return an estimated speed-up as Nsight Compute calls it, None where there is none."""
     code = "estimate-local" if rule.speedup_kind == "local" else "estimate"
     return _fact(code, share=rule.speedup_share, rule=by) if rule.speedup_share else None
+
+
+def _is_of_access(estimate: Fact | None, least: float) -> bool:
+    """Return whether coalescing is estimated to gain enough."""
+    values = estimate.values if estimate is not None else {}
+    share = values.get("share")
+    is_much = isinstance(share, float) and share >= least
+    return is_much and values.get("rule") == _UNCOALESCED
 
 
 def _fact(name: str, /, **values: Value) -> Fact:
