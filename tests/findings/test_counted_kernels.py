@@ -157,6 +157,16 @@ def test_the_remedy_of_a_roof_fits_the_kernel(
     assert words in (one.remedy or "")
 
 
+@pytest.mark.parametrize(("threads", "idle"), [(1, "31 of 32"), (33, "31 of 64")])
+def test_blocks_that_leave_lanes_of_warps_idle_come_first(threads: int, idle: str) -> None:
+    near = FULL | {DRAM: 85.0, MEMORY: 85.0}
+    sized = {"grid": [9, 1, 1], "block": [threads, 1, 1]}
+    (one,) = found(launch(1, near, name="some_kernel", **sized))
+    assert f" leave {idle} lanes of their warps idle. Use blocks of 128" in told(one)
+    (one,) = found(launch(1, near, name="some_kernel", **{**sized, "block": [24, 1, 1]}))
+    assert told(one).startswith("some_kernel: 85.0 % of DRAM peak. Move fewer bytes")
+
+
 def test_the_worst_kernel_is_the_title_and_three_are_named() -> None:
     def one(number: int, name: str, ns: float) -> Any:
         return launch(number, BUSY | {TIME: ns}, name=name)

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from math import prod
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from traceflops.categories.kernel_names import from_own_word, same_kernels, without_return_type
@@ -39,6 +40,7 @@ _MOST: Final = 3
 _NAME: Final = 60
 _LEAST_WAVES: Final = 0.1
 _ESTIMATED: Final = {
+    "block": "launch configuration",
     "waves": "launch configuration",
     "waves-few": "launch configuration",
     "theoretical": "occupancy",
@@ -183,6 +185,11 @@ def _held_back(
         return limit(case, COUNTED_KERNEL, name)
 
     share = speed.roof[1] if speed.roof is not None else 0.0
+    threads = prod(speed.block) if speed.block and "amd" not in case.program else _WARP
+    lanes = -(-threads // _WARP) * _WARP
+    if 0 < threads < least("lanes") * lanes:
+        idle = _fact("block", threads=threads, idle=lanes - threads, all=lanes)
+        return idle, _fact("remedy.block")
     if share >= least("near"):
         return None, relief
     if speed.is_small:
