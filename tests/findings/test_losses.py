@@ -256,7 +256,8 @@ def test_the_kernel_with_most_of_the_compute_time_is_named_with_all_its_variants
     (found,) = decoding("_matmul_ogs_NNT_16x128_swiglu", 36)
     assert (found.severity, found.evidence) == ("high", ("kernels",))
     assert found.share == pytest.approx(0.76, abs=0.02)  # the last pass has no end
-    assert told(found).startswith("_matmul_ogs takes 7")
+    assert told(found).startswith("2 kernels named _matmul_ogs… take 7")
+    assert ", the longest 40.5 %. " in told(found)
     assert told(found).endswith(
         "Try larger batches, lower precision, or a library tuned for its shapes."
     )
@@ -283,6 +284,24 @@ def test_the_main_kernel_is_told_what_its_program_and_gpu_have(
     found = tf.analyze(replace(trace, source=source)).losses
     (one,) = (one for one in found if one.rule == "main-kernel")
     assert told in one.remedy
+
+
+def test_kernels_whose_long_names_are_cut_alike_are_no_family() -> None:
+    names = [f"conv2_{'x' * 150}_{tiles}_{'y' * 150}" for tiles in ("64", "128")]
+    works = ((names[0], 0, 100, 30_000), (names[1], 50, 30_100, 30_000), ("conv", 60, 60_100, 9))
+    assert not [
+        one for one in tf.analyze(trace_of(**launched(*works))).losses if one.rule == "main-kernel"
+    ]
+
+
+def test_kernels_of_tensorrt_are_to_be_built_anew() -> None:
+    first, second = (f"trt_turing_h1688cudnn_{size}_convolution" for size in ("64x64", "128x64"))
+    works = ((first, 0, 100, 50_000), (second, 50, 50_100, 30_000))
+    (one,) = (
+        one for one in tf.analyze(trace_of(**launched(*works))).losses if one.rule == "main-kernel"
+    )
+    assert told(one).startswith("2 kernels named trt_turing… take ")
+    assert "TensorRT chose these kernels" in told(one)
 
 
 def test_a_decode_pass_of_few_tokens_waits_for_weights() -> None:

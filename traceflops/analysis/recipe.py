@@ -22,11 +22,11 @@ from traceflops.facts import Fact
 from traceflops.findings.case import program_of_trace
 from traceflops.findings.clocks import samples_verdict
 from traceflops.findings.communication import slow_link_fact, slow_link_findings
-from traceflops.findings.counted_kernels import main_kernel_findings
 from traceflops.findings.device_memory import memory_verdict
 from traceflops.findings.finding import Verdict
 from traceflops.findings.late_rank import late_rank_fact, late_rank_findings, waiting_for
 from traceflops.findings.losses import Loss, all_losses, loss_findings
+from traceflops.findings.main_kernel import main_kernel_findings
 from traceflops.findings.unevenness import uneven_findings
 from traceflops.findings.user_rules import read_finding_rules
 from traceflops.findings.verdicts import (

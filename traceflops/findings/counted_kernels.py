@@ -1,7 +1,4 @@
-"""Rules `main-kernel` and `counted-kernel`: the kernel with most time, and what held kernels back.
-
-Counted kernels have hardware counters: how near each came to its limits.
-"""
+"""Rule `counted-kernel`: what held kernels back, by hardware counters."""
 
 from __future__ import annotations
 
@@ -13,24 +10,18 @@ from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from traceflops.categories.kernel_names import from_own_word, same_kernels, without_return_type
-from traceflops.characters import kernel_name, shortened
+from traceflops.categories.kernel_names import from_own_word, same_kernels
+from traceflops.characters import shortened
 from traceflops.facts import Fact, Value, fact
 from traceflops.findings.case import limit, share_of_window
-from traceflops.findings.decode import weight_bits
-from traceflops.findings.finding import Finding, Row, row_name, severity_of, short_name
+from traceflops.findings.finding import Finding, Row, row_name, severity_of
 from traceflops.findings.finding import short_name as without_signature
-from traceflops.findings.rules import advice_of, statement, thresholds
+from traceflops.findings.rules import statement, thresholds
 from traceflops.mfu.counted.kernel_speeds import COMPUTING, ROOFS
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from traceflops.findings.case import Case
-    from traceflops.findings.losses import Loss
     from traceflops.mfu.counted.kernel_speeds import KernelRule, KernelSpeed
-    from traceflops.mfu.serving_passes import Serving
-    from traceflops.timeline.records import Account
 
 COUNTED_KERNEL: Final = "counted-kernel"
 _Least: TypeAlias = Callable[[str], float]
@@ -299,74 +290,3 @@ def _names(names: Sequence[str]) -> dict[str, str]:
 def _cut(name: str) -> str:
     plain = " ".join(name.replace(";", ",").replace(". ", " ").split())
     return shortened(plain, _NAME)
-
-
-MAIN_KERNEL: Final = "main-kernel"
-_KINDS: Final = ("compute", "other")
-"""Kinds of work of which one kernel may be the program; of `other` nothing else is known."""
-_NARROW_BITS: Final = 8
-"""Weights of so few bits are quantized: lower precision is no advice."""
-_FEW_TOKENS: Final = 64
-"""So many tokens per pass are too few to keep the arithmetic of weights busy."""
-_FAMILY: Final = re.compile(r"_*[a-z]+(?:_[a-z]+)+(?![a-z0-9])")
-"""The words with which names of variants begin: `_matmul_ogs` of `_matmul_ogs_NNT_16x128`."""
-_OF_VECTORS: Final = re.compile(r"gemv|mat_?vec|mul_?vec", re.IGNORECASE)
-_FUNCTION: Final = re.compile(r"(?:void )?([^<(\[]+)")
-
-
-def main_kernel_findings(
-    kernels: pa.Table,
-    total: Account,
-    losses: Sequence[Loss],
-    serving: Serving,
-    of: Fact,
-    program: frozenset[str],
-) -> Iterator[Finding]:
-    """Give a finding where one kernel has most of a kind of work, which has most of the time.
-
-    Of compute only where it may be far below peak: where its FLOPs are not known, or more than half
-    of it is lost. `of` is what shares are of.
-    """
-    shares = {kind: total.components.share(kind) or 0.0 for kind in _KINDS}
-    top = max(_KINDS, key=lambda kind: shares[kind])
-    lost = {loss.name: loss.share for loss in losses}.get("inefficiency", shares["compute"])
-    rows = [row for row in kernels.to_pylist() if row["top"] == top]
-    is_near_peak = top == "compute" and 2 * lost < shares["compute"]
-    if 2 * shares[top] <= 1 or is_near_peak or len(rows) < 2:
-        return
-    times: Counter[tuple[str, str]] = Counter()
-    for row in rows:
-        times[_family(row["name"]), row["sub"]] += row["sum_ns"]
-    [((name, sub), time_ns)] = times.most_common(1)
-    variant = next(row["name"] for row in rows if _family(row["name"]) == name)
-    whole = time_ns / total.components.window_ns
-    share = min(whole, shares[top])
-    if severity_of(share) is None or 2 * time_ns < times.total():
-        return
-    # How many tokens a decode pass computes where all passes are of decode, else 0
-    passes = {kind.kind: kind for kind in serving.kinds}
-    decode = passes.get("decode") if len(passes) == 1 else None
-    tokens = (decode.tokens or 0) // decode.passes if decode is not None else 0
-    knows = set(program)
-    if top == "compute":
-        is_vector = sub == "gemm" and _OF_VECTORS.search(variant)
-        knows |= {top, sub} | ({"vector"} if is_vector else set())
-        knows |= {"narrow"} if weight_bits(variant) <= _NARROW_BITS else set()
-        knows |= {"few-tokens"} if 0 < tokens <= _FEW_TOKENS else set()
-    values: dict[str, Value] = {"name": name, "of": of, "tokens": tokens, "share": share}
-    claim = "claim-overlapping" if whole > share else "claim"
-    yield statement(
-        MAIN_KERNEL,
-        share,
-        values,
-        claim=fact(f"{MAIN_KERNEL}.{claim}", **values),
-        advice=advice_of(MAIN_KERNEL, frozenset(knows), values),
-        rows=(Row(name, time_ns),),
-    )
-
-
-def _family(name: str) -> str:
-    """Return what the variants of a kernel are called."""
-    name = without_return_type(kernel_name(name))
-    words = _FAMILY.match(name) or _FUNCTION.match(name)
-    return short_name((words[words.lastindex or 0] if words else name).strip())

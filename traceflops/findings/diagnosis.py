@@ -15,7 +15,6 @@ from traceflops.findings.clocks import low_clocks, slowed_kernels, slower_kernel
 from traceflops.findings.communication import communication, slow_link
 from traceflops.findings.counted_kernels import (
     COUNTED_KERNEL,
-    MAIN_KERNEL,
     counted_kernels,
     counted_main_kernel,
 )
@@ -31,6 +30,7 @@ from traceflops.findings.finding import WORTH_SAYING, Candidate, Finding, Level
 from traceflops.findings.gains import scales_of, weighed
 from traceflops.findings.idle_causes import idle_causes
 from traceflops.findings.late_rank import late_rank, rank_balance
+from traceflops.findings.main_kernel import MAIN_KERNEL
 from traceflops.findings.rules import advice_of, all_rules, rule_of, statement
 from traceflops.findings.start_up import start_up
 from traceflops.findings.trace_health import trace_health

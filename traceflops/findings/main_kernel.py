@@ -1,0 +1,112 @@
+"""Rule `main-kernel`: the kernel, or the kernels of one name, with most of the time."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from traceflops.categories.kernel_names import without_return_type
+from traceflops.characters import kernel_name
+from traceflops.facts import Fact, Value
+from traceflops.findings.decode import weight_bits
+from traceflops.findings.finding import Finding, Row, severity_of, short_name
+from traceflops.findings.rules import advice_of, statement
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from traceflops.findings.losses import Loss
+    from traceflops.mfu.serving_passes import Serving
+    from traceflops.timeline.records import Account
+
+MAIN_KERNEL: Final = "main-kernel"
+_KINDS: Final = ("compute", "other")
+"""Kinds of work of which one kernel may be the program; of `other` nothing else is known."""
+_NARROW_BITS: Final = 8
+"""Weights of so few bits are quantized: lower precision is no advice."""
+_FEW_TOKENS: Final = 64
+"""So many tokens per pass are too few to keep the arithmetic of weights busy."""
+_FAMILY: Final = re.compile(r"_*[a-z]+(?:_[a-z]+)+(?![a-z0-9])")
+"""The words with which names of variants begin: `_matmul_ogs` of `_matmul_ogs_NNT_16x128`."""
+_OF_VECTORS: Final = re.compile(r"gemv|mat_?vec|mul_?vec", re.IGNORECASE)
+_OF_TENSORRT: Final = re.compile(r"(?:^|_)trt(?:_|$)")
+_FUNCTION: Final = re.compile(r"(?:void )?([^<(\[]+)")
+
+
+def main_kernel_findings(
+    kernels: pa.Table,
+    total: Account,
+    losses: Sequence[Loss],
+    serving: Serving,
+    of: Fact,
+    program: frozenset[str],
+) -> Iterator[Finding]:
+    """Give a finding where one kernel has most of a kind of work, which has most of the time.
+
+    Of compute only where it may be far below peak: where its FLOPs are not known, or more than half
+    of it is lost. `of` is what shares are of.
+    """
+    shares = {kind: total.components.share(kind) or 0.0 for kind in _KINDS}
+    top = max(_KINDS, key=lambda kind: shares[kind])
+    lost = {loss.name: loss.share for loss in losses}.get("inefficiency", shares["compute"])
+    rows = [row for row in kernels.to_pylist() if row["top"] == top]
+    is_near_peak = top == "compute" and 2 * lost < shares["compute"]
+    if 2 * shares[top] <= 1 or is_near_peak or len(rows) < 2:
+        return
+    families: defaultdict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
+    for row in rows:
+        families[_family(row["name"]), row["sub"]].append(row)
+    times = {key: sum(row["sum_ns"] for row in some) for key, some in families.items()}
+    family, sub = max(times, key=lambda key: times[key])
+    name, variants, time_ns = short_name(family), families[family, sub], times[family, sub]
+    largest = max(variants, key=lambda row: row["sum_ns"])
+    whole = time_ns / total.components.window_ns
+    share = min(whole, shares[top])
+    if severity_of(share) is None or 2 * time_ns < sum(times.values()):
+        return
+    # How many tokens a decode pass computes where all passes are of decode, else 0
+    passes = {kind.kind: kind for kind in serving.kinds}
+    decode = passes.get("decode") if len(passes) == 1 else None
+    tokens = (decode.tokens or 0) // decode.passes if decode is not None else 0
+    knows = {*program, *({"family"} if len(variants) > 1 else ())}
+    if top == "compute":
+        knows |= {top, sub, *_known_by_name(largest["name"], sub)}
+        knows |= {"few-tokens"} if 0 < tokens <= _FEW_TOKENS else set()
+    values: dict[str, Value] = {
+        "name": name,
+        "of": of,
+        "tokens": tokens,
+        "share": share,
+        "kernels": len(variants),
+        "largest": min(largest["sum_ns"] / total.components.window_ns, share),
+    }
+    of_family = "-family" if len(variants) > 1 else ""
+    claim = f"claim{of_family}{'-overlapping' if whole > share else ''}"
+    yield statement(
+        MAIN_KERNEL,
+        share,
+        values,
+        name=Fact(f"{MAIN_KERNEL}.title{of_family}", values),
+        claim=Fact(f"{MAIN_KERNEL}.{claim}", values),
+        advice=advice_of(MAIN_KERNEL, frozenset(knows), values),
+        rows=(Row(name, time_ns),),
+    )
+
+
+def _known_by_name(name: str, sub: str) -> Iterator[str]:
+    """Give what the name of a compute kernel says that chooses a remedy."""
+    if sub == "gemm" and _OF_VECTORS.search(name):
+        yield "vector"
+    if weight_bits(name) <= _NARROW_BITS:
+        yield "narrow"
+    if _OF_TENSORRT.search(name):
+        yield "tensorrt"
+
+
+def _family(name: str) -> str:
+    """Return what the variants of a kernel are called."""
+    name = without_return_type(kernel_name(name))
+    words = _FAMILY.match(name) or _FUNCTION.match(name)
+    return (words[words.lastindex or 0] if words else name).strip()
