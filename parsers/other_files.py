@@ -29,6 +29,7 @@ _HANG: Final = (
 _NSYS: Final = (
     "export the report as SQLite: nsys export --type sqlite --include-json=true REPORT.nsys-rep"
 )
+_NVPROF: Final = "record again: nsys profile, or nvprof --export-profile run.nvvp"
 _UNPACK: Final = "unpack it and give the traces, or pack them with gzip, zstd, LZ4 or zip"
 _NEURON: Final = "traceflops reads GPUs only; neuron-profile and Neuron Explorer read it"
 
@@ -317,8 +318,23 @@ OTHER_FILES: Final = (
 
 UNKNOWN_FILES: Final = (
     OtherFile(
+        "a summary of nvprof as CSV (totals by kernel and call), not its recording",
+        _NVPROF,
+        line=rb'\s*"?(?:Type"?,"?)?Time\(%\)"?,"?Time"?,"?Calls"?,',
+    ),
+    OtherFile(
+        "a GPU trace of nvprof as CSV (--print-gpu-trace), not its recording",
+        _NVPROF,
+        line=rb'\s*"?Start"?,"?Duration"?,"?Grid X"?,',
+    ),
+    OtherFile(
+        "metrics or events of nvprof as CSV, not its recording",
+        "nvprof's counters are not read; those of Nsight Compute are: ncu --csv --page raw",
+        line=rb'\s*"?Device"?,"?(?:Context"?,"?Stream"?,"?)?Kernel"?,"?(?:Invocations|Correlation_ID)"?,',
+    ),
+    OtherFile(
         "console text of nvprof, not its recording",
-        "record again: nsys profile, or nvprof --export-profile run.nvvp",
+        _NVPROF,
         one_of=(b"== NVPROF is profiling", b"== Profiling result", b"== Profiling application"),
     ),
     OtherFile(

@@ -56,7 +56,8 @@ _SAME_IN_LEGACY: Final = frozenset({"device", "rank", "ranges", "annotations"})
 RECORDER: Final = "recorder"
 """The fact that names what recorded a trace, where that was `tf.record`."""
 
-NSYS: Final = "nsys profile --trace=cuda,nvtx,osrt --cuda-graph-trace=node"
+_GRAPHS: Final = " --cuda-graph-trace=node"
+NSYS: Final = f"nsys profile --trace=cuda,nvtx,osrt{_GRAPHS}"
 ROCPROFV3: Final = "rocprofv3 --runtime-trace --rccl-trace"
 COMMANDS: Final[Mapping[str, str]] = {
     NSIGHT: f"{NSYS} -o run COMMAND",
@@ -279,6 +280,8 @@ def way_to_record(of: Recording, lack: str) -> How | None:
         tracer = "CUPTI or roctracer" if name == CUDA else "the profiler"
         text = how.text.format(accelerator=name, module=module, tracer=tracer)
         how = How(text, how.is_clause)
+    if tool == NSIGHT and _has_no_graphs(of.source.event_counts):
+        how = How(how.text.replace(_GRAPHS, ""), how.is_clause)
     if of.source.tool == LEGACY and lack not in _SAME_IN_LEGACY:
         return _do(f"record with torch.profiler (PyTorch 1.8.1 or later) and {how.text}")
     return how
@@ -286,6 +289,12 @@ def way_to_record(of: Recording, lack: str) -> How | None:
 
 def _is_of_calls(category: str) -> bool:
     return category.endswith(_OF_CALLS)
+
+
+def _has_no_graphs(counts: Mapping[str, int]) -> bool:
+    """Return whether kernels were recorded and no CUDA graph; `counts` are events by table."""
+    graphs = sum(count for name, count in counts.items() if "GRAPH" in name)
+    return counts.get("KERNEL", 0) > 0 and not graphs
 
 
 def with_activities(counts: Mapping[str, int]) -> str:

@@ -172,6 +172,9 @@ def _speed(kernel: KernelSpeed) -> dict[str, Any]:
         "registers_per_thread": kernel.registers,
         "waves_per_sm": kernel.waves,
         "stalls": [{"reason": reason, "share": share} for reason, share in kernel.stalls],
+        **fields(kernel, "pipe", "lanes"),
+        "excess_sectors": kernel.excess,
+        "shared_bytes_per_block": kernel.shared_bytes,
         "rules": list(map(asdict, kernel.rules)),
     }
 

@@ -81,7 +81,7 @@ def _limiters(row: KernelSpeed) -> str:
 
 
 def speeds_table(measured: Measurement, most: int) -> ReportTable:
-    """Return how near counted kernels came to their limits, those first that lose most time."""
+    """Return how near counted kernels came to their limits, those first that take most time."""
     work = measured.executed.work
     rows = work.speeds if work is not None else ()
     remarks = {"l1": _OF_ACTIVE} if any(map(_is_partly_active, rows)) else {}

@@ -26,6 +26,11 @@ SM, MEMORY, L1, L2, DRAM, TIME, ELAPSED, ACTIVE, FITS, RUNS = list(NAMES)[:10]
 WAVES = "launch__waves_per_multiprocessor"
 BUSY = NAMES | {ACTIVE: 13_000.0, WAVES: 8.0}
 TOO_FEW = "the grid has too few blocks to fill the GPU"
+PIPE = "sm__pipe_{}_cycles_active.avg.pct_of_peak_sustained_elapsed"
+FP64, ALU = PIPE.format("fp64"), PIPE.format("alu")
+LANES = "smsp__thread_inst_executed_per_inst_executed.ratio"
+SHARED = {f"launch__shared_mem_per_block_{kind}": 1024.0 for kind in ("static", "dynamic")}
+SECTORS = "memory_l2_theoretical_sectors_global"
 FULL = BUSY | {FITS: 100.0, RUNS: 90.0}
 
 
@@ -93,6 +98,16 @@ def test_real_pages_begin_with_what_holds_their_kernel_back(
             FULL | {RUNS: 40.0},
             "19.7 % of DRAM peak, achieved occupancy 40.0 % of theoretical 100.0 %.",
         ),
+        (FULL | {SM: 65.0, FP64: 65.0, ALU: 3.0}, "65.0 % of SM peak (FP64 pipe)."),
+        (FULL | {SM: 65.0, FP64: 60.0}, "65.0 % of SM peak."),  # another unit is behind it
+        (FULL | {SM: 85.0, MEMORY: 95.0, L2: 95.0}, "95.0 % of L2 peak, 85.0 % of SM peak."),
+        (FULL | {SM: 65.0, LANES: 8.0}, "65.0 % of SM peak, 8 of 32 threads of a warp active."),
+        (FULL | {SM: 65.0, LANES: 24.0}, "65.0 % of SM peak."),
+        (
+            FULL | {DRAM: 65.0, SECTORS: 400.0, f"{SECTORS}_ideal": 100.0},
+            "65.0 % of DRAM peak, 75.0 % of the sectors of global memory uncoalesced.",
+        ),
+        (FULL | {DRAM: 65.0, SECTORS: 400.0, f"{SECTORS}_ideal": 201.0}, "65.0 % of DRAM peak."),
         (BUSY | {WAVES: 0.66}, f"19.7 % of DRAM peak, 0.66 waves: {TOO_FEW}."),
         (BUSY | {WAVES: 0.04}, f"19.7 % of DRAM peak, less than 0.1 waves: {TOO_FEW}."),
         (BUSY | {WAVES: 0.66, DRAM: 85.0, MEMORY: 85.0}, "85.0 % of DRAM peak."),
@@ -123,6 +138,36 @@ def test_the_first_thing_that_holds_a_kernel_back_is_named(
     assert said(values) == words
 
 
+@pytest.mark.parametrize(
+    ("name", "values", "words"),
+    [
+        ("some_gemm", {SM: 65.0}, "tensor cores"),
+        ("some_random_fill", {SM: 65.0}, "cheaper functions"),
+        ("some_gemm", {SM: 65.0, FP64: 65.0}, "powf"),
+        ("some_copy", {DRAM: 65.0}, "or use lower precision."),
+        ("some_kernel", {DRAM: 65.0}, "tile for reuse"),
+        ("some_kernel", {DRAM: 65.0, SECTORS: 4.0, f"{SECTORS}_ideal": 1.0}, "Coalesce:"),
+        ("some_kernel", {L1: 95.0, ACTIVE: 13_485.0, **SHARED}, "bank conflicts"),
+        ("some_kernel", {L1: 95.0, ACTIVE: 13_485.0, **dict.fromkeys(SHARED, 0)}, "or shared"),
+    ],
+)
+def test_the_remedy_of_a_roof_fits_the_kernel(
+    name: str, values: dict[str, float], words: str
+) -> None:
+    (one,) = found(launch(1, FULL | values, name=name))
+    assert words in (one.remedy or "")
+
+
+@pytest.mark.parametrize(("threads", "idle"), [(1, "31 of 32"), (33, "31 of 64")])
+def test_blocks_that_leave_lanes_of_warps_idle_come_first(threads: int, idle: str) -> None:
+    near = FULL | {DRAM: 85.0, MEMORY: 85.0}
+    sized = {"grid": [9, 1, 1], "block": [threads, 1, 1]}
+    (one,) = found(launch(1, near, name="some_kernel", **sized))
+    assert f" leave {idle} lanes of their warps idle. Use blocks of 128" in told(one)
+    (one,) = found(launch(1, near, name="some_kernel", **{**sized, "block": [24, 1, 1]}))
+    assert told(one).startswith("some_kernel: 85.0 % of DRAM peak. Move fewer bytes")
+
+
 def test_the_worst_kernel_is_the_title_and_three_are_named() -> None:
     def one(number: int, name: str, ns: float) -> Any:
         return launch(number, BUSY | {TIME: ns}, name=name)
@@ -136,6 +181,14 @@ def test_the_worst_kernel_is_the_title_and_three_are_named() -> None:
     assert kernels == ["worst_kernel", "second_kernel", "third_kernel"]
     assert title_sentence(analysis).startswith("worst_kernel: 19.7 % of DRAM peak")
     assert [one.share for one in found(*launches)] == [9 / 18, 5 / 18, 3 / 18]
+
+
+def test_a_kernel_of_little_time_is_never_told_before_or_after_that_of_most() -> None:
+    near = BUSY | {TIME: 951.0, L1: 99.9, ACTIVE: 13_485.0}
+    most, little = launch(1, near, name="long_kernel"), launch(2, BUSY | {TIME: 49.0}, name="short")
+    assert [told(one).partition(" of")[0] for one in found(little, most)] == ["long_kernel: 99.9 %"]
+    no_roof = launch(1, {TIME: 951.0, SM: 9.0}, name="long_kernel")
+    assert [told(one).partition(":")[0] for one in found(little, no_roof)] == ["long_kernel"]
 
 
 def test_a_kernel_whose_own_word_says_little_is_told_by_its_template() -> None:
@@ -179,7 +232,7 @@ def test_amd_kernels_without_a_time_say_what_was_busy() -> None:
         ([("TheoreticalOccupancy", 0.38, "local")], "estimated local speedup 38.0 %"),
         (
             [("UncoalescedGlobalAccess", 0.9, "global"), ("TheoreticalOccupancy", 0.1, "global")],
-            "estimated speedup 10.0 %",
+            "estimated speedup 90.0 % by uncoalesced global access",
         ),
         (
             [("CPIStall_Wait", 0.2, "local"), ("UncoalescedGlobalAccess", 0.1, "global")],
@@ -188,7 +241,7 @@ def test_amd_kernels_without_a_time_say_what_was_busy() -> None:
         ([("CPIStall", 0.2, "local")], "estimated local speedup 20.0 % by CPI stall"),
     ],
 )
-def test_an_estimate_of_the_profiler_is_that_of_the_cause_else_the_best(
+def test_of_estimates_of_the_profiler_the_largest_is_told(
     rules: list[tuple[str, float, str]], words: str
 ) -> None:
     made = [
@@ -197,7 +250,8 @@ def test_an_estimate_of_the_profiler_is_that_of_the_cause_else_the_best(
     ]
     trace = trace_of(kernel_counters=launch(1, BUSY, name="some_kernel"), kernel_rules=made)
     (one,) = [one for one in tf.analyze(trace).findings if one.rule == COUNTED_KERNEL]
-    assert f"limited by registers (Nsight Compute: {words}). Use fewer" in told(one)
+    advice = "Coalesce" if "90.0" in words else "Use fewer"
+    assert f"limited by registers (Nsight Compute: {words}). {advice}" in told(one)
 
 
 @pytest.mark.parametrize(
@@ -234,9 +288,12 @@ UNEVEN = "One or more {} have a much higher number of active cycles than the ave
         ("WorkloadImbalance", UNEVEN.format("SMs"), 7.4, True),
         ("UncoalescedGlobalAccess", "See the L2 Theoretical Sectors table.", 7.4, True),
         ("TheoreticalOccupancy", "Limited by registers.", 7.4, False),
+        ("CPIStall", "Waits for data.", 70.0, False),
+        ("FPInstructions", "Fuse them.", 70.0, False),
+        ("MemoryL2Compression", "Only 0.00% were compressed.", 70.0, False),
     ],
 )
-def test_no_gain_is_told_of_an_idle_part_or_by_more_warps_at_the_peak(
+def test_no_gain_is_told_of_an_idle_part_or_at_the_peak_but_by_less_work(
     name: str, text: str, share: float, is_told: bool
 ) -> None:
     made = [{**rule(1, name, text, 0.14, speedup_kind="global"), "name": "some_kernel"}]

@@ -10,13 +10,21 @@ from traceflops import analyze
 US = 1_000
 
 
-def said(blocks: int, dur_us: int = 1_000, name: str = "saxpy", units: int | None = 100) -> Any:
+def said(
+    blocks: int,
+    dur_us: int = 1_000,
+    name: str = "saxpy",
+    units: int | None = 100,
+    threads: int = 256,
+    last_blocks: int | None = None,
+) -> Any:
     """Return the finding on the grid of ten kernels, None where there is none."""
     works = launched(
         *((name, 1_100 * US * n, (1_100 * n + 5) * US, dur_us * US) for n in range(10))
     )
     for row in works["activities"]:
-        row |= {"grid": [blocks, 1, 1], "block": [256, 1, 1]}
+        row |= {"grid": [blocks, 1, 1], "block": [threads, 1, 1]}
+    works["activities"][-1]["grid"] = [last_blocks or blocks, 1, 1]
     trace = trace_of(**works, devices=[{"sm_count": units}])
     return next((one for one in analyze(trace).findings if one.rule == "small-grid"), None)
 
@@ -43,3 +51,30 @@ def test_a_small_grid_is_told_with_its_blocks_and_multiprocessors() -> None:
 def test_others_are_not_told(blocks: int, more: dict[str, Any]) -> None:
     assert said(blocks, **more) is None
     assert said(50) is not None
+
+
+def test_threads_that_leave_lanes_of_their_warps_idle_are_told_of_any_grid() -> None:
+    found = said(1_000_000, threads=4, units=None)
+    assert "launches 1,000,000 blocks of 4 threads (12.5 % of a warp); such" in found.sentence
+    assert found.remedy.startswith("Use blocks of 128 or 256 threads")
+    assert found.gain.high_ns <= 10_000 * US * 7 / 8
+    assert said(1_000_000, threads=32, units=None) is None
+    assert said(1_000_000, threads=33, units=None) is None  # 33 of 64 lanes
+
+
+def test_blocks_of_one_warp_fill_one_scheduler_of_four() -> None:
+    assert said(200, threads=32) is not None
+    assert said(201, threads=32) is None
+    assert said(200, threads=64) is None
+
+
+def test_a_kernel_of_one_thread_is_told_to_be_serial() -> None:
+    assert said(1, threads=1).remedy.startswith("It runs on one thread")
+
+
+@pytest.mark.parametrize(("last", "is_latency"), [(39, False), (40, True)])
+def test_a_kernel_that_takes_as_long_for_more_blocks_is_to_run_beside_others(
+    last: int, *, is_latency: bool
+) -> None:
+    found = said(10, last_blocks=last)
+    assert found.remedy.startswith("It takes as long for many blocks") == is_latency

@@ -91,6 +91,22 @@ FILES: dict[str, tuple[object, str]] = {
     "Triton Inference Server": ({"traceEvents": [call("REQUEST_START")]}, "Inference Server"),
     "Tracy": (b"tlZ\x04" + bytes(9), "Tracy"),
     "nvprof": (f"{LOG}==71== NVPROF is profiling process 71\n", "console text of nvprof"),
+    "nvprof summary": (
+        "Time(%),Time,Calls,Avg,Min,Max,Name\n9%,1ms,1,1ms,1ms,1ms,k",
+        "a summary of nv",
+    ),
+    "nvprof summary with units": (
+        f'{LOG}==7== Profiling result:\n"Type","Time(%)","Time","Calls","Avg"\n',
+        "a summary of nvprof",
+    ),
+    "nvprof GPU trace": (
+        f'{LOG}==7== Profiling result:\n"Start","Duration","Grid X","Grid Y"\nms,ms,,\n',
+        "a GPU trace of nvprof",
+    ),
+    "nvprof metrics": (
+        f'{LOG}==7== Metric result:\n"Device","Kernel","Invocations","Metric Name"\n',
+        "metrics or events of nvprof",
+    ),
     "torch table": (f"{LOG}  Name  Self CPU %  CUDA total  # of Calls\n", "printed table of torch"),
     "nvidia-smi": (f"{LOG}| NVIDIA-SMI 550.54  Driver Version |\n", "console text of nvidia-smi"),
     "rocm-smi": ("=== ROCm System Management Interface ===\n", "console text of rocm-smi"),

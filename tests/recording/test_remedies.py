@@ -76,6 +76,26 @@ def test_rocprof_is_not_told_of_arguments_of_pytorch() -> None:
 
 
 @pytest.mark.parametrize(
+    ("counts", "is_told"),
+    [
+        ({}, True),  # nothing tells
+        ({"KERNEL": 3, "CUDA_GRAPH_NODE_EVENTS": 0}, False),
+        ({"KERNEL": 3, "GRAPH_TRACE": 1}, True),
+        ({"KERNEL": 0, "CUDA_GRAPH_NODE_EVENTS": 0}, True),
+    ],
+)
+def test_graphs_are_to_be_recorded_by_node_unless_there_are_none(
+    counts: dict[str, int], *, is_told: bool
+) -> None:
+    trace = made("nsys", activities=[KERNEL])
+    trace = replace(trace, source=replace(trace.source, event_counts=counts))
+    told = remedy(trace, "calls")
+    assert told is not None
+    assert ("--cuda-graph-trace=node" in told) == is_told
+    assert told.startswith("nsys profile --trace=cuda,nvtx,osrt")
+
+
+@pytest.mark.parametrize(
     ("category", "member"),
     [
         ("xpu_scope_profiler", "XPU"),

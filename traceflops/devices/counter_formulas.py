@@ -220,7 +220,7 @@ Kind = Literal["percent", "ns", "number"]
 _UNITS: Final[Mapping[Kind, frozenset[str]]] = {
     "percent": frozenset({"%"}),
     "ns": frozenset({"ns"}),
-    "number": frozenset({"", "block", "cycle", "register/thread"}),
+    "number": frozenset({"", "block", "byte/block", "cycle", "register/thread"}),
 }
 
 

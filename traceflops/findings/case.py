@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from traceflops.ranks.who_waits import RankReport
     from traceflops.replay.what_if import Replay
     from traceflops.table.trace import Note, Source, Trace
+    from traceflops.timeline.aggregates import Untimed
     from traceflops.timeline.records import Account, Gap
     from traceflops.windows.device_records import State
     from traceflops.windows.prepared import Prepared
@@ -124,6 +125,10 @@ class Case(Protocol):
     @property
     def recorded(self) -> State:
         """Return whether launches have device records."""
+
+    @property
+    def untimed(self) -> Untimed | None:
+        """Return what a recording without a timeline says."""
 
     @property
     def prepared(self) -> Prepared | None:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from math import prod
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from traceflops.categories.kernel_names import from_own_word, same_kernels
@@ -16,7 +17,7 @@ from traceflops.findings.case import limit, share_of_window
 from traceflops.findings.finding import Finding, Row, row_name, severity_of
 from traceflops.findings.finding import short_name as without_signature
 from traceflops.findings.rules import statement, thresholds
-from traceflops.mfu.counted.kernel_speeds import ROOFS
+from traceflops.mfu.counted.kernel_speeds import COMPUTING, ROOFS
 
 if TYPE_CHECKING:
     from traceflops.findings.case import Case
@@ -34,6 +35,7 @@ _MOST: Final = 3
 _NAME: Final = 60
 _LEAST_WAVES: Final = 0.1
 _ESTIMATED: Final = {
+    "block": "launch configuration",
     "waves": "launch configuration",
     "waves-few": "launch configuration",
     "theoretical": "occupancy",
@@ -51,23 +53,39 @@ _STALLS: Final = frozenset(
 _LIMITERS: Final = frozenset({"registers", "shared memory", "warps", "blocks", "barriers"})
 _BUSY: Final = frozenset({"matrix", "vector", "lds"})
 """Throughputs that are shares of cycles in which units are busy."""
+_WARP: Final = 32
+_PRODUCTS: Final = frozenset({"gemm", "convolution", "attention"})
+_OF_KINDS: Final = frozenset({("product", "sm"), ("product", "vector"), ("once", "dram")})
+"""Kinds of kernels and roofs with a remedy of their own."""
+_OF_PIPES: Final = frozenset({"fp64", "tensor", "alu", "xu", "lsu"})
+"""Pipes with a remedy of their own."""
+_ALSO: Final = ("sm", "dram")
+"""Roofs that are told beside a nearer one: both must be relieved."""
+_UNCOALESCED: Final = "uncoalesced global access"
 _HUMP: Final = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _OWN_WORD: Final = re.compile(r"\w+(?=[<(]|$)")
 _PART: Final = re.compile("L1|L2|DRAM", re.I)
+_FEWER: Final = re.compile("instructions|divergence|imbalance|launch configuration")
+_LESS_MOVED: Final = re.compile("access|conflict|imbalance|launch configuration")
+_RELIEVES: Final = {name: _FEWER if name in COMPUTING else _LESS_MOVED for name in ROOFS}
+"""Words of NVIDIA's rules whose remedies take work from a unit, by its roof."""
 _SAYING_LITTLE: Final = 7
 """A function's name of fewer letters, such as kernel, is followed by its templates, if any."""
 
 
 def counted_kernels(case: Case) -> Iterator[Finding]:
-    """Give the kernels that lose most time to the nearest roof, where only counters tell times."""
+    """Give the kernels that take most time, where only counters tell times."""
     work = case.measured.executed.work
     speeds = work.speeds if work is not None else ()
     total_ns = sum(speed.duration_ns or 0 for speed in speeds)
     names = _names([speed.name for speed in speeds])
-    judged = [speed for speed in speeds if speed.roof is not None] or list(speeds[:1])
+    kinds = _kinds(case)
+    least_ns = limit(case, COUNTED_KERNEL, "least_share") * total_ns
+    long = [speed for speed in speeds if (speed.duration_ns or 0) >= least_ns]
+    judged = [speed for speed in long if speed.roof is not None] or list(speeds[:1])
     for speed in judged[:_MOST]:
         share = (speed.duration_ns or 0) / total_ns if total_ns else 0.0
-        yield from _finding(case, speed, names[speed.name], share)
+        yield from _finding(case, speed, names[speed.name], kinds.get(speed.name, ""), share)
 
 
 def counted_main_kernel(case: Case) -> Iterator[Finding]:
@@ -81,7 +99,8 @@ def counted_main_kernel(case: Case) -> Iterator[Finding]:
     if severity_of(share) is not None:
         name = _names([speed.name])[speed.name]
         row = Row(row_name(most.name), most.sum_ns, most.count)
-        for finding in _finding(case, speed, name, share):
+        kind = _kind(most.category.top, most.category.sub)
+        for finding in _finding(case, speed, name, kind, share):
             yield replace(finding, evidence=("speed-of-light", "kernels"), rows=(row,))
 
 
@@ -112,7 +131,8 @@ def kernel_with_most(measured: Measurement) -> Fact | None:
         said.append(_fact("flops", tflops=work.flops_per_ns / _TERA))
     if work.bytes_per_ns:
         said.append(_fact("bytes", gigabytes=work.bytes_per_ns))
-    said += [] if speed is None else [one for one in _roofs(speed) if one.values["share"]]
+    near = thresholds()[COUNTED_KERNEL]["near"]
+    said += [] if speed is None else [one for one in _roofs(speed, near) if one.values["share"]]
     return _fact(
         "most",
         name=_names([row.name for row in kernels])[most.name],
@@ -122,33 +142,86 @@ def kernel_with_most(measured: Measurement) -> Fact | None:
     )
 
 
-def _finding(case: Case, speed: KernelSpeed, name: str, share: float) -> Iterator[Finding]:
+def _kinds(case: Case) -> dict[str, str]:
+    """Return what kernels do that were counted without a timeline, by name."""
+    rows = case.untimed.counted.to_pylist() if case.untimed is not None else ()
+    return {row["name"]: _kind(row["top"], row["sub"]) for row in rows}
+
+
+def _kind(top: str, sub: str) -> str:
+    """Return "product" of what tensor cores may compute, "once" of what moves each byte once."""
+    return "product" if sub in _PRODUCTS else "once" if top == "memory" else ""
+
+
+def _finding(
+    case: Case, speed: KernelSpeed, name: str, kind: str, share: float
+) -> Iterator[Finding]:
     """Give what holds a kernel back, nothing where counters do not tell it."""
-    held, advice = _held_back(case, speed)
-    limits = (*_roofs(speed), *filter(None, [held]))
+    wasted = tuple(_wasted(case, speed))
+    held, advice = _held_back(case, speed, _relief(speed, kind, wasted))
+    least = partial(limit, case, COUNTED_KERNEL)
+    limits = (*_roofs(speed, least("near")), *wasted, *filter(None, [held]))
     if limits:
-        estimate = _estimate(speed, held, partial(limit, case, COUNTED_KERNEL))
+        estimate = _estimate(speed, held, least)
+        if _is_of_access(estimate, least("excess")):
+            advice = _fact("remedy.coalesce")
         values = {"name": name, "limits": limits, "estimate": estimate}
         yield statement(COUNTED_KERNEL, share, values, advice=advice)
 
 
-def _roofs(speed: KernelSpeed) -> Iterator[Fact]:
-    """Give how near the nearest roof is, else all that is known of roofs."""
-    shares = dict([speed.roof]) if speed.roof is not None else speed.throughputs
+def _roofs(speed: KernelSpeed, near: float) -> Iterator[Fact]:
+    """Give how near the nearest roof is and what else is near, else all that is known of roofs."""
+    shares = dict(speed.throughputs)
+    if speed.roof is not None:
+        others = {name: share for name, share in shares.items() if share >= near}
+        shares = {**dict([speed.roof]), **{name: others[name] for name in _ALSO if name in others}}
     for name, share in shares.items():
-        yield _fact("busy" if name in _BUSY else "roof", roof=ROOFS[name], share=share)
+        pipe = _fact(f"pipe.{speed.pipe}") if name == "sm" and speed.pipe else None
+        yield _fact("busy" if name in _BUSY else "roof", roof=ROOFS[name], share=share, pipe=pipe)
 
 
-def _held_back(case: Case, speed: KernelSpeed) -> tuple[Fact | None, Fact | None]:
-    """Return what holds a kernel back, None where its roof does, and what to do."""
+def _wasted(case: Case, speed: KernelSpeed) -> Iterator[Fact]:
+    """Give what of the work of the nearest roof is in vain: lanes, or sectors of memory."""
+    is_computing = speed.roof is not None and speed.roof[0] in COMPUTING
+    if is_computing and speed.lanes and speed.lanes < limit(case, COUNTED_KERNEL, "lanes") * _WARP:
+        yield _fact("lanes", lanes=speed.lanes, warp=_WARP)
+    if (speed.excess or 0.0) >= limit(case, COUNTED_KERNEL, "excess"):
+        yield _fact("excess", share=speed.excess)
+
+
+def _relief(speed: KernelSpeed, kind: str, wasted: Sequence[Fact]) -> Fact | None:
+    """Return how to take work from the unit that is nearest its peak."""
+    if speed.roof is None:
+        return None
+    roof, _ = speed.roof
+    if roof not in COMPUTING and any(one.code.endswith(".excess") for one in wasted):
+        return _fact("remedy.coalesce")
+    if roof == "sm" and speed.pipe in _OF_PIPES:
+        return _fact(f"remedy.pipe.{speed.pipe}")
+    if roof == "l1" and speed.shared_bytes == 0:
+        return _fact("remedy.unshared.l1")
+    return _fact(f"remedy.{kind}.{roof}" if (kind, roof) in _OF_KINDS else f"remedy.roof.{roof}")
+
+
+def _held_back(
+    case: Case, speed: KernelSpeed, relief: Fact | None
+) -> tuple[Fact | None, Fact | None]:
+    """Return what holds a kernel back, None where its roof does, and what to do.
+
+    `relief` is what takes work from its roof.
+    """
 
     def least(name: str) -> float:
         return limit(case, COUNTED_KERNEL, name)
 
-    roof, share = speed.roof or ("", 0.0)
-    of_roof = _fact(f"remedy.roof.{roof}") if roof else None
+    share = speed.roof[1] if speed.roof is not None else 0.0
+    threads = prod(speed.block) if speed.block and "amd" not in case.program else _WARP
+    lanes = -(-threads // _WARP) * _WARP
+    if 0 < threads < least("lanes") * lanes:
+        idle = _fact("block", threads=threads, idle=lanes - threads, all=lanes)
+        return idle, _fact("remedy.block")
     if share >= least("near"):
-        return None, of_roof
+        return None, relief
     if speed.is_small:
         waves = speed.waves or 0.0
         held = "waves" if waves >= _LEAST_WAVES else "waves-few"
@@ -157,12 +230,12 @@ def _held_back(case: Case, speed: KernelSpeed) -> tuple[Fact | None, Fact | None
         units = "cu" if "vector" in speed.throughputs else "sm"
         return _fact(f"active-{units}", share=speed.active), _fact("remedy.active")
     if share >= least("bound"):
-        return None, of_roof
+        return None, relief
     fits, runs = speed.theoretical_occupancy, speed.achieved_occupancy
     if fits is not None and fits <= least("theoretical"):
         named = [limiter.replace(" ", "-") for limiter in speed.limiters if limiter in _LIMITERS]
         remedies = tuple(_fact(f"remedy.limiter.{limiter}") for limiter in named)
-        advice = fact("joined", parts=remedies) if remedies else of_roof
+        advice = fact("joined", parts=remedies) if remedies else relief
         return _fact("theoretical", share=fits, limiters=speed.limiters), advice
     if fits and runs is not None and runs < least("achieved") * fits:
         return _fact("achieved", share=runs, fits=fits), _fact("remedy.achieved")
@@ -178,7 +251,7 @@ def _held_back(case: Case, speed: KernelSpeed) -> tuple[Fact | None, Fact | None
 
 
 def _estimate(speed: KernelSpeed, held: Fact | None, least: _Least) -> Fact | None:
-    """Return what NVIDIA estimates that mending this would gain, else its largest estimate.
+    """Return the largest of NVIDIA's estimates, and the rule where it is not of what holds back.
 
     Other estimates are as if the grid filled the GPU: of one that does not none is told. Nor is one
     told that gains nothing.
@@ -191,14 +264,22 @@ def _estimate(speed: KernelSpeed, held: Fact | None, least: _Least) -> Fact | No
     same = [rule for rule in rules if about is not None and about in rule_name(rule)]
     if not rules or (code in ("waves", "waves-few") and not same):
         return None
-    best = next(iter(same), rules[0])
-    return estimated(best, None if same else rule_name(best))
+    best = same[0] if code in ("waves", "waves-few") else rules[0]
+    return estimated(best, None if best in same else rule_name(best))
 
 
 def estimated(rule: KernelRule, by: str | None = None) -> Fact | None:
     """Return an estimated speed-up as Nsight Compute calls it, None where there is none."""
     code = "estimate-local" if rule.speedup_kind == "local" else "estimate"
     return _fact(code, share=rule.speedup_share, rule=by) if rule.speedup_share else None
+
+
+def _is_of_access(estimate: Fact | None, least: float) -> bool:
+    """Return whether coalescing is estimated to gain enough."""
+    values = estimate.values if estimate is not None else {}
+    share = values.get("share")
+    is_much = isinstance(share, float) and share >= least
+    return is_much and values.get("rule") == _UNCOALESCED
 
 
 def _fact(name: str, /, **values: Value) -> Fact:
@@ -208,14 +289,16 @@ def _fact(name: str, /, **values: Value) -> Fact:
 def gains_nothing(speed: KernelSpeed, rule: KernelRule, least: _Least | None = None) -> bool:
     """Return whether what a rule estimates cannot be gained.
 
-    Balancing a part of the memory system that is not busy, or more warps for a unit at its peak.
+    That is of a kernel at its roof all but what takes work from that unit, of others balancing a
+    part of the memory system that is not busy. Compression needs memory that is allocated for it.
     """
-    least = least or thresholds()[COUNTED_KERNEL].__getitem__
-    if speed.roof is not None and speed.roof[1] >= least("near") and "occupancy" in rule_name(rule):
+    least, name = least or thresholds()[COUNTED_KERNEL].__getitem__, rule_name(rule)
+    roof, share = speed.roof or ("", 0.0)
+    if "compression" in name or (share >= least("near") and not _RELIEVES[roof].search(name)):
         return True
     # Which part of the memory system a rule is about, by its name or as unbalanced
     named = _PART.search(rule.rule or "")
-    if named is None and "imbalance" in rule_name(rule):
+    if named is None and "imbalance" in name:
         named = _PART.search(rule.text)
     return speed.throughputs.get(named[0].lower() if named else "", 1.0) < least("busy")
 

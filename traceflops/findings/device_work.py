@@ -11,17 +11,21 @@ import numpy as np
 
 from traceflops.attribution.datatypes import operand_type
 from traceflops.characters import kernel_name
-from traceflops.facts import Fact, Value, fact
+from traceflops.facts import Fact, fact
 from traceflops.findings.case import cause, limit, share_of_window
-from traceflops.findings.finding import Cause, Row, Where, row_name, short_name
-from traceflops.findings.kernel_facts import KernelFacts, kernel_cause, largest_of, rows_of
+from traceflops.findings.finding import Cause, Row, Where, row_name
+from traceflops.findings.kernel_facts import (
+    PRODUCTS,
+    KernelFacts,
+    kernel_cause,
+    largest_of,
+    rows_of,
+)
+from traceflops.findings.launch_geometry import small_grids
 from traceflops.findings.memory_kernels import memory_rules
 from traceflops.findings.precision import HALF, SINGLE, precision_rules
 from traceflops.flops.ops.work import Product, Work
 from traceflops.memory.usage import memory_use
-from traceflops.table.columns import BoolArray, axes, names, numbers, product_of
-from traceflops.timeline.device_span import is_top
-from traceflops.timeline.intervals import latest_end_before
 
 if TYPE_CHECKING:
     from traceflops.findings.case import Case
@@ -173,7 +177,7 @@ def kernel_rules(case: Case) -> Iterator[Cause]:
     if facts is not None and len(owners) != facts.prepared.trace.activities.num_rows:
         facts = None  # measured elsewhere
     if facts is not None:
-        for rule in (product_rules, _small_grids, memory_rules, _recompute):
+        for rule in (product_rules, small_grids, memory_rules, _recompute):
             for rule_cause in rule(facts):
                 left |= {
                     name: min(kept, left.get(name, 1.0))
@@ -208,7 +212,6 @@ def _recompute(facts: KernelFacts) -> Iterator[Cause]:
     )
 
 
-_PRODUCTS: Final = ("compute/gemm", "compute/convolution", "compute/attention")
 _ALIGN: Final = {"fp16": 8, "bf16": 8, "fp8": 16, "int8": 16, "tf32": 4}
 """Elements that a row must be a multiple of, by data type: 16 bytes, what tensor cores load."""
 _PADDED: Final = 64
@@ -217,7 +220,7 @@ _UNALIGNED_KERNEL: Final = re.compile(r"_align([124])\b")
 
 def product_rules(facts: KernelFacts) -> Iterator[Cause]:
     """Yield what is wrong with the products of the chosen windows."""
-    product = facts.is_sub(*_PRODUCTS)
+    product = facts.is_sub(*PRODUCTS)
     if not product.any():
         return
     padding = facts.of_works(_padding, 1.0)
@@ -263,42 +266,3 @@ def _padded(work: Work, rows: set[int]) -> float:
     align = _ALIGN.get(work.dtype or "", _ALIGN["tf32"] if work.dtype in SINGLE else 1)
     wrong = [size for size in rows if size % align and size > 1]
     return float(np.prod([-(-size // _PADDED) * _PADDED / size for size in wrong] or [1.0]))
-
-
-def _small_grids(facts: KernelFacts) -> Iterator[Cause]:
-    """Yield a cause of long kernels with far fewer blocks than multiprocessors.
-
-    Products have a rule of their own, collectives leave room on purpose, and kernels that run
-    beside others may fill the GPU together.
-    """
-    activities, devices = facts.prepared.trace.activities, facts.prepared.trace.devices
-    units = numbers(devices["sm_count"])[numbers(activities["device"])[facts.row]]
-    blocks = product_of(axes(activities["grid"]))[facts.row]
-    most, shortest = (limit(facts.case, "small-grid", name) for name in ("most_filled", "least_ns"))
-    small = (units > 0) & (blocks > 0) & (blocks <= most * units) & (facts.ns >= shortest)
-    small &= ~facts.is_sub(*_PRODUCTS)
-    small &= ~is_top(facts.prepared.linked.categorised, "communication", facts.row)
-    small &= ~_overlaps(facts)
-    if not small.any():
-        return
-    largest = int(np.argmax(np.where(small, facts.ns, 0)))
-    name = names(activities["name"])[facts.name[largest]]
-    threads = int(product_of(axes(activities["block"]))[facts.row[largest]])
-    values: dict[str, Value] = {
-        "name": short_name(name),
-        "blocks": int(blocks[largest]),
-        "threads": threads if threads > 0 else None,
-        "units": int(units[largest]),
-    }
-    kept = blocks / np.maximum(units, 1)
-    yield from kernel_cause(facts, "small-grid", small, kept, values=values)
-
-
-def _overlaps(facts: KernelFacts) -> BoolArray:
-    """Return which kernels run beside another one of their device for some time."""
-    activities = facts.prepared.trace.activities
-    device, start = (numbers(activities[name])[facts.row] for name in ("device", "start_ns"))
-    end = start + numbers(activities["dur_ns"])[facts.row]
-    is_beside = latest_end_before(device, start, end) > start
-    later = latest_end_before(device, -end, -start) > -end
-    return np.asarray(is_beside | later)

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from traceflops.mfu.budget import DevicePeaks
     from traceflops.windows.prepared import Prepared
 
+PRODUCTS = ("compute/gemm", "compute/convolution", "compute/attention")
 _MOST_ROWS, _MOST_NAMES, _MOST_SHAPES = 3, 50, 3
 _COMPILED: Final = "CompiledFxGraph"
 """In the ranges of compiled graphs, whose names are hashes that say no place."""

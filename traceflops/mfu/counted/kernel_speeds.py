@@ -32,7 +32,7 @@ ROOFS: Final = {
 }
 """Throughputs and what they are called, in the order in which they are shown."""
 
-_COMPUTING: Final = frozenset({"sm", "matrix", "vector"})
+COMPUTING: Final = frozenset({"sm", "matrix", "vector"})
 _MOVING: Final = frozenset({"memory", "dram"})
 """The nearest roof is known where throughputs of both kinds are."""
 _NEAREST: Final = 0.9
@@ -48,6 +48,8 @@ _ALL: Final = 0.995
 _ISSUING: Final = "selected"
 _ACTIVE_CYCLES: Final = "GRBM_GUI_ACTIVE"
 _SHARES: Final = ("achieved_occupancy", "theoretical_occupancy", "active", *ROOFS)
+_OTHERS: Final = ("waves", "lanes", "excess", "shared_bytes")
+_PIPE: Final = "pipe."
 _LONGEST_NS: Final = 2.0**62
 
 
@@ -77,9 +79,12 @@ class KernelSpeed:
     None, or not in `throughputs`: by ROOFS, shares of a peak. `duration_ns` is the sum of times in
     which launches ran serialized, mostly at locked clocks. `active` is the part of the time in
     which the average SM or CU had work. `limiters` are what leaves an SM room for no more blocks,
-    empty where the occupancy can be full. `waves` is how often the grid fills all SMs. `stalls` are
-    the reasons why warps wait and their parts of the cycles of a warp, the largest first. `rules`
-    are what the profiler's own say.
+    empty where the occupancy can be full; shared memory only of kernels that ask for it. `waves` is
+    how often the grid fills all SMs. `stalls` are the reasons why warps wait and their parts of the
+    cycles of a warp, the largest first. `pipe` is the pipe of SMs that is as busy as SMs are.
+    `lanes` is how many of 32 threads take part in an instruction of a warp, `excess` the share of
+    the sectors of global memory that coalesced accesses would not move, `shared_bytes` what a block
+    asks for. `rules` are what the profiler's own say.
     """
 
     name: str
@@ -95,6 +100,10 @@ class KernelSpeed:
     registers: int | None
     waves: float | None
     stalls: tuple[tuple[str, float], ...]
+    pipe: str | None = None
+    lanes: float | None = None
+    excess: float | None = None
+    shared_bytes: int | None = None
     rules: tuple[KernelRule, ...] = ()
 
     @property
@@ -109,7 +118,7 @@ class KernelSpeed:
         # One throughput is of the time in which SMs are active, not of all the time.
         if (active := shares.pop(_ACTIVE_ONLY, None)) is not None and self.active is not None:
             shares[_ACTIVE_ONLY] = active * self.active
-        is_both = _COMPUTING & shares.keys() and _MOVING & shares.keys()
+        is_both = COMPUTING & shares.keys() and _MOVING & shares.keys()
         if not is_both and max(shares.values(), default=0.0) < _NEAREST:
             return None
         # Of the whole memory system the part is named that is as busy as it is.
@@ -119,12 +128,6 @@ class KernelSpeed:
             best = "memory"
         return best, shares[best]
 
-    @property
-    def lost_ns(self) -> float:
-        """Return its time times the distance to the nearest roof, 0 where either is unknown."""
-        roof = self.roof
-        return (self.duration_ns or 0) * max(1 - roof[1], 0.0) if roof is not None else 0.0
-
 
 def kernel_speeds(
     counted: CountedLaunches,
@@ -133,9 +136,9 @@ def kernel_speeds(
     units: IntArray,
     rules: Sequence[tuple[KernelRule, ...]] = (),
 ) -> tuple[tuple[KernelSpeed, ...], tuple[Note, ...]]:
-    """Return a row per kernel and size, those first that lose most time; and what is odd.
+    """Return a row per kernel and size, and what is odd.
 
-    Where no roof is known, those first that take most time, or most cycles of AMD's devices.
+    Those are first that take most time, where that was not counted most cycles of AMD's devices.
 
     `family` is the place of each launch's own in `families`, `units` are the CUs of its device, 0
     where they are not known. `rules` is what rules say of each launch.
@@ -143,6 +146,10 @@ def kernel_speeds(
     values = counters.quantities_in(counted.values)
     if {"active_cycles", "elapsed_cycles"} <= values.keys():
         values["active"] = _ratio(values["active_cycles"], values["elapsed_cycles"])
+    if {"sectors", "sectors.ideal"} <= values.keys():
+        values["excess"] = 1 - _ratio(values["sectors.ideal"], values["sectors"])
+    if {"shared.static", "shared.dynamic"} <= values.keys():
+        values["shared_bytes"] = values["shared.static"] + values["shared.dynamic"]
     # AMD's devices count cycles of the parts of CUs, for the families that the table has.
     active = counted.values.get(_ACTIVE_CYCLES)
     cycle_shares: dict[str, FloatArray] = {}
@@ -168,7 +175,7 @@ def kernel_speeds(
         or row.rules
         or (row.duration_ns, row.achieved_occupancy) != (None, None)
     ]
-    rows.sort(key=lambda row: (-row[0].lost_ns, -(row[0].duration_ns or 0), -row[1], row[0].name))
+    rows.sort(key=lambda row: (-(row[0].duration_ns or 0), -row[1], row[0].name))
     notes = (note_of("dropped", "shares-impossible", count=odd),) if odd else ()
     return tuple(row for row, _ in rows), notes
 
@@ -210,7 +217,7 @@ class _Groups:
             differs = self._sums((value != value[self.first][self.group]).astype(np.float64))
             registers = np.where(differs > 0, np.nan, value[self.first])
         for number, row in enumerate(self.first.tolist()):
-            own = {name: _known(means, name, number) for name in (*_SHARES, "waves")}
+            own = {name: _known(means, name, number) for name in (*_SHARES, *_OTHERS)}
             theoretical = own["theoretical_occupancy"]
             # What leaves room for the fewest blocks; nothing where warps are as many as fit.
             room = {
@@ -219,6 +226,8 @@ class _Groups:
             room = {name: blocks for name, blocks in room.items() if not np.isnan(blocks)}
             is_full = theoretical is None or theoretical >= _ALL
             least = np.nan if is_full else min(room.values(), default=np.nan)
+            if own["shared_bytes"] == 0:
+                room.pop("shared memory", None)
             limiters = tuple(name for name, blocks in room.items() if blocks == least)
             stall_shares = [(reason, float(share[number])) for reason, share in stalls.items()]
             waiting = [(reason, share) for reason, share in stall_shares if 0 < share <= _MOST]
@@ -236,6 +245,10 @@ class _Groups:
                 registers=_whole(registers[number]),
                 waves=self._waves(own["waves"], limits, number),
                 stalls=tuple(sorted(waiting, key=lambda stall: (-stall[1], stall[0]))),
+                pipe=_pipe(means, number),
+                lanes=own["lanes"],
+                excess=own["excess"],
+                shared_bytes=_whole(own["shared_bytes"]),
                 rules=self.rules[number],
             )
 
@@ -285,13 +298,23 @@ class _Groups:
         return {}
 
 
+def _pipe(means: Mapping[str, FloatArray], number: int) -> str | None:
+    """Return the busiest pipe of SMs if that is what their throughput is of."""
+    own = {name: _known(means, name, number) for name in means if name.startswith(_PIPE)}
+    pipes = {name: share for name, share in own.items() if share is not None}
+    best = max(pipes, key=lambda name: pipes[name], default="")
+    busy = _known(means, "sm", number)
+    is_it = busy and best and abs(pipes[best] - busy) <= _SAME * busy
+    return best.removeprefix(_PIPE) if is_it else None
+
+
 def _known(means: Mapping[str, FloatArray], name: str, number: int) -> float | None:
     value = float(means[name][number]) if name in means else np.nan
     return None if np.isnan(value) else round(value, 12)
 
 
-def _whole(value: float) -> int | None:
-    return None if np.isnan(value) else round(value)
+def _whole(value: float | None) -> int | None:
+    return None if value is None or np.isnan(value) else round(value)
 
 
 def _axes(sides: IntArray) -> tuple[int, ...] | None:
