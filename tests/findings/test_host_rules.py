@@ -82,7 +82,7 @@ def test_running_compiled_code_is_no_compilation(name: str) -> None:
     assert of_rule(analysis, "compiled-runtime")
 
 
-def host(table: str, name: str, **more: Any) -> dict[str, list[dict[str, Any]]]:
+def host(table: str, name: str, **more: Any) -> dict[str, Any]:
     """Return 1.9 ms of something on the host in the gap of 2 ms, unless told otherwise."""
     return {table: [{"name": name, "start_ns": 50_000, "dur_ns": 1_900_000, **more}]}
 
