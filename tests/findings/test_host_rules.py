@@ -462,6 +462,10 @@ def test_a_range_of_a_library_is_not_the_code_of_the_user() -> None:
     label = {"name": "MPI_Recv", "start_ns": 0, "dur_ns": 1_990_000}
     (found,) = of_rule(run(0, 2_000_000, 0, 0, by="nsight", marks=[label]), "host-unrecorded")
     assert (found.owner, found.remedy[:24]) == ("library", "Find what MPI_Recv waits")
+    # Around the code of the user
+    label["name"] = "DistributedDataParallel.forward"
+    (found,) = of_rule(run(0, 2_000_000, 0, 0, marks=[label]), "host-unrecorded")
+    assert "waits for" not in found.remedy
 
 
 def test_start_up_is_told_as_such_where_no_step_is_marked() -> None:
