@@ -82,7 +82,7 @@ def test_running_compiled_code_is_no_compilation(name: str) -> None:
     assert of_rule(analysis, "compiled-runtime")
 
 
-def host(table: str, name: str, **more: Any) -> dict[str, list[dict[str, Any]]]:
+def host(table: str, name: str, **more: Any) -> dict[str, Any]:
     """Return 1.9 ms of something on the host in the gap of 2 ms, unless told otherwise."""
     return {table: [{"name": name, "start_ns": 50_000, "dur_ns": 1_900_000, **more}]}
 
@@ -490,6 +490,10 @@ def test_a_range_of_a_library_is_not_the_code_of_the_user() -> None:
     label = {"name": "MPI_Recv", "start_ns": 0, "dur_ns": 1_990_000}
     (found,) = of_rule(run(0, 2_000_000, 0, 0, by="nsight", marks=[label]), "host-unrecorded")
     assert (found.owner, found.remedy[:24]) == ("library", "Find what MPI_Recv waits")
+    # Around the code of the user
+    label["name"] = "DistributedDataParallel.forward"
+    (found,) = of_rule(run(0, 2_000_000, 0, 0, marks=[label]), "host-unrecorded")
+    assert "waits for" not in found.remedy
 
 
 def test_start_up_is_told_as_such_where_no_step_is_marked() -> None:

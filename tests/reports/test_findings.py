@@ -123,7 +123,7 @@ def test_the_first_ten_lines_say_what_how_much_where_how_sure_and_what_to_do(wid
         "(train.py:71).",
         "MFU 29.5 → 35.7 %",
         "sure: high",
-        "help: Raise num_workers",
+        "help: Give the workers",
     ):
         assert said in head
     assert "without it" not in head

@@ -235,7 +235,7 @@ def _what_is_known(
     if rule == "host-unrecorded":
         label = short_name(largest.label)
         values = {"label": label, "what": "it" if label else "the code"}
-        knows |= {"of-library"} if _owner(largest.label) == "library" else set()
+        knows |= {"of-library"} if _LIBRARY_RANGE.match(largest.label) else set()
         marks = case.prepared.trace.marks if case.prepared is not None else None
         if marks is not None and is_one_of(marks["kind"], "python", "system").any():
             # Functions or calls of the operating system are recorded already.
