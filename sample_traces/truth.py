@@ -288,7 +288,7 @@ def _bounds(rank: RankRun, config: RunConfig, start_ns: int, end_ns: int) -> lis
     if not config.engine:
         # What the host does first in a step is part of it, if the GPU has nothing else to do.
         marks = [mark.start_ns for mark in rank.marks if mark.kind == "step"]
-        begins = []
+        begins: list[int] = []
         for first, marked in zip(starts, marks, strict=True):
             earlier = [a.end_ns for a in activities if a.start_ns < first]
             begins.append(max(min(first, max(marked, *earlier, marked)), *begins[-1:], marked - 1))

@@ -28,7 +28,7 @@ def test_a_wait_costs_the_idle_time_until_the_host_is_ahead_again() -> None:
     wait = {"name": "cudaStreamSynchronize", "start_ns": 10 * US, "dur_ns": 40 * US}
     launches = [(0, 5, 44), (55, 65, 20), (90, 100, 20), (110, 130, 90), (120, 220, 10)]
     launches += [(300, 310, 10)]
-    kernels = launched(*(("sgemm", *(US * at for at in times)) for times in launches))
+    kernels = launched(*(("sgemm", US * at, US * start, US * dur) for at, start, dur in launches))
     kernels["calls"].append(wait)
     (found_wait,) = analyze(trace_of(**kernels)).synchronisations
     assert found_wait.idle_after_ns == 40 * US

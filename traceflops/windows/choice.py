@@ -312,7 +312,7 @@ def _from_the_marks(
     first_ns, work = np.array([step.start_ns for step in steps]), account.work
     first = np.searchsorted(work.start_ns, first_ns)
     ended_ns = np.append(-_NEVER, np.maximum.accumulate(work.end_ns))[first]
-    marks = np.maximum(marked_ns[[step.place for step in steps]], ended_ns)
+    marks = np.maximum(marked_ns[[step.place or 0 for step in steps]], ended_ns)
     called_ns = work.call_start_ns[np.minimum(first, len(work.start_ns) - 1)]
     waits = (called_ns != ABSENT) & (first_ns - called_ns > LONGEST_START_NS)
     begin_ns = np.maximum.accumulate(np.where(waits, first_ns, np.minimum(first_ns, marks)))
