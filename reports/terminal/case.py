@@ -23,12 +23,11 @@ from traceflops.reports.view.findings import (
     title_finding,
 )
 from traceflops.reports.view.palette import LINE_LOOKS
-from traceflops.reports.view.step_split import StepPart, step_parts
+from traceflops.reports.view.step_split import StepPart, outside, step_parts
 from traceflops.reports.view.utilisation import why_not
 from traceflops.reports.view.wording import (
     basis,
     doubts,
-    outside,
     products,
     selected,
     steps_used,

@@ -7,11 +7,12 @@ idle time is split by what the GPUs wait on.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
 from traceflops.attribution.idle_classes import CLASSES
+from traceflops.facts import fact
 from traceflops.findings.unevenness import UNEVEN_STEPS
 from traceflops.flops.mfu_waterfall import UNSPLIT
 from traceflops.reports.view.figures import apportioned, kernel_label, percent
@@ -37,6 +38,8 @@ _USUAL_CULPRITS, _MOST_CULPRITS = 3, 5
 _NAME: Final = 40
 _COMPUTE: Final = ("inefficiency", "unattributed", "compute", UNSPLIT, "useful")
 """The parts that a finding about compute may be of: what is lost, then what is not known."""
+_PARTLY: Final = 10
+"""Time before or after the work is told from one part in so many on."""
 _LEAST: Final = 0.02
 """Share of a step from which a culprit is a part of its own."""
 _SHORT: Final = {
@@ -129,7 +132,7 @@ def _idle(analysis: Analysis, idle_ns: int) -> Iterator[tuple[str, str, int]]:
     if missing_ns:
         times |= {_LATE: times[_LATE] - missing_ns, "": missing_ns}
     labels = CLASSES | {"": _MISSING}
-    if times and analysis.total.knows_idle:
+    if times and analysis.total.knows_idle and not analysis.on_host:
         times[_UNEXPLAINED] = analysis.idle.unexplained_ns
         labels |= {_UNEXPLAINED: _UNEXPLAINED}
     least_ns = _LEAST * analysis.components.window_ns
@@ -215,3 +218,16 @@ def step_after(analysis: Analysis, finding: Finding) -> StepAfter | None:
         return None
     least, most = (max(now_ns - max(ns, 0), 0) for ns in (gain.high_ns, gain.low_ns))
     return StepAfter(now_ns, least, most)
+
+
+def outside(analysis: Analysis) -> str:
+    """Return what is recorded before and after the GPU's work and is in no figure, "" if little."""
+    rest = analysis.outside
+    if rest is None:
+        return ""
+    total_ns = rest.before_ns + rest.after_ns
+    is_before, is_after = (_PARTLY * ns >= total_ns for ns in (rest.before_ns, rest.after_ns))
+    code = "both" if is_before and is_after else "before" if is_before else "after"
+    call = rest.call if 2 * rest.call_ns >= total_ns else None
+    work = "operator" if analysis.on_host else "GPU operation"
+    return words(fact(f"outside.{code}", **asdict(rest) | {"call": call, "work": work}))

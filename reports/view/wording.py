@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -42,8 +41,6 @@ _MOST = 8
 _KINDS: Final = ("repaired", "dropped", "missing", "assumed")
 """Kinds of notes, those first that matter most where the time they are about is not known."""
 _TWO = 2
-_PARTLY: Final = 10
-"""Time before or after the work is told from one part in so many on."""
 
 
 def some_files(names: Sequence[str], most: int) -> str:
@@ -246,19 +243,6 @@ def basis(analysis: Analysis) -> str:
     is_whole = used == len(analysis.steps.used) * len(analysis.devices_used)
     over = f"{steps} × {devices}" if is_whole else f"{several(used, 'step')} on {devices}"
     return f"Averages {each(analysis)} ({over})"
-
-
-def outside(analysis: Analysis) -> str:
-    """Return what is recorded before and after the GPU's work and is in no figure, "" if little."""
-    rest = analysis.outside
-    if rest is None:
-        return ""
-    total_ns = rest.before_ns + rest.after_ns
-    is_before, is_after = (_PARTLY * ns >= total_ns for ns in (rest.before_ns, rest.after_ns))
-    code = "both" if is_before and is_after else "before" if is_before else "after"
-    call = rest.call if 2 * rest.call_ns >= total_ns else None
-    work = "operator" if analysis.on_host else "GPU operation"
-    return words(fact(f"outside.{code}", **asdict(rest) | {"call": call, "work": work}))
 
 
 def step_times(analysis: Analysis) -> list[str]:

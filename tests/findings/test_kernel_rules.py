@@ -249,6 +249,23 @@ def test_kinds_of_memory_kernels_have_remedies_of_their_own(
 
 
 @pytest.mark.parametrize(
+    ("kernel", "took_us", "size", "is_told"),
+    [
+        (ADD, 5_000, 8192, True),
+        (ADD, 1_000, 8192, False),  # a quarter of the bandwidth
+        (ADD, 100, 512, False),  # 1.5 MB
+        (ADD.replace("vectorized", "unrolled"), 5_000, 8192, False),
+    ],
+)
+def test_simple_kernels_of_large_tensors_are_slow_where_the_gpu_is(
+    kernel: str, took_us: int, size: int, *, is_told: bool
+) -> None:
+    shapes = f"[[{size}, {size}], [{size}, {size}]]"
+    rules = found([HEALTHY, made(kernel, took_us, "aten::add", shapes, types=BF16), HEALTHY])
+    assert ("other programs on it" in rules["memory-bandwidth"].remedy) == is_told
+
+
+@pytest.mark.parametrize(
     ("kernel", "is_told"),
     [
         (NORM, False),

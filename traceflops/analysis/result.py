@@ -31,7 +31,7 @@ from traceflops.attribution.device_work import DeviceWork, attributed_work
 from traceflops.attribution.host_calls import (
     HostOperator,
     MemoryOperation,
-    Outside,
+    OutsideGpuWork,
     Synchronisation,
     host_operators,
     memory_operations,
@@ -138,7 +138,7 @@ class Analysis:
         return spread_of(self.devices)
 
     @cached_property
-    def outside(self) -> Outside | None:
+    def outside(self) -> OutsideGpuWork | None:
         """Return what is recorded outside the GPU's work, None where it is little or not asked."""
         asked = self.has_events and self.selection == Selection()
         return outside_gpu_work(self.recording) if asked else None

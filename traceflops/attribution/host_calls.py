@@ -267,7 +267,7 @@ _FEW: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Outside:
+class OutsideGpuWork:
     """What is recorded before the first GPU operation and after the last; times in ns.
 
     `call` is the call in which the launching threads spend most of it, `call_ns` how long.
@@ -280,7 +280,7 @@ class Outside:
     call_ns: int
 
 
-def outside_gpu_work(prepared: Prepared) -> Outside | None:
+def outside_gpu_work(prepared: Prepared) -> OutsideGpuWork | None:
     """Return what lies outside the time from the first to the last GPU operation.
 
     None if it is a small part of what is recorded, or where clocks differ.
@@ -309,4 +309,4 @@ def outside_gpu_work(prepared: Prepared) -> Outside | None:
     sums = group_sums(codes(trace.calls["name"])[row], inside_ns, len(labels))
     most = int(sums.argmax()) if len(sums) else -1
     named = (labels[most], int(sums[most])) if most >= 0 else ("", 0)
-    return Outside(before_ns, after_ns, end - begin, *named)
+    return OutsideGpuWork(before_ns, after_ns, end - begin, *named)

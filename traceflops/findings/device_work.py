@@ -64,6 +64,9 @@ _ROOFS: Final = (
 _NAMED_SUBS: Final = frozenset(sub for roof in _ROOFS for sub in roof.subs)
 _FUSED_NORM: Final = re.compile(r"layer_?norm|rms_?norm|GammaBeta|RowwiseMoments", re.IGNORECASE)
 """Kernels of functions that normalise in one launch already."""
+_IN_ORDER: Final = re.compile(r"(?<!un)vectorized_elementwise_kernel")
+_OF_SLOW_GPU, _LARGE = 0.10, 8_000_000
+"""Kernels in order of tensors of so many bytes reach far more of the bandwidth than such a part."""
 
 
 def _far(
@@ -101,13 +104,22 @@ def _far(
             details = (largest,)
     alike = tuple(_alike(case, chosen))
     fused_ns = sum(row.sum_ns for row, _ in chosen if _FUSED_NORM.search(row.name))
+    # Large tensors read and written in order need no better kernel.
+    orderly_ns = sum(
+        row.sum_ns
+        for row, part in chosen
+        if part < _OF_SLOW_GPU
+        and _IN_ORDER.search(row.name)
+        and (row.measured.min_bytes or 0) >= _LARGE * row.count
+    )
+    knows = {"fused-norm": fused_ns, "slow-gpu": orderly_ns}
     yield cause(
         case,
         roof.rule,
         share,
         {"reached": sum(part * row.sum_ns for row, part in chosen) / time_ns, "good": good},
         details,
-        frozenset({"fused-norm"} if 2 * fused_ns > time_ns else ()),
+        frozenset(name for name, ns in knows.items() if 2 * ns > time_ns),
         rows=tuple(_row(row) for row, _ in chosen[:_MOST_ROWS]),
         where=where,
         edits=_as_if((*chosen, *alike, *explained), limit(case, roof.limits, "best")),

@@ -22,9 +22,9 @@ from traceflops.facts import Fact, fact
 from traceflops.findings.case import cause, limit, share_of_window
 from traceflops.findings.device_memory import allocator_state, reads_back, uploads_pinned
 from traceflops.findings.finding import Cause, Owner, Row, Where, row_name, short_name
-from traceflops.findings.rules import advice_of, all_rules, rule_of
+from traceflops.findings.host_waits import WAITING, after_waits, frame_of, host_waits
+from traceflops.findings.rules import all_rules, rule_of
 from traceflops.remedies import PYTORCH, advice, family, remedy
-from traceflops.replay.host_waits import FREES
 from traceflops.table.columns import is_one_of
 from traceflops.table.patterns import COMPILES, LOADS
 from traceflops.timeline.host_work import lacks_copies
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 _LAUNCH_BOUND: Final = "launch-bound"
 _LATENCY: Final = "launch-latency"
 _LAUNCHING: Final = ("eager-overhead", _LATENCY)
-_WAITING: Final = ("sync-call", "blocking-copy")
 _UNTITLED_WITHOUT_STEPS: Final = ("memory-alloc", "recompilation", "code-loading")
 """Rules whose titles speak of the step."""
 _BY_NAME: Final[dict[str, re.Pattern[str]]] = {
@@ -51,7 +50,6 @@ _IN_THREAD, _WORKERS = "_SingleProcessDataLoaderIter", "_MultiProcessingDataLoad
 _BESIDE_WORKERS: Final = ("eager_overhead*1.5", "data_input=0")
 """A loader without workers. These will share the CPU with the thread that launches: what it does
 may take up to half as long again."""
-_FRAME: Final = re.compile(r"(<[\w .-]+>|\S+)\((\d+)\): (<[\w :]+>(?!\S)|\S*)")
 _TORCH_OPTIMIZER: Final = re.compile(r"^$|zero_grad|torch/optim/|\b(Adagrad|Adam|AdamW|SGD)\b")
 """Optimizers with an option `fused`, and what is the same for all."""
 _OPERATOR: Final = re.compile(r"(aten|autograd|c10d?|prims|torch\w*)::|DistributedDataParallel\.")
@@ -101,7 +99,7 @@ def idle_causes(case: Case) -> Iterator[Cause]:
             launching_ns = sum(culprit.idle_ns for culprit in launching)
             if launching_ns >= idle.idle_ns and launching and launching[0].label == label:
                 continue
-        has_wait = has_wait or rule in _WAITING
+        has_wait = has_wait or rule in WAITING
         if rule == _LATENCY:
             latency.append((idle.idle_ns, _cause(case, rule, idle, share)))
             continue
@@ -111,7 +109,7 @@ def idle_causes(case: Case) -> Iterator[Cause]:
         if 2 * held_ns < idle_ns or not _at_floor(case):
             yield late
     if not has_wait:
-        yield from _host_waits(case)
+        yield from host_waits(case)
 
 
 def _at_floor(case: Case) -> bool:
@@ -182,7 +180,7 @@ def _cause(case: Case, rule: str, idle: IdleClass, share: float) -> Cause:
         edits=tuple(_filled(edit, idle) for edit in row.edits if label or "{name}" not in edit),
         partly=_BESIDE_WORKERS if is_in_thread else row.partly,
         doubts=tuple(fact(f"doubt.{doubt}") for doubt in doubts),
-        direct_ns=_after_waits(case, idle) if rule in _WAITING else None,
+        direct_ns=after_waits(case, idle) if rule in WAITING else None,
     )
     if idle_cause.advice is None and not by_name:
         return replace(idle_cause, advice=fact("sentence", text=Fact(idle.remedy)))
@@ -194,13 +192,6 @@ def _title(case: Case, rule: str) -> Fact:
         return fact(f"{rule}.title-floor")
     is_of_step = case.steps.used or rule not in _UNTITLED_WITHOUT_STEPS
     return fact(f"{rule}.title" if is_of_step else f"{rule}.title-no-steps")
-
-
-def _after_waits(case: Case, idle: IdleClass) -> int:
-    """Return the idle time that the waits of a class cost: until the host is ahead again."""
-    calls = {name for culprit in idle.culprits for name in culprit.evidence[:1]}
-    after = (wait.idle_after_ns for wait in case.synchronisations if wait.call in calls)
-    return max(idle.idle_ns, sum(after))
 
 
 def _what_is_known(
@@ -221,7 +212,7 @@ def _what_is_known(
     if rule == "memory-alloc":
         pinning = (one.idle_ns for one in idle.culprits if _PINS.search(one.evidence[0]))
         knows |= {"pinned"} if 2 * sum(pinning) >= idle.idle_ns else allocator_state(case)
-    if rule in _WAITING:
+    if rule in WAITING:
         knows |= {"reads"} if reads_back(case) else set()
         values["operator"] = _computing(largest)
         knows |= {"of-operator"} if values["operator"] else set()
@@ -312,59 +303,6 @@ def _gap_of(case: Case, culprit: Culprit) -> Gap | None:
 def _frame_of(culprit: Culprit) -> Where:
     names = (culprit.label, *culprit.evidence)
     return next((frame for name in names if (frame := frame_of(name)) != Where()), Where())
-
-
-def frame_of(name: str) -> Where:
-    """Return the file, line and function that a name begins with."""
-    match = _FRAME.match(name)
-    return Where(match[1], int(match[2]), match[3]) if match else Where()
-
-
-def _host_waits(case: Case) -> Iterator[Cause]:
-    """Give a cause where the host waits long in each step, even if the GPU works meanwhile."""
-    steps = case.windows_used if len(case.steps.used) > 1 else 0
-    waits = [wait for wait in case.synchronisations if wait.count >= steps > 0]
-    # Where one call waits, another behind it waits as well: only the first is told, and replayed
-    # with those that free memory.
-    waits = [wait for wait in waits if wait.call == waits[0].call]
-    blocked_ns = sum(wait.blocked_ns for wait in waits)
-    share = share_of_window(case, blocked_ns)
-    if not waits or share < limit(case, "idle-cause", "least_share"):
-        return
-    waiting = _WAITING["Memcpy" in waits[0].call]
-    rows = tuple(
-        Row(
-            row_name(f"{wait.call} in {wait.site}" if wait.site else wait.call),
-            wait.blocked_ns,
-            wait.count,
-        )
-        for wait in waits[:_MOST_ROWS]
-    )
-    site_ns = sum(wait.blocked_ns for wait in waits if wait.site == waits[0].site)
-    operations = memory_operations(case.prepared) if case.prepared is not None else ()
-    frees = [
-        one.name
-        for one in operations
-        if one.kind == "call" and one.count >= steps and FREES.fullmatch(one.name)
-    ]
-    calls = "|".join(dict.fromkeys(re.escape(name) for name in (waits[0].call, *frees)))
-    label, part = function_name(rows[0].name), share_of_window(case, rows[0].time_ns)
-    usual = fact("sentence", text=fact(f"idle.remedy.{waiting.replace('-', '_')}"))
-    yield cause(
-        case,
-        "host-waits",
-        share,
-        details=(
-            fact("part.largest", name=label, part=part),
-            *((fact("host-waits.frees", call=frees[0]),) if frees else ()),
-        ),
-        advice=advice_of(waiting, case.program | ({"reads"} if reads_back(case) else set()))
-        or usual,
-        rows=rows,
-        where=frame_of(waits[0].site) if 2 * site_ns >= blocked_ns else Where(),
-        edits=tuple(edit.replace("{calls}", calls) for edit in rule_of("host-waits").edits),
-        direct_ns=sum(wait.idle_after_ns for wait in waits),
-    )
 
 
 def _pace(case: Case) -> Iterator[Fact]:
