@@ -24,7 +24,14 @@ from traceflops.reports.view import wording
 from traceflops.reports.view.figures import duration, percent, size
 from traceflops.reports.view.findings import FindingWords, left_to_say, opening, title_finding
 from traceflops.reports.view.palette import LINE_LOOKS
-from traceflops.reports.view.step_split import CULPRIT, StepPart, outside, step_after, told_parts
+from traceflops.reports.view.step_split import (
+    CULPRIT,
+    StepPart,
+    outside,
+    scope,
+    step_after,
+    told_parts,
+)
 from traceflops.reports.view.texts import words
 from traceflops.reports.view.utilisation import why_not
 from traceflops.reports.view.wording import provenance, step_times, steps_counted
@@ -132,7 +139,7 @@ def case_content(analysis: Analysis) -> Content:
             "is_no_trace": analysis.source.format in SIDE_FORMATS,
             "provenance": provenance(analysis, most_files=1),
             "basis": wording.basis(analysis),
-            "outside": outside(analysis),
+            "scope": list(dict.fromkeys(filter(None, (*scope(analysis), outside(analysis))))),
         }
     )
 

@@ -23,7 +23,7 @@ from traceflops.reports.view.findings import (
     title_finding,
 )
 from traceflops.reports.view.palette import LINE_LOOKS
-from traceflops.reports.view.step_split import StepPart, outside, step_parts
+from traceflops.reports.view.step_split import StepPart, outside, scope, step_parts
 from traceflops.reports.view.utilisation import why_not
 from traceflops.reports.view.wording import (
     basis,
@@ -57,6 +57,8 @@ def case_lines(analysis: Analysis, style: Style) -> Iterator[Text]:
         yield from _best(best, opened.title, saves, style.width)
     yield from paragraph(opened.rest, style.width)
     yield from provenance(analysis, style, figure)
+    for sentence in scope(analysis):
+        yield from paragraph(sentence, style.width)
     for sentence in why_not(analysis.measured)[: 1 if analysis.devices else 0]:
         yield from paragraph(sentence, style.width)
     if analysis.total.components.window_ns:
@@ -100,7 +102,8 @@ def _step(analysis: Analysis, style: Style) -> Iterator[Text]:
     parts = step_parts(analysis)
     yield style.bar([(LINE_LOOKS[part.name], part.ns) for part in parts])
     yield from _key(parts, style)
-    window = f"{basis(analysis)}. {outside(analysis)}"
+    rest = outside(analysis)
+    window = f"{basis(analysis)}. {rest if rest not in scope(analysis) else ''}"
     for text in (window.rstrip(), critical_sentence(analysis), uneven_steps(analysis)):
         yield from paragraph(text, style.width)
 

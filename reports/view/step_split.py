@@ -40,6 +40,7 @@ _COMPUTE: Final = ("inefficiency", "unattributed", "compute", UNSPLIT, "useful")
 """The parts that a finding about compute may be of: what is lost, then what is not known."""
 _PARTLY: Final = 10
 """Time before or after the work is told from one part in so many on."""
+_MOVES: Final = frozenset({"memcpy", "memset"})
 _LEAST: Final = 0.02
 """Share of a step from which a culprit is a part of its own."""
 _SHORT: Final = {
@@ -231,3 +232,14 @@ def outside(analysis: Analysis) -> str:
     call = rest.call if 2 * rest.call_ns >= total_ns else None
     work = "operator" if analysis.on_host else "GPU operation"
     return words(fact(f"outside.{code}", **asdict(rest) | {"call": call, "work": work}))
+
+
+def scope(analysis: Analysis) -> list[str]:
+    """Return what the reader must know of the figures: no kernel, or little of the recording."""
+    kinds = {kind for device in analysis.devices for kind in device.whole.kinds}
+    is_whole = analysis.recorded == "complete" and bool(kinds)
+    said = [words(fact("scope.no-kernel"))] if is_whole and kinds <= _MOVES else []
+    rest = analysis.outside
+    if rest is not None and 2 * (rest.before_ns + rest.after_ns) >= rest.recorded_ns:
+        said.append(outside(analysis))
+    return said

@@ -5,7 +5,9 @@ from typing import Any
 import pytest
 
 from tests.build import step_marks, trace_of
-from traceflops import Analysis, analyze
+from traceflops import Analysis, Selection, analyze
+from traceflops.attribution.host_calls import OutsideGpuWork
+from traceflops.reports.view.step_split import scope
 
 US = 1_000
 ROUNDS = 10
@@ -77,3 +79,23 @@ def test_the_work_that_is_left_out_is_told_with_its_share() -> None:
     busy_us, used_us = 300 + 4 * 50, 4 * 50
     assert analysis.left_out == pytest.approx(1 - used_us / busy_us)
     assert analyze(trace_of(activities=works[1:], marks=marks)).left_out is None
+
+
+def test_what_is_recorded_outside_the_work_is_told_with_the_call_that_takes_it() -> None:
+    """Of 10 ms, 8 before the first copy and 1 after the last; 7 of these in one call."""
+    calls = [
+        {"name": "cudaMallocHost", "start_ns": 500 * US, "dur_ns": 7_000 * US},
+        {"name": "cudaMemcpyAsync", "start_ns": 7_990 * US, "correlation": 1},
+    ]
+    copy = {"name": "Memcpy HtoD", "kind": "memcpy", "start_ns": 8_000 * US, "dur_ns": 1_000 * US}
+    marks = [{"name": "main", "start_ns": 0, "dur_ns": 10_000 * US}]
+    analysis = analyze(trace_of(activities=[{**copy, "correlation": 1}], calls=calls, marks=marks))
+    outside = OutsideGpuWork(8_000 * US, 1_000 * US, 10_000 * US, "cudaMallocHost", 7_000 * US)
+    assert analysis.outside == outside
+    assert scope(analysis) == [
+        "No kernel was recorded: the GPU only copied and filled memory.",
+        "Of 10.0 ms recorded, 8.00 ms before the first GPU operation and 1.00 ms after the last "
+        "are left out, mostly cudaMallocHost.",
+    ]
+    chosen = analyze(analysis.recording.trace, Selection(from_ns=0, to_ns=100 * US))
+    assert chosen.outside is None
