@@ -285,9 +285,9 @@ def _bounds(rank: RankRun, config: RunConfig, start_ns: int, end_ns: int) -> lis
         starts.append(min(one.start_ns for one in (*paced, *after)))
         over = max(one.end_ns for one in paced)
     last = max(a.end_ns for a in activities if a.step == config.step_numbers[-1])
-    if not config.engine:
-        # What the host does first in a step is part of it, if the GPU has nothing else to do.
-        marks = [mark.start_ns for mark in rank.marks if mark.kind == "step"]
+    # What the host does first in a step is part of it, if the GPU has nothing else to do.
+    marks = [mark.start_ns for mark in rank.marks if mark.kind == "step"]
+    if marks and not config.engine:
         begins: list[int] = []
         for first, marked in zip(starts, marks, strict=True):
             earlier = [a.end_ns for a in activities if a.start_ns < first]

@@ -280,7 +280,7 @@ def way_to_record(of: Recording, lack: str) -> How | None:
         tracer = "CUPTI or roctracer" if name == CUDA else "the profiler"
         text = how.text.format(accelerator=name, module=module, tracer=tracer)
         how = How(text, how.is_clause)
-    if tool == NSIGHT and _has_no_graphs(of.source.event_counts):
+    if tool == NSIGHT and lack != "kernels of graphs" and _has_no_graphs(counts):
         how = How(how.text.replace(_GRAPHS, ""), how.is_clause)
     if of.source.tool == LEGACY and lack not in _SAME_IN_LEGACY:
         return _do(f"record with torch.profiler (PyTorch 1.8.1 or later) and {how.text}")

@@ -182,21 +182,27 @@ def _waits(one: _Recording, device: int, length_ns: int) -> Iterator[StillLane]:
     """Yield a row of what a GPU waited for, where it is known how long."""
     report = next(each for each in one.analysis.devices if each.device == device)
     origin = one.drawn.outline.origin_ns[report.process]
-    least_ns = _LEAST_WAIT * one.length_ns
-    rects = [
-        _wait(gap, gap.start_ns - origin - one.span.start_ns, length_ns)
+    least_ns, begin_ns = _LEAST_WAIT * one.length_ns, origin + one.span.start_ns
+    # A step that begins at its mark may begin in a gap.
+    inside = [
+        (gap, max(gap.start_ns - begin_ns, 0), gap.start_ns + gap.dur_ns - begin_ns)
         for gap in report.gaps
-        if gap.dur_ns >= least_ns and one.span.start_ns <= gap.start_ns - origin < one.span.end_ns
+        if gap.start_ns < origin + one.span.end_ns
+    ]
+    rects = [
+        _wait(gap, start_ns, end_ns - start_ns, length_ns)
+        for gap, start_ns, end_ns in inside
+        if end_ns - start_ns >= least_ns
     ]
     if rects:
         lane = Lane("stream", report.process, device, None, 0)
         yield StillLane(None, "idle", lane, rects, 1.0)
 
 
-def _wait(gap: Gap, start_ns: int, length_ns: int) -> Rect:
-    x, width = (round(100 * ns / length_ns, 2) for ns in (start_ns, gap.dur_ns))
+def _wait(gap: Gap, start_ns: int, dur_ns: int, length_ns: int) -> Rect:
+    x, width = (round(100 * ns / length_ns, 2) for ns in (start_ns, dur_ns))
     width = min(width, 100 - x)
     kind = CLASSES[gap.culprits[0].kind] if gap.culprits else "idle"
-    texts = (f"{kind} {duration(gap.dur_ns)}", duration(gap.dur_ns))
+    texts = (f"{kind} {duration(dur_ns)}", duration(dur_ns))
     text = next((one for one in texts if len(one) <= letters(width)), "")
     return Rect(x, width, 100.0, CULPRIT if gap.culprits else "idle", True, text)

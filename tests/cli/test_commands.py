@@ -55,8 +55,8 @@ def test_summary_prints_the_verdict_and_writes_nothing(
     monkeypatch.chdir(tmp_path)
     result = run("summary", SAMPLE)
     assert result.exit_code == 0
-    assert result.stdout.startswith("The input pipeline is too slow: 842 µs of each 4.85 ms step")
-    assert "\nMFU 29.5 % · 1 × NVIDIA H100" in result.stdout
+    assert result.stdout.startswith("The input pipeline is too slow: 702 µs of each 4.71 ms step")
+    assert "\nMFU 30.4 % · 1 × NVIDIA H100" in result.stdout
     assert result.stderr == ""
     assert list(tmp_path.iterdir()) == []
 

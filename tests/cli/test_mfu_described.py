@@ -81,7 +81,7 @@ def test_a_mistake_is_told_in_plain_words(
     lines = printed(SAMPLE, "--model", cards["one"], "--batch", "8", "--seq", "1024")
     text = " ".join(lines)
     assert "The description needs 2 times what the trace shows. Check its model" in text
-    assert "described less shown        +29.5 %  outside the bar: exact-causal - trace" in text
+    assert "described less shown        +30.4 %  outside the bar: exact-causal - trace" in text
     assert max(map(len, lines)) <= 80
 
 
@@ -103,7 +103,7 @@ def test_a_trace_that_describes_itself_needs_no_options(
         == printed(SAMPLE, "--model", cards["one"], *doubled, *options[2:])[:3]
     )
     path.write_text(json.dumps(trace | {"traceflops": {"model": "../../etc/passwd"}}))
-    assert printed(path)[0].startswith("MFU 29.5 %")
+    assert printed(path)[0].startswith("MFU 30.4 %")
     assert any("description" in line for line in printed(path))
 
 
@@ -234,7 +234,7 @@ def test_a_close_description_says_how_close(cards: dict[str, Path], tmp_path: Pa
 def test_all_conventions_over_the_device_windows(cards: dict[str, Path]) -> None:
     options = ("--model", cards["one"], "--batch", "4", "--seq", "1024")
     lines = printed(SAMPLE, *options, "--all-conventions")
-    assert lines[0] == "MFU 29.5 % (from trace, bf16 dense 989.4 TFLOP/s)"
+    assert lines[0] == "MFU 30.4 % (from trace, bf16 dense 989.4 TFLOP/s)"
     (row,) = [line for line in lines if line.startswith("matmul-full ")]
     # T^2 pairs in place of T(T+1)/2: twice the attention
     full = step_flops(ONE) + 3 * 4 * 3 * 1024 * 4 * (1024**2 - 1024 * 1025 // 2)
@@ -242,7 +242,7 @@ def test_all_conventions_over_the_device_windows(cards: dict[str, Path]) -> None
     budget = described["window_ns"] * 989_400
     assert f"{100 * full * described['step_windows'] / budget:.1f} %" in row
     by_id = {one["id"]: one for one in described["conventions"]}
-    assert by_id["matmul-full"]["mfu"] == pytest.approx(full * 5 / budget, rel=1e-12)
+    assert by_id["matmul-full"]["mfu"] == pytest.approx(full * 6 / budget, rel=1e-12)
     assert by_id["exact-causal"]["mfu"] == described["mfu"]
 
 
@@ -256,23 +256,23 @@ def test_a_convention_by_name(cards: dict[str, Path]) -> None:
 
 def test_a_reported_figure_is_explained_with_the_traced_time(cards: dict[str, Path]) -> None:
     options = ("--model", cards["one"], "--batch", "4", "--seq", "1024")
-    lines = printed(SAMPLE, *options, "--reported", "31.1%")
+    lines = printed(SAMPLE, *options, "--reported", "32.0%")
     text = " ".join(lines)
     assert text.startswith(
-        "31.1 % could be maxtext-full (as matmul-full, korthikanti, primus and 2 more)"
+        "32.0 % could be maxtext-full (as matmul-full, korthikanti, primus and 2 more)"
     )
-    assert "the honest figure is MFU 29.5 % (exact-causal, bf16 dense 989.4 TFLOP/s)" in text
-    assert content(SAMPLE, *options, "--reported", "31.1%")["described"]["reported"]["candidates"]
+    assert "the honest figure is MFU 30.4 % (exact-causal, bf16 dense 989.4 TFLOP/s)" in text
+    assert content(SAMPLE, *options, "--reported", "32.0%")["described"]["reported"]["candidates"]
     assert "Description" not in text
-    twice = printed(SAMPLE, *options[:3], "8", *options[4:], "--reported", "31.1%")
+    twice = printed(SAMPLE, *options[:3], "8", *options[4:], "--reported", "32.0%")
     assert any(line.startswith("note The description needs 2 times") for line in twice)
 
 
 def test_json_counts(cards: dict[str, Path]) -> None:
     options = ("--model", cards["one"], "--batch", "8", "--seq", "1024")
     found = content(SAMPLE, *options)["described"]
-    assert found["expected_flops"] == 10 * step_flops(ONE)
-    assert found["counted_flops_text"] == str(5 * step_flops(ONE))
+    assert found["expected_flops"] == 12 * step_flops(ONE)
+    assert found["counted_flops_text"] == str(6 * step_flops(ONE))
     assert found["needed_flops"] == found["expected_flops"]
     assert (found["residual"], found["agree"]) == (1.0, False)
     assert found["run"]["devices"] == 1
@@ -281,18 +281,21 @@ def test_json_counts(cards: dict[str, Path]) -> None:
 
 def test_without_a_description_nothing_changes() -> None:
     lines = printed(SAMPLE)
-    assert lines[0] == "MFU 29.5 % (from trace, bf16 dense 989.4 TFLOP/s)"
+    assert lines[0] == "MFU 30.4 % (from trace, bf16 dense 989.4 TFLOP/s)"
     assert not any("described" in line or "Description" in line for line in lines)
     assert content(SAMPLE)["described"] is None
 
 
 @pytest.mark.parametrize(
-    ("trace", "gpus", "step"),
-    [("gpt_1rank.json.gz", "1 GPU", "4.85 ms"), ("gpt_ddp_4rank", "4 GPUs", "10.1 ms")],
+    ("trace", "over", "step"),
+    [
+        ("gpt_1rank.json.gz", "6 steps × 1 GPU", "4.71 ms"),
+        ("gpt_ddp_4rank", "5 steps × 4 GPUs", "10.1 ms"),
+    ],
 )
-def test_what_the_whole_bar_stands_for_is_said(trace: str, gpus: str, step: str) -> None:
-    """Five steps of 4.85 ms on one GPU, and of 10.12 ms on four."""
-    said = f"Averages per step and GPU (5 steps × {gpus}). 100 % is {step}."
+def test_what_the_whole_bar_stands_for_is_said(trace: str, over: str, step: str) -> None:
+    """Six steps of 4.71 ms on one GPU, and five of 10.12 ms on four."""
+    said = f"Averages per step and GPU ({over}). 100 % is {step}."
     assert said in printed(SAMPLE.with_name(trace))
 
 

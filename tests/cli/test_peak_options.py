@@ -51,7 +51,7 @@ def test_the_page_and_its_command_have_them(tmp_path: Path) -> None:
     done = run(
         "report", SAMPLE, "-o", page, "--device", "b200", "--peak", "1978.8", "--link", "400"
     )
-    assert re.search(r"\bMFU 14\.8 %(\n| · )", done.stdout)
+    assert re.search(r"\bMFU 15\.2 %(\n| · )", done.stdout)
     text = page.read_text()
     assert f"traceflops report {SAMPLE.name} --device b200 --peak 1978.8 --link 400" in text
     assert "given 1,978.8 TFLOP/s" in text

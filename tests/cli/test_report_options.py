@@ -32,7 +32,7 @@ def test_a_folder_gets_the_tables_of_the_report(tmp_path: Path) -> None:
     steps = rows_of(folder / "steps.csv")
     compute = [w["components_ns"]["compute"] for w in report["devices"][0]["windows"]]
     assert [int(row["compute_ns"]) for row in steps] == compute
-    assert [row["used"] for row in steps if row["role"] == "step"].count("yes") == 5
+    assert [row["used"] for row in steps if row["role"] == "step"].count("yes") == 6
     lines = rows_of(folder / "waterfall.csv")
     exact = [line["amount_text"] for line in report["utilisation"]["waterfall"]["lines"]]
     assert [row["amount_text"] for row in lines] == exact
@@ -100,7 +100,7 @@ def test_title_and_notes_are_in_what_people_read(tmp_path: Path) -> None:
     for name in ("a.html", "a.md", "a.json"):
         assert run("report", SAMPLE, "-o", tmp_path / name, *given).exit_code == 0
     page, text = (tmp_path / "a.html").read_text(), (tmp_path / "a.md").read_text()
-    assert "<title>Slow / odd · MFU 29.5 %" in page
+    assert "<title>Slow / odd · MFU 30.4 %" in page
     assert "<p>Since *Tuesday*.</p>" in page
     assert "<li>&lt;b&gt;</li>" in page
     assert "--title &#39;Slow / odd&#39; --notes &#39;my notes.txt&#39;" in page

@@ -534,7 +534,7 @@ def test_start_up_is_said_first_where_no_cause_takes_more_and_shares_are_of_the_
     assert analysis.findings[0].rule == "start-up"
     assert analysis.components.start_up_ns == pytest.approx(40 * MS, rel=0.01)
     said = analysis.verdict.sentence
-    assert "Idle time (mostly sleeping) takes 50.5 % of the time without start-up." in said
+    assert "Idle time beside start-up (mostly sleeping) takes 50.5 % of the time without" in said
     replay, _ = analysis.replay_or_reason
     assert replay is not None
     path = {part.component: part.ns for part in replay.critical}

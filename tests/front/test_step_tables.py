@@ -99,7 +99,9 @@ def test_every_gap_is_there(first: list[Any], second: list[Any]) -> None:
 def test_causes_and_neighbours_are_those_of_the_report(name: str) -> None:
     analysis = analysis_of_sample(name)
     listed = {(gap["device"], gap["start_ns"]): gap for gap in analysis.tables["gaps"].to_pylist()}
-    longest = analysis.gaps(20)
+    # The table has the parts of gaps in the windows that are used; the first may be cut.
+    begins = {d.device: min(w.start_ns for w in d.windows if w.used) for d in analysis.devices}
+    longest = [gap for gap in analysis.gaps(20) if gap.start_ns >= begins[gap.device]]
     assert longest
     for gap in longest:
         row = listed[gap.device, gap.start_ns]
@@ -137,7 +139,7 @@ def test_work_without_launches_has_no_culprit() -> None:
     analysis = tf.analyze(
         tf.Trace(trace.source, {**trace.tables, "calls": trace.calls.slice(0, 0)})
     )
-    (gap,) = analysis.tables["gaps"].to_pylist()
+    *_, gap = analysis.tables["gaps"].to_pylist()
     assert (gap["class"], gap["culprit"], gap["kernel_after"]) == (None, None, NAMES[1])
 
 

@@ -208,7 +208,7 @@ def test_a_count_between_two_bounds_is_a_range() -> None:
 
 def test_the_command_prints_it() -> None:
     text = run("mfu", str(SAMPLE)).stdout
-    assert text.splitlines()[0] == "MFU 29.5 % (from trace, bf16 dense 989.4 TFLOP/s)"
+    assert text.splitlines()[0] == "MFU 30.4 % (from trace, bf16 dense 989.4 TFLOP/s)"
     for words in ("useful work", "memory work", "idle", "weight grad", "aten::mm"):
         assert words in text
     found = json.loads(run("mfu", str(SAMPLE), "--json").stdout)

@@ -100,7 +100,7 @@ def one(browser: "Browser", tmp_path_factory: pytest.TempPathFactory) -> Iterato
 def test_it_asks_for_nothing_and_complains_of_nothing(one: Opened) -> None:
     assert one.requests == [one.page.url]
     assert one.complaints == []
-    assert one.page.title().startswith("MFU 29.5 % · ")
+    assert one.page.title().startswith("MFU 30.4 % · ")
 
 
 def test_the_peak_is_split_into_lines_that_add_up(one: Opened) -> None:
@@ -231,7 +231,7 @@ def test_an_injected_script_does_not_run(browser: "Browser", tmp_path: Path) -> 
     text = render_html(factory.analysis())
     bad = "<script>document.title = 'owned'</script><img src='https://example.org/x.png'>"
     found = opened(browser, tmp_path / "bad.html", text.replace("<footer>", f"{bad}<footer>"))
-    assert found.page.title().startswith("MFU 29.5 % · ")
+    assert found.page.title().startswith("MFU 30.4 % · ")
     assert found.failures == ["csp"]
     assert any("Content Security Policy" in each for each in found.complaints)
     found.page.context.close()

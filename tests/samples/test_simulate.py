@@ -214,8 +214,8 @@ def test_the_other_ranks_wait_for_a_straggler() -> None:
 def test_a_data_stall_makes_the_host_late() -> None:
     stalled = only_rank(steps=3, data_stall_steps=(1,), data_stall_ns=5_000_000)
     calm = only_rank(steps=3)
-    late = [truth(run).ranks[0].steps()[0].idle_causes["host_late"] for run in (stalled, calm)]
-    # The stall delays step 1, so that the device idles in the window of step 0.
+    late = [truth(run).ranks[0].steps()[1].idle_causes["host_late"] for run in (stalled, calm)]
+    # The stall delays step 1, which begins at its mark.
     assert late[0] - late[1] > 4_500_000
 
 

@@ -106,7 +106,9 @@ def _check_values(value: Any, name: str, processes: int, devices: int) -> None:
 
 def _check_report(device: DeviceReport) -> None:
     """Check that the parts of a device add up, and that its windows are in order inside it."""
-    whole, last_ns = device.whole, device.whole.start_ns
+    whole = device.whole
+    # The first step may begin at its mark, before all work.
+    last_ns = min([whole.start_ns, *(window.start_ns for window in device.windows[:1])])
     exposed_ns, hidden_ns = whole.exposed_communication_ns, whole.hidden_communication_ns
     require(exposed_ns + hidden_ns == whole.communication.union_ns)
     _check_account(whole.account, whole.span_ns)

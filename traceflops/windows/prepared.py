@@ -113,7 +113,7 @@ class Prepared:
     @property
     def on_host(self) -> bool:
         """Whether all work is operators of CPUs."""
-        return all(account.is_cpu for account in self.accounts.values())
+        return bool(self.accounts) and all(own.is_cpu for own in self.accounts.values())
 
     @property
     def knows_host_work(self) -> bool:

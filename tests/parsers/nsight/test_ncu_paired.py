@@ -146,4 +146,6 @@ def test_hfu_of_a_page(tmp_path: Path) -> None:
     """Two launches of 1 GFLOP in each step of 100 us; an H100 does 989.4 TFLOP/s."""
     pair = tf.read(page(tmp_path, ("(8, 2, 1)", 10**9)))
     found = analyze(timed(tmp_path), pair=pair).measured
-    assert found.hfu == Fraction(2 * 10**9, EVERY_NS * 989_400)
+    # The last step ends with its work, 29 us after its mark.
+    time_ns = (STEPS - 1) * EVERY_NS + 29_000
+    assert found.hfu == Fraction(STEPS * 2 * 10**9, time_ns * 989_400)
