@@ -139,7 +139,8 @@ def case_content(analysis: Analysis) -> Content:
             "is_no_trace": analysis.source.format in SIDE_FORMATS,
             "provenance": provenance(analysis, most_files=1),
             "basis": wording.basis(analysis),
-            "scope": list(dict.fromkeys(filter(None, (*scope(analysis), outside(analysis))))),
+            "scope": scope(analysis),
+            "outside": outside(analysis),
         }
     )
 
