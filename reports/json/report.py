@@ -270,6 +270,7 @@ def _host(analysis: Analysis) -> dict[str, Any]:
         "host_operators": list(map(asdict, analysis.host_operators)),
         "memory_operations": list(map(asdict, analysis.memory_operations)),
         "synchronisations": list(map(asdict, analysis.synchronisations)),
+        "outside": None if analysis.outside is None else asdict(analysis.outside),
     }
 
 
