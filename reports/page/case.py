@@ -247,7 +247,10 @@ def _step_spark(analysis: Analysis) -> Spark | None:
 
 
 def _largest_loss(analysis: Analysis, parts: Sequence[StepPart]) -> Iterator[Tile]:
-    # Memory work is lost beside a peak of FLOPs; else it may be what the GPU is for.
+    """Yield the largest loss of a step, if there is any.
+
+    Memory work is lost beside a peak of FLOPs; else it may be what the GPU is for.
+    """
     measured = analysis.measured
     has_peak = measured.mfu_range is not None or measured.hfu_range is not None
     losses = [

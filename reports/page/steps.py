@@ -219,6 +219,7 @@ def chosen_rows(rows: Sequence[StepRow]) -> list[StepRow]:
 def _shown(
     row: StepRow, components: Sequence[str], medians: dict[str, int], slowest: bool
 ) -> StepShown:
+    """Return a step as the page shows it."""
     parts = row.components.parts()
     # The stretches before and after the steps are no steps: nothing of them is too long.
     compared = medians if row.role == "step" else {}

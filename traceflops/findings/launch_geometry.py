@@ -80,6 +80,7 @@ class _Grids(NamedTuple):
 
 
 def _grids(facts: KernelFacts) -> _Grids:
+    """Return blocks, threads and warps of the launches of kernels, per kernel."""
     activities, devices = facts.prepared.trace.activities, facts.prepared.trace.devices
     device = numbers(activities["device"])[facts.row]
     units, warp = numbers(devices["sm_count"])[device], numbers(devices["warp_size"], _WARP)[device]

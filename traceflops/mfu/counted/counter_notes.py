@@ -64,6 +64,7 @@ def join_notes(join: Join, launches: int) -> Iterator[Note]:
 
 
 def _join_notes(join: Join, launches: int) -> Iterator[Note]:
+    """Yield how the kernels of another recording were found in this one, and which were not."""
     is_of_several = bool(join.file and _SEVERAL.fullmatch(join.file))
     file = shown(join.file) if join.file else None
     which = fact(f"work-from.{join.origin}{'-of' * is_of_several}", file=file)
