@@ -220,6 +220,11 @@ OTHER_FILES: Final = (
     ),
     OtherFile("a 7z or rar archive, which is not read", _UNPACK, begins=rb"7z\xbc\xaf|Rar!"),
     OtherFile(
+        "a session of the Visual Profiler, which names recordings and has none",
+        "give a recording that it names (nvprof --export-profile FILE)",
+        begins=rb"\s*<\?xml[^>]*>\s*<session\b",
+    ),
+    OtherFile(
         "a web page (HTML), not a trace",
         "give the recording; if a server sent this page for it, download the file again",
         begins=(

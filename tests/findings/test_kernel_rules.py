@@ -248,6 +248,14 @@ def test_kinds_of_memory_kernels_have_remedies_of_their_own(
     assert op in rules[rule].sentence
 
 
+@pytest.mark.parametrize(("took_us", "is_told"), [(4, False), (20, True)])
+def test_what_is_as_short_as_a_launch_is_not_far_below_bandwidth(
+    took_us: int, *, is_told: bool
+) -> None:
+    works = [made(ADD, took_us, "aten::add", "[[64, 64], [64, 64]]", types=BF16)] * 20
+    assert ("memory-bandwidth" in found(works)) == is_told
+
+
 @pytest.mark.parametrize(
     ("kernel", "took_us", "size", "is_told"),
     [

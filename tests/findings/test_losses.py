@@ -206,6 +206,18 @@ def decoding(second: str, dur_us: int, mark: str = "") -> list[Finding]:
     return [one for one in analysis.losses if one.rule == "main-kernel"]
 
 
+@pytest.mark.parametrize(("dur_us", "is_told"), [(5, False), (50, True)])
+def test_kernels_shorter_than_their_launches_are_no_program(dur_us: int, *, is_told: bool) -> None:
+    """The GPU is idle for a quarter of the time."""
+    works = []
+    for at in range(20):
+        start = 2_000 * dur_us * at
+        works += [("stencil_a", start, start + 100, 1_000 * dur_us)]
+        works += [("stencil_b", start + 50, start + 1_000 * dur_us + 100, 500 * dur_us)]
+    analysis = tf.analyze(trace_of(**launched(*works)))
+    assert ("main-kernel" in {one.rule for one in analysis.losses}) == is_told
+
+
 LOSSES = ("communication", "idle", "memory", "inefficiency", "recompute", "overcompute")
 
 

@@ -65,6 +65,8 @@ _NAMED_SUBS: Final = frozenset(sub for roof in _ROOFS for sub in roof.subs)
 _FUSED_NORM: Final = re.compile(r"layer_?norm|rms_?norm|GammaBeta|RowwiseMoments", re.IGNORECASE)
 """Kernels of functions that normalise in one launch already."""
 _IN_ORDER: Final = re.compile(r"(?<!un)vectorized_elementwise_kernel")
+_SHORT_NS: Final = 5_000
+"""What takes less is limited by its launch, not by a roof."""
 _OF_SLOW_GPU, _LARGE = 0.10, 8_000_000
 """Kernels in order of tensors of so many bytes reach far more of the bandwidth than such a part."""
 
@@ -81,7 +83,9 @@ def _far(
     below: list[_Reached] = [
         (row, part)
         for row in case.measured.kernels
-        if _is_of(row, roof) and 0 < (part := reached(case, row)) < poor
+        if _is_of(row, roof)
+        and row.sum_ns >= _SHORT_NS * row.count
+        and 0 < (part := reached(case, row)) < poor
     ]
     below.sort(key=lambda pair: -pair[0].sum_ns * (1 - pair[1] / good))
     explained = [

@@ -170,7 +170,7 @@ def _cause(case: Case, rule: str, idle: IdleClass, share: float) -> Cause:
         values,
         tuple(details),
         frozenset(knows),
-        name=_title(case, rule),
+        name=_title(case, rule, owner),
         owner=None if is_unexplained else owner,
         rows=tuple(
             Row(row_name(culprit.label), culprit.idle_ns, culprit.gaps)
@@ -187,7 +187,9 @@ def _cause(case: Case, rule: str, idle: IdleClass, share: float) -> Cause:
     return idle_cause
 
 
-def _title(case: Case, rule: str) -> Fact:
+def _title(case: Case, rule: str, owner: Owner | None) -> Fact:
+    if (rule, owner) == ("host-unrecorded", "library"):
+        return fact(f"{rule}.title-library")
     if rule == _LATENCY and _at_floor(case):
         return fact(f"{rule}.title-floor")
     is_of_step = case.steps.used or rule not in _UNTITLED_WITHOUT_STEPS

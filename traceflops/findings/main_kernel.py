@@ -37,6 +37,8 @@ _OF_LIBRARY: Final = re.compile(
 )
 """Kernels of attention that libraries have; others are the user's own."""
 _OPERATOR: Final = re.compile(r"aten::")
+_SHORT_NS, _MUCH_IDLE = 10_000, 0.2
+"""Kernels that take less than a launch, beside much idle time, are not what to make faster."""
 _FUNCTION: Final = re.compile(r"(?:void )?([^<(\[]+)")
 
 
@@ -71,6 +73,9 @@ def main_kernel_findings(
     share = min(whole, shares[top])
     if severity_of(share) is None or 2 * time_ns < sum(times.values()):
         return
+    count = sum(row["count"] for row in variants)
+    if time_ns < _SHORT_NS * count and (total.components.share("idle") or 0.0) > _MUCH_IDLE:
+        return  # launching limits it
     # How many tokens a decode pass computes where all passes are of decode, else 0
     passes = {kind.kind: kind for kind in serving.kinds}
     decode = passes.get("decode") if len(passes) == 1 else None
