@@ -569,3 +569,15 @@ def test_no_mfu_is_beyond_the_peak() -> None:
     before, after = answer.before_ns, answer.after_ns
     assert answer.mfu_after(before, before) == answer.mfu
     assert answer.mfu_after(after, after) is None
+
+
+def test_pages_that_migrate_inside_a_kernel_are_part_of_it() -> None:
+    run = launched(("sgemm", 0, 10_000, 1_000_000), ("sgemm", 5_000, 1_010_000, 1_000_000))
+    pages = [
+        {"name": "Unified memory HtoD", "kind": "memcpy", "direction": "migration HtoD"}
+        | {"start_ns": start, "dur_ns": 1_000, "stream": 9}
+        for start in range(20_000, 2_000_000, 10_000)
+    ]
+    analysis = analyze(trace_of(**run | {"activities": run["activities"] + pages}))
+    outcome = what_if(analysis, "kernel:sgemm/2").together
+    assert (outcome.before_ns, outcome.after_ns) == (2_000_000, 1_000_000)

@@ -129,6 +129,7 @@ def spans_of(prepared: Prepared, graph: RecordedGraph, *, joined: bool = True) -
                 work = int(rows.start_ns[index]) if mark >= 0 and len(first) else time
                 indices, role = heads.get(work, (first, np.full_like(first, PACED)))
                 nodes = graph.first_of_row[rows.row[indices]]
+                nodes, role = nodes[nodes >= 0], role[nodes >= 0]
                 edge = Edge(device, nodes, role, 0 * nodes, mark)
                 more_ns = edge.at(graph, recorded, graph.nodes.time_ns)[0] - time
                 edges.append(replace(edge, ahead_ns=edge.ahead_ns + more_ns))

@@ -196,7 +196,7 @@ class _Recording:
         lag = np.minimum(wait[asked], gap)
         yield _edges(np.where(fits, other, -1), self.begin[asked], lag, EVENT, ~at_once)
         # Work without a launch: by the last point of its process before it.
-        asked = np.flatnonzero(late & (work.call < 0) & (work.before >= 0))
+        asked = np.flatnonzero(late & (work.call < 0) & ((work.before >= 0) | work.migrates))
         process, time = self.host.points.process, self.host.time_ns
         order, upto = in_order(process, time), work.start[asked] - USUAL_LAUNCH_NS
         last = last_up_to(process[order], time[order], work.process[asked], upto)

@@ -15,10 +15,19 @@ import numpy as np
 from traceflops.attribution.idle_slices import places_in_groups
 from traceflops.ranks.who_waits import RankReport
 from traceflops.replay.recorded_graph import LONG_AGO
-from traceflops.table.columns import ABSENT, BoolArray, IntArray, codes, is_one_of, numbers
+from traceflops.table.columns import (
+    ABSENT,
+    BoolArray,
+    IntArray,
+    codes,
+    is_one_of,
+    matching,
+    numbers,
+)
 from traceflops.table.grouping import groups, in_order, joint_codes
 from traceflops.table.nesting import taken
 from traceflops.timeline.idle import ENDLESS
+from traceflops.timeline.intervals import Intervals
 from traceflops.windows.prepared import Prepared
 
 USUAL_LAUNCH_NS: Final = 6_000
@@ -65,12 +74,28 @@ class RecordedWork:
 
     @cached_property
     def row(self) -> IntArray:
-        """Return the row of each."""
-        accounts = self.prepared.accounts.values()
-        rows = np.concatenate([account.rows.row for account in accounts])
-        activities = self.prepared.trace.activities
+        """Return the row of each; pages that migrate inside a kernel are part of that."""
+        activities, moves = self.prepared.trace.activities, self._migrates
+        computes, kept = is_one_of(activities["kind"], "kernel"), []
+        for account in self.prepared.accounts.values():
+            of, moved, runs = account.rows, moves[account.rows.row], computes[account.rows.row]
+            kernels = Intervals.of(of.start_ns[runs], of.end_ns[runs])
+            beside_ns = (of.end_ns - of.start_ns) - kernels.length_within(of.start_ns, of.end_ns)
+            kept.append(of.row[~moved | (beside_ns > 0)])
+        rows = np.concatenate(kept)
         keys = ("device", "process", "stream", "start_ns")
         return rows[in_order(*(numbers(activities[name], ABSENT)[rows] for name in keys))]
+
+    @cached_property
+    def _migrates(self) -> BoolArray:
+        """Return which activities are pages that migrate."""
+        directions = self.prepared.trace.activities["direction"]
+        return matching(directions, lambda name: name.startswith("migration"))
+
+    @cached_property
+    def migrates(self) -> BoolArray:
+        """Return the same of each: the host or a kernel asks for pages, no call."""
+        return self._migrates[self.row]
 
     def _column(self, name: str) -> IntArray:
         return numbers(self.prepared.trace.activities[name], ABSENT)[self.row]
