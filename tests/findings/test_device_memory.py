@@ -148,7 +148,7 @@ def test_page_faults_tell_how_long_kernels_wait_for_pages(
         ("cudaMalloc", "cudaFree", 1, "unset PYTORCH_NO_CUDA_MEMORY_CACHING"),
         ("hipMalloc", "hipFree", 1, "unset PYTORCH_NO_HIP_MEMORY_CACHING"),
         ("cudaMallocAsync_v11020", "cudaFreeAsync_v11020", 1, "remove backend:cudaMallocAsync"),
-        ("cudaMalloc", "cudaFree", 4, "Remove torch.cuda.empty_cache()"),
+        ("cudaMalloc", "cudaFree", 4, "expandable_segments:True"),
     ],
 )
 def test_where_each_tensor_asks_the_driver_the_cache_is_off(
