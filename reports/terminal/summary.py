@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from operator import add
 from typing import Any, Final
@@ -23,6 +23,7 @@ from traceflops.reports.terminal.aggregates import (
     untimed_lines,
 )
 from traceflops.reports.terminal.case import case_lines
+from traceflops.reports.terminal.gaps import gap_lines
 from traceflops.reports.terminal.lines import (
     LEAST_NAME,
     Style,
@@ -39,7 +40,7 @@ from traceflops.reports.terminal.lines import (
     view_table,
     widened,
 )
-from traceflops.reports.view.culprits import WaitedFor, gap_culprits, pace_sentence, waited_for
+from traceflops.reports.view.culprits import WaitedFor, pace_sentence, waited_for
 from traceflops.reports.view.figures import (
     UNKNOWN,
     count,
@@ -52,7 +53,7 @@ from traceflops.reports.view.figures import (
 from traceflops.reports.view.findings import causes
 from traceflops.reports.view.gpu_samples import THROTTLED_BY, gpu_samples_table
 from traceflops.reports.view.owners import OWNER_WORDS, attribution_sentence, owners_table
-from traceflops.reports.view.palette import CAUSE_LABELS, LOOKS, look
+from traceflops.reports.view.palette import LOOKS, look
 from traceflops.reports.view.pipelines import pipeline_sentences
 from traceflops.reports.view.serving import WAITS_ON, serving_table
 from traceflops.reports.view.short_names import short_labels
@@ -68,7 +69,6 @@ from traceflops.reports.view.wording import (
     collective_label,
     collective_rate,
     doubts,
-    gap_place,
     job_files,
     job_size,
     knows_exposure,
@@ -78,7 +78,7 @@ from traceflops.reports.view.wording import (
     time_shared,
     unit,
 )
-from traceflops.timeline.records import COMPONENTS, Account, Gap
+from traceflops.timeline.records import COMPONENTS, Account
 from traceflops.units import capitalized, several
 from traceflops.windows.records import DeviceReport
 
@@ -111,8 +111,7 @@ _OWNER_LESS: Final = ("Slowest", "Each", "Count")
 _KERNEL: Final = {"category": 13, **_FIGURES, "count": 8}
 _WAIT: Final = {"time": 9, "share": 9}
 _WAIT_NAME: Final = 27
-_GAP: Final = {"where": 16, "cause": 21, "device": 19}
-_LEAST_UNTIL, _LEAST_BAR = 8, 6
+_LEAST_BAR: Final = 6
 
 
 def render_terminal(
@@ -131,7 +130,7 @@ def render_terminal(
         *_devices(analysis, style),
         *_sampled(analysis, style.width),
         *_snapshot(analysis, style.width),
-        *_gaps(analysis, style),
+        *gap_lines(analysis, style),
         *(counted if is_first else ()),
         *_work(analysis, by, style),
         *(() if is_first else counted),
@@ -269,58 +268,6 @@ def _counted(analysis: Analysis, width: int) -> Iterator[Text]:
     """Yield how near their limits kernels came whose counters were read beside a timeline."""
     if analysis.untimed is None:
         yield from speeds_lines(analysis.measured, _SPEEDS_SHOWN, width)
-
-
-def _gaps(analysis: Analysis, style: Style) -> Iterator[Text]:
-    """Yield the two longest gaps.
-
-    Yields nothing where idle time is below 2%, is the profiler's, or has a list of waits.
-    """
-    gaps = analysis.gaps(2)
-    idle = analysis.components.share("idle")
-    is_own = analysis.recorded != "serialized"
-    if not (gaps and is_own) or idle is None or idle < 0.02 or waited_for(analysis):
-        return
-    yield from headline("Longest gaps")
-    known = {"where": analysis.steps.seen, "cause": not analysis.on_host}
-    known["device"] = len(analysis.devices) > 1
-    widths = {name: width for name, width in _GAP.items() if known[name]}
-    widths = columns(widths, style.width - 13, ("device", "where"))
-    texts_of = _gaps_of_cpu if analysis.on_host else _gap_texts
-    texts = texts_of(gaps, style.width - 13 - sum(widths.values()))
-    labels = cut_to([device.label for device in analysis.devices], _GAP["device"] - 1)
-    of_device = {one.device: label for one, label in zip(analysis.devices, labels, strict=True)}
-    for gap, text in zip(gaps, texts, strict=True):
-        row = Text(f"{_INDENT}{duration(gap.dur_ns):>9}  ")
-        row.append(f"{gap_place(gap):<16}" if "where" in widths else "")
-        row.append(f"{CAUSE_LABELS[gap.causes.largest]:<20} " if "cause" in widths else "")
-        row.append(f"{of_device[gap.device]} " if "device" in widths else "", "dim")
-        yield row.append(text, "dim")
-
-
-def _gaps_of_cpu(gaps: Sequence[Gap], room: int) -> list[str]:
-    """Return what a CPU did in each gap, or where nothing tells that until what it lasted."""
-    did = gap_culprits(gaps)
-    names = short_labels([name for _, name in did], room - max(len(kind) for kind, _ in did) - 4)
-    return [
-        f"{kind}{f': {name}' if name else ''}" if kind else until
-        for (kind, _), name, until in zip(did, names, _gap_texts(gaps, room), strict=True)
-    ]
-
-
-def _gap_texts(gaps: Sequence[Gap], room: int) -> list[str]:
-    """Return until what each gap lasted and what was waited for, as far as there is room."""
-    waits = any(gap.waited_for for gap in gaps)
-    room -= len("until ")
-    width = (room - len(", waited for ")) // 2 if waits else room
-    if width < _LEAST_UNTIL:
-        return [""] * len(gaps)
-    names = [gap.op or gap.before for gap in gaps]
-    short = short_labels([*names, *(gap.waited_for for gap in gaps)], width)
-    return [
-        f"until {until}{f', waited for {waited}' if gap.waited_for else ''}"
-        for gap, until, waited in zip(gaps, short, short[len(gaps) :], strict=False)
-    ]
 
 
 def _work(analysis: Analysis, by: str | None, style: Style) -> Iterator[Text]:

@@ -1,0 +1,73 @@
+"""The longest gaps in a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from rich.text import Text
+
+from traceflops.analysis.result import Analysis
+from traceflops.reports.terminal.lines import Style, columns, cut_to, headline
+from traceflops.reports.view.culprits import gap_culprits, waited_for
+from traceflops.reports.view.figures import duration
+from traceflops.reports.view.palette import CAUSE_LABELS
+from traceflops.reports.view.short_names import short_labels
+from traceflops.reports.view.wording import gap_place
+from traceflops.timeline.records import Gap
+
+_INDENT: Final = "  "
+_GAP: Final = {"where": 16, "cause": 21, "device": 19}
+_LEAST_UNTIL: Final = 8
+
+
+def gap_lines(analysis: Analysis, style: Style) -> Iterator[Text]:
+    """Yield the two longest gaps.
+
+    Yields nothing where idle time is below 2%, is the profiler's, or has a list of waits.
+    """
+    gaps = analysis.gaps(2)
+    idle = analysis.components.share("idle")
+    is_own = analysis.recorded != "serialized"
+    if not (gaps and is_own) or idle is None or idle < 0.02 or waited_for(analysis):
+        return
+    yield from headline("Longest gaps")
+    known = {"where": analysis.steps.seen, "cause": not analysis.on_host}
+    known["device"] = len(analysis.devices) > 1
+    widths = {name: width for name, width in _GAP.items() if known[name]}
+    widths = columns(widths, style.width - 13, ("device", "where"))
+    texts_of = _gaps_of_cpu if analysis.on_host else _gap_texts
+    texts = texts_of(gaps, style.width - 13 - sum(widths.values()))
+    labels = cut_to([device.label for device in analysis.devices], _GAP["device"] - 1)
+    of_device = {one.device: label for one, label in zip(analysis.devices, labels, strict=True)}
+    for gap, text in zip(gaps, texts, strict=True):
+        row = Text(f"{_INDENT}{duration(gap.dur_ns):>9}  ")
+        row.append(f"{gap_place(gap):<16}" if "where" in widths else "")
+        row.append(f"{CAUSE_LABELS[gap.causes.largest]:<20} " if "cause" in widths else "")
+        row.append(f"{of_device[gap.device]} " if "device" in widths else "", "dim")
+        yield row.append(text, "dim")
+
+
+def _gaps_of_cpu(gaps: Sequence[Gap], room: int) -> list[str]:
+    """Return what a CPU did in each gap, or where nothing tells that until what it lasted."""
+    did = gap_culprits(gaps)
+    names = short_labels([name for _, name in did], room - max(len(kind) for kind, _ in did) - 4)
+    return [
+        f"{kind}{f': {name}' if name else ''}" if kind else until
+        for (kind, _), name, until in zip(did, names, _gap_texts(gaps, room), strict=True)
+    ]
+
+
+def _gap_texts(gaps: Sequence[Gap], room: int) -> list[str]:
+    """Return until what each gap lasted and what was waited for, as far as there is room."""
+    waits = any(gap.waited_for for gap in gaps)
+    room -= len("until ")
+    width = (room - len(", waited for ")) // 2 if waits else room
+    if width < _LEAST_UNTIL:
+        return [""] * len(gaps)
+    names = [gap.op or gap.before for gap in gaps]
+    short = short_labels([*names, *(gap.waited_for for gap in gaps)], width)
+    return [
+        f"until {until}{f', waited for {waited}' if gap.waited_for else ''}"
+        for gap, until, waited in zip(gaps, short, short[len(gaps) :], strict=False)
+    ]
