@@ -228,3 +228,17 @@ def test_without_start_up_a_run_is_shorter_by_it() -> None:
     assert analysis.components.start_up_ns >= 4 * MS
     asked = what_if(analysis, "start_up=0").together
     assert asked.before_ns - asked.most_ns >= 0.9 * analysis.components.start_up_ns
+
+
+@pytest.mark.parametrize(("later_us", "is_told"), [(50, True), (2_000, False)])
+def test_the_first_operator_of_a_name_starts_up(later_us: int, *, is_told: bool) -> None:
+    """It takes 5 ms and launches at its end; the GPU is idle meanwhile, and has run before."""
+    works, ops, at = [("k", 0, US, 10 * US)], [], 100 * US
+    for number in range(4):
+        dur = (later_us if number else 5_000) * US
+        ops.append({"name": "aten::linear", "start_ns": at, "dur_ns": dur})
+        works.append(("k", at + dur - 5 * US, at + dur, 10 * US))
+        at += dur + 20 * US
+    analysis = analyze(trace_of(**launched(*works), ops=ops))
+    told = (5_000 - later_us - 5) * US if is_told else 0
+    assert analysis.components.start_up_ns == pytest.approx(told, abs=10 * US)

@@ -31,6 +31,7 @@ from traceflops.table.grouping import (
 from traceflops.table.nesting import Links, taken
 from traceflops.table.patterns import COMPILES, GRAPH_LAUNCH, LAUNCH, LOADS
 from traceflops.table.trace import Trace
+from traceflops.timeline.intervals import Intervals
 
 _COPIES: Final = re.compile(r"Mem(cpy|set)|memory_(async_)?copy")
 _WAITS: Final = re.compile(r"Synchronize|signal_wait|StreamWait|EventQuery|StreamQuery")
@@ -210,19 +211,34 @@ class Calls:
 
     def _long_calls(self, fits: BoolArray) -> _LongCalls:
         """Return the calls that take much longer than usual, of some."""
-        named = distinct(self.name[fits & (self.dur_ns >= LEAST_NS)])
-        some = np.flatnonzero(np.isin(self.name, named))
-        group, first = group_rows((self.process[some], self.name[some]))
-        dur_ns, count = self.dur_ns[some], np.bincount(group, minlength=len(first))
-        usual_ns = np.where(count == 1, 0, lower_medians(group, dur_ns))[group]
-        by_start = np.lexsort((self.start_ns[some], group))
-        number, begins = np.empty(len(some), dtype=np.int64), np.cumsum(count) - count
-        number[by_start] = np.arange(len(some)) - begins[group[by_start]]
-        first_ns = dur_ns[by_start[begins]][group]
-        is_long = (dur_ns > TIMES_USUAL * usual_ns) & (dur_ns - usual_ns >= LEAST_NS)
-        rows = np.flatnonzero(fits[some] & is_long)
-        columns = some, usual_ns, number, count[group], first_ns
-        return _LongCalls(*(column[rows] for column in columns))
+        return _longer(self.process, self.name, self.start_ns, self.dur_ns, fits)
+
+    def first_operators(self) -> _Times:
+        """Return what the first operators of a name take more than usual, where a GPU works.
+
+        On a CPU their time is that of their operands. What mostly launches, copies or waits in them
+        has a reason of its own.
+        """
+        ops = self.trace.ops
+        process, thread, start_ns, dur_ns = (
+            numbers(ops[name], ABSENT) for name in ("process", "thread", "start_ns", "dur_ns")
+        )
+        launching = distinct(numbers(self.trace.activities["process"])[self.activity])
+        fits = np.isin(process, launching) & (dur_ns >= _LEAST_ALONE_NS)
+        long = _longer(process, codes(ops["name"]), start_ns, dur_ns, fits)
+        is_first = (long.calls > FEW) & (long.number == 0)
+        row, usual_ns = long.row[is_first], long.usual_ns[is_first]
+        begin_ns, end_ns = start_ns[row] + usual_ns, start_ns[row] + dur_ns[row]
+        kept = np.zeros(len(row), dtype=np.bool_)
+        apart = self.launches | matching(
+            self.trace.calls["name"], lambda name: bool(_COPIES.search(name) or _WAITS.search(name))
+        )
+        for number, mine in groups(process[row]):
+            some = apart & (self.process == number)
+            own = Intervals.of(self.start_ns[some], (self.start_ns + self.dur_ns)[some])
+            inside_ns = own.length_within(begin_ns[mine], end_ns[mine])
+            kept[mine] = 2 * inside_ns < (end_ns - begin_ns)[mine]
+        return process[row][kept], thread[row][kept], begin_ns[kept], end_ns[kept]
 
     def first_copies(self) -> _Times:
         """Return what first copies of a direction take more than later ones of as many bytes.
@@ -252,3 +268,22 @@ class Calls:
                     rows.append(int(call[order[place]]))
                     usual_ns.append(usual)
         return self.stretch(np.array(rows, dtype=np.int64), np.array(usual_ns, dtype=np.int64))
+
+
+def _longer(
+    process: IntArray, name: IntArray, start_ns: IntArray, dur_ns: IntArray, fits: BoolArray
+) -> _LongCalls:
+    """Return what takes much longer than usual for its process and name, of what `fits`."""
+    named = distinct(name[fits & (dur_ns >= LEAST_NS)])
+    some = np.flatnonzero(np.isin(name, named))
+    group, first = group_rows((process[some], name[some]))
+    lasts_ns, count = dur_ns[some], np.bincount(group, minlength=len(first))
+    usual_ns = np.where(count == 1, 0, lower_medians(group, lasts_ns))[group]
+    by_start = np.lexsort((start_ns[some], group))
+    number, begins = np.empty(len(some), dtype=np.int64), np.cumsum(count) - count
+    number[by_start] = np.arange(len(some)) - begins[group[by_start]]
+    first_ns = lasts_ns[by_start[begins]][group]
+    is_long = (lasts_ns > TIMES_USUAL * usual_ns) & (lasts_ns - usual_ns >= LEAST_NS)
+    rows = np.flatnonzero(fits[some] & is_long)
+    columns = some, usual_ns, number, count[group], first_ns
+    return _LongCalls(*(column[rows] for column in columns))

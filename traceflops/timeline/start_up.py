@@ -150,7 +150,7 @@ def start_up(trace: Trace, links: Links, loops_from_ns: Mapping[int, int]) -> di
     sets: dict[int, dict[str, Intervals]] = {}
     threads: defaultdict[int, dict[int, Intervals]] = defaultdict(dict)
     calls, host = Calls(trace, links), _HostRecords(trace)
-    for kind, (process, thread, start_ns, end_ns) in (
+    for told, (process, thread, start_ns, end_ns) in (
         ("load", calls.loads()),
         ("compile", calls.compilations()),
         ("capture", calls.captures()),
@@ -158,9 +158,15 @@ def start_up(trace: Trace, links: Links, loops_from_ns: Mapping[int, int]) -> di
         ("first-copy", calls.first_copies()),
         ("first-call", calls.first_calls()),
         ("first-call", calls.set_up()),
+        ("first-op", calls.first_operators()),
     ):
+        kind = "first-call" if told == "first-op" else told
         for number, mine in groups(process):
             by_kind = sets.setdefault(number, {})
+            if told == "first-op":  # what its calls explain is told by them
+                known = Intervals.empty().union(*by_kind.values())
+                inside_ns = known.length_within(start_ns[mine], end_ns[mine])
+                mine = mine[2 * inside_ns < (end_ns - start_ns)[mine]]
             times = Intervals.of(start_ns[mine], end_ns[mine])
             if kind != "capture" and number in loops_from_ns:
                 times = times.within(NEVER, loops_from_ns[number])
