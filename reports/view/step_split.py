@@ -12,6 +12,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
 from traceflops.attribution.idle_classes import CLASSES
+from traceflops.characters import shortened
 from traceflops.facts import fact
 from traceflops.findings.unevenness import UNEVEN_STEPS
 from traceflops.flops.mfu_waterfall import UNSPLIT
@@ -229,7 +230,7 @@ def outside(analysis: Analysis) -> str:
     total_ns = rest.before_ns + rest.after_ns
     is_before, is_after = (_PARTLY * ns >= total_ns for ns in (rest.before_ns, rest.after_ns))
     code = "both" if is_before and is_after else "before" if is_before else "after"
-    call = rest.call if 2 * rest.call_ns >= total_ns else None
+    call = shortened(rest.call, _NAME) if 2 * rest.call_ns >= total_ns else None
     work = "operator" if analysis.on_host else "GPU operation"
     return words(fact(f"outside.{code}", **asdict(rest) | {"call": call, "work": work}))
 

@@ -34,6 +34,7 @@ from traceflops.table.columns import (
     numbers,
 )
 from traceflops.table.grouping import (
+    distinct,
     exact_sums,
     group_rows,
     group_sums,
@@ -281,32 +282,43 @@ class OutsideGpuWork:
 
 
 def outside_gpu_work(prepared: Prepared) -> OutsideGpuWork | None:
-    """Return what lies outside the time from the first to the last GPU operation.
+    """Return what a process records before its first GPU operation and after its last.
 
-    None if it is a small part of what is recorded, or where clocks differ.
+    Of several processes it is the one with most of that: their clocks may differ. None if it is a
+    small part of what is recorded, or where the clock of a GPU is not that of its process.
     """
-    trace, offset = prepared.trace, prepared.linked.clock_offsets
-    if not prepared.accounts or offset.any():
+    trace, calls, work = prepared.trace, prepared.trace.calls, prepared.trace.activities
+    if not prepared.accounts or prepared.linked.clock_offsets.any():
         return None
-    spans = [account.rows.span for account in prepared.accounts.values()]
-    first, last = min(start for start, _ in spans), max(end for _, end in spans)
-    begin, end = first, last
-    for table in (trace.calls, trace.ops, trace.marks):
-        start, dur = numbers(table["start_ns"]), numbers(table["dur_ns"], 0)
-        begin = min(begin, int(start.min(initial=begin)))
-        end = max(end, int((start + dur).max(initial=end)))
-    before_ns, after_ns = first - begin, end - last
-    if (before_ns + after_ns) * _FEW < last - first:
+    rows = np.concatenate([account.rows.row for account in prepared.accounts.values()])
+    owner, start_ns, dur_ns = (
+        numbers(work[name], ABSENT)[rows] for name in ("process", "start_ns", "dur_ns")
+    )
+    count = trace.processes.num_rows
+    firsts, lasts = np.full(count, np.iinfo(np.int64).max), np.full(count, np.iinfo(np.int64).min)
+    np.minimum.at(firsts, owner, start_ns)
+    np.maximum.at(lasts, owner, start_ns + dur_ns)
+    begins, ends = firsts.copy(), lasts.copy()
+    for table in (calls, trace.ops, trace.marks):
+        of, start = numbers(table["process"]), numbers(table["start_ns"])
+        np.minimum.at(begins, of, start)
+        np.maximum.at(ends, of, start + numbers(table["dur_ns"], 0))
+    works = distinct(owner)
+    rests_ns = firsts[works] - begins[works] + ends[works] - lasts[works]
+    process = int(works[rests_ns.argmax()])
+    first, last = int(firsts[process]), int(lasts[process])
+    begin, end = int(begins[process]), int(ends[process])
+    if int(rests_ns.max()) * _FEW < last - first:
         return None
     # What the launching threads called meanwhile.
-    process, start, stop = host_span(trace.calls)
-    thread = joint_codes(process, numbers(trace.calls["thread"], ABSENT))
+    owner, start, stop = host_span(calls)
+    thread = joint_codes(owner, numbers(calls["thread"], ABSENT))
     call = prepared.linked.links.call_of_activity
-    row = np.flatnonzero(np.isin(thread, thread[call[call >= 0]]))
+    row = np.flatnonzero((owner == process) & np.isin(thread, thread[call[call >= 0]]))
     edges = Intervals.of(np.array([begin, last]), np.array([first, end]))
+    labels = names(calls["name"])
     inside_ns = edges.length_within(start[row], stop[row])
-    labels = names(trace.calls["name"])
-    sums = group_sums(codes(trace.calls["name"])[row], inside_ns, len(labels))
+    sums = group_sums(codes(calls["name"])[row], inside_ns, len(labels))
     most = int(sums.argmax()) if len(sums) else -1
     named = (labels[most], int(sums[most])) if most >= 0 else ("", 0)
-    return OutsideGpuWork(before_ns, after_ns, end - begin, *named)
+    return OutsideGpuWork(first - begin, end - last, end - begin, *named)

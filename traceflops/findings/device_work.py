@@ -107,23 +107,13 @@ def _far(
             largest, where = largest_of(facts, time)
             details = (largest,)
     alike = tuple(_alike(case, chosen))
-    fused_ns = sum(row.sum_ns for row, _ in chosen if _FUSED_NORM.search(row.name))
-    # Large tensors read and written in order need no better kernel.
-    orderly_ns = sum(
-        row.sum_ns
-        for row, part in chosen
-        if part < _OF_SLOW_GPU
-        and _IN_ORDER.search(row.name)
-        and (row.measured.min_bytes or 0) >= _LARGE * row.count
-    )
-    knows = {"fused-norm": fused_ns, "slow-gpu": orderly_ns}
     yield cause(
         case,
         roof.rule,
         share,
         {"reached": sum(part * row.sum_ns for row, part in chosen) / time_ns, "good": good},
         details,
-        frozenset(name for name, ns in knows.items() if 2 * ns > time_ns),
+        _why_slow(chosen, time_ns),
         rows=tuple(_row(row) for row, _ in chosen[:_MOST_ROWS]),
         where=where,
         edits=_as_if((*chosen, *alike, *explained), limit(case, roof.limits, "best")),
@@ -134,6 +124,24 @@ def _far(
         ),
         kernels={kernel_name(row.name): part / good for row, part in chosen},
     )
+
+
+def _why_slow(chosen: Sequence[_Reached], time_ns: int) -> frozenset[str]:
+    """Return what most of the time of slow kernels tells of a remedy.
+
+    Large tensors that are read and written in order need no better kernel.
+    """
+    sums = {
+        "fused-norm": sum(row.sum_ns for row, _ in chosen if _FUSED_NORM.search(row.name)),
+        "slow-gpu": sum(
+            row.sum_ns
+            for row, part in chosen
+            if part < _OF_SLOW_GPU
+            and _IN_ORDER.search(row.name)
+            and (row.measured.min_bytes or 0) >= _LARGE * row.count
+        ),
+    }
+    return frozenset(name for name, ns in sums.items() if 2 * ns > time_ns)
 
 
 def _is_of(row: KernelRow, roof: _Roof) -> bool:

@@ -76,10 +76,7 @@ def main_kernel_findings(
     count = sum(row["count"] for row in variants)
     if time_ns < _SHORT_NS * count and (total.components.share("idle") or 0.0) > _MUCH_IDLE:
         return  # launching limits it
-    # How many tokens a decode pass computes where all passes are of decode, else 0
-    passes = {kind.kind: kind for kind in serving.kinds}
-    decode = passes.get("decode") if len(passes) == 1 else None
-    tokens = (decode.tokens or 0) // decode.passes if decode is not None else 0
+    tokens = _decoded(serving)
     knows = {*program}
     if top == "compute":
         knows |= {top, sub, *_known_by_name(largest["name"], sub)}
@@ -117,6 +114,13 @@ def _known_by_name(name: str, sub: str) -> Iterator[str]:
         yield "of-library"
     if _OPERATOR.match(name):
         yield "operator"
+
+
+def _decoded(serving: Serving) -> int:
+    """Return how many tokens a decode pass computes where all passes are of decode, else 0."""
+    passes = {kind.kind: kind for kind in serving.kinds}
+    decode = passes.get("decode") if len(passes) == 1 else None
+    return (decode.tokens or 0) // decode.passes if decode is not None else 0
 
 
 def _family(name: str) -> str:

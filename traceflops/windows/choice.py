@@ -286,7 +286,8 @@ def _marked_layout(
         stretches[device] = tiled
         if steps is not None and not apart[owners[device].owner] and not marked.are_passes:
             stretches[device] = _from_the_marks(tiled, steps.start_ns, account)
-            account.begin_at(min(stretches[device][0].start_ns, rows.span[0]))
+            if (begin_ns := stretches[device][0].start_ns) < rows.span[0]:
+                account.begin_at(begin_ns)
         at_marks &= _last_begin(stretches[device]) != _last_begin(tiled)
         number = steps.number if steps is not None else np.empty(0, dtype=np.int64)
         numbers_of[device] = np.arange(len(number)) if repeated else number
