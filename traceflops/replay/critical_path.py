@@ -114,6 +114,7 @@ def spans_of(prepared: Prepared, graph: RecordedGraph, *, joined: bool = True) -
     """Return the chosen windows of all devices, or with `joined` those that follow each other."""
     spans: list[Span] = []
     recorded = graph.as_recorded()
+    process = numbers(prepared.trace.activities["process"], ABSENT)
     for device, windows in prepared.windows.items():
         rows, heads = prepared.accounts[device].rows, _heads(prepared, device)
         used = [(window.start_ns, window.end_ns) for window in windows if window.used]
@@ -125,7 +126,8 @@ def spans_of(prepared: Prepared, graph: RecordedGraph, *, joined: bool = True) -
             for time in stretch:
                 index = int(np.searchsorted(rows.start_ns, time))
                 first = np.arange(index, min(index + 1, len(rows.row)))
-                mark = -1 if time in heads else graph.begin_of_step(time)
+                owner = process[rows.row[min(index, len(rows.row) - 1)]]
+                mark = -1 if time in heads else graph.moments.get((int(owner), time), -1)
                 work = int(rows.start_ns[index]) if mark >= 0 and len(first) else time
                 indices, role = heads.get(work, (first, np.full_like(first, PACED)))
                 nodes = graph.first_of_row[rows.row[indices]]

@@ -120,11 +120,13 @@ class RecordedGraph:
             np.where(held, begun, LONG_AGO),
         )
 
-    def begin_of_step(self, time_ns: int) -> int:
-        """Return the point of a thread, not of a call, at a time; -1 for none."""
+    @cached_property
+    def moments(self) -> dict[tuple[int, int], int]:
+        """Return, by process and time, the points of threads that are not those of a call."""
         nodes = self.nodes
-        points = np.flatnonzero((nodes.at_ns == time_ns) & (nodes.thread >= 0) & (nodes.call < 0))
-        return int(points[0]) if len(points) else -1
+        points = np.flatnonzero((nodes.thread >= 0) & (nodes.call < 0))
+        keys = zip(nodes.process[points].tolist(), nodes.at_ns[points].tolist(), strict=True)
+        return dict(zip(keys, points.tolist(), strict=True))
 
     @cached_property
     def recorded_only(self) -> RecordedGraph:
