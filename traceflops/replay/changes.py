@@ -1,4 +1,4 @@
-"""A world under change: what of a recording an edit looks up, and how it changes work and lags."""
+"""What edits look up in a recording, and the world as they change it."""
 
 from __future__ import annotations
 
@@ -28,12 +28,15 @@ from traceflops.windows.prepared import Prepared
 _RANGES: Final = ("annotation", "python", "module", "system")
 _RE2: Final = "expressions are those of RE2, without look-around and back-references"
 Stretches = Mapping[int, Intervals]
-"""Times by number of the thread."""
+"""Time by number of the thread."""
 T = TypeVar("T", Stretches, IntArray)
 
 
 def matches_of(target: str, texts: Sequence[str]) -> BoolArray:
-    """Return which texts a target such as `kernel:softmax` names. Raises UsageError if none can."""
+    """Return which texts match a target such as `kernel:softmax`.
+
+    Raises UsageError if its pattern is no regular expression.
+    """
     pattern = target.partition(":")[2]
     try:
         return matches(pattern, texts, ignore_case=True)
@@ -42,19 +45,19 @@ def matches_of(target: str, texts: Sequence[str]) -> BoolArray:
 
 
 def named(target: str, column: pa.ChunkedArray) -> BoolArray:
-    """Return which rows of a column of names a target names; see `matches_of`."""
+    """Return which rows of a column of names match a target; see `matches_of`."""
     return np.append(matches_of(target, names(column)), False)[codes(column)]
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """What becomes of a time: so many ns, or a share of it."""
+    """The new value of a time: `ns`, or if that is None a share of the old one."""
 
     ns: int | None = None
     share: Fraction = Fraction(0)
 
     def of(self, dur_ns: IntArray) -> IntArray:
-        """Return what becomes of times."""
+        """Return the new values of times, rounded down."""
         if self.ns is not None:
             return np.full_like(dur_ns, self.ns)
         times, more = divmod(self.share.numerator, self.share.denominator)
@@ -63,7 +66,7 @@ class Value:
 
 @dataclass(frozen=True)  # without slots, so that there is a place for what is found on demand
 class Recorded:
-    """A recording that edits change: the trace, and what is known of its work."""
+    """A recording and what edits look up in it."""
 
     prepared: Prepared
     phases: Phases | None
@@ -92,7 +95,7 @@ class Recorded:
 
     @cached_property
     def recomputes(self) -> tuple[BoolArray, BoolArray]:
-        """Return which activities, and which ops, compute a forward again."""
+        """Return which activities, and which ops, recompute activations."""
         trace = self.prepared.trace
         if self.phases is None or len(self.phases.phase) != trace.ops.num_rows:
             return np.zeros(trace.activities.num_rows, bool), np.zeros(trace.ops.num_rows, bool)
@@ -102,7 +105,7 @@ class Recorded:
 
     @cached_property
     def rank_of_device(self) -> IntArray:
-        """Return the rank of each device, as the report of the ranks has it."""
+        """Return the rank of each device, or ABSENT."""
         trace, records = self.prepared.trace, self.ranks.records if self.ranks else None
         ranks = (trace.ranks[process] for process in numbers(trace.devices["process"]).tolist())
         of_device = np.array([ABSENT if rank is None else rank for rank in ranks], dtype=np.int64)
@@ -112,7 +115,7 @@ class Recorded:
 
     @cached_property
     def rank_of_process(self) -> IntArray:
-        """Return the rank of each process that has one device, and of none other."""
+        """Return the rank of each process, ABSENT unless it has exactly one device."""
         owner = numbers(self.prepared.trace.devices["process"])
         devices = np.bincount(owner, minlength=len(self.prepared.trace.ranks))
         of_process = np.full(len(devices), ABSENT)
@@ -126,7 +129,7 @@ class Recorded:
         return self.rank_of_device[numbers(self.prepared.trace.activities["device"])]
 
     def named_on_host(self, rows: Callable[[pa.ChunkedArray], BoolArray]) -> Stretches:
-        """Return when each thread is in a call, operator, range or function of some names."""
+        """Return when each thread is in a call, operator, range or function that `rows` selects."""
         trace = self.prepared.trace
         named = {name: rows(trace.table(name)["name"]) for name in ("marks", "ops", "calls")}
         named["marks"] &= is_one_of(trace.marks["kind"], *_RANGES)
@@ -148,7 +151,7 @@ class Recorded:
 
     @cached_property
     def starts_up(self) -> Stretches:
-        """Return when each thread does what its process does only once."""
+        """Return when each thread starts up, or waits while its devices do."""
         linked, threads = self.prepared.linked, self._threads["calls"]
         of_process = {number: own.all for number, own in linked.comparable_start_up.items()}
         owner = numbers(self.prepared.trace.devices["process"])
@@ -164,7 +167,7 @@ class Recorded:
 
     @cached_property
     def _threads(self) -> Mapping[str, IntArray]:
-        """Return numbers of threads as the points of the host have them, -1 where none calls."""
+        """Return, by table, the thread of each row, as in HostPoints; -1 without calls."""
         threads = threads_of(self.prepared.trace)
         count = max(thread.max(initial=-1) for thread in threads.values()) + 1
         calls = np.zeros(count, dtype=np.bool_)
@@ -172,7 +175,7 @@ class Recorded:
         return {name: np.where(calls[number], number, -1) for name, number in threads.items()}
 
     def once(self, target: str, look_up: Callable[[], T]) -> T:
-        """Return what an edit is about: when of each thread, or which nodes; looked up once."""
+        """Return what a target matches (time by thread, or nodes), looked up once."""
         if target not in self._looked_up:
             self._looked_up[target] = look_up()
         subject: T = self._looked_up[target]
@@ -181,9 +184,9 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """A world under change; `without` are the stretches of threads that edits took out.
+    """A world under change; `without` is, by thread, the time that edits removed.
 
-    Where communication `is_hidden`, nothing waits for it, however long it takes.
+    If communication `is_hidden`, nothing waits for it, however long it takes.
     """
 
     graph: RecordedGraph
@@ -193,7 +196,7 @@ class Changed:
     without: Mapping[int, Intervals] = field(default_factory=dict)
 
     def with_work(self, nodes: IntArray, dur_ns: IntArray | int) -> Changed:
-        """Return the same with other durations of some work; what takes no time is not there."""
+        """Return the world with other durations of nodes; work of 0 ns leaves its queue."""
         world, edges, dur = self.world, self.graph.edges, self.world.dur_ns.copy()
         dur[nodes] = dur_ns
         gone = (dur == 0) & (world.dur_ns > 0)
@@ -205,9 +208,9 @@ class Changed:
         return replace(self, world=replace(world, dur_ns=dur, delay_ns=delay, lag_ns=lag))
 
     def communication_ns(self, windows: Iterable[Span]) -> Iterator[int]:
-        """Yield how long the communication of each window takes: it cannot hide in less.
+        """Yield the communication time of each window in ns, below which it cannot be hidden.
 
-        That is, what begins in the window, of the queue with most of it: queues are independent.
+        It is that of the queue with the most of it, of work that begins in the window.
         """
         graph = self.graph
         nodes, base = graph.nodes, graph.as_recorded()
@@ -224,12 +227,12 @@ class Changed:
             yield max(queues, default=0)
 
     def with_lags(self, edges: BoolArray, lag_ns: IntArray | int) -> Changed:
-        """Return the same with other lags of some edges."""
+        """Return the world with other lags of some edges."""
         lag = np.where(edges, lag_ns, self.world.lag_ns)
         return replace(self, world=replace(self.world, lag_ns=lag))
 
     def with_host(self, when: Mapping[int, Intervals], value: Value) -> Changed:
-        """Return the same with other times of stretches of threads, but for those taken out."""
+        """Return the world with new times for some time of threads, except what was removed."""
         nodes, edges, of_threads = self.graph.nodes, self.graph.edges, self.graph.of_threads
         call = numbers(self.recorded.prepared.trace.calls["dur_ns"])
         lag, none = self.world.lag_ns.copy(), Intervals.empty()
@@ -258,7 +261,7 @@ class Changed:
 
 
 def _cut(spans: Intervals, value: Value, time_ns: IntArray) -> IntArray:
-    """Return how much is cut out of stretches up to each time."""
+    """Return, per time, how many ns a new value cuts out of `spans` up to it."""
     if not len(spans.start_ns):
         return np.zeros_like(time_ns)
     length = spans.end_ns - spans.start_ns

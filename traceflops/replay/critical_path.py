@@ -1,7 +1,6 @@
-"""What decided how long the chosen windows took: the path back from their end, piece by piece.
+"""The critical path of the chosen windows: from their end back to what each node waited for last.
 
-Each node is followed back to what it waited for last. The pieces on the way, of work, of a thread,
-of a lag, add up exactly to the time of the windows.
+The pieces of the path (GPU work, time of a thread, lags) add up exactly to the time of the windows.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ from traceflops.windows.prepared import Prepared
 
 WORK: Final = len(EDGE_NAMES)
 DELAY: Final = WORK + 1
-"""Kinds of pieces besides those of edges: work itself, and a delay that is kept."""
+"""Kinds of pieces besides those of edges: GPU work, and a delay that replays keep."""
 UNEXPLAINED: Final = "unexplained"
 _START_UP: Final = "start_up"
 
 
 @dataclass(frozen=True, slots=True)
 class PathPart:
-    """One part of a critical path: a component, a kernel, call or function in it, and its time."""
+    """Time of a critical path by component and by the name of a kernel, call or function."""
 
     component: str
     name: str
@@ -41,7 +40,7 @@ class PathPart:
 
 @dataclass(frozen=True, slots=True)
 class Pieces(Columns):
-    """Pieces of a path: kind (of an edge, WORK or DELAY), the node that they end at, their time."""
+    """Pieces of a path: kind (of an edge, WORK or DELAY), node at their end, source, and time."""
 
     kind: IntArray
     node: IntArray
@@ -51,11 +50,12 @@ class Pieces(Columns):
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """Where a stretch of time begins or ends: `ahead_ns` before the first of some nodes begins.
+    """The beginning or end of a window, so that replays can move it.
 
-    Without nodes that is the end of the last work of the device. `role` is of each node: copies
-    count unless they begin before the last step has ended, as in `windows`. A step that begins at a
-    point of the host (`mark`, else -1) does so once the last step has ended.
+    It is `ahead_ns` before the first of `nodes` begins, or, without nodes, the end of the last work
+    of the device. `role` and `ahead_ns` are per node: as in `windows`, a copy counts only if it
+    begins after the step before has ended. A step that begins at a moment of the host (`mark`, else
+    -1) begins there, or when the step before has ended if that is later.
     """
 
     device: int
@@ -65,11 +65,11 @@ class Edge:
     mark: int = -1
 
     def earlier(self, by_node: IntArray) -> Edge:
-        """Return it where nodes seem to begin so much later than they do."""
+        """Return the edge for a world in which nodes begin later by some ns per node."""
         return replace(self, ahead_ns=self.ahead_ns + by_node[self.nodes])
 
     def at(self, graph: RecordedGraph, world: World, time_ns: IntArray) -> tuple[int, int]:
-        """Return when it is in a replay, and the node that decides that."""
+        """Return the time of the edge in a replay in which nodes end at `time_ns`, and its node."""
         if len(self.nodes):
             begun = time_ns[self.nodes] - world.dur_ns[self.nodes] - self.ahead_ns
             over = time_ns[self.nodes[self.role == _LAST]].max(initial=begun.min())
@@ -87,31 +87,32 @@ class Edge:
 
 
 _LAST, _COPY, PACED = range(3)
-"""Roles of nodes: last to end in the step before; first in a queue of copies, or with kernels."""
+"""Roles of nodes: the last of a queue in the step before; the first of a queue of copies alone; the
+first of a queue with kernels."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stretch of time of a device: where it begins and ends."""
+    """A window of a device, or windows that follow each other: where it begins and ends."""
 
     device: int
     first: Edge
     last: Edge
 
     def earlier(self, by_node: IntArray) -> Span:
-        """Return it where nodes seem to begin so much later than they do."""
+        """Return the span for a world in which nodes begin later by some ns per node."""
         return Span(self.device, self.first.earlier(by_node), self.last.earlier(by_node))
 
     def at(
         self, graph: RecordedGraph, world: World, time_ns: IntArray
     ) -> tuple[tuple[int, int], int]:
-        """Return from when to when it is in a replay, and what node ends it."""
+        """Return its begin and end in a replay, and the node that ends it."""
         end, node = self.last.at(graph, world, time_ns)
         return (self.first.at(graph, world, time_ns)[0], end), node
 
 
 def spans_of(prepared: Prepared, graph: RecordedGraph, *, joined: bool = True) -> tuple[Span, ...]:
-    """Return the chosen windows of all devices, or with `joined` those that follow each other."""
+    """Return the chosen windows of all devices; with `joined` adjacent ones as one span."""
     spans: list[Span] = []
     recorded = graph.as_recorded()
     process = numbers(prepared.trace.activities["process"], ABSENT)
@@ -140,10 +141,10 @@ def spans_of(prepared: Prepared, graph: RecordedGraph, *, joined: bool = True) -
 
 
 def _heads(prepared: Prepared, device: int) -> dict[int, tuple[IntArray, IntArray]]:
-    """Return, by when each queue begins with a step, the work and its roles that tell when.
+    """Return, by the time at which a queue begins a step, the work that decides when it begins.
 
-    Work is given by its index in the rows of the device's account. A step begins on a device with
-    the first work that was launched in it.
+    Per time: indices into the rows of the device's account, and their roles. A step begins on a
+    device with the first work that was launched in it.
     """
     launched_in, activities = prepared.plan.layout.launched_in, prepared.trace.activities
     if launched_in is None:
@@ -169,13 +170,13 @@ def _heads(prepared: Prepared, device: int) -> dict[int, tuple[IntArray, IntArra
 def lengths(
     graph: RecordedGraph, spans: Sequence[Span], world: World, time_ns: IntArray
 ) -> list[int]:
-    """Return how long each stretch is in a replay."""
+    """Return the length of each span in a replay, in ns."""
     ends = (span.at(graph, world, time_ns)[0] for span in spans)
     return [end - begin for begin, end in ends]
 
 
 def path(graph: RecordedGraph, spans: Sequence[Span], world: World, time_ns: IntArray) -> Pieces:
-    """Return the pieces of the critical paths of all stretches, the last first."""
+    """Return the pieces of the critical paths of all spans, each from its end backwards."""
     edge = graph.decisive(world, time_ns)
     source = np.append(graph.edges.source, -1)[edge]
     kind = np.append(graph.edges.kind, DELAY)[edge]
@@ -205,7 +206,7 @@ def parts_of(
 ) -> tuple[PathPart, ...]:
     """Return a path by component and name, the largest part first.
 
-    `without` are stretches of threads that are no longer there.
+    `without` is, by thread, the time that edits removed.
     """
     sums: Counter[tuple[str, str]] = Counter()
     is_work, is_host = pieces.kind == WORK, pieces.kind == HOST
@@ -236,7 +237,7 @@ def parts_of(
 
 
 def _starts_up(prepared: Prepared, call: int) -> Intervals:
-    """Return when the thread of a call does what its process does only once."""
+    """Return the time in which the thread of a call starts up, or its devices sit idle for that."""
     calls, devices = prepared.trace.calls, prepared.trace.devices
     process, thread = (int(numbers(calls[name], ABSENT)[call]) for name in ("process", "thread"))
     own = prepared.linked.comparable_start_up.get(process)
@@ -267,10 +268,10 @@ def _once_in_launches(prepared: Prepared, graph: RecordedGraph, pieces: Pieces) 
 def _of_host(
     prepared: Prepared, graph: RecordedGraph, pieces: Pieces, without: Mapping[int, Intervals]
 ) -> Iterator[tuple[tuple[str, str], int]]:
-    """Yield ((class, name), ns) of the time that a path spends in threads, named as idle time is.
+    """Yield ((class, name), ns) of host time on a path, with the classes of idle time.
 
-    What has no name is the last item; all items sum to the time of `pieces`. `without` are
-    stretches, by thread, that edits removed.
+    The last item has no name; all items sum to the time of `pieces`. `without` is, by thread, the
+    time that edits removed.
     """
     # The recorded stretches of each thread are cut at its calls: as in idle time, what is long is
     # long between two of these. The last node of a thread tells its call.
@@ -299,7 +300,7 @@ def _of_host(
 
 
 def _of_threads(graph: RecordedGraph, pieces: Pieces) -> Iterator[tuple[int, int, Intervals]]:
-    """Yield each thread of known calls, its last call, and its recorded stretches."""
+    """Yield each thread that calls the GPU, its last call, and its recorded time on the path."""
     nodes = graph.nodes
     points = np.flatnonzero(nodes.call >= 0)
     call_of = dict(zip(nodes.thread[points].tolist(), nodes.call[points].tolist(), strict=True))
@@ -313,7 +314,7 @@ def _of_threads(graph: RecordedGraph, pieces: Pieces) -> Iterator[tuple[int, int
 def places_of(
     prepared: Prepared, graph: RecordedGraph, pieces: Pieces
 ) -> tuple[IntArray, dict[tuple[int, int], Intervals]]:
-    """Return the activities on a path, and by process and thread when it was there."""
+    """Return the rows of activities on a path, and its time by process and thread."""
     calls, host = prepared.trace.calls, pieces.only(pieces.kind == HOST)
     process, thread = (numbers(calls[name], ABSENT) for name in ("process", "thread"))
     threads = {

@@ -1,9 +1,9 @@
-"""What is asked: edits of a recording as text, and the world that each makes.
+"""Edits of what-if: parsed from text, and applied to a world.
 
-An edit is a target and what becomes of it: `kernel:softmax/2`, `data_input=0`, `sync=0`,
+An edit is a target and its new time: `kernel:softmax/2`, `data_input=0`, `sync=0`,
 `sync:Memcpy=0`, `eager_overhead=0`, `launch_latency=5us`, `communication=hidden`, `recompute=off`,
-`rank 4=median`. A time or 0 replaces that of each, `/2` divides it, `*2` multiplies it. What a
-class of idle time is called in reports names its edit, too: `launching operators=0`.
+`rank 4=median`. `=` sets the time of each match, `/2` divides it, `*2` multiplies it. Names of
+idle classes as reports print them are targets, too: `launching operators=0`.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ _RANK: Final = re.compile(r"rank (\d{1,6})")
 _SHORT: Final = re.compile(r"[^eE]{1,40}(?:[eE][+-]?\d{1,2})?")
 _LONGEST_NS, _MOST_TIMES, _FINEST = 10**12, 1_000, 10**6
 _NOWHERE: Final = LONG_AGO // 2
-"""A lag with which an edge never counts."""
+"""A lag so far in the past that the edge never decides when its target begins."""
 _SLOWED: Final = 0.99
-"""Where less is left of work without communication beside it, that slows it."""
+"""Communication slows the work beside it if that takes less than this share of its time alone."""
 _HOST: Final[Mapping[str, str]] = {
     "data_input": "data_input",
     "optimizer_loop": "optimizer",
@@ -58,14 +58,14 @@ _HOST: Final[Mapping[str, str]] = {
     "external_wait": "waits",
     "memory_alloc": "allocates",
 }
-"""Targets on the host by the fact that names tell of them."""
+"""Targets on the host, and the fact by which names of calls, operators and ranges match them."""
 _NOT_EAGER: Final = "|".join(
     f"(?:{FACTS[fact]})" for fact in (*_HOST.values(), "waits_for_device", "copies")
 )
 
 
 def _plain(words: str) -> str:
-    """Return words that may stand with spaces, hyphens or capitals as names of targets are."""
+    """Return the name of a target that a user may write with spaces, hyphens or capitals."""
     return re.sub(r"[\s_-]+", "_", words.strip().lower())
 
 
@@ -73,7 +73,7 @@ _OF_CLASSES: Final = {
     **{name: name for name in (*_HOST, "eager_overhead", "launch_latency", "start_up")},
     "sync_call": "sync",
 }
-"""Targets by the class of idle time that they are about."""
+"""Classes of idle time, and the target that edits each."""
 _CALLED: Final = {
     _plain(word): target for name, target in _OF_CLASSES.items() for word in (name, CLASSES[name])
 }
@@ -87,7 +87,7 @@ _HELP: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """An edit as text, its target, and what becomes of it: a time, or `is_word` of its target."""
+    """One edit: its text, target and new time; `is_word` for a word such as `hidden` or `off`."""
 
     text: str
     target: str
@@ -96,7 +96,7 @@ class Edit:
 
 
 def parse_edit(text: str) -> Edit:
-    """Return the edit that a text says. Raises UsageError where it says none."""
+    """Return the edit that a text describes. Raises UsageError if it describes none."""
     match = _EDIT.fullmatch(text.strip())
     if match is None:
         raise UsageError(f"no edit: {text!r}", _HELP)
@@ -122,7 +122,7 @@ def parse_edit(text: str) -> Edit:
 
 
 def parse_edits(texts: Sequence[str]) -> list[Edit]:
-    """Return edits. Raises UsageError where two give one target a time, or the same word."""
+    """Return the edits of some texts. Raises UsageError if two of them set the same target."""
     edits = [parse_edit(text) for text in texts]
     for edit, other in combinations(edits, 2):
         if edit.target == other.target and edit.is_word == other.is_word:
@@ -132,7 +132,7 @@ def parse_edits(texts: Sequence[str]) -> list[Edit]:
 
 
 def _value(text: str, sign: str, word: str) -> Value:
-    """Return what becomes of the time of a target. Raises UsageError for what is no such."""
+    """Return the value to the right of a sign (=, / or *). Raises UsageError if it is none."""
     if sign == "=":
         value = Value(0 if word == "0" else parse_duration(f"the value of {text!r}", word))
     else:
@@ -160,7 +160,7 @@ _NAMED: Final = {"kernel": "softmax", "host": "aten::cat", "sync": "Memcpy"}
 
 
 def apply(edit: Edit, changed: Changed) -> Changed:
-    """Return a world with one more edit. Raises UsageError where the recording has no target."""
+    """Return the world with one more edit. Raises UsageError if its target was not recorded."""
     return _APPLIED[_kind(edit.target)](edit, changed)
 
 
@@ -196,7 +196,7 @@ def _check(is_recorded: bool, edit: Edit, reason: str) -> None:
 
 
 def _on_host(edit: Edit, changed: Changed) -> Changed:
-    """Return a world with other times of what the host does, by name or by a fact of names."""
+    """Return a world with other times of matching calls, operators, ranges and functions."""
     fact, recorded = _HOST.get(edit.target), changed.recorded
     rows = partial(_has_fact, FACTS[fact], re.IGNORECASE) if fact else partial(named, edit.target)
     when = recorded.once(edit.target, lambda: recorded.named_on_host(rows))
@@ -205,12 +205,12 @@ def _on_host(edit: Edit, changed: Changed) -> Changed:
 
 
 def _has_fact(pattern: str, flags: int, column: pa.ChunkedArray) -> BoolArray:
-    """Return in which rows of a column of names an expression is found."""
+    """Return which rows of a column of names match an expression."""
     return matching(column, re.compile(pattern, flags).search)
 
 
 def _eager(edit: Edit, changed: Changed) -> Changed:
-    """Return a world with other times of operators, but for what has a target of its own."""
+    """Return a world with other times of operators, except those that have their own target."""
     recorded = changed.recorded
 
     def of_operators() -> Stretches:
@@ -233,7 +233,7 @@ def _start_up(edit: Edit, changed: Changed) -> Changed:
 
 
 def _sync(edit: Edit, changed: Changed) -> Changed:
-    """Return a world without waits: of calls of some names, whose work then starts at once."""
+    """Return a world in which calls of some names do not wait, and their work starts at once."""
     edges, nodes = changed.graph.edges, changed.graph.nodes
     waits, late = edges.kind == SYNC, np.zeros(len(nodes.time_ns), dtype=np.bool_)
     if edit.target != "sync":
@@ -251,7 +251,7 @@ def _sync(edit: Edit, changed: Changed) -> Changed:
 
 
 def _launch_latency(edit: Edit, changed: Changed) -> Changed:
-    """Return a world with other lags of launches; work that waited for one does not start late."""
+    """Return a world with other launch latencies, and no delay of work that waited for one."""
     edges, world = changed.graph.edges, changed.world
     launches = edges.kind == LAUNCH
     _check(bool(launches.any()), edit, "no launch call was recorded")
@@ -283,10 +283,10 @@ def _recompute(edit: Edit, changed: Changed) -> Changed:
 
 
 def _rank(edit: Edit, changed: Changed) -> Changed:
-    """Return a world in which a rank takes the times of the median one: its kernels and its host.
+    """Return a world in which kernels and host of a rank take the times of the median rank.
 
-    Of two ranks that is the faster one. Kernels are compared by name. What runs beside
-    communication on others, which waits for this rank, is slowed by that until nobody waits.
+    Of two ranks the median is the faster one. Kernels are compared by name. Kernels of other ranks
+    that were slowed because they ran beside communication that waited for this rank speed up, too.
     """
     match = _RANK.fullmatch(edit.target)
     assert match is not None
@@ -313,7 +313,7 @@ def _rank(edit: Edit, changed: Changed) -> Changed:
 
 @dataclass(frozen=True, slots=True)
 class _Runs(Columns):
-    """Named work of a rank but for communication, in the order of names and times."""
+    """Work of a rank without communication, sorted by name and start; `is_beside` communication."""
 
     row: IntArray
     name: IntArray
@@ -325,10 +325,11 @@ class _Runs(Columns):
         return np.bincount(self.name, self.dur_ns, count).astype(np.float64)
 
     def compared(self, others: _Runs, count: int) -> tuple[FloatArray, FloatArray]:
-        """Return the time of others by name over their own, and what is left of it if none waits.
+        """Return two factors per name: others' time over own, and others' time if none waits.
 
-        The second is of runs beside communication. If these are slowed, the first is of the others.
-        Names of which none are known are slowed as the rest.
+        The second is the factor that remains of others' runs beside communication, 1 unless that
+        slows them; if it does, the first is of runs that are not beside communication. Names that
+        have runs of one kind only get the usual factor.
         """
         runs = [np.bincount(each.name, minlength=count) for each in (self, others)]
         all_own, all_theirs = _over(self.sums(count), runs[0]), _over(others.sums(count), runs[1])
@@ -348,7 +349,7 @@ class _Runs(Columns):
 
 
 def _over(some: FloatArray, others: FloatArray | IntArray) -> FloatArray:
-    """Return quotients, NaN for those by 0."""
+    """Return `some / others`, NaN where `others` is 0."""
     return np.divide(some, others, out=np.full(np.shape(others), np.nan), where=others > 0)
 
 
@@ -361,7 +362,7 @@ def _runs_of(recorded: Recorded, rank: int) -> _Runs:
 
 
 def _with_median_host(rank: int, changed: Changed) -> Changed:
-    """Return a world in which the host of a rank takes the time of the median one."""
+    """Return a world in which the host of a rank takes the time of the median rank's host."""
     nodes, edges = changed.graph.nodes, changed.graph.edges
     trace = changed.recorded.prepared.trace
     process = taken(numbers(trace.calls["process"]), nodes.call)

@@ -1,11 +1,11 @@
-"""What the calls of the host waited for, and the moments of its threads that a replay needs.
+"""What calls of the host waited for, and the moments (points) of its threads that a replay needs.
 
-A call waited for the last work launched before it. Where it does not say of which queue, times
-tell. A call that returns long after the work waited for something else.
+A call waits for the last work launched before it. If no record names its queue, times decide. A
+call that returns long after that work waited for something else.
 
-The moments are launches, ends of waits and hand-overs. A thread rests where no call or operator of
-it runs. Where another thread began to work in a rest and was done within it, the one waited for the
-other.
+Points are launches, ends of waits and hand-overs. A thread rests while none of its calls or
+operators runs. If another thread begins and ends its work within such a rest, the first thread
+waited for it: a hand-over there and back.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ _USUAL_RETURN_NS: Final = 6_000
 _USUAL_CALL_NS: Final = 2_500
 """A call that need not wait."""
 _LATE_NS, _LATE_SHARE = 200_000, 50
-"""A call that returns later than that, and than one in so many of its time, waited for other. So
-did one that takes so long with nothing to wait for."""
+"""A call waited for something else if it returns later than both: so many ns, and 1/50 of its own
+duration after the work. So did a call that takes that many ns with nothing to wait for."""
 _SKEW_NS: Final = 20_000
-"""A call may seem to return so long before what it waited for ended: clocks differ."""
+"""A call may seem to return this long before the work that it waited for ended: clocks differ."""
 _ALL: Final = ("Device", "Ctx", "Context", "Thread")
 FREES: Final = re.compile(r"(cuda|hip)Free(Host)?|(cuda|hip)HostUnregister|cuMemFree(Host)?(_v2)?")
 """Calls that free memory once all work is done."""
@@ -54,7 +54,10 @@ _NEARLY_ALL: Final = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Awaited:
-    """Work that calls waited for until a point; `binds` where it was still running, or a guess."""
+    """Work that calls waited for, and the point at which each wait ends.
+
+    `binds` where the work still ran when the call began; `is_guess` where no record tells of it.
+    """
 
     work: IntArray
     point: IntArray
@@ -64,7 +67,7 @@ class Awaited:
 
 @dataclass(frozen=True)  # without slots, so that there is a place for what is found on demand
 class HostWaits:
-    """The points of the host, and what those that end a call waited for."""
+    """The points of the host, and the work that each wait among them waited for."""
 
     work: RecordedWork
 
@@ -79,7 +82,7 @@ class HostWaits:
 
     @cached_property
     def _frees(self) -> BoolArray:
-        """Return which calls free memory once all work is done; a pool need not wait for any."""
+        """Return which calls free memory once all work is done; calls of a pool do not wait."""
         calls, work = self._calls, self.work
         frees = np.flatnonzero(matching(calls["name"], FREES.fullmatch))
         waits = np.zeros(calls.num_rows, dtype=np.bool_)
@@ -110,9 +113,9 @@ class HostWaits:
         )
 
     def _marked_steps(self) -> tuple[IntArray, IntArray]:
-        """Return the calls of the first work of steps that begin before it, and when they begin.
+        """Return the steps that begin before their first work: its call, and the begin of the step.
 
-        The thread of the call is taken to have done what comes before it.
+        The thread of that call is taken to have done what comes before it.
         """
         call, time_ns = [self.work.row[:0]], [self.work.start[:0]]
         for device, windows in self.work.prepared.windows.items():
@@ -132,7 +135,7 @@ class HostWaits:
 
     @cached_property
     def own_ns(self) -> IntArray:
-        """Return how long the call of each point would take if it need not wait."""
+        """Return, per point, how long its call takes without a wait: usual for its name."""
         begun = self.work.calls_ns[0]
         order = np.argsort(self.work.called, kind="stable")
         reach = np.append(LONG_AGO, np.maximum.accumulate(self.work.end[order]))
@@ -146,7 +149,7 @@ class HostWaits:
 
     @cached_property
     def awaited(self) -> Awaited:
-        """Return all that was waited for: copies in their calls, and what calls synchronise."""
+        """Return all waits: for blocking copies, full queues, and by calls that synchronise."""
         work, end_of_call = self.work, self.points.end_of_call
         copies = np.flatnonzero(work.is_blocking)
         asked, left = work.full
@@ -165,7 +168,7 @@ class HostWaits:
 
     @cached_property
     def lag_ns(self) -> IntArray:
-        """Return how long after the work each wait was over, at least."""
+        """Return, per wait, the least time from the end of the work to the end of the wait."""
         awaited = self.awaited
         late = self.time_ns[awaited.point] - self.work.end[awaited.work]
         usual = typical(0 * late, late, awaited.binds, _USUAL_RETURN_NS)
@@ -174,7 +177,7 @@ class HostWaits:
     def _of_calls(
         self, call: IntArray
     ) -> Iterator[tuple[IntArray, IntArray, BoolArray, BoolArray]]:
-        """Yield, queue by queue, the last work launched before each call that it waited for."""
+        """Yield the columns of `Awaited` for some calls, queue by queue."""
         stream, is_all = self._asked_stream(call)
         by_time = (stream == ABSENT) & ~is_all
         latest, waits = np.full(len(call), LONG_AGO, dtype=np.int64), []
@@ -194,7 +197,7 @@ class HostWaits:
             yield work, self.points.end_of_call[call[asked]], binds, guess
 
     def _last(self, queue: IntArray, call: IntArray, by_time: BoolArray) -> IntArray:
-        """Return the last work of a queue that each call waited for, -1 where it did not."""
+        """Return the last work of a queue that each call waited for, or -1."""
         start, end = self.work.start, self.work.end
         begun, over = (ns[call] for ns in self.work.calls_ns)
         done = np.where(by_time, over + _SKEW_NS, np.iinfo(np.int64).max)
@@ -210,7 +213,7 @@ class HostWaits:
         return np.where(fits, work, -1)
 
     def _asked_stream(self, call: IntArray) -> tuple[IntArray, BoolArray]:
-        """Return the stream that calls wait for, as marks say, and which wait for all."""
+        """Return the stream that each call waits for, or ABSENT, and which wait for all streams."""
         marks, calls = self.work.prepared.trace.marks, self._calls
         is_all = matching(calls["name"], lambda name: any(word in name for word in _ALL))[call]
         is_all |= self._frees[call]
@@ -229,17 +232,18 @@ class HostWaits:
 
 _REST_NS: Final = 20_000
 _SURE_NS: Final = 1_000_000
-"""A hand-over takes less than that, both ways."""
+"""A sure hand-over takes at most so long, there and back."""
 _ENDLESS: Final = int(np.iinfo(np.int64).max)
 _BEGINS, _CALLS, _ENDS = range(3)
 
 
 @dataclass(frozen=True, slots=True)
 class HostPoints:
-    """Points by thread and time. `call` is a row of calls or -1; `is_end` where one has ended.
+    """Points, sorted by thread and time; `call` is a row of calls or -1.
 
-    `start_of_call` and `end_of_call` are points by row of calls, -1 for none. `gave` are points at
-    which a thread handed over to those in `took`, `is_sure` where that took little time.
+    `start_of_call` and `end_of_call` are the points of each row of calls, -1 for none. Per
+    hand-over: `gave` is the point of the thread that waits, `took` that of the one it waits for,
+    `is_sure` whether it took little time.
     """
 
     thread: IntArray
@@ -254,7 +258,7 @@ class HostPoints:
 
 
 def threads_of(trace: Trace) -> dict[str, IntArray]:
-    """Return a number of the thread of each call, op and mark, by table."""
+    """Return, by table, the number of the thread of each call, op and mark."""
     tables = {name: trace.table(name) for name in ("calls", "ops", "marks")}
     process, thread = (
         np.concatenate([numbers(table[name], ABSENT) for table in tables.values()])
@@ -267,9 +271,9 @@ def threads_of(trace: Trace) -> dict[str, IntArray]:
 def host_points(
     trace: Trace, begins: BoolArray, waits: BoolArray, marked: IntArray, marked_ns: IntArray
 ) -> HostPoints:
-    """Return the points of some calls: of those that `begin` the start, that `wait` the end.
+    """Return the points: starts of calls in `begins` or `waits`, ends of those in `waits`.
 
-    There is a point at each `marked_ns` as well, in the thread of the call in `marked`.
+    There is a point at each `marked_ns`, too, in the thread of the call in `marked`.
     """
     numbered = threads_of(trace)
     of_call, of_op = numbered["calls"], numbered["ops"]
@@ -303,7 +307,7 @@ def host_points(
 
 @dataclass(frozen=True, slots=True)
 class _Rests(Columns):
-    """Rests by thread and time, also those before the first and after the last work."""
+    """Rests, sorted by thread and time, with those before the first and after the last work."""
 
     thread: IntArray
     process: IntArray
@@ -331,9 +335,9 @@ def _rests(trace: Trace, of_call: IntArray, of_op: IntArray) -> _Rests:
 def _hand_overs(
     trace: Trace, of_call: IntArray, of_op: IntArray, thread: IntArray, time: IntArray
 ) -> tuple[IntArray, IntArray, IntArray]:
-    """Return where threads that have points handed over to others, and back.
+    """Return the hand-overs of threads that have points to others, and back.
 
-    Per hand-over the thread, the process and the time, each with two rows: who gave, who took.
+    Thread, process and time (ns), each of shape (2, hand-overs): the waiting thread first.
     """
     none = np.empty((2, 0), dtype=np.int64)
     if len(np.unique(thread)) < 2:

@@ -1,9 +1,11 @@
-"""The graph of a recording: which work and which calls wait for what, by what was recorded.
+"""Builds the graph of a recording: which work and which calls wait for what.
 
-A lag is what is usual for its kind (a launch onto an idle queue, a queue that never runs dry), or
-less where less was recorded. What is not recorded is inferred from times, and marked so.
+The lag of an edge is the usual one of its kind (a launch onto an idle queue, the next work of a
+busy queue), or the recorded one if that is less. Dependencies without a record are inferred from
+times, and marked `inferred`.
 
-Until they are in order nodes are numbered so: work, arrivals at collectives, collectives, points.
+Before nodes are sorted they are numbered: work, arrivals at collectives, collectives, moments of
+the host.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ from traceflops.windows.prepared import Prepared
 _LEAST_CAP_NS: Final = 20_000
 _JITTER_NS: Final = 2_000
 _AT_ONCE: Final = 3
-"""What starts within so many usual gaps of a queue follows at once."""
+"""Work that starts within this many usual gaps of a queue follows at once."""
 _ENDLESS: Final = int(np.iinfo(np.int64).max)
 
 
@@ -58,7 +60,7 @@ def recorded_graph(prepared: Prepared, ranks: RankReport | None) -> RecordedGrap
 
 @dataclass(frozen=True, slots=True)
 class _Meetings:
-    """Work that is part of a collective of ranks, the collective of each, when all had come."""
+    """Collectives of ranks: per member its work and collective, per collective its last arrival."""
 
     member: IntArray
     number: IntArray
@@ -66,11 +68,12 @@ class _Meetings:
 
     @classmethod
     def of(cls, work: RecordedWork) -> _Meetings:
-        """Return those in which nobody left before all had come."""
+        """Return the collectives that no member left before all had arrived."""
         ranks, none = work.ranks, np.empty(0, dtype=np.int64)
         if ranks is None or not ranks.comparable or not len(ranks.waits.row):
             return cls(none, none, none)
-        member, collective = work.place[ranks.records.row[ranks.waits.row]], ranks.waits.collective
+        collective = ranks.waits.collective
+        member = work.work_of_row[ranks.records.row[ranks.waits.row]]
         latest = np.full(int(collective.max()) + 1, LONG_AGO, dtype=np.int64)
         np.maximum.at(latest, collective, work.start[member])
         good = np.ones(len(latest), dtype=np.bool_)
@@ -93,25 +96,25 @@ class _Recording:
 
     @cached_property
     def meeting(self) -> IntArray:
-        """Return the nodes at which all have come."""
+        """Return the nodes at which all members have arrived."""
         first = len(self.work.row) + len(self.arrival)
         return first + np.arange(len(self.meetings.all_here_ns))
 
     @cached_property
     def point(self) -> IntArray:
-        """Return the nodes of the points of the host."""
+        """Return the nodes of the moments of the host."""
         first = len(self.work.row) + len(self.arrival) + len(self.meeting)
         return first + np.arange(len(self.host.time_ns))
 
     @cached_property
     def begin(self) -> IntArray:
-        """Return the nodes at which work begins: of a collective that of its arrival."""
+        """Return, per work, the node at which it begins: its arrival for members of collectives."""
         begin = np.arange(len(self.work.row))
         begin[self.meetings.member] = self.arrival
         return begin
 
     def graph(self) -> RecordedGraph:
-        """Return the nodes in order, and the edges between them."""
+        """Return the nodes in topological order, and the edges between them."""
         work, meetings = self.work, self.meetings
         # When each node begins, members of collectives once all have come.
         start = work.start.copy()
@@ -124,7 +127,7 @@ class _Recording:
         order = np.lexsort((np.arange(count), rank, begun))
         node = np.empty_like(order)  # of each before they are in order
         node[order] = np.arange(count)
-        first = np.full(len(work.place), -1, dtype=np.int64)
+        first = np.full(len(work.work_of_row), -1, dtype=np.int64)
         first[work.row] = node[self.begin]
         # Edges by target, without those that lead back.
         member, meeting = meetings.member, self.meeting[meetings.number]
@@ -142,7 +145,7 @@ class _Recording:
         return RecordedGraph(self._nodes(begun, order), edges, first)
 
     def _nodes(self, begun: IntArray, order: IntArray) -> Nodes:
-        """Return the nodes in an order."""
+        """Return the nodes, which begin at `begun`, in an order."""
         work, points, count = self.work, self.host.points, len(begun)
         rows = np.arange(len(work.row))
         time = begun.copy()
@@ -172,7 +175,7 @@ class _Recording:
         )
 
     def _of_work(self) -> Iterator[Edges]:
-        """Yield what work waits for: its launch, its queue, another queue."""
+        """Yield edges into work: from its launch, its queue, another queue."""
         work, (launch, in_queue, wait) = self.work, self.work.lags
         held, is_guess = work.held
         until = taken(work.end, held, LONG_AGO)
@@ -205,9 +208,9 @@ class _Recording:
         yield _edges(taken(self.point, source), self.begin[asked], lag, VIRTUAL, True)
 
     def _launches(self) -> tuple[IntArray, IntArray, IntArray]:
-        """Return the point that launches each work or -1, its time, and the usual lag from it.
+        """Return, per work, the moment that launches it or -1, its time, and the usual lag from it.
 
-        That is the end of a call that waited for a place in its queue, else the start.
+        The moment is the start of the call, or its end if the call waited for a full queue.
         """
         work, points = self.work, self.host.points
         usual, in_call = work.launch
@@ -222,7 +225,7 @@ class _Recording:
         return np.where(knows, taken(self.point, point), -1), since, usual - in_call * full
 
     def _of_host(self) -> Iterator[Edges]:
-        """Yield the order of threads, what calls waited for, and hand-overs."""
+        """Yield edges into moments: from the one before, from awaited work, hand-overs."""
         host, points, time = self.host, self.host.points, self.host.time_ns
         awaited, before = host.awaited, before_in(points.thread)
         lag = time - taken(time, before, 0)
@@ -239,7 +242,7 @@ class _Recording:
 def _edges(
     source: IntArray, target: IntArray, lag: IntArray, kind: int, inferred: BoolArray | bool = False
 ) -> Edges:
-    """Return edges of one kind, without those that miss an end."""
+    """Return edges of one kind, without those whose source or target is -1."""
     kinds = np.full(len(source), kind, dtype=np.int8)
     guesses = np.broadcast_to(np.asarray(inferred), source.shape)
     return Edges(source, target, lag, kinds, guesses).only((source >= 0) & (target >= 0))

@@ -1,8 +1,8 @@
-"""A recording as a graph: moments of the host and work of devices, and what each waits for.
+"""A recording as a graph: moments of the host and GPU work are nodes, dependencies are edges.
 
-Times are integer ns. A node's time is its end; it begins once everything it waits for has ended and
-the lag of that edge has passed. What it began later than that is its delay: kept in a replay, so
-that with nothing changed each node ends exactly when it was recorded to.
+Times are integer ns. A node begins once each of its predecessors has ended and the lag of that edge
+has passed; its time is its end. If it was recorded to begin later than that, the difference is its
+delay. Replays keep delays, so that a replay without changes reproduces every recorded time exactly.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from traceflops.table.grouping import groups
 from traceflops.table.nesting import taken
 
 HOST, LAUNCH, STREAM, EVENT, SYNC, HANDOVER, MEETING, VIRTUAL = range(8)
-"""Kinds of edges: a thread goes on, a call starts work, a queue is in order, a queue waits for
-another, a call waits for the device, a thread for another, ranks for each other; a launch that is
-not recorded."""
+"""Kinds of edges, in this order: the next moment of a thread; a call that launches work; the order
+of a queue; a queue that waits for another; a call that waits for the device; a thread that waits
+for another; ranks that meet in a collective; a launch that is not recorded."""
 EDGE_NAMES: Final = (
     *("host", "launch_latency", "stream_order", "stream_wait", "return_from_wait"),
     *("thread_handover", "other_ranks", "unrecorded_launch"),
@@ -31,12 +31,12 @@ LONG_AGO: Final = -(1 << 61)
 
 @dataclass(frozen=True, slots=True)
 class Nodes:
-    """Nodes in an order in which each comes after all that it waits for.
+    """Nodes in topological order; all columns have one value per node.
 
-    Of the host (`row` is -1): `thread` is its number, `at_ns` its recorded time there, `call` the
-    row of a call, -1 for none. Of work: `row` is its activity, `dur_ns` how long it takes once it
-    has begun, `cap_ns` up to when a delay is an ordinary one. `time_ns` is on one clock, `process`
-    is -1 where ranks meet.
+    Moments of the host have `row` -1, the number of their `thread`, their recorded time `at_ns` on
+    the clock of their process, and the row of their `call` or -1. GPU work has the `row` of its
+    activity, its duration `dur_ns`, and `cap_ns`, the longest delay that is ordinary. `time_ns` is
+    on one clock for all. `process` is -1 where ranks meet.
     """
 
     time_ns: IntArray
@@ -52,7 +52,10 @@ class Nodes:
 
 @dataclass(frozen=True, slots=True)
 class Edges(Columns):
-    """What waits for what, in the order of `target`; `inferred` where no record says so."""
+    """Dependencies, sorted by `target`: it waits for `source`. No record tells of `inferred` ones.
+
+    `source` and `target` are indices of nodes, `lag_ns` passes between the two.
+    """
 
     source: IntArray
     target: IntArray
@@ -63,9 +66,9 @@ class Edges(Columns):
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What may differ in a replay: work by node, lags by edge, and what nothing explains.
+    """Inputs of a replay: `lag_ns` is per edge, the others are per node.
 
-    `delay_ns` is added once all is ready, `floor_ns` is a time before which a node never begins.
+    A node begins `delay_ns` after its predecessors allow it to, but not before `floor_ns`.
     """
 
     dur_ns: IntArray
@@ -74,14 +77,14 @@ class World:
     floor_ns: IntArray
 
     def is_within(self, other: World) -> bool:
-        """Return whether nothing takes longer than in another world."""
+        """Return whether no value is larger than in another world."""
         names = World.__dataclass_fields__
         return all((getattr(self, name) <= getattr(other, name)).all() for name in names)
 
 
 @dataclass(frozen=True)  # without slots, so that there is a place for what is found on demand
 class RecordedGraph:
-    """Nodes and edges; `first_of_row` is the node at which each activity starts, -1 for none."""
+    """Nodes and edges; `first_of_row` is, per activity, the node at which it starts, or -1."""
 
     nodes: Nodes
     edges: Edges
@@ -89,26 +92,26 @@ class RecordedGraph:
 
     @cached_property
     def ready_ns(self) -> IntArray:
-        """Return when all that each node waits for was over, LONG_AGO where it is nothing."""
+        """Return, per node, when its predecessors allowed it to begin, LONG_AGO without any."""
         ready, edges = np.full(len(self.nodes.time_ns), LONG_AGO, dtype=np.int64), self.edges
         np.maximum.at(ready, edges.target, self.nodes.time_ns[edges.source] + edges.lag_ns)
         return ready
 
     @cached_property
     def delay_ns(self) -> IntArray:
-        """Return how much later than ready each node began, 0 where it waits for nothing."""
+        """Return, per node, how long after `ready_ns` it began, 0 without predecessors."""
         begun = self.nodes.time_ns - self.nodes.dur_ns
         return np.where(self.ready_ns == LONG_AGO, 0, begun - self.ready_ns)
 
     @cached_property
     def is_unexplained(self) -> BoolArray:
-        """Return which nodes began much later than anything explains."""
+        """Return which nodes began later than an ordinary delay explains."""
         return np.asarray(self.delay_ns > self.nodes.cap_ns)
 
     def as_recorded(self, *, pinned: bool = False) -> World:
         """Return the world of the recording.
 
-        With `pinned`, what is not explained happens at its time, else as late after the rest.
+        Unexplained delays are kept; with `pinned`, such nodes begin at their recorded time instead.
         """
         begun = self.nodes.time_ns - self.nodes.dur_ns
         fixed = self.ready_ns == LONG_AGO
@@ -122,7 +125,7 @@ class RecordedGraph:
 
     @cached_property
     def moments(self) -> dict[tuple[int, int], int]:
-        """Return, by process and time, the points of threads that are not those of a call."""
+        """Return moments of threads that belong to no call: (process, recorded ns) -> node."""
         nodes = self.nodes
         points = np.flatnonzero((nodes.thread >= 0) & (nodes.call < 0))
         keys = zip(nodes.process[points].tolist(), nodes.at_ns[points].tolist(), strict=True)
@@ -130,27 +133,28 @@ class RecordedGraph:
 
     @cached_property
     def recorded_only(self) -> RecordedGraph:
-        """Return the same without edges that no record tells of."""
+        """Return the graph without inferred edges."""
         return replace(self, edges=self.edges.only(~self.edges.inferred))
 
     @cached_property
     def of_threads(self) -> dict[int, IntArray]:
-        """Return the edges on which each thread goes on, or launches."""
+        """Return, by thread, its edges to its next moments and to the work that it launches."""
         edges = np.flatnonzero(np.isin(self.edges.kind, (HOST, LAUNCH)))
         thread = self.nodes.thread[self.edges.source[edges]]
         return {number: edges[rows] for number, rows in groups(thread)}
 
     @cached_property
     def _edges_of(self) -> tuple[IntArray, IntArray]:
-        """Return the place of the first edge of each node, and how many it has."""
+        """Return, per node, the index of its first incoming edge, and how many it has."""
         count = np.bincount(self.edges.target, minlength=len(self.nodes.time_ns))
         return np.cumsum(count) - count, count
 
     @cached_property
     def _follows(self) -> tuple[IntArray, IntArray, IntArray]:
-        """Return points that wait for nothing but the one before in their thread, and its edge.
+        """Return chains of moments: each waits for nothing but the one before it in its thread.
 
-        With them are those from which threads go on; the third is the place of that of each.
+        Three columns with a row per moment of a thread, in the order of threads: its node; the edge
+        from the moment before, -1 where a chain begins; the row at which its chain begins.
         """
         edges, (first, count) = self.edges, self._edges_of
         points = np.flatnonzero(self.nodes.thread >= 0)
@@ -164,7 +168,10 @@ class RecordedGraph:
 
     @cached_property
     def _visited(self) -> tuple[IntArray, IntArray]:
-        """Return the nodes that a replay visits, and per node the number of its own, from 1 on."""
+        """Return the nodes that a replay visits, and per node the number of the one it follows.
+
+        Of a chain only the first moment is visited. Numbers count visited nodes from 1 on.
+        """
         points, _, since = self._follows
         own = np.arange(len(self.nodes.time_ns))
         own[points] = points[since]
@@ -175,7 +182,10 @@ class RecordedGraph:
 
     @cached_property
     def _first_two(self) -> tuple[list[IntArray], list[list[int]]]:
-        """Return the first and second edge of each visited node, -1 for none, and their sources."""
+        """Return the first and second incoming edge of visited nodes, or -1, and their sources.
+
+        Sources are numbers of visited nodes, as in `_visited`, 0 for none.
+        """
         visited, number = self._visited
         first, count = (column[visited] for column in self._edges_of)
         edges = [np.where(count > turn, first + turn, -1) for turn in range(2)]
@@ -183,9 +193,9 @@ class RecordedGraph:
         return edges, [taken(source, edge, 0).tolist() for edge in edges]
 
     def times(self, world: World) -> IntArray:
-        """Return when each node ends: one pass, each node after what it waits for.
+        """Return, per node, when it ends in a world: one pass in topological order.
 
-        What only follows in its thread is not visited but as late as the node before it.
+        Chains of moments that only follow each other are summed, not visited one by one.
         """
         visited, number = self._visited
         # How long after the visited node that it follows each node ends.
@@ -233,7 +243,7 @@ class RecordedGraph:
         return limits
 
     def decisive(self, world: World, time_ns: IntArray) -> IntArray:
-        """Return the edge that each node waited for last, -1 where that is none."""
+        """Return, per node, the incoming edge that decided when it began, -1 for none."""
         edges = self.edges
         begun = time_ns - world.dur_ns - world.delay_ns
         binds = np.flatnonzero(time_ns[edges.source] + world.lag_ns == begun[edges.target])

@@ -1,6 +1,6 @@
-"""All work of the devices of a recording, in the order of its queues, and what is usual there.
+"""All GPU work of a recording by queue, and the usual lags of launches and queues.
 
-Work is numbered by place here: by device, process, queue and start.
+Here work is numbered from 0 in the order of device, process, queue and start.
 """
 
 from __future__ import annotations
@@ -33,16 +33,19 @@ from traceflops.windows.prepared import Prepared
 USUAL_LAUNCH_NS: Final = 6_000
 _USUAL_GAP_NS: Final = 1_000
 CLOSE_NS: Final = 25_000
-"""What a queue waited for ended at most so long before."""
+"""Work begins at most so long after the end of what its queue waited for."""
 _ENOUGH: Final = 8
 _LONG_CALL_NS: Final = 20_000
 _LEAST_LIMIT: Final = 64
 _MOST_TOLD: Final = 0.9
-"""A limit explains at least that share of the long calls at more than half of it."""
+"""A queue has a limit if it explains at least this share of the long launch calls."""
 
 
 def typical(group: IntArray, values: IntArray, known: BoolArray, otherwise: int) -> IntArray:
-    """Return, per row, the median of the known values of its group; of all where they are few."""
+    """Return, per row, the median of the known values of its group.
+
+    Groups with few known values get the median of all known ones, or `otherwise` without any.
+    """
     known_values = values[known]
     overall = int(np.median(known_values)) if len(known_values) else otherwise
     of_group = np.full(int(group.max(initial=-1)) + 2, overall, dtype=np.int64)  # the last is -1
@@ -53,28 +56,31 @@ def typical(group: IntArray, values: IntArray, known: BoolArray, otherwise: int)
 
 
 def before_in(group: IntArray) -> IntArray:
-    """Return, per place, the place before it if that is of the same group, else -1."""
+    """Return, per row, the index of the row before it if that is of the same group, else -1."""
     place = np.arange(len(group)) - 1
     place[1:][group[1:] != group[:-1]] = -1
     return place
 
 
 def last_up_to(group: IntArray, time: IntArray, at_group: IntArray, at_ns: IntArray) -> IntArray:
-    """Return the last of rows by group and time that is of a group and not after a time, or -1."""
+    """Return, per asked (group, time), the last row of that group up to that time, or -1.
+
+    Rows are sorted by `group` and `time`.
+    """
     last = places_in_groups(group, time, at_group, at_ns) - 1
     return np.where((last >= 0) & (taken(group, last) == at_group), last, -1)
 
 
 @dataclass(frozen=True)  # without slots, so that there is a place for what is found on demand
 class RecordedWork:
-    """All work, its queues and launches; times are in ns on one clock."""
+    """All GPU work, its queues and launches: one value per work; times in ns on one clock."""
 
     prepared: Prepared
     ranks: RankReport | None
 
     @cached_property
     def row(self) -> IntArray:
-        """Return the row of each; pages that migrate inside a kernel are part of that."""
+        """Return the activity of each work, without migrations of pages inside a kernel."""
         activities, moves = self.prepared.trace.activities, self._migrates
         computes, kept = is_one_of(activities["kind"], "kernel"), []
         for account in self.prepared.accounts.values():
@@ -88,24 +94,24 @@ class RecordedWork:
 
     @cached_property
     def _migrates(self) -> BoolArray:
-        """Return which activities are pages that migrate."""
+        """Return, per activity, whether it is a migration of unified memory."""
         directions = self.prepared.trace.activities["direction"]
         return matching(directions, lambda name: name.startswith("migration"))
 
     @cached_property
     def migrates(self) -> BoolArray:
-        """Return the same of each: the host or a kernel asks for pages, no call."""
+        """Return which work is a migration: no call starts it, but an access of host or kernel."""
         return self._migrates[self.row]
 
     def _column(self, name: str) -> IntArray:
         return numbers(self.prepared.trace.activities[name], ABSENT)[self.row]
 
     @cached_property
-    def place(self) -> IntArray:
-        """Return the place of each activity, -1 for none."""
-        place = np.full(self.prepared.trace.activities.num_rows, -1, dtype=np.int64)
-        place[self.row] = np.arange(len(self.row))
-        return place
+    def work_of_row(self) -> IntArray:
+        """Return, per activity, the number of its work, -1 for none."""
+        work = np.full(self.prepared.trace.activities.num_rows, -1, dtype=np.int64)
+        work[self.row] = np.arange(len(self.row))
+        return work
 
     @cached_property
     def process(self) -> IntArray:
@@ -124,7 +130,7 @@ class RecordedWork:
 
     @cached_property
     def offset_ns(self) -> IntArray:
-        """Return by how much the clock of each process is ahead."""
+        """Return, per process, by how much its clock is ahead."""
         trace = self.prepared.trace
         offset = np.zeros(trace.processes.num_rows, dtype=np.int64)
         if self.ranks is not None and self.ranks.comparable:
@@ -144,7 +150,7 @@ class RecordedWork:
 
     @cached_property
     def queue(self) -> IntArray:
-        """Return a number of the queue of each."""
+        """Return the number of the queue of each: a stream of a process on a device."""
         return joint_codes(joint_codes(self.device, self.process), self.stream)
 
     @cached_property
@@ -154,19 +160,19 @@ class RecordedWork:
 
     @cached_property
     def calls_ns(self) -> tuple[IntArray, IntArray]:
-        """Return the start and end of each call."""
+        """Return the start and end of each call, per row of calls."""
         calls = self.prepared.trace.calls
         start = numbers(calls["start_ns"]) - self.offset_ns[numbers(calls["process"])]
         return start, start + numbers(calls["dur_ns"])
 
     @cached_property
     def called(self) -> IntArray:
-        """Return when that call began, LONG_AGO without one."""
+        """Return when the launching call of each work began, LONG_AGO without one."""
         return taken(self.calls_ns[0], self.call, LONG_AGO)
 
     @cached_property
     def is_blocking(self) -> BoolArray:
-        """Return which copies held up the call that made them: most of each passed inside it.
+        """Return which copies block the host: most of each passed inside its call.
 
         A call returns a little before the end of a copy whose last part is staged.
         """
@@ -178,28 +184,29 @@ class RecordedWork:
 
     @cached_property
     def before(self) -> IntArray:
-        """Return what was before each in its queue, -1 for nothing."""
+        """Return the work before each in its queue, or -1."""
         return before_in(self.queue)
 
     @cached_property
     def free(self) -> IntArray:
-        """Return when what was before each ended, LONG_AGO for nothing."""
+        """Return when the queue of each was free: the end of the work before it, or LONG_AGO."""
         return taken(self.end, self.before, LONG_AGO)
 
     @cached_property
     def opens(self) -> BoolArray:
-        """Return which are the first of their call in their queue."""
+        """Return which work is the first of its call in its queue."""
         return np.asarray((self.call >= 0) & (taken(self.call, self.before) != self.call))
 
     @cached_property
     def held(self) -> tuple[IntArray, BoolArray]:
-        """Return what a wait of its queue held each work back for, -1 for none; and if a guess.
+        """Return the work of another queue that each waited for, or -1, and whether it is a guess.
 
-        Where the wait does not say, that is the last work of another queue launched before it.
+        Where the recorded wait does not name it, it is the last work launched before in the other
+        queues.
         """
         waits = self.prepared.linked.stream_waits
         call = np.where(self.opens, self.call, -1)
-        held = taken(self.place, taken(waits.work, call))
+        held = taken(self.work_of_row, taken(waits.work, call))
         held = np.where(taken(self.end, held) <= self.start, held, -1)
         asked = np.flatnonzero((taken(waits.until_ns, call) == ENDLESS) & (held < 0))
         several = np.zeros(len(asked), dtype=np.int64)
@@ -219,10 +226,10 @@ class RecordedWork:
 
     @cached_property
     def is_behind_unseen(self) -> BoolArray:
-        """Return which seem to wait for work from before the recording.
+        """Return which work seems to wait for work from before the recording.
 
-        They are first in their queue, launched before any recorded work of the device began, and
-        begin long after the launch returned.
+        It is the first in its queue, was launched before any recorded work of the device began, and
+        begins long after its launch returned.
         """
         first = np.full(int(self.device.max()) + 1, np.iinfo(np.int64).max)
         np.minimum.at(first, self.device, self.start)
@@ -232,17 +239,18 @@ class RecordedWork:
 
     @cached_property
     def ended_before(self) -> IntArray:
-        """Return the work of its device that was the last to end before each began, or -1."""
+        """Return, per work, the last work of its device to end before it began, or -1."""
         order = np.lexsort((self.end, self.device))
         last = last_up_to(self.device[order], self.end[order], self.device, self.start)
         return taken(order, last)
 
     @cached_property
     def launch(self) -> tuple[IntArray, IntArray]:
-        """Return the usual lag of each launch onto an idle queue, and what of it is the call's own.
+        """Return the usual lag of each launch onto an idle queue, and the part inside its call.
 
-        It counts from the start or the end of a call, from which it varies less by name; from the
-        start where the work began while the call went on, or held it up.
+        A lag runs from the start of the call to the start of the work. It is the median by the
+        name of the call, counted from that end of the call from which it varies less; from the
+        start if the work began during the call or blocked it.
         """
         called, returned = (taken(ns, self.call, LONG_AGO) for ns in self.calls_ns)
         idle = self.opens & (self.start >= called) & ~self.is_behind_unseen
@@ -261,7 +269,7 @@ class RecordedWork:
 
     @cached_property
     def lags(self) -> tuple[IntArray, IntArray, IntArray]:
-        """Return the usual lags of a launch, of the next in a queue, and of a wait for another."""
+        """Return usual lags per work: after its launch, after its queue, after another queue."""
         launch, gap = self.launch[0], self.start - self.free
         until = taken(self.end, self.held[0], LONG_AGO)
         follows = (self.before >= 0) & (until < self.free) & (gap < CLOSE_NS)
@@ -275,10 +283,10 @@ class RecordedWork:
 
     @cached_property
     def full(self) -> tuple[IntArray, IntArray]:
-        """Return work whose launch needed a place in its queue, and the work that left it.
+        """Return pairs: work whose launch waited because its queue was full, and what freed a slot.
 
-        The most launches that a queue has unfinished when a call returns are its limit, where long
-        launch calls return right after the one so many before has ended.
+        The limit of a queue is the most launches that it had unfinished when a call returned. It is
+        believed if long launch calls return right after the work so many launches before has ended.
         """
         spans = [np.empty((2, 0), dtype=np.int64)]
         called, returned = (taken(ns, self.call, LONG_AGO) for ns in self.calls_ns)
@@ -307,7 +315,7 @@ class RecordedWork:
         return np.asarray(count[self.process] == 1)
 
     def queues_of(self, process: IntArray) -> Iterator[tuple[IntArray, IntArray]]:
-        """Yield the work of each queue, and which of the rows are of its process."""
+        """Yield the work of each queue, and the indices of `process` that equal its process."""
         rows = dict(groups(process))
         for _, work in groups(self.queue):
             rows_of = rows.get(int(self.process[work[0]]))
@@ -315,7 +323,7 @@ class RecordedWork:
                 yield work, rows_of
 
     def last_launched(self, queue: IntArray, before_ns: IntArray, done_ns: IntArray) -> IntArray:
-        """Return the last work of a queue launched before and done by some times, or -1."""
+        """Return the last work of a queue launched before one time and done by another, or -1."""
         rows = queue[np.argsort(self.called[queue], kind="stable")]
         last = np.searchsorted(self.called[rows], before_ns) - 1
         reach = np.maximum.accumulate(self.end[rows])

@@ -1,4 +1,4 @@
-"""Why no replay of a recording would be true."""
+"""Reasons not to replay a recording: what it holds is not enough."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _MOST_UNLAUNCHED: Final = 0.5
 
 
 def refused(reason: str, hint: str) -> UsageError:
-    """Return that what-if cannot be asked of a recording."""
+    """Return the error that refuses to replay a recording."""
     return UsageError(f"what-if needs more than this recording holds: {reason}", hint)
 
 
 def refusals(prepared: Prepared) -> Iterator[UsageError]:
-    """Yield why no replay of a recording would be true."""
+    """Yield an error for each reason not to replay a recording."""
     trace = prepared.trace
     types = {*trace.devices["type"].to_pylist()}
     if prepared.untimed is not None:

@@ -1,7 +1,7 @@
-"""How long the steps would take if parts of them took another time, and what decides it then.
+"""How long steps would take under edits, and their critical path then.
 
-Gains are those of a replay against a replay. An interval is over what is not certain: whether
-inferred edges are there, and whether what nothing explains moves with the rest or stays.
+Gains compare a replay with a replay. The interval spans all readings of what is uncertain: whether
+inferred dependencies exist, and whether unexplained delays move with the rest or stay in place.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ _LEAST: Final = "(more than there is to hide it under)"
 
 _INFERRED: Final = "doubt.inferred"
 _PINNED: Final = "doubt.pinned"
-"""Codes of what an unlikely reading differs in."""
+"""Codes of how a reading differs from the likely one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What some edits do together; times in ns, over all chosen windows of all devices.
+    """What some edits do together; times in ns, summed over all chosen windows of all devices.
 
-    `after_ns` lies between `least_ns` and `most_ns`; it is None where that is too wide to say, or
-    too much of the time is not explained: `doubts` say why. MFU is None where it is not known.
-    `critical` is what decides the time then, the largest part first.
+    `after_ns` lies between `least_ns` and `most_ns`; it is None if that range is too wide or too
+    much time is unexplained: `doubts` say why. `mfu` is before the edits, None if unknown.
+    `critical` is the critical path after them, the largest part first.
     """
 
     edits: tuple[str, ...]
@@ -71,20 +71,20 @@ class Outcome:
     doubts: tuple[Fact, ...]
 
     def step_ns(self, total_ns: int | None) -> float | None:
-        """Return a time as the mean per window: per step and device, as a rule."""
+        """Return the mean of a total per window: usually per step and device."""
         return None if total_ns is None else total_ns / max(self.windows, 1)
 
     def mfu_after(self, least_ns: int, most_ns: int) -> ShareRange | None:
-        """Return the MFU where the windows take so long, None where that is beyond the peak."""
+        """Return the MFU if the windows take such times, None if unknown or beyond the peak."""
         return self.mfu.after(self.before_ns, least_ns, most_ns) if self.mfu else None
 
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
-    """Edits each alone, in the order given, and all together; and what is critical as recorded.
+    """Outcomes of each edit alone, in the given order, and of all; the critical path as recorded.
 
-    The parts of `critical` add up to `before_ns` of every outcome, and so does its time by rank in
-    `ranks` where all ranks are known. `refused` says why the recording cannot answer some edits.
+    The parts of `critical` add up to `before_ns` of every outcome; so does `ranks`, the path's time
+    by rank, if all ranks are known. `refused` says why the recording cannot answer some edits.
     """
 
     alone: tuple[Outcome, ...]
@@ -96,9 +96,9 @@ class WhatIf:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One reading of what is not certain: a graph, the world of the recording, its windows.
+    """One reading of what is uncertain: a graph, the world of the recording, its windows.
 
-    `unlike` says in what it is not the likely one.
+    `unlike` says how it differs from the likely reading.
     """
 
     graph: RecordedGraph
@@ -110,7 +110,7 @@ class Reading:
     def of(
         cls, graph: RecordedGraph, base: World, windows: Sequence[Span], *unlike: str
     ) -> Reading:
-        """Return a reading; what ends at its time and takes none began when it was recorded to."""
+        """Return a reading whose windows begin as recorded although `base` shortens work."""
         less = graph.nodes.dur_ns - base.dur_ns
         spans = tuple(span.earlier(less) for span in windows)
         return cls(graph, base, spans, frozenset(filter(None, unlike)))
@@ -131,10 +131,10 @@ class Replayed:
         return sum(self.windows_ns)
 
     def no_longer_than(self, *others: Replayed) -> Replayed:
-        """Return the shortest of this and of worlds in which nothing takes less than in this one.
+        """Return the shortest of this replay and of others in which nothing takes less time.
 
-        Windows begin as their first work does. Where that comes earlier and their end does not,
-        they are longer, though nothing is.
+        A window can become longer although nothing in it does: if its first work begins earlier and
+        its end stays.
         """
         within = [other for other in others if self.changed.world.is_within(other.changed.world)]
         return min((self, *within), key=lambda replay: replay.total_ns)
@@ -190,11 +190,11 @@ class Replay:
 
     @cached_property
     def awaits_others(self) -> bool:
-        """Return whether collectives wait for what is not recorded, such as other ranks."""
+        """Return whether collectives wait for something unrecorded, such as other ranks."""
         return bool(self._waiting(self.graph).any())
 
     def _waiting(self, graph: RecordedGraph) -> BoolArray:
-        """Return the nodes of communication that wait for what is not recorded."""
+        """Return which nodes are communication that waits for something that is not recorded."""
         met = np.zeros(len(graph.nodes.time_ns), dtype=np.bool_)
         met[graph.edges.target[graph.edges.kind == MEETING]] = True
         talks = taken(self.recorded.communicates.astype(np.int8), graph.nodes.row, 0) > 0
@@ -203,12 +203,12 @@ class Replay:
 
     @cached_property
     def critical(self) -> tuple[PathPart, ...]:
-        """Return what decided the time of the chosen windows, the largest part first."""
+        """Return the critical path of the chosen windows as recorded, the largest part first."""
         return parts_of(self.prepared, self.graph, self._path)
 
     @cached_property
     def by_rank(self) -> Mapping[int, int]:
-        """Return the time of the critical path by rank, the largest first, of known ranks only."""
+        """Return the time of the critical path by known rank, the largest first."""
         sums: Counter[int] = Counter()
         for process, rows in groups(self.graph.nodes.process[self._path.node]):
             rank = self.prepared.trace.ranks[process] if process >= 0 else None
@@ -218,7 +218,7 @@ class Replay:
 
     @cached_property
     def places(self) -> tuple[IntArray, Mapping[tuple[int, int], Intervals]]:
-        """Return the activities on the critical path, and when it was on which thread."""
+        """Return the activities on the critical path, and its time by process and thread."""
         return places_of(self.prepared, self.graph, self._path)
 
     @cached_property
@@ -227,7 +227,7 @@ class Replay:
 
     @cached_property
     def spans(self) -> tuple[Span, ...]:
-        """Return the stretches of the chosen windows."""
+        """Return the chosen windows, adjacent ones joined."""
         return spans_of(self.prepared, self.graph)
 
     @cached_property
@@ -237,11 +237,11 @@ class Replay:
 
     @property
     def windows(self) -> int:
-        """Return how many windows are chosen."""
+        """Return the number of chosen windows."""
         return len(self.window_spans)
 
     def outcome(self, edits: Sequence[Edit]) -> Outcome:
-        """Return what edits do together, without what is critical then."""
+        """Return what edits do together, without the critical path after them."""
         return self._outcome(edits, self._replays(edits))
 
     def _replays(self, edits: Sequence[Edit]) -> list[Replayed]:
@@ -256,7 +256,7 @@ class Replay:
     def _outcome(
         self, edits: Sequence[Edit], replays: Sequence[Replayed], *, with_path: bool = False
     ) -> Outcome:
-        """Return the outcome of edits by their replays in all readings, the likely one first."""
+        """Return the outcome of edits from their replays in all readings, the likely one first."""
         after = [replay.total_ns for replay in replays]
         doubts = tuple(self._doubts(self.before_ns, after))
         critical: tuple[PathPart, ...] = ()
