@@ -15,6 +15,7 @@ import re
 import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import Final
 
@@ -91,6 +92,7 @@ _LONGEST_CUT_AT: Final = 4_000
 """Brackets of longer texts are not looked at."""
 
 
+@lru_cache(maxsize=4_096)  # the names of kernels are shortened again and again
 def shortened(text: str, width: int) -> str:
     """Return at most `width` characters of a text: both its ends, each bracket closed.
 
