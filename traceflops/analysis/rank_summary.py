@@ -178,7 +178,7 @@ def summary_of(analysis: Analysis) -> RankSummary:
 
 _OUTLINE: Final = ("device", "process", "start_ns", "dur_ns")
 _OF_A_TIME: Final = ("device", "used")
-_OF_A_CELL: Final = (*_OF_A_TIME, "component", "dtype", "line", "rule", "was")
+_OF_A_CELL: Final = (*_OF_A_TIME, "component", "dtype", "line", "rule")
 
 
 def _outline(trace: Trace) -> Trace:

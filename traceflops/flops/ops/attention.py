@@ -186,7 +186,6 @@ class Attention:
                 pairs_at_least=0 if used else least,
                 causal=None if band is None else band.causal,
                 documents=documents,
-                cut=used or (band or unrecorded).cuts(max(longest)),
             )
         if args.given(*self.packing.used):
             raise CannotCount("not-in-trace")
@@ -245,11 +244,6 @@ class Band:
     def causal(self) -> bool:
         """Return whether no query sees a later key."""
         return self.right is not None and self.right <= 0
-
-    def cuts(self, longest: int) -> bool:
-        """Return whether it may hide more of a sequence than a full or a causal mask does."""
-        left = self.left is not None and self.left < longest - 1
-        return left or (self.right is not None and 0 < self.right < longest - 1)
 
     def pairs(self, queries: int, keys: int) -> int:
         """Return the pairs of one sequence and head.

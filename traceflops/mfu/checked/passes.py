@@ -168,7 +168,7 @@ def _difference(residual: Fraction, of: str) -> Fact:
 
 def counts_of(measured: Measurement, card: ModelCard, run: Run, job: JobSize) -> Counts | None:
     """Return both counts, None if the trace tells too little; `run` is of the job."""
-    done = measured.executed.as_computed
+    done = measured.executed
     expected, counted = expected_flops(card, run, job), done.model_flops
     too_little = done.coverage is not None and done.coverage < TOO_LITTLE
     if expected is None or not counted or too_little:
@@ -286,7 +286,7 @@ def recomputation(
     """Return what is described and what is shown; None where the two cannot be compared."""
     if counts is None or run.forward_only or not card.complete:
         return None
-    done = measured.executed.as_computed
+    done = measured.executed
     ledger = done.ledger()
     cells = [cell for cell in done.used_cells if cell.line.startswith(f"{FAMILY}.")]
     least, most = (sum(getattr(cell, name) for cell in cells) for name in ("at_least", "flops"))

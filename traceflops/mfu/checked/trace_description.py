@@ -25,8 +25,8 @@ from traceflops.flops.model.card import ModelCard
 from traceflops.flops.model.card_table import build
 from traceflops.flops.model.models import bare_model, card_of_config, preset
 from traceflops.mfu.checked import run_options
+from traceflops.mfu.checked.run_marks import MarkedTokens, is_ours, marked_tokens
 from traceflops.mfu.checked.run_options import Words
-from traceflops.mfu.traced.run_marks import MarkedTokens, is_ours, marked_tokens
 from traceflops.table.columns import matching
 from traceflops.table.trace import Note, Trace, note_of
 from traceflops.units import DESCRIPTION_WORDS, LARGEST, parse_count, parse_lengths, parse_rate

@@ -37,7 +37,6 @@ from traceflops.mfu.forward_passes import JudgedPass, annotated_passes, places_i
 from traceflops.mfu.roof_times import moved_bytes
 from traceflops.mfu.traced.coverage import HOW, compute_kernels
 from traceflops.mfu.traced.executed import parts_of
-from traceflops.mfu.traced.run_marks import with_marked_lengths
 from traceflops.mfu.traced.work_tables import main_ops
 from traceflops.table.columns import BoolArray, IntArray, matching, numbers
 from traceflops.table.grouping import group_rows, groups, joint_codes
@@ -218,7 +217,7 @@ def of_passes(prepared: Prepared, launches: Launches, matched: Matched) -> Match
 
 def paired_work(pair: Prepared) -> LaunchWork | None:
     """Return what the launches of a trace with shapes did, None where it tells no FLOPs."""
-    attribution, _ = with_marked_lengths(pair, attribute(pair.linked))
+    attribution = attribute(pair.linked)
     launches = launches_of(pair)
     if not len(attribution.executed) or not launches.count:
         return None

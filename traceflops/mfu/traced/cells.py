@@ -15,8 +15,7 @@ from traceflops.attribution.scopes import PHASES, Phase, Phases
 from traceflops.flops.ops.count import OpWork
 from traceflops.flops.ops.work import Core, FlopsPart, Kind, PartName, Work
 from traceflops.mfu.traced.coverage import NO_WINDOW, in_chosen_window, on_chosen_device
-from traceflops.mfu.traced.layers import SUBNAMES
-from traceflops.table.columns import BoolArray, IntArray, SmallArray, numbers
+from traceflops.table.columns import BoolArray, IntArray, numbers
 from traceflops.table.grouping import exact_sum, exact_sums, group_rows, runs
 from traceflops.table.nesting import taken
 from traceflops.windows.prepared import Prepared
@@ -79,7 +78,6 @@ class Cell:
     counts the parts of ops added up here. Where the count is not exact, `flops` is the most and
     `at_least` the least. `rule` is the rule of docs/executed.md that decided the line, "" where
     the op itself tells. `open_flops` is the share of `flops` that may belong to another line.
-    `was` is the line that padding was taken from, "" for what is none.
     """
 
     device: int
@@ -93,7 +91,6 @@ class Cell:
     at_least: int
     open_flops: int
     ops: int
-    was: str = ""
 
 
 def cells_of(
@@ -195,9 +192,9 @@ class PartTable:
 
 
 def part_table(
-    attribution: Attribution, phases: Phases, roles: ProductRoles, subname: SmallArray
+    attribution: Attribution, phases: Phases, roles: ProductRoles, logits: BoolArray
 ) -> PartTable:
-    """Return the parts of every executed op with their lines."""
+    """Return the parts of every executed op with their lines; `logits` are products, per op."""
     work, tree = attribution.work, attribution.tree
     rows = attribution.executed
     # The unfused attention that an op is a product of; of a gradient that around its forward op.
@@ -210,7 +207,7 @@ def part_table(
     of_forward = taken(nearest, taken(tree.parent, roles.forward[rows]))
     core = taken(work.place, np.where(around >= 0, around, of_forward))
     columns = [
-        *(column[rows] for column in (work.place, phases.phase, roles.role, subname)),
+        *(column[rows] for column in (work.place, phases.phase, roles.role, 1 * logits)),
         core,
         1 * roles.by_shapes[rows],
     ]
@@ -243,7 +240,7 @@ def part_table(
 
 
 def _parts(
-    works: OpWork, work_number: int, phase: int, role: int, sub: int, core: int, by_shapes: int
+    works: OpWork, work_number: int, phase: int, role: int, logits: int, core: int, by_shapes: int
 ) -> Parts:
     """Return line, rule and FLOPs of each part of an op; of a product that it is, by its role."""
     work, name = works.works[work_number], PRODUCT_ROLES[role]
@@ -262,7 +259,7 @@ def _parts(
             hidden = product.flops - model.flops
             masked = FlopsPart("mask", hidden, hidden)
             return [(_UNFUSED_LINES[name], rule, model), (MASK, rule, masked)]
-    return [(".".join(filter(None, (_PRODUCT_LINES[name], SUBNAMES[sub]))), rule, product)]
+    return [(_PRODUCT_LINES[name] + logits * ".logits", rule, product)]
 
 
 def _part_line(kind: Kind, phase: Phase, part: FlopsPart) -> tuple[str, str]:
