@@ -198,7 +198,9 @@ def message_bytes(linked: LinkedTrace, rows: IntArray) -> IntArray:
     one_tells = np.array([*(name in _ONE_SIDE_TELLS for name in kinds), False])[kind]
     elements = np.where((put >= 0) & (get >= 0) | one_tells, np.maximum(put, get), ABSENT)
     data_type, types = recorded.texts("collective_dtype")
-    width = np.array([*map(_width, types), 0], dtype=np.int64)[data_type]
+    # Bytes of an element, 0 for a type that is not known.
+    sizes = (1 if t.startswith(_EIGHT_BITS) else _SIZES.get(t, 0) for t in map(str.lower, types))
+    width = np.array([*sizes, 0], dtype=np.int64)[data_type]
     activities, linked_op = linked.trace.activities, linked.links.op_of_activity[rows]
     op = numbers(activities["external_id"], ABSENT)[rows]
     op = np.where((op == ABSENT) & (linked_op >= 0), -1 - linked_op, op)
@@ -234,9 +236,3 @@ def _common_width(types: str) -> int:
     types_ = set(read_types(types)) - {""}
     element = element_type(types_.pop()) if len(types_) == 1 else None
     return element.bytes if element is not None else 0
-
-
-def _width(data_type: str) -> int:
-    """Return the bytes of an element, 0 for a type that is not known."""
-    name = data_type.lower()
-    return 1 if name.startswith(_EIGHT_BITS) else _SIZES.get(name, 0)

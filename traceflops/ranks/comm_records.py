@@ -24,10 +24,9 @@ from traceflops.ranks.comm_groups import (
     joined_facts,
     of_streams,
     peers,
-    places_of,
     rank_labels,
 )
-from traceflops.ranks.group_roles import POINT_TO_POINT, CommGroup, with_roles
+from traceflops.ranks.group_roles import POINT_TO_POINT, CommGroup
 from traceflops.table.columns import ABSENT, BoolArray, IntArray, codes, is_one_of, names, numbers
 from traceflops.table.grouping import group_rows
 from traceflops.table.grouping import groups as groups_of
@@ -248,16 +247,7 @@ def _grouped(
     group, of_job = facts.groups(place, ranks)
     peer, pairs = np.full(len(kind), -1, dtype=np.int64), np.flatnonzero(np.isin(kind, _SIDES))
     peer[pairs] = peers(facts.other_side[pairs], group[pairs], of_job, place[pairs], ranks)
-    return {"group": group, "groups": with_roles_of(kind, group, of_job), "peer": peer}
-
-
-def with_roles_of(
-    kind: IntArray, group: IntArray, groups: Sequence[CommGroup]
-) -> tuple[CommGroup, ...]:
-    """Return groups with their roles, by what ran in each."""
-    has_kind = kind >= 0
-    ran = places_of(group[has_kind], kind[has_kind], len(groups))
-    return with_roles(groups, [frozenset(KINDS[number] for number in kinds) for kinds in ran])
+    return {"group": group, "groups": of_job, "peer": peer}
 
 
 def _rank(trace: Trace, device: int) -> int:

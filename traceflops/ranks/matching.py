@@ -28,12 +28,8 @@ _NEIGHBOURS: Final = 15
 """Matches on either side whose ends tell the difference of two clocks at a place."""
 _CLOSE_NS: Final = 50_000
 """Ends of one collective lie closer together than that, but for what clocks differ."""
-_CLOSEST_NS: Final = 5_000
-"""Most of them lie that close."""
 _APART_NS: Final = 1_000_000
 """Ends that lie farther apart, beyond what the clocks around differ, are of no collective."""
-_LEAST: Final = 3
-"""So many ends tell that a clock was set."""
 _NEARLY: Final = 0.8
 _ROOTED: Final = frozenset({"broadcast", "reduce", "gather", "scatter"})
 _LEAVING: Final = _ROOTED | {"send"}
@@ -133,9 +129,7 @@ def _candidates(records: CommRecords, left: IntArray, other: IntArray) -> Iterat
         return
     shifted, _, ahead = most_alike(records, left, other, _CLOSE_NS)
     yield shifted
-    usual = np.full_like(other, ahead)
-    set_ = (_piecewise(records, left, other, usual, near) for near in (_CLOSE_NS, _CLOSEST_NS))
-    for offset in (np.zeros_like(other), usual, *set_):
+    for offset in (np.zeros_like(other), np.full_like(other, ahead)):
         yield _overlapping(records, left, other, offset)
 
 
@@ -162,31 +156,6 @@ def most_alike(
     shifts = sorted(range(1 - far, far), key=lambda shift: (abs(shift), -shift))
     pairs, alike = alike_at(max(shifts, key=lambda shift: len(alike_at(shift, step)[1])), 1)
     return pairs, len(alike), int(np.median(alike)) if len(alike) else 0
-
-
-def _piecewise(
-    records: CommRecords, left: IntArray, other: IntArray, usual: IntArray, near_ns: int
-) -> IntArray:
-    """Return what the first clock is ahead at each record of the other, where one of them is set.
-
-    That is by what most ends differ at one shift from the first to the last of these, and the same
-    for what is before and after them; `usual` where hardly any do.
-    """
-    if min(len(left), len(other)) < _LEAST:
-        return usual
-    pairs, count, offset = most_alike(records, left, other, near_ns)
-    if count < _LEAST:
-        return usual
-    near = np.abs(_end_difference(records, pairs) - offset) <= near_ns
-    edges = np.flatnonzero(near)[[0, -1]]
-    (a, b), (c, d) = (
-        np.searchsorted(rows, pair[edges]) + np.array([0, 1])
-        for rows, pair in zip((left, other), pairs, strict=True)
-    )
-    ahead = np.full_like(other, offset)
-    ahead[:c] = _piecewise(records, left[:a], other[:c], ahead[:c], near_ns)
-    ahead[d:] = _piecewise(records, left[b:], other[d:], ahead[d:], near_ns)
-    return ahead
 
 
 def _best(records: CommRecords, candidates: Iterable[Pairs]) -> Pairs:

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from traceflops.ranks.clocks import Alignment, aligned
-from traceflops.ranks.comm_records import EXCHANGE, KINDS, RECV, SEND, CommRecords, with_roles_of
+from traceflops.ranks.comm_records import EXCHANGE, KINDS, RECV, SEND, CommRecords
 from traceflops.ranks.group_roles import CommGroup
 from traceflops.ranks.matching import Matches, matched, most_alike
 from traceflops.table.columns import BoolArray, IntArray
@@ -67,8 +67,7 @@ def with_partners(records: CommRecords) -> Partners:
 def _in_groups(records: CommRecords, group: IntArray, of_job: Sequence[CommGroup]) -> CommRecords:
     """Return the records in other groups, numbers in `of_job`, of which those without any go."""
     used, group = ranked(group)
-    roles = with_roles_of(records.kind, group, [of_job[number] for number in used.tolist()])
-    return replace(records, group=group, groups=roles)
+    return replace(records, group=group, groups=tuple(of_job[number] for number in used.tolist()))
 
 
 def _best_partners(records: CommRecords) -> Partners:
