@@ -94,7 +94,15 @@ def _demangled(text: str) -> tuple[list[str], list[str]]:
     """The path of a function, after a conditional return type, and the words of its arguments."""
     path = _OPENING.split(text, 1)[0]
     if path.rpartition("::")[2] in _CONDITIONAL_TYPES:
-        after = _AFTER_RETURN_TYPE.match(text, _closing(text, len(path)))
+        # Its template arguments end where all brackets are closed; `(8 > 0)` closes none.
+        end, angles, parentheses = len(text), 0, 0
+        for bracket in _BRACKET.finditer(text, len(path)):
+            parentheses += {"(": 1, ")": -1}.get(bracket.group(), 0)
+            angles += {"<": 1, ">": -1}.get(bracket.group(), 0) if parentheses == 0 else 0
+            if angles == 0:
+                end = bracket.end()
+                break
+        after = _AFTER_RETURN_TYPE.match(text, end)
         text = text[after.end() :] if after else text
         path = _OPENING.split(text, 1)[0]
     arguments = [
@@ -102,17 +110,6 @@ def _demangled(text: str) -> tuple[list[str], list[str]]:
         for argument in _ARGUMENT.finditer(text[len(path) :])
     ]
     return path.split("::"), arguments
-
-
-def _closing(text: str, start: int) -> int:
-    """The end of the template arguments that begin at `start`; `(8 > 0)` closes none."""
-    angles = parentheses = 0
-    for bracket in _BRACKET.finditer(text, start):
-        parentheses += {"(": 1, ")": -1}.get(bracket.group(), 0)
-        angles += {"<": 1, ">": -1}.get(bracket.group(), 0) if parentheses == 0 else 0
-        if angles == 0:
-            return bracket.end()
-    return len(text)
 
 
 UNKNOWN = Category("other", "other")

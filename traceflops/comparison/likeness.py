@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import chain
@@ -143,7 +143,10 @@ def _recorded(before: Side, after: Side) -> Iterator[tuple[str, str, str]]:
     old, new = (
         {
             "steps": str(len(side.steps) or UNRECORDED),
-            "ranks": _ranks(side.ranks),
+            "ranks": f"{len(side.ranks)} (number{'s' * (len(side.ranks) > 1)} "
+            f"{listed(sorted(side.ranks))})"
+            if side.ranks
+            else UNRECORDED,
             **{
                 what: "recorded"
                 for what, column in _RECORDED.items()
@@ -157,8 +160,3 @@ def _recorded(before: Side, after: Side) -> Iterator[tuple[str, str, str]]:
     order = ("steps", "ranks", *_RECORDED, "single kernels", *before.facts, *after.facts)
     for what in dict.fromkeys(order):
         yield what, old.get(what, UNRECORDED), new.get(what, UNRECORDED)
-
-
-def _ranks(ranks: Collection[int]) -> str:
-    head = f"{len(ranks)} (number{'s' * (len(ranks) > 1)}"
-    return f"{head} {listed(sorted(ranks))})" if ranks else UNRECORDED

@@ -187,7 +187,11 @@ class _Builder:
                 bias = "ffn" in self._biases
                 dense = FeedForward(width=table.count("ffn"), glu=table.flag("glu"), bias=bias)
             cross, attention = self._cross(), self._attention(mask)
-            if mixed and (experts := self._expert_table()) is not None and "glu" in table:
+            if (
+                mixed
+                and (experts := self.table.table("experts", EXPERTS)) is not None
+                and "glu" in table
+            ):
                 routed = experts.part(
                     Experts,
                     glu=table.flag("glu"),
@@ -243,7 +247,7 @@ class _Builder:
 
     @property
     def _mixed(self) -> tuple[bool, ...]:
-        experts, layers = self._expert_table(), self._layers
+        experts, layers = self.table.table("experts", EXPERTS), self._layers
         if experts is None:
             return (False,) * layers
         if "layers" in experts and "dense_layers" in experts:
@@ -253,9 +257,6 @@ class _Builder:
             experts.refuse(f"it names layers beyond the {layers} that exist", HINT)
         mixed = frozenset(range(dense, layers) if listed is None else listed)
         return tuple(layer in mixed for layer in range(layers))
-
-    def _expert_table(self) -> TomlTable | None:
-        return self.table.table("experts", EXPERTS)
 
     # What a block is made of
 
