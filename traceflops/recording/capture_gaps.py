@@ -153,7 +153,9 @@ _CHECKS: Final = (
     _Check(  # but the moments at which work was queued
         "calls-but-moments",
         "calls",
-        lambda trace: trace.calls.num_rows > 0 and is_one_of(trace.calls["name"], _QUEUED).all(),
+        lambda trace: (
+            trace.calls.num_rows > 0 and bool(is_one_of(trace.calls["name"], _QUEUED).all())
+        ),
     ),
     _Check("collectives", "collectives", _no_collectives),
     _Check("operators", "operators", lambda trace: not trace.ops.num_rows and of_pytorch(trace)),

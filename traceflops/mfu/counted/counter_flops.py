@@ -37,11 +37,11 @@ from traceflops.mfu.counted.counter_work import (
 from traceflops.mfu.counted.joins import (
     CrossCheck,
     Join,
+    JoinedPart,
     Matched,
     MeasuredWork,
     by_own_shapes,
     cross_check,
-    join_of,
     match,
 )
 from traceflops.mfu.counted.kernel_speeds import KernelSpeed, kernel_speeds, rules_by_launch
@@ -56,9 +56,9 @@ from traceflops.mfu.counted.launches import (
 )
 from traceflops.mfu.counted.same_launches import counted_launches, joined
 from traceflops.mfu.counted.serving_kernels import of_passes, own_work, paired_work, serving_notes
-from traceflops.mfu.traced.coverage import chosen_activities, compute_kernels
+from traceflops.mfu.traced.coverage import HOW, chosen_activities, compute_kernels
 from traceflops.table.columns import ABSENT, IntArray, names, numbers
-from traceflops.table.grouping import distinct
+from traceflops.table.grouping import distinct, exact_sum
 from traceflops.table.nesting import taken
 from traceflops.table.trace import Note, Trace, note_of
 from traceflops.units import several
@@ -136,7 +136,9 @@ def measured_work(
     for source, matched in answers:
         if source.work.origin != "shapes":
             asked = wanted & ~owned[rows] if source.work.origin == "pair" else wanted
-            joins.append(join_of(source.work.origin, source.file, matched, asked, dur_ns))
+            times = [(how, dur_ns[asked & (matched.how == n)]) for n, how in enumerate(HOW)]
+            parts = [JoinedPart(how, len(ns), exact_sum(ns)) for how, ns in times if len(ns)]
+            joins.append(Join(source.work.origin, source.file, tuple(parts), matched.found))
     check = _cross_checked(prepared, attribution, launches, answers)
     notes = [*_notes(trace, answers, joins, check)]
     if pair is not None:

@@ -155,7 +155,7 @@ class Executed:
         """Return ops and FLOPs of the lines under a name by the rule that decided them."""
         by_rule: dict[str, tuple[int, int]] = {}
         for cell in self.used_cells:
-            if _is_under(cell.line, family):
+            if f"{cell.line}.".startswith(f"{family}."):
                 ops, flops = by_rule.get(cell.rule, (0, 0))
                 by_rule[cell.rule] = (ops + cell.ops, flops + cell.flops)
         return by_rule
@@ -165,8 +165,8 @@ class Executed:
         ranges, ledger = [], self.ledger()
         for line, may_be in self.open_lines.items():
             flops = int(ledger.total(line))
-            open_flops = sum(c.open_flops for c in self.used_cells if _is_under(c.line, line))
-            certain = flops - open_flops
+            of_line = (c for c in self.used_cells if f"{c.line}.".startswith(f"{line}."))
+            certain = flops - sum(cell.open_flops for cell in of_line)
             ranges.append(LineRange(line, certain, flops, certain + may_be))
         return tuple(ranges)
 
@@ -247,7 +247,3 @@ def _notes(attribution: Attribution, parts: PartTable, phase: Phases) -> Iterato
         yield note_of("missing", "kernels-of-ops-missing", count=lost)
     if phase.unconfirmed:
         yield note_of("assumed", "recompute-rules-disagree", count=phase.unconfirmed)
-
-
-def _is_under(name: str, prefix: str) -> bool:
-    return name == prefix or name.startswith(f"{prefix}.")
