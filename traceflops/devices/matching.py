@@ -70,12 +70,12 @@ class Match:
 
     @property
     def explanation(self) -> str:
-        """Return why it is that row, or none, and the options, as one sentence."""
+        """Return in one sentence why it is that row or none, and which options help."""
         return in_words(fact("device.explanation", why=self.why, options=self.options))
 
     @property
     def lack(self) -> MissingInput:
-        """Return why there are no rates."""
+        """Return the missing input for which there are no rates."""
         return MissingInput(self.why, GIVE_PEAK if self.options in (None, _ASK) else self.options)
 
     def name(self, kind: str) -> str:
@@ -170,7 +170,7 @@ def match(seen: SeenDevice) -> Match:
 
 
 def chosen(device_id: str | None, peak_tflops: float | None, seen: SeenDevice) -> Match:
-    """Return the match with --device and --peak before the table.
+    """Return the match, with --device and --peak taking precedence over the table.
 
     Raises UsageError for an id that the table lacks and for a rate that cannot be meant.
     """

@@ -83,7 +83,7 @@ class Series:
 
     @property
     def growth(self) -> int | None:
-        """Return what the last step ended with more than the first; None without two steps."""
+        """Return the bytes by which the last step's end exceeds the first's; None without two."""
         return self.steps[-1].at_end - self.steps[0].at_end if len(self.steps) > 1 else None
 
 
@@ -151,7 +151,7 @@ class AllocationRows:
 
     @classmethod
     def of(cls, trace: Trace) -> AllocationRows:
-        """Return those of a trace."""
+        """Return the memory rows of a trace's counters, by time."""
         table = trace.counters
         index = {label: kind for kind, label in enumerate(_LABELS)}
         kind_of = np.array([index.get(name, -1) for name in names(table["name"])], dtype=np.int64)
@@ -181,7 +181,7 @@ def _use(
     own: IntArray,
     finder: StepFinder,
 ) -> MemoryUse | None:
-    """Return the use by an owner of the rows `own`, None where it is not chosen or unknown."""
+    """Return the memory use of one owner's rows; None where it is not chosen or unknown."""
     process, device, on_host = owner
     if not on_host and device >= 0 and prepared.accounts and device not in prepared.accounts:
         return None

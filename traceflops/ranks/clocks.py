@@ -75,7 +75,7 @@ def aligned(records: CommRecords, matches: Matches, *, is_common: bool = True) -
             enough[basis] = of_basis
 
     def aligned_on(basis: str, of_basis: IntArray) -> Alignment:
-        """Return the offsets that some matched records tell, 0 where these are no basis."""
+        """Return the alignment on some matched records; all offsets are 0 without a basis."""
         offset = np.zeros(len(records.ranks), dtype=np.int64)
         if basis:
             # Where the basis leaves ranks apart, sends and receives may bring them together.
@@ -128,7 +128,7 @@ def _offsets(records: CommRecords, matches: Matches, rows: IntArray) -> IntArray
 
 
 def _least_squares(of_row: IntArray, place: IntArray, end: IntArray, ranks: int) -> Values:
-    """Return the offsets of which the residuals have the least squares, by conjugate gradients.
+    """Return the least-squares offsets of the ranks' clocks, by conjugate gradients.
 
     Hestenes and Stiefel (1952). `of_row` and `place` are the collective and the rank of each end.
     """
@@ -193,14 +193,14 @@ def _followed(records: CommRecords, matches: Matches, rows: IntArray, offset: In
 
 
 def _less(records: CommRecords, rows: IntArray | slice, by_ns: IntArray) -> CommRecords:
-    """Return the records, of which some end earlier by the times of all."""
+    """Return the records with the chosen ends moved back; `by_ns` is per record."""
     end = records.end_ns.copy()
     end[rows] -= by_ns[rows]
     return replace(records, end_ns=end)
 
 
 def _apart(records: CommRecords, matches: Matches, rows: IntArray) -> IntArray:
-    """Return how far each of some ends lies from the median of its collective."""
+    """Return the distance of the chosen ends from the median end of their collective."""
     _, of_row = ranked(matches.collective[rows])
     return records.end_ns[rows] - medians(of_row, records.end_ns[rows])[of_row]
 
@@ -225,7 +225,7 @@ def _middles(group: IntArray, values: Values | IntArray) -> Values:
 def _bounds(
     records: CommRecords, matches: Matches, rows: IntArray, start: IntArray, end: IntArray
 ) -> tuple[IntArray, IntArray]:
-    """Return by how much each clock can at most be moved back and forth against all others."""
+    """Return how far each clock can move back and forth without an impossible collective."""
     far = np.iinfo(np.int64).max
     bounds = np.full((2, len(records.ranks)), far)
     group, place = matches.collective[rows], records.place[rows]

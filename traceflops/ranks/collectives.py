@@ -53,7 +53,7 @@ _ONE_SIDE_TELLS: Final = frozenset({"broadcast", "reduce", "send", "recv"})
 
 
 def kinds_of(labels: Sequence[str], used: IntArray) -> IntArray:
-    """Return the kind that each used label names, -1 for none, and one more for no label."""
+    """Return the kind of each used label, -1 for none; the last entry is for no label."""
     kinds = np.full(len(labels) + 1, -1, dtype=np.int64)
     for code in np.unique(used[used >= 0]).tolist():
         kinds[code] = kind_of(labels[code])
@@ -87,7 +87,7 @@ class Collective:
 
     @property
     def bytes_per_ns(self) -> float | None:
-        """Return bytes of messages by the time of their kernels: GB/s as NCCL counts (algbw)."""
+        """Return the algorithm bandwidth (NCCL's algbw) in GB/s; None if bytes are unknown."""
         return self.bytes / self.sized_ns if self.bytes is not None and self.sized_ns else None
 
 
@@ -147,7 +147,7 @@ def collective_work(
 
 
 class Recorded:
-    """What is recorded of the collectives of some activities: by themselves, else by their ops."""
+    """Metadata of the collectives of some activities: their own, else their operators'."""
 
     def __init__(self, linked: LinkedTrace, rows: IntArray) -> None:
         of_op = linked.links.op_of_activity[rows]
@@ -212,7 +212,7 @@ def message_bytes(linked: LinkedTrace, rows: IntArray) -> IntArray:
 
 
 def annotated_inputs(linked: LinkedTrace, marks: IntArray) -> tuple[IntArray, IntArray]:
-    """Return elements of the inputs that annotations name, and bytes of one of them.
+    """Return the element count and element size of annotated inputs, per activity.
 
     ABSENT elements and 0 bytes where they are not known, such as of several kernels of one.
     """

@@ -23,7 +23,7 @@ _NONE: Final = np.empty(0, dtype=np.int64)
 
 @dataclass(frozen=True, slots=True)
 class GroupFacts:
-    """What kernels tell of their groups by themselves: `which` is the place in `known`.
+    """Group metadata of kernels: `which` indexes `known`, per kernel.
 
     `call` is the same for the kernels of one collective. `other_side` is the number in its group of
     the rank that a kernel sends to or receives from. Numbers that are absent are ABSENT.
@@ -36,7 +36,7 @@ class GroupFacts:
     other_side: IntArray
 
     def taken(self, rows: IntArray) -> GroupFacts:
-        """Return those of some kernels."""
+        """Return the metadata of the chosen kernels."""
         return replace(self, **{name: getattr(self, name)[rows] for name in _COLUMNS})
 
     def groups(
@@ -89,7 +89,7 @@ NO_FACTS: Final = GroupFacts((), *[_NONE] * len(_COLUMNS))
 
 
 def joined_facts(parts: Sequence[GroupFacts]) -> GroupFacts:
-    """Return what the kernels of several recordings tell, one behind the other."""
+    """Return the group metadata of several recordings, concatenated."""
     known: dict[Words, int] = {}
     which = []
     for part in parts:
@@ -105,7 +105,7 @@ def rank_labels(ranks: Sequence[int]) -> tuple[int, ...]:
 
 
 def of_streams(codes: IntArray, place: IntArray, stream: IntArray) -> IntArray:
-    """Return the one code that the kernels of each one's stream have, -1 for none or several."""
+    """Return, per kernel, the only code on its stream; -1 for none or several."""
     of_stream = np.full_like(codes, -1)
     for _, rows in groups(joint_codes(place, stream)):
         used = np.unique(codes[rows][codes[rows] >= 0])
@@ -148,7 +148,7 @@ def connected(place: IntArray, event: IntArray, count: int) -> IntArray:
 
 
 def places_of(number: IntArray, place: IntArray, count: int) -> list[list[int]]:
-    """Return the places that have kernels of each group."""
+    """Return, per group, the places of its ranks."""
     places: list[list[int]] = [[] for _ in range(count)]
     many = int(place.max(initial=0)) + 1
     for pair in distinct(number * many + place).tolist():

@@ -102,7 +102,7 @@ class CommRecords:
         return len(self.row)
 
     def first(self, most: int) -> CommRecords:
-        """Return the same with so many kernels of each rank, the first ones."""
+        """Return the records with only the first `most` kernels of each rank."""
         first = [own[:most] for _, own in groups_of(self.place)]
         rows = np.concatenate([np.empty(0, dtype=np.int64), *first])
         names = ("place", "group", "peer", *_COLUMNS)
@@ -127,7 +127,7 @@ class CommRecords:
         return replace(self, alone=alone, work=work, row=row, lacks_work=sends)
 
     def moved(self, by_ns: int, devices: int) -> CommRecords:
-        """Return the same on a clock that is behind by so much, behind so many devices."""
+        """Return the records `by_ns` later, their device numbers raised by `devices`."""
         return replace(
             self,
             devices=tuple(device + devices for device in self.devices),
@@ -243,7 +243,7 @@ def joined(parts: Sequence[CommRecords], trace: Trace) -> CommRecords:
 def _grouped(
     facts: GroupFacts, kind: IntArray, place: IntArray, ranks: Sequence[int]
 ) -> dict[str, Any]:
-    """Return the columns that take all ranks to know: groups, and peers of sends."""
+    """Return the columns that only all ranks together tell: groups, and peers of sends."""
     group, of_job = facts.groups(place, ranks)
     peer, pairs = np.full(len(kind), -1, dtype=np.int64), np.flatnonzero(np.isin(kind, _SIDES))
     peer[pairs] = peers(facts.other_side[pairs], group[pairs], of_job, place[pairs], ranks)
@@ -266,7 +266,7 @@ def alone(start_ns: IntArray, end_ns: IntArray) -> Intervals:
 
 
 class _Facts:
-    """What is known of the collective that each of some kernels ran."""
+    """Reads the collective that each of some kernels ran: kind, sizes, group."""
 
     def __init__(self, linked: LinkedTrace, rows: IntArray) -> None:
         self._linked, self._rows = linked, rows
@@ -308,7 +308,7 @@ class _Facts:
         return taken(marks, mark)
 
     def sizes(self, kind: IntArray) -> tuple[IntArray, IntArray]:
-        """Return elements that go in and bytes of each message: as told, else as annotated."""
+        """Return input elements and message bytes: from metadata, else from annotations."""
         elements = self.told.numbers("collective_in_elements")
         whole = message_bytes(self._linked, self._rows)
         counted, width = annotated_inputs(self._linked, self._range)

@@ -120,7 +120,7 @@ def _by_sequence(records: CommRecords, one: IntArray, other: IntArray) -> Pairs 
 
 
 def _candidates(records: CommRecords, left: IntArray, other: IntArray) -> Iterator[Pairs]:
-    """Yield ways to match: by order, shifted, and what overlaps on clocks that the order sets."""
+    """Yield candidate pairings: by order, by shifted order, by overlap in time."""
     plain, unequal = _shifted(records, left, other, 0)
     yield plain
     whole = len(left) == len(other) and not unequal
@@ -144,7 +144,7 @@ def most_alike(
     step = -(-max(len(left), len(other)) // _MOST_SHIFTED)
 
     def alike_at(shift: int, step: int) -> tuple[Pairs, IntArray]:
-        """Return the pairs, and the most differences that lie so near to each other, in order."""
+        """Return the pairs at a shift, and their largest cluster of end differences, sorted."""
         pairs, _ = _shifted(records, left, other, shift, step)
         ordered = np.sort(_end_difference(records, pairs))
         if not len(ordered):
@@ -159,7 +159,7 @@ def most_alike(
 
 
 def _best(records: CommRecords, candidates: Iterable[Pairs]) -> Pairs:
-    """Return the way that matches most, of those that match nearly as much with ends as close."""
+    """Return the candidate with most matches among those whose ends lie close together."""
     scored = []
     for pairs in candidates:
         offset, apart = _local_offsets(records, pairs), _end_difference(records, pairs)
@@ -204,7 +204,7 @@ def _overlapping(records: CommRecords, left: IntArray, other: IntArray, offset: 
     next_ = [0, 0]  # of each side, the first that is not decided yet
 
     def is_nearer(side: int) -> bool:
-        """Return whether the one after that of a side is equal to it and ends nearer to another."""
+        """Return whether a side's next kernel is equal and ends nearer to the other side's."""
         this, (code, end), after = next_[side], (codes[side], ends[side]), next_[side] + 1
         far = ends[1 - side][next_[1 - side]]
         is_equal = after < len(end) and code[after] == code[this]
@@ -260,7 +260,7 @@ def running_medians(values_ns: IntArray) -> IntArray:
 
 
 def _are_possible(records: CommRecords, pairs: Pairs, offset: IntArray) -> BoolArray:
-    """Return for which pairs neither ended before the other started."""
+    """Return, per pair, whether neither kernel ended before the other started."""
     left, other = pairs
     start, end = records.start_ns, records.end_ns
     leaving = np.array([kind in _LEAVING for kind in KINDS] + [False])
@@ -275,7 +275,7 @@ def is_rooted(kind: IntArray) -> BoolArray:
 
 
 def _transfers(kind: IntArray) -> IntArray:
-    """Return some kinds, receives as the sends that they belong to."""
+    """Return the kinds with receives counted as sends."""
     return np.where(kind == RECV, SEND, kind)
 
 

@@ -137,7 +137,7 @@ class ModelCard:
 
     @property
     def doubts(self) -> tuple[Fact, ...]:
-        """Return what is said of the model and does not fit together."""
+        """Return that stated and counted parameters differ by more than 10 %, else nothing."""
         if self.params is None or not self.complete:
             return ()
         if abs(self.params - self.counted) <= FAR_APART * self.counted:
@@ -151,7 +151,7 @@ class ModelCard:
 
     @property
     def lacks(self) -> tuple[str, ...]:
-        """Return what a full description would have besides."""
+        """Return the keys that a full description would need besides."""
         nothing = not (self.blocks or self.convs or self.missing)
         return ARCHITECTURE if nothing else self.missing
 

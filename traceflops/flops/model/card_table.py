@@ -107,7 +107,7 @@ class _Builder:
     table: TomlTable
 
     def card(self) -> ModelCard:
-        """Return the card, or of it what there is besides `params`."""
+        """Return the card; with `params`, the rest may be missing."""
         table = self.table
         missing: tuple[str, ...] = ()
         if "conv" not in table or "layers" in table:
@@ -294,7 +294,7 @@ class _Builder:
         return replace(own, vectors=0, cross=True)
 
     def _extras(self) -> Iterator[Linear]:
-        """Yield what stands around the blocks: patches, transform and pooler, classifier."""
+        """Yield the matrices outside the blocks: patches, transform, pooler, classifier."""
         table = self.table
         hidden = table.maybe("hidden") or 0
         if (image := table.table("image", IMAGE)) is not None:

@@ -50,12 +50,12 @@ class Passes(NamedTuple):
         return sum(self, Fraction(0))
 
     def times(self, factor: Fraction) -> Passes:
-        """Return all of it so many times."""
+        """Return the FLOPs multiplied by a factor."""
         return Passes(*(flops * factor for flops in self))
 
 
 def passes_of(ledger: Ledger, spare: tuple[str, ...] = SPARE) -> Passes:
-    """Return the model lines of a ledger, and with the products the padding named."""
+    """Return the model FLOPs of a ledger by pass; padding in `spare` counts as products."""
 
     def products(name: str) -> Fraction:
         return Fraction(ledger.total(f"model.matmul.{name}") + ledger.total(f"model.conv.{name}"))
@@ -157,7 +157,7 @@ class Counts:
 
 
 def _difference(residual: Fraction, of: str) -> Fact:
-    """Return how a description compares with what a trace shows; `of` is the code of that."""
+    """Return a residual as a fact; `of` is the code of what it is compared with."""
     if not residual:
         return fact("reconciliation.as-much", of=Fact(of))
     if residual >= 1:
@@ -167,7 +167,7 @@ def _difference(residual: Fraction, of: str) -> Fact:
 
 
 def counts_of(measured: Measurement, card: ModelCard, run: Run, job: JobSize) -> Counts | None:
-    """Return both counts, None if the trace tells too little; `run` is of the job."""
+    """Return described and counted FLOPs, None where the trace tells too little."""
     done = measured.executed
     expected, counted = expected_flops(card, run, job), done.model_flops
     too_little = done.coverage is not None and done.coverage < TOO_LITTLE
@@ -202,7 +202,7 @@ def unknown_flops(done: Executed, peaks: Mapping[int, Peaks]) -> int | None:
 
 
 def of_job(run: Run, job: JobSize) -> Run:
-    """Return the run with the devices of the job, and its time by the trace."""
+    """Return the run with the job's devices and the trace's step time."""
     return replace(replace(run, **UNTIMED), devices=job.devices, step_seconds=job.seconds)
 
 
@@ -327,7 +327,7 @@ def _option(products: Fraction, attention: Fraction, full: Passes) -> Fact:
 
 
 def _described(card: ModelCard, run: Run, job: JobSize) -> Passes:
-    """Return what is recomputed in the windows shown, if the description holds: forward passes."""
+    """Return the described recomputation in the windows shown, as forward passes."""
     with_it, without = visible(card, run, recomputed=True), visible(card, run)
     again = Passes(*(more - less for more, less in zip(with_it, without, strict=True)))
     return again.times(Fraction(job.windows, job.devices))

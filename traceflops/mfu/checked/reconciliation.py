@@ -71,7 +71,7 @@ class Reconciliation:
 
     @property
     def host_mfu(self) -> Fraction | None:
-        """Return the same MFU over the host's step markers in place of the device windows.
+        """Return the described MFU over the host's step markers instead of device windows.
 
         None where it is not known, and where the host ran so far ahead that it would pass 100 %.
         """
@@ -137,12 +137,12 @@ class Reconciliation:
 
     @property
     def sentence(self) -> str:
-        """Return them in words."""
+        """Return the statements in words."""
         return in_words(*self.statements)
 
     @property
     def in_doubt(self) -> Utilisation:
-        """Return the described run; where it does not fit the trace, that is its first note."""
+        """Return the described run, with the mismatch as its first note if there is one."""
         again = self.recomputation.mismatch if self.recomputation is not None else None
         if self.agree is not False and again is None:
             return self.described

@@ -139,7 +139,7 @@ _PARTLY: Final = Note(
 
 @dataclass(frozen=True, slots=True)
 class MarkedTokens:
-    """What marks state of one step of the job, all ranks together: the mean of the steps shown.
+    """Tokens of one step of the whole job by its marks: the mean over the steps shown.
 
     `values` are by kind and key: "tokens.real".
     """
@@ -180,7 +180,7 @@ class MarkedTokens:
 
 
 def marked_tokens(prepared: Prepared) -> MarkedTokens | None:
-    """Return what marks state of the tokens of a step; None where there are no marks.
+    """Return the tokens of a step by marks; None without marks.
 
     Ranks add up; those whose files are not here are taken to be as the others, which a note says.
     """

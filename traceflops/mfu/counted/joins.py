@@ -123,7 +123,7 @@ def match(
 
 
 def _alike(work: LaunchWork, target: Launches, keys: same_launches.Pair) -> Matched:
-    """Return what all launches of a kernel in a size did, by key; kinds follow the work's own."""
+    """Return, per kernel and size, the work that all its launches share."""
     key, has_kind = keys.theirs, work.kind >= 0
     launched, some, others = (
         np.bincount(key[rows], minlength=keys.count) > 0
@@ -199,23 +199,23 @@ class Join:
 
     @property
     def launches(self) -> int:
-        """Return all of them."""
+        """Return the number of launches."""
         return self.count(*HOW)
 
     @property
     def known(self) -> int:
-        """Return those whose FLOPs are known."""
+        """Return the number of launches whose FLOPs are known."""
         return self.count(*KNOWN)
 
     @property
     def share(self) -> Fraction | None:
-        """Return the share of their time with known FLOPs, None without any time."""
+        """Return the share of time with known FLOPs, None without any time."""
         total = sum(part.time_ns for part in self.parts)
         known_ns = sum(part.time_ns for part in self.parts if part.how in KNOWN)
         return Fraction(known_ns, total) if total else None
 
     def count(self, *how: How) -> int:
-        """Return the launches that were joined in one of these ways."""
+        """Return the number of launches joined in one of these ways."""
         return sum(part.launches for part in self.parts if part.how in how)
 
 
@@ -298,7 +298,7 @@ class MeasuredWork:
         return taken(sum((most for _, _, most, _ in self.columns()), none), self.kind, UNKNOWN)
 
     def basis(self, rows: IntArray) -> Origin:
-        """Return what tells most of some activities."""
+        """Return the source that tells most of some activities."""
         return ORIGINS[int(np.argmax(np.bincount(self.origin[rows], minlength=len(ORIGINS))))]
 
 

@@ -139,7 +139,7 @@ def _processes(trace: Trace) -> tuple[IntArray, dict[int, int | None]]:
 def _merged(
     table: pa.Table, process: IntArray, launch: IntArray, first: IntArray
 ) -> tuple[IntArray, IntArray, tuple[str, ...]]:
-    """Return the place of each launch when passes are put together, and the launch at each place.
+    """Return the merged index of each launch over all passes, and a launch per index.
 
     Places are in the order of the first pass; -1 for launches of a pass that does not fit.
     """
@@ -214,7 +214,7 @@ _Columns = tuple[IntArray, IntArray]
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Numbers of a thing in two runs, equal where it is the same; all below `count`."""
+    """Codes of the same thing in two runs, equal where it is the same; below `count`."""
 
     ours: IntArray
     theirs: IntArray
@@ -229,7 +229,7 @@ def joined(*columns: _Columns) -> Pair:
 
 
 def keys_of(kernels: Pair, target: Launches, source: Launches) -> Pair:
-    """Return numbers of kernels in a size; of those whose size one run lacks, of kernels alone.
+    """Return a code per kernel and size; per kernel where one run lacks the size.
 
     Where both runs tell the sizes x y z of all launches of a kernel, each axis counts. Some tools
     write a grid in threads and some in blocks: the grid of a kernel that would have no size of the
@@ -391,6 +391,6 @@ def in_steps(target: Launches, work: LaunchWork, keys: Pair) -> IntArray:
 
 
 def _in_window(window: IntArray, key: IntArray) -> tuple[IntArray, IntArray]:
-    """Return, per launch, how many of its kernel and size its window has, and the which it is."""
+    """Return, per launch, how often its key occurs in its window, and its rank there."""
     group, first = group_rows([window, key])
     return np.bincount(group, minlength=len(first))[group], rank_in_group(group)

@@ -111,7 +111,7 @@ def cells_of(
 
 
 def cells_of_kinds(prepared: Prepared, work: MeasuredWork, window: IntArray) -> tuple[Cell, ...]:
-    """Return the cells of activities whose work is known otherwise than by an op."""
+    """Return the cells of activities whose work counters or a paired run tell."""
     device = numbers(prepared.trace.activities["device"])
     rows = np.flatnonzero((work.kind >= 0) & on_chosen_device(prepared))
     category = prepared.linked.categorised.category
@@ -128,7 +128,7 @@ def cells_of_kinds(prepared: Prepared, work: MeasuredWork, window: IntArray) -> 
 def open_lines(
     prepared: Prepared, attribution: Attribution, parts: PartTable, window: IntArray
 ) -> dict[str, int]:
-    """Return the lines that shapes leave open in the chosen windows, with all FLOPs they may have.
+    """Return the most FLOPs of each line that shapes leave open in the chosen windows.
 
     Each part that may belong to a line counts.
     """
@@ -242,7 +242,7 @@ def part_table(
 def _parts(
     works: OpWork, work_number: int, phase: int, role: int, logits: int, core: int, by_shapes: int
 ) -> Parts:
-    """Return line, rule and FLOPs of each part of an op; of a product that it is, by its role."""
+    """Return (line, rule, FLOPs) of each part of an op; a product's line is by its role."""
     work, name = works.works[work_number], PRODUCT_ROLES[role]
     assert isinstance(work, Work)  # only ops of known work are executed
     if name == "none":
@@ -263,7 +263,7 @@ def _parts(
 
 
 def _part_line(kind: Kind, phase: Phase, part: FlopsPart) -> tuple[str, str]:
-    """Return the line of a part of an op that is no product, and the rule that decided it."""
+    """Return (line, rule) of a part of an op that is no product."""
     family = _FAMILIES[kind]
     if phase == "optimizer":
         return OPTIMIZER, ""

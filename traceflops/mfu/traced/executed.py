@@ -136,7 +136,7 @@ class Executed:
 
     @property
     def unsplit_flops(self) -> int:
-        """Return the part of them of which it is not known what it was for."""
+        """Return the executed FLOPs of unknown purpose in the chosen windows."""
         return int(self.ledger().total(UNSPLIT))
 
     @property
@@ -205,7 +205,7 @@ def executed(
 
 
 def parts_of(prepared: Prepared, attribution: Attribution) -> tuple[PartTable, Phases]:
-    """Return the FLOPs of all executed ops by line, and the phases that lines hang on."""
+    """Return the FLOPs of all executed ops by ledger line, and the phase of each op."""
     trace = prepared.trace
     phase = phases(trace, attribution)
     roles = product_roles(trace, attribution, phase)
