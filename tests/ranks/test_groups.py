@@ -13,7 +13,7 @@ from traceflops import read
 from traceflops.analysis.preparation import prepare
 from traceflops.privacy.placeholders import Placeholders
 from traceflops.privacy.redact import Redaction
-from traceflops.ranks.group_roles import role_in
+from traceflops.ranks.comm_groups import role_in
 from traceflops.ranks.matching import matched as matches_of
 from traceflops.ranks.who_waits import RankReport, rank_report
 from traceflops.table.columns import ABSENT

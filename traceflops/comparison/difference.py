@@ -69,12 +69,12 @@ class Cause:
 
     @property
     def is_noise(self) -> bool:
-        """Return whether the spread between steps may explain it."""
+        """Return whether the spread between steps may explain the change."""
         return self.interval is not None and self.interval.holds_zero
 
 
 def apportioned(exact: Sequence[Fraction], total: int) -> list[int]:
-    """Return whole numbers next to exact ones that sum to a total, by the largest remainder."""
+    """Return exact values rounded so that they sum to a total, by the largest remainder."""
     whole = [value.numerator // value.denominator for value in exact]
     if not whole:
         return whole
@@ -87,7 +87,7 @@ def apportioned(exact: Sequence[Fraction], total: int) -> list[int]:
 
 
 def rounded(value: Fraction) -> int:
-    """Return the nearest whole number, of two the larger: so differences of whole ns stay whole."""
+    """Return the nearest whole number; halves are rounded up."""
     return (2 * value.numerator + value.denominator) // (2 * value.denominator)
 
 
@@ -187,7 +187,7 @@ def _split(whole: Part, sides: Sequence[tuple[Work, Side]]) -> Iterator[Part]:
 
 
 def _of_idle(before: Side, after: Side) -> Iterator[Part]:
-    """Yield the parts of idle time by culprit, whatever its numbers are and follows a # in it."""
+    """Yield the parts of idle time by culprit; numbers in its label do not count."""
     if not tell_culprits(before, after):
         return
     sums: defaultdict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])

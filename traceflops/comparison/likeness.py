@@ -38,7 +38,7 @@ _RECORDED: Final = {"operators": "op", "shapes": "shapes", "modules": "scope"}
 
 @dataclass(frozen=True, slots=True)
 class Unlike:
-    """Something in which two recordings differ, as each has it."""
+    """One difference between two recordings: what, and its value on each side."""
 
     what: str
     before: str
@@ -73,7 +73,7 @@ def obstacle(before: Side, after: Side, matched: Sequence[Match]) -> Fact | None
 def shares_in_common(
     before: Side, after: Side, matched: Iterable[Match], unsure: frozenset[str] = _UNCERTAIN
 ) -> list[Fraction]:
-    """Return which share of each side's kernel time has its like on the other, 1 if unknown.
+    """Return the share of each side's kernel time matched on the other; 1 if unknown.
 
     What was matched in an `unsure` way does not count.
     """
@@ -91,7 +91,7 @@ def _kernel_ns(work: Iterable[ChargedKernel]) -> int:
 
 
 def unlikeness(before: Side, after: Side, matched: Iterable[Match]) -> tuple[Unlike, ...]:
-    """Return what makes two sides not alike, what matters most first."""
+    """Return the differences between two sides, the most important first."""
     differences = chain(_work(before, after), _shapes(matched), _recorded(before, after))
     return tuple(Unlike(*row) for row in differences if row[1] != row[2])
 

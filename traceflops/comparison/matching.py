@@ -62,14 +62,14 @@ class Match:
 
 
 def family(name: str) -> str:
-    """Return a kernel's name without what differs by tile, template, layout and version."""
+    """Return a kernel's own name without tile sizes, templates, layouts and versions."""
     plain = name[:_LONGEST].removeprefix("void ").replace("(anonymous namespace)", "")
     own = _ARGUMENTS.sub("", plain).rpartition("::")[2]
     return "_".join(_WORD.findall(own)) or name
 
 
 def plain_operator(op: str | None) -> str | None:
-    """Return the work of an operator without the library that does it: convolution, attention."""
+    """Return an operator's name without its library: "convolution", "attention"."""
     words = (op or "").rpartition("::")[2].replace("attn", "attention").split("_")
     return "_".join(word for word in words if word not in _OF_LIBRARY) or op
 
@@ -139,7 +139,7 @@ def _without(left: tuple[Work, Work], matched: Iterable[Match]) -> tuple[Work, W
 def _moved(
     how: str, key: Key, matched: list[Match], left: tuple[Work, Work], windows: tuple[int, int]
 ) -> tuple[list[Match], tuple[Work, Work]]:
-    """Return matches joined by kernels that took over some of their calls, and what is left."""
+    """Return the matches, with kernels added that took over calls, and the kernels left."""
     match_of_key = {
         key(kernel): index for index, match in enumerate(matched) for kernel in match.work
     }
@@ -159,7 +159,7 @@ def _moved(
 
 
 def _apart(match: Match, windows: tuple[int, int]) -> Fraction:
-    """Return by how many calls per window the sides of a match differ."""
+    """Return the difference in calls per window between the sides of a match."""
     sides = zip((match.before, match.after), windows, strict=True)
     before, after = (Fraction(sum(kernel.count for kernel in work), many) for work, many in sides)
     return abs(after - before)
@@ -168,7 +168,7 @@ def _apart(match: Match, windows: tuple[int, int]) -> Fraction:
 def _at_one_place(
     left: tuple[Work, Work], matched: Sequence[Match], sides: tuple[Side, Side]
 ) -> list[Match]:
-    """Return the matches of kernels of one component that run at one place in the step.
+    """Return matches of kernels of one component that run at the same point of the step.
 
     Places of one side are told as those of the other by the kernels that are already matched. The
     nearest are matched first, one to one or several to one, if their times are not too far apart.

@@ -20,13 +20,14 @@ from traceflops.attribution.marks import host_marks, innermost_mark, instants
 from traceflops.ranks.collectives import KINDS, Recorded, annotated_inputs, kinds_of, message_bytes
 from traceflops.ranks.comm_groups import (
     NO_FACTS,
+    POINT_TO_POINT,
+    CommGroup,
     GroupFacts,
     joined_facts,
     of_streams,
     peers,
     rank_labels,
 )
-from traceflops.ranks.group_roles import POINT_TO_POINT, CommGroup
 from traceflops.table.columns import ABSENT, BoolArray, IntArray, codes, is_one_of, names, numbers
 from traceflops.table.grouping import group_rows
 from traceflops.table.grouping import groups as groups_of

@@ -15,8 +15,8 @@ from typing import Final
 import numpy as np
 
 from traceflops.ranks.clocks import Alignment, aligned
+from traceflops.ranks.comm_groups import CommGroup
 from traceflops.ranks.comm_records import EXCHANGE, KINDS, RECV, SEND, CommRecords
-from traceflops.ranks.group_roles import CommGroup
 from traceflops.ranks.matching import Matches, matched, most_alike
 from traceflops.table.columns import BoolArray, IntArray
 from traceflops.table.grouping import groups, ranked

@@ -45,7 +45,7 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class _Check:
-    """One thing that a trace may lack, its name among the remedies, and how to see it."""
+    """One thing that a trace may lack, its name among the remedies, and its test."""
 
     code: str
     lack: str
@@ -128,7 +128,7 @@ def _no_collectives(trace: Trace) -> bool:
 
 
 def _no_device_work(trace: Trace) -> bool:
-    """Return whether nothing says that work was launched, or that none was."""
+    """Return whether nothing tells that work was launched, nor that none was."""
     has_calls = launch_calls(trace) > 0 or launches_nothing(trace.calls)
     return _no_work(trace) and not _is_untimed(trace) and not has_calls
 

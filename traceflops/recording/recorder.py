@@ -156,7 +156,7 @@ class Recorder:
         model: object,
         words: Mapping[str, object],
     ) -> None:
-        """Keep what to record; no profiler starts yet.
+        """Store the settings; no profiler starts yet.
 
         `schedule` counts the steps to wait, to warm up and to record. `options` are arguments of
         `torch.profiler.profile`, `words` the description of the run.
