@@ -11,7 +11,7 @@ from itertools import chain
 from typing import Final
 
 from traceflops.attribution.charged import ChargedKernel
-from traceflops.comparison.matching import BY_OPERATOR, MODULE, PLACE, Match
+from traceflops.comparison.matching import BY_OPERATOR, MODULE, Match
 from traceflops.comparison.side import Side
 from traceflops.facts import Fact, fact
 from traceflops.flops.ops.arguments import Shapes, read_shapes
@@ -26,7 +26,7 @@ _SAME_WORK: Final = Fraction(1, 100)
 """Share by which the FLOPs of a step may differ."""
 _COMMON: Final = Fraction(1, 100) ** 2
 """Shares of the time of kernels that must be recognised on the other side: their product."""
-_UNCERTAIN: Final = frozenset({"", MODULE, PLACE})
+_UNCERTAIN: Final = frozenset({"", MODULE})
 OF_ANY_WORK: Final = _UNCERTAIN | BY_OPERATOR
 """Ways to match what programs of other work have in common, too."""
 _FLOPS, SHAPE = "model FLOPs of a step", "shape of an input"

@@ -30,7 +30,6 @@ from traceflops.comparison.difference import (
     Part,
 )
 from traceflops.comparison.likeness import OF_WORK, SHAPE, Unlike, work_ratio
-from traceflops.comparison.matching import PLACE
 from traceflops.comparison.side import Side
 from traceflops.comparison.spread import Interval, interval
 from traceflops.facts import Fact, Value
@@ -282,10 +281,8 @@ def _became(reason: Reason) -> Fact:
     parts, subjects = reason.parts, {cause.subject for cause in reason.causes}
     old, new = (list({name for part in parts for name in part.names[side]}) for side in (0, 1))
     all_ns = sum(abs(part.ns) for part in parts)
-    of_place = sum(abs(part.ns) for part in parts if part.way == PLACE)
-    became = _fact("probably-became" if of_place > (1 - _MOSTLY) * all_ns else "surely-became")
     if len(old) == len(new) == 1:
-        return _fact("one-became", old=short(old[0]), new=short(new[0]), became=became)
+        return _fact("one-became", old=short(old[0]), new=short(new[0]))
     most = max(reason.causes, key=lambda cause: abs(cause.ns))
     subject = most.subject.replace("_", " ")
     of_most = sum(abs(part.ns) for part in parts if part.subject == most.subject)
@@ -294,7 +291,6 @@ def _became(reason: Reason) -> Fact:
         "some-became-others" if len(old) == len(new) else "some-became",
         count=len(old),
         subject=subject if len(subjects) == 1 else None,
-        became=became,
         new=len(new),
         mostly=mostly,
     )
