@@ -225,7 +225,6 @@ def _recomputation(checked: Reconciliation) -> dict[str, Any] | None:
         "mismatch": {
             "code": again.mismatch.code,
             "words": words(again.mismatch.what),
-            "remedy": words(again.mismatch.option),
         }
         if again.mismatch is not None
         else None,

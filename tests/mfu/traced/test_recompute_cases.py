@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 from tests.conftest import by_night
 from tests.mfu.counting import part_of
 from tests.mfu.traced.recording import lines, recorded, tiny_step
-from traceflops.mfu.traced.executed import Executed, LineRange
+from traceflops.mfu.traced.executed import Executed
 from traceflops.mfu.traced.uncounted import Outside
 
 # torch itself uses what it deprecates as soon as it compiles.
@@ -172,12 +172,10 @@ def test_shapes_alone_leave_the_gradients_of_a_compiled_graph_open(name: str) ->
     found = run(CASES[name], *TOKENS_AS_WIDE)
     forward = 2 * WEIGHTS * 64
     square = 2 * 2 * 64 * 64 * (64 + 256)  # of attention's out and the FFN's down, both blocks
-    certain = forward - square
-    assert found.ranges() == (
-        LineRange("model.matmul.input_grad", certain, forward, forward + square),
-        LineRange("model.matmul.weight_grad", certain, forward, forward + square),
-    )
-    assert (certain, forward + square) == (8_159_232, 18_644_992)
+    for line in ("model.matmul.input_grad", "model.matmul.weight_grad"):
+        cells = [cell for cell in found.used_cells if f"{cell.line}.".startswith(f"{line}.")]
+        assert sum(cell.flops for cell in cells) == forward
+        assert sum(cell.open_flops for cell in cells) == square
 
 
 def test_several_steps_are_told_apart(tmp_path: Path) -> None:
@@ -280,8 +278,6 @@ def test_what_strides_leave_open_is_told_by_counting(tmp_path: Path) -> None:
     assert more > 0
     assert checkpointed.ledger().total("recompute") == more
     assert checkpointed.model_flops == plain.model_flops == plain.executed_flops
-    [again_range] = [one for one in checkpointed.ranges() if one.line == "recompute.matmul"]
-    assert again_range.at_least <= more <= again_range.at_most
 
 
 def test_products_of_the_loss_are_told_apart(tmp_path: Path) -> None:

@@ -14,9 +14,9 @@ from traceflops.attribution.products import PRODUCT_ROLES, ProductRole, ProductR
 from traceflops.attribution.scopes import PHASES, Phase, Phases
 from traceflops.flops.ops.count import OpWork
 from traceflops.flops.ops.work import Core, FlopsPart, Kind, PartName, Work
-from traceflops.mfu.traced.coverage import NO_WINDOW, in_chosen_window, on_chosen_device
+from traceflops.mfu.traced.coverage import NO_WINDOW, on_chosen_device
 from traceflops.table.columns import BoolArray, IntArray, numbers
-from traceflops.table.grouping import exact_sum, exact_sums, group_rows, runs
+from traceflops.table.grouping import exact_sums, group_rows, runs
 from traceflops.table.nesting import taken
 from traceflops.windows.prepared import Prepared
 
@@ -101,8 +101,7 @@ def cells_of(
     device = taken(numbers(prepared.trace.activities["device"]), activity)
     category = taken(prepared.linked.categorised.category, activity)
     dtype, dtypes = types_of_ops(prepared, attribution)
-    is_open = np.logical_or.reduce([parts.op < 0, *parts.open.values()])
-    flops = (parts.flops, parts.at_least, np.where(is_open, parts.flops, 0))
+    flops = (parts.flops, parts.at_least, np.where(parts.is_open, parts.flops, 0))
     on_device = np.isin(device, list(prepared.accounts))
     keys = (device, taken(window, activity, NO_WINDOW), category, dtype[parts.op])
     columns = [column[on_device] for column in (*keys, parts.line, parts.rule)]
@@ -123,19 +122,6 @@ def cells_of_kinds(prepared: Prepared, work: MeasuredWork, window: IntArray) -> 
         flops = [most[work.kind[done]], least[work.kind[done]], nothing]
         cells += _summed(prepared, [dtype], (line,), keys, flops)
     return tuple(cells)
-
-
-def open_lines(
-    prepared: Prepared, attribution: Attribution, parts: PartTable, window: IntArray
-) -> dict[str, int]:
-    """Return the most FLOPs of each line that shapes leave open in the chosen windows.
-
-    Each part that may belong to a line counts.
-    """
-    activity = attribution.main[parts.op]
-    chosen = np.append(in_chosen_window(prepared, window), False)[activity]
-    flops = {line: exact_sum(parts.flops[rows & chosen]) for line, rows in parts.open.items()}
-    return {line: most for line, most in flops.items() if most}
 
 
 def _summed(
@@ -176,9 +162,9 @@ def _summed(
 class PartTable:
     """The parts of all executed ops, one row each; `line` and `rule` are places in their tables.
 
-    `flops` and `at_least` are int64: of one part each fits. `open` are, by line, the rows that may
-    belong to it though they are in another, or the other way round. `case` is, per executed op, a
-    number that ops with equal parts share.
+    `flops` and `at_least` are int64: of one part each fits. `is_open` says that shapes leave open
+    whether a part belongs to its line. `case` is, per executed op, a number that ops with equal
+    parts share.
     """
 
     op: IntArray
@@ -187,7 +173,7 @@ class PartTable:
     rule: IntArray
     flops: IntArray
     at_least: IntArray
-    open: dict[str, BoolArray]
+    is_open: BoolArray
     case: IntArray
 
 
@@ -231,10 +217,7 @@ def part_table(
         rule=by_rule[part_row],
         flops=flops[part_row],
         at_least=at_least[part_row],
-        open={
-            _PRODUCT_LINES[role]: maybe[rows[which]] & (core[which] < 0)
-            for role, maybe in roles.open.items()
-        },
+        is_open=np.logical_or.reduce([*roles.open.values()])[rows[which]] & (core[which] < 0),
         case=group,
     )
 

@@ -8,7 +8,7 @@ counted FLOPs stand beside it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
@@ -27,7 +27,6 @@ from traceflops.mfu.traced.cells import (
     PartTable,
     cells_of,
     cells_of_kinds,
-    open_lines,
     part_table,
 )
 from traceflops.mfu.traced.coverage import ComputeTime, compute_times, window_of_activity
@@ -61,32 +60,19 @@ _UNTOLD: Final = Note(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class LineRange:
-    """A line that shapes leave open: FLOPs between `at_least` and `at_most`, `flops` by strides."""
-
-    line: str
-    at_least: int
-    flops: int
-    at_most: int
-
-
 @dataclass(frozen=True)  # without slots, so that there is a place for what is asked for often
 class Executed:
     """What a trace says was executed.
 
     `cells` hold all FLOPs of the devices; those with `used` are in the chosen windows, and the
     figures below are of them unless told otherwise. `times` are the compute times of every device
-    and window. `open_lines` are lines that shapes leave open in the chosen windows, with the FLOPs
-    of all parts that may belong to them.
-    `outside` is what stands beside the ledger, as a rule of the whole recording. `attribution` says
-    it by op and activity, `work` by activity what counters or a paired run tell, None where nothing
-    does.
+    and window. `outside` is what stands beside the ledger, as a rule of the whole recording.
+    `attribution` says it by op and activity, `work` by activity what counters or a paired run tell,
+    None where nothing does.
     """
 
     cells: tuple[Cell, ...]
     times: tuple[ComputeTime, ...]
-    open_lines: Mapping[str, int] = field(hash=False)
     outside: Outside
     notes: tuple[Note, ...]
     attribution: Attribution = field(repr=False, compare=False)
@@ -160,16 +146,6 @@ class Executed:
                 by_rule[cell.rule] = (ops + cell.ops, flops + cell.flops)
         return by_rule
 
-    def ranges(self) -> tuple[LineRange, ...]:
-        """Return the lines that shapes leave open; the sum of the lines is none of them."""
-        ranges, ledger = [], self.ledger()
-        for line, may_be in self.open_lines.items():
-            flops = int(ledger.total(line))
-            of_line = (c for c in self.used_cells if f"{c.line}.".startswith(f"{line}."))
-            certain = flops - sum(cell.open_flops for cell in of_line)
-            ranges.append(LineRange(line, certain, flops, certain + may_be))
-        return tuple(ranges)
-
 
 def executed(
     prepared: Prepared, measure_others: Callable[[Attribution], MeasuredWork | None] | None = None
@@ -195,7 +171,6 @@ def executed(
     return Executed(
         cells,
         compute_times(prepared, counted),
-        open_lines(prepared, attribution, parts, windows),
         outside(prepared, attribution, work),
         tuple(_notes(attribution, parts, phase)),
         attribution,
