@@ -231,6 +231,7 @@ def _series(what: What, time: IntArray, value: IntArray, steps: _HostSteps) -> S
         closes = np.append(opens[1:], len(bucket)) - 1
         by_value = np.lexsort((value, bucket))  # stable, so edges of buckets are the same
         kept = distinct(np.concatenate([opens, closes, by_value[opens], by_value[closes]]))
+    at_peak = int(steps.all.at(time[peak : peak + 1])[0])
     low = np.searchsorted(time, steps.start_ns, side="left")
     high = np.searchsorted(time, steps.end_ns, side="left")
     uses, columns = [], (steps.number, steps.start_ns, low, high)
@@ -245,7 +246,7 @@ def _series(what: What, time: IntArray, value: IntArray, steps: _HostSteps) -> S
         last=int(value[-1]),
         peak=int(value[peak]),
         peak_ns=int(time[peak]),
-        peak_step=next(iter(steps.numbers_at(time[peak : peak + 1]).tolist()), None),
+        peak_step=int(steps.all.number[at_peak]) if at_peak >= 0 else None,
         steps=tuple(uses),
     )
 
@@ -258,11 +259,6 @@ class _HostSteps:
     start_ns: IntArray
     end_ns: IntArray
     all: Steps
-
-    def numbers_at(self, time_ns: IntArray) -> IntArray:
-        """Return the step numbers of the times that are in a step."""
-        row = self.all.at(time_ns)
-        return self.all.number[row[row >= 0]]
 
 
 class StepFinder:
