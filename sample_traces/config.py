@@ -27,8 +27,6 @@ _MAY_BE_ZERO = {
     "clock_skew_ns",
     "clock_offset_ns",
     "clock_drift_ppb",
-    "clock_step_ns",
-    "clock_step_at_ns",
     "jitter_permille",
     "exit_jitter_ns",
     "kernel_floor_ns",
@@ -195,9 +193,6 @@ class RunConfig:
     """The clock is ahead by this much besides; the next ones alike are for a rank's own clock."""
     clock_drift_ppb: int = 0
     """It gains so many ns in a second."""
-    clock_step_ns: int = 0
-    """It is set forward by this much at `clock_step_at_ns`."""
-    clock_step_at_ns: int = 0
     unrecorded: tuple[int, ...] = ()
     """Numbers of the collectives of a rank whose kernels its recording lacks."""
 
@@ -252,8 +247,7 @@ class RunConfig:
 
     def clock_ns(self, time_ns: int) -> int:
         """Return what the clock shows at a time, apart from where it began."""
-        stepped = self.clock_step_ns if time_ns >= self.clock_step_at_ns else 0
-        return time_ns + self.gained_ns(time_ns) + stepped
+        return time_ns + self.gained_ns(time_ns)
 
     def gained_ns(self, time_ns: int) -> int:
         """Return how much too long the clock makes a time."""

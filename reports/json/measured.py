@@ -54,14 +54,6 @@ def measured_object(measured: Measurement) -> dict[str, Any]:
         "peaks": [_peak(device) for device in measured.devices],
         "waterfall": waterfall_object(fall) if fall is not None else None,
         "ledger": _ledger(executed),
-        "open_lines": [
-            {
-                "line": line.line,
-                **flop_count("at_least", line.at_least),
-                **flop_count("at_most", line.at_most),
-            }
-            for line in executed.ranges()
-        ],
         "inference": _inference(inference) if inference is not None else None,
         "needed_time": {
             name: {**asdict(time), "excess_ns": time.excess_ns}

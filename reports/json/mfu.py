@@ -207,7 +207,6 @@ def _described(checked: Reconciliation, explained: Explanation | None) -> dict[s
         "difference_of_mfu": as_float(checked.gap),
         "sentence": checked.sentence or None,
         "recomputation": _recomputation(checked),
-        "padding_taken_out": checked.is_padded and bool(checked.measured.executed.padding_flops),
         "waterfall": waterfall_object(fall) if fall is not None else None,
     }
 
@@ -226,7 +225,6 @@ def _recomputation(checked: Reconciliation) -> dict[str, Any] | None:
         "mismatch": {
             "code": again.mismatch.code,
             "words": words(again.mismatch.what),
-            "remedy": words(again.mismatch.option),
         }
         if again.mismatch is not None
         else None,

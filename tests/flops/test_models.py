@@ -23,7 +23,7 @@ CARD = 'name = "mine"\nhidden = 64\nlayers = 2\nheads = 4\nffn = 128\nglu = true
 
 def test_names_as_people_write_them() -> None:
     for name in ("llama-3-8b", "Llama 3 8B", "meta-llama/Meta-Llama-3-8B", "LLAMA_3_8B"):
-        assert find_model(name) is preset("llama-3-8b")
+        assert find_model(name) == preset("llama-3-8b")
 
 
 def test_a_path_is_a_file_and_a_name_is_a_preset(

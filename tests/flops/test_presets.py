@@ -56,7 +56,7 @@ def test_a_stated_size_is_near_the_counted_one() -> None:
 def test_names_do_not_depend_on_case_punctuation_or_owner() -> None:
     one = preset("llama-3-8b")
     for name in ("Llama 3 8B", "LLAMA_3_8B", "meta-llama/Meta-Llama-3-8B", "llama-3.1-8b"):
-        assert preset(name) is one
+        assert preset(name) == one
 
 
 def test_an_unknown_name_says_what_may_be_meant() -> None:

@@ -11,12 +11,9 @@ from tests.build import launched, trace_of
 from tests.conftest import analysis_of_sample, shared_file
 from tests.mfu.test_measurement import GEMM, H100
 from traceflops.analysis.preparation import prepare
-from traceflops.errors import UsageError
 from traceflops.facts import Fact, fact
 from traceflops.flops.analytic.run import Run
-from traceflops.flops.model.card import decode_bytes
 from traceflops.flops.model.card_table import build
-from traceflops.flops.model.models import preset
 from traceflops.mfu.checked.reconciliation import reconcile
 from traceflops.mfu.checked.run_options import TRAINS, Words
 from traceflops.mfu.checked.trace_description import SelfDescribed, self_described
@@ -291,16 +288,6 @@ def test_redaction_leaves_what_annotations_of_passes_say(name: str) -> None:
     assert plain == redacted
 
 
-def test_bytes_of_a_described_model() -> None:
-    """Llama 3 8B: a token meets 7,504,658,432 weights; keys and values of 32 x 8 x 128 are kept."""
-    card = preset("llama-3-8b")
-    assert decode_bytes(card, passes=3, keys=1_000) == (
-        3 * 7_504_658_432 * 2 + 1_000 * 32 * 2 * 8 * 128 * 2
-    )
-    half = decode_bytes(card, passes=1, keys=0, weight_bytes=Fraction(1, 2))
-    assert half == Fraction(7_504_658_432, 2)
-
-
 def test_a_prefill_of_16_x_559_tokens() -> None:
     """Qwen1.5-0.5B without its head: 24 layers of 4 x 1024 x 1024 + 3 x 1024 x 2816 weights."""
     trace = tf.read(shared_file("traces/pytorch/h100_qwen15_infer.json.gz"))
@@ -348,11 +335,6 @@ def test_a_capture_tells_what_replayed_kernels_move() -> None:
 def test_recordings_of_training_are_none() -> None:
     trace = tf.read(shared_file("traces/pytorch/mi300x_resnet18_ddp_train.json.gz"))
     assert tf.analyze(trace).measured.inference is None
-
-
-def test_a_window_is_refused_where_reach_is_not_known() -> None:
-    with pytest.raises(UsageError, match="limited attention windows"):
-        decode_bytes(preset("gpt-oss-20b"), passes=1, keys=10)
 
 
 SIZES = {"hidden": 512, "layers": 1, "heads": 4, "ffn": 64, "glu": False, "vocab": 99}

@@ -29,6 +29,7 @@ from traceflops.cli.mfu_options import Description as Options
 from traceflops.devices.merging import merge
 from traceflops.errors import UsageError
 from traceflops.flops.model.models import find_model
+from traceflops.mfu.checked.run_marks import marked_tokens
 from traceflops.mfu.checked.trace_description import (
     Description,
     NotDescribed,
@@ -38,7 +39,6 @@ from traceflops.mfu.checked.trace_description import (
     self_described,
     without_description,
 )
-from traceflops.mfu.traced.run_marks import marked_tokens
 from traceflops.table.trace import Trace
 from traceflops.windows.selection import Selection
 

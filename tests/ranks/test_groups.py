@@ -13,7 +13,7 @@ from traceflops import read
 from traceflops.analysis.preparation import prepare
 from traceflops.privacy.placeholders import Placeholders
 from traceflops.privacy.redact import Redaction
-from traceflops.ranks.group_roles import role_in
+from traceflops.ranks.comm_groups import role_in
 from traceflops.ranks.matching import matched as matches_of
 from traceflops.ranks.who_waits import RankReport, rank_report
 from traceflops.table.columns import ABSENT
@@ -116,53 +116,6 @@ def test_the_description_tells_more_than_the_name() -> None:
     assert found_groups(trace) == {("3", (0, 1), "tp")}
     (collective,) = report(trace).collectives()
     assert (collective.group, collective.role) == ("3", "tp")
-
-
-def test_a_group_without_words_has_the_role_of_those_over_ranks_as_far_apart() -> None:
-    def call(ranks: str, description: str | None = None) -> Facts:
-        name = f"of {ranks}"
-        return {"group": name, "group_ranks": ranks, "group_size": 2, "description": description}
-
-    trace = job(
-        [
-            [call("[0, 1]", "mesh_cp"), call("[0, 2]", "mesh_pp")],
-            [call("[0, 1]", "mesh_cp"), call("[1, 3]")],
-            [call("[2, 3]"), call("[0, 2]", "mesh_pp")],
-            [call("[2, 3]"), call("[1, 3]")],
-        ]
-    )
-    assert found_groups(trace) == {
-        ("of [0, 1]", (0, 1), "cp"),
-        ("of [2, 3]", (2, 3), "cp"),
-        ("of [0, 2]", (0, 2), "pp"),
-        ("of [1, 3]", (1, 3), "pp"),
-    }
-
-
-@pytest.mark.parametrize(
-    ("inner", "outer", "roles"),
-    [
-        ("allreduce", "reduce_scatter", {"[0, 1]": "tp", "[0, 2]": "dp"}),
-        ("allreduce", "send", {"[0, 1]": "tp", "[0, 2]": "pp"}),
-        ("allgather", "allreduce", {"[0, 1]": None, "[0, 2]": "dp"}),  # HSDP, or tensors in parts
-        ("broadcast", "broadcast", {"[0, 1]": None, "[0, 2]": None}),
-    ],
-)
-def test_ranks_and_kinds_tell_the_dimensions_of_a_grid(
-    inner: str, outer: str, roles: dict[str, str | None]
-) -> None:
-    def call(kind: str, ranks: str) -> Facts:
-        return {"kind": kind, "group": ranks, "group_ranks": ranks, "group_size": 2}
-
-    pairs = [("[0, 1]", "[0, 2]"), ("[0, 1]", "[1, 3]"), ("[2, 3]", "[0, 2]"), ("[2, 3]", "[1, 3]")]
-    trace = job([[call(inner, near), call(outer, far)] for near, far in pairs])
-    found = {name: role for name, _, role in found_groups(trace)}
-    assert {name: found[name] for name in roles} == roles
-
-
-def test_one_group_of_all_ranks_tells_no_role() -> None:
-    call = {"group": "0", "group_ranks": "[0, 1]", "group_size": 2}
-    assert found_groups(job([[call], [call]])) == {("0", (0, 1), None)}
 
 
 def test_groups_of_one_name_on_different_ranks_are_different() -> None:

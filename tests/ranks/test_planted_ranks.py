@@ -124,8 +124,8 @@ CAUSES: Final[Mapping[str, Callable[[Random, int], dict[str, Any]]]] = {
 def random_run(seed: int, way: str) -> Run:
     """Return a job of a few ranks: one of them maybe slow, clocks seldom right."""
     random = Random(seed)
-    is_set, is_lossy = random.random() < 0.4, random.random() < 0.4
-    ranks, steps = random.randint(3, 5), random.randint(4, 6) + 2 * is_set
+    is_lossy = random.random() < 0.4
+    ranks, steps = random.randint(3, 5), random.randint(4, 6)
     slow, cause = random.randrange(ranks), random.choice(["slow_clock", "healthy", *CAUSES])
     # Only PyTorch tells groups apart; ranks that share a tensor have the same tokens.
     pairs = ranks == 4 and way == "pytorch" and cause != "more_work"
@@ -152,19 +152,7 @@ def random_run(seed: int, way: str) -> Run:
         straggler_percent=random.randint(108, 140),
         on_rank=own,
     )
-    return with_step(simulate(config), slow) if is_set else simulate(config)
-
-
-def with_step(run: Run, slow: int) -> Run:
-    """Return the run with the clock of another rank set in its middle, between collectives."""
-    rank = (slow + 1) % run.config.ranks
-    present = [one for met in run.meetings for one in met.present if one.rank == rank]
-    ends = (one.end_ns + run.config.dispatch_gap_ns // 2 for one in present[len(present) // 2 :])
-    at = next(at for at in ends if not any(one.start_ns <= at < one.end_ns for one in present))
-    step_ns = (80_000, 20_000_000)[run.config.seed % 2]
-    step = {"clock_step_ns": step_ns, "clock_step_at_ns": at}
-    own = {rank: {**run.config.on_rank.get(rank, {}), **step}}
-    return simulate(replace(run.config, on_rank={**run.config.on_rank, **own}))
+    return simulate(config)
 
 
 def worst_error(run: Run, report: RankReport) -> int:
@@ -323,24 +311,11 @@ def test_clocks_far_apart_where_nothing_names_collectives() -> None:
     )
     assert named(of_own_clocks) == (2, "slow_clock")
     drifts = replace(job, on_rank=own | {3: {"clock_drift_ppb": DRIFT_PPB}})
-    for run in (simulate(job), simulate(drifts), with_step(simulate(job), slow=2)):
+    for run in (simulate(job), simulate(drifts)):
         report = report_with(run, lambda run, to: ROCPROF["v3 csv"](run, to, RocprofOptions()))
         assert set(report.records.kind.tolist()) == {-1}
         assert worst_error(run, report) <= 2 * (report.alignment.residual_p95_ns or 0) < 1_000
         assert named(report) == (2, "slow_clock")
-
-
-def test_a_clock_that_is_set_is_followed() -> None:
-    run = with_step(simulate(RunConfig(**_SMALL | {"steps": 8})), slow=1)
-    report = report_of(run, "nsys")
-    records = report.records
-    ahead = report.alignment.record_offset_ns[records.place == 2]
-    assert (ahead - ahead[0]).tolist() == [0] * 9 + [80_000] * 7
-    assert report.alignment.residual_p95_ns == 0
-    assert worst_error(run, report) == 0
-    for collective in range(report.matches.count):
-        *others, last = report.turns(collective)
-        assert all(one.from_ns + one.wait_ns == last.from_ns for one in others)
 
 
 MORE_WAYS: Final[Mapping[str, Write]] = {

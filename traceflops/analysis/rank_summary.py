@@ -81,7 +81,6 @@ class RankSummary:
     lacks: tuple[MissingInput, ...]
     cells: tuple[Cell, ...]
     times: tuple[ComputeTime, ...]
-    open_lines: dict[str, int]
     outside: Outside
     kernel_rows: tuple[KernelRow, ...]
     op_rows: tuple[OpRow, ...]
@@ -164,7 +163,6 @@ def summary_of(analysis: Analysis) -> RankSummary:
         lacks=measured.lacks,
         cells=_of_all_windows(executed.used_cells, *_OF_A_CELL),
         times=_of_all_windows((time for time in executed.times if time.used), *_OF_A_TIME),
-        open_lines=dict(executed.open_lines),
         outside=executed.outside,
         kernel_rows=longest(measured.kernels),
         op_rows=longest(measured.ops),
@@ -178,7 +176,7 @@ def summary_of(analysis: Analysis) -> RankSummary:
 
 _OUTLINE: Final = ("device", "process", "start_ns", "dur_ns")
 _OF_A_TIME: Final = ("device", "used")
-_OF_A_CELL: Final = (*_OF_A_TIME, "component", "dtype", "line", "rule", "was")
+_OF_A_CELL: Final = (*_OF_A_TIME, "component", "dtype", "line", "rule")
 
 
 def _outline(trace: Trace) -> Trace:

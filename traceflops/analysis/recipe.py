@@ -42,7 +42,6 @@ from traceflops.findings.verdicts import (
 )
 from traceflops.gpu_samples import gpu_samples
 from traceflops.mfu.budget import FROM_THE_TRACE, PeakOptions
-from traceflops.mfu.checked.padding import without_stated_padding
 from traceflops.mfu.measurement import Measurement, measure
 from traceflops.mfu.serving_passes import Serving, serving
 from traceflops.phases import phase
@@ -164,7 +163,7 @@ def analysis_of(
         idle = NO_CULPRITS if is_summarised else idle_culprits(prepared, idle_ns)
     if measured is None:
         with phase("FLOPs"):
-            measured = without_stated_padding(measure(whole, peaks, pair), whole)
+            measured = measure(whole, peaks, pair)
     with phase("kernel tables"):
         totals = kernel_totals(linked.trace, linked.categorised, linked.split, prepared.chosen)
         moved = memory_times(linked.trace, linked.categorised, prepared.chosen)

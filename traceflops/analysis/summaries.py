@@ -211,7 +211,6 @@ def _measured(parts: Sequence[RankSummary], empty: Measurement) -> Measurement:
         empty.executed,
         cells=tuple(chain.from_iterable(part.cells for part in parts)),
         times=tuple(chain.from_iterable(part.times for part in parts)),
-        open_lines=_added(part.open_lines for part in parts),
         outside=_outside([part.outside for part in parts]),
         notes=(),
     )

@@ -143,7 +143,20 @@ def _decide_by_metadata(trace: Trace, links: Links, decisions: _Decisions) -> No
     RCCL gives all its kernels the same name.
     """
     kernels = np.flatnonzero(is_one_of(trace.activities["kind"], "kernel"))
-    sub_of = _collective_subs(trace, links, kernels)
+
+    def subs(table: pa.Table, rows: IntArray) -> IntArray:
+        """Return which of _SUBS the collective of each row is, -1 for none."""
+        of_text = [text.lower() in _POINT_TO_POINT for text in names(table["collective"])]
+        return np.array([*of_text, -1], dtype=np.int64)[codes(table["collective"])[rows]]
+
+    # Of the record of the kernel, else of its launch.
+    ops, op = trace.ops, links.op_of_activity[kernels]
+    of_launch = np.full(len(kernels), -1, dtype=np.int64)
+    if ops.num_rows:
+        launched = (op >= 0) & is_one_of(ops["name"], COLLECTIVE_OP)[op]
+        of_launch[launched] = np.maximum(subs(ops, op[launched]), 0)  # unnamed: collective
+    own = subs(trace.activities, kernels)
+    sub_of = np.where(own >= 0, own, of_launch)
     tops = [category.top for category in decisions.categories]
     is_communication = np.array([top == "communication" for top in tops], dtype=np.bool_)
     by_name = is_communication[decisions.category[kernels]]
@@ -151,19 +164,3 @@ def _decide_by_metadata(trace: Trace, links: Links, decisions: _Decisions) -> No
         rows = kernels[(sub_of == number) & (~by_name | (sub == "point_to_point"))]
         if len(rows):
             decisions.decide(rows, Category("communication", sub), "collective-metadata")
-
-
-def _collective_subs(trace: Trace, links: Links, kernels: IntArray) -> IntArray:
-    """Return which of _SUBS each kernel is, -1 for none: by its own record, else its launch."""
-
-    def subs(table: pa.Table, rows: IntArray) -> IntArray:
-        of_text = [text.lower() in _POINT_TO_POINT for text in names(table["collective"])]
-        return np.array([*of_text, -1], dtype=np.int64)[codes(table["collective"])[rows]]
-
-    ops, op = trace.ops, links.op_of_activity[kernels]
-    of_launch = np.full(len(kernels), -1, dtype=np.int64)
-    if ops.num_rows:
-        launched = (op >= 0) & is_one_of(ops["name"], COLLECTIVE_OP)[op]
-        of_launch[launched] = np.maximum(subs(ops, op[launched]), 0)  # unnamed: collective
-    own = subs(trace.activities, kernels)
-    return np.where(own >= 0, own, of_launch)

@@ -94,7 +94,15 @@ def _demangled(text: str) -> tuple[list[str], list[str]]:
     """The path of a function, after a conditional return type, and the words of its arguments."""
     path = _OPENING.split(text, 1)[0]
     if path.rpartition("::")[2] in _CONDITIONAL_TYPES:
-        after = _AFTER_RETURN_TYPE.match(text, _closing(text, len(path)))
+        # Its template arguments end where all brackets are closed; `(8 > 0)` closes none.
+        end, angles, parentheses = len(text), 0, 0
+        for bracket in _BRACKET.finditer(text, len(path)):
+            parentheses += {"(": 1, ")": -1}.get(bracket.group(), 0)
+            angles += {"<": 1, ">": -1}.get(bracket.group(), 0) if parentheses == 0 else 0
+            if angles == 0:
+                end = bracket.end()
+                break
+        after = _AFTER_RETURN_TYPE.match(text, end)
         text = text[after.end() :] if after else text
         path = _OPENING.split(text, 1)[0]
     arguments = [
@@ -102,17 +110,6 @@ def _demangled(text: str) -> tuple[list[str], list[str]]:
         for argument in _ARGUMENT.finditer(text[len(path) :])
     ]
     return path.split("::"), arguments
-
-
-def _closing(text: str, start: int) -> int:
-    """The end of the template arguments that begin at `start`; `(8 > 0)` closes none."""
-    angles = parentheses = 0
-    for bracket in _BRACKET.finditer(text, start):
-        parentheses += {"(": 1, ")": -1}.get(bracket.group(), 0)
-        angles += {"<": 1, ">": -1}.get(bracket.group(), 0) if parentheses == 0 else 0
-        if angles == 0:
-            return bracket.end()
-    return len(text)
 
 
 UNKNOWN = Category("other", "other")
@@ -147,13 +144,13 @@ class Classifier:
         self.op = cache(self._op)
 
     def knowing(self, rules: Mapping[str, str]) -> Classifier:
-        """One that knows by which built-in rules kernels are decided; own rules come first."""
+        """A classifier that takes recorded rules for kernels; the user's rules come first."""
         by_id = {rule.id: rule for rule in (*self._rules[0], _NOTHING)}
         known = {name: by_id[rule] for name, rule in rules.items() if rule in by_id}
         return Classifier(*self._rules, known) if known else self
 
     def _kernel(self, name: str) -> Decision:
-        """What the device kernel of this name is."""
+        """The decision for the device kernel of this name."""
         parts, known = parse(name), self._known.get(name)
         lower = parts.lower()
         for rule in self._open_rules(parts.head):
@@ -180,7 +177,7 @@ class Classifier:
                     return
 
     def _op(self, name: str) -> Decision:
-        """What the host operator of this name is, such as `aten::mm` or `AddmmBackward0`."""
+        """The decision for the host operator of this name: `aten::mm`, `AddmmBackward0`."""
         text = clean(name).removeprefix(_ENGINE_PREFIX)[:_LONGEST_NAME]
         # `add` for `aten::add_.Tensor` and `AddBackward0`; empty for other libraries' operators
         bare = words(text.removeprefix("aten::").partition(".")[0]).strip("_")
@@ -204,7 +201,7 @@ def load(user_rules: Path | None = None, *, bare: bool = False) -> Classifier:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """Neighbouring rules; most heads match none of them, which one search can tell."""
+    """Neighbouring rules; one search tells that a head matches none of them."""
 
     rules: tuple[Rule, ...]
     headless: tuple[Rule, ...]
@@ -213,7 +210,7 @@ class _Block:
 
 
 def _blocks(rules: tuple[Rule, ...], size: int) -> Iterator[_Block]:
-    """Yield kernel rules in order, so many together; a user's patterns may not combine: size 1."""
+    """Yield kernel rules in blocks; blocks of a user's rules have size 1."""
     kernel_rules = [rule for rule in rules if not rule.patterns("op")]
     for first in range(0, len(kernel_rules), size):
         block = tuple(kernel_rules[first : first + size])

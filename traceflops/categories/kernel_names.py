@@ -127,7 +127,7 @@ def short_name(name: str) -> str:
 
 
 def from_own_word(names: Sequence[str]) -> list[str]:
-    """Return names from the last word of the function's name on, where that tells them apart.
+    """Return names cut before the function's own name, where they stay distinct.
 
     What is left out is what it returns, and namespaces: `kernel<float>(float*)` of
     `enable_if<true, void>::type kernel<float>(float*)`.

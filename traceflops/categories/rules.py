@@ -109,7 +109,7 @@ def search(alternatives: tuple[str, ...], text: str, case: bool = False) -> re.M
 
 @cache
 def compiled(alternatives: tuple[str, ...], case: bool = False) -> re.Pattern[str]:
-    """One expression that finds any of the alternatives as whole words of a text after a newline.
+    """One expression that finds any alternative as a whole word; texts begin with a newline.
 
     Made for speed: `[a-z0-9]*` at an end of an alternative is taken off instead of matched, and
     what parts words is consumed, not looked back at, for `re` skips to a sign of a set quickly.
@@ -188,7 +188,7 @@ def toml_of(path: Path, where: str) -> dict[str, object]:
 
 
 def toml_given(given: Any, where: str) -> dict[str, Any]:
-    """The content of what a plug-in is: TOML as text, the Path of a file, or what returns either.
+    """The content of a plug-in: TOML text, a Path, or a callable that returns either.
 
     Numbers with a point are exact. A UsageError says what is wrong with it.
     """

@@ -161,7 +161,6 @@ def _answer_traced(
     from traceflops.devices.jobs import check_decided
     from traceflops.front.files import check_pair, read_pair
     from traceflops.mfu.budget import PeakOptions
-    from traceflops.mfu.checked.padding import without_marked_padding
     from traceflops.mfu.checked.trace_description import without_description
     from traceflops.mfu.measurement import measure
     from traceflops.reports.json.mfu import utilisation_object
@@ -190,7 +189,6 @@ def _answer_traced(
     prepared = with_replays(prepared, paired)
     measured = measure(prepared, peaks, paired)
     checked = _checked(measured, prepared, card_and_run, described)
-    measured = without_marked_padding(measured, prepared) if checked is None else checked.measured
     explained = None
     if checked is not None and answer.explains:
         explained = answer.explanation(checked.described, checked.lacks)

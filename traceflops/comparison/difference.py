@@ -69,12 +69,12 @@ class Cause:
 
     @property
     def is_noise(self) -> bool:
-        """Return whether the spread between steps may explain it."""
+        """Return whether the spread between steps may explain the change."""
         return self.interval is not None and self.interval.holds_zero
 
 
 def apportioned(exact: Sequence[Fraction], total: int) -> list[int]:
-    """Return whole numbers next to exact ones that sum to a total, by the largest remainder."""
+    """Return exact values rounded so that they sum to a total, by the largest remainder."""
     whole = [value.numerator // value.denominator for value in exact]
     if not whole:
         return whole
@@ -87,7 +87,7 @@ def apportioned(exact: Sequence[Fraction], total: int) -> list[int]:
 
 
 def rounded(value: Fraction) -> int:
-    """Return the nearest whole number, of two the larger: so differences of whole ns stay whole."""
+    """Return the nearest whole number; halves are rounded up."""
     return (2 * value.numerator + value.denominator) // (2 * value.denominator)
 
 
@@ -187,7 +187,7 @@ def _split(whole: Part, sides: Sequence[tuple[Work, Side]]) -> Iterator[Part]:
 
 
 def _of_idle(before: Side, after: Side) -> Iterator[Part]:
-    """Yield the parts of idle time by culprit, whatever its numbers are and follows a # in it."""
+    """Yield the parts of idle time by culprit; numbers in its label do not count."""
     if not tell_culprits(before, after):
         return
     sums: defaultdict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
@@ -218,23 +218,18 @@ def causes_of(before: Side, after: Side, parts: Iterable[Part]) -> list[Cause]:
     causes = []
     for key, own_parts in groups.items():
         ns = sum(part.ns for part in own_parts)
+        spread = None
         if key[0] == "idle":
             spread = idle and idle.around(ns)
-        else:
-            spread = _interval(before, after, own_parts)
+        # Of kernels by their time; what else changed of them, such as the number of calls, counts
+        # as constant.
+        elif key[1] != CALLS:
+            work = [[kernel for part in own_parts for kernel in part.work[n]] for n in (0, 1)]
+            old, new = before.series_of(work[0]), after.series_of(work[1])
+            if any(work) and old is not None and new is not None:
+                exact_ns = sum((part.exact_ns for part in own_parts), Fraction(0))
+                change = interval(old, new)
+                spread = change and change.around(float(exact_ns))
         own_parts.sort(key=lambda part: -abs(part.ns))
         causes.append(Cause(*key, ns, tuple(own_parts), spread))
     return sorted(causes, key=lambda cause: (cause.is_noise, -abs(cause.ns)))
-
-
-def _interval(before: Side, after: Side, parts: Sequence[Part]) -> Interval | None:
-    """Return the interval of a cause by the time of its kernels, None where steps do not tell it.
-
-    What else changed of these kernels, such as the number of calls, counts as constant.
-    """
-    work = [[kernel for part in parts for kernel in part.work[side]] for side in (0, 1)]
-    if not any(work) or parts[0].kind == CALLS:
-        return None
-    old, new = before.series_of(work[0]), after.series_of(work[1])
-    change = None if old is None or new is None else interval(old, new)
-    return change and change.around(float(sum((part.exact_ns for part in parts), Fraction(0))))

@@ -52,7 +52,7 @@ class MemoryChange:
 
 
 def memory_change(before: Side, after: Side) -> MemoryChange | None:
-    """Return what became of the peak memory, None where a side has none recorded."""
+    """Return the change of the peak memory by allocating operator; None where unknown."""
     old, new = before.memory_bytes, after.memory_bytes
     if old is None or new is None:
         return None

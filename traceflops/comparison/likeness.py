@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import chain
 from typing import Final
 
 from traceflops.attribution.charged import ChargedKernel
-from traceflops.comparison.matching import BY_OPERATOR, MODULE, PLACE, Match
+from traceflops.comparison.matching import BY_OPERATOR, MODULE, Match
 from traceflops.comparison.side import Side
 from traceflops.facts import Fact, fact
 from traceflops.flops.ops.arguments import Shapes, read_shapes
@@ -26,7 +26,7 @@ _SAME_WORK: Final = Fraction(1, 100)
 """Share by which the FLOPs of a step may differ."""
 _COMMON: Final = Fraction(1, 100) ** 2
 """Shares of the time of kernels that must be recognised on the other side: their product."""
-_UNCERTAIN: Final = frozenset({"", MODULE, PLACE})
+_UNCERTAIN: Final = frozenset({"", MODULE})
 OF_ANY_WORK: Final = _UNCERTAIN | BY_OPERATOR
 """Ways to match what programs of other work have in common, too."""
 _FLOPS, SHAPE = "model FLOPs of a step", "shape of an input"
@@ -38,7 +38,7 @@ _RECORDED: Final = {"operators": "op", "shapes": "shapes", "modules": "scope"}
 
 @dataclass(frozen=True, slots=True)
 class Unlike:
-    """Something in which two recordings differ, as each has it."""
+    """One difference between two recordings: what, and its value on each side."""
 
     what: str
     before: str
@@ -73,7 +73,7 @@ def obstacle(before: Side, after: Side, matched: Sequence[Match]) -> Fact | None
 def shares_in_common(
     before: Side, after: Side, matched: Iterable[Match], unsure: frozenset[str] = _UNCERTAIN
 ) -> list[Fraction]:
-    """Return which share of each side's kernel time has its like on the other, 1 if unknown.
+    """Return the share of each side's kernel time matched on the other; 1 if unknown.
 
     What was matched in an `unsure` way does not count.
     """
@@ -91,7 +91,7 @@ def _kernel_ns(work: Iterable[ChargedKernel]) -> int:
 
 
 def unlikeness(before: Side, after: Side, matched: Iterable[Match]) -> tuple[Unlike, ...]:
-    """Return what makes two sides not alike, what matters most first."""
+    """Return the differences between two sides, the most important first."""
     differences = chain(_work(before, after), _shapes(matched), _recorded(before, after))
     return tuple(Unlike(*row) for row in differences if row[1] != row[2])
 
@@ -143,7 +143,10 @@ def _recorded(before: Side, after: Side) -> Iterator[tuple[str, str, str]]:
     old, new = (
         {
             "steps": str(len(side.steps) or UNRECORDED),
-            "ranks": _ranks(side.ranks),
+            "ranks": f"{len(side.ranks)} (number{'s' * (len(side.ranks) > 1)} "
+            f"{listed(sorted(side.ranks))})"
+            if side.ranks
+            else UNRECORDED,
             **{
                 what: "recorded"
                 for what, column in _RECORDED.items()
@@ -157,8 +160,3 @@ def _recorded(before: Side, after: Side) -> Iterator[tuple[str, str, str]]:
     order = ("steps", "ranks", *_RECORDED, "single kernels", *before.facts, *after.facts)
     for what in dict.fromkeys(order):
         yield what, old.get(what, UNRECORDED), new.get(what, UNRECORDED)
-
-
-def _ranks(ranks: Collection[int]) -> str:
-    head = f"{len(ranks)} (number{'s' * (len(ranks) > 1)}"
-    return f"{head} {listed(sorted(ranks))})" if ranks else UNRECORDED

@@ -8,31 +8,22 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final, TypeVar
 
-import numpy as np
-
 from traceflops.attribution.charged import ChargedKernel
 from traceflops.comparison.side import Side
-from traceflops.table.columns import FloatArray
 
 Work = tuple[ChargedKernel, ...]
 Key = Callable[[ChargedKernel], Hashable | None]
 T = TypeVar("T")
 
-MODULE, PLACE = "module", "category and place"
-"""Ways that are guesses."""
+MODULE: Final = "module"
+"""A way that is a guess."""
 BY_OPERATOR: Final = frozenset({"operator", "operator and module", "operator of another library"})
 """Ways by operators of any shapes."""
-_NEAR: Final = 0.05
-"""Share of a step within which kernels are at one place."""
-_MOST_APART: Final = 4
-"""So many times as long may be what is recognised by its place only."""
-_MOST_PLACED: Final = 300
-"""So many kernels of each side are matched by place, those with most time."""
 _ARGUMENTS: Final = re.compile(r"<.*|\(.*")
 _WORD: Final = re.compile("[A-Za-z]{3,}")
 _OF_LIBRARY: Final = frozenset(
@@ -62,14 +53,14 @@ class Match:
 
 
 def family(name: str) -> str:
-    """Return a kernel's name without what differs by tile, template, layout and version."""
+    """Return a kernel's own name without tile sizes, templates, layouts and versions."""
     plain = name[:_LONGEST].removeprefix("void ").replace("(anonymous namespace)", "")
     own = _ARGUMENTS.sub("", plain).rpartition("::")[2]
     return "_".join(_WORD.findall(own)) or name
 
 
 def plain_operator(op: str | None) -> str | None:
-    """Return the work of an operator without the library that does it: convolution, attention."""
+    """Return an operator's name without its library: "convolution", "attention"."""
     words = (op or "").rpartition("::")[2].replace("attn", "attention").split("_")
     return "_".join(word for word in words if word not in _OF_LIBRARY) or op
 
@@ -114,9 +105,8 @@ def matches(before: Side, after: Side) -> list[Match]:
     windows = (len(before.windows), len(after.windows))
     for how, key_of in _MOVED:
         matched, left = _moved(how, key_of, matched, left, windows)
-    more = _at_one_place(left, matched, (before, after))
-    alone, others = _without(left, more)
-    matched += [*more, *(Match("", (kernel,), ()) for kernel in alone)]
+    alone, others = left
+    matched += [Match("", (kernel,), ()) for kernel in alone]
     return matched + [Match("", (), (kernel,)) for kernel in others]
 
 
@@ -139,7 +129,7 @@ def _without(left: tuple[Work, Work], matched: Iterable[Match]) -> tuple[Work, W
 def _moved(
     how: str, key: Key, matched: list[Match], left: tuple[Work, Work], windows: tuple[int, int]
 ) -> tuple[list[Match], tuple[Work, Work]]:
-    """Return matches joined by kernels that took over some of their calls, and what is left."""
+    """Return the matches, with kernels added that took over calls, and the kernels left."""
     match_of_key = {
         key(kernel): index for index, match in enumerate(matched) for kernel in match.work
     }
@@ -159,74 +149,7 @@ def _moved(
 
 
 def _apart(match: Match, windows: tuple[int, int]) -> Fraction:
-    """Return by how many calls per window the sides of a match differ."""
+    """Return the difference in calls per window between the sides of a match."""
     sides = zip((match.before, match.after), windows, strict=True)
     before, after = (Fraction(sum(kernel.count for kernel in work), many) for work, many in sides)
     return abs(after - before)
-
-
-def _at_one_place(
-    left: tuple[Work, Work], matched: Sequence[Match], sides: tuple[Side, Side]
-) -> list[Match]:
-    """Return the matches of kernels of one component that run at one place in the step.
-
-    Places of one side are told as those of the other by the kernels that are already matched. The
-    nearest are matched first, one to one or several to one, if their times are not too far apart.
-    """
-    some = [[kernel for kernel in work if kernel.at_ns is not None][:_MOST_PLACED] for work in left]
-    if not (some[0] and some[1]):
-        return []
-    before, after = (_places(work, side) for work, side in zip(some, sides, strict=True))
-    pairs = [
-        match
-        for match in matched
-        if len(match.before) == len(match.after) == 1
-        and None not in (match.before[0].at_ns, match.after[0].at_ns)
-    ]
-    if pairs:
-        x = _places([match.before[0] for match in pairs], sides[0])
-        y = _places([match.after[0] for match in pairs], sides[1])
-        order = np.argsort(x, kind="stable")
-        before = np.interp(before, x[order], np.maximum.accumulate(y[order]))
-    apart = np.abs(before[:, None] - after[None, :])
-    for what, penalty in (("top", np.inf), ("sub", _NEAR / 2)):
-        texts = [np.array([getattr(kernel, what) for kernel in work]) for work in some]
-        apart = np.where(texts[0][:, None] == texts[1][None, :], apart, apart + penalty)
-    more = []
-    for numbers in _nearest(apart):
-        works = [
-            tuple(of_side[number] for number in sorted(chosen))
-            for of_side, chosen in zip(some, numbers, strict=True)
-        ]
-        few, many = sorted(
-            side.per_window(sum(kernel.charged_ns for kernel in work))
-            for side, work in zip(sides, works, strict=True)
-        )
-        if many <= _MOST_APART * few:
-            more.append(Match(PLACE, *works))
-    return more
-
-
-def _places(work: Iterable[ChargedKernel], side: Side) -> FloatArray:
-    """Return where kernels run, as shares of the step."""
-    at_ns = np.array([kernel.at_ns or 0 for kernel in work], dtype=np.float64)
-    return at_ns / float(side.mean_ns or 1)
-
-
-def _nearest(apart: FloatArray) -> list[tuple[set[int], set[int]]]:
-    """Return groups of rows and columns that are near, each of one row or of one column."""
-    near = np.argwhere(apart <= _NEAR)
-    order = np.argsort(apart[tuple(near.T)], kind="stable")
-    groups: list[tuple[set[int], set[int]]] = []
-    of: tuple[dict[int, int], dict[int, int]] = ({}, {})
-    for pair in near[order].tolist():
-        row, column = (group_of.get(index) for group_of, index in zip(of, pair, strict=True))
-        if row is None and column is None:
-            of[0][pair[0]] = of[1][pair[1]] = len(groups)
-            groups.append(({pair[0]}, {pair[1]}))
-        elif row is None or column is None:
-            side, index = (0, column) if row is None else (1, row)
-            if index is not None and len(groups[index][1 - side]) == 1:
-                groups[index][side].add(pair[side])
-                of[side][pair[side]] = index
-    return groups

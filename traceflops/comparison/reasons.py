@@ -30,7 +30,6 @@ from traceflops.comparison.difference import (
     Part,
 )
 from traceflops.comparison.likeness import OF_WORK, SHAPE, Unlike, work_ratio
-from traceflops.comparison.matching import PLACE
 from traceflops.comparison.side import Side
 from traceflops.comparison.spread import Interval, interval
 from traceflops.facts import Fact, Value
@@ -52,13 +51,13 @@ _RECOGNISED: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Causes that are told as one: kernels that became others may be of several components."""
+    """Causes that are told together, such as kernels replaced by those of other components."""
 
     causes: tuple[Cause, ...]
 
     @property
     def ns(self) -> int:
-        """Return what they change together."""
+        """Return the sum of their changes in ns."""
         return sum(cause.ns for cause in self.causes)
 
     @property
@@ -80,7 +79,7 @@ def statement(
     spread: Interval | None,
     reasons: Sequence[Reason],
 ) -> Fact:
-    """Return what changed from one side to the other, which compare."""
+    """Return the main statement of a comparison as a fact."""
     change: dict[str, Value] = {
         "signed_ns": difference_ns,
         "ns": abs(difference_ns),
@@ -103,7 +102,7 @@ def statement(
 
 
 def title_of(before: Side, after: Side, difference_ns: int, reasons: Sequence[Reason]) -> Fact:
-    """Return the same with the first of some reasons, and without how sure it is."""
+    """Return the short statement for a title: the change and its first reason."""
     why = reason_fact(reasons[0], before, after, named=False) if reasons else None
     code = "steps" if before.steps else "recording"
     if not difference_ns:
@@ -115,7 +114,7 @@ def title_of(before: Side, after: Side, difference_ns: int, reasons: Sequence[Re
 def caveats(
     before: Side, after: Side, unlike: Sequence[Unlike], shares: Sequence[Fraction]
 ) -> tuple[Fact, ...]:
-    """Return what to know before the statement: missing records, and that the work is other work.
+    """Return caveats to the statement: missing records, and other work.
 
     `shares` are the parts of each side's kernel time that are recognised on the other, 0 to 1.
     """
@@ -178,7 +177,7 @@ def reasons_of(
 def _whole_components(
     before: Side, after: Side, causes: Sequence[Cause]
 ) -> Iterator[tuple[str, Cause]]:
-    """Yield components beyond the spread as one cause: those of which most causes are within it."""
+    """Yield a component as one cause where it exceeds the spread and most of its causes do not."""
     for name in COMPONENTS:
         of_component = [cause for cause in causes if cause.component == name]
         sums = Counter[bool]()
@@ -232,7 +231,7 @@ def reason_fact(reason: Reason, before: Side, after: Side, *, named: bool = True
 
 
 def _where(reason: Reason, before: Side, after: Side) -> Fact | str:
-    """Return what the time of a reason went to, by the kind of its causes."""
+    """Return where a reason's time went, by the kind of its causes."""
     cause, parts, more = reason.causes[0], reason.parts, reason.ns > 0
     is_transfer = cause.component == "communication"
     subject = cause.subject if is_transfer else cause.subject.replace("_", " ")
@@ -270,7 +269,7 @@ def _more(ns: int) -> Fact:
 
 
 def _everywhere(side: Side) -> set[str | None]:
-    """Return the module or annotation in which nearly all work is, as it tells nothing."""
+    """Return scopes that hold nearly all work: naming them would tell nothing."""
     sums = Counter[str | None]()
     for work in side.work or ():
         sums[work.scope] += work.charged_ns
@@ -278,14 +277,12 @@ def _everywhere(side: Side) -> set[str | None]:
 
 
 def _became(reason: Reason) -> Fact:
-    """Return which kernels became which: by name where it is one each, and else how many."""
+    """Return which kernels became which: one by name, several by number."""
     parts, subjects = reason.parts, {cause.subject for cause in reason.causes}
     old, new = (list({name for part in parts for name in part.names[side]}) for side in (0, 1))
     all_ns = sum(abs(part.ns) for part in parts)
-    of_place = sum(abs(part.ns) for part in parts if part.way == PLACE)
-    became = _fact("probably-became" if of_place > (1 - _MOSTLY) * all_ns else "surely-became")
     if len(old) == len(new) == 1:
-        return _fact("one-became", old=short(old[0]), new=short(new[0]), became=became)
+        return _fact("one-became", old=short(old[0]), new=short(new[0]))
     most = max(reason.causes, key=lambda cause: abs(cause.ns))
     subject = most.subject.replace("_", " ")
     of_most = sum(abs(part.ns) for part in parts if part.subject == most.subject)
@@ -294,7 +291,6 @@ def _became(reason: Reason) -> Fact:
         "some-became-others" if len(old) == len(new) else "some-became",
         count=len(old),
         subject=subject if len(subjects) == 1 else None,
-        became=became,
         new=len(new),
         mostly=mostly,
     )

@@ -215,10 +215,20 @@ def _side(report: _Report, name: str | None) -> Side:
     waits = report.ranks.waits if report.ranks is not None else ()
     passes = [msgspec.structs.astuple(kind) for kind in report.pass_kinds if kind.passes]
     memory_bytes, held = _peak_memory(report.memory)
+    work = None  # reports of older versions do not say what kernels were charged
+    if all(kernel.charged_ns is not None for kernel in report.kernels):
+        rows_of_kernels = (
+            ChargedKernel(
+                *(getattr(kernel, name) for name in OF_KERNEL), *msgspec.structs.astuple(charged)
+            )
+            for kernel in report.kernels
+            for charged in kernel.charged
+        )
+        work = tuple(sorted(rows_of_kernels, key=attrgetter("order")))
     return Side(
         name=name or name_of_files([file.name for file in source.files]),
         windows=tuple(windows),
-        work=_charged_kernels(report.kernels),
+        work=work,
         idle=tuple(IdlePart(*msgspec.structs.astuple(part)) for part in report.idle.culprits),
         model_flops=Fraction(flops) if flops is not None and has_mfu else None,
         mfu=useful or None,
@@ -243,17 +253,3 @@ def _peak_memory(memory: Sequence[_Memory]) -> tuple[int | None, tuple[Holder, .
     if holders and sum(holder.bytes for holder in holders) != peak:
         raise ValueError(f"what is held at the peak does not sum to {peak:,} bytes")
     return peak, holders
-
-
-def _charged_kernels(kernels: Sequence[_Kernel]) -> tuple[ChargedKernel, ...] | None:
-    """Return what kernels were charged, None where a report of an older version does not say."""
-    if any(kernel.charged_ns is None for kernel in kernels):
-        return None
-    rows = (
-        ChargedKernel(
-            *(getattr(kernel, name) for name in OF_KERNEL), *msgspec.structs.astuple(charged)
-        )
-        for kernel in kernels
-        for charged in kernel.charged
-    )
-    return tuple(sorted(rows, key=attrgetter("order")))

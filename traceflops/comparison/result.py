@@ -109,7 +109,7 @@ class Comparison:
 
     @cached_property
     def caveats(self) -> tuple[Fact, ...]:
-        """Return what must be known first: that records are incomplete or the work differs."""
+        """Return caveats: records are incomplete, or the work differs."""
         if self.obstacle or self.is_same:
             return ()
         shares = shares_in_common(self.before, self.after, self.matches, OF_ANY_WORK)
@@ -117,12 +117,12 @@ class Comparison:
 
     @cached_property
     def reasons(self) -> list[Reason]:
-        """Return why, the largest reason first: causes that are worth naming."""
+        """Return the reasons worth naming, the largest first."""
         return reasons_of(self.before, self.after, self.difference_ns, self.causes)
 
     @cached_property
     def mfu(self) -> MfuChange | None:
-        """Return what became of MFU, None where a side has none."""
+        """Return the change of MFU and its parts, None where a side has no MFU."""
         old, new = self.before, self.after
         if self.obstacle or not old.mfu or not new.mfu or not old.model_flops:
             return None
@@ -136,7 +136,7 @@ class Comparison:
 
     @cached_property
     def memory(self) -> MemoryChange | None:
-        """Return what became of the peak memory of a GPU, None where a side has none recorded."""
+        """Return the change of a GPU's peak memory, None where a side has none recorded."""
         return None if self.obstacle else memory_change(self.before, self.after)
 
     @cached_property

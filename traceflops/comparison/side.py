@@ -49,7 +49,7 @@ class IdlePart:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """So many of a unit, such as samples, that a step (or a pass of a server) of so many ns has."""
+    """The number of a unit, such as samples, in a step or serving pass, and its time in ns."""
 
     count: Fraction
     ns: Fraction
@@ -101,7 +101,7 @@ class Side:
 
     @property
     def lacks_records(self) -> bool:
-        """Return whether so much work is missing that it may have filled what looks idle."""
+        """Return whether lost device records may have filled the time that looks idle."""
         is_lost = any(code == NO_DEVICE_RECORDS for _, code, _ in self.notes)
         return is_lost and not self.idle and self.components.idle_ns > 0
 
@@ -249,7 +249,7 @@ def facts_of(
     dtypes: Sequence[str],
     recorded: Mapping[str, str],
 ) -> dict[str, str]:
-    """Return what makes recordings alike or not, in the order in which it matters."""
+    """Return facts by which recordings are alike or not, the most important first."""
     gpus = ", ".join(f"{count} x {name}" for name, count in sorted(Counter(devices).items()))
     facts = {"GPUs": gpus, "data types": ", ".join(dtypes), "format": format_, "tool": tool or ""}
     facts |= {key: str(value) for key, value in sorted(recorded.items())}

@@ -47,7 +47,7 @@ class Interval:
         return self.low_ns <= 0 <= self.high_ns
 
     def around(self, middle: float) -> Interval:
-        """Return one as wide around another difference."""
+        """Return an interval of the same width around another difference."""
         half = (self.high_ns - self.low_ns) / 2
         return Interval(middle - half, middle + half)
 
@@ -77,7 +77,7 @@ def interval(before: FloatArray, after: FloatArray) -> Interval | None:
 
 
 def _of_mean(series: FloatArray) -> tuple[FloatArray, FloatArray, int]:
-    """Return for each correlation its log likelihood and the variance of the mean; the freedom."""
+    """Return log likelihood and variance of the mean per correlation, and the freedom."""
     r, steps, apart = _R, len(series), series - series.mean()
     squares, ends = float(apart @ apart), float(apart[0] + apart[-1])
     outer, products = float(apart[0] ** 2 + apart[-1] ** 2), float(apart[1:] @ apart[:-1])
@@ -91,7 +91,7 @@ def _of_mean(series: FloatArray) -> tuple[FloatArray, FloatArray, int]:
 
 
 def _half(weight: FloatArray, error: FloatArray, freedom: float) -> float:
-    """Return within what a mixture of t distributions of some standard errors is at 95 %."""
+    """Return the half width that holds 95 % of a mixture of t distributions."""
     angle, below = _student(round(min(max(freedom, 1.0), _MOST_FREEDOM), 1))
     low, high = 0.0, quantile(freedom) * float(error.max())
     for _ in range(_HALVINGS):

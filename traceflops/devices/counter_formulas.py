@@ -58,7 +58,7 @@ class Family:
 
     @property
     def options(self) -> tuple[str, ...]:
-        """Return the options of its tool that count, those of each run."""
+        """Return the tool's options that count matrix work, one per run."""
         option, between = ("--metrics ", ",") if self.tool == "ncu" else ("--pmc ", " ")
         return tuple(option + between.join(counters) for counters in self.passes)
 
@@ -85,7 +85,7 @@ class Formula:
     but: tuple[str, ...] = ()
 
     def holds_for(self, family: Family | None) -> bool:
-        """Return whether it holds for a family; for an unknown one (None), only what holds for all.
+        """Return whether the formula holds for a family (None: unknown).
 
         Work of matrix and vector units is counted by the same formula wherever it is counted.
         """
@@ -302,7 +302,7 @@ def is_quantity(counter: str) -> bool:
 
 @lru_cache(_MOST_NAMES)
 def tells_speed(counter: str) -> bool:
-    """Return whether a counter says anything here."""
+    """Return whether a counter tells anything about speed."""
     return is_quantity(counter) or any(row.reason(counter) is not None for row in stall_rows())
 
 

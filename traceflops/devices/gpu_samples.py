@@ -104,7 +104,7 @@ def _zone_text(zone_ns: int) -> str:
 
 
 def sampled_over_ns(time_ns: IntArray) -> int:
-    """Return over how much time before it each of some samples is."""
+    """Return how much time before it each sample covers, in ns."""
     apart = int(np.median(np.diff(time_ns))) if len(time_ns) > 1 else 0
     return min(max(apart, _SHORTEST_NS), _LONGEST_NS)
 
@@ -145,7 +145,7 @@ class _Join:
         self.notes.append(Note(kind, code.partition(".")[0], in_words(note), None, file))
 
     def shift(self, zone_ns: int) -> int:
-        """Return what takes times of a zone to the clock of the trace, on the right day."""
+        """Return the shift from times in a zone to the trace's clock, in ns."""
         shift = self.base_ns - zone_ns
         if self.records.source.facts.get("times") == TIME_OF_DAY:
             shift += (self.span[1] - shift - int(self.time_ns[0])) // DAY_NS * DAY_NS

@@ -161,7 +161,7 @@ class _Members:
             self._with[rank].append(member)
 
     def comparable(self, member: _Member) -> Iterator[_Member]:
-        """Yield those that may contradict one: of its ranks, and one of each kind elsewhere."""
+        """Yield the members that may contradict one: of equal ranks, and one per claim."""
         for alike in self._alike.values():
             yield from islice((m for m in alike if not m.devices & member.devices), 1)
         for rank in member.ranks:
@@ -218,7 +218,7 @@ class _Member:
         return *known, self.trace.source.format, self.models
 
     def misfit(self, job: _Members) -> str | None:
-        """Return why it is not of a job; None where it may be and something speaks for that."""
+        """Return why it is not of a job; None where it may be."""
         for other in job.comparable(self):
             if why := self.contradiction(other):
                 return why

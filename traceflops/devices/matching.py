@@ -70,12 +70,12 @@ class Match:
 
     @property
     def explanation(self) -> str:
-        """Return why it is that row, or none, and the options, as one sentence."""
+        """Return in one sentence why it is that row or none, and which options help."""
         return in_words(fact("device.explanation", why=self.why, options=self.options))
 
     @property
     def lack(self) -> MissingInput:
-        """Return why there are no rates."""
+        """Return the missing input for which there are no rates."""
         return MissingInput(self.why, GIVE_PEAK if self.options in (None, _ASK) else self.options)
 
     def name(self, kind: str) -> str:
@@ -170,11 +170,25 @@ def match(seen: SeenDevice) -> Match:
 
 
 def chosen(device_id: str | None, peak_tflops: float | None, seen: SeenDevice) -> Match:
-    """Return the match with --device and --peak before the table.
+    """Return the match, with --device and --peak taking precedence over the table.
 
     Raises UsageError for an id that the table lacks and for a rate that cannot be meant.
     """
-    matched = match(seen) if device_id is None else _given(asked_row(device_id), seen)
+    matched = match(seen)
+    if device_id is not None:  # and what the trace says against it
+        spec = asked_row(device_id)
+        part, row, itself = _part(spec, seen), _titled(spec), matched
+        wrong = _objections(_checks(spec, seen)) if part is None else ()
+        if itself.how == "name" and itself.spec is not None and itself.spec.id != spec.id:
+            wrong = (quoted(seen.name),)
+        elif wrong and itself.confirmed and itself.spec is not None:
+            wrong = (fact("device.product-by-properties", product=itself.spec.product),)
+        against = fact("device.contradicted", row=row, seen=wrong) if wrong else None
+        taken = part or spec.with_memory(seen.memory_bytes)
+        share = _share(part) if part is not None else None
+        why = against or fact("device.chosen", row=row, part=share)
+        fitting = by_fingerprint(seen)
+        matched = Match(seen, taken, "given", "high", True, fitting, why, contradicts=against)
     return matched if peak_tflops is None else _with_rate(matched, given_rate(peak_tflops))
 
 
@@ -289,22 +303,6 @@ def _objections(checks: Iterable[_Check]) -> tuple[Value, ...]:
         for seen, expected, agrees in checks
         if not agrees
     )
-
-
-def _given(spec: DeviceSpec, seen: SeenDevice) -> Match:
-    """Return the match of a row that the user chose, and what the trace says against it."""
-    part, itself, row = _part(spec, seen), match(seen), _titled(spec)
-    wrong = _objections(_checks(spec, seen)) if part is None else ()
-    if itself.how == "name" and itself.spec is not None and itself.spec.id != spec.id:
-        wrong = (quoted(seen.name),)
-    elif wrong and itself.confirmed and itself.spec is not None:
-        wrong = (fact("device.product-by-properties", product=itself.spec.product),)
-    against = fact("device.contradicted", row=row, seen=wrong) if wrong else None
-    taken = part or spec.with_memory(seen.memory_bytes)
-    share = _share(part) if part is not None else None
-    why = against or fact("device.chosen", row=row, part=share)
-    fitting = by_fingerprint(seen)
-    return Match(seen, taken, "given", "high", True, fitting, why, contradicts=against)
 
 
 def _with_rate(matched: Match, rate: int) -> Match:

@@ -66,58 +66,37 @@ def rate_doubt(spec: DeviceSpec, rate: int, dtypes: Collection[str] = ()) -> Fac
     * the sparse rate of a type (twice the dense one), unless it is the dense rate of a usual type;
     * no rate of the table, and is far above the nearest (far below, too, if the types are known).
     """
-    table = {name: dense for name, dense in spec.dense.items() if name not in NOT_A_PEAK}
-    table = {name: dense for name, dense in table.items() if not dtypes or name in dtypes}
+    table = {
+        name: dense
+        for name, dense in spec.dense.items()
+        if name not in NOT_A_PEAK and (not dtypes or name in dtypes)
+    }
     if not table:
         return None
-    equal_dense = None if dtypes else _type_with(rate, table, _SAME)
-    if equal_dense in _USUAL_TYPES:
+    times = {name: Fraction(rate, dense) for name, dense in table.items()}
+    least, most = _SAME
+    same = next((name for name in times if not dtypes and least <= times[name] <= most), None)
+    if same in _USUAL_TYPES:
         return None
-    with_sparsity: dict[str, int] = {name: table[name] for name in _WITH_SPARSITY if name in table}
-    equal_sparse = _type_with(rate, with_sparsity, _SPARSE)
-    if equal_sparse is not None:
-        return _sparse_doubt(spec, rate, equal_dense, equal_sparse)
-    if equal_dense is not None:
-        return None
-    return _ratio_doubt(spec, rate, table, may_be_low=not dtypes)
-
-
-def _sparse_doubt(spec: DeviceSpec, rate: int, dense_type: str | None, sparse_type: str) -> Fact:
-    """Return that a peak is the sparse rate of a type, or perhaps the dense one of another."""
-    given = rate_text(rate)
-    if dense_type is not None:
-        return fact(
-            "peak-doubt.dense-or-sparse",
-            rate=given,
-            same=dense_type,
-            sparse=sparse_type,
-            id=spec.id,
-        )
-    dense = rate_text(spec.dense[sparse_type])
-    return fact("peak-doubt.sparse", rate=given, sparse=sparse_type, id=spec.id, dense=dense)
-
-
-def _ratio_doubt(
-    spec: DeviceSpec, rate: int, table: dict[str, int], *, may_be_low: bool
-) -> Fact | None:
-    """Return how many times the nearest rate of the table a peak is, None if that is usual."""
-    nearest = min(table, key=lambda name: abs(table[name] - rate))
+    least, most = _SPARSE
+    of_sparse = (name for name in _WITH_SPARSITY if least <= times.get(name, 0) <= most)
+    sparse, given = next(of_sparse, None), rate_text(rate)
+    if sparse is not None and same is not None:
+        code = "peak-doubt.dense-or-sparse"
+        return fact(code, rate=given, same=same, sparse=sparse, id=spec.id)
+    if sparse is not None:
+        dense = rate_text(table[sparse])
+        return fact("peak-doubt.sparse", rate=given, sparse=sparse, id=spec.id, dense=dense)
     least, most = _USUAL
-    ratio = Fraction(rate, table[nearest])
-    if ratio <= most and (ratio >= least or may_be_low):
+    nearest = min(table, key=lambda name: abs(table[name] - rate))
+    is_usual = times[nearest] <= most and (times[nearest] >= least or not dtypes)
+    if same is not None or is_usual:
         return None
-    dense, times = rate_text(table[nearest]), decimal(ratio, 2)
     return fact(
         "peak-doubt.times",
-        rate=rate_text(rate),
-        times=times,
+        rate=given,
+        times=decimal(times[nearest], 2),
         nearest=nearest,
         id=spec.id,
-        dense=dense,
+        dense=rate_text(table[nearest]),
     )
-
-
-def _type_with(rate: int, table: dict[str, int], ratio: tuple[Fraction, Fraction]) -> str | None:
-    """Return the first type where `rate` / dense rate lies in the range `ratio`, None without."""
-    least, most = ratio
-    return next((name for name in table if least <= Fraction(rate, table[name]) <= most), None)

@@ -103,7 +103,7 @@ class Boxes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Counts:
-    """The least and the most that a number was in stretches that follow one another."""
+    """The least and the most of a number in consecutive stretches of time."""
 
     start_ns: IntArray
     end_ns: IntArray
@@ -113,7 +113,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Counter:
-    """A number that changes: the times at which it does, and what it is from then on."""
+    """A number over time: the times at which it changes, and its value from then on."""
 
     steps: LaneEvents
     count: IntArray
@@ -125,7 +125,7 @@ class Counter:
         return cls(LaneEvents(rows, Times(at_ns[:-1], np.diff(at_ns), None), 0), count[:-1])
 
     def within(self, start_ns: int, end_ns: int, most: int) -> Counts:
-        """Return what it is in a range of time, as no more than so many stretches."""
+        """Return least and most in a range of time, in at most `most` stretches."""
         some = self.steps.touching(start_ns, end_ns)
         boxes = at_most([some], most)
         first = np.cumsum(boxes.count) - boxes.count
@@ -148,7 +148,7 @@ def together(some: Sequence[Boxes]) -> Boxes:
 
 
 def at_most(lanes: Sequence[LaneEvents], most: int, cell_ns: int = 0) -> Boxes:
-    """Return events as no more than so many boxes, the finest that are (one a lane at least).
+    """Return events as at most `most` boxes, as fine as possible; at least one per lane.
 
     The cells in which events are merged are the smallest power of two of nanoseconds that does and
     is not below `cell_ns`.
@@ -204,7 +204,7 @@ def _apart(lanes: Sequence[LaneEvents]) -> list[npt.NDArray[np.uint8]]:
 
 
 def _boxes(events: LaneEvents, first: IntArray) -> Boxes:
-    """Return boxes of the events from each of these places up to the next one."""
+    """Return a box for the events from each index in `first` up to the next."""
     stop = np.append(first[1:], len(events)) if len(first) else first
     start, end = events.start_ns(first), events.start_ns(stop - 1) + events.lasting_ns(stop - 1)
     busy, longest = end - start, first

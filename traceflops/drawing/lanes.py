@@ -180,7 +180,7 @@ def host_lanes(
 def counters(
     prepared: Prepared, origins_ns: Mapping[int, int]
 ) -> Iterator[tuple[CounterKey, Counter]]:
-    """Give what is counted of some devices, whose time 0 these are, where it ever changes."""
+    """Yield the counters of some devices that ever change; times count from their origins."""
     used = [use for use in memory_use(prepared) if use.device is not None]
     curves = {use.device: use.allocated.curve for use in used}
     memory = {device: curve for device, curve in curves.items() if curve.value.min() >= 0}
@@ -231,7 +231,7 @@ def marks_left_out(trace: Trace, drawn: Sequence[LaneGroup]) -> dict[str, int]:
 
 
 def _run(rows: IntArray) -> IntArray | slice:
-    """Return places in order as a range where they are one: such a part of a column is no copy."""
+    """Return ascending rows as a slice where they are contiguous: that copies nothing."""
     is_run = len(rows) and int(rows[-1]) - int(rows[0]) == len(rows) - 1
     return slice(int(rows[0]), int(rows[-1]) + 1) if is_run else rows
 
@@ -310,7 +310,7 @@ def _group(
     most_rows: Mapping[Kind, int],
     origin_ns: int,
 ) -> LaneGroup:
-    """Return the lanes of some tracks: by number, and of each its tables one below the other."""
+    """Return the lanes of some tracks in order, the tables of each one below the other."""
     lanes: list[Lane] = []
     events: list[LaneEvents] = []
     too_deep: dict[Kind, int] = {}

@@ -54,7 +54,7 @@ class Budget:
     counts: int = 20_000
 
     def times(self, share: float) -> Budget:
-        """Return a budget of so much of this one."""
+        """Return the budget multiplied by a share."""
         return Budget(*(max(round(most * share), 1) for most in astuple(self)))
 
 
@@ -241,14 +241,12 @@ def drawable(prepared: Prepared, gaps: Sequence[Gap] = ()) -> Drawable | None:
     steps: defaultdict[int, list[Span]] = defaultdict(list)
     used: list[Span] = []
     for device in chosen.devices:
-        windows = [
-            (window, Span(window.start_ns - origin[device], window.end_ns - origin[device]))
-            for window in prepared.windows[device]
-        ]
-        for window, span in windows:
+        windows, began_ns = prepared.windows[device], origin[device]
+        spans = [Span(w.start_ns - began_ns, w.end_ns - began_ns) for w in windows]
+        for window, span in zip(windows, spans, strict=True):
             if window.step is not None:
                 steps[window.step].append(span)
-        used += [span for window, span in windows if window.used] or [span for _, span in windows]
+        used += [span for w, span in zip(windows, spans, strict=True) if w.used] or spans
     outline = Timeline(
         lanes=tuple(lane for group in drawn for lane in group.lanes),
         levels=(),
@@ -286,13 +284,13 @@ def drawable(prepared: Prepared, gaps: Sequence[Gap] = ()) -> Drawable | None:
 
 
 def with_room(span: Span) -> Span:
-    """Return a range with a fiftieth of its length before and after it: a view shows some."""
+    """Return a range extended by a fiftieth of its length on both sides."""
     room = -(-(span.end_ns - span.start_ns) // _ROOM)
     return Span(span.start_ns - room, span.end_ns + room)
 
 
 def around(span: Span) -> Span:
-    """Return a range with as much time again before and after it."""
+    """Return a range extended by its own length on both sides."""
     length = span.end_ns - span.start_ns
     return Span(span.start_ns - length, span.end_ns + length)
 

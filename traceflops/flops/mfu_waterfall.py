@@ -172,17 +172,17 @@ class Waterfall:
 
     @property
     def mfu(self) -> Fraction | None:
-        """Return what is known to be the model's as a share of the budget."""
+        """Return the useful FLOPs as a share of the budget; None for an empty budget."""
         return self.share("useful")
 
     @property
     def hfu(self) -> Fraction | None:
-        """Return what was executed as a share of the budget."""
+        """Return all counted FLOPs as a share of the budget; None for an empty budget."""
         return Fraction(self._executed, self.budget) if self.budget else None
 
     @property
     def known_share(self) -> Fraction:
-        """Return the least share that counted FLOPs are of all: the others ran at the peak."""
+        """Return the least share of all FLOPs that was counted: if the others ran at peak."""
         all_flops = self._executed + self.amount("unattributed")
         return Fraction(self._executed, all_flops) if all_flops else Fraction(1)
 

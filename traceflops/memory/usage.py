@@ -83,7 +83,7 @@ class Series:
 
     @property
     def growth(self) -> int | None:
-        """Return what the last step ended with more than the first; None without two steps."""
+        """Return the bytes by which the last step's end exceeds the first's; None without two."""
         return self.steps[-1].at_end - self.steps[0].at_end if len(self.steps) > 1 else None
 
 
@@ -151,7 +151,7 @@ class AllocationRows:
 
     @classmethod
     def of(cls, trace: Trace) -> AllocationRows:
-        """Return those of a trace."""
+        """Return the memory rows of a trace's counters, by time."""
         table = trace.counters
         index = {label: kind for kind, label in enumerate(_LABELS)}
         kind_of = np.array([index.get(name, -1) for name in names(table["name"])], dtype=np.int64)
@@ -181,7 +181,7 @@ def _use(
     own: IntArray,
     finder: StepFinder,
 ) -> MemoryUse | None:
-    """Return the use by an owner of the rows `own`, None where it is not chosen or unknown."""
+    """Return the memory use of one owner's rows; None where it is not chosen or unknown."""
     process, device, on_host = owner
     if not on_host and device >= 0 and prepared.accounts and device not in prepared.accounts:
         return None
@@ -231,6 +231,7 @@ def _series(what: What, time: IntArray, value: IntArray, steps: _HostSteps) -> S
         closes = np.append(opens[1:], len(bucket)) - 1
         by_value = np.lexsort((value, bucket))  # stable, so edges of buckets are the same
         kept = distinct(np.concatenate([opens, closes, by_value[opens], by_value[closes]]))
+    at_peak = int(steps.all.at(time[peak : peak + 1])[0])
     low = np.searchsorted(time, steps.start_ns, side="left")
     high = np.searchsorted(time, steps.end_ns, side="left")
     uses, columns = [], (steps.number, steps.start_ns, low, high)
@@ -245,7 +246,7 @@ def _series(what: What, time: IntArray, value: IntArray, steps: _HostSteps) -> S
         last=int(value[-1]),
         peak=int(value[peak]),
         peak_ns=int(time[peak]),
-        peak_step=next(iter(steps.numbers_at(time[peak : peak + 1]).tolist()), None),
+        peak_step=int(steps.all.number[at_peak]) if at_peak >= 0 else None,
         steps=tuple(uses),
     )
 
@@ -258,11 +259,6 @@ class _HostSteps:
     start_ns: IntArray
     end_ns: IntArray
     all: Steps
-
-    def numbers_at(self, time_ns: IntArray) -> IntArray:
-        """Return the step numbers of the times that are in a step."""
-        row = self.all.at(time_ns)
-        return self.all.number[row[row >= 0]]
 
 
 class StepFinder:

@@ -92,7 +92,7 @@ class DevicePeaks:
 
     @property
     def clock_note(self) -> Note | None:
-        """Return that units x clock x FLOP per clock, as the device says, is not its peak.
+        """Return a note where units x clock x FLOP per clock of the device is not its peak.
 
         None where it is, or where it cannot be told. The table's rate stands all the same. Rates
         are stated for a clock that devices hold; those that name the highest they can boost to,
@@ -142,7 +142,7 @@ def device_peaks(
 
 
 def peak_notes(done: Executed, devices: tuple[DevicePeaks, ...]) -> Iterator[Note]:
-    """Yield what is odd about rates that were given, and about those of the table, each once."""
+    """Yield notes on doubtful rates, given ones and those of the table, each once."""
     flops, counted = done.flops_by_type, done.dtypes
     for against in dict.fromkeys(device.match.contradicts for device in devices):
         if against is not None:
@@ -215,11 +215,11 @@ class ShareRange:
         return least if least == most else f"{least} to {most}"
 
     def times(self, factor: Fraction) -> ShareRange:
-        """Return both so many times."""
+        """Return the range multiplied by a factor."""
         return ShareRange(self.least * factor, self.most * factor)
 
     def after(self, before: float, least: float, most: float) -> ShareRange | None:
-        """Return both where what took a time takes from the least to the most, 1 at most.
+        """Return the range after a time `before` became `least` to `most`; at most 1.
 
         None where even the least of the share would be beyond 1, or no time is left.
         """
@@ -233,7 +233,7 @@ class ShareRange:
 def count_bounds(
     cells: Iterable[Cell], fall: Waterfall, peaks: Mapping[int, Peaks]
 ) -> tuple[Fraction, Fraction]:
-    """Return the factors from what cells have in a waterfall to the least and the most it can be.
+    """Return the factors from the waterfall's FLOPs of some cells to their least and most.
 
     The waterfall has the upper counts, and takes what may be TF32 or FP32 as TF32, whose higher
     peak makes it less. Both factors are 1 where nothing is open. `peaks` are by row of the devices

@@ -50,7 +50,7 @@ NO_CACHE: Final = fact("pass.no-cache")
 
 @dataclass(frozen=True, slots=True)
 class JudgedPass:
-    """What kind of pass one is, by which rule.
+    """The kind of a pass, and the rule that decided it.
 
     `sequences`, `queries` (tokens computed), `keys` (tokens attended to, per layer) and `pairs` of
     both (under a causal mask) are None where they are not known.
@@ -80,7 +80,7 @@ def _judged(
     lookups: list[tuple[int, Shape]],
     names_cache: bool,
 ) -> JudgedPass:
-    """Return what kind of pass it is, by the first rule that tells.
+    """Return the kind of a pass by the first rule that applies.
 
     `products` are those with a weight, `lookups` the rows of the embedding tables that were looked
     into, and what was looked up. `names_cache` says that something named after a cache ran.
@@ -134,7 +134,7 @@ def forward_passes(linked: LinkedTrace, attribution: Attribution) -> tuple[Forwa
 
 
 def places_in(passes: tuple[ForwardPass, ...], process: IntArray, at_ns: IntArray) -> IntArray:
-    """Return, per instant of a process, the place of the pass around it, -1 for none."""
+    """Return, per instant of a process, the index of the pass around it, or -1."""
     if not passes:
         return np.full(len(at_ns), -1, dtype=np.int64)
     own, start, end = np.array(
@@ -168,7 +168,7 @@ def annotated_passes(trace: Trace) -> tuple[ForwardPass, ...]:
 
 
 def _between(trace: Trace, attribution: Attribution) -> Iterator[ForwardPass]:
-    """Yield a pass from each look-up in the largest table to the next; all where there are none.
+    """Yield a pass from each look-up in the largest embedding to the next; else one pass.
 
     Models with several such tables look into all of them before the first product.
     """

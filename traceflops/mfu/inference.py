@@ -70,7 +70,7 @@ class Moved:
 
     @property
     def total(self) -> int:
-        """Return all of them."""
+        """Return all bytes."""
         return self.weights + self.cache + self.rest
 
     def __add__(self, other: Moved) -> Moved:
@@ -191,7 +191,7 @@ def is_trained(prepared: Prepared) -> bool:
 
 
 class _Done:
-    """What was done in the chosen windows, by pass."""
+    """Bytes, FLOPs and time of the chosen windows, by pass."""
 
     def __init__(
         self,
@@ -265,7 +265,7 @@ class _Done:
 def pass_times(
     prepared: Prepared, attribution: Attribution, passes: tuple[ForwardPass, ...]
 ) -> tuple[IntArray, Mapping[int, list[int]], int]:
-    """Return when devices worked for which pass.
+    """Return the pass of each activity, and the device time of each pass.
 
     Per activity the place of its pass, -1 for none: that in which it was launched, else that during
     which it starts. Per device the time of each pass in the chosen windows. And the time of no

@@ -162,7 +162,7 @@ class Measurement:
 
     @property
     def figure(self) -> str | None:
-        """Return it as text: "MFU 38.2 %", "HFU 6.86 % to 27.4 %"."""
+        """Return the utilisation as text: "MFU 38.2 %", "HFU 6.86 % to 27.4 %"."""
         return in_words(self.utilisation) or None
 
     @property
@@ -191,7 +191,7 @@ class Measurement:
 
     @property
     def basis(self) -> str:
-        """Return what the figures are of and held against: "from trace, bf16 dense 989.4"."""
+        """Return source and peak of the figures: "from trace, bf16 dense 989.4"."""
         dtypes = self.waterfall.dtypes if self.waterfall is not None else ()
         rates = {device.rates.get(dtype) for device in self.devices for dtype in dtypes}
         if len(dtypes) != 1 or len(rates) != 1 or None in rates:
@@ -286,7 +286,7 @@ def why_no_figure(
 
 
 def unknown_flops(done: Executed, fall: Waterfall | None) -> Iterator[Note]:
-    """Yield which kernels make a range of the figure, where too few FLOPs are known for one."""
+    """Yield a note where unknown FLOPs make the figure a range; it names the kernel."""
     if fall is None or done.coverage is None or fall.known_share >= ENOUGH:
         return
     unknown, most = 1 - done.coverage, 1 - fall.known_share
@@ -295,7 +295,7 @@ def unknown_flops(done: Executed, fall: Waterfall | None) -> Iterator[Note]:
 
 
 def impossible(fall: Waterfall, devices: tuple[DevicePeaks, ...]) -> MissingInput:
-    """Return that figures contradict each other; first that a device does, if the user chose it."""
+    """Return why a waterfall is impossible: the wrong device, or a negative line."""
     against = next(filter(None, (device.match.contradicts for device in devices)), None)
     what = fact("missing.inconsistent", against=against, error=fall.errors[0])
     return MissingInput(what, fact("missing.likely"))
@@ -355,7 +355,7 @@ def _without_capture(done: Executed) -> MissingInput | None:
 
 
 def _largest_unknown(done: Executed) -> Fact:
-    """Return of which kernels most time has no FLOPs; what else gives an MFU if none is known."""
+    """Return the kernel with most time and unknown FLOPs, else what would give an MFU."""
     for kernels in done.outside.unattributed[:1]:
         why = fact(f"uncounted.{kernels.why}")
         return fact("missing.largest-unknown", kernel=shown(kernels.kernel), reason=why)

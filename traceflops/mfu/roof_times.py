@@ -190,7 +190,7 @@ class MovedBytes:
     op_path: SmallArray
 
     def with_work(self, work: MeasuredWork | None) -> MovedBytes:
-        """Return them with what counters or a paired run tell of kernels without an op."""
+        """Return the bytes, with those by counters or a paired run for kernels without an op."""
         if work is None:
             return self
         by_work = (self.unit < 0) & (work.size >= 0)
@@ -297,7 +297,7 @@ def roof_times(
     devices: Sequence[DevicePeaks],
     work: MeasuredWork | None = None,
 ) -> RoofTimes:
-    """Return what the chosen windows need; `work` is what counters or a paired run tell."""
+    """Return the time that FLOPs and bytes of the chosen windows need at the roofs."""
     items = _Items(prepared, moved, work)
     memory, compute = (
         sum((items.time(peaks, component) for peaks in devices), _NO_TIME)
@@ -307,7 +307,7 @@ def roof_times(
 
 
 class _Items:
-    """What is looked at as one: an op with all its activities, and each activity without an op."""
+    """Items with a roof of their own: an op with its activities, or an activity without op."""
 
     def __init__(
         self, prepared: Prepared, moved: MovedBytes, work: MeasuredWork | None = None

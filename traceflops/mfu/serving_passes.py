@@ -103,18 +103,18 @@ class _Lane:
     next_ns: IntArray
 
     def only(self, chosen: BoolArray) -> _Lane:
-        """Return some of the passes."""
+        """Return the chosen passes; `chosen` is per pass."""
         columns = (self.place, self.start_ns, self.end_ns, self.next_ns)
         return _Lane(self.device, self.account, *(column[chosen] for column in columns))
 
     @property
     def duration_ns(self) -> IntArray:
-        """Return how long each is."""
+        """Return the duration of each pass."""
         return self.end_ns - self.start_ns
 
     @property
     def between(self) -> Intervals:
-        """Return the time behind each up to the next."""
+        """Return the time from the end of each pass to the next."""
         return Intervals.of(self.end_ns, self.next_ns)
 
 
@@ -162,7 +162,7 @@ def _lane(prepared: Prepared, device: int, pass_of: IntArray) -> _Lane:
 def _pass_kind(
     kind: Kind | None, prepared: Prepared, passes: Sequence[ForwardPass], lanes: Sequence[_Lane]
 ) -> PassKind:
-    """Return what there is to say of the passes of one kind."""
+    """Return the statistics of the passes of one kind."""
     is_kind = np.array([each_pass.judged.kind == kind for each_pass in passes], dtype=np.bool_)
     lanes = [lane.only(is_kind[lane.place]) for lane in lanes]
     spans = sorted(ns for lane in lanes for ns in lane.duration_ns.tolist())

@@ -17,9 +17,9 @@ from traceflops.attribution.host_events import SYSTEM_CALLS, facts_of_name, stan
 from traceflops.devices import counter_formulas as counters
 from traceflops.devices.gpu_samples import Sampled
 from traceflops.devices.peaks import generic_names, load_devices, load_variants, shared_names
-from traceflops.mfu.traced.run_marks import is_ours
+from traceflops.mfu.checked.run_marks import is_ours
 from traceflops.privacy.placeholders import Placeholders
-from traceflops.ranks.group_roles import GROUP_WORDS
+from traceflops.ranks.comm_groups import GROUP_WORDS
 from traceflops.table.columns import NAME_TYPE
 from traceflops.table.schema import TABLES
 from traceflops.windows.engine_passes import serving_marks

@@ -1,7 +1,7 @@
 """By how much the clocks of ranks differ: all ranks leave a collective at the same time.
 
 The end of collective c on rank r is t_c + offset_r + residual. Offsets come from median polish and
-have mean 0; clocks that drift or are set are followed. What always ends later on one rank cannot be
+have mean 0; clocks that drift are followed. What always ends later on one rank cannot be
 told from an offset.
 """
 
@@ -17,7 +17,7 @@ from traceflops.ranks.collectives import kind_of
 from traceflops.ranks.comm_groups import connected
 from traceflops.ranks.comm_records import CommRecords
 from traceflops.ranks.matching import Matches, is_rooted, running_medians
-from traceflops.table.columns import BoolArray, IntArray
+from traceflops.table.columns import IntArray
 from traceflops.table.grouping import by_code, groups, ranked
 
 Values = npt.NDArray[np.float64]
@@ -40,7 +40,7 @@ _LIKE: Final = 2
 class Alignment:
     """Clocks of ranks: `offset_ns` is what each is ahead of their mean.
 
-    `record_offset_ns` is the same by record; where clocks drift or are set, it differs with time.
+    `record_offset_ns` is the same by record; where clocks drift, it differs with time.
     `basis` is the kind of collective they were aligned on, "" where offsets are taken to be 0.
     Residuals are how far aligned ends lie from the median of their collective, None without any:
     of the basis, as ends of other kinds differ by more than clocks.
@@ -75,7 +75,7 @@ def aligned(records: CommRecords, matches: Matches, *, is_common: bool = True) -
             enough[basis] = of_basis
 
     def aligned_on(basis: str, of_basis: IntArray) -> Alignment:
-        """Return the offsets that some matched records tell, 0 where these are no basis."""
+        """Return the alignment on some matched records; all offsets are 0 without a basis."""
         offset = np.zeros(len(records.ranks), dtype=np.int64)
         if basis:
             # Where the basis leaves ranks apart, sends and receives may bring them together.
@@ -128,7 +128,7 @@ def _offsets(records: CommRecords, matches: Matches, rows: IntArray) -> IntArray
 
 
 def _least_squares(of_row: IntArray, place: IntArray, end: IntArray, ranks: int) -> Values:
-    """Return the offsets of which the residuals have the least squares, by conjugate gradients.
+    """Return the least-squares offsets of the ranks' clocks, by conjugate gradients.
 
     Hestenes and Stiefel (1952). `of_row` and `place` are the collective and the rank of each end.
     """
@@ -153,15 +153,18 @@ def _least_squares(of_row: IntArray, place: IntArray, end: IntArray, ranks: int)
 
 
 def _followed(records: CommRecords, matches: Matches, rows: IntArray, offset: IntArray) -> IntArray:
-    """Return the offset of each record: where clocks drift or are set, that of the time around it.
+    """Return the offset of each record: where clocks drift, that of the time around it.
 
     They do if ends lie much closer together when each rank's offset is that of its neighbours.
     """
     fixed, moved = offset[records.place], np.zeros(len(records), dtype=np.int64)
     straight = _less(records, slice(None), fixed)
-    moved[rows] = _moves(straight, matches, rows)
     if not len(rows):
         return fixed
+    ahead = _apart(straight, matches, rows)
+    for _, own in groups(records.place[rows]):
+        ahead[own] = running_medians(ahead[own])
+    moved[rows] = ahead
     before, after = (
         float(np.quantile(np.abs(_apart(line, matches, rows)), 0.95))
         for line in (straight, _less(straight, rows, moved))
@@ -190,58 +193,16 @@ def _followed(records: CommRecords, matches: Matches, rows: IntArray, offset: In
 
 
 def _less(records: CommRecords, rows: IntArray | slice, by_ns: IntArray) -> CommRecords:
-    """Return the records, of which some end earlier by the times of all."""
+    """Return the records with the chosen ends moved back; `by_ns` is per record."""
     end = records.end_ns.copy()
     end[rows] -= by_ns[rows]
     return replace(records, end_ns=end)
 
 
 def _apart(records: CommRecords, matches: Matches, rows: IntArray) -> IntArray:
-    """Return how far each of some ends lies from the median of its collective."""
+    """Return the distance of the chosen ends from the median end of their collective."""
     _, of_row = ranked(matches.collective[rows])
     return records.end_ns[rows] - medians(of_row, records.end_ns[rows])[of_row]
-
-
-def _moves(records: CommRecords, matches: Matches, rows: IntArray) -> IntArray:
-    """Return by how much the clock is ahead at each of some ends, beyond the offset of its rank.
-
-    A clock that is set parts the recording in two, each with its offsets. What remains is followed.
-    """
-    apart, place, ranks = _apart(records, matches, rows), records.place[rows], len(records.ranks)
-    moved = np.zeros_like(records.end_ns)
-    is_after = _is_after(matches.collective[rows], place, apart, records.end_ns[rows])
-    sides = [rows[~is_after], rows[is_after]]
-    if all(np.bincount(records.place[side], minlength=ranks).min() >= _LEAST for side in sides):
-        for side in sides:
-            offset = _offsets(records, matches, side)
-            # Most clocks are not set.
-            moved[side] = (offset - round(float(np.median(offset))))[records.place[side]]
-        nearer = _less(records, rows, moved)
-        if _LIKE * np.abs(_apart(nearer, matches, rows)).sum() <= np.abs(apart).sum():
-            for side in sides:
-                moved[side] += _moves(nearer, matches, side)
-            return moved[rows]
-    for _, rows_of in groups(place):
-        apart[rows_of] = running_medians(apart[rows_of])
-    return apart
-
-
-def _is_after(collective: IntArray, place: IntArray, apart: IntArray, end: IntArray) -> BoolArray:
-    """Return which ends are of collectives after that from which on a rank ends elsewhere."""
-    _, of_row = ranked(collective)
-    time, most = medians(of_row, end), 0.0
-    is_after = np.zeros(len(time), dtype=np.bool_)
-    for _, rows in groups(place):
-        if len(rows) < 2:
-            continue
-        sums = np.abs(np.cumsum(apart[rows] - apart[rows].mean())[:-1])
-        cut = 1 + int(sums.argmax())
-        before, after = rows[:cut], rows[cut:]
-        inside = sum(float(np.abs(apart[p] - np.median(apart[p])).sum()) for p in (before, after))
-        if sums[cut - 1] > most and _LIKE * inside <= np.abs(apart[rows]).sum():
-            most, is_after = float(sums[cut - 1]), time >= time[of_row[after[0]]]
-            is_after[of_row[before]], is_after[of_row[after]] = False, True
-    return is_after[of_row]
 
 
 def medians(group: IntArray, values_ns: IntArray) -> IntArray:
@@ -264,7 +225,7 @@ def _middles(group: IntArray, values: Values | IntArray) -> Values:
 def _bounds(
     records: CommRecords, matches: Matches, rows: IntArray, start: IntArray, end: IntArray
 ) -> tuple[IntArray, IntArray]:
-    """Return by how much each clock can at most be moved back and forth against all others."""
+    """Return how far each clock can move back and forth without an impossible collective."""
     far = np.iinfo(np.int64).max
     bounds = np.full((2, len(records.ranks)), far)
     group, place = matches.collective[rows], records.place[rows]

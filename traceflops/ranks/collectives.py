@@ -53,7 +53,7 @@ _ONE_SIDE_TELLS: Final = frozenset({"broadcast", "reduce", "send", "recv"})
 
 
 def kinds_of(labels: Sequence[str], used: IntArray) -> IntArray:
-    """Return the kind that each used label names, -1 for none, and one more for no label."""
+    """Return the kind of each used label, -1 for none; the last entry is for no label."""
     kinds = np.full(len(labels) + 1, -1, dtype=np.int64)
     for code in np.unique(used[used >= 0]).tolist():
         kinds[code] = kind_of(labels[code])
@@ -87,7 +87,7 @@ class Collective:
 
     @property
     def bytes_per_ns(self) -> float | None:
-        """Return bytes of messages by the time of their kernels: GB/s as NCCL counts (algbw)."""
+        """Return the algorithm bandwidth (NCCL's algbw) in GB/s; None if bytes are unknown."""
         return self.bytes / self.sized_ns if self.bytes is not None and self.sized_ns else None
 
 
@@ -147,7 +147,7 @@ def collective_work(
 
 
 class Recorded:
-    """What is recorded of the collectives of some activities: by themselves, else by their ops."""
+    """Metadata of the collectives of some activities: their own, else their operators'."""
 
     def __init__(self, linked: LinkedTrace, rows: IntArray) -> None:
         of_op = linked.links.op_of_activity[rows]
@@ -198,7 +198,9 @@ def message_bytes(linked: LinkedTrace, rows: IntArray) -> IntArray:
     one_tells = np.array([*(name in _ONE_SIDE_TELLS for name in kinds), False])[kind]
     elements = np.where((put >= 0) & (get >= 0) | one_tells, np.maximum(put, get), ABSENT)
     data_type, types = recorded.texts("collective_dtype")
-    width = np.array([*map(_width, types), 0], dtype=np.int64)[data_type]
+    # Bytes of an element, 0 for a type that is not known.
+    sizes = (1 if t.startswith(_EIGHT_BITS) else _SIZES.get(t, 0) for t in map(str.lower, types))
+    width = np.array([*sizes, 0], dtype=np.int64)[data_type]
     activities, linked_op = linked.trace.activities, linked.links.op_of_activity[rows]
     op = numbers(activities["external_id"], ABSENT)[rows]
     op = np.where((op == ABSENT) & (linked_op >= 0), -1 - linked_op, op)
@@ -210,7 +212,7 @@ def message_bytes(linked: LinkedTrace, rows: IntArray) -> IntArray:
 
 
 def annotated_inputs(linked: LinkedTrace, marks: IntArray) -> tuple[IntArray, IntArray]:
-    """Return elements of the inputs that annotations name, and bytes of one of them.
+    """Return the element count and element size of annotated inputs, per activity.
 
     ABSENT elements and 0 bytes where they are not known, such as of several kernels of one.
     """
@@ -234,9 +236,3 @@ def _common_width(types: str) -> int:
     types_ = set(read_types(types)) - {""}
     element = element_type(types_.pop()) if len(types_) == 1 else None
     return element.bytes if element is not None else 0
-
-
-def _width(data_type: str) -> int:
-    """Return the bytes of an element, 0 for a type that is not known."""
-    name = data_type.lower()
-    return 1 if name.startswith(_EIGHT_BITS) else _SIZES.get(name, 0)

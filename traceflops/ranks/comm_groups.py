@@ -1,10 +1,12 @@
 """Which group each kernel of communication is of: told by its words, else by its stream.
 
-Groups that are called alike, and streams, are told apart by all ranks together.
+Groups that are called alike, and streams, are told apart by all ranks together. What a group is for
+(dp, tp, pp, ep or cp) the words of its description tell, else those of its name.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -12,9 +14,48 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from traceflops.ranks.group_roles import CommGroup, role_in
 from traceflops.table.columns import ABSENT, IntArray
 from traceflops.table.grouping import distinct, group_rows, groups, joint_codes, ranked
+
+POINT_TO_POINT: Final = frozenset({"send", "recv", "send_recv"})
+_ROLES: Final = (
+    (None, "and"),
+    ("dp", "expert data|edp|efsdp"),
+    ("tp", "expert tensor|etp"),
+    ("ep", "expert|experts|ep|moe"),
+    ("dp", "data|dp|ddp|fsdp|hsdp|replicate|shard|batch|loss|zero"),
+    ("pp", "pipeline|pipe|pp"),
+    ("cp", "context|cp|dcp|pcp|sequence|sp|ulysses"),
+    ("tp", "tensor|tp"),
+)
+"""Whole words of names and the role that they tell; the first that is found counts.
+
+A group of two dimensions (TENSOR_AND_DATA_PARALLEL_GROUP) has no role.
+"""
+_OTHER: Final = "mesh dim default pg undefined group parallel model with global world size"
+"""What else stands in names of groups."""
+GROUP_WORDS: Final = frozenset(re.findall(r"[a-z]+", " ".join([_OTHER, *(w for _, w in _ROLES)])))
+
+
+@dataclass(frozen=True, slots=True)
+class CommGroup:
+    """Who communicates: `ranks` as the trace lists them, None where it does not.
+
+    `size` is None where it is not known. `name` is the framework's, or the stream; `role` is what
+    the group is for (dp, tp, pp, ep or cp), None where that is not known.
+    """
+
+    name: str
+    ranks: tuple[int, ...] | None
+    size: int | None
+    role: str | None = None
+
+
+def role_in(text: str) -> str | None:
+    """Return the role that a name or description tells, None if it tells none."""
+    words = " ".join(re.findall(r"[a-z]+", text.lower()))
+    return next((role for role, told in _ROLES if re.search(rf"\b(?:{told})\b", words)), None)
+
 
 Words = tuple[str | None, str | None, str | None, int]
 """The name of a group, the ranks it lists, its description, and its size or ABSENT."""
@@ -23,7 +64,7 @@ _NONE: Final = np.empty(0, dtype=np.int64)
 
 @dataclass(frozen=True, slots=True)
 class GroupFacts:
-    """What kernels tell of their groups by themselves: `which` is the place in `known`.
+    """Group metadata of kernels: `which` indexes `known`, per kernel.
 
     `call` is the same for the kernels of one collective. `other_side` is the number in its group of
     the rank that a kernel sends to or receives from. Numbers that are absent are ABSENT.
@@ -36,7 +77,7 @@ class GroupFacts:
     other_side: IntArray
 
     def taken(self, rows: IntArray) -> GroupFacts:
-        """Return those of some kernels."""
+        """Return the metadata of the chosen kernels."""
         return replace(self, **{name: getattr(self, name)[rows] for name in _COLUMNS})
 
     def groups(
@@ -89,7 +130,7 @@ NO_FACTS: Final = GroupFacts((), *[_NONE] * len(_COLUMNS))
 
 
 def joined_facts(parts: Sequence[GroupFacts]) -> GroupFacts:
-    """Return what the kernels of several recordings tell, one behind the other."""
+    """Return the group metadata of several recordings, concatenated."""
     known: dict[Words, int] = {}
     which = []
     for part in parts:
@@ -105,7 +146,7 @@ def rank_labels(ranks: Sequence[int]) -> tuple[int, ...]:
 
 
 def of_streams(codes: IntArray, place: IntArray, stream: IntArray) -> IntArray:
-    """Return the one code that the kernels of each one's stream have, -1 for none or several."""
+    """Return, per kernel, the only code on its stream; -1 for none or several."""
     of_stream = np.full_like(codes, -1)
     for _, rows in groups(joint_codes(place, stream)):
         used = np.unique(codes[rows][codes[rows] >= 0])
@@ -148,7 +189,7 @@ def connected(place: IntArray, event: IntArray, count: int) -> IntArray:
 
 
 def places_of(number: IntArray, place: IntArray, count: int) -> list[list[int]]:
-    """Return the places that have kernels of each group."""
+    """Return, per group, the places of its ranks."""
     places: list[list[int]] = [[] for _ in range(count)]
     many = int(place.max(initial=0)) + 1
     for pair in distinct(number * many + place).tolist():

@@ -20,14 +20,14 @@ from traceflops.attribution.marks import host_marks, innermost_mark, instants
 from traceflops.ranks.collectives import KINDS, Recorded, annotated_inputs, kinds_of, message_bytes
 from traceflops.ranks.comm_groups import (
     NO_FACTS,
+    POINT_TO_POINT,
+    CommGroup,
     GroupFacts,
     joined_facts,
     of_streams,
     peers,
-    places_of,
     rank_labels,
 )
-from traceflops.ranks.group_roles import POINT_TO_POINT, CommGroup, with_roles
 from traceflops.table.columns import ABSENT, BoolArray, IntArray, codes, is_one_of, names, numbers
 from traceflops.table.grouping import group_rows
 from traceflops.table.grouping import groups as groups_of
@@ -103,7 +103,7 @@ class CommRecords:
         return len(self.row)
 
     def first(self, most: int) -> CommRecords:
-        """Return the same with so many kernels of each rank, the first ones."""
+        """Return the records with only the first `most` kernels of each rank."""
         first = [own[:most] for _, own in groups_of(self.place)]
         rows = np.concatenate([np.empty(0, dtype=np.int64), *first])
         names = ("place", "group", "peer", *_COLUMNS)
@@ -128,7 +128,7 @@ class CommRecords:
         return replace(self, alone=alone, work=work, row=row, lacks_work=sends)
 
     def moved(self, by_ns: int, devices: int) -> CommRecords:
-        """Return the same on a clock that is behind by so much, behind so many devices."""
+        """Return the records `by_ns` later, their device numbers raised by `devices`."""
         return replace(
             self,
             devices=tuple(device + devices for device in self.devices),
@@ -244,20 +244,11 @@ def joined(parts: Sequence[CommRecords], trace: Trace) -> CommRecords:
 def _grouped(
     facts: GroupFacts, kind: IntArray, place: IntArray, ranks: Sequence[int]
 ) -> dict[str, Any]:
-    """Return the columns that take all ranks to know: groups, and peers of sends."""
+    """Return the columns that only all ranks together tell: groups, and peers of sends."""
     group, of_job = facts.groups(place, ranks)
     peer, pairs = np.full(len(kind), -1, dtype=np.int64), np.flatnonzero(np.isin(kind, _SIDES))
     peer[pairs] = peers(facts.other_side[pairs], group[pairs], of_job, place[pairs], ranks)
-    return {"group": group, "groups": with_roles_of(kind, group, of_job), "peer": peer}
-
-
-def with_roles_of(
-    kind: IntArray, group: IntArray, groups: Sequence[CommGroup]
-) -> tuple[CommGroup, ...]:
-    """Return groups with their roles, by what ran in each."""
-    has_kind = kind >= 0
-    ran = places_of(group[has_kind], kind[has_kind], len(groups))
-    return with_roles(groups, [frozenset(KINDS[number] for number in kinds) for kinds in ran])
+    return {"group": group, "groups": of_job, "peer": peer}
 
 
 def _rank(trace: Trace, device: int) -> int:
@@ -276,7 +267,7 @@ def alone(start_ns: IntArray, end_ns: IntArray) -> Intervals:
 
 
 class _Facts:
-    """What is known of the collective that each of some kernels ran."""
+    """Reads the collective that each of some kernels ran: kind, sizes, group."""
 
     def __init__(self, linked: LinkedTrace, rows: IntArray) -> None:
         self._linked, self._rows = linked, rows
@@ -318,7 +309,7 @@ class _Facts:
         return taken(marks, mark)
 
     def sizes(self, kind: IntArray) -> tuple[IntArray, IntArray]:
-        """Return elements that go in and bytes of each message: as told, else as annotated."""
+        """Return input elements and message bytes: from metadata, else from annotations."""
         elements = self.told.numbers("collective_in_elements")
         whole = message_bytes(self._linked, self._rows)
         counted, width = annotated_inputs(self._linked, self._range)

@@ -47,12 +47,12 @@ class Cycles:
 
     @property
     def slowdown(self) -> FloatArray:
-        """Return S of each step: its length by the mean of the ranks' own times."""
+        """Return the slowdown of each step: its length by the ranks' mean own time."""
         return np.asarray(self.length_ns / self.own_ns.mean(axis=1))
 
     @property
     def overall(self) -> float | None:
-        """Return S of all steps together, None without any."""
+        """Return the slowdown of all steps together, None without steps."""
         own = float(self.own_ns.mean(axis=1).sum()) if len(self.steps) else 0.0
         return float(self.length_ns.sum()) / own if own > 0 else None
 
@@ -112,7 +112,7 @@ def cycles(records: CommRecords, waits: Waits, chosen: BoolArray | None = None) 
 
 
 def _parts(rows: IntArray, place: IntArray, ranks: int) -> tuple[IntArray, IntArray]:
-    """Return by rank the rows that parts of a recording are between: as many in each."""
+    """Return the first and last rows of equal parts of a recording, per part and rank."""
     rows_of_rank = [rows[own] for _, own in groups(place[rows])]
     count = min(map(len, rows_of_rank), default=0) if len(rows_of_rank) == ranks else 0
     cuts = np.linspace(0, count - 1, min(count, _PARTS + 1)).astype(np.int64)

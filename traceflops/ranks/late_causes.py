@@ -87,7 +87,7 @@ class KernelSums:
 
     @classmethod
     def joined(cls, parts: Sequence[KernelSums]) -> KernelSums:
-        """Return those of all devices, one below the other."""
+        """Return the sums of all parts, their devices one below the other."""
         place: dict[str, int] = {}
         columns = [[place.setdefault(name, len(place)) for name in part.names] for part in parts]
         ends = np.cumsum([0, *(len(part.count) for part in parts)]).tolist()
@@ -102,7 +102,7 @@ class KernelSums:
 
     @classmethod
     def added(cls, several: Sequence[KernelSums]) -> KernelSums:
-        """Return the sums of several of the same devices."""
+        """Return the sum over several of the same devices."""
         joined = cls.joined(several)
         sums: dict[str, Any] = {
             name: sum(np.split(getattr(joined, name), len(several)))
@@ -111,13 +111,13 @@ class KernelSums:
         return replace(joined, **sums)
 
     def of(self, rows: Sequence[int]) -> KernelSums:
-        """Return those of some devices."""
+        """Return the rows of the chosen devices."""
         some = {name: getattr(self, name)[list(rows)] for name in (*_BY_NAME, "received")}
         return replace(self, **some)
 
     @property
     def used(self) -> KernelSums:
-        """Return the same without names that no device launched."""
+        """Return the sums without kernels that no device launched."""
         rows = np.flatnonzero(self.count.sum(axis=0))
         labels = tuple(self.names[column] for column in rows.tolist())
         return replace(self, names=labels, **{n: getattr(self, n)[:, rows] for n in _BY_NAME})
@@ -129,7 +129,7 @@ _BY_NAME: Final = ("count", "time_ns", "threads", "given")
 def kernel_sums(
     prepared: Prepared, choices: Sequence[InWindows], devices: Sequence[int]
 ) -> list[KernelSums]:
-    """Return what ran on some devices, communication apart, by choice of activities of these."""
+    """Return the kernel sums of some devices for each choice of activities."""
     activities = prepared.trace.activities
     choice = np.repeat(np.arange(len(choices)), [len(chosen.row) for chosen in choices])
     row = np.concatenate([np.empty(0, np.int64), *(chosen.row for chosen in choices)])

@@ -91,7 +91,7 @@ class LinkRate:
 
 
 def links_of(prepared: Prepared, peaks: Iterable[DevicePeaks], given: float | None) -> Links:
-    """Return the peaks of the links of all devices; half of both directions is one."""
+    """Return the peaks of the devices' links in one direction, and their nodes."""
     of_device = {}
     for device in peaks:
         spec = device.match.spec if device.match.confirmed else None
@@ -141,7 +141,7 @@ def link_rates(records: CommRecords, waits: Waits, links: Links, error_ns: int) 
     rates.sort(key=lambda rate: -rate.bytes * rate.count)
 
     def likeness(rate: LinkRate) -> tuple[object, ...]:
-        """Return what rates that compare have in common."""
+        """Return the key that comparable rates share: kind, strides and size."""
         strides = tuple(np.diff(sorted(rate.members)).tolist())
         is_uneven = rate.kind == KINDS[_UNEVEN]
         return rate.kind, strides, rate.bytes.bit_length() if is_uneven else rate.bytes
@@ -191,7 +191,7 @@ class Fastest:
 
     @classmethod
     def of(cls, records: CommRecords, row: IntArray) -> Fastest | None:
-        """Return this of some kernels of one kind, None where few of the time are of equal size."""
+        """Return the fastest of some kernels of one kind; None if few are of equal size."""
         size, took_ns = records.bytes[row], records.dur_ns[row]
         group, first = group_rows((size,))
         count, sums = np.bincount(group), np.bincount(group, took_ns)

@@ -28,12 +28,8 @@ _NEIGHBOURS: Final = 15
 """Matches on either side whose ends tell the difference of two clocks at a place."""
 _CLOSE_NS: Final = 50_000
 """Ends of one collective lie closer together than that, but for what clocks differ."""
-_CLOSEST_NS: Final = 5_000
-"""Most of them lie that close."""
 _APART_NS: Final = 1_000_000
 """Ends that lie farther apart, beyond what the clocks around differ, are of no collective."""
-_LEAST: Final = 3
-"""So many ends tell that a clock was set."""
 _NEARLY: Final = 0.8
 _ROOTED: Final = frozenset({"broadcast", "reduce", "gather", "scatter"})
 _LEAVING: Final = _ROOTED | {"send"}
@@ -124,7 +120,7 @@ def _by_sequence(records: CommRecords, one: IntArray, other: IntArray) -> Pairs 
 
 
 def _candidates(records: CommRecords, left: IntArray, other: IntArray) -> Iterator[Pairs]:
-    """Yield ways to match: by order, shifted, and what overlaps on clocks that the order sets."""
+    """Yield candidate pairings: by order, by shifted order, by overlap in time."""
     plain, unequal = _shifted(records, left, other, 0)
     yield plain
     whole = len(left) == len(other) and not unequal
@@ -133,9 +129,7 @@ def _candidates(records: CommRecords, left: IntArray, other: IntArray) -> Iterat
         return
     shifted, _, ahead = most_alike(records, left, other, _CLOSE_NS)
     yield shifted
-    usual = np.full_like(other, ahead)
-    set_ = (_piecewise(records, left, other, usual, near) for near in (_CLOSE_NS, _CLOSEST_NS))
-    for offset in (np.zeros_like(other), usual, *set_):
+    for offset in (np.zeros_like(other), np.full_like(other, ahead)):
         yield _overlapping(records, left, other, offset)
 
 
@@ -150,7 +144,7 @@ def most_alike(
     step = -(-max(len(left), len(other)) // _MOST_SHIFTED)
 
     def alike_at(shift: int, step: int) -> tuple[Pairs, IntArray]:
-        """Return the pairs, and the most differences that lie so near to each other, in order."""
+        """Return the pairs at a shift, and their largest cluster of end differences, sorted."""
         pairs, _ = _shifted(records, left, other, shift, step)
         ordered = np.sort(_end_difference(records, pairs))
         if not len(ordered):
@@ -164,33 +158,8 @@ def most_alike(
     return pairs, len(alike), int(np.median(alike)) if len(alike) else 0
 
 
-def _piecewise(
-    records: CommRecords, left: IntArray, other: IntArray, usual: IntArray, near_ns: int
-) -> IntArray:
-    """Return what the first clock is ahead at each record of the other, where one of them is set.
-
-    That is by what most ends differ at one shift from the first to the last of these, and the same
-    for what is before and after them; `usual` where hardly any do.
-    """
-    if min(len(left), len(other)) < _LEAST:
-        return usual
-    pairs, count, offset = most_alike(records, left, other, near_ns)
-    if count < _LEAST:
-        return usual
-    near = np.abs(_end_difference(records, pairs) - offset) <= near_ns
-    edges = np.flatnonzero(near)[[0, -1]]
-    (a, b), (c, d) = (
-        np.searchsorted(rows, pair[edges]) + np.array([0, 1])
-        for rows, pair in zip((left, other), pairs, strict=True)
-    )
-    ahead = np.full_like(other, offset)
-    ahead[:c] = _piecewise(records, left[:a], other[:c], ahead[:c], near_ns)
-    ahead[d:] = _piecewise(records, left[b:], other[d:], ahead[d:], near_ns)
-    return ahead
-
-
 def _best(records: CommRecords, candidates: Iterable[Pairs]) -> Pairs:
-    """Return the way that matches most, of those that match nearly as much with ends as close."""
+    """Return the candidate with most matches among those whose ends lie close together."""
     scored = []
     for pairs in candidates:
         offset, apart = _local_offsets(records, pairs), _end_difference(records, pairs)
@@ -235,7 +204,7 @@ def _overlapping(records: CommRecords, left: IntArray, other: IntArray, offset: 
     next_ = [0, 0]  # of each side, the first that is not decided yet
 
     def is_nearer(side: int) -> bool:
-        """Return whether the one after that of a side is equal to it and ends nearer to another."""
+        """Return whether a side's next kernel is equal and ends nearer to the other side's."""
         this, (code, end), after = next_[side], (codes[side], ends[side]), next_[side] + 1
         far = ends[1 - side][next_[1 - side]]
         is_equal = after < len(end) and code[after] == code[this]
@@ -291,7 +260,7 @@ def running_medians(values_ns: IntArray) -> IntArray:
 
 
 def _are_possible(records: CommRecords, pairs: Pairs, offset: IntArray) -> BoolArray:
-    """Return for which pairs neither ended before the other started."""
+    """Return, per pair, whether neither kernel ended before the other started."""
     left, other = pairs
     start, end = records.start_ns, records.end_ns
     leaving = np.array([kind in _LEAVING for kind in KINDS] + [False])
@@ -306,7 +275,7 @@ def is_rooted(kind: IntArray) -> BoolArray:
 
 
 def _transfers(kind: IntArray) -> IntArray:
-    """Return some kinds, receives as the sends that they belong to."""
+    """Return the kinds with receives counted as sends."""
     return np.where(kind == RECV, SEND, kind)
 
 

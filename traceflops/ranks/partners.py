@@ -15,8 +15,8 @@ from typing import Final
 import numpy as np
 
 from traceflops.ranks.clocks import Alignment, aligned
-from traceflops.ranks.comm_records import EXCHANGE, KINDS, RECV, SEND, CommRecords, with_roles_of
-from traceflops.ranks.group_roles import CommGroup
+from traceflops.ranks.comm_groups import CommGroup
+from traceflops.ranks.comm_records import EXCHANGE, KINDS, RECV, SEND, CommRecords
 from traceflops.ranks.matching import Matches, matched, most_alike
 from traceflops.table.columns import BoolArray, IntArray
 from traceflops.table.grouping import groups, ranked
@@ -65,10 +65,9 @@ def with_partners(records: CommRecords) -> Partners:
 
 
 def _in_groups(records: CommRecords, group: IntArray, of_job: Sequence[CommGroup]) -> CommRecords:
-    """Return the records in other groups, numbers in `of_job`, of which those without any go."""
+    """Return the records in other groups; `group` indexes `of_job`, unused groups go."""
     used, group = ranked(group)
-    roles = with_roles_of(records.kind, group, [of_job[number] for number in used.tolist()])
-    return replace(records, group=group, groups=roles)
+    return replace(records, group=group, groups=tuple(of_job[number] for number in used.tolist()))
 
 
 def _best_partners(records: CommRecords) -> Partners:
@@ -121,7 +120,7 @@ def _share_together(partners: Partners, rows: IntArray) -> float:
 def _with_teams(
     recorded: Partners, ahead: IntArray, is_known: bool, likely: IntArray
 ) -> CommRecords:
-    """Return the records, those of a stream that several groups share in these groups.
+    """Return the records with each shared stream split into the groups that use it.
 
     Clocks are ahead by so much if this is known, likely by so much.
     """
@@ -149,7 +148,7 @@ def _with_teams(
 
 
 def _distance(ends_ns: IntArray, others_ns: IntArray) -> int:
-    """Return within what most ends have one of the others, where both are there; _FAR for few."""
+    """Return the distance within which most ends have a counterpart; _FAR for few ends."""
     low = max(ends_ns.min(), others_ns.min()) - _NEAR_NS
     high = min(ends_ns.max(), others_ns.max()) + _NEAR_NS
     ours, theirs = (np.sort(ns[(ns >= low) & (ns <= high)]) for ns in (ends_ns, others_ns))
@@ -201,7 +200,7 @@ def _teams(apart: IntArray) -> list[list[int]]:
 
 
 def _with_peers(records: CommRecords, matches: Matches, ahead: IntArray) -> CommRecords:
-    """Return the records with the peers of messages between pairs among more ranks."""
+    """Return the records with the inferred peers of sends, receives and exchanges."""
     peer = records.peer.copy()
     for code, of_group in groups(records.group):
         places = np.unique(records.place[of_group])
@@ -242,7 +241,7 @@ def _peers(records: CommRecords, rows: IntArray, end: IntArray) -> IntArray:
 
 
 def _nearest(records: CommRecords, rows: IntArray, end: IntArray, allowed: BoolArray) -> IntArray:
-    """Return which of some messages each one ends nearest to, where both do; -1 for none."""
+    """Return, per message, the one whose end is mutually nearest; -1 for none."""
     place, side = records.place[rows], np.array([_SIDE.get(k, 0) for k in range(len(KINDS))])
     sent, size = side[records.kind[rows]], records.elements[rows]
     order = np.argsort(end[rows], kind="stable")

@@ -51,7 +51,7 @@ class Stage:
 
     @property
     def bubble_ns(self) -> int:
-        """Return how long it had nothing to do."""
+        """Return the time without work or transfer."""
         return self.warm_up_ns + self.steady_ns + self.drain_ns
 
 
@@ -195,7 +195,7 @@ class _Lane:
     occupied: Intervals
 
     def edges(self, steps: Sequence[int]) -> tuple[IntArray, IntArray]:
-        """Return when its work of each step begins and ends; that is before where it has none."""
+        """Return begin and end of its work in each step; the end comes first without work."""
         windows = [self.windows[step] for step in steps]
         start, stop = np.array(windows, dtype=np.int64).reshape(-1, 2).T
         after = np.searchsorted(self.work.end_ns, start, side="right")
@@ -256,7 +256,7 @@ class _Run:
         return int(values[usual]) if len(often) and 2 * often[usual] > len(self.steps) else None
 
     def stages(self, number: int) -> Iterator[Stage]:
-        """Yield what each rank did."""
+        """Yield the stage of each rank, in the order of the chain."""
         messages = self._messages
         whole = int((self.stops - self.starts).sum())
         for turn, (lane, place) in enumerate(zip(self._lanes, self._places, strict=True)):

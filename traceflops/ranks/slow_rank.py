@@ -183,7 +183,7 @@ class PreparedWork:
     def kernels_of_each(
         self, devices: Sequence[int], choices: Sequence[Sequence[int | None]]
     ) -> list[KernelSums]:
-        """Return the same by choice of steps."""
+        """Return the kernel sums for each choice of steps."""
         accounts, chosen = {device: self.prepared.accounts[device] for device in devices}, []
         for steps in choices:
             windows = {device: self._windows(device, steps) for device in devices}
@@ -200,7 +200,7 @@ class PreparedWork:
     def idle_of_each(
         self, devices: Sequence[int], choices: Sequence[Sequence[int | None]]
     ) -> tuple[IdleCulprits, list[list[tuple[Culprit, ...]]]]:
-        """Return that of all devices in chosen windows, and of each by choice of steps."""
+        """Return the culprits of all devices, and those per choice of steps and device."""
         chosen = {device: chosen_time(self.windows[device]) for device in self.prepared.accounts}
         of_each = [
             {device: chosen_time(self._windows(device, steps))}
@@ -219,7 +219,7 @@ class PreparedWork:
         return tuple(replace(window, used=True) for window in windows if window.step in wanted)
 
     def long_steps(self) -> tuple[int, ...]:
-        """Return the longest of the usual steps, and those around: of other ranks these may be."""
+        """Return the longest usual steps and their neighbours, which other ranks may number so."""
         length_ns: Counter[int | None] = Counter()
         for window in itertools.chain(*self.windows.values()):
             length_ns[window.step] += window.end_ns - window.start_ns

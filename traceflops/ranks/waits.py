@@ -64,7 +64,7 @@ class Waits:
         return np.add.reduceat(self.wait_ns, self.first) if len(self.first) else self.first
 
     def within(self, chosen: BoolArray) -> Waits:
-        """Return the same without the times of collectives other than those chosen."""
+        """Return the waits with the times of other collectives set to 0."""
         is_chosen, by_record = chosen[self.collective], ("wait_ns", "transfer_ns", "exposed_ns")
         times = {name: getattr(self, name) * is_chosen for name in by_record}
         return replace(self, **times, margin_ns=self.margin_ns * chosen)
@@ -197,6 +197,6 @@ def expert_groups(records: CommRecords, waits: Waits) -> list[ExpertGroup]:
 
 
 def _imbalance(values: IntArray) -> float | None:
-    """Return the largest by the mean."""
+    """Return the largest value divided by the mean, None where the mean is 0."""
     mean = float(values.mean())
     return float(values.max()) / mean if mean > 0 else None

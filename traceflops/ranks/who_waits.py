@@ -154,7 +154,7 @@ class RankReport:
         return [RankWaits(*row) for row in zip(self.records.ranks, *columns, strict=True)]
 
     def in_cycles(self) -> RankReport:
-        """Return the same with the waits in its cycles only, with all where it has none."""
+        """Return the report with only the waits inside cycles; unchanged without cycles."""
         inside = self.cycles.of_collective >= 0
         return replace(self, waits=self.waits.within(inside)) if inside.any() else self
 
@@ -239,7 +239,7 @@ def rank_report(prepared: Prepared, links: Links = _NO_LINKS) -> RankReport | No
 def report_of(
     records: CommRecords, work: RankWork, *, is_aligned: bool, links: Links = _NO_LINKS
 ) -> RankReport | None:
-    """Return what records of ranks say, None of one rank and where nothing tells them apart.
+    """Return the report on the records; None for one rank, or ranks not told apart.
 
     `is_aligned` says that their clocks are one also without collectives that align them.
     """
@@ -348,7 +348,7 @@ def projected_records(trace: Trace) -> CommRecords:
 def _innermost(
     row: IntArray, kind: IntArray, start: IntArray, end: IntArray
 ) -> tuple[IntArray, IntArray, IntArray, IntArray]:
-    """Return the ranges that hold no other, in order; one for those that begin and end together.
+    """Return the innermost ranges in order; ranges with equal ends count once.
 
     A row of the marks for each, the kind (-1: none), the start and the end.
     """

@@ -45,7 +45,7 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class _Check:
-    """One thing that a trace may lack, its name among the remedies, and how to see it."""
+    """One thing that a trace may lack, its name among the remedies, and its test."""
 
     code: str
     lack: str
@@ -92,10 +92,6 @@ def _counting(trace: Trace) -> str | None:
     return f"{runs} ({each}{without})"
 
 
-def _empty(table: str) -> Callable[[Trace], bool]:
-    return lambda trace: trace.table(table).num_rows == 0
-
-
 def _all_null(table: str, column: str) -> Callable[[Trace], bool]:
     def test(trace: Trace) -> bool:
         values = trace.table(table)[column]
@@ -111,22 +107,12 @@ def _no_models(trace: Trace) -> bool:
     return bool(rows) and not named
 
 
-def _no_marks(*kinds: str) -> Callable[[Trace], bool]:
-    return lambda trace: not is_one_of(trace.marks["kind"], *kinds).any()
-
-
 def _no_work(trace: Trace) -> bool:
     return not trace.activities.num_rows
 
 
 def _is_untimed(trace: Trace) -> bool:
     return bool(trace.totals.num_rows or trace.kernel_counters.num_rows)
-
-
-def _only_queueing(trace: Trace) -> bool:
-    """Return whether all calls are but the moments at which work was queued."""
-    calls = trace.calls["name"]
-    return len(calls) > 0 and bool(is_one_of(calls, _QUEUED).all())
 
 
 def _no_collectives(trace: Trace) -> bool:
@@ -142,7 +128,7 @@ def _no_collectives(trace: Trace) -> bool:
 
 
 def _no_device_work(trace: Trace) -> bool:
-    """Return whether nothing says that work was launched, or that none was."""
+    """Return whether nothing tells that work was launched, nor that none was."""
     has_calls = launch_calls(trace) > 0 or launches_nothing(trace.calls)
     return _no_work(trace) and not _is_untimed(trace) and not has_calls
 
@@ -163,16 +149,26 @@ _CHECKS: Final = (
     _Check("timeline", "timeline", lambda trace: _no_work(trace) and _is_untimed(trace)),
     _Check("copies", "copies", lacks_copies),
     _Check("sizes-of-copies", "sizes of copies", _no_sizes),
-    _Check("calls", "calls", _empty("calls")),
-    _Check("calls-but-moments", "calls", _only_queueing),
+    _Check("calls", "calls", lambda trace: not trace.calls.num_rows),
+    _Check(  # but the moments at which work was queued
+        "calls-but-moments",
+        "calls",
+        lambda trace: (
+            trace.calls.num_rows > 0 and bool(is_one_of(trace.calls["name"], _QUEUED).all())
+        ),
+    ),
     _Check("collectives", "collectives", _no_collectives),
     _Check("operators", "operators", lambda trace: not trace.ops.num_rows and of_pytorch(trace)),
     _Check("shapes", "shapes", _all_null("ops", "input_dims")),
-    _Check("kernel-counters", "kernel counters", _empty("kernel_counters")),
+    _Check("kernel-counters", "kernel counters", lambda trace: not trace.kernel_counters.num_rows),
     _Check("steps", "steps", lambda trace: find_marked_steps(trace, None) is None and of_ml(trace)),
-    _Check("stacks", "stacks", _no_marks("python", "module")),
+    _Check(
+        "stacks",
+        "stacks",
+        lambda trace: not is_one_of(trace.marks["kind"], "python", "module").any(),
+    ),
     _Check("device", "device", _no_models),
     _Check("rank", "rank", _all_null("processes", "rank")),
-    _Check("memory", "memory", _empty("counters")),
+    _Check("memory", "memory", lambda trace: not trace.counters.num_rows),
 )
 """What is looked for, in the order in which it is said."""

@@ -29,7 +29,7 @@ _UNQUOTED: Final = re.compile(r"[^ !#-\[\]-~]")
 
 
 def words_of(model: Any, world: int, given: Mapping[str, object]) -> dict[str, object]:
-    """Return what a module, the name of a preset or a card says of a job of so many ranks.
+    """Return the description of a job of `world` ranks by its module, preset or card.
 
     `given` is what its user says. Raises UsageError where that is too little.
     """
@@ -101,7 +101,7 @@ def _config(module: Any) -> dict[str, object] | None:
 
 
 def _readable(config: Mapping[str, Any]) -> dict[str, object]:
-    """Return the numbers of a config and the words that are read; no path, no label."""
+    """Return the numbers of a config and the known words; no paths, no labels."""
     kept: dict[str, object] = {}
     for key, value in config.items():
         items = value if isinstance(value, list | tuple) else [value]

@@ -86,14 +86,13 @@ def write_trace(profiler: Any, path: Path, unfinished: str | None) -> None:
 def _anonymous(block: bytes, unfinished: str | None) -> bytes:
     """Return some lines of a trace without host, path, and the mark of a step that did not end."""
     if b'"host_name"' in block or b'"traceName"' in block:
-        block = _PLACE.sub(rb"\1trace.json", _HOST.sub(_digest, block))
+        block = _HOST.sub(
+            lambda host: host[1] + hashlib.sha256(host[2]).hexdigest()[:8].encode(), block
+        )
+        block = _PLACE.sub(rb"\1trace.json", block)
     if unfinished is not None:
         block = block.replace(f'"{unfinished}"'.encode(), b'"unfinished step"')
     return block
-
-
-def _digest(said: re.Match[bytes]) -> bytes:
-    return said[1] + hashlib.sha256(said[2]).hexdigest()[:8].encode()
 
 
 _COLD: Final = 2
@@ -157,7 +156,7 @@ class Recorder:
         model: object,
         words: Mapping[str, object],
     ) -> None:
-        """Keep what to record; no profiler starts yet.
+        """Store the settings; no profiler starts yet.
 
         `schedule` counts the steps to wait, to warm up and to record. `options` are arguments of
         `torch.profiler.profile`, `words` the description of the run.

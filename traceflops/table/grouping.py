@@ -119,7 +119,7 @@ def ranked(values: WholeArray) -> tuple[IntArray, IntArray]:
 
 
 def _presence(values: WholeArray) -> tuple[BoolArray, int] | None:
-    """Return a table of which numbers occur, ABSENT in its first cell and then `low`; and `low`.
+    """Return a presence table of numbers (cell 0: ABSENT, then from `low`) and `low`.
 
     None where the numbers are so far apart that such a table would be large.
     """
@@ -134,12 +134,12 @@ def _presence(values: WholeArray) -> tuple[BoolArray, int] | None:
 
 
 def _cell(values: WholeArray, low: int) -> IntArray:
-    """Return the cells of numbers in such a table."""
+    """Return the cells of numbers in a presence table."""
     return np.where(values == ABSENT, 0, np.subtract(values, low - 1, dtype=np.int64))
 
 
 def _present(is_present: BoolArray, low: int) -> IntArray:
-    """Return the numbers that such a table has, in order."""
+    """Return the numbers of a presence table in order."""
     values = np.flatnonzero(is_present) + (low - 1)
     if is_present[0]:
         values[0] = ABSENT

@@ -304,7 +304,7 @@ def recorded_calls(trace: Trace) -> BoolArray:
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """Rows of the causing records (calls, ops, ops), -1 for none; per activity, call, activity."""
+    """Rows of the causing call or op, -1 for none: per activity, per call, per activity."""
 
     call_of_activity: IntArray
     op_of_call: IntArray
@@ -366,7 +366,7 @@ def _fill_by_external_id(trace: Trace, table: str, op: IntArray, is_open: BoolAr
 def first_match(
     process: IntArray, ids: IntArray, start: IntArray, at_process: IntArray, at_ids: IntArray
 ) -> IntArray:
-    """Return, per question, the row with the same process and id that starts first, or -1."""
+    """Return, per question, the first-started row of the same process and id, or -1."""
     count = len(ids)
     if count == 0 or bool((at_ids == ABSENT).all()):
         return np.full(len(at_ids), -1, dtype=np.int64)

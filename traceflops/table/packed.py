@@ -46,7 +46,7 @@ def column_names(schema: pa.Schema) -> tuple[str, ...]:
 
 
 def checked(table: Any, schema: pa.Schema | None = None) -> Any:
-    """Return a table once all of it was checked: names, offsets, codes, texts.
+    """Return a table after checking names, offsets, codes and texts.
 
     With a `schema` also types and nulls. Raises one of ARROW_UNREADABLE where something is wrong.
     """
@@ -94,7 +94,7 @@ def check_trace(trace: Trace) -> None:
 
 
 def require(is_so: object) -> None:
-    """Raise ValueError unless something is so."""
+    """Raise ValueError unless a condition holds."""
     if not is_so:
         raise ValueError("figures that contradict each other")
 
@@ -253,7 +253,7 @@ def trace_of_tables(head: Head, tables: Mapping[str, pa.Table]) -> Trace:
 
 
 def _assembled(outside: Outside, tables: Mapping[str, pa.Table]) -> Trace:
-    """Return the trace of decoded tables and all that is in none. Raises ValueError if damaged."""
+    """Return a checked trace of decoded tables and the other fields."""
     trace = Trace(tables=tables, **{f.name: getattr(outside, f.name) for f in fields(outside)})
     check_trace(trace)
     return trace

@@ -230,26 +230,6 @@ def test_optimizers_in_a_closure_do_not_swallow_the_model() -> None:
     }
 
 
-@pytest.mark.parametrize(("frozen", "names"), [(True, ".frozen"), (False, "")])
-def test_a_weight_without_a_gradient_is_frozen(frozen: bool, names: str) -> None:
-    ops = [
-        mm(0, 10, sequence=5),
-        plain(NODE, 100, 100, sequence=5, forward_thread=1),
-        mm(130, 10, m=4, k=2, n=8),
-        *([] if frozen else [mm(150, 10, m=8, k=4, n=2)]),
-    ]
-    work = launches(*((GEMM, at, 1000 + 10 * at, 9) for at in (5, 135, 155)[: len(ops) - 1]))
-    _, one = found(ops, work)
-    fine = lines(one, 4)
-    assert fine[f"model.matmul.forward{names}"] == ONE
-    assert fine[f"model.matmul.input_grad{names}"] == ONE
-
-
-def test_forward_ops_whose_backward_is_not_recorded_are_not_called_frozen() -> None:
-    _, one = found([mm(0, 10, sequence=5)], launches((GEMM, 5, 100, 50)))
-    assert lines(one, 4) == {"model.matmul.forward": ONE}
-
-
 def test_cpu_runs_without_proofs_say_that_ghosts_cannot_be_told() -> None:
     one = executed(prepare(trace_of(ops=[mm(0, 10)])))
     assert part_of(one, used=False).ledger().executed == ONE
@@ -260,7 +240,6 @@ def test_a_trace_without_ops_has_an_empty_ledger() -> None:
     _, one = found([], launches((GEMM, 5, 100, 50)))
     assert one.executed_flops == 0
     assert one.coverage == 0
-    assert not one.ranges()
     assert executed(prepare(trace_of())).cells == ()
 
 

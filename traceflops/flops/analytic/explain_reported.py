@@ -60,7 +60,7 @@ TREATMENTS: tuple[tuple[str, Checkpoint], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One way to a figure: conventions that give it, the peak, and what else is in it.
+    """One way to arrive at a figure: conventions, peak, and recomputation or mistake.
 
     `error` is relative to the reported figure; `cost` is the number of assumptions, weighted.
     """
@@ -99,7 +99,7 @@ class Explanation:
 
     @property
     def likely(self) -> tuple[Candidate, ...]:
-        """Return the candidates that suppose no more than can be expected, or else the best."""
+        """Return the candidates with few assumptions, else the best one."""
         likely = tuple(candidate for candidate in self.candidates if candidate.cost <= LIKELY)
         return likely or self.candidates[:1]
 
@@ -197,7 +197,7 @@ def explain(
 
 
 def _rank(candidate: Candidate) -> tuple[bool, Fraction, Fraction]:
-    """Order by how much must be supposed; where the figure does not fit, by error besides."""
+    """Sort key: the number of assumptions; for figures that do not fit, also the error."""
     if candidate.reproduces:
         return (False, Fraction(candidate.cost), candidate.error)
     return (True, round(candidate.error + candidate.cost * PER_COST, 3), Fraction(0))
@@ -206,7 +206,7 @@ def _rank(candidate: Candidate) -> tuple[bool, Fraction, Fraction]:
 def _ways(
     card: ModelCard, run: Run, stated: Peak, others: Sequence[Peak], metric: Metric
 ) -> Iterator[tuple[str, Peak, str, Fraction, int]]:
-    """Yield each convention, peak and treatment or mistake, its figure, and what it supposes."""
+    """Yield (convention, peak, treatment or mistake, figure, cost of its assumptions)."""
     if is_of_unknown_basis(run):  # of a rate counted who knows how, nothing but the division
         rules = [CONVENTIONS[PUBLISHED]]
     else:

@@ -84,7 +84,7 @@ def work(card: ModelCard, run: Run, name: str | None = None) -> DescribedWork:
 
 
 def is_of_unknown_basis(run: Run) -> bool:
-    """Return whether all there is is a published rate of unknown convention."""
+    """Return whether only a published rate is given, and not how its FLOPs were counted."""
     return run.achieved is not None and run.achieved_basis is None
 
 
@@ -141,12 +141,12 @@ class Rate(DescribedWork):
 
     @property
     def figure(self) -> Fraction:
-        """Return what the convention is known for: MFU, or HFU where recomputation is in it."""
+        """Return the convention's own figure: MFU, or HFU if it counts recomputation."""
         return self.hfu if self.is_hfu else self.mfu
 
     @property
     def doubt(self) -> Fact | None:
-        """Return what to check where the share is tiny, else None."""
+        """Return what to check where the share is below 0.1 %, else None."""
         if self.figure >= DOUBTFUL:
             return None
         if self.is_counted:
@@ -185,7 +185,7 @@ def rate(card: ModelCard, run: Run, peak: Peak, name: str | None = None) -> Rate
 
 
 def raw_rate(card: ModelCard, run: Run, peak: Peak, name: str | None = None) -> Rate:
-    """Return the rate as it comes out, above 100 % too; see `work` for published rates."""
+    """Return MFU and HFU unchecked, so also above 100 %; see `work` for published rates."""
     result = rate_of(work(card, run, name), peak)
     if result is None:
         raise UsageError("the step time is unknown", TIME_HINT)
@@ -193,7 +193,7 @@ def raw_rate(card: ModelCard, run: Run, peak: Peak, name: str | None = None) -> 
 
 
 def rate_of(done: DescribedWork, peak: Peak | None) -> Rate | None:
-    """Return the share of a peak that some work is; None where its time or peak is not known."""
+    """Return MFU and HFU of some work; None where its time or the peak is unknown."""
     if done.seconds is None or peak is None:
         return None
     return Rate(done.ledger, done.seconds, done.devices, done.tokens, peak)
@@ -252,7 +252,7 @@ OTHERS_OF_A_PUBLISHED_RATE: Final = ("peak of another GPU or data type", "unit m
 def reasons(
     value: Fraction, rate: Rate, card: ModelCard, run: Run, spec: DeviceSpec | None = None
 ) -> tuple[str, ...]:
-    """Return what may have made a share as large as it is, the most fitting first.
+    """Return likely mistakes behind an impossible share, the best fit first, in words.
 
     A mistake is likely where mending it leads to something plausible, the likelier the nearer that
     is to what is typical. `spec` is the device, if it is known.

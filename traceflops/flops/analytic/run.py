@@ -44,7 +44,7 @@ class Checkpoint:
     scope: Scope | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what is no share; more than 1 is possible, recomputing twice or three times."""
+        """Refuse shares below 0 or above 3; 2 recomputes the forward pass twice."""
         if min(self.linear, self.attention) < 0:
             raise UsageError("a recomputed share is negative", "give 0 (nothing) to 1 (all)")
         most = max(self.linear, self.attention)
@@ -119,7 +119,7 @@ class Lora:
         return tuple(pairs)
 
     def adapted(self, card: ModelCard) -> tuple[PlacedLinear, ...]:
-        """Return the matrices that get adapters of a rank; none where only their size is known."""
+        """Return the matrices that get an adapter; none where only the adapters' size is given."""
         if self.rank is None:
             return ()
         if self.targets:
@@ -160,7 +160,7 @@ class RunShape:
         return self.sequences == sums_of(self.slots).count
 
     def of(self, real: bool) -> Sequences:
-        """Return the real sequences or the slots; a UsageError where neither is known."""
+        """Return the real sequences, or the padded slots. Raises UsageError without lengths."""
         sequences = (self.documents if real else self.slots) or self.sums
         if sequences is None:
             raise UsageError(
@@ -215,7 +215,7 @@ class Run:
         assert self.sums is None or self.sums.tokens  # refuses sums that no lengths have
 
     def _contradictions(self) -> Iterator[tuple[str, str]]:
-        """Yield what cannot be, and what to do about it."""
+        """Yield each contradiction between the fields, and what to do about it."""
         if any(length < 1 for length in self.documents):
             yield "a document has no tokens", "give lengths of at least 1"
         both = "set --seq-sum and --seq-square-sum"
@@ -284,7 +284,7 @@ class Run:
         return RunShape(self.real_tokens or self.tokens, self.tokens)
 
     def _packed(self, seq: int | None) -> RunShape:
-        """Return documents, by lengths or by sums; packed into batch x seq if that is known."""
+        """Return the shape of packed documents, in slots of batch x seq if both are known."""
         sums = self.sums
         documents = tuple(sorted(Counter(self.documents).items())) if sums is None else None
         real = sums_of(sums or documents or ()).tokens
@@ -323,7 +323,7 @@ class Run:
         return RunShape(tokens, tokens, lengths, lengths)
 
     def seconds(self, shape: RunShape) -> Fraction | None:
-        """Return the time of a step, from whatever was measured; None where it was not a time."""
+        """Return the time of a step in seconds from whichever rate was measured, None without."""
         if self.step_seconds is not None:
             return self.step_seconds
         if self.tokens_per_s is not None:

@@ -90,7 +90,7 @@ def refusal(card: ModelCard, run: Run, name: str) -> TraceflopsError | None:
 
 @dataclass(frozen=True, slots=True)
 class _Passes:
-    """What a matrix or core is computed for, in so many layers."""
+    """Which passes a matrix or core takes part in besides the forward one, in `times` layers."""
 
     times: int
     input_grad: bool
@@ -139,7 +139,7 @@ class _Count:
         return ledger
 
     def _matmul(self, placed: PlacedLinear) -> Iterator[Line]:
-        """Yield the lines of a matrix, and of what it computes and nobody needs."""
+        """Yield the ledger lines of a matrix: model work, recomputation, padding."""
         linear, shape, card = placed.linear, self.shape, self.card
         # The rows that it is multiplied with: tokens, sequences or patches.
         if placed.side == "encoder" or linear.reads == "memory":
@@ -175,7 +175,7 @@ class _Count:
             yield Line(f"model.{kind}.weight_grad.{group}", forward * weight_grads)
 
     def _passes(self, placed: PlacedLinear | PlacedCore) -> Iterator[_Passes]:
-        """Yield the passes of a matrix or core, apart for layers below the lowest trained one.
+        """Yield which passes run; layers below the lowest trained one run forward only.
 
         There no gradient flows: nothing in them and below is trained.
         """
@@ -204,7 +204,7 @@ class _Count:
             yield _Passes(times - still, feeds_back, not run.freezes(linear.group))
 
     def _attention(self, placed: PlacedCore) -> Iterator[Line]:
-        """Yield the lines of an attention core, what it recomputes and what it computes in vain."""
+        """Yield the ledger lines of an attention core: model work, recomputation, padding."""
         core, run, rule, cached = placed.core, self.run, self.rule, self.run.cached
         shape = run.memory(self.card, self.shape) if placed.side == "encoder" else self.shape
         twice = self._twice_pairs(placed, shape)
@@ -235,7 +235,7 @@ class _Count:
             yield Line("convention.vector", VECTOR_FLOPS_OF_LEVANTER * squares * times)
 
     def _twice_pairs(self, placed: PlacedCore, shape: RunShape) -> int:
-        """Return twice the pairs of one head in a step, as the convention has them."""
+        """Return twice the (query, key) pairs of one head in a step, by the convention."""
         mask, context, cached = placed.core.mask, self.rule.context, self.run.cached
         sequences = shape.of(self.rule.real)
         if placed.core.cross:  # a query sees its whole encoder sequence

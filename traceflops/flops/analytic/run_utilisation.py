@@ -150,7 +150,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Utilisation:
-    """What can be said of a run: `rate` is None where something lacks, the rest is there."""
+    """Everything about a described run; `rate` is None where `lacks` says what is missing."""
 
     card: ModelCard
     run: Run
@@ -238,7 +238,7 @@ def unit_of(card: ModelCard, run: Run) -> Unit:
 def _doubts(
     card: ModelCard, choice: PeakChoice, done: DescribedWork, name: str | None
 ) -> Iterator[Fact]:
-    """Yield what is doubtful about a count, or about the rate that comes of it."""
+    """Yield doubts about the count of FLOPs and the resulting rate."""
     if name is None and done.tokens is not None and not card.complete:
         rule = done.ledger.convention
         yield fact("described.rough-count", lacks=tuple(card.lacks), convention=rule)
@@ -259,7 +259,7 @@ def _doubts(
 
 
 def check_claims(card: ModelCard, run: Run) -> None:
-    """Refuse what the model makes impossible. Raises UsageError."""
+    """Raise UsageError for settings that the model makes impossible."""
     frozen = run.frozen - {"all"}
     # Freezing parts that the model does not have would change nothing.
     absent = frozen - {*card.parts}
@@ -293,7 +293,7 @@ def check_claims(card: ModelCard, run: Run) -> None:
 
 
 def doubtful_claims(card: ModelCard, run: Run) -> tuple[Fact, ...]:
-    """Return what is said and does not fit the model."""
+    """Return the statements about the run that do not fit the model."""
     claims = (*card.doubts, *run.notes)
     if card.seq is not None and run.seq not in (None, card.seq):
         fixed = fact("described.fixed-length", model=card.name, tokens=card.seq, given=run.seq)

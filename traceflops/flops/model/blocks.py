@@ -57,7 +57,7 @@ def require(holds: bool, problem: str, hint: str) -> None:
 
 
 def positive(owner: object, *names: str) -> None:
-    """Refuse a size below 1, by its name."""
+    """Raise UsageError for each named field of `owner` that is below 1."""
     for name in names:
         value = getattr(owner, name)
         require(value >= 1, f"{name} is {value}", f"give a {name} of at least 1")

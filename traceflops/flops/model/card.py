@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal
 
-from traceflops.errors import UsageError
 from traceflops.facts import Fact, fact
 from traceflops.flops.model.blocks import (
     ROUTING,
@@ -15,7 +14,6 @@ from traceflops.flops.model.blocks import (
     Conv,
     Core,
     Experts,
-    LatentAttention,
     Linear,
     require,
 )
@@ -31,9 +29,6 @@ FEWEST_PARAMS = 1000
 MOST_MTP = 100
 FAR_APART, TOO_FAR_APART = Fraction(1, 10), 2
 """How far a stated parameter count may be from the counted one: relative, and as a factor."""
-
-Bytes = int | Fraction
-"""Bytes per element; a fraction for packed types, such as 1/2 for 4 bits."""
 
 ARCHITECTURE = ("hidden", "layers", "heads", "ffn", "glu", "vocab")
 """What describes a model, in the words of a card."""
@@ -137,7 +132,7 @@ class ModelCard:
 
     @property
     def doubts(self) -> tuple[Fact, ...]:
-        """Return what is said of the model and does not fit together."""
+        """Return that stated and counted parameters differ by more than 10 %, else nothing."""
         if self.params is None or not self.complete:
             return ()
         if abs(self.params - self.counted) <= FAR_APART * self.counted:
@@ -151,7 +146,7 @@ class ModelCard:
 
     @property
     def lacks(self) -> tuple[str, ...]:
-        """Return what a full description would have besides."""
+        """Return the keys that a full description would need besides."""
         nothing = not (self.blocks or self.convs or self.missing)
         return ARCHITECTURE if nothing else self.missing
 
@@ -260,37 +255,3 @@ class ModelCard:
             layer += count
         if self.mtp:
             yield self.mtp, None, self.blocks[-1][1]
-
-
-def decode_bytes(
-    card: ModelCard,
-    *,
-    passes: int,
-    keys: int,
-    weight_bytes: Bytes = 2,
-    cache_bytes: Bytes = 2,
-) -> Fraction:
-    """Return the least bytes that so many passes over `keys` cached tokens move.
-
-    They are the weights, once per pass, and cached keys and values (of MLA the latent vector and
-    its position). All sequences of a pass may choose the same experts, so only those of one token
-    count. `keys` are attended tokens, summed over sequences and passes. Raises UsageError where
-    layers are not described, or look back only part of the way.
-    """
-    if not card.complete:
-        lacks = ", ".join(card.lacks)
-        raise UsageError(f"the model's {lacks} are unknown", "describe its layers")
-    of_token = 0  # elements that one token has in the cache of all layers
-    for count, block in card.blocks:
-        attention = block.attention
-        if attention is None:
-            continue
-        if attention.mask.kind in ("window", "chunk"):
-            problem = "it has layers with limited attention windows"
-            raise UsageError(problem, "count them separately")
-        if isinstance(attention, LatentAttention):
-            of_token += count * (attention.kv_rank + attention.rope_dim)
-        else:
-            of_token += count * 2 * attention.kv_heads * attention.head_dim
-    weights = passes * card.weights() * Fraction(weight_bytes)
-    return weights + keys * of_token * Fraction(cache_bytes)

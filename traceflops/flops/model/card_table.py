@@ -107,7 +107,7 @@ class _Builder:
     table: TomlTable
 
     def card(self) -> ModelCard:
-        """Return the card, or of it what there is besides `params`."""
+        """Return the card; with `params`, the rest may be missing."""
         table = self.table
         missing: tuple[str, ...] = ()
         if "conv" not in table or "layers" in table:
@@ -187,7 +187,11 @@ class _Builder:
                 bias = "ffn" in self._biases
                 dense = FeedForward(width=table.count("ffn"), glu=table.flag("glu"), bias=bias)
             cross, attention = self._cross(), self._attention(mask)
-            if mixed and (experts := self._expert_table()) is not None and "glu" in table:
+            if (
+                mixed
+                and (experts := self.table.table("experts", EXPERTS)) is not None
+                and "glu" in table
+            ):
                 routed = experts.part(
                     Experts,
                     glu=table.flag("glu"),
@@ -243,7 +247,7 @@ class _Builder:
 
     @property
     def _mixed(self) -> tuple[bool, ...]:
-        experts, layers = self._expert_table(), self._layers
+        experts, layers = self.table.table("experts", EXPERTS), self._layers
         if experts is None:
             return (False,) * layers
         if "layers" in experts and "dense_layers" in experts:
@@ -253,9 +257,6 @@ class _Builder:
             experts.refuse(f"it names layers beyond the {layers} that exist", HINT)
         mixed = frozenset(range(dense, layers) if listed is None else listed)
         return tuple(layer in mixed for layer in range(layers))
-
-    def _expert_table(self) -> TomlTable | None:
-        return self.table.table("experts", EXPERTS)
 
     # What a block is made of
 
@@ -293,7 +294,7 @@ class _Builder:
         return replace(own, vectors=0, cross=True)
 
     def _extras(self) -> Iterator[Linear]:
-        """Yield what stands around the blocks: patches, transform and pooler, classifier."""
+        """Yield the matrices outside the blocks: patches, transform, pooler, classifier."""
         table = self.table
         hidden = table.maybe("hidden") or 0
         if (image := table.table("image", IMAGE)) is not None:

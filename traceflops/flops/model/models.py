@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from traceflops.errors import InputError, UsageError
-from traceflops.facts import Fact, fact, in_words
+from traceflops.facts import fact, in_words
 from traceflops.flops.model.blocks import Block, Experts
 from traceflops.flops.model.card import ModelCard
 from traceflops.flops.model.card_table import build, parse_toml
@@ -108,6 +108,7 @@ def listed_models() -> tuple[tuple[str, ModelCard], ...]:
     return tuple((name, preset(name)) for name in preset_names())
 
 
+@cache
 def preset(name: str) -> ModelCard:
     """Return the card of a model by id, name or alias; case and punctuation do not matter.
 
@@ -115,7 +116,7 @@ def preset(name: str) -> ModelCard:
     """
     wanted, ids = _plain(name), _ids()
     if wanted in ids:
-        return _card(ids[wanted])
+        return build(_tables()[ids[wanted]], f"preset {ids[wanted]}")
     near = difflib.get_close_matches(wanted, ids, 3)
     meant = ", ".join(dict.fromkeys(ids[spelling] for spelling in near))
     raise UsageError(
@@ -145,11 +146,6 @@ def _ids() -> dict[str, str]:
         for name in names:
             ids.setdefault(_plain(name), key)
     return ids
-
-
-@cache
-def _card(key: str) -> ModelCard:
-    return build(_tables()[key], f"preset {key}")
 
 
 def _plain(name: str) -> str:
@@ -239,17 +235,13 @@ def _card_of_family(
     for rule in family.rules:
         rule(table, values)
     taken = {key: size for key, size in assumed.items() if MASKED.get(key, "name") in values}
-    notes = (*values.pop("notes", ()), *_assumptions(taken, kind))
+    sizes = tuple(f"{key} {size}" for key, size in taken.items())
+    defaults = (fact("described.defaults", kind=kind, sizes=sizes),) if sizes else ()
+    notes = (*values.pop("notes", ()), *defaults)
     try:
         return replace(build(values, where, names), notes=notes)
     except UsageError as error:
         called = names | NOT_COPIED  # the hint in the words of the config
         hint = re.sub(r"\b[a-z_]+\b", lambda word: called.get(word[0], word[0]), error.hint)
-        hints = (hint, *map(in_words, _assumptions(taken, kind)))
+        hints = (hint, *map(in_words, defaults))
         raise UsageError(error.message, "; ".join(hints)) from None
-
-
-def _assumptions(taken: Mapping[str, int], kind: str) -> tuple[Fact, ...]:
-    """Return a note on the sizes that the config leaves to the defaults of its class."""
-    sizes = tuple(f"{key} {size}" for key, size in taken.items())
-    return (fact("described.defaults", kind=kind, sizes=sizes),) if sizes else ()

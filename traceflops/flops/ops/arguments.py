@@ -100,7 +100,7 @@ INT64: Final = _OF_NAME["long int"]
 
 
 def element_type(name: str) -> ElementType | None:
-    """Return the type that the profiler writes so; None for what is no tensor or not known."""
+    """Return the element type of a profiler's type name; None if unknown or no tensor."""
     return _OF_NAME.get(name)
 
 
@@ -310,7 +310,7 @@ def _texts(text: str) -> list[Any]:
 
 
 def read_value(text: object) -> Read:
-    """Return the value that one text stands for; UNREADABLE for any other text."""
+    """Return the number, truth value or flat list in a text; UNREADABLE for other texts."""
     if not isinstance(text, str) or len(text) > LONGEST_VALUE:
         return UNREADABLE
     if not (text.startswith("[") and text.endswith("]")):

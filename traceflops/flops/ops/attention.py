@@ -59,7 +59,7 @@ class Masking:
         return None if causal is None else self._windowed(args, causal, self.bottom_right)
 
     def unrecorded(self) -> Band:
-        """Return the mask with the fewest pairs: a causal one, with the least of windows if any."""
+        """Return the mask with the fewest pairs where none is recorded: causal, least window."""
         return Band(0 if self.window else None, 0, self.bottom_right)
 
     def _windowed(self, args: Arguments, causal: bool, bottom_right: bool) -> Band:
@@ -148,7 +148,7 @@ class Attention:
         )
 
     def _core(self, args: Arguments, q: Tensor, k: Tensor, v: Tensor) -> Core:
-        """Return sizes and pairs. Raises CannotCount where lengths or shapes do not tell them."""
+        """Return the core's sizes and pairs. Raises CannotCount where they are unknown."""
         offsets = args.tensor((self.packing.offsets or (None,))[0])
         if offsets is not None:
             if (len(q.shape), len(k.shape)) == (3, 4):
@@ -186,7 +186,6 @@ class Attention:
                 pairs_at_least=0 if used else least,
                 causal=None if band is None else band.causal,
                 documents=documents,
-                cut=used or (band or unrecorded).cuts(max(longest)),
             )
         if args.given(*self.packing.used):
             raise CannotCount("not-in-trace")
@@ -245,11 +244,6 @@ class Band:
     def causal(self) -> bool:
         """Return whether no query sees a later key."""
         return self.right is not None and self.right <= 0
-
-    def cuts(self, longest: int) -> bool:
-        """Return whether it may hide more of a sequence than a full or a causal mask does."""
-        left = self.left is not None and self.left < longest - 1
-        return left or (self.right is not None and 0 < self.right < longest - 1)
 
     def pairs(self, queries: int, keys: int) -> int:
         """Return the pairs of one sequence and head.

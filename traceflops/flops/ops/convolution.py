@@ -201,7 +201,7 @@ def _flag(args: Arguments, flag: int | bool) -> bool | None:
 def _readings(
     x: Tensor, w: Tensor, transposed: bool | None, groups: int | None
 ) -> list[Correlation]:
-    """Return the sizes as those of a convolution, of a transposed one, or as either."""
+    """Return every reading of the shapes: as a convolution, a transposed one, or both."""
     if len(w.shape) < 3 or len(x.shape) != len(w.shape):
         return []
     flags = (False, True) if transposed is None else (transposed,)

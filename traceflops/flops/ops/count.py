@@ -181,13 +181,10 @@ def output_shapes(ops: pa.Table) -> IntArray:
     convolution around it. A number that several nodes with different shapes have (several forward
     threads) tells nothing.
     """
-
-    def is_convolution(name: str) -> bool:
-        return name in RULES and RULES[name].kind == "convolution"
-
     shape_of = np.full(ops.num_rows, -1, dtype=np.int64)
     sequence, dims = numbers(ops["sequence"], ABSENT), codes(ops["input_dims"])
-    forward = matching(ops["name"], is_convolution) & (dims >= 0)
+    convolutions = {name for name, rule in RULES.items() if rule.kind == "convolution"}
+    forward = matching(ops["name"], convolutions.__contains__) & (dims >= 0)
     asking = np.flatnonzero(forward & (codes(ops["concrete_inputs"]) < 0))
     numbered = (sequence != ABSENT) & (dims >= 0)
     giving = np.flatnonzero(numbered & matching(ops["name"], _CONVOLUTION_NODE.fullmatch))

@@ -115,7 +115,6 @@ class Core:
 
     `pairs` are (query, key) pairs per head, summed over the batch; `heads` are query heads;
     `queries` and `keys` are lengths, or totals of `documents` packed sequences where that is given.
-    `cut` says that a window may hide pairs of these, so that sums of lengths do not tell how many.
     """
 
     batch: int
@@ -129,7 +128,6 @@ class Core:
     pairs_at_least: int
     causal: bool | None
     documents: int | None = None
-    cut: bool = False
 
     def forward(self, pairs: int) -> int:
         """Return the FLOPs of scores and output over so many pairs: 2 pairs H (d_qk + d_v)."""

@@ -9,5 +9,5 @@ ModelCard + Run  --passes.visible-->  expected FLOPs of the windows shown
 Measurement      ------------------>  counted FLOPs, between bounds
                               |
                               v
-Reconciliation: do they agree (2 %), MFU by the description, padding taken out, recomputation
+Reconciliation: do they agree (2 %), MFU by the description, recomputation
 """

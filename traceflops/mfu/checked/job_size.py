@@ -45,7 +45,7 @@ class JobSize:
 
     @property
     def lack(self) -> MissingInput | None:
-        """Return why a description of a step has nothing to be compared with."""
+        """Return why a described step cannot be compared: there are no steps; else None."""
         if self.windows:
             return None
         if self.is_range:
@@ -61,7 +61,7 @@ class JobSize:
 
     @property
     def note(self) -> Fact:
-        """Return how many devices were reckoned with, and why."""
+        """Return how many devices were assumed, and what tells it."""
         some = self.shown if self.shown != self.devices else None
         return fact("job-size.assumed", devices=self.devices, by=self.told_by, shown=some)
 
@@ -94,7 +94,7 @@ def job_size(prepared: Prepared, gpus: int | None = None) -> JobSize:
 
 
 def host_time(prepared: Prepared) -> int | None:
-    """Return the host's time in the markers of the chosen step windows, in ns, once per device.
+    """Return the sum over devices of the host's markers of the chosen steps, in ns.
 
     None where the host did not mark steps, or not all of the chosen.
     """

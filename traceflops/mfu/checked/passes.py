@@ -9,10 +9,8 @@ from typing import Any, Final, NamedTuple
 
 from traceflops.facts import Fact, fact
 from traceflops.flops.analytic.run import (
-    FULL_CHECKPOINT,
     MEASURES,
     NO_CHECKPOINT,
-    SELECTIVE,
     Checkpoint,
     Run,
 )
@@ -50,12 +48,12 @@ class Passes(NamedTuple):
         return sum(self, Fraction(0))
 
     def times(self, factor: Fraction) -> Passes:
-        """Return all of it so many times."""
+        """Return the FLOPs multiplied by a factor."""
         return Passes(*(flops * factor for flops in self))
 
 
 def passes_of(ledger: Ledger, spare: tuple[str, ...] = SPARE) -> Passes:
-    """Return the model lines of a ledger, and with the products the padding named."""
+    """Return the model FLOPs of a ledger by pass; padding in `spare` counts as products."""
 
     def products(name: str) -> Fraction:
         return Fraction(ledger.total(f"model.matmul.{name}") + ledger.total(f"model.conv.{name}"))
@@ -157,7 +155,7 @@ class Counts:
 
 
 def _difference(residual: Fraction, of: str) -> Fact:
-    """Return how a description compares with what a trace shows; `of` is the code of that."""
+    """Return a residual as a fact; `of` is the code of what it is compared with."""
     if not residual:
         return fact("reconciliation.as-much", of=Fact(of))
     if residual >= 1:
@@ -167,8 +165,8 @@ def _difference(residual: Fraction, of: str) -> Fact:
 
 
 def counts_of(measured: Measurement, card: ModelCard, run: Run, job: JobSize) -> Counts | None:
-    """Return both counts, None if the trace tells too little; `run` is of the job."""
-    done = measured.executed.as_computed
+    """Return described and counted FLOPs, None where the trace tells too little."""
+    done = measured.executed
     expected, counted = expected_flops(card, run, job), done.model_flops
     too_little = done.coverage is not None and done.coverage < TOO_LITTLE
     if expected is None or not counted or too_little:
@@ -202,7 +200,7 @@ def unknown_flops(done: Executed, peaks: Mapping[int, Peaks]) -> int | None:
 
 
 def of_job(run: Run, job: JobSize) -> Run:
-    """Return the run with the devices of the job, and its time by the trace."""
+    """Return the run with the job's devices and the trace's step time."""
     return replace(replace(run, **UNTIMED), devices=job.devices, step_seconds=job.seconds)
 
 
@@ -240,11 +238,10 @@ EARLY: Final = Fraction(1, 2)
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """How recomputation differs from its description, and which option would describe it."""
+    """How recomputation differs from its description."""
 
     code: str
     what: Fact
-    option: Fact
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +273,6 @@ class Recomputation:
             shown=Fraction(self.counted, self.executed),
             checkpointing=_named(self.checkpoint),
             described=self.described / self.executed or None,
-            remedy=self.mismatch.option,
         )
 
 
@@ -286,48 +282,30 @@ def recomputation(
     """Return what is described and what is shown; None where the two cannot be compared."""
     if counts is None or run.forward_only or not card.complete:
         return None
-    done = measured.executed.as_computed
+    done = measured.executed
     ledger = done.ledger()
     cells = [cell for cell in done.used_cells if cell.line.startswith(f"{FAMILY}.")]
     least, most = (sum(getattr(cell, name) for cell in cells) for name in ("at_least", "flops"))
-    for bounds in done.ranges():
-        if bounds.line.startswith(f"{FAMILY}."):
-            least -= bounds.flops - bounds.at_least
-            most += bounds.at_most - bounds.flops
+    # What shapes leave open may be recomputation or a gradient.
+    least -= sum(cell.open_flops for cell in cells)
+    most += sum(cell.open_flops for cell in done.used_cells) - sum(c.open_flops for c in cells)
     least, most = max(least, 0), most + (unknown_flops(measured.executed, measured.rates) or 0)
     counted, described = int(ledger.total(FAMILY)), _described(card, run, job).total
     slack = (AGREE if described else TRACES) * done.executed_flops
     mismatch = None
-    full = _described(card, replace(run, checkpoint=FULL_CHECKPOINT), job)
-    products = ledger.total("recompute.matmul") + ledger.total("recompute.conv")
-    option = _option(Fraction(products), Fraction(ledger.total("recompute.attention")), full)
     expected = described * (EARLY if counted and run.checkpoint.linear else 1)
     if least > described + slack:
-        mismatch = Mismatch(NOT_DESCRIBED, fact("recomputation.of-forward"), option)
+        mismatch = Mismatch(NOT_DESCRIBED, fact("recomputation.of-forward"))
     elif most < expected - slack or (described and not most):
         what = fact("recomputation.none-of", checkpointing=_named(run.checkpoint))
-        mismatch = Mismatch(MISSING, what, option if counted else fact("recomputation.is-off"))
+        mismatch = Mismatch(MISSING, what)
     return Recomputation(
         run.checkpoint, described, counted, least, most, done.executed_flops, mismatch
     )
 
 
-def _option(products: Fraction, attention: Fraction, full: Passes) -> Fact:
-    """Return which option describes recomputed FLOPs; `full` is recomputation of all blocks."""
-    products = products / full.forward if full.forward else Fraction(0)
-    attention = attention / full.attention_forward if full.attention_forward else Fraction(0)
-    has_attention = full.attention_forward or full.attention_backward
-    of_attention = attention if has_attention else Fraction(1)
-    if all(EARLY <= share <= 1 + AGREE for share in (products, of_attention)):
-        return fact("recomputation.describes", option=FULL_CHECKPOINT.name)
-    if products <= AGREE and abs(attention - 1) <= AGREE:
-        return fact("recomputation.describes", option=SELECTIVE.name)
-    shares = ",".join(decimal(share, 2) for share in (products, attention))
-    return fact("recomputation.describes", option=shares)
-
-
 def _described(card: ModelCard, run: Run, job: JobSize) -> Passes:
-    """Return what is recomputed in the windows shown, if the description holds: forward passes."""
+    """Return the described recomputation in the windows shown, as forward passes."""
     with_it, without = visible(card, run, recomputed=True), visible(card, run)
     again = Passes(*(more - less for more, less in zip(with_it, without, strict=True)))
     return again.times(Fraction(job.windows, job.devices))

@@ -19,12 +19,11 @@ from traceflops.devices.missing_input import MissingInput
 from traceflops.facts import Fact, fact, in_words
 from traceflops.flops.analytic.rates import Rate
 from traceflops.flops.analytic.run import Run
-from traceflops.flops.analytic.run_flops import default_convention, obstacle
+from traceflops.flops.analytic.run_flops import default_convention, model_flops, obstacle
 from traceflops.flops.analytic.run_utilisation import Utilisation, utilisation
 from traceflops.flops.mfu_waterfall import FAMILIES, DeviceBudget, Portion, Waterfall, waterfall
 from traceflops.flops.model.card import ModelCard
 from traceflops.mfu.checked.job_size import JobSize, job_size, main_type, peak_in_trace
-from traceflops.mfu.checked.padding import described_padding, without_padding
 from traceflops.mfu.checked.passes import (
     Counts,
     Recomputation,
@@ -52,8 +51,8 @@ class Reconciliation:
 
     `described` is the run with the trace's step time (the mean device window); without a rate where
     `lacks` says why. `counts` is None where the trace does not tell FLOPs or steps. `waterfall` is
-    by the description, where the trace allows none. `measured` is what the trace shows, without the
-    described padding if the two agree; `is_padded` says that there is some.
+    by the description, where the trace allows none. `measured` is what the trace shows, padding
+    included; `is_padded` says that the description has some.
     """
 
     described: Utilisation
@@ -72,7 +71,7 @@ class Reconciliation:
 
     @property
     def host_mfu(self) -> Fraction | None:
-        """Return the same MFU over the host's step markers in place of the device windows.
+        """Return the described MFU over the host's step markers instead of device windows.
 
         None where it is not known, and where the host ran so far ahead that it would pass 100 %.
         """
@@ -134,20 +133,16 @@ class Reconciliation:
             )
         if not self.is_padded:
             return (compared,)
-        done = self.measured.executed
-        if not done.padding_flops:
-            return compared, fact("reconciliation.with-padding")
-        share = Fraction(done.padding_flops, done.executed_flops)
-        return compared, fact("reconciliation.without-padding", share=share)
+        return compared, fact("reconciliation.with-padding")
 
     @property
     def sentence(self) -> str:
-        """Return them in words."""
+        """Return the statements in words."""
         return in_words(*self.statements)
 
     @property
     def in_doubt(self) -> Utilisation:
-        """Return the described run; where it does not fit the trace, that is its first note."""
+        """Return the described run, with the mismatch as its first note if there is one."""
         again = self.recomputation.mismatch if self.recomputation is not None else None
         if self.agree is not False and again is None:
             return self.described
@@ -201,12 +196,13 @@ def reconcile(
             fall, lacks = None, [TOO_MUCH]
     if lacks:
         described = replace(described, rate=None)
-    padding = described_padding(card, run, measured.executed) if counts is not None else None
-    if padding is not None and counts is not None and counts.agree:
-        measured = without_padding(measured, prepared, padding, "as described")
     recomputed = recomputation(measured, card, run, job, counts)
+    is_padded = False
+    if counts is not None:
+        needed = model_flops(card, run, default_convention(card, run))
+        is_padded = needed.total("overcompute.padding") > 0
     return Reconciliation(
-        described, job, counts, fall, tuple(lacks), measured, recomputed, padding is not None
+        described, job, counts, fall, tuple(lacks), measured, recomputed, is_padded
     )
 
 

@@ -44,7 +44,7 @@ class Words:
         return f"--{word.replace('_', '-')}" if self.dashed else word
 
     def read(self, word: str, parse: Callable[[str, str], T]) -> T | None:
-        """Return what a word says, None where it is not given."""
+        """Return a word's parsed value, None where it is not given."""
         text = self.values.get(word)
         return parse(self.called(word), text) if text is not None else None
 
@@ -55,7 +55,7 @@ class Words:
 
 
 def adjusted(card: ModelCard, words: Words) -> ModelCard:
-    """Return the card with what the words change of it. Raises UsageError."""
+    """Return the card with the MTP, vocabulary and capacity that the words give."""
     if (modules := words.read("mtp", parse_count)) is not None:
         card = with_mtp(card, modules)
     if (rows := words.read("padded_vocab", parse_count)) is not None:
@@ -65,7 +65,7 @@ def adjusted(card: ModelCard, words: Words) -> ModelCard:
 
 
 def check_sums(words: Words) -> None:
-    """Refuse written sums of lengths that no lengths have. Raises UsageError."""
+    """Raise UsageError for sums of lengths that no sequences can have."""
     named = ("seq_sum", "seq_square_sum", "sequences")
     total, squares, count = (words.read(word, parse_count) for word in named)
     if total is None or squares is None:
@@ -105,7 +105,7 @@ def run_settings(card: ModelCard, words: Words) -> dict[str, Any]:
 
 
 def _training_settings(card: ModelCard, words: Words) -> dict[str, Any]:
-    """Return what has gradients, and what is computed twice."""
+    """Return the fields of Run on adapters, frozen weights, checkpointing and kernels."""
     called, values, flags = words.called, words.values, words.flags
     settings: dict[str, Any] = {"lora": _lora(card, words)}
     sized = "lora_rank" in values or "lora_params" in values

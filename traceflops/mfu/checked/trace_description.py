@@ -25,8 +25,8 @@ from traceflops.flops.model.card import ModelCard
 from traceflops.flops.model.card_table import build
 from traceflops.flops.model.models import bare_model, card_of_config, preset
 from traceflops.mfu.checked import run_options
+from traceflops.mfu.checked.run_marks import MarkedTokens, is_ours, marked_tokens
 from traceflops.mfu.checked.run_options import Words
-from traceflops.mfu.traced.run_marks import MarkedTokens, is_ours, marked_tokens
 from traceflops.table.columns import matching
 from traceflops.table.trace import Note, Trace, note_of
 from traceflops.units import DESCRIPTION_WORDS, LARGEST, parse_count, parse_lengths, parse_rate
@@ -80,7 +80,7 @@ class Description:
     """Words that are there without a value: null, or what was read as such."""
 
     def with_options(self, card: ModelCard | None, options: Words) -> Description:
-        """Return the description with what the options say in its place; `card` is theirs."""
+        """Return the description overridden by options; `card` is the options' model."""
         of_card = _MODEL if card is not None else frozenset()  # its options are in it already
         aside = of_card.union(*(_REPLACES.get(word, ()) for word in options.values))
         kept = {word: text for word, text in self.words.values.items() if word not in aside}
@@ -111,7 +111,7 @@ def description_of(trace: Trace) -> Description | None:
 
     @contextmanager
     def noting(word: str = "") -> Iterator[None]:
-        """Turn an error into a problem of a word."""
+        """Collect an error as a problem of this word instead of raising it."""
         try:
             yield
         except TraceflopsError as error:
@@ -165,7 +165,7 @@ def _lora_texts(value: object) -> dict[str, str]:
 
 
 def _text(word: str, value: object) -> str:
-    """Return the text that the option of this word would have. Raises UsageError."""
+    """Return a value as the text of the same option. Raises UsageError for invalid values."""
     if isinstance(value, list) and word not in _LISTS:
         raise UsageError(f"{word} cannot be a list", "")
     parts = value if isinstance(value, list) else [value]
@@ -249,7 +249,7 @@ class SelfDescribed:
 
 @dataclass(frozen=True, slots=True)
 class NotDescribed:
-    """That a trace has no description that can be used: `problem` is None where none has a model.
+    """No usable description; `problem` says why, None where no model is named.
 
     `notes` say what was left out, and why.
     """

@@ -37,11 +37,11 @@ from traceflops.mfu.counted.counter_work import (
 from traceflops.mfu.counted.joins import (
     CrossCheck,
     Join,
+    JoinedPart,
     Matched,
     MeasuredWork,
     by_own_shapes,
     cross_check,
-    join_of,
     match,
 )
 from traceflops.mfu.counted.kernel_speeds import KernelSpeed, kernel_speeds, rules_by_launch
@@ -56,9 +56,9 @@ from traceflops.mfu.counted.launches import (
 )
 from traceflops.mfu.counted.same_launches import counted_launches, joined
 from traceflops.mfu.counted.serving_kernels import of_passes, own_work, paired_work, serving_notes
-from traceflops.mfu.traced.coverage import chosen_activities, compute_kernels
+from traceflops.mfu.traced.coverage import HOW, chosen_activities, compute_kernels
 from traceflops.table.columns import ABSENT, IntArray, names, numbers
-from traceflops.table.grouping import distinct
+from traceflops.table.grouping import distinct, exact_sum
 from traceflops.table.nesting import taken
 from traceflops.table.trace import Note, Trace, note_of
 from traceflops.units import several
@@ -77,7 +77,7 @@ _COLUMNS: Final = ("kind", "size", "vector", "how", "origin")
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A recording that tells work: what, the counters if that is what it is, and its file.
+    """A recording that tells the work of launches, its counters if it has any, its file.
 
     `is_own` says that the timed run has them itself, `captured` which of its launches are captured.
     `speeds` are what its counters say of limits, `notes` what is odd about that.
@@ -104,7 +104,7 @@ def measured_work(
     pair: Prepared | None,
     device: str | None,
 ) -> MeasuredWork | None:
-    """Return what else tells of the kernels of a trace: launches, counters or a paired run.
+    """Return the work of kernels by launch grids, counters or a paired run; None if unknown.
 
     `device` is an id of the device table that the user gave, for counters of which nothing tells
     the device. Raises UsageError for a paired run that tells nothing.
@@ -136,7 +136,9 @@ def measured_work(
     for source, matched in answers:
         if source.work.origin != "shapes":
             asked = wanted & ~owned[rows] if source.work.origin == "pair" else wanted
-            joins.append(join_of(source.work.origin, source.file, matched, asked, dur_ns))
+            times = [(how, dur_ns[asked & (matched.how == n)]) for n, how in enumerate(HOW)]
+            parts = [JoinedPart(how, len(ns), exact_sum(ns)) for how, ns in times if len(ns)]
+            joins.append(Join(source.work.origin, source.file, tuple(parts), matched.found))
     check = _cross_checked(prepared, attribution, launches, answers)
     notes = [*_notes(trace, answers, joins, check)]
     if pair is not None:
@@ -160,7 +162,7 @@ def measured_work(
 def _bandwidth(
     trace: Trace, devices: Sequence[DevicePeaks], given: DeviceSpec | None
 ) -> int | None:
-    """Return the bandwidth of the devices; without a timeline of that given, or that counted."""
+    """Return the memory bandwidth of the devices in bytes per ns, None if it is not one."""
     if given is not None:
         return given.bandwidth
     counted = distinct(numbers(trace.kernel_counters["device"]))
@@ -175,7 +177,7 @@ def _sources(
     architectures: tuple[str, ...],
     pair: Prepared | None,
 ) -> Iterator[Source]:
-    """Yield the recordings, those that say most first: shapes tell what FLOPs were for."""
+    """Yield the sources of work, shapes before counters: shapes tell what FLOPs were for."""
     own = own_work(prepared, attribution)
     if own is not None:
         yield Source(own, None, (), None, is_own=True)
@@ -233,7 +235,7 @@ def _first_answers(launches: Launches, answers: Answers, activities: int) -> dic
 
 
 def _same_launch(prepared: Prepared, launches: Launches, source: Source) -> IntArray | None:
-    """Return, per launch, the one there that is the same, -1 for none; None for another run.
+    """Return, per launch, the row of the same launch in the source; None for another run.
 
     That is its capture, or the only one of the process with its correlation, and with its name.
     """
@@ -285,7 +287,7 @@ def _cross_checked(
 def _notes(
     trace: Trace, answers: Answers, joins: Sequence[Join], check: CrossCheck | None
 ) -> Iterator[Note]:
-    """Yield what the kinds rest on, then what each join and its counters lack, then bytes."""
+    """Yield notes on assumptions, then on each join and its counters, then on bytes."""
     for source, matched in answers:
         if source.work.origin != "counters":
             own = source.work.origin == "shapes"

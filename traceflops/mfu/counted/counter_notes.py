@@ -101,7 +101,7 @@ def check_notes(check: CrossCheck | None) -> Iterator[Note]:
 def without_impossible_bytes(
     prepared: Prepared, devices: Sequence[DevicePeaks], work: MeasuredWork
 ) -> MeasuredWork:
-    """Return work without the bytes of memory that exceed what it can move, and a note of them.
+    """Return work without bytes beyond the memory's bandwidth, and a note on them.
 
     All launches of a name on a device count together. Bytes that AMD's devices count may be served
     by a cache behind the fabric: they can be more.
@@ -165,7 +165,7 @@ def architecture_of(trace: Trace, device: DevicePeaks) -> str | None:
 
 
 def first_few(names: Sequence[str], more: str) -> str:
-    """Return the first few of some names, and of how many more they are (`more` of what)."""
+    """Return the first names joined, and how many more there are, such as "2 more files"."""
     beyond = len(names) - _MOST_NAMED
     some = ", ".join(names[:_MOST_NAMED])
     return f"{some} and {several(beyond, more)}" if beyond > 0 else some

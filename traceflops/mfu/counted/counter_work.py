@@ -65,7 +65,7 @@ class CounterWork:
         return np.where(both, self.read + self.written, self.moved)
 
     def launch_work(self) -> LaunchWork:
-        """Return it as what any run says of its launches."""
+        """Return the work of each launch, in the form that all sources share."""
         kind = np.full(self.counted.launches.count, UNKNOWN, dtype=np.int64)
         rows = np.flatnonzero(self.matrix_flops >= 0)
         kinds: tuple[Kind, ...] = ()
@@ -96,7 +96,7 @@ class _Amount(NamedTuple):
 def counter_work(
     counted: CountedLaunches, families: tuple[Family | None, ...], family: IntArray
 ) -> CounterWork:
-    """Return what the counters say; `family` is, per launch, the index of its own in `families`."""
+    """Return the work by counters; `family` indexes `families`, per launch."""
     nowhere = np.zeros(counted.launches.count, dtype=np.bool_)
 
     amount = partial(_quantity, counted, families, family)

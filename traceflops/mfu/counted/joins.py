@@ -27,6 +27,7 @@ from typing import Final
 import numpy as np
 
 from traceflops.attribution.op_kernels import Attribution
+from traceflops.categories.kernel_names import same_kernels
 from traceflops.devices.counter_formulas import Family
 from traceflops.mfu.counted import same_launches
 from traceflops.mfu.counted.counter_work import CountedKernel
@@ -42,7 +43,7 @@ from traceflops.mfu.counted.launches import (
     common,
 )
 from traceflops.mfu.traced.coverage import HOW, How, on_chosen_device
-from traceflops.table.columns import BoolArray, IntArray, codes, is_one_of, names
+from traceflops.table.columns import IntArray, codes, is_one_of, names
 from traceflops.table.grouping import exact_sum, exact_sums, extremes, group_rows
 from traceflops.table.nesting import taken
 from traceflops.table.trace import Note
@@ -89,7 +90,10 @@ def match(
     else -1. `is_own` says that both are of one trace, so that processes of one number are the same.
     """
     source = work.launches
-    kernels = same_launches.joint_names(target, source)
+    # One number for what is one kernel in both runs.
+    ours, theirs = same_kernels(target.names, source.names)
+    named = (taken(ours, target.name), taken(theirs, source.name))
+    kernels = same_launches.joined(named)
     keys = same_launches.keys_of(kernels, target, source)
     processes = same_launches.processes_of(target, source, is_own=is_own)
     row = np.full(target.count, -1, dtype=np.int64) if same is None else same
@@ -119,7 +123,7 @@ def match(
 
 
 def _alike(work: LaunchWork, target: Launches, keys: same_launches.Pair) -> Matched:
-    """Return what all launches of a kernel in a size did, by key; kinds follow the work's own."""
+    """Return, per kernel and size, the work that all its launches share."""
     key, has_kind = keys.theirs, work.kind >= 0
     launched, some, others = (
         np.bincount(key[rows], minlength=keys.count) > 0
@@ -195,33 +199,24 @@ class Join:
 
     @property
     def launches(self) -> int:
-        """Return all of them."""
+        """Return the number of launches."""
         return self.count(*HOW)
 
     @property
     def known(self) -> int:
-        """Return those whose FLOPs are known."""
+        """Return the number of launches whose FLOPs are known."""
         return self.count(*KNOWN)
 
     @property
     def share(self) -> Fraction | None:
-        """Return the share of their time with known FLOPs, None without any time."""
+        """Return the share of time with known FLOPs, None without any time."""
         total = sum(part.time_ns for part in self.parts)
         known_ns = sum(part.time_ns for part in self.parts if part.how in KNOWN)
         return Fraction(known_ns, total) if total else None
 
     def count(self, *how: How) -> int:
-        """Return the launches that were joined in one of these ways."""
+        """Return the number of launches joined in one of these ways."""
         return sum(part.launches for part in self.parts if part.how in how)
-
-
-def join_of(
-    origin: Origin, file: str | None, matched: Matched, wanted: BoolArray, dur_ns: IntArray
-) -> Join:
-    """Return the summary of wanted launches; the columns are by launch."""
-    ways = [(how, dur_ns[wanted & (matched.how == number)]) for number, how in enumerate(HOW)]
-    parts = (JoinedPart(how, len(times), exact_sum(times)) for how, times in ways if len(times))
-    return Join(origin, file, tuple(parts), matched.found)
 
 
 # FLOPs by counters held against FLOPs by shapes, where both are known.
@@ -303,7 +298,7 @@ class MeasuredWork:
         return taken(sum((most for _, _, most, _ in self.columns()), none), self.kind, UNKNOWN)
 
     def basis(self, rows: IntArray) -> Origin:
-        """Return what tells most of some activities."""
+        """Return the source that tells most of some activities."""
         return ORIGINS[int(np.argmax(np.bincount(self.origin[rows], minlength=len(ORIGINS))))]
 
 

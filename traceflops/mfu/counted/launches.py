@@ -72,7 +72,7 @@ class Launches:
 
     @property
     def count(self) -> int:
-        """Return how many there are."""
+        """Return the number of launches."""
         return len(self.row)
 
 
@@ -147,7 +147,7 @@ class CachedKeys:
     per_key: int | None = None
 
     def bytes(self, keys: int) -> int:
-        """Return the bytes with so many keys, UNKNOWN where they are not known."""
+        """Return the bytes moved for a number of keys, or UNKNOWN."""
         if self.own is None or self.per_key is None:
             return UNKNOWN
         return self.own + self.per_key * keys
@@ -167,7 +167,7 @@ class WorkPart:
     cached: CachedKeys | None = None
 
     def times(self, pairs: int) -> WorkPart:
-        """Return the part with so many pairs."""
+        """Return the part for a number of (query, key) pairs."""
         return WorkPart(self.line, self.dtype, self.flops * pairs, self.at_least * pairs)
 
 
@@ -191,7 +191,7 @@ class LaunchWork:
 
 
 def between(kinds: Sequence[Kind]) -> Kind:
-    """Return a kind that leaves open which of some it is: from the least to the most FLOPs."""
+    """Return the range of some kinds: from the least to the most FLOPs of each line."""
     counts: dict[tuple[str, str], list[WorkPart]] = {}
     for kind in kinds:
         for part in kind:
@@ -208,7 +208,7 @@ def between(kinds: Sequence[Kind]) -> Kind:
 
 
 def common(kinds: Sequence[Kind]) -> Kind | None:
-    """Return what kinds of equal FLOPs have in common; None where their FLOPs differ.
+    """Return the common lines of kinds of equal FLOPs; None where their FLOPs differ.
 
     Lines of one family become the words they share (model.matmul of a forward product and a
     gradient); where families differ it is not known what the FLOPs were for.
@@ -250,7 +250,7 @@ def exact_flops(kinds: Sequence[Kind], kind: IntArray) -> IntArray:
 
 
 def with_captured_launches(trace: Trace) -> Trace:
-    """Return the trace with the kernels that calls name and no record shows; they take no time.
+    """Return the trace with a kernel of no duration for each launch without a record.
 
     Those that a graph captures, for example: nothing runs yet. Calls of HIP name the kernel they
     launch. So a trace of a capture tells which operator launched which kernel, and its shapes tell

@@ -14,7 +14,6 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from traceflops.categories.kernel_names import same_kernels
 from traceflops.devices.counter_formulas import (
     counters_used,
     plain_counter,
@@ -35,7 +34,6 @@ from traceflops.table.columns import (
     numbers,
 )
 from traceflops.table.grouping import distinct, extremes, group_rows
-from traceflops.table.nesting import taken
 from traceflops.table.trace import Trace
 
 LARGEST_EXACT: Final = 2.0**53
@@ -78,6 +76,11 @@ def counted_launches(trace: Trace) -> CountedLaunches | None:
     values, spread = _values(table, kept[launch], len(merged))
     rows = first[merged]
     count = len(rows)
+    # How long each ran while it was counted: the mean of the passes that tell it.
+    slot, dur_ns = kept[launch], numbers(table["dur_ns"], ABSENT)
+    timed = np.flatnonzero((slot >= 0) & (dur_ns > 0))
+    ran = np.bincount(slot[timed], minlength=count)
+    sums = np.bincount(slot[timed], weights=dur_ns[timed], minlength=count)
     block = numbers(table["block_threads"], UNKNOWN_SIZE)[rows]
     threads = numbers(table["threads"], UNKNOWN_SIZE)[rows]
     blocks = -(-threads // np.maximum(block, 1))
@@ -101,18 +104,9 @@ def counted_launches(trace: Trace) -> CountedLaunches | None:
         numbers(table["correlation"], ABSENT)[rows],
         values,
         spread,
-        _durations(table, kept[launch], count),
+        np.where(ran > 0, sums / np.maximum(ran, 1), np.nan),
         uneven,
     )
-
-
-def _durations(table: pa.Table, slot: IntArray, count: int) -> FloatArray:
-    """Return how long the launch at each place ran while it was counted, NaN where unknown."""
-    dur_ns = numbers(table["dur_ns"], ABSENT)
-    rows = np.flatnonzero((slot >= 0) & (dur_ns > 0))
-    times = np.bincount(slot[rows], minlength=count)
-    sums = np.bincount(slot[rows], weights=dur_ns[rows], minlength=count)
-    return np.where(times > 0, sums / np.maximum(times, 1), np.nan)
 
 
 def _processes(trace: Trace) -> tuple[IntArray, dict[int, int | None]]:
@@ -145,7 +139,7 @@ def _processes(trace: Trace) -> tuple[IntArray, dict[int, int | None]]:
 def _merged(
     table: pa.Table, process: IntArray, launch: IntArray, first: IntArray
 ) -> tuple[IntArray, IntArray, tuple[str, ...]]:
-    """Return the place of each launch when passes are put together, and the launch at each place.
+    """Return the merged index of each launch over all passes, and a launch per index.
 
     Places are in the order of the first pass; -1 for launches of a pass that does not fit.
     """
@@ -220,7 +214,7 @@ _Columns = tuple[IntArray, IntArray]
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Numbers of a thing in two runs, equal where it is the same; all below `count`."""
+    """Codes of the same thing in two runs, equal where it is the same; below `count`."""
 
     ours: IntArray
     theirs: IntArray
@@ -234,14 +228,8 @@ def joined(*columns: _Columns) -> Pair:
     return Pair(group[:here], group[here:], len(first))
 
 
-def joint_names(target: Launches, source: Launches) -> Pair:
-    """Return the kernel of each launch, one number for what is one kernel in both runs."""
-    ours, theirs = same_kernels(target.names, source.names)
-    return joined((taken(ours, target.name), taken(theirs, source.name)))
-
-
 def keys_of(kernels: Pair, target: Launches, source: Launches) -> Pair:
-    """Return numbers of kernels in a size; of those whose size one run lacks, of kernels alone.
+    """Return a code per kernel and size; per kernel where one run lacks the size.
 
     Where both runs tell the sizes x y z of all launches of a kernel, each axis counts. Some tools
     write a grid in threads and some in blocks: the grid of a kernel that would have no size of the
@@ -378,10 +366,12 @@ def in_steps(target: Launches, work: LaunchWork, keys: Pair) -> IntArray:
     # that differs from step to step.
     if len(rows):
         often, nth = _in_window(source.window[rows], keys.theirs[rows])
-        size = _evenly(keys.theirs[rows], often, keys.count)
+        most, least = extremes(keys.theirs[rows], often, keys.count)
+        size = np.where(most == least, most, 0)
     elif here.any() and len(np.unique(source.process)) == 1 and not (source.window >= 0).any():
         often, _ = _in_window(target.window[here], keys.ours[here])
-        size = _evenly(keys.ours[here], often, keys.count)
+        most, least = extremes(keys.ours[here], often, keys.count)
+        size = np.where(most == least, most, 0)
         rows = np.arange(source.count)
         nth = rank_in_group(keys.theirs) % np.maximum(size, 1)[keys.theirs]
         launched = np.bincount(keys.theirs, minlength=keys.count)
@@ -400,13 +390,7 @@ def in_steps(target: Launches, work: LaunchWork, keys: Pair) -> IntArray:
     return np.where(fits, row_at[position.ours], none)
 
 
-def _evenly(key: IntArray, often: IntArray, count: int) -> IntArray:
-    """Return how often each key is launched in a step, 0 where that differs."""
-    most, least = extremes(key, often, count)
-    return np.where(most == least, most, 0)
-
-
 def _in_window(window: IntArray, key: IntArray) -> tuple[IntArray, IntArray]:
-    """Return, per launch, how many of its kernel and size its window has, and the which it is."""
+    """Return, per launch, how often its key occurs in its window, and its rank there."""
     group, first = group_rows([window, key])
     return np.bincount(group, minlength=len(first))[group], rank_in_group(group)

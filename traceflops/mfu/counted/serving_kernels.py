@@ -37,7 +37,6 @@ from traceflops.mfu.forward_passes import JudgedPass, annotated_passes, places_i
 from traceflops.mfu.roof_times import moved_bytes
 from traceflops.mfu.traced.coverage import HOW, compute_kernels
 from traceflops.mfu.traced.executed import parts_of
-from traceflops.mfu.traced.run_marks import with_marked_lengths
 from traceflops.mfu.traced.work_tables import main_ops
 from traceflops.table.columns import BoolArray, IntArray, matching, numbers
 from traceflops.table.grouping import group_rows, groups, joint_codes
@@ -102,7 +101,7 @@ _CACHED: Final = (
 
 
 def own_work(prepared: Prepared, attribution: Attribution) -> LaunchWork | None:
-    """Return what launches did whose operators' own shapes do not tell it, None of no launch."""
+    """Return the work of launches that operators' shapes leave open; None if there is none."""
     launches = launches_of(prepared)
     nothing = np.full(launches.count, UNKNOWN, dtype=np.int64)
     is_open = attribution.owner[launches.row] < 0
@@ -112,7 +111,7 @@ def own_work(prepared: Prepared, attribution: Attribution) -> LaunchWork | None:
 
 
 def with_serving_kinds(pair: Prepared, work: LaunchWork, is_open: BoolArray) -> LaunchWork:
-    """Return work with what serving kernels did, of those launches that are open."""
+    """Return work with the kinds of serving kernels filled in where a launch is open."""
     launches, tree = work.launches, pair.linked.op_tree
     op = pair.linked.links.op_of_activity[launches.row]
 
@@ -187,7 +186,7 @@ def serving_notes(work: LaunchWork, own: IntArray | None) -> Iterator[Note]:
 
 
 def of_passes(prepared: Prepared, launches: Launches, matched: Matched) -> Matched:
-    """Return what launches did with the keys of the pass in which each was launched."""
+    """Return matched work with cached keys counted by the pass of each launch."""
     cached_of = [
         next((part.cached for part in kind if part.cached), None) for kind in matched.kinds
     ]
@@ -217,8 +216,8 @@ def of_passes(prepared: Prepared, launches: Launches, matched: Matched) -> Match
 
 
 def paired_work(pair: Prepared) -> LaunchWork | None:
-    """Return what the launches of a trace with shapes did, None where it tells no FLOPs."""
-    attribution, _ = with_marked_lengths(pair, attribute(pair.linked))
+    """Return the work of a paired trace's launches by shapes; None if it tells no FLOPs."""
+    attribution = attribute(pair.linked)
     launches = launches_of(pair)
     if not len(attribution.executed) or not launches.count:
         return None

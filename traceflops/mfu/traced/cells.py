@@ -14,10 +14,9 @@ from traceflops.attribution.products import PRODUCT_ROLES, ProductRole, ProductR
 from traceflops.attribution.scopes import PHASES, Phase, Phases
 from traceflops.flops.ops.count import OpWork
 from traceflops.flops.ops.work import Core, FlopsPart, Kind, PartName, Work
-from traceflops.mfu.traced.coverage import NO_WINDOW, in_chosen_window, on_chosen_device
-from traceflops.mfu.traced.layers import SUBNAMES
-from traceflops.table.columns import BoolArray, IntArray, SmallArray, numbers
-from traceflops.table.grouping import exact_sum, exact_sums, group_rows, runs
+from traceflops.mfu.traced.coverage import NO_WINDOW, on_chosen_device
+from traceflops.table.columns import BoolArray, IntArray, numbers
+from traceflops.table.grouping import exact_sums, group_rows, runs
 from traceflops.table.nesting import taken
 from traceflops.windows.prepared import Prepared
 
@@ -79,7 +78,6 @@ class Cell:
     counts the parts of ops added up here. Where the count is not exact, `flops` is the most and
     `at_least` the least. `rule` is the rule of docs/executed.md that decided the line, "" where
     the op itself tells. `open_flops` is the share of `flops` that may belong to another line.
-    `was` is the line that padding was taken from, "" for what is none.
     """
 
     device: int
@@ -93,7 +91,6 @@ class Cell:
     at_least: int
     open_flops: int
     ops: int
-    was: str = ""
 
 
 def cells_of(
@@ -104,8 +101,7 @@ def cells_of(
     device = taken(numbers(prepared.trace.activities["device"]), activity)
     category = taken(prepared.linked.categorised.category, activity)
     dtype, dtypes = types_of_ops(prepared, attribution)
-    is_open = np.logical_or.reduce([parts.op < 0, *parts.open.values()])
-    flops = (parts.flops, parts.at_least, np.where(is_open, parts.flops, 0))
+    flops = (parts.flops, parts.at_least, np.where(parts.is_open, parts.flops, 0))
     on_device = np.isin(device, list(prepared.accounts))
     keys = (device, taken(window, activity, NO_WINDOW), category, dtype[parts.op])
     columns = [column[on_device] for column in (*keys, parts.line, parts.rule)]
@@ -114,7 +110,7 @@ def cells_of(
 
 
 def cells_of_kinds(prepared: Prepared, work: MeasuredWork, window: IntArray) -> tuple[Cell, ...]:
-    """Return the cells of activities whose work is known otherwise than by an op."""
+    """Return the cells of activities whose work counters or a paired run tell."""
     device = numbers(prepared.trace.activities["device"])
     rows = np.flatnonzero((work.kind >= 0) & on_chosen_device(prepared))
     category = prepared.linked.categorised.category
@@ -126,19 +122,6 @@ def cells_of_kinds(prepared: Prepared, work: MeasuredWork, window: IntArray) -> 
         flops = [most[work.kind[done]], least[work.kind[done]], nothing]
         cells += _summed(prepared, [dtype], (line,), keys, flops)
     return tuple(cells)
-
-
-def open_lines(
-    prepared: Prepared, attribution: Attribution, parts: PartTable, window: IntArray
-) -> dict[str, int]:
-    """Return the lines that shapes leave open in the chosen windows, with all FLOPs they may have.
-
-    Each part that may belong to a line counts.
-    """
-    activity = attribution.main[parts.op]
-    chosen = np.append(in_chosen_window(prepared, window), False)[activity]
-    flops = {line: exact_sum(parts.flops[rows & chosen]) for line, rows in parts.open.items()}
-    return {line: most for line, most in flops.items() if most}
 
 
 def _summed(
@@ -179,9 +162,9 @@ def _summed(
 class PartTable:
     """The parts of all executed ops, one row each; `line` and `rule` are places in their tables.
 
-    `flops` and `at_least` are int64: of one part each fits. `open` are, by line, the rows that may
-    belong to it though they are in another, or the other way round. `case` is, per executed op, a
-    number that ops with equal parts share.
+    `flops` and `at_least` are int64: of one part each fits. `is_open` says that shapes leave open
+    whether a part belongs to its line. `case` is, per executed op, a number that ops with equal
+    parts share.
     """
 
     op: IntArray
@@ -190,14 +173,14 @@ class PartTable:
     rule: IntArray
     flops: IntArray
     at_least: IntArray
-    open: dict[str, BoolArray]
+    is_open: BoolArray
     case: IntArray
 
 
 def part_table(
-    attribution: Attribution, phases: Phases, roles: ProductRoles, subname: SmallArray
+    attribution: Attribution, phases: Phases, roles: ProductRoles, logits: BoolArray
 ) -> PartTable:
-    """Return the parts of every executed op with their lines."""
+    """Return the parts of every executed op with their lines; `logits` are products, per op."""
     work, tree = attribution.work, attribution.tree
     rows = attribution.executed
     # The unfused attention that an op is a product of; of a gradient that around its forward op.
@@ -210,7 +193,7 @@ def part_table(
     of_forward = taken(nearest, taken(tree.parent, roles.forward[rows]))
     core = taken(work.place, np.where(around >= 0, around, of_forward))
     columns = [
-        *(column[rows] for column in (work.place, phases.phase, roles.role, subname)),
+        *(column[rows] for column in (work.place, phases.phase, roles.role, 1 * logits)),
         core,
         1 * roles.by_shapes[rows],
     ]
@@ -234,18 +217,15 @@ def part_table(
         rule=by_rule[part_row],
         flops=flops[part_row],
         at_least=at_least[part_row],
-        open={
-            _PRODUCT_LINES[role]: maybe[rows[which]] & (core[which] < 0)
-            for role, maybe in roles.open.items()
-        },
+        is_open=np.logical_or.reduce([*roles.open.values()])[rows[which]] & (core[which] < 0),
         case=group,
     )
 
 
 def _parts(
-    works: OpWork, work_number: int, phase: int, role: int, sub: int, core: int, by_shapes: int
+    works: OpWork, work_number: int, phase: int, role: int, logits: int, core: int, by_shapes: int
 ) -> Parts:
-    """Return line, rule and FLOPs of each part of an op; of a product that it is, by its role."""
+    """Return (line, rule, FLOPs) of each part of an op; a product's line is by its role."""
     work, name = works.works[work_number], PRODUCT_ROLES[role]
     assert isinstance(work, Work)  # only ops of known work are executed
     if name == "none":
@@ -262,11 +242,11 @@ def _parts(
             hidden = product.flops - model.flops
             masked = FlopsPart("mask", hidden, hidden)
             return [(_UNFUSED_LINES[name], rule, model), (MASK, rule, masked)]
-    return [(".".join(filter(None, (_PRODUCT_LINES[name], SUBNAMES[sub]))), rule, product)]
+    return [(_PRODUCT_LINES[name] + logits * ".logits", rule, product)]
 
 
 def _part_line(kind: Kind, phase: Phase, part: FlopsPart) -> tuple[str, str]:
-    """Return the line of a part of an op that is no product, and the rule that decided it."""
+    """Return (line, rule) of a part of an op that is no product."""
     family = _FAMILIES[kind]
     if phase == "optimizer":
         return OPTIMIZER, ""

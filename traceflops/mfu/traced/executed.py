@@ -8,37 +8,40 @@ counted FLOPs stand beside it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from traceflops.attribution.op_kernels import Attribution, attribute
-from traceflops.attribution.products import product_roles
+from traceflops.attribution.op_kernels import Attribution, attribute, named
+from traceflops.attribution.products import ProductRoles, product_roles
 from traceflops.attribution.scopes import Phases, phases
 from traceflops.flops.mfu_waterfall import UNSPLIT, Ledger, Line
+from traceflops.flops.ops.arguments import Shape, Shapes, read_shapes
+from traceflops.flops.ops.work import Product
 from traceflops.mfu.traced.cells import (
     Cell,
     PartTable,
     cells_of,
     cells_of_kinds,
-    open_lines,
     part_table,
 )
 from traceflops.mfu.traced.coverage import ComputeTime, compute_times, window_of_activity
-from traceflops.mfu.traced.layers import subnames
-from traceflops.mfu.traced.run_marks import with_marked_lengths
 from traceflops.mfu.traced.uncounted import Outside, outside
-from traceflops.table.columns import numbers
+from traceflops.table.columns import BoolArray, codes, names, numbers
+from traceflops.table.grouping import distinct
 from traceflops.table.nesting import taken
-from traceflops.table.trace import Note, note_of
+from traceflops.table.trace import Note, Trace, note_of
 from traceflops.windows.prepared import Prepared
 
 if TYPE_CHECKING:
     from traceflops.mfu.counted.joins import MeasuredWork
+
+_LOSSES: Final = frozenset({"aten::cross_entropy_loss", "aten::_log_softmax"})
+"""Ops that take logits first: rows x classes."""
 
 TRACE: Final = "trace"
 """The convention of a ledger that was read from a trace: what was executed, by the op."""
@@ -57,32 +60,19 @@ _UNTOLD: Final = Note(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class LineRange:
-    """A line that shapes leave open: FLOPs between `at_least` and `at_most`, `flops` by strides."""
-
-    line: str
-    at_least: int
-    flops: int
-    at_most: int
-
-
 @dataclass(frozen=True)  # without slots, so that there is a place for what is asked for often
 class Executed:
     """What a trace says was executed.
 
     `cells` hold all FLOPs of the devices; those with `used` are in the chosen windows, and the
     figures below are of them unless told otherwise. `times` are the compute times of every device
-    and window. `open_lines` are lines that shapes leave open in the chosen windows, with the FLOPs
-    of all parts that may belong to them.
-    `outside` is what stands beside the ledger, as a rule of the whole recording. `attribution` says
-    it by op and activity, `work` by activity what counters or a paired run tell, None where nothing
-    does.
+    and window. `outside` is what stands beside the ledger, as a rule of the whole recording.
+    `attribution` says it by op and activity, `work` by activity what counters or a paired run tell,
+    None where nothing does.
     """
 
     cells: tuple[Cell, ...]
     times: tuple[ComputeTime, ...]
-    open_lines: Mapping[str, int] = field(hash=False)
     outside: Outside
     notes: tuple[Note, ...]
     attribution: Attribution = field(repr=False, compare=False)
@@ -132,27 +122,13 @@ class Executed:
 
     @property
     def unsplit_flops(self) -> int:
-        """Return the part of them of which it is not known what it was for."""
+        """Return the executed FLOPs of unknown purpose in the chosen windows."""
         return int(self.ledger().total(UNSPLIT))
 
     @property
     def executed_at_least(self) -> int:
         """Return the least that F_executed of the chosen windows can be."""
         return sum(cell.at_least for cell in self.used_cells)
-
-    @property
-    def padding_flops(self) -> int:
-        """Return the part of them that is padding, as far as that was taken out."""
-        return sum(cell.flops for cell in self.used_cells if cell.was)
-
-    @property
-    def as_computed(self) -> Executed:
-        """Return it with padding that was taken out (see `padding`) where it was computed."""
-        if not any(cell.was for cell in self.cells):
-            return self
-        cells = (replace(c, line=c.was, was="") if c.was else c for c in self.cells)
-        notes = tuple(note for note in self.notes if note.code != "padding-taken-out")
-        return replace(self, cells=tuple(cells), notes=notes)
 
     @cached_property
     def coverage(self) -> Fraction | None:
@@ -165,20 +141,10 @@ class Executed:
         """Return ops and FLOPs of the lines under a name by the rule that decided them."""
         by_rule: dict[str, tuple[int, int]] = {}
         for cell in self.used_cells:
-            if _is_under(cell.line, family):
+            if f"{cell.line}.".startswith(f"{family}."):
                 ops, flops = by_rule.get(cell.rule, (0, 0))
                 by_rule[cell.rule] = (ops + cell.ops, flops + cell.flops)
         return by_rule
-
-    def ranges(self) -> tuple[LineRange, ...]:
-        """Return the lines that shapes leave open; the sum of the lines is none of them."""
-        ranges, ledger = [], self.ledger()
-        for line, may_be in self.open_lines.items():
-            flops = int(ledger.total(line))
-            open_flops = sum(c.open_flops for c in self.used_cells if _is_under(c.line, line))
-            certain = flops - open_flops
-            ranges.append(LineRange(line, certain, flops, certain + may_be))
-        return tuple(ranges)
 
 
 def executed(
@@ -188,7 +154,7 @@ def executed(
 
     `measure_others` tells the work of kernels whose FLOPs no operator's shapes tell.
     """
-    attribution, lengths_notes = with_marked_lengths(prepared, attribute(prepared.linked))
+    attribution = attribute(prepared.linked)
     parts, phase = parts_of(prepared, attribution)
     windows = window_of_activity(prepared)
     cells = cells_of(prepared, attribution, parts, windows)
@@ -205,9 +171,8 @@ def executed(
     return Executed(
         cells,
         compute_times(prepared, counted),
-        open_lines(prepared, attribution, parts, windows),
         outside(prepared, attribution, work),
-        (*lengths_notes, *_notes(attribution, parts, phase)),
+        tuple(_notes(attribution, parts, phase)),
         attribution,
         phase,
         work,
@@ -215,12 +180,36 @@ def executed(
 
 
 def parts_of(prepared: Prepared, attribution: Attribution) -> tuple[PartTable, Phases]:
-    """Return the FLOPs of all executed ops by line, and the phases that lines hang on."""
+    """Return the FLOPs of all executed ops by ledger line, and the phase of each op."""
     trace = prepared.trace
     phase = phases(trace, attribution)
     roles = product_roles(trace, attribution, phase)
-    subname = subnames(trace, attribution, phase, roles)
-    return part_table(attribution, phase, roles, subname), phase
+    return part_table(attribution, phase, roles, _logits(trace, attribution, roles)), phase
+
+
+def _logits(trace: Trace, attribution: Attribution, roles: ProductRoles) -> BoolArray:
+    """Return, per op, whether it computes the logits of the loss, or a gradient of these.
+
+    They have the rows and columns of what a cross entropy takes.
+    """
+    dims, tree, work = trace.ops["input_dims"], attribution.tree, attribution.work
+    texts, matrices = names(dims), set[Shape]()
+    for code in distinct(codes(dims)[named(trace.ops, _LOSSES) & (codes(dims) >= 0)]).tolist():
+        shape = (read_shapes(texts[code]) or ((),))[0]
+        if not isinstance(shape, Shapes) and len(shape) == 2:
+            matrices.add(shape)
+    alike = [isinstance(s, Product) and (s.m, s.n) in matrices for s in work.signatures]
+    forward = roles.is_a("forward") & ~attribution.has("wrapper", "none")
+    logits: BoolArray = forward & np.array(alike, dtype=np.bool_)[work.place]
+    has_forward = roles.forward >= 0
+    logits[has_forward] = logits[roles.forward[has_forward]]
+    # Inside a duplicate that is linked to its gradient, the executed op is what the duplicate is.
+    rows = np.flatnonzero(attribution.has("executed") & roles.is_a("forward") & ~logits)
+    around = taken(tree.nearest(attribution.has("duplicate")), tree.parent[rows])
+    logits[rows] = taken(work.place, around) == work.place[rows]
+    is_same = taken(work.place, around) == work.place[rows]
+    logits[rows] = is_same & (taken(1 * logits, around, 0) > 0)
+    return logits
 
 
 def _notes(attribution: Attribution, parts: PartTable, phase: Phases) -> Iterator[Note]:
@@ -233,7 +222,3 @@ def _notes(attribution: Attribution, parts: PartTable, phase: Phases) -> Iterato
         yield note_of("missing", "kernels-of-ops-missing", count=lost)
     if phase.unconfirmed:
         yield note_of("assumed", "recompute-rules-disagree", count=phase.unconfirmed)
-
-
-def _is_under(name: str, prefix: str) -> bool:
-    return name == prefix or name.startswith(f"{prefix}.")

@@ -84,7 +84,7 @@ class Outside:
 def outside(
     prepared: Prepared, attribution: Attribution, work: MeasuredWork | None = None
 ) -> Outside:
-    """Return what stands beside the ledger of a prepared trace; `work` are kernels known else."""
+    """Return what is not in the ledger; `work` tells kernels that shapes do not."""
     ops, of_ops = prepared.trace.ops, attribution.work
     labels = names(ops["name"])
     not_counted: list[NotCounted] = []

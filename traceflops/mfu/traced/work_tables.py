@@ -99,7 +99,7 @@ def kernel_rows(
 
 
 def _added(row: KernelRow, work: MeasuredWork, rows: IntArray, dur_ns: IntArray) -> KernelRow:
-    """Return a row with what is known of some launches otherwise: of those whose FLOPs are known.
+    """Return a kernel's row with the work that counters or a paired run tell of launches.
 
     Without any it has the bytes of those whose bytes are known.
     """
@@ -234,7 +234,7 @@ def _by_shapes(prepared: Prepared, moved: MovedBytes, rows: IntArray) -> Iterato
 def _measured(
     group: IntArray, time_ns: list[int], flops: IntArray, least: IntArray, size: IntArray
 ) -> list[Measured]:
-    """Return the work of each group; its bytes are None where those of one of it are unknown."""
+    """Return the work of each group; bytes are None where one member's are unknown."""
     count = len(time_ns)
     sums = (exact_sums(group, np.maximum(column, 0), count) for column in (flops, least, size))
     sizeless = np.bincount(group[size == UNKNOWN], minlength=count).tolist()
