@@ -318,7 +318,11 @@ def save_tables(analysis: Analysis, folder: Path, format_: str) -> list[Path]:
     for name, rows_of in REPORT_TABLES.items():
         rows = [dict(_flat(row)) for row in rows_of(report)]
         if rows:
-            written[folder / f"{name}.{format_}"] = (FORMATS[format_](_as_table(rows)),)
+            names = dict.fromkeys(name for row in rows for name in row)
+            columns = [_column(name, [row.get(name) for row in rows]) for name in names]
+            written[folder / f"{name}.{format_}"] = (
+                FORMATS[format_](pa.Table.from_arrays(columns, names=list(names))),
+            )
     with folder_for_tables(folder):
         write_together(written.items())
         for stale in set(table_files(folder, REPORT_TABLES, format_)) - set(written):
@@ -340,12 +344,6 @@ def _flat(row: Row) -> Iterator[tuple[str, Any]]:
             yield key, float(bytes(value))  # the exact number is in the column `..._text`
         else:
             yield key, value
-
-
-def _as_table(rows: Sequence[Row]) -> pa.Table:
-    names = dict.fromkeys(name for row in rows for name in row)
-    columns = [_column(name, [row.get(name) for row in rows]) for name in names]
-    return pa.Table.from_arrays(columns, names=list(names))
 
 
 def _column(name: str, values: Sequence[Any]) -> pa.Array:

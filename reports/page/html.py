@@ -73,17 +73,25 @@ def render_html(
     made = {name: make for section in sections for name, make in section.content.figures.items()}
     drawn = embed(made) if made else None
     scripts = scripts_of(sections, drawn)
-    parts, narrower = _fitting(analysis, sections, drawn, scripts)
+    for narrower in _NARROWER:  # quotes in names take five bytes each, other signs up to four
+        parts = list(_parts(analysis, sections, drawn, narrower))
+        if _bytes(parts, scripts) <= PAGE_BYTES:
+            break
     shown_command = base_names(command, analysis.source.files) if command else None
     last = closing(analysis, shown_command, _bytes(parts, scripts), cuts_texts=narrower > 1)
     parts += _parts(analysis, [last], drawn)
     scripts = scripts_of([*sections, last], drawn)
     title = overview.document_title(analysis)
+    names_of = {group: [part.name for part in parts if part.group == group] for group in GROUPS}
     context = {
         "document_title": f"{authored.title} · {title}" if authored.title else title,
         "title": authored.title,
         "parts": parts,
-        "groups": list(_groups(analysis, parts)),
+        "groups": [
+            ("Steps" if group == RANKS and "ranks" not in names else group, names)
+            for group, names in names_of.items()
+            if names and group != METHOD
+        ],
         "method": METHOD,
         "theme": scripts.theme,
         "scripts": scripts.scripts,
@@ -94,20 +102,6 @@ def render_html(
         "version": __version__,
     }
     return environment().get_template("report.html.j2").render(context)
-
-
-def _fitting(
-    analysis: Analysis, sections: Sequence[Filled], drawn: Embedded | None, scripts: Scripts
-) -> tuple[list[_Part], int]:
-    """Return the parts with texts as long as the page has room for, and by how much that is less.
-
-    Whatever the names are made of: quotes take five bytes each, others up to four.
-    """
-    for narrower in _NARROWER:
-        parts = list(_parts(analysis, sections, drawn, narrower))
-        if _bytes(parts, scripts) <= PAGE_BYTES:
-            break
-    return parts, narrower
 
 
 def _bytes(parts: Sequence[_Part], scripts: Scripts) -> int:
@@ -152,14 +146,6 @@ def _parts(
         )
 
 
-def _groups(analysis: Analysis, parts: Sequence[_Part]) -> Iterator[tuple[str, list[str]]]:
-    """Yield the entries of the navigation that lead somewhere, and the names of their sections."""
-    for group in GROUPS:
-        names = [part.name for part in parts if part.group == group]
-        if names and group != METHOD:
-            yield "Steps" if group == RANKS and "ranks" not in names else group, names
-
-
 def closing(
     analysis: Analysis, command: str | None, page_bytes: int, *, cuts_texts: bool = False
 ) -> Filled:
@@ -190,7 +176,11 @@ def closing(
 
 def _data(analysis: Analysis, room: int) -> tuple[bytes | None, str]:
     """Return the report as JSON, or None and why it is left out."""
-    rows = _rows(analysis)
+    per_device = sum(len(device.windows) + len(device.gaps) for device in analysis.devices)
+    measured = analysis.measured
+    tables = int(analysis.kernels.num_rows) + len(measured.kernels) + len(measured.ops)
+    untimed = int(analysis.untimed.rows.num_rows) if analysis.untimed is not None else 0
+    rows = per_device + tables + untimed + len(analysis.notes) + len(analysis.source.event_counts)
     if rows > _MOST_ROWS:
         return None, f"about {several(rows, 'row')}"
     text = render_json(analysis).encode() + b"\n"
@@ -198,12 +188,3 @@ def _data(analysis: Analysis, room: int) -> tuple[bytes | None, str]:
     if taken > room:
         return None, f"{size(len(text))}, at least {size(taken)} compressed"
     return text, ""
-
-
-def _rows(analysis: Analysis) -> int:
-    """Return about how many rows the report has as JSON."""
-    per_device = sum(len(device.windows) + len(device.gaps) for device in analysis.devices)
-    measured = analysis.measured
-    tables = int(analysis.kernels.num_rows) + len(measured.kernels) + len(measured.ops)
-    untimed = int(analysis.untimed.rows.num_rows) if analysis.untimed is not None else 0
-    return per_device + tables + untimed + len(analysis.notes) + len(analysis.source.event_counts)

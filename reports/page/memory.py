@@ -249,11 +249,15 @@ def _plot(use: MemoryUse, devices: Sequence[DeviceReport], origin_ns: int) -> Me
     y = _Scale(bottom, max(top, bottom + 1), _HEIGHT - _BOTTOM, _TOP)
     label = use_label(use, devices)
     allocated = _path(use.allocated.curve, x, y, high_ns)
+    peak = size(use.allocated.peak, binary=True)
+    held = f", peak {size(use.reserved.peak, binary=True)} reserved" if use.reserved else ""
+    zero = y.at(0)
+    start, _, rest = allocated.partition(" ")
     return MemoryPlot(
         label=label,
-        alternative=_alternative(use, label),
+        alternative=f"{label}: peak {peak} allocated{held}",
         allocated=allocated,
-        area=_filled(allocated, y.at(0)),
+        area=f"{start} {zero:g}V{rest}V{zero:g}",
         reserved=_path(use.reserved.curve, x, y, high_ns) if use.reserved is not None else "",
         xs=[
             Tick(x.at(at), _signed(at - origin_ns))
@@ -265,12 +269,6 @@ def _plot(use: MemoryUse, devices: Sequence[DeviceReport], origin_ns: int) -> Me
         peak_y=y.at(use.allocated.peak),
         remark="" if use.is_total else "change since recording start",
     )
-
-
-def _alternative(use: MemoryUse, label: str) -> str:
-    peak = size(use.allocated.peak, binary=True)
-    held = f", peak {size(use.reserved.peak, binary=True)} reserved" if use.reserved else ""
-    return f"{label}: peak {peak} allocated{held}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,12 +299,6 @@ def _path(curve: Curve, x: _Scale, y: _Scale, end_ns: int) -> str:
             pieces.append(f"V{next_y:g}")
         at_x, at_y = next_x, next_y
     return "".join([*pieces, f"H{x.at(end_ns):g}"])
-
-
-def _filled(path: str, zero: float) -> str:
-    """Return a path of steps as what lies between it and 0."""
-    start, _, rest = path.partition(" ")
-    return f"{start} {zero:g}V{rest}V{zero:g}"
 
 
 def _time_ticks(low_ns: int, high_ns: int, origin_ns: int) -> list[int]:

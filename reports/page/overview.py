@@ -152,8 +152,3 @@ def other_share(categories: pa.Table) -> float | None:
     if not rows or any(row["share"] is None for row in rows):
         return None
     return float(sum(row["share"] for row in rows if row["top"] == "other"))
-
-
-def used_components(analysis: Analysis) -> list[str]:
-    """Return the components that have time in the window."""
-    return [name for name, ns in analysis.components.parts().items() if ns]

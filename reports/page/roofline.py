@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from traceflops.analysis.result import Analysis
-    from traceflops.mfu.budget import DevicePeaks
     from traceflops.mfu.measurement import Measurement
     from traceflops.mfu.traced.work_tables import KernelRow
 
@@ -161,6 +160,9 @@ def roofline_plot(measured: Measurement, width: int = WIDTH) -> RooflinePlot | N
     total = sum(row.measured.time_ns for row in rows)
     of_peak = _by_peak(peaks)
     dashes = dict(zip(of_peak, cycle(_DASHES)))
+    one = measured.devices[0]
+    spec = one.match.spec
+    table = f"{spec.product}: {spec.source}" if spec is not None else one.product
     return RooflinePlot(
         width=width,
         xs=across.ticks(),
@@ -174,7 +176,7 @@ def roofline_plot(measured: Measurement, width: int = WIDTH) -> RooflinePlot | N
             Tick(across.at(peak / bandwidth), significant(peak / bandwidth, 3)) for peak in of_peak
         ],
         dots=[_dot(measured, row, across, up, total, dashes[peaks[row.dtypes[0]]]) for row in rows],
-        source=_source(measured.devices[0]),
+        source=f"peak as given, {table}" if one.given else table,
         held=[
             Held(
                 listed(dtypes),
@@ -377,10 +379,3 @@ def _dot(
         text,
         dash,
     )
-
-
-def _source(one: DevicePeaks) -> str:
-    """Return where the rates are from."""
-    spec = one.match.spec
-    table = f"{spec.product}: {spec.source}" if spec is not None else one.product
-    return f"peak as given, {table}" if one.given else table

@@ -61,7 +61,9 @@ def scripts_of(parts: Sequence[Filled], drawn: Embedded | None) -> Scripts:
     data = {id_: packed(text) for part in parts for id_, text in part.content.data.items()}
     allowed = [theme, *scripts]
     if drawn is not None:
-        bokeh = _bokeh_js()
+        from bokeh.resources import Resources
+
+        bokeh = str(Resources(mode="inline", components=["bokeh"], minified=True).js_raw[0])
         data[_BOKEH] = packed(bokeh.encode())
         allowed.append(bokeh)
     return Scripts(theme, scripts, data, _policy(allowed))
@@ -156,13 +158,6 @@ def bokeh_figure(element: Any) -> Any:
     Drawn on a canvas: WebGL needs another 194 kB of script and is slow where there is no GPU.
     """
     return holoviews().renderer("bokeh").instance(webgl=False).get_plot(element).state
-
-
-def _bokeh_js() -> str:
-    """Return BokehJS without the parts for widgets, tables, WebGL and formulas."""
-    from bokeh.resources import Resources
-
-    return str(Resources(mode="inline", components=["bokeh"], minified=True).js_raw[0])
 
 
 @contextmanager

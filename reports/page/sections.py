@@ -163,7 +163,7 @@ def _roofline(analysis: Analysis) -> Content | None:
 def _ranks(analysis: Analysis) -> Content | None:
     if len(analysis.devices) < 2:
         return None
-    present = overview.used_components(analysis)
+    present = [name for name, ns in analysis.components.parts().items() if ns]
     pipelines = list(pipeline_tables(analysis))
     return Content(
         {"ranks": ranks.ranks_page(analysis), "present": present, "pipelines": pipelines},

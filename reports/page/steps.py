@@ -167,45 +167,32 @@ class StepShown:
     slowest: bool
 
 
-@dataclass(frozen=True, slots=True)
-class StepsPage:
-    """The rows that are shown of `total`, the medians, and the components that any row has."""
+def steps_page(analysis: Analysis, rows: Sequence[StepRow]) -> dict[str, Any]:
+    """Return the table of the windows: the rows shown of `total`, the medians, the components.
 
-    rows: list[StepShown]
-    total: int
-    components: list[str]
-    medians: dict[str, int]
-    compared: int
-
-    @property
-    def first(self) -> int:
-        """Return how many rows are shown because they are the first."""
-        return _FIRST
-
-    @property
-    def worst(self) -> int:
-        """Return how many rows are shown because they are the longest."""
-        return len(self.rows) - _FIRST
-
-
-def steps_page(analysis: Analysis, rows: Sequence[StepRow]) -> StepsPage:
-    """Return the table of the windows of an analysis."""
+    Where not all rows are shown they are the `first` ones, and the `worst` of the others.
+    """
     components = [name for name in LOOKS if any(row.components.parts()[name] for row in rows)]
     used = [row for row in rows if row.used and row.role == "step"]
-    medians = _medians(used, components) if len(used) > 1 else {}
+    medians: dict[str, int] = {}
+    if len(used) > 1:
+        medians = {_TIME: median_of([row.dur_ns for row in used])} | {
+            name: median_of([row.components.parts()[name] for row in used]) for name in components
+        }
     spread = analysis.spread if len(used) > 1 else None
     slowest = str(spread.longest.step) if spread is not None else None
     shown = [
         _shown(row, components, medians, row.role == "step" and row.label == slowest)
         for row in chosen_rows(rows)
     ]
-    return StepsPage(shown, len(rows), components, medians, len(used))
-
-
-def _medians(used: Sequence[StepRow], components: Sequence[str]) -> dict[str, int]:
-    parts = [row.components.parts() for row in used]
-    medians = {name: median_of([part[name] for part in parts]) for name in components}
-    return {_TIME: median_of([row.dur_ns for row in used])} | medians
+    return {
+        "rows": shown,
+        "total": len(rows),
+        "components": components,
+        "medians": medians,
+        "first": _FIRST,
+        "worst": len(shown) - _FIRST,
+    }
 
 
 def chosen_rows(rows: Sequence[StepRow]) -> list[StepRow]:

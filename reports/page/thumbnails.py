@@ -150,7 +150,13 @@ def _stretch(analysis: Analysis, finding: Finding) -> Thumbnail | None:
     and_start_up = f"start-up for {duration(starting.length_ns)}, " if len(starting) else ""
     idle, shown = duration(waiting.length_ns), duration(length_ns)
     caption = f"GPU idle for {idle}, {and_start_up}{shown} shown"
-    return Thumbnail(caption, _gap_link(analysis, at), tuple(boxes), tuple(reversed(areas)))
+    starts = [gap.start_ns for gap in analysis.gaps(MOST_GAPS)]
+    return Thumbnail(
+        caption,
+        f"gap={starts.index(at.start_ns) + 1}" if at.start_ns in starts else "idle",
+        tuple(boxes),
+        tuple(reversed(areas)),
+    )
 
 
 def _boxes(times: Intervals, look: str, start_ns: int, length_ns: int) -> Iterator[Shape]:
@@ -170,11 +176,6 @@ def _idle_device(analysis: Analysis, at: Where) -> int | None:
         if covered[0] == covered[1]:
             return one.device
     return None
-
-
-def _gap_link(analysis: Analysis, at: Where) -> str:
-    starts = [gap.start_ns for gap in analysis.gaps(MOST_GAPS)]
-    return f"gap={starts.index(at.start_ns) + 1}" if at.start_ns in starts else "idle"
 
 
 def _area(heights: np.ndarray) -> str:

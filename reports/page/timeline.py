@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -99,8 +99,11 @@ def timeline_content(analysis: Analysis) -> Content | None:
     timeline = made.timeline
     kinds = {lane.kind for lane in timeline.lanes}
     drawn_parts = parts_ns(prepared, timeline, drawn.whole, 1)
+    # The looks of what is drawn of hosts; of marks those of the kinds that there are.
+    there = set(prepared.trace.marks["kind"].unique().to_pylist())
+    hosts = {group.process: group.label.rpartition(" · ")[0] for group in groups if group.is_host}
     values = {
-        "hosts": _hosts(groups),
+        "hosts": list(hosts.items()),
         "places": list(places(analysis, timeline, gaps)),
         "steps": listed_steps(timeline),
         "asked": steps_asked_for(timeline),
@@ -113,19 +116,13 @@ def timeline_content(analysis: Analysis) -> Content | None:
         "zero": first_event(analysis),
         "has_path": path is not None,
         "present": [name for name, ns in drawn_parts.items() if ns.any()],
-        "host_looks": _host_looks(prepared, kinds),
+        "host_looks": [
+            look
+            for look, kind in _HOST_KINDS.items()
+            if kind in kinds and (kind in ("op", "call") or look in there)
+        ],
     }
     return Content(values, scripts=SCRIPTS, data={"timeline-data": made.content})
-
-
-def _host_looks(prepared: Prepared, kinds: Collection[str]) -> list[str]:
-    """Return the looks of what is drawn of hosts; of marks those of the kinds that there are."""
-    there = set(prepared.trace.marks["kind"].unique().to_pylist())
-    return [
-        look
-        for look, kind in _HOST_KINDS.items()
-        if kind in kinds and (kind in ("op", "call") or look in there)
-    ]
 
 
 def gap_links(analysis: Analysis) -> list[str | None]:
@@ -171,12 +168,6 @@ def lane_labels(analysis: Analysis, timeline: Timeline) -> list[str]:
         return _KIND_LABELS[lane.kind]
 
     return ["" if lane.depth else label(lane) for lane in timeline.lanes]
-
-
-def _hosts(groups: Sequence[LaneGroup]) -> list[tuple[int, str]]:
-    """Return the processes whose host threads are drawn, one at a time."""
-    hosts = {group.process: group.label.rpartition(" · ")[0] for group in groups if group.is_host}
-    return list(hosts.items())
 
 
 def _header(

@@ -87,12 +87,7 @@ def _lines(comparison: Comparison, style: Style) -> Iterator[Text]:
         yield from _bars(sides, style)
     sides_, _, *tables, _ = (table for _, table in comparison_tables(comparison))
     yield from _tables([sides_], style.width)
-    yield from _unlike(comparison, style.width)
-    yield from _tables(tables, style.width)
-
-
-def _unlike(comparison: Comparison, width: int) -> Iterator[Text]:
-    """Yield what else differs, a line each, and in one line what one side alone has."""
+    # What else differs, a line each, and in one line what one side alone has.
     if comparison.unlike:
         yield Text()
         yield Text("Not alike", "bold")
@@ -103,10 +98,11 @@ def _unlike(comparison: Comparison, width: int) -> Iterator[Text]:
             value = one.after if one.before == UNRECORDED else one.before
             mine[UNRECORDED].append(one.what if value == "recorded" else f"{one.what} {value}")
         else:
-            yield from hanging(f"  {one.what}: ", f"{one.before} → {one.after}", width)
+            yield from hanging(f"  {one.what}: ", f"{one.before} → {one.after}", style.width)
     for name, told in only.items():
         if told:
-            yield from hanging("  ", f"recorded of {name} only: {', '.join(told)}", width)
+            yield from hanging("  ", f"recorded of {name} only: {', '.join(told)}", style.width)
+    yield from _tables(tables, style.width)
 
 
 def _tables(tables: Sequence[ReportTable] | Iterator[ReportTable], width: int) -> Iterator[Text]:

@@ -43,7 +43,6 @@ from traceflops.units import exact_percent, several
 
 if TYPE_CHECKING:
     from traceflops.analysis.result import Analysis
-    from traceflops.flops.mfu_waterfall import Waterfall
     from traceflops.mfu.checked.job_size import JobSize
     from traceflops.mfu.checked.passes import Counts
     from traceflops.mfu.checked.reconciliation import Reconciliation
@@ -132,15 +131,6 @@ def _waterfall(analysis: Analysis, style: Style, checked: Reconciliation | None)
         fall = checked.waterfall
     if fall is None:
         return
-    yield from _bars(fall, style)
-    yield from paragraph(bounds_sentence(analysis.measured), style.width)
-    if checked is not None:
-        yield from _beside_the_bar(checked, style.width)
-    whole = duration(analysis.mean_ns(analysis.components.window_ns))
-    yield from paragraph(f"{basis(analysis)}. 100 % is {whole}.", style.width)
-
-
-def _bars(fall: Waterfall, style: Style) -> Iterator[Text]:
     shown = parts(fall)
     yield Text()
     yield style.bar([(LINE_LOOKS[part.name], part.thousandths) for part in shown])
@@ -150,6 +140,11 @@ def _bars(fall: Waterfall, style: Style) -> Iterator[Text]:
         if cell_len(line.plain) + len(part.text) <= style.width:
             line.append(part.text, "dim")
         yield line
+    yield from paragraph(bounds_sentence(analysis.measured), style.width)
+    if checked is not None:
+        yield from _beside_the_bar(checked, style.width)
+    whole = duration(analysis.mean_ns(analysis.components.window_ns))
+    yield from paragraph(f"{basis(analysis)}. 100 % is {whole}.", style.width)
 
 
 def _beside_the_bar(checked: Reconciliation, width: int) -> Iterator[Text]:

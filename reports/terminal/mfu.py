@@ -10,7 +10,7 @@ from rich.text import Text
 
 from traceflops.facts import fact
 from traceflops.flops.analytic.explain_reported import Candidate, Explanation
-from traceflops.flops.analytic.rates import DescribedWork, Rate, share
+from traceflops.flops.analytic.rates import share
 from traceflops.flops.analytic.run import RunShape
 from traceflops.flops.analytic.run_utilisation import Entry, Utilisation
 from traceflops.reports.terminal.lines import (
@@ -74,7 +74,16 @@ def conventions_table(figures: Utilisation, width: int) -> Iterator[Text]:
     yield Text(f"{_row(heads, widths)}{'  used by' if room else ''}", "bold")
     for entry in figures.entries:
         if entry.work is not None:
-            row = Text(_row(_entry(entry, entry.work), widths))
+            rate, per_token = entry.rate, entry.work.flops_per_token
+            speed = entry.work.tflops_per_device
+            texts = (
+                entry.convention.id,
+                _share(rate.mfu) if rate is not None and not rate.is_hfu else UNKNOWN,
+                _share(rate.hfu) if rate is not None and entry.work.is_counted else UNKNOWN,
+                significant(speed, zeros=True) if speed is not None else UNKNOWN,
+                flops(per_token) if per_token is not None else UNKNOWN,
+            )
+            row = Text(_row(dict(zip(_COLUMNS, texts, strict=True)), widths))
             user = words(fact(f"convention.{entry.convention.id}.used-by"))
             yield row.append(f"  {_start(user, room)}" if room else "", "dim")
     yield Text()
@@ -207,9 +216,17 @@ def what_counts(figures: Utilisation) -> str:
 def _facts(figures: Utilisation) -> Iterator[Fact]:
     """Yield everything that the figure is made of."""
     done, unit = figures.work, _unit(figures)
-    each_one = what_counts(figures)
-    if figures.rate is not None and not figures.rate.is_hfu and done.is_counted:
-        yield Fact("HFU", exact_percent(figures.rate.hfu), _hfu(figures.rate))
+    each_one, rate = what_counts(figures), figures.rate
+    if rate is not None and not rate.is_hfu and done.is_counted:
+        # What HFU has besides MFU, as shares of the peak.
+        extras = {what: rate.ledger.total(first) for first, what in _EXTRAS.items()}
+        parts = [
+            f"{exact_percent(share(extra, rate.seconds, rate.devices, rate.peak))} {what}"
+            for what, extra in extras.items()
+            if extra
+        ]
+        none = "no other executed FLOPs in the description"
+        yield Fact("HFU", exact_percent(rate.hfu), " + ".join(("MFU", *parts)) if parts else none)
     if done.tflops_per_device is not None:
         what = "executed" if done.ledger.executed_only else "model"
         yield Fact(f"{what} rate", f"{significant(done.tflops_per_device)} TFLOP/s", "per device")
@@ -226,16 +243,6 @@ def _facts(figures: Utilisation) -> Iterator[Fact]:
     yield from _peak(figures)
     if done.tokens is not None:
         yield Fact("parameters", count(figures.card.total), _weights(figures))
-
-
-def _hfu(rate: Rate) -> str:
-    """Return what HFU has besides MFU, as shares of the peak."""
-    parts = [
-        f"{exact_percent(share(extra, rate.seconds, rate.devices, rate.peak))} {words}"
-        for first, words in _EXTRAS.items()
-        if (extra := rate.ledger.total(first))
-    ]
-    return " + ".join(("MFU", *parts)) if parts else "no other executed FLOPs in the description"
 
 
 def _peak(figures: Utilisation) -> Iterator[Fact]:
@@ -255,19 +262,6 @@ def _weights(figures: Utilisation) -> str:
     who = "each token uses" if card.encoder is None else "encoder and decoder tokens use"
     used = f"{who} {count(card.weights())} weights"
     return f"{count(card.active)} active; {used}" if card.active < card.total else used
-
-
-def _entry(one: Entry, work: DescribedWork) -> dict[str, str]:
-    rate, per_token = one.rate, work.flops_per_token
-    speed = work.tflops_per_device
-    texts = (
-        one.convention.id,
-        _share(rate.mfu) if rate is not None and not rate.is_hfu else UNKNOWN,
-        _share(rate.hfu) if rate is not None and work.is_counted else UNKNOWN,
-        significant(speed, zeros=True) if speed is not None else UNKNOWN,
-        flops(per_token) if per_token is not None else UNKNOWN,
-    )
-    return dict(zip(_COLUMNS, texts, strict=True))
 
 
 def _share(value: Fraction) -> str:

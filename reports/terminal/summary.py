@@ -121,6 +121,9 @@ def render_terminal(
     style = (style or Style()).wide_enough()
     counted = [*_counted(analysis, style.width)]
     is_first = analysis.recorded == "serialized"
+    hows = [lack.how for lack in analysis.measured.lacks[:1] if lack.how is not None]
+    said = any(how.code == NEXT_TIME for how in hows)
+    notes = notes_by_weight(analysis)[len(doubts(analysis)) :]
     lines = (
         *case_lines(analysis, style),
         *_untimed(analysis, style),
@@ -135,7 +138,12 @@ def render_terminal(
         *_work(analysis, by, style),
         *(() if is_first else counted),
         *_collectives(analysis, style.width),
-        *note_lines(_unsaid(analysis), _NOTES_SHOWN, "on the page and in --json", style.width),
+        *note_lines(
+            [note.text for note in notes if not (said and note.code == "no-shapes")],
+            _NOTES_SHOWN,
+            "on the page and in --json",
+            style.width,
+        ),
     )
     return fitted(lines, style)
 
@@ -361,11 +369,3 @@ def _of_collective(
     yield f"{collective_label(row)}: {times}{'' if message == UNKNOWN else f' {message}'}"
     yield from busbw or ([f"{rate} with waiting"] if rate != UNKNOWN else [])
     yield duration(mean(row.sum_ns))
-
-
-def _unsaid(analysis: Analysis) -> list[str]:
-    """Return the notes but for those that the first lines already say."""
-    hows = [lack.how for lack in analysis.measured.lacks[:1] if lack.how is not None]
-    said = any(how.code == NEXT_TIME for how in hows)
-    notes = notes_by_weight(analysis)[len(doubts(analysis)) :]
-    return [note.text for note in notes if not (said and note.code == "no-shapes")]

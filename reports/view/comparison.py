@@ -275,23 +275,19 @@ def mfu_sentence(comparison: Comparison) -> str:
 
 def more_sentences(comparison: Comparison) -> list[str]:
     """Return what became of MFU, of the time per sample or token and of memory, where known."""
-    every = (
-        mfu_sentence(comparison),
-        _per_unit(comparison),
-        _memory(comparison),
-    )
-    return [text for text in every if text]
-
-
-def _per_unit(comparison: Comparison) -> str:
-    """Return the time per one of each unit of which a step has another number than before."""
+    # The time per one of each unit of which a step has another number than before.
     shown = {
         one.share: f"per {spaced(one.unit)}: {times_between((one.before_ns, one.after_ns), ' → ')} "
         f"({with_sign(percent(float(abs(one.share))), one.share)})"
         for one in reversed(comparison.per_unit)
         if one.before_count != one.after_count
     }
-    return capitalized(f"{'; '.join(reversed(shown.values()))}.") if shown else ""
+    every = (
+        mfu_sentence(comparison),
+        capitalized(f"{'; '.join(reversed(shown.values()))}.") if shown else "",
+        _memory(comparison),
+    )
+    return [text for text in every if text]
 
 
 def _memory(comparison: Comparison) -> str:

@@ -37,7 +37,16 @@ def host_tables(analysis: Analysis, most: int) -> Iterator[tuple[str, ReportTabl
     """
     yield "Launches", _launches(analysis, most)
     yield "CPU time by operator", host_operators_table(analysis, most)
-    yield "Copies, fills and allocations", _memory(analysis, most)
+    columns = (
+        Column("Operation", _operation),
+        _number("Count", lambda row: count(row.count)),
+        _number("Total time", lambda row: duration(row.sum_ns)),
+        _number("Bytes", lambda row: size(row.bytes)),
+        _number("Largest", lambda row: size(row.largest_bytes)),
+        _number("Rate", _rate),
+    )
+    rows = analysis.memory_operations
+    yield "Copies, fills and allocations", table_of(columns, rows[:most], len(rows))
 
 
 def _launches(analysis: Analysis, most: int) -> ReportTable:
@@ -98,19 +107,6 @@ def host_operators_table(analysis: Analysis, most: int) -> ReportTable:
 
 def _mean(analysis: Analysis, total_ns: int | None) -> str:
     return UNKNOWN if total_ns is None else duration(analysis.mean_ns(total_ns))
-
-
-def _memory(analysis: Analysis, most: int) -> ReportTable:
-    columns = (
-        Column("Operation", _operation),
-        _number("Count", lambda row: count(row.count)),
-        _number("Total time", lambda row: duration(row.sum_ns)),
-        _number("Bytes", lambda row: size(row.bytes)),
-        _number("Largest", lambda row: size(row.largest_bytes)),
-        _number("Rate", _rate),
-    )
-    rows = analysis.memory_operations
-    return table_of(columns, rows[:most], len(rows))
 
 
 def _operation(row: MemoryOperation) -> Cell:

@@ -73,7 +73,20 @@ def short_labels(names: Sequence[str], width: int) -> list[str]:
     """
     short = {name: kernel_label(name, width) for name in names}
     for alike in _sharing(short):
-        short |= zip(alike, _cut_where_equal(alike, width), strict=True)
+        texts = [visible(unqualified(name)[:_LONGEST]) for name in alike]
+        if len(set(texts)) < len(texts):
+            texts = [visible(name[:_LONGEST]) for name in alike]
+        places = [start for start, _ in _differ(texts)]
+        before = [
+            _word_before(text, start, width) for text, start in zip(texts, places, strict=True)
+        ]
+        for starts in (before, places):
+            labels = [
+                _around(text, start, width) for text, start in zip(texts, starts, strict=True)
+            ]
+            if len(set(labels)) == len(labels):
+                break
+        short |= zip(alike, labels, strict=True)
     for alike in _sharing(short):
         short |= zip(alike, _numbered(short, alike, width), strict=True)
     return [short[name] for name in names]
@@ -83,19 +96,6 @@ def _sharing(short: Mapping[str, str]) -> list[list[str]]:
     """Return the groups of names whose labels look alike."""
     names, groups = list(short), _grouped(map(str.strip, short.values()))
     return [[names[place] for place in places] for places in groups if len(places) > 1]
-
-
-def _cut_where_equal(names: Sequence[str], width: int) -> list[str]:
-    texts = [visible(unqualified(name)[:_LONGEST]) for name in names]
-    if len(set(texts)) < len(texts):
-        texts = [visible(name[:_LONGEST]) for name in names]
-    places = [start for start, _ in _differ(texts)]
-    before = [_word_before(text, start, width) for text, start in zip(texts, places, strict=True)]
-    for starts in (before, places):
-        labels = [_around(text, start, width) for text, start in zip(texts, starts, strict=True)]
-        if len(set(labels)) == len(labels):
-            break
-    return labels
 
 
 def _word_before(text: str, start: int, width: int) -> int:
@@ -162,7 +162,12 @@ def _differ(texts: Sequence[str]) -> list[tuple[int, int]]:
     while waiting:
         places, before = waiting.pop()
         mine = [texts[place] for place in places]
-        start = _word_start(mine[0], _alike(mine))
+        # Between the first and the last of them in order none can differ earlier.
+        pairs = zip(min(mine), max(mine), strict=False)
+        shortest = min(map(len, mine))
+        start = _word_start(
+            mine[0], next((place for place, (a, b) in enumerate(pairs) if a != b), shortest)
+        )
         end = start + _TAIL
         for group in _grouped(text[start:end] for text in mine):
             again = [places[one] for one in group]
@@ -179,14 +184,6 @@ def _with_before(text: str, before: int, start: int) -> tuple[int, int]:
     """Return the places with what told a few from all others, or the word before, if it is near."""
     near = before if start - before <= _TAIL else _word_start(text, start - 1)
     return near, start + _BEYOND
-
-
-def _alike(texts: Sequence[str]) -> int:
-    """Return how many first characters of all texts are the same."""
-    # Between the first and the last of them in order none can differ earlier.
-    pairs = zip(min(texts), max(texts), strict=False)
-    shortest = min(map(len, texts))
-    return next((place for place, (a, b) in enumerate(pairs) if a != b), shortest)
 
 
 def _word_start(text: str, place: int) -> int:

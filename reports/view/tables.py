@@ -252,21 +252,17 @@ def folded_tables(analysis: Analysis) -> Iterator[tuple[str, ReportTable]]:
     if not knows_exposure(analysis):
         columns, exposed = tuple(one for one in columns if one.head != "Exposed"), ""
     yield "Communication", table_of(columns, moved[:_COLLECTIVES], len(moved), exposed)
-    yield "Idle time by cause", _causes(analysis)
-    yield "Gaps by length", table_of(_LENGTHS, analysis.idle.histogram if not on_host else ())
-    yield "Longest gaps", _gaps(analysis)
-    yield "Synchronizing calls", synchronisations_table(analysis)
-    yield "Processes" if on_host else "GPUs", _devices(analysis)
-
-
-def _causes(analysis: Analysis) -> ReportTable:
     idle = analysis.total.idle_causes
     rows = [
         (CAUSE_LABELS[cause], ns, ns / idle.idle_ns)
         for cause, ns in idle.detailed().items()
         if ns and not analysis.on_host
     ]
-    return _means(analysis, "Cause", "Of idle time", rows)
+    yield "Idle time by cause", _means(analysis, "Cause", "Of idle time", rows)
+    yield "Gaps by length", table_of(_LENGTHS, analysis.idle.histogram if not on_host else ())
+    yield "Longest gaps", _gaps(analysis)
+    yield "Synchronizing calls", synchronisations_table(analysis)
+    yield "Processes" if on_host else "GPUs", _devices(analysis)
 
 
 def _means(

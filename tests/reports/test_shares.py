@@ -47,14 +47,14 @@ def test_useful_work_has_the_digits_of_mfu() -> None:
     """2 GFLOP in 57,000 ns at 1,000 TFLOP/s are 3.5088 %."""
     analysis = tf.analyze(matmul(57_000), peaks=HALF)
     assert analysis.measured.figure == "MFU 3.51 %"
-    assert [one.part.percent for one in peak_page(analysis).lines] == ["3.51 %", "96.5 %"]
+    assert [part.percent for part, *_ in peak_page(analysis)["lines"]] == ["3.51 %", "96.5 %"]
 
 
 def test_the_whole_is_of_the_devices_that_are_used() -> None:
     one = factory.ranks(3)
     unused = tuple(replace(window, used=False) for window in one.devices[2].windows)
     devices = (*one.devices[:2], replace(one.devices[2], windows=unused))
-    assert "peak of 2 GPUs" in peak_page(replace(one, devices=devices)).whole
+    assert "peak of 2 GPUs" in peak_page(replace(one, devices=devices))["whole"]
 
 
 def test_time_without_an_operator_is_held_against_the_time_of_kernels() -> None:
@@ -63,7 +63,7 @@ def test_time_without_an_operator_is_held_against_the_time_of_kernels() -> None:
     op = {"name": "aten::mm", "start_ns": 0, "dur_ns": 50}
     page = operators_page(tf.analyze(trace_of(**tables, ops=[op])))
     assert page is not None
-    assert (page.unknown_ns, page.all_ns, page.unknown_share) == (100, 400, 0.25)
+    assert (page["unknown_ns"], page["all_ns"], page["unknown_share"]) == (100, 400, 0.25)
 
 
 def two_types() -> tf.Analysis:
