@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -42,23 +42,6 @@ _LABEL_ROOM: Final = 12
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryPlot:
-    """One drawing in its own units; `allocated`, the `area` below it, and `reserved` are paths."""
-
-    label: str
-    alternative: str
-    allocated: str
-    area: str
-    reserved: str
-    xs: list[Tick]
-    ys: list[Tick]
-    steps: list[Tick]
-    peak_x: float
-    peak_y: float
-    remark: str
-
-
-@dataclass(frozen=True, slots=True)
 class MemoryRow:
     """One device or host in words and numbers; not `is_total`: values count from 0."""
 
@@ -80,12 +63,13 @@ class MemoryRow:
 class MemoryPage:
     """The rows of `total`, the drawings of `drawn_of` curves, and sentences on what they are.
 
-    `low` are those whose peak is too low to be drawn; times count from `counts_from`.
+    `low` are those whose peak is too low to be drawn; times count from `counts_from`. A drawing is
+    in its own units; `allocated`, the `area` below it, and `reserved` are paths.
     """
 
     rows: list[MemoryRow]
     total: int
-    plots: list[MemoryPlot]
+    plots: list[dict[str, Any]]
     drawn_of: int
     low: int
     sentences: list[str]
@@ -196,10 +180,6 @@ def _row(use: MemoryUse, devices: Sequence[DeviceReport], origin_ns: int) -> Mem
     )
 
 
-def _signed(ns: int) -> str:
-    return f"−{duration(-ns)}" if ns < 0 else duration(ns)
-
-
 def _growth(series: Series) -> str:
     """Return how much more the last of the steps ended with than the first."""
     growth = series.growth
@@ -235,7 +215,7 @@ def _sentences(used: Sequence[MemoryUse]) -> Iterator[str]:
         yield "Long curves are downsampled; peaks are kept."
 
 
-def _plot(use: MemoryUse, devices: Sequence[DeviceReport], origin_ns: int) -> MemoryPlot:
+def _plot(use: MemoryUse, devices: Sequence[DeviceReport], origin_ns: int) -> dict[str, Any]:
     """Return the curves of one device or host in units of the drawing.
 
     Times on the axis count from `origin_ns`.
@@ -247,28 +227,41 @@ def _plot(use: MemoryUse, devices: Sequence[DeviceReport], origin_ns: int) -> Me
     top = int(max(curve.value.max() for curve in curves))
     bottom = min(0, int(min(curve.value.min() for curve in curves)))
     y = _Scale(bottom, max(top, bottom + 1), _HEIGHT - _BOTTOM, _TOP)
+    each_ns = round_above((high_ns - low_ns) / _X_TICKS)
+    first = -((origin_ns - low_ns) // each_ns)
+    times = (n * each_ns for n in range(first, first + 3 * _X_TICKS))
+    # The used steps; their numbers stand where there is room for them.
+    marks: list[Tick] = []
+    free = float(_LEFT)
+    for step in use.allocated.steps if len(use.allocated.steps) <= _MOST_STEPS else ():
+        begin = x.at(step.start_ns)
+        if _LEFT <= begin <= _WIDTH - _RIGHT:
+            text = f"step {step.step}" if begin >= free else ""
+            free = begin + _LABEL_ROOM + 6 * len(text) if text else free
+            marks.append(Tick(begin, text))
     label = use_label(use, devices)
     allocated = _path(use.allocated.curve, x, y, high_ns)
     peak = size(use.allocated.peak, binary=True)
     held = f", peak {size(use.reserved.peak, binary=True)} reserved" if use.reserved else ""
     zero = y.at(0)
     start, _, rest = allocated.partition(" ")
-    return MemoryPlot(
-        label=label,
-        alternative=f"{label}: peak {peak} allocated{held}",
-        allocated=allocated,
-        area=f"{start} {zero:g}V{rest}V{zero:g}",
-        reserved=_path(use.reserved.curve, x, y, high_ns) if use.reserved is not None else "",
-        xs=[
-            Tick(x.at(at), _signed(at - origin_ns))
-            for at in _time_ticks(low_ns, high_ns, origin_ns)
+    return {
+        "label": label,
+        "alternative": f"{label}: peak {peak} allocated{held}",
+        "allocated": allocated,
+        "area": f"{start} {zero:g}V{rest}V{zero:g}",
+        "reserved": _path(use.reserved.curve, x, y, high_ns) if use.reserved is not None else "",
+        "xs": [
+            Tick(x.at(origin_ns + ns), f"−{duration(-ns)}" if ns < 0 else duration(ns))
+            for ns in times
+            if low_ns <= origin_ns + ns <= high_ns
         ],
-        ys=[Tick(y.at(at), size(at, binary=True)) for at in _byte_ticks(bottom, top)],
-        steps=_step_marks(use.allocated, x),
-        peak_x=x.at(use.allocated.peak_ns),
-        peak_y=y.at(use.allocated.peak),
-        remark="" if use.is_total else "change since recording start",
-    )
+        "ys": [Tick(y.at(at), size(at, binary=True)) for at in _byte_ticks(bottom, top)],
+        "steps": marks,
+        "peak_x": x.at(use.allocated.peak_ns),
+        "peak_y": y.at(use.allocated.peak),
+        "remark": "" if use.is_total else "change since recording start",
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,31 +294,8 @@ def _path(curve: Curve, x: _Scale, y: _Scale, end_ns: int) -> str:
     return "".join([*pieces, f"H{x.at(end_ns):g}"])
 
 
-def _time_ticks(low_ns: int, high_ns: int, origin_ns: int) -> list[int]:
-    each = round_above((high_ns - low_ns) / _X_TICKS)
-    first = -((origin_ns - low_ns) // each)
-    places = (origin_ns + n * each for n in range(first, first + 3 * _X_TICKS))
-    return [at for at in places if low_ns <= at <= high_ns]
-
-
 def _byte_ticks(bottom: int, top: int) -> list[int]:
     """Return values that are round in binary units, 0 among them."""
     unit = 1024 ** max(0, ((max(top, -bottom, 1)).bit_length() - 1) // 10)
     each = max(1, int(unit * round_above((top - bottom) / unit / _Y_TICKS) or unit))
     return [n * each for n in range(-(-bottom // each), top // each + 1)]
-
-
-def _step_marks(series: Series, x: _Scale) -> list[Tick]:
-    """Return where the used steps begin; their numbers stand where there is room for them."""
-    if len(series.steps) > _MOST_STEPS:
-        return []
-    marks: list[Tick] = []
-    free = float(_LEFT)
-    for step in series.steps:
-        at = x.at(step.start_ns)
-        if not _LEFT <= at <= _WIDTH - _RIGHT:
-            continue
-        text = f"step {step.step}" if at >= free else ""
-        free = at + _LABEL_ROOM + 6 * len(text) if text else free
-        marks.append(Tick(at, text))
-    return marks

@@ -86,22 +86,12 @@ class Dot:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """A roof that dots are held against: its data types, how many dots, and its balance.
-
-    That is the FLOP per byte from which on work can reach the roof.
-    """
-
-    dtypes: str
-    dots: int
-    balance: str
-
-
-@dataclass(frozen=True, slots=True)
 class RooflinePlot:
     """The drawing, and which roof is that of how many dots.
 
     `ridges` are where the slope meets the roofs: left of its own, the memory roof is nearer.
+    `held` are the roofs that dots are held against: data types, how many dots, and its balance,
+    which is the FLOP per byte from which on work can reach the roof.
     """
 
     width: int
@@ -112,7 +102,7 @@ class RooflinePlot:
     ridges: list[Tick]
     dots: list[Dot]
     source: str
-    held: list[Held]
+    held: list[tuple[str, int, str]]
 
     @property
     def components(self) -> list[str]:
@@ -158,8 +148,31 @@ def roofline_plot(measured: Measurement, width: int = WIDTH) -> RooflinePlot | N
     up = _axis(rates, HEIGHT - BOTTOM, TOP)
     top = max(peaks.values())
     total = sum(row.measured.time_ns for row in rows)
-    of_peak = _by_peak(peaks)
+    # The data types of each peak, the highest first: those with one peak share a roof.
+    of_peak: dict[int, list[str]] = {}
+    for dtype, peak in sorted(peaks.items(), key=lambda item: -item[1]):
+        of_peak.setdefault(peak, []).append(dtype)
     dashes = dict(zip(of_peak, cycle(_DASHES)))
+    # The roof of the memory, from where it enters the drawing to the highest peak.
+    enters = max(10**across.low, 10**up.low * PER_TERA / bandwidth)
+    slope = Roof(
+        across.at(enters),
+        up.at(enters * bandwidth / PER_TERA),
+        across.at(top / bandwidth),
+        up.at(top / PER_TERA),
+        f"{bandwidth:,} GB/s",
+    )
+    flats = [
+        Roof(
+            across.at(peak / bandwidth),
+            up.at(peak / PER_TERA),
+            across.end,
+            up.at(peak / PER_TERA),
+            f"{listed(dtypes)} {significant(peak / PER_TERA)} TFLOP/s",
+            dashes[peak],
+        )
+        for peak, dtypes in of_peak.items()
+    ]
     one = measured.devices[0]
     spec = one.match.spec
     table = f"{spec.product}: {spec.source}" if spec is not None else one.product
@@ -167,18 +180,15 @@ def roofline_plot(measured: Measurement, width: int = WIDTH) -> RooflinePlot | N
         width=width,
         xs=across.ticks(),
         ys=up.ticks(),
-        slope=_slope(bandwidth, top, across, up),
-        flats=[
-            _flat(listed(dtypes), peak, bandwidth, across, up, dashes[peak])
-            for peak, dtypes in of_peak.items()
-        ],
+        slope=slope,
+        flats=flats,
         ridges=[
             Tick(across.at(peak / bandwidth), significant(peak / bandwidth, 3)) for peak in of_peak
         ],
         dots=[_dot(measured, row, across, up, total, dashes[peaks[row.dtypes[0]]]) for row in rows],
         source=f"peak as given, {table}" if one.given else table,
         held=[
-            Held(
+            (
                 listed(dtypes),
                 sum(set(row.dtypes) <= set(dtypes) for row in rows),
                 significant(peak / bandwidth, 3),
@@ -303,14 +313,6 @@ def placed_kernels(measured: Measurement) -> tuple[list[KernelRow], dict[str, in
     return rows, {dtype: peak for dtype, peak in known.items() if dtype in drawn}
 
 
-def _by_peak(peaks: Mapping[str, int]) -> dict[int, list[str]]:
-    """Return the data types of each peak, the highest first: those with one peak share a roof."""
-    by_peak: dict[int, list[str]] = {}
-    for dtype, peak in sorted(peaks.items(), key=lambda item: -item[1]):
-        by_peak.setdefault(peak, []).append(dtype)
-    return by_peak
-
-
 def angle(line: Roof) -> float:
     """Return how steep a roof rises, in degrees."""
     return round(math.degrees(math.atan2(line.y1 - line.y2, line.x2 - line.x1)), 1)
@@ -336,25 +338,6 @@ def _axis(values: list[float], start: float, end: float) -> _Axis:
     logs = [math.log10(value) for value in values if value > 0]
     high = max(logs) + _SPARE
     return _Axis(max(min(logs) - 2 * _SPARE, high - _MOST_DECADES), high, start, end)
-
-
-def _slope(bandwidth: int, top: int, across: _Axis, up: _Axis) -> Roof:
-    """Return the roof of the memory, from where it enters the drawing to the highest peak."""
-    enters = max(10**across.low, 10**up.low * PER_TERA / bandwidth)
-    ends = top / bandwidth
-    return Roof(
-        across.at(enters),
-        up.at(enters * bandwidth / PER_TERA),
-        across.at(ends),
-        up.at(top / PER_TERA),
-        f"{bandwidth:,} GB/s",
-    )
-
-
-def _flat(dtypes: str, peak: int, bandwidth: int, across: _Axis, up: _Axis, dash: str) -> Roof:
-    height = up.at(peak / PER_TERA)
-    text = f"{dtypes} {significant(peak / PER_TERA)} TFLOP/s"
-    return Roof(across.at(peak / bandwidth), height, across.end, height, text, dash)
 
 
 def _dot(

@@ -5,7 +5,7 @@ Places and lengths are in percent of the drawing, so that it fits a card of any 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
@@ -22,7 +22,6 @@ from traceflops.reports.view.utilisation import share_of_roof
 from traceflops.timeline.intervals import Intervals
 from traceflops.timeline.records import COMPONENTS
 from traceflops.units import PART_NAMES
-from traceflops.windows.records import DeviceReport
 from traceflops.windows.step_times import most_and_least
 
 if TYPE_CHECKING:
@@ -86,27 +85,18 @@ def _ranks(analysis: Analysis, finding: Finding) -> Thumbnail | None:
     longest = max(one.chosen.components.window_ns for one in chosen)
     if not longest:
         return None
-    shapes = [
-        shape
-        for row, one in zip(_rows(len(chosen)), chosen, strict=True)
-        for shape in _rank_row(one, row, longest, is_late=one.rank == finding.where.rank)
-    ]
-    labels = tuple(
-        (y + height / 2, shorten_middle(one.rank_text or one.label, 10))
-        for (y, height), one in zip(_rows(len(chosen)), chosen, strict=True)
-    )
+    shapes, labels, room = [], [], (_WHOLE - _LABELS) / longest
+    for (y, height), device in zip(_rows(len(chosen)), chosen, strict=True):
+        exposed = device.chosen.components.communication_ns * room
+        own = device.chosen.components.window_ns * room - exposed
+        look = "ink" if device.rank == finding.where.rank else "idle"
+        shapes += [
+            Shape(_LABELS, y, round(own, 2), height, look),
+            Shape(round(_LABELS + own, 2), y, round(exposed, 2), height, "communication"),
+        ]
+        labels.append((y + height / 2, shorten_middle(device.rank_text or device.label, 10)))
     caption = "own time, then exposed communication"
-    return Thumbnail(caption, "ranks", tuple(shapes), labels=labels)
-
-
-def _rank_row(
-    device: DeviceReport, row: tuple[float, float], longest_ns: int, *, is_late: bool
-) -> Iterator[Shape]:
-    room = (_WHOLE - _LABELS) / longest_ns
-    exposed = device.chosen.components.communication_ns * room
-    own = device.chosen.components.window_ns * room - exposed
-    yield Shape(_LABELS, row[0], round(own, 2), row[1], "ink" if is_late else "idle")
-    yield Shape(round(_LABELS + own, 2), row[0], round(exposed, 2), row[1], "communication")
+    return Thumbnail(caption, "ranks", tuple(shapes), labels=tuple(labels))
 
 
 def _rows(number: int) -> list[tuple[float, float]]:
@@ -136,11 +126,12 @@ def _stretch(analysis: Analysis, finding: Finding) -> Thumbnail | None:
         for name in COMPONENTS
         if name != "idle" and name in parts
     ]
-    areas = [
-        (name, _area(heights))
-        for (name, _), heights in zip(busy, accumulate(each for _, each in busy), strict=True)
-        if heights.any()
-    ]
+    areas = []
+    for (name, _), heights in zip(busy, accumulate(shares for _, shares in busy), strict=True):
+        if heights.any():
+            tops = np.round(_WHOLE * (1 - heights), 1)
+            path = (f"V{y:g}H{column * _WHOLE / _COLUMNS:.4g}" for column, y in enumerate(tops, 1))
+            areas.append((name, f"M0 100{''.join(path)}V100Z"))
     gap = Intervals.one(at.start_ns, at.end_ns)
     starting, waiting = account.start_up.intersect(gap), gap.subtract(account.start_up)
     boxes = [
@@ -176,13 +167,6 @@ def _idle_device(analysis: Analysis, at: Where) -> int | None:
         if covered[0] == covered[1]:
             return one.device
     return None
-
-
-def _area(heights: np.ndarray) -> str:
-    """Return columns of these heights (0 to 1) as a path in a drawing of 100 by 100."""
-    tops = np.round(_WHOLE * (1 - heights), 1)
-    columns = (f"V{top:g}H{(at + 1) * _WHOLE / _COLUMNS:.4g}" for at, top in enumerate(tops))
-    return f"M0 100{''.join(columns)}V100Z"
 
 
 def _kernels(analysis: Analysis, finding: Finding, look: str) -> Thumbnail | None:
@@ -236,15 +220,12 @@ def _steps(analysis: Analysis, part: str) -> Thumbnail | None:
         return None
     width = (_WHOLE + _GAP) / len(bars)
     shapes: list[Shape] = []
-    for at, bar in enumerate(bars):
-        heights = [
-            _WHOLE * ns / longest for ns in (bar.components.window_ns, bar.components.parts()[part])
+    wide = round(max(width - _GAP, 0.2), 2)
+    for number, bar in enumerate(bars):
+        x, whole = round(number * width, 2), _WHOLE * bar.components.window_ns / longest
+        top = _WHOLE * bar.components.parts()[part] / longest
+        shapes += [
+            Shape(x, round(_WHOLE - whole + top, 2), wide, round(whole - top, 2), "track"),
+            Shape(x, round(_WHOLE - whole, 2), wide, round(top, 2), part),
         ]
-        shapes += _step_bar(round(at * width, 2), round(max(width - _GAP, 0.2), 2), heights, part)
     return Thumbnail(f"{PART_NAMES[part]} of each step, on top", "steps", tuple(shapes))
-
-
-def _step_bar(x: float, width: float, heights: Sequence[float], part: str) -> Iterator[Shape]:
-    whole, top = heights
-    yield Shape(x, round(_WHOLE - whole + top, 2), width, round(whole - top, 2), "track")
-    yield Shape(x, round(_WHOLE - whole, 2), width, round(top, 2), part)

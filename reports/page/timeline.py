@@ -24,18 +24,14 @@ from traceflops.mfu.traced.work_tables import activity_flops
 from traceflops.reports.page.overview import MOST_GAPS
 from traceflops.reports.page.section import Content
 from traceflops.reports.page.timeline_data import LOOK_NAMES, packed
-from traceflops.reports.page.timeline_still import Still, still
+from traceflops.reports.page.timeline_still import still
 from traceflops.reports.page.timeline_words import (
     LABEL_WIDTH,
     details,
-    first_event,
     left_out,
-    listed_steps,
     places,
     sentences,
-    start_label,
-    start_span,
-    steps_asked_for,
+    start,
 )
 from traceflops.reports.view.figures import UNKNOWN
 from traceflops.reports.view.palette import LOOKS
@@ -70,6 +66,7 @@ _HOST_KINDS: Final = {
     "call": "call",
 }
 _WAIT_WIDTH: Final = 120
+_MOST_STEPS_LISTED: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,21 +96,26 @@ def timeline_content(analysis: Analysis) -> Content | None:
     timeline = made.timeline
     kinds = {lane.kind for lane in timeline.lanes}
     drawn_parts = parts_ns(prepared, timeline, drawn.whole, 1)
+    numbers = list(timeline.steps)
+    span, start_label = start(drawn.outline)
+    # Of hosts the still drawing has the first alone.
+    first = drawn.outline.hosts[0] if drawn.outline.hosts else None
+    headed = [(g.label, g.lanes) for g in groups if not g.is_host or g.process == first]
     # The looks of what is drawn of hosts; of marks those of the kinds that there are.
     there = set(prepared.trace.marks["kind"].unique().to_pylist())
     hosts = {group.process: group.label.rpartition(" · ")[0] for group in groups if group.is_host}
     values = {
         "hosts": list(hosts.items()),
         "places": list(places(analysis, timeline, gaps)),
-        "steps": listed_steps(timeline),
-        "asked": steps_asked_for(timeline),
+        "steps": numbers if 1 < len(numbers) <= _MOST_STEPS_LISTED else [],
+        "asked": (numbers[0], numbers[-1]) if len(numbers) > _MOST_STEPS_LISTED else None,
         "sentences": list(sentences(analysis, timeline)),
         "left_out": list(left_out(timeline)),
         "aligned": timeline.aligned,
         "details": details(timeline),
-        "still": _still(drawn, groups, labels),
-        "start_label": start_label(timeline),
-        "zero": first_event(analysis),
+        "still": still(drawn, span, headed, labels),
+        "start_label": start_label,
+        "zero": "operator" if analysis.on_host else "GPU operation",
         "has_path": path is not None,
         "present": [name for name, ns in drawn_parts.items() if ns.any()],
         "host_looks": [
@@ -181,7 +183,7 @@ def _header(
     outline, whole = drawn.outline, drawn.whole
     parts = parts_ns(prepared, outline, whole, _BINS)
     bin_ns = max((whole.end_ns - whole.start_ns) * len(outline.chosen.devices) / _BINS, 1)
-    process = {one.device: one.process for one in analysis.devices}
+    process = {device.device: device.process for device in analysis.devices}
     return {
         "lanes": [
             [label, lane.kind == "stream"]
@@ -198,8 +200,8 @@ def _header(
             if column.any()
         ],
         "whole": _ends(whole),
-        "start": _ends(start_span(outline)),
-        "zero": first_event(analysis),
+        "start": _ends(start(outline)[0]),
+        "zero": "operator" if analysis.on_host else "GPU operation",
         "steps": [[n, *_ends(span)] for n, span in outline.steps.items()],
         "gaps": [
             [*_ends(span), *_ends(around(span)), gap.device] if span else None
@@ -229,19 +231,12 @@ def _waits(analysis: Analysis, outline: Timeline) -> Iterator[list[Any]]:
         yield [start_ns, start_ns + gap.dur_ns, gap.device, name, words]
 
 
+def _ends(span: Span) -> list[int]:
+    return [span.start_ns, span.end_ns]
+
+
 def _look(name: str) -> list[str | None]:
     if name in LOOKS:
         look = LOOKS[name]
         return [look.label, look.colour, look.pattern, look.ink, look.outline]
     return [name, None, "", None, None]
-
-
-def _ends(span: Span) -> list[int]:
-    return [span.start_ns, span.end_ns]
-
-
-def _still(drawn: Drawable, groups: Sequence[LaneGroup], labels: Sequence[str]) -> Still:
-    first = drawn.outline.hosts[0] if drawn.outline.hosts else None
-    wanted = [g for g in groups if not g.is_host or g.process == first]
-    headed = [(g.label, g.lanes) for g in wanted]
-    return still(drawn, start_span(drawn.outline), headed, labels)

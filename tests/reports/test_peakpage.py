@@ -15,7 +15,7 @@ from traceflops.mfu.budget import PeakOptions
 from traceflops.reports.json.measured import measured_object
 from traceflops.reports.page.html import render_html
 from traceflops.reports.page.peak import peak_page
-from traceflops.reports.page.roofline import NARROW, Held, drawn_sentence, reach_plot, roofline_plot
+from traceflops.reports.page.roofline import NARROW, drawn_sentence, reach_plot, roofline_plot
 from traceflops.reports.page.work import work_of
 
 
@@ -86,7 +86,7 @@ def test_the_roofline_has_its_dot_under_the_roof() -> None:
     assert dot.x > flat.x1  # right of the balance
     assert dot.text == "500 TFLOP/s at 333 FLOP/B, bf16, 4.00 µs"
     assert (flat.text, plot.slope.text) == ("bf16 1,000 TFLOP/s", "3,350 GB/s")
-    assert plot.held == [Held("bf16", 1, "299")]
+    assert plot.held == [("bf16", 1, "299")]
 
 
 def test_the_axes_of_the_roofline_leave_room_around_what_they_show() -> None:

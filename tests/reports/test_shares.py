@@ -20,7 +20,7 @@ from traceflops.reports.markdown import render_markdown
 from traceflops.reports.page.html import render_html
 from traceflops.reports.page.memory import memory_page
 from traceflops.reports.page.peak import peak_page
-from traceflops.reports.page.roofline import Held, roofline_plot
+from traceflops.reports.page.roofline import roofline_plot
 from traceflops.reports.page.work import operators_page, work_of
 from traceflops.reports.terminal.summary import render_terminal
 from traceflops.reports.view.utilisation import parts, rate, rates, why_not
@@ -78,7 +78,7 @@ def test_each_dot_names_the_roof_that_it_is_held_against() -> None:
     assert plot is not None
     assert [flat.text for flat in plot.flats] == ["bf16 989.4 TFLOP/s", "fp64 67 TFLOP/s"]
     # 989.4 and 67 TFLOP/s over 3,350 GB/s.
-    assert plot.held == [Held("bf16", 1, "295"), Held("fp64", 1, "20")]
+    assert plot.held == [("bf16", 1, "295"), ("fp64", 1, "20")]
     assert [dot.text.split(", ")[1] for dot in plot.dots] == ["fp64", "bf16"]
     assert [dot.dash for dot in plot.dots] == [flat.dash for flat in reversed(plot.flats)]
     assert len({flat.dash for flat in plot.flats}) == 2
