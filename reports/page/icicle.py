@@ -130,9 +130,7 @@ class _Shown:
     is_merged: bool = False
 
 
-def _boxes(
-    analysis: Analysis, lens: str, tree: TimeNode, known: _Kernels
-) -> Iterator[Box]:
+def _boxes(analysis: Analysis, lens: str, tree: TimeNode, known: _Kernels) -> Iterator[Box]:
     """Yield the boxes of a tree: of the largest first what is inside, as far as there is room."""
     total, ties = tree.total_ns, numbers_from()
     waiting = [(-total, next(ties), 0, 0, _root(analysis, tree))]
