@@ -17,7 +17,6 @@ from traceflops.findings.main_kernel import MAIN_KERNEL
 from traceflops.findings.unevenness import UNEVEN_STEPS, largest_part
 from traceflops.memory.usage import memory_use
 from traceflops.reports.page import evidence, overview
-from traceflops.reports.page.section import Content
 from traceflops.reports.page.steps import small_bars
 from traceflops.reports.page.thumbnails import thumbnail
 from traceflops.reports.view import wording
@@ -79,7 +78,7 @@ class Tile:
         return self.value.rpartition(" ")[2] if " " in self.value else ""
 
 
-def case_content(analysis: Analysis) -> Content:
+def case_values(analysis: Analysis) -> dict[str, Any]:
     """Return what the first screen shows."""
     found = evidence.findings_shown(analysis) if has_findings(analysis) else None
     opened = opening(analysis)
@@ -101,36 +100,34 @@ def case_content(analysis: Analysis) -> Content:
         sure = shown.words.finding.confidence
         marks = _LEVELS.index(sure.level) + 1 if sure else 0  # of three
         cards.append({"shown": shown, "drawing": drawing, "marks": marks, "component": component})
-    return Content(
-        {
-            "title": opened.title,
-            "rest": opened.rest,
-            "doubts": wording.doubts(analysis),
-            "chip": analysis.measured.figure or "",
-            "no_mfu": bool(why_not(analysis.measured)) and bool(analysis.devices),
-            "best": best,
-            "left": left_to_say(best.finding, opened) if best else "",
-            "left_names_it": opened.tells is not None,
-            "after": after,
-            "parts": parts,
-            "step": duration(sum(part.ns for part in parts)),
-            "tiles": list(tiles(analysis, parts)),
-            "cards": cards,
-            "more": causes[_MOST_CARDS:],
-            "others": [
-                one
-                for one in (found.others if found else ())
-                if best is None or one[0] != best.finding or one[0].rule != COUNTED_KERNEL
-            ],
-            "hidden": found.causes.hidden if found else 0,
-            "is_judged": found is not None,
-            "is_no_trace": analysis.source.format in SIDE_FORMATS,
-            "provenance": provenance(analysis, most_files=1),
-            "basis": wording.basis(analysis),
-            "scope": scope(analysis),
-            "outside": outside(analysis),
-        }
-    )
+    return {
+        "title": opened.title,
+        "rest": opened.rest,
+        "doubts": wording.doubts(analysis),
+        "chip": analysis.measured.figure or "",
+        "no_mfu": bool(why_not(analysis.measured)) and bool(analysis.devices),
+        "best": best,
+        "left": left_to_say(best.finding, opened) if best else "",
+        "left_names_it": opened.tells is not None,
+        "after": after,
+        "parts": parts,
+        "step": duration(sum(part.ns for part in parts)),
+        "tiles": list(tiles(analysis, parts)),
+        "cards": cards,
+        "more": causes[_MOST_CARDS:],
+        "others": [
+            one
+            for one in (found.others if found else ())
+            if best is None or one[0] != best.finding or one[0].rule != COUNTED_KERNEL
+        ],
+        "hidden": found.causes.hidden if found else 0,
+        "is_judged": found is not None,
+        "is_no_trace": analysis.source.format in SIDE_FORMATS,
+        "provenance": provenance(analysis, most_files=1),
+        "basis": wording.basis(analysis),
+        "scope": scope(analysis),
+        "outside": outside(analysis),
+    }
 
 
 def is_judged(analysis: Analysis) -> bool:

@@ -25,8 +25,8 @@ from traceflops.reports.page.scripts import (
     packed_bytes,
     scripts_of,
 )
-from traceflops.reports.page.section import Content, Filled, Section
-from traceflops.reports.page.sections import CASE, GROUPS, METHOD, RANKS, filled
+from traceflops.reports.page.section import Section
+from traceflops.reports.page.sections import CASE, GROUPS, METHOD, RANKS, sections
 from traceflops.reports.view.author_notes import NOTHING, Authored, base_names
 from traceflops.reports.view.figures import size
 from traceflops.reports.view.wording import each, time_shared, unit
@@ -48,7 +48,6 @@ _MOST_PACKED_ROWS: Final = 300_000
 """Rows of a recording that are worth packing to see whether they fit."""
 _DATA: Final = "report-data"
 _STYLES: Final = ("report.css", "tables.css", "timeline.css", "memory.css")
-_AUTHORED: Final = Section("authored", CASE, lambda _: None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,20 +66,20 @@ def render_html(
 
     `authored` is what its author adds: a title above it, and notes below its head.
     """
-    sections = list(filled(analysis))
+    shown = list(sections(analysis))
     if authored.blocks:
-        sections.insert(1, Filled(_AUTHORED, Content({"blocks": authored.blocks})))
-    made = {name: make for section in sections for name, make in section.content.figures.items()}
+        shown.insert(1, Section("authored", CASE, {"blocks": authored.blocks}))
+    made = {name: make for section in shown for name, make in section.figures.items()}
     drawn = embed(made) if made else None
-    scripts = scripts_of(sections, drawn)
+    scripts = scripts_of(shown, drawn)
     for narrower in _NARROWER:  # quotes in names take five bytes each, other signs up to four
-        parts = list(_parts(analysis, sections, drawn, narrower))
+        parts = list(_parts(analysis, shown, drawn, narrower))
         if _bytes(parts, scripts) <= PAGE_BYTES:
             break
     shown_command = base_names(command, analysis.source.files) if command else None
     last = closing(analysis, shown_command, _bytes(parts, scripts), cuts_texts=narrower > 1)
     parts += _parts(analysis, [last], drawn)
-    scripts = scripts_of([*sections, last], drawn)
+    scripts = scripts_of([*shown, last], drawn)
     title = overview.document_title(analysis)
     names_of = {group: [part.name for part in parts if part.group == group] for group in GROUPS}
     context = {
@@ -121,7 +120,7 @@ def framed(analysis: Analysis) -> str:
 
 
 def _parts(
-    analysis: Analysis, sections: Sequence[Filled], drawn: Embedded | None, narrower: int = 1
+    analysis: Analysis, shown: Sequence[Section], drawn: Embedded | None, narrower: int = 1
 ) -> Iterator[_Part]:
     """Yield the HTML of each section.
 
@@ -135,20 +134,20 @@ def _parts(
         "per": each(analysis),
         "time_shared": time_shared(analysis),
         "figures": drawn.divs if drawn else {},
-        "sections": {section.section.name for section in sections},
+        "sections": {section.name for section in shown},
     }
-    for section in sections:
-        made = templates.get_template(f"{section.section.name}.html.j2")
+    for section in shown:
+        made = templates.get_template(f"{section.name}.html.j2")
         yield _Part(
-            section.section.name,
-            section.section.group,
-            made.render(common | dict(section.content.values)),
+            section.name,
+            section.group,
+            made.render(common | dict(section.values)),
         )
 
 
 def closing(
     analysis: Analysis, command: str | None, page_bytes: int, *, cuts_texts: bool = False
-) -> Filled:
+) -> Section:
     """Return the end of a page that has `page_bytes` without it: what made it, and its data.
 
     `cuts_texts` says that texts are shorter than usual so that it has no more than PAGE_BYTES.
@@ -170,8 +169,7 @@ def closing(
         "cuts_texts": cuts_texts,
         "redacted": any(note.code == "redacted" for note in analysis.notes),
     }
-    content = Content(values, scripts=("data.js",) if embedded else (), data=embedded)
-    return Filled(Section("closing", "", lambda _: content), content)
+    return Section("closing", "", values, {}, ("data.js",) if embedded else (), embedded)
 
 
 def _data(analysis: Analysis, room: int) -> tuple[bytes | None, str]:

@@ -72,14 +72,13 @@ class Plots:
     def steps(self) -> Any:
         """Return a stacked bar per step, or per window where there are no steps."""
         bars = drawn_bars(window_rows(self.analysis.devices))
-        return _of_bars(bars, "step" if self.analysis.steps.seen else "window")
+        return stacked_bars(_known(bars), "step" if self.analysis.steps.seen else "window")
 
     def components(self) -> Any:
         """Return a stacked bar per device: its chosen windows by component."""
         devices = self.analysis.devices_used
-        return _of_bars(
-            [StepBar(visible(one.label), 1, True, one.chosen.components) for one in devices], "GPU"
-        )
+        bars = [StepBar(visible(one.label), 1, True, one.chosen.components) for one in devices]
+        return stacked_bars(_known(bars), "GPU")
 
     def roofline(self) -> Any:
         """Return kernels as points, FLOP per byte and TFLOP/s, below the roofs of their types."""
@@ -199,10 +198,11 @@ class Plots:
 _SIZE: Final = {"width": _WIDTH, "height": _HEIGHT}
 
 
-def _of_bars(bars: list[StepBar], axis: str) -> Any:
+def _known(bars: list[StepBar]) -> list[StepBar]:
+    """Return bars. Raises UsageError where none has any time."""
     if not any(bar.components.window_ns for bar in bars):
         raise _missing("no device with recorded work")
-    return stacked_bars(bars, axis)
+    return bars
 
 
 def _missing(what: str) -> UsageError:

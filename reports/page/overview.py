@@ -13,8 +13,6 @@ from traceflops.reports.view.wording import products, some_files
 from traceflops.timeline.records import Components
 from traceflops.units import capitalized, several
 from traceflops.windows.prepared import Origins, origins
-from traceflops.windows.records import DeviceReport
-from traceflops.windows.step_times import most_and_least
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -138,12 +136,6 @@ def hidden_sentence(analysis: Analysis) -> str:
         return ""
     seen, unseen = (duration(analysis.mean_ns(ns)) for ns in (exposed, hidden))
     return f"{seen} exposed, {unseen} hidden ({percent(hidden / (exposed + hidden))})."
-
-
-def shown_devices(analysis: Analysis) -> Few[DeviceReport]:
-    """Return all devices, or where there are too many those with most and least own time."""
-    devices = analysis.devices
-    return Few([devices[at] for at in most_and_least(devices, MOST_DEVICES)], len(devices))
 
 
 def other_share(categories: pa.Table) -> float | None:

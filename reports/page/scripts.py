@@ -21,7 +21,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from traceflops.reports.page.jinja import template
-from traceflops.reports.page.section import Filled
+from traceflops.reports.page.section import Section
 
 _ENDS_A_SCRIPT: Final = re.compile(r"<(?:/?script|!--)", re.IGNORECASE)
 _BOKEH: Final = "bokeh-packed"
@@ -54,11 +54,11 @@ class Embedded:
     divs: Mapping[str, str]
 
 
-def scripts_of(parts: Sequence[Filled], drawn: Embedded | None) -> Scripts:
+def scripts_of(parts: Sequence[Section], drawn: Embedded | None) -> Scripts:
     """Return what the sections of a page need to run."""
     theme = template("theme.js")
     scripts = tuple(_scripts(parts, drawn))
-    data = {id_: packed(text) for part in parts for id_, text in part.content.data.items()}
+    data = {id_: packed(text) for part in parts for id_, text in part.data.items()}
     allowed = [theme, *scripts]
     if drawn is not None:
         from bokeh.resources import Resources
@@ -93,9 +93,9 @@ def _level(content: bytes) -> int:
     return 9 if len(content) <= _MOST_AT_BEST else 6
 
 
-def _scripts(parts: Sequence[Filled], drawn: Embedded | None) -> Iterator[str]:
+def _scripts(parts: Sequence[Section], drawn: Embedded | None) -> Iterator[str]:
     """Give the scripts after the first; none of them may hold what would end its element."""
-    names = dict.fromkeys(name for part in parts for name in part.content.scripts)
+    names = dict.fromkeys(name for part in parts for name in part.scripts)
     scripts = [template(name) for name in ("report.js", *names)]
     if drawn is not None:
         scripts.append(f'addEventListener("bokeh-ready", () => {{\n{drawn.script}\n}});\n')

@@ -22,7 +22,6 @@ from traceflops.drawing.timeline import (
 )
 from traceflops.mfu.traced.work_tables import activity_flops
 from traceflops.reports.page.overview import MOST_GAPS
-from traceflops.reports.page.section import Content
 from traceflops.reports.page.timeline_data import LOOK_NAMES, packed
 from traceflops.reports.page.timeline_still import still
 from traceflops.reports.page.timeline_words import (
@@ -79,8 +78,8 @@ class LaneGroup:
     lanes: list[int]
 
 
-def timeline_content(analysis: Analysis) -> Content | None:
-    """Return the timeline section, None where there is nothing that has a time."""
+def timeline_content(analysis: Analysis) -> tuple[dict[str, Any], bytes] | None:
+    """Return what the section shows and its boxes, None where there is nothing that has a time."""
     prepared = analysis.prepared
     gaps = analysis.gaps(MOST_GAPS)
     drawn = drawable(prepared, gaps) if prepared is not None else None
@@ -92,8 +91,7 @@ def timeline_content(analysis: Analysis) -> Content | None:
     path = replay.places if replay is not None else None
     flops = np.maximum(activity_flops(analysis.measured.executed), 0)
     header = _header(analysis, prepared, drawn, groups, labels)
-    made = packed(prepared, drawn, header, flops, path)
-    timeline = made.timeline
+    timeline, content = packed(prepared, drawn, header, flops, path)
     kinds = {lane.kind for lane in timeline.lanes}
     drawn_parts = parts_ns(prepared, timeline, drawn.whole, 1)
     numbers = list(timeline.steps)
@@ -124,7 +122,7 @@ def timeline_content(analysis: Analysis) -> Content | None:
             if kind in kinds and (kind in ("op", "call") or look in there)
         ],
     }
-    return Content(values, scripts=SCRIPTS, data={"timeline-data": made.content})
+    return values, content
 
 
 def gap_links(analysis: Analysis) -> list[str | None]:
