@@ -188,17 +188,18 @@ def _alike(*columns: Sequence[tuple[str, ...]]) -> list[list[int]]:
     return [places for places in rows.values() if len(places) > 1]
 
 
-def _way(part: Part) -> str:
-    return part.way or ("one side only" if 0 in (part.before_ns, part.after_ns) else UNKNOWN)
-
-
 _PART: Final = (
     Column("What changed most", lambda row: row[0]),
     Column("Calls", lambda row: _calls(row[1]), is_number=True),
     Column("Before", lambda row: duration(float(row[1].before_ns)), is_number=True),
     Column("After", lambda row: duration(float(row[1].after_ns)), is_number=True),
     Column("Change", lambda row: change(row[1].ns), is_number=True),
-    Column("Matched by", lambda row: _way(row[1])),
+    Column(
+        "Matched by",
+        lambda row: (
+            row[1].way or ("one side only" if 0 in (row[1].before_ns, row[1].after_ns) else UNKNOWN)
+        ),
+    ),
 )
 
 
@@ -352,20 +353,14 @@ def runs_table(comparisons: Sequence[Comparison]) -> ReportTable:
         Column("Recording", lambda one: Name(one.after.name)),
         Column("Step", lambda one: duration(float(one.after.mean_ns)), is_number=True),
         Column("Change", lambda one: change(one.difference_ns), is_number=True),
-        Column(
-            "Share",
-            lambda one: share_words(one),
-            is_number=True,
-        ),
+        Column("Share", share_words, is_number=True),
         Column("How sure", _how_sure),
-        Column("Largest cause", _largest),
+        Column(
+            "Largest cause",
+            lambda one: next((cause_label(cause) for cause in one.causes if cause.ns), UNKNOWN),
+        ),
     )
     return table_of(columns, [one for one in comparisons if not one.obstacle])
-
-
-def _largest(comparison: Comparison) -> str:
-    found = (cause_label(cause) for cause in comparison.causes if cause.ns)
-    return next(found, UNKNOWN)
 
 
 def _how_sure(comparison: Comparison) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from traceflops.devices.gpu_samples import Sampled
 from traceflops.reports.view.figures import UNKNOWN, count, size
-from traceflops.reports.view.tables import Column, ReportTable, table_of
+from traceflops.reports.view.tables import Column, ReportTable, known_columns, table_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,8 +37,7 @@ def gpu_samples_table(analysis: Analysis, title: str = "GPU") -> ReportTable:
         *(Column(head, cell, is_number=True) for head, cell in numbers.items()),
         Column(THROTTLED_BY, lambda row: row.reason_words or UNKNOWN),
     )
-    known = [one for one in columns if any(one.cell(row) != UNKNOWN for row in rows)]
-    return table_of(known, rows[:_MOST], len(rows), _REMARK)
+    return table_of(known_columns(columns, rows), rows[:_MOST], len(rows), _REMARK)
 
 
 def _figure(counter: str, what: str, unit: str) -> Callable[[GpuSamples], str]:

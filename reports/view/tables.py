@@ -194,6 +194,11 @@ def table_of(
     return ReportTable(columns, shown, len(shown) if total is None else total, remark, depths)
 
 
+def known_columns(columns: Iterable[Column], rows: Sequence[Any]) -> list[Column]:
+    """Return the columns in which anything is known of some rows."""
+    return [column for column in columns if any(column.cell(row) != UNKNOWN for row in rows)]
+
+
 def spaced(category: str | None) -> str:
     """Return the name of a category in words."""
     return (category or "").replace("_", " ")
