@@ -109,7 +109,8 @@ def _run(figures: Utilisation) -> dict[str, Any]:
     shape = run.shape(figures.card) if work.tokens is not None else None
 
     def lengths(slots: Lengths | None) -> list[dict[str, int]] | None:
-        return slots and [{"tokens": length, "count": number} for length, number in slots]
+        known = [{"tokens": length, "count": number} for length, number in slots or ()]
+        return None if slots is None else known
 
     return {
         "devices": run.devices,

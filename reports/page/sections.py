@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from traceflops.reports.page import case, kernels, memory, overview, peak, ranks, steps, work
 from traceflops.reports.page.icicle import icicles
@@ -77,7 +77,11 @@ def _tree(analysis: Analysis) -> Iterator[Section]:
     drawn = icicles(analysis)
     tables = [table for table in owner_tables(analysis, _MOST_OWNERS) if table[0] != _BY_SHAPE]
     if tables or drawn:
-        values = {"icicles": drawn, "tables": tables, "basis": wording.basis(analysis)}
+        values: dict[str, Any] = {
+            "icicles": drawn,
+            "tables": tables,
+            "basis": wording.basis(analysis),
+        }
         values |= {"attributed": attribution_sentence(analysis)}
         yield Section("attribution", TREE, values, scripts=_TABLES)
     plot, reach = roofline_plot(analysis.measured), reach_plot(analysis, WIDTH + MARGIN, MARGIN)
@@ -96,6 +100,7 @@ def _tree(analysis: Analysis) -> Iterator[Section]:
 
 def _ranks(analysis: Analysis) -> Iterator[Section]:
     """Yield ranks and steps, and what is known of passes, memory and clocks."""
+    values: dict[str, Any]
     if len(analysis.devices) > 1:
         values = {
             "ranks": ranks.ranks_page(analysis),
@@ -131,9 +136,10 @@ def _ranks(analysis: Analysis) -> Iterator[Section]:
 
 def _kernels(analysis: Analysis) -> Iterator[Section]:
     """Yield the kernels, what launched them, and when none ran."""
+    values: dict[str, Any]
     if analysis.devices:
-        values = {"kernels": kernels.kernels_page(analysis)}
-        yield Section("kernels", KERNELS, values, scripts=_TABLES)
+        shown = kernels.kernels_page(analysis)
+        yield Section("kernels", KERNELS, {"kernels": shown}, scripts=_TABLES)
     operators = work.operators_page(analysis) if analysis.devices else None
     if operators is not None:
         tables = owner_tables(analysis, _MOST_SHAPES)
@@ -195,7 +201,11 @@ def _method(analysis: Analysis) -> Iterator[Section]:
         yield Section("peak", METHOD, {"peak": peak.peak_page(analysis)})
         rows = analysis.categories.to_pylist()
         links = [kernels.category_link(row["top"], row["sub"], rows) for row in rows]
-        values = {"categories": rows, "category_links": links, "other_share": other_share}
+        values: dict[str, Any] = {
+            "categories": rows,
+            "category_links": links,
+            "other_share": other_share,
+        }
         yield Section("categories", METHOD, values, scripts=_TABLES)
         tables = [table for table in host_tables(analysis, _MOST_HOST) if table[1].rows]
         if tables:

@@ -123,24 +123,25 @@ def _title(title: str, figure: str, width: int) -> tuple[list[Text], str]:
 
 def _key(parts: Sequence[StepPart], style: Style) -> Iterator[Text]:
     """Yield the parts with their times and shares, as many in a line as it has room for."""
+    small = [part for part in parts if part.share < _SMALL]
+    shown = parts if len(small) == 1 else [part for part in parts if part.share >= _SMALL]
+    marked = [
+        (
+            style.drawn(LINE_LOOKS[part.name]),
+            f" {part.short} {duration(part.ns)} {percent(part.share)}",
+        )
+        for part in shown
+    ]
+    if len(small) > 1:  # they are hardly seen
+        rest = duration(sum(part.ns for part in small))
+        marked.append((Text(), f"{len(small)} more parts {rest}"))
     line = Text()
-    for mark, words in _marked(parts, style):
+    for mark, words in marked:
         if line and line.cell_len + len(_INDENT) + mark.cell_len + cell_len(words) > style.width:
             yield line
             line = Text()
         line.append(_INDENT if line else "").append_text(mark).append(words)
     yield line
-
-
-def _marked(parts: Sequence[StepPart], style: Style) -> Iterator[tuple[Text, str]]:
-    """Yield the mark and the words of each part, those that are hardly seen as one."""
-    small = [part for part in parts if part.share < _SMALL]
-    shown = parts if len(small) == 1 else [part for part in parts if part.share >= _SMALL]
-    for part in shown:
-        words = f" {part.short} {duration(part.ns)} {percent(part.share)}"
-        yield style.drawn(LINE_LOOKS[part.name]), words
-    if len(small) > 1:
-        yield Text(), f"{len(small)} more parts {duration(sum(part.ns for part in small))}"
 
 
 def _others(
@@ -163,7 +164,13 @@ def _finding(number: int, one: FindingWords, width: int, opened: Opening | None)
             f"{number}  ", left_to_say(one.finding, opened) or one.finding.title, width
         )
     else:
-        yield from _titled(number, one.finding.title, one.saves or "gain unknown", width)
+        title, saves = one.finding.title, one.saves or "gain unknown"
+        room = width - len(_INDENT) - len(title) - len(saves)
+        if room > 1:
+            yield Text.assemble(f"{number}  ", (title, "bold"), " " * room, saves)
+        else:
+            yield from hanging(f"{number}  ", title, width, "bold")
+            yield from paragraph(saves, width, "", _INDENT)
         if one.finding.priority != "low" or number == 1:
             for line in joined(
                 filter(None, (*_places(one, width), one.owner, one.mfu, f"sure: {one.level}")),
@@ -181,13 +188,3 @@ def _finding(number: int, one: FindingWords, width: int, opened: Opening | None)
 
 def _places(one: FindingWords, width: int) -> Iterator[str]:
     return (kernel_label(name, min(_NAME, width - len(_INDENT))) for name in one.where)
-
-
-def _titled(number: int, title: str, saves: str, width: int) -> Iterator[Text]:
-    """Yield a title and at the right what is saved, below it where that has no room."""
-    room = width - len(_INDENT) - len(title) - len(saves)
-    if room > 1:
-        yield Text.assemble(f"{number}  ", (title, "bold"), " " * room, saves)
-        return
-    yield from hanging(f"{number}  ", title, width, "bold")
-    yield from paragraph(saves, width, "", _INDENT)

@@ -12,7 +12,7 @@ from traceflops.facts import fact
 from traceflops.flops.analytic.explain_reported import Candidate, Explanation
 from traceflops.flops.analytic.rates import share
 from traceflops.flops.analytic.run import RunShape
-from traceflops.flops.analytic.run_utilisation import Entry, Utilisation
+from traceflops.flops.analytic.run_utilisation import Utilisation
 from traceflops.reports.terminal.lines import (
     Style,
     cells,
@@ -72,8 +72,11 @@ def conventions_table(figures: Utilisation, width: int) -> Iterator[Text]:
     room = room if room >= _SHORTEST and len(widths) == len(_COLUMNS) else 0
     yield Text()
     yield Text(f"{_row(heads, widths)}{'  used by' if room else ''}", "bold")
+    without: dict[str, list[str]] = {}  # conventions without a figure, by the reason
     for entry in figures.entries:
-        if entry.work is not None:
+        if entry.work is None:
+            without.setdefault(entry.problem, []).append(entry.convention.id)
+        else:
             rate, per_token = entry.rate, entry.work.flops_per_token
             speed = entry.work.tflops_per_device
             texts = (
@@ -87,7 +90,8 @@ def conventions_table(figures: Utilisation, width: int) -> Iterator[Text]:
             user = words(fact(f"convention.{entry.convention.id}.used-by"))
             yield row.append(f"  {_start(user, room)}" if room else "", "dim")
     yield Text()
-    yield from _not_computed(figures.entries, width)
+    for problem, names in without.items():
+        yield from paragraph(f"not computed: {', '.join(names)} ({problem})", width)
 
 
 def render_explanation(figures: Utilisation, explained: Explanation, style: Style) -> list[Text]:
@@ -120,21 +124,18 @@ def _candidates(explained: Explanation, shown: Iterable[Candidate], width: int) 
 
 
 def _head(figures: Utilisation, width: int) -> Iterator[Text]:
-    for sentence in _sentences(figures):
-        yield from paragraph(sentence, width, "bold")
-    yield from run_lines(figures, width)
-
-
-def _sentences(figures: Utilisation) -> Iterator[str]:
-    """Yield the figure, or why there is none."""
-    rate = figures.rate
+    """Yield the figure, or why there is none, and what was run."""
+    rate, sentences = figures.rate, []
     if rate is not None and figures.is_possible:
-        yield rate.sentence
+        sentences = [rate.sentence]
     elif rate is not None:
         value = exact_percent(max(rate.mfu, rate.hfu))
-        yield f"No MFU: {value} of peak is impossible ({rate.convention})."
+        sentences = [f"No MFU: {value} of peak is impossible ({rate.convention})."]
     for lack in figures.lacks:
-        yield words(fact("missing.line-with-remedy", what=lack.what, how=lack.how))
+        sentences.append(words(fact("missing.line-with-remedy", what=lack.what, how=lack.how)))
+    for sentence in sentences:
+        yield from paragraph(sentence, width, "bold")
+    yield from run_lines(figures, width)
 
 
 def run_lines(figures: Utilisation, width: int) -> Iterator[Text]:
@@ -143,9 +144,10 @@ def run_lines(figures: Utilisation, width: int) -> Iterator[Text]:
 
 
 def _parts(figures: Utilisation) -> Iterator[str]:
-    run = figures.run
+    run, spec = figures.run, figures.choice.spec
     yield shorten_middle(figures.card.name, _NAME)
-    yield _devices(figures)
+    named = f"{count(run.devices)} × {spec.product}" if spec is not None else ""
+    yield named or several(run.devices, "device")
     if figures.work.tokens is not None:
         yield _sizes(figures, run.shape(figures.card))
     if figures.unit == "step" and figures.work.seconds is not None:
@@ -153,14 +155,18 @@ def _parts(figures: Utilisation) -> Iterator[str]:
     if run.achieved is not None:
         basis = f" by {run.achieved_basis}" if run.achieved_basis else ""
         yield f"published {significant(run.achieved / 10**12)} TFLOP/s per device{basis}"
-    yield from _manner(figures)
-
-
-def _devices(figures: Utilisation) -> str:
-    spec, number = figures.choice.spec, figures.run.devices
-    if spec is not None:
-        return f"{count(number)} × {spec.product}"
-    return several(number, "device")
+    if run.forward_only:
+        yield "forward only"
+    if run.lora is not None:
+        yield f"LoRA with {count(run.lora.parameters(figures.card))} weights"
+    elif run.is_frozen:
+        yield "base weights frozen"
+    if run.frozen - {"all"}:
+        yield f"frozen: {', '.join(sorted(run.frozen - {'all'}))}"
+    if run.frozen_layers:
+        yield f"first {run.frozen_layers} layers frozen"
+    if run.checkpoint.name != "none":
+        yield f"checkpointing {run.checkpoint.name}"
 
 
 def _sizes(figures: Utilisation, shape: RunShape) -> str:
@@ -184,23 +190,6 @@ def _real(shape: RunShape) -> str:
     if shape.tokens == shape.slot_tokens:
         return ""
     return f", {exact_percent(Fraction(shape.tokens, shape.slot_tokens))} real"
-
-
-def _manner(figures: Utilisation) -> Iterator[str]:
-    """Yield in which way it was trained, where that is not the usual one."""
-    run = figures.run
-    if run.forward_only:
-        yield "forward only"
-    if run.lora is not None:
-        yield f"LoRA with {count(run.lora.parameters(figures.card))} weights"
-    elif run.is_frozen:
-        yield "base weights frozen"
-    if run.frozen - {"all"}:
-        yield f"frozen: {', '.join(sorted(run.frozen - {'all'}))}"
-    if run.frozen_layers:
-        yield f"first {run.frozen_layers} layers frozen"
-    if run.checkpoint.name != "none":
-        yield f"checkpointing {run.checkpoint.name}"
 
 
 def _unit(figures: Utilisation) -> str:
@@ -276,13 +265,3 @@ def _row(texts: Mapping[str, str], widths: Mapping[str, int]) -> str:
     """Return a row of the table: the first column to the left, numbers to the right."""
     first, *_ = widths
     return f"{texts[first]:<{widths[first]}}{cells(texts, dict(list(widths.items())[1:]))}"
-
-
-def _not_computed(entries: Iterable[Entry], width: int) -> Iterator[Text]:
-    """Yield the conventions without a figure, those with the same reason together."""
-    reasons: dict[str, list[str]] = {}
-    for entry in entries:
-        if entry.work is None:
-            reasons.setdefault(entry.problem, []).append(entry.convention.id)
-    for problem, names in reasons.items():
-        yield from paragraph(f"not computed: {', '.join(names)} ({problem})", width)
