@@ -253,11 +253,6 @@ def does(number: int, verb: str) -> str:
     return verb if number != 1 else _OF_ONE.get(verb, f"{verb}s")
 
 
-def some_of(number: int, total: int, noun: str, verb: str) -> str:
-    """Return how many of all, and the verb that follows: "2 of 5 events have"."""
-    return f"{number:,} of {several(total, noun)} {does(number, verb)}"
-
-
 def plural(noun: str) -> str:
     """Return the plural of a noun."""
     if noun.endswith("y") and noun[-2:-1] not in "aeiou":

@@ -101,6 +101,7 @@ def check(
         elif base is not None and not base.exists():
             raise UsageError(f"no such baseline: {base}", "write it with --update-baseline")
         from traceflops.reports.files import check_replaced
+        from traceflops.reports.write import save
 
         for path, suffix in written:
             if path.suffix.lower() != suffix:
@@ -125,8 +126,6 @@ def check(
             if unknown[1]:
                 rows.append(Row("--update-baseline", *unknown))
             else:
-                from traceflops.reports.write import save
-
                 save(analysis, base, force=True)
                 rows.append(Row("--update-baseline", "passed", f"wrote {base}"))
         _publish(rows, result, comparison, github=github)
