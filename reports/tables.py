@@ -287,9 +287,9 @@ def _report_rows(report: Mapping[str, Any]) -> dict[str, list[Row]]:
         "memory": list(map(series, report["memory"])),
         "totals": (report["untimed"] or {"rows": []})["rows"],
         "jobs": [
-            without(job, "total")
-            | {name: value for name, value in (job["total"] or {}).items() if name in _OF_A_JOB}
+            {**without(job, "total"), **{k: v for k, v in total.items() if k in _OF_A_JOB}}
             for job in report["jobs"]
+            for total in (job["total"] or {},)
         ],
         "notes": report["notes"],
     }

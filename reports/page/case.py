@@ -173,7 +173,15 @@ def tiles(analysis: Analysis, parts: Sequence[StepPart]) -> Iterator[Tile]:
         name = "HFU" if measured.mfu_range is None else "MFU"
         value = words(fact("utilisation.tile", share=(share.least, share.most)))
         yield Tile(name, value, measured.basis, "peak")
-    yield _time(analysis)
+    steps = analysis.steps
+    if steps.typical_ns is None:
+        mean = analysis.mean_ns(analysis.components.window_ns)
+        yield Tile("Window", duration(mean), "no steps found", "steps")
+    else:
+        used = f"median of {steps_counted(analysis)}" if len(steps.seen) > 1 else "the only step"
+        text = "; ".join(filter(None, (used, ", ".join(step_times(analysis)))))
+        spark = _step_spark(analysis)
+        yield Tile("Step time", duration(steps.typical_ns), text, "steps", spark)
     yield from _largest_loss(analysis, parts)
     # The memory of the device that allocated most, where that is recorded in full.
     every = memory_use(analysis.prepared) if analysis.prepared is not None else ()
@@ -185,16 +193,6 @@ def tiles(analysis: Analysis, parts: Sequence[StepPart]) -> Iterator[Tile]:
         text = known if most.is_total else "change since recording start"
         spark = _curve(most.allocated.curve, most.allocated.peak)
         yield Tile("Peak memory", size(most.allocated.peak, binary=True), text, "memory", spark)
-
-
-def _time(analysis: Analysis) -> Tile:
-    steps = analysis.steps
-    if steps.typical_ns is None:
-        mean = analysis.mean_ns(analysis.components.window_ns)
-        return Tile("Window", duration(mean), "no steps found", "steps")
-    used = f"median of {steps_counted(analysis)}" if len(steps.seen) > 1 else "the only step"
-    text = "; ".join(filter(None, (used, ", ".join(step_times(analysis)))))
-    return Tile("Step time", duration(steps.typical_ns), text, "steps", _step_spark(analysis))
 
 
 def _step_spark(analysis: Analysis) -> Spark | None:

@@ -77,9 +77,13 @@ def bars(
                 "left_out": max(len(steps) - _MOST_DOTS, 0),
             }
         )
+    # What joins a part of the first bar to that of the second, in 1000 by 1 units.
+    sides_ends = [[1000 * ns / top for ns in accumulate(parts, initial=0)] for parts in times[:2]]
+    edges = zip(pairwise(sides_ends[0]), pairwise(sides_ends[-1]), strict=True)
+    bands = [f"M{a:.1f} 0H{b:.1f}L{d:.1f} 1H{c:.1f}z" for (a, b), (c, d) in edges]
     changes = [
         {"part": _part(key, max(both), top), "times": both, "band": band}
-        for key, both, band in zip(keys, zip(*times, strict=True), _bands(times, top), strict=True)
+        for key, both, band in zip(keys, zip(*times, strict=True), bands, strict=True)
         if any(both)
     ]
     spread = None
@@ -139,14 +143,6 @@ def _part(key: Key, ns: int, total: int) -> StepPart:
     return StepPart(name, f"{kind} {label}" if kind == "other" else label, ns, ns / max(total, 1))
 
 
-def _bands(times: Sequence[Sequence[int]], top: int) -> Iterator[str]:
-    """Yield what joins a part of the first bar to that of the second, in 1000 by 1 units."""
-    ends = [[1000 * ns / top for ns in accumulate(mine, initial=0)] for mine in times[:2]]
-    for at in range(len(times[0])):
-        (a, b), (c, d) = (mine[at : at + 2] for mine in (ends[0], ends[-1]))
-        yield f"M{a:.1f} 0H{b:.1f}L{d:.1f} 1H{c:.1f}z"
-
-
 def _dots(side: Side, steps: Sequence[float], top: int) -> list[dict[str, Any]]:
     """Return the steps, of very many some that are evenly spread by length; none of one window.
 
@@ -196,7 +192,11 @@ def waterfall(comparison: Comparison, names: Sequence[str]) -> dict[str, Any] | 
     if len(causes) > _MOST_ROWS:
         parts.append((several(len(causes) - _MOST_ROWS, "other"), "together", "", rest, False))
     ends = list(accumulate((ns for *_, ns, _ in parts), initial=start))
-    low = _low(min(ends), max(ends))
+    # The axis begins at 0, or at a round time where most of it would be empty.
+    room, low = max(ends) - min(ends), 0
+    if min(ends) >= _EMPTY * max(ends):
+        apart = round_above(max(room // 2, 1))
+        low = max((min(ends) - room // 4) // apart * apart, 0)
     scale = _WHOLE / max(max(ends) - low, 1)
 
     def row(
@@ -224,15 +224,6 @@ def waterfall(comparison: Comparison, names: Sequence[str]) -> dict[str, Any] | 
         total(names[1], comparison.after, end),
     ]
     return {"rows": rows, "ticks": axis_ticks(low, max(ends)), "low_ns": low}
-
-
-def _low(least: int, most: int) -> int:
-    """Return where an axis begins: at 0, or at a round time where most of it would be empty."""
-    room = most - least
-    if least < _EMPTY * most:
-        return 0
-    apart = round_above(max(room // 2, 1))
-    return max((least - room // 4) // apart * apart, 0)
 
 
 def _ordered(

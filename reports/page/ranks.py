@@ -29,11 +29,10 @@ from traceflops.reports.view.who_waits import (
     waiting_table,
     worst_collectives,
 )
-from traceflops.windows.step_times import OwnTimes, most_and_least
+from traceflops.windows.step_times import most_and_least
 
 if TYPE_CHECKING:
     from traceflops.analysis.result import Analysis
-    from traceflops.windows.records import DeviceReport
 
 MOST_DEVICES: Final = 32
 _MOST_COLLECTIVES, _MOST_LANES = 24, 8
@@ -52,7 +51,22 @@ def ranks_page(analysis: Analysis) -> dict[str, Any]:
     times, labels, of_cycles = own_time_rows(analysis)
     labels = short_labels(labels, _LABEL)
     worst, met = worst_collectives(analysis, _MOST_COLLECTIVES)
-    rows = _linked([devices[place] for place in most_and_least(devices, MOST_DEVICES)])
+    shown = [devices[row] for row in most_and_least(devices, MOST_DEVICES)]
+    # The first device of a rank has the link to the rank.
+    first = {device.rank: device.device for device in reversed(shown)}
+    rows = [
+        (device, f"rank={device.rank}")
+        if device.rank is not None and first[device.rank] == device.device
+        else (device, "")
+        for device in shown
+    ]
+    # The rank that is farthest off the median, and in which step.
+    off, farthest = times.relative() - 1, ""
+    far = np.where(np.isnan(off), 0, np.abs(off))
+    if far.any():
+        row, step = divmod(int(far.argmax()), len(times.steps))
+        share = signed_share(float(off[row, step]))
+        farthest = f"{labels[row]}, step {times.steps[step]} ({share})"
     return {
         "late": late_rank_words(analysis),
         "map": rank_map(times, labels, table, Links(worst.T if of_cycles else None, met)),
@@ -64,7 +78,7 @@ def ranks_page(analysis: Analysis) -> dict[str, Any]:
         "most": (len(rows) + 1) // 2 if len(devices) > len(rows) else 0,
         "total": len(devices),
         "left_out": "exposed waiting" if of_cycles else "exposed communication",
-        "farthest": _farthest_cell(times, labels),
+        "farthest": farthest,
         "slowdown": _slowdown(analysis) if of_cycles else "",
     }
 
@@ -80,15 +94,6 @@ def _slowdown(analysis: Analysis) -> str:
         f"Slowdown S (step time by mean own time): {cycles.overall:.3f}, {most}. A step begins "
         "after the last collective of another, so the first is not shown."
     )
-
-
-def _linked(devices: Sequence[DeviceReport]) -> list[tuple[DeviceReport, str]]:
-    """Return devices, each with the link to it; the first of a rank has that of the rank."""
-    first = {device.rank: device.device for device in reversed(devices)}
-    return [
-        (one, f"rank={one.rank}" if one.rank is not None and first[one.rank] == one.device else "")
-        for one in devices
-    ]
 
 
 def lanes(link: str, said: str, turns: Sequence[Turn]) -> dict[str, Any]:
@@ -120,13 +125,3 @@ def lanes(link: str, said: str, turns: Sequence[Turn]) -> dict[str, Any]:
         "total": len(turns),
         "length": duration(far),
     }
-
-
-def _farthest_cell(times: OwnTimes, labels: Sequence[str]) -> str:
-    """Return which rank is farthest off the median in which step, "" where all are alike."""
-    off = times.relative() - 1
-    far = np.where(np.isnan(off), 0, np.abs(off))
-    if not far.any():
-        return ""
-    row, column = divmod(int(far.argmax()), len(times.steps))
-    return f"{labels[row]}, step {times.steps[column]} ({signed_share(float(off[row, column]))})"

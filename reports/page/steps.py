@@ -107,7 +107,16 @@ def drawn_bars(all_rows: Sequence[StepRow], most: int = MOST_BARS) -> list[StepB
     chosen = [row for row in all_rows if row.role == "step"]
     chosen = chosen or [row for row in all_rows if row.used]
     width = max(-(-len(chosen) // most), 1)
-    return [_joined(chosen[i : i + width]) for i in range(0, len(chosen), width)]
+    groups = [chosen[start : start + width] for start in range(0, len(chosen), width)]
+    return [
+        StepBar(
+            label=rows[0].label if len(rows) == 1 else f"{rows[0].label}{UNKNOWN}{rows[-1].label}",
+            rows=len(rows),
+            used=any(row.used for row in rows),
+            components=mean_components([row.components for row in rows]),
+        )
+        for rows in groups
+    ]
 
 
 def small_bars(devices: Iterable[DeviceReport]) -> list[StepBar]:
@@ -131,16 +140,6 @@ def _window_row(windows: Sequence[Window], label: str) -> StepRow:
         longest_ns=max(window.dur_ns for window in mine),
         activities=sum(account.activities for account in accounts),
         launches=None if None in launches else sum(n for n in launches if n is not None),
-    )
-
-
-def _joined(group: Sequence[StepRow]) -> StepBar:
-    first, last = group[0].label, group[-1].label
-    return StepBar(
-        label=first if len(group) == 1 else f"{first}{UNKNOWN}{last}",
-        rows=len(group),
-        used=any(row.used for row in group),
-        components=mean_components([row.components for row in group]),
     )
 
 
@@ -249,6 +248,7 @@ def stacked_bars(bars: Sequence[StepBar], axis: str) -> Rectangles:
         ("component", f"@component, @value{{0,0.00}} {unit} (@percent{{0.0}} %)"),
         ("total", f"@whole{{0,0.00}} {unit}"),
     ]
+    half = max(len(bars), _LEAST_PLACES) / 2 + 0.2  # few bars stand in the middle and stay slim
     # Other forms of data would be tried with pandas, whose import takes long.
     boxes = hv.Rectangles(columns, names[:4], names[4:], datatype=["dictionary"])
     return boxes.opts(
@@ -264,7 +264,7 @@ def stacked_bars(bars: Sequence[StepBar], axis: str) -> Rectangles:
         show_legend=False,
         xlabel=axis,
         ylabel=f"time ({unit})",
-        xlim=_ends(len(bars)),
+        xlim=((len(bars) - 1) / 2 - half, (len(bars) - 1) / 2 + half),
         ylim=(0, columns["top"].max() * 1.04),
         xticks=list(enumerate(bar.label for bar in bars))[:: -(-len(bars) // _MOST_TICKS)],
     )
@@ -292,13 +292,6 @@ def _boxes(bars: Sequence[StepBar], unit_ns: int) -> dict[str, npt.NDArray[Any]]
         "edge": np.array([look.outline or look.colour for look in looks])[component],
         "hatch": np.array([_HATCH.get(look.pattern, "blank") for look in looks])[component],
     }
-
-
-def _ends(bars: int) -> tuple[float, float]:
-    """Return the ends of the axis; few bars stand in the middle of it and stay slim."""
-    half = max(bars, _LEAST_PLACES) / 2 + 0.2
-    middle = (bars - 1) / 2
-    return middle - half, middle + half
 
 
 def _dress(figure: Any, *, outlined: bool) -> None:

@@ -26,7 +26,7 @@ from traceflops.windows.step_times import most_and_least
 
 if TYPE_CHECKING:
     from traceflops.analysis.result import Analysis
-    from traceflops.findings.finding import Finding, Where
+    from traceflops.findings.finding import Finding
 
 _COLUMNS: Final = 120
 _AROUND: Final = 0.6
@@ -112,8 +112,13 @@ def _stretch(analysis: Analysis, finding: Finding) -> Thumbnail | None:
     at, prepared = finding.where, analysis.prepared
     if prepared is None or at.start_ns is None or at.end_ns is None:
         return None
-    device = _idle_device(analysis, at)
-    if device is None:
+    stretch = np.array([at.start_ns, at.end_ns])
+    for used in analysis.devices_used[:_MOST_DEVICES]:
+        begin, end = prepared.accounts[used.device].timeline.busy.covered_before(stretch)
+        if begin == end:  # it is idle all the time
+            device = used.device
+            break
+    else:
         return None
     gap_ns = at.end_ns - at.start_ns
     before_ns = int(gap_ns * _AROUND)
@@ -156,17 +161,6 @@ def _boxes(times: Intervals, look: str, start_ns: int, length_ns: int) -> Iterat
     for x, width in zip(places.tolist(), widths.tolist(), strict=True):
         left, wide = (round(_WHOLE * ns / length_ns, 2) for ns in (x, width))
         yield Shape(left, 0, wide, _WHOLE, look)
-
-
-def _idle_device(analysis: Analysis, at: Where) -> int | None:
-    """Return a device that is idle all of a stretch of time, None where none of the first is."""
-    assert analysis.prepared is not None and at.start_ns is not None and at.end_ns is not None
-    for one in analysis.devices_used[:_MOST_DEVICES]:
-        busy = analysis.prepared.accounts[one.device].timeline.busy
-        covered = busy.covered_before(np.array([at.start_ns, at.end_ns]))
-        if covered[0] == covered[1]:
-            return one.device
-    return None
 
 
 def _kernels(analysis: Analysis, finding: Finding, look: str) -> Thumbnail | None:

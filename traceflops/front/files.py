@@ -44,7 +44,7 @@ def analyze_files(
     pays earlier. Raises InputError where nothing can be read, UsageError for what cannot be asked.
     """
     if read_files is None:
-        read_files = partial(read, **request.reading)
+        read_files = partial(_read, request)
     # Mistakes in options are reported before a large file is read.
     rules = read_finding_rules(request.finding_rules, redact=request.redact)
     check_privacy(request.include_environment, request.redact)
@@ -64,6 +64,10 @@ def analyze_files(
         trace = read_files(paths)
         analysis = analyze_trace(trace, request, read_pair(request.pair, paths, trace, read_files))
     return with_finding_rules(analysis, rules)
+
+
+def _read(request: Request, paths: Sequence[str]) -> Trace:
+    return read(paths, **request.reading)
 
 
 def analyze_trace(trace: Trace, request: Request, pair: Trace | None) -> Analysis:
