@@ -185,9 +185,9 @@ def tiles(analysis: Analysis, parts: Sequence[StepPart]) -> Iterator[Tile]:
     yield from _largest_loss(analysis, parts)
     # The memory of the device that allocated most, where that is recorded in full.
     every = memory_use(analysis.prepared) if analysis.prepared is not None else ()
-    used = [one for one in every if not one.on_host and one.allocated.peak]
-    if used:
-        most = max(used, key=lambda one: one.allocated.peak)
+    on_devices = [use for use in every if not use.on_host and use.allocated.peak]
+    if on_devices:
+        most = max(on_devices, key=lambda use: use.allocated.peak)
         capacity = f"allocated, of {size(most.device_bytes, binary=True)}"
         known = capacity if most.device_bytes else "allocated"
         text = known if most.is_total else "change since recording start"

@@ -280,13 +280,12 @@ def _tables(comparison: Comparison, id_: str, most: int) -> list[dict[str, Any]]
         name, *figures, _, way = cells
         more = f" and {len(part.scopes) - 1} more" if len(part.scopes) > 1 else ""
         scope = f"{part.scopes[0]}{more}" if part.scopes else ""
-        if part.kind == "idle":
-            scope = f"idle, {CLASSES.get(part.subject, part.subject)}"
+        idle = f"idle, {CLASSES.get(part.subject, part.subject)}"
         of_parts.append(
             {
                 "look": part.component,
                 "what": name,
-                "detail": scope,
+                "detail": idle if part.kind == "idle" else scope,
                 "cells": figures,
                 "ns": part.ns,
                 "share": part.ns / abs(parts[0].ns),

@@ -47,9 +47,8 @@ def environment(narrower: int = 1) -> Environment:
     from markupsafe import Markup, escape
 
     def harmless(value: Any) -> Any:
-        """Show what cannot be seen or encoded in any text that the page prints."""
-        is_ours = not isinstance(value, str) or hasattr(value, "__html__")
-        return value if is_ours else figures.visible(value)
+        is_text = isinstance(value, str) and not hasattr(value, "__html__")
+        return figures.visible(value) if is_text else value
 
     def whole(text: str) -> Markup:
         """Return a sentence in which no line ends inside an option, or before a unit."""

@@ -146,7 +146,6 @@ def roofline_plot(measured: Measurement, width: int = WIDTH) -> RooflinePlot | N
     rates = [*(peak / PER_TERA for peak in peaks.values()), *map(_rate, rows)]
     rates.append(lowest * bandwidth / PER_TERA)
     up = _axis(rates, HEIGHT - BOTTOM, TOP)
-    top = max(peaks.values())
     total = sum(row.measured.time_ns for row in rows)
     # The data types of each peak, the highest first: those with one peak share a roof.
     of_peak: dict[int, list[str]] = {}
@@ -158,43 +157,31 @@ def roofline_plot(measured: Measurement, width: int = WIDTH) -> RooflinePlot | N
     slope = Roof(
         across.at(enters),
         up.at(enters * bandwidth / PER_TERA),
-        across.at(top / bandwidth),
-        up.at(top / PER_TERA),
+        across.at(max(of_peak) / bandwidth),
+        up.at(max(of_peak) / PER_TERA),
         f"{bandwidth:,} GB/s",
     )
-    flats = [
-        Roof(
-            across.at(peak / bandwidth),
-            up.at(peak / PER_TERA),
-            across.end,
-            up.at(peak / PER_TERA),
-            f"{listed(dtypes)} {significant(peak / PER_TERA)} TFLOP/s",
-            dashes[peak],
-        )
-        for peak, dtypes in of_peak.items()
-    ]
-    one = measured.devices[0]
-    spec = one.match.spec
-    table = f"{spec.product}: {spec.source}" if spec is not None else one.product
+    flats, ridges, held = [], [], []
+    for peak, dtypes in of_peak.items():
+        balance, height = peak / bandwidth, up.at(peak / PER_TERA)
+        text = f"{listed(dtypes)} {significant(peak / PER_TERA)} TFLOP/s"
+        flats.append(Roof(across.at(balance), height, across.end, height, text, dashes[peak]))
+        ridges.append(Tick(across.at(balance), significant(balance, 3)))
+        dots = sum(set(row.dtypes) <= set(dtypes) for row in rows)
+        held.append((listed(dtypes), dots, significant(balance, 3)))
+    device = measured.devices[0]
+    spec = device.match.spec
+    table = f"{spec.product}: {spec.source}" if spec is not None else device.product
     return RooflinePlot(
         width=width,
         xs=across.ticks(),
         ys=up.ticks(),
         slope=slope,
         flats=flats,
-        ridges=[
-            Tick(across.at(peak / bandwidth), significant(peak / bandwidth, 3)) for peak in of_peak
-        ],
+        ridges=ridges,
         dots=[_dot(measured, row, across, up, total, dashes[peaks[row.dtypes[0]]]) for row in rows],
-        source=f"peak as given, {table}" if one.given else table,
-        held=[
-            (
-                listed(dtypes),
-                sum(set(row.dtypes) <= set(dtypes) for row in rows),
-                significant(peak / bandwidth, 3),
-            )
-            for peak, dtypes in of_peak.items()
-        ],
+        source=f"peak as given, {table}" if device.given else table,
+        held=held,
     )
 
 

@@ -77,6 +77,7 @@ def render_info(inventory: Inventory) -> list[str]:
 
 
 def _inventory(inventory: Inventory | None) -> Iterator[str]:
+    """Yield where a recording comes from, its devices, what it holds, and what is missing."""
     if inventory is None:
         yield _line("", "nothing of it is selected")
         return

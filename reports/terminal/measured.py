@@ -128,6 +128,7 @@ def _described_sentences(measured: Measurement, checked: Reconciliation) -> Iter
 
 
 def _waterfall(analysis: Analysis, style: Style, checked: Reconciliation | None) -> Iterator[Text]:
+    """Yield the waterfall as a bar with its lines, and what a description counts beside it."""
     fall = analysis.measured.waterfall
     if fall is None and checked is not None:
         fall = checked.waterfall
@@ -211,6 +212,7 @@ def _ledger(analysis: Analysis, width: int, checked: Reconciliation | None) -> I
 def _table(
     title: str, rows: Sequence[KernelRow | OpRow], analysis: Analysis, width: int
 ) -> Iterator[Text]:
+    """Yield kernels or operators with their time, rates and what bounds them."""
     if not rows:
         return
     measured = analysis.measured

@@ -144,6 +144,7 @@ def run_lines(figures: Utilisation, width: int) -> Iterator[Text]:
 
 
 def _parts(figures: Utilisation) -> Iterator[str]:
+    """Yield model, devices, tokens, time, and in which way it was trained if not the usual one."""
     run, spec = figures.run, figures.choice.spec
     yield shorten_middle(figures.card.name, _NAME)
     named = f"{count(run.devices)} × {spec.product}" if spec is not None else ""

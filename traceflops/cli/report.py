@@ -129,8 +129,9 @@ def report(
     with failures(asked.reading, asked.privacy):
         target = target_of(output, format_, traces)
         if added.open and not target.is_page:
-            problem = "--open shows a page, but none is written"
-            raise UsageError(problem, "give a .html file with -o")
+            raise UsageError(
+                "--open shows a page, but none is written", "give a .html file with -o"
+            )
         if added.open and (quiet or json):
             problem = "--open cannot be combined with --json or --quiet"
             raise UsageError(problem, "remove one of them")
@@ -159,9 +160,8 @@ def report(
         if quiet:
             say(str(target.path))
         elif not json:
-            arrow = "→" if terminal_style().unicode else "->"
             hint = "  open with --open" if target.is_page and not added.open else ""
-            say(f"\n{arrow} {written}{hint}")
+            say(f"\n{'→' if terminal_style().unicode else '->'} {written}{hint}")
         if added.open and not _is_opened(target.path):  # no fault of the report
             say("note: no browser could be started; open the file yourself", to_stderr=True)
 
