@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from traceflops.units import several
 
 if TYPE_CHECKING:
     from traceflops.analysis.result import Analysis
-    from traceflops.windows.prepared import Origins, Prepared
+    from traceflops.windows.prepared import Origins
     from traceflops.windows.records import DeviceReport
 
 MOST_ROWS: Final = 32
@@ -59,6 +59,16 @@ class MemoryRow:
     growth: str
 
 
+class PeakHeld(NamedTuple):
+    """What one device holds at its peak: who allocated it, the first rows, what the others hold."""
+
+    label: str
+    peak: int
+    rows: list[Holder]
+    others: int
+    others_bytes: int
+
+
 @dataclass(frozen=True, slots=True)
 class MemoryPage:
     """The rows of `total`, the drawings of `drawn_of` curves, and sentences on what they are.
@@ -77,21 +87,6 @@ class MemoryPage:
     held: PeakHeld | None
 
 
-@dataclass(frozen=True, slots=True)
-class PeakHeld:
-    """What one device holds at its peak: who allocated it, the first rows of `total`."""
-
-    label: str
-    peak: int
-    rows: list[Holder]
-    others: int
-
-    @property
-    def others_bytes(self) -> int:
-        """Return what the rows that are not shown hold."""
-        return self.peak - sum(row.bytes for row in self.rows)
-
-
 def memory_page(analysis: Analysis) -> MemoryPage | None:
     """Return the section, None where the trace says nothing of memory."""
     if analysis.prepared is None:
@@ -99,6 +94,16 @@ def memory_page(analysis: Analysis) -> MemoryPage | None:
     used = memory_use(analysis.prepared)
     if not used:
         return None
+    # Who holds the memory of the device with the highest peak, if that is recorded.
+    on_devices = [use for use in used if not use.on_host]
+    most = max(on_devices, key=lambda use: use.allocated.peak, default=None)
+    found = list(holders(analysis.prepared, most)) if most is not None else []
+    held = None
+    if most is not None and any(holder.recorded for holder in found):
+        shown, others = found[:_MOST_HOLDERS], found[_MOST_HOLDERS:]
+        rest = most.allocated.peak - sum(holder.bytes for holder in shown)
+        label = use_label(most, analysis.devices)
+        held = PeakHeld(label, most.allocated.peak, shown, len(others), rest)
     clocks = overview.clocks(analysis)
     first = _firsts(used, clocks)
     ordered: Sequence[MemoryUse] = used
@@ -117,21 +122,8 @@ def memory_page(analysis: Analysis) -> MemoryPage | None:
         low=sum(one.allocated.peak < LEAST_DRAWN for one in ordered),
         sentences=list(_sentences(used)),
         counts_from=overview.counts_from(clocks) if clocks.of_process else "the first allocation",
-        held=_held(analysis.prepared, used, analysis.devices),
+        held=held,
     )
-
-
-def _held(
-    prepared: Prepared, used: Sequence[MemoryUse], devices: Sequence[DeviceReport]
-) -> PeakHeld | None:
-    """Return who holds the memory of the device with the highest peak, None where unknown."""
-    on_devices = [use for use in used if not use.on_host]
-    most = max(on_devices, key=lambda use: use.allocated.peak, default=None)
-    found = holders(prepared, most) if most is not None else ()
-    if most is None or not any(one.recorded for one in found):
-        return None
-    rows = list(found[:_MOST_HOLDERS])
-    return PeakHeld(use_label(most, devices), most.allocated.peak, rows, len(found) - len(rows))
 
 
 def _firsts(used: Sequence[MemoryUse], clocks: Origins) -> dict[int, int]:

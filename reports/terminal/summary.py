@@ -119,6 +119,16 @@ def render_terminal(
     counted: list[Text] = []
     if analysis.untimed is None:  # counters were read beside a timeline
         counted = [*speeds_lines(analysis.measured, _SPEEDS_SHOWN, style.width)]
+    without_times: list[Text] = []
+    if analysis.untimed is not None:
+        without_times += counted_lines(analysis.measured, style.width)
+        without_times += untimed_lines(analysis.untimed, style)
+    elif analysis.prepared is not None and not analysis.devices:
+        without_times += memory_lines(analysis.prepared, style.width)
+    jobs: list[Text] = []
+    for job in analysis.jobs if analysis.of_no_job else ():
+        jobs += headline(f"Job {job.number}  {job_files(job)} ({job_size(job)})")
+        jobs += paragraph(job.verdict or "", style.width, "", _INDENT)
     is_first = analysis.recorded == "serialized"
     has_snapshot = analysis.prepared is not None and analysis.devices
     hows = [lack.how for lack in analysis.measured.lacks[:1] if lack.how is not None]
@@ -126,8 +136,8 @@ def render_terminal(
     notes = notes_by_weight(analysis)[len(doubts(analysis)) :]
     lines = (
         *case_lines(analysis, style),
-        *_untimed(analysis, style),
-        *_jobs(analysis, style),
+        *without_times,
+        *jobs,
         *_waits(analysis, style),
         *_passes(analysis, style.width),
         *_devices(analysis, style),
@@ -239,22 +249,6 @@ def _sampled(analysis: Analysis, width: int) -> Iterator[Text]:
         yield from paragraph(words, width, "dim", _INDENT)
     if table.total > len(shown.rows):
         yield Text(f"{_INDENT}… {table.total - len(shown.rows)} more", "dim")
-
-
-def _jobs(analysis: Analysis, style: Style) -> Iterator[Text]:
-    """Yield the jobs that the files are of, where none of them is chosen."""
-    for job in analysis.jobs if analysis.of_no_job else ():
-        yield from headline(f"Job {job.number}  {job_files(job)} ({job_size(job)})")
-        yield from paragraph(job.verdict or "", style.width, "", _INDENT)
-
-
-def _untimed(analysis: Analysis, style: Style) -> Iterator[Text]:
-    """Yield what there is of a trace without a timeline."""
-    if analysis.untimed is not None:
-        yield from counted_lines(analysis.measured, style.width)
-        yield from untimed_lines(analysis.untimed, style)
-    elif analysis.prepared is not None and not analysis.devices:
-        yield from memory_lines(analysis.prepared, style.width)
 
 
 def _work(analysis: Analysis, by: str | None, style: Style) -> Iterator[Text]:

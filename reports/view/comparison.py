@@ -11,7 +11,6 @@ from typing import Final
 
 from traceflops.attribution.idle_classes import CLASSES
 from traceflops.comparison.difference import Cause, Part
-from traceflops.comparison.held import MemoryPart
 from traceflops.comparison.reasons import share_of, short, sureness
 from traceflops.comparison.result import Comparison
 from traceflops.comparison.side import Side
@@ -276,6 +275,20 @@ def mfu_sentence(comparison: Comparison) -> str:
 
 def more_sentences(comparison: Comparison) -> list[str]:
     """Return what became of MFU, of the time per sample or token and of memory, where known."""
+    found, memory = comparison.memory, ""
+    if found is not None and found.difference_bytes:
+        least, held = abs(found.parts[0].bytes) / 10, []
+        for part in found.parts[:_HOLDERS]:
+            amount = f"{size(abs(part.bytes))} {'more' if part.bytes > 0 else 'less'}"
+            under = f" under {short(part.scope)}" if part.scope else ""
+            who = f"by {part.op or 'unknown operators'}{under}"
+            if part.kind == "earlier":
+                who = "held since before the recording"
+            if part.kind != "untold" and abs(part.bytes) >= least:
+                held.append(f"{amount} {who}")
+        ends = f"{size(found.before_bytes)} → {size(found.after_bytes)}"
+        why = f": {'; '.join(held)}" if held else ""
+        memory = f"Peak memory {ends} ({change_of_size(found.difference_bytes)}){why}."
     # The time per one of each unit of which a step has another number than before.
     shown = {
         one.share: f"per {spaced(one.unit)}: {times_between((one.before_ns, one.after_ns), ' → ')} "
@@ -286,34 +299,14 @@ def more_sentences(comparison: Comparison) -> list[str]:
     every = (
         mfu_sentence(comparison),
         capitalized(f"{'; '.join(reversed(shown.values()))}.") if shown else "",
-        _memory(comparison),
+        memory,
     )
     return [text for text in every if text]
-
-
-def _memory(comparison: Comparison) -> str:
-    found = comparison.memory
-    if found is None or not found.difference_bytes:
-        return ""
-    least = abs(found.parts[0].bytes) / 10
-    named = [part for part in found.parts[:_HOLDERS] if abs(part.bytes) >= least]
-    told = "; ".join(_held(part) for part in named if part.kind != "untold")
-    ends = f"{size(found.before_bytes)} → {size(found.after_bytes)}"
-    why = f": {told}" if told else ""
-    return f"Peak memory {ends} ({change_of_size(found.difference_bytes)}){why}."
 
 
 def change_of_size(number: int) -> str:
     """Return a difference in bytes with its sign."""
     return with_sign(size(abs(number)), number)
-
-
-def _held(part: MemoryPart) -> str:
-    amount = f"{size(abs(part.bytes))} {'more' if part.bytes > 0 else 'less'}"
-    if part.kind == "earlier":
-        return f"{amount} held since before the recording"
-    under = f" under {short(part.scope)}" if part.scope else ""
-    return f"{amount} by {part.op or 'unknown operators'}{under}"
 
 
 _MEMORY: Final = (

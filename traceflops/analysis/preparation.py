@@ -139,9 +139,11 @@ def _accounts(linked: LinkedTrace, selection: Selection) -> dict[int, DeviceAcco
     if not accounts and (selection.ranks is not None or selection.gpus is not None):
         ranks = sorted({rank for rank in trace.ranks if rank is not None})
         gpus = sorted({row["local_id"] for row in rows})
-        known = (", ".join(map(str, numbers)) or "unknown" for numbers in (ranks, gpus))
-        hint = "ranks in the trace: {}; GPU numbers: {}".format(*known)
-        raise UsageError("no device matches --ranks/--gpu", hint)
+        known = [", ".join(map(str, found)) or "unknown" for found in (ranks, gpus)]
+        raise UsageError(
+            "no device matches --ranks/--gpu",
+            f"ranks in the trace: {known[0]}; GPU numbers: {known[1]}",
+        )
     return accounts
 
 
