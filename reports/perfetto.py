@@ -261,7 +261,7 @@ def _streams(prepared: Prepared, device: int, write: Write, shown: _Threads) -> 
     activities, rows = prepared.trace.activities, prepared.accounts[device].rows
     labels = [_json(name) for name in names(activities["name"])]
     categorised = prepared.linked.categorised
-    categories = [_json(f"{one.top}.{one.sub}") for one in categorised.categories]
+    categories = [_json(f"{category.top}.{category.sub}") for category in categorised.categories]
     yield _thread_labels(_DEVICE + device, shown.labels, 2)
     columns = (
         shown.threads["activities"].tolist(),

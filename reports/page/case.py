@@ -134,7 +134,7 @@ def is_judged(analysis: Analysis) -> bool:
     """Return whether there is anything that findings could be about: of a part, what they are."""
     unjudged = analysis.on_host or analysis.recorded in overview.UNRECORDED
     if analysis.recorded in PARTIAL:
-        unjudged = all(one.confidence is None for one in analysis.findings)
+        unjudged = all(finding.confidence is None for finding in analysis.findings)
     return bool(analysis.components.window_ns) and not unjudged
 
 
@@ -223,14 +223,14 @@ def _largest_loss(analysis: Analysis, parts: Sequence[StepPart]) -> Iterator[Til
     measured = analysis.measured
     has_peak = measured.mfu_range is not None or measured.hfu_range is not None
     losses = [
-        one
-        for one in parts
-        if one.is_loss
-        and (one.name == "idle" or not analysis.on_host)
-        and (one.name != "memory" or has_peak)
+        part
+        for part in parts
+        if part.is_loss
+        and (part.name == "idle" or not analysis.on_host)
+        and (part.name != "memory" or has_peak)
     ]
     largest = max(losses, key=lambda part: part.ns, default=None)
-    idle = [one for one in losses if one.name in ("idle", CULPRIT)]
+    idle = [loss for loss in losses if loss.name in ("idle", CULPRIT)]
     if largest is not None and largest not in idle and sum(one.ns for one in idle) > largest.ns:
         # As in the verdict, which splits it no further.
         sums = sum(one.ns for one in idle), sum(one.share for one in idle)

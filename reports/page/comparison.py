@@ -68,7 +68,7 @@ _ENTRIES: Final = {
 def render_comparison_page(comparisons: Sequence[Comparison]) -> str:
     """Return the page of a comparison, or of several with one baseline."""
     scripts = scripts_of((), None)
-    sides = [comparisons[0].before, *(one.after for one in comparisons)]
+    sides = [comparisons[0].before, *(comparison.after for comparison in comparisons)]
     names = short_labels([side.name for side in sides], _NAME)
     shown = [
         _shown(one, (names[0], name), f"-{at}" if len(comparisons) > 1 else "", len(comparisons))
@@ -151,7 +151,7 @@ def _about(sides: tuple[Side, Side]) -> Iterator[str]:
     """Yield on what the two were recorded, and how many steps."""
     gpus = [side.facts.get("GPUs", "") for side in sides]
     if any(gpus):
-        yield " → ".join(dict.fromkeys(one or UNKNOWN for one in gpus))
+        yield " → ".join(dict.fromkeys(gpu or UNKNOWN for gpu in gpus))
     steps = [len(side.steps) for side in sides]
     if all(steps):
         each = f"{several(steps[0], 'step')} each" if steps[0] == steps[1] else ""

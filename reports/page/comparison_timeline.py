@@ -54,7 +54,19 @@ def pair(sides: Sequence[Side], names: Sequence[str]) -> dict[str, Any]:
 
     `lacking` says why others cannot be drawn, `looks` what the boxes look like.
     """
-    found = [_recording(side.analysis) for side in sides]
+    found: list[_Recording | None] = []
+    for side in sides:
+        prepared = side.analysis.prepared if side.analysis is not None else None
+        drawn = None
+        if side.analysis is not None and prepared is not None:
+            drawn = drawable(prepared, side.analysis.gaps(MOST_GAPS))
+        if side.analysis is None or drawn is None:
+            found.append(None)
+            continue
+        outline, middle = drawn.outline, drawn.outline.representative
+        step = middle.median if middle is not None and middle.median in outline.steps else None
+        span = outline.window if step is None else outline.steps[step]
+        found.append(_Recording(side.analysis, drawn, step, span, outline.chosen.busiest))
     known = [recording for recording in found if recording is not None]
     rank = _common_rank(known)
     length_ns = max((recording.length_ns for recording in known), default=1)
@@ -75,28 +87,13 @@ def pair(sides: Sequence[Side], names: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _recording(analysis: Analysis | None) -> _Recording | None:
-    """Return what can be drawn, None where that is nothing."""
-    prepared = analysis.prepared if analysis is not None else None
-    if analysis is None or prepared is None:
-        return None
-    drawn = drawable(prepared, analysis.gaps(MOST_GAPS))
-    if drawn is None:
-        return None
-    outline = drawn.outline
-    middle = outline.representative
-    step = middle.median if middle is not None and middle.median in outline.steps else None
-    span = outline.window if step is None else outline.steps[step]
-    return _Recording(analysis, drawn, step, span, outline.chosen.busiest)
-
-
 def _common_rank(found: Sequence[_Recording]) -> int | None:
     """Return the rank that is drawn of all: of those in all that with most work in the last."""
-    ranks = [{one.rank for one in each.analysis.devices} - {None} for each in found]
+    ranks = [{device.rank for device in each.analysis.devices} - {None} for each in found]
     common = set.intersection(*ranks) if ranks else set()
     if not common:
         return None
-    last = {one.device: one.rank for one in found[-1].analysis.devices}[found[-1].device]
+    last = {device.device: device.rank for device in found[-1].analysis.devices}[found[-1].device]
     return last if last in common else min(rank for rank in common if rank is not None)
 
 
@@ -105,7 +102,9 @@ def _side(one: _Recording, name: str, length_ns: int, rank: int | None) -> dict[
 
     `length_ns` is the length of the axis that both sides share.
     """
-    devices = {each.rank: each.device for each in one.analysis.devices if each.rank is not None}
+    devices = {
+        device.rank: device.device for device in one.analysis.devices if device.rank is not None
+    }
     wanted = devices.get(rank, one.device) if rank is not None else one.device
     device = wanted if wanted in one.drawn.outline.chosen.devices else one.device
     outline = one.drawn.outline
@@ -137,7 +136,7 @@ def _side(one: _Recording, name: str, length_ns: int, rank: int | None) -> dict[
 
 def _most(lanes: Sequence[StillLane]) -> Iterator[StillLane]:
     """Yield the lanes in which there is something; of threads the outer rows of a few."""
-    hosts = [one for one in lanes if one.lane.kind != "stream" and one.lane.depth < _MOST_DEEP]
+    hosts = [lane for lane in lanes if lane.lane.kind != "stream" and lane.lane.depth < _MOST_DEEP]
     kept = sorted(hosts, key=lambda one: -one.busy_share)[:_MOST_LANES]
     heading: str | None = None
     for one in lanes:

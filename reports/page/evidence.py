@@ -107,7 +107,7 @@ def _longest_stretch(analysis: Analysis, component: str) -> Iterator[Place]:
             best = max(best, (end - start, start, device))
     length, start, device = best
     if length:
-        labels = {a_device.device: a_device.label for a_device in analysis.devices}
+        labels = {device.device: device.label for device in analysis.devices}
         where = f" on {shorten_middle(labels[device], _DEVICE)}" if len(labels) > 1 else ""
         text = f"longest interval: {duration(length)}{where}"
         yield Place(f"t={start}-{start + length},{device}", text, is_live=True)

@@ -117,8 +117,10 @@ def _shown(
     """
     links, shown, left_out, room = DeepLinks("kernel"), [], 0, _MOST_WAYS
     firsts = {
-        (one["top"], one["sub"]): category_link(one["top"], one["sub"], categories)
-        for one in categories
+        (category["top"], category["sub"]): category_link(
+            category["top"], category["sub"], categories
+        )
+        for category in categories
     }
     named = kernel_labels([row["name"] for row in rows])
     for row, label in zip(rows, named, strict=True):

@@ -144,7 +144,9 @@ def _firsts(used: Sequence[MemoryUse], clocks: Origins) -> dict[int, int]:
 
 def use_label(use: MemoryUse, devices: Sequence[DeviceReport]) -> str:
     """Return what to call it, as devices are called in the other tables."""
-    of_device = (one.label for one in devices if not use.on_host and one.device == use.device)
+    of_device = (
+        device.label for device in devices if not use.on_host and device.device == use.device
+    )
     rank = f"rank {use.rank}" if use.rank is not None else use.file * bool(devices)
     owner = process_label(devices, use.process, rank)
     without = "GPU without operations" if use.local_id is None else f"GPU {use.local_id}"

@@ -77,7 +77,9 @@ class Plots:
     def components(self) -> Any:
         """Return a stacked bar per device: its chosen windows by component."""
         devices = self.analysis.devices_used
-        bars = [StepBar(visible(one.label), 1, True, one.chosen.components) for one in devices]
+        bars = [
+            StepBar(visible(device.label), 1, True, device.chosen.components) for device in devices
+        ]
         return stacked_bars(_known(bars), "GPU")
 
     def roofline(self) -> Any:
@@ -176,12 +178,12 @@ class Plots:
         if not lengths:
             raise _missing("no idle time between work")
         columns = {
-            "from_ns": [max(one.from_ns, 1) for one in lengths],
+            "from_ns": [max(length.from_ns, 1) for length in lengths],
             "bottom": [0] * len(lengths),
-            "to_ns": [one.to_ns for one in lengths],
-            "ms": [one.idle_ns / TIME_UNITS["ms"] for one in lengths],
-            "idle_ns": [one.idle_ns for one in lengths],
-            "gaps": [one.gaps for one in lengths],
+            "to_ns": [length.to_ns for length in lengths],
+            "ms": [length.idle_ns / TIME_UNITS["ms"] for length in lengths],
+            "idle_ns": [length.idle_ns for length in lengths],
+            "gaps": [length.gaps for length in lengths],
         }
         return hv.Rectangles(columns, list(columns)[:4], list(columns)[4:]).opts(
             backend="bokeh",

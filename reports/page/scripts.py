@@ -179,7 +179,7 @@ class _ToLog(logging.Handler):
 def _loggers_to_log() -> Iterator[None]:
     """Do the same for what the libraries log; their own handlers write to stderr."""
     loggers = [logging.getLogger(name) for name in _TALKATIVE]
-    before = [(each.handlers, each.propagate) for each in loggers]
+    before = [(logger.handlers, logger.propagate) for logger in loggers]
     for each in loggers:
         each.handlers, each.propagate = [_ToLog()], False
     try:

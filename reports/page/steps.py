@@ -21,7 +21,6 @@ from traceflops.windows.records import DeviceReport
 from traceflops.windows.step_times import counting, mean_components, median_of
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
     from holoviews.element import Rectangles
 
     from traceflops.analysis.result import Analysis
@@ -241,7 +240,28 @@ def stacked_bars(bars: Sequence[StepBar], axis: str) -> Rectangles:
     from bokeh.models import HoverTool
 
     unit = unit_for(max(bar.components.window_ns for bar in bars))
-    columns = _boxes(bars, TIME_UNITS[unit])
+    # The columns of the boxes, bar by bar, of components that take time.
+    parts = np.array([list(bar.components.parts().values()) for bar in bars], dtype=np.float64)
+    place, component = np.nonzero(parts)
+    looks, value, unit_ns = list(LOOKS.values()), parts[place, component], TIME_UNITS[unit]
+    top, total = parts.cumsum(axis=1)[place, component], np.maximum(parts.sum(axis=1)[place], 1)
+    hatches = [_HATCH.get(look.pattern, "blank") for look in looks]
+    columns = {
+        "left": place - 0.44,
+        "bottom": (top - value) / unit_ns,
+        "right": place + 0.44,
+        "top": top / unit_ns,
+        "value": value / unit_ns,
+        "percent": 100 * value / total,
+        "whole": total / unit_ns,
+        "opacity": np.array([1.0 if bar.used else _PALE for bar in bars])[place],
+        "label": np.array([bar.label for bar in bars])[place],
+        "component": np.array([look.label for look in looks])[component],
+        "colour": np.array([look.colour for look in looks])[component],
+        "ink": np.array([look.ink for look in looks])[component],
+        "edge": np.array([look.outline or look.colour for look in looks])[component],
+        "hatch": np.array(hatches)[component],
+    }
     names = list(columns)
     tooltips = [
         (axis, "@label"),
@@ -268,30 +288,6 @@ def stacked_bars(bars: Sequence[StepBar], axis: str) -> Rectangles:
         ylim=(0, columns["top"].max() * 1.04),
         xticks=list(enumerate(bar.label for bar in bars))[:: -(-len(bars) // _MOST_TICKS)],
     )
-
-
-def _boxes(bars: Sequence[StepBar], unit_ns: int) -> dict[str, npt.NDArray[Any]]:
-    """Return the columns of the boxes, bar by bar, of components that take time."""
-    parts = np.array([list(bar.components.parts().values()) for bar in bars], dtype=np.float64)
-    place, component = np.nonzero(parts)
-    looks, value = list(LOOKS.values()), parts[place, component]
-    top, total = parts.cumsum(axis=1)[place, component], np.maximum(parts.sum(axis=1)[place], 1)
-    return {
-        "left": place - 0.44,
-        "bottom": (top - value) / unit_ns,
-        "right": place + 0.44,
-        "top": top / unit_ns,
-        "value": value / unit_ns,
-        "percent": 100 * value / total,
-        "whole": total / unit_ns,
-        "opacity": np.array([1.0 if bar.used else _PALE for bar in bars])[place],
-        "label": np.array([bar.label for bar in bars])[place],
-        "component": np.array([look.label for look in looks])[component],
-        "colour": np.array([look.colour for look in looks])[component],
-        "ink": np.array([look.ink for look in looks])[component],
-        "edge": np.array([look.outline or look.colour for look in looks])[component],
-        "hatch": np.array([_HATCH.get(look.pattern, "blank") for look in looks])[component],
-    }
 
 
 def _dress(figure: Any, *, outlined: bool) -> None:

@@ -136,7 +136,7 @@ def gap_links(analysis: Analysis) -> list[str | None]:
 
 def lane_groups(analysis: Analysis, timeline: Timeline) -> list[LaneGroup]:
     """Return the lanes under their headings: devices by number, then hosts thread by thread."""
-    labels = {one.device: one.label for one in analysis.devices}
+    labels = {device.device: device.label for device in analysis.devices}
     by_key: dict[tuple[bool, int, int], LaneGroup] = {}
     for place, lane in enumerate(timeline.lanes):
         if lane.device is not None:
@@ -160,7 +160,7 @@ def _number(track: int | None) -> str:
 
 def lane_labels(analysis: Analysis, timeline: Timeline) -> list[str]:
     """Return what stands beside the first row of each track, "" for its other rows."""
-    on_cpu = {one.device for one in analysis.devices if one.type == "cpu"}
+    on_cpu = {device.device for device in analysis.devices if device.type == "cpu"}
 
     def label(lane: Lane) -> str:
         if lane.kind == "stream":
@@ -219,7 +219,7 @@ def _waits(analysis: Analysis, outline: Timeline) -> Iterator[list[Any]]:
 
     Where a stream wait is known, the work that it waited for says more.
     """
-    process = {one.device: one.process for one in analysis.devices}
+    process = {device.device: device.process for device in analysis.devices}
     drawn = [gap for gap in analysis.gaps(MOST_GAPS) if gap.device in outline.chosen.devices]
     longest = [gap for gap in drawn if gap.waited_for or gap.culprits]
     told = [gap.waited_for or function_name(gap.culprits[0].label) for gap in longest]

@@ -129,5 +129,5 @@ def start(timeline: Timeline) -> tuple[Span, str]:
 def _labels(analysis: Analysis) -> dict[int, str]:
     """Return the labels of devices as short as a heading can be."""
     devices = analysis.devices
-    labels = short_labels([one.label for one in devices], LABEL_WIDTH)
+    labels = short_labels([device.label for device in devices], LABEL_WIDTH)
     return {one.device: label for one, label in zip(devices, labels, strict=True)}

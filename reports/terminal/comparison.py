@@ -37,18 +37,8 @@ _NOTES: Final = 2
 _WIDE: Final = 100
 _LESS: Final = (
     *("Matched by", "Component", "95 % interval", "", "Memory", "Steps", "Calls", "In"),
-    *(
-        "Largest cause",
-        "Peak bytes",
-        "Uncategorized",
-        "Graphs",
-        "Exposed comm",
-        "Compute",
-        "Start-up",
-        "Idle",
-        "MFU",
-        "How sure",
-    ),
+    *("Largest cause", "Peak bytes", "Uncategorized", "Graphs", "Exposed comm", "Compute"),
+    *("Start-up", "Idle", "MFU", "How sure"),
     *("Occupancy", "Nearest roof", "Before", "After", "Share"),
 )
 """Columns that go first where there is no room."""
@@ -65,7 +55,7 @@ def render_runs(comparisons: Sequence[Comparison], style: Style) -> list[Text]:
     style = style.wide_enough()
     reference = comparisons[0].before
     tables = (
-        sides_table([reference, *(one.after for one in comparisons)]),
+        sides_table([reference, *(comparison.after for comparison in comparisons)]),
         runs_table(comparisons),
     )
     lines = [Text(f"Against {reference.name}", "bold"), *_tables(tables, style.width)]

@@ -168,7 +168,7 @@ def _devices(analysis: Analysis, style: Style) -> Iterator[Text]:
     shown = order[:_DEVICES_SHOWN]
     label = min(max(len(device.label) for device in shown), max(18, style.width - 70))
     parts = [device.chosen.components.parts() for device in analysis.devices]
-    heads = {name: head for name, head in _SHARES.items() if any(one[name] for one in parts)}
+    heads = {name: head for name, head in _SHARES.items() if any(part[name] for part in parts)}
     if not knows_exposure(analysis):
         heads = {"communication": "comm"}
     widths = {"window": 11, **({_OWN: 14} if own else {}), **dict.fromkeys(heads.values(), 9)}

@@ -95,7 +95,7 @@ def _evidence(analysis: Analysis, found: list[FindingWords]) -> Iterator[str]:
 
 def _unknown(analysis: Analysis) -> Iterator[str]:
     """Yield what is not known, and what it takes to know it."""
-    health = [one for one in analysis.findings if one.evidence == ("notes",)]
+    health = [finding for finding in analysis.findings if finding.evidence == ("notes",)]
     yield from (one.sentence for one in health)
     yield from why_not(analysis.measured) if analysis.devices else ()
     yield from (note.text for note in analysis.notes if note.code == _FROM_SUMMARIES)
@@ -127,7 +127,7 @@ def _missing(analysis: Analysis) -> Iterator[Missing]:
 
 
 def _next(analysis: Analysis) -> Iterator[str]:
-    health = [one for one in analysis.findings if one.evidence == ("notes",)]
+    health = [finding for finding in analysis.findings if finding.evidence == ("notes",)]
     yield from filter(None, dict.fromkeys(one.remedy for one in health))
     told = {"", *(one.advice.values.get("option") for one in health if one.advice)}
     for missing in _missing(analysis):

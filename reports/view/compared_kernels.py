@@ -59,5 +59,5 @@ def _names(labels: Mapping[str, str], change: KernelChange) -> Cell:
 
 def _both(words: Callable[[KernelSpeed], str], change: KernelChange) -> str:
     sides = (change.before, change.after)
-    shown = [words(one) if one is not None else UNKNOWN for one in sides]
+    shown = [words(side) if side is not None else UNKNOWN for side in sides]
     return shown[0] if shown[0] == shown[1] else " → ".join(shown)

@@ -353,7 +353,7 @@ def runs_table(comparisons: Sequence[Comparison]) -> ReportTable:
             lambda one: next((cause_label(cause) for cause in one.causes if cause.ns), UNKNOWN),
         ),
     )
-    return table_of(columns, [one for one in comparisons if not one.obstacle])
+    return table_of(columns, [comparison for comparison in comparisons if not comparison.obstacle])
 
 
 def _how_sure(comparison: Comparison) -> str:

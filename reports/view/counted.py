@@ -173,6 +173,6 @@ def _occupancy(row: KernelSpeed) -> str:
 
 
 def _waits(row: KernelSpeed) -> str:
-    largest = [one for one in row.stalls[:_REASONS] if one[1] >= _LEAST]
+    largest = [stall for stall in row.stalls[:_REASONS] if stall[1] >= _LEAST]
     words = (f"{reason.replace('_', ' ')} {percent(share)}" for reason, share in largest)
     return ", ".join(words) or UNKNOWN

@@ -26,7 +26,7 @@ _REMARK: Final = (
 def gpu_samples_table(analysis: Analysis, title: str = "GPU") -> ReportTable:
     """Return the GPUs that were sampled, the slowest first, with the columns that are known."""
     rows = sorted(analysis.gpu_samples, key=lambda row: row.clock_mhz or inf)
-    labels = {one.device: one.label for one in analysis.devices}
+    labels = {device.device: device.label for device in analysis.devices}
     if analysis.prepared is not None and not labels:
         local = analysis.prepared.trace.devices["local_id"].to_pylist()
         labels = {device: f"GPU {number}" for device, number in enumerate(local)}

@@ -63,9 +63,9 @@ def _launches(analysis: Analysis, most: int) -> ReportTable:
         return table_of((), ())
     known, every = found.devices, ("all", found.total, analysis.windows_used)
     rows = [
-        (one.label, known[one.device], sum(window.used for window in one.windows))
-        for one in analysis.devices
-        if one.device in known
+        (device.label, known[device.device], sum(window.used for window in device.windows))
+        for device in analysis.devices
+        if device.device in known
     ]
     rows = [every, *rows] if len(rows) > 1 else rows
     per_step = _number("Per step", lambda row: count(round(row[1].launches / max(row[2], 1))))

@@ -86,7 +86,7 @@ def owners_table(analysis: Analysis, by: str, most: int = MOST_OWNERS) -> Report
     found = work_owners(prepared.as_launched, by) if prepared and analysis.attribution else None
     if found is None or not found.owners:
         return table_of((), ())
-    if by == "shape" and not any(one.shapes for one in found.owners):
+    if by == "shape" and not any(owner.shapes for owner in found.owners):
         by = "op"
     words, every = OWNER_WORDS[by], range(len(found.owners))
     places = nlargest(most, every, key=lambda place: found.owners[place].work.device_ns)
@@ -126,7 +126,7 @@ class _Row(NamedTuple):
 
 def _names(owners: Sequence[Owner]) -> Iterator[Cell]:
     """Yield what is shown of each owner; the whole of a name has the names around it."""
-    pairs = [(function_name(one.label), shape_words(one.shapes, _SHAPES)) for one in owners]
+    pairs = [(function_name(owner.label), shape_words(owner.shapes, _SHAPES)) for owner in owners]
     texts = [" ".join(filter(None, pair)) for pair in pairs]
     path: list[str] = []
     for one, short in zip(owners, short_labels(texts, _NAME), strict=True):

@@ -52,7 +52,7 @@ def pipeline_tables(analysis: Analysis) -> Iterator[tuple[str, ReportTable]]:
     ranks = analysis.ranks
     if ranks is not None and ranks.pipeline is not None:
         found = ranks.pipeline
-        rows = [[one for one in found.ranks if one.stage == at] for at in range(found.stages)]
+        rows = [[rank for rank in found.ranks if rank.stage == at] for at in range(found.stages)]
 
         def work_of(stages: Sequence[Stage], field: str) -> int:
             return sum(getattr(stage, field) for stage in stages)

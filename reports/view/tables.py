@@ -112,7 +112,7 @@ class ReportTable:
 
     def said(self, heads: Container[str] | None = None) -> str:
         """Return what is said below the table, if not all columns are shown of those that are."""
-        shown = (one for one in self.columns if heads is None or one.head in heads)
+        shown = (column for column in self.columns if heads is None or column.head in heads)
         return " ".join(filter(None, (self.remark, *(one.remark for one in shown))))
 
     @property
@@ -255,7 +255,7 @@ def folded_tables(analysis: Analysis) -> Iterator[tuple[str, ReportTable]]:
     yield "Categories", table_of(_CATEGORY, categories[:_CATEGORIES], len(categories), twice)
     columns: tuple[Column, ...] = _COLLECTIVE
     if not knows_exposure(analysis):
-        columns, exposed = tuple(one for one in columns if one.head != "Exposed"), ""
+        columns, exposed = tuple(column for column in columns if column.head != "Exposed"), ""
     yield "Communication", table_of(columns, moved[:_COLLECTIVES], len(moved), exposed)
     idle = analysis.total.idle_causes
     rows = [

@@ -199,8 +199,8 @@ def waiting_table(analysis: Analysis) -> ReportTable:
         return _NONE
     ranks = analysis.ranks.in_cycles()
     waits = ranks.by_rank()
-    rows = _largest([one.wait_ns for one in waits], _MOST_ROWS)
-    columns = _largest([one.caused_wait_ns for one in waits], _MOST_COLUMNS)
+    rows = _largest([wait.wait_ns for wait in waits], _MOST_ROWS)
+    columns = _largest([wait.caused_wait_ns for wait in waits], _MOST_COLUMNS)
     if not len(columns):
         return _NONE
     found, per = ranks.waited_for(rows, columns), ranks.cycles.count
