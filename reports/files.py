@@ -183,30 +183,23 @@ def _removed_unless_renamed() -> Iterator[dict[Path, Path]]:
 def _write_beside(target: Path, pieces: Iterable[bytes], unfinished: dict[Path, Path]) -> None:
     """Write what is to become a file, with its rights if it is there."""
     stem = os.fsencode(target.name)[:_LONGEST_STEM].decode(sys.getfilesystemencoding(), "ignore")
-    _tidy(target.parent, stem)
+    # What runs that were killed left of it goes; those of today may still be at work.
+    with suppress(OSError):  # a folder may be writable and not be listed
+        for beside in target.parent.iterdir():
+            is_part = beside.name.startswith(f".{stem}.") and beside.name.endswith(_UNFINISHED)
+            if is_part and time.time() - beside.stat().st_mtime > _ABANDONED_S:
+                beside.unlink()
     name = target.with_name(f".{stem}.{token_hex(8)}{_UNFINISHED}")
     unfinished[name] = target  # before it is there: a signal may come at any time
     with open(name, "xb", opener=partial(os.open, mode=0o600)) as file:
         file.writelines(pieces)
-    name.chmod(_rights(target))
-
-
-def _tidy(folder: Path, stem: str) -> None:
-    """Remove what runs that were killed left of a file; those of today may still be at work."""
-    with suppress(OSError):  # a folder may be writable and not be listed
-        for one in folder.iterdir():
-            mine = one.name.startswith(f".{stem}.") and one.name.endswith(_UNFINISHED)
-            if mine and time.time() - one.stat().st_mtime > _ABANDONED_S:
-                one.unlink()
-
-
-def _rights(target: Path) -> int:
     try:
-        return stat.S_IMODE(target.stat().st_mode)
+        rights = stat.S_IMODE(target.stat().st_mode)
     except OSError:
         umask = os.umask(0)
         os.umask(umask)
-        return 0o666 & ~umask
+        rights = 0o666 & ~umask
+    name.chmod(rights)
 
 
 def _unwritable(target: Path, error: OSError) -> UsageError:

@@ -66,6 +66,7 @@ _PATH: Final = "Critical path"
 _LONGEST: Final = 2_000
 _SIGNS: Final = re.compile(r"[&<>*_`\[\]|\\~@#$!]|:(?=//|[\w+-]+:)|(?<=[wW])\.(?=\w)")
 _BEGINS: Final = "@#:."
+_FOOT: Final = f"<sub>traceflops {__version__}</sub>"
 
 _MEMORY: Final = (
     Column(
@@ -95,14 +96,25 @@ def render_markdown(
 ) -> str:
     """Return the report; `command` is the command line that made it, paths as base names."""
     tables = (waits_table(analysis), components_table(analysis))
+    measured, untimed = analysis.measured, analysis.untimed
+    counted = (speeds_table(measured, _ROWS), counted_table(measured, _ROWS))
+    of_totals = (*untimed_tables(untimed), *counted) if untimed is not None else ()
+    record = untimed.record if untimed is not None else None
+    is_split = measured.waterfall is not None
+    made = f" · {code(command)}" if command else ""
     sections = (
         _head(analysis, authored.title),
         _authored(authored.blocks),
-        _untimed(analysis),
+        [
+            *(line for table in of_totals for line in (*_table(table), "")),
+            *([f"To record a timeline: {code(record)}"] if record is not None else ()),
+        ],
         _table(jobs_table(analysis)),
         *map(_table, tables if analysis.verdict.loss == "idle" else reversed(tables)),
         _findings(analysis),
-        _waterfall(analysis),
+        [f"**{measured.figure}** ({plain(measured.basis)})", "", *_table(waterfall_table(measured))]
+        if is_split
+        else [],
         _table(ranks_table(analysis, _RANKS)),
         _details("Bandwidth", _table(rates_table(analysis))),
         _table(serving_table(analysis)),
@@ -113,16 +125,15 @@ def render_markdown(
         *(_details(title, _table(table)) for title, table in host_tables(analysis, _ROWS)),
         *(
             _details("Counted kernels", _table(table))
-            for table in (_counted(analysis.measured) if analysis.untimed is None else ())
+            for table in (counted if untimed is None else ())
         ),
         _details(f"What {SAYS}", _rules_said(analysis.measured)),
         _details("Memory", _memory(analysis)),
         _details("Clocks and power", _table(gpu_samples_table(analysis))),
         _details("Notes", _notes(analysis)),
-        _foot(command),
+        [f"<sub>traceflops {__version__}{made}</sub>"],
     )
-    texts = ("\n".join(lines) for lines in map(list, sections) if lines)
-    return "\n\n".join(texts) + "\n"
+    return _joined(sections)
 
 
 def render_comparison(comparison: Comparison) -> str:
@@ -134,10 +145,9 @@ def render_comparison(comparison: Comparison) -> str:
         _table(first[1]),
         *(_details(title, _table(table)) for title, table in tables),
         _details("Notes", [f"- {plain(note)}" for note in comparison.notes]),
-        _foot(None),
+        [_FOOT],
     )
-    texts = ("\n".join(lines) for lines in map(list, sections) if lines)
-    return "\n\n".join(texts) + "\n"
+    return _joined(sections)
 
 
 def render_post_mortem(analysis: Analysis, authored: Authored = NOTHING) -> str:
@@ -147,8 +157,13 @@ def render_post_mortem(analysis: Analysis, authored: Authored = NOTHING) -> str:
         for one in post_mortem(analysis)
     ]
     title = plain(authored.title or "Post-mortem")
-    sections = ([SIGN, f"# {title}"], list(_authored(authored.blocks)), *chapters, _foot(None))
-    return "\n\n".join("\n".join(lines) for lines in sections if lines) + "\n"
+    return _joined(([SIGN, f"# {title}"], _authored(authored.blocks), *chapters, [_FOOT]))
+
+
+def _joined(sections: Iterable[Iterable[str]]) -> str:
+    """Return sections of lines as a document."""
+    texts = ("\n".join(lines) for lines in map(list, sections) if lines)
+    return "\n\n".join(texts) + "\n"
 
 
 def _head(analysis: Analysis, title: str | None) -> Iterator[str]:
@@ -194,28 +209,12 @@ def _authored(blocks: Iterable[NoteBlock]) -> Iterator[str]:
             yield f"> {first_of_line(plain(block.lines[0]))}"
 
 
-def _untimed(analysis: Analysis) -> Iterator[str]:
-    """Yield what a trace without a timeline says, and how to record one."""
-    if analysis.untimed is None:
-        return
-    for table in (*untimed_tables(analysis.untimed), *_counted(analysis.measured)):
-        yield from _table(table)
-        yield ""
-    if analysis.untimed.record is not None:
-        yield f"To record a timeline: {code(analysis.untimed.record)}"
-
-
 def _rules_said(measured: Measurement) -> Iterator[str]:
     """Yield what rules of the profiler say of kernels."""
     for one in rules_said(measured, _ROWS):
         yield f"- {code(one.name)}"
         for rule in one.rules:
             yield f"  - **{plain(rule.head)}**{': ' if rule.text else ''}{plain(rule.text)}"
-
-
-def _counted(measured: Measurement) -> tuple[ReportTable, ...]:
-    """Return what counters say of kernels."""
-    return speeds_table(measured, _ROWS), counted_table(measured, _ROWS)
 
 
 def _findings(analysis: Analysis) -> Iterator[str]:
@@ -233,14 +232,6 @@ def _findings(analysis: Analysis) -> Iterator[str]:
     for finding in other_findings(analysis):
         said = f"{finding.sentence} {finding.remedy}".rstrip()
         yield f"- **{plain(finding.severity)}**: {plain(said)}"
-
-
-def _waterfall(analysis: Analysis) -> Iterator[str]:
-    measured = analysis.measured
-    if measured.waterfall is not None:
-        yield f"**{measured.figure}** ({plain(measured.basis)})"
-        yield ""
-        yield from _table(waterfall_table(measured))
 
 
 def _attribution(analysis: Analysis) -> Iterator[str]:
@@ -267,11 +258,6 @@ def _notes(analysis: Analysis) -> Iterator[str]:
     for note in notes_by_weight(analysis)[:_NOTES]:
         yield f"- **{note.kind}**: {plain(note.text)}"
     yield from _more(len(analysis.notes) - _NOTES)
-
-
-def _foot(command: str | None) -> Iterator[str]:
-    made = f" · {code(command)}" if command else ""
-    yield f"<sub>traceflops {__version__}{made}</sub>"
 
 
 def _details(title: str, lines: Iterable[str]) -> Iterator[str]:
@@ -317,18 +303,15 @@ def _more(number: int) -> Iterator[str]:
 
 
 def plain(text: str) -> str:
-    """Return text that Markdown shows as it is, on one line."""
-    shown = visible(text[:_LONGEST]).strip()
-    return _SIGNS.sub(_entity, shown)
-
-
-def _entity(sign: re.Match[str]) -> str:
-    """Return a sign as an entity.
+    """Return text that Markdown shows as it is, on one line: signs are entities.
 
     Mentions, issues and the like are looked for once more in what the entities have become, so a
     space of no width follows the signs that begin them.
     """
-    return _entities(sign) + ("&#8203;" if sign.group() in _BEGINS else "")
+    shown = visible(text[:_LONGEST]).strip()
+    return _SIGNS.sub(
+        lambda sign: f"&#{ord(sign[0])};{'&#8203;' if sign[0] in _BEGINS else ''}", shown
+    )
 
 
 def code(text: str) -> str:
@@ -341,11 +324,11 @@ def code(text: str) -> str:
 
 def first_of_line(text: str) -> str:
     """Return a line whose first sign does not make it something else."""
-    return re.sub(r"^(?:[-+=](?=\s|[-=]|$)|\d+[.)](?=\s|$))", _entities, text)
-
-
-def _entities(signs: re.Match[str]) -> str:
-    return "".join(f"&#{ord(sign)};" for sign in signs.group())
+    return re.sub(
+        r"^(?:[-+=](?=\s|[-=]|$)|\d+[.)](?=\s|$))",
+        lambda signs: "".join(f"&#{ord(sign)};" for sign in signs[0]),
+        text,
+    )
 
 
 def longest_run(text: str) -> int:

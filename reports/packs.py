@@ -40,11 +40,25 @@ def write_pack(traces: Iterable[Trace], target: Path, *, include_environment: bo
     """
     hosts, salt, count = Names(), secrets.token_bytes(16), 0
 
+    def digest(place: str) -> str:
+        """Return what stands for a place of a device: equal ones stay equal.
+
+        Of a host and a slot, which could be guessed, in this pack alone; a GPU's own id in others,
+        too.
+        """
+        if not place.startswith(EVERYWHERE):
+            return place
+        own = b"" if " " not in place.removeprefix(EVERYWHERE) else salt
+        return EVERYWHERE + hashlib.sha256(own + place.encode()).hexdigest()[:16]
+
     def counted() -> Iterator[Trace]:
         nonlocal count
         for trace in traces:
             count += 1
-            yield trace if include_environment else _without_environment(trace, hosts, salt)
+            if not include_environment:
+                places = tuple(place and digest(place) for place in trace.places)
+                trace = replace(redacted(trace, hosts), places=places)
+            yield trace
 
     write_pieces(target, _pieces(counted()))
     return count
@@ -75,23 +89,6 @@ def pack_of(analysis: Analysis, most_rows: int | None = None) -> bytes | None:
         return None
     shown = restrict(prepared.trace, replace(prepared.selection, job=None))
     return b"".join(_pieces([replace(redacted(shown), places=())]))
-
-
-def _without_environment(trace: Trace, hosts: Names, salt: bytes) -> Trace:
-    """Return a trace whose hosts are numbers, and whose places of devices tell no machine."""
-    places = tuple(place and _digest(place, salt) for place in trace.places)
-    return replace(redacted(trace, hosts), places=places)
-
-
-def _digest(place: str, salt: bytes) -> str:
-    """Return what stands for a place of a device: equal ones stay equal.
-
-    Of a host and a slot, which could be guessed, in this pack alone; a GPU's own id in others, too.
-    """
-    if not place.startswith(EVERYWHERE):
-        return place
-    own = b"" if " " not in place.removeprefix(EVERYWHERE) else salt
-    return EVERYWHERE + hashlib.sha256(own + place.encode()).hexdigest()[:16]
 
 
 def with_hashes(trace: Trace, hashes: Mapping[str, str]) -> Trace:

@@ -45,6 +45,7 @@ _FINDINGS = 999_999
 _STEPS, _COMPONENTS, _STREAMS = 1, 2, 1000
 _HOST_TABLES: Final = {"marks": "mark", "ops": "op", "calls": "call"}
 _HOST_KINDS: Final = (*("annotation", "module", "python", "system", "sync", "overhead", "instant"),)
+_CALLED: Final = {"communication": "exposed communication", "start_up": "start-up"}
 _COMPRESSION: Final = 3
 _ROWS_AT_ONCE: Final = 50_000
 
@@ -66,42 +67,42 @@ def render_perfetto(
     prepared: Prepared, findings: Sequence[Finding] = (), *, packed: bool = True
 ) -> Iterator[bytes]:
     """Yield the document in pieces, compressed or not; its bytes depend on the trace alone."""
-    pieces = _document(prepared, findings)
+
+    def document() -> Iterator[bytes]:
+        yield b'{"displayTimeUnit":"ns","otherData":{"writer":"%s"},"traceEvents":[\n' % MARK
+        separator = b""
+        for text in filter(None, _events(prepared, findings)):
+            yield separator + text
+            separator = b",\n"
+        yield b"\n]}\n"
+
     if not packed:
-        yield from pieces
+        yield from document()
         return
     packer = zlib.compressobj(_COMPRESSION, zlib.DEFLATED, 31)  # 31: as gzip, without a time
-    for piece in pieces:
+    for piece in document():
         yield packer.compress(piece)
     yield packer.flush()
-
-
-def _document(prepared: Prepared, findings: Sequence[Finding]) -> Iterator[bytes]:
-    yield b'{"displayTimeUnit":"ns","otherData":{"writer":"%s"},"traceEvents":[\n' % MARK
-    separator = b""
-    for text in filter(None, _events(prepared, findings)):
-        yield separator + text
-        separator = b",\n"
-    yield b"\n]}\n"
 
 
 def _events(prepared: Prepared, findings: Sequence[Finding]) -> Iterator[bytes]:
     """Yield events, some at a time, as JSON without the brackets of their list."""
     trace = prepared.trace
-    origin_ns = _first_time(trace)
+    tables = [trace.activities, *(trace.table(name) for name in _HOST_TABLES)]
+    origin_ns = min((int(numbers(t["start_ns"]).min()) for t in tables if t.num_rows), default=0)
     write = partial(_range, origin_ns)
     streams, processes = _stream_threads(prepared), _host_threads(trace)
     of_calls = _thread_column(processes.values(), "calls", trace)
     of_activities = _thread_column(streams.values(), "activities", trace)
     yield from _found(prepared, findings, write)
     yield from _devices(prepared, write, origin_ns, streams)
-    yield from _hosts(trace, write, processes)
+    for row in trace.processes.to_pylist():
+        if row["process"] in processes:
+            rank, pid = row["rank"], _HOST + row["process"]
+            name = f"rank {rank}, CPU" if rank is not None else f"CPU: {row['file']}"
+            yield _label("process", pid, 0, name, pid).encode()
+            yield from _host(trace, processes[row["process"]], pid, write)
     yield from _arrows(prepared, origin_ns, of_calls, of_activities)
-
-
-def _first_time(trace: Trace) -> int:
-    tables = [trace.activities, *(trace.table(name) for name in _HOST_TABLES)]
-    return min((int(numbers(t["start_ns"]).min()) for t in tables if t.num_rows), default=0)
 
 
 def _json(value: object) -> str:
@@ -163,11 +164,8 @@ def _found(prepared: Prepared, findings: Sequence[Finding], write: Write) -> Ite
     start_ns, end_ns = min(one.start_ns for one in used), max(one.end_ns for one in used)
     yield _label("process", _FINDINGS, 0, "findings", 0).encode()
     for place, one in enumerate(findings, 1):
-        args: dict[str, object] = {
-            "severity": one.severity,
-            "share": one.share,
-            "mfu_without": one.mfu_without,
-        }
+        args: dict[str, object] = {"severity": one.severity, "share": one.share}
+        args["mfu_without"] = one.mfu_without
         gain = gain_object(one.gain) if one.gain is not None else {}
         args |= {"remedy": one.remedy, **gain} if one.remedy else {}
         sentence, length = _json(one.sentence), end_ns - start_ns
@@ -204,9 +202,6 @@ def _steps(prepared: Prepared, device: int, write: Write) -> Iterator[str]:
         args = _json({"used": window.used, "left_out": words(window.left_out) or None} | parts)
         pid, start, dur = _DEVICE + device, window.start_ns, window.dur_ns
         yield write(pid, _STEPS, name, start, dur, '"step"', args)
-
-
-_CALLED: Final = {"communication": "exposed communication", "start_up": "start-up"}
 
 
 def _components(prepared: Prepared, device: int, write: Write) -> Iterator[str]:
@@ -266,7 +261,7 @@ def _streams(prepared: Prepared, device: int, write: Write, shown: _Threads) -> 
     activities, rows = prepared.trace.activities, prepared.accounts[device].rows
     labels = [_json(name) for name in names(activities["name"])]
     categorised = prepared.linked.categorised
-    categories = [_json(f"{one.top}.{one.sub}") for one in categorised.categories]
+    categories = [_json(f"{category.top}.{category.sub}") for category in categorised.categories]
     yield _thread_labels(_DEVICE + device, shown.labels, 2)
     columns = (
         shown.threads["activities"].tolist(),
@@ -315,8 +310,14 @@ def _facts(prepared: Prepared, rows: IntArray) -> Iterator[str]:
 
 def _host_threads(trace: Trace) -> dict[int, _Threads]:
     """Return the threads of each process that has marks, ops or calls to show."""
-    rows_of = {name: _host_rows(trace, name) for name in _HOST_TABLES}
-    processes = {}
+    rows_of, processes = {}, {}
+    for name in _HOST_TABLES:
+        table = trace.table(name)
+        known = numbers(table["dur_ns"], ABSENT) != ABSENT
+        if name == "marks":
+            wanted = [k for k, kind in enumerate(names(table["kind"])) if kind in _HOST_KINDS]
+            known &= np.isin(codes(table["kind"]), wanted)
+        rows_of[name] = np.flatnonzero(known)
     for number in trace.processes["process"].to_pylist():
         picked = {
             name: rows[numbers(trace.table(name)["process"])[rows] == number]
@@ -340,26 +341,6 @@ def _threads_of_rows(trace: Trace, picked: Mapping[str, IntArray]) -> _Threads:
     begins = np.cumsum([len(rows) for rows in picked.values()])[:-1]
     threads = dict(zip(picked, np.split(thread, begins), strict=True))
     return _Threads(picked, threads, labels)
-
-
-def _hosts(trace: Trace, write: Write, processes: Mapping[int, _Threads]) -> Iterator[bytes]:
-    """Yield the events of the job's processes; `processes` are their threads."""
-    for process in trace.processes.to_pylist():
-        number = process["process"]
-        if number in processes:
-            rank, pid = process["rank"], _HOST + number
-            name = f"rank {rank}, CPU" if rank is not None else f"CPU: {process['file']}"
-            yield _label("process", pid, 0, name, pid).encode()
-            yield from _host(trace, processes[number], pid, write)
-
-
-def _host_rows(trace: Trace, name: str) -> IntArray:
-    table = trace.table(name)
-    known = numbers(table["dur_ns"], ABSENT) != ABSENT
-    if name == "marks":
-        wanted = [k for k, kind in enumerate(names(table["kind"])) if kind in _HOST_KINDS]
-        known &= np.isin(codes(table["kind"]), wanted)
-    return np.flatnonzero(known)
 
 
 def _host(trace: Trace, shown: _Threads, pid: int, write: Write) -> Iterator[bytes]:

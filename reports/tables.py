@@ -88,19 +88,21 @@ def _plain_lists(lists: pa.FixedSizeListArray) -> pa.ListArray:
     )
 
 
+def _arrow(table: pa.Table) -> bytes:
+    sink = io.BytesIO()
+    marked = _marked(table)
+    with pa.ipc.new_file(sink, marked.schema) as writer:
+        writer.write_table(marked)
+    return sink.getvalue()
+
+
 def _marked(table: pa.Table) -> pa.Table:
     """Return a table that says in its file who wrote it."""
     return table.replace_schema_metadata({**(table.schema.metadata or {}), b"writer": MARK})
 
 
-def _arrow(table: pa.Table) -> bytes:
-    sink = io.BytesIO()
-    with pa.ipc.new_file(sink, _marked(table).schema) as writer:
-        writer.write_table(_marked(table))
-    return sink.getvalue()
-
-
-def _csv(table: pa.Table) -> bytes:
+def csv_of(table: pa.Table) -> bytes:
+    """Return a table as CSV that no spreadsheet calculates and no terminal obeys."""
     from pyarrow import csv
 
     columns = [_csv_column(column) for column in table.columns]
@@ -109,15 +111,10 @@ def _csv(table: pa.Table) -> bytes:
     return sink.getvalue()
 
 
-def csv_text(table: pa.Table) -> str:
-    """Return a table as CSV that no spreadsheet calculates and no terminal obeys."""
-    return _csv(table).decode()
-
-
 FORMATS: dict[str, Callable[[pa.Table], bytes]] = {
     "parquet": _parquet,
     "arrow": _arrow,
-    "csv": _csv,
+    "csv": csv_of,
 }
 """What writes a table, by the name of the format, which is also the suffix of the file."""
 
@@ -246,65 +243,56 @@ def _csv_column(column: pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
     return text_column([None if one is None else _inert(str(one)) for one in column.to_pylist()])
 
 
-def _of_devices(report: _Report, name: str) -> Iterator[Row]:
-    for device in report["devices"]:
-        yield from ({"device": device["label"], **row} for row in device[name])
-
-
-def _devices(report: _Report) -> Iterator[Row]:
-    for device in report["devices"]:
-        kept = {k: v for k, v in device.items() if k not in ("windows", "gaps", "whole", "chosen")}
-        yield {**kept, **device["chosen"]}
-
-
-def _jobs(report: _Report) -> Iterator[Row]:
-    for job in report["jobs"]:
-        plain = {key: value for key, value in job.items() if key != "total"}
-        total = job["total"] or {}
-        yield {**plain, **{key: total[key] for key in total if key in _OF_A_JOB}}
-
-
-def _waterfall(report: _Report) -> Iterable[Row]:
-    fall = report["utilisation"]["waterfall"]
-    return [] if fall is None else [{**line, "unit": fall["unit"]} for line in fall["lines"]]
-
-
-def _memory(report: _Report) -> Iterator[Row]:
-    for row in report["memory"]:
-        kinds = {kind: row[kind] or {} for kind in ("allocated", "reserved")}
-        series = {k: {n: v for n, v in one.items() if n != "steps"} for k, one in kinds.items()}
-        yield {**row, **series}
-
-
-def _kernels(report: _Report) -> Iterator[Row]:
-    for kernel in report["kernels"]:
-        yield {key: value for key, value in kernel.items() if key != "charged"}
-
-
-def _charged(report: _Report) -> Iterator[Row]:
-    for kernel in report["kernels"]:
-        yield from ({"name": kernel["name"], **USUAL, **row} for row in kernel["charged"])
-
-
-REPORT_TABLES: Final[Mapping[str, Callable[[_Report], Iterable[Row]]]] = {
-    "findings": lambda report: report["findings"],
-    "waterfall": _waterfall,
-    "ledger": lambda report: report["utilisation"]["ledger"],
-    "steps": lambda report: _of_devices(report, "windows"),
-    "categories": lambda report: report["categories"],
-    "kernels": _kernels,
-    "charged": _charged,
-    "kernel_work": lambda report: report["utilisation"]["kernels"],
-    "operator_work": lambda report: report["utilisation"]["ops"],
-    "modules": lambda report: report["modules"],
-    "devices": _devices,
-    "gaps": lambda report: _of_devices(report, "gaps"),
-    "memory": _memory,
-    "totals": lambda report: (report["untimed"] or {"rows": ()})["rows"],
-    "jobs": _jobs,
-    "notes": lambda report: report["notes"],
-}
+REPORT_TABLES: Final = (
+    *("findings", "waterfall", "ledger", "steps", "categories", "kernels", "charged"),
+    *("kernel_work", "operator_work", "modules", "devices", "gaps", "memory", "totals"),
+    *("jobs", "notes"),
+)
 """The tables of a folder; one without rows is not written."""
+
+
+def _report_rows(report: Mapping[str, Any]) -> dict[str, list[Row]]:
+    """Return the rows of each of REPORT_TABLES, from a report as JSON."""
+    utilisation, devices, kernels = report["utilisation"], report["devices"], report["kernels"]
+    fall = utilisation["waterfall"] or {"lines": ()}
+    inner = ("windows", "gaps", "whole", "chosen")
+
+    def without(row: Row, *names: str) -> Row:
+        return {name: value for name, value in row.items() if name not in names}
+
+    def of_devices(name: str) -> list[Row]:
+        return [{"device": device["label"], **row} for device in devices for row in device[name]]
+
+    def series(row: Row) -> Row:
+        kinds = {kind: without(row[kind] or {}, "steps") for kind in ("allocated", "reserved")}
+        return {**row, **kinds}
+
+    return {
+        "findings": report["findings"],
+        "waterfall": [{**line, "unit": fall["unit"]} for line in fall["lines"]],
+        "ledger": utilisation["ledger"],
+        "steps": of_devices("windows"),
+        "categories": report["categories"],
+        "kernels": [without(kernel, "charged") for kernel in kernels],
+        "charged": [
+            {"name": kernel["name"], **USUAL, **row}
+            for kernel in kernels
+            for row in kernel["charged"]
+        ],
+        "kernel_work": utilisation["kernels"],
+        "operator_work": utilisation["ops"],
+        "modules": report["modules"],
+        "devices": [{**without(device, *inner), **device["chosen"]} for device in devices],
+        "gaps": of_devices("gaps"),
+        "memory": list(map(series, report["memory"])),
+        "totals": (report["untimed"] or {"rows": []})["rows"],
+        "jobs": [
+            {**without(job, "total"), **{k: v for k, v in total.items() if k in _OF_A_JOB}}
+            for job in report["jobs"]
+            for total in (job["total"] or {},)
+        ],
+        "notes": report["notes"],
+    }
 
 
 def save_tables(analysis: Analysis, folder: Path, format_: str) -> list[Path]:
@@ -314,11 +302,15 @@ def save_tables(analysis: Analysis, folder: Path, format_: str) -> list[Path]:
     """
     from traceflops.reports.json.report import report_object
 
-    report, written = report_object(analysis), {}
-    for name, rows_of in REPORT_TABLES.items():
-        rows = [dict(_flat(row)) for row in rows_of(report)]
+    written = {}
+    for name, found in _report_rows(report_object(analysis)).items():
+        rows = [dict(_flat(row)) for row in found]
         if rows:
-            written[folder / f"{name}.{format_}"] = (FORMATS[format_](_as_table(rows)),)
+            heads = dict.fromkeys(name for row in rows for name in row)
+            columns = [_column(head, [row.get(head) for row in rows]) for head in heads]
+            written[folder / f"{name}.{format_}"] = (
+                FORMATS[format_](pa.Table.from_arrays(columns, names=list(heads))),
+            )
     with folder_for_tables(folder):
         write_together(written.items())
         for stale in set(table_files(folder, REPORT_TABLES, format_)) - set(written):
@@ -340,12 +332,6 @@ def _flat(row: Row) -> Iterator[tuple[str, Any]]:
             yield key, float(bytes(value))  # the exact number is in the column `..._text`
         else:
             yield key, value
-
-
-def _as_table(rows: Sequence[Row]) -> pa.Table:
-    names = dict.fromkeys(name for row in rows for name in row)
-    columns = [_column(name, [row.get(name) for row in rows]) for name in names]
-    return pa.Table.from_arrays(columns, names=list(names))
 
 
 def _column(name: str, values: Sequence[Any]) -> pa.Array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import stat
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -21,49 +21,38 @@ _READABLE_FILE: Final = (stat.S_IFREG | 0o644) << 16
 """What a member of an archive is: a file that all may read, as if it had not been in one."""
 
 
-def _html(analysis: Analysis, command: str | None, authored: Authored) -> bytes:
-    from traceflops.reports.page.html import render_html
-
-    return render_html(analysis, command, authored).encode()
-
-
-def _json(analysis: Analysis, _: str | None, __: Authored) -> bytes:
-    from traceflops.reports.json.report import render_json
-
-    return render_json(analysis).encode() + b"\n"
+RENDERED: Final = (".html", ".json", ".md", ".zip")
+"""Suffixes by which a report is written; an archive holds the other forms."""
+_COMPARED: Final = (".html", ".json", ".md")
 
 
-def _markdown(analysis: Analysis, command: str | None, authored: Authored) -> bytes:
-    from traceflops.reports.markdown import render_markdown
-    from traceflops.reports.view.author_notes import base_names
+def _rendered(suffix: str, analysis: Analysis, command: str | None, authored: Authored) -> bytes:
+    """Return a report in the form that a suffix stands for."""
+    if suffix == ".html":
+        from traceflops.reports.page.html import render_html
 
-    shown = base_names(command, analysis.source.files) if command else None
-    return render_markdown(analysis, shown, authored).encode()
+        return render_html(analysis, command, authored).encode()
+    if suffix == ".json":
+        from traceflops.reports.json.report import render_json
 
+        return render_json(analysis).encode() + b"\n"
+    if suffix == ".md":
+        from traceflops.reports.markdown import render_markdown
+        from traceflops.reports.view.author_notes import base_names
 
-def _zip(analysis: Analysis, command: str | None, authored: Authored) -> bytes:
-    """Return all other forms in an archive."""
+        shown = base_names(command, analysis.source.files) if command else None
+        return render_markdown(analysis, shown, authored).encode()
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.comment = b"traceflops.report/1"
-        for suffix, render in RENDERERS.items():
-            if render is not _zip:
-                member = zipfile.ZipInfo(f"report{suffix}")  # of 1980, whenever it is made
-                member.compress_type = zipfile.ZIP_DEFLATED
-                member.external_attr = _READABLE_FILE
-                archive.writestr(member, render(analysis, command, authored))
+        for form in RENDERED[:-1]:
+            member = zipfile.ZipInfo(f"report{form}")  # of 1980, whenever it is made
+            member.compress_type = zipfile.ZIP_DEFLATED
+            member.external_attr = _READABLE_FILE
+            archive.writestr(member, _rendered(form, analysis, command, authored))
         if (pack := pack_of(analysis)) is not None:  # which nothing makes smaller
             archive.writestr(zipfile.ZipInfo("recording.tfpack"), pack)
     return content.getvalue()
-
-
-RENDERERS: dict[str, Callable[[Analysis, str | None, Authored], bytes]] = {
-    ".html": _html,
-    ".json": _json,
-    ".md": _markdown,
-    ".zip": _zip,
-}
-"""What writes a report, by the suffix of the file."""
 
 
 def save(
@@ -82,33 +71,8 @@ def save(
     """
     target = Path(path)
     check_target(target, force=force)
-    write_pieces(target, [RENDERERS[target.suffix.lower()](analysis, command, authored), mark])
+    write_pieces(target, [_rendered(target.suffix.lower(), analysis, command, authored), mark])
     return target
-
-
-def _page_of(comparisons: Sequence[Comparison]) -> str:
-    from traceflops.reports.page.comparison import render_comparison_page
-
-    return render_comparison_page(comparisons)
-
-
-def _json_of(comparisons: Sequence[Comparison]) -> str:
-    from traceflops.reports.json.comparison import comparison_object, comparisons_object
-    from traceflops.reports.json.report import encode
-
-    is_one = len(comparisons) == 1
-    found = comparison_object(comparisons[0]) if is_one else comparisons_object(comparisons)
-    return encode(found) + "\n"
-
-
-def _markdown_of(comparisons: Sequence[Comparison]) -> str:
-    from traceflops.reports.markdown import render_comparison
-
-    return render_comparison(comparisons[0])
-
-
-_OF_COMPARISONS: Final = {".html": _page_of, ".json": _json_of, ".md": _markdown_of}
-_OF_SEVERAL: Final = (".html", ".json")
 
 
 def save_comparison(
@@ -118,7 +82,21 @@ def save_comparison(
     comparisons = [found] if isinstance(found, Comparison) else found
     target = Path(path)
     check_comparison_target(target, several=len(comparisons) > 1, force=force)
-    text = _OF_COMPARISONS[target.suffix.lower()](comparisons)
+    first, *others = comparisons
+    if target.suffix.lower() == ".html":
+        from traceflops.reports.page.comparison import render_comparison_page
+
+        text = render_comparison_page(comparisons)
+    elif target.suffix.lower() == ".md":
+        from traceflops.reports.markdown import render_comparison
+
+        text = render_comparison(first)
+    else:
+        from traceflops.reports.json.comparison import comparison_object, comparisons_object
+        from traceflops.reports.json.report import encode
+
+        shown = comparisons_object(comparisons) if others else comparison_object(first)
+        text = encode(shown) + "\n"
     write_pieces(target, [text.encode()])
     return target
 
@@ -126,7 +104,7 @@ def save_comparison(
 def check_comparison_target(target: Path, *, several: bool = False, force: bool = False) -> None:
     """Refuse a target that has no renderer, no folder, or is a file that is not ours."""
     suffix = target.suffix.lower()
-    known = _OF_SEVERAL if several else tuple(_OF_COMPARISONS)
+    known = _COMPARED[:2] if several else _COMPARED
     if suffix not in known:
         what = "several comparisons" if several else "a comparison"
         raise UsageError(
@@ -146,13 +124,13 @@ def save_post_mortem(analysis: Analysis, path: Path, authored: Authored = NOTHIN
 def check_target(target: Path, *, force: bool) -> None:
     """Refuse a target that has no renderer, no folder, or is a file that is not ours."""
     suffix = target.suffix.lower()
-    if suffix not in RENDERERS:
+    if suffix not in RENDERED:
         from traceflops.reports.tables import FORMATS
 
         as_tables = f"; tables go to a folder: -o {target.stem}/ --format {suffix[1:]}"
         raise UsageError(
             f"cannot write a report as {target.suffix or 'a file without suffix'}: {target}",
-            f"give a name that ends in {', '.join(RENDERERS)}"
+            f"give a name that ends in {', '.join(RENDERED)}"
             f"{as_tables if suffix[1:] in FORMATS else ''}",
         )
     check_replaced(target, force=force)

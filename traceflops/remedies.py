@@ -271,7 +271,8 @@ def way_to_record(of: Recording, lack: str) -> How | None:
         return None if cell is None else How("")
     how = How(cell) if isinstance(cell, str) else cell
     counts = of.source.event_counts
-    if lack in _OF_DEVICE and tool == PYTORCH and any(map(_is_of_calls, counts)):
+    calls = (name for name in counts if name.endswith(_OF_CALLS))
+    if lack in _OF_DEVICE and tool == PYTORCH and any(calls):
         why = _WITHOUT_COUNTERS if _COUNTED in counts else _WHY_NONE
         how = why if lack == "device records" else How("")  # said once
     if tool == PYTORCH:
@@ -280,21 +281,13 @@ def way_to_record(of: Recording, lack: str) -> How | None:
         tracer = "CUPTI or roctracer" if name == CUDA else "the profiler"
         text = how.text.format(accelerator=name, module=module, tracer=tracer)
         how = How(text, how.is_clause)
-    if tool == NSIGHT and lack != "kernels of graphs" and _has_no_graphs(counts):
+    graphs = sum(count for name, count in counts.items() if "GRAPH" in name)
+    has_no_graphs = counts.get("KERNEL", 0) > 0 and not graphs
+    if tool == NSIGHT and lack != "kernels of graphs" and has_no_graphs:
         how = How(how.text.replace(_GRAPHS, ""), how.is_clause)
     if of.source.tool == LEGACY and lack not in _SAME_IN_LEGACY:
         return _do(f"record with torch.profiler (PyTorch 1.8.1 or later) and {how.text}")
     return how
-
-
-def _is_of_calls(category: str) -> bool:
-    return category.endswith(_OF_CALLS)
-
-
-def _has_no_graphs(counts: Mapping[str, int]) -> bool:
-    """Return whether kernels were recorded and no CUDA graph; `counts` are events by table."""
-    graphs = sum(count for name, count in counts.items() if "GRAPH" in name)
-    return counts.get("KERNEL", 0) > 0 and not graphs
 
 
 def with_activities(counts: Mapping[str, int]) -> str:

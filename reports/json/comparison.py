@@ -7,7 +7,7 @@ traceflops.what-if/1 of one recording and what it would be.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,12 +22,12 @@ from traceflops.reports.view.texts import words
 
 if TYPE_CHECKING:
     from traceflops.mfu.budget import ShareRange
-    from traceflops.replay.critical_path import PathPart
     from traceflops.replay.what_if import Outcome, WhatIf
 
 SCHEMA: Final = "traceflops.comparison/1"
 SCHEMA_OF_SEVERAL: Final = "traceflops.comparisons/1"
 SCHEMA_OF_WHAT_IF: Final = "traceflops.what-if/1"
+_OF_A_PART: Final = ("component", "name", "ns")
 
 
 def render_comparison(comparison: Comparison) -> str:
@@ -38,6 +38,12 @@ def render_comparison(comparison: Comparison) -> str:
 def comparison_object(comparison: Comparison) -> dict[str, Any]:
     """Return a comparison as plain dicts and lists. Times are ns per window."""
     mfu, memory = comparison.mfu, comparison.memory
+    # How much of the charged time was matched, by how it was.
+    before, after, matches = Counter[str](), Counter[str](), Counter[str]()
+    for match in comparison.matches:
+        matches[match.way] += 1
+        before[match.way] += sum(kernel.charged_ns for kernel in match.before)
+        after[match.way] += sum(kernel.charged_ns for kernel in match.after)
     return {
         "schema": SCHEMA,
         "traceflops_version": __version__,
@@ -59,7 +65,15 @@ def comparison_object(comparison: Comparison) -> dict[str, Any]:
             for cause in comparison.causes
         ],
         "parts": comparison.part_rows(),
-        "matched": _matched(comparison),
+        "matched": [
+            {
+                "way": way or None,
+                "matches": number,
+                "before_ns": before[way],
+                "after_ns": after[way],
+            }
+            for way, number in matches.items()
+        ],
         "counted_kernels": [
             {
                 "before_name": change.before.name if change.before is not None else None,
@@ -114,19 +128,6 @@ def _interval(interval: Interval | None) -> dict[str, float] | None:
     return fields(interval, "low_ns", "high_ns") if interval is not None else None
 
 
-def _matched(comparison: Comparison) -> list[dict[str, Any]]:
-    """Return how much of the charged time was matched, by how it was."""
-    before, after, matches = Counter[str](), Counter[str](), Counter[str]()
-    for match in comparison.matches:
-        matches[match.way] += 1
-        before[match.way] += sum(kernel.charged_ns for kernel in match.before)
-        after[match.way] += sum(kernel.charged_ns for kernel in match.after)
-    return [
-        {"way": way or None, "matches": number, "before_ns": before[way], "after_ns": after[way]}
-        for way, number in matches.items()
-    ]
-
-
 def what_if_object(answer: WhatIf) -> dict[str, Any]:
     """Return what edits of a recording would gain, each alone and all together."""
     together = answer.together
@@ -134,7 +135,7 @@ def what_if_object(answer: WhatIf) -> dict[str, Any]:
         "schema": SCHEMA_OF_WHAT_IF,
         **fields(together, "windows", "before_ns"),
         **_mfu(together.mfu),
-        "critical": _path(answer.critical),
+        "critical": [fields(part, *_OF_A_PART) for part in answer.critical],
         "ranks": [{"rank": rank, "ns": ns} for rank, ns in answer.ranks.items()],
         "alone": list(map(_outcome, answer.alone)),
         "together": _outcome(together),
@@ -166,9 +167,5 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
             "high": mfu["mfu_at_most"],
         },
         "doubts": list(map(words, outcome.doubts)),
-        "critical": _path(outcome.critical),
+        "critical": [fields(part, *_OF_A_PART) for part in outcome.critical],
     }
-
-
-def _path(parts: Iterable[PathPart]) -> list[dict[str, Any]]:
-    return [fields(part, "component", "name", "ns") for part in parts]

@@ -10,7 +10,7 @@ from traceflops.reports.view.texts import words
 
 if TYPE_CHECKING:
     from traceflops.attribution.culprits import IdleCulprits
-    from traceflops.timeline.records import Account, Gap, WholeSpan
+    from traceflops.timeline.records import Account
     from traceflops.windows.records import DeviceReport
 
 _OF_A_DEVICE: Final = (
@@ -26,15 +26,8 @@ _OF_A_WINDOW: Final = (
     *("used", "left_out", "launched", "unfinished"),
 )
 _OF_A_GAP: Final = (
-    "start_ns",
-    "dur_ns",
-    "start_up_ns",
-    "step",
-    "before_step",
-    "after",
-    "before",
-    "call",
-    "op",
+    *("start_ns", "dur_ns", "start_up_ns", "step", "before_step"),
+    *("after", "before", "call", "op"),
 )
 
 
@@ -53,10 +46,23 @@ def account_object(account: Account) -> dict[str, Any]:
 
 def device_object(device: DeviceReport) -> dict[str, Any]:
     """Return a device: its properties, its windows, their sum, its longest gaps."""
+    whole = device.whole
     return {
         **fields(device, *_OF_A_DEVICE),
         "chosen": account_object(device.chosen),
-        "whole": _whole(device.whole),
+        "whole": {
+            **fields(whole, *_OF_A_SPAN),
+            "kinds": {kind: asdict(sums) for kind, sums in whole.kinds.items()},
+            "categories": {name: asdict(sums) for name, sums in whole.categories.items()},
+            "communication": {
+                **asdict(whole.communication),
+                "exposed_ns": whole.exposed_communication_ns,
+                "hidden_ns": whole.hidden_communication_ns,
+            },
+            "copies": {direction: asdict(copies) for direction, copies in whole.copies.items()},
+            "unlinked": whole.unlinked,
+            "account": account_object(whole.account),
+        },
         "windows": [
             {
                 **fields(window, *_OF_A_WINDOW),
@@ -65,38 +71,20 @@ def device_object(device: DeviceReport) -> dict[str, Any]:
             }
             for window in device.windows
         ],
-        "gaps": [_gap(gap) for gap in device.gaps],
-    }
-
-
-def _whole(whole: WholeSpan) -> dict[str, Any]:
-    """Return the whole recording of a device as JSON: sums by kind, category and direction."""
-    return {
-        **fields(whole, *_OF_A_SPAN),
-        "kinds": {kind: asdict(sums) for kind, sums in whole.kinds.items()},
-        "categories": {name: asdict(sums) for name, sums in whole.categories.items()},
-        "communication": {
-            **asdict(whole.communication),
-            "exposed_ns": whole.exposed_communication_ns,
-            "hidden_ns": whole.hidden_communication_ns,
-        },
-        "copies": {direction: asdict(copies) for direction, copies in whole.copies.items()},
-        "unlinked": whole.unlinked,
-        "account": account_object(whole.account),
-    }
-
-
-def _gap(gap: Gap) -> dict[str, Any]:
-    return {
-        **fields(gap, *_OF_A_GAP),
-        "causes_ns": gap.causes.parts(),
-        "launch_latency_parts_ns": gap.causes.launch_latency_parts(),
-        "waited_for": gap.waited_for,
-        "culprits": [
-            {"class": culprit.kind, **fields(culprit, "label", "idle_ns")}
-            for culprit in gap.culprits
+        "gaps": [
+            {
+                **fields(gap, *_OF_A_GAP),
+                "causes_ns": gap.causes.parts(),
+                "launch_latency_parts_ns": gap.causes.launch_latency_parts(),
+                "waited_for": gap.waited_for,
+                "culprits": [
+                    {"class": culprit.kind, **fields(culprit, "label", "idle_ns")}
+                    for culprit in gap.culprits
+                ],
+                "unexplained_ns": gap.unexplained_ns,
+            }
+            for gap in device.gaps
         ],
-        "unexplained_ns": gap.unexplained_ns,
     }
 
 

@@ -15,7 +15,6 @@ from traceflops.attribution.charged import OF_KERNEL, USUAL
 from traceflops.devices.gpu_samples import THROTTLE_BITS
 from traceflops.flops.mfu_waterfall import Waterfall
 from traceflops.mfu.budget import DevicePeaks, ShareRange
-from traceflops.mfu.counted.kernel_speeds import KernelSpeed
 from traceflops.mfu.inference import Inference
 from traceflops.mfu.measurement import Measurement
 from traceflops.mfu.traced.executed import Executed
@@ -148,26 +147,24 @@ def _by_recordings(work: MeasuredWork | None) -> dict[str, Any]:
             }
             for kernel in work.counted
         ],
-        "speed_of_light": [_speed(kernel) for kernel in work.speeds],
-    }
-
-
-def _speed(kernel: KernelSpeed) -> dict[str, Any]:
-    """Return how close a counted kernel came to the limits of its GPU."""
-    roof, share = kernel.roof or (None, None)
-    return {
-        **fields(kernel, "name", "launches", "grid", "block", "duration_ns"),
-        "throughputs": dict(kernel.throughputs),
-        "nearest_roof": roof,
-        "nearest_roof_share": share,
-        **fields(kernel, "active", "achieved_occupancy", "theoretical_occupancy", "limiters"),
-        "registers_per_thread": kernel.registers,
-        "waves_per_sm": kernel.waves,
-        "stalls": [{"reason": reason, "share": share} for reason, share in kernel.stalls],
-        **fields(kernel, "pipe", "lanes"),
-        "excess_sectors": kernel.excess,
-        "shared_bytes_per_block": kernel.shared_bytes,
-        "rules": list(map(asdict, kernel.rules)),
+        "speed_of_light": [
+            {
+                **fields(speed, "name", "launches", "grid", "block", "duration_ns"),
+                "throughputs": dict(speed.throughputs),
+                "nearest_roof": speed.roof[0] if speed.roof else None,
+                "nearest_roof_share": speed.roof[1] if speed.roof else None,
+                **fields(speed, "active", "achieved_occupancy", "theoretical_occupancy"),
+                **fields(speed, "limiters"),
+                "registers_per_thread": speed.registers,
+                "waves_per_sm": speed.waves,
+                "stalls": [{"reason": reason, "share": share} for reason, share in speed.stalls],
+                **fields(speed, "pipe", "lanes"),
+                "excess_sectors": speed.excess,
+                "shared_bytes_per_block": speed.shared_bytes,
+                "rules": list(map(asdict, speed.rules)),
+            }
+            for speed in work.speeds
+        ],
     }
 
 

@@ -51,7 +51,24 @@ def mfu_object(figures: Utilisation, explained: Explanation | None = None) -> di
             for line in figures.work.ledger.lines
         ],
         "conventions": [_convention(entry) for entry in figures.entries],
-        "reported": _reported(explained) if explained is not None else None,
+        "reported": explained
+        and {
+            "text": explained.reported.text,
+            "share": float(explained.reported.value),
+            "sentence": explained.sentence,
+            "candidates": [
+                {
+                    "conventions": list(candidate.conventions),
+                    "peak_label": candidate.peak.label,
+                    "peak_tflops": float(candidate.peak.flops_per_ns / 1000),
+                    "treatment": candidate.treatment,
+                    "share": float(candidate.value),
+                    **fields(candidate, "error", "reproduces"),
+                    "supposes": candidate.cost,
+                }
+                for candidate in explained.candidates
+            ],
+        },
         "notes": list(map(words, figures.notes)),
     }
 
@@ -90,12 +107,17 @@ def _run(figures: Utilisation) -> dict[str, Any]:
     """Return what was run: its tokens, its time, what is trained and computed again."""
     run, work, policy = figures.run, figures.work, figures.run.checkpoint
     shape = run.shape(figures.card) if work.tokens is not None else None
+
+    def lengths(slots: Lengths | None) -> list[dict[str, int]] | None:
+        known = [{"tokens": length, "count": number} for length, number in slots or ()]
+        return None if slots is None else known
+
     return {
         "devices": run.devices,
         "tokens": shape.slot_tokens if shape is not None else None,
         "real_tokens": shape.tokens if shape is not None else None,
-        "sequences": _lengths(shape.slots) if shape is not None else None,
-        "documents": _lengths(shape.documents) if shape is not None else None,
+        "sequences": shape and lengths(shape.slots),
+        "documents": shape and lengths(shape.documents),
         "seconds": as_float(work.seconds),
         "tokens_per_s": as_float(work.tokens_per_s),
         "achieved_tflops_per_device": as_float(run.achieved / TERA if run.achieved else None),
@@ -111,12 +133,6 @@ def _run(figures: Utilisation) -> dict[str, Any]:
         },
         "attention_kernel": run.attention_kernel,
     }
-
-
-def _lengths(lengths: Lengths | None) -> list[dict[str, int]] | None:
-    if lengths is None:
-        return None
-    return [{"tokens": length, "count": number} for length, number in lengths]
 
 
 def _peak(figures: Utilisation) -> dict[str, Any] | None:
@@ -149,27 +165,6 @@ def _convention(entry: Entry) -> dict[str, Any]:
         **_figures(entry.work, None if impossible else rate),
         "counts": words(fact(f"{what}.counts")),
         "used_by": words(fact(f"{what}.used-by")),
-    }
-
-
-def _reported(explained: Explanation) -> dict[str, Any]:
-    """Return how a reported figure may have come about."""
-    return {
-        "text": explained.reported.text,
-        "share": float(explained.reported.value),
-        "sentence": explained.sentence,
-        "candidates": [
-            {
-                "conventions": list(candidate.conventions),
-                "peak_label": candidate.peak.label,
-                "peak_tflops": float(candidate.peak.flops_per_ns / 1000),
-                "treatment": candidate.treatment,
-                "share": float(candidate.value),
-                **fields(candidate, "error", "reproduces"),
-                "supposes": candidate.cost,
-            }
-            for candidate in explained.candidates
-        ],
     }
 
 

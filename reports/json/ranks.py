@@ -20,8 +20,27 @@ def ranks_object(ranks: RankReport) -> dict[str, Any]:
     in_time = sorted(by_wait[:_MOST_COLLECTIVES], key=lambda collective: collective.index)
     cycles = ranks.cycles
     by_step = zip(cycles.steps, cycles.slowdown.tolist(), cycles.own_ns.tolist(), strict=True)
+    # How the clocks of the ranks are aligned, and the bounds of each offset.
+    clocks, names = ranks.alignment, ranks.records.ranks
+    bounds = [column.tolist() for column in (clocks.earliest_ns, clocks.latest_ns)]
+    if clocks.residual_p95_ns is None:
+        bounds = [[None] * len(names)] * 2
     return {
-        "alignment": _alignment(ranks),
+        "alignment": {
+            "basis": clocks.basis or None,
+            **fields(clocks, "residual_median_ns", "residual_p95_ns"),
+            "offsets": [
+                {
+                    "rank": rank,
+                    "offset_ns": offset,
+                    "error_at_least_ns": low,
+                    "error_at_most_ns": high,
+                }
+                for rank, offset, low, high in zip(
+                    names, clocks.offset_ns.tolist(), *bounds, strict=True
+                )
+            ],
+        },
         "matched": ranks.matches.count,
         "unmatched": ranks.unmatched,
         "impossible": ranks.matches.impossible,
@@ -39,22 +58,4 @@ def ranks_object(ranks: RankReport) -> dict[str, Any]:
             ],
         },
         "culprit": asdict(ranks.slow) if ranks.slow is not None else None,
-    }
-
-
-def _alignment(ranks: RankReport) -> dict[str, Any]:
-    """Return how the clocks of the ranks are aligned, and the bounds of each offset."""
-    clocks, names = ranks.alignment, ranks.records.ranks
-    bounds = [column.tolist() for column in (clocks.earliest_ns, clocks.latest_ns)]
-    if clocks.residual_p95_ns is None:
-        bounds = [[None] * len(names)] * 2
-    return {
-        "basis": clocks.basis or None,
-        **fields(clocks, "residual_median_ns", "residual_p95_ns"),
-        "offsets": [
-            {"rank": rank, "offset_ns": offset, "error_at_least_ns": low, "error_at_most_ns": high}
-            for rank, offset, low, high in zip(
-                names, clocks.offset_ns.tolist(), *bounds, strict=True
-            )
-        ],
     }

@@ -121,6 +121,7 @@ def report_object(analysis: Analysis) -> dict[str, Any]:
     """Return the report as plain dicts and lists. Times are ns, shares 0 to 1, unknown is null."""
     first, untimed, prepared = headline(analysis), analysis.untimed, analysis.prepared
     counts = counts_of_step(prepared) if prepared is not None else {}
+    window_ns = analysis.components.window_ns
     return {
         **report_head(analysis, SCHEMA),
         "headline": {"class": first.cls, **fields(first, "code", "sentence", "finding")},
@@ -135,7 +136,14 @@ def report_object(analysis: Analysis) -> dict[str, Any]:
         "devices": [device_object(device) for device in analysis.devices],
         "categories": analysis.categories.to_pylist(),
         "kernels": kernel_objects(analysis),
-        "collectives": _collectives(analysis),
+        "collectives": [
+            {
+                **asdict(row),
+                "share": row.sum_ns / window_ns if window_ns else None,
+                "bytes_per_ns": row.bytes_per_ns,
+            }
+            for row in analysis.collectives
+        ],
         "memory": _memory(prepared) if prepared else [],
         "gpu_samples": sampled_objects(analysis),
         "untimed": untimed
@@ -200,18 +208,6 @@ def report_head(analysis: Analysis, schema: str) -> dict[str, Any]:
         },
         "notes": [note.as_dict() for note in analysis.notes],
     }
-
-
-def _collectives(analysis: Analysis) -> list[dict[str, Any]]:
-    device_time_ns = analysis.components.window_ns
-    return [
-        {
-            **asdict(row),
-            "share": row.sum_ns / device_time_ns if device_time_ns else None,
-            "bytes_per_ns": row.bytes_per_ns,
-        }
-        for row in analysis.collectives
-    ]
 
 
 def _memory(prepared: Prepared) -> list[dict[str, Any]]:

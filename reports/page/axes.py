@@ -62,20 +62,17 @@ def stretch(low_ns: int, high_ns: int) -> str:
     unit, scale = _unit(low_ns, high_ns)
     finest = 10 ** max(len(str(max(high_ns - low_ns, 1) - 1)) - 5, 0)
     digits = max(len(str(scale)) - len(str(finest)), 0)
-    low, high = (
-        _number(_rounded(ns, min(finest, scale)), scale, digits) for ns in (low_ns, high_ns)
-    )
-    return f"{low} to {high} {unit}"
+    finest = min(finest, scale)
+    texts = []
+    for ns in (low_ns, high_ns):
+        rounded = (abs(ns) + finest // 2) // finest * finest
+        texts.append(_number(-rounded if ns < 0 else rounded, scale, digits))
+    return f"{' to '.join(texts)} {unit}"
 
 
 def _unit(low_ns: int, high_ns: int) -> tuple[str, int]:
     largest = max(abs(low_ns), abs(high_ns))
     return next(unit for unit in reversed(TIME_UNITS.items()) if largest >= unit[1] or unit[1] == 1)
-
-
-def _rounded(ns: int, finest: int) -> int:
-    sign = -1 if ns < 0 else 1
-    return sign * ((abs(ns) + finest // 2) // finest * finest)
 
 
 def _number(ns: int, scale: int, digits: int) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -17,12 +17,11 @@ from traceflops.findings.main_kernel import MAIN_KERNEL
 from traceflops.findings.unevenness import UNEVEN_STEPS, largest_part
 from traceflops.memory.usage import memory_use
 from traceflops.reports.page import evidence, overview
-from traceflops.reports.page.section import Content
 from traceflops.reports.page.steps import small_bars
-from traceflops.reports.page.thumbnails import Thumbnail, thumbnail
+from traceflops.reports.page.thumbnails import thumbnail
 from traceflops.reports.view import wording
 from traceflops.reports.view.figures import duration, percent, size
-from traceflops.reports.view.findings import FindingWords, left_to_say, opening, title_finding
+from traceflops.reports.view.findings import left_to_say, opening, title_finding
 from traceflops.reports.view.palette import LINE_LOOKS
 from traceflops.reports.view.step_split import (
     CULPRIT,
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
     from traceflops.analysis.result import Analysis
     from traceflops.findings.finding import Finding
     from traceflops.memory.usage import Curve
-    from traceflops.reports.page.evidence import CauseShown
 
 _MOST_CARDS: Final = 3
 _POINTS: Final = 60
@@ -80,32 +78,7 @@ class Tile:
         return self.value.rpartition(" ")[2] if " " in self.value else ""
 
 
-@dataclass(frozen=True, slots=True)
-class NowAndFixed:
-    """The step as a thin bar and, below it, what a remedy makes of it, in percent of now."""
-
-    now: str
-    fixed: str
-    least: float
-    open: float
-
-
-@dataclass(frozen=True, slots=True)
-class Card:
-    """A finding with a cause: its words, evidence and drawing; how sure it is as marks of three."""
-
-    shown: CauseShown
-    drawing: Thumbnail | None
-    marks: int
-    component: str
-
-    @property
-    def words(self) -> FindingWords:
-        """Return the finding in words."""
-        return self.shown.words
-
-
-def case_content(analysis: Analysis) -> Content:
+def case_values(analysis: Analysis) -> dict[str, Any]:
     """Return what the first screen shows."""
     found = evidence.findings_shown(analysis) if has_findings(analysis) else None
     opened = opening(analysis)
@@ -113,67 +86,61 @@ def case_content(analysis: Analysis) -> Content:
     best = title_finding(analysis) if found else None
     about = _component(analysis, best.finding) if best else ""
     parts = told_parts(analysis, best.finding if best else None, about)
-    return Content(
-        {
-            "title": opened.title,
-            "rest": opened.rest,
-            "doubts": wording.doubts(analysis),
-            "chip": analysis.measured.figure or "",
-            "no_mfu": bool(why_not(analysis.measured)) and bool(analysis.devices),
-            "best": best,
-            "left": left_to_say(best.finding, opened) if best else "",
-            "left_names_it": opened.tells is not None,
-            "after": _now_and_fixed(analysis, best.finding) if best else None,
-            "parts": parts,
-            "step": duration(sum(part.ns for part in parts)),
-            "tiles": list(tiles(analysis, parts)),
-            "cards": [_card(analysis, one) for one in causes[:_MOST_CARDS]],
-            "more": causes[_MOST_CARDS:],
-            "others": [
-                one
-                for one in (found.others if found else ())
-                if best is None or one[0] != best.finding or one[0].rule != COUNTED_KERNEL
-            ],
-            "hidden": found.causes.hidden if found else 0,
-            "is_judged": found is not None,
-            "is_no_trace": analysis.source.format in SIDE_FORMATS,
-            "provenance": provenance(analysis, most_files=1),
-            "basis": wording.basis(analysis),
-            "scope": scope(analysis),
-            "outside": outside(analysis),
-        }
-    )
+    after: dict[str, Any] | None = None
+    if best is not None and (bounds := step_after(analysis, best.finding)) is not None:
+        # The step as a thin bar and, below it, what a remedy makes of it, in percent of now.
+        least, most = (_WHOLE * ns / bounds.now_ns for ns in (bounds.least_ns, bounds.most_ns))
+        ends = dict.fromkeys(map(duration, (bounds.least_ns, bounds.most_ns)))
+        after = {"now": duration(bounds.now_ns), "fixed": " to ".join(ends)}
+        after |= {"least": round(least, 2), "open": round(most - least, 2)}
+    cards = []
+    for shown in causes[:_MOST_CARDS]:
+        component = _component(analysis, shown.words.finding)
+        drawing = thumbnail(analysis, shown.words.finding, component)
+        sure = shown.words.finding.confidence
+        marks = _LEVELS.index(sure.level) + 1 if sure else 0  # of three
+        cards.append({"shown": shown, "drawing": drawing, "marks": marks, "component": component})
+    return {
+        "title": opened.title,
+        "rest": opened.rest,
+        "doubts": wording.doubts(analysis),
+        "chip": analysis.measured.figure or "",
+        "no_mfu": bool(why_not(analysis.measured)) and bool(analysis.devices),
+        "best": best,
+        "left": left_to_say(best.finding, opened) if best else "",
+        "left_names_it": opened.tells is not None,
+        "after": after,
+        "parts": parts,
+        "step": duration(sum(part.ns for part in parts)),
+        "tiles": list(tiles(analysis, parts)),
+        "cards": cards,
+        "more": causes[_MOST_CARDS:],
+        "others": [
+            one
+            for one in (found.others if found else ())
+            if best is None or one[0] != best.finding or one[0].rule != COUNTED_KERNEL
+        ],
+        "hidden": found.causes.hidden if found else 0,
+        "is_judged": found is not None,
+        "is_no_trace": analysis.source.format in SIDE_FORMATS,
+        "provenance": provenance(analysis, most_files=1),
+        "basis": wording.basis(analysis),
+        "scope": scope(analysis),
+        "outside": outside(analysis),
+    }
 
 
 def is_judged(analysis: Analysis) -> bool:
     """Return whether there is anything that findings could be about: of a part, what they are."""
     unjudged = analysis.on_host or analysis.recorded in overview.UNRECORDED
     if analysis.recorded in PARTIAL:
-        unjudged = all(one.confidence is None for one in analysis.findings)
+        unjudged = all(finding.confidence is None for finding in analysis.findings)
     return bool(analysis.components.window_ns) and not unjudged
 
 
 def has_findings(analysis: Analysis) -> bool:
     """Return whether findings are shown: where any could be, or of counted kernels."""
     return is_judged(analysis) or any(f.rule == COUNTED_KERNEL for f in analysis.findings)
-
-
-def _now_and_fixed(analysis: Analysis, finding: Finding) -> NowAndFixed | None:
-    after = step_after(analysis, finding)
-    if after is None:
-        return None
-    ends = dict.fromkeys(map(duration, (after.least_ns, after.most_ns)))
-    least, most = (_WHOLE * ns / after.now_ns for ns in (after.least_ns, after.most_ns))
-    return NowAndFixed(
-        duration(after.now_ns), " to ".join(ends), round(least, 2), round(most - least, 2)
-    )
-
-
-def _card(analysis: Analysis, shown: CauseShown) -> Card:
-    finding = shown.words.finding
-    marks = _LEVELS.index(finding.confidence.level) + 1 if finding.confidence else 0
-    component = _component(analysis, finding)
-    return Card(shown, thumbnail(analysis, finding, component), marks, component)
 
 
 def _component(analysis: Analysis, finding: Finding) -> str:
@@ -201,29 +168,31 @@ def tiles(analysis: Analysis, parts: Sequence[StepPart]) -> Iterator[Tile]:
     """Yield at most four figures; none is zero or unknown."""
     if not analysis.components.window_ns:
         return
-    yield from _utilisation(analysis)
-    yield _time(analysis)
-    yield from _largest_loss(analysis, parts)
-    yield from _peak_memory(analysis)
-
-
-def _utilisation(analysis: Analysis) -> Iterator[Tile]:
     measured = analysis.measured
     if (share := measured.mfu_range or measured.hfu_range) is not None:
         name = "HFU" if measured.mfu_range is None else "MFU"
         value = words(fact("utilisation.tile", share=(share.least, share.most)))
         yield Tile(name, value, measured.basis, "peak")
-
-
-def _time(analysis: Analysis) -> Tile:
     steps = analysis.steps
     if steps.typical_ns is None:
         mean = analysis.mean_ns(analysis.components.window_ns)
-        return Tile("Window", duration(mean), "no steps found", "steps")
-    used = f"median of {steps_counted(analysis)}"
-    used = used if len(steps.seen) > 1 else "the only step"
-    words = "; ".join(filter(None, (used, ", ".join(step_times(analysis)))))
-    return Tile("Step time", duration(steps.typical_ns), words, "steps", _step_spark(analysis))
+        yield Tile("Window", duration(mean), "no steps found", "steps")
+    else:
+        used = f"median of {steps_counted(analysis)}" if len(steps.seen) > 1 else "the only step"
+        text = "; ".join(filter(None, (used, ", ".join(step_times(analysis)))))
+        spark = _step_spark(analysis)
+        yield Tile("Step time", duration(steps.typical_ns), text, "steps", spark)
+    yield from _largest_loss(analysis, parts)
+    # The memory of the device that allocated most, where that is recorded in full.
+    every = memory_use(analysis.prepared) if analysis.prepared is not None else ()
+    on_devices = [use for use in every if not use.on_host and use.allocated.peak]
+    if on_devices:
+        most = max(on_devices, key=lambda use: use.allocated.peak)
+        capacity = f"allocated, of {size(most.device_bytes, binary=True)}"
+        known = capacity if most.device_bytes else "allocated"
+        text = known if most.is_total else "change since recording start"
+        spark = _curve(most.allocated.curve, most.allocated.peak)
+        yield Tile("Peak memory", size(most.allocated.peak, binary=True), text, "memory", spark)
 
 
 def _step_spark(analysis: Analysis) -> Spark | None:
@@ -254,14 +223,14 @@ def _largest_loss(analysis: Analysis, parts: Sequence[StepPart]) -> Iterator[Til
     measured = analysis.measured
     has_peak = measured.mfu_range is not None or measured.hfu_range is not None
     losses = [
-        one
-        for one in parts
-        if one.is_loss
-        and (one.name == "idle" or not analysis.on_host)
-        and (one.name != "memory" or has_peak)
+        part
+        for part in parts
+        if part.is_loss
+        and (part.name == "idle" or not analysis.on_host)
+        and (part.name != "memory" or has_peak)
     ]
     largest = max(losses, key=lambda part: part.ns, default=None)
-    idle = [one for one in losses if one.name in ("idle", CULPRIT)]
+    idle = [loss for loss in losses if loss.name in ("idle", CULPRIT)]
     if largest is not None and largest not in idle and sum(one.ns for one in idle) > largest.ns:
         # As in the verdict, which splits it no further.
         sums = sum(one.ns for one in idle), sum(one.share for one in idle)
@@ -272,19 +241,6 @@ def _largest_loss(analysis: Analysis, parts: Sequence[StepPart]) -> Iterator[Til
         text = f"{percent(largest.share)} of the {'step' if analysis.steps.used else 'window'}"
         label = f"Largest loss: {largest.label}"
         yield Tile(label, duration(largest.ns), text, largest.sections[0])
-
-
-def _peak_memory(analysis: Analysis) -> Iterator[Tile]:
-    """Yield the memory of the device that allocated most, where that is recorded in full."""
-    every = memory_use(analysis.prepared) if analysis.prepared is not None else ()
-    used = [one for one in every if not one.on_host and one.allocated.peak]
-    if used:
-        most = max(used, key=lambda one: one.allocated.peak)
-        capacity = f"allocated, of {size(most.device_bytes, binary=True)}"
-        known = capacity if most.device_bytes else "allocated"
-        text = known if most.is_total else "change since recording start"
-        spark = _curve(most.allocated.curve, most.allocated.peak)
-        yield Tile("Peak memory", size(most.allocated.peak, binary=True), text, "memory", spark)
 
 
 def _curve(curve: Curve, peak: int) -> Spark | None:

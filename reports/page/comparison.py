@@ -6,12 +6,11 @@ All of it is HTML and SVG; the scripts are those of every page, for the theme an
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from traceflops._version import __version__
 from traceflops.attribution.idle_classes import CLASSES
-from traceflops.comparison.difference import Cause, Part, rounded
+from traceflops.comparison.difference import Cause, rounded
 from traceflops.comparison.reasons import sureness, title_of
 from traceflops.comparison.result import Comparison
 from traceflops.comparison.side import Side
@@ -22,7 +21,7 @@ from traceflops.reports.page.comparison_drawings import (
     outstanding,
     waterfall,
 )
-from traceflops.reports.page.comparison_timeline import Pair, pair
+from traceflops.reports.page.comparison_timeline import pair
 from traceflops.reports.page.jinja import environment, style_sheet
 from traceflops.reports.page.scripts import scripts_of
 from traceflops.reports.view.compared_kernels import counted_change
@@ -42,7 +41,6 @@ from traceflops.reports.view.comparison import (
 )
 from traceflops.reports.view.figures import UNKNOWN, duration, percent, with_sign
 from traceflops.reports.view.short_names import short_labels
-from traceflops.reports.view.tables import Cell
 from traceflops.reports.view.texts import words
 from traceflops.units import several
 
@@ -55,59 +53,48 @@ _MOST_PAIRS: Final = 8
 _NAMED: Final = 3
 _LEAST: Final = 0.02
 """Share of the largest cause from which another one is named."""
-"""Kinds of causes that names are needed to tell."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sum:
-    """What the step gained or lost: the causes that make it up, each with its ns, and their sum."""
-
-    label: str
-    ns: int
-    causes: list[tuple[int, str]]
-
-
-@dataclass(frozen=True, slots=True)
-class ChangeRow:
-    """A row of a table of changes: a cause or a part, `share` of the largest of them."""
-
-    look: str
-    what: Cell
-    detail: str
-    cells: tuple[Cell, ...]
-    ns: int
-    share: float
-    last: Cell
-    is_noise: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class ChangeTable:
-    """Rows of `total`, largest first; `heads` are those of the cells, and of the last column."""
-
-    name: str
-    label: str
-    heads: tuple[str, ...]
-    last: str
-    rows: list[ChangeRow]
-    total: int
+_ENTRIES: Final = {
+    "What changed": "case",
+    "Part by part": "waterfall",
+    "Timelines": "timelines",
+    "Largest changes": "changes",
+    "Memory": "memory",
+    "Not alike": "alike",
+    "Notes": "notes",
+}
+"""The entries of the navigation, by the section of one comparison that each leads to."""
 
 
 def render_comparison_page(comparisons: Sequence[Comparison]) -> str:
     """Return the page of a comparison, or of several with one baseline."""
     scripts = scripts_of((), None)
-    sides = [comparisons[0].before, *(one.after for one in comparisons)]
+    sides = [comparisons[0].before, *(comparison.after for comparison in comparisons)]
     names = short_labels([side.name for side in sides], _NAME)
     shown = [
         _shown(one, (names[0], name), f"-{at}" if len(comparisons) > 1 else "", len(comparisons))
         for at, (one, name) in enumerate(zip(comparisons, names[1:], strict=True), 1)
     ]
-    several_ = _several(comparisons, sides, names) if len(comparisons) > 1 else None
+    figure, of_several = _figure(comparisons[0]), None
+    title = f"{figure + ' · ' if figure else ''}{names[0]} → {names[1]}"
+    groups = [(entry, [name]) for entry, name in _ENTRIES.items() if shown[0].get(name, True)]
+    if len(comparisons) > 1:
+        drawn = [at for at, side in enumerate(sides) if side.windows]
+        title = f"{names[0]} and {several(len(comparisons), 'other recording')}"
+        groups = [("All", ["case"])]
+        groups += [(name, [f"case-{number}"]) for number, name in enumerate(names[1:], 1)]
+        of_several = {
+            "title": f"{several(len(comparisons), 'recording')} against {names[0]}.",
+            "bars": bars([sides[at] for at in drawn], [names[at] for at in drawn])
+            if drawn
+            else None,
+            "runs": runs_table(comparisons),
+            "sides": sides_table(sides),
+        }
     context = {
-        "document_title": _document_title(comparisons, names),
-        "several_runs": several_,
+        "document_title": title,
+        "several_runs": of_several,
         "comparisons": shown,
-        "groups": _runs_groups(names) if several_ else _groups(shown[0]),
+        "groups": groups,
         "theme": scripts.theme,
         "scripts": scripts.scripts,
         "data": scripts.data,
@@ -119,44 +106,6 @@ def render_comparison_page(comparisons: Sequence[Comparison]) -> str:
     return environment().get_template("comparison.html.j2").render(context)
 
 
-def _document_title(comparisons: Sequence[Comparison], names: Sequence[str]) -> str:
-    if len(comparisons) > 1:
-        return f"{names[0]} and {several(len(comparisons), 'other recording')}"
-    figure = _figure(comparisons[0])
-    return f"{figure + ' · ' if figure else ''}{names[0]} → {names[1]}"
-
-
-def _groups(shown: dict[str, Any]) -> list[tuple[str, list[str]]]:
-    """Return the entries of the navigation, of sections that are there."""
-    entries = {
-        "What changed": "case",
-        "Part by part": "waterfall",
-        "Timelines": "timelines",
-        "Largest changes": "changes",
-        "Memory": "memory",
-        "Not alike": "alike",
-        "Notes": "notes",
-    }
-    return [(entry, [name]) for entry, name in entries.items() if shown.get(name, True)]
-
-
-def _runs_groups(names: Sequence[str]) -> list[tuple[str, list[str]]]:
-    return [("All", ["case"]), *((name, [f"case-{at}"]) for at, name in enumerate(names) if at)]
-
-
-def _several(
-    comparisons: Sequence[Comparison], sides: Sequence[Side], names: Sequence[str]
-) -> dict[str, Any]:
-    """Return what the page of several runs shows above them."""
-    drawn = [at for at, side in enumerate(sides) if side.windows]
-    return {
-        "title": f"{several(len(comparisons), 'recording')} against {names[0]}.",
-        "bars": bars([sides[at] for at in drawn], [names[at] for at in drawn]) if drawn else None,
-        "runs": runs_table(comparisons),
-        "sides": sides_table(sides),
-    }
-
-
 def _shown(comparison: Comparison, names: tuple[str, str], id_: str, many: int) -> dict[str, Any]:
     """Return what the template shows of one comparison."""
     sides = (comparison.before, comparison.after)
@@ -165,6 +114,11 @@ def _shown(comparison: Comparison, names: tuple[str, str], id_: str, many: int) 
     lead, title = _clauses(comparison)
     found, compares = comparison.interval, not comparison.obstacle
     beside_title, memory = mfu_sentence(comparison), memory_table(comparison)
+    timelines: dict[str, Any] | None = None
+    if drawn:
+        lacking = [f"A page has timelines of at most {_MOST_PAIRS} comparisons."]
+        timelines = {"sides": [], "ticks": [], "lacking": lacking, "looks": set()}
+        timelines = pair(sides, names) if many <= _MOST_PAIRS else timelines
     return {
         "id": id_,
         "names": names,
@@ -179,7 +133,7 @@ def _shown(comparison: Comparison, names: tuple[str, str], id_: str, many: int) 
         "sure": list(_sure(comparison, names)),
         "bars": bars(sides, names, found, is_joined=compares) if has_times else None,
         "waterfall": waterfall(comparison, names),
-        "timelines": _timelines(sides, names, many) if drawn else None,
+        "timelines": timelines,
         "changes": _tables(comparison, id_, _MOST_ROWS // many),
         "more": [one for one in more_sentences(comparison) if one != beside_title],
         "memory": memory if memory.rows else None,
@@ -193,18 +147,11 @@ def _shown(comparison: Comparison, names: tuple[str, str], id_: str, many: int) 
     }
 
 
-def _timelines(sides: tuple[Side, Side], names: tuple[str, str], many: int) -> Pair:
-    """Return both timelines, or why there is no room for those of so many comparisons."""
-    if many <= _MOST_PAIRS:
-        return pair(sides, names)
-    return Pair([], [], [f"A page has timelines of at most {_MOST_PAIRS} comparisons."])
-
-
 def _about(sides: tuple[Side, Side]) -> Iterator[str]:
     """Yield on what the two were recorded, and how many steps."""
     gpus = [side.facts.get("GPUs", "") for side in sides]
     if any(gpus):
-        yield " → ".join(dict.fromkeys(one or UNKNOWN for one in gpus))
+        yield " → ".join(dict.fromkeys(gpu or UNKNOWN for gpu in gpus))
     steps = [len(side.steps) for side in sides]
     if all(steps):
         each = f"{several(steps[0], 'step')} each" if steps[0] == steps[1] else ""
@@ -254,8 +201,11 @@ def _beside(comparison: Comparison) -> Iterator[str]:
         yield text
 
 
-def _sums(comparison: Comparison) -> Iterator[Sum]:
-    """Yield what went the way of the difference and what against it; together they are it."""
+def _sums(comparison: Comparison) -> Iterator[tuple[str, int, list[tuple[int, str]]]]:
+    """Yield what went the way of the difference and what against it; together they are it.
+
+    Each is a label, ns, and the causes that make it up with their ns.
+    """
     if not comparison.difference_ns:
         return
     less, more = (("Gained", "Given back"), ("Won back", "Lost"))[comparison.difference_ns > 0]
@@ -264,7 +214,7 @@ def _sums(comparison: Comparison) -> Iterator[Sum]:
         causes = [cause for cause in changed_causes(comparison) if cause.ns * sign > 0]
         if causes:
             total = sum(cause.ns for cause in causes)
-            yield Sum(label, abs(total), list(_named(causes)))
+            yield label, abs(total), list(_named(causes))
 
 
 def _named(causes: Sequence[Cause]) -> Iterator[tuple[int, str]]:
@@ -301,53 +251,63 @@ def _sure(comparison: Comparison, names: Sequence[str]) -> Iterator[str]:
             yield f"Step {one[0]} of {name} stands out: {duration(one[1])}."
 
 
-def _tables(comparison: Comparison, id_: str, most: int) -> list[ChangeTable]:
-    """Return causes and parts, largest first, each with its whole number of rows."""
+def _tables(comparison: Comparison, id_: str, most: int) -> list[dict[str, Any]]:
+    """Return causes and parts, largest first, each with its whole number of rows.
+
+    A row has the cells below the `heads`, its `share` of the largest one, and the `last` cell.
+    """
     causes, parts = changed_causes(comparison), changed_parts(comparison)
     if not causes:
         return []
-    shown = parts_table(comparison, most).rows
+    of_causes, of_parts = [], []
+    for cause in causes[:most]:
+        what, detail = cause_words(cause)
+        before = sum(part.before_ns for part in cause.parts)
+        after = sum(part.after_ns for part in cause.parts)
+        of_causes.append(
+            {
+                "look": cause.component,
+                "what": what,
+                "detail": detail,
+                "cells": (duration(float(before)), duration(float(after))),
+                "ns": cause.ns,
+                "share": cause.ns / abs(causes[0].ns),
+                "last": interval_ends(cause.interval),
+                "is_noise": cause.is_noise,
+            }
+        )
+    for part, cells in zip(parts, parts_table(comparison, most).rows, strict=False):
+        name, *figures, _, way = cells
+        more = f" and {len(part.scopes) - 1} more" if len(part.scopes) > 1 else ""
+        scope = f"{part.scopes[0]}{more}" if part.scopes else ""
+        idle = f"idle, {CLASSES.get(part.subject, part.subject)}"
+        of_parts.append(
+            {
+                "look": part.component,
+                "what": name,
+                "detail": idle if part.kind == "idle" else scope,
+                "cells": figures,
+                "ns": part.ns,
+                "share": part.ns / abs(parts[0].ns),
+                "last": way,
+                "is_noise": False,
+            }
+        )
     return [
-        ChangeTable(
-            f"causes{id_}",
-            "By cause",
-            ("Before", "After"),
-            "95 % interval",
-            [_cause_row(cause, abs(causes[0].ns)) for cause in causes[:most]],
-            len(causes),
-        ),
-        ChangeTable(
-            f"parts{id_}",
-            "By kernel and culprit",
-            ("Calls", "Before", "After"),
-            "Matched by",
-            [
-                _part_row(part, cells, abs(parts[0].ns))
-                for part, cells in zip(parts, shown, strict=False)
-            ],
-            len(parts),
-        ),
+        {
+            "name": f"causes{id_}",
+            "label": "By cause",
+            "heads": ("Before", "After"),
+            "last": "95 % interval",
+            "rows": of_causes,
+            "total": len(causes),
+        },
+        {
+            "name": f"parts{id_}",
+            "label": "By kernel and culprit",
+            "heads": ("Calls", "Before", "After"),
+            "last": "Matched by",
+            "rows": of_parts,
+            "total": len(parts),
+        },
     ]
-
-
-def _cause_row(cause: Cause, largest: int) -> ChangeRow:
-    times = [sum(getattr(part, name) for part in cause.parts) for name in ("before_ns", "after_ns")]
-    return ChangeRow(
-        cause.component,
-        *cause_words(cause),
-        tuple(duration(float(ns)) for ns in times),
-        cause.ns,
-        cause.ns / largest,
-        interval_ends(cause.interval),
-        cause.is_noise,
-    )
-
-
-def _part_row(part: Part, cells: Sequence[Cell], largest: int) -> ChangeRow:
-    name, calls, before, after, _, way = cells
-    more = f" and {len(part.scopes) - 1} more" if len(part.scopes) > 1 else ""
-    scope = f"{part.scopes[0]}{more}" if part.scopes else ""
-    if part.kind == "idle":
-        scope = f"idle, {CLASSES.get(part.subject, part.subject)}"
-    share = part.ns / largest
-    return ChangeRow(part.component, name, scope, (calls, before, after), part.ns, share, way)

@@ -7,18 +7,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from math import ceil
 from statistics import median
-from typing import Final
+from typing import Any, Final
 
 from traceflops.attribution.idle_classes import CLASSES
 from traceflops.comparison.difference import Cause, rounded, tell_culprits
 from traceflops.comparison.result import Comparison
 from traceflops.comparison.side import Side
 from traceflops.comparison.spread import Interval
-from traceflops.reports.page.axes import AxisTick, axis_ticks, round_above
+from traceflops.reports.page.axes import axis_ticks, round_above
 from traceflops.reports.view.comparison import cause_label, changed_causes
 from traceflops.reports.view.figures import apportioned, duration
 from traceflops.reports.view.palette import LINE_LOOKS
@@ -43,89 +42,19 @@ _LANES: Final = (50, 32, 68)
 """Heights of dots: neighbours lie beside each other."""
 
 
-@dataclass(frozen=True, slots=True)
-class Dot:
-    """A step: where it is and what it says; one that stands out has its number beside it."""
-
-    x: float
-    y: int
-    text: str
-    label: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class SideBar:
-    """The mean step of a side as a bar, `width` percent wide, and its steps as dots."""
-
-    name: str
-    role: str
-    ns: int
-    width: float
-    parts: list[StepPart]
-    dots: list[Dot]
-    left_out: int
-
-    @property
-    def is_dense(self) -> bool:
-        """Return whether dots cover each other."""
-        return len(self.dots) > _DENSE
-
-
-@dataclass(frozen=True, slots=True)
-class PartChange:
-    """A part of the bars: its time in each, and the band that joins them where there are two."""
-
-    part: StepPart
-    times: tuple[int, ...]
-    band: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Bars:
-    """Bars on one scale from 0, and where the last one may be by the interval: place and width.
-
-    `is_joined` says that bands join them: of two that compare.
-    """
-
-    sides: list[SideBar]
-    changes: list[PartChange]
-    ticks: list[AxisTick]
-    interval: tuple[float, float] | None
-    is_joined: bool
-
-
-@dataclass(frozen=True, slots=True)
-class WaterfallRow:
-    """A row of the waterfall: what it is, the ns it adds, and its box; `end` joins the next row."""
-
-    label: str
-    detail: str
-    look: str
-    ns: int
-    x: float
-    width: float
-    end: float
-    is_total: bool = False
-    is_noise: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Waterfall:
-    """The rows from the old step time to the new one, whose ns add up; its axis from `low_ns`."""
-
-    rows: list[WaterfallRow]
-    ticks: list[AxisTick]
-    low_ns: int
-
-
 def bars(
     sides: Sequence[Side],
     names: Sequence[str],
     found: Interval | None = None,
     *,
     is_joined: bool = False,
-) -> Bars:
-    """Return the sides as bars; all of them have windows."""
+) -> dict[str, Any]:
+    """Return the sides as bars on one scale from 0; all of them have windows.
+
+    `changes` are the parts with their time in each, and the band that joins them where there are
+    two. `interval` is where the last bar may be: place and width. `is_joined` says that bands join
+    them: of two that compare.
+    """
     series = [side.series().tolist() for side in sides]
     ends = [rounded(sides[0].mean_ns) + round(end) for end in found or ()]
     means = [rounded(side.mean_ns) for side in sides]
@@ -133,28 +62,41 @@ def bars(
     keys = _keys(sides)
     times = [_times(side, keys) for side in sides]
     roles = ("before", "after") if len(sides) == 2 else ("baseline", *[""] * (len(sides) - 1))
-    shown = [
-        SideBar(
-            name,
-            role,
-            sum(mine),
-            _WHOLE * sum(mine) / top,
-            [_part(key, ns, sum(mine)) for key, ns in zip(keys, mine, strict=True) if ns],
-            _dots(side, steps, top),
-            max(len(steps) - _MOST_DOTS, 0),
+    shown = []
+    for side, name, role, steps, parts in zip(sides, names, roles, series, times, strict=True):
+        total, dots = sum(parts), _dots(side, steps, top)
+        shown.append(
+            {
+                "name": name,
+                "role": role,
+                "ns": total,
+                "width": _WHOLE * total / top,
+                "parts": [_part(key, ns, total) for key, ns in zip(keys, parts, strict=True) if ns],
+                "dots": dots,
+                "is_dense": len(dots) > _DENSE,
+                "left_out": max(len(steps) - _MOST_DOTS, 0),
+            }
         )
-        for side, name, role, steps, mine in zip(sides, names, roles, series, times, strict=True)
-    ]
+    # What joins a part of the first bar to that of the second, in 1000 by 1 units.
+    sides_ends = [[1000 * ns / top for ns in accumulate(parts, initial=0)] for parts in times[:2]]
+    edges = zip(pairwise(sides_ends[0]), pairwise(sides_ends[-1]), strict=True)
+    bands = [f"M{a:.1f} 0H{b:.1f}L{d:.1f} 1H{c:.1f}z" for (a, b), (c, d) in edges]
     changes = [
-        PartChange(_part(key, max(both), top), both, band)
-        for key, both, band in zip(keys, zip(*times, strict=True), _bands(times, top), strict=True)
+        {"part": _part(key, max(both), top), "times": both, "band": band}
+        for key, both, band in zip(keys, zip(*times, strict=True), bands, strict=True)
         if any(both)
     ]
     spread = None
     if ends:
         low, high = (max(_WHOLE * end / top, 0) for end in ends)
         spread = (round(low, 2), round(max(high - low, 0.2), 2))
-    return Bars(shown, changes, axis_ticks(0, top), spread, is_joined)
+    return {
+        "sides": shown,
+        "changes": changes,
+        "ticks": axis_ticks(0, top),
+        "interval": spread,
+        "is_joined": is_joined,
+    }
 
 
 Key = tuple[str, str]
@@ -166,7 +108,7 @@ def _keys(sides: Sequence[Side]) -> list[Key]:
     longest = float(max(side.mean_ns for side in sides))
     largest: dict[str, float] = {}
     for side in sides:
-        for kind, ns in _classes(side).items():
+        for kind, ns in idle_by_class(side).items():
             largest[kind] = max(largest.get(kind, 0.0), ns / len(side.windows))
     kinds = sorted((k for k in largest if largest[k] >= _LEAST * longest), key=largest.__getitem__)
     shown = kinds[: -_MOST_CLASSES - 1 : -1] if tell_culprits(*sides) else []
@@ -174,16 +116,17 @@ def _keys(sides: Sequence[Side]) -> list[Key]:
     return [*work, *((CULPRIT, kind) for kind in shown), ("idle", "other" if shown else "")]
 
 
-def _classes(side: Side) -> Counter[str]:
-    found = Counter[str]()
-    for one in side.idle:
-        found[one.kind] += one.idle_ns
-    return found
+def idle_by_class(side: Side) -> Counter[str]:
+    """Return the idle time of a side in ns by class of culprits."""
+    classes = Counter[str]()
+    for culprit in side.idle:
+        classes[culprit.kind] += culprit.idle_ns
+    return classes
 
 
 def _times(side: Side, keys: Sequence[Key]) -> list[int]:
     """Return the time of each part in whole ns, which add up to the mean step."""
-    components, classes = side.components.parts(), _classes(side)
+    components, classes = side.components.parts(), idle_by_class(side)
     named = {kind: classes[kind] for name, kind in keys if name == CULPRIT}
     # Culprits are what is known of idle time; they never have more of it than there is.
     rest = components["idle"] - sum(named.values())
@@ -200,16 +143,11 @@ def _part(key: Key, ns: int, total: int) -> StepPart:
     return StepPart(name, f"{kind} {label}" if kind == "other" else label, ns, ns / max(total, 1))
 
 
-def _bands(times: Sequence[Sequence[int]], top: int) -> Iterator[str]:
-    """Yield what joins a part of the first bar to that of the second, in 1000 by 1 units."""
-    ends = [[1000 * ns / top for ns in accumulate(mine, initial=0)] for mine in times[:2]]
-    for at in range(len(times[0])):
-        (a, b), (c, d) = (mine[at : at + 2] for mine in (ends[0], ends[-1]))
-        yield f"M{a:.1f} 0H{b:.1f}L{d:.1f} 1H{c:.1f}z"
+def _dots(side: Side, steps: Sequence[float], top: int) -> list[dict[str, Any]]:
+    """Return the steps, of very many some that are evenly spread by length; none of one window.
 
-
-def _dots(side: Side, steps: Sequence[float], top: int) -> list[Dot]:
-    """Return the steps, of very many some that are evenly spread by length; none of one window."""
+    One that stands out has its number beside it.
+    """
     numbers = side.steps
     if len(numbers) != len(steps):
         return []
@@ -218,12 +156,12 @@ def _dots(side: Side, steps: Sequence[float], top: int) -> list[Dot]:
         order = [order[at * (len(order) - 1) // (_MOST_DOTS - 1)] for at in range(_MOST_DOTS)]
     far = outstanding(side)
     return [
-        Dot(
-            round(_WHOLE * steps[at] / top, 2),
-            _LANES[turn % len(_LANES)],
-            f"step {numbers[at]}: {duration(steps[at])}",
-            f"step {numbers[at]}" if far is not None and far[0] == numbers[at] else "",
-        )
+        {
+            "x": round(_WHOLE * steps[at] / top, 2),
+            "y": _LANES[turn % len(_LANES)],
+            "text": f"step {numbers[at]}: {duration(steps[at])}",
+            "label": f"step {numbers[at]}" if far is not None and far[0] == numbers[at] else "",
+        }
         for turn, at in enumerate(order)
     ]
 
@@ -239,8 +177,12 @@ def outstanding(side: Side) -> tuple[int, float] | None:
     return (step, ns) if abs(ns - middle) > max(_FAR * usual, _FAR_SHARE * middle) else None
 
 
-def waterfall(comparison: Comparison, names: Sequence[str]) -> Waterfall | None:
-    """Return what leads from one step time to the other, None where nothing does."""
+def waterfall(comparison: Comparison, names: Sequence[str]) -> dict[str, Any] | None:
+    """Return what leads from one step time to the other, None where nothing does.
+
+    The ns of the rows add up; the axis begins at `low_ns`. A row has a box, and `end` joins the
+    next row.
+    """
     causes = changed_causes(comparison)
     if not causes:
         return None
@@ -250,36 +192,38 @@ def waterfall(comparison: Comparison, names: Sequence[str]) -> Waterfall | None:
     if len(causes) > _MOST_ROWS:
         parts.append((several(len(causes) - _MOST_ROWS, "other"), "together", "", rest, False))
     ends = list(accumulate((ns for *_, ns, _ in parts), initial=start))
-    low = _low(min(ends), max(ends))
+    # The axis begins at 0, or at a round time where most of it would be empty.
+    room, low = max(ends) - min(ends), 0
+    if min(ends) >= _EMPTY * max(ends):
+        apart = round_above(max(room // 2, 1))
+        low = max((min(ends) - room // 4) // apart * apart, 0)
     scale = _WHOLE / max(max(ends) - low, 1)
-    steps = [f"mean of {several(max(len(s.steps), 1), 'step')}" for s in _sides(comparison)]
-    rows = [_total(names[0], steps[0], start, low, scale)]
-    for (label, detail, look, ns, is_noise), left, right in zip(
-        parts, ends[:-1], ends[1:], strict=True
-    ):
-        x, width = scale * (min(left, right) - low), scale * abs(right - left)
-        box = round(x, 3), round(width, 3), round(scale * (right - low), 3)
-        rows.append(WaterfallRow(label, detail, look, ns, *box, is_noise=is_noise))
-    rows.append(_total(names[1], steps[1], end, low, scale))
-    return Waterfall(rows, axis_ticks(low, max(ends)), low)
 
+    def row(
+        label: str, detail: str, look: str, ns: int, is_noise: bool, left: int, right: int
+    ) -> dict[str, Any]:
+        return {
+            "label": label,
+            "detail": detail,
+            "look": look,
+            "ns": ns,
+            "x": round(scale * (min(left, right) - low), 3),
+            "width": round(scale * abs(right - left), 3),
+            "end": round(scale * (right - low), 3),
+            "is_noise": is_noise,
+            "is_total": False,
+        }
 
-def _sides(comparison: Comparison) -> tuple[Side, Side]:
-    return comparison.before, comparison.after
+    def total(name: str, side: Side, ns: int) -> dict[str, Any]:
+        steps = f"mean of {several(max(len(side.steps), 1), 'step')}"
+        return row(name, steps, "", ns, False, low, ns) | {"is_total": True}
 
-
-def _total(name: str, detail: str, ns: int, low: int, scale: float) -> WaterfallRow:
-    end = round(scale * (ns - low), 3)
-    return WaterfallRow(name, detail, "", ns, 0.0, end, end, is_total=True)
-
-
-def _low(least: int, most: int) -> int:
-    """Return where an axis begins: at 0, or at a round time where most of it would be empty."""
-    room = most - least
-    if least < _EMPTY * most:
-        return 0
-    apart = round_above(max(room // 2, 1))
-    return max((least - room // 4) // apart * apart, 0)
+    rows = [
+        total(names[0], comparison.before, start),
+        *(row(*part, *pair) for part, pair in zip(parts, pairwise(ends), strict=True)),
+        total(names[1], comparison.after, end),
+    ]
+    return {"rows": rows, "ticks": axis_ticks(low, max(ends)), "low_ns": low}
 
 
 def _ordered(

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from traceflops.attribution.idle_classes import CLASSES
 from traceflops.drawing.lanes import TABLE_OF, Lane
 from traceflops.drawing.timeline import Drawable, Span, drawable
-from traceflops.reports.page.axes import AxisTick, axis_ticks
+from traceflops.reports.page.axes import axis_ticks
 from traceflops.reports.page.overview import MOST_GAPS
-from traceflops.reports.page.timeline import LaneGroup, lane_groups, lane_labels
+from traceflops.reports.page.timeline import lane_groups, lane_labels
 from traceflops.reports.page.timeline_still import (
     NameOf,
     Rect,
-    Still,
     StillLane,
     letters,
     still,
@@ -26,7 +25,6 @@ from traceflops.reports.view.step_split import CULPRIT
 if TYPE_CHECKING:
     from traceflops.analysis.result import Analysis
     from traceflops.comparison.side import Side
-    from traceflops.timeline.records import Gap
 
 _MOST_LANES: Final = 7
 """Rows of host threads, those with most in them."""
@@ -51,111 +49,94 @@ class _Recording:
         return self.span.end_ns - self.span.start_ns
 
 
-@dataclass(frozen=True, slots=True)
-class StillSide:
-    """A step of one side: what it is called, and its drawing."""
+def pair(sides: Sequence[Side], names: Sequence[str]) -> dict[str, Any]:
+    """Return a step of each side, that nearest the median of those used, on a common axis.
 
-    name: str
-    words: str
-    still: Still
-    is_step: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """The steps that can be drawn, their common axis, and why others cannot."""
-
-    sides: list[StillSide]
-    ticks: list[AxisTick]
-    lacking: list[str]
-
-    @property
-    def looks(self) -> set[str]:
-        """Return what the boxes look like."""
-        lanes = (lane for side in self.sides for lane in side.still.lanes)
-        return {rect.look for lane in lanes for rect in lane.rects}
-
-
-def pair(sides: Sequence[Side], names: Sequence[str]) -> Pair:
-    """Return a step of each side, that nearest the median of those used."""
-    found = [_recording(side.analysis) for side in sides]
-    told = zip(sides, names, found, strict=True)
-    lacking = [_why_not(side, name) for side, name, one in told if one is None]
-    known = [one for one in found if one is not None]
+    `lacking` says why others cannot be drawn, `looks` what the boxes look like.
+    """
+    found: list[_Recording | None] = []
+    for side in sides:
+        prepared = side.analysis.prepared if side.analysis is not None else None
+        drawn = None
+        if side.analysis is not None and prepared is not None:
+            drawn = drawable(prepared, side.analysis.gaps(MOST_GAPS))
+        if side.analysis is None or drawn is None:
+            found.append(None)
+            continue
+        outline, middle = drawn.outline, drawn.outline.representative
+        step = middle.median if middle is not None and middle.median in outline.steps else None
+        span = outline.window if step is None else outline.steps[step]
+        found.append(_Recording(side.analysis, drawn, step, span, outline.chosen.busiest))
+    known = [recording for recording in found if recording is not None]
     rank = _common_rank(known)
-    length_ns = max((one.length_ns for one in known), default=1)
-    shown = [
-        _side(one, name, length_ns, rank)
-        for one, name in zip(found, names, strict=True)
-        if one is not None
-    ]
-    return Pair(shown, axis_ticks(0, length_ns), lacking)
-
-
-def _why_not(side: Side, name: str) -> str:
-    if side.analysis is None:
-        return f"{name} is a report as JSON, which holds no timeline."
-    return f"{name} has no times of single operations."
-
-
-def _recording(analysis: Analysis | None) -> _Recording | None:
-    """Return what can be drawn, None where that is nothing."""
-    prepared = analysis.prepared if analysis is not None else None
-    if analysis is None or prepared is None:
-        return None
-    drawn = drawable(prepared, analysis.gaps(MOST_GAPS))
-    if drawn is None:
-        return None
-    outline = drawn.outline
-    middle = outline.representative
-    step = middle.median if middle is not None and middle.median in outline.steps else None
-    span = outline.window if step is None else outline.steps[step]
-    return _Recording(analysis, drawn, step, span, outline.chosen.busiest)
+    length_ns = max((recording.length_ns for recording in known), default=1)
+    shown, lacking = [], []
+    for side, name, recording in zip(sides, names, found, strict=True):
+        if recording is not None:
+            shown.append(_side(recording, name, length_ns, rank))
+        elif side.analysis is None:
+            lacking.append(f"{name} is a report as JSON, which holds no timeline.")
+        else:
+            lacking.append(f"{name} has no times of single operations.")
+    lanes = (lane for side in shown for lane in side["still"].lanes)
+    return {
+        "sides": shown,
+        "ticks": axis_ticks(0, length_ns),
+        "lacking": lacking,
+        "looks": {rect.look for lane in lanes for rect in lane.rects},
+    }
 
 
 def _common_rank(found: Sequence[_Recording]) -> int | None:
     """Return the rank that is drawn of all: of those in all that with most work in the last."""
-    ranks = [{one.rank for one in each.analysis.devices} - {None} for each in found]
+    ranks = [{device.rank for device in each.analysis.devices} - {None} for each in found]
     common = set.intersection(*ranks) if ranks else set()
     if not common:
         return None
-    last = {one.device: one.rank for one in found[-1].analysis.devices}[found[-1].device]
+    last = {device.device: device.rank for device in found[-1].analysis.devices}[found[-1].device]
     return last if last in common else min(rank for rank in common if rank is not None)
 
 
-def _side(one: _Recording, name: str, length_ns: int, rank: int | None) -> StillSide:
+def _side(one: _Recording, name: str, length_ns: int, rank: int | None) -> dict[str, Any]:
     """Return the drawing of one side: the device of `rank`, or without a rank its busiest one.
 
     `length_ns` is the length of the axis that both sides share.
     """
-    devices = {each.rank: each.device for each in one.analysis.devices if each.rank is not None}
+    devices = {
+        device.rank: device.device for device in one.analysis.devices if device.rank is not None
+    }
     wanted = devices.get(rank, one.device) if rank is not None else one.device
     device = wanted if wanted in one.drawn.outline.chosen.devices else one.device
     outline = one.drawn.outline
     labels = lane_labels(one.analysis, outline)
     groups = list(lane_groups(one.analysis, outline))
-    mine = [each for each in groups if _is_of(each, outline.lanes, device, one.analysis)]
-    headed = [(each.label, each.lanes) for each in mine]
+    process = {one.device: one.process for one in one.analysis.devices}
+    headed = [  # the lanes of the device, and of threads of its process
+        (group.label, group.lanes)
+        for group in groups
+        if (
+            group.process == process.get(device)
+            if group.is_host
+            else outline.lanes[group.lanes[0]].device == device
+        )
+    ]
     drawing = still(one.drawn, one.span, headed, labels, length_ns, _names(one.analysis))
     lanes = [*_waits(one, device, length_ns), *_most(drawing.lanes)]
     if len(lanes) > 1:  # what a GPU waits for stands below its heading, too
         lanes[:2] = replace(lanes[0], heading=headed[0][0]), replace(lanes[1], heading=None)
     what = "the whole window" if one.step is None else f"step {one.step}"
     words = f"{what}, {duration(one.length_ns)}"
-    return StillSide(name, words, replace(drawing, lanes=lanes), one.step is not None)
-
-
-def _is_of(group: LaneGroup, lanes: Sequence[Lane], device: int, analysis: Analysis) -> bool:
-    """Return whether lanes are those of a device, or of threads of its process."""
-    if not group.is_host:
-        return lanes[group.lanes[0]].device == device
-    process = {one.device: one.process for one in analysis.devices}
-    return group.process == process.get(device)
+    return {
+        "name": name,
+        "words": words,
+        "still": replace(drawing, lanes=lanes),
+        "is_step": one.step is not None,
+    }
 
 
 def _most(lanes: Sequence[StillLane]) -> Iterator[StillLane]:
     """Yield the lanes in which there is something; of threads the outer rows of a few."""
-    hosts = [one for one in lanes if one.lane.kind != "stream" and one.lane.depth < _MOST_DEEP]
+    hosts = [lane for lane in lanes if lane.lane.kind != "stream" and lane.lane.depth < _MOST_DEEP]
     kept = sorted(hosts, key=lambda one: -one.busy_share)[:_MOST_LANES]
     heading: str | None = None
     for one in lanes:
@@ -189,20 +170,16 @@ def _waits(one: _Recording, device: int, length_ns: int) -> Iterator[StillLane]:
         for gap in report.gaps
         if gap.start_ns < origin + one.span.end_ns
     ]
-    rects = [
-        _wait(gap, start_ns, end_ns - start_ns, length_ns)
-        for gap, start_ns, end_ns in inside
-        if end_ns - start_ns >= least_ns
-    ]
+    rects = []
+    for gap, start_ns, end_ns in inside:
+        if (dur_ns := end_ns - start_ns) >= least_ns:
+            x = round(100 * start_ns / length_ns, 2)
+            width = min(round(100 * dur_ns / length_ns, 2), 100 - x)
+            kind = CLASSES[gap.culprits[0].kind] if gap.culprits else "idle"
+            texts = (f"{kind} {duration(dur_ns)}", duration(dur_ns))
+            text = next((text for text in texts if len(text) <= letters(width)), "")
+            look = CULPRIT if gap.culprits else "idle"
+            rects.append(Rect(x, width, 100.0, look, True, text))
     if rects:
         lane = Lane("stream", report.process, device, None, 0)
         yield StillLane(None, "idle", lane, rects, 1.0)
-
-
-def _wait(gap: Gap, start_ns: int, dur_ns: int, length_ns: int) -> Rect:
-    x, width = (round(100 * ns / length_ns, 2) for ns in (start_ns, dur_ns))
-    width = min(width, 100 - x)
-    kind = CLASSES[gap.culprits[0].kind] if gap.culprits else "idle"
-    texts = (f"{kind} {duration(dur_ns)}", duration(dur_ns))
-    text = next((one for one in texts if len(one) <= letters(width)), "")
-    return Rect(x, width, 100.0, CULPRIT if gap.culprits else "idle", True, text)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Final
@@ -62,24 +62,34 @@ def places(analysis: Analysis, finding: Finding, steps: StepRows) -> Iterator[Pl
     """Give the places that show a finding, the best first."""
     what = finding.rule.removeprefix(LOSS)
     if finding.rule == UNEVEN_STEPS:
-        yield from _longest_step(analysis, steps)
+        longest = analysis.spread.longest if analysis.spread is not None else None
+        if longest is not None:
+            text = f"step {longest.step}: {duration(longest.ns)}"
+            yield from _step(analysis, steps, longest, text)
     elif what == "idle":
-        yield from _longest_gap(analysis)
+        for gap, link in zip(analysis.gaps(1), gap_links(analysis), strict=False):
+            if link:
+                where = f", {gap_place(gap)}" if analysis.steps.seen else ""
+                yield Place(link.removeprefix("#"), f"longest gap: {duration(gap.dur_ns)}{where}")
     elif what == "inefficiency":
-        yield from _slowest_kernel(analysis)
+        # The kernel that took the most time beyond that of its FLOPs at the peak.
+        measured = analysis.measured
+        beyond: dict[str, Fraction] = {}
+        for row in measured.kernels:
+            peak, _ = roof(measured, row.dtypes)
+            if peak and row.measured.flops:
+                more = row.measured.time_ns - Fraction(row.measured.flops, peak)
+                beyond[row.name] = max(more, beyond.get(row.name, more))
+        if beyond:
+            worst = max(beyond, key=lambda name: beyond[name])
+            if worst in analysis.kernels.slice(0, MOST_KERNELS)["name"].to_pylist():
+                yield from _kernel(worst, f"{duration(float(beyond[worst]))} total beyond peak in")
     elif what in COMPONENTS:
         yield from _longest_stretch(analysis, what)
         yield from _largest_kernel(analysis, what)
     if what in COMPONENTS:
         yield from _worst_step(analysis, what, steps)
         yield from _worst_rank(analysis, what)
-
-
-def _longest_gap(analysis: Analysis) -> Iterator[Place]:
-    for gap, link in zip(analysis.gaps(1), gap_links(analysis), strict=False):
-        if link:
-            where = f", {gap_place(gap)}" if analysis.steps.seen else ""
-            yield Place(link.removeprefix("#"), f"longest gap: {duration(gap.dur_ns)}{where}")
 
 
 def _longest_stretch(analysis: Analysis, component: str) -> Iterator[Place]:
@@ -97,7 +107,7 @@ def _longest_stretch(analysis: Analysis, component: str) -> Iterator[Place]:
             best = max(best, (end - start, start, device))
     length, start, device = best
     if length:
-        labels = {a_device.device: a_device.label for a_device in analysis.devices}
+        labels = {device.device: device.label for device in analysis.devices}
         where = f" on {shorten_middle(labels[device], _DEVICE)}" if len(labels) > 1 else ""
         text = f"longest interval: {duration(length)}{where}"
         yield Place(f"t={start}-{start + length},{device}", text, is_live=True)
@@ -113,21 +123,6 @@ def _largest_kernel(analysis: Analysis, component: str) -> Iterator[Place]:
     if largest is not None:
         name, ns = largest
         yield from _kernel(name, f"largest part: {duration(ns)} total in")
-
-
-def _slowest_kernel(analysis: Analysis) -> Iterator[Place]:
-    """Give the kernel that took the most time beyond that of its FLOPs at the peak."""
-    measured = analysis.measured
-    beyond: dict[str, Fraction] = {}
-    for row in measured.kernels:
-        peak, _ = roof(measured, row.dtypes)
-        if peak and row.measured.flops:
-            more = row.measured.time_ns - Fraction(row.measured.flops, peak)
-            beyond[row.name] = max(more, beyond.get(row.name, more))
-    if beyond:
-        worst = max(beyond, key=lambda name: beyond[name])
-        if worst in analysis.kernels.slice(0, MOST_KERNELS)["name"].to_pylist():
-            yield from _kernel(worst, f"{duration(float(beyond[worst]))} total beyond peak in")
 
 
 def _kernel(name: str, words: str) -> Iterator[Place]:
@@ -148,13 +143,6 @@ def _worst_step(analysis: Analysis, component: str, steps: StepRows) -> Iterator
     if late is not None:
         where, ns = f"before step {late[0]}", late[1]
     yield from _step(analysis, steps, worst, f"most {where}: {duration(ns)}")
-
-
-def _longest_step(analysis: Analysis, steps: StepRows) -> Iterator[Place]:
-    spread, _ = steps
-    if spread is not None:
-        longest = spread.longest
-        yield from _step(analysis, steps, longest, f"step {longest.step}: {duration(longest.ns)}")
 
 
 def _step(analysis: Analysis, steps: StepRows, step: StepTime, text: str) -> Iterator[Place]:
@@ -197,14 +185,20 @@ class FindingsShown:
 def findings_shown(analysis: Analysis) -> FindingsShown:
     """Return the findings, the best first, with the best of their places first."""
     steps, found = step_rows(analysis), causes(analysis)
-    kernels = {row: kernel["name"] for row, kernel in kernels_by_row(analysis).items()}
+    kernels = kernels_by_row(analysis)
+
+    def link(row: Row) -> str:
+        """Return the link to the row of a kernel that is shown, "" for none."""
+        link = link_to("kernel", kernels[row.name]["name"]) if row.name in kernels else ""
+        return link if len(link) < _LONGEST_LINK else ""
+
     shown = [
         CauseShown(
-            one,
-            tuple((row, _link_of(row, kernels)) for row in one.finding.rows),
-            (*places(analysis, one.finding, steps), *_of_cause(analysis, one.finding)),
+            cause,
+            tuple((row, link(row)) for row in cause.finding.rows),
+            (*places(analysis, cause.finding, steps), *_of_cause(analysis, cause.finding)),
         )
-        for one in found[:_MOST_CAUSES]
+        for cause in found[:_MOST_CAUSES]
     ]
     others = [(one, tuple(places(analysis, one, steps))) for one in other_findings(analysis)]
     return FindingsShown(Few(shown, len(found)), others)
@@ -214,12 +208,6 @@ def kernels_by_row(analysis: Analysis) -> dict[str, dict[str, Any]]:
     """Return the kernels that are shown by their names in rows of findings."""
     shown = analysis.kernels.slice(0, MOST_KERNELS).to_pylist()
     return {row_name(kernel["name"]): kernel for kernel in shown}
-
-
-def _link_of(row: Row, kernels: Mapping[str, str]) -> str:
-    """Return the link to the row of a kernel that is shown, "" for none."""
-    link = link_to("kernel", kernels.get(row.name, ""))
-    return link if row.name in kernels and len(link) < _LONGEST_LINK else ""
 
 
 def _of_cause(analysis: Analysis, finding: Finding) -> Iterator[Place]:

@@ -25,8 +25,8 @@ from traceflops.reports.page.scripts import (
     packed_bytes,
     scripts_of,
 )
-from traceflops.reports.page.section import Content, Filled, Section
-from traceflops.reports.page.sections import CASE, GROUPS, METHOD, RANKS, filled
+from traceflops.reports.page.section import Section
+from traceflops.reports.page.sections import CASE, GROUPS, METHOD, RANKS, sections
 from traceflops.reports.view.author_notes import NOTHING, Authored, base_names
 from traceflops.reports.view.figures import size
 from traceflops.reports.view.wording import each, time_shared, unit
@@ -48,7 +48,6 @@ _MOST_PACKED_ROWS: Final = 300_000
 """Rows of a recording that are worth packing to see whether they fit."""
 _DATA: Final = "report-data"
 _STYLES: Final = ("report.css", "tables.css", "timeline.css", "memory.css")
-_AUTHORED: Final = Section("authored", CASE, lambda _: None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,23 +66,31 @@ def render_html(
 
     `authored` is what its author adds: a title above it, and notes below its head.
     """
-    sections = list(filled(analysis))
+    shown = list(sections(analysis))
     if authored.blocks:
-        sections.insert(1, Filled(_AUTHORED, Content({"blocks": authored.blocks})))
-    made = {name: make for section in sections for name, make in section.content.figures.items()}
+        shown.insert(1, Section("authored", CASE, {"blocks": authored.blocks}))
+    made = {name: make for section in shown for name, make in section.figures.items()}
     drawn = embed(made) if made else None
-    scripts = scripts_of(sections, drawn)
-    parts, narrower = _fitting(analysis, sections, drawn, scripts)
+    scripts = scripts_of(shown, drawn)
+    for narrower in _NARROWER:  # quotes in names take five bytes each, other signs up to four
+        parts = list(_parts(analysis, shown, drawn, narrower))
+        if _bytes(parts, scripts) <= PAGE_BYTES:
+            break
     shown_command = base_names(command, analysis.source.files) if command else None
     last = closing(analysis, shown_command, _bytes(parts, scripts), cuts_texts=narrower > 1)
     parts += _parts(analysis, [last], drawn)
-    scripts = scripts_of([*sections, last], drawn)
+    scripts = scripts_of([*shown, last], drawn)
     title = overview.document_title(analysis)
+    names_of = {group: [part.name for part in parts if part.group == group] for group in GROUPS}
     context = {
         "document_title": f"{authored.title} · {title}" if authored.title else title,
         "title": authored.title,
         "parts": parts,
-        "groups": list(_groups(analysis, parts)),
+        "groups": [
+            ("Steps" if group == RANKS and "ranks" not in names else group, names)
+            for group, names in names_of.items()
+            if names and group != METHOD
+        ],
         "method": METHOD,
         "theme": scripts.theme,
         "scripts": scripts.scripts,
@@ -94,20 +101,6 @@ def render_html(
         "version": __version__,
     }
     return environment().get_template("report.html.j2").render(context)
-
-
-def _fitting(
-    analysis: Analysis, sections: Sequence[Filled], drawn: Embedded | None, scripts: Scripts
-) -> tuple[list[_Part], int]:
-    """Return the parts with texts as long as the page has room for, and by how much that is less.
-
-    Whatever the names are made of: quotes take five bytes each, others up to four.
-    """
-    for narrower in _NARROWER:
-        parts = list(_parts(analysis, sections, drawn, narrower))
-        if _bytes(parts, scripts) <= PAGE_BYTES:
-            break
-    return parts, narrower
 
 
 def _bytes(parts: Sequence[_Part], scripts: Scripts) -> int:
@@ -127,7 +120,7 @@ def framed(analysis: Analysis) -> str:
 
 
 def _parts(
-    analysis: Analysis, sections: Sequence[Filled], drawn: Embedded | None, narrower: int = 1
+    analysis: Analysis, shown: Sequence[Section], drawn: Embedded | None, narrower: int = 1
 ) -> Iterator[_Part]:
     """Yield the HTML of each section.
 
@@ -141,28 +134,20 @@ def _parts(
         "per": each(analysis),
         "time_shared": time_shared(analysis),
         "figures": drawn.divs if drawn else {},
-        "sections": {section.section.name for section in sections},
+        "sections": {section.name for section in shown},
     }
-    for section in sections:
-        made = templates.get_template(f"{section.section.name}.html.j2")
+    for section in shown:
+        made = templates.get_template(f"{section.name}.html.j2")
         yield _Part(
-            section.section.name,
-            section.section.group,
-            made.render(common | dict(section.content.values)),
+            section.name,
+            section.group,
+            made.render(common | dict(section.values)),
         )
-
-
-def _groups(analysis: Analysis, parts: Sequence[_Part]) -> Iterator[tuple[str, list[str]]]:
-    """Yield the entries of the navigation that lead somewhere, and the names of their sections."""
-    for group in GROUPS:
-        names = [part.name for part in parts if part.group == group]
-        if names and group != METHOD:
-            yield "Steps" if group == RANKS and "ranks" not in names else group, names
 
 
 def closing(
     analysis: Analysis, command: str | None, page_bytes: int, *, cuts_texts: bool = False
-) -> Filled:
+) -> Section:
     """Return the end of a page that has `page_bytes` without it: what made it, and its data.
 
     `cuts_texts` says that texts are shorter than usual so that it has no more than PAGE_BYTES.
@@ -184,13 +169,16 @@ def closing(
         "cuts_texts": cuts_texts,
         "redacted": any(note.code == "redacted" for note in analysis.notes),
     }
-    content = Content(values, scripts=("data.js",) if embedded else (), data=embedded)
-    return Filled(Section("closing", "", lambda _: content), content)
+    return Section("closing", "", values, {}, ("data.js",) if embedded else (), embedded)
 
 
 def _data(analysis: Analysis, room: int) -> tuple[bytes | None, str]:
     """Return the report as JSON, or None and why it is left out."""
-    rows = _rows(analysis)
+    per_device = sum(len(device.windows) + len(device.gaps) for device in analysis.devices)
+    measured = analysis.measured
+    tables = int(analysis.kernels.num_rows) + len(measured.kernels) + len(measured.ops)
+    untimed = int(analysis.untimed.rows.num_rows) if analysis.untimed is not None else 0
+    rows = per_device + tables + untimed + len(analysis.notes) + len(analysis.source.event_counts)
     if rows > _MOST_ROWS:
         return None, f"about {several(rows, 'row')}"
     text = render_json(analysis).encode() + b"\n"
@@ -198,12 +186,3 @@ def _data(analysis: Analysis, room: int) -> tuple[bytes | None, str]:
     if taken > room:
         return None, f"{size(len(text))}, at least {size(taken)} compressed"
     return text, ""
-
-
-def _rows(analysis: Analysis) -> int:
-    """Return about how many rows the report has as JSON."""
-    per_device = sum(len(device.windows) + len(device.gaps) for device in analysis.devices)
-    measured = analysis.measured
-    tables = int(analysis.kernels.num_rows) + len(measured.kernels) + len(measured.ops)
-    untimed = int(analysis.untimed.rows.num_rows) if analysis.untimed is not None else 0
-    return per_device + tables + untimed + len(analysis.notes) + len(analysis.source.event_counts)

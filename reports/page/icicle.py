@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from heapq import heappop, heappush
 from itertools import count as numbers_from
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from traceflops.attribution.scopes import module_class
 from traceflops.attribution.time_tree import TREE_PHASES, TimeNode, time_trees
@@ -48,27 +48,12 @@ _LENSES: Final = {"module": ("Module", 2), "python": ("Python", 3), "kernel": ("
 """Their titles, and the levels that a tree has at least which tells anything."""
 
 
-@dataclass(frozen=True, slots=True)
-class Box:
-    """A box: its place and width in percent, the row it is in, and what it says.
+Box = dict[str, Any]
+"""A box: its place and width in percent, the row it is in, and what it says.
 
-    `above` and `idle` are the parts at its right, in percent of the drawing; `shows` is the width
-    of the drawing from which on the label fits. `kernels` are their rows of the table.
-    """
-
-    link: str
-    x: float
-    width: float
-    row: int
-    above: float
-    idle: float
-    look: str
-    label: str
-    shows: int
-    value: bool
-    time: str
-    text: str
-    kernels: Sequence[int]
+`above` and `idle` are the parts at its right, in percent of the drawing; `shows` is the width of
+the drawing from which on the label fits. `kernels` are their rows of the table.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,13 +84,16 @@ def icicles(analysis: Analysis) -> list[Icicle]:
     """Return an icicle for each lens that tells anything; none where the events were not kept."""
     if analysis.prepared is None or not analysis.components.window_ns:
         return []
-    known, drawn = _Kernels(_shares_above(analysis), kernel_places(analysis.kernels)), []
+    kernels = analysis.measured.kernels
+    saved = ((row, recoverable_ns(analysis.measured, row)) for row in kernels)
+    shares = {row.name: Fraction(ns, row.sum_ns) for row, ns in saved if ns and row.sum_ns}
+    known, drawn = _Kernels(shares, kernel_places(analysis.kernels)), []
     for lens, tree in time_trees(analysis.prepared).items():
         title, least = _LENSES[lens]
         if _depth(tree, least) < least:
             continue
         boxes = list(_boxes(analysis, lens, tree, known))
-        rows = max(one.row for one in boxes) + 1
+        rows = max(box["row"] for box in boxes) + 1
         drawn.append(Icicle(lens, title, boxes, rows, _sentence(analysis, tree, known)))
     return drawn
 
@@ -114,12 +102,6 @@ def _depth(node: TimeNode, most: int) -> int:
     """Return how many levels of work are in a node, at most so many."""
     inside = [one for one in node.inside.values() if one.kernels and most]
     return max((1 + _depth(one, most - 1) for one in inside), default=0)
-
-
-def _shares_above(analysis: Analysis) -> dict[str, Fraction]:
-    measured = analysis.measured
-    known = ((row, recoverable_ns(measured, row)) for row in measured.kernels)
-    return {row.name: Fraction(ns, row.sum_ns) for row, ns in known if ns and row.sum_ns}
 
 
 def _sentence(analysis: Analysis, tree: TimeNode, known: _Kernels) -> str:
@@ -243,35 +225,30 @@ def _box(
     # White letters are not on the grey of idle time.
     work = width - 100 * node.idle_ns / total if node.components.total() else width
     label, shows, value = _label(one.label, time, work)
+    ((component, _),) = node.components.most_common(1) or [(CULPRIT, 0)]
+    look = component if component in LINE_LOOKS else "other"
+
+    def percent_of(ns: int) -> float:
+        return round(100 * ns / total, 3)
+
     facts = [f"{time}, {percent(node.total_ns / total)}"]
     facts += [f"{_time(analysis, slow)} above the roof"] if slow else []
     facts += [f"{_time(analysis, node.idle_ns)} idle"] if node.idle_ns else []
-    return Box(
-        link=link,
-        x=_percent(start, total),
-        width=_percent(node.total_ns, total),
-        row=row,
-        above=_percent(slow, total),
-        idle=_percent(node.idle_ns, total),
-        look=_look(node),
-        label=label,
-        shows=shows,
-        value=value,
-        time=time,
-        text=f"{kernel_label(one.label, _LONGEST)}: {'; '.join(facts)}",
-        kernels=sorted(at for name in node.kernels for at in known.rows.get(name, ())),
-    )
-
-
-def _percent(ns: int, total: int) -> float:
-    return round(100 * ns / total, 3)
-
-
-def _look(node: TimeNode) -> str:
-    if not node.components.total():
-        return CULPRIT
-    most = node.components.most_common(1)[0][0]
-    return most if most in LINE_LOOKS else "other"
+    return {
+        "link": link,
+        "x": percent_of(start),
+        "width": percent_of(node.total_ns),
+        "row": row,
+        "above": percent_of(slow),
+        "idle": percent_of(node.idle_ns),
+        "look": look if node.components.total() else CULPRIT,
+        "label": label,
+        "shows": shows,
+        "value": value,
+        "time": time,
+        "text": f"{kernel_label(one.label, _LONGEST)}: {'; '.join(facts)}",
+        "kernels": sorted(number for name in node.kernels for number in known.rows.get(name, ())),
+    }
 
 
 def _label(text: str, time: str, width: float) -> tuple[str, int, bool]:

@@ -44,13 +44,22 @@ def environment(narrower: int = 1) -> Environment:
     so many times less.
     """
     from jinja2 import Environment, FunctionLoader, StrictUndefined
-    from markupsafe import Markup
+    from markupsafe import Markup, escape
+
+    def harmless(value: Any) -> Any:
+        is_text = isinstance(value, str) and not hasattr(value, "__html__")
+        return figures.visible(value) if is_text else value
+
+    def whole(text: str) -> Markup:
+        """Return a sentence in which no line ends inside an option, or before a unit."""
+        inert = str(escape(figures.visible(figures.unbroken(text))))
+        return Markup(_OPTION.sub(r'<span class="tight">\g<0></span>', inert))
 
     made = Environment(
         loader=FunctionLoader(template),
         autoescape=True,
         undefined=StrictUndefined,
-        finalize=_harmless,
+        finalize=harmless,
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -82,21 +91,13 @@ def environment(narrower: int = 1) -> Environment:
         "category_label": palette.category_label,
         "segments": overview.segments,
         "angle": roofline.angle,
-        "whole": _whole,
+        "whole": whole,
         # Only for text that we or Bokeh wrote as markup; nothing of a trace may pass here.
         "trusted": Markup,
     }
     made.tests["trace_name"] = lambda text: isinstance(text, Name)
     made.globals |= {"looks": palette.LINE_LOOKS, "causes": palette.CAUSE_LABELS}
     return made
-
-
-def _whole(text: str) -> Markup:
-    """Return a sentence in which no line ends inside an option, or before a unit."""
-    from markupsafe import Markup, escape
-
-    inert = str(escape(figures.visible(figures.unbroken(text))))
-    return Markup(_OPTION.sub(r'<span class="tight">\g<0></span>', inert))
 
 
 def template(name: str) -> str:
@@ -117,13 +118,6 @@ def style_sheet(names: Iterable[str]) -> str:
 
 def _room(width: int, narrower: int) -> int:
     return max(width // narrower, min(width, _LEAST_WIDTH))
-
-
-def _harmless(value: Any) -> Any:
-    """Show what cannot be seen or encoded in any text that the page prints."""
-    if isinstance(value, str) and not hasattr(value, "__html__"):
-        return figures.visible(value)
-    return value
 
 
 def cost(text: str) -> int:

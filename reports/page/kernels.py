@@ -6,7 +6,7 @@ Of each way to launch one: op, modules, shapes and types, in words.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,7 +23,7 @@ from traceflops.reports.page.work import (
     work_of,
 )
 from traceflops.reports.view.figures import duration
-from traceflops.reports.view.short_names import Label, kernel_labels
+from traceflops.reports.view.short_names import kernel_labels
 from traceflops.reports.view.wording import listed, numbered, shape_words, type_words
 from traceflops.table.columns import number_column
 
@@ -41,50 +41,13 @@ _KEY: Final = ("name", "kind", "top", "sub", "rule")
 _COLUMNS: Final = ("op", "call", "scope", "shapes", "dtypes")
 
 
-@dataclass(frozen=True, slots=True)
-class KernelShown:
-    """A row of the table; `link` is what follows # in a link to it, empty where it has none.
-
-    `first_of` is what follows # in a link to its category, in the first row of each. `facts` are
-    what is said of it beside its columns: a word and a text.
-    """
-
-    row: Mapping[str, Any]
-    label: Label
-    link: str
-    category: str
-    first_of: str
-    work: WorkShown | None
-    ways: Sequence[Mapping[str, Any]]
-    facts: Sequence[tuple[str, str]]
-
-
-@dataclass(frozen=True, slots=True)
-class KernelsPage:
-    """The kernels that are shown, and the number, time and time share of those that are not.
+def kernels_page(analysis: Analysis, most: int = MOST_KERNELS) -> dict[str, Any]:
+    """Return the kernels with the most time and the longest of each category, and what is hidden.
 
     `largest_ns` and `most_recoverable_ns` are what bars are relative to, None: unknown.
     `of_categories` counts the rows that are there only as the longest of their category. `rates`
     says what the columns of counted work, `counted`, are of; "" where there are none.
     """
-
-    rows: list[KernelShown]
-    largest_ns: int
-    most_recoverable_ns: int | None
-    of_categories: int
-    hidden: int
-    hidden_ns: int
-    hidden_share: float | None
-    rates: str
-    remark: str
-    counted: Set[str]
-    launched: LaunchSites
-    missing: str
-    ways_left_out: int
-
-
-def kernels_page(analysis: Analysis, most: int = MOST_KERNELS) -> KernelsPage:
-    """Return the kernels with the most time and the longest of each category."""
     table = analysis.kernels
     places = _places(table, most)
     # From a list PyArrow would make an array with the help of pandas, whose import takes long.
@@ -92,24 +55,26 @@ def kernels_page(analysis: Analysis, most: int = MOST_KERNELS) -> KernelsPage:
     work = work_of(analysis.measured, analysis.measured.kernels, [row["name"] for row in rows])
     ways = launched(analysis.prepared)
     shown, left_out = _shown(rows, work, ways, analysis.categories.to_pylist())
-    counted = work_columns(one.work for one in shown)
-    hidden_ns = sum(table["sum_ns"].to_pylist()) - sum(row["sum_ns"] for row in rows)
-    saved = [one.work.recoverable_ns for one in shown if one.work is not None]
-    return KernelsPage(
-        rows=shown,
-        largest_ns=max((row["sum_ns"] for row in rows), default=0),
-        most_recoverable_ns=max((ns for ns in saved if ns is not None), default=None),
-        of_categories=sum(place >= most for place in places),
-        hidden=table.num_rows - len(rows),
-        hidden_ns=hidden_ns,
-        hidden_share=_share(table, rows),
-        rates=rates_sentence(analysis.measured) if counted else "",
-        remark=columns_remark(counted, [one.work for one in shown]),
-        counted=counted,
-        launched=ways,
-        missing=missing(ways),
-        ways_left_out=left_out,
-    )
+    works = [kernel["work"] for kernel in shown]
+    counted = work_columns(works)
+    saved = [work.recoverable_ns for work in works if work is not None]
+    shares = table["share"].to_pylist()
+    shown_share = sum(row["share"] or 0 for row in rows)
+    return {
+        "rows": shown,
+        "largest_ns": max((row["sum_ns"] for row in rows), default=0),
+        "most_recoverable_ns": max((ns for ns in saved if ns is not None), default=None),
+        "of_categories": sum(place >= most for place in places),
+        "hidden": table.num_rows - len(rows),
+        "hidden_ns": sum(table["sum_ns"].to_pylist()) - sum(row["sum_ns"] for row in rows),
+        "hidden_share": None if None in shares else max(sum(shares) - shown_share, 0.0),
+        "rates": rates_sentence(analysis.measured) if counted else "",
+        "remark": columns_remark(counted, works),
+        "counted": counted,
+        "launched": ways,
+        "missing": missing(ways),
+        "ways_left_out": left_out,
+    }
 
 
 def category_link(top: str, sub: str, categories: Sequence[Mapping[str, Any]]) -> str:
@@ -139,25 +104,23 @@ def kernel_places(table: pa.Table) -> dict[str, list[int]]:
     return found
 
 
-def _share(table: pa.Table, rows: Sequence[Mapping[str, Any]]) -> float | None:
-    shares: list[float | None] = table["share"].to_pylist()
-    known = [share for share in shares if share is not None]
-    if len(known) < len(shares):
-        return None
-    return max(sum(known) - sum(float(row["share"]) for row in rows), 0.0)
-
-
 def _shown(
     rows: Sequence[Mapping[str, Any]],
     work: dict[str, WorkShown],
     sites: LaunchSites,
     categories: Sequence[Mapping[str, Any]],
-) -> tuple[list[KernelShown], int]:
-    """Return the rows with their work and ways, and of how many kernels the ways are left out."""
+) -> tuple[list[dict[str, Any]], int]:
+    """Return the rows with their work and ways, and of how many kernels the ways are left out.
+
+    `link` is what follows # in a link to a row, empty where it has none, `first_of` in a link to
+    its category, in the first row of each. `facts` are what is said beside the columns.
+    """
     links, shown, left_out, room = DeepLinks("kernel"), [], 0, _MOST_WAYS
     firsts = {
-        (one["top"], one["sub"]): category_link(one["top"], one["sub"], categories)
-        for one in categories
+        (category["top"], category["sub"]): category_link(
+            category["top"], category["sub"], categories
+        )
+        for category in categories
     }
     named = kernel_labels([row["name"] for row in rows])
     for row, label in zip(rows, named, strict=True):
@@ -166,18 +129,18 @@ def _shown(
             ways, left_out = [], left_out + 1
         room -= len(ways)
         # Work is known by name alone: of kernels of one name the one with most time shows it.
-        mine = work.pop(row["name"], None)
+        own_work = work.pop(row["name"], None)
         shown.append(
-            KernelShown(
-                row=row,
-                label=label,
-                link=links.of(row["name"]),
-                category=f"{row['top']}/{row['sub']}",
-                first_of=firsts.pop((row["top"], row["sub"]), ""),
-                work=mine,
-                ways=list(map(way, ways)),
-                facts=list(_facts(row, mine)),
-            )
+            {
+                "row": row,
+                "label": label,
+                "link": links.of(row["name"]),
+                "category": f"{row['top']}/{row['sub']}",
+                "first_of": firsts.pop((row["top"], row["sub"]), ""),
+                "work": own_work,
+                "ways": list(map(way, ways)),
+                "facts": list(_facts(row, own_work)),
+            }
         )
     return shown, left_out
 
@@ -220,7 +183,11 @@ def launched(prepared: Prepared | None) -> LaunchSites:
     for row in sites.table.to_pylist():
         rows.setdefault(key_of(row), []).append(row)
     knows = frozenset(filter(sites.knows, _COLUMNS))
-    return LaunchSites(rows, knows, _scope_title(set(sites.table["is_module"].to_pylist())))
+    are_modules = set(sites.table["is_module"].to_pylist())
+    title = "Module" if True in are_modules else "Annotation"
+    return LaunchSites(
+        rows, knows, "Module or annotation" if are_modules >= {True, False} else title
+    )
 
 
 def key_of(row: Mapping[str, Any]) -> Key:
@@ -244,22 +211,10 @@ def way(row: Mapping[str, Any]) -> dict[str, Any]:
 
     `scope_more` says how many modules the scope counts for, and that it is that of the forward op.
     """
+    modules = f"{row['modules']:,} modules" if (row["modules"] or 0) > 1 else ""
     return {
         **row,
-        "scope_more": ", ".join(_scope_more(row)),
+        "scope_more": ", ".join(filter(None, (modules, "backward" if row["backward"] else ""))),
         "shapes": shape_words(row["shapes"] or ""),
         "dtypes": type_words(row["dtypes"] or ""),
     }
-
-
-def _scope_more(row: Mapping[str, Any]) -> Iterator[str]:
-    if (row["modules"] or 0) > 1:
-        yield f"{row['modules']:,} modules"
-    if row["backward"]:
-        yield "backward"
-
-
-def _scope_title(kinds: set[bool | None]) -> str:
-    if True in kinds and False in kinds:
-        return "Module or annotation"
-    return "Module" if True in kinds else "Annotation"

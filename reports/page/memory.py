@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from traceflops.units import several
 
 if TYPE_CHECKING:
     from traceflops.analysis.result import Analysis
-    from traceflops.windows.prepared import Origins, Prepared
+    from traceflops.windows.prepared import Origins
     from traceflops.windows.records import DeviceReport
 
 MOST_ROWS: Final = 32
@@ -42,23 +42,6 @@ _LABEL_ROOM: Final = 12
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryPlot:
-    """One drawing in its own units; `allocated`, the `area` below it, and `reserved` are paths."""
-
-    label: str
-    alternative: str
-    allocated: str
-    area: str
-    reserved: str
-    xs: list[Tick]
-    ys: list[Tick]
-    steps: list[Tick]
-    peak_x: float
-    peak_y: float
-    remark: str
-
-
-@dataclass(frozen=True, slots=True)
 class MemoryRow:
     """One device or host in words and numbers; not `is_total`: values count from 0."""
 
@@ -76,36 +59,32 @@ class MemoryRow:
     growth: str
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryPage:
-    """The rows of `total`, the drawings of `drawn_of` curves, and sentences on what they are.
-
-    `low` are those whose peak is too low to be drawn; times count from `counts_from`.
-    """
-
-    rows: list[MemoryRow]
-    total: int
-    plots: list[MemoryPlot]
-    drawn_of: int
-    low: int
-    sentences: list[str]
-    counts_from: str
-    held: PeakHeld | None
-
-
-@dataclass(frozen=True, slots=True)
-class PeakHeld:
-    """What one device holds at its peak: who allocated it, the first rows of `total`."""
+class PeakHeld(NamedTuple):
+    """What one device holds at its peak: who allocated it, the first rows, what the others hold."""
 
     label: str
     peak: int
     rows: list[Holder]
     others: int
+    others_bytes: int
 
-    @property
-    def others_bytes(self) -> int:
-        """Return what the rows that are not shown hold."""
-        return self.peak - sum(row.bytes for row in self.rows)
+
+@dataclass(frozen=True, slots=True)
+class MemoryPage:
+    """The rows of `total`, the drawings of `drawn_of` curves, and sentences on what they are.
+
+    `low` are those whose peak is too low to be drawn; times count from `counts_from`. A drawing is
+    in its own units; `allocated`, the `area` below it, and `reserved` are paths.
+    """
+
+    rows: list[MemoryRow]
+    total: int
+    plots: list[dict[str, Any]]
+    drawn_of: int
+    low: int
+    sentences: list[str]
+    counts_from: str
+    held: PeakHeld | None
 
 
 def memory_page(analysis: Analysis) -> MemoryPage | None:
@@ -115,6 +94,16 @@ def memory_page(analysis: Analysis) -> MemoryPage | None:
     used = memory_use(analysis.prepared)
     if not used:
         return None
+    # Who holds the memory of the device with the highest peak, if that is recorded.
+    on_devices = [use for use in used if not use.on_host]
+    most = max(on_devices, key=lambda use: use.allocated.peak, default=None)
+    found = list(holders(analysis.prepared, most)) if most is not None else []
+    held = None
+    if most is not None and any(holder.recorded for holder in found):
+        shown, others = found[:_MOST_HOLDERS], found[_MOST_HOLDERS:]
+        rest = most.allocated.peak - sum(holder.bytes for holder in shown)
+        label = use_label(most, analysis.devices)
+        held = PeakHeld(label, most.allocated.peak, shown, len(others), rest)
     clocks = overview.clocks(analysis)
     first = _firsts(used, clocks)
     ordered: Sequence[MemoryUse] = used
@@ -133,21 +122,8 @@ def memory_page(analysis: Analysis) -> MemoryPage | None:
         low=sum(one.allocated.peak < LEAST_DRAWN for one in ordered),
         sentences=list(_sentences(used)),
         counts_from=overview.counts_from(clocks) if clocks.of_process else "the first allocation",
-        held=_held(analysis.prepared, used, analysis.devices),
+        held=held,
     )
-
-
-def _held(
-    prepared: Prepared, used: Sequence[MemoryUse], devices: Sequence[DeviceReport]
-) -> PeakHeld | None:
-    """Return who holds the memory of the device with the highest peak, None where unknown."""
-    on_devices = [use for use in used if not use.on_host]
-    most = max(on_devices, key=lambda use: use.allocated.peak, default=None)
-    found = holders(prepared, most) if most is not None else ()
-    if most is None or not any(one.recorded for one in found):
-        return None
-    rows = list(found[:_MOST_HOLDERS])
-    return PeakHeld(use_label(most, devices), most.allocated.peak, rows, len(found) - len(rows))
 
 
 def _firsts(used: Sequence[MemoryUse], clocks: Origins) -> dict[int, int]:
@@ -168,7 +144,9 @@ def _firsts(used: Sequence[MemoryUse], clocks: Origins) -> dict[int, int]:
 
 def use_label(use: MemoryUse, devices: Sequence[DeviceReport]) -> str:
     """Return what to call it, as devices are called in the other tables."""
-    of_device = (one.label for one in devices if not use.on_host and one.device == use.device)
+    of_device = (
+        device.label for device in devices if not use.on_host and device.device == use.device
+    )
     rank = f"rank {use.rank}" if use.rank is not None else use.file * bool(devices)
     owner = process_label(devices, use.process, rank)
     without = "GPU without operations" if use.local_id is None else f"GPU {use.local_id}"
@@ -194,10 +172,6 @@ def _row(use: MemoryUse, devices: Sequence[DeviceReport], origin_ns: int) -> Mem
         share=percent(use.share_of_device),
         growth=_growth(allocated),
     )
-
-
-def _signed(ns: int) -> str:
-    return f"−{duration(-ns)}" if ns < 0 else duration(ns)
 
 
 def _growth(series: Series) -> str:
@@ -235,7 +209,7 @@ def _sentences(used: Sequence[MemoryUse]) -> Iterator[str]:
         yield "Long curves are downsampled; peaks are kept."
 
 
-def _plot(use: MemoryUse, devices: Sequence[DeviceReport], origin_ns: int) -> MemoryPlot:
+def _plot(use: MemoryUse, devices: Sequence[DeviceReport], origin_ns: int) -> dict[str, Any]:
     """Return the curves of one device or host in units of the drawing.
 
     Times on the axis count from `origin_ns`.
@@ -247,30 +221,41 @@ def _plot(use: MemoryUse, devices: Sequence[DeviceReport], origin_ns: int) -> Me
     top = int(max(curve.value.max() for curve in curves))
     bottom = min(0, int(min(curve.value.min() for curve in curves)))
     y = _Scale(bottom, max(top, bottom + 1), _HEIGHT - _BOTTOM, _TOP)
+    each_ns = round_above((high_ns - low_ns) / _X_TICKS)
+    first = -((origin_ns - low_ns) // each_ns)
+    times = (n * each_ns for n in range(first, first + 3 * _X_TICKS))
+    # The used steps; their numbers stand where there is room for them.
+    marks: list[Tick] = []
+    free = float(_LEFT)
+    for step in use.allocated.steps if len(use.allocated.steps) <= _MOST_STEPS else ():
+        begin = x.at(step.start_ns)
+        if _LEFT <= begin <= _WIDTH - _RIGHT:
+            text = f"step {step.step}" if begin >= free else ""
+            free = begin + _LABEL_ROOM + 6 * len(text) if text else free
+            marks.append(Tick(begin, text))
     label = use_label(use, devices)
     allocated = _path(use.allocated.curve, x, y, high_ns)
-    return MemoryPlot(
-        label=label,
-        alternative=_alternative(use, label),
-        allocated=allocated,
-        area=_filled(allocated, y.at(0)),
-        reserved=_path(use.reserved.curve, x, y, high_ns) if use.reserved is not None else "",
-        xs=[
-            Tick(x.at(at), _signed(at - origin_ns))
-            for at in _time_ticks(low_ns, high_ns, origin_ns)
-        ],
-        ys=[Tick(y.at(at), size(at, binary=True)) for at in _byte_ticks(bottom, top)],
-        steps=_step_marks(use.allocated, x),
-        peak_x=x.at(use.allocated.peak_ns),
-        peak_y=y.at(use.allocated.peak),
-        remark="" if use.is_total else "change since recording start",
-    )
-
-
-def _alternative(use: MemoryUse, label: str) -> str:
     peak = size(use.allocated.peak, binary=True)
     held = f", peak {size(use.reserved.peak, binary=True)} reserved" if use.reserved else ""
-    return f"{label}: peak {peak} allocated{held}"
+    zero = y.at(0)
+    start, _, rest = allocated.partition(" ")
+    return {
+        "label": label,
+        "alternative": f"{label}: peak {peak} allocated{held}",
+        "allocated": allocated,
+        "area": f"{start} {zero:g}V{rest}V{zero:g}",
+        "reserved": _path(use.reserved.curve, x, y, high_ns) if use.reserved is not None else "",
+        "xs": [
+            Tick(x.at(origin_ns + ns), f"−{duration(-ns)}" if ns < 0 else duration(ns))
+            for ns in times
+            if low_ns <= origin_ns + ns <= high_ns
+        ],
+        "ys": [Tick(y.at(at), size(at, binary=True)) for at in _byte_ticks(bottom, top)],
+        "steps": marks,
+        "peak_x": x.at(use.allocated.peak_ns),
+        "peak_y": y.at(use.allocated.peak),
+        "remark": "" if use.is_total else "change since recording start",
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,37 +288,8 @@ def _path(curve: Curve, x: _Scale, y: _Scale, end_ns: int) -> str:
     return "".join([*pieces, f"H{x.at(end_ns):g}"])
 
 
-def _filled(path: str, zero: float) -> str:
-    """Return a path of steps as what lies between it and 0."""
-    start, _, rest = path.partition(" ")
-    return f"{start} {zero:g}V{rest}V{zero:g}"
-
-
-def _time_ticks(low_ns: int, high_ns: int, origin_ns: int) -> list[int]:
-    each = round_above((high_ns - low_ns) / _X_TICKS)
-    first = -((origin_ns - low_ns) // each)
-    places = (origin_ns + n * each for n in range(first, first + 3 * _X_TICKS))
-    return [at for at in places if low_ns <= at <= high_ns]
-
-
 def _byte_ticks(bottom: int, top: int) -> list[int]:
     """Return values that are round in binary units, 0 among them."""
     unit = 1024 ** max(0, ((max(top, -bottom, 1)).bit_length() - 1) // 10)
     each = max(1, int(unit * round_above((top - bottom) / unit / _Y_TICKS) or unit))
     return [n * each for n in range(-(-bottom // each), top // each + 1)]
-
-
-def _step_marks(series: Series, x: _Scale) -> list[Tick]:
-    """Return where the used steps begin; their numbers stand where there is room for them."""
-    if len(series.steps) > _MOST_STEPS:
-        return []
-    marks: list[Tick] = []
-    free = float(_LEFT)
-    for step in series.steps:
-        at = x.at(step.start_ns)
-        if not _LEFT <= at <= _WIDTH - _RIGHT:
-            continue
-        text = f"step {step.step}" if at >= free else ""
-        free = at + _LABEL_ROOM + 6 * len(text) if text else free
-        marks.append(Tick(at, text))
-    return marks

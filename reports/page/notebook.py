@@ -72,14 +72,15 @@ class Plots:
     def steps(self) -> Any:
         """Return a stacked bar per step, or per window where there are no steps."""
         bars = drawn_bars(window_rows(self.analysis.devices))
-        return _of_bars(bars, "step" if self.analysis.steps.seen else "window")
+        return stacked_bars(_known(bars), "step" if self.analysis.steps.seen else "window")
 
     def components(self) -> Any:
         """Return a stacked bar per device: its chosen windows by component."""
         devices = self.analysis.devices_used
-        return _of_bars(
-            [StepBar(visible(one.label), 1, True, one.chosen.components) for one in devices], "GPU"
-        )
+        bars = [
+            StepBar(visible(device.label), 1, True, device.chosen.components) for device in devices
+        ]
+        return stacked_bars(_known(bars), "GPU")
 
     def roofline(self) -> Any:
         """Return kernels as points, FLOP per byte and TFLOP/s, below the roofs of their types."""
@@ -177,12 +178,12 @@ class Plots:
         if not lengths:
             raise _missing("no idle time between work")
         columns = {
-            "from_ns": [max(one.from_ns, 1) for one in lengths],
+            "from_ns": [max(length.from_ns, 1) for length in lengths],
             "bottom": [0] * len(lengths),
-            "to_ns": [one.to_ns for one in lengths],
-            "ms": [one.idle_ns / TIME_UNITS["ms"] for one in lengths],
-            "idle_ns": [one.idle_ns for one in lengths],
-            "gaps": [one.gaps for one in lengths],
+            "to_ns": [length.to_ns for length in lengths],
+            "ms": [length.idle_ns / TIME_UNITS["ms"] for length in lengths],
+            "idle_ns": [length.idle_ns for length in lengths],
+            "gaps": [length.gaps for length in lengths],
         }
         return hv.Rectangles(columns, list(columns)[:4], list(columns)[4:]).opts(
             backend="bokeh",
@@ -199,10 +200,11 @@ class Plots:
 _SIZE: Final = {"width": _WIDTH, "height": _HEIGHT}
 
 
-def _of_bars(bars: list[StepBar], axis: str) -> Any:
+def _known(bars: list[StepBar]) -> list[StepBar]:
+    """Return bars. Raises UsageError where none has any time."""
     if not any(bar.components.window_ns for bar in bars):
         raise _missing("no device with recorded work")
-    return stacked_bars(bars, axis)
+    return bars
 
 
 def _missing(what: str) -> UsageError:

@@ -13,8 +13,6 @@ from traceflops.reports.view.wording import products, some_files
 from traceflops.timeline.records import Components
 from traceflops.units import capitalized, several
 from traceflops.windows.prepared import Origins, origins
-from traceflops.windows.records import DeviceReport
-from traceflops.windows.step_times import most_and_least
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -140,20 +138,9 @@ def hidden_sentence(analysis: Analysis) -> str:
     return f"{seen} exposed, {unseen} hidden ({percent(hidden / (exposed + hidden))})."
 
 
-def shown_devices(analysis: Analysis) -> Few[DeviceReport]:
-    """Return all devices, or where there are too many those with most and least own time."""
-    devices = analysis.devices
-    return Few([devices[at] for at in most_and_least(devices, MOST_DEVICES)], len(devices))
-
-
 def other_share(categories: pa.Table) -> float | None:
     """Return the share of device time of kernels whose name no rule knows, None without any."""
     rows = categories.to_pylist()
     if not rows or any(row["share"] is None for row in rows):
         return None
     return float(sum(row["share"] for row in rows if row["top"] == "other"))
-
-
-def used_components(analysis: Analysis) -> list[str]:
-    """Return the components that have time in the window."""
-    return [name for name, ns in analysis.components.parts().items() if ns]

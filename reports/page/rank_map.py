@@ -134,7 +134,11 @@ def rank_map(
     order = np.lexsort((-mean, -np.abs(mean), first)).tolist()
     own, rest = _with_rows(off, order)
     each = -(-len(times.steps) // _MOST_COLUMNS)
-    columns = _joined([str(step) for step in times.steps], each)
+    # A label for each so many columns: the first and the last of them.
+    blocks = [times.steps[start : start + each] for start in range(0, len(times.steps), each)]
+    columns = [
+        str(some[0]) if len(some) == 1 else f"{some[0]}{UNKNOWN}{some[-1]}" for some in blocks
+    ]
     drawn = _Cells(times.steps, labels, off, off_ns, each, links, shows=len(columns) <= _MOST_TEXTS)
     unknown = [UNKNOWN] * len(heads)
     rows = [RankRow(labels[at], drawn.of(at), figures.get(labels[at], unknown)) for at in own]
@@ -193,7 +197,7 @@ def own_time_rows(analysis: Analysis) -> tuple[OwnTimes, list[str], bool]:
     ranks, devices = analysis.ranks, analysis.devices
     steps = [step for step in ranks.cycles.steps if step is not None] if ranks is not None else []
     if ranks is None or len(steps) < _LEAST_STEPS:
-        return own_times(devices), [one.rank_text or one.label for one in devices], False
+        return own_times(devices), [device.rank_text or device.label for device in devices], False
     times = OwnTimes(tuple(steps), ranks.cycles.own_ns.T.astype(np.float64))
     return times, [f"rank {rank}" for rank in ranks.records.ranks], True
 
@@ -270,9 +274,3 @@ def signed_share(share: float) -> str:
     """Return a deviation in words."""
     sign = "\N{MINUS SIGN}" if share < 0 else "+"
     return f"{sign}{percent(abs(share))}"
-
-
-def _joined(labels: Sequence[str], number: int) -> list[str]:
-    """Return a label for each so many columns: the first and the last of them."""
-    some = [labels[at : at + number] for at in range(0, len(labels), number)]
-    return [few[0] if len(few) == 1 else f"{few[0]}{UNKNOWN}{few[-1]}" for few in some]

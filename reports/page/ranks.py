@@ -7,15 +7,13 @@ ranks stand below each other on aligned clocks.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from traceflops.ranks.who_waits import Turn
 from traceflops.reports.page.rank_map import (
     Links,
-    RankMap,
     link_of,
     own_time_rows,
     rank_map,
@@ -23,7 +21,6 @@ from traceflops.reports.page.rank_map import (
 )
 from traceflops.reports.view.figures import UNKNOWN, duration
 from traceflops.reports.view.short_names import short_labels
-from traceflops.reports.view.tables import ReportTable
 from traceflops.reports.view.who_waits import (
     late_rank_words,
     ranks_table,
@@ -32,11 +29,10 @@ from traceflops.reports.view.who_waits import (
     waiting_table,
     worst_collectives,
 )
-from traceflops.windows.step_times import OwnTimes, most_and_least
+from traceflops.windows.step_times import most_and_least
 
 if TYPE_CHECKING:
     from traceflops.analysis.result import Analysis
-    from traceflops.windows.records import DeviceReport
 
 MOST_DEVICES: Final = 32
 _MOST_COLLECTIVES, _MOST_LANES = 24, 8
@@ -44,75 +40,47 @@ _LABEL: Final = 14
 _FULL: Final = 1_000
 
 
-@dataclass(frozen=True, slots=True)
-class Lane:
-    """How one rank takes part in a collective: where it waits and transfers, in thousandths."""
+def ranks_page(analysis: Analysis) -> dict[str, Any]:
+    """Return who is waited for and why, the map, the tables, and the devices shown of `total`.
 
-    label: str
-    start: float
-    wait: float
-    transfer: float
-    starts: str
-    waits: str
-    transfers: str
-
-
-@dataclass(frozen=True, slots=True)
-class Lanes:
-    """The ranks shown of `total` in one collective, the last one to start at the end."""
-
-    link: str
-    said: str
-    lanes: list[Lane]
-    total: int
-    length: str
-
-
-@dataclass(frozen=True, slots=True)
-class RanksPage:
-    """Who is waited for and why, the map, the tables, and the devices shown of `total`.
-
-    `rows` are devices, each with what follows # in the link to it.
-    `left_out` is what own time is without, `slowdown` a sentence on S.
+    `rows` are devices, each with what follows # in the link to it; the first `most` of them are
+    there because they have most own time, 0 if all are. `left_out` is what own time is without,
+    `slowdown` a sentence on S.
     """
-
-    late: tuple[str, str, str]
-    map: RankMap
-    remark: str
-    whom: ReportTable
-    rates: ReportTable
-    collectives: list[Lanes]
-    rows: list[tuple[DeviceReport, str]]
-    total: int
-    left_out: str
-    farthest: str
-    slowdown: str
-
-    @property
-    def most(self) -> int:
-        """Return how many devices are shown because they have most own time, 0 if all are."""
-        return (len(self.rows) + 1) // 2 if self.total > len(self.rows) else 0
-
-
-def ranks_page(analysis: Analysis) -> RanksPage:
-    """Return what the section shows."""
     devices, table = analysis.devices, ranks_table(analysis, len(analysis.devices))
     times, labels, of_cycles = own_time_rows(analysis)
     labels = short_labels(labels, _LABEL)
     worst, met = worst_collectives(analysis, _MOST_COLLECTIVES)
-    return RanksPage(
-        late=late_rank_words(analysis),
-        map=rank_map(times, labels, table, Links(worst.T if of_cycles else None, met)),
-        remark=table.remark,
-        whom=waiting_table(analysis),
-        rates=rates_table(analysis),
-        collectives=[lanes(link_of(index), said, turns) for index, (said, turns) in met.items()],
-        rows=_linked([devices[place] for place in most_and_least(devices, MOST_DEVICES)]),
-        total=len(devices),
-        left_out="exposed waiting" if of_cycles else "exposed communication",
-        farthest=_farthest_cell(times, labels),
-        slowdown=_slowdown(analysis) if of_cycles else "",
-    )
+    shown = [devices[row] for row in most_and_least(devices, MOST_DEVICES)]
+    # The first device of a rank has the link to the rank.
+    first = {device.rank: device.device for device in reversed(shown)}
+    rows = [
+        (device, f"rank={device.rank}")
+        if device.rank is not None and first[device.rank] == device.device
+        else (device, "")
+        for device in shown
+    ]
+    # The rank that is farthest off the median, and in which step.
+    off, farthest = times.relative() - 1, ""
+    far = np.where(np.isnan(off), 0, np.abs(off))
+    if far.any():
+        row, step = divmod(int(far.argmax()), len(times.steps))
+        share = signed_share(float(off[row, step]))
+        farthest = f"{labels[row]}, step {times.steps[step]} ({share})"
+    return {
+        "late": late_rank_words(analysis),
+        "map": rank_map(times, labels, table, Links(worst.T if of_cycles else None, met)),
+        "remark": table.remark,
+        "whom": waiting_table(analysis),
+        "rates": rates_table(analysis),
+        "collectives": [lanes(link_of(index), said, turns) for index, (said, turns) in met.items()],
+        "rows": rows,
+        "most": (len(rows) + 1) // 2 if len(devices) > len(rows) else 0,
+        "total": len(devices),
+        "left_out": "exposed waiting" if of_cycles else "exposed communication",
+        "farthest": farthest,
+        "slowdown": _slowdown(analysis) if of_cycles else "",
+    }
 
 
 def _slowdown(analysis: Analysis) -> str:
@@ -122,47 +90,38 @@ def _slowdown(analysis: Analysis) -> str:
         return ""
     worst = int(cycles.slowdown.argmax())
     most = f"most in step {cycles.steps[worst]} ({cycles.slowdown[worst]:.3f})"
-    slowdown = f"Slowdown S (step time by mean own time): {cycles.overall:.3f}, {most}."
     return (
-        f"{slowdown} A step begins after the last collective of another, so the first is not shown."
+        f"Slowdown S (step time by mean own time): {cycles.overall:.3f}, {most}. A step begins "
+        "after the last collective of another, so the first is not shown."
     )
 
 
-def _linked(devices: Sequence[DeviceReport]) -> list[tuple[DeviceReport, str]]:
-    """Return devices, each with the link to it; the first of a rank has that of the rank."""
-    first = {device.rank: device.device for device in reversed(devices)}
-    return [
-        (one, f"rank={one.rank}" if one.rank is not None and first[one.rank] == one.device else "")
-        for one in devices
-    ]
+def lanes(link: str, said: str, turns: Sequence[Turn]) -> dict[str, Any]:
+    """Return the drawing of a collective; of many ranks the first and the last that start.
 
-
-def lanes(link: str, said: str, turns: Sequence[Turn]) -> Lanes:
-    """Return the drawing of a collective; of many ranks the first and the last that start."""
+    A lane has where its rank waits and transfers, in thousandths of the length; the last one to
+    start is at the end.
+    """
     half = _MOST_LANES // 2
     shown = [*turns[:half], *turns[-half:]] if len(turns) > _MOST_LANES else turns
     far = max(turn.from_ns + turn.wait_ns + turn.transfer_ns for turn in turns) or 1
-    drawn = [_lane(turn, _FULL / far) for turn in shown]
-    return Lanes(link, said, drawn, len(turns), duration(far))
-
-
-def _lane(turn: Turn, scale: float) -> Lane:
-    return Lane(
-        label=f"rank {turn.rank}",
-        start=round(turn.from_ns * scale, 1),
-        wait=round(turn.wait_ns * scale, 1),
-        transfer=round(turn.transfer_ns * scale, 1),
-        starts=signed(turn.from_ns),
-        waits=duration(turn.wait_ns) if turn.wait_ns else UNKNOWN,
-        transfers=duration(turn.transfer_ns),
-    )
-
-
-def _farthest_cell(times: OwnTimes, labels: Sequence[str]) -> str:
-    """Return which rank is farthest off the median in which step, "" where all are alike."""
-    off = times.relative() - 1
-    far = np.where(np.isnan(off), 0, np.abs(off))
-    if not far.any():
-        return ""
-    row, column = divmod(int(far.argmax()), len(times.steps))
-    return f"{labels[row]}, step {times.steps[column]} ({signed_share(float(off[row, column]))})"
+    scale = _FULL / far
+    drawn = [
+        {
+            "label": f"rank {turn.rank}",
+            "start": round(turn.from_ns * scale, 1),
+            "wait": round(turn.wait_ns * scale, 1),
+            "transfer": round(turn.transfer_ns * scale, 1),
+            "starts": signed(turn.from_ns),
+            "waits": duration(turn.wait_ns) if turn.wait_ns else UNKNOWN,
+            "transfers": duration(turn.transfer_ns),
+        }
+        for turn in shown
+    ]
+    return {
+        "link": link,
+        "said": said,
+        "lanes": drawn,
+        "total": len(turns),
+        "length": duration(far),
+    }

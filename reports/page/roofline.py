@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from traceflops.analysis.result import Analysis
-    from traceflops.mfu.budget import DevicePeaks
     from traceflops.mfu.measurement import Measurement
     from traceflops.mfu.traced.work_tables import KernelRow
 
@@ -87,22 +86,12 @@ class Dot:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """A roof that dots are held against: its data types, how many dots, and its balance.
-
-    That is the FLOP per byte from which on work can reach the roof.
-    """
-
-    dtypes: str
-    dots: int
-    balance: str
-
-
-@dataclass(frozen=True, slots=True)
 class RooflinePlot:
     """The drawing, and which roof is that of how many dots.
 
     `ridges` are where the slope meets the roofs: left of its own, the memory roof is nearer.
+    `held` are the roofs that dots are held against: data types, how many dots, and its balance,
+    which is the FLOP per byte from which on work can reach the roof.
     """
 
     width: int
@@ -113,7 +102,7 @@ class RooflinePlot:
     ridges: list[Tick]
     dots: list[Dot]
     source: str
-    held: list[Held]
+    held: list[tuple[str, int, str]]
 
     @property
     def components(self) -> list[str]:
@@ -157,32 +146,42 @@ def roofline_plot(measured: Measurement, width: int = WIDTH) -> RooflinePlot | N
     rates = [*(peak / PER_TERA for peak in peaks.values()), *map(_rate, rows)]
     rates.append(lowest * bandwidth / PER_TERA)
     up = _axis(rates, HEIGHT - BOTTOM, TOP)
-    top = max(peaks.values())
     total = sum(row.measured.time_ns for row in rows)
-    of_peak = _by_peak(peaks)
+    # The data types of each peak, the highest first: those with one peak share a roof.
+    of_peak: dict[int, list[str]] = {}
+    for dtype, peak in sorted(peaks.items(), key=lambda item: -item[1]):
+        of_peak.setdefault(peak, []).append(dtype)
     dashes = dict(zip(of_peak, cycle(_DASHES)))
+    # The roof of the memory, from where it enters the drawing to the highest peak.
+    enters = max(10**across.low, 10**up.low * PER_TERA / bandwidth)
+    slope = Roof(
+        across.at(enters),
+        up.at(enters * bandwidth / PER_TERA),
+        across.at(max(of_peak) / bandwidth),
+        up.at(max(of_peak) / PER_TERA),
+        f"{bandwidth:,} GB/s",
+    )
+    flats, ridges, held = [], [], []
+    for peak, dtypes in of_peak.items():
+        balance, height = peak / bandwidth, up.at(peak / PER_TERA)
+        text = f"{listed(dtypes)} {significant(peak / PER_TERA)} TFLOP/s"
+        flats.append(Roof(across.at(balance), height, across.end, height, text, dashes[peak]))
+        ridges.append(Tick(across.at(balance), significant(balance, 3)))
+        dots = sum(set(row.dtypes) <= set(dtypes) for row in rows)
+        held.append((listed(dtypes), dots, significant(balance, 3)))
+    device = measured.devices[0]
+    spec = device.match.spec
+    table = f"{spec.product}: {spec.source}" if spec is not None else device.product
     return RooflinePlot(
         width=width,
         xs=across.ticks(),
         ys=up.ticks(),
-        slope=_slope(bandwidth, top, across, up),
-        flats=[
-            _flat(listed(dtypes), peak, bandwidth, across, up, dashes[peak])
-            for peak, dtypes in of_peak.items()
-        ],
-        ridges=[
-            Tick(across.at(peak / bandwidth), significant(peak / bandwidth, 3)) for peak in of_peak
-        ],
+        slope=slope,
+        flats=flats,
+        ridges=ridges,
         dots=[_dot(measured, row, across, up, total, dashes[peaks[row.dtypes[0]]]) for row in rows],
-        source=_source(measured.devices[0]),
-        held=[
-            Held(
-                listed(dtypes),
-                sum(set(row.dtypes) <= set(dtypes) for row in rows),
-                significant(peak / bandwidth, 3),
-            )
-            for peak, dtypes in of_peak.items()
-        ],
+        source=f"peak as given, {table}" if device.given else table,
+        held=held,
     )
 
 
@@ -301,14 +300,6 @@ def placed_kernels(measured: Measurement) -> tuple[list[KernelRow], dict[str, in
     return rows, {dtype: peak for dtype, peak in known.items() if dtype in drawn}
 
 
-def _by_peak(peaks: Mapping[str, int]) -> dict[int, list[str]]:
-    """Return the data types of each peak, the highest first: those with one peak share a roof."""
-    by_peak: dict[int, list[str]] = {}
-    for dtype, peak in sorted(peaks.items(), key=lambda item: -item[1]):
-        by_peak.setdefault(peak, []).append(dtype)
-    return by_peak
-
-
 def angle(line: Roof) -> float:
     """Return how steep a roof rises, in degrees."""
     return round(math.degrees(math.atan2(line.y1 - line.y2, line.x2 - line.x1)), 1)
@@ -336,25 +327,6 @@ def _axis(values: list[float], start: float, end: float) -> _Axis:
     return _Axis(max(min(logs) - 2 * _SPARE, high - _MOST_DECADES), high, start, end)
 
 
-def _slope(bandwidth: int, top: int, across: _Axis, up: _Axis) -> Roof:
-    """Return the roof of the memory, from where it enters the drawing to the highest peak."""
-    enters = max(10**across.low, 10**up.low * PER_TERA / bandwidth)
-    ends = top / bandwidth
-    return Roof(
-        across.at(enters),
-        up.at(enters * bandwidth / PER_TERA),
-        across.at(ends),
-        up.at(top / PER_TERA),
-        f"{bandwidth:,} GB/s",
-    )
-
-
-def _flat(dtypes: str, peak: int, bandwidth: int, across: _Axis, up: _Axis, dash: str) -> Roof:
-    height = up.at(peak / PER_TERA)
-    text = f"{dtypes} {significant(peak / PER_TERA)} TFLOP/s"
-    return Roof(across.at(peak / bandwidth), height, across.end, height, text, dash)
-
-
 def _dot(
     measured: Measurement, row: KernelRow, across: _Axis, up: _Axis, total: int, dash: str
 ) -> Dot:
@@ -377,10 +349,3 @@ def _dot(
         text,
         dash,
     )
-
-
-def _source(one: DevicePeaks) -> str:
-    """Return where the rates are from."""
-    spec = one.match.spec
-    table = f"{spec.product}: {spec.source}" if spec is not None else one.product
-    return f"peak as given, {table}" if one.given else table

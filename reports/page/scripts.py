@@ -21,7 +21,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from traceflops.reports.page.jinja import template
-from traceflops.reports.page.section import Filled
+from traceflops.reports.page.section import Section
 
 _ENDS_A_SCRIPT: Final = re.compile(r"<(?:/?script|!--)", re.IGNORECASE)
 _BOKEH: Final = "bokeh-packed"
@@ -54,14 +54,16 @@ class Embedded:
     divs: Mapping[str, str]
 
 
-def scripts_of(parts: Sequence[Filled], drawn: Embedded | None) -> Scripts:
+def scripts_of(parts: Sequence[Section], drawn: Embedded | None) -> Scripts:
     """Return what the sections of a page need to run."""
     theme = template("theme.js")
     scripts = tuple(_scripts(parts, drawn))
-    data = {id_: packed(text) for part in parts for id_, text in part.content.data.items()}
+    data = {id_: packed(text) for part in parts for id_, text in part.data.items()}
     allowed = [theme, *scripts]
     if drawn is not None:
-        bokeh = _bokeh_js()
+        from bokeh.resources import Resources
+
+        bokeh = str(Resources(mode="inline", components=["bokeh"], minified=True).js_raw[0])
         data[_BOKEH] = packed(bokeh.encode())
         allowed.append(bokeh)
     return Scripts(theme, scripts, data, _policy(allowed))
@@ -91,9 +93,9 @@ def _level(content: bytes) -> int:
     return 9 if len(content) <= _MOST_AT_BEST else 6
 
 
-def _scripts(parts: Sequence[Filled], drawn: Embedded | None) -> Iterator[str]:
+def _scripts(parts: Sequence[Section], drawn: Embedded | None) -> Iterator[str]:
     """Give the scripts after the first; none of them may hold what would end its element."""
-    names = dict.fromkeys(name for part in parts for name in part.content.scripts)
+    names = dict.fromkeys(name for part in parts for name in part.scripts)
     scripts = [template(name) for name in ("report.js", *names)]
     if drawn is not None:
         scripts.append(f'addEventListener("bokeh-ready", () => {{\n{drawn.script}\n}});\n')
@@ -158,13 +160,6 @@ def bokeh_figure(element: Any) -> Any:
     return holoviews().renderer("bokeh").instance(webgl=False).get_plot(element).state
 
 
-def _bokeh_js() -> str:
-    """Return BokehJS without the parts for widgets, tables, WebGL and formulas."""
-    from bokeh.resources import Resources
-
-    return str(Resources(mode="inline", components=["bokeh"], minified=True).js_raw[0])
-
-
 @contextmanager
 def _complaints_to_log() -> Iterator[None]:
     """Send the warnings of the libraries to our log at debug level: they are no user's business."""
@@ -184,7 +179,7 @@ class _ToLog(logging.Handler):
 def _loggers_to_log() -> Iterator[None]:
     """Do the same for what the libraries log; their own handlers write to stderr."""
     loggers = [logging.getLogger(name) for name in _TALKATIVE]
-    before = [(each.handlers, each.propagate) for each in loggers]
+    before = [(logger.handlers, logger.propagate) for logger in loggers]
     for each in loggers:
         each.handlers, each.propagate = [_ToLog()], False
     try:

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import quote
-
-if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis
 
 _AS_THEY_ARE: Final = ":,;=@/?+$!~*()"
 _MOST_BYTES: Final = 200_000
@@ -16,39 +13,21 @@ _MOST_BYTES: Final = 200_000
 
 
 @dataclass(frozen=True, slots=True)
-class Content:
-    """What a section shows of one analysis.
-
-    `values` are what its template reads. `figures` make Bokeh figures by name; the template finds
-    their elements in `figures`. `scripts` name the script files that the section needs, `data` is
-    what they read, by the id of its element.
-    """
-
-    values: Mapping[str, Any] = field(default_factory=dict)
-    figures: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
-    scripts: Sequence[str] = ()
-    data: Mapping[str, bytes] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
 class Section:
-    """A part of the page; `name` is its id and that of its template.
+    """A part of the page with what it shows; `name` is its id and that of its template.
 
-    `content` returns None where the analysis has nothing to show there. `group` is that entry of
-    the navigation which leads to it.
+    `group` is that entry of the navigation which leads to it. `values` are what its template reads.
+    `figures` make Bokeh figures by name; the template finds their elements in `figures`. `scripts`
+    name the script files that the section needs, `data` is what they read, by the id of its
+    element.
     """
 
     name: str
     group: str
-    content: Callable[[Analysis], Content | None]
-
-
-@dataclass(frozen=True, slots=True)
-class Filled:
-    """A section with what it shows."""
-
-    section: Section
-    content: Content
+    values: Mapping[str, Any]
+    figures: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
+    scripts: Sequence[str] = ()
+    data: Mapping[str, bytes] = field(default_factory=dict)
 
 
 def link_to(kind: str, name: str) -> str:

@@ -21,7 +21,6 @@ from traceflops.windows.records import DeviceReport
 from traceflops.windows.step_times import counting, mean_components, median_of
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
     from holoviews.element import Rectangles
 
     from traceflops.analysis.result import Analysis
@@ -107,7 +106,16 @@ def drawn_bars(all_rows: Sequence[StepRow], most: int = MOST_BARS) -> list[StepB
     chosen = [row for row in all_rows if row.role == "step"]
     chosen = chosen or [row for row in all_rows if row.used]
     width = max(-(-len(chosen) // most), 1)
-    return [_joined(chosen[i : i + width]) for i in range(0, len(chosen), width)]
+    groups = [chosen[start : start + width] for start in range(0, len(chosen), width)]
+    return [
+        StepBar(
+            label=rows[0].label if len(rows) == 1 else f"{rows[0].label}{UNKNOWN}{rows[-1].label}",
+            rows=len(rows),
+            used=any(row.used for row in rows),
+            components=mean_components([row.components for row in rows]),
+        )
+        for rows in groups
+    ]
 
 
 def small_bars(devices: Iterable[DeviceReport]) -> list[StepBar]:
@@ -134,16 +142,6 @@ def _window_row(windows: Sequence[Window], label: str) -> StepRow:
     )
 
 
-def _joined(group: Sequence[StepRow]) -> StepBar:
-    first, last = group[0].label, group[-1].label
-    return StepBar(
-        label=first if len(group) == 1 else f"{first}{UNKNOWN}{last}",
-        rows=len(group),
-        used=any(row.used for row in group),
-        components=mean_components([row.components for row in group]),
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class StepTimeShown:
     """The time of a component in one step, and how much more that is than the median.
@@ -167,45 +165,32 @@ class StepShown:
     slowest: bool
 
 
-@dataclass(frozen=True, slots=True)
-class StepsPage:
-    """The rows that are shown of `total`, the medians, and the components that any row has."""
+def steps_page(analysis: Analysis, rows: Sequence[StepRow]) -> dict[str, Any]:
+    """Return the table of the windows: the rows shown of `total`, the medians, the components.
 
-    rows: list[StepShown]
-    total: int
-    components: list[str]
-    medians: dict[str, int]
-    compared: int
-
-    @property
-    def first(self) -> int:
-        """Return how many rows are shown because they are the first."""
-        return _FIRST
-
-    @property
-    def worst(self) -> int:
-        """Return how many rows are shown because they are the longest."""
-        return len(self.rows) - _FIRST
-
-
-def steps_page(analysis: Analysis, rows: Sequence[StepRow]) -> StepsPage:
-    """Return the table of the windows of an analysis."""
+    Where not all rows are shown they are the `first` ones, and the `worst` of the others.
+    """
     components = [name for name in LOOKS if any(row.components.parts()[name] for row in rows)]
     used = [row for row in rows if row.used and row.role == "step"]
-    medians = _medians(used, components) if len(used) > 1 else {}
+    medians: dict[str, int] = {}
+    if len(used) > 1:
+        medians = {_TIME: median_of([row.dur_ns for row in used])} | {
+            name: median_of([row.components.parts()[name] for row in used]) for name in components
+        }
     spread = analysis.spread if len(used) > 1 else None
     slowest = str(spread.longest.step) if spread is not None else None
     shown = [
         _shown(row, components, medians, row.role == "step" and row.label == slowest)
         for row in chosen_rows(rows)
     ]
-    return StepsPage(shown, len(rows), components, medians, len(used))
-
-
-def _medians(used: Sequence[StepRow], components: Sequence[str]) -> dict[str, int]:
-    parts = [row.components.parts() for row in used]
-    medians = {name: median_of([part[name] for part in parts]) for name in components}
-    return {_TIME: median_of([row.dur_ns for row in used])} | medians
+    return {
+        "rows": shown,
+        "total": len(rows),
+        "components": components,
+        "medians": medians,
+        "first": _FIRST,
+        "worst": len(shown) - _FIRST,
+    }
 
 
 def chosen_rows(rows: Sequence[StepRow]) -> list[StepRow]:
@@ -255,13 +240,35 @@ def stacked_bars(bars: Sequence[StepBar], axis: str) -> Rectangles:
     from bokeh.models import HoverTool
 
     unit = unit_for(max(bar.components.window_ns for bar in bars))
-    columns = _boxes(bars, TIME_UNITS[unit])
+    # The columns of the boxes, bar by bar, of components that take time.
+    parts = np.array([list(bar.components.parts().values()) for bar in bars], dtype=np.float64)
+    place, component = np.nonzero(parts)
+    looks, value, unit_ns = list(LOOKS.values()), parts[place, component], TIME_UNITS[unit]
+    top, total = parts.cumsum(axis=1)[place, component], np.maximum(parts.sum(axis=1)[place], 1)
+    hatches = [_HATCH.get(look.pattern, "blank") for look in looks]
+    columns = {
+        "left": place - 0.44,
+        "bottom": (top - value) / unit_ns,
+        "right": place + 0.44,
+        "top": top / unit_ns,
+        "value": value / unit_ns,
+        "percent": 100 * value / total,
+        "whole": total / unit_ns,
+        "opacity": np.array([1.0 if bar.used else _PALE for bar in bars])[place],
+        "label": np.array([bar.label for bar in bars])[place],
+        "component": np.array([look.label for look in looks])[component],
+        "colour": np.array([look.colour for look in looks])[component],
+        "ink": np.array([look.ink for look in looks])[component],
+        "edge": np.array([look.outline or look.colour for look in looks])[component],
+        "hatch": np.array(hatches)[component],
+    }
     names = list(columns)
     tooltips = [
         (axis, "@label"),
         ("component", f"@component, @value{{0,0.00}} {unit} (@percent{{0.0}} %)"),
         ("total", f"@whole{{0,0.00}} {unit}"),
     ]
+    half = max(len(bars), _LEAST_PLACES) / 2 + 0.2  # few bars stand in the middle and stay slim
     # Other forms of data would be tried with pandas, whose import takes long.
     boxes = hv.Rectangles(columns, names[:4], names[4:], datatype=["dictionary"])
     return boxes.opts(
@@ -277,41 +284,10 @@ def stacked_bars(bars: Sequence[StepBar], axis: str) -> Rectangles:
         show_legend=False,
         xlabel=axis,
         ylabel=f"time ({unit})",
-        xlim=_ends(len(bars)),
+        xlim=((len(bars) - 1) / 2 - half, (len(bars) - 1) / 2 + half),
         ylim=(0, columns["top"].max() * 1.04),
         xticks=list(enumerate(bar.label for bar in bars))[:: -(-len(bars) // _MOST_TICKS)],
     )
-
-
-def _boxes(bars: Sequence[StepBar], unit_ns: int) -> dict[str, npt.NDArray[Any]]:
-    """Return the columns of the boxes, bar by bar, of components that take time."""
-    parts = np.array([list(bar.components.parts().values()) for bar in bars], dtype=np.float64)
-    place, component = np.nonzero(parts)
-    looks, value = list(LOOKS.values()), parts[place, component]
-    top, total = parts.cumsum(axis=1)[place, component], np.maximum(parts.sum(axis=1)[place], 1)
-    return {
-        "left": place - 0.44,
-        "bottom": (top - value) / unit_ns,
-        "right": place + 0.44,
-        "top": top / unit_ns,
-        "value": value / unit_ns,
-        "percent": 100 * value / total,
-        "whole": total / unit_ns,
-        "opacity": np.array([1.0 if bar.used else _PALE for bar in bars])[place],
-        "label": np.array([bar.label for bar in bars])[place],
-        "component": np.array([look.label for look in looks])[component],
-        "colour": np.array([look.colour for look in looks])[component],
-        "ink": np.array([look.ink for look in looks])[component],
-        "edge": np.array([look.outline or look.colour for look in looks])[component],
-        "hatch": np.array([_HATCH.get(look.pattern, "blank") for look in looks])[component],
-    }
-
-
-def _ends(bars: int) -> tuple[float, float]:
-    """Return the ends of the axis; few bars stand in the middle of it and stay slim."""
-    half = max(bars, _LEAST_PLACES) / 2 + 0.2
-    middle = (bars - 1) / 2
-    return middle - half, middle + half
 
 
 def _dress(figure: Any, *, outlined: bool) -> None:

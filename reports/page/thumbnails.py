@@ -5,7 +5,7 @@ Places and lengths are in percent of the drawing, so that it fits a card of any 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
@@ -22,12 +22,11 @@ from traceflops.reports.view.utilisation import share_of_roof
 from traceflops.timeline.intervals import Intervals
 from traceflops.timeline.records import COMPONENTS
 from traceflops.units import PART_NAMES
-from traceflops.windows.records import DeviceReport
 from traceflops.windows.step_times import most_and_least
 
 if TYPE_CHECKING:
     from traceflops.analysis.result import Analysis
-    from traceflops.findings.finding import Finding, Where
+    from traceflops.findings.finding import Finding
 
 _COLUMNS: Final = 120
 _AROUND: Final = 0.6
@@ -86,27 +85,18 @@ def _ranks(analysis: Analysis, finding: Finding) -> Thumbnail | None:
     longest = max(one.chosen.components.window_ns for one in chosen)
     if not longest:
         return None
-    shapes = [
-        shape
-        for row, one in zip(_rows(len(chosen)), chosen, strict=True)
-        for shape in _rank_row(one, row, longest, is_late=one.rank == finding.where.rank)
-    ]
-    labels = tuple(
-        (y + height / 2, shorten_middle(one.rank_text or one.label, 10))
-        for (y, height), one in zip(_rows(len(chosen)), chosen, strict=True)
-    )
+    shapes, labels, room = [], [], (_WHOLE - _LABELS) / longest
+    for (y, height), device in zip(_rows(len(chosen)), chosen, strict=True):
+        exposed = device.chosen.components.communication_ns * room
+        own = device.chosen.components.window_ns * room - exposed
+        look = "ink" if device.rank == finding.where.rank else "idle"
+        shapes += [
+            Shape(_LABELS, y, round(own, 2), height, look),
+            Shape(round(_LABELS + own, 2), y, round(exposed, 2), height, "communication"),
+        ]
+        labels.append((y + height / 2, shorten_middle(device.rank_text or device.label, 10)))
     caption = "own time, then exposed communication"
-    return Thumbnail(caption, "ranks", tuple(shapes), labels=labels)
-
-
-def _rank_row(
-    device: DeviceReport, row: tuple[float, float], longest_ns: int, *, is_late: bool
-) -> Iterator[Shape]:
-    room = (_WHOLE - _LABELS) / longest_ns
-    exposed = device.chosen.components.communication_ns * room
-    own = device.chosen.components.window_ns * room - exposed
-    yield Shape(_LABELS, row[0], round(own, 2), row[1], "ink" if is_late else "idle")
-    yield Shape(round(_LABELS + own, 2), row[0], round(exposed, 2), row[1], "communication")
+    return Thumbnail(caption, "ranks", tuple(shapes), labels=tuple(labels))
 
 
 def _rows(number: int) -> list[tuple[float, float]]:
@@ -122,8 +112,13 @@ def _stretch(analysis: Analysis, finding: Finding) -> Thumbnail | None:
     at, prepared = finding.where, analysis.prepared
     if prepared is None or at.start_ns is None or at.end_ns is None:
         return None
-    device = _idle_device(analysis, at)
-    if device is None:
+    stretch = np.array([at.start_ns, at.end_ns])
+    for used in analysis.devices_used[:_MOST_DEVICES]:
+        begin, end = prepared.accounts[used.device].timeline.busy.covered_before(stretch)
+        if begin == end:  # it is idle all the time
+            device = used.device
+            break
+    else:
         return None
     gap_ns = at.end_ns - at.start_ns
     before_ns = int(gap_ns * _AROUND)
@@ -136,11 +131,12 @@ def _stretch(analysis: Analysis, finding: Finding) -> Thumbnail | None:
         for name in COMPONENTS
         if name != "idle" and name in parts
     ]
-    areas = [
-        (name, _area(heights))
-        for (name, _), heights in zip(busy, accumulate(each for _, each in busy), strict=True)
-        if heights.any()
-    ]
+    areas = []
+    for (name, _), heights in zip(busy, accumulate(shares for _, shares in busy), strict=True):
+        if heights.any():
+            tops = np.round(_WHOLE * (1 - heights), 1)
+            path = (f"V{y:g}H{column * _WHOLE / _COLUMNS:.4g}" for column, y in enumerate(tops, 1))
+            areas.append((name, f"M0 100{''.join(path)}V100Z"))
     gap = Intervals.one(at.start_ns, at.end_ns)
     starting, waiting = account.start_up.intersect(gap), gap.subtract(account.start_up)
     boxes = [
@@ -150,7 +146,13 @@ def _stretch(analysis: Analysis, finding: Finding) -> Thumbnail | None:
     and_start_up = f"start-up for {duration(starting.length_ns)}, " if len(starting) else ""
     idle, shown = duration(waiting.length_ns), duration(length_ns)
     caption = f"GPU idle for {idle}, {and_start_up}{shown} shown"
-    return Thumbnail(caption, _gap_link(analysis, at), tuple(boxes), tuple(reversed(areas)))
+    starts = [gap.start_ns for gap in analysis.gaps(MOST_GAPS)]
+    return Thumbnail(
+        caption,
+        f"gap={starts.index(at.start_ns) + 1}" if at.start_ns in starts else "idle",
+        tuple(boxes),
+        tuple(reversed(areas)),
+    )
 
 
 def _boxes(times: Intervals, look: str, start_ns: int, length_ns: int) -> Iterator[Shape]:
@@ -159,29 +161,6 @@ def _boxes(times: Intervals, look: str, start_ns: int, length_ns: int) -> Iterat
     for x, width in zip(places.tolist(), widths.tolist(), strict=True):
         left, wide = (round(_WHOLE * ns / length_ns, 2) for ns in (x, width))
         yield Shape(left, 0, wide, _WHOLE, look)
-
-
-def _idle_device(analysis: Analysis, at: Where) -> int | None:
-    """Return a device that is idle all of a stretch of time, None where none of the first is."""
-    assert analysis.prepared is not None and at.start_ns is not None and at.end_ns is not None
-    for one in analysis.devices_used[:_MOST_DEVICES]:
-        busy = analysis.prepared.accounts[one.device].timeline.busy
-        covered = busy.covered_before(np.array([at.start_ns, at.end_ns]))
-        if covered[0] == covered[1]:
-            return one.device
-    return None
-
-
-def _gap_link(analysis: Analysis, at: Where) -> str:
-    starts = [gap.start_ns for gap in analysis.gaps(MOST_GAPS)]
-    return f"gap={starts.index(at.start_ns) + 1}" if at.start_ns in starts else "idle"
-
-
-def _area(heights: np.ndarray) -> str:
-    """Return columns of these heights (0 to 1) as a path in a drawing of 100 by 100."""
-    tops = np.round(_WHOLE * (1 - heights), 1)
-    columns = (f"V{top:g}H{(at + 1) * _WHOLE / _COLUMNS:.4g}" for at, top in enumerate(tops))
-    return f"M0 100{''.join(columns)}V100Z"
 
 
 def _kernels(analysis: Analysis, finding: Finding, look: str) -> Thumbnail | None:
@@ -235,15 +214,12 @@ def _steps(analysis: Analysis, part: str) -> Thumbnail | None:
         return None
     width = (_WHOLE + _GAP) / len(bars)
     shapes: list[Shape] = []
-    for at, bar in enumerate(bars):
-        heights = [
-            _WHOLE * ns / longest for ns in (bar.components.window_ns, bar.components.parts()[part])
+    wide = round(max(width - _GAP, 0.2), 2)
+    for number, bar in enumerate(bars):
+        x, whole = round(number * width, 2), _WHOLE * bar.components.window_ns / longest
+        top = _WHOLE * bar.components.parts()[part] / longest
+        shapes += [
+            Shape(x, round(_WHOLE - whole + top, 2), wide, round(whole - top, 2), "track"),
+            Shape(x, round(_WHOLE - whole, 2), wide, round(top, 2), part),
         ]
-        shapes += _step_bar(round(at * width, 2), round(max(width - _GAP, 0.2), 2), heights, part)
     return Thumbnail(f"{PART_NAMES[part]} of each step, on top", "steps", tuple(shapes))
-
-
-def _step_bar(x: float, width: float, heights: Sequence[float], part: str) -> Iterator[Shape]:
-    whole, top = heights
-    yield Shape(x, round(_WHOLE - whole + top, 2), width, round(whole - top, 2), "track")
-    yield Shape(x, round(_WHOLE - whole, 2), width, round(top, 2), part)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,20 +22,15 @@ from traceflops.drawing.timeline import (
 )
 from traceflops.mfu.traced.work_tables import activity_flops
 from traceflops.reports.page.overview import MOST_GAPS
-from traceflops.reports.page.section import Content
 from traceflops.reports.page.timeline_data import LOOK_NAMES, packed
-from traceflops.reports.page.timeline_still import Still, still
+from traceflops.reports.page.timeline_still import still
 from traceflops.reports.page.timeline_words import (
     LABEL_WIDTH,
     details,
-    first_event,
     left_out,
-    listed_steps,
     places,
     sentences,
-    start_label,
-    start_span,
-    steps_asked_for,
+    start,
 )
 from traceflops.reports.view.figures import UNKNOWN
 from traceflops.reports.view.palette import LOOKS
@@ -70,6 +65,7 @@ _HOST_KINDS: Final = {
     "call": "call",
 }
 _WAIT_WIDTH: Final = 120
+_MOST_STEPS_LISTED: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +78,8 @@ class LaneGroup:
     lanes: list[int]
 
 
-def timeline_content(analysis: Analysis) -> Content | None:
-    """Return the timeline section, None where there is nothing that has a time."""
+def timeline_content(analysis: Analysis) -> tuple[dict[str, Any], bytes] | None:
+    """Return what the section shows and its boxes, None where there is nothing that has a time."""
     prepared = analysis.prepared
     gaps = analysis.gaps(MOST_GAPS)
     drawn = drawable(prepared, gaps) if prepared is not None else None
@@ -95,37 +91,38 @@ def timeline_content(analysis: Analysis) -> Content | None:
     path = replay.places if replay is not None else None
     flops = np.maximum(activity_flops(analysis.measured.executed), 0)
     header = _header(analysis, prepared, drawn, groups, labels)
-    made = packed(prepared, drawn, header, flops, path)
-    timeline = made.timeline
+    timeline, content = packed(prepared, drawn, header, flops, path)
     kinds = {lane.kind for lane in timeline.lanes}
     drawn_parts = parts_ns(prepared, timeline, drawn.whole, 1)
+    numbers = list(timeline.steps)
+    span, start_label = start(drawn.outline)
+    # Of hosts the still drawing has the first alone.
+    first = drawn.outline.hosts[0] if drawn.outline.hosts else None
+    headed = [(g.label, g.lanes) for g in groups if not g.is_host or g.process == first]
+    # The looks of what is drawn of hosts; of marks those of the kinds that there are.
+    there = set(prepared.trace.marks["kind"].unique().to_pylist())
+    hosts = {group.process: group.label.rpartition(" · ")[0] for group in groups if group.is_host}
     values = {
-        "hosts": _hosts(groups),
+        "hosts": list(hosts.items()),
         "places": list(places(analysis, timeline, gaps)),
-        "steps": listed_steps(timeline),
-        "asked": steps_asked_for(timeline),
+        "steps": numbers if 1 < len(numbers) <= _MOST_STEPS_LISTED else [],
+        "asked": (numbers[0], numbers[-1]) if len(numbers) > _MOST_STEPS_LISTED else None,
         "sentences": list(sentences(analysis, timeline)),
         "left_out": list(left_out(timeline)),
         "aligned": timeline.aligned,
         "details": details(timeline),
-        "still": _still(drawn, groups, labels),
-        "start_label": start_label(timeline),
-        "zero": first_event(analysis),
+        "still": still(drawn, span, headed, labels),
+        "start_label": start_label,
+        "zero": "operator" if analysis.on_host else "GPU operation",
         "has_path": path is not None,
         "present": [name for name, ns in drawn_parts.items() if ns.any()],
-        "host_looks": _host_looks(prepared, kinds),
+        "host_looks": [
+            look
+            for look, kind in _HOST_KINDS.items()
+            if kind in kinds and (kind in ("op", "call") or look in there)
+        ],
     }
-    return Content(values, scripts=SCRIPTS, data={"timeline-data": made.content})
-
-
-def _host_looks(prepared: Prepared, kinds: Collection[str]) -> list[str]:
-    """Return the looks of what is drawn of hosts; of marks those of the kinds that there are."""
-    there = set(prepared.trace.marks["kind"].unique().to_pylist())
-    return [
-        look
-        for look, kind in _HOST_KINDS.items()
-        if kind in kinds and (kind in ("op", "call") or look in there)
-    ]
+    return values, content
 
 
 def gap_links(analysis: Analysis) -> list[str | None]:
@@ -139,7 +136,7 @@ def gap_links(analysis: Analysis) -> list[str | None]:
 
 def lane_groups(analysis: Analysis, timeline: Timeline) -> list[LaneGroup]:
     """Return the lanes under their headings: devices by number, then hosts thread by thread."""
-    labels = {one.device: one.label for one in analysis.devices}
+    labels = {device.device: device.label for device in analysis.devices}
     by_key: dict[tuple[bool, int, int], LaneGroup] = {}
     for place, lane in enumerate(timeline.lanes):
         if lane.device is not None:
@@ -163,7 +160,7 @@ def _number(track: int | None) -> str:
 
 def lane_labels(analysis: Analysis, timeline: Timeline) -> list[str]:
     """Return what stands beside the first row of each track, "" for its other rows."""
-    on_cpu = {one.device for one in analysis.devices if one.type == "cpu"}
+    on_cpu = {device.device for device in analysis.devices if device.type == "cpu"}
 
     def label(lane: Lane) -> str:
         if lane.kind == "stream":
@@ -171,12 +168,6 @@ def lane_labels(analysis: Analysis, timeline: Timeline) -> list[str]:
         return _KIND_LABELS[lane.kind]
 
     return ["" if lane.depth else label(lane) for lane in timeline.lanes]
-
-
-def _hosts(groups: Sequence[LaneGroup]) -> list[tuple[int, str]]:
-    """Return the processes whose host threads are drawn, one at a time."""
-    hosts = {group.process: group.label.rpartition(" · ")[0] for group in groups if group.is_host}
-    return list(hosts.items())
 
 
 def _header(
@@ -190,7 +181,7 @@ def _header(
     outline, whole = drawn.outline, drawn.whole
     parts = parts_ns(prepared, outline, whole, _BINS)
     bin_ns = max((whole.end_ns - whole.start_ns) * len(outline.chosen.devices) / _BINS, 1)
-    process = {one.device: one.process for one in analysis.devices}
+    process = {device.device: device.process for device in analysis.devices}
     return {
         "lanes": [
             [label, lane.kind == "stream"]
@@ -207,8 +198,8 @@ def _header(
             if column.any()
         ],
         "whole": _ends(whole),
-        "start": _ends(start_span(outline)),
-        "zero": first_event(analysis),
+        "start": _ends(start(outline)[0]),
+        "zero": "operator" if analysis.on_host else "GPU operation",
         "steps": [[n, *_ends(span)] for n, span in outline.steps.items()],
         "gaps": [
             [*_ends(span), *_ends(around(span)), gap.device] if span else None
@@ -228,7 +219,7 @@ def _waits(analysis: Analysis, outline: Timeline) -> Iterator[list[Any]]:
 
     Where a stream wait is known, the work that it waited for says more.
     """
-    process = {one.device: one.process for one in analysis.devices}
+    process = {device.device: device.process for device in analysis.devices}
     drawn = [gap for gap in analysis.gaps(MOST_GAPS) if gap.device in outline.chosen.devices]
     longest = [gap for gap in drawn if gap.waited_for or gap.culprits]
     told = [gap.waited_for or function_name(gap.culprits[0].label) for gap in longest]
@@ -238,19 +229,12 @@ def _waits(analysis: Analysis, outline: Timeline) -> Iterator[list[Any]]:
         yield [start_ns, start_ns + gap.dur_ns, gap.device, name, words]
 
 
+def _ends(span: Span) -> list[int]:
+    return [span.start_ns, span.end_ns]
+
+
 def _look(name: str) -> list[str | None]:
     if name in LOOKS:
         look = LOOKS[name]
         return [look.label, look.colour, look.pattern, look.ink, look.outline]
     return [name, None, "", None, None]
-
-
-def _ends(span: Span) -> list[int]:
-    return [span.start_ns, span.end_ns]
-
-
-def _still(drawn: Drawable, groups: Sequence[LaneGroup], labels: Sequence[str]) -> Still:
-    first = drawn.outline.hosts[0] if drawn.outline.hosts else None
-    wanted = [g for g in groups if not g.is_host or g.process == first]
-    headed = [(g.label, g.lanes) for g in wanted]
-    return still(drawn, start_span(drawn.outline), headed, labels)

@@ -9,14 +9,13 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from traceflops.drawing.lanes import TABLE_OF, Kind
 from traceflops.drawing.timeline import Budget
-from traceflops.reports.page.timeline_figures import Figures, Known, Pieces
+from traceflops.reports.page.timeline_figures import Known, Pieces
 from traceflops.reports.view.palette import LOOKS
 from traceflops.reports.view.short_names import short_labels
 from traceflops.reports.view.wording import shape_words
@@ -25,7 +24,7 @@ from traceflops.table.grouping import group_rows
 from traceflops.table.nesting import taken
 
 if TYPE_CHECKING:
-    from traceflops.drawing.coarsening import Boxes, Counts
+    from traceflops.drawing.coarsening import Boxes
     from traceflops.drawing.timeline import Drawable, Level, Timeline
     from traceflops.timeline.intervals import Intervals
     from traceflops.windows.prepared import Prepared
@@ -43,14 +42,6 @@ _NO_CAUSE: Final = (-1, -1)
 HOST_LOOKS: Final = ("annotation", "module", "python", "op", "call")
 LOOK_NAMES: Final = (*LOOKS, *HOST_LOOKS)
 """What boxes can look like, by the numbers that the bytes hold: components, then host events."""
-
-
-@dataclass(frozen=True, slots=True)
-class Packed:
-    """A timeline that fits its page, and its bytes."""
-
-    timeline: Timeline
-    content: bytes
 
 
 class _Texts:
@@ -80,8 +71,8 @@ def packed(
     extra: Mapping[str, Any],
     flops: IntArray,
     path: Places | None = None,
-) -> Packed:
-    """Return a timeline as detailed as fits, with `extra` in its header.
+) -> tuple[Timeline, bytes]:
+    """Return a timeline as detailed as fits its page, and its bytes, with `extra` in its header.
 
     `flops` are of each activity; `path` is what is on the critical path: activities, and stretches
     of threads.
@@ -92,7 +83,7 @@ def packed(
         content = _bytes(prepared, timeline, extra, int(_MOST_TEXT * share), path, known)
         size = len(zlib.compress(content, 6))
         if size <= _MOST_PACKED or share < 1 / 64:
-            return Packed(timeline, content)
+            return timeline, content
         share *= min(0.9 * _MOST_PACKED / size, 0.7)
 
 
@@ -124,9 +115,26 @@ def _bytes(
         if path is not None:
             header["path"] = _add(columns, _on_path(timeline, level.boxes, path))
         header["launch"] = _add(columns, _launches(prepared, kinds, level.boxes))
-        header["counters"] = [_counts(counts, columns) for counts in level.counters.values()]
-        complete = not timeline.left_out.work
-        header["figures"] = _figures(known.of(level, complete=complete), columns)
+        header["counters"] = [
+            {
+                "base": int(counts.start_ns[0]) if len(counts.start_ns) else 0,
+                "count": len(counts.start_ns),
+                "length": _add(columns, counts.end_ns - counts.start_ns),
+                "most": _add(columns, counts.most),
+                "falls": _add(columns, counts.most - counts.least),
+            }
+            for counts in level.counters.values()
+        ]
+        figures = known.of(level, complete=not timeline.left_out.work)
+        header["figures"] = {"bin": figures.bin_ns} | {
+            name: {device: _pieces(pieces, columns) for device, pieces in of_device.items()}
+            for name, of_device in (
+                ("idle", figures.idle),
+                ("kernels", figures.kernels),
+                ("parts", figures.parts),
+                ("flops", figures.flops),
+            )
+        }
         levels.append(header)
     header = {
         **extra,
@@ -201,30 +209,6 @@ def _on_path(timeline: Timeline, boxes: Boxes, path: Places) -> IntArray:
             inside = spans.length_within(start + origin, end + origin)
             found[mine] = (inside > 0) & (2 * inside >= end - start)
     return found
-
-
-def _counts(counts: Counts, columns: bytearray) -> dict[str, Any]:
-    """Return where the columns of a number are: lengths of stretches, most, and most - least."""
-    return {
-        "base": int(counts.start_ns[0]) if len(counts.start_ns) else 0,
-        "count": len(counts.start_ns),
-        "length": _add(columns, counts.end_ns - counts.start_ns),
-        "most": _add(columns, counts.most),
-        "falls": _add(columns, counts.most - counts.least),
-    }
-
-
-def _figures(figures: Figures, columns: bytearray) -> dict[str, Any]:
-    """Return where the columns of a level's figures are, by device."""
-    tables = {"idle": figures.idle, "kernels": figures.kernels, "parts": figures.parts}
-    tables["flops"] = figures.flops
-    return {
-        "bin": figures.bin_ns,
-        **{
-            name: {device: _pieces(pieces, columns) for device, pieces in of_device.items()}
-            for name, of_device in tables.items()
-        },
-    }
 
 
 def _pieces(pieces: Pieces, columns: bytearray) -> dict[str, Any]:

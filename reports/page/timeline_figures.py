@@ -21,7 +21,7 @@ from traceflops.table.grouping import group_sums, runs
 from traceflops.timeline.records import WORK
 
 if TYPE_CHECKING:
-    from traceflops.drawing.timeline import Level, Span, Timeline
+    from traceflops.drawing.timeline import Level, Timeline
     from traceflops.windows.prepared import Prepared
 
 _MOST_BINS: Final = 1_000
@@ -42,11 +42,13 @@ class Pieces:
     ns: IntArray
     key: IntArray
 
-    @property
-    def end_ns(self) -> IntArray:
-        """Return when each is over."""
-        end: IntArray = self.start_ns + self.ns
-        return end
+    def within(self, start_ns: int, end_ns: int) -> Pieces:
+        """Return the pieces that overlap a stretch of time."""
+        some = slice(
+            int(np.searchsorted(self.start_ns + self.ns, start_ns, side="right")),
+            int(np.searchsorted(self.start_ns, end_ns, side="left")),
+        )
+        return Pieces(self.start_ns[some], self.ns[some], self.key[some])
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +86,17 @@ class Known:
     def of(self, level: Level, *, complete: bool) -> Figures:
         """Return the figures of a level; `complete` says whether lanes have all work of devices."""
         if complete and level.is_single:
-            idle = {device: _within(one, level.span) for device, one in self._idle.items()}
             some = [level.span.start_ns, level.span.end_ns]
+            idle = {device: one.within(*some) for device, one in self._idle.items()}
             begun = {device: _begun(one, some) for device, one in self._flops.items()}
             return Figures(0, idle, {}, {}, begun)
-        edges = _edges(level.span, len(self._origin))
+        # Bins of a round length: 1, 2 or 5 of a decade.
+        span = level.span
+        least = max((span.end_ns - span.start_ns) * len(self._origin) // _MOST_BINS, 1)
+        decade = 10 ** (len(str(least)) - 1)
+        length = next(by * decade for by in (1, 2, 5, 10) if by * decade >= least)
+        numbers = np.arange(span.start_ns // length, -(-span.end_ns // length) + 1, dtype=np.int64)
+        edges: IntArray = numbers * length
         return Figures(
             int(edges[1] - edges[0]),
             {device: _in_bins(self._few(one), edges) for device, one in self._idle.items()},
@@ -152,24 +160,6 @@ def _longest(key: IntArray, ns: IntArray, keys: int) -> tuple[list[int], IntArra
     return longest.tolist(), place[key]
 
 
-def _edges(span: Span, devices: int) -> IntArray:
-    """Return the edges of bins of a round length: 1, 2 or 5 of a decade."""
-    least = max((span.end_ns - span.start_ns) * devices // _MOST_BINS, 1)
-    decade = 10 ** (len(str(least)) - 1)
-    length = next(by * decade for by in (1, 2, 5, 10) if by * decade >= least)
-    first = span.start_ns // length
-    edges: IntArray = np.arange(first, -(-span.end_ns // length) + 1, dtype=np.int64) * length
-    return edges
-
-
-def _within(pieces: Pieces, span: Span) -> Pieces:
-    some = slice(
-        int(np.searchsorted(pieces.end_ns, span.start_ns, side="right")),
-        int(np.searchsorted(pieces.start_ns, span.end_ns, side="left")),
-    )
-    return Pieces(pieces.start_ns[some], pieces.ns[some], pieces.key[some])
-
-
 def _begun(pieces: Pieces, edges: Sequence[int] | IntArray) -> Pieces:
     """Return what begins between the first and the last edge."""
     some = slice(*np.searchsorted(pieces.start_ns, [edges[0], edges[-1]]).tolist())
@@ -186,7 +176,9 @@ def _sums_begun(pieces: Pieces, edges: IntArray) -> Pieces:
 
 def _in_bins(pieces: Pieces, edges: IntArray) -> Pieces:
     """Return the sums of each key in each bin."""
-    start, end = (np.clip(at, *edges[[0, -1]]) for at in (pieces.start_ns, pieces.end_ns))
+    start, end = (
+        np.clip(at, *edges[[0, -1]]) for at in (pieces.start_ns, pieces.start_ns + pieces.ns)
+    )
     first = np.searchsorted(edges, start, side="right") - 1
     place, which = runs(first, np.searchsorted(edges, end, side="left"))
     ns = np.minimum(end[which], edges[place + 1]) - np.maximum(start[which], edges[place])

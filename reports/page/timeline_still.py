@@ -132,7 +132,8 @@ def still(
     events, by lane and row: boxes with room for it say so.
     """
     lanes = drawn.outline.lanes
-    wide = max(length_ns, _length(span))
+    span_ns = max(span.end_ns - span.start_ns, 1)
+    wide = max(length_ns, span_ns)
     wanted = [(min(places), max(places) + 1) for _, places in groups]
     cell_ns = -(-(span.end_ns - span.start_ns) // _CELLS)
     # What begins where the range ends is of the next one.
@@ -143,14 +144,12 @@ def still(
         for turn, place in enumerate(places):
             mine = range(*np.searchsorted(boxes.lane, [place, place + 1]).tolist())
             rects = [_rect(boxes, box, span, lanes[place], wide) for box in mine]
-            if name_of is not None:
-                rects = [
-                    _named(rect, name_of(lanes[place], int(boxes.row[box])))
-                    if boxes.count[box] == 1
-                    else rect
-                    for rect, box in zip(rects, mine, strict=True)
-                ]
-            share = sum(_clipped(boxes, box, span) for box in mine) / _length(span)
+            for number, box in enumerate(mine if name_of is not None else ()):
+                room = letters(rects[number].width)
+                if name_of is not None and boxes.count[box] == 1 and room:
+                    name = name_of(lanes[place], int(boxes.row[box]))
+                    rects[number] = replace(rects[number], text=shorten_middle(name, room))
+            share = sum(_clipped(boxes, box, span) for box in mine) / span_ns
             heading = None if turn else label
             rows.append(StillLane(heading, labels[place], lanes[place], rects, share))
     drawn_as = "one box" if len(boxes) == 1 else f"{count(len(boxes))} boxes"
@@ -158,10 +157,6 @@ def still(
     devices = len(drawn.outline.chosen.devices)
     ticks = axis_ticks(span.start_ns, span.end_ns)
     return Still(span, ticks, rows, events, drawn_as, len(drawn.counters), devices)
-
-
-def _length(span: Span) -> int:
-    return max(span.end_ns - span.start_ns, 1)
 
 
 def _clipped(boxes: Boxes, box: int, span: Span) -> float:
@@ -175,12 +170,6 @@ def letters(width: float) -> int:
     """Return how many letters have room in so many percent of a drawing, 0 for hardly any."""
     room = int(width * _LETTERS)
     return room if room >= _LEAST_LETTERS else 0
-
-
-def _named(rect: Rect, name: str) -> Rect:
-    """Return a box with as much of its name as has room."""
-    room = letters(rect.width)
-    return replace(rect, text=shorten_middle(name, room)) if room else rect
 
 
 def _rect(boxes: Boxes, box: int, span: Span, lane: Lane, length: int) -> Rect:

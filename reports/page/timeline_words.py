@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from traceflops.drawing.timeline import Span, Timeline, around, with_room
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     from traceflops.timeline.records import Gap
 
 LABEL_WIDTH: Final = 60
-_MOST_STEPS_LISTED: Final = 60
 _MARK_LABELS: Final = {
     "python": "other Python frame",
     "module": "module call",
@@ -32,16 +30,10 @@ _MARK_LABELS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class LanePlace:
-    """A place to go to: its name in the address, and what it is called."""
-
-    link: str
-    label: str
-
-
-def places(analysis: Analysis, timeline: Timeline, gaps: Sequence[Gap]) -> Iterator[LanePlace]:
-    """Give the places that a chooser names: representative steps or the window, then gaps."""
+def places(
+    analysis: Analysis, timeline: Timeline, gaps: Sequence[Gap]
+) -> Iterator[tuple[str, str]]:
+    """Yield the links and labels of a chooser: representative steps or the window, then gaps."""
     steps = timeline.representative
     if steps is not None:
         named = {steps.worst: "only step" if len(timeline.steps) == 1 else "median"}
@@ -50,10 +42,10 @@ def places(analysis: Analysis, timeline: Timeline, gaps: Sequence[Gap]) -> Itera
         for number, name in named.items():
             if number in timeline.steps:
                 length_ns = steps.median_ns if number == steps.median else steps.worst_ns
-                yield LanePlace(f"step={number}", f"Step {number}, {name}, {duration(length_ns)}")
+                yield f"step={number}", f"Step {number}, {name}, {duration(length_ns)}"
     else:
         length_ns = timeline.window.end_ns - timeline.window.start_ns
-        yield LanePlace("window", f"Window, {duration(length_ns)}")
+        yield "window", f"Window, {duration(length_ns)}"
     labels = _labels(analysis)
     many = len(analysis.devices) > 1
     rows = zip(gaps, timeline.gaps, gap_culprits(gaps), strict=True)
@@ -61,19 +53,7 @@ def places(analysis: Analysis, timeline: Timeline, gaps: Sequence[Gap]) -> Itera
         if span is not None:
             where = f" on {labels[gap.device]}" if many else ""
             due = f", {words}" if words else ""
-            yield LanePlace(f"gap={place}", f"Gap {place}, {duration(gap.dur_ns)}{due}{where}")
-
-
-def listed_steps(timeline: Timeline) -> list[int]:
-    """Return the steps that a list names, none where there are too many for it."""
-    steps = list(timeline.steps)
-    return steps if 1 < len(steps) <= _MOST_STEPS_LISTED else []
-
-
-def steps_asked_for(timeline: Timeline) -> tuple[int, int] | None:
-    """Return the first and the last step where there are too many for a list."""
-    steps = list(timeline.steps)
-    return (steps[0], steps[-1]) if len(steps) > _MOST_STEPS_LISTED else None
+            yield f"gap={place}", f"Gap {place}, {duration(gap.dur_ns)}{due}{where}"
 
 
 def sentences(analysis: Analysis, timeline: Timeline) -> Iterator[str]:
@@ -138,29 +118,16 @@ def details(timeline: Timeline) -> str:
     return " and ".join(where)
 
 
-def start_label(timeline: Timeline) -> str:
-    """Return what the range is that is drawn first."""
+def start(timeline: Timeline) -> tuple[Span, str]:
+    """Return the range that is drawn first and its name: the median step, else the window."""
     steps = timeline.representative
     if steps is not None and steps.median in timeline.steps:
-        return f"Step {steps.median} (median)"
-    return "Window"
-
-
-def first_event(analysis: Analysis) -> str:
-    """Return what the time 0 is the start of."""
-    return "operator" if analysis.on_host else "GPU operation"
+        return timeline.steps[steps.median], f"Step {steps.median} (median)"
+    return timeline.window, "Window"
 
 
 def _labels(analysis: Analysis) -> dict[int, str]:
     """Return the labels of devices as short as a heading can be."""
     devices = analysis.devices
-    labels = short_labels([one.label for one in devices], LABEL_WIDTH)
+    labels = short_labels([device.label for device in devices], LABEL_WIDTH)
     return {one.device: label for one, label in zip(devices, labels, strict=True)}
-
-
-def start_span(timeline: Timeline) -> Span:
-    """Return the range that is drawn first: the median step, or the window without steps."""
-    steps = timeline.representative
-    if steps is not None and steps.median in timeline.steps:
-        return timeline.steps[steps.median]
-    return timeline.window

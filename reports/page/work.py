@@ -6,16 +6,15 @@ launched.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from traceflops.attribution.kernels import operators
-from traceflops.mfu.roof_times import Measured
 from traceflops.mfu.traced.work_tables import KernelRow, OpRow
 from traceflops.reports.page.section import DeepLinks
 from traceflops.reports.view.figures import UNKNOWN, as_float, flops, percent, significant
-from traceflops.reports.view.short_names import Label, labels
+from traceflops.reports.view.short_names import labels
 from traceflops.reports.view.utilisation import (
     ABOVE,
     AT_MOST,
@@ -137,6 +136,8 @@ def _shown(measured: Measurement, row: KernelRow | OpRow) -> WorkShown:
     peak, _ = roof(measured, row.dtypes)
     rate, share, intensity = rate_words(work, peak)
     per_ns, upper = work.flops_per_ns, not work.is_exact
+    mark = AT_MOST if work.flops and upper else ""
+    amount = flops(work.flops) if work.flops else UNKNOWN
     # Kernels that only help another one move bytes, too; theirs are counted with the other's.
     used = work.bytes_per_ns or None
     of_roof = share_of_roof(measured, row)
@@ -146,7 +147,7 @@ def _shown(measured: Measurement, row: KernelRow | OpRow) -> WorkShown:
         name=row.name,
         time_ns=work.time_ns,
         count=row.counted if isinstance(row, KernelRow) else row.count,
-        flops=_flops(work),
+        flops=Figure(f"{mark}{amount}", work.flops or None, bool(mark)),
         rate=_figure(rate, per_ns / THOUSAND if per_ns else None, upper),
         of_peak=_figure(share, work.share_of_peak(peak) if per_ns else None, upper),
         bytes_rate=_figure(significant(used, zeros=True) if used else UNKNOWN, used),
@@ -159,52 +160,16 @@ def _shown(measured: Measurement, row: KernelRow | OpRow) -> WorkShown:
     )
 
 
-def _flops(work: Measured) -> Figure:
-    if not work.flops:
-        return Figure(UNKNOWN, None)
-    text = flops(work.flops) if work.is_exact else f"{AT_MOST}{flops(work.flops)}"
-    return Figure(text, work.flops, not work.is_exact)
-
-
 def _figure(text: str, value: Fraction | None, at_most: bool = False) -> Figure:
     return Figure(text, as_float(value), at_most)
 
 
-@dataclass(frozen=True, slots=True)
-class OperatorShown:
-    """A row of the table; `link` is what follows # in a link to it."""
-
-    row: Mapping[str, Any]
-    label: Label
-    link: str
-    work: WorkShown | None
-
-
-@dataclass(frozen=True, slots=True)
-class OperatorsPage:
-    """The operators that are shown, what is not, and the time of which no operator is known.
+def operators_page(analysis: Analysis) -> dict[str, Any] | None:
+    """Return the operators with the most device time, None where the trace has none.
 
     `rest` are those of which other operators launched all that they are for: no time is their own.
     Shares of operators are of the device time; `unknown_share` is of the kernels' time, `all_ns`.
     """
-
-    rows: list[OperatorShown]
-    rest: list[OperatorShown]
-    hidden: int
-    hidden_ns: int
-    unknown_activities: int
-    unknown_ns: int
-    unknown_share: float | None
-    all_ns: int
-    rates: str
-    remark: str
-    counted: Set[str]
-    counted_of_rest: Set[str]
-    has_host: bool
-
-
-def operators_page(analysis: Analysis) -> OperatorsPage | None:
-    """Return the operators with the most device time, None where the trace has none."""
     if analysis.prepared is None:
         return None
     known = operators(analysis.prepared)
@@ -215,24 +180,29 @@ def operators_page(analysis: Analysis) -> OperatorsPage | None:
     work = work_of(analysis.measured, analysis.measured.ops, names)
     all_ns = sum(known.table["sum_ns"].to_pylist()) + known.left_ns + known.unknown_ns
     shown = [
-        OperatorShown(row, label, links.of(row["name"]), work.get(row["name"]))
+        {
+            "row": row,
+            "label": label,
+            "link": links.of(row["name"]),
+            "work": work.get(row["name"]),
+        }
         for row, label in zip(rows, labels(names), strict=True)
     ]
-    own = [one for one in shown if one.row["sum_ns"]] or shown
+    own = [operator for operator in shown if operator["row"]["sum_ns"]] or shown
     rest = shown[len(own) :] if own[-1] is not shown[-1] else []
-    counted = work_columns(one.work for one in own)
-    return OperatorsPage(
-        rows=own,
-        rest=rest,
-        hidden=known.table.num_rows - len(rows) + known.left,
-        hidden_ns=all_ns - known.unknown_ns - sum(row["sum_ns"] for row in rows),
-        unknown_activities=known.unknown_activities,
-        unknown_ns=known.unknown_ns,
-        unknown_share=known.unknown_ns / all_ns if all_ns else None,
-        all_ns=all_ns,
-        rates=rates_sentence(analysis.measured) if counted else "",
-        remark=columns_remark(counted, [one.work for one in own]),
-        counted=counted,
-        counted_of_rest=work_columns(one.work for one in rest),
-        has_host=any(row["host_ns"] is not None for row in rows),
-    )
+    counted = work_columns(operator["work"] for operator in own)
+    return {
+        "rows": own,
+        "rest": rest,
+        "hidden": known.table.num_rows - len(rows) + known.left,
+        "hidden_ns": all_ns - known.unknown_ns - sum(row["sum_ns"] for row in rows),
+        "unknown_activities": known.unknown_activities,
+        "unknown_ns": known.unknown_ns,
+        "unknown_share": known.unknown_ns / all_ns if all_ns else None,
+        "all_ns": all_ns,
+        "rates": rates_sentence(analysis.measured) if counted else "",
+        "remark": columns_remark(counted, [operator["work"] for operator in own]),
+        "counted": counted,
+        "counted_of_rest": work_columns(operator["work"] for operator in rest),
+        "has_host": any(row["host_ns"] is not None for row in rows),
+    }

@@ -70,7 +70,17 @@ def speeds_lines(measured: Measurement, most: int, width: int) -> Iterator[Text]
     for one in rules_said(measured, 1):
         yield from headline(f"{SAYS} of {one.name}")
         for rule in one.rules[:_RULES]:
-            text = ": ".join(filter(None, (rule.head, _beginning(rule.text))))
+            text = ": ".join(
+                filter(
+                    None,
+                    (
+                        rule.head,
+                        rule.text
+                        if len(rule.text) <= _RULE
+                        else f"{rule.text[:_RULE].rpartition(' ')[0]} …",
+                    ),
+                )
+            )
             yield from hanging("  ", text, width)
 
 
@@ -84,11 +94,6 @@ def _counted(table: ReportTable, less: Sequence[str], width: int) -> Iterator[Te
     yield from paragraph(table.said(kept), width)
 
 
-def _beginning(text: str) -> str:
-    """Return the first words of a text."""
-    return text if len(text) <= _RULE else f"{text[:_RULE].rpartition(' ')[0]} …"
-
-
 def untimed_lines(untimed: Untimed, style: Style) -> Iterator[Text]:
     """Yield the totals by category and by name, and how to record a timeline."""
     if untimed.categories.num_rows:
@@ -98,7 +103,9 @@ def untimed_lines(untimed: Untimed, style: Style) -> Iterator[Text]:
     for kinds, title in _TITLES.items():
         table = untimed.of_kind(*kinds)
         if table.num_rows:
-            yield from _headline(title, table)
+            yield from headline(
+                f"{title} ({min(table.num_rows, _ROWS)} of {count(table.num_rows)})"
+            )
             yield from _sums(_rows(table), _NAME_WIDTH, style)
     if untimed.record is not None:
         yield from headline("To record a timeline:")
@@ -126,10 +133,6 @@ def snapshot_lines(prepared: Prepared, width: int) -> Iterator[Text]:
         yield Text()
         yield from paragraph(" ".join(map(words, memory_facts(prepared))), width)
         yield from memory_lines(prepared, width)
-
-
-def _headline(title: str, table: pa.Table) -> tuple[Text, Text]:
-    return headline(f"{title} ({min(table.num_rows, _ROWS)} of {count(table.num_rows)})")
 
 
 def _rows(table: pa.Table) -> list[dict[str, Any]]:

@@ -54,7 +54,11 @@ def case_lines(analysis: Analysis, style: Style) -> Iterator[Text]:
     best = title_finding(analysis)
     if best is not None:
         saves = best.saves if opened.tells or opened.rest else ""
-        yield from _best(best, opened.title, saves, style.width)
+        title = opened.title
+        places = (name for name in _places(best, style.width) if name not in title)
+        sure = f"sure: {best.level}" if best.level else ""
+        yield from joined(filter(None, (*places, saves, best.owner, best.mfu, sure)), style.width)
+        yield from hanging("help: ", best.finding.remedy, style.width)
     yield from paragraph(opened.rest, style.width)
     yield from provenance(analysis, style, figure)
     for sentence in scope(analysis):
@@ -63,8 +67,28 @@ def case_lines(analysis: Analysis, style: Style) -> Iterator[Text]:
         yield from paragraph(sentence, style.width)
     if analysis.total.components.window_ns:
         yield Text()
-        yield from _step(analysis, style)
-    yield from _findings(analysis, best, opened, style.width)
+        # The parts of a step as a bar, their names and times below it, what it is a mean of.
+        parts = step_parts(analysis)
+        yield style.bar([(LINE_LOOKS[part.name], part.ns) for part in parts])
+        yield from _key(parts, style)
+        rest = outside(analysis)
+        window = f"{basis(analysis)}. {rest if rest not in scope(analysis) else ''}"
+        for text in (window.rstrip(), critical_sentence(analysis), uneven_steps(analysis)):
+            yield from paragraph(text, style.width)
+    # The findings with a cause, that with the largest gain first; without any the others.
+    found = causes(analysis)
+    if found:
+        yield Text()
+    for number, one in enumerate(found[:_MOST], 1):
+        is_title = best is not None and one.finding is best.finding
+        yield from _finding(number, one, style.width, opened if is_title else None)
+    if sum(one.finding.gain is not None for one in found[:_MOST]) > 1:
+        yield from paragraph(ALONE, style.width, "dim", _INDENT)
+    if len(found) > _MOST:
+        more = several(len(found) - _MOST, "more finding")
+        yield Text(f"{_INDENT}… {more} on the page and in --json", "dim")
+    others = [] if found else list(_others(analysis, best, opened, style.width))
+    yield from (Text(), *others) if others else ()
 
 
 def provenance(analysis: Analysis, style: Style, first: str = "") -> Iterator[Text]:
@@ -97,56 +121,27 @@ def _title(title: str, figure: str, width: int) -> tuple[list[Text], str]:
     return lines, ""
 
 
-def _step(analysis: Analysis, style: Style) -> Iterator[Text]:
-    """Yield the parts of a step as a bar, their names and times below it, what it is a mean of."""
-    parts = step_parts(analysis)
-    yield style.bar([(LINE_LOOKS[part.name], part.ns) for part in parts])
-    yield from _key(parts, style)
-    rest = outside(analysis)
-    window = f"{basis(analysis)}. {rest if rest not in scope(analysis) else ''}"
-    for text in (window.rstrip(), critical_sentence(analysis), uneven_steps(analysis)):
-        yield from paragraph(text, style.width)
-
-
 def _key(parts: Sequence[StepPart], style: Style) -> Iterator[Text]:
     """Yield the parts with their times and shares, as many in a line as it has room for."""
+    small = [part for part in parts if part.share < _SMALL]
+    shown = parts if len(small) == 1 else [part for part in parts if part.share >= _SMALL]
+    marked = [
+        (
+            style.drawn(LINE_LOOKS[part.name]),
+            f" {part.short} {duration(part.ns)} {percent(part.share)}",
+        )
+        for part in shown
+    ]
+    if len(small) > 1:  # they are hardly seen
+        rest = duration(sum(part.ns for part in small))
+        marked.append((Text(), f"{len(small)} more parts {rest}"))
     line = Text()
-    for mark, words in _marked(parts, style):
+    for mark, words in marked:
         if line and line.cell_len + len(_INDENT) + mark.cell_len + cell_len(words) > style.width:
             yield line
             line = Text()
         line.append(_INDENT if line else "").append_text(mark).append(words)
     yield line
-
-
-def _marked(parts: Sequence[StepPart], style: Style) -> Iterator[tuple[Text, str]]:
-    """Yield the mark and the words of each part, those that are hardly seen as one."""
-    small = [part for part in parts if part.share < _SMALL]
-    shown = parts if len(small) == 1 else [part for part in parts if part.share >= _SMALL]
-    for part in shown:
-        words = f" {part.short} {duration(part.ns)} {percent(part.share)}"
-        yield style.drawn(LINE_LOOKS[part.name]), words
-    if len(small) > 1:
-        yield Text(), f"{len(small)} more parts {duration(sum(part.ns for part in small))}"
-
-
-def _findings(
-    analysis: Analysis, best: FindingWords | None, opened: Opening, width: int
-) -> Iterator[Text]:
-    """Yield the findings with a cause, that with the largest gain first; without any the others."""
-    found = causes(analysis)
-    if found:
-        yield Text()
-    for number, one in enumerate(found[:_MOST], 1):
-        is_title = best is not None and one.finding is best.finding
-        yield from _finding(number, one, width, opened if is_title else None)
-    if sum(one.finding.gain is not None for one in found[:_MOST]) > 1:
-        yield from paragraph(ALONE, width, "dim", _INDENT)
-    if len(found) > _MOST:
-        more = several(len(found) - _MOST, "more finding")
-        yield Text(f"{_INDENT}… {more} on the page and in --json", "dim")
-    others = [] if found else list(_others(analysis, best, opened, width))
-    yield from (Text(), *others) if others else ()
 
 
 def _others(
@@ -159,17 +154,6 @@ def _others(
         yield from hanging("help: ", other.remedy, width) if other.remedy and not said else ()
 
 
-def _best(one: FindingWords, title: str, saves: str, width: int) -> Iterator[Text]:
-    """Yield what the title leaves out of its finding: where, whose it is, how sure, what to do.
-
-    What it `saves` is "" where the title says it.
-    """
-    places = (name for name in _places(one, width) if name not in title)
-    sure = f"sure: {one.level}" if one.level else ""
-    yield from joined(filter(None, (*places, saves, one.owner, one.mfu, sure)), width)
-    yield from hanging("help: ", one.finding.remedy, width)
-
-
 def _finding(number: int, one: FindingWords, width: int, opened: Opening | None) -> Iterator[Text]:
     """Yield what a finding saves, what to do and what shows it.
 
@@ -180,11 +164,19 @@ def _finding(number: int, one: FindingWords, width: int, opened: Opening | None)
             f"{number}  ", left_to_say(one.finding, opened) or one.finding.title, width
         )
     else:
-        yield from _titled(number, one.finding.title, one.saves or "gain unknown", width)
+        title, saves = one.finding.title, one.saves or "gain unknown"
+        room = width - len(_INDENT) - len(title) - len(saves)
+        if room > 1:
+            yield Text.assemble(f"{number}  ", (title, "bold"), " " * room, saves)
+        else:
+            yield from hanging(f"{number}  ", title, width, "bold")
+            yield from paragraph(saves, width, "", _INDENT)
         if one.finding.priority != "low" or number == 1:
-            yield from _indented(
-                (*_places(one, width), one.owner, one.mfu, f"sure: {one.level}"), width
-            )
+            for line in joined(
+                filter(None, (*_places(one, width), one.owner, one.mfu, f"sure: {one.level}")),
+                width - len(_INDENT),
+            ):
+                yield Text(_INDENT).append_text(line)
         yield from hanging(f"{_INDENT}help: ", one.finding.remedy, width)
         yield from paragraph(one.finding.sentence, width, "dim", _INDENT) if number == 1 else ()
     if number == 1 and one.reasons:
@@ -196,18 +188,3 @@ def _finding(number: int, one: FindingWords, width: int, opened: Opening | None)
 
 def _places(one: FindingWords, width: int) -> Iterator[str]:
     return (kernel_label(name, min(_NAME, width - len(_INDENT))) for name in one.where)
-
-
-def _indented(facts: Sequence[str], width: int) -> Iterator[Text]:
-    for line in joined(filter(None, facts), width - len(_INDENT)):
-        yield Text(_INDENT).append_text(line)
-
-
-def _titled(number: int, title: str, saves: str, width: int) -> Iterator[Text]:
-    """Yield a title and at the right what is saved, below it where that has no room."""
-    room = width - len(_INDENT) - len(title) - len(saves)
-    if room > 1:
-        yield Text.assemble(f"{number}  ", (title, "bold"), " " * room, saves)
-        return
-    yield from hanging(f"{number}  ", title, width, "bold")
-    yield from paragraph(saves, width, "", _INDENT)

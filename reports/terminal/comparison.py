@@ -37,18 +37,8 @@ _NOTES: Final = 2
 _WIDE: Final = 100
 _LESS: Final = (
     *("Matched by", "Component", "95 % interval", "", "Memory", "Steps", "Calls", "In"),
-    *(
-        "Largest cause",
-        "Peak bytes",
-        "Uncategorized",
-        "Graphs",
-        "Exposed comm",
-        "Compute",
-        "Start-up",
-        "Idle",
-        "MFU",
-        "How sure",
-    ),
+    *("Largest cause", "Peak bytes", "Uncategorized", "Graphs", "Exposed comm", "Compute"),
+    *("Start-up", "Idle", "MFU", "How sure"),
     *("Occupancy", "Nearest roof", "Before", "After", "Share"),
 )
 """Columns that go first where there is no room."""
@@ -65,7 +55,7 @@ def render_runs(comparisons: Sequence[Comparison], style: Style) -> list[Text]:
     style = style.wide_enough()
     reference = comparisons[0].before
     tables = (
-        sides_table([reference, *(one.after for one in comparisons)]),
+        sides_table([reference, *(comparison.after for comparison in comparisons)]),
         runs_table(comparisons),
     )
     lines = [Text(f"Against {reference.name}", "bold"), *_tables(tables, style.width)]
@@ -87,12 +77,7 @@ def _lines(comparison: Comparison, style: Style) -> Iterator[Text]:
         yield from _bars(sides, style)
     sides_, _, *tables, _ = (table for _, table in comparison_tables(comparison))
     yield from _tables([sides_], style.width)
-    yield from _unlike(comparison, style.width)
-    yield from _tables(tables, style.width)
-
-
-def _unlike(comparison: Comparison, width: int) -> Iterator[Text]:
-    """Yield what else differs, a line each, and in one line what one side alone has."""
+    # What else differs, a line each, and in one line what one side alone has.
     if comparison.unlike:
         yield Text()
         yield Text("Not alike", "bold")
@@ -103,10 +88,11 @@ def _unlike(comparison: Comparison, width: int) -> Iterator[Text]:
             value = one.after if one.before == UNRECORDED else one.before
             mine[UNRECORDED].append(one.what if value == "recorded" else f"{one.what} {value}")
         else:
-            yield from hanging(f"  {one.what}: ", f"{one.before} → {one.after}", width)
+            yield from hanging(f"  {one.what}: ", f"{one.before} → {one.after}", style.width)
     for name, told in only.items():
         if told:
-            yield from hanging("  ", f"recorded of {name} only: {', '.join(told)}", width)
+            yield from hanging("  ", f"recorded of {name} only: {', '.join(told)}", style.width)
+    yield from _tables(tables, style.width)
 
 
 def _tables(tables: Sequence[ReportTable] | Iterator[ReportTable], width: int) -> Iterator[Text]:

@@ -77,26 +77,10 @@ def render_info(inventory: Inventory) -> list[str]:
 
 
 def _inventory(inventory: Inventory | None) -> Iterator[str]:
+    """Yield where a recording comes from, its devices, what it holds, and what is missing."""
     if inventory is None:
         yield _line("", "nothing of it is selected")
         return
-    for part in (_source, _devices, _contents, _missing):
-        yield from part(inventory)
-
-
-def _job(job: JobReport) -> str:
-    """Return which files are of a job."""
-    ranks = f", {ranks_text(job.ranks)}" if job.ranks else ""
-    chosen = ", chosen" if job.chosen else ""
-    return _line(f"job {job.number}", f"{some_files(job.files, 3)} ({job.format}{ranks}){chosen}")
-
-
-def _line(label: str, text: str) -> str:
-    return f"{label:<{_LABEL}}{text}"
-
-
-def _source(inventory: Inventory) -> Iterator[str]:
-    """Yield the lines on the format, the files, the facts and the ranks of a recording."""
     source = inventory.source
     yield _line("format", f"{source.format} ({source.tool or UNKNOWN})")
     for file in source.files[:_FILES_SHOWN]:
@@ -109,59 +93,24 @@ def _source(inventory: Inventory) -> Iterator[str]:
     if source.facts:
         facts = ", ".join(f"{k} {visible(v)}" for k, v in sorted(source.facts.items()))
         yield _line("recorded", facts)
-    if not inventory.ranks:
-        return
-    ranks = ", ".join("unknown" if r is None else str(r) for r in inventory.ranks[:16])
-    more = f", … ({len(inventory.ranks)} total)" if len(inventory.ranks) > 16 else ""
-    yield _line("ranks", f"{ranks}{more} of {inventory.world_size or 'unknown'}")
-
-
-def _devices(inventory: Inventory) -> Iterator[str]:
+    if inventory.ranks:
+        ranks = ", ".join("unknown" if r is None else str(r) for r in inventory.ranks[:16])
+        more = f", … ({len(inventory.ranks)} total)" if len(inventory.ranks) > 16 else ""
+        yield _line("ranks", f"{ranks}{more} of {inventory.world_size or 'unknown'}")
     if not inventory.devices:
         yield _line("devices", "none with GPU operations")
     for device in inventory.devices[:_DEVICES_SHOWN]:
         yield _line("device", _device(device))
     if len(inventory.devices) > _DEVICES_SHOWN:
         yield _line("", f"… {several(len(inventory.devices) - _DEVICES_SHOWN, 'more device')}")
-
-
-def _device(device: DeviceEntry) -> str:
-    known = device.ranks or ((device.rank,) if device.rank is not None else ())
-    where = ranks_text(known) or "rank unknown"
-    if device.run is not None:
-        where = f"{where}, run {device.run} of {device.runs}"
-    return (
-        f"{where}, {device.type} {device.local_id}: {', '.join(_properties(device))}, "
-        f"{several(device.activities, f'{device.type.upper()} operation')}"
-    )
-
-
-def _properties(device: DeviceEntry) -> Iterator[str]:
-    yield visible(device.name)
-    if device.architecture is not None and device.architecture not in device.name:
-        yield visible(device.architecture)
-    if device.sm_count is not None:
-        yield f"{device.sm_count} {'CUs' if device.architecture else 'SMs/CUs'}"
-    if device.partition is not None:
-        yield f"partition {device.partition}"
-    if device.clock_hz is not None:
-        yield f"{device.clock_hz / 10**6:,.0f} MHz"
-    if device.memory_bytes is not None:
-        yield size(device.memory_bytes, binary=True)
-
-
-def _contents(inventory: Inventory) -> Iterator[str]:
     steps = inventory.steps
     listed = f"{steps[0]} to {steps[-1]} ({len(steps)}), " if steps else ""
     yield _line("steps", f"{listed}{inventory.steps_text}")
     filled = [f"{name} {count(rows)}" for name, rows in inventory.rows.items() if rows]
     yield _line("tables", ", ".join(filled) or "all empty")
-    ranked = sorted(inventory.source.event_counts.items(), key=lambda item: -item[1])
+    ranked = sorted(source.event_counts.items(), key=lambda item: -item[1])
     shown = [f"{visible(name)} {count(number)}" for name, number in ranked[:_COUNTS_SHOWN]]
     yield _line("events", ", ".join(shown) or "none")
-
-
-def _missing(inventory: Inventory) -> Iterator[str]:
     for missing in inventory.missing:
         what, cost = (words(fact(f"lack.{missing.code}.{part}")) for part in ("what", "cost"))
         yield _line("missing", f"{what}: {cost}")
@@ -169,3 +118,35 @@ def _missing(inventory: Inventory) -> Iterator[str]:
             yield _line("", f"to record it: {missing.how.text}")
     if inventory.record is not None:
         yield _line("record all", inventory.record)
+
+
+def _device(device: DeviceEntry) -> str:
+    """Return where a device is, what it is, and how many operations it did."""
+    where = ranks_text(device.ranks or ((device.rank,) if device.rank is not None else ()))
+    where = where or "rank unknown"
+    if device.run is not None:
+        where = f"{where}, run {device.run} of {device.runs}"
+    properties = [visible(device.name)]
+    if device.architecture is not None and device.architecture not in device.name:
+        properties.append(visible(device.architecture))
+    if device.sm_count is not None:
+        properties.append(f"{device.sm_count} {'CUs' if device.architecture else 'SMs/CUs'}")
+    if device.partition is not None:
+        properties.append(f"partition {device.partition}")
+    if device.clock_hz is not None:
+        properties.append(f"{device.clock_hz / 10**6:,.0f} MHz")
+    if device.memory_bytes is not None:
+        properties.append(size(device.memory_bytes, binary=True))
+    operations = several(device.activities, f"{device.type.upper()} operation")
+    return f"{where}, {device.type} {device.local_id}: {', '.join(properties)}, {operations}"
+
+
+def _job(job: JobReport) -> str:
+    """Return which files are of a job."""
+    ranks = f", {ranks_text(job.ranks)}" if job.ranks else ""
+    chosen = ", chosen" if job.chosen else ""
+    return _line(f"job {job.number}", f"{some_files(job.files, 3)} ({job.format}{ranks}){chosen}")
+
+
+def _line(label: str, text: str) -> str:
+    return f"{label:<{_LABEL}}{text}"

@@ -67,21 +67,20 @@ class Style:
 
 def fitted(lines: Iterable[Text], style: Style) -> list[Text]:
     """Return lines in characters the terminal has, no wider than it, without blanks at the end."""
-    return [_fitted(line, style) for line in lines]
-
-
-def _fitted(line: Text, style: Style) -> Text:
-    if not style.unicode:
-        plain = Text()
-        for segment, span in _segments(line):
-            plain.append(style.plain(segment), span)
-        line = plain
-    line.rstrip()
-    if line.cell_len > style.width:
-        mark = style.plain("…")
-        line.truncate(style.width - len(mark), overflow="crop")
-        line.append(mark)
-    return line
+    shown = []
+    for line in lines:
+        if not style.unicode:
+            plain = Text()
+            for segment, span in _segments(line):
+                plain.append(style.plain(segment), span)
+            line = plain
+        line.rstrip()
+        if line.cell_len > style.width:
+            mark = style.plain("…")
+            line.truncate(style.width - len(mark), overflow="crop")
+            line.append(mark)
+        shown.append(line)
+    return shown
 
 
 def _segments(line: Text) -> Iterator[tuple[str, str]]:
@@ -239,7 +238,7 @@ def view_table(
     table: ReportTable, wide: int, less: Iterable[str], most: int, width: int, *without: str
 ) -> Iterator[Text]:
     """Yield a table of the view: of the columns `without` some those with room, `wide` at least."""
-    title, *heads = (one.head for one in table.columns)
+    title, *heads = (column.head for column in table.columns)
     kept = [at for at, head in enumerate(heads) if head not in without]
     heads = [heads[at] for at in kept]
     rows = [(name, [_joined(texts[at]) for at in kept]) for name, *texts in table.rows]
@@ -249,7 +248,7 @@ def view_table(
 
 def view_widths(table: ReportTable, wide: int, less: Iterable[str], width: int) -> dict[str, int]:
     """Return the columns behind the names that `view_table` has room for, and their widths."""
-    widths = {one.head: max(wide, len(one.head) + 2) for one in table.columns[1:]}
+    widths = {column.head: max(wide, len(column.head) + 2) for column in table.columns[1:]}
     texts = [list(map(_joined, row[1:])) for row in table.rows]
     return columns(widened(widths, texts), width - LEAST_NAME, less)
 

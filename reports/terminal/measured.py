@@ -43,9 +43,6 @@ from traceflops.units import exact_percent, several
 
 if TYPE_CHECKING:
     from traceflops.analysis.result import Analysis
-    from traceflops.flops.mfu_waterfall import Waterfall
-    from traceflops.mfu.checked.job_size import JobSize
-    from traceflops.mfu.checked.passes import Counts
     from traceflops.mfu.checked.reconciliation import Reconciliation
     from traceflops.mfu.measurement import Measurement
     from traceflops.mfu.traced.work_tables import KernelRow, OpRow
@@ -69,7 +66,11 @@ def render_measured(
 ) -> list[Text]:
     """Return the lines of `traceflops mfu TRACE`; `checked` is what a description says of it."""
     style, measured = (style or Style()).wide_enough(), analysis.measured
-    kernels = [row for row in measured.kernels if row.measured.flops or _is_counted(row)][:_ROWS]
+    kernels = [
+        row
+        for row in measured.kernels
+        if row.measured.flops or (row.basis == "counters" and row.measured.min_bytes is not None)
+    ][:_ROWS]
     ops = [row for row in measured.ops if row.measured.flops or row.measured.min_bytes][:_ROWS]
     known = "FLOPs" if any(row.measured.flops for row in kernels) else "bytes"
     told = (*facts(analysis), *(described_facts(checked) if checked is not None else ()))
@@ -127,20 +128,12 @@ def _described_sentences(measured: Measurement, checked: Reconciliation) -> Iter
 
 
 def _waterfall(analysis: Analysis, style: Style, checked: Reconciliation | None) -> Iterator[Text]:
+    """Yield the waterfall as a bar with its lines, and what a description counts beside it."""
     fall = analysis.measured.waterfall
     if fall is None and checked is not None:
         fall = checked.waterfall
     if fall is None:
         return
-    yield from _bars(fall, style)
-    yield from paragraph(bounds_sentence(analysis.measured), style.width)
-    if checked is not None:
-        yield from _beside_the_bar(checked, style.width)
-    whole = duration(analysis.mean_ns(analysis.components.window_ns))
-    yield from paragraph(f"{basis(analysis)}. 100 % is {whole}.", style.width)
-
-
-def _bars(fall: Waterfall, style: Style) -> Iterator[Text]:
     shown = parts(fall)
     yield Text()
     yield style.bar([(LINE_LOOKS[part.name], part.thousandths) for part in shown])
@@ -150,6 +143,11 @@ def _bars(fall: Waterfall, style: Style) -> Iterator[Text]:
         if cell_len(line.plain) + len(part.text) <= style.width:
             line.append(part.text, "dim")
         yield line
+    yield from paragraph(bounds_sentence(analysis.measured), style.width)
+    if checked is not None:
+        yield from _beside_the_bar(checked, style.width)
+    whole = duration(analysis.mean_ns(analysis.components.window_ns))
+    yield from paragraph(f"{basis(analysis)}. 100 % is {whole}.", style.width)
 
 
 def _beside_the_bar(checked: Reconciliation, width: int) -> Iterator[Text]:
@@ -180,28 +178,20 @@ def described_facts(checked: Reconciliation) -> Iterator[Fact]:
     elif checked.host_ran_ahead:
         yield Fact("MFU (host)", UNKNOWN, "the CPU ran ahead: its step markers are not step times")
     if checked.needed is not None:
-        yield Fact("needed", flops(checked.needed), f"{convention}, {_windows(job)}")
-    if checked.counts is not None:
-        yield _trace_shows(checked, checked.counts)
+        of = f"{several(job.windows, 'window')}, {count(job.shown)}"  # one per step and device
+        remark = f"{convention}, {of} of {several(job.devices, 'device')}"
+        yield Fact("needed", flops(checked.needed), remark)
+    if (counts := checked.counts) is not None:
+        what = "as model FLOPs, padding included" if checked.is_padded else "as model FLOPs"
+        value = flops(counts.counted) if not counts.is_open else f"≥ {flops(counts.least)}"
+        most = "; upper bound unknown" if counts.is_open else ""
+        if counts.is_open and counts.most is not None:
+            most = f"; at most {flops(counts.most)}"
+        yield Fact("trace shows", value, f"{what}{most}")
     if work.tokens_per_s is not None:
         yield Fact(
             f"{what_counts(checked.described)}s per s", significant(work.tokens_per_s), "whole job"
         )
-
-
-def _trace_shows(checked: Reconciliation, counts: Counts) -> Fact:
-    """Return what the trace shows as model FLOPs."""
-    what = "as model FLOPs, padding included" if checked.is_padded else "as model FLOPs"
-    if not counts.is_open:
-        return Fact("trace shows", flops(counts.counted), what)
-    most = f"at most {flops(counts.most)}" if counts.most is not None else "upper bound unknown"
-    return Fact("trace shows", f"≥ {flops(counts.least)}", f"{what}; {most}")
-
-
-def _windows(job: JobSize) -> str:
-    """Return what the FLOPs are of: one window per step and device."""
-    windows = several(job.windows, "window")
-    return f"{windows}, {count(job.shown)} of {several(job.devices, 'device')}"
 
 
 def _ledger(analysis: Analysis, width: int, checked: Reconciliation | None) -> Iterator[Text]:
@@ -219,28 +209,24 @@ def _ledger(analysis: Analysis, width: int, checked: Reconciliation | None) -> I
         yield Text("As described, for the whole job.", "dim")
 
 
-def _is_counted(row: KernelRow) -> bool:
-    """Return whether hardware counters tell bytes of a kernel, if not FLOPs."""
-    return row.basis == "counters" and row.measured.min_bytes is not None
-
-
 def _table(
     title: str, rows: Sequence[KernelRow | OpRow], analysis: Analysis, width: int
 ) -> Iterator[Text]:
+    """Yield kernels or operators with their time, rates and what bounds them."""
     if not rows:
         return
     measured = analysis.measured
     shown = [(row.name, _row(row, analysis)) for row in rows]
     title = ", ".join(filter(None, (title, each(analysis))))
     yield from named_table(title, shown, _CELLS, _LESS, _WIDEST, width)
-    if any(_is_above_the_peak(row, measured) for row in rows):
+    peaks = (roof(measured, row.dtypes)[0] for row in rows)
+    shares = [
+        row.measured.share_of_peak(peak) or 0
+        for row, peak in zip(rows, peaks, strict=True)
+        if row.measured.flops_per_ns
+    ]
+    if max(shares, default=0) > 1:
         yield from paragraph(ABOVE, width)
-
-
-def _is_above_the_peak(row: KernelRow | OpRow, measured: Measurement) -> bool:
-    peak, _ = roof(measured, row.dtypes)
-    share = row.measured.share_of_peak(peak) if row.measured.flops_per_ns else None
-    return share is not None and share > 1
 
 
 def _row(row: KernelRow | OpRow, analysis: Analysis) -> tuple[str, ...]:

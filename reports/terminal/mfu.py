@@ -10,9 +10,9 @@ from rich.text import Text
 
 from traceflops.facts import fact
 from traceflops.flops.analytic.explain_reported import Candidate, Explanation
-from traceflops.flops.analytic.rates import DescribedWork, Rate, share
+from traceflops.flops.analytic.rates import share
 from traceflops.flops.analytic.run import RunShape
-from traceflops.flops.analytic.run_utilisation import Entry, Utilisation
+from traceflops.flops.analytic.run_utilisation import Utilisation
 from traceflops.reports.terminal.lines import (
     Style,
     cells,
@@ -72,13 +72,26 @@ def conventions_table(figures: Utilisation, width: int) -> Iterator[Text]:
     room = room if room >= _SHORTEST and len(widths) == len(_COLUMNS) else 0
     yield Text()
     yield Text(f"{_row(heads, widths)}{'  used by' if room else ''}", "bold")
+    without: dict[str, list[str]] = {}  # conventions without a figure, by the reason
     for entry in figures.entries:
-        if entry.work is not None:
-            row = Text(_row(_entry(entry, entry.work), widths))
+        if entry.work is None:
+            without.setdefault(entry.problem, []).append(entry.convention.id)
+        else:
+            rate, per_token = entry.rate, entry.work.flops_per_token
+            speed = entry.work.tflops_per_device
+            texts = (
+                entry.convention.id,
+                _share(rate.mfu) if rate is not None and not rate.is_hfu else UNKNOWN,
+                _share(rate.hfu) if rate is not None and entry.work.is_counted else UNKNOWN,
+                significant(speed, zeros=True) if speed is not None else UNKNOWN,
+                flops(per_token) if per_token is not None else UNKNOWN,
+            )
+            row = Text(_row(dict(zip(_COLUMNS, texts, strict=True)), widths))
             user = words(fact(f"convention.{entry.convention.id}.used-by"))
             yield row.append(f"  {_start(user, room)}" if room else "", "dim")
     yield Text()
-    yield from _not_computed(figures.entries, width)
+    for problem, names in without.items():
+        yield from paragraph(f"not computed: {', '.join(names)} ({problem})", width)
 
 
 def render_explanation(figures: Utilisation, explained: Explanation, style: Style) -> list[Text]:
@@ -111,21 +124,18 @@ def _candidates(explained: Explanation, shown: Iterable[Candidate], width: int) 
 
 
 def _head(figures: Utilisation, width: int) -> Iterator[Text]:
-    for sentence in _sentences(figures):
-        yield from paragraph(sentence, width, "bold")
-    yield from run_lines(figures, width)
-
-
-def _sentences(figures: Utilisation) -> Iterator[str]:
-    """Yield the figure, or why there is none."""
-    rate = figures.rate
+    """Yield the figure, or why there is none, and what was run."""
+    rate, sentences = figures.rate, []
     if rate is not None and figures.is_possible:
-        yield rate.sentence
+        sentences = [rate.sentence]
     elif rate is not None:
         value = exact_percent(max(rate.mfu, rate.hfu))
-        yield f"No MFU: {value} of peak is impossible ({rate.convention})."
+        sentences = [f"No MFU: {value} of peak is impossible ({rate.convention})."]
     for lack in figures.lacks:
-        yield words(fact("missing.line-with-remedy", what=lack.what, how=lack.how))
+        sentences.append(words(fact("missing.line-with-remedy", what=lack.what, how=lack.how)))
+    for sentence in sentences:
+        yield from paragraph(sentence, width, "bold")
+    yield from run_lines(figures, width)
 
 
 def run_lines(figures: Utilisation, width: int) -> Iterator[Text]:
@@ -134,9 +144,11 @@ def run_lines(figures: Utilisation, width: int) -> Iterator[Text]:
 
 
 def _parts(figures: Utilisation) -> Iterator[str]:
-    run = figures.run
+    """Yield model, devices, tokens, time, and in which way it was trained if not the usual one."""
+    run, spec = figures.run, figures.choice.spec
     yield shorten_middle(figures.card.name, _NAME)
-    yield _devices(figures)
+    named = f"{count(run.devices)} × {spec.product}" if spec is not None else ""
+    yield named or several(run.devices, "device")
     if figures.work.tokens is not None:
         yield _sizes(figures, run.shape(figures.card))
     if figures.unit == "step" and figures.work.seconds is not None:
@@ -144,14 +156,18 @@ def _parts(figures: Utilisation) -> Iterator[str]:
     if run.achieved is not None:
         basis = f" by {run.achieved_basis}" if run.achieved_basis else ""
         yield f"published {significant(run.achieved / 10**12)} TFLOP/s per device{basis}"
-    yield from _manner(figures)
-
-
-def _devices(figures: Utilisation) -> str:
-    spec, number = figures.choice.spec, figures.run.devices
-    if spec is not None:
-        return f"{count(number)} × {spec.product}"
-    return several(number, "device")
+    if run.forward_only:
+        yield "forward only"
+    if run.lora is not None:
+        yield f"LoRA with {count(run.lora.parameters(figures.card))} weights"
+    elif run.is_frozen:
+        yield "base weights frozen"
+    if run.frozen - {"all"}:
+        yield f"frozen: {', '.join(sorted(run.frozen - {'all'}))}"
+    if run.frozen_layers:
+        yield f"first {run.frozen_layers} layers frozen"
+    if run.checkpoint.name != "none":
+        yield f"checkpointing {run.checkpoint.name}"
 
 
 def _sizes(figures: Utilisation, shape: RunShape) -> str:
@@ -177,23 +193,6 @@ def _real(shape: RunShape) -> str:
     return f", {exact_percent(Fraction(shape.tokens, shape.slot_tokens))} real"
 
 
-def _manner(figures: Utilisation) -> Iterator[str]:
-    """Yield in which way it was trained, where that is not the usual one."""
-    run = figures.run
-    if run.forward_only:
-        yield "forward only"
-    if run.lora is not None:
-        yield f"LoRA with {count(run.lora.parameters(figures.card))} weights"
-    elif run.is_frozen:
-        yield "base weights frozen"
-    if run.frozen - {"all"}:
-        yield f"frozen: {', '.join(sorted(run.frozen - {'all'}))}"
-    if run.frozen_layers:
-        yield f"first {run.frozen_layers} layers frozen"
-    if run.checkpoint.name != "none":
-        yield f"checkpointing {run.checkpoint.name}"
-
-
 def _unit(figures: Utilisation) -> str:
     """Return what the FLOPs are of: a convolutional net has samples, not sequences."""
     return "sample" if figures.card.is_convolutional and figures.unit != "step" else figures.unit
@@ -207,9 +206,17 @@ def what_counts(figures: Utilisation) -> str:
 def _facts(figures: Utilisation) -> Iterator[Fact]:
     """Yield everything that the figure is made of."""
     done, unit = figures.work, _unit(figures)
-    each_one = what_counts(figures)
-    if figures.rate is not None and not figures.rate.is_hfu and done.is_counted:
-        yield Fact("HFU", exact_percent(figures.rate.hfu), _hfu(figures.rate))
+    each_one, rate = what_counts(figures), figures.rate
+    if rate is not None and not rate.is_hfu and done.is_counted:
+        # What HFU has besides MFU, as shares of the peak.
+        extras = {what: rate.ledger.total(first) for first, what in _EXTRAS.items()}
+        parts = [
+            f"{exact_percent(share(extra, rate.seconds, rate.devices, rate.peak))} {what}"
+            for what, extra in extras.items()
+            if extra
+        ]
+        none = "no other executed FLOPs in the description"
+        yield Fact("HFU", exact_percent(rate.hfu), " + ".join(("MFU", *parts)) if parts else none)
     if done.tflops_per_device is not None:
         what = "executed" if done.ledger.executed_only else "model"
         yield Fact(f"{what} rate", f"{significant(done.tflops_per_device)} TFLOP/s", "per device")
@@ -226,16 +233,6 @@ def _facts(figures: Utilisation) -> Iterator[Fact]:
     yield from _peak(figures)
     if done.tokens is not None:
         yield Fact("parameters", count(figures.card.total), _weights(figures))
-
-
-def _hfu(rate: Rate) -> str:
-    """Return what HFU has besides MFU, as shares of the peak."""
-    parts = [
-        f"{exact_percent(share(extra, rate.seconds, rate.devices, rate.peak))} {words}"
-        for first, words in _EXTRAS.items()
-        if (extra := rate.ledger.total(first))
-    ]
-    return " + ".join(("MFU", *parts)) if parts else "no other executed FLOPs in the description"
 
 
 def _peak(figures: Utilisation) -> Iterator[Fact]:
@@ -257,19 +254,6 @@ def _weights(figures: Utilisation) -> str:
     return f"{count(card.active)} active; {used}" if card.active < card.total else used
 
 
-def _entry(one: Entry, work: DescribedWork) -> dict[str, str]:
-    rate, per_token = one.rate, work.flops_per_token
-    speed = work.tflops_per_device
-    texts = (
-        one.convention.id,
-        _share(rate.mfu) if rate is not None and not rate.is_hfu else UNKNOWN,
-        _share(rate.hfu) if rate is not None and work.is_counted else UNKNOWN,
-        significant(speed, zeros=True) if speed is not None else UNKNOWN,
-        flops(per_token) if per_token is not None else UNKNOWN,
-    )
-    return dict(zip(_COLUMNS, texts, strict=True))
-
-
 def _share(value: Fraction) -> str:
     return exact_percent(value) if value <= 1 else "> 100 %"
 
@@ -282,13 +266,3 @@ def _row(texts: Mapping[str, str], widths: Mapping[str, int]) -> str:
     """Return a row of the table: the first column to the left, numbers to the right."""
     first, *_ = widths
     return f"{texts[first]:<{widths[first]}}{cells(texts, dict(list(widths.items())[1:]))}"
-
-
-def _not_computed(entries: Iterable[Entry], width: int) -> Iterator[Text]:
-    """Yield the conventions without a figure, those with the same reason together."""
-    reasons: dict[str, list[str]] = {}
-    for entry in entries:
-        if entry.work is None:
-            reasons.setdefault(entry.problem, []).append(entry.convention.id)
-    for problem, names in reasons.items():
-        yield from paragraph(f"not computed: {', '.join(names)} ({problem})", width)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from operator import add
-from typing import Any, Final
+from typing import Final
 
 from rich.cells import cell_len
 from rich.text import Text
@@ -13,7 +13,6 @@ from rich.text import Text
 from traceflops.analysis.result import Analysis
 from traceflops.attribution.device_work_tables import KERNEL
 from traceflops.devices.missing_input import NEXT_TIME
-from traceflops.ranks.collectives import Collective
 from traceflops.remedies import remedy
 from traceflops.reports.terminal.aggregates import (
     counted_lines,
@@ -78,9 +77,7 @@ from traceflops.reports.view.wording import (
     time_shared,
     unit,
 )
-from traceflops.timeline.records import COMPONENTS, Account
 from traceflops.units import capitalized, several
-from traceflops.windows.records import DeviceReport
 
 _KERNELS_SHOWN: Final = 5
 _LEAST_KERNELS: Final = 2
@@ -119,30 +116,46 @@ def render_terminal(
 ) -> list[Text]:
     """Return the lines of the report, with the work `by` module etc. instead of few kernels."""
     style = (style or Style()).wide_enough()
-    counted = [*_counted(analysis, style.width)]
+    counted: list[Text] = []
+    if analysis.untimed is None:  # counters were read beside a timeline
+        counted = [*speeds_lines(analysis.measured, _SPEEDS_SHOWN, style.width)]
+    without_times: list[Text] = []
+    if analysis.untimed is not None:
+        without_times += counted_lines(analysis.measured, style.width)
+        without_times += untimed_lines(analysis.untimed, style)
+    elif analysis.prepared is not None and not analysis.devices:
+        without_times += memory_lines(analysis.prepared, style.width)
+    jobs: list[Text] = []
+    for job in analysis.jobs if analysis.of_no_job else ():
+        jobs += headline(f"Job {job.number}  {job_files(job)} ({job_size(job)})")
+        jobs += paragraph(job.verdict or "", style.width, "", _INDENT)
     is_first = analysis.recorded == "serialized"
+    has_snapshot = analysis.prepared is not None and analysis.devices
+    hows = [lack.how for lack in analysis.measured.lacks[:1] if lack.how is not None]
+    said = any(how.code == NEXT_TIME for how in hows)
+    notes = notes_by_weight(analysis)[len(doubts(analysis)) :]
     lines = (
         *case_lines(analysis, style),
-        *_untimed(analysis, style),
-        *_jobs(analysis, style),
+        *without_times,
+        *jobs,
         *_waits(analysis, style),
         *_passes(analysis, style.width),
         *_devices(analysis, style),
         *_sampled(analysis, style.width),
-        *_snapshot(analysis, style.width),
+        *(snapshot_lines(analysis.recording, style.width) if has_snapshot else ()),
         *gap_lines(analysis, style),
         *(counted if is_first else ()),
         *_work(analysis, by, style),
         *(() if is_first else counted),
         *_collectives(analysis, style.width),
-        *note_lines(_unsaid(analysis), _NOTES_SHOWN, "on the page and in --json", style.width),
+        *note_lines(
+            [note.text for note in notes if not (said and note.code == "no-shapes")],
+            _NOTES_SHOWN,
+            "on the page and in --json",
+            style.width,
+        ),
     )
     return fitted(lines, style)
-
-
-def _bar(account: Account, style: Style, width: int = 100) -> Text:
-    parts = account.components.parts()
-    return style.bar([(LOOKS[name], parts[name]) for name in COMPONENTS], width)
 
 
 def _devices(analysis: Analysis, style: Style) -> Iterator[Text]:
@@ -155,7 +168,7 @@ def _devices(analysis: Analysis, style: Style) -> Iterator[Text]:
     shown = order[:_DEVICES_SHOWN]
     label = min(max(len(device.label) for device in shown), max(18, style.width - 70))
     parts = [device.chosen.components.parts() for device in analysis.devices]
-    heads = {name: head for name, head in _SHARES.items() if any(one[name] for one in parts)}
+    heads = {name: head for name, head in _SHARES.items() if any(part[name] for part in parts)}
     if not knows_exposure(analysis):
         heads = {"communication": "comm"}
     widths = {"window": 11, **({_OWN: 14} if own else {}), **dict.fromkeys(heads.values(), 9)}
@@ -166,23 +179,19 @@ def _devices(analysis: Analysis, style: Style) -> Iterator[Text]:
     yield Text()
     yield from heading(f"{_INDENT}{unit(analysis)}", label + 3 + bar, widths)
     for device, name in zip(shown, cut_to([one.label for one in shown], label), strict=True):
-        row = Text(f"{_INDENT}{name} ")
-        has_time = device.chosen.components.window_ns
-        row.append_text(_bar(device.chosen, style, bar) if has_time else Text(" " * bar))
-        texts = {_OWN: duration(own[device.device])} if device.device in own else {}
-        yield row.append(cells(_device_cells(device, heads) | texts, widths))
+        row, mean = Text(f"{_INDENT}{name} "), device.chosen.components
+        looks = [(LOOKS[part], ns) for part, ns in mean.parts().items()]
+        row.append_text(style.bar(looks, bar) if mean.window_ns else Text(" " * bar))
+        texts = {"window": duration(mean.window_ns)}
+        texts |= {head: percent(mean.share(part)) for part, head in heads.items()}
+        texts |= {_OWN: duration(own[device.device])} if device.device in own else {}
+        yield row.append(cells(texts, widths))
     hidden = len(analysis.devices) - len(shown)
     if hidden:
         yield Text(f"{_INDENT}… {hidden} more on the page and in --json", "dim")
     if own and analysis.ranks is not None:
         said = f"{waiting_sentence(analysis)} {clocks_sentence(analysis)}".lstrip()
         yield from paragraph(said, style.width, "dim", _INDENT)
-
-
-def _device_cells(device: DeviceReport, heads: Mapping[str, str]) -> dict[str, str]:
-    parts = device.chosen.components
-    shares = {head: percent(parts.share(name)) for name, head in heads.items()}
-    return {"window": duration(parts.window_ns), **shares}
 
 
 def _waits(analysis: Analysis, style: Style) -> Iterator[Text]:
@@ -242,34 +251,6 @@ def _sampled(analysis: Analysis, width: int) -> Iterator[Text]:
         yield Text(f"{_INDENT}… {table.total - len(shown.rows)} more", "dim")
 
 
-def _snapshot(analysis: Analysis, width: int) -> Iterator[Text]:
-    """Yield the memory of the fullest GPU, where a snapshot was joined."""
-    if analysis.prepared is not None and analysis.devices:
-        yield from snapshot_lines(analysis.prepared, width)
-
-
-def _jobs(analysis: Analysis, style: Style) -> Iterator[Text]:
-    """Yield the jobs that the files are of, where none of them is chosen."""
-    for job in analysis.jobs if analysis.of_no_job else ():
-        yield from headline(f"Job {job.number}  {job_files(job)} ({job_size(job)})")
-        yield from paragraph(job.verdict or "", style.width, "", _INDENT)
-
-
-def _untimed(analysis: Analysis, style: Style) -> Iterator[Text]:
-    """Yield what there is of a trace without a timeline."""
-    if analysis.untimed is not None:
-        yield from counted_lines(analysis.measured, style.width)
-        yield from untimed_lines(analysis.untimed, style)
-    elif analysis.prepared is not None and not analysis.devices:
-        yield from memory_lines(analysis.prepared, style.width)
-
-
-def _counted(analysis: Analysis, width: int) -> Iterator[Text]:
-    """Yield how near their limits kernels came whose counters were read beside a timeline."""
-    if analysis.untimed is None:
-        yield from speeds_lines(analysis.measured, _SPEEDS_SHOWN, width)
-
-
 def _work(analysis: Analysis, by: str | None, style: Style) -> Iterator[Text]:
     if by == KERNEL:
         return _kernels(analysis, style, _KERNELS_ASKED_FOR)
@@ -285,9 +266,27 @@ def _kernels(analysis: Analysis, style: Style, most: int) -> Iterator[Text]:
     if not rows:
         return
     yield Text()
-    yield from paragraph(_title_of_kernels(analysis), style.width, "bold")
-    known = rates(analysis.measured)
-    every = [_kernel_cells(row, analysis.mean_ns, known.get(row["name"], "")) for row in rows]
+    number, what = (
+        analysis.kernels.num_rows,
+        "operators" if analysis.on_host else "kernels and copies",
+    )
+    title = f"Top of {count(number)} {what}"
+    if number == 1:
+        title = f"The only {'operator' if analysis.on_host else 'kernel or copy'}"
+    twice = f"; {OVERLAPS}" * overlap(analysis)
+    title = f"{title} (share of the {time_shared(analysis)}{twice})"
+    yield from paragraph(title, style.width, "bold")
+    known, mean = rates(analysis.measured), analysis.mean_ns
+    every = [
+        (
+            row["sub"],
+            duration(mean(row["sum_ns"])),
+            time_share(row["share"]),
+            known.get(row["name"], ""),
+            f"{mean_count(mean(row['count']))} ×",
+        )
+        for row in rows
+    ]
     widths = widened(_KERNEL, every)
     if not any(row["name"] in known for row in rows):
         del widths["rate"]
@@ -322,28 +321,17 @@ def _owners(analysis: Analysis, by: str, width: int) -> Iterator[Text]:
     yield from paragraph(attribution_sentence(analysis), width)
 
 
-def _kernel_cells(
-    row: Mapping[str, Any], mean: Callable[[int], float], rate: str
-) -> tuple[str, ...]:
-    time, share = duration(mean(row["sum_ns"])), time_share(row["share"])
-    return row["sub"], time, share, rate, f"{mean_count(mean(row['count']))} ×"
-
-
-def _title_of_kernels(analysis: Analysis) -> str:
-    number, twice = analysis.kernels.num_rows, f"; {OVERLAPS}" * overlap(analysis)
-    of = f" (share of the {time_shared(analysis)}{twice})"
-    if number == 1:
-        return f"The only {'operator' if analysis.on_host else 'kernel or copy'}{of}"
-    return f"Top of {count(number)} {'operators' if analysis.on_host else 'kernels and copies'}{of}"
-
-
 def _collectives(analysis: Analysis, width: int) -> Iterator[Text]:
     """Yield what the longest kinds of collectives moved, a line for each; then pipelines."""
     rows = analysis.collectives
     more = len(rows) - _COLLECTIVES_SHOWN
     for place, row in enumerate(rows[:_COLLECTIVES_SHOWN]):
-        busbw = list(busbw_words(analysis, row))
-        parts = list(_of_collective(row, busbw, analysis.mean_ns))
+        message, rate = mean_message(row), collective_rate(row)
+        times = f"{mean_count(analysis.mean_ns(row.count))} ×"
+        parts = [f"{collective_label(row)}: {times}{'' if message == UNKNOWN else f' {message}'}"]
+        without = [f"{rate} with waiting"] if rate != UNKNOWN else []
+        parts += list(busbw_words(analysis, row)) or without
+        parts.append(duration(analysis.mean_ns(row.sum_ns)))
         if knows_exposure(analysis):
             parts.append(f"{duration(analysis.mean_ns(row.exposed_ns))} exposed")
         if place == _COLLECTIVES_SHOWN - 1 and more > 0:
@@ -351,21 +339,3 @@ def _collectives(analysis: Analysis, width: int) -> Iterator[Text]:
         yield Text(_INDENT + listed(parts, width - len(_INDENT)), "dim")
     for sentence in pipeline_sentences(analysis):
         yield from paragraph(sentence, width)
-
-
-def _of_collective(
-    row: Collective, busbw: list[str], mean: Callable[[int], float]
-) -> Iterator[str]:
-    message, rate = mean_message(row), collective_rate(row)
-    times = f"{mean_count(mean(row.count))} ×"
-    yield f"{collective_label(row)}: {times}{'' if message == UNKNOWN else f' {message}'}"
-    yield from busbw or ([f"{rate} with waiting"] if rate != UNKNOWN else [])
-    yield duration(mean(row.sum_ns))
-
-
-def _unsaid(analysis: Analysis) -> list[str]:
-    """Return the notes but for those that the first lines already say."""
-    hows = [lack.how for lack in analysis.measured.lacks[:1] if lack.how is not None]
-    said = any(how.code == NEXT_TIME for how in hows)
-    notes = notes_by_weight(analysis)[len(doubts(analysis)) :]
-    return [note.text for note in notes if not (said and note.code == "no-shapes")]

@@ -12,7 +12,6 @@ import shlex
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import takewhile
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Final, Literal
 
@@ -64,19 +63,16 @@ def blocks(text: str) -> Iterator[NoteBlock]:
     while lines:
         line = lines.popleft().strip()
         if line.startswith(_FENCE):
-            code = takewhile(lambda a_item: a_item.strip() != _FENCE, _taken(lines))
-            yield NoteBlock("code", tuple(one.rstrip() for one in code))
+            code: list[str] = []
+            while lines and (text_line := lines.popleft()).strip() != _FENCE:
+                code.append(text_line.rstrip())
+            yield NoteBlock("code", tuple(code))
         elif heading := _HEADING.fullmatch(line):
             yield NoteBlock("heading", (heading[1],))
         elif item := _ITEM.fullmatch(line):
             yield NoteBlock("list", tuple(_items(item[1], lines)))
         elif line:
             yield NoteBlock("paragraph", (" ".join([line, *_prose(lines, ends=_ITEM)]),))
-
-
-def _taken(lines: deque[str]) -> Iterator[str]:
-    while lines:
-        yield lines.popleft()
 
 
 def _prose(lines: deque[str], ends: re.Pattern[str] | None = None) -> Iterator[str]:
@@ -133,13 +129,9 @@ def base_names(command: str, files: Iterable[SourceFile] = ()) -> str:
 
 
 def _shown(word: str, folders: Iterable[str]) -> str:
+    """Return a word with the name of its file in the report, else with its base name."""
     path = f"/{word}".replace("\\", "/")
-    return next((name for name in folders if path.endswith(f"/{name}")), _base_name(word))
-
-
-def _base_name(word: str) -> str:
     option, equals, value = word.partition("=") if word.startswith("-") else ("", "", word)
-    if option in _TAKE_TEXT:
-        return word
-    name = PureWindowsPath(PurePosixPath(value).name).name
-    return f"{option}{equals}{name or value}"
+    base = PureWindowsPath(PurePosixPath(value).name).name or value
+    shown = word if option in _TAKE_TEXT else f"{option}{equals}{base}"
+    return next((name for name in folders if path.endswith(f"/{name}")), shown)

@@ -5,7 +5,7 @@ Every sentence follows from the analysis, so the same recording gives the same t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -43,19 +43,26 @@ class Chapter:
 def post_mortem(analysis: Analysis) -> tuple[Chapter, ...]:
     """Return the chapters, at most the first five causes in each."""
     found = causes(analysis)[:_MOST]
+    because, remedies, gains = [], [], []
+    for cause in found:
+        title, sure = cause.finding.title, cause.finding.confidence
+        where = ", ".join(kernel_label(name, _NAME) for name in cause.where) or "no single place"
+        because.append(f"{title}: {where} ({cause.owner}). Sure: {cause.sure}.")
+        remedies.append(f"{title}: {cause.finding.remedy}")
+        reasons = map(words, sure.reasons[:1] if sure else ())
+        saved = capitalized(cause.saves) or ": ".join(filter(None, ("Unknown", *reasons)))
+        gains.append(f"{title}: {saved}{f', {cause.mfu}' if cause.mfu else ''}.")
+    if sum(cause.finding.gain is not None for cause in found) > 1:
+        gains.append(ALONE)
     return (
         Chapter("What happened", tuple(_happened(analysis))),
         Chapter("Evidence", tuple(_evidence(analysis, found))),
-        Chapter("Cause", tuple(map(_cause, found)) or (_HEALTHY,)),
-        Chapter("Remedy", tuple(_of(one, one.finding.remedy) for one in found) or ("None.",)),
-        Chapter("Expected gain", tuple(_gains(found)) or ("None.",)),
+        Chapter("Cause", tuple(because) or (_HEALTHY,)),
+        Chapter("Remedy", tuple(remedies) or ("None.",)),
+        Chapter("Expected gain", tuple(gains) or ("None.",)),
         Chapter("What this recording cannot tell", tuple(_unknown(analysis)) or ("Nothing.",)),
         Chapter("Next recording", tuple(_next(analysis))),
     )
-
-
-def _of(one: FindingWords, text: str) -> str:
-    return f"{one.finding.title}: {text}"
 
 
 def _happened(analysis: Analysis) -> Iterator[str]:
@@ -86,26 +93,9 @@ def _evidence(analysis: Analysis, found: list[FindingWords]) -> Iterator[str]:
     yield critical_sentence(analysis) or f"No critical path: {words(analysis.replay_or_reason[1])}."
 
 
-def _cause(one: FindingWords) -> str:
-    where = ", ".join(kernel_label(name, _NAME) for name in one.where)
-    return _of(one, f"{where or 'no single place'} ({one.owner}). Sure: {one.sure}.")
-
-
-def _gains(found: Sequence[FindingWords]) -> Iterator[str]:
-    yield from map(_gain, found)
-    if sum(one.finding.gain is not None for one in found) > 1:
-        yield ALONE
-
-
-def _gain(one: FindingWords) -> str:
-    reasons = one.finding.confidence.reasons[:1] if one.finding.confidence else ()
-    saved = capitalized(one.saves) or ": ".join(filter(None, ("Unknown", *map(words, reasons))))
-    return _of(one, f"{saved}{f', {one.mfu}' if one.mfu else ''}.")
-
-
 def _unknown(analysis: Analysis) -> Iterator[str]:
     """Yield what is not known, and what it takes to know it."""
-    health = [one for one in analysis.findings if one.evidence == ("notes",)]
+    health = [finding for finding in analysis.findings if finding.evidence == ("notes",)]
     yield from (one.sentence for one in health)
     yield from why_not(analysis.measured) if analysis.devices else ()
     yield from (note.text for note in analysis.notes if note.code == _FROM_SUMMARIES)
@@ -137,7 +127,7 @@ def _missing(analysis: Analysis) -> Iterator[Missing]:
 
 
 def _next(analysis: Analysis) -> Iterator[str]:
-    health = [one for one in analysis.findings if one.evidence == ("notes",)]
+    health = [finding for finding in analysis.findings if finding.evidence == ("notes",)]
     yield from filter(None, dict.fromkeys(one.remedy for one in health))
     told = {"", *(one.advice.values.get("option") for one in health if one.advice)}
     for missing in _missing(analysis):

@@ -10,7 +10,7 @@ from traceflops.categories.kernel_names import from_own_word
 from traceflops.mfu.counted.kernel_speeds import ROOFS
 from traceflops.reports.view.figures import UNKNOWN, duration, percent, with_sign
 from traceflops.reports.view.short_names import short_labels
-from traceflops.reports.view.tables import Cell, Column, Name, ReportTable, table_of
+from traceflops.reports.view.tables import Cell, Column, Name, ReportTable, known_columns, table_of
 
 if TYPE_CHECKING:
     from traceflops.comparison.counted import KernelChange
@@ -29,16 +29,26 @@ def counted_change(comparison: Comparison) -> ReportTable:
     shown = changes[:_MOST]
     wholes = list(dict.fromkeys(name for change in shown for name in change.names))
     labels = dict(zip(wholes, short_labels(from_own_word(wholes), _NAME), strict=True))
+
+    def roof(speed: KernelSpeed) -> str:
+        return f"{ROOFS[speed.roof[0]]} {percent(speed.roof[1])}" if speed.roof else UNKNOWN
+
     columns = (
         Column("Kernels by counters", partial(_names, labels)),
         _number("Before", lambda change: duration(change.before_ns)),
         _number("After", lambda change: duration(change.after_ns)),
-        _number("Change", _change),
-        Column("Nearest roof", partial(_both, _roof)),
-        _number("Occupancy", partial(_both, _occupancy)),
+        _number(
+            "Change",
+            lambda change: (
+                UNKNOWN
+                if change.share is None
+                else with_sign(percent(abs(change.share)), change.share)
+            ),
+        ),
+        Column("Nearest roof", partial(_both, roof)),
+        _number("Occupancy", partial(_both, lambda speed: percent(speed.achieved_occupancy))),
     )
-    told = [one for one in columns if any(one.cell(change) != UNKNOWN for change in shown)]
-    return table_of(told, shown, len(changes), _REMARK if changes else "")
+    return table_of(known_columns(columns, shown), shown, len(changes), _REMARK if changes else "")
 
 
 def _names(labels: Mapping[str, str], change: KernelChange) -> Cell:
@@ -47,21 +57,7 @@ def _names(labels: Mapping[str, str], change: KernelChange) -> Cell:
     return (names[0], "→", names[1]) if len(names) > 1 else names[0]
 
 
-def _change(change: KernelChange) -> str:
-    share = change.share
-    return UNKNOWN if share is None else with_sign(percent(abs(share)), share)
-
-
 def _both(words: Callable[[KernelSpeed], str], change: KernelChange) -> str:
     sides = (change.before, change.after)
-    shown = [words(one) if one is not None else UNKNOWN for one in sides]
+    shown = [words(side) if side is not None else UNKNOWN for side in sides]
     return shown[0] if shown[0] == shown[1] else " → ".join(shown)
-
-
-def _roof(speed: KernelSpeed) -> str:
-    roof = speed.roof
-    return f"{ROOFS[roof[0]]} {percent(roof[1])}" if roof is not None else UNKNOWN
-
-
-def _occupancy(speed: KernelSpeed) -> str:
-    return percent(speed.achieved_occupancy)

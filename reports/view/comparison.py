@@ -11,7 +11,6 @@ from typing import Final
 
 from traceflops.attribution.idle_classes import CLASSES
 from traceflops.comparison.difference import Cause, Part
-from traceflops.comparison.held import MemoryPart
 from traceflops.comparison.reasons import share_of, short, sureness
 from traceflops.comparison.result import Comparison
 from traceflops.comparison.side import Side
@@ -188,17 +187,18 @@ def _alike(*columns: Sequence[tuple[str, ...]]) -> list[list[int]]:
     return [places for places in rows.values() if len(places) > 1]
 
 
-def _way(part: Part) -> str:
-    return part.way or ("one side only" if 0 in (part.before_ns, part.after_ns) else UNKNOWN)
-
-
 _PART: Final = (
     Column("What changed most", lambda row: row[0]),
     Column("Calls", lambda row: _calls(row[1]), is_number=True),
     Column("Before", lambda row: duration(float(row[1].before_ns)), is_number=True),
     Column("After", lambda row: duration(float(row[1].after_ns)), is_number=True),
     Column("Change", lambda row: change(row[1].ns), is_number=True),
-    Column("Matched by", lambda row: _way(row[1])),
+    Column(
+        "Matched by",
+        lambda row: (
+            row[1].way or ("one side only" if 0 in (row[1].before_ns, row[1].after_ns) else UNKNOWN)
+        ),
+    ),
 )
 
 
@@ -275,48 +275,38 @@ def mfu_sentence(comparison: Comparison) -> str:
 
 def more_sentences(comparison: Comparison) -> list[str]:
     """Return what became of MFU, of the time per sample or token and of memory, where known."""
-    every = (
-        mfu_sentence(comparison),
-        _per_unit(comparison),
-        _memory(comparison),
-    )
-    return [text for text in every if text]
-
-
-def _per_unit(comparison: Comparison) -> str:
-    """Return the time per one of each unit of which a step has another number than before."""
+    found, memory = comparison.memory, ""
+    if found is not None and found.difference_bytes:
+        least, held = abs(found.parts[0].bytes) / 10, []
+        for part in found.parts[:_HOLDERS]:
+            amount = f"{size(abs(part.bytes))} {'more' if part.bytes > 0 else 'less'}"
+            under = f" under {short(part.scope)}" if part.scope else ""
+            who = f"by {part.op or 'unknown operators'}{under}"
+            if part.kind == "earlier":
+                who = "held since before the recording"
+            if part.kind != "untold" and abs(part.bytes) >= least:
+                held.append(f"{amount} {who}")
+        ends = f"{size(found.before_bytes)} → {size(found.after_bytes)}"
+        why = f": {'; '.join(held)}" if held else ""
+        memory = f"Peak memory {ends} ({change_of_size(found.difference_bytes)}){why}."
+    # The time per one of each unit of which a step has another number than before.
     shown = {
         one.share: f"per {spaced(one.unit)}: {times_between((one.before_ns, one.after_ns), ' → ')} "
         f"({with_sign(percent(float(abs(one.share))), one.share)})"
         for one in reversed(comparison.per_unit)
         if one.before_count != one.after_count
     }
-    return capitalized(f"{'; '.join(reversed(shown.values()))}.") if shown else ""
-
-
-def _memory(comparison: Comparison) -> str:
-    found = comparison.memory
-    if found is None or not found.difference_bytes:
-        return ""
-    least = abs(found.parts[0].bytes) / 10
-    named = [part for part in found.parts[:_HOLDERS] if abs(part.bytes) >= least]
-    told = "; ".join(_held(part) for part in named if part.kind != "untold")
-    ends = f"{size(found.before_bytes)} → {size(found.after_bytes)}"
-    why = f": {told}" if told else ""
-    return f"Peak memory {ends} ({change_of_size(found.difference_bytes)}){why}."
+    every = (
+        mfu_sentence(comparison),
+        capitalized(f"{'; '.join(reversed(shown.values()))}.") if shown else "",
+        memory,
+    )
+    return [text for text in every if text]
 
 
 def change_of_size(number: int) -> str:
     """Return a difference in bytes with its sign."""
     return with_sign(size(abs(number)), number)
-
-
-def _held(part: MemoryPart) -> str:
-    amount = f"{size(abs(part.bytes))} {'more' if part.bytes > 0 else 'less'}"
-    if part.kind == "earlier":
-        return f"{amount} held since before the recording"
-    under = f" under {short(part.scope)}" if part.scope else ""
-    return f"{amount} by {part.op or 'unknown operators'}{under}"
 
 
 _MEMORY: Final = (
@@ -356,20 +346,14 @@ def runs_table(comparisons: Sequence[Comparison]) -> ReportTable:
         Column("Recording", lambda one: Name(one.after.name)),
         Column("Step", lambda one: duration(float(one.after.mean_ns)), is_number=True),
         Column("Change", lambda one: change(one.difference_ns), is_number=True),
-        Column(
-            "Share",
-            lambda one: share_words(one),
-            is_number=True,
-        ),
+        Column("Share", share_words, is_number=True),
         Column("How sure", _how_sure),
-        Column("Largest cause", _largest),
+        Column(
+            "Largest cause",
+            lambda one: next((cause_label(cause) for cause in one.causes if cause.ns), UNKNOWN),
+        ),
     )
-    return table_of(columns, [one for one in comparisons if not one.obstacle])
-
-
-def _largest(comparison: Comparison) -> str:
-    found = (cause_label(cause) for cause in comparison.causes if cause.ns)
-    return next(found, UNKNOWN)
+    return table_of(columns, [comparison for comparison in comparisons if not comparison.obstacle])
 
 
 def _how_sure(comparison: Comparison) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 from functools import partial
 from math import prod
@@ -22,7 +22,7 @@ from traceflops.reports.view.figures import (
     size,
 )
 from traceflops.reports.view.short_names import short_labels
-from traceflops.reports.view.tables import Cell, Column, Name, ReportTable, table_of
+from traceflops.reports.view.tables import Column, Name, ReportTable, known_columns, table_of
 
 if TYPE_CHECKING:
     from traceflops.mfu.counted.counter_work import CountedKernel
@@ -39,12 +39,6 @@ _OF_ACTIVE: Final = "L1: of the time in which SMs have work."
 _NO_SHARES: Final = "Speed of light: ncu --set full."
 
 
-def _is_partly_active(row: KernelSpeed) -> bool:
-    """Return whether L1 of the time in which SMs work prints otherwise than of all the time."""
-    share = row.throughputs.get("l1")
-    return share is not None and percent(share) != percent(share * (row.active or 1.0))
-
-
 def counted_table(measured: Measurement, most: int) -> ReportTable:
     """Return the kernels of counted runs with their work, those with most FLOPs first.
 
@@ -53,20 +47,34 @@ def counted_table(measured: Measurement, most: int) -> ReportTable:
     """
     work = measured.executed.work
     rows = work.counted if work is not None else ()
-    if work is not None and work.speeds and not any(map(_does_work, rows)):
+    figures = ((row.flops, row.vector, row.read, row.written, row.busy) for row in rows)
+    if work is not None and work.speeds and all(known == (None,) * 5 for known in figures):
         rows = ()
     peak = work.bandwidth if work is not None else None
+
+    def share(row: CountedKernel) -> str:
+        known = row.bytes_per_ns is not None and peak
+        return percent(float((row.bytes_per_ns or 0) / (peak or 1))) if known else UNKNOWN
+
+    def amount(flop: int | None) -> str:
+        return flops(flop) if flop is not None else UNKNOWN
+
+    def intensity(row: CountedKernel) -> str:
+        moved = 0 if row.read is None or row.written is None else row.read + row.written
+        is_known = row.flops and moved
+        return significant(Fraction(row.flops or 0, moved), zeros=True) if is_known else UNKNOWN
+
     columns = (
         _number("Launches", lambda row: count(row.launches)),
-        _number("Matrix", lambda row: _flops(row.flops)),
-        _number("Vector", lambda row: _flops(row.vector)),
+        _number("Matrix", lambda row: amount(row.flops)),
+        _number("Vector", lambda row: amount(row.vector)),
         _number("Read", lambda row: size(row.read)),
         _number("Written", lambda row: size(row.written)),
         _number("Time", lambda row: duration(row.time_ns)),
         _number("Rate", _rate),
-        _number("Of bandwidth", lambda row: _share(row.bytes_per_ns, peak)),
+        _number("Of bandwidth", share),
         _number("Busy", lambda row: percent(as_float(row.busy))),
-        _number("FLOP/B", _intensity),
+        _number("FLOP/B", intensity),
     )
     has_bytes = any(row.read is not None or row.written is not None for row in rows)
     where = f" Bytes at {work.bytes_at}." if work is not None and has_bytes else ""
@@ -76,22 +84,39 @@ def counted_table(measured: Measurement, most: int) -> ReportTable:
     return _table("Kernels by counters", columns, rows, most, remark)
 
 
-def _limiters(row: KernelSpeed) -> str:
-    return ", ".join((*("grid",) * row.is_small, *row.limiters)) or UNKNOWN
-
-
 def speeds_table(measured: Measurement, most: int) -> ReportTable:
     """Return how near counted kernels came to their limits, those first that take most time."""
     work = measured.executed.work
     rows = work.speeds if work is not None else ()
-    remarks = {"l1": _OF_ACTIVE} if any(map(_is_partly_active, rows)) else {}
+    # Whether L1 of the time in which SMs work prints otherwise than of all the time.
+    l1 = [(row.throughputs["l1"], row.active or 1.0) for row in rows if "l1" in row.throughputs]
+    is_partly_active = any(percent(share) != percent(share * active) for share, active in l1)
+
+    def launch_size(row: KernelSpeed) -> str:
+        if row.grid is None or row.block is None:
+            return UNKNOWN
+        return f"{count(prod(row.grid))} x {count(prod(row.block))}"
+
+    def throughput(roof: str, row: KernelSpeed) -> str:
+        return percent(row.throughputs.get(roof))
+
     columns = (
-        _number("Blocks x threads", _launch_size),
+        _number("Blocks x threads", launch_size),
         _number("Launches", lambda row: count(row.launches)),
         _number("Time", lambda row: duration(row.duration_ns)),
-        *(_number(_heads(roof), _share_of(roof), remark=remarks.get(roof, "")) for roof in ROOFS),
+        *(
+            _number(
+                _heads(roof),
+                partial(throughput, roof),
+                remark=_OF_ACTIVE if roof == "l1" and is_partly_active else "",
+            )
+            for roof in ROOFS
+        ),
         _number("Occupancy", _occupancy),
-        Column("Limited by", _limiters),
+        Column(
+            "Limited by",
+            lambda row: ", ".join((*("grid",) * row.is_small, *row.limiters)) or UNKNOWN,
+        ),
         _number("Registers", lambda row: count(row.registers)),
         Column("Warps wait for", _waits),
     )
@@ -125,16 +150,8 @@ def _table(
     shown = rows[:most]
     labels = short_labels(from_own_word([row.name for row in shown]), _NAME)
     names = {row: Name(label, row.name) for row, label in zip(shown, labels, strict=True)}
-    known = [c for c in columns if any(c.cell(row) != UNKNOWN for row in shown)]
-    return table_of((Column(title, lambda row: names[row]), *known), shown, len(rows), remark)
-
-
-def _does_work(row: CountedKernel) -> bool:
-    return (row.flops, row.vector, row.read, row.written, row.busy) != (None,) * 5
-
-
-def _flops(number: int | None) -> str:
-    return flops(number) if number is not None else UNKNOWN
+    known = (Column(title, lambda row: names[row]), *known_columns(columns, shown))
+    return table_of(known, shown, len(rows), remark)
 
 
 def _rate(row: CountedKernel) -> str:
@@ -144,27 +161,8 @@ def _rate(row: CountedKernel) -> str:
     return bandwidth(row.bytes_per_ns)
 
 
-def _share(bytes_per_ns: Fraction | None, of: int | None) -> str:
-    return percent(float(bytes_per_ns / of)) if bytes_per_ns is not None and of else UNKNOWN
-
-
-def _intensity(row: CountedKernel) -> str:
-    moved = row.read + row.written if row.read is not None and row.written is not None else None
-    return significant(Fraction(row.flops, moved), zeros=True) if row.flops and moved else UNKNOWN
-
-
-def _launch_size(row: KernelSpeed) -> str:
-    if row.grid is None or row.block is None:
-        return UNKNOWN
-    return f"{count(prod(row.grid))} x {count(prod(row.block))}"
-
-
 def _heads(roof: str) -> str:
     return "Memory" if roof == "memory" else ROOFS[roof]
-
-
-def _share_of(roof: str) -> Callable[[KernelSpeed], Cell]:
-    return lambda row: percent(row.throughputs.get(roof))
 
 
 def _occupancy(row: KernelSpeed) -> str:
@@ -175,6 +173,6 @@ def _occupancy(row: KernelSpeed) -> str:
 
 
 def _waits(row: KernelSpeed) -> str:
-    largest = [one for one in row.stalls[:_REASONS] if one[1] >= _LEAST]
+    largest = [stall for stall in row.stalls[:_REASONS] if stall[1] >= _LEAST]
     words = (f"{reason.replace('_', ' ')} {percent(share)}" for reason, share in largest)
     return ", ".join(words) or UNKNOWN

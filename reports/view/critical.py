@@ -55,12 +55,12 @@ def critical_tables(analysis: Analysis) -> Iterator[ReportTable]:
     yield _table(replay, "Component", sums_by_component(replay.critical), path_word)
     if len(replay.by_rank) > 1:
         yield _table(replay, "Rank", list(replay.by_rank.items()), str)
-    named = [((path_word(one.component), one.name), one.ns) for one in replay.critical if one.name]
-    yield _table(replay, "Largest parts", named, _named, _PARTS)
+    named = [(part, part.ns) for part in replay.critical if part.name]
 
+    def name(part: PathPart) -> Cell:
+        return path_word(part.component), Name(without_return_type(part.name), part.name)
 
-def _named(part: tuple[str, str]) -> tuple[str, ...]:
-    return part[0], Name(without_return_type(part[1]), part[1])
+    yield _table(replay, "Largest parts", named, name, _PARTS)
 
 
 def _table(

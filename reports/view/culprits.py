@@ -67,9 +67,10 @@ def _row(one: IdleClass, analysis: Analysis) -> WaitedFor:
     culprits = one.culprits
     named = list(map(_name, culprits))
     names = named[:1] if 2 * culprits[0].idle_ns >= one.idle_ns else named[:_NAMES]
+    how = advice(analysis, "host work") if one.is_nameless else ""
     return WaitedFor(
         CLASSES[one.kind],
-        _remedy(one, analysis),
+        how or words(Fact(one.remedy)),
         analysis.mean_ns(one.idle_ns),
         one.idle_ns / analysis.components.idle_ns,
         tuple(names),
@@ -77,11 +78,6 @@ def _row(one: IdleClass, analysis: Analysis) -> WaitedFor:
         culprits[0].gaps if len(culprits) == 1 else None,
         culprits,
     )
-
-
-def _remedy(one: IdleClass, analysis: Analysis) -> str:
-    how = advice(analysis, "host work") if one.is_nameless else ""
-    return how or words(Fact(one.remedy))
 
 
 def _tails(one: IdleClass, analysis: Analysis) -> Iterator[str]:

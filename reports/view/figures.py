@@ -264,13 +264,12 @@ def as_float(value: Fraction | None) -> float | None:
 
 def fields(record: object, *names: str) -> dict[str, Any]:
     """Return values of a record under their own names; fractions are floats, tuples lists."""
-    return {name: _as_json(getattr(record, name)) for name in names}
-
-
-def _as_json(value: Any) -> Any:
-    if isinstance(value, Fraction):
-        return float(value)
-    return list(value) if isinstance(value, tuple) else value
+    values = {}
+    for name in names:
+        value = getattr(record, name)
+        value = float(value) if isinstance(value, Fraction) else value
+        values[name] = list(value) if isinstance(value, tuple) else value
+    return values
 
 
 def with_sign(text: str, value: float | Fraction) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from traceflops.devices.gpu_samples import Sampled
 from traceflops.reports.view.figures import UNKNOWN, count, size
-from traceflops.reports.view.tables import Column, ReportTable, table_of
+from traceflops.reports.view.tables import Column, ReportTable, known_columns, table_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,7 +26,7 @@ _REMARK: Final = (
 def gpu_samples_table(analysis: Analysis, title: str = "GPU") -> ReportTable:
     """Return the GPUs that were sampled, the slowest first, with the columns that are known."""
     rows = sorted(analysis.gpu_samples, key=lambda row: row.clock_mhz or inf)
-    labels = {one.device: one.label for one in analysis.devices}
+    labels = {device.device: device.label for device in analysis.devices}
     if analysis.prepared is not None and not labels:
         local = analysis.prepared.trace.devices["local_id"].to_pylist()
         labels = {device: f"GPU {number}" for device, number in enumerate(local)}
@@ -37,8 +37,7 @@ def gpu_samples_table(analysis: Analysis, title: str = "GPU") -> ReportTable:
         *(Column(head, cell, is_number=True) for head, cell in numbers.items()),
         Column(THROTTLED_BY, lambda row: row.reason_words or UNKNOWN),
     )
-    known = [one for one in columns if any(one.cell(row) != UNKNOWN for row in rows)]
-    return table_of(known, rows[:_MOST], len(rows), _REMARK)
+    return table_of(known_columns(columns, rows), rows[:_MOST], len(rows), _REMARK)
 
 
 def _figure(counter: str, what: str, unit: str) -> Callable[[GpuSamples], str]:

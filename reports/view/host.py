@@ -35,9 +35,25 @@ def host_tables(analysis: Analysis, most: int) -> Iterator[tuple[str, ReportTabl
 
     Empty where nothing is known.
     """
+
+    def operation(row: MemoryOperation) -> Cell:
+        if row.kind == "call":
+            return Name(row.name)
+        memory = f"({row.memory})" if row.memory else ""
+        return " ".join(filter(None, (capitalized(_WORDS[row.kind]), row.name, memory)))
+
     yield "Launches", _launches(analysis, most)
     yield "CPU time by operator", host_operators_table(analysis, most)
-    yield "Copies, fills and allocations", _memory(analysis, most)
+    columns = (
+        Column("Operation", operation),
+        _number("Count", lambda row: count(row.count)),
+        _number("Total time", lambda row: duration(row.sum_ns)),
+        _number("Bytes", lambda row: size(row.bytes)),
+        _number("Largest", lambda row: size(row.largest_bytes)),
+        _number("Rate", lambda row: bandwidth(row.bytes_per_ns or None)),
+    )
+    rows = analysis.memory_operations
+    yield "Copies, fills and allocations", table_of(columns, rows[:most], len(rows))
 
 
 def _launches(analysis: Analysis, most: int) -> ReportTable:
@@ -47,9 +63,9 @@ def _launches(analysis: Analysis, most: int) -> ReportTable:
         return table_of((), ())
     known, every = found.devices, ("all", found.total, analysis.windows_used)
     rows = [
-        (one.label, known[one.device], sum(window.used for window in one.windows))
-        for one in analysis.devices
-        if one.device in known
+        (device.label, known[device.device], sum(window.used for window in device.windows))
+        for device in analysis.devices
+        if device.device in known
     ]
     rows = [every, *rows] if len(rows) > 1 else rows
     per_step = _number("Per step", lambda row: count(round(row[1].launches / max(row[2], 1))))
@@ -57,7 +73,10 @@ def _launches(analysis: Analysis, most: int) -> ReportTable:
         Column("GPU", lambda row: row[0]),
         _number("Launch calls", lambda row: count(row[1].launches)),
         *((per_step,) if analysis.steps.used else ()),
-        _number("Operations per call", lambda row: _per(row[1].operations, row[1].launches)),
+        _number(
+            "Operations per call",
+            lambda row: ratio(row[1].operations / row[1].launches if row[1].launches else None),
+        ),
         _number("Time in calls", lambda row: duration(row[1].call_ns)),
         _number("Long calls", lambda row: count(row[1].long_calls)),
         _number("Late starts", lambda row: count(row[1].late_starts)),
@@ -69,10 +88,6 @@ def _launches(analysis: Analysis, most: int) -> ReportTable:
         f"Short kernels: below {duration(found.short_ns)}."
     )
     return table_of(columns, rows[:most], len(rows), remark)
-
-
-def _per(number: int, of: int) -> str:
-    return ratio(number / of if of else None)
 
 
 def _share(number: int, of: int) -> str:
@@ -89,36 +104,13 @@ def host_operators_table(analysis: Analysis, most: int) -> ReportTable:
         _number("Count", lambda row: count(round(analysis.mean_ns(row.count)))),
         _number("Self", lambda row: duration(analysis.mean_ns(row.self_ns))),
         _number("Share", lambda row: _share(row.self_ns, window_ns)),
-        _number("Total", lambda row: _mean(analysis, row.total_ns)),
+        _number(
+            "Total",
+            lambda row: (
+                UNKNOWN if row.total_ns is None else duration(analysis.mean_ns(row.total_ns))
+            ),
+        ),
     )
     remark = f"Threads that launch GPU work. {basis(analysis)}."
     rows = analysis.host_operators
     return table_of(columns, rows[:most], len(rows), remark)
-
-
-def _mean(analysis: Analysis, total_ns: int | None) -> str:
-    return UNKNOWN if total_ns is None else duration(analysis.mean_ns(total_ns))
-
-
-def _memory(analysis: Analysis, most: int) -> ReportTable:
-    columns = (
-        Column("Operation", _operation),
-        _number("Count", lambda row: count(row.count)),
-        _number("Total time", lambda row: duration(row.sum_ns)),
-        _number("Bytes", lambda row: size(row.bytes)),
-        _number("Largest", lambda row: size(row.largest_bytes)),
-        _number("Rate", _rate),
-    )
-    rows = analysis.memory_operations
-    return table_of(columns, rows[:most], len(rows))
-
-
-def _operation(row: MemoryOperation) -> Cell:
-    if row.kind == "call":
-        return Name(row.name)
-    memory = f"({row.memory})" if row.memory else ""
-    return " ".join(filter(None, (capitalized(_WORDS[row.kind]), row.name, memory)))
-
-
-def _rate(row: MemoryOperation) -> str:
-    return bandwidth(row.bytes_per_ns or None)

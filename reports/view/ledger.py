@@ -67,12 +67,6 @@ class LedgerRow:
     passes: dict[str, Count] = field(default_factory=dict)
     total: Count = 0
 
-    def add(self, flops: Count, to: str | None) -> None:
-        """Add FLOPs, to a pass if they belong to one."""
-        self.total += flops
-        if to is not None:
-            self.passes[to] = self.passes.get(to, 0) + flops
-
 
 @dataclass(frozen=True, slots=True)
 class LedgerCells:
@@ -89,7 +83,9 @@ def ledger_cells(rows: Mapping[str, LedgerRow], *, passes: bool = True) -> Ledge
     names = [name for name in COLUMNS if any(name in row.passes for row in rows.values())]
     columns = names if passes else []
     scale, prefix = flop_scale(max(row.total for row in rows.values()))
-    whole = sum_of(rows)
+    whole = LedgerRow(total=sum(row.total for row in rows.values()))
+    for name in names:
+        whole.passes[name] = sum(row.passes.get(name, 0) for row in rows.values())
 
     def cells(row: LedgerRow) -> list[str]:
         amounts = [scaled(row.passes.get(name), scale) for name in columns]
@@ -123,15 +119,6 @@ def scaled(flops: Count | None, scale: int) -> str:
     return significant(value, 4 if value >= 1 else 3, zeros=True)
 
 
-def sum_of(rows: Mapping[str, LedgerRow]) -> LedgerRow:
-    """Return the sum of all rows."""
-    whole = LedgerRow(total=sum(row.total for row in rows.values()))
-    for row in rows.values():
-        for name, flops in row.passes.items():
-            whole.passes[name] = whole.passes.get(name, 0) + flops
-    return whole
-
-
 def ledger_rows(ledger: Ledger) -> dict[str, LedgerRow]:
     """Return the rows in the order in which their first lines stand; what is overhead last."""
     parts: dict[str, LedgerRow] = {}
@@ -139,7 +126,10 @@ def ledger_rows(ledger: Ledger) -> dict[str, LedgerRow]:
     for line in ledger.lines:
         part, to = _place(line.name)
         target = others if part in WHOLE.values() else parts
-        target.setdefault(part, LedgerRow()).add(line.flops, to)
+        row = target.setdefault(part, LedgerRow())
+        row.total += line.flops
+        if to is not None:
+            row.passes[to] = row.passes.get(to, 0) + line.flops
     return {**parts, **others}
 
 

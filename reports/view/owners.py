@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from heapq import nlargest
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 MOST_OWNERS: Final = 20
 _NAME, _SHAPES = 90, 50
+_number = partial(Column, is_number=True)
 
 
 class _Words(NamedTuple):
@@ -84,7 +86,7 @@ def owners_table(analysis: Analysis, by: str, most: int = MOST_OWNERS) -> Report
     found = work_owners(prepared.as_launched, by) if prepared and analysis.attribution else None
     if found is None or not found.owners:
         return table_of((), ())
-    if by == "shape" and not any(one.shapes for one in found.owners):
+    if by == "shape" and not any(owner.shapes for owner in found.owners):
         by = "op"
     words, every = OWNER_WORDS[by], range(len(found.owners))
     places = nlargest(most, every, key=lambda place: found.owners[place].work.device_ns)
@@ -93,9 +95,26 @@ def owners_table(analysis: Analysis, by: str, most: int = MOST_OWNERS) -> Report
     hidden = len(found.owners) - len(rows)
     if found.rest.device_ns:
         rows.append(_Row(f"({words.without})", Owner("", found.rest)))
-    has_folds = by == "module" and any(one.instances > 1 for one in owners)
-    folded = _folded(analysis, by, has_folds=has_folds)
-    columns = (*_columns(analysis, capitalized(words.owners)), *folded)
+    mean, window_ns = analysis.mean_ns, analysis.components.window_ns or None
+
+    def share(row: _Row) -> Share:
+        return Share(row.owner.work.device_ns / window_ns if window_ns else None)
+
+    def each(row: _Row) -> str:
+        number = row.owner.instances
+        return duration(mean(row.owner.work.device_ns) / number) if number > 1 else ""
+
+    def slowest(row: _Row) -> str:
+        return row.owner.slowest.rpartition("_")[2] if row.owner.instances > 1 else ""
+
+    columns = [
+        Column(capitalized(words.owners), lambda row: row.name),
+        _number("Time", lambda row: duration(mean(row.owner.work.device_ns))),
+        _number(f"Of {time_shared(analysis)}", share),
+        _number("Count", lambda row: count(round(mean(row.owner.work.activities)))),
+    ]
+    if by == "layer" or (by == "module" and any(owner.instances > 1 for owner in owners)):
+        columns += [_number("Each", each), _number("Slowest", slowest)]
     depths = [row.owner.depth for row in rows]
     return table_of(columns, rows, hidden + len(rows), depths=depths)
 
@@ -107,41 +126,10 @@ class _Row(NamedTuple):
 
 def _names(owners: Sequence[Owner]) -> Iterator[Cell]:
     """Yield what is shown of each owner; the whole of a name has the names around it."""
-    texts = [" ".join(filter(None, _texts(one))) for one in owners]
+    pairs = [(function_name(owner.label), shape_words(owner.shapes, _SHAPES)) for owner in owners]
+    texts = [" ".join(filter(None, pair)) for pair in pairs]
     path: list[str] = []
     for one, short in zip(owners, short_labels(texts, _NAME), strict=True):
         path[one.depth :] = [f"{one.label} {one.shapes}".rstrip()]
         name = Name(short, "/".join(path))
         yield (f"{count(one.instances)} ×", name) if one.instances > 1 else name
-
-
-def _texts(owner: Owner) -> tuple[str, str]:
-    return function_name(owner.label), shape_words(owner.shapes, _SHAPES)
-
-
-def _columns(analysis: Analysis, head: str) -> Iterator[Column]:
-    mean, window_ns = analysis.mean_ns, analysis.components.window_ns or None
-    yield Column(head, lambda row: row.name)
-    yield Column("Time", lambda row: duration(mean(row.owner.work.device_ns)), is_number=True)
-    yield Column(
-        f"Of {time_shared(analysis)}",
-        lambda row: Share(row.owner.work.device_ns / window_ns if window_ns else None),
-        is_number=True,
-    )
-    yield Column("Count", lambda row: count(round(mean(row.owner.work.activities))), True)
-
-
-def _folded(analysis: Analysis, by: str, *, has_folds: bool) -> Iterator[Column]:
-    """Yield what is said of several instances."""
-
-    def each(row: _Row) -> str:
-        number = row.owner.instances
-        mean_ns = analysis.mean_ns(row.owner.work.device_ns) / number
-        return duration(mean_ns) if number > 1 else ""
-
-    def slowest(row: _Row) -> str:
-        return row.owner.slowest.rpartition("_")[2] if row.owner.instances > 1 else ""
-
-    if by == "layer" or has_folds:
-        yield Column("Each", each, is_number=True)
-        yield Column("Slowest", slowest, is_number=True)

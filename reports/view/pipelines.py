@@ -51,35 +51,34 @@ def pipeline_tables(analysis: Analysis) -> Iterator[tuple[str, ReportTable]]:
     """Yield the stages of pipelines and the groups of experts, each table after its title."""
     ranks = analysis.ranks
     if ranks is not None and ranks.pipeline is not None:
-        yield "Pipeline", _stages(ranks.pipeline)
+        found = ranks.pipeline
+        rows = [[rank for rank in found.ranks if rank.stage == at] for at in range(found.stages)]
+
+        def work_of(stages: Sequence[Stage], field: str) -> int:
+            return sum(getattr(stage, field) for stage in stages)
+
+        def mean(field: str, stages: Sequence[Stage]) -> str:
+            return duration(work_of(stages, field) / (found.steps * len(stages)))
+
+        def bubble(stages: Sequence[Stage]) -> str:
+            work = work_of(stages, "busy_ns")
+            return percent(work_of(stages, "bubble_ns") / work if work else None)
+
+        columns = (
+            _number("Stage", lambda stages: str(stages[0].stage)),
+            _number(
+                "Ranks",
+                lambda stages: (
+                    str(stages[0].rank) if len(stages) == 1 else f"{count(len(stages))} ranks"
+                ),
+            ),
+            *(_number(head, partial(mean, field)) for head, field in _STAGES.items()),
+            _number("Bubble by work", bubble),
+        )
+        remark = f"Means per step and rank. {_pipeline(found)}"
+        yield "Pipeline", table_of(columns, rows[:_MOST], len(rows), remark)
     if ranks is not None and (groups := ranks.experts()):
         yield "Experts", table_of(_EXPERTS, groups[:_MOST], len(groups))
-
-
-def _stages(found: Pipelines) -> ReportTable:
-    """Return a row per stage, means per step and rank."""
-    rows = [[one for one in found.ranks if one.stage == at] for at in range(found.stages)]
-    columns = (
-        _number("Stage", lambda ranks: str(ranks[0].stage)),
-        _number("Ranks", _ranks),
-        *(_number(head, partial(_mean, found.steps, field)) for head, field in _STAGES.items()),
-        _number("Bubble by work", _bubble),
-    )
-    remark = f"Means per step and rank. {_pipeline(found)}"
-    return table_of(columns, rows[:_MOST], len(rows), remark)
-
-
-def _ranks(stages: Sequence[Stage]) -> str:
-    return str(stages[0].rank) if len(stages) == 1 else f"{count(len(stages))} ranks"
-
-
-def _mean(steps: int, field: str, stages: Sequence[Stage]) -> str:
-    return duration(sum(getattr(one, field) for one in stages) / (steps * len(stages)))
-
-
-def _bubble(stages: Sequence[Stage]) -> str:
-    work = sum(one.busy_ns for one in stages)
-    return percent(sum(one.bubble_ns for one in stages) / work if work else None)
 
 
 def _times(imbalance: float | None) -> str:

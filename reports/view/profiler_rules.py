@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -14,7 +13,6 @@ from traceflops.reports.view.texts import words
 from traceflops.units import capitalized
 
 if TYPE_CHECKING:
-    from traceflops.mfu.counted.kernel_speeds import KernelRule, KernelSpeed
     from traceflops.mfu.measurement import Measurement
 
 SAYS: Final = "Nsight Compute says"
@@ -46,24 +44,21 @@ def rules_said(measured: Measurement, most: int) -> list[RulesOfKernel]:
     work = measured.executed.work
     rows = [row for row in (work.speeds if work is not None else ()) if row.rules][:most]
     labels = short_labels(from_own_word([row.name for row in rows]), _NAME)
-    told = (
-        RulesOfKernel(Name(label, row.name), tuple(map(_shown, _advising(row))))
-        for label, row in zip(labels, rows, strict=True)
-    )
-    return [one for one in told if one.rules]
-
-
-def _advising(row: KernelSpeed) -> Iterator[KernelRule]:
-    """Yield what advises: that which names the bottleneck first, then by estimates.
-
-    Not estimates of what gains nothing.
-    """
-    kept = [one for one in row.rules if not (one.speedup_share and gains_nothing(row, one))]
-    advising = [rule for rule in kept if (rule.kind or "").lower() not in _INFORMATION]
-    yield from sorted(advising, key=lambda rule: _BOTTLENECK not in rule_name(rule))
-
-
-def _shown(rule: KernelRule) -> RuleShown:
-    parts = (capitalized(rule_name(rule)), words(estimated(rule)))
-    text = rule.text if len(rule.text) <= _LONGEST else f"{rule.text[:_LONGEST]}…"
-    return RuleShown(", ".join(filter(None, parts)), text)
+    told = []
+    for label, row in zip(labels, rows, strict=True):
+        advising = [
+            rule
+            for rule in row.rules
+            if (rule.kind or "").lower() not in _INFORMATION
+            and not (rule.speedup_share and gains_nothing(row, rule))
+        ]
+        # That which names the bottleneck comes first, the others by their estimates.
+        advising.sort(key=lambda rule: _BOTTLENECK not in rule_name(rule))
+        shown = []
+        for rule in advising:
+            parts = (capitalized(rule_name(rule)), words(estimated(rule)))
+            text = rule.text if len(rule.text) <= _LONGEST else f"{rule.text[:_LONGEST]}…"
+            shown.append(RuleShown(", ".join(filter(None, parts)), text))
+        if shown:
+            told.append(RulesOfKernel(Name(label, row.name), tuple(shown)))
+    return told

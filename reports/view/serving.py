@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from traceflops.attribution.idle_classes import CLASSES
@@ -14,7 +14,14 @@ from traceflops.reports.view.figures import (
     percent,
     significant,
 )
-from traceflops.reports.view.tables import Cell, Column, ReportTable, short_names, table_of
+from traceflops.reports.view.tables import (
+    Cell,
+    Column,
+    ReportTable,
+    known_columns,
+    short_names,
+    table_of,
+)
 
 if TYPE_CHECKING:
     from traceflops.analysis.result import Analysis
@@ -26,31 +33,27 @@ _REMARK: Final = "Means per pass; idle until the next. Tokens per second and GPU
 
 def serving_table(analysis: Analysis) -> ReportTable:
     """Return the annotated passes by kind, with the columns of which something is known."""
-    kinds = analysis.serving.kinds
-    known = [one for one in _columns(analysis) if any(one.cell(row) != UNKNOWN for row in kinds)]
-    return table_of(known, kinds, remark=_REMARK)
-
-
-def _largest_wait(row: PassKind) -> Cell:
-    """Return what takes most of the idle time behind passes, in words and by its name."""
-    if not row.waits.culprits:
-        return UNKNOWN
-    most = row.waits.culprits[0]
-    words = f"{CLASSES[most.kind]} {percent(most.idle_ns / row.between_ns)}"
-    return (words, *short_names([most.label])) if most.label else words
-
-
-def _columns(analysis: Analysis) -> Iterator[Column]:
-    found = analysis.measured.inference
+    kinds, inference = analysis.serving.kinds, analysis.measured.inference
 
     def mbu(row: PassKind) -> str:
-        phase = found.phase(row.kind) if found is not None else None
+        phase = inference.phase(row.kind) if inference is not None else None
         return percent(as_float(phase.mbu)) if phase is not None else UNKNOWN
 
-    yield Column("Serving pass", lambda row: row.kind or "unknown kind")
-    yield from (Column(head, cell, is_number=True) for head, cell in _NUMBERS.items())
-    yield Column("MBU", mbu, is_number=True)
-    yield Column(WAITS_ON, _largest_wait)
+    def largest_wait(row: PassKind) -> Cell:
+        """Return what takes most of the idle time behind passes, in words and by its name."""
+        if not row.waits.culprits:
+            return UNKNOWN
+        most = row.waits.culprits[0]
+        words = f"{CLASSES[most.kind]} {percent(most.idle_ns / row.between_ns)}"
+        return (words, *short_names([most.label])) if most.label else words
+
+    columns = (
+        Column("Serving pass", lambda row: row.kind or "unknown kind"),
+        *(Column(head, cell, is_number=True) for head, cell in _NUMBERS.items()),
+        Column("MBU", mbu, is_number=True),
+        Column(WAITS_ON, largest_wait),
+    )
+    return table_of(known_columns(columns, kinds), kinds, remark=_REMARK)
 
 
 def _mean(total_ns: int, number: int) -> str:

@@ -73,7 +73,22 @@ def short_labels(names: Sequence[str], width: int) -> list[str]:
     """
     short = {name: kernel_label(name, width) for name in names}
     for alike in _sharing(short):
-        short |= zip(alike, _cut_where_equal(alike, width), strict=True)
+        texts = [visible(unqualified(name)[:_LONGEST]) for name in alike]
+        if len(set(texts)) < len(texts):
+            texts = [visible(name[:_LONGEST]) for name in alike]
+        places = [start for start, _ in _differ(texts)]
+        before = [
+            _word_before(text, start, width) for text, start in zip(texts, places, strict=True)
+        ]
+        for starts in (before, places):
+            labels = []
+            for text, start in zip(texts, starts, strict=True):
+                # As much as has room: the beginning, and what follows the place.
+                rest = min(len(text) - start, _room_behind(width))
+                labels.append(shortened_around(text, start, max(width - 1 - rest, 0), width))
+            if len(set(labels)) == len(labels):
+                break
+        short |= zip(alike, labels, strict=True)
     for alike in _sharing(short):
         short |= zip(alike, _numbered(short, alike, width), strict=True)
     return [short[name] for name in names]
@@ -83,19 +98,6 @@ def _sharing(short: Mapping[str, str]) -> list[list[str]]:
     """Return the groups of names whose labels look alike."""
     names, groups = list(short), _grouped(map(str.strip, short.values()))
     return [[names[place] for place in places] for places in groups if len(places) > 1]
-
-
-def _cut_where_equal(names: Sequence[str], width: int) -> list[str]:
-    texts = [visible(unqualified(name)[:_LONGEST]) for name in names]
-    if len(set(texts)) < len(texts):
-        texts = [visible(name[:_LONGEST]) for name in names]
-    places = [start for start, _ in _differ(texts)]
-    before = [_word_before(text, start, width) for text, start in zip(texts, places, strict=True)]
-    for starts in (before, places):
-        labels = [_around(text, start, width) for text, start in zip(texts, starts, strict=True)]
-        if len(set(labels)) == len(labels):
-            break
-    return labels
 
 
 def _word_before(text: str, start: int, width: int) -> int:
@@ -110,23 +112,12 @@ def _room_behind(width: int) -> int:
     return max(_TAIL + 1, (width - 1) * 2 // 5)
 
 
-def _around(text: str, start: int, width: int) -> str:
-    """Return as much of a text as has room: its beginning, and what follows a place in it."""
-    rest = min(len(text) - start, _room_behind(width))
-    head = max(width - 1 - rest, 0)
-    return shortened_around(text, start, head, width)
-
-
 def _numbered(short: Mapping[str, str], names: Sequence[str], width: int) -> Iterator[str]:
     """Give labels of names that differ in nothing that is seen."""
     taken, label = set(short.values()), short[names[0]]
     ends = (f"…{number}" for number in count(1))
     free = (new for end in ends if (new := label[: max(width - len(end), 0)] + end) not in taken)
     yield from islice(free, len(names))
-
-
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else f"{text[: width - 1]}…"
 
 
 def _pieces(text: str, start: int, end: int) -> Label:
@@ -150,7 +141,8 @@ def _told_apart(names: Sequence[str], texts: list[str], whole: Callable[[str], s
         if len(set(mine)) < len(mine):
             mine = [visible(names[place][:_LONGEST]) for place in places]
         for place, name, (start, end) in zip(places, mine, _differ(mine), strict=True):
-            more = f"…{_cut(name[start:], end - start + 1)}" if start < len(name) else ""
+            differs = name[start:] if len(name) <= end + 1 else f"{name[start:end]}…"
+            more = f"…{differs}" if start < len(name) else ""
             apart[place] = f"{texts[place].rstrip('…>')}{more}"
     return apart
 
@@ -162,31 +154,23 @@ def _differ(texts: Sequence[str]) -> list[tuple[int, int]]:
     while waiting:
         places, before = waiting.pop()
         mine = [texts[place] for place in places]
-        start = _word_start(mine[0], _alike(mine))
+        # Between the first and the last of them in order none can differ earlier.
+        pairs = zip(min(mine), max(mine), strict=False)
+        shortest = min(map(len, mine))
+        start = _word_start(
+            mine[0], next((place for place, (a, b) in enumerate(pairs) if a != b), shortest)
+        )
         end = start + _TAIL
         for group in _grouped(text[start:end] for text in mine):
             again = [places[one] for one in group]
             if len({texts[place] for place in again}) > 1 and len(again) < len(places):
                 waiting.append((again, start))
+            if before >= 0:
+                # With what told a few from all others, or the word before, if it is near.
+                near = before if start - before <= _TAIL else _word_start(mine[0], start - 1)
             for place in again:
-                between[place] = (
-                    (start, end) if before < 0 else _with_before(mine[0], before, start)
-                )
+                between[place] = (start, end) if before < 0 else (near, start + _BEYOND)
     return between
-
-
-def _with_before(text: str, before: int, start: int) -> tuple[int, int]:
-    """Return the places with what told a few from all others, or the word before, if it is near."""
-    near = before if start - before <= _TAIL else _word_start(text, start - 1)
-    return near, start + _BEYOND
-
-
-def _alike(texts: Sequence[str]) -> int:
-    """Return how many first characters of all texts are the same."""
-    # Between the first and the last of them in order none can differ earlier.
-    pairs = zip(min(texts), max(texts), strict=False)
-    shortest = min(map(len, texts))
-    return next((place for place, (a, b) in enumerate(pairs) if a != b), shortest)
 
 
 def _word_start(text: str, place: int) -> int:

@@ -112,7 +112,7 @@ class ReportTable:
 
     def said(self, heads: Container[str] | None = None) -> str:
         """Return what is said below the table, if not all columns are shown of those that are."""
-        shown = (one for one in self.columns if heads is None or one.head in heads)
+        shown = (column for column in self.columns if heads is None or column.head in heads)
         return " ".join(filter(None, (self.remark, *(one.remark for one in shown))))
 
     @property
@@ -194,6 +194,11 @@ def table_of(
     return ReportTable(columns, shown, len(shown) if total is None else total, remark, depths)
 
 
+def known_columns(columns: Iterable[Column], rows: Sequence[Any]) -> list[Column]:
+    """Return the columns in which anything is known of some rows."""
+    return [column for column in columns if any(column.cell(row) != UNKNOWN for row in rows)]
+
+
 def spaced(category: str | None) -> str:
     """Return the name of a category in words."""
     return (category or "").replace("_", " ")
@@ -250,23 +255,19 @@ def folded_tables(analysis: Analysis) -> Iterator[tuple[str, ReportTable]]:
     yield "Categories", table_of(_CATEGORY, categories[:_CATEGORIES], len(categories), twice)
     columns: tuple[Column, ...] = _COLLECTIVE
     if not knows_exposure(analysis):
-        columns, exposed = tuple(one for one in columns if one.head != "Exposed"), ""
+        columns, exposed = tuple(column for column in columns if column.head != "Exposed"), ""
     yield "Communication", table_of(columns, moved[:_COLLECTIVES], len(moved), exposed)
-    yield "Idle time by cause", _causes(analysis)
-    yield "Gaps by length", table_of(_LENGTHS, analysis.idle.histogram if not on_host else ())
-    yield "Longest gaps", _gaps(analysis)
-    yield "Synchronizing calls", synchronisations_table(analysis)
-    yield "Processes" if on_host else "GPUs", _devices(analysis)
-
-
-def _causes(analysis: Analysis) -> ReportTable:
     idle = analysis.total.idle_causes
     rows = [
         (CAUSE_LABELS[cause], ns, ns / idle.idle_ns)
         for cause, ns in idle.detailed().items()
         if ns and not analysis.on_host
     ]
-    return _means(analysis, "Cause", "Of idle time", rows)
+    yield "Idle time by cause", _means(analysis, "Cause", "Of idle time", rows)
+    yield "Gaps by length", table_of(_LENGTHS, analysis.idle.histogram if not on_host else ())
+    yield "Longest gaps", _gaps(analysis)
+    yield "Synchronizing calls", synchronisations_table(analysis)
+    yield "Processes" if on_host else "GPUs", _devices(analysis)
 
 
 def _means(

@@ -35,7 +35,6 @@ from traceflops.units import exact_percent as use_percent
 
 if TYPE_CHECKING:
     from traceflops.analysis.result import Analysis
-    from traceflops.mfu.counted.joins import Join, MeasuredWork
 
 T = TypeVar("T")
 
@@ -156,7 +155,23 @@ def facts(analysis: Analysis) -> Iterator[Fact]:
         if done.coverage is not None:
             yield Fact("counted", percent(as_float(done.coverage)), "of compute kernel time")
     if done.work is not None:
-        yield from _joined(done.work)
+        # How many launches got their FLOPs from elsewhere, and whether two sources agree.
+        for join in done.work.joins:
+            if join.launches:
+                known = f"{count(join.known)} of {count(join.launches)}"
+                file = f"; {join.file}" if join.file else ""
+                yield Fact(
+                    _JOINED[join.origin],
+                    known,
+                    f"compute kernel launches, {percent(as_float(join.share))} of their time{file}",
+                )
+        check = done.work.check
+        if check is not None:
+            apart = percent(abs(float(check.difference)))
+            sign = "-" if check.difference < 0 else "+"
+            value = f"{sign}{apart}" if check.difference else "agree"
+            launches = f"over {several(check.launches, 'launch')} known to both"
+            yield Fact("counters vs shapes", value, launches)
     yield from _peaks(measured)
     if measured.inference is not None:
         yield from _inference(measured.inference)
@@ -171,27 +186,6 @@ def facts(analysis: Analysis) -> Iterator[Fact]:
 
 
 _JOINED: Final = {"counters": "from counters", "pair": "from the pair"}
-
-
-def _joined(work: MeasuredWork) -> Iterator[Fact]:
-    """Yield how many launches got their FLOPs from elsewhere, and whether two sources agree."""
-    for join in work.joins:
-        if join.launches:
-            known = f"{count(join.known)} of {count(join.launches)}"
-            yield Fact(_JOINED[join.origin], known, _of_launches(join))
-    check = work.check
-    if check is not None:
-        apart = percent(abs(float(check.difference)))
-        sign = "-" if check.difference < 0 else "+"
-        value = f"{sign}{apart}" if check.difference else "agree"
-        launches = f"over {several(check.launches, 'launch')} known to both"
-        yield Fact("counters vs shapes", value, launches)
-
-
-def _of_launches(join: Join) -> str:
-    """Return what of the compute kernels has FLOPs by a recording, and which that is."""
-    file = f"; {join.file}" if join.file else ""
-    return f"compute kernel launches, {percent(as_float(join.share))} of their time{file}"
 
 
 def _mean(amount: int, windows: int) -> str:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from traceflops.analysis.result import Analysis
     from traceflops.ranks.collectives import Collective
     from traceflops.ranks.link_rates import LinkRate
-    from traceflops.ranks.who_waits import MatchedCollective, RankReport, Turn
+    from traceflops.ranks.who_waits import RankReport, Turn
     from traceflops.table.columns import IntArray
 
 _MOST_RATES: Final = 24
@@ -111,19 +111,20 @@ def _how_aligned(ranks: RankReport) -> str:
 
 def limits_sentence(ranks: RankReport) -> str:
     """Return what the collectives do not tell, "" where they tell everything."""
-    return " ".join(_limits(ranks))
-
-
-def _limits(ranks: RankReport) -> Iterator[str]:
+    sentences = []
     if ranks.partial:
-        yield "Ranks are missing: waits are at least, transfers at most, as shown."
+        sentences.append("Ranks are missing: waits are at least, transfers at most, as shown.")
     if ranks.unmatched:
         of = several(len(ranks.records), "communication kernel")
-        yield f"{count(ranks.unmatched)} of {of} match none of another rank."
+        sentences.append(f"{count(ranks.unmatched)} of {of} match none of another rank.")
     if ranks.by_ends:
-        yield "Groups or peers that nothing names are those of kernels that end together."
+        sentences.append(
+            "Groups or peers that nothing names are those of kernels that end together."
+        )
     if ranks.matches.impossible:
-        yield f"{several(ranks.matches.impossible, 'match', 'matches')} impossible in time dropped."
+        impossible = several(ranks.matches.impossible, "match", "matches")
+        sentences.append(f"{impossible} impossible in time dropped.")
+    return " ".join(sentences)
 
 
 def waits_basis(ranks: RankReport) -> str:
@@ -143,14 +144,23 @@ def ranks_table(analysis: Analysis, most: int) -> ReportTable:
     if analysis.ranks is None or not analysis.ranks.matches.count:
         return _NONE
     ranks = analysis.ranks.in_cycles()
-    waits, per = ranks.by_rank(), _steps(ranks)
+    waits, per = ranks.by_rank(), ranks.cycles.count
+    in_cycles = []
+    if ranks.cycles.steps:
+        cycles = (ranks.cycles.own_ns, ranks.cycles.busy_ns)
+        own, busy = (values.sum(axis=0) / per for values in cycles)
+        in_cycles.append(_number("Own time", lambda place: duration(own[place])))
+        for head, values in {"Own": own, "Busy": busy, "Idle": own - busy}.items():
+            off = np.round(values - np.median(values)).astype(np.int64)
+            cell = partial(lambda off, place: signed(int(off[place])), off)
+            in_cycles.append(_number(f"{head} vs median", cell))
     across = (
         _number("Caused wait", lambda place: duration(waits[place].caused_wait_ns / per)),
         _number("Clock", lambda place: signed(int(ranks.alignment.offset_ns[place]))),
     )
     columns = (
         Column("Rank", lambda place: str(waits[place].rank)),
-        *(_cycle_columns(ranks) if ranks.cycles.steps else ()),
+        *in_cycles,
         _number("Waits", lambda place: duration(waits[place].wait_ns / per)),
         _number("Exposed", lambda place: duration(waits[place].exposed_wait_ns / per)),
         _number("Transfer", lambda place: duration(waits[place].transfer_ns / per)),
@@ -163,15 +173,6 @@ def ranks_table(analysis: Analysis, most: int) -> ReportTable:
     )
     remark = " ".join(filter(None, (*said, limits_sentence(ranks))))
     return table_of(columns, ranks.farthest()[:most], len(waits), remark)
-
-
-def _cycle_columns(ranks: RankReport) -> Iterator[Column]:
-    per = ranks.cycles.count
-    own, busy = (values.sum(axis=0) / per for values in (ranks.cycles.own_ns, ranks.cycles.busy_ns))
-    yield _number("Own time", lambda place: duration(own[place]))
-    for head, values in {"Own": own, "Busy": busy, "Idle": own - busy}.items():
-        off = np.round(values - np.median(values)).astype(np.int64)
-        yield _number(f"{head} vs median", partial(lambda off, place: signed(int(off[place])), off))
 
 
 def own_times(analysis: Analysis) -> dict[int, int]:
@@ -198,11 +199,11 @@ def waiting_table(analysis: Analysis) -> ReportTable:
         return _NONE
     ranks = analysis.ranks.in_cycles()
     waits = ranks.by_rank()
-    rows = _largest([one.wait_ns for one in waits], _MOST_ROWS)
-    columns = _largest([one.caused_wait_ns for one in waits], _MOST_COLUMNS)
+    rows = _largest([wait.wait_ns for wait in waits], _MOST_ROWS)
+    columns = _largest([wait.caused_wait_ns for wait in waits], _MOST_COLUMNS)
     if not len(columns):
         return _NONE
-    found, per = ranks.waited_for(rows, columns), _steps(ranks)
+    found, per = ranks.waited_for(rows, columns), ranks.cycles.count
     names = [f"rank {waits[place].rank}" for place in columns.tolist()]
     heads = [f"for {name}" for name in names] + ["for others"] * bool(found[:, -1].any())
     labels = [f"rank {waits[place].rank}" for place in rows.tolist()]
@@ -212,7 +213,10 @@ def waiting_table(analysis: Analysis) -> ReportTable:
         *(_number(head, partial(_amount, found, per, at)) for at, head in enumerate(heads)),
         _number("In all", lambda row: duration(int(found[row].sum()) / per)),
     )
-    remark = f"{waits_basis(analysis.ranks)} {_clocks(ranks)} {_ties(ranks)}"
+    # How much of the waiting is for a rank that may not have been the last one.
+    tied = int(ranks.waits.wait_ns[ranks.waits.tie[ranks.waits.collective]].sum()) / per
+    ties = f"{duration(tied)} of it in ties: the last two start together." if tied else ""
+    remark = f"{waits_basis(analysis.ranks)} {_clocks(ranks)} {ties}"
     return table_of(shown, range(len(labels)), remark=" ".join(remark.split()))
 
 
@@ -229,22 +233,11 @@ def _amount(found: IntArray, per: int, column: int, row: int) -> Amount:
     return Amount(duration(ns / per) if ns else UNKNOWN, share)
 
 
-def _ties(ranks: RankReport) -> str:
-    """Return how much of the waiting is for a rank that may not have been the last one."""
-    found = ranks.waits
-    tied = int(found.wait_ns[found.tie[found.collective]].sum()) / _steps(ranks)
-    return f"{duration(tied)} of it in ties: the last two start together." if tied else ""
-
-
 def _largest(values: Sequence[int], most: int) -> IntArray:
     """Return the places of the largest values above 0, in their order."""
     numbers = np.array(values, dtype=np.int64)
     order = np.argsort(-numbers, kind="stable")[:most]
     return np.sort(order[numbers[order] > 0])
-
-
-def _steps(ranks: RankReport) -> int:
-    return ranks.cycles.count
 
 
 def worst_collectives(
@@ -262,21 +255,21 @@ def worst_collectives(
     ordered = sorted(
         (one for one in ranks.collectives() if one.index in wanted), key=lambda one: -one.wait_ns
     )
-    return found, {one.index: (_met(ranks, one), ranks.turns(one.index)) for one in ordered[:most]}
-
-
-def _met(ranks: RankReport, one: MatchedCollective) -> str:
-    return words(
-        fact(
-            "ranks.met-tie" if one.tie else "ranks.met",
-            step=one.step,
-            kind=_words(one.kind),
-            bytes=size(one.bytes) if one.bytes else None,
-            rank=one.last_rank,
-            margin_ns=one.margin_ns,
-            clocks_ns=clocks_apart_ns(ranks),
+    met = {}
+    for collective in ordered[:most]:
+        text = words(
+            fact(
+                "ranks.met-tie" if collective.tie else "ranks.met",
+                step=collective.step,
+                kind=_words(collective.kind),
+                bytes=size(collective.bytes) if collective.bytes else None,
+                rank=collective.last_rank,
+                margin_ns=collective.margin_ns,
+                clocks_ns=clocks_apart_ns(ranks),
+            )
         )
-    )
+        met[collective.index] = text, ranks.turns(collective.index)
+    return found, met
 
 
 def rates_table(analysis: Analysis) -> ReportTable:
@@ -314,10 +307,6 @@ def _members(rate: LinkRate) -> str:
     return ", ".join(map(str, rate.members)) if few else f"{count(rate.ranks)} ranks"
 
 
-def _spread(rate: LinkRate) -> str:
-    return f"{significant(rate.slowest, 3)} to {significant(rate.fastest, 3)}"
-
-
 _RATES: Final = (
     Column("Collective", lambda rate: f"{_words(rate.kind)}{', slow' if rate.slow else ''}"),
     Column("Group", lambda rate: Name(rate.role or shorten_middle(rate.group, 40), rate.group)),
@@ -326,7 +315,10 @@ _RATES: Final = (
     _number("Count", lambda rate: count(rate.count)),
     _number("Algbw", lambda rate: significant(rate.algorithm, 3)),
     _number("Busbw", lambda rate: significant(rate.bus, 3)),
-    _number("5th to 95th", _spread),
+    _number(
+        "5th to 95th",
+        lambda rate: _range([rate.slowest, rate.fastest], partial(significant, digits=3)),
+    ),
 )
 _RATES_REMARK: Final = (
     "GB/s, without waiting. Busbw as nccl-tests: median and percentiles of calls."

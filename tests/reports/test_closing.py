@@ -62,17 +62,17 @@ def test_without_scripts_there_is_no_button(browser: Browser, tmp_path: Path) ->
 
 def test_data_that_would_make_the_page_too_large_is_left_out() -> None:
     analysis = factory.analysis()
-    values = closing(analysis, None, PAGE_BYTES - 100).content.values
+    values = closing(analysis, None, PAGE_BYTES - 100).values
     assert values["downloads"] == {}
     assert "kB compressed" in values["left_out"]
-    fits = closing(analysis, None, PAGE_BYTES - 100_000).content
+    fits = closing(analysis, None, PAGE_BYTES - 100_000)
     assert set(fits.values["downloads"]) == {"report-data"}, "what was made up has no recording"
     assert fits.values["left_out"] == ""
 
 
 def test_what_is_too_much_is_not_even_written_out() -> None:
     many = factory.analysis(names=[(f"k{n}", "compute", "gemm") for n in range(30_000)])
-    values = closing(many, None, 0).content.values
+    values = closing(many, None, 0).values
     assert values["downloads"] == {}
     assert values["left_out"].startswith("about 30,")
     text = render_html(many)

@@ -239,7 +239,8 @@ def test_idle_time_is_one_part_of_the_bars_where_a_side_has_no_culprits() -> Non
     window = UsedWindow(0, 0, 0, Components(compute_ns=900, idle_ns=600))
     unknown = Side("b", (window,), known.work, ())
     for sides, idle in (((known, unknown), ["idle"]), ((known, known), ["loading data"])):
-        shown = [one.part.label for one in bars(sides, ("a", "b")).changes]
+        changes = bars(sides, ("a", "b"))["changes"]
+        shown = [change["part"].label for change in changes]
         assert shown == ["compute", *idle]
     text = render_comparison_page([compare(known, unknown)])
     assert "loading data" not in text.lower() and "one side only" not in text

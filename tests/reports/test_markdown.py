@@ -23,7 +23,7 @@ from traceflops.analysis.result import Analysis
 from traceflops.facts import quoted
 from traceflops.reports.markdown import code, plain, render_markdown
 from traceflops.reports.view.figures import percent, visible
-from traceflops.reports.write import RENDERERS, save
+from traceflops.reports.write import RENDERED, save
 from traceflops.table.trace import Note
 
 SAMPLE = ROOT / "sample_traces" / "gpt_ddp_4rank"
@@ -109,7 +109,7 @@ def test_a_report_of_nothing_has_no_tables(analysis: Analysis) -> None:
 
 
 def test_every_form_is_written_and_ours(analysis: Analysis, tmp_path: Path) -> None:
-    for suffix in RENDERERS:
+    for suffix in RENDERED:
         target = tmp_path / f"a{suffix}"
         save(analysis, target)
         before = target.read_bytes()
@@ -132,7 +132,7 @@ def test_the_archive_holds_the_other_forms(analysis: Analysis, tmp_path: Path) -
 
 
 def test_a_foreign_file_is_not_overwritten(analysis: Analysis, tmp_path: Path) -> None:
-    for suffix in RENDERERS:
+    for suffix in RENDERED:
         target = tmp_path / f"mine{suffix}"
         target.write_text("my own words")
         with pytest.raises(tf.errors.UsageError, match="did not write"):

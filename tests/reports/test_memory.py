@@ -78,11 +78,11 @@ def test_a_curve_is_made_of_steps() -> None:
     assert page is not None
     (plot,) = page.plots
     # From the left edge: 1/4 of the height, all of it at the middle, half of it at the right.
-    assert plot.allocated == "M74 138H460V12H846V96H846"
+    assert plot["allocated"] == "M74 138H460V12H846V96H846"
     # Only what is filled goes down to 0: nothing was released at its ends.
-    assert plot.area == "M74 180V138H460V12H846V96H846V180"
-    assert plot.reserved.count("V") == 0
-    assert [tick.text for tick in plot.steps] == ["step 5"]
+    assert plot["area"] == "M74 180V138H460V12H846V96H846V180"
+    assert plot["reserved"].count("V") == 0
+    assert [tick.text for tick in plot["steps"]] == ["step 5"]
 
 
 def test_what_is_small_or_one_value_is_a_row_and_no_plot() -> None:

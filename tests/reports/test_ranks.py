@@ -162,16 +162,17 @@ def test_without_common_clocks_nobody_is_said_to_cause_waiting() -> None:
 def test_of_many_ranks_in_a_collective_the_first_and_the_last_are_drawn() -> None:
     turns = [Turn(rank, 10 * rank, 10 * (39 - rank), 110) for rank in range(40)]
     found = ranks.lanes("collective=3", "said", turns)
-    assert [lane.label for lane in found.lanes] == [
-        f"rank {at}" for at in [*range(4), *range(36, 40)]
+    lanes = found["lanes"]
+    assert [lane["label"] for lane in lanes] == [
+        f"rank {rank}" for rank in [*range(4), *range(36, 40)]
     ]
-    assert (found.total, found.length) == (40, "500 ns")
+    assert (found["total"], found["length"]) == (40, "500 ns")
     # All wait until the last one starts, 390 of 500 ns, and then transfer until the end.
-    assert {round(lane.start + lane.wait) for lane in found.lanes} == {780}
-    assert {lane.transfer for lane in found.lanes} == {220}
-    first, last = found.lanes[0], found.lanes[-1]
-    assert (first.starts, first.waits, first.transfers) == ("0 ns", "390 ns", "110 ns")
-    assert (last.starts, last.waits) == ("+390 ns", "–")
+    assert {round(lane["start"] + lane["wait"]) for lane in lanes} == {780}
+    assert {lane["transfer"] for lane in lanes} == {220}
+    first, last = lanes[0], lanes[-1]
+    assert (first["starts"], first["waits"], first["transfers"]) == ("0 ns", "390 ns", "110 ns")
+    assert (last["starts"], last["waits"]) == ("+390 ns", "–")
 
 
 NO_TABLE = table_of((), ())

@@ -20,7 +20,7 @@ from traceflops.reports.markdown import render_markdown
 from traceflops.reports.page.html import render_html
 from traceflops.reports.page.memory import memory_page
 from traceflops.reports.page.peak import peak_page
-from traceflops.reports.page.roofline import Held, roofline_plot
+from traceflops.reports.page.roofline import roofline_plot
 from traceflops.reports.page.work import operators_page, work_of
 from traceflops.reports.terminal.summary import render_terminal
 from traceflops.reports.view.utilisation import parts, rate, rates, why_not
@@ -47,14 +47,14 @@ def test_useful_work_has_the_digits_of_mfu() -> None:
     """2 GFLOP in 57,000 ns at 1,000 TFLOP/s are 3.5088 %."""
     analysis = tf.analyze(matmul(57_000), peaks=HALF)
     assert analysis.measured.figure == "MFU 3.51 %"
-    assert [one.part.percent for one in peak_page(analysis).lines] == ["3.51 %", "96.5 %"]
+    assert [part.percent for part, *_ in peak_page(analysis)["lines"]] == ["3.51 %", "96.5 %"]
 
 
 def test_the_whole_is_of_the_devices_that_are_used() -> None:
     one = factory.ranks(3)
     unused = tuple(replace(window, used=False) for window in one.devices[2].windows)
     devices = (*one.devices[:2], replace(one.devices[2], windows=unused))
-    assert "peak of 2 GPUs" in peak_page(replace(one, devices=devices)).whole
+    assert "peak of 2 GPUs" in peak_page(replace(one, devices=devices))["whole"]
 
 
 def test_time_without_an_operator_is_held_against_the_time_of_kernels() -> None:
@@ -63,7 +63,7 @@ def test_time_without_an_operator_is_held_against_the_time_of_kernels() -> None:
     op = {"name": "aten::mm", "start_ns": 0, "dur_ns": 50}
     page = operators_page(tf.analyze(trace_of(**tables, ops=[op])))
     assert page is not None
-    assert (page.unknown_ns, page.all_ns, page.unknown_share) == (100, 400, 0.25)
+    assert (page["unknown_ns"], page["all_ns"], page["unknown_share"]) == (100, 400, 0.25)
 
 
 def two_types() -> tf.Analysis:
@@ -78,7 +78,7 @@ def test_each_dot_names_the_roof_that_it_is_held_against() -> None:
     assert plot is not None
     assert [flat.text for flat in plot.flats] == ["bf16 989.4 TFLOP/s", "fp64 67 TFLOP/s"]
     # 989.4 and 67 TFLOP/s over 3,350 GB/s.
-    assert plot.held == [Held("bf16", 1, "295"), Held("fp64", 1, "20")]
+    assert plot.held == [("bf16", 1, "295"), ("fp64", 1, "20")]
     assert [dot.text.split(", ")[1] for dot in plot.dots] == ["fp64", "bf16"]
     assert [dot.dash for dot in plot.dots] == [flat.dash for flat in reversed(plot.flats)]
     assert len({flat.dash for flat in plot.flats}) == 2

@@ -6,11 +6,10 @@ or two sentences, and how many records it is about. Shown first are those of the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from traceflops.categories.activities import Categorised
 from traceflops.facts import fact
 from traceflops.mfu.measurement import Measurement
 from traceflops.plugins import packages
@@ -18,7 +17,7 @@ from traceflops.recording.inventory import profiler_time
 from traceflops.remedies import remedy
 from traceflops.table.columns import numbers
 from traceflops.table.trace import Note, Trace, note_of
-from traceflops.timeline.account import DeviceAccount, LinkedTrace
+from traceflops.timeline.account import LinkedTrace
 from traceflops.units import listed, time_amount
 from traceflops.windows.device_records import LaunchRecords, records_notes
 from traceflops.windows.prepared import Prepared
@@ -43,6 +42,13 @@ def notes_of(
     records = prepared.launch_records
     # Lost launches of graphs are counted anew, in the chosen time.
     outdated = {*(_ON_MODELS * is_told), *(("graph-launches-lost",) * (records.graph.lost > 0))}
+    left, ns = linked.categorised.names_left, linked.categorised.time_left_ns
+    too_many = note_of("assumed", "too-many-names", count=left, ns=ns)
+    # The time in which the profiler held up the program.
+    profiler = profiler_time(trace, prepared.accounts)
+    code = "profiler-overhead" if len(prepared.accounts) == 1 else "profiler-overhead.of-several"
+    spent_ns, idle_ns = profiler.spent_ns, profiler.idle_ns
+    held_up = note_of("assumed", code, count=profiler.times, spent_ns=spent_ns, idle_ns=idle_ns)
     # Figures and findings may depend on what installed packages add.
     of_packages = packages().items()
     return (
@@ -50,10 +56,10 @@ def notes_of(
         *(note for note in trace.notes if note.code not in outdated),
         *prepared.plan.notes,
         *_device_notes(prepared, devices),
-        *_name_notes(linked.categorised),
+        *([too_many] if linked.categorised.names_left else ()),
         *_clock_notes(linked),
         *records_notes(records, on_host=bool(devices), share=_lost_share(records, devices)),
-        *_profiler_notes(trace, prepared.accounts),
+        *([held_up] if profiler.idle_ns else ()),
         *(prepared.replays.notes if prepared.replays is not None else ()),
         *measured.notes,
     )
@@ -127,11 +133,6 @@ def _earlier_work_notes(prepared: Prepared, devices: Sequence[DeviceReport]) -> 
         yield note_of("missing", "replays-unrecorded", count=count, most_ns=most_ns, share=share)
 
 
-def _name_notes(categorised: Categorised) -> Iterator[Note]:
-    if count := categorised.names_left:
-        yield note_of("assumed", "too-many-names", count=count, ns=categorised.time_left_ns)
-
-
 def _clock_notes(linked: LinkedTrace) -> Iterator[Note]:
     """Say where clocks of CPU and GPU disagree: by a whole offset, or for some operations."""
     call, process = linked.links.call_of_activity, numbers(linked.trace.activities["process"])
@@ -155,13 +156,3 @@ def _clock_notes(linked: LinkedTrace) -> Iterator[Note]:
             of=len(launched),
             most_ns=int(early.max()),
         )
-
-
-def _profiler_notes(trace: Trace, accounts: Mapping[int, DeviceAccount]) -> tuple[Note, ...]:
-    """Return what to say of the time in which the profiler held up the program."""
-    profiler = profiler_time(trace, accounts)
-    if not profiler.idle_ns:
-        return ()
-    code = "profiler-overhead" if len(accounts) == 1 else "profiler-overhead.of-several"
-    spent_ns, idle_ns = profiler.spent_ns, profiler.idle_ns
-    return (note_of("assumed", code, count=profiler.times, spent_ns=spent_ns, idle_ns=idle_ns),)

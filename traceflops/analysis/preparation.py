@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -100,23 +99,18 @@ def _linked(
     with_host = with_host_activities(trace)
     links = link(with_host)
     marked = find_marked_steps(with_host, selection.step_mark)
-    once = start_up(with_host, links, _loops(marked))
+    # When the second marked step of each process begins; passes of a server are none.
+    loops = {}
+    if marked is not None and not marked.are_passes:
+        for process, steps in marked.by_process.items():
+            if len(steps) > 1:
+                loops[process] = int(steps.start_ns[1])
+    once = start_up(with_host, links, loops)
     if with_host is not trace and once:
         with_host = without_start_up(with_host, once)
         links = link(with_host)
     categorised, split = categorise(with_host, links, classifier), split_work(with_host.activities)
     return LinkedTrace(with_host, links, categorised, split, once), marked
-
-
-def _loops(marked: FoundSteps | None) -> dict[int, int]:
-    """Return when the second marked step of each process begins; passes of a server are none."""
-    if marked is None or marked.are_passes:
-        return {}
-    return {
-        process: int(steps.start_ns[1])
-        for process, steps in marked.by_process.items()
-        if len(steps) > 1
-    }
 
 
 def _accounts(linked: LinkedTrace, selection: Selection) -> dict[int, DeviceAccount]:
@@ -145,15 +139,12 @@ def _accounts(linked: LinkedTrace, selection: Selection) -> dict[int, DeviceAcco
     if not accounts and (selection.ranks is not None or selection.gpus is not None):
         ranks = sorted({rank for rank in trace.ranks if rank is not None})
         gpus = sorted({row["local_id"] for row in rows})
+        known = [", ".join(map(str, found)) or "unknown" for found in (ranks, gpus)]
         raise UsageError(
             "no device matches --ranks/--gpu",
-            f"ranks in the trace: {_listed(ranks)}; GPU numbers: {_listed(gpus)}",
+            f"ranks in the trace: {known[0]}; GPU numbers: {known[1]}",
         )
     return accounts
-
-
-def _listed(values: Sequence[int]) -> str:
-    return ", ".join(map(str, values)) or "unknown"
 
 
 def prepare_pair(pair: Trace, **asked: Any) -> Prepared:

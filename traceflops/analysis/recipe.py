@@ -164,6 +164,12 @@ def analysis_of(
     if measured is None:
         with phase("FLOPs"):
             measured = measure(whole, peaks, pair)
+    ranks = None
+    if not is_summarised and max(len(prepared.accounts), linked.trace.processes.num_rows) > 1:
+        from traceflops.ranks.link_rates import links_of
+        from traceflops.ranks.who_waits import rank_report
+
+        ranks = rank_report(prepared, links_of(prepared, measured.devices, peaks.link))
     with phase("kernel tables"):
         totals = kernel_totals(linked.trace, linked.categorised, linked.split, prepared.chosen)
         moved = memory_times(linked.trace, linked.categorised, prepared.chosen)
@@ -181,20 +187,10 @@ def analysis_of(
             moved=moved,
             idle=idle,
             launches=launching(prepared, measured.executed.phases),
-            ranks=None if is_summarised else _ranks(prepared, measured, peaks),
+            ranks=ranks,
             passes=serving(prepared, measured.executed.attribution),
         ),
     )
-
-
-def _ranks(prepared: Prepared, measured: Measurement, peaks: PeakOptions) -> RankReport | None:
-    """Return how ranks compare, None where there are not several."""
-    if max(len(prepared.accounts), prepared.trace.processes.num_rows) <= 1:
-        return None
-    from traceflops.ranks.link_rates import links_of
-    from traceflops.ranks.who_waits import rank_report
-
-    return rank_report(prepared, links_of(prepared, measured.devices, peaks.link))
 
 
 def _device_report(

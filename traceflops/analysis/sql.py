@@ -111,7 +111,17 @@ def _asked(
                 raise KeyboardInterrupt from None
             if str(error).startswith("INTERRUPT"):
                 raise UsageError(f"SQL: it took more than {seconds:g} s", "ask for less") from None
-            raise _refused(str(error), tables) from None
+            message = str(error)
+            first, *more = message.strip().splitlines() or ["the query failed"]
+            near = [
+                f"{line.rstrip('.?')}; "
+                for line in more
+                if line.startswith(("Did you", "Candidate"))
+            ]
+            hint = (
+                f"{''.join(near[:1])}tables: {', '.join(tables)}; columns: traceflops query TRACE"
+            )
+            raise UsageError(f"SQL: {first}", hint) from None
         finally:
             timer.cancel()
 
@@ -157,11 +167,3 @@ def _tidied(result: pa.Table) -> pa.Table:
                 column = table.column(index).cast(pa.int64())
                 table = table.set_column(index, field.with_type(pa.int64()), column)
     return table
-
-
-def _refused(message: str, tables: Mapping[str, pa.Table | OnDemand]) -> UsageError:
-    """Return what DuckDB says is wrong: its first line, and the names that it proposes."""
-    first, *more = message.strip().splitlines() or ["the query failed"]
-    near = [f"{line.rstrip('.?')}; " for line in more if line.startswith(("Did you", "Candidate"))]
-    hint = f"{''.join(near[:1])}tables: {', '.join(tables)}; columns: traceflops query TRACE"
-    return UsageError(f"SQL: {first}", hint)

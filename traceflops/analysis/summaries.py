@@ -90,13 +90,15 @@ def analysis_of_summaries(
     also = "pipelines, " if ranks is not None and ranks.records.lacks_work else ""
     text = _LEFT_OUT.replace("{also}", also)
     left_out = counted_note("missing", "from-summaries", text, len(trace.source.files))
+    files = (*failed[:_NAMED], *["…"] * (len(failed) > _NAMED))
+    unread = [note_of("dropped", "file-not-read", count=len(failed), files=files)] if failed else []
     notes = _notes(ordered, notes_of(prepared, devices, measured))
     operators = summed((row for part in parts for row in part.host_operators), "name")
     waits = summed((row for part in parts for row in part.synchronisations), "call", "site")
     return replace(
         empty,
         **figures,
-        notes=(*_failed(failed), left_out, *notes),
+        notes=(*unread, left_out, *notes),
         collectives=_collectives(row for part in parts for row in part.collectives),
         summed_operators=most_important(_largest(operators, "self_ns")),
         summed_synchronisations=_largest(waits, "blocked_ns"),
@@ -131,12 +133,6 @@ def _notes(summaries: Sequence[RankSummary], again: Sequence[Note]) -> list[Note
     noun = "summary" if is_of_one else "file batch"
     notes = (*again, *together(owned, len(summaries), noun))
     return sorted(notes, key=lambda note: order.get(note.code, -1))
-
-
-def _failed(names: Sequence[str]) -> Iterator[Note]:
-    if names:
-        files = (*names[:_NAMED], *["…"] * (len(names) > _NAMED))
-        yield note_of("dropped", "file-not-read", count=len(names), files=files)
 
 
 def _moved(ordered: Sequence[RankSummary]) -> Iterator[RankSummary]:
@@ -207,11 +203,18 @@ def _added(maps: Iterable[Mapping[str, int]]) -> dict[str, int]:
 
 def _measured(parts: Sequence[RankSummary], empty: Measurement) -> Measurement:
     """Return what the summaries say of utilisation; nothing where one of them says why not."""
+    outside = [part.outside for part in parts]
+    vector = [each.vector_flops for each in outside if each.vector_flops is not None]
+    unattributed = summed((row for each in outside for row in each.unattributed), "kernel", "why")
     executed = replace(
         empty.executed,
         cells=tuple(chain.from_iterable(part.cells for part in parts)),
         times=tuple(chain.from_iterable(part.times for part in parts)),
-        outside=_outside([part.outside for part in parts]),
+        outside=Outside(
+            summed((row for each in outside for row in each.not_counted), "why", "op"),
+            _largest(unattributed, "sum_ns"),
+            sum(vector) if len(vector) == len(parts) else None,
+        ),
         notes=(),
     )
     devices = tuple(chain.from_iterable(part.peaks for part in parts))
@@ -238,16 +241,6 @@ def _measured(parts: Sequence[RankSummary], empty: Measurement) -> Measurement:
         kernels=_largest(sorted(kernels, key=by_name), "sum_ns"),
         ops=_largest(sorted(ops, key=by_name), "measured.time_ns"),
         roofs=RoofTimes(memory, compute),
-    )
-
-
-def _outside(parts: Sequence[Outside]) -> Outside:
-    vector = [part.vector_flops for part in parts if part.vector_flops is not None]
-    unattributed = summed((row for part in parts for row in part.unattributed), "kernel", "why")
-    return Outside(
-        summed((row for part in parts for row in part.not_counted), "why", "op"),
-        _largest(unattributed, "sum_ns"),
-        sum(vector) if len(vector) == len(parts) else None,
     )
 
 

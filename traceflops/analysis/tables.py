@@ -38,7 +38,6 @@ from traceflops.windows.records import chosen_time
 
 if TYPE_CHECKING:
     from traceflops.table.columns import BoolArray, IntArray
-    from traceflops.timeline.account import LinkedTrace
     from traceflops.timeline.records import Window
     from traceflops.windows.prepared import Prepared
     from traceflops.windows.records import DeviceReport
@@ -176,6 +175,9 @@ def _activity_table(prepared: Prepared) -> pa.Table:
         step[of_device], used[of_device] = _windows_at(
             prepared.windows[device], account.rows.start_ns
         )
+    recorded, kind = linked.trace.activities["collective"], communication_kinds(linked)
+    texts, code = names(recorded), codes(recorded)
+    of_kind = np.where(kind >= 0, kind + len(texts), -1)
     columns = {
         "rank": _ranks_of(table, trace.ranks),
         "step": _nullable(step),
@@ -186,7 +188,7 @@ def _activity_table(prepared: Prepared) -> pa.Table:
         "op": _names_in(linked.trace.ops, op),
         "call": _names_in(linked.trace.calls, call),
         "module": merged_column(scopes.scope, scopes.texts),
-        "collective": _collectives(linked),
+        "collective": merged_column(np.where(code >= 0, code, of_kind), [*texts, *KINDS]),
     }
     for name, column in columns.items():
         field = pa.field(name, column.type, metadata={"meaning": _ADDED[name]})
@@ -196,14 +198,6 @@ def _activity_table(prepared: Prepared) -> pa.Table:
         else:
             table = table.set_column(index, field, column)
     return table
-
-
-def _collectives(linked: LinkedTrace) -> pa.Array:
-    """Return the collective of each activity as it was recorded, or else its kind."""
-    recorded, kind = linked.trace.activities["collective"], communication_kinds(linked)
-    texts, code = names(recorded), codes(recorded)
-    of_kind = np.where(kind >= 0, kind + len(texts), -1)
-    return merged_column(np.where(code >= 0, code, of_kind), [*texts, *KINDS])
 
 
 def _windows_at(windows: tuple[Window, ...], time_ns: IntArray) -> tuple[IntArray, BoolArray]:

@@ -101,6 +101,7 @@ def check(
         elif base is not None and not base.exists():
             raise UsageError(f"no such baseline: {base}", "write it with --update-baseline")
         from traceflops.reports.files import check_replaced
+        from traceflops.reports.write import save
 
         for path, suffix in written:
             if path.suffix.lower() != suffix:
@@ -125,8 +126,6 @@ def check(
             if unknown[1]:
                 rows.append(Row("--update-baseline", *unknown))
             else:
-                from traceflops.reports.write import save
-
                 save(analysis, base, force=True)
                 rows.append(Row("--update-baseline", "passed", f"wrote {base}"))
         _publish(rows, result, comparison, github=github)
@@ -144,7 +143,18 @@ def _publish(
     if junit is not None:
         from traceflops.reports.files import write_pieces
 
-        write_pieces(junit, [_xml(rows)])
+        # The gates as test cases of JUnit: what cannot be judged is an error.
+        counts = Counter(_JUNIT_KINDS.get(row.verdict) for row in rows)
+        sizes = {"tests": len(rows), "failures": counts["failure"], "errors": counts["error"]}
+        attributes = {"name": _TITLE} | {name: str(count) for name, count in sizes.items()}
+        root = ElementTree.Element("testsuites", {"name": _TITLE})
+        suite = ElementTree.SubElement(root, "testsuite", attributes)
+        for row in rows:
+            attributes = {"name": row.gate, "classname": "traceflops.check"}
+            case = ElementTree.SubElement(suite, "testcase", attributes)
+            if kind := _JUNIT_KINDS.get(row.verdict):
+                ElementTree.SubElement(case, kind, {"message": row.text})
+        write_pieces(junit, [ElementTree.tostring(root)])
     summary = os.environ.get("GITHUB_STEP_SUMMARY") if github else None
     if summary:
         with open(summary, "a", encoding="utf-8") as file:
@@ -157,21 +167,6 @@ def _publish(
     finally:  # a closed pipe passes no gate
         if bad:
             raise typer.Exit(EXIT_GATE)
-
-
-def _xml(rows: Sequence[Row]) -> bytes:
-    """Return the gates as test cases of JUnit: what cannot be judged is an error."""
-    counts = Counter(_JUNIT_KINDS.get(row.verdict) for row in rows)
-    sizes = {"tests": len(rows), "failures": counts["failure"], "errors": counts["error"]}
-    attributes = {"name": _TITLE} | {name: str(count) for name, count in sizes.items()}
-    root = ElementTree.Element("testsuites", {"name": _TITLE})
-    suite = ElementTree.SubElement(root, "testsuite", attributes)
-    for row in rows:
-        attributes = {"name": row.gate, "classname": "traceflops.check"}
-        case = ElementTree.SubElement(suite, "testcase", attributes)
-        if kind := _JUNIT_KINDS.get(row.verdict):
-            ElementTree.SubElement(case, kind, {"message": row.text})
-    return ElementTree.tostring(root)
 
 
 def _markdown(rows: Sequence[Row], bad: int, comparison: Comparison | None) -> str:

@@ -58,10 +58,18 @@ def devices(
             seen = _seen_in(trace)
             _print_matches([(match(device), labels) for device, labels in seen.items()], json)
             return
-        from traceflops.devices.device_facts import SeenDevice, is_full_name
+        from traceflops.devices.device_facts import SeenDevice, is_full_name, named_row
         from traceflops.devices.matching import match
+        from traceflops.devices.peaks import find, load_devices
 
-        specs = _rows_for(text)
+        specs = load_devices()
+        if text is not None:
+            # The row with that id, else all rows that contain the text, else the one it names.
+            wanted = " ".join(text.lower().split())
+            rows = {f"{row.id} {row.vendor} {row.product} {row.arch}".lower(): row for row in specs}
+            specs = tuple(row for words, row in rows.items() if wanted in words)
+            exact = find(wanted) or (named_row(text) if not specs else None)
+            specs = (exact,) if exact is not None else specs
         if text is not None and (not specs or is_full_name(text)):
             matched = match(SeenDevice(text))
             if matched.spec is None:
@@ -73,23 +81,6 @@ def devices(
             say("\n".join(_details(specs[0])))
         else:
             say("\n".join(_table(specs, terminal_style().width)))
-
-
-def _rows_for(text: str | None) -> tuple[DeviceSpec, ...]:
-    """Return the row with that id, else all rows that contain the text, else the one it names."""
-    from traceflops.devices.device_facts import named_row
-    from traceflops.devices.peaks import find, load_devices
-
-    specs = load_devices()
-    if text is None:
-        return specs
-    wanted = " ".join(text.lower().split())
-    if (exact := find(wanted)) is not None:
-        return (exact,)
-    words = ((spec, f"{spec.id} {spec.vendor} {spec.product} {spec.arch}") for spec in specs)
-    specs = tuple(spec for spec, words_of_row in words if wanted in words_of_row.lower())
-    named = named_row(text) if not specs else None
-    return specs if named is None else (named,)
 
 
 def _table(specs: tuple[DeviceSpec, ...], width: int) -> Iterator[str]:

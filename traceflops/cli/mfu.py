@@ -69,7 +69,15 @@ def mfu(
     """Compute MFU, HFU and FLOPs of a trace or a described run."""
     with failures(reading, privacy):
         if described.model.list_models:
-            _print_models(json)
+            from traceflops.flops.model.models import listed_models
+            from traceflops.reports.json.mfu import models_object
+
+            models = listed_models()
+            width = max(len(name) for name, _ in models)
+            if json:
+                say_object(models_object(models))
+            else:
+                say("\n".join(f"{name:<{width}}  {card.name}" for name, card in models))
         elif traces:
             for option, value in typed(described.time).items():
                 if value is not None:
@@ -87,18 +95,6 @@ def mfu(
                 option = f"--{name.replace('_', '-')}"
                 raise UsageError(f"{option} needs a trace", "name one: traceflops mfu TRACE")
             _answer_described(described, json)
-
-
-def _print_models(json: bool) -> None:
-    from traceflops.flops.model.models import listed_models
-    from traceflops.reports.json.mfu import models_object
-
-    models = listed_models()
-    if json:
-        say_object(models_object(models))
-        return
-    width = max(len(name) for name, _ in models)
-    say("\n".join(f"{name:<{width}}  {card.name}" for name, card in models))
 
 
 def _print(
@@ -166,6 +162,7 @@ def _answer_traced(
     from traceflops.reports.json.mfu import utilisation_object
     from traceflops.reports.terminal.measured import render_measured, render_measured_conventions
     from traceflops.reports.terminal.mfu import render_explanation
+    from traceflops.reports.view.figures import as_float
 
     answer, devices = described.answer, described.devices
     answer.check()
@@ -174,8 +171,7 @@ def _answer_traced(
     # Before the trace is read: a slip in an option should not cost the time of reading.
     has_model = described.model.model is not None or described.model.params is not None
     given = described.card_and_run() if has_model else None
-    rate = devices.tflops
-    peaks = PeakOptions(devices.device, float(rate) if rate is not None else None)
+    peaks = PeakOptions(devices.device, as_float(devices.tflops))
     selection = question.selection()
     trace = reading.read_job(traces, selection.job)
     check_decided(trace, "MFU")

@@ -61,9 +61,9 @@ def _print(rows: pa.Table, format_: str) -> None:
     if format_ == "json":
         say_object({"schema": "traceflops.query/1", "rows": rows.to_pylist()})
     elif format_ == "csv":
-        from traceflops.reports.tables import csv_text
+        from traceflops.reports.tables import csv_of
 
-        say(csv_text(rows).rstrip("\n"))
+        say(csv_of(rows).decode().rstrip("\n"))
     else:
         say("\n".join(_lines(rows)))
 

@@ -33,14 +33,6 @@ def known_recipes() -> dict[str, Recipe]:
     return {name: Recipe(**row) for name, row in tomllib.loads(text).items()}
 
 
-def recipe_named(name: str) -> Recipe:
-    """Return a recipe. Raises UsageError for a name that is none."""
-    found = known_recipes().get(name.lower())
-    if found is None:
-        raise UsageError(f"no recipe for {name!r}", f"choose from {', '.join(known_recipes())}")
-    return found
-
-
 EXAMPLES = ("traceflops recipe", "traceflops recipe pytorch", "traceflops recipe vllm")
 
 
@@ -54,6 +46,9 @@ def recipe(
             width = max(map(len, recipes))
             say("\n".join(f"{key:<{width}}  {recipe.title}" for key, recipe in recipes.items()))
             return
-        chosen = recipe_named(name)
+        chosen = known_recipes().get(name.lower())
+        if chosen is None:
+            names = ", ".join(known_recipes())
+            raise UsageError(f"no recipe for {name!r}", f"choose from {names}")
         say(f"# {chosen.title}: {chosen.gives}\n# options: {chosen.source}\n")
         say(chosen.commands.strip())

@@ -129,8 +129,9 @@ def report(
     with failures(asked.reading, asked.privacy):
         target = target_of(output, format_, traces)
         if added.open and not target.is_page:
-            problem = "--open shows a page, but none is written"
-            raise UsageError(problem, "give a .html file with -o")
+            raise UsageError(
+                "--open shows a page, but none is written", "give a .html file with -o"
+            )
         if added.open and (quiet or json):
             problem = "--open cannot be combined with --json or --quiet"
             raise UsageError(problem, "remove one of them")
@@ -159,18 +160,20 @@ def report(
         if quiet:
             say(str(target.path))
         elif not json:
-            arrow = "→" if terminal_style().unicode else "->"
             hint = "  open with --open" if target.is_page and not added.open else ""
-            say(f"\n{arrow} {written}{hint}")
-        if added.open:
-            import webbrowser
+            say(f"\n{'→' if terminal_style().unicode else '->'} {written}{hint}")
+        if added.open and not _is_opened(target.path):  # no fault of the report
+            say("note: no browser could be started; open the file yourself", to_stderr=True)
 
-            try:
-                is_open = webbrowser.open(target.path.resolve().as_uri())
-            except (webbrowser.Error, OSError):
-                is_open = False
-            if not is_open:  # no fault of the report
-                say("note: no browser could be started; open the file yourself", to_stderr=True)
+
+def _is_opened(page: Path) -> bool:
+    """Open a page in the browser; return whether there is one."""
+    import webbrowser
+
+    try:
+        return webbrowser.open(page.resolve().as_uri())
+    except (webbrowser.Error, OSError):
+        return False
 
 
 def target_of(output: str | None, format_: str | None, traces: list[str]) -> Target:

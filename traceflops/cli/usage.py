@@ -104,7 +104,6 @@ def _hint(error: Exception) -> str:
 
 _LAST = ("Input", "Select", "MFU", "Output", "Privacy", "Options")
 """What all commands have comes behind what is a command's own, in this order."""
-_OTHERS = {"help": "Options"}
 
 
 def _is_argument(parameter: Any) -> bool:
@@ -137,7 +136,7 @@ class Sectioned(TyperCommand):
             if _is_argument(parameter):
                 sections.setdefault("Arguments", []).append((parameter.metavar, parameter.help))
             elif row is not None:
-                default = _OTHERS.get(parameter.name, "Output")
+                default = "Options" if parameter.name == "help" else "Output"
                 heading = getattr(parameter, "rich_help_panel", None) or default
                 sections.setdefault(heading, []).append(row)
         order = sorted(sections, key=lambda name: _LAST.index(name) + 1 if name in _LAST else 0)

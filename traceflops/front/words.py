@@ -74,35 +74,22 @@ def analyze(
     parts = _steps(steps), _numbers("ranks", ranks), _numbers("gpus", gpus)
     times = _time("from_", from_), _time("to", to)
     in_words = Selection(*parts, *times, step_mark, run, job)
+    rates = PeakOptions(device, peak_tflops, link_gb_s)
+    chosen(device, peak_tflops, SeenDevice(None))  # before a large file is read in vain
     request = Request(
         _either(selection, in_words, Selection(), "give a Selection, or steps, ranks, ..."),
-        _peaks(peaks, device, peak_tflops, link_gb_s),
+        _either(peaks, rates, FROM_THE_TRACE, "give peaks, or device, peak_tflops, ..."),
         pair if isinstance(pair, Trace) else _as_strings(pair),
         None if rules is None else Path(rules),
         None if finding_rules is None else Path(finding_rules),
         include_environment,
         redact,
     )
-    if isinstance(recording, Trace):
-        return _analyze_trace(recording, request)
-    return analyze_files(_as_strings(recording), request)
-
-
-def _peaks(
-    peaks: PeakOptions | None, device: str | None, tflops: float | None, link_gb_s: float | None
-) -> PeakOptions:
-    """Return the peaks given, or those in words. Raises UsageError where none can be meant."""
-    rates = PeakOptions(device, tflops, link_gb_s)
-    chosen(device, tflops, SeenDevice(None))  # before a large file is read in vain
-    return _either(peaks, rates, FROM_THE_TRACE, "give peaks, or device, peak_tflops, ...")
-
-
-def _analyze_trace(trace: Trace, request: Request) -> Analysis:
-    """Return the analysis of a trace that the caller has read."""
-    of_user = read_finding_rules(request.finding_rules, redact=request.redact)
-    pair = request.pair
+    if not isinstance(recording, Trace):
+        return analyze_files(_as_strings(recording), request)
+    of_user = read_finding_rules(request.finding_rules, redact=redact)
     paired = pair if isinstance(pair, Trace) else read(pair) if pair else None
-    return with_finding_rules(analyze_trace(trace, request, paired), of_user)
+    return with_finding_rules(analyze_trace(recording, request, paired), of_user)
 
 
 def schema(analysis: Analysis | None = None) -> pa.Table:

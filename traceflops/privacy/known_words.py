@@ -153,8 +153,9 @@ SSO SU SUM SUS SVW TDMI TDMS THA THB THC THD THE THM THMXSA THMXSB THWS THn TIN 
 TSGRA TSGRB TT UIOFGRO ULSGRO UMLDSA UMLDSB UPLRP USFGRO USFGROn USI USL USLMX VAW VFLRP VSn VW VWA
 VWB WG WGM WGMXCC WGMn WS WSGRA WSGRB U
 """
-_TENSILE_NAME: Final = re.compile(r"(?:.*_)?Cijk_[A-Z]")
-_TENSILE_TOKEN: Final = re.compile(
+TENSILE_NAME: Final = re.compile(r"(?:.*_)?Cijk_[A-Z]")
+"""How names begin that Tensile generates; below: the codes that it puts into them."""
+TENSILE_TOKEN: Final = re.compile(
     rf"(?:{'|'.join(sorted(_TENSILE.split(), key=len, reverse=True))}|)(?:\d+(?:x\d+)*[a-c]?)?"
     r"(?:EM\d|SL\d)?"
 )
@@ -196,16 +197,6 @@ def library_words() -> frozenset[str]:
     texts = [text for rule in built_in() for place in PLACES for text in rule.patterns(place)]
     of_rules = {word.lower() for text in texts for word in words_of(_CLASS.sub(" ", text))}
     return frozenset(of_rules.union(_WORDS.split()) - _ARCHITECTURES)
-
-
-def is_tensile(name: str) -> bool:
-    """Return whether a name is one that Tensile generates."""
-    return _TENSILE_NAME.match(name) is not None
-
-
-def is_tensile_code(token: str) -> bool:
-    """Return whether a token is a code that Tensile puts into names."""
-    return _TENSILE_TOKEN.fullmatch(token) is not None
 
 
 def is_plain_number(digits: str) -> bool:

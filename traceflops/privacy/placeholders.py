@@ -45,7 +45,7 @@ class Placeholders:
                 made = self._word(text)
             else:
                 made = replaced_addresses(text[:_LONGEST], self._word)
-                of_tensile = known_words.is_tensile(made)
+                of_tensile = known_words.TENSILE_NAME.match(made) is not None
                 made = _TOKEN.sub(lambda token: self._token(of_tensile, token[0]), made)
             copy_number, shown = 1, made
             while self._taken.setdefault(shown, text) != text:
@@ -78,7 +78,7 @@ class Placeholders:
         """
         if not token.isascii():
             return self._word(token)
-        if of_tensile and known_words.is_tensile_code(token):
+        if of_tensile and known_words.TENSILE_TOKEN.fullmatch(token):
             return token
         parts = list(known_words.pieces(token))
         numbered = any(kind != "word" for kind, _ in parts) and len(parts) > 1

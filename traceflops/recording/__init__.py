@@ -9,5 +9,5 @@ with record("trace.json.gz", model=model) as rec:     recorder.py
 Trace -> inventory_of -> Inventory      tables, devices, ranks, steps, notes
 Trace -> missing_from -> Missing        what is not there, what that costs, the remedy
 Trace -> profiler_time -> ProfilerTime  how long the profiler itself held up the program
-"pytorch" -> recipe_named -> Recipe     commands to paste (recipes.toml)
+"pytorch" -> known_recipes -> Recipe     commands to paste (recipes.toml)
 """
