@@ -152,7 +152,7 @@ class Document:
             self._lost(window.at)
         elif token["close"]:
             self.damage.array_closed |= isinstance(frame.shape, Records)
-            self._leave()
+            self._blocks.flush(self._frames.pop())
         else:
             frame.count += 1
             frame.needs_comma = True
@@ -174,10 +174,6 @@ class Document:
     def _enter(self, shape: Shape, path: Path) -> None:
         boundaries = shape.boundaries if isinstance(shape, Records) else None
         self._frames.append(Frame(shape, path, boundaries))
-
-    def _leave(self) -> None:
-        """Leave the innermost object or list."""
-        self._blocks.flush(self._frames.pop())
 
     def _value(self, shape: Shape, path: Path) -> None:
         """Hand over a value that is kept whole; pass any other."""
@@ -292,7 +288,7 @@ class Document:
             self._drop(text, passed)
         frame.needs_comma = window.text.startswith(b",", offset)
         while len(self._frames) > depth + 1:
-            self._leave()
+            self._blocks.flush(self._frames.pop())
         window.at = offset
 
     def _next_object(self, start: re.Pattern[bytes], stop: int) -> int | None:
@@ -372,7 +368,7 @@ class Document:
         self.damage.tail_cut = not is_broken
         self.damage.cut_bytes = len(rest.strip(BETWEEN + b"]}")) + more
         while self._frames:
-            self._leave()
+            self._blocks.flush(self._frames.pop())
 
     def _count_tail(self, text: bytes) -> None:
         self.damage.tail_bytes += len(text)

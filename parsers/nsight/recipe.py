@@ -56,11 +56,7 @@ _NOTES: Final = NoteTable(
 
 def is_of_recipe(file: ArrowTable) -> bool:
     """Return whether a file is the output of nvtx_gpu_proj_trace, or a table of devices."""
-    return _has_ranges(file) or (_GPU, "name") in map(_pair_of, file.columns)
-
-
-def _has_ranges(file: ArrowTable) -> bool:
-    return set(file.columns) >= _RANGES
+    return (set(file.columns) >= _RANGES) or (_GPU, "name") in map(_pair_of, file.columns)
 
 
 def _pair_of(column: str) -> tuple[str, str] | None:
@@ -74,8 +70,8 @@ def read_recipes(files: Sequence[ArrowTable]) -> list[Trace]:
 
     Beside it is in its folder or the one below. Raises InputError where there are no ranges.
     """
-    ranges = [file for file in files if _has_ranges(file)]
-    devices = [file for file in files if not _has_ranges(file)]
+    ranges = [file for file in files if (set(file.columns) >= _RANGES)]
+    devices = [file for file in files if not (set(file.columns) >= _RANGES)]
     if not ranges:
         raise NotATrace(
             f"only a list of the machine's GPUs: {files[0].source.label}",

@@ -28,11 +28,10 @@ from traceflops.parsers.shared.sinks import (
     UNNAMED,
     UNNAMED_COPY,
     UNNAMED_KERNEL,
-    Calls,
-    Copies,
-    Kernels,
-    Marks,
-    Overheads,
+    add_calls,
+    add_marks,
+    add_overheads,
+    add_work,
     blocks_of,
 )
 from traceflops.parsers.shared.trace_builder import ProcessIds, told_apart
@@ -247,15 +246,15 @@ class _Recording(Recorded):
 
     def _add_calls(self, rows: Batch, api: str) -> None:
         common = self._common("calls", rows, UNNAMED, "thread", "correlation")
-        Calls(**common, api=api).add_to(self)
+        add_calls(self, **common, api=api)
 
     def _add_marks(self, rows: Batch, _: str) -> None:
-        Marks(**self._common("marks", rows, UNNAMED, "thread")).add_to(self)
+        add_marks(self, **self._common("marks", rows, UNNAMED, "thread"))
 
     def _add_scratch(self, rows: Batch, _: str) -> None:
         """Add the making of scratch memory, for which a queue waits, as overhead of the device."""
         common = self._common("marks", rows, UNNAMED, "thread", "stream")
-        Overheads(**common, device=self._on_gpus(rows)).add_to(self)
+        add_overheads(self, **common, device=self._on_gpus(rows))
 
     def _add_kernels(self, rows: Batch, _: str) -> None:
         """Add kernels; rocprofv3 writes only the products of their sizes, not the axes."""
@@ -266,13 +265,15 @@ class _Recording(Recorded):
             )
             for name in ("workgroup_size", "grid_size")
         )
-        Kernels(
+        add_work(
+            self,
+            kind="kernel",
             **self._common("activities", rows, UNNAMED_KERNEL, "stream", "correlation"),
             device=self._on_gpus(rows),
             grid=blocks_of(grid, block),
             block=block,
             shared_memory_bytes=rows["group_segment_size"],
-        ).add_to(self)
+        )
 
     def _add_copies(self, rows: Batch, _: str) -> None:
         """Add copies; rocprof-sys numbers the agents at their ends unlike those of kernels."""
@@ -292,7 +293,7 @@ class _Recording(Recorded):
         rows = rows.with_numbers(columns).only(on_device)
         # A copy engine executes it: it belongs to no queue or stream.
         common = self._common("activities", rows, UNNAMED_COPY, "correlation", "bytes", "way")
-        Copies(**common, device=self._on_gpus(rows)).add_to(self)
+        add_work(self, kind="memcpy", **common, device=self._on_gpus(rows))
 
     def _add_counters(self, rows: Batch, kind_of: IntArray) -> None:
         """Add values over time. Those of rocprofv3 only sum up records that are read.

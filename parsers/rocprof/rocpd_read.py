@@ -34,9 +34,7 @@ from traceflops.parsers.shared.sanity_checks import timed
 from traceflops.parsers.shared.sinks import (
     UNNAMED_COPY,
     UNNAMED_KERNEL,
-    Copies,
-    Graphs,
-    Kernels,
+    add_work,
     blocks_of,
     product_of,
 )
@@ -175,8 +173,10 @@ class DispatchReader:
             rows = timed(batch, reading.odd)
             common = _common(reading, rows, rows["agent_id"])
             grid, block = (np.stack([rows[c] for c in axes], axis=1) for axes in (_GRID, _BLOCK))
-            Kernels(
-                rows=rows,
+            add_work(
+                reading,
+                rows,
+                "kernel",
                 **common,
                 stream=rows["queue_id"],
                 name=name(rows["kernel_id"]),
@@ -184,7 +184,7 @@ class DispatchReader:
                 block=block,
                 registers_per_thread=self._registers(rows["kernel_id"]),
                 shared_memory_bytes=rows["group_segment_size"],
-            ).add_to(reading)
+            )
             if is_counted:
                 self._dispatches.append(
                     {name: common[name] for name in ("process", "device", "correlation")}
@@ -269,14 +269,16 @@ def read_copies(reading: RunReading) -> None:
         source, target = rows["src_agent_id"], rows["dst_agent_id"]
         ids, inverse = np.unique(rows["name_id"], return_inverse=True)
         named = ways_named(reading.strings[key] or "" for key in ids.tolist())[inverse]
-        Copies(
-            rows=rows,
+        add_work(
+            reading,
+            rows,
+            "memcpy",
             # A copy engine executes it: it belongs to no queue or stream.
             **_common(reading, rows, np.where(to_gpu, target, source)),
             name=name(rows["name_id"]),
             bytes=rows["size"],
             way=ways_between(named, from_gpu.astype(int), to_gpu.astype(int), source != target),
-        ).add_to(reading)
+        )
 
 
 def read_graphs(reading: RunReading) -> None:
@@ -290,12 +292,14 @@ def read_graphs(reading: RunReading) -> None:
         nowhere = batch["agent_id"] == ABSENT
         reading.odd["graph-without-device"] += count_true(opaque & nowhere)
         rows = timed(batch.only(opaque & ~nowhere), reading.odd)
-        Graphs(
-            rows=rows,
+        add_work(
+            reading,
+            rows,
+            "graph",
             **_common(reading, rows, rows["agent_id"]),
             stream=rows["queue_id"],
             name=by_distinct(rows["graph_exec_id"], lambda graph, _: labels[f"graph {graph}"]),
-        ).add_to(reading)
+        )
 
 
 def _common(reading: RunReading, rows: Batch, agents: IntArray) -> dict[str, IntArray]:

@@ -14,7 +14,7 @@ import numpy as np
 from traceflops.parsers.io.database_query import Batch, Lookup, TextsById, Wanted, by_distinct
 from traceflops.parsers.io.database_rows import Database
 from traceflops.parsers.rocprof.copies import BETWEEN, WITHIN, ways_named
-from traceflops.parsers.rocprof.rocpd_host import APIS, MARK, add_calls, kind_by_name
+from traceflops.parsers.rocprof.rocpd_host import APIS, MARK, add_calls_of, kind_by_name
 from traceflops.parsers.rocprof.trace import Recorded, trace_of, with_losses
 from traceflops.parsers.shared.collectives import fill_collectives
 from traceflops.parsers.shared.sanity_checks import timed
@@ -22,14 +22,13 @@ from traceflops.parsers.shared.sinks import (
     UNNAMED,
     UNNAMED_COPY,
     UNNAMED_KERNEL,
-    Copies,
-    Kernels,
-    Marks,
-    Overheads,
+    add_marks,
+    add_overheads,
+    add_work,
     blocks_of,
 )
 from traceflops.parsers.shared.trace_builder import ProcessIds, told_apart
-from traceflops.table.columns import ABSENT, Array, IntArray
+from traceflops.table.columns import ABSENT, IntArray
 from traceflops.table.trace import Source, Trace
 
 _API: Final = Wanted(integers=("id", "pid", "tid", "start", "end", "apiName_id", "args_id"))
@@ -88,7 +87,7 @@ class _RpdReading(Recorded):
 
     def add_calls(self) -> dict[str, IntArray]:
         """Add calls and marks; return ids, processes and names of all these records."""
-        columns: dict[str, list[IntArray]] = {name: [] for name in ("id", "process", "apiName_id")}
+        records: dict[str, list[IntArray]] = {name: [] for name in ("id", "process", "apiName_id")}
         of_program: list[Batch] = []
         mark_names = self["marks"].names["name"]
         call_name = self._strings.coder(self["calls"].names["name"], UNNAMED)
@@ -114,11 +113,12 @@ class _RpdReading(Recorded):
                 rows.only(np.isin(kinds, [_KINDS.index(word) for word in words]))
                 for words in (_CALLS, (MARK,), (_OVERHEAD,), (_OF_PROGRAM,))
             )
-            add_calls(self, calls, call_name(calls["apiName_id"]), calls["id"], _CALLS)
-            self._mark(Marks, marks, mark_name(marks["apiName_id"]))
-            self._mark(Overheads, overheads, mark_name(overheads["apiName_id"]))
+            add_calls_of(self, calls, call_name(calls["apiName_id"]), calls["id"], _CALLS)
+            for add, some in ((add_marks, marks), (add_overheads, overheads)):
+                columns = {"process": some["process"], "thread": some["thread"]}
+                add(self, some, **columns, name=mark_name(some["apiName_id"]))
             of_program.append(texts)
-            for name, pieces in columns.items():
+            for name, pieces in records.items():
                 pieces.append(rows[name])
 
         # The texts of marks of the program are arguments, since schema 3 in a table of their own.
@@ -133,12 +133,9 @@ class _RpdReading(Recorded):
             arguments = TextsById(_joined(rows["id"] for rows in batches), spelled)
         argument = arguments.coder(mark_names, _USER)
         for rows in of_program:
-            self._mark(Marks, rows, argument(rows["args_id"]))
-        return {name: _joined(pieces) for name, pieces in columns.items()}
-
-    def _mark(self, batch: type[Marks | Overheads], rows: Batch, name: Array) -> None:
-        process, thread = rows["process"], rows["thread"]
-        batch(rows=rows, process=process, thread=thread, name=name).add_to(self)
+            columns = {"process": rows["process"], "thread": rows["thread"]}
+            add_marks(self, rows, **columns, name=argument(rows["args_id"]))
+        return {name: _joined(pieces) for name, pieces in records.items()}
 
     def add_operations(self, calls: Mapping[str, IntArray]) -> None:
         """Add all operations but barriers, which are no work."""
@@ -208,14 +205,16 @@ class _RpdReading(Recorded):
             blocks = np.where(in_threads[:, None] == 1, blocks, grid)
             if not any(text.startswith(("Copy", "Fill", "Task")) for text in spelled):
                 blocks = np.full_like(grid, ABSENT)
-        Kernels(
-            rows=rows,
+        add_work(
+            self,
+            rows,
+            "kernel",
             **self._common(rows),
             name=np.where(own >= 0, own, of_call),
             grid=blocks,
             block=block,
             shared_memory_bytes=column["groupSegmentSize"],
-        ).add_to(self)
+        )
 
     def _add_copies(self, rows: Batch, kind: str) -> None:
         """Add copies or fills with their sizes; a call of several states their sum."""
@@ -229,14 +228,15 @@ class _RpdReading(Recorded):
         way = ways_named(texts)[inverse]
         is_between = (way == WITHIN) & (source >= 0) & (target >= 0) & (source != target)
         name = self._strings.coder(self["activities"].names["name"], UNNAMED_COPY)
-        Copies(
-            rows=rows,
+        add_work(
+            self,
+            rows,
+            kind,
             **self._common(rows),
-            kind=kind,
             name=name(rows["opType_id"]),
             way=np.where(is_between, BETWEEN, way),
             bytes=np.where(rows["operations"] == 1, size, ABSENT),
-        ).add_to(self)
+        )
 
 
 def _joined(pieces: Iterable[IntArray]) -> IntArray:

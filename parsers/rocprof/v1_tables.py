@@ -30,11 +30,10 @@ from traceflops.parsers.shared.sinks import (
     DISPATCH,
     UNNAMED,
     UNNAMED_KERNEL,
-    Calls,
-    Copies,
-    Kernels,
-    Marks,
+    add_calls,
+    add_marks,
     add_queueing,
+    add_work,
     at_least,
 )
 from traceflops.parsers.shared.trace_builder import (
@@ -115,11 +114,13 @@ class V1Tables(Recorded):
     def add_kernels(self, rows: Batch, labels: Labels) -> Batch:
         """Add kernels and the moments at which they were queued; return those with a time."""
         rows = timed(rows, self.odd)
-        Kernels(
+        add_work(
+            self,
+            kind="kernel",
             **self._of_gpu(rows, labels),
             registers_per_thread=rows["registers"],
             shared_memory_bytes=rows["shared"],
-        ).add_to(self)
+        )
         some = rows.only(rows["queued"] > 0)
         add_queueing(self, some["queued"], some["thread"], some["index"], self._process(some))
         return rows
@@ -129,8 +130,8 @@ class V1Tables(Recorded):
         rows = timed(rows, self.odd)
         kind = self["activities"].names["kind"].codes(kinds)[rows["name"]]
         way = ways_named(labels)[rows["name"]]
-        copies = Copies(**self._of_gpu(rows, labels), kind=kind, bytes=rows["bytes"], way=way)
-        copies.add_to(self)
+        common = self._of_gpu(rows, labels)
+        add_work(self, **common, kind=kind, bytes=rows["bytes"], way=way)
         return rows
 
     def add_calls(self, rows: Batch, labels: Labels, api: str) -> Batch:
@@ -139,13 +140,13 @@ class V1Tables(Recorded):
             rows = without(_QUEUED, rows, labels)
         calls = timed(rows, self.odd)
         common = self._of_host("calls", calls, labels)
-        Calls(**common, correlation=calls["index"], api=api).add_to(self)
+        add_calls(self, **common, correlation=calls["index"], api=api)
         return rows
 
     def add_marks(self, rows: Batch, labels: Labels) -> None:
         """Add ranges and marks of the program."""
         rows = timed(rows, self.odd)
-        Marks(**self._of_host("marks", rows, labels), instant_ns=_MARK_NS).add_to(self)
+        add_marks(self, **self._of_host("marks", rows, labels), instant_ns=_MARK_NS)
 
     def add_counters(self, rows: Batch, labels: Labels, counters: Mapping[str, Array]) -> None:
         """Add counters; columns of instances (`TCC_HIT[3]`) count under the counter's name."""

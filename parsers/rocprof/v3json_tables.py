@@ -20,11 +20,10 @@ from traceflops.parsers.rocprof.trace import Recorded
 from traceflops.parsers.rocprof.v3json_records import READERS, RecordBlock
 from traceflops.parsers.shared.sanity_checks import timed
 from traceflops.parsers.shared.sinks import (
-    Calls,
-    Copies,
-    Kernels,
-    Marks,
-    Overheads,
+    add_calls,
+    add_marks,
+    add_overheads,
+    add_work,
     blocks_of,
     product_of,
 )
@@ -207,8 +206,10 @@ class ProcessTables:
         for block in self._records.each("buffer_records.kernel_dispatch"):
             rows = self._timed(block)
             self._recorded.streams.update(np.unique(rows["stream"]).tolist())
-            Kernels(
-                rows=rows,
+            add_work(
+                self._recorded,
+                rows,
+                "kernel",
                 process=self._number,
                 device=self._devices(rows["agent"]),
                 stream=rows["queue"],
@@ -220,7 +221,7 @@ class ProcessTables:
                 block=rows["block"],
                 registers_per_thread=self._registers(rows["kernel"].astype(np.int64)),
                 shared_memory_bytes=rows["shared"],
-            ).add_to(self._recorded)
+            )
         for block in self._records.each("buffer_records.memory_copy"):
             self._add_copies(block)
         for kind, api in APIS.items():
@@ -237,19 +238,20 @@ class ProcessTables:
             textless = name < 0
             if textless.any():
                 name[textless] = self._operations(rows.only(textless), names, "(unknown mark {})")
-            marks = Marks(rows=rows, process=self._number, thread=rows["thread"], name=name)
-            marks.add_to(self._recorded)
+            who = {"process": self._number, "thread": rows["thread"]}
+            add_marks(self._recorded, rows, **who, name=name)
         # A queue waits while its scratch memory is made: overhead of the device.
         for block in self._records.each("buffer_records.scratch_memory"):
             rows = self._timed(block)
-            Overheads(
-                rows=rows,
+            add_overheads(
+                self._recorded,
+                rows,
                 process=self._number,
                 thread=rows["thread"],
                 device=self._devices(rows["agent"]),
                 stream=rows["queue"],
                 name=self._operations(rows, names, "(unknown scratch operation {})"),
-            ).add_to(self._recorded)
+            )
 
     def add_counters(self) -> None:
         """Add counters; their instances are summed or, of the whole chip, the largest is taken."""
@@ -284,8 +286,10 @@ class ProcessTables:
         from_gpu, to_gpu = self._are_gpus(source), self._are_gpus(target)
         operation = self._operations(rows, texts, "(unknown copy {})")
         named = ways_named(texts)[operation]
-        Copies(
-            rows=rows,
+        add_work(
+            self._recorded,
+            rows,
+            "memcpy",
             process=self._number,
             # A copy engine executes it: it belongs to no queue or stream.
             device=self._devices(np.where(to_gpu, target, source)),
@@ -293,7 +297,7 @@ class ProcessTables:
             correlation=rows["correlation"],
             bytes=rows["bytes"],
             way=ways_between(named, from_gpu.astype(int), to_gpu.astype(int), source != target),
-        ).add_to(self._recorded)
+        )
 
     def _add_calls(self, block: RecordBlock, api: str) -> None:
         """Add calls, the arguments of RCCL's, and the sizes that calls of copies were given."""
@@ -308,14 +312,15 @@ class ProcessTables:
         if "size" in rows.numbers:
             has_size = rows["size"] != ABSENT
             self._copy_sizes.append((rows["correlation"][has_size], rows["size"][has_size]))
-        Calls(
-            rows=rows,
+        add_calls(
+            self._recorded,
+            rows,
             process=self._number,
             thread=rows["thread"],
             name=self._operations(rows, table.names["name"], f"(unknown {api} call {{}})"),
             correlation=rows["correlation"],
             api=api,
-        ).add_to(self._recorded)
+        )
 
     def _timed(self, block: RecordBlock) -> Batch:
         """Return the records that have a time."""

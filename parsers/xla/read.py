@@ -21,16 +21,7 @@ from traceflops.parsers.io.notes import NoteTable
 from traceflops.parsers.io.places import rank_in_name
 from traceflops.parsers.shared.formats import Format
 from traceflops.parsers.shared.sanity_checks import span_notes, timed
-from traceflops.parsers.shared.sinks import (
-    UNNAMED,
-    WAYS,
-    Calls,
-    Copies,
-    Graphs,
-    Kernels,
-    Marks,
-    way_named,
-)
+from traceflops.parsers.shared.sinks import UNNAMED, WAYS, add_calls, add_marks, add_work, way_named
 from traceflops.parsers.shared.trace_builder import (
     DeviceFacts,
     Gathered,
@@ -206,21 +197,23 @@ class _Recording(Gathered):
                     "annotation": _ops(stats, names["annotation"])[row],
                 }
                 if work_kind == _GRAPH:
-                    Graphs(**common).add_to(self)
+                    add_work(self, kind="graph", **common)
                 elif work_kind == _KERNEL:
                     details = _Details(stats, "kernel_details", row)
                     shared = details.sum("static_shared", "dynamic_shared", "group_mem")
-                    Kernels(
+                    add_work(
+                        self,
+                        kind="kernel",
                         **common,
                         grid=details.triple("grid"),
                         block=details.triple("block"),
                         registers_per_thread=details.sum("regs"),
                         shared_memory_bytes=np.where(shared <= _MOST_SHARED, shared, ABSENT),
-                    ).add_to(self)
+                    )
                 else:
                     size = _Details(stats, f"{word}_details", row).sum("size")
                     way = plane.by_name(work, lambda name: _WAY_CODES[way_named(name)])
-                    Copies(**common, kind=word, way=way, bytes=size).add_to(self)
+                    add_work(self, kind=word, **common, way=way, bytes=size)
             for line, word in _MARKED.items():
                 marks = rows.only((line_names == line)[rows["line"]])
                 self._add_marks(word, plane, marks, device=device)
@@ -239,14 +232,15 @@ class _Recording(Gathered):
         )
         self.counts.update(call=calls.count, python=frames.count, mark=marks.count)
         names, apis = self["calls"].names["name"], self["calls"].names["api"]
-        Calls(
-            rows=calls,
+        add_calls(
+            self,
+            calls,
             process=self._process,
             thread=calls["thread"],
             name=plane.by_name(calls, lambda name: names[name or UNNAMED]),
             correlation=calls["correlation_id"],
             api=apis.codes(api for _, api in _APIS)[kind[kind < _FRAMES]],
-        ).add_to(self)
+        )
         if self._python_stacks:
             self._add_marks("python", plane, frames, thread=frames["thread"])
         mark_names = self["marks"].names["name"]
@@ -258,7 +252,7 @@ class _Recording(Gathered):
             (re.sub("(?i)[^a-z]|step", "", plane.event_names.get(k, "")[:40]), n) for k, n in keyed
         )
         name[is_step] = mark_names.codes(f"{word} step {n}".strip() for word, n in words)
-        Marks(rows=marks, process=self._process, thread=marks["thread"], name=name).add_to(self)
+        add_marks(self, marks, process=self._process, thread=marks["thread"], name=name)
         code, texts = stats.texts("allocator_name")
         allocators = [*map(_ALLOCATOR.match, texts), None]
         of_text = [self._gpus.get(int(gpu[1]), ABSENT) if gpu else ABSENT for gpu in allocators]

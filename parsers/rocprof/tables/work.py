@@ -27,8 +27,10 @@ def add_kernels(cut: Cut, part: ProcessPart) -> None:
     grid, block = _axes(cut, "grid"), _axes(cut, "block")
     is_queued = cut.has("dispatched")
     correlation = cut["dispatch"] if is_queued else ids(cut, "correlation")
-    sinks.Kernels(
-        rows=cut,
+    sinks.add_work(
+        part,
+        cut,
+        "kernel",
         device=cut.codes("agent", part.agents, ""),
         stream=cut["queue"],
         name=cut.codes("kernel", part["activities"].names["name"], sinks.UNNAMED_KERNEL),
@@ -39,7 +41,7 @@ def add_kernels(cut: Cut, part: ProcessPart) -> None:
         block=ABSENT if block is None else block,
         registers_per_thread=cut["registers"],
         shared_memory_bytes=cut["shared"],
-    ).add_to(part)
+    )
     if is_queued:
         queued = cut["dispatched"]
         some = queued >= 0
@@ -54,15 +56,17 @@ def add_copies(cut: Cut, part: ProcessPart, named: str = "direction") -> None:
     names, texts = part["copies"].names, Names()
     code = cut.codes(named, texts, "")
     kinds = ["memset" if "fill" in text.lower() else "memcpy" for text in texts]
-    sinks.Copies(
-        rows=cut,
-        kind=names["kind"].codes(kinds)[code],
+    sinks.add_work(
+        part,
+        cut,
+        names["kind"].codes(kinds)[code],
         name=cut.codes(named, names["name"], sinks.UNNAMED_COPY),
         correlation=ids(cut, "correlation"),
         graph=ids(cut, "graph"),
         graph_node=ids(cut, "graph_node"),
         way=ways_named(texts)[code],
-    ).add_to(part, "copies")
+        into="copies",
+    )
     part.ends.append((cut.codes("source", part.agents, ""), cut.codes("target", part.agents, "")))
 
 
@@ -71,14 +75,17 @@ def add_graphs(cut: Cut, part: ProcessPart) -> None:
     cut = timed_rows(cut, part)
     graphs, inverse = np.unique(cut["graph"], return_inverse=True)
     labels = [f"graph {'?' if graph == ABSENT else graph}" for graph in graphs.tolist()]
-    sinks.Graphs(
-        rows=cut,
+    sinks.add_work(
+        part,
+        cut,
+        "graph",
         device=cut.codes("agent", part.agents, ""),
         stream=cut["queue"],
         name=part["graphs"].names["name"].codes(labels)[inverse],
         correlation=ids(cut, "correlation"),
         graph=cut["graph"],
-    ).add_to(part, "graphs")
+        into="graphs",
+    )
 
 
 def add_operations(cut: Cut, part: ProcessPart) -> None:
@@ -154,18 +161,19 @@ def add_calls(cut: Cut, part: ProcessPart) -> None:
     is_mark = is_mark[cut["domain code"]]
     if not is_mark.all():
         some, names = cut.only(~is_mark), part["calls"].names
-        sinks.Calls(
-            rows=some,
+        sinks.add_calls(
+            part,
+            some,
             thread=some["thread"],
             name=some.codes("function", names["name"], sinks.UNNAMED),
             correlation=ids(some, "correlation"),
             api=names["api"].codes(map(api_of, domains))[some["domain code"]],
-        ).add_to(part)
+        )
     marks = cut.only(is_mark)
     if marks.count:
         role = "function" if marks.has("function") else "message"
         name = marks.codes(role, part["marks"].names["name"], sinks.UNNAMED)
-        sinks.Marks(rows=marks, thread=ids(marks, "thread"), name=name).add_to(part)
+        sinks.add_marks(part, marks, thread=ids(marks, "thread"), name=name)
 
 
 def api_of(domain: str) -> str:
@@ -176,13 +184,14 @@ def api_of(domain: str) -> str:
 def add_scratch(cut: Cut, part: ProcessPart) -> None:
     """Add the making of scratch memory, for which a queue waits, as overhead of the device."""
     cut = timed_rows(cut, part)
-    sinks.Overheads(
-        rows=cut,
+    sinks.add_overheads(
+        part,
+        cut,
         thread=ids(cut, "thread"),
         device=cut.codes("agent", part.agents, ""),
         stream=cut["queue"],
         name=cut.codes("operation", part["marks"].names["name"], sinks.UNNAMED),
-    ).add_to(part)
+    )
 
 
 def add_pushes(cut: Cut, part: ProcessPart) -> None:
@@ -225,5 +234,5 @@ def pair_pushes(part: ProcessPart) -> None:
     part.stretch.cover(time[rows])
     columns = {"start_ns": time[rows], "dur_ns": dur, "thread": thread[order][rows]}
     marks = Cut(len(rows), columns)
-    sinks.Marks(rows=marks, thread=ids(marks, "thread"), name=message[rows]).add_to(part)
+    sinks.add_marks(part, marks, thread=ids(marks, "thread"), name=message[rows])
     part.pushes.clear()
