@@ -7,10 +7,10 @@ knows who wrote it. Several tables in one text, one after the other, are read as
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -69,18 +69,17 @@ class Plan:
     least: int | None = None
 
 
-class Tables(Protocol):
-    """What the caller knows of the tables that it reads."""
+class Tables(NamedTuple):
+    """What the caller knows of the tables that it reads.
 
-    @property
-    def beginnings(self) -> frozenset[str]:
-        """Return how headers begin, behind a quote or not: texts of four characters or more."""
+    `beginnings` are how headers begin, behind a quote or not: texts of four characters or more.
+    `of_header` says what to read of the table with a header, `of_row` of one that lost its header
+    and has some row; both return None for what is no table.
+    """
 
-    def of_header(self, names: Sequence[str]) -> Plan | None:
-        """Return what to read of the table with this header; None if it is none."""
-
-    def of_row(self, row: Sequence[str]) -> Plan | None:
-        """Return what to read of the table without header that has this row; None if unknown."""
+    beginnings: frozenset[str]
+    of_header: Callable[[Sequence[str]], Plan | None]
+    of_row: Callable[[Sequence[str]], Plan | None] = lambda row: None
 
 
 @dataclass(frozen=True, slots=True)

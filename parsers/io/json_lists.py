@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -41,9 +41,11 @@ from traceflops.parsers.io.json_window import (
     STRING,
     UNDECODABLE,
     Window,
+    decoded,
     first_value,
+    list_decoder,
 )
-from traceflops.parsers.io.worker_pool import BLOCK_BYTES, WorkerPool
+from traceflops.parsers.io.worker_pool import BLOCK_BYTES, BlockReader, WorkerPool
 
 _BOM: Final = b"\xef\xbb\xbf"
 _LONGEST_KEY: Final = 1 << 16
@@ -115,10 +117,8 @@ class Document:
             self._record(frame)
         elif (token := self._token(frame)) is not None:
             if isinstance(frame.shape, Members):
-                try:
-                    key = msgspec.json.decode(token["key"], type=str)
-                except UNDECODABLE:
-                    key = token["key"].decode(errors="replace")
+                key = decoded(token["key"], str)
+                key = token["key"].decode(errors="replace") if key is None else key
                 self._begin(frame.shape.keys.get(key, frame.shape.other), (*frame.path, key))
             elif isinstance(frame.shape, Elements):
                 self._begin(frame.shape.each, (*frame.path, frame.count - 1))
@@ -210,7 +210,7 @@ class Document:
         if value is None or not isinstance(frame.shape, Records):
             return
         frame.looked_at += len(value)
-        if frame.shape.reader.check(b"[" + value + b"]") is not None:
+        if _records_in(frame.shape.reader, value) is not None:
             self._blocks.accept(frame, value)
         elif not self._mends(frame, value):
             self._drop(value)
@@ -249,7 +249,7 @@ class Document:
             whole, length = first_value(better)
             value, behind = better[:length], better[length:].strip(BETWEEN + b"]}")
             is_record = whole and value.startswith(b"{") and not behind
-            if is_record and frame.shape.reader.check(b"[" + value + b"]") == 1:
+            if is_record and _records_in(frame.shape.reader, value) == 1:
                 self.damage.repaired.update(repairs)
                 self._blocks.accept(frame, value)
                 return True
@@ -372,3 +372,11 @@ class Document:
 
     def _count_tail(self, text: bytes) -> None:
         self.damage.tail_bytes += len(text)
+
+
+def _records_in(reader: BlockReader[Any], text: bytes) -> int | None:
+    """Return how many records stand in the text of a list; None where it does not decode."""
+    try:
+        return len(list_decoder(reader.element).decode(b"[" + text + b"]"))
+    except UNDECODABLE:
+        return None

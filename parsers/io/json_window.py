@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterator
-from typing import Final
+from functools import cache
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -25,6 +26,21 @@ _NEAR_END: Final = 1 << 16
 _BYTE: Final = re.compile(r"\(byte (\d+)\)")
 _SPACES: Final = re.compile(rb"[ \t\r\n]*+")
 _GRAMMAR: Final = msgspec.json.Decoder(msgspec.Raw)
+T = TypeVar("T")
+
+
+def decoded(text: bytes | str | msgspec.Raw, form: type[T]) -> T | None:
+    """Return JSON as a value of some type, None where it is no such value."""
+    try:
+        return msgspec.json.decode(text, type=form)
+    except UNDECODABLE:
+        return None
+
+
+@cache
+def list_decoder(element: Any, strict: bool = True) -> msgspec.json.Decoder[list[Any]]:
+    """Return the decoder of a list of such elements; not strict, it reads numbers from texts."""
+    return msgspec.json.Decoder(list.__class_getitem__(element), strict=strict)
 
 
 def first_value(text: bytes | memoryview) -> tuple[bool, int]:

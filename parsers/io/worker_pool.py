@@ -44,13 +44,12 @@ _GONE = (EOFError, OSError, ValueError, pickle.UnpicklingError)
 
 
 class BlockReader(Protocol[B_co]):
-    """Decodes text; both methods return None for text that cannot be decoded."""
+    """Decodes JSON lists whose elements msgspec decodes as `element`."""
 
-    def check(self, text: bytes) -> int | None:
-        """Return the number of events in a JSON list."""
+    element: Any
 
     def read(self, text: bytes | memoryview) -> B_co | None:
-        """Return the rows of a JSON list of events."""
+        """Return the rows of a JSON list of events; None where it cannot be decoded."""
 
 
 def usable_cores() -> int:

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from traceflops.parsers.io.csv_cells import Field, Kind
 from traceflops.parsers.io.csv_lines import Damage
-from traceflops.parsers.io.csv_text import TEXT_BLOCK_BYTES, CsvText, Cut, Plan
+from traceflops.parsers.io.csv_text import TEXT_BLOCK_BYTES, CsvText, Cut, Plan, Tables
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.nsight.ncu_values import Marks, plain_numbers, unit_of, values_of
 from traceflops.parsers.nsight.stats_rows import sizes_in, texts_of, triple
@@ -65,42 +65,35 @@ _GRIDS: Final = ("Launch Statistics|Grid Size|", "launch__grid_size")
 _BLOCKS: Final = ("Launch Statistics|Block Size|", "launch__block_size")
 
 
-class NcuTables:
-    """The pages of Nsight Compute, as the CSV reader asks for them."""
-
-    beginnings: Final = frozenset({'ID",', 'ID,"', "ID,P", "ID,K", 'ID";', "ID;P", "ID\tP"})
-
-    def of_header(self, names: Sequence[str]) -> Plan | None:
-        """Return what to read of the page with this header; None if it is none."""
-        if not 4 <= len(names) <= _MOST_COLUMNS:
-            return None
-        words = [name.strip().lower() for name in names]
-        if "id" not in words or "kernel name" not in words:
-            return None
-        is_details = "metric name" in words and "metric value" in words
-        roles = {**_ROLES, **(_METRIC if is_details else {})}
-        fields = {r: Field(words.index(w), kind) for r, (w, kind) in roles.items() if w in words}
-        if is_details:
-            # Rows may end behind the value: the columns of rules are then empty.
-            least = fields["value"].place + 1
-            layout = next((text for word, text in _LAYOUTS if word in words), "details (2022)")
-            page: tuple[str, Mapping[str, str]] = (layout, {})
-        else:
-            least = len(names)
-            places = {f"metric {n}": n for n, name in enumerate(names) if "__" in name}
-            if not places:
-                return None
-            fields |= {role: Field(place, "text") for role, place in places.items()}
-            page = ("raw page", {role: names[n].strip() for role, n in places.items()})
-        shorter = least if least < len(names) else None
-        return Plan(len(names), fields, fields["name"].place, page, shorter)
-
-    def of_row(self, row: Sequence[str]) -> Plan | None:
-        """Return nothing: pages always have a header."""
+def _page_of(names: Sequence[str]) -> Plan | None:
+    """Return what to read of the page with this header; None if it is none."""
+    if not 4 <= len(names) <= _MOST_COLUMNS:
         return None
+    words = [name.strip().lower() for name in names]
+    if "id" not in words or "kernel name" not in words:
+        return None
+    is_details = "metric name" in words and "metric value" in words
+    roles = {**_ROLES, **(_METRIC if is_details else {})}
+    fields = {r: Field(words.index(w), kind) for r, (w, kind) in roles.items() if w in words}
+    if is_details:
+        # Rows may end behind the value: the columns of rules are then empty.
+        least = fields["value"].place + 1
+        layout = next((text for word, text in _LAYOUTS if word in words), "details (2022)")
+        page: tuple[str, Mapping[str, str]] = (layout, {})
+    else:
+        least = len(names)
+        places = {f"metric {n}": n for n, name in enumerate(names) if "__" in name}
+        if not places:
+            return None
+        fields |= {role: Field(place, "text") for role, place in places.items()}
+        page = ("raw page", {role: names[n].strip() for role, n in places.items()})
+    shorter = least if least < len(names) else None
+    return Plan(len(names), fields, fields["name"].place, page, shorter)
 
 
-NCU_TABLES: Final = NcuTables()
+NCU_TABLES: Final = Tables(
+    frozenset({'ID",', 'ID,"', "ID,P", "ID,K", 'ID";', "ID;P", "ID\tP"}), _page_of
+)
 
 
 @dataclass(slots=True)

@@ -16,7 +16,7 @@ from traceflops.errors import InputError, NotATrace
 from traceflops.parsers.io.csv_text import text_notes
 from traceflops.parsers.io.database_query import Lookup, by_distinct
 from traceflops.parsers.io.inputs import ByteSource
-from traceflops.parsers.io.notes import NoteTable, read_each, with_notes
+from traceflops.parsers.io.notes import NoteTable, not_read, read_each, with_notes
 from traceflops.parsers.io.places import rank_in_name
 from traceflops.parsers.nsight.stats_layouts import REPORTS, report_named
 from traceflops.parsers.nsight.stats_read import StatsFile, labels_of, read_stats
@@ -111,7 +111,6 @@ NOTES: Final = NoteTable(
         "({titles}).",
         "table-repeated": "{count} [table|tables] ignored: every number repeats an earlier table.",
         "report-repeated": "{reports} [repeats|repeat] another report: ignored.",
-        "file-not-read": "{name} could not be read: {reason}.",
     },
     assumed={
         "several-profiles": "The file holds reports of several profiles. Each is treated as a "
@@ -181,10 +180,7 @@ def read_reports(sources: Sequence[ByteSource]) -> list[Trace]:
             f"no rows: {name} (header only)",
             f"nothing was launched while recording; record again with {NSYS}",
         )
-    notes = [
-        replace(NOTES.note("file-not-read", 1, name=s.label, reason=error.message), file=s.label)
-        for s, error in failed
-    ]
+    notes = not_read(failed)
     notes += [replace(NOTES.note("no-rows"), file=file.source.label) for file in empty]
     return with_notes(traces, notes)
 

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from traceflops.parsers.io.json_window import UNDECODABLE
+from traceflops.parsers.io.json_window import decoded
 from traceflops.parsers.shared.trace_builder import NOTHING_KNOWN, DeviceFacts
 
 _MHZ: Final = 10**6
@@ -190,10 +190,7 @@ def gpus_of(header: Mapping[str, msgspec.Raw]) -> dict[int, DeviceFacts]:
 
     Its JSON has rocminfo's words without blanks.
     """
-    try:
-        words = msgspec.json.decode(header.get("otherData", b"{}"), type=dict[str, Any])
-    except UNDECODABLE:
-        return {}
+    words = decoded(header.get("otherData", b"{}"), dict[str, Any]) or {}
     agents: defaultdict[int, dict[str, str]] = defaultdict(dict)
     for key, value in words.items():
         match = _V1_KEY.fullmatch(key)

@@ -57,7 +57,6 @@ NOTES: Final = NoteTable(
         "launch (GRBM counters: largest value)."
     },
     dropped={
-        "file-not-read": "{name} could not be read: {reason}.",
         "times-rounded": "{n} [time|times] [is not a whole number|are not whole numbers] of "
         "nanoseconds. Spreadsheets round them when saving (3.42E+14); use the file as rocprof "
         "wrote it.",
@@ -116,11 +115,6 @@ _NO_CALLS: Final = (
 )
 
 
-def instance_notes(rows: int) -> Iterator[Note]:
-    """Yield a note if `rows` of instances were added to others."""
-    return NOTES.counted({"instances-summed": rows}, "instances-summed")
-
-
 def clock_of(machine: str | None, host: str | None) -> str | None:
     """Return a name of a machine's clock: a digest, since neither id nor name is to be shared.
 
@@ -134,9 +128,7 @@ def clock_of(machine: str | None, host: str | None) -> str | None:
 
 def clock_of_folder(root: str) -> str | None:
     """Return a name of the clock of a machine by its folder, without naming the folder."""
-    if root in ("", "."):
-        return None
-    return f"folder {_digest(root)}"
+    return None if root in ("", ".") else f"folder {_digest(root)}"
 
 
 def _digest(text: str) -> str:
@@ -192,7 +184,7 @@ def run_notes(
         notes.append(NOTES.note("repeated-passes", len(run.passes_left_out), passes=listed))
     notes += NOTES.counted(odd, "merged-passes", "launcher", "host-copies")
     notes += [DEVICE_UNKNOWN] if odd["device-unknown"] else []
-    notes += [*instance_notes(odd["instances"]), *NOTES.counted(odd, "counters-written-twice")]
+    notes += NOTES.counted(odd, "instances-summed", "counters-written-twice")
     # What the run lacks as a whole, and what is strange about its times
     if tables["activities"].num_rows:
         notes += link_notes(tables)

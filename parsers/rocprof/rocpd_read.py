@@ -228,7 +228,7 @@ class DispatchReader:
                 )
             if not is_of_kernel.all():
                 self.others.append(rows.only(~is_of_kernel))
-        reading.tables[_TABLE], odd["instances"] = summed_instances(table)
+        reading.tables[_TABLE], odd["instances-summed"] = summed_instances(table)
         if not len(dispatches["event"]) or any(map(reading.run.has_rows, _TRACED)):
             return False
         counted = np.setdiff1d(reading[_TABLE].column("dispatch"), [ABSENT])

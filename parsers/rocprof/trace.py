@@ -17,7 +17,6 @@ from traceflops.parsers.io.notes import NoteTable
 from traceflops.parsers.rocprof.notes import (
     COUNTERS_ONLY,
     DEVICE_UNKNOWN,
-    instance_notes,
     link_notes,
 )
 from traceflops.parsers.rocprof.notes import NOTES as RUN_NOTES
@@ -126,7 +125,7 @@ def trace_of(
         all_notes.append(rank_from_name([rank]))
     odd, kernels = recorded.odd, tables["activities"]["name"]
     all_notes += [*span_notes(odd), *NOTES.counted(odd, *_DROPPED)]
-    all_notes += instance_notes(odd["instances"])
+    all_notes += RUN_NOTES.counted(odd, "instances-summed")
     all_notes += [DEVICE_UNKNOWN] if odd["device-unknown"] else []
     all_notes += NOTES.counted(odd, *_ASSUMED)
     labels = names(kernels)

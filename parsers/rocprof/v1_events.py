@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from traceflops.parsers.io.json_window import UNDECODABLE
+from traceflops.parsers.io.json_window import UNDECODABLE, list_decoder
 from traceflops.parsers.pytorch.values import as_text, integer, integers
 from traceflops.parsers.rocprof.layouts import counters_in
 from traceflops.table.columns import ABSENT, Array, BoolArray, Rows, count_true
@@ -124,17 +124,12 @@ def doubles(rows: Mapping[str, Array]) -> BoolArray:
 class V1Reader:
     """Reads blocks of text, also in worker processes."""
 
-    def check(self, text: bytes) -> int | None:
-        """Return how many events a JSON list holds, None where it cannot be decoded."""
-        try:
-            return len(_DECODER.decode(text))
-        except UNDECODABLE:
-            return None
+    element = V1Event
 
     def read(self, text: bytes | memoryview) -> dict[str, EventRows] | None:
         """Return the rows of a JSON list of events by kind, None where it cannot be decoded."""
         try:
-            events = _DECODER.decode(text)
+            events: list[V1Event] = list_decoder(V1Event).decode(text)
         except UNDECODABLE:
             return None
         groups: defaultdict[str, list[V1Event]] = defaultdict(list)
@@ -172,9 +167,6 @@ class V1Reader:
             rows[COUNTERS] = EventRows()
             rows[COUNTERS].add(len(args), **values)
         return rows
-
-
-_DECODER: Final = msgspec.json.Decoder(list[V1Event])
 
 
 def _kind(event: V1Event) -> str:

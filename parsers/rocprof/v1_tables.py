@@ -169,7 +169,7 @@ class V1Tables(Recorded):
     def sum_instances(self) -> None:
         """Add up the counters of instances: all are known."""
         table = self["kernel_counters"]
-        self.tables["kernel_counters"], self.odd["instances"] = summed_instances(table)
+        self.tables["kernel_counters"], self.odd["instances-summed"] = summed_instances(table)
 
     def _on_gpus(self, rows: Batch) -> dict[str, IntArray]:
         """Return processes and devices; work that names no GPU is of the only one, or of 0."""

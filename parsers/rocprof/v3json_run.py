@@ -12,7 +12,7 @@ from traceflops.errors import InputError, NotATrace
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.json_lists import Document
 from traceflops.parsers.io.json_mend import input_cut, repairs_and_losses
-from traceflops.parsers.io.notes import read_each, with_notes
+from traceflops.parsers.io.notes import not_read, read_each, with_notes
 from traceflops.parsers.io.worker_pool import BLOCK_BYTES, WorkerPool
 from traceflops.parsers.rocprof.notes import SEVERAL_MACHINES, clock_of_folder
 from traceflops.parsers.rocprof.tables.parts import place_of
@@ -49,10 +49,7 @@ def read_runs(sources: Sequence[ByteSource], reading: Reading) -> list[Trace]:
         return source, read_v3_json(source, reading.pool if is_large else WorkerPool())
 
     read, failed = read_each(sources, traced, close=True)
-    notes = []
-    for source, error in failed:
-        text = f"{source.label} could not be read: {error.message}."
-        notes.append(Note("dropped", "file-not-read", text, 1, source.label))
+    notes = not_read(failed)
     traces = without_repeated_passes(read)
     working = [trace for trace in traces if trace.source.event_counts]
     idle = [trace for trace in traces if not trace.source.event_counts]

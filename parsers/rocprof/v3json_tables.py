@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import msgspec
 import numpy as np
 
 from traceflops.parsers.io.database_query import Batch, Lookup, TextsById, by_distinct
 from traceflops.parsers.io.json_blocks import SKIPPED, WHOLE, Elements, JsonPart, Members, Records
-from traceflops.parsers.io.json_window import UNDECODABLE
+from traceflops.parsers.io.json_window import decoded
 from traceflops.parsers.rocprof.agents import facts_of_agent, is_gpu, place_of_node, text_of
 from traceflops.parsers.rocprof.copies import fill_sizes, ways_between, ways_named
 from traceflops.parsers.rocprof.notes import clock_of
@@ -29,8 +29,6 @@ from traceflops.parsers.shared.sinks import (
 )
 from traceflops.parsers.shared.trace_builder import told_apart
 from traceflops.table.columns import ABSENT, LIMIT_NS, Array, BoolArray, IntArray, Names, count_true
-
-T = TypeVar("T")
 
 ROOT_KEY: Final = "rocprofiler-sdk-tool"
 
@@ -94,7 +92,7 @@ class Metadata:
 
     def __init__(self, raw: msgspec.Raw | bytes = b"{}") -> None:
         """Decode the metadata; values that cannot be are None."""
-        metadata = _decoded(raw, _Metadata) or _Metadata()
+        metadata = decoded(raw, _Metadata) or _Metadata()
         node, times = metadata.node or _Node(), (metadata.init_time, metadata.fini_time)
         self.has_node = metadata.node is not None
         self.host = text_of(node.hostname)
@@ -133,7 +131,7 @@ class ProcessRecords:
         elif path == "metadata":
             self.metadata = Metadata(item.value)
         elif path == "strings.buffer_records":
-            self.kinds = _decoded(item.value, list[_Operations]) or []
+            self.kinds = decoded(item.value, list[_Operations]) or []
 
     def take(self, path: str) -> list[RecordBlock]:
         """Return the blocks of a list and forget them."""
@@ -149,13 +147,6 @@ class ProcessRecords:
         """Return the name of an operation of a kind of records."""
         operations = self.kinds[kind].operations if 0 <= kind < len(self.kinds) else []
         return operations[number] or None if 0 <= number < len(operations) else None
-
-
-def _decoded(raw: msgspec.Raw | bytes, form: type[T]) -> T | None:
-    try:
-        return msgspec.json.decode(raw, type=form)
-    except UNDECODABLE:
-        return None
 
 
 _UNLISTED: Final = -1
@@ -262,7 +253,7 @@ class ProcessTables:
             counter, _ = _named(counters, columns["counter"], names, "(unknown counter {})")
             largest = np.array([takes_largest(text) for text in names], np.bool_)
             odd["no-value json"] += int(columns["valueless"].max(initial=0))
-            odd["instances"] += int((columns["instances"] - 1).sum())
+            odd["instances-summed"] += int((columns["instances"] - 1).sum())
             table.add(
                 block.rows,
                 process=self._number,

@@ -134,7 +134,7 @@ def counted_once(parts: Sequence[ProcessPart], tally: Counter[str]) -> TableBuil
     elif (instance == ABSENT).all():
         return table
     table, merged = summed_instances(table)
-    tally["instances"] += merged
+    tally["instances-summed"] += merged
     return table
 
 

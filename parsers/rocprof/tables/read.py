@@ -16,7 +16,7 @@ from traceflops.errors import InputError, NotATrace
 from traceflops.parsers.io.csv_cells import Texts
 from traceflops.parsers.io.csv_text import TEXT_BLOCK_BYTES, CsvBlock, CsvText, Cut
 from traceflops.parsers.io.inputs import ByteSource
-from traceflops.parsers.io.notes import read_each, with_notes
+from traceflops.parsers.io.notes import not_read, read_each, with_notes
 from traceflops.parsers.rocprof.layouts import COMPUTE, ROCPROF_TABLES, RocprofTable
 from traceflops.parsers.rocprof.notes import NOTES, clock_of_folder, file_notes, run_notes
 from traceflops.parsers.rocprof.tables.counters import (
@@ -105,10 +105,7 @@ def read_tables(sources: Sequence[ByteSource]) -> list[Trace]:
             f"no rows: {name} (header only)", "nothing was launched while recording; record again"
         )
     traces = [Assembly(run, host_of.get(run.root)).trace() for run in used]
-    notes = []
-    for source, error in failed:
-        note = NOTES.note("file-not-read", 1, name=source.label, reason=error.message)
-        notes.append(replace(note, file=source.label))
+    notes = not_read(failed)
     unused = [file for run in runs if not run.processes for file in run.files]
     for file in unused:
         notes += file_notes(file)
