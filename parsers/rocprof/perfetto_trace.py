@@ -22,18 +22,9 @@ from traceflops.parsers.rocprof.notes import clock_of_folder
 from traceflops.parsers.rocprof.perfetto_packets import TEXT, Packets, Track
 from traceflops.parsers.rocprof.tables.parts import place_of
 from traceflops.parsers.rocprof.trace import Recorded, trace_of
+from traceflops.parsers.shared import sinks
 from traceflops.parsers.shared.collectives import fill_collectives
 from traceflops.parsers.shared.sanity_checks import timed
-from traceflops.parsers.shared.sinks import (
-    UNNAMED,
-    UNNAMED_COPY,
-    UNNAMED_KERNEL,
-    add_calls,
-    add_marks,
-    add_overheads,
-    add_work,
-    blocks_of,
-)
 from traceflops.parsers.shared.trace_builder import ProcessIds, told_apart
 from traceflops.table.columns import ABSENT, Array, IntArray, count_true
 from traceflops.table.trace import Note, Source, Trace
@@ -245,16 +236,16 @@ class _Recording(Recorded):
         return {"rows": rows, "name": name, **{c: rows[c] for c in ("process", *columns)}}
 
     def _add_calls(self, rows: Batch, api: str) -> None:
-        common = self._common("calls", rows, UNNAMED, "thread", "correlation")
-        add_calls(self, **common, api=api)
+        common = self._common("calls", rows, sinks.UNNAMED, "thread", "correlation")
+        sinks.add_calls(self, **common, api=api)
 
     def _add_marks(self, rows: Batch, _: str) -> None:
-        add_marks(self, **self._common("marks", rows, UNNAMED, "thread"))
+        sinks.add_marks(self, **self._common("marks", rows, sinks.UNNAMED, "thread"))
 
     def _add_scratch(self, rows: Batch, _: str) -> None:
         """Add the making of scratch memory, for which a queue waits, as overhead of the device."""
-        common = self._common("marks", rows, UNNAMED, "thread", "stream")
-        add_overheads(self, **common, device=self._on_gpus(rows))
+        common = self._common("marks", rows, sinks.UNNAMED, "thread", "stream")
+        sinks.add_overheads(self, **common, device=self._on_gpus(rows))
 
     def _add_kernels(self, rows: Batch, _: str) -> None:
         """Add kernels; rocprofv3 writes only the products of their sizes, not the axes."""
@@ -265,12 +256,12 @@ class _Recording(Recorded):
             )
             for name in ("workgroup_size", "grid_size")
         )
-        add_work(
+        sinks.add_work(
             self,
             kind="kernel",
-            **self._common("activities", rows, UNNAMED_KERNEL, "stream", "correlation"),
+            **self._common("activities", rows, sinks.UNNAMED_KERNEL, "stream", "correlation"),
             device=self._on_gpus(rows),
-            grid=blocks_of(grid, block),
+            grid=sinks.blocks_of(grid, block),
             block=block,
             shared_memory_bytes=rows["group_segment_size"],
         )
@@ -292,8 +283,8 @@ class _Recording(Recorded):
         self.odd["host-copies json"] += count_true(~on_device)
         rows = rows.with_numbers(columns).only(on_device)
         # A copy engine executes it: it belongs to no queue or stream.
-        common = self._common("activities", rows, UNNAMED_COPY, "correlation", "bytes", "way")
-        add_work(self, kind="memcpy", **common, device=self._on_gpus(rows))
+        common = self._common("activities", rows, sinks.UNNAMED_COPY, "correlation", "bytes", "way")
+        sinks.add_work(self, kind="memcpy", **common, device=self._on_gpus(rows))
 
     def _add_counters(self, rows: Batch, kind_of: IntArray) -> None:
         """Add values over time. Those of rocprofv3 only sum up records that are read.
@@ -312,7 +303,9 @@ class _Recording(Recorded):
         names = table.names["name"]
         gauges = [GAUGES.get(text) for text in (*self._packets.categories, "")]
         gauge = np.array([names[gauge[0]] if gauge else ABSENT for gauge in gauges])[category]
-        other = by_distinct(uuid, lambda key, _: names[tracks.get(key, _NO_TRACK).name or UNNAMED])
+        other = by_distinct(
+            uuid, lambda key, _: names[tracks.get(key, _NO_TRACK).name or sinks.UNNAMED]
+        )
         unit = np.array([gauge[1] if gauge else 1.0 for gauge in gauges])[category]
         factor = unit * by_distinct(uuid, lambda key, _: tracks.get(key, _NO_TRACK).factor)
         name = np.where(gauge == ABSENT, other, gauge).astype(np.int32)

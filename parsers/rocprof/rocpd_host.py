@@ -14,8 +14,8 @@ import numpy as np
 from traceflops.parsers.io.database_query import Among, Batch, Coder, Lookup, Wanted, by_distinct
 from traceflops.parsers.rocprof.rocpd_run import RunReading
 from traceflops.parsers.rocprof.trace import Recorded
+from traceflops.parsers.shared import sinks
 from traceflops.parsers.shared.sanity_checks import timed
-from traceflops.parsers.shared.sinks import UNNAMED, add_calls, add_marks, add_overheads
 from traceflops.table.columns import ABSENT, Array, IntArray, count_true
 
 APIS: Final = ("hip", "hsa", "rccl", "rocdecode", "rocjpeg")
@@ -70,8 +70,8 @@ class HostReader:
     def __init__(self, reading: RunReading, values: IntArray) -> None:
         self._reading = reading
         self._values = values
-        self._call_name = reading.strings.coder(reading["calls"].names["name"], UNNAMED)
-        self._mark_name = reading.strings.coder(reading["marks"].names["name"], UNNAMED)
+        self._call_name = reading.strings.coder(reading["calls"].names["name"], sinks.UNNAMED)
+        self._mark_name = reading.strings.coder(reading["marks"].names["name"], sinks.UNNAMED)
         self._message_names: dict[int, Coder] = {}
         self.measured: list[Batch] = []
         self.rccl: list[tuple[IntArray, IntArray]] = []
@@ -141,7 +141,7 @@ class HostReader:
                 message = self._message_names[key](marks["event_id"][of_category])
                 name[of_category] = np.where(message >= 0, message, name[of_category])
             process, thread = marks["process"], marks["thread"]
-            add_marks(reading, marks, process=process, thread=thread, name=name)
+            sinks.add_marks(reading, marks, process=process, thread=thread, name=name)
 
     def _on_threads(self, rows: Batch) -> Batch:
         """Return rows with the numbers of their processes and threads."""
@@ -155,7 +155,7 @@ def add_calls_of(
 ) -> None:
     """Add calls, whose `kind` is the index of their API in `apis`."""
     codes = recorded["calls"].names["api"]
-    add_calls(
+    sinks.add_calls(
         recorded,
         rows,
         process=rows["process"],
@@ -176,7 +176,7 @@ def read_allocations(reading: RunReading) -> None:
         process = reading.processes(rows["pid"])
         device = reading.devices(rows["agent_id"], process)
         labels = [f"SCRATCH_MEMORY_{kind or 'NONE'}" for kind in rows.texts["type"]]
-        add_overheads(
+        sinks.add_overheads(
             reading,
             rows,
             process=process,

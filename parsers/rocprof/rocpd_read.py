@@ -29,15 +29,9 @@ from traceflops.parsers.rocprof.rocpd_host import HostReader, read_allocations
 from traceflops.parsers.rocprof.rocpd_run import RocpdRun, RunReading, label, runs_of, version_of
 from traceflops.parsers.rocprof.tables.counters import summed_instances
 from traceflops.parsers.rocprof.trace import trace_of, with_losses
+from traceflops.parsers.shared import sinks
 from traceflops.parsers.shared.collectives import COLLECTIVES, MADE, SIZES, fill_collectives
 from traceflops.parsers.shared.sanity_checks import timed
-from traceflops.parsers.shared.sinks import (
-    UNNAMED_COPY,
-    UNNAMED_KERNEL,
-    add_work,
-    blocks_of,
-    product_of,
-)
 from traceflops.table.builder import TableBuilder
 from traceflops.table.columns import ABSENT, IntArray, count_true
 from traceflops.table.grouping import distinct
@@ -165,7 +159,7 @@ class DispatchReader:
     def read(self) -> None:
         """Add the dispatches; what counters need of them is kept."""
         reading = self._reading
-        name = self._kernels.coder(reading["activities"].names["name"], UNNAMED_KERNEL)
+        name = self._kernels.coder(reading["activities"].names["name"], sinks.UNNAMED_KERNEL)
         is_counted = reading.run.has_rows("pmc_event")
         columns = (*_OF_DISPATCH, "dispatch_id") if is_counted else _OF_DISPATCH
         for batch in reading.run.batches("kernel_dispatch", Wanted(integers=columns)):
@@ -173,14 +167,14 @@ class DispatchReader:
             rows = timed(batch, reading.odd)
             common = _common(reading, rows, rows["agent_id"])
             grid, block = (np.stack([rows[c] for c in axes], axis=1) for axes in (_GRID, _BLOCK))
-            add_work(
+            sinks.add_work(
                 reading,
                 rows,
                 "kernel",
                 **common,
                 stream=rows["queue_id"],
                 name=name(rows["kernel_id"]),
-                grid=blocks_of(grid, block),
+                grid=sinks.blocks_of(grid, block),
                 block=block,
                 registers_per_thread=self._registers(rows["kernel_id"]),
                 shared_memory_bytes=rows["group_segment_size"],
@@ -189,7 +183,7 @@ class DispatchReader:
                 self._dispatches.append(
                     {name: common[name] for name in ("process", "device", "correlation")}
                     | {name: rows[f"{name}_id"] for name in ("kernel", "dispatch", "event")}
-                    | {"threads": product_of(grid), "block_threads": product_of(block)}
+                    | {"threads": sinks.product_of(grid), "block_threads": sinks.product_of(block)}
                 )
 
     def read_counters(self) -> bool:
@@ -206,7 +200,7 @@ class DispatchReader:
         }
         row_of = Lookup(dispatches["event"], np.arange(len(dispatches["event"])))
         table = reading[_TABLE]
-        name = self._kernels.coder(table.names["name"], UNNAMED_KERNEL)
+        name = self._kernels.coder(table.names["name"], sinks.UNNAMED_KERNEL)
         counter = self._counters.coder(table.names["counter"], _UNNAMED)
         for batch in reading.run.batches("pmc_event", _VALUE):
             reading.counts["pmc_event"] += batch.count
@@ -258,7 +252,7 @@ class DispatchReader:
 
 def read_copies(reading: RunReading) -> None:
     """Add the copies; one within the host's memory is no work of a device."""
-    name = reading.strings.coder(reading["activities"].names["name"], UNNAMED_COPY)
+    name = reading.strings.coder(reading["activities"].names["name"], sinks.UNNAMED_COPY)
     for batch in reading.run.batches("memory_copy", Wanted(integers=_OF_COPY)):
         reading.counts["memory_copy"] += batch.count
         rows = timed(batch, reading.odd)
@@ -269,7 +263,7 @@ def read_copies(reading: RunReading) -> None:
         source, target = rows["src_agent_id"], rows["dst_agent_id"]
         ids, inverse = np.unique(rows["name_id"], return_inverse=True)
         named = ways_named(reading.strings[key] or "" for key in ids.tolist())[inverse]
-        add_work(
+        sinks.add_work(
             reading,
             rows,
             "memcpy",
@@ -292,7 +286,7 @@ def read_graphs(reading: RunReading) -> None:
         nowhere = batch["agent_id"] == ABSENT
         reading.odd["graph-without-device"] += count_true(opaque & nowhere)
         rows = timed(batch.only(opaque & ~nowhere), reading.odd)
-        add_work(
+        sinks.add_work(
             reading,
             rows,
             "graph",

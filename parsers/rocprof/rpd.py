@@ -16,17 +16,9 @@ from traceflops.parsers.io.database_rows import Database
 from traceflops.parsers.rocprof.copies import BETWEEN, WITHIN, ways_named
 from traceflops.parsers.rocprof.rocpd_host import APIS, MARK, add_calls_of, kind_by_name
 from traceflops.parsers.rocprof.trace import Recorded, trace_of, with_losses
+from traceflops.parsers.shared import sinks
 from traceflops.parsers.shared.collectives import fill_collectives
 from traceflops.parsers.shared.sanity_checks import timed
-from traceflops.parsers.shared.sinks import (
-    UNNAMED,
-    UNNAMED_COPY,
-    UNNAMED_KERNEL,
-    add_marks,
-    add_overheads,
-    add_work,
-    blocks_of,
-)
 from traceflops.parsers.shared.trace_builder import ProcessIds, told_apart
 from traceflops.table.columns import ABSENT, IntArray
 from traceflops.table.trace import Source, Trace
@@ -90,8 +82,8 @@ class _RpdReading(Recorded):
         records: dict[str, list[IntArray]] = {name: [] for name in ("id", "process", "apiName_id")}
         of_program: list[Batch] = []
         mark_names = self["marks"].names["name"]
-        call_name = self._strings.coder(self["calls"].names["name"], UNNAMED)
-        mark_name = self._strings.coder(mark_names, UNNAMED)
+        call_name = self._strings.coder(self["calls"].names["name"], sinks.UNNAMED)
+        mark_name = self._strings.coder(mark_names, sinks.UNNAMED)
 
         def kind(key: int, _: int) -> int:
             name = self._strings[key] or ""
@@ -114,7 +106,7 @@ class _RpdReading(Recorded):
                 for words in (_CALLS, (MARK,), (_OVERHEAD,), (_OF_PROGRAM,))
             )
             add_calls_of(self, calls, call_name(calls["apiName_id"]), calls["id"], _CALLS)
-            for add, some in ((add_marks, marks), (add_overheads, overheads)):
+            for add, some in ((sinks.add_marks, marks), (sinks.add_overheads, overheads)):
                 columns = {"process": some["process"], "thread": some["thread"]}
                 add(self, some, **columns, name=mark_name(some["apiName_id"]))
             of_program.append(texts)
@@ -134,7 +126,7 @@ class _RpdReading(Recorded):
         argument = arguments.coder(mark_names, _USER)
         for rows in of_program:
             columns = {"process": rows["process"], "thread": rows["thread"]}
-            add_marks(self, rows, **columns, name=argument(rows["args_id"]))
+            sinks.add_marks(self, rows, **columns, name=argument(rows["args_id"]))
         return {name: _joined(pieces) for name, pieces in records.items()}
 
     def add_operations(self, calls: Mapping[str, IntArray]) -> None:
@@ -191,13 +183,13 @@ class _RpdReading(Recorded):
             for name in _LAUNCHED.integers
         }
         own = self._strings.coder(names, None)(rows["description_id"])
-        of_call = self._strings.coder(names, UNNAMED_KERNEL)(column["kernelName_id"])
+        of_call = self._strings.coder(names, sinks.UNNAMED_KERNEL)(column["kernelName_id"])
         grid, block = (np.stack([column[n] for n in axes], axis=1) for axes in (_GRID, _BLOCK))
         # The tracer wrote the grid that the call was given. Versions on rocprofiler-sdk write
         # threads; they spell copies otherwise. Where neither spelling occurs, the unit is unknown.
         types = self._database.whole("rocpd_op", Wanted(integers=("opType_id",)))["opType_id"]
         spelled = [self._strings[key] or "" for key in np.unique(types).tolist()]
-        blocks = blocks_of(grid, block)
+        blocks = sinks.blocks_of(grid, block)
         if not any(text.startswith("MEMORY_COPY") for text in spelled):
             in_threads = by_distinct(
                 rows["call_name"], lambda key, _: self._strings[key] in _IN_THREADS
@@ -205,7 +197,7 @@ class _RpdReading(Recorded):
             blocks = np.where(in_threads[:, None] == 1, blocks, grid)
             if not any(text.startswith(("Copy", "Fill", "Task")) for text in spelled):
                 blocks = np.full_like(grid, ABSENT)
-        add_work(
+        sinks.add_work(
             self,
             rows,
             "kernel",
@@ -227,8 +219,8 @@ class _RpdReading(Recorded):
         texts = [_PLANES.sub("", self._strings[key] or "") for key in types.tolist()]
         way = ways_named(texts)[inverse]
         is_between = (way == WITHIN) & (source >= 0) & (target >= 0) & (source != target)
-        name = self._strings.coder(self["activities"].names["name"], UNNAMED_COPY)
-        add_work(
+        name = self._strings.coder(self["activities"].names["name"], sinks.UNNAMED_COPY)
+        sinks.add_work(
             self,
             rows,
             kind,

@@ -25,17 +25,8 @@ from traceflops.parsers.rocprof.v1_events import (
     doubles,
     unquoted,
 )
+from traceflops.parsers.shared import sinks
 from traceflops.parsers.shared.sanity_checks import timed
-from traceflops.parsers.shared.sinks import (
-    DISPATCH,
-    UNNAMED,
-    UNNAMED_KERNEL,
-    add_calls,
-    add_marks,
-    add_queueing,
-    add_work,
-    at_least,
-)
 from traceflops.parsers.shared.trace_builder import (
     NOTHING_KNOWN,
     DeviceFacts,
@@ -114,7 +105,7 @@ class V1Tables(Recorded):
     def add_kernels(self, rows: Batch, labels: Labels) -> Batch:
         """Add kernels and the moments at which they were queued; return those with a time."""
         rows = timed(rows, self.odd)
-        add_work(
+        sinks.add_work(
             self,
             kind="kernel",
             **self._of_gpu(rows, labels),
@@ -122,7 +113,7 @@ class V1Tables(Recorded):
             shared_memory_bytes=rows["shared"],
         )
         some = rows.only(rows["queued"] > 0)
-        add_queueing(self, some["queued"], some["thread"], some["index"], self._process(some))
+        sinks.add_queueing(self, some["queued"], some["thread"], some["index"], self._process(some))
         return rows
 
     def add_copies(self, rows: Batch, labels: Labels, kinds: Iterable[str]) -> Batch:
@@ -131,22 +122,22 @@ class V1Tables(Recorded):
         kind = self["activities"].names["kind"].codes(kinds)[rows["name"]]
         way = ways_named(labels)[rows["name"]]
         common = self._of_gpu(rows, labels)
-        add_work(self, **common, kind=kind, bytes=rows["bytes"], way=way)
+        sinks.add_work(self, **common, kind=kind, bytes=rows["bytes"], way=way)
         return rows
 
     def add_calls(self, rows: Batch, labels: Labels, api: str) -> Batch:
         """Add calls of an API, except for queueing that is known already; return what is used."""
-        if DISPATCH in self["calls"].names["name"]:
+        if sinks.DISPATCH in self["calls"].names["name"]:
             rows = without(_QUEUED, rows, labels)
         calls = timed(rows, self.odd)
         common = self._of_host("calls", calls, labels)
-        add_calls(self, **common, correlation=calls["index"], api=api)
+        sinks.add_calls(self, **common, correlation=calls["index"], api=api)
         return rows
 
     def add_marks(self, rows: Batch, labels: Labels) -> None:
         """Add ranges and marks of the program."""
         rows = timed(rows, self.odd)
-        add_marks(self, **self._of_host("marks", rows, labels), instant_ns=_MARK_NS)
+        sinks.add_marks(self, **self._of_host("marks", rows, labels), instant_ns=_MARK_NS)
 
     def add_counters(self, rows: Batch, labels: Labels, counters: Mapping[str, Array]) -> None:
         """Add counters; columns of instances (`TCC_HIT[3]`) count under the counter's name."""
@@ -160,8 +151,8 @@ class V1Tables(Recorded):
                 name=self._names("kernel_counters", some, labels),
                 dispatch=some["index"],
                 correlation=some["index"],
-                threads=at_least(1, some["threads"]),
-                block_threads=at_least(1, some["block_threads"]),
+                threads=sinks.at_least(1, some["threads"]),
+                block_threads=sinks.at_least(1, some["block_threads"]),
                 counter=table.names["counter"][counter.split("[")[0]],
                 value=values[is_value],
             )
@@ -226,7 +217,7 @@ _TELLING: Final = {
     **dict.fromkeys(("OPS", "COPY", "HIP", "HSA", "rocTX"), _BEGIN),
 }
 """A column of each table that other tools' tables of the name lack."""
-_UNNAMED: Final = dict.fromkeys((*_KERNELS, "OPS", "COPY"), UNNAMED_KERNEL)
+_UNNAMED: Final = dict.fromkeys((*_KERNELS, "OPS", "COPY"), sinks.UNNAMED_KERNEL)
 _OF_HSA: Final = 1 << 40
 """HIP and HSA both number their calls from 1; ids of HSA lie above this: all are unique."""
 
@@ -292,7 +283,9 @@ class _V1Reading(V1Tables):
                 numbers[column] = np.maximum.reduce([batch[word] for word in spellings])
             numbers["pid"] = self._pid(table, batch)
             numbers |= {column: batch[column] for column in reals}
-            numbers["name"] = labels.codes(text or _UNNAMED.get(table, UNNAMED) for text in texts)
+            numbers["name"] = labels.codes(
+                text or _UNNAMED.get(table, sinks.UNNAMED) for text in texts
+            )
             yield Batch(batch.count, numbers, {}), list(labels)
 
     def _pid(self, table: str, batch: Batch) -> Array:

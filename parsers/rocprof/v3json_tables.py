@@ -18,15 +18,8 @@ from traceflops.parsers.rocprof.notes import clock_of
 from traceflops.parsers.rocprof.tables.counters import takes_largest
 from traceflops.parsers.rocprof.trace import Recorded
 from traceflops.parsers.rocprof.v3json_records import READERS, RecordBlock
+from traceflops.parsers.shared import sinks
 from traceflops.parsers.shared.sanity_checks import timed
-from traceflops.parsers.shared.sinks import (
-    add_calls,
-    add_marks,
-    add_overheads,
-    add_work,
-    blocks_of,
-    product_of,
-)
 from traceflops.parsers.shared.trace_builder import told_apart
 from traceflops.table.columns import ABSENT, LIMIT_NS, Array, BoolArray, IntArray, Names, count_true
 
@@ -197,7 +190,7 @@ class ProcessTables:
         for block in self._records.each("buffer_records.kernel_dispatch"):
             rows = self._timed(block)
             self._recorded.streams.update(np.unique(rows["stream"]).tolist())
-            add_work(
+            sinks.add_work(
                 self._recorded,
                 rows,
                 "kernel",
@@ -208,7 +201,7 @@ class ProcessTables:
                 correlation=rows["correlation"],
                 graph=rows["graph"],
                 graph_node=rows["graph_node"],
-                grid=blocks_of(rows["grid"], rows["block"]),
+                grid=sinks.blocks_of(rows["grid"], rows["block"]),
                 block=rows["block"],
                 registers_per_thread=self._registers(rows["kernel"].astype(np.int64)),
                 shared_memory_bytes=rows["shared"],
@@ -230,11 +223,11 @@ class ProcessTables:
             if textless.any():
                 name[textless] = self._operations(rows.only(textless), names, "(unknown mark {})")
             who = {"process": self._number, "thread": rows["thread"]}
-            add_marks(self._recorded, rows, **who, name=name)
+            sinks.add_marks(self._recorded, rows, **who, name=name)
         # A queue waits while its scratch memory is made: overhead of the device.
         for block in self._records.each("buffer_records.scratch_memory"):
             rows = self._timed(block)
-            add_overheads(
+            sinks.add_overheads(
                 self._recorded,
                 rows,
                 process=self._number,
@@ -261,8 +254,8 @@ class ProcessTables:
                 name=self._kernel_names(columns["kernel"], table.names["name"]),
                 dispatch=columns["dispatch"],
                 correlation=columns["correlation"],
-                threads=product_of(columns["grid"]),
-                block_threads=product_of(columns["block"]),
+                threads=sinks.product_of(columns["grid"]),
+                block_threads=sinks.product_of(columns["block"]),
                 counter=table.names["counter"].codes(names)[counter],
                 value=np.where(largest[counter], columns["largest"], columns["sum"]),
             )
@@ -277,7 +270,7 @@ class ProcessTables:
         from_gpu, to_gpu = self._are_gpus(source), self._are_gpus(target)
         operation = self._operations(rows, texts, "(unknown copy {})")
         named = ways_named(texts)[operation]
-        add_work(
+        sinks.add_work(
             self._recorded,
             rows,
             "memcpy",
@@ -303,7 +296,7 @@ class ProcessTables:
         if "size" in rows.numbers:
             has_size = rows["size"] != ABSENT
             self._copy_sizes.append((rows["correlation"][has_size], rows["size"][has_size]))
-        add_calls(
+        sinks.add_calls(
             self._recorded,
             rows,
             process=self._number,

@@ -19,9 +19,9 @@ from traceflops.parsers.io.database_query import Batch
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.notes import NoteTable
 from traceflops.parsers.io.places import rank_in_name
+from traceflops.parsers.shared import sinks
 from traceflops.parsers.shared.formats import Format
 from traceflops.parsers.shared.sanity_checks import span_notes, timed
-from traceflops.parsers.shared.sinks import UNNAMED, WAYS, add_calls, add_marks, add_work, way_named
 from traceflops.parsers.shared.trace_builder import (
     DeviceFacts,
     Gathered,
@@ -51,7 +51,9 @@ _MOST_SHARED: Final = 1 << 22
 _WITH_REGISTERS: Final = ("regs", "static_shared", "dynamic_shared")
 _DETAIL: Final = re.compile(r"(\w+):(\d{1,18}(?:,\d{1,18}){0,2})(?!\d)")
 _KERNEL, _MEMCPY, _MEMSET, _GRAPH, _NO_WORK = range(5)
-_WAY_CODES: Final[Mapping[str | None, int]] = {None: -1} | dict(zip(WAYS, range(5), strict=True))
+_WAY_CODES: Final[Mapping[str | None, int]] = {None: -1} | dict(
+    zip(sinks.WAYS, range(5), strict=True)
+)
 _WORK: Final = ("kernel", "memcpy", "memset", "graph")
 _BY_DETAILS: Final = (
     ("memset_details", _MEMSET),
@@ -191,17 +193,17 @@ class _Recording(Gathered):
                     "process": self._process,
                     "device": device,
                     "stream": stream_of[work["line"]],
-                    "name": plane.by_name(work, lambda name: names["name"][name or UNNAMED]),
+                    "name": plane.by_name(work, lambda name: names["name"][name or sinks.UNNAMED]),
                     "correlation": stats.numbers("correlation_id")[row],
                     "graph": stats.numbers("cuda_graph_id")[row],
                     "annotation": _ops(stats, names["annotation"])[row],
                 }
                 if work_kind == _GRAPH:
-                    add_work(self, kind="graph", **common)
+                    sinks.add_work(self, kind="graph", **common)
                 elif work_kind == _KERNEL:
                     details = _Details(stats, "kernel_details", row)
                     shared = details.sum("static_shared", "dynamic_shared", "group_mem")
-                    add_work(
+                    sinks.add_work(
                         self,
                         kind="kernel",
                         **common,
@@ -212,8 +214,8 @@ class _Recording(Gathered):
                     )
                 else:
                     size = _Details(stats, f"{word}_details", row).sum("size")
-                    way = plane.by_name(work, lambda name: _WAY_CODES[way_named(name)])
-                    add_work(self, kind=word, **common, way=way, bytes=size)
+                    way = plane.by_name(work, lambda name: _WAY_CODES[sinks.way_named(name)])
+                    sinks.add_work(self, kind=word, **common, way=way, bytes=size)
             for line, word in _MARKED.items():
                 marks = rows.only((line_names == line)[rows["line"]])
                 self._add_marks(word, plane, marks, device=device)
@@ -232,19 +234,19 @@ class _Recording(Gathered):
         )
         self.counts.update(call=calls.count, python=frames.count, mark=marks.count)
         names, apis = self["calls"].names["name"], self["calls"].names["api"]
-        add_calls(
+        sinks.add_calls(
             self,
             calls,
             process=self._process,
             thread=calls["thread"],
-            name=plane.by_name(calls, lambda name: names[name or UNNAMED]),
+            name=plane.by_name(calls, lambda name: names[name or sinks.UNNAMED]),
             correlation=calls["correlation_id"],
             api=apis.codes(api for _, api in _APIS)[kind[kind < _FRAMES]],
         )
         if self._python_stacks:
             self._add_marks("python", plane, frames, thread=frames["thread"])
         mark_names = self["marks"].names["name"]
-        name = np.array(plane.by_name(marks, lambda text: mark_names[text or UNNAMED]))
+        name = np.array(plane.by_name(marks, lambda text: mark_names[text or sinks.UNNAMED]))
         is_step = marks["step_num"] != ABSENT  # StepTraceAnnotation(name, step_num=...)
         steps = marks.only(is_step)
         keyed = zip(steps["name"].tolist(), steps["step_num"].tolist(), strict=True)
@@ -252,7 +254,7 @@ class _Recording(Gathered):
             (re.sub("(?i)[^a-z]|step", "", plane.event_names.get(k, "")[:40]), n) for k, n in keyed
         )
         name[is_step] = mark_names.codes(f"{word} step {n}".strip() for word, n in words)
-        add_marks(self, marks, process=self._process, thread=marks["thread"], name=name)
+        sinks.add_marks(self, marks, process=self._process, thread=marks["thread"], name=name)
         code, texts = stats.texts("allocator_name")
         allocators = [*map(_ALLOCATOR.match, texts), None]
         of_text = [self._gpus.get(int(gpu[1]), ABSENT) if gpu else ABSENT for gpu in allocators]
@@ -320,7 +322,7 @@ def _readable(name: str) -> str:
     """Return a name; of a Python function, `$file.py:12 f` or `$module f`, as PyTorch writes it."""
     frame = _FRAME.match(name)
     if frame is None:
-        return name or UNNAMED
+        return name or sinks.UNNAMED
     file, line, function = frame.groups()
     return f"{file}({line}): {function}" if file else f"<built-in function {function}>"
 

@@ -20,6 +20,7 @@ from traceflops.parsers.io.database_rows import Database
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.notes import read_each, with_set_aside
 from traceflops.parsers.io.places import rank_in_name
+from traceflops.parsers.nsight.nsys import timeline
 from traceflops.parsers.nsight.nsys.facts import (
     devices_of,
     facts_of,
@@ -36,16 +37,6 @@ from traceflops.parsers.nsight.nsys.process_registry import ProcessRegistry, wit
 from traceflops.parsers.nsight.nsys.raw_report import report_of
 from traceflops.parsers.nsight.nsys.reading import ReportReading
 from traceflops.parsers.nsight.nsys.tables import Folder, Tables
-from traceflops.parsers.nsight.nsys.timeline import (
-    read_graph_nodes,
-    read_memory,
-    read_metrics,
-    read_overheads,
-    read_page_faults,
-    read_records,
-    read_system_calls,
-    with_kinds_of_calls,
-)
 from traceflops.parsers.nsight.recipe import is_of_recipe, read_recipes
 from traceflops.parsers.shared.trace_builder import overflow_notes
 from traceflops.table.trace import Source, SourceFile, Trace
@@ -113,20 +104,20 @@ def trace_of(
     host = host_of(tables)
     registry = ProcessRegistry(devices_of(tables, host), name, host, ranks_of(tables), own_rank)
     reading = ReportReading(tables, registry)
-    read_records(reading)
+    timeline.read_records(reading)
     nccl = read_nvtx(reading)
-    read_graph_nodes(reading)
-    read_overheads(reading)
-    read_page_faults(reading)
-    read_system_calls(reading)
-    read_memory(reading)
-    read_metrics(reading)
+    timeline.read_graph_nodes(reading)
+    timeline.read_overheads(reading)
+    timeline.read_page_faults(reading)
+    timeline.read_system_calls(reading)
+    timeline.read_memory(reading)
+    timeline.read_metrics(reading)
     reading.resolve_names()  # when it is known which are needed
     fill_nccl(reading, nccl)
     registry.settle(reading.gathered)
     facts = facts_of(tables)
     overflowed = reading.gathered.overflowed
-    finished = with_kinds_of_calls(reading.gathered.finish())
+    finished = timeline.with_kinds_of_calls(reading.gathered.finish())
     if tables.damaged and not any(finished[name].num_rows for name in _RECORDS):
         raise nothing_left(tables.source.label, tables.notes(), "export or copy the report again")
     notes = (

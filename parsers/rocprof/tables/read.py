@@ -19,12 +19,7 @@ from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.notes import not_read, read_each, with_notes
 from traceflops.parsers.rocprof.layouts import COMPUTE, ROCPROF_TABLES, RocprofTable
 from traceflops.parsers.rocprof.notes import NOTES, clock_of_folder, file_notes, run_notes
-from traceflops.parsers.rocprof.tables.counters import (
-    add_counters,
-    add_totals,
-    add_wide,
-    counted_once,
-)
+from traceflops.parsers.rocprof.tables import counters, work
 from traceflops.parsers.rocprof.tables.parts import (
     COUNTERS,
     ProcessPart,
@@ -35,18 +30,6 @@ from traceflops.parsers.rocprof.tables.parts import (
 )
 from traceflops.parsers.rocprof.tables.processes import Devices, Process
 from traceflops.parsers.rocprof.tables.runs import TableRun, runs_of
-from traceflops.parsers.rocprof.tables.work import (
-    add_calls,
-    add_copies,
-    add_graphs,
-    add_kernels,
-    add_operations,
-    add_pushes,
-    add_scratch,
-    api_of,
-    pair_pushes,
-    resolve_copies,
-)
 from traceflops.parsers.shared.collectives import fill_collectives
 from traceflops.parsers.shared.trace_builder import Gathered, ProcessFacts, chosen
 from traceflops.table.builder import TableBuilder
@@ -56,15 +39,15 @@ from traceflops.table.trace import Note, Source, SourceFile, Trace
 _MOST_AGENTS: Final = 4_096
 _MOST_NEIGHBOURS: Final = 10_000
 _ADDERS: Final[dict[str, Callable[[Cut, ProcessPart], None]]] = {
-    "kernels": add_kernels,
-    "copies": add_copies,
-    "graphs": add_graphs,
-    "operations": add_operations,
-    "calls": add_calls,
-    "scratch": add_scratch,
-    "counters": add_counters,
-    "totals": add_totals,
-    "pushes": add_pushes,
+    "kernels": work.add_kernels,
+    "copies": work.add_copies,
+    "graphs": work.add_graphs,
+    "operations": work.add_operations,
+    "calls": work.add_calls,
+    "scratch": work.add_scratch,
+    "counters": counters.add_counters,
+    "totals": counters.add_totals,
+    "pushes": work.add_pushes,
 }
 _TIMES: Final = ("start", "end", "dispatched", "completed")
 _ASCENDING: Final = (("start", "end"), ("end", "completed"))
@@ -136,7 +119,7 @@ def read_table(source: ByteSource, block_bytes: int = TEXT_BLOCK_BYTES) -> Table
     if text.plan is not None:
         file.note(text.plan.what)
     for part in file.parts.values():
-        pair_pushes(part)
+        work.pair_pushes(part)
     bad = file.damage.bad_cells
     if file.kinds == {"wide"} and (bad["start"] or bad["end"]):
         # Times beside counters that are no whole numbers are means over several passes.
@@ -153,9 +136,9 @@ def _add_rows(rows: Cut, table: RocprofTable, file: TableFile) -> None:
         file.events[table.layout.name] += rows.count
     for part, cut in file.cuts(rows):
         if table.what == "wide":
-            add_wide(cut, part, table.counters)
+            counters.add_wide(cut, part, table.counters)
             if cut.has("start"):
-                add_kernels(cut, part.times_beside())
+                work.add_kernels(cut, part.times_beside())
         elif table.what == "events":
             part.records += cut.count
         elif table.what in _ADDERS:
@@ -243,7 +226,7 @@ class Assembly(Gathered):
             events.update(file.events)
             events.update(file.domains)
             for layout in file.layouts:
-                apis = [f"{api_of(domain)}_api" for domain in sorted(file.domains)]
+                apis = [f"{work.api_of(domain)}_api" for domain in sorted(file.domains)]
                 recorded += apis if layout.what == "calls" else [layout.name]
         layouts = list(dict.fromkeys(layout for file in files for layout in file.layouts))
         generations = [layout.generation for layout in layouts]
@@ -284,7 +267,7 @@ class Assembly(Gathered):
             numbers = devices.numbers(part, number)
             for name in ("activities", "graphs", "marks"):
                 _number_devices(part[name], numbers)
-            odd["host-copies"] += resolve_copies(part, devices.agents(part), numbers)
+            odd["host-copies"] += work.resolve_copies(part, devices.agents(part), numbers)
             graphs = part["graphs"]
             if graphs.count:  # leave out those whose kernels were recorded one by one
                 launch = graphs.column("correlation")
@@ -312,7 +295,7 @@ class Assembly(Gathered):
             columns = {"process": number} if is_own else {"process": number, "correlation": ABSENT}
             if repetition is not None:
                 columns["repetition"] = repetition
-            self._absorb(counted_once(parts, odd), COUNTERS, **columns)
+            self._absorb(counters.counted_once(parts, odd), COUNTERS, **columns)
 
     def _absorb(self, table: TableBuilder, into: str, **columns: int) -> None:
         for _, piece in table.pieces:
