@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from traceflops.parsers.io.csv_cells import Column, Field, Texts, cells
+from traceflops.parsers.io.csv_cells import Cells, Field, cells
 from traceflops.parsers.io.csv_lines import (
     Damage,
     LineBlocks,
@@ -25,8 +25,6 @@ from traceflops.parsers.io.csv_lines import (
 )
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.notes import NoteTable
-from traceflops.table.columns import ABSENT, Array, BoolArray, IntArray, Names
-from traceflops.table.grouping import distinct
 from traceflops.table.trace import Note
 from traceflops.units import capitalized, several
 
@@ -132,58 +130,12 @@ def _split(line: bytes, separator: str) -> list[str] | None:
     return None if row is None else [cell.decode(errors="replace").strip() for cell in row]
 
 
-@dataclass(frozen=True, slots=True)
-class CsvBlock:
+class CsvBlock(NamedTuple):
     """Some rows of a table; `last_is_open` says that the text ended behind the last without end."""
 
     plan: Plan
-    rows: int
-    columns: Mapping[str, Column]
+    cells: Cells
     last_is_open: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """Some rows of a block."""
-
-    count: int
-    columns: Mapping[str, Column]
-
-    def has(self, role: str) -> bool:
-        """Return whether the file has such a column."""
-        return role in self.columns
-
-    def numbers(self, role: str) -> IntArray:
-        """Return a column of whole numbers; ABSENT where the file has none."""
-        column = self.columns.get(role)
-        if column is None or isinstance(column, Texts):
-            return np.full(self.count, ABSENT, np.int64)
-        return column
-
-    __getitem__ = numbers
-
-    def codes(self, role: str, names: Names, otherwise: str | None = None) -> Array:
-        """Return a column of texts as codes of `names`; `otherwise` stands for an empty one."""
-        column = self.columns.get(role)
-        if not isinstance(column, Texts):
-            code = -1 if otherwise is None else names[otherwise]
-            return np.full(self.count, code, np.int32)
-        used = distinct(column.codes)
-        table = np.full(len(column.values) + 1, -1, np.int32)
-        texts = (column.values[code] or otherwise for code in used.tolist())
-        table[used] = [-1 if text is None else names[text] for text in texts]
-        return table[column.codes]
-
-    def only(self, rows: BoolArray | IntArray) -> Cut:
-        """Return the chosen rows."""
-        if rows.dtype == np.bool_ and rows.all():
-            return self
-        places = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows.astype(np.int64)
-        taken = {
-            role: column.taken(places) if isinstance(column, Texts) else column[places]
-            for role, column in self.columns.items()
-        }
-        return Cut(len(places), taken)
 
 
 class CsvText:
@@ -219,14 +171,10 @@ class CsvText:
                 if start is None:
                     return
                 self.damage.without_header = start.header is None
-                self._take(start)
+                self.plan, self._separator, self._header = start.plan, start.separator, start.header
                 data = data[start.offset :]
             if data:
                 yield from self._blocks(data, is_last=self._text.ended_open)
-
-    def _take(self, start: Start) -> None:
-        """Read on as the table that begins here."""
-        self.plan, self._separator, self._header = start.plan, start.separator, start.header
 
     def _blocks(self, data: bytes, *, is_last: bool) -> Iterator[CsvBlock]:
         """Yield the rows in whole lines, those of different tables apart."""
@@ -242,7 +190,7 @@ class CsvText:
                 yield from self._rows(data[first:begin], is_last=False)
                 self._headers += 1
                 self.damage.repeated_headers += start.header == self._header
-                self._take(start)
+                self.plan, self._separator, self._header = start.plan, start.separator, start.header
                 first = end
         yield from self._rows(data[first:] if first else data, is_last=is_last)
 
@@ -260,10 +208,11 @@ class CsvText:
             stops = np.repeat(lines.stop[short], lacking[short])
             text = np.insert(data, stops, separator).tobytes() if short.any() else text
         data = np.frombuffer(text, np.uint8)
-        read, is_last_kept = None, True
+        read, skipped, is_last_kept = None, 0, True
+        table = self._separator, plan.columns, plan.fields
         if is_regular(data, separator):
-            read = cells(text, self._separator, plan.columns, plan.fields)
-        if read is None or read.skipped:
+            read, skipped, bad = cells(text, *table)
+        if read is None or skipped:
             lines = lines_of(data, separator)
             fits = lines.sound & (lines.separators == plan.columns - 1)
             numbers = sorted({f.place for f in plan.fields.values() if f.kind != "text"})
@@ -276,13 +225,11 @@ class CsvText:
                 self.damage.cut_bytes = int(lines.stop[-1] - lines.start[-1])
             if not text or text.isspace():
                 return
-            read = cells(
-                text, self._separator, plan.columns, plan.fields, line_ends_inside=ends_inside
-            )
-            self.damage.dropped_rows += read.skipped
-        self.damage.bad_cells.update(read.bad)
-        if read.rows:
-            yield CsvBlock(plan, read.rows, read.columns, is_last and is_last_kept)
+            read, skipped, bad = cells(text, *table, line_ends_inside=ends_inside)
+            self.damage.dropped_rows += skipped
+        self.damage.bad_cells.update(bad)
+        if read.count:
+            yield CsvBlock(plan, read, is_last and is_last_kept)
 
 
 def text_notes(damage: Damage, cut: str | None) -> Iterator[Note]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -80,11 +80,18 @@ class Database:
         self._last: dict[str, int] = {}
         self._rows = 0
         self._mended = 0
-        self._connection: sqlite3.Connection | None = None
+        self._opened = ExitStack()
         try:
-            self._connection = self._open()
+            # Never mapped to memory: another program may change the file while it is read.
+            connection = sqlite3.connect(file.uri, uri=True, isolation_level=None)
+            self._connection = self._opened.enter_context(closing(connection))
+            connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, database_scan.LONGEST_VALUE)
+            connection.text_factory = self._text
+            for setting in ("trusted_schema=OFF", "query_only=ON", "cell_size_check=ON"):
+                connection.execute(f"PRAGMA {setting}")
+            # It writes nothing; it lets a database be opened whose end is missing.
+            connection.execute("PRAGMA writable_schema=ON")
             # In a bounded number of steps: the names of the tables and their last row numbers.
-            connection = self._connection
             calls = iter(range(_MOST_CALLS))
             connection.set_progress_handler(lambda: next(calls, None) is None, _STEPS_A_CALL)
             names = connection.execute(
@@ -99,7 +106,7 @@ class Database:
                     self._last = {name: seq for name, seq in rows if name in self.tables}
             connection.set_progress_handler(None, 0)
         except database_scan.FAULTS as error:
-            self.close()
+            self._opened.close()
             raise InputError(
                 f"SQLite database damaged beyond reading: {source.label} ({error})",
                 "its list of tables is lost; copy the file again or record again",
@@ -111,13 +118,7 @@ class Database:
 
     def __exit__(self, *_error: object) -> None:
         """Close the database."""
-        self.close()
-
-    def close(self) -> None:
-        """Close the database."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        self._opened.close()
 
     @property
     def damaged(self) -> bool:
@@ -144,7 +145,7 @@ class Database:
             return False
         query = f"{select(self._table(table), Wanted())} LIMIT 1"
         try:
-            return self._connected.execute(query).fetchone() is not None
+            return self._connection.execute(query).fetchone() is not None
         except database_scan.FAULTS:
             return True
 
@@ -201,17 +202,6 @@ class Database:
             replace(note, file=self.source.label, wording=None, values=()) for note in notes
         )
 
-    def _open(self) -> sqlite3.Connection:
-        # A file of another program may change while it is read, so it is never mapped to memory.
-        connection = sqlite3.connect(self.file.uri, uri=True, isolation_level=None)
-        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, database_scan.LONGEST_VALUE)
-        connection.text_factory = self._text
-        for setting in ("trusted_schema=OFF", "query_only=ON", "cell_size_check=ON"):
-            connection.execute(f"PRAGMA {setting}")
-        # It writes nothing; it lets a database be opened whose end is missing.
-        connection.execute("PRAGMA writable_schema=ON")
-        return connection
-
     def _text(self, raw: bytes) -> str:
         try:
             return raw.decode()
@@ -219,18 +209,13 @@ class Database:
             self._mended += 1
             return raw.decode(errors="replace")
 
-    @property
-    def _connected(self) -> sqlite3.Connection:
-        assert self._connection is not None, "the database is closed"
-        return self._connection
-
     def _table(self, name: str) -> Table:
         """Return a table: its stored columns, and what its row numbers are called if it has any."""
         if name not in self._tables:
             try:
                 # Hidden columns are computed by expressions that stand in the file.
                 query = "SELECT name, type FROM pragma_table_xinfo(?) WHERE hidden = 0"
-                rows = self._connected.execute(query, (name,))
+                rows = self._connection.execute(query, (name,))
                 columns = {str(column): str(declared) for column, declared in rows}
             except database_scan.FAULTS:
                 columns = {}
@@ -238,7 +223,7 @@ class Database:
             taken = {column.lower() for column in columns}
             for word in (word for word in _ROW_NUMBERS if word not in taken):
                 with suppress(*database_scan.FAULTS):
-                    self._connected.execute(f"{select(Table(name, {}, word), Wanted())} LIMIT 0")
+                    self._connection.execute(f"{select(Table(name, {}, word), Wanted())} LIMIT 0")
                     table = Table(name, columns, word)
                     break
             self._tables[name] = table
@@ -257,7 +242,7 @@ class Database:
         for end in ("min", "max"):
             query = f"SELECT {end}({table.row_number}) FROM {quoted(table.name)} NOT INDEXED"
             with suppress(*database_scan.FAULTS):
-                ends += [number for (number,) in self._connected.execute(query) if number]
+                ends += [number for (number,) in self._connection.execute(query) if number]
         if len(ends) < 2 or ends[1] - ends[0] < _LARGE:
             return [(database_scan.LOWEST, database_scan.HIGHEST)]
         middle = sum(ends) // 2
@@ -331,7 +316,7 @@ class Database:
         most = min(most_rows + 1, high - low + 1, database_scan.HIGHEST)
         rows: list[database_scan.Row] = []
         try:
-            for count, row in enumerate(self._connected.execute(query, [*values, most])):
+            for count, row in enumerate(self._connection.execute(query, [*values, most])):
                 # Pages that refer to each other give rows without end, or out of order.
                 is_damaged = count >= most_rows or (is_numbered and not low <= row[0] <= high)
                 if is_damaged:

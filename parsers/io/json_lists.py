@@ -181,7 +181,7 @@ class Document:
         if value is None:
             return
         if shape is WHOLE:
-            self._blocks.put(JsonPart(path, msgspec.Raw(value)))
+            self._blocks.waiting.append(JsonPart(path, msgspec.Raw(value)))
         elif shape is not SKIPPED and value not in _NOTHING:
             self._drop(value)
 
@@ -221,7 +221,8 @@ class Document:
         while True:
             whole, length = first_value(memoryview(window.text)[window.at :])
             # A number may go on behind the end of what was read.
-            if length < window.available or (whole and window.closed):
+            is_closed = window.ended and window.text.rstrip(SPACE).endswith((b'"', b"]", b"}"))
+            if length < window.available or (whole and is_closed):
                 break
             if window.available > LONGEST_VALUE:
                 break
@@ -324,7 +325,8 @@ class Document:
         ahead = broken - window.at
         while not (matches := self._resumptions(window.at + ahead)):
             if window.available > LONGEST_VALUE:
-                passed += window.forget(_LOOK_BACK)
+                passed += window.available - _LOOK_BACK
+                window.at = len(window.text) - _LOOK_BACK
                 ahead = 0
             if not window.more():
                 return len(window.text), -1, passed

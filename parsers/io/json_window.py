@@ -86,11 +86,6 @@ class Window:
         """Number of bytes of the whole input before `at`."""
         return self._before + self.at
 
-    @property
-    def closed(self) -> bool:
-        """Whether a value that reaches the end of the text is whole: half a number looks whole."""
-        return self.ended and self.text.rstrip(SPACE).endswith((b'"', b"]", b"}"))
-
     def rewind(self, text: bytes) -> None:
         """Go back before `text`, which was passed last."""
         if len(text) <= self.at:
@@ -147,12 +142,6 @@ class Window:
         near = max(first.start(), stop - _NEAR_END)
         matches = deque(pattern.finditer(self.text, near, stop), 1)
         return (matches or deque(pattern.finditer(self.text, first.start(), stop), 1))[0]
-
-    def forget(self, keep: int) -> int:
-        """Pass all but the last bytes; return how many were passed."""
-        passed = max(0, self.available - keep)
-        self.at += passed
-        return passed
 
     def _replace(self, text: bytes, further: int = 0) -> None:
         self._before += self.at + further

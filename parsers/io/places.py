@@ -68,7 +68,7 @@ def find_inputs(path: str) -> tuple[list[ByteSource], bool]:
     files = list(files_behind(path))
     if is_remote(path):
         is_file = files == [path]
-    elif not (is_file := not stat.S_ISDIR(_status(Path(path)).st_mode)):
+    elif not (is_file := not stat.S_ISDIR(_tried(Path(path), Path(path).stat).st_mode)):
         _tried(Path(path), lambda: os.scandir(path).close())
     if is_file:
         return _members(_file(path)), True
@@ -116,7 +116,7 @@ def _file(file: str) -> ByteSource:
         folder, _, name = file.rpartition("/")
         return ByteSource(name, lambda: opened(file), size_of(file), folder=folder, uri=file)
     path = Path(file)
-    status = _status(path)
+    status = _tried(path, path.stat)
     if stat.S_ISFIFO(status.st_mode):
         handle = _tried(path, lambda: os.open(path, os.O_RDONLY | os.O_NONBLOCK))
         pipe = os.fdopen(handle, "rb")
@@ -137,10 +137,6 @@ def _file(file: str) -> ByteSource:
         return replace(_once(path.name, stream), release=stream.close)
     _open(path).close()
     return ByteSource(path.name, lambda: _open(path), status.st_size, path, str(path.parent))
-
-
-def _status(path: Path) -> os.stat_result:
-    return _tried(path, path.stat)
 
 
 def _open(path: Path) -> IO[bytes]:

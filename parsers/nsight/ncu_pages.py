@@ -12,9 +12,9 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from traceflops.parsers.io.csv_cells import Field, Kind
+from traceflops.parsers.io.csv_cells import Cells, Field, Kind
 from traceflops.parsers.io.csv_lines import Damage
-from traceflops.parsers.io.csv_text import TEXT_BLOCK_BYTES, CsvText, Cut, Plan, Tables
+from traceflops.parsers.io.csv_text import TEXT_BLOCK_BYTES, CsvText, Plan, Tables
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.nsight.ncu_values import Marks, plain_numbers, unit_of, values_of
 from traceflops.parsers.nsight.stats_rows import sizes_in, texts_of, triple
@@ -154,11 +154,10 @@ def read_ncu(source: ByteSource, block_bytes: int = TEXT_BLOCK_BYTES) -> NcuFile
         if block.plan is not plan:
             plan = block.plan
             file.begin(*plan.what)
-        cut = Cut(block.rows, block.columns)
-        hosts, host = texts_of(cut, "host")
+        hosts, host = texts_of(block.cells, "host")
         for code in np.unique(host).tolist()[:_MOST_HOSTS]:
             file.hosts[hosts[code]]
-        (_add_raw_rows if file.pages[-1].metrics else _add_details)(cut, file)
+        (_add_raw_rows if file.pages[-1].metrics else _add_details)(block.cells, file)
     if not file.pages and text.plan is not None:
         file.begin(*text.plan.what)
     file.damage.repeated_headers = 0  # each header begins a page of its own
@@ -182,7 +181,7 @@ def read_ncu(source: ByteSource, block_bytes: int = TEXT_BLOCK_BYTES) -> NcuFile
     return file
 
 
-def _add_details(cut: Cut, file: NcuFile) -> None:
+def _add_details(cut: Cells, file: NcuFile) -> None:
     """Add metrics, which stand in a row each, and rules, which stand in rows without a metric."""
     page = file.pages[-1]
     labels, label = texts_of(cut, "label")
@@ -229,7 +228,7 @@ def _add_details(cut: Cut, file: NcuFile) -> None:
     page.table.add(cut.count, **_launch(cut, page), counter=counters[metric])
 
 
-def _add_raw_rows(cut: Cut, file: NcuFile) -> None:
+def _add_raw_rows(cut: Cells, file: NcuFile) -> None:
     """Add rows of a raw page, with a metric in each of many columns.
 
     A row without kernel holds the units of the rows behind it; where kernels precede it, it begins
@@ -251,7 +250,7 @@ def _add_raw_rows(cut: Cut, file: NcuFile) -> None:
             _add_kernels(cut.only(np.arange(begin + 1, end)), page, file.marks)
 
 
-def _add_kernels(cut: Cut, page: NcuPage, marks: Marks) -> None:
+def _add_kernels(cut: Cells, page: NcuPage, marks: Marks) -> None:
     """Add the metrics of kernels, a row each, in the units of the page."""
     launch, metrics = _launch(cut, page), page.metrics
     texts: list[str] = []
@@ -278,7 +277,7 @@ def _add_kernels(cut: Cut, page: NcuPage, marks: Marks) -> None:
     )
 
 
-def _launch(cut: Cut, page: NcuPage) -> dict[str, Array | int]:
+def _launch(cut: Cells, page: NcuPage) -> dict[str, Array | int]:
     """Return the columns that identify each row's launch; `process` holds process ids."""
     products, axes = [], []
     for texts, code in (texts_of(cut, role) for role in ("grid", "block")):

@@ -18,7 +18,7 @@ from pathlib import PureWindowsPath
 from typing import Final, NamedTuple
 
 from traceflops.parsers.io.csv_lines import Damage
-from traceflops.parsers.io.csv_text import TEXT_BLOCK_BYTES, CsvText, Cut, Plan
+from traceflops.parsers.io.csv_text import TEXT_BLOCK_BYTES, CsvText, Plan
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.nsight.stats_layouts import STATS_TABLES, report_named
 from traceflops.parsers.nsight.stats_rows import ReportPart, add_rows
@@ -88,7 +88,7 @@ def read_stats(source: ByteSource, block_bytes: int = TEXT_BLOCK_BYTES) -> list[
             if block.plan is not plan:
                 plan = block.plan
                 begin(plan, heading)
-            add_rows(Cut(block.rows, block.columns), block.plan.what, parts[-1])
+            add_rows(block.cells, block.plan.what, parts[-1])
         if plan is None and text.plan is not None:  # a header without rows is a report, too
             begin(text.plan, heading)
     console.begin("")

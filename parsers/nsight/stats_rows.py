@@ -10,8 +10,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from traceflops.parsers.io.csv_cells import Column, Texts, finest, step_of
-from traceflops.parsers.io.csv_text import Cut
+from traceflops.parsers.io.csv_cells import Cells, Column, Texts, finest, step_of
 from traceflops.parsers.nsight.stats_layouts import Report, StatsTable
 from traceflops.parsers.shared.sinks import at_least, way_named
 from traceflops.table.builder import TableBuilder
@@ -79,7 +78,7 @@ class ReportPart:
         self.resolution_ns = finest(self.resolution_ns, other.resolution_ns)
 
 
-def texts_of(cut: Cut, role: str) -> tuple[list[str], IntArray]:
+def texts_of(cut: Cells, role: str) -> tuple[list[str], IntArray]:
     """Return the distinct texts of a column, and the index of each row among them."""
     names = Names()
     codes = np.asarray(cut.codes(role, names, ""), np.int64)
@@ -97,7 +96,7 @@ def triple(text: str) -> tuple[int, int, int]:
     return (sizes[0], sizes[1], sizes[2]) if len(sizes) == 3 and min(sizes) > 0 else (ABSENT,) * 3
 
 
-def add_rows(cut: Cut, table: StatsTable, part: ReportPart) -> None:
+def add_rows(cut: Cells, table: StatsTable, part: ReportPart) -> None:
     """Add rows of a report to the tables of its part."""
     part.rows += cut.count
     if table.without_unit:
@@ -113,7 +112,7 @@ def add_rows(cut: Cut, table: StatsTable, part: ReportPart) -> None:
 class _Rows(NamedTuple):
     """Some rows of a report. `scales` are ns or bytes per unit, by role."""
 
-    cut: Cut
+    cut: Cells
     scales: Mapping[str, int]
     part: ReportPart
 
@@ -129,7 +128,7 @@ class _Rows(NamedTuple):
         is_negative = has_time & (length < 0) & (length != ABSENT)
         odd["negative-duration"] += count_true(is_negative)
         times = {"start_ns": begin, "dur_ns": np.maximum(length, 0)}
-        cut = Cut(self.cut.count, {**self.cut.columns, **times})
+        cut = Cells(self.cut.count, {**self.cut.columns, **times})
         return _Rows(cut.only(has_time), self.scales, self.part)
 
     def amount(self, role: str) -> IntArray:

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from traceflops.parsers.io.csv_text import Cut
+from traceflops.parsers.io.csv_cells import Cells
 from traceflops.parsers.io.database_query import Batch
 from traceflops.table.builder import TableBuilder
 from traceflops.table.columns import ABSENT, Array, BoolArray, IntArray
@@ -45,7 +45,7 @@ class Builders(Protocol):
 
 def add_work(
     tables: Builders,
-    rows: Batch | Cut,
+    rows: Batch | Cells,
     kind: Array | str,
     *,
     way: Array | None = None,
@@ -66,13 +66,15 @@ def add_work(
     _add(table, rows, kind=_coded(table, "kind", kind), **columns)
 
 
-def add_calls(tables: Builders, rows: Batch | Cut, *, api: Array | str, **columns: Values) -> None:
+def add_calls(
+    tables: Builders, rows: Batch | Cells, *, api: Array | str, **columns: Values
+) -> None:
     """Add calls of an API, or of several by their codes."""
     _add(tables["calls"], rows, api=_coded(tables["calls"], "api", api), **columns)
 
 
 def add_marks(
-    tables: Builders, rows: Batch | Cut, *, instant_ns: int = 0, **columns: Values
+    tables: Builders, rows: Batch | Cells, *, instant_ns: int = 0, **columns: Values
 ) -> None:
     """Add ranges and instants; what lasts no longer than `instant_ns` is an instant."""
     kinds = tables["marks"].names["kind"].codes(("annotation", "instant"))
@@ -81,12 +83,12 @@ def add_marks(
     _add(tables["marks"], rows, kind=np.where(lasts, *kinds), dur_ns=dur, **columns)
 
 
-def add_overheads(tables: Builders, rows: Batch | Cut, **columns: Values) -> None:
+def add_overheads(tables: Builders, rows: Batch | Cells, **columns: Values) -> None:
     """Add what the tool or the runtime did; of a device where that waits for it."""
     _add(tables["marks"], rows, kind=_coded(tables["marks"], "kind", "overhead"), **columns)
 
 
-def _add(table: TableBuilder, rows: Batch | Cut, **columns: Values) -> None:
+def _add(table: TableBuilder, rows: Batch | Cells, **columns: Values) -> None:
     """Add rows with their times, without the columns of which nothing is known."""
     times = {name: rows[name] for name in ("start_ns", "dur_ns")}
     known = {n: v for n, v in columns.items() if not isinstance(v, int) or v != ABSENT}

@@ -61,16 +61,21 @@ def read(data: bytes, step: int = 1 << 20, block_bytes: int = 1 << 20) -> tuple[
     text = CsvText(source_of(data, step), EVENTS, block_bytes)
     rows: list[Row] = []
     for block in text:
-        name = block.columns["name"]
+        name = block.cells.columns["name"]
         assert isinstance(name, Texts)
         names = [name.values[code] for code in name.codes.tolist()]
         numbers = [
-            [None if one == ABSENT else one for one in np.asarray(block.columns[role]).tolist()]
+            [
+                None if one == ABSENT else one
+                for one in np.asarray(block.cells.columns[role]).tolist()
+            ]
             for role in ("id", "start")
         ]
-        value = np.asarray(block.columns.get("value", np.full(block.rows, np.nan))).tolist()
+        value = np.asarray(
+            block.cells.columns.get("value", np.full(block.cells.count, np.nan))
+        ).tolist()
         values = [None if one != one else one for one in value]
-        assert len(names) == len(numbers[0]) == block.rows
+        assert len(names) == len(numbers[0]) == block.cells.count
         rows += zip(numbers[0], names, numbers[1], values, strict=True)
     return rows, text
 
@@ -178,7 +183,7 @@ def test_of_a_stream_that_was_cut_the_last_row_may_lack_its_end() -> None:
     data = gzip.compress(HEADER + b"".join(b"%d,name %d,10,0.5\n" % (i, i) for i in range(9_999)))
     source = source_of(data[: len(data) // 2])
     text = CsvText(source, EVENTS)
-    rows = sum(block.rows for block in text)
+    rows = sum(block.cells.count for block in text)
     assert source.cut
     assert 0 < rows < 9_999
     assert text.damage.cut_bytes is None or text.damage.cut_bytes < 30
@@ -311,7 +316,7 @@ def test_a_large_text_comes_in_blocks() -> None:
     row = b"1,%s,10,0.5\n" % (b"name " * 20)
     step, size = 1 << 12, 1 << 16
     text = CsvText(source_of(HEADER + row * 20_000, step), EVENTS, size)
-    rows = [block.rows for block in text]
+    rows = [block.cells.count for block in text]
     assert sum(rows) == 20_000
     assert max(rows) * len(row) <= size + step
     assert len(rows) > 20

@@ -13,8 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.parsers.io.csv_cells import Texts
-from traceflops.parsers.io.csv_text import Cut
+from traceflops.parsers.io.csv_cells import Cells, Texts
 from traceflops.parsers.rocprof.tables.parts import COUNTERS, ProcessPart
 from traceflops.parsers.rocprof.tables.work import ids
 from traceflops.parsers.rocprof.v1_events import BARRIER_NAME
@@ -38,7 +37,7 @@ def takes_largest(counter: str) -> bool:
     return counter.startswith(_LARGEST_OF)
 
 
-def add_counters(cut: Cut, part: ProcessPart) -> None:
+def add_counters(cut: Cells, part: ProcessPart) -> None:
     """Add counters, a row each."""
     value = cut.columns["value"]
     assert not isinstance(value, Texts)
@@ -52,7 +51,7 @@ def add_counters(cut: Cut, part: ProcessPart) -> None:
         _add(cut, part, columns | {"value": value[finite]})
 
 
-def add_wide(cut: Cut, part: ProcessPart, counters: Mapping[str, tuple[str, ...]]) -> None:
+def add_wide(cut: Cells, part: ProcessPart, counters: Mapping[str, tuple[str, ...]]) -> None:
     """Add counters, a column each or one per instance."""
     part.is_wide = True
     launch, names = _launch(cut, part), part[COUNTERS].names["counter"]
@@ -68,7 +67,7 @@ def add_wide(cut: Cut, part: ProcessPart, counters: Mapping[str, tuple[str, ...]
         _add(cut.only(some), part, columns | {"counter": names[counter], "value": value[some]})
 
 
-def _launch(cut: Cut, part: ProcessPart) -> dict[str, Array]:
+def _launch(cut: Cells, part: ProcessPart) -> dict[str, Array]:
     threads, block = cut["threads"], cut["block_threads"]
     # The rows of rocprof v1 are dispatches, linked by their number alone.
     is_v1 = cut.has("dispatched")
@@ -83,7 +82,7 @@ def _launch(cut: Cut, part: ProcessPart) -> dict[str, Array]:
     }
 
 
-def _durations(cut: Cut) -> IntArray:
+def _durations(cut: Cells) -> IntArray:
     """Return how long launches ran while they were counted, ABSENT where that is not exact."""
     begin, end = (cut.columns.get(role) for role in ("counted_from", "counted_to"))
     if begin is None or end is None or isinstance(begin, Texts) or isinstance(end, Texts):
@@ -93,7 +92,7 @@ def _durations(cut: Cut) -> IntArray:
     return np.where(is_known, np.rint(lasted), ABSENT).astype(np.int64)
 
 
-def _add(cut: Cut, part: ProcessPart, columns: Mapping[str, Array | int]) -> None:
+def _add(cut: Cells, part: ProcessPart, columns: Mapping[str, Array | int]) -> None:
     """Add rows, with their instance and the headers before them, which `counted_once` takes out."""
     if cut.count:
         start = cut["start"]
@@ -207,7 +206,7 @@ _FILE: Final = tuple(
 """The kind of unclear names by the name of the file."""
 
 
-def add_totals(cut: Cut, part: ProcessPart) -> None:
+def add_totals(cut: Cells, part: ProcessPart) -> None:
     """Add sums by name. The kind follows from the name, else from the file or most names."""
     names = Names()
     name = cut.codes("name", names, "(unnamed)")

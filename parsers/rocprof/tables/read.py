@@ -13,8 +13,8 @@ from typing import Final
 import numpy as np
 
 from traceflops.errors import InputError, NotATrace
-from traceflops.parsers.io.csv_cells import Texts
-from traceflops.parsers.io.csv_text import TEXT_BLOCK_BYTES, CsvBlock, CsvText, Cut
+from traceflops.parsers.io.csv_cells import Cells, Texts
+from traceflops.parsers.io.csv_text import TEXT_BLOCK_BYTES, CsvBlock, CsvText
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.notes import not_read, read_each, with_notes
 from traceflops.parsers.rocprof.layouts import COMPUTE, ROCPROF_TABLES, RocprofTable
@@ -38,7 +38,7 @@ from traceflops.table.trace import Note, Source, SourceFile, Trace
 
 _MOST_AGENTS: Final = 4_096
 _MOST_NEIGHBOURS: Final = 10_000
-_ADDERS: Final[dict[str, Callable[[Cut, ProcessPart], None]]] = {
+_ADDERS: Final[dict[str, Callable[[Cells, ProcessPart], None]]] = {
     "kernels": work.add_kernels,
     "copies": work.add_copies,
     "graphs": work.add_graphs,
@@ -110,7 +110,7 @@ def read_table(source: ByteSource, block_bytes: int = TEXT_BLOCK_BYTES) -> Table
         if table.what == "system":
             file.system = file.system or _records(block, 1)[0]
             continue
-        rows = Cut(block.rows, block.columns)
+        rows = block.cells
         # If the last row lost digits, it ends before it starts.
         if block.last_is_open and any(0 <= rows[b][-1] < rows[a][-1] for a, b in _ASCENDING):
             file.damage.cut_bytes = 0
@@ -130,7 +130,7 @@ def read_table(source: ByteSource, block_bytes: int = TEXT_BLOCK_BYTES) -> Table
     return file
 
 
-def _add_rows(rows: Cut, table: RocprofTable, file: TableFile) -> None:
+def _add_rows(rows: Cells, table: RocprofTable, file: TableFile) -> None:
     """Add rows of a table to the parts of the file."""
     if table.what != "calls":  # these are counted by domain
         file.events[table.layout.name] += rows.count
@@ -149,7 +149,7 @@ def _records(block: CsvBlock, most: int) -> list[dict[str, str]]:
     """Return the first rows of a small table as texts by the names of its columns."""
     columns = {
         name: [column.values[code] for code in column.codes[:most].tolist()]
-        for name, column in block.columns.items()
+        for name, column in block.cells.columns.items()
         if isinstance(column, Texts)
     }
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]

@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.parsers.io.csv_text import Cut
+from traceflops.parsers.io.csv_cells import Cells
 from traceflops.parsers.rocprof.agents import Agent
 from traceflops.parsers.rocprof.copies import GPU, HOST, UNKNOWN, ends_of, ways_between, ways_named
 from traceflops.parsers.rocprof.tables.parts import ProcessPart
@@ -21,7 +21,7 @@ _KINDS: Final = {None: UNKNOWN, False: HOST, True: GPU}
 """What an end of a copy is, by `is_gpu` of its agent."""
 
 
-def add_kernels(cut: Cut, part: ProcessPart) -> None:
+def add_kernels(cut: Cells, part: ProcessPart) -> None:
     """Add dispatches, and the moments at which they were queued where the file has these."""
     cut = timed_rows(cut, part)
     grid, block = _axes(cut, "grid"), _axes(cut, "block")
@@ -48,7 +48,7 @@ def add_kernels(cut: Cut, part: ProcessPart) -> None:
         sinks.add_queueing(part, queued[some], cut["thread"][some], correlation[some], ABSENT)
 
 
-def add_copies(cut: Cut, part: ProcessPart, named: str = "direction") -> None:
+def add_copies(cut: Cells, part: ProcessPart, named: str = "direction") -> None:
     """Add copies with the texts of their ends: which of these are GPUs is decided later."""
     cut = timed_rows(cut, part)
     if not cut.count:
@@ -70,7 +70,7 @@ def add_copies(cut: Cut, part: ProcessPart, named: str = "direction") -> None:
     part.ends.append((cut.codes("source", part.agents, ""), cut.codes("target", part.agents, "")))
 
 
-def add_graphs(cut: Cut, part: ProcessPart) -> None:
+def add_graphs(cut: Cells, part: ProcessPart) -> None:
     """Add launches of graphs; those whose kernels were recorded are left out later."""
     cut = timed_rows(cut, part)
     graphs, inverse = np.unique(cut["graph"], return_inverse=True)
@@ -88,7 +88,7 @@ def add_graphs(cut: Cut, part: ProcessPart) -> None:
     )
 
 
-def add_operations(cut: Cut, part: ProcessPart) -> None:
+def add_operations(cut: Cells, part: ProcessPart) -> None:
     """Add what rocprofv2 calls operations: dispatches and copies; barriers are no work."""
     names = Names()
     operation = cut.codes("operation", names, "")
@@ -104,20 +104,20 @@ def add_operations(cut: Cut, part: ProcessPart) -> None:
     part.file.events["barriers"] += count_true(kind == "barrier")
 
 
-def timed_rows(cut: Cut, part: ProcessPart) -> Cut:
+def timed_rows(cut: Cells, part: ProcessPart) -> Cells:
     """Return the rows that have a time, and widen the stretch of the process by them."""
     is_time, start, dur = spans(cut["start"], cut["end"], part.file.odd)
     part.stretch.cover(start)
     kept = cut.only(is_time)
-    return Cut(kept.count, {**kept.columns, "start_ns": start, "dur_ns": dur})
+    return Cells(kept.count, {**kept.columns, "start_ns": start, "dur_ns": dur})
 
 
-def ids(cut: Cut, role: str) -> IntArray:
+def ids(cut: Cells, role: str) -> IntArray:
     """Return ids with ABSENT for 0, which is none."""
     return np.where(cut[role] == 0, ABSENT, cut[role])
 
 
-def _axes(cut: Cut, what: str) -> IntArray | None:
+def _axes(cut: Cells, what: str) -> IntArray | None:
     """Return the sizes of launches, (rows, 3); None where the file has only their product."""
     columns = [f"{what}_{axis}" for axis in "xyz"]
     has_all = all(map(cut.has, columns))
@@ -150,13 +150,13 @@ def resolve_copies(part: ProcessPart, agents: Sequence[Agent], devices: Array) -
     return count_true(on_host)
 
 
-def add_calls(cut: Cut, part: ProcessPart) -> None:
+def add_calls(cut: Cells, part: ProcessPart) -> None:
     """Add API calls, and the ranges and marks among them."""
     domains = Names()
     domain = cut.codes("domain", domains, "API")
     counts = np.bincount(domain, minlength=len(domains)).tolist()
     part.file.domains.update(dict(zip(domains, counts, strict=True)))
-    cut = timed_rows(Cut(cut.count, {**cut.columns, "domain code": domain}), part)
+    cut = timed_rows(Cells(cut.count, {**cut.columns, "domain code": domain}), part)
     is_mark = np.array([name.upper().startswith(_MARK_DOMAINS) for name in domains])
     is_mark = is_mark[cut["domain code"]]
     if not is_mark.all():
@@ -181,7 +181,7 @@ def api_of(domain: str) -> str:
     return domain.lower().split("_")[0] or "unknown"
 
 
-def add_scratch(cut: Cut, part: ProcessPart) -> None:
+def add_scratch(cut: Cells, part: ProcessPart) -> None:
     """Add the making of scratch memory, for which a queue waits, as overhead of the device."""
     cut = timed_rows(cut, part)
     sinks.add_overheads(
@@ -194,7 +194,7 @@ def add_scratch(cut: Cut, part: ProcessPart) -> None:
     )
 
 
-def add_pushes(cut: Cut, part: ProcessPart) -> None:
+def add_pushes(cut: Cells, part: ProcessPart) -> None:
     """Keep the beginnings and ends of ranges, a row each in rocprofv2, until all are read."""
     has_time = cut["start"] >= 0
     part.file.odd["no-time"] += count_true(~has_time)
@@ -233,6 +233,6 @@ def pair_pushes(part: ProcessPart) -> None:
     dur = np.where(begins, np.append(time[1:], 0) - time, 0)[rows]
     part.stretch.cover(time[rows])
     columns = {"start_ns": time[rows], "dur_ns": dur, "thread": thread[order][rows]}
-    marks = Cut(len(rows), columns)
+    marks = Cells(len(rows), columns)
     sinks.add_marks(part, marks, thread=ids(marks, "thread"), name=message[rows])
     part.pushes.clear()
