@@ -207,7 +207,15 @@ def _members(source: ByteSource, *, in_folder: bool = False) -> list[ByteSource]
     else:
         content = b"".join(source.blocks())
         data = _Reopened(lambda: io.BytesIO(content))
-    archive = _archive(source, data)
+    try:
+        archive = zipfile.ZipFile(data)
+    except (*UNREADABLE, NotImplementedError, ValueError, struct.error) as error:
+        raise InputError(
+            f"damaged zip archive: {source.name} ({error})",
+            "unpack it manually if possible (zip -FF) and give the trace",
+        ) from None
+    finally:
+        data.rest()
     # Folders and empty files are no traces, nor are the ._name files that macOS adds. The name is
     # compared because is_dir() fails where it is empty.
     infos = [
@@ -239,19 +247,6 @@ def _is_zip(source: ByteSource) -> bool:
         except OSError:
             return False  # whoever reads it later reports the error
     return first.startswith((_ZIP, _ZIP_OF_NOTHING))
-
-
-def _archive(source: ByteSource, data: _Reopened) -> zipfile.ZipFile:
-    """Return the archive in `data`, and close its file. Raises InputError where it is damaged."""
-    try:
-        return zipfile.ZipFile(data)
-    except (*UNREADABLE, NotImplementedError, ValueError, struct.error) as error:
-        raise InputError(
-            f"damaged zip archive: {source.name} ({error})",
-            "unpack it manually if possible (zip -FF) and give the trace",
-        ) from None
-    finally:
-        data.rest()
 
 
 def _member(

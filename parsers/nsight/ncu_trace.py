@@ -25,8 +25,8 @@ from traceflops.parsers.nsight.ncu_pages import NcuFile, NcuPage, read_ncu
 from traceflops.parsers.nsight.ncu_report import MAGIC, read_report
 from traceflops.parsers.shared.trace_builder import (
     DeviceFacts,
-    Gathered,
     ProcessFacts,
+    TraceBuilder,
     chosen,
     overflow_notes,
 )
@@ -224,22 +224,22 @@ def _values(page: NcuPage) -> dict[tuple[int, int, str, str], float]:
 
 def trace_of(run: NcuRun) -> Trace:
     """Return the trace of one or several files of a run."""
-    gathered = Gathered()
+    builder = TraceBuilder()
     launches: set[tuple[int, ...]] = set()
     counts: Counter[str] = Counter()
     for page in run.pages:
         counts += page.rows
         if page.table.count:
-            _number(page, gathered)
+            _number(page, builder)
             process, dispatch = (page.table.column(name) for name in ("process", "dispatch"))
             _, first = group_rows([process, dispatch])
             launches |= set(zip(process[first].tolist(), dispatch[first].tolist(), strict=True))
-            gathered["kernel_counters"].absorb(page.table)
-            gathered["kernel_rules"].absorb(page.rules)
-    rules = gathered["kernel_rules"]
+            builder["kernel_counters"].absorb(page.table)
+            builder["kernel_rules"].absorb(page.rules)
+    rules = builder["kernel_rules"]
     if rules.count:
         _, first = group_rows([rules.column(name) for name in _RULE_KEY])
-        gathered.tables["kernel_rules"] = chosen(rules, np.isin(np.arange(rules.count), first))
+        builder.tables["kernel_rules"] = chosen(rules, np.isin(np.arange(rules.count), first))
     counts["launches"] = len(launches)
     layouts = dict.fromkeys(page.layout for page in run.pages if page.layout)
     facts = {"page": ", ".join(layouts)} if layouts else {}
@@ -252,11 +252,11 @@ def trace_of(run: NcuRun) -> Trace:
         event_counts={name: count for name, count in sorted(counts.items()) if count},
         identities=tuple(host for file in run.files for host in file.hosts if host),
     )
-    notes = (*_notes(run), *overflow_notes(gathered.overflowed, sources[0].label))
-    return Trace(source, gathered.finish(), notes)
+    overflowed = overflow_notes(builder.tables.values(), sources[0].label)
+    return Trace(source, builder.finish(), (*_notes(run), *overflowed))
 
 
-def _number(page: NcuPage, gathered: Gathered) -> None:
+def _number(page: NcuPage, builder: TraceBuilder) -> None:
     """Replace process ids and codes of devices by the numbers that these have in the trace."""
 
     def small(text: str) -> int | None:
@@ -264,7 +264,7 @@ def _number(page: NcuPage, gathered: Gathered) -> None:
 
     label = page.source.label
     processes = {
-        pid: gathered.process(
+        pid: builder.process(
             number,
             ProcessFacts(label, rank_in_name(label), pid=None if pid == ABSENT else pid),
         )
@@ -286,7 +286,7 @@ def _number(page: NcuPage, gathered: Gathered) -> None:
             architecture=None if major is None else f"sm{major}{minor}",
         )
         process = next(iter(processes.values()))
-        devices.append(gathered.device(text, process, small(number.strip()) or 0, device))
+        devices.append(builder.device(text, process, small(number.strip()) or 0, device))
     for table in (page.table, page.rules):
         process_of_row = by_distinct(table.column("process"), lambda pid, _: processes[pid])
         table.replace("process", process_of_row)

@@ -23,8 +23,8 @@ from traceflops.parsers.nsight.stats_read import StatsFile, labels_of, read_stat
 from traceflops.parsers.nsight.stats_rows import ReportPart
 from traceflops.parsers.shared.trace_builder import (
     DeviceFacts,
-    Gathered,
     ProcessFacts,
+    TraceBuilder,
     chosen,
     overflow_notes,
 )
@@ -191,7 +191,7 @@ class Assembly:
     def __init__(self, files: Sequence[StatsFile]) -> None:
         """Sort the reports of some files; note process ids and ranks."""
         self.files = files
-        self.gathered = Gathered()
+        self.builder = TraceBuilder()
         parts = [part for file in files for part in file.parts]
         self._parts = sorted(parts, key=lambda p: _PRIORITY.get(p.report.name, len(_PRIORITY)))
         records = [part.tables[name] for part in parts for name in _RECORDS if name in part.tables]
@@ -215,10 +215,9 @@ class Assembly:
             self._add_records(part, taken)
         for part in self._parts:
             self._add_totals(part, taken)
-        if not any(table.count for table in self.gathered.tables.values()):
+        if not any(table.count for table in self.builder.tables.values()):
             return None
-        overflowed = self.gathered.overflowed
-        tables = self.gathered.finish()
+        tables = self.builder.finish()
         events = {part.report.name: part.rows for part in self._parts}
         # The bytes of a file with several profiles count for the first of them.
         sizes = [
@@ -233,7 +232,7 @@ class Assembly:
             event_counts={name: count for name, count in sorted(events.items()) if count},
             resolution_ns=self._resolution_ns,
         )
-        return Trace(source, tables, tuple(self._notes(tables, overflowed)))
+        return Trace(source, tables, tuple(self._notes(tables)))
 
     def _process(self, pid: int) -> int:
         """Return the number of a process; without an id that of the only process there is."""
@@ -243,7 +242,7 @@ class Assembly:
         own_pid = None if pid == ABSENT else pid
         rank = self._ranks.get(pid, self._rank)
         facts = ProcessFacts(self.files[0].name, rank, None, None, own_pid)
-        return self.gathered.process(own_pid, facts)
+        return self.builder.process(own_pid, facts)
 
     def _add_records(self, part: ReportPart, taken: dict[str, str]) -> None:
         """Add the records of a report, for tables that no better report has filled.
@@ -255,7 +254,7 @@ class Assembly:
             if kernels is not None and "calls" in part.tables:
                 # Calls the ids of the kernels they launched, as another report has these
                 calls = part.tables["calls"]
-                activities = self.gathered["activities"]
+                activities = self.builder["activities"]
                 times = [
                     np.concatenate([activities.column(name), kernels.column(name)])
                     for name in ("start_ns", "dur_ns")
@@ -280,7 +279,7 @@ class Assembly:
             if name == "activities":
                 self._number_devices(list(part.devices), table)
                 self._resolution_ns = part.resolution_ns or 1
-            self.gathered[name].absorb(table)
+            self.builder[name].absorb(table)
         is_projected = part.report.name == "nvtx_gpu_proj_trace"
         taken |= {_PROJECTED if is_projected else name: part.report.name for name in fresh}
 
@@ -295,8 +294,8 @@ class Assembly:
             product = name if name and not name.isdecimal() else None
             devices[text] = (int(number) if is_number else 0, DeviceFacts(product=product))
         for text in sorted(texts, key=lambda text: (devices[text][0], text)):
-            self.gathered.device(text, process, *devices[text])
-        codes = np.array([self.gathered.device(text, process, 0) for text in texts], np.int64)
+            self.builder.device(text, process, *devices[text])
+        codes = np.array([self.builder.device(text, process, 0) for text in texts], np.int64)
         for _, columns in table.pieces:
             columns["device"] = codes[columns["device"]]
 
@@ -306,7 +305,7 @@ class Assembly:
         if table is None or not table.count:
             return
         if part.report.records == "sizes":
-            totals = self.gathered["totals"]
+            totals = self.builder["totals"]
             row_of = {label: row for row, label in enumerate(labels_of(totals))}
             rows = np.array([row_of.get(label, -1) for label in labels_of(table)], np.int64)
             bytes_ = totals.column("bytes").copy()
@@ -327,9 +326,9 @@ class Assembly:
         for _, columns in table.pieces:
             columns["process"] = self._process(ABSENT)
         taken |= {kinds[code]: report for code in used if wanted[code]}
-        self.gathered["totals"].absorb(table)
+        self.builder["totals"].absorb(table)
 
-    def _notes(self, tables: Mapping[str, pa.Table], overflowed: Sequence[str]) -> Iterator[Note]:
+    def _notes(self, tables: Mapping[str, pa.Table]) -> Iterator[Note]:
         """Yield the notes of a profile: those of its files, then those of the whole."""
         for file in self.files:  # its text, its cells, tables that are not used, units
             odd = file.damage.with_bad_cells(part.odd for part in file.parts)
@@ -347,7 +346,7 @@ class Assembly:
             notes += NOTES.counted(odd, "sizes-without-unit", "sizes-rounded")
             yield from (replace(note, file=file.name) for note in notes)
         name = self.files[0].name if len(self.files) == 1 else None
-        yield from overflow_notes(overflowed, self.files[0].name)
+        yield from overflow_notes(self.builder.tables.values(), self.files[0].name)
         if self._rank is not None:
             yield rank_from_name([self._rank], name)
         notes = list[Note]()

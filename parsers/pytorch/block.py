@@ -49,18 +49,18 @@ _NO_ARGS: Final = Args()
 
 
 class KinetoBlock:
-    """What a block of events gives; Python frames are only counted where they are not wanted."""
+    """What a block of decoded events gives; Python frames may only be counted.
 
-    def __init__(self, python_stacks: bool = True) -> None:
+    Raises DigitsLost where events must be decoded as ExactEvent.
+    """
+
+    def __init__(self, events: list[Any], python_stacks: bool) -> None:
         self._unwanted = IGNORED if python_stacks else IGNORED | PYTHON_CATEGORIES
         self.rows = KinetoRows()
         self.counts: Counter[str] = Counter()
         self.flows: list[IntArray] = []
         """Ids and times of the arrows between calls and device work, as (2, n) arrays."""
         self.legacy_ops = 0
-
-    def add(self, events: list[Any]) -> None:
-        """Add decoded events. Raises DigitsLost where they must be decoded as ExactEvent."""
         for category, phase, group in self._groups(events):
             self.counts[category or f"phase {phase}"] += len(group)
             if category in self._unwanted:
@@ -127,7 +127,7 @@ class KinetoReader:
         """Return the rows of a JSON list of events, None where it cannot be decoded."""
         if not self._exact and self._odd_blocks < _PATIENCE:
             try:
-                block = self._block_of(self._usual(text))
+                block = KinetoBlock(self._usual(text), self._python_stacks)
                 self._odd_blocks = 0
                 return block
             except UNDECODABLE:
@@ -135,12 +135,11 @@ class KinetoReader:
             except DigitsLost:
                 self._exact = True
         try:
-            return self._block_of(
-                list_decoder(ExactEvent if self._exact else LooseEvent).decode(text)
-            )
+            element = ExactEvent if self._exact else LooseEvent
+            return KinetoBlock(list_decoder(element).decode(text), self._python_stacks)
         except DigitsLost:
             self._exact = True
-            return self._block_of(list_decoder(ExactEvent).decode(text))
+            return KinetoBlock(list_decoder(ExactEvent).decode(text), self._python_stacks)
         except UNDECODABLE:
             return None
 
@@ -154,11 +153,6 @@ class KinetoReader:
         events: list[Any] = usual.decode(b"".join((text[:before], b"]")))
         events += list_decoder(LooseEvent).decode(b"[" + last[begin:])
         return events
-
-    def _block_of(self, events: list[Any]) -> KinetoBlock:
-        block = KinetoBlock(self._python_stacks)
-        block.add(events)
-        return block
 
 
 def _by_phase(events: list[Any]) -> Iterator[tuple[str, list[Any]]]:

@@ -308,7 +308,6 @@ def _assemble(
             rows.replace(column, np.where(is_short[own] & (given >= 0), given, own))
     used = number_devices(collected.tables, len(processes) > 1)
     devices = [local for _, local in used]
-    too_many = trace_builder.overflowed(collected.tables.values())
     facts = [
         (process, n, metadata.facts_of(n) or trace_builder.NOTHING_KNOWN) for process, n in used
     ]
@@ -348,7 +347,7 @@ def _assemble(
         tables=tables,
         notes=(
             *(replace(note, file=source.label, wording=None, values=()) for note in notes),
-            *trace_builder.overflow_notes(too_many, source.label),
+            *trace_builder.overflow_notes(collected.tables.values(), source.label),
         ),
     )
 

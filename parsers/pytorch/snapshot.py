@@ -215,7 +215,6 @@ class _Reader:
     def trace(self) -> Trace:
         """Return what was collected as a trace."""
         source, rank = self._source, rank_in_name(self._source.name)
-        too_many = trace_builder.overflowed(self._tables.values())
         tables = {
             "processes": trace_builder.processes_table(
                 [trace_builder.ProcessFacts(source.label, rank)]
@@ -242,7 +241,7 @@ class _Reader:
                 event_counts=dict(sorted(self._counts.items())),
             ),
             tables=tables,
-            notes=(*notes, *trace_builder.overflow_notes(too_many, source.label)),
+            notes=(*notes, *trace_builder.overflow_notes(self._tables.values(), source.label)),
         )
 
     def _stack_codes(self, rows: Sequence[_Event] | Sequence[_Block]) -> IntArray:

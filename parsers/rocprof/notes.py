@@ -15,7 +15,6 @@ from traceflops.parsers.io.notes import NoteTable
 from traceflops.parsers.rocprof.tables.parts import TableFile
 from traceflops.parsers.shared.sanity_checks import COUNTED_WHILE_TIMED, span_notes
 from traceflops.parsers.shared.sinks import DISPATCH
-from traceflops.parsers.shared.trace_builder import overflow_notes
 from traceflops.remedies import ROCPROFV3
 from traceflops.table.columns import ABSENT, count_true, names, numbers
 from traceflops.table.grouping import joint_codes
@@ -165,13 +164,13 @@ def link_notes(tables: Mapping[str, pa.Table], *, no_calls: str = _NO_CALLS) -> 
 
 
 def run_notes(
-    run: TableRun, tables: Mapping[str, pa.Table], overflowed: Sequence[str]
+    run: TableRun, tables: Mapping[str, pa.Table], overflowed: Sequence[Note]
 ) -> Iterator[Note]:
     """Yield the notes of a run: those of its files, then those of the whole."""
     of_files = [(index, n) for index, file in enumerate(run.files) for n in file_notes(file)]
     yield from together(of_files, len(run.files))
     label = run.files[0].source.label
-    yield from overflow_notes(overflowed, label)
+    yield from overflowed
     ranks = [process.place.rank for process in run.processes if process.place.rank is not None]
     if ranks:
         yield rank_from_name(ranks)

@@ -21,11 +21,11 @@ from traceflops.parsers.rocprof.copies import GPU, HOST, UNKNOWN, ends_of, ways_
 from traceflops.parsers.rocprof.notes import clock_of_folder
 from traceflops.parsers.rocprof.perfetto_packets import TEXT, Packets, Track
 from traceflops.parsers.rocprof.tables.parts import place_of
-from traceflops.parsers.rocprof.trace import Recorded, trace_of
+from traceflops.parsers.rocprof.trace import trace_of
 from traceflops.parsers.shared import sinks
 from traceflops.parsers.shared.collectives import fill_collectives
 from traceflops.parsers.shared.sanity_checks import timed
-from traceflops.parsers.shared.trace_builder import ProcessIds, told_apart
+from traceflops.parsers.shared.trace_builder import ProcessIds, TraceBuilder, told_apart
 from traceflops.table.columns import ABSENT, Array, IntArray, count_true
 from traceflops.table.trace import Note, Source, Trace
 from traceflops.units import time_amount
@@ -122,7 +122,7 @@ def read_perfetto(source: ByteSource) -> Trace:
     return trace_of(recording, source, about, "file", notes=[*recording.notes()])
 
 
-class _Recording(Recorded):
+class _Recording(TraceBuilder):
     """The rows of a file. `is_sys` says that rocprof-sys wrote it."""
 
     def __init__(self, source: ByteSource) -> None:

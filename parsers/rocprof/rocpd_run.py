@@ -30,8 +30,12 @@ from traceflops.parsers.io.database_rows import Database
 from traceflops.parsers.io.json_window import decoded
 from traceflops.parsers.rocprof.agents import facts_of_agent, place_of_node
 from traceflops.parsers.rocprof.notes import clock_of
-from traceflops.parsers.rocprof.trace import Recorded
-from traceflops.parsers.shared.trace_builder import NOTHING_KNOWN, DeviceFacts, ProcessFacts
+from traceflops.parsers.shared.trace_builder import (
+    NOTHING_KNOWN,
+    DeviceFacts,
+    ProcessFacts,
+    TraceBuilder,
+)
 from traceflops.table.columns import ABSENT, BoolArray, IntArray
 from traceflops.table.trace import Note
 
@@ -176,7 +180,7 @@ class _Agent(NamedTuple):
     facts: DeviceFacts
 
 
-class RunReading(Recorded):
+class RunReading(TraceBuilder):
     """The rows read of a run, and what its tables refer to by ids.
 
     `clock` is that of its machine; where it is of several machines, `clocks` are those of its

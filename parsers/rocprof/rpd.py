@@ -15,11 +15,11 @@ from traceflops.parsers.io.database_query import Batch, Lookup, TextsById, Wante
 from traceflops.parsers.io.database_rows import Database
 from traceflops.parsers.rocprof.copies import BETWEEN, WITHIN, ways_named
 from traceflops.parsers.rocprof.rocpd_host import APIS, MARK, add_calls_of, kind_by_name
-from traceflops.parsers.rocprof.trace import Recorded, trace_of, with_losses
+from traceflops.parsers.rocprof.trace import trace_of, with_losses
 from traceflops.parsers.shared import sinks
 from traceflops.parsers.shared.collectives import fill_collectives
 from traceflops.parsers.shared.sanity_checks import timed
-from traceflops.parsers.shared.trace_builder import ProcessIds, told_apart
+from traceflops.parsers.shared.trace_builder import ProcessIds, TraceBuilder, told_apart
 from traceflops.table.columns import ABSENT, IntArray
 from traceflops.table.trace import Source, Trace
 
@@ -66,7 +66,7 @@ def read_rpd(database: Database) -> Sequence[Trace]:
     return [with_losses(database, trace_of(reading, database.source, about, "database"))]
 
 
-class _RpdReading(Recorded):
+class _RpdReading(TraceBuilder):
     """The rows of one database."""
 
     def __init__(self, database: Database) -> None:

@@ -23,7 +23,7 @@ from traceflops.parsers.rocprof.notes import NOTES as RUN_NOTES
 from traceflops.parsers.rocprof.tables.parts import OutputPlace, place_of
 from traceflops.parsers.shared.sanity_checks import COUNTED_WHILE_TIMED, span_notes
 from traceflops.parsers.shared.sinks import UNNAMED_KERNEL
-from traceflops.parsers.shared.trace_builder import Gathered, overflow_notes
+from traceflops.parsers.shared.trace_builder import TraceBuilder, overflow_notes
 from traceflops.remedies import ROCPROFV3
 from traceflops.table.builder import with_numbers
 from traceflops.table.columns import ABSENT, codes, names, numbers
@@ -85,20 +85,8 @@ _LOSSES: Final = (
 """Codes of notes that are kept from a pass that only gives counters."""
 
 
-class Recorded(Gathered):
-    """The rows of a recording, and how many records of each kind.
-
-    `odd` counts odd records under the keys of the notes above.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.odd: Counter[str] = Counter()
-        self.counts: Counter[str] = Counter()
-
-
 def trace_of(
-    recorded: Recorded,
+    recorded: TraceBuilder,
     file: ByteSource,
     about: Source,
     holder: str,
@@ -111,7 +99,7 @@ def trace_of(
     `about` lacks the file and the counts; `holder` is what held the records: a database, a file or
     a v1 file; `clocks` are those of processes where they differ.
     """
-    overflowed, counts = recorded.overflowed, dict(sorted((+recorded.counts).items()))
+    counts = dict(sorted((+recorded.counts).items()))
     tables, name = recorded.finish(), file.label
     count = tables["processes"].num_rows
     clock_of_process = [*clocks, *("",) * count][:count]
@@ -151,7 +139,7 @@ def trace_of(
         tables=tables,
         notes=(
             *(note if note.file else replace(note, file=name) for note in all_notes),
-            *overflow_notes(overflowed, name),
+            *overflow_notes(recorded.tables.values(), name),
         ),
         places=recorded.places,
         clocks=tuple(clock_of_process) if any(clock_of_process) else (),

@@ -17,7 +17,7 @@ from traceflops.parsers.io.database_rows import Database
 from traceflops.parsers.rocprof.copies import ways_named
 from traceflops.parsers.rocprof.layouts import counters_in
 from traceflops.parsers.rocprof.tables.counters import summed_instances
-from traceflops.parsers.rocprof.trace import Recorded, trace_of, with_losses
+from traceflops.parsers.rocprof.trace import trace_of, with_losses
 from traceflops.parsers.rocprof.v1_events import (
     BARRIER_NAME,
     NUMBERS,
@@ -31,6 +31,7 @@ from traceflops.parsers.shared.trace_builder import (
     NOTHING_KNOWN,
     DeviceFacts,
     ProcessIds,
+    TraceBuilder,
     told_apart,
 )
 from traceflops.table.columns import ABSENT, Array, BoolArray, IntArray, Names, count_true
@@ -86,7 +87,7 @@ class Owners:
         return np.where(unknown, np.array(owners, np.int64)[inverse], pid)
 
 
-class V1Tables(Recorded):
+class V1Tables(TraceBuilder):
     """The rows of a file of rocprof v1, JSON or database, of a machine with `listed` GPUs.
 
     Rows come with the columns of NUMBERS, `index` (the id that links work and calls) and `name`

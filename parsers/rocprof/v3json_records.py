@@ -273,12 +273,6 @@ class RecordBlock:
         """How many rows the columns have."""
         return len(next(iter(self.columns.values()))) if self.columns else 0
 
-    def slim(self) -> None:
-        """Hold one value of columns that have the same in all rows."""
-        for name, column in self.columns.items():
-            if len(column) and (column == column[0]).all():
-                self.columns[name] = np.broadcast_to(column[0].copy(), column.shape)
-
 
 class RecordReader:
     """Reads blocks of records of one kind, also in worker processes."""

@@ -16,11 +16,10 @@ from traceflops.parsers.rocprof.agents import facts_of_agent, is_gpu, place_of_n
 from traceflops.parsers.rocprof.copies import fill_sizes, ways_between, ways_named
 from traceflops.parsers.rocprof.notes import clock_of
 from traceflops.parsers.rocprof.tables.counters import takes_largest
-from traceflops.parsers.rocprof.trace import Recorded
 from traceflops.parsers.rocprof.v3json_records import READERS, RecordBlock
 from traceflops.parsers.shared import sinks
 from traceflops.parsers.shared.sanity_checks import timed
-from traceflops.parsers.shared.trace_builder import told_apart
+from traceflops.parsers.shared.trace_builder import TraceBuilder, told_apart
 from traceflops.table.columns import ABSENT, LIMIT_NS, Array, BoolArray, IntArray, Names, count_true
 
 ROOT_KEY: Final = "rocprofiler-sdk-tool"
@@ -119,7 +118,9 @@ class ProcessRecords:
                 self.counts[name] += block.records
             self.unreadable[name] += block.unreadable
             self.mended.update(block.mended)
-            block.slim()
+            for column, values in block.columns.items():  # one value where all are the same
+                if len(values) and (values == values[0]).all():
+                    block.columns[column] = np.broadcast_to(values[0].copy(), values.shape)
             self.lists[path].append(block)
         elif path == "metadata":
             self.metadata = Metadata(item.value)
@@ -147,7 +148,7 @@ _KIND_BASE: Final = 1 << 20
 """More than there are operations of a kind."""
 
 
-class JsonRecorded(Recorded):
+class JsonRecorded(TraceBuilder):
     """The rows of a file, what its records refer to in vain, and the arguments of RCCL's calls.
 
     `arguments` are by row of the calls.

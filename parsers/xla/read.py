@@ -6,7 +6,6 @@ docs/parsers/xla.md says what becomes what.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -24,8 +23,8 @@ from traceflops.parsers.shared.formats import Format
 from traceflops.parsers.shared.sanity_checks import span_notes, timed
 from traceflops.parsers.shared.trace_builder import (
     DeviceFacts,
-    Gathered,
     ProcessFacts,
+    TraceBuilder,
     overflow_notes,
 )
 from traceflops.parsers.xla.planes import Plane, Stats, planes_of
@@ -128,23 +127,18 @@ def _trace(source: ByteSource, python_stacks: bool) -> Trace:
         # TensorFlow adds a port; the host is hidden in both spellings.
         identities=tuple(filter(None, dict.fromkeys((host, (host or "").partition(":")[0])))),
     )
-    overflowed = overflow_notes(recording.overflowed, source.label)
+    overflowed = overflow_notes(recording.tables.values(), source.label)
     return Trace(about, tables, (*notes, *overflowed), recording.places)
 
 
-class _Recording(Gathered):
-    """The rows of one file, which is one process.
-
-    `counts` are records by kind, `odd` the odd ones by the codes of notes.
-    """
+class _Recording(TraceBuilder):
+    """The rows of one file, which is one process."""
 
     def __init__(
         self, source: ByteSource, planes: Sequence[Plane], host: str | None, python_stacks: bool
     ) -> None:
         """Read all planes."""
         super().__init__()
-        self.counts: Counter[str] = Counter()
-        self.odd: Counter[str] = Counter()
         self._python_stacks = python_stacks
         facts = ProcessFacts(source.label, rank_in_name(source.name), host=host)
         self._process = self.process(0, facts)

@@ -114,16 +114,15 @@ def trace_of(
     timeline.read_metrics(reading)
     reading.resolve_names()  # when it is known which are needed
     fill_nccl(reading, nccl)
-    registry.settle(reading.gathered)
+    registry.settle(reading.builder)
     facts = facts_of(tables)
-    overflowed = reading.gathered.overflowed
-    finished = timeline.with_kinds_of_calls(reading.gathered.finish())
+    finished = timeline.with_kinds_of_calls(reading.builder.finish())
     if tables.damaged and not any(finished[name].num_rows for name in _RECORDS):
         raise nothing_left(tables.source.label, tables.notes(), "export or copy the report again")
     notes = (
         *content_notes(finished, reading, facts),
         *registry.ranks.notes,
-        *overflow_notes(overflowed, name),
+        *overflow_notes(reading.builder.tables.values(), name),
         *warnings_of(tables),
     )
     return Trace(
@@ -139,7 +138,7 @@ def trace_of(
         ),
         finished,
         (*tables.notes(), *(replace(note, file=name) for note in notes)),
-        reading.gathered.places,
+        reading.builder.places,
     )
 
 

@@ -217,7 +217,7 @@ _RECORD_KINDS: Final = (
 def read_records(reading: ReportReading) -> None:
     """Add the work of devices, calls, waits, and the events of which a time is known."""
     for kind in _RECORD_KINDS:
-        table = reading.gathered[kind.into]
+        table = reading.builder[kind.into]
         for batch in reading.batches(CUPTI + kind.table, kind.columns):
             if "timestamp" in kind.columns:  # of events; most have no time
                 events = batch.only(batch["timestamp"] > 0)
@@ -237,7 +237,7 @@ def read_records(reading: ReportReading) -> None:
 
 def read_overheads(reading: ReportReading) -> None:
     """Add overheads of the profiler and the driver, of processes that have work."""
-    kind = reading.gathered["marks"].names["kind"]
+    kind = reading.builder["marks"].names["kind"]
     for table in ("PROFILER_OVERHEAD", f"{CUPTI}OVERHEAD"):
         for batch in reading.batches(table, (*_SPAN, "globalTid", "nameId", "overheadType")):
             has_work = reading.registry.have_rows(enums.processes_of(batch["globalTid"]))
@@ -253,7 +253,7 @@ def read_overheads(reading: ReportReading) -> None:
 
 def read_page_faults(reading: ReportReading) -> None:
     """Add how long faults of GPUs on pages of unified memory took to be served."""
-    names = reading.gathered["marks"].names
+    names = reading.builder["marks"].names
     kinds = {"kind": names["kind"]["page_fault"], "name": names["name"]["GPU page faults"]}
     for batch in reading.batches(GPU_PAGE_FAULTS, (*_SPAN, "globalPid", "deviceId")):
         rows = reading.timed(batch)
@@ -264,7 +264,7 @@ def read_page_faults(reading: ReportReading) -> None:
 
 def read_graph_nodes(reading: ReportReading) -> None:
     """Add when and on which thread nodes of graphs were made; for a copy, its original."""
-    table, names = "CUDA_GRAPH_NODE_EVENTS", reading.gathered["marks"].names
+    table, names = "CUDA_GRAPH_NODE_EVENTS", reading.builder["marks"].names
     rows = reading.tables.whole(table, Wanted(integers=_OF_NODES))
     reading.counts[table] += rows.count
     rows = reading.timed(
@@ -285,7 +285,7 @@ def read_graph_nodes(reading: ReportReading) -> None:
 def read_system_calls(reading: ReportReading) -> None:
     """Add the calls of the operating system of threads that call CUDA."""
     callers = distinct(np.concatenate([np.empty(0, np.int64), *reading.callers]))
-    kind = reading.gathered["marks"].names["kind"]["system"]
+    kind = reading.builder["marks"].names["kind"]["system"]
     for batch in reading.batches("OSRT_API", (*_SPAN, "globalTid", "nameId")):
         rows = reading.timed(batch.only(np.isin(batch["globalTid"], callers)))
         reading.add("marks", rows, _UNNAMED, name=rows["nameId"], kind=kind)
@@ -293,7 +293,7 @@ def read_system_calls(reading: ReportReading) -> None:
 
 def read_memory(reading: ReportReading) -> None:
     """Add allocations and frees of processes that have work, as PyTorch's memory events."""
-    counters = reading.gathered["counters"]
+    counters = reading.builder["counters"]
     names = counters.names["name"]
     for batch in reading.tables.batches("CUDA_GPU_MEMORY_USAGE_EVENTS", _ALLOCATION):
         reading.counts["MEMORY_USAGE"] += batch.count
@@ -324,7 +324,7 @@ def read_metrics(reading: ReportReading) -> None:
 
     A sample names its metric by `typeId`, its source, and `metricId`, its number there.
     """
-    tables, registry, counters = reading.tables, reading.registry, reading.gathered["counters"]
+    tables, registry, counters = reading.tables, reading.registry, reading.builder["counters"]
     metrics = tables.whole("TARGET_INFO_GPU_METRICS", _METRIC_NAME)
     if not metrics.count or not registry.keys:
         return

@@ -27,13 +27,12 @@ from traceflops.parsers.nsight.nsys.reading import CUPTI, GPU_PAGE_FAULTS
 from traceflops.parsers.nsight.nsys.tables import Folder
 from traceflops.parsers.nsight.nvprof.calls import DRIVER_CALLS, RUNTIME_CALLS
 from traceflops.parsers.shared.sanity_checks import COUNTED_WHILE_TIMED
+from traceflops.table.builder import with_numbers
 from traceflops.table.columns import (
     ABSENT,
     IntArray,
     count_true,
-    number_column,
     numbers,
-    with_column,
 )
 from traceflops.table.grouping import distinct, joint_codes
 from traceflops.table.trace import Note, Trace
@@ -389,9 +388,7 @@ def read_nvprof(database: Database) -> Sequence[Trace]:
     changed: dict[str, pa.Table] = {}
     for name in _WITH_THREADS:
         table = trace.table(name)
-        threads = own_thread(numbers(table["thread"], ABSENT))
-        column = number_column(threads, table.schema.field("thread").type)
-        changed[name] = with_column(table, "thread", column)
+        changed[name] = with_numbers(table, "thread", own_thread(numbers(table["thread"], ABSENT)))
     # Times count from 1970, or on another clock.
     starts = [numbers(trace.table(name)["start_ns"]) for name in ("activities", "calls", "marks")]
     earliest = min((int(start.min()) for start in starts if len(start)), default=0)

@@ -28,10 +28,15 @@ from traceflops.parsers.rocprof.tables.parts import (
     place_of,
     same_run,
 )
-from traceflops.parsers.rocprof.tables.processes import Devices, Process
+from traceflops.parsers.rocprof.tables.processes import NAMED_BY, Devices, Process
 from traceflops.parsers.rocprof.tables.runs import TableRun, runs_of
 from traceflops.parsers.shared.collectives import fill_collectives
-from traceflops.parsers.shared.trace_builder import Gathered, ProcessFacts, chosen
+from traceflops.parsers.shared.trace_builder import (
+    ProcessFacts,
+    TraceBuilder,
+    chosen,
+    overflow_notes,
+)
 from traceflops.table.builder import TableBuilder
 from traceflops.table.columns import ABSENT, IntArray
 from traceflops.table.trace import Note, Source, SourceFile, Trace
@@ -195,7 +200,7 @@ _INTO: Final = {
 _TOOLS: Final = {"v1": "rocprof", "v2": "rocprofv2", "v3": "rocprofv3", COMPUTE: "rocprof-compute"}
 
 
-class Assembly(Gathered):
+class Assembly(TraceBuilder):
     """Makes the trace of a run, and uses up its rows."""
 
     def __init__(self, run: TableRun, host: str | None) -> None:
@@ -207,16 +212,17 @@ class Assembly(Gathered):
         """Return the trace."""
         processes = []
         for index, process in enumerate(self._run.processes):
-            label, rank = process.main_file.source.label, process.place.rank
-            of_process = ProcessFacts(label, rank, None, self._host, process.pid)
+            named = (part for table in NAMED_BY for part in process.parts if part.has(table))
+            label = next(named, process.parts[0]).file.source.label
+            of_process = ProcessFacts(label, process.place.rank, None, self._host, process.pid)
             processes.append((self.process(index, of_process), process))
         devices = Devices(self._run.agents, processes, self)
         self._run.odd["device-unknown"] = devices.has_unknown
         for number, process in processes:
             self._add(number, process, devices)
         fill_collectives(self, {})
-        overflowed = self.overflowed
         tables = self.finish()
+        overflowed = overflow_notes(self.tables.values(), self._run.files[0].source.label)
         notes = tuple(run_notes(self._run, tables, overflowed))
         # What is known of the files as a whole, and what they recorded
         files, system = self._run.files, self._run.system
