@@ -122,7 +122,7 @@ class WorkerPool:
             call = partial(work, item)
             if self._team is None:
                 waiting.append(call)
-            elif self._takes_part and self._team.is_busy:
+            elif self._takes_part and min(w.load for w in self._team.workers) >= _AHEAD_EACH:
                 done: Future[B] = Future()
                 done.set_result(call())
                 waiting.append(done.result)
@@ -175,11 +175,6 @@ class _Team:
         """Give a job to the worker that has least to do; return what waits for its result."""
         min(self.workers, key=lambda worker: worker.load).give(job, message, reader)
         return job.result
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether each worker has something to do after what it does now."""
-        return min(worker.load for worker in self.workers) >= _AHEAD_EACH
 
     def close(self) -> None:
         """End the processes at once: they hold nothing that could be lost."""

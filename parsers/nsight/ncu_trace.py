@@ -300,7 +300,8 @@ def _notes(run: NcuRun) -> Iterator[Note]:
         notes = list[Note]()
         if _has_layout(file):
             notes += text_notes(file.damage, file.source.cut)
-            odd = file.damage.with_bad_cells(page.odd for page in file.pages)
+            bad_cells = Counter({"bad-cells": file.damage.bad_cells.total()})
+            odd = sum((page.odd for page in file.pages), bad_cells)
             notes += _NOTES.counted(odd, "bad-cells", *_NO_VALUES, "unit-unknown", "values-rounded")
             if file.marks.comma:
                 notes.append(_NOTES.note("decimal-commas"))

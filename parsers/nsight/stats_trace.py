@@ -331,7 +331,8 @@ class Assembly:
     def _notes(self, tables: Mapping[str, pa.Table]) -> Iterator[Note]:
         """Yield the notes of a profile: those of its files, then those of the whole."""
         for file in self.files:  # its text, its cells, tables that are not used, units
-            odd = file.damage.with_bad_cells(part.odd for part in file.parts)
+            bad_cells = Counter({"bad-cells": file.damage.bad_cells.total()})
+            odd = sum((part.odd for part in file.parts), bad_cells)
             notes = [*text_notes(file.damage, file.source.cut), *NOTES.counted(odd, *_OF_ROWS)]
             if file.profile:
                 notes.append(NOTES.note("several-profiles"))

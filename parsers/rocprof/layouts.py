@@ -12,7 +12,7 @@ from functools import cache
 from typing import Final, NamedTuple
 
 from traceflops.parsers.io.csv_cells import Field, Kind
-from traceflops.parsers.io.csv_text import Plan, Tables, find_start
+from traceflops.parsers.io.csv_text import Plan, Tables
 
 V1, V2, V3, COMPUTE = "v1", "v2", "v3", "compute"
 _WORDS: Final = re.compile("[^a-z0-9]+")
@@ -330,9 +330,3 @@ def _table_with(row: Sequence[str]) -> Plan | None:
 ROCPROF_TABLES: Final = Tables(
     frozenset({*_JOINED, *(columns.split()[0] for columns, _ in _HEADLESS)}), _table_of, _table_with
 )
-
-
-def table_in(head: bytes) -> RocprofTable | None:
-    """Return which table of rocprof's a text is, by its first lines."""
-    start = find_start(head, ROCPROF_TABLES)
-    return start.plan.what if start else None

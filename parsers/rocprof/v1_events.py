@@ -18,7 +18,7 @@ import numpy as np
 from traceflops.parsers.io.json_window import UNDECODABLE, list_decoder
 from traceflops.parsers.pytorch.values import as_text, integer, integers
 from traceflops.parsers.rocprof.layouts import counters_in
-from traceflops.table.columns import ABSENT, Array, BoolArray, Rows, count_true
+from traceflops.table.columns import ABSENT, Array, BoolArray, Rows
 from traceflops.table.grouping import group_rows
 
 KERNEL: Final = "kernel"
@@ -100,11 +100,6 @@ class EventRows(Rows):
     def columns(self, names: Iterable[str]) -> dict[str, Array]:
         """Return several columns."""
         return {name: self.column(name) for name in names}
-
-    def keep(self, rows: BoolArray) -> None:
-        """Keep some of the joined rows."""
-        self.joined = {name: column[rows] for name, column in self.joined.items()}
-        self.count = count_true(rows)
 
 
 def doubles(rows: Mapping[str, Array]) -> BoolArray:

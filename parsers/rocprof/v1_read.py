@@ -77,7 +77,7 @@ def read_v1_json(source: ByteSource, pool: WorkerPool, block_bytes: int = BLOCK_
     tables, work = V1Tables(source.label, gpus_of(stream.header)), rows[v1_events.WORK]
     again = v1_events.doubles(work.columns(("start", "end", "gpu", "queue", "name")))
     tables.odd["empty-doubles"] += count_true(again)
-    work.keep(~again)
+    work.joined, work.count = _rows_of(work.joined, ~again), count_true(~again)
     tables.counts.update({kind: rows[kind].count for kind in rows if kind != v1_events.COUNTERS})
     _add_all(tables, rows)
     notes = [*event_text_notes(source, damage, _AT_END)]
