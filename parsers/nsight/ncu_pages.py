@@ -181,14 +181,14 @@ def read_ncu(source: ByteSource, block_bytes: int = TEXT_BLOCK_BYTES) -> NcuFile
     return file
 
 
-def _add_details(cut: Cells, file: NcuFile) -> None:
+def _add_details(cells: Cells, file: NcuFile) -> None:
     """Add metrics, which stand in a row each, and rules, which stand in rows without a metric."""
     page = file.pages[-1]
-    labels, label = texts_of(cut, "label")
+    labels, label = texts_of(cells, "label")
     is_metric = np.array([bool(text.strip()) for text in labels], np.bool_)[label]
     page.rows["rules"] += count_true(~is_metric)
     page.rows["metrics"] += count_true(is_metric)
-    advice = cut.only(~is_metric)
+    advice = cells.only(~is_metric)
     if advice.count and advice.has("rule"):
         launch, names = _launch(advice, page), page.rules.names
         speedups, speedup = texts_of(advice, "speedup")
@@ -207,12 +207,12 @@ def _add_details(cut: Cells, file: NcuFile) -> None:
             **{role: advice.codes(role, names[role]) for role in ("section", "rule", "text")},
             **kinds,
         )
-    cut = cut.only(is_metric)
-    if not cut.count:
+    cells = cells.only(is_metric)
+    if not cells.count:
         return
-    labels, label = texts_of(cut, "label")
-    sections, section = texts_of(cut, "section")
-    units, unit = texts_of(cut, "unit")
+    labels, label = texts_of(cells, "label")
+    sections, section = texts_of(cells, "section")
+    units, unit = texts_of(cells, "unit")
     metric, first = group_rows([section, label, unit])
     named = []
     for row in first.tolist():
@@ -222,41 +222,41 @@ def _add_details(cut: Cells, file: NcuFile) -> None:
             name = f"{sections[section[row]].strip()}|{name}|{unit_of(printed).base}"
         named.append((name, printed))
     counters = page.table.names["counter"].codes(name for name, _ in named)
-    texts, text = texts_of(cut, "value")
+    texts, text = texts_of(cells, "value")
     file.marks.see(texts)
     page.printed.append((pa.array(texts), narrow(text), named, narrow(metric)))
-    page.table.add(cut.count, **_launch(cut, page), counter=counters[metric])
+    page.table.add(cells.count, **_launch(cells, page), counter=counters[metric])
 
 
-def _add_raw_rows(cut: Cells, file: NcuFile) -> None:
+def _add_raw_rows(cells: Cells, file: NcuFile) -> None:
     """Add rows of a raw page, with a metric in each of many columns.
 
     A row without kernel holds the units of the rows behind it; where kernels precede it, it begins
     another page.
     """
-    names, name = texts_of(cut, "name")
+    names, name = texts_of(cells, "name")
     is_kernel = np.array([bool(text.strip()) for text in names], np.bool_)[name]
-    is_kernel |= cut.numbers("id") != ABSENT
+    is_kernel |= cells.numbers("id") != ABSENT
     units, page = np.flatnonzero(~is_kernel).tolist(), file.pages[-1]
-    for begin, end in pairwise([-1, *units, cut.count]):
+    for begin, end in pairwise([-1, *units, cells.count]):
         if begin >= 0:
             if page.rows["units"] or page.rows["kernels"]:
                 page = file.begin(page.layout, page.metrics)
             page.rows["units"] += 1
-            row = cut.only(np.array([begin]))
+            row = cells.only(np.array([begin]))
             page.units = {role: texts_of(row, role)[0][0] for role in page.metrics}
         page.rows["kernels"] += end - begin - 1
         if end - begin > 1:
-            _add_kernels(cut.only(np.arange(begin + 1, end)), page, file.marks)
+            _add_kernels(cells.only(np.arange(begin + 1, end)), page, file.marks)
 
 
-def _add_kernels(cut: Cells, page: NcuPage, marks: Marks) -> None:
+def _add_kernels(cells: Cells, page: NcuPage, marks: Marks) -> None:
     """Add the metrics of kernels, a row each, in the units of the page."""
-    launch, metrics = _launch(cut, page), page.metrics
+    launch, metrics = _launch(cells, page), page.metrics
     texts: list[str] = []
     text_of = []
     for role, metric in metrics.items():
-        own_texts, text = texts_of(cut, role)
+        own_texts, text = texts_of(cells, role)
         if metric in FACTS:  # the first row of each device counts
             devices = list(page.devices)
             for code, row in zip(*np.unique(launch["device"], return_index=True), strict=True):
@@ -266,7 +266,7 @@ def _add_kernels(cut: Cells, page: NcuPage, marks: Marks) -> None:
         texts += own_texts
     marks.see(texts)
     counters = [(metric, page.units.get(role, "")) for role, metric in metrics.items()]
-    counter, row = np.divmod(np.arange(len(counters) * cut.count), cut.count)
+    counter, row = np.divmod(np.arange(len(counters) * cells.count), cells.count)
     codes = page.table.names["counter"].codes(metrics.values())
     text = narrow(np.concatenate(text_of))
     page.printed.append((pa.array(texts), text, counters, narrow(counter)))
@@ -277,10 +277,10 @@ def _add_kernels(cut: Cells, page: NcuPage, marks: Marks) -> None:
     )
 
 
-def _launch(cut: Cells, page: NcuPage) -> dict[str, Array | int]:
+def _launch(cells: Cells, page: NcuPage) -> dict[str, Array | int]:
     """Return the columns that identify each row's launch; `process` holds process ids."""
     products, axes = [], []
-    for texts, code in (texts_of(cut, role) for role in ("grid", "block")):
+    for texts, code in (texts_of(cells, role) for role in ("grid", "block")):
         # Sizes such as (224, 1, 1), of which there may be fewer than three; -1 without any.
         sizes = [sizes_in(text) for text in texts]
         totals = [math.prod(s) if 0 < len(s) <= 3 else -1 for s in sizes]
@@ -289,15 +289,15 @@ def _launch(cut: Cells, page: NcuPage) -> dict[str, Array | int]:
         axes.append(np.array([*map(triple, texts)], np.int64).reshape(-1, 3)[code])
     blocks, threads = products
     fits = (blocks > 0) & (threads > 0) & (blocks.astype(np.float64) * threads < 2.0**62)
-    numbers, number = texts_of(cut, "device")
-    capabilities, capability = texts_of(cut, "cc")
+    numbers, number = texts_of(cells, "device")
+    capabilities, capability = texts_of(cells, "cc")
     pair, first = group_rows([number, capability])
     devices = [f"{numbers[number[row]]}|{capabilities[capability[row]]}" for row in first.tolist()]
     return {
-        "process": compact(cut.numbers("pid")),
+        "process": compact(cells.numbers("pid")),
         "device": page.devices.codes(devices)[pair],
-        "name": cut.codes("name", page.table.names["name"], UNNAMED),
-        "dispatch": compact(cut.numbers("id")),
+        "name": cells.codes("name", page.table.names["name"], UNNAMED),
+        "dispatch": compact(cells.numbers("id")),
         "threads": np.where(fits, blocks * np.where(fits, threads, 1), ABSENT),
         "block_threads": np.where(threads > 0, threads, ABSENT),
         "grid": axes[0],

@@ -27,7 +27,7 @@ from traceflops.parsers.pytorch.values import (
     triples,
     typed_integers,
 )
-from traceflops.parsers.shared.sinks import way_named
+from traceflops.parsers.shared.sinks import direction_named
 from traceflops.table.columns import ABSENT, Array, IntArray, Rows, narrow
 
 _JSON_COLUMNS = ("input_dims", "input_types", "input_strides", "concrete_inputs")
@@ -93,8 +93,8 @@ class KinetoRows:
                 (as_text(event.name), as_text(a.kind))
                 for event, a in zip(group.events, args, strict=True)
             ]
-            ways = [way_named(name) or way_named(other) for name, other in texts]
-            columns["direction"] = optional_codes(table.names["direction"], ways)
+            directions = [direction_named(name) or direction_named(other) for name, other in texts]
+            columns["direction"] = optional_codes(table.names["direction"], directions)
         sizes = _numbers(args, "bytes")
         negative = (sizes < 0) & (sizes != ABSENT)
         self.odd["negative-size"] += int(negative.sum())

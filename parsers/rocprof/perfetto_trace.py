@@ -17,7 +17,14 @@ from traceflops.parsers.io.database_query import Batch, by_distinct
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.notes import NoteTable
 from traceflops.parsers.rocprof.agents import GAUGES
-from traceflops.parsers.rocprof.copies import GPU, HOST, UNKNOWN, ends_of, ways_between, ways_named
+from traceflops.parsers.rocprof.copies import (
+    GPU,
+    HOST,
+    UNKNOWN,
+    directions_between,
+    directions_named,
+    ends_of,
+)
 from traceflops.parsers.rocprof.notes import clock_of_folder
 from traceflops.parsers.rocprof.perfetto_packets import TEXT, Packets, Track
 from traceflops.parsers.rocprof.tables.parts import place_of
@@ -25,7 +32,7 @@ from traceflops.parsers.rocprof.trace import trace_of
 from traceflops.parsers.shared import sinks
 from traceflops.parsers.shared.collectives import fill_collectives
 from traceflops.parsers.shared.sanity_checks import timed
-from traceflops.parsers.shared.trace_builder import ProcessIds, TraceBuilder, told_apart
+from traceflops.parsers.shared.trace_builder import ProcessIds, TraceBuilder, within_limit
 from traceflops.table.columns import ABSENT, Array, IntArray, count_true
 from traceflops.table.trace import Note, Source, Trace
 from traceflops.units import time_amount
@@ -224,7 +231,7 @@ class _Recording(TraceBuilder):
         self.odd["device-unknown json"] += count_true(gpu == ABSENT)
 
         def device(number: int, row: int) -> int:
-            number = told_apart(self._known_gpus, max(number, -1), -1)
+            number = within_limit(self._known_gpus, max(number, -1), -1)
             return self.device(number, int(process[row]), number)
 
         return by_distinct(np.where(gpu == ABSENT, 0, gpu), device)
@@ -268,22 +275,26 @@ class _Recording(TraceBuilder):
 
     def _add_copies(self, rows: Batch, _: str) -> None:
         """Add copies; rocprof-sys numbers the agents at their ends unlike those of kernels."""
-        way = np.append(ways_named(self._packets.names), UNKNOWN)[rows["name"]]
+        direction = np.append(directions_named(self._packets.names), UNKNOWN)[rows["name"]]
         source, target = (self._agents(rows[end]) for end in ("src", "dst"))
         ends = []
-        for values, by_way in zip((rows["src"], rows["dst"]), ends_of(way), strict=True):
+        for values, by_direction in zip(
+            (rows["src"], rows["dst"]), ends_of(direction), strict=True
+        ):
             kind = self._in_texts(values, lambda t: _ENDS.get(t[:3].upper(), UNKNOWN), UNKNOWN)
             kind = np.where(np.isin(values, self._gpus) & (not self.is_sys), GPU, kind)
-            ends.append(np.where(by_way == UNKNOWN, kind, by_way))
+            ends.append(np.where(by_direction == UNKNOWN, kind, by_direction))
         first, last = ends
         gpu = np.where(last == GPU, target, source)
         columns = {"gpu": np.full_like(gpu, ABSENT) if self.is_sys else gpu}
-        columns["way"] = ways_between(way, first, last, source != target)
+        columns["direction"] = directions_between(direction, first, last, source != target)
         on_device = (first != HOST) | (last != HOST)
         self.odd["host-copies json"] += count_true(~on_device)
         rows = rows.with_numbers(columns).only(on_device)
         # A copy engine executes it: it belongs to no queue or stream.
-        common = self._common("activities", rows, sinks.UNNAMED_COPY, "correlation", "bytes", "way")
+        common = self._common(
+            "activities", rows, sinks.UNNAMED_COPY, "correlation", "bytes", "direction"
+        )
         sinks.add_work(self, kind="memcpy", **common, device=self._on_gpus(rows))
 
     def _add_counters(self, rows: Batch, kind_of: IntArray) -> None:

@@ -23,7 +23,12 @@ from traceflops.parsers.io.database_query import (
 )
 from traceflops.parsers.io.database_rows import Database
 from traceflops.parsers.rocprof.agents import GAUGES
-from traceflops.parsers.rocprof.copies import copies_in, fill_sizes, ways_between, ways_named
+from traceflops.parsers.rocprof.copies import (
+    copies_in,
+    directions_between,
+    directions_named,
+    fill_sizes,
+)
 from traceflops.parsers.rocprof.notes import SEVERAL_MACHINES
 from traceflops.parsers.rocprof.rocpd_host import HostReader, read_allocations
 from traceflops.parsers.rocprof.rocpd_run import RocpdRun, RunReading, label, runs_of, version_of
@@ -262,7 +267,7 @@ def read_copies(reading: RunReading) -> None:
         rows, from_gpu, to_gpu = rows.only(on_device), from_gpu[on_device], to_gpu[on_device]
         source, target = rows["src_agent_id"], rows["dst_agent_id"]
         ids, inverse = np.unique(rows["name_id"], return_inverse=True)
-        named = ways_named(reading.strings[key] or "" for key in ids.tolist())[inverse]
+        named = directions_named(reading.strings[key] or "" for key in ids.tolist())[inverse]
         sinks.add_work(
             reading,
             rows,
@@ -271,7 +276,9 @@ def read_copies(reading: RunReading) -> None:
             **_common(reading, rows, np.where(to_gpu, target, source)),
             name=name(rows["name_id"]),
             bytes=rows["size"],
-            way=ways_between(named, from_gpu.astype(int), to_gpu.astype(int), source != target),
+            direction=directions_between(
+                named, from_gpu.astype(int), to_gpu.astype(int), source != target
+            ),
         )
 
 

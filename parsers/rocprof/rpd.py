@@ -13,13 +13,13 @@ import numpy as np
 
 from traceflops.parsers.io.database_query import Batch, Lookup, TextsById, Wanted, by_distinct
 from traceflops.parsers.io.database_rows import Database
-from traceflops.parsers.rocprof.copies import BETWEEN, WITHIN, ways_named
+from traceflops.parsers.rocprof.copies import BETWEEN, WITHIN, directions_named
 from traceflops.parsers.rocprof.rocpd_host import APIS, MARK, add_calls_of, kind_by_name
 from traceflops.parsers.rocprof.trace import trace_of, with_losses
 from traceflops.parsers.shared import sinks
 from traceflops.parsers.shared.collectives import fill_collectives
 from traceflops.parsers.shared.sanity_checks import timed
-from traceflops.parsers.shared.trace_builder import ProcessIds, TraceBuilder, told_apart
+from traceflops.parsers.shared.trace_builder import ProcessIds, TraceBuilder, within_limit
 from traceflops.table.columns import ABSENT, IntArray
 from traceflops.table.trace import Source, Trace
 
@@ -167,7 +167,7 @@ class _RpdReading(TraceBuilder):
         process = rows["process"]
 
         def device(gpu: int, row: int) -> int:
-            gpu = told_apart(self._gpus, -1 if gpu == ABSENT else gpu, -1)
+            gpu = within_limit(self._gpus, -1 if gpu == ABSENT else gpu, -1)
             return self.device(gpu, int(process[row]), gpu)
 
         devices = by_distinct(rows["gpuId"], device)
@@ -217,8 +217,8 @@ class _RpdReading(TraceBuilder):
         )
         types, inverse = np.unique(rows["opType_id"], return_inverse=True)
         texts = [_PLANES.sub("", self._strings[key] or "") for key in types.tolist()]
-        way = ways_named(texts)[inverse]
-        is_between = (way == WITHIN) & (source >= 0) & (target >= 0) & (source != target)
+        direction = directions_named(texts)[inverse]
+        is_between = (direction == WITHIN) & (source >= 0) & (target >= 0) & (source != target)
         name = self._strings.coder(self["activities"].names["name"], sinks.UNNAMED_COPY)
         sinks.add_work(
             self,
@@ -226,7 +226,7 @@ class _RpdReading(TraceBuilder):
             kind,
             **self._common(rows),
             name=name(rows["opType_id"]),
-            way=np.where(is_between, BETWEEN, way),
+            direction=np.where(is_between, BETWEEN, direction),
             bytes=np.where(rows["operations"] == 1, size, ABSENT),
         )
 

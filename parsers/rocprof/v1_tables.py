@@ -14,7 +14,7 @@ import numpy as np
 from traceflops.errors import NotATrace
 from traceflops.parsers.io.database_query import Batch, Wanted, by_distinct
 from traceflops.parsers.io.database_rows import Database
-from traceflops.parsers.rocprof.copies import ways_named
+from traceflops.parsers.rocprof.copies import directions_named
 from traceflops.parsers.rocprof.layouts import counters_in
 from traceflops.parsers.rocprof.tables.counters import summed_instances
 from traceflops.parsers.rocprof.trace import trace_of, with_losses
@@ -32,7 +32,7 @@ from traceflops.parsers.shared.trace_builder import (
     DeviceFacts,
     ProcessIds,
     TraceBuilder,
-    told_apart,
+    within_limit,
 )
 from traceflops.table.columns import ABSENT, Array, BoolArray, IntArray, Names, count_true
 from traceflops.table.grouping import distinct, joint_codes
@@ -121,9 +121,9 @@ class V1Tables(TraceBuilder):
         """Add copies and fills (`kinds` per label); return those with a time."""
         rows = timed(rows, self.odd)
         kind = self["activities"].names["kind"].codes(kinds)[rows["name"]]
-        way = ways_named(labels)[rows["name"]]
+        direction = directions_named(labels)[rows["name"]]
         common = self._of_gpu(rows, labels)
-        sinks.add_work(self, **common, kind=kind, bytes=rows["bytes"], way=way)
+        sinks.add_work(self, **common, kind=kind, bytes=rows["bytes"], direction=direction)
         return rows
 
     def add_calls(self, rows: Batch, labels: Labels, api: str) -> Batch:
@@ -171,7 +171,7 @@ class V1Tables(TraceBuilder):
             if gpu == ABSENT:
                 self.odd["device-unknown"] += 1
                 gpu = min(self.gpus) if len(self.gpus) == 1 else 0
-            gpu = told_apart(self.gpus, gpu, -1)
+            gpu = within_limit(self.gpus, gpu, -1)
             # A number that is not listed is that of some listed GPU, and these may be all alike.
             alike = {self._listed[gpu]} if gpu in self._listed else set(self._listed.values())
             if len(alike) > 1:

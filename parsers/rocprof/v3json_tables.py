@@ -13,13 +13,13 @@ from traceflops.parsers.io.database_query import Batch, Lookup, TextsById, by_di
 from traceflops.parsers.io.json_blocks import SKIPPED, WHOLE, Elements, JsonPart, Members, Records
 from traceflops.parsers.io.json_window import decoded
 from traceflops.parsers.rocprof.agents import facts_of_agent, is_gpu, place_of_node, text_of
-from traceflops.parsers.rocprof.copies import fill_sizes, ways_between, ways_named
+from traceflops.parsers.rocprof.copies import directions_between, directions_named, fill_sizes
 from traceflops.parsers.rocprof.notes import clock_of
 from traceflops.parsers.rocprof.tables.counters import takes_largest
 from traceflops.parsers.rocprof.v3json_records import READERS, RecordBlock
 from traceflops.parsers.shared import sinks
 from traceflops.parsers.shared.sanity_checks import timed
-from traceflops.parsers.shared.trace_builder import TraceBuilder, told_apart
+from traceflops.parsers.shared.trace_builder import TraceBuilder, within_limit
 from traceflops.table.columns import ABSENT, LIMIT_NS, Array, BoolArray, IntArray, Names, count_true
 
 ROOT_KEY: Final = "rocprofiler-sdk-tool"
@@ -270,7 +270,7 @@ class ProcessTables:
         source, target = rows["source"], rows["target"]
         from_gpu, to_gpu = self._are_gpus(source), self._are_gpus(target)
         operation = self._operations(rows, texts, "(unknown copy {})")
-        named = ways_named(texts)[operation]
+        named = directions_named(texts)[operation]
         sinks.add_work(
             self._recorded,
             rows,
@@ -281,7 +281,9 @@ class ProcessTables:
             name=self._recorded["activities"].names["name"].codes(texts)[operation],
             correlation=rows["correlation"],
             bytes=rows["bytes"],
-            way=ways_between(named, from_gpu.astype(int), to_gpu.astype(int), source != target),
+            direction=directions_between(
+                named, from_gpu.astype(int), to_gpu.astype(int), source != target
+            ),
         )
 
     def _add_calls(self, block: RecordBlock, api: str) -> None:
@@ -320,7 +322,7 @@ class ProcessTables:
         def device(handle: int, _: int) -> int:
             agent = self._agents.get(handle)
             if agent is None:
-                handle = told_apart(self._recorded.unlisted_agents, handle, ABSENT)
+                handle = within_limit(self._recorded.unlisted_agents, handle, ABSENT)
                 local = handle if 0 <= handle < 2**31 else _UNLISTED
                 return self._recorded.device((self._machine, "handle", handle), self._number, local)
             node = agent["node_id"] if agent["node_id"] != ABSENT else agent["logical_node_id"]

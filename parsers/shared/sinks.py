@@ -21,7 +21,7 @@ UNNAMED_KERNEL: Final = "(unnamed kernel)"
 UNNAMED_COPY: Final = "(unnamed copy)"
 DISPATCH: Final = "dispatch"
 """The name of the calls that are made of the moments at which rocprof v1 queued dispatches."""
-WAYS: Final = ("HtoD", "DtoH", "DtoD", "PtoP", "HtoH")
+DIRECTIONS: Final = ("HtoD", "DtoH", "DtoD", "PtoP", "HtoH")
 """The directions of copies; a batch of copies has their indexes, -1 for unknown."""
 _END: Final = "((?i:host|device|peer|array))"
 _WAY: Final = re.compile(
@@ -48,21 +48,24 @@ def add_work(
     rows: Batch | Cells,
     kind: Array | str,
     *,
-    way: Array | None = None,
+    direction: Array | None = None,
     into: str = "activities",
     **columns: Values,
 ) -> None:
     """Add work of devices: kernels, copies and fills, launches of graphs without their kernels.
 
-    `grid` is in blocks and `block` in threads, by axis (rows, 3); `way` are indexes in WAYS.
+    `grid` is in blocks and `block` in threads, by axis (rows, 3); `direction` is an index in
+    DIRECTIONS per row.
     """
     table = tables[into]
     for name in _SIZES & columns.keys():
         columns[name] = _sized(columns[name])
     for name in _LEAST.keys() & columns.keys():
         columns[name] = at_least(_LEAST[name], columns[name])
-    if way is not None:
-        columns["direction"] = np.append(table.names["direction"].codes(WAYS), np.int32(-1))[way]
+    if direction is not None:
+        columns["direction"] = np.append(table.names["direction"].codes(DIRECTIONS), np.int32(-1))[
+            direction
+        ]
     _add(table, rows, kind=_coded(table, "kind", kind), **columns)
 
 
@@ -95,7 +98,7 @@ def _add(table: TableBuilder, rows: Batch | Cells, **columns: Values) -> None:
     table.add(rows.count, **(times | known))
 
 
-def way_named(name: str) -> str | None:
+def direction_named(name: str) -> str | None:
     """Return the direction that the name of a copy says, in any spelling; arrays lie on devices."""
     match = _WAY.search(name)
     if match is None:

@@ -146,12 +146,12 @@ class ProcessIds:
 
     def number(self, pid: int) -> int:
         """Return the number of a process in the trace."""
-        pid = told_apart(self._pids, pid, ABSENT)
+        pid = within_limit(self._pids, pid, ABSENT)
         facts = ProcessFacts(self._file, pid=pid if pid >= 0 else None)
         return self._builder.process(pid, facts)
 
 
-def told_apart(keys: set[int], key: int, other: int) -> int:
+def within_limit(keys: set[int], key: int, other: int) -> int:
     """Return a key if it is one of the first; a file with very many has invented them."""
     key = key if key in keys or len(keys) < _MOST_TOLD_APART else other
     keys.add(key)

@@ -50,8 +50,8 @@ _MOST_SHARED: Final = 1 << 22
 _WITH_REGISTERS: Final = ("regs", "static_shared", "dynamic_shared")
 _DETAIL: Final = re.compile(r"(\w+):(\d{1,18}(?:,\d{1,18}){0,2})(?!\d)")
 _KERNEL, _MEMCPY, _MEMSET, _GRAPH, _NO_WORK = range(5)
-_WAY_CODES: Final[Mapping[str | None, int]] = {None: -1} | dict(
-    zip(sinks.WAYS, range(5), strict=True)
+_DIRECTION_CODES: Final[Mapping[str | None, int]] = {None: -1} | dict(
+    zip(sinks.DIRECTIONS, range(5), strict=True)
 )
 _WORK: Final = ("kernel", "memcpy", "memset", "graph")
 _BY_DETAILS: Final = (
@@ -208,8 +208,10 @@ class _Recording(TraceBuilder):
                     )
                 else:
                     size = _Details(stats, f"{word}_details", row).sum("size")
-                    way = plane.by_name(work, lambda name: _WAY_CODES[sinks.way_named(name)])
-                    sinks.add_work(self, kind=word, **common, way=way, bytes=size)
+                    direction = plane.by_name(
+                        work, lambda name: _DIRECTION_CODES[sinks.direction_named(name)]
+                    )
+                    sinks.add_work(self, kind=word, **common, direction=direction, bytes=size)
             for line, word in _MARKED.items():
                 marks = rows.only((line_names == line)[rows["line"]])
                 self._add_marks(word, plane, marks, device=device)
