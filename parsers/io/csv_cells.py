@@ -273,7 +273,7 @@ def decimal(text: str, comma: bool = False) -> float | None:
 
 
 def clear_mark(cell: str) -> str | None:
-    """Return the decimal mark of a number where there is no doubt about it, else None.
+    """Return the decimal mark of a number, None where it is not certain.
 
     A mark that stands in it twice is that of thousands, so the other one is that of decimals.
     """
@@ -290,19 +290,19 @@ def clear_mark(cell: str) -> str | None:
 
 
 def is_ambiguous(cell: str) -> bool:
-    """Return whether a number is 1000 times as large when its mark is that of thousands."""
+    """Return whether the mark of a number may be decimal or thousands: 1.234."""
     match = _THREES.fullmatch(cell) if len(cell) <= _LONGEST else None
     return match is not None and match[1] in ".," and clear_mark(cell) is None
 
 
 def decimal_mark(cells: Iterable[str]) -> str | None:
-    """Return the decimal mark that most of some numbers clearly have; None where none has."""
+    """Return the decimal mark of most of the numbers; None where it is certain in none."""
     marks = Counter(mark for cell in cells if (mark := clear_mark(cell)) is not None)
     return max(marks, key=lambda mark: (marks[mark], mark)) if marks else None
 
 
 def plain_decimal(cell: str, *, comma: bool) -> str:
-    """Return a number with separators of thousands as one without, its decimal mark a point."""
+    """Return a number without thousands separators and with a decimal point."""
     mark = "," if comma else "."
     whole, _, rest = cell.partition(mark)
     return re.sub(r"[^\d-]", "", whole) + (f".{rest}" if rest else "")
@@ -314,7 +314,7 @@ def is_number(cell: str) -> bool:
 
 
 def step_of(column: npt.NDArray[np.float64], scale: int) -> int:
-    """Return the steps in which decimals are written, in parts of their unit: `scale` is a whole.
+    """Return the resolution of printed decimals in parts of their unit; one unit is `scale` parts.
 
     It is the last decimal that any of them has.
     """
@@ -328,5 +328,5 @@ def step_of(column: npt.NDArray[np.float64], scale: int) -> int:
 
 
 def finest(first: int | None, second: int | None) -> int | None:
-    """Return the smaller of two steps, of which any may be unknown."""
+    """Return the smaller of two steps; None where both are unknown."""
     return min((step for step in (first, second) if step is not None), default=None)

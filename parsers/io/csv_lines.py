@@ -186,7 +186,7 @@ def lines_of(data: Bytes, separator: int) -> Lines:
 
 
 def _opens(data: Bytes, offsets: npt.NDArray[np.integer[Any]], separator: int) -> BoolArray:
-    """Return which quotes stand behind a separator or a line end."""
+    """Return which quotes follow a separator or a line end, per offset."""
     before = data[offsets - 1]
     opens = (before == separator) | (before == _LINE_END)
     opens[: np.searchsorted(offsets, 1)] = True  # the very first byte
@@ -194,7 +194,7 @@ def _opens(data: Bytes, offsets: npt.NDArray[np.integer[Any]], separator: int) -
 
 
 def _closes(data: Bytes, offsets: npt.NDArray[np.integer[Any]], separator: int) -> BoolArray:
-    """Return which quotes stand before a separator or a line end."""
+    """Return which quotes precede a separator or a line end, per offset."""
     behind = data[offsets + 1]  # a block ends with a line end, so there is one
     return np.asarray((behind == separator) | (behind == _LINE_END))
 

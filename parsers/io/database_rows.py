@@ -278,7 +278,7 @@ class Database:
         conditions: Sequence[Condition],
         parts: Sequence[tuple[int, int]],
     ) -> Iterator[Batch]:
-        """Give batches of rows as SQLite's own driver reads them, around what is damaged."""
+        """Give batches of rows read by Python's SQLite driver, skipping damaged pages."""
         most_rows = self.file.bytes // _BYTES_A_ROW
         scan = partial(self._scan, table, wanted, conditions, most_rows)
         salvage = database_scan.Salvage(scan, self._last.get(table.name))

@@ -65,12 +65,12 @@ class Members:
 
     @cached_property
     def resume(self) -> re.Pattern[bytes]:
-        """Where this object goes on behind damage: before one of its keys."""
+        """Pattern for where this object continues after damage: before one of its keys."""
         return re.compile(rb"(?P<next>,\s*+" + self._key + rb")")
 
     @cached_property
     def begins(self) -> re.Pattern[bytes]:
-        """Where, in a list, the next object like this begins."""
+        """Pattern for the beginning of the next object like this in a list."""
         return re.compile(rb"\}\s*+(?P<next>,\s*+\{\s*+" + self._key + rb")")
 
     @property
@@ -146,7 +146,7 @@ class Frame:
 
     @property
     def resume(self) -> re.Pattern[bytes] | None:
-        """Where this goes on behind damage."""
+        """Pattern for where this object or list continues after damage."""
         if isinstance(self.shape, Members):
             return self.shape.resume if self.shape.keys else None
         if isinstance(self.shape, Elements):
@@ -222,7 +222,7 @@ class BlockQueue:
         self.waiting.append(_Block(frame, text, result, guessed is not None))
 
     def flush(self, frame: Frame) -> None:
-        """Have decoded what was taken of a list."""
+        """Submit the objects of a list that were taken so far."""
         if frame.pieces:
             self._submit(frame, b",".join(frame.pieces))
         frame.pieces, frame.pieces_bytes = [], 0
@@ -255,7 +255,7 @@ class BlockQueue:
             guess.frame.single_until = end
 
     def accept(self, frame: Frame, value: bytes) -> None:
-        """Take one object that was looked at."""
+        """Take one object that is known to decode."""
         frame.pieces.append(value)
         frame.pieces_bytes += len(value)
         if frame.pieces_bytes >= self._block_bytes // 2:  # many small ones are decoded together

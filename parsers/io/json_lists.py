@@ -160,7 +160,7 @@ class Document:
         return None
 
     def _begin(self, shape: Shape, path: Path) -> None:
-        """Open the next value, hand it over, or pass it."""
+        """Enter the next value, or hand it over whole, or skip it."""
         sign = self._window.sign()
         if isinstance(shape, Elements) and sign == b"{":
             shape, path = shape.each, (*path, 0)
@@ -176,7 +176,7 @@ class Document:
         self._frames.append(Frame(shape, path, boundaries))
 
     def _value(self, shape: Shape, path: Path) -> None:
-        """Hand over a value that is kept whole; pass any other."""
+        """Hand over a value that is kept whole; skip any other."""
         value = self._pass_value(unused=shape is SKIPPED)
         if value is None:
             return
@@ -216,7 +216,7 @@ class Document:
             self._drop(value)
 
     def _pass_value(self, *, unused: bool = False) -> bytes | None:
-        """Pass the value that comes next and return it; None where it is damaged or cut off."""
+        """Consume and return the next value; None where it is damaged or cut off."""
         window = self._window
         while True:
             whole, length = first_value(memoryview(window.text)[window.at :])
@@ -241,7 +241,7 @@ class Document:
     # Damage
 
     def _mends(self, frame: Frame, text: bytes) -> bool:
-        """Take the one object in a damaged text if it can be mended, and count how."""
+        """Take the one object in a damaged text if a repair makes it decode; count the repairs."""
         if not isinstance(frame.shape, Records) or len(text) > LONGEST_MENDED:
             return False
         repairs: list[str] = []
@@ -263,7 +263,7 @@ class Document:
         self.damage.dropped_bytes += len(text) + more
 
     def _lost(self, broken: int, *, unused: bool = False) -> None:
-        """Mend or leave out what is damaged, and go on behind it.
+        """Repair or drop a damaged value, and continue after it.
 
         `broken` is the offset where the text breaks. An `unused` value holds nothing of interest.
         """
@@ -293,7 +293,7 @@ class Document:
         window.at = offset
 
     def _next_object(self, start: re.Pattern[bytes], stop: int) -> int | None:
-        """Return where the object behind the damaged one seems to begin, before a stop.
+        """Return the offset of the object after the damaged one, before a stop; None for none.
 
         What stands in it as a value, by itself or in a list, is part of it, unless it is a record.
         """
@@ -316,7 +316,7 @@ class Document:
         return True
 
     def _resumption(self, broken: int) -> tuple[int, int, int]:
-        """Return where an open object or list goes on behind damage, and its depth.
+        """Return the offset where an open object or list continues after damage, and its depth.
 
         Where nothing goes on, that is the end of the text, and the depth -1. The third number is
         that of bytes that were passed since they were too many to keep.
@@ -334,7 +334,7 @@ class Document:
         return match.start("next"), depth, passed
 
     def _resumptions(self, broken: int) -> list[tuple[re.Match[bytes], int]]:
-        """Return where each open object or list seems to go on behind damage, with its depth.
+        """Return matches where open objects and lists may continue after damage, with their depths.
 
         A list whose objects are all known by their beginning goes on or ends; only at the end of
         the text it is taken to lack its end.
@@ -359,7 +359,7 @@ class Document:
         return matches
 
     def _cut(self, rest: bytes, more: int = 0, *, is_broken: bool = False) -> None:
-        """Note that the text ends before the document does, and leave everything.
+        """Record that the text ends before the document does, and leave all open values.
 
         `rest` is the unreadable end of it, behind `more` bytes that are no longer in memory.
         """

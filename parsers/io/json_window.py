@@ -119,7 +119,7 @@ class Window:
             pass
 
     def sign(self) -> bytes:
-        """Pass spaces and return the next byte, which is not passed; b"" at the end."""
+        """Skip spaces and return the next byte without consuming it; b"" at the end."""
         while True:
             spaces = _SPACES.match(self.text, self.at)
             self.at = spaces.end() if spaces else self.at
@@ -135,7 +135,7 @@ class Window:
         return match
 
     def last(self, pattern: re.Pattern[bytes], stop: int) -> re.Match[bytes] | None:
-        """Return the last match before a stop; where there is none, later calls cost nothing."""
+        """Return the last match before a stop, None for none; repeated calls cost little."""
         first = self.search(pattern, self.at)
         if first is None or first.end() > stop:
             return None

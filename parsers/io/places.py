@@ -40,7 +40,7 @@ _SEPARATORS = re.compile(r"[/\\]")
 
 
 def tell_apart(sources: Sequence[ByteSource]) -> None:
-    """Label inputs of one base name with their folders, from where these differ."""
+    """Label inputs that share a base name with the part of their paths that differs."""
     alike: defaultdict[str, list[ByteSource]] = defaultdict(list)
     for source in sources:
         alike[source.name].append(source)
@@ -302,14 +302,14 @@ class _Reopened(io.RawIOBase):
         return self._opened.tell()
 
     def rest(self) -> None:
-        """Close the file until it is read again."""
+        """Close the file; the next read opens it again."""
         if self._stream is not None:
             self._stream.close()
             self._stream = None
 
 
 class _Member(io.RawIOBase):
-    """One member of an archive; closing it lets the archive's file rest."""
+    """One member of an archive; closing it closes the archive's file, too."""
 
     def __init__(self, content: IO[bytes], file: _Reopened) -> None:
         self._content = content

@@ -94,7 +94,7 @@ class WorkerPool:
         return _AHEAD_EACH * self._jobs if self._team is not None else 0
 
     def expect(self, text_bytes: int) -> None:
-        """Say how much text is about to come, where that is known."""
+        """Start processes if so much text is expected that they pay."""
         if text_bytes >= self._worth_bytes:
             self._start()
 
@@ -267,7 +267,7 @@ def _read_list(reader: BlockReader[B], text: memoryview) -> B | None:
 
 
 def serve() -> None:
-    """Do what a worker does: read blocks out of shared memory while there is anybody to answer.
+    """Run a worker process: decode blocks from shared memory until the parent is gone.
 
     The first two arguments are the handle and the size of the memory. Messages on stdin are
     pickled: a block reader, used from then on; the offsets between which a text lies in the

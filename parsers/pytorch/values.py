@@ -196,7 +196,7 @@ def triples(values: Sequence[Any]) -> IntArray:
 
 
 def source_lines(stack: object) -> str | None:
-    """Return the innermost line of its author in each stack of what a kernel was fused from."""
+    """Return the innermost user code line of each stack that a fused kernel came from."""
     lines: dict[str, None] = {}
     for text in stack[:_MOST_STACKS] if isinstance(stack, list) else ():
         frames = ["{}({}): {}".format(*frame) for frame in _FRAME.findall(as_text(text))]

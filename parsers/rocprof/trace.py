@@ -147,7 +147,7 @@ def trace_of(
 
 
 def with_losses(database: Database, trace: Trace, label: Callable[[str], str] = str) -> Trace:
-    """Return the trace with the notes on what was lost of its database.
+    """Return the trace with notes on damage of its database.
 
     Raises InputError where everything was.
     """

@@ -283,7 +283,7 @@ def _still_to_come(
 
 
 def _around(arrows: Columns, calls: Columns, took_us: IntArray) -> IntArray:
-    """Return the latest call of the same lane that runs where each arrow begins, else -1."""
+    """Return the latest call of the same lane that is running when each arrow begins, else -1."""
     arrow, begin, order = _on_one_axis(arrows, calls, calls["shown_us"])
     before = np.searchsorted(begin[order], arrow, side="right") - 1
     call = order[np.maximum(before, 0)]
@@ -295,7 +295,7 @@ def _around(arrows: Columns, calls: Columns, took_us: IntArray) -> IntArray:
 def _on_one_axis(
     arrows: Columns, calls: Columns, time_us: IntArray
 ) -> tuple[IntArray, IntArray, IntArray]:
-    """Return lane and time of arrows and calls as one number each, and the order of the calls."""
+    """Return one number per arrow and call that orders by lane, then time; and the calls' order."""
     count = len(arrows["lane"])
     lanes, _ = group_rows([np.append(arrows[name], calls[name]) for name in ("section", "lane")])
     _, times = np.unique(np.append(arrows["shown_us"], time_us), return_inverse=True)

@@ -44,7 +44,7 @@ _CUDA: Final = re.compile(r"cu(da)?[A-Z]")
 
 
 def overrunning(trace: Trace) -> BoolArray:
-    """Return the activities that run on after later work of their stream, or a wait for them.
+    """Return activities that end after later work of their stream, or after a wait for them.
 
     A stream works in order: no work ends after three later ones. And a call that waits for the
     whole GPU returns after all that was launched before it. Where more than 5 % of the work is so,
@@ -284,7 +284,7 @@ def _outlasting(activities: pa.Table, stretch_ns: int) -> BoolArray:
 
 
 def _is_slip(rows: BoolArray, of_device: slice) -> bool:
-    """Return whether rows are so few that they can be a slip, and not all of the device's."""
+    """Return whether marked rows are few enough for a recording error, and not a whole device."""
     is_whole_device = bool(of_device.stop) and bool(rows[of_device].all())
     return int(rows.sum()) <= max(1, len(rows) * _A_SLIP) and not is_whole_device
 
@@ -309,7 +309,7 @@ def _main_stretch(starts: IntArray) -> tuple[int, int]:
 
 
 def _long_notes(trace: Trace) -> Iterator[Note]:
-    """Say of an activity that it lasts longer than all others of its device: a fault, or a hang."""
+    """Yield notes on activities longer than all others of their device together."""
     activities = trace.activities
     if activities.num_rows < 2 or any(note.code == _VERY_LONG for note in trace.notes):
         return

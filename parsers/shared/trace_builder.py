@@ -133,7 +133,7 @@ class TraceBuilder:
 
 
 class ProcessIds:
-    """The processes of one file by the operating system's numbers, of which ABSENT is none."""
+    """The processes of one file by pid; ABSENT is one without a known pid."""
 
     def __init__(self, builder: TraceBuilder, file: str) -> None:
         self._builder = builder
@@ -152,7 +152,7 @@ class ProcessIds:
 
 
 def within_limit(keys: set[int], key: int, other: int) -> int:
-    """Return a key if it is one of the first; a file with very many has invented them."""
+    """Return a key, or `other` if it is beyond the limit: a file with more has made them up."""
     key = key if key in keys or len(keys) < _MOST_TOLD_APART else other
     keys.add(key)
     return key
@@ -186,7 +186,7 @@ def in_order_of_time(table: TableBuilder) -> pa.Table:
 
 
 def chosen(table: TableBuilder, rows: BoolArray) -> TableBuilder:
-    """Return the chosen rows of a table, under the same codes of texts."""
+    """Keep the chosen rows of a table, in place, and return it; codes of texts stay."""
     if rows.all():
         return table
     start = 0

@@ -47,14 +47,14 @@ class Process:
     names: set[tuple[str, int | None]] = field(default_factory=set)
 
     def all(self) -> Iterator[Process]:
-        """Yield it and all that repeated it."""
+        """Yield the process and, recursively, its repetitions."""
         yield self
         for other in self.others:
             yield from other.all()
 
     @property
     def all_parts(self) -> list[ProcessPart]:
-        """Its rows in each file, those counted in other repetitions last."""
+        """Its parts in all files, then the counter parts of other repetitions."""
         _, *others = self.all()
         again = [part for other in others for part in other.parts if part.has(COUNTERS)]
         return [*self.parts, *again]

@@ -205,7 +205,7 @@ def _separated(
 
 
 def _leave_out_merged(files: Sequence[TableFile]) -> int:
-    """Leave out counters that the merged table of a workload has, too; return of how many files.
+    """Drop pass counters that the merged table of a workload also has; return how many files.
 
     The merged table has the most counters; one with some of these, of the same kernels, is a pass.
     """
