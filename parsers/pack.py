@@ -13,13 +13,7 @@ import msgspec
 import pyarrow as pa
 
 from traceflops.errors import InputError, NotATrace
-from traceflops.parsers.io.arrow_files import (
-    ARROW_UNREADABLE,
-    ArrowTable,
-    damaged_arrow,
-    open_arrow,
-    refuse_packed,
-)
+from traceflops.parsers.io import arrow_files
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.notes import NoteTable
 from traceflops.parsers.shared.formats import Format, Reading
@@ -33,7 +27,7 @@ _IN_PAGE: Final = re.compile(rf'id="{packed.PAGE_PACK}">([^<]*)</script>'.encode
 _MOST_BYTES: Final = 1 << 25
 """A page has a few million bytes at most; this is more."""
 _STREAM: Final = b"\xff\xff\xff\xff"
-_UNFIT: Final = (*ARROW_UNREADABLE, msgspec.MsgspecError, RecursionError)
+_UNFIT: Final = (*arrow_files.ARROW_UNREADABLE, msgspec.MsgspecError, RecursionError)
 _NOTES: Final = NoteTable(
     dropped={
         "input-cut": "The pack is cut off or damaged: {count} of its recordings could be read.",
@@ -58,7 +52,7 @@ def traces_in(source: ByteSource) -> list[Trace]:
     try:
         schema = pa.ipc.open_stream(pa.BufferReader(source.head())).schema
     except _UNFIT as error:
-        raise damaged_arrow(source, error, "pack") from None
+        raise arrow_files.damaged_arrow(source, error, "pack") from None
     _check_version(source, schema)
     traces: list[Trace] = []
     is_damaged = False
@@ -104,12 +98,12 @@ TRACEFLOPS_PAGE: Final = Format(
 )
 
 
-def or_exported(format_: Format, opened: Callable[[ByteSource], ArrowTable]) -> Format:
+def or_exported(format_: Format, opened: Callable[[ByteSource], arrow_files.ArrowTable]) -> Format:
     """Return a format of tables that also reads those that `traceflops export` wrote."""
 
     def read(sources: Sequence[ByteSource], reading: Reading) -> list[Trace]:
         """Return the traces of folders that were exported, and what the format makes of others."""
-        folders: dict[str, list[tuple[packed.Head, ArrowTable]]] = {}
+        folders: dict[str, list[tuple[packed.Head, arrow_files.ArrowTable]]] = {}
         others: list[ByteSource] = []
         for source in sources:
             try:
@@ -134,7 +128,7 @@ def or_exported(format_: Format, opened: Callable[[ByteSource], ArrowTable]) -> 
     return replace(format_, read=read, is_checked=True)
 
 
-def _of_tables(tables: Sequence[tuple[packed.Head, ArrowTable]]) -> Trace:
+def _of_tables(tables: Sequence[tuple[packed.Head, arrow_files.ArrowTable]]) -> Trace:
     """Return the trace of the tables in a folder; one that is damaged is a note."""
     kept: dict[str, pa.Table] = {}
     lost: list[ByteSource] = []
@@ -166,10 +160,11 @@ def _without(trace: Trace, lost: Sequence[ByteSource]) -> Trace:
 
 
 def _check_version(source: ByteSource, schema: pa.Schema) -> None:
+    """Raise InputError where a pack is damaged or of a newer version."""
     try:
         version = int((schema.metadata or {})[packed.PACK.encode()])
     except _UNFIT as error:
-        raise damaged_arrow(source, error, "pack") from None
+        raise arrow_files.damaged_arrow(source, error, "pack") from None
     if version > packed.VERSION:
         raise InputError(
             f"a pack of a newer traceflops: {source.label} (version {version}, this one reads up "
@@ -182,7 +177,7 @@ def _parts(source: ByteSource) -> Iterator[list[packed.Part] | None]:
     """Give the parts of each trace, unpacked; None for what is damaged."""
     held: list[packed.Part] = []
     try:
-        for batch in open_arrow(source, several=True).batches(packed.PARTS.names):
+        for batch in arrow_files.open_arrow(source, several=True).batches(packed.PARTS.names):
             for row in batch.to_pylist():
                 if packed.checksum(row["head"], row["data"]) != row["crc32"]:
                     raise ValueError("the checksum does not fit")
@@ -193,7 +188,7 @@ def _parts(source: ByteSource) -> Iterator[list[packed.Part] | None]:
                 plain = pa.Codec("zstd").decompress(row["data"], head.bytes, asbytes=True)
                 stream = pa.BufferReader(plain)
                 for _ in head.tables:
-                    refuse_packed(stream, source)
+                    arrow_files.refuse_packed(stream, source)
                 held.append(packed.Part(head, plain))
                 if not head.more:
                     yield held

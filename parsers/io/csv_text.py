@@ -14,15 +14,8 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from traceflops.parsers.io import csv_lines
 from traceflops.parsers.io.csv_cells import Cells, Field, cells
-from traceflops.parsers.io.csv_lines import (
-    Damage,
-    LineBlocks,
-    Mender,
-    is_regular,
-    lines_of,
-    strict_fields,
-)
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.notes import NoteTable
 from traceflops.table.trace import Note
@@ -126,7 +119,7 @@ def header_in(line: bytes, tables: Tables, separators: Sequence[str], offset: in
 
 def _split(line: bytes, separator: str) -> list[str] | None:
     """Return the cells of a line, None where its quotes are not sound."""
-    row = strict_fields(line, separator.encode())
+    row = csv_lines.strict_fields(line, separator.encode())
     return None if row is None else [cell.decode(errors="replace").strip() for cell in row]
 
 
@@ -150,11 +143,11 @@ class CsvText:
         source: ByteSource,
         tables: Tables,
         block_bytes: int = TEXT_BLOCK_BYTES,
-        damage: Damage | None = None,
+        damage: csv_lines.Damage | None = None,
     ) -> None:
-        self.damage = Damage() if damage is None else damage
+        self.damage = csv_lines.Damage() if damage is None else damage
         self.plan: Plan | None = None
-        self._text = LineBlocks(source, block_bytes, self.damage)
+        self._text = csv_lines.LineBlocks(source, block_bytes, self.damage)
         self._tables = tables
         self._separator = ","
         self._header: Sequence[str] | None = None
@@ -202,7 +195,7 @@ class CsvText:
         if plan.least is not None:
             # Sound rows that end before the last columns get empty ones.
             data = np.frombuffer(text, np.uint8)
-            lines = lines_of(data, separator)
+            lines = csv_lines.lines_of(data, separator)
             lacking = plan.columns - 1 - lines.separators
             short = lines.sound & (lacking > 0) & (lines.separators >= plan.least - 1)
             stops = np.repeat(lines.stop[short], lacking[short])
@@ -210,14 +203,14 @@ class CsvText:
         data = np.frombuffer(text, np.uint8)
         read, skipped, is_last_kept = None, 0, True
         table = self._separator, plan.columns, plan.fields
-        if is_regular(data, separator):
+        if csv_lines.is_regular(data, separator):
             read, skipped, bad = cells(text, *table)
         if read is None or skipped:
-            lines = lines_of(data, separator)
+            lines = csv_lines.lines_of(data, separator)
             fits = lines.sound & (lines.separators == plan.columns - 1)
             numbers = sorted({f.place for f in plan.fields.values() if f.kind != "text"})
             of_table = plan.columns, plan.free, self._separator.encode(), numbers
-            mender = Mender(*of_table, self.damage, self._joins)
+            mender = csv_lines.Mender(*of_table, self.damage, self._joins)
             text, is_last_kept, ends_inside = mender.mend(data, lines, fits)
             self._joins = mender.joins
             if is_last and not is_last_kept and lines.start[-1] < lines.stop[-1]:
@@ -232,7 +225,7 @@ class CsvText:
             yield CsvBlock(plan, read, is_last and is_last_kept)
 
 
-def text_notes(damage: Damage, cut: str | None) -> Iterator[Note]:
+def text_notes(damage: csv_lines.Damage, cut: str | None) -> Iterator[Note]:
     """Yield the notes on a text; `cut` says how its source ended too early."""
     if cut:
         yield _NOTES.note("input-cut", how=capitalized(cut))

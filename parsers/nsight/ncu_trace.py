@@ -23,13 +23,7 @@ from traceflops.parsers.io.notes import NoteTable, read_each, with_set_aside
 from traceflops.parsers.io.places import rank_in_name
 from traceflops.parsers.nsight.ncu_pages import NcuFile, NcuPage, read_ncu
 from traceflops.parsers.nsight.ncu_report import MAGIC, read_report
-from traceflops.parsers.shared.trace_builder import (
-    DeviceFacts,
-    ProcessFacts,
-    TraceBuilder,
-    chosen,
-    overflow_notes,
-)
+from traceflops.parsers.shared import trace_builder
 from traceflops.table.columns import ABSENT
 from traceflops.table.grouping import distinct, group_rows
 from traceflops.table.trace import Note, Source, SourceFile, Trace
@@ -224,7 +218,7 @@ def _values(page: NcuPage) -> dict[tuple[int, int, str, str], float]:
 
 def trace_of(run: NcuRun) -> Trace:
     """Return the trace of one or several files of a run."""
-    builder = TraceBuilder()
+    builder = trace_builder.TraceBuilder()
     launches: set[tuple[int, ...]] = set()
     counts: Counter[str] = Counter()
     for page in run.pages:
@@ -239,7 +233,9 @@ def trace_of(run: NcuRun) -> Trace:
     rules = builder["kernel_rules"]
     if rules.count:
         _, first = group_rows([rules.column(name) for name in _RULE_KEY])
-        builder.tables["kernel_rules"] = chosen(rules, np.isin(np.arange(rules.count), first))
+        builder.tables["kernel_rules"] = trace_builder.chosen(
+            rules, np.isin(np.arange(rules.count), first)
+        )
     counts["launches"] = len(launches)
     layouts = dict.fromkeys(page.layout for page in run.pages if page.layout)
     facts = {"page": ", ".join(layouts)} if layouts else {}
@@ -252,11 +248,11 @@ def trace_of(run: NcuRun) -> Trace:
         event_counts={name: count for name, count in sorted(counts.items()) if count},
         identities=tuple(host for file in run.files for host in file.hosts if host),
     )
-    overflowed = overflow_notes(builder.tables.values(), sources[0].label)
+    overflowed = trace_builder.overflow_notes(builder.tables.values(), sources[0].label)
     return Trace(source, builder.finish(), (*_notes(run), *overflowed))
 
 
-def _number(page: NcuPage, builder: TraceBuilder) -> None:
+def _number(page: NcuPage, builder: trace_builder.TraceBuilder) -> None:
     """Replace process ids and codes of devices by the numbers that these have in the trace."""
 
     def small(text: str) -> int | None:
@@ -266,7 +262,9 @@ def _number(page: NcuPage, builder: TraceBuilder) -> None:
     processes = {
         pid: builder.process(
             number,
-            ProcessFacts(label, rank_in_name(label), pid=None if pid == ABSENT else pid),
+            trace_builder.ProcessFacts(
+                label, rank_in_name(label), pid=None if pid == ABSENT else pid
+            ),
         )
         for pid, number in page.processes.items()
     }
@@ -278,7 +276,7 @@ def _number(page: NcuPage, builder: TraceBuilder) -> None:
         major, minor = map(small, capability.strip().partition(".")[::2])
         if major is None or minor is None:
             major = minor = None
-        device = DeviceFacts(
+        device = trace_builder.DeviceFacts(
             product=facts.get("device__attribute_display_name") or None,
             compute_major=major,
             compute_minor=minor,

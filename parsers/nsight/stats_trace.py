@@ -21,13 +21,7 @@ from traceflops.parsers.io.places import rank_in_name
 from traceflops.parsers.nsight.stats_layouts import REPORTS, report_named
 from traceflops.parsers.nsight.stats_read import StatsFile, labels_of, read_stats
 from traceflops.parsers.nsight.stats_rows import ReportPart
-from traceflops.parsers.shared.trace_builder import (
-    DeviceFacts,
-    ProcessFacts,
-    TraceBuilder,
-    chosen,
-    overflow_notes,
-)
+from traceflops.parsers.shared import trace_builder
 from traceflops.remedies import NSYS
 from traceflops.table.builder import TableBuilder, compact
 from traceflops.table.columns import ABSENT
@@ -191,7 +185,7 @@ class Assembly:
     def __init__(self, files: Sequence[StatsFile]) -> None:
         """Sort the reports of some files; note process ids and ranks."""
         self.files = files
-        self.builder = TraceBuilder()
+        self.builder = trace_builder.TraceBuilder()
         parts = [part for file in files for part in file.parts]
         self._parts = sorted(parts, key=lambda p: _PRIORITY.get(p.report.name, len(_PRIORITY)))
         records = [part.tables[name] for part in parts for name in _RECORDS if name in part.tables]
@@ -241,7 +235,7 @@ class Assembly:
         self._is_of_nobody |= pid == ABSENT
         own_pid = None if pid == ABSENT else pid
         rank = self._ranks.get(pid, self._rank)
-        facts = ProcessFacts(self.files[0].name, rank, None, None, own_pid)
+        facts = trace_builder.ProcessFacts(self.files[0].name, rank, None, None, own_pid)
         return self.builder.process(own_pid, facts)
 
     def _add_records(self, part: ReportPart, taken: dict[str, str]) -> None:
@@ -286,13 +280,16 @@ class Assembly:
     def _number_devices(self, texts: Sequence[str], table: TableBuilder) -> None:
         """Replace codes of `texts`, the names of devices, by numbers of devices."""
         process = self._process(ABSENT)
-        devices: dict[str, tuple[int, DeviceFacts]] = {}
+        devices: dict[str, tuple[int, trace_builder.DeviceFacts]] = {}
         for text in texts:  # `NVIDIA H100 (0)`, or `0`
             match = _DEVICE.match(text)
             name, number = (match[1].strip(), match[2]) if match else (text.strip(), text)
             is_number = number.isascii() and number.isdecimal() and len(number) < 10
             product = name if name and not name.isdecimal() else None
-            devices[text] = (int(number) if is_number else 0, DeviceFacts(product=product))
+            devices[text] = (
+                int(number) if is_number else 0,
+                trace_builder.DeviceFacts(product=product),
+            )
         for text in sorted(texts, key=lambda text: (devices[text][0], text)):
             self.builder.device(text, process, *devices[text])
         codes = np.array([self.builder.device(text, process, 0) for text in texts], np.int64)
@@ -311,7 +308,7 @@ class Assembly:
             bytes_ = totals.column("bytes").copy()
             bytes_[rows[rows >= 0]] = table.column("bytes")[rows >= 0]
             totals.replace("bytes", bytes_)
-            table = chosen(table, rows < 0)
+            table = trace_builder.chosen(table, rows < 0)
         kinds = list(table.names["kind"])
         wanted = []
         for kind in kinds:
@@ -322,7 +319,7 @@ class Assembly:
         if used and not any(wanted[code] for code in used):
             self._repeated.append(report)
             return
-        table = chosen(table, np.array(wanted, np.bool_)[table.column("kind")])
+        table = trace_builder.chosen(table, np.array(wanted, np.bool_)[table.column("kind")])
         for _, columns in table.pieces:
             columns["process"] = self._process(ABSENT)
         taken |= {kinds[code]: report for code in used if wanted[code]}
@@ -347,7 +344,7 @@ class Assembly:
             notes += NOTES.counted(odd, "sizes-without-unit", "sizes-rounded")
             yield from (replace(note, file=file.name) for note in notes)
         name = self.files[0].name if len(self.files) == 1 else None
-        yield from overflow_notes(self.builder.tables.values(), self.files[0].name)
+        yield from trace_builder.overflow_notes(self.builder.tables.values(), self.files[0].name)
         if self._rank is not None:
             yield rank_from_name([self._rank], name)
         notes = list[Note]()

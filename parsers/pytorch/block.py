@@ -55,6 +55,7 @@ class KinetoBlock:
     """
 
     def __init__(self, events: list[Any], python_stacks: bool) -> None:
+        """Add the events to the tables, one category and phase after the other."""
         self._unwanted = IGNORED if python_stacks else IGNORED | PYTHON_CATEGORIES
         self.rows = KinetoRows()
         self.counts: Counter[str] = Counter()

@@ -14,26 +14,13 @@ import numpy as np
 from traceflops.errors import NotATrace
 from traceflops.parsers.io.database_query import Batch, Wanted, by_distinct
 from traceflops.parsers.io.database_rows import Database
+from traceflops.parsers.rocprof import v1_events
 from traceflops.parsers.rocprof.copies import directions_named
 from traceflops.parsers.rocprof.layouts import counters_in
 from traceflops.parsers.rocprof.tables.counters import summed_instances
 from traceflops.parsers.rocprof.trace import trace_of, with_losses
-from traceflops.parsers.rocprof.v1_events import (
-    BARRIER_NAME,
-    NUMBERS,
-    UNKNOWN_COMMAND,
-    doubles,
-    unquoted,
-)
-from traceflops.parsers.shared import sinks
+from traceflops.parsers.shared import sinks, trace_builder
 from traceflops.parsers.shared.sanity_checks import timed
-from traceflops.parsers.shared.trace_builder import (
-    NOTHING_KNOWN,
-    DeviceFacts,
-    ProcessIds,
-    TraceBuilder,
-    within_limit,
-)
 from traceflops.table.columns import ABSENT, Array, BoolArray, IntArray, Names, count_true
 from traceflops.table.grouping import distinct, joint_codes
 from traceflops.table.trace import Source, Trace
@@ -87,7 +74,7 @@ class Owners:
         return np.where(unknown, np.array(owners, np.int64)[inverse], pid)
 
 
-class V1Tables(TraceBuilder):
+class V1Tables(trace_builder.TraceBuilder):
     """The rows of a file of rocprof v1, JSON or database, of a machine with `listed` GPUs.
 
     Rows come with the columns of NUMBERS, `index` (the id that links work and calls) and `name`
@@ -95,9 +82,9 @@ class V1Tables(TraceBuilder):
     which listed GPU they are.
     """
 
-    def __init__(self, file: str, listed: Mapping[int, DeviceFacts]) -> None:
+    def __init__(self, file: str, listed: Mapping[int, trace_builder.DeviceFacts]) -> None:
         super().__init__()
-        self._pids = ProcessIds(self, file)
+        self._pids = trace_builder.ProcessIds(self, file)
         self._listed = listed
         self.gpus: set[int] = set()
         self.open_devices: set[int] = set()
@@ -171,12 +158,12 @@ class V1Tables(TraceBuilder):
             if gpu == ABSENT:
                 self.odd["device-unknown"] += 1
                 gpu = min(self.gpus) if len(self.gpus) == 1 else 0
-            gpu = within_limit(self.gpus, gpu, -1)
+            gpu = trace_builder.within_limit(self.gpus, gpu, -1)
             # A number that is not listed is that of some listed GPU, and these may be all alike.
             alike = {self._listed[gpu]} if gpu in self._listed else set(self._listed.values())
             if len(alike) > 1:
                 self.open_devices.add(gpu)
-            facts = alike.pop() if len(alike) == 1 else NOTHING_KNOWN
+            facts = alike.pop() if len(alike) == 1 else trace_builder.NOTHING_KNOWN
             return self.device(gpu, int(process[row]), gpu, facts)
 
         return {"process": process, "device": by_distinct(rows["gpu"], device)}
@@ -204,10 +191,10 @@ def without(name: str, rows: Batch, labels: Labels) -> Batch:
 
 def without_markers(rows: Batch, labels: Labels) -> Batch:
     """Return the operations that ran something, neither barriers nor markers of 0 ns."""
-    rows = without(BARRIER_NAME, rows, labels)
-    if UNKNOWN_COMMAND not in labels:
+    rows = without(v1_events.BARRIER_NAME, rows, labels)
+    if v1_events.UNKNOWN_COMMAND not in labels:
         return rows
-    is_marker = rows["name"] == labels.index(UNKNOWN_COMMAND)
+    is_marker = rows["name"] == labels.index(v1_events.UNKNOWN_COMMAND)
     return rows.only(~is_marker | (rows["start"] != rows["end"]))
 
 
@@ -273,13 +260,16 @@ class _V1Reading(V1Tables):
 
     def _batches(self, table: str, reals: Sequence[str] = ()) -> Iterator[tuple[Batch, list[str]]]:
         """Yield the rows of a table with the columns that `V1Tables` takes, and their labels."""
-        integers = ("Index", *(spelling for words in NUMBERS.values() for spelling in words))
+        integers = (
+            "Index",
+            *(spelling for words in v1_events.NUMBERS.values() for spelling in words),
+        )
         name = "KernelName" if table in _KERNELS else "Name"
         for batch in self._database.batches(table, Wanted(integers, tuple(reals), (name,))):
             labels = Names()
-            texts = (unquoted(text or "") for text in batch.texts[name])
+            texts = (v1_events.unquoted(text or "") for text in batch.texts[name])
             numbers = {"index": batch["Index"], "bytes": np.full(batch.count, ABSENT)}
-            for column, spellings in NUMBERS.items():
+            for column, spellings in v1_events.NUMBERS.items():
                 # ABSENT is the smallest of all.
                 numbers[column] = np.maximum.reduce([batch[word] for word in spellings])
             numbers["pid"] = self._pid(table, batch)
@@ -330,7 +320,7 @@ class _V1Reading(V1Tables):
         """Add kernels, or copies and fills; copies by HSA do not name their device."""
         is_of_hip = "dev-id" in self._database.columns(table)
         for batch, labels in self._batches(table):
-            again = doubles(batch.numbers)
+            again = v1_events.doubles(batch.numbers)
             self.odd["empty-doubles"] += count_true(again)
             batch = batch.only(~again)
             rows = without_markers(batch, labels)

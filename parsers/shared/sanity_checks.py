@@ -18,12 +18,7 @@ import pyarrow as pa
 from traceflops.errors import InputError
 from traceflops.parsers.io.database_query import Batch
 from traceflops.parsers.io.notes import NoteTable
-from traceflops.parsers.shared.amounts import (
-    lifetime_notes,
-    only_rows,
-    with_notes,
-    without_impossible_amounts,
-)
+from traceflops.parsers.shared import amounts
 from traceflops.parsers.shared.repeats import with_peer_copies, without_repeats
 from traceflops.table.columns import ABSENT, LIMIT_NS, BoolArray, IntArray, matching, numbers
 from traceflops.table.grouping import distinct, groups, joint_codes
@@ -175,7 +170,7 @@ def plausible(trace: Trace) -> Trace:
 
     Raises InputError where the times as a whole are no times.
     """
-    trace = without_impossible_amounts(_without_impossible_times(trace))
+    trace = amounts.without_impossible_amounts(_without_impossible_times(trace))
     # Times that add up to what no recording holds are refused.
     for name in _RANGES:
         table = trace.table(name)
@@ -190,7 +185,7 @@ def plausible(trace: Trace) -> Trace:
                 "ts and dur must be in microseconds; convert other units",
             )
     trace = with_peer_copies(without_repeats(trace))
-    return with_notes(trace, (*lifetime_notes(trace), *_long_notes(trace)))
+    return amounts.with_notes(trace, (*amounts.lifetime_notes(trace), *_long_notes(trace)))
 
 
 def _without_impossible_times(trace: Trace) -> Trace:
@@ -217,7 +212,7 @@ def _without_impossible_times(trace: Trace) -> Trace:
         is_by_clocks = bool(len(others)) and away.all() and not others.any()
         if is_by_clocks and recorded_calls(trace).any():
             return trace
-        return with_notes(trace, [_NOTES.note("times-apart", int(far.sum()))])
+        return amounts.with_notes(trace, [_NOTES.note("times-apart", int(far.sum()))])
     long = ~far & (length > max(DAY_NS, high - low))
     if _is_hang(long, start, length, edges.tolist()) or not _is_slip(long, of_device):
         long[:] = False
@@ -238,7 +233,7 @@ def _without_impossible_times(trace: Trace) -> Trace:
     parts = "; ".join(f"{count:,} {reason}" for reason, count in reasons.items() if count)
     time, count = time_amount(device_ns), sum(reasons.values())
     notes = [_NOTES.note("set-aside", count, parts=parts, time=time)] if count else []
-    return with_notes(trace, notes, only_rows(trace.tables, keep))
+    return amounts.with_notes(trace, notes, amounts.only_rows(trace.tables, keep))
 
 
 def _is_hang(long: BoolArray, start: IntArray, length: IntArray, edges: Sequence[int]) -> bool:

@@ -18,15 +18,9 @@ from traceflops.parsers.io.database_query import Batch
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.notes import NoteTable
 from traceflops.parsers.io.places import rank_in_name
-from traceflops.parsers.shared import sinks
+from traceflops.parsers.shared import sinks, trace_builder
 from traceflops.parsers.shared.formats import Format
 from traceflops.parsers.shared.sanity_checks import span_notes, timed
-from traceflops.parsers.shared.trace_builder import (
-    DeviceFacts,
-    ProcessFacts,
-    TraceBuilder,
-    overflow_notes,
-)
 from traceflops.parsers.xla.planes import Plane, Stats, planes_of
 from traceflops.table.columns import ABSENT, Array, IntArray, Names
 from traceflops.table.trace import Source, SourceFile, Trace
@@ -127,11 +121,11 @@ def _trace(source: ByteSource, python_stacks: bool) -> Trace:
         # TensorFlow adds a port; the host is hidden in both spellings.
         identities=tuple(filter(None, dict.fromkeys((host, (host or "").partition(":")[0])))),
     )
-    overflowed = overflow_notes(recording.tables.values(), source.label)
+    overflowed = trace_builder.overflow_notes(recording.tables.values(), source.label)
     return Trace(about, tables, (*notes, *overflowed), recording.places)
 
 
-class _Recording(TraceBuilder):
+class _Recording(trace_builder.TraceBuilder):
     """The rows of one file, which is one process."""
 
     def __init__(
@@ -140,7 +134,7 @@ class _Recording(TraceBuilder):
         """Read all planes."""
         super().__init__()
         self._python_stacks = python_stacks
-        facts = ProcessFacts(source.label, rank_in_name(source.name), host=host)
+        facts = trace_builder.ProcessFacts(source.label, rank_in_name(source.name), host=host)
         self._process = self.process(0, facts)
         self._gpus: dict[int, int] = {}
         # Newer files count from the start of the recording, older ones from 1970.
@@ -276,7 +270,7 @@ class _Recording(TraceBuilder):
         table.add(rows.count, **times, **columns)
 
 
-def _facts(about: Stats) -> DeviceFacts:
+def _facts(about: Stats) -> trace_builder.DeviceFacts:
     """Return the facts of a GPU by the stats of its plane."""
 
     def number(name: str, factor: int = 1, least: int = 1) -> int | None:
@@ -284,7 +278,7 @@ def _facts(about: Stats) -> DeviceFacts:
         return value * factor if least <= value < 2**50 else None
 
     (code,), names = about.texts("gpu_device_name")
-    return DeviceFacts(
+    return trace_builder.DeviceFacts(
         product=names[code] if code >= 0 else None,
         memory_bytes=number("memory_size"),
         compute_major=number("compute_cap_major"),

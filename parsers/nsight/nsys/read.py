@@ -20,16 +20,8 @@ from traceflops.parsers.io.database_rows import Database
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.notes import read_each, with_set_aside
 from traceflops.parsers.io.places import rank_in_name
+from traceflops.parsers.nsight.nsys import facts as report_facts
 from traceflops.parsers.nsight.nsys import timeline
-from traceflops.parsers.nsight.nsys.facts import (
-    devices_of,
-    facts_of,
-    host_of,
-    identities_of,
-    origin_of,
-    ranks_of,
-    warnings_of,
-)
 from traceflops.parsers.nsight.nsys.nccl import fill_nccl
 from traceflops.parsers.nsight.nsys.notes import content_notes
 from traceflops.parsers.nsight.nsys.nvtx import read_nvtx
@@ -101,8 +93,10 @@ def trace_of(
 
     `name` is the report's own, `own_rank` the rank in the names of its files.
     """
-    host = host_of(tables)
-    registry = ProcessRegistry(devices_of(tables, host), name, host, ranks_of(tables), own_rank)
+    host = report_facts.host_of(tables)
+    registry = ProcessRegistry(
+        report_facts.devices_of(tables, host), name, host, report_facts.ranks_of(tables), own_rank
+    )
     reading = ReportReading(tables, registry)
     timeline.read_records(reading)
     nccl = read_nvtx(reading)
@@ -115,7 +109,7 @@ def trace_of(
     reading.resolve_names()  # when it is known which are needed
     fill_nccl(reading, nccl)
     registry.settle(reading.builder)
-    facts = facts_of(tables)
+    facts = report_facts.facts_of(tables)
     finished = timeline.with_kinds_of_calls(reading.builder.finish())
     if tables.damaged and not any(finished[name].num_rows for name in _RECORDS):
         raise nothing_left(tables.source.label, tables.notes(), "export or copy the report again")
@@ -123,17 +117,17 @@ def trace_of(
         *content_notes(finished, reading, facts),
         *registry.ranks.notes,
         *overflow_notes(reading.builder.tables.values(), name),
-        *warnings_of(tables),
+        *report_facts.warnings_of(tables),
     )
     return Trace(
         Source(
             format=format_,
             files=files,
             tool="Nsight Systems",
-            origin_unix_ns=origin_of(tables),
+            origin_unix_ns=report_facts.origin_of(tables),
             facts=facts,
             event_counts=dict(sorted(reading.counts.items())),
-            identities=identities_of(tables, host),
+            identities=report_facts.identities_of(tables, host),
             kinds_apart=format_.startswith(_FOLDER),
         ),
         finished,

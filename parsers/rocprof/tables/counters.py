@@ -68,6 +68,7 @@ def add_wide(cells: Cells, part: ProcessPart, counters: Mapping[str, tuple[str, 
 
 
 def _launch(cells: Cells, part: ProcessPart) -> dict[str, Array]:
+    """Return the columns of a counter that are those of its launch."""
     threads, block = cells["threads"], cells["block_threads"]
     # The rows of rocprof v1 are dispatches, linked by their number alone.
     is_v1 = cells.has("dispatched")
