@@ -73,9 +73,9 @@ def split_ranks(
     """
     owners: dict[str, Owner] = {}
     for text in (text for table in tables.values() for text in table.names["process"]):
-        own_rank, label, pid = text.split("|")  # as `owner_codes` wrote it
+        own_rank, label, process_id = text.split("|")  # as `owner_codes` wrote it
         numbers_of_label = tuple(map(int, label.split("."))) if label else None
-        owners[text] = Owner(int(own_rank) if own_rank else None, numbers_of_label, int(pid))
+        owners[text] = Owner(int(own_rank) if own_rank else None, numbers_of_label, int(process_id))
     shift = _shift([owners[text].pid for text in tables["activities"].names["process"]])
     of_host = {owners[text].label for name in _HOST for text in tables[name].names["process"]}
     of_gpus = {owners[text].label for text in tables["activities"].names["process"]}

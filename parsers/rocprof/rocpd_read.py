@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -303,7 +303,7 @@ def read_graphs(reading: RunReading) -> None:
         )
 
 
-def _common(reading: RunReading, rows: Batch, agents: IntArray) -> dict[str, IntArray]:
+def _common(reading: RunReading, rows: Batch, agents: IntArray) -> dict[str, Any]:
     """Return what all activities have: where they ran and what launched them."""
     process = reading.processes(rows["pid"])
     graph, node = (np.where(rows[ids] > 0, rows[ids], ABSENT) for ids in _GRAPH)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -107,7 +107,7 @@ class _RpdReading(TraceBuilder):
             )
             add_calls_of(self, calls, call_name(calls["apiName_id"]), calls["id"], _CALLS)
             for add, some in ((sinks.add_marks, marks), (sinks.add_overheads, overheads)):
-                columns = {"process": some["process"], "thread": some["thread"]}
+                columns: dict[str, Any] = {"process": some["process"], "thread": some["thread"]}
                 add(self, some, **columns, name=mark_name(some["apiName_id"]))
             of_program.append(texts)
             for name, pieces in records.items():
@@ -162,7 +162,7 @@ class _RpdReading(TraceBuilder):
         for word in ("memcpy", "memset"):
             self._add_copies(parts[word], word)
 
-    def _common(self, rows: Batch) -> dict[str, IntArray]:
+    def _common(self, rows: Batch) -> dict[str, Any]:
         """Return where operations ran and what launched them."""
         process = rows["process"]
 

@@ -223,7 +223,7 @@ class ProcessTables:
             textless = name < 0
             if textless.any():
                 name[textless] = self._operations(rows.only(textless), names, "(unknown mark {})")
-            who = {"process": self._number, "thread": rows["thread"]}
+            who: dict[str, Any] = {"process": self._number, "thread": rows["thread"]}
             sinks.add_marks(self._recorded, rows, **who, name=name)
         # A queue waits while its scratch memory is made: overhead of the device.
         for block in self._records.each("buffer_records.scratch_memory"):

@@ -83,7 +83,8 @@ def add_marks(
     kinds = tables["marks"].names["kind"].codes(("annotation", "instant"))
     lasts = rows["dur_ns"] > instant_ns
     dur = np.where(lasts, rows["dur_ns"], 0)
-    _add(tables["marks"], rows, kind=np.where(lasts, *kinds), dur_ns=dur, **columns)
+    kind = np.where(lasts, kinds[0], kinds[1])
+    _add(tables["marks"], rows, kind=kind, dur_ns=dur, **columns)
 
 
 def add_overheads(tables: Builders, rows: Batch | Cells, **columns: Values) -> None:

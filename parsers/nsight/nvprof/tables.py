@@ -262,11 +262,8 @@ def _waits(tables: Nvprof, batch: Batch, named: Numbers) -> Numbers:
 
 def _owners(tables: Nvprof, batch: Batch) -> IntArray:
     """Return the threads that rows belong to; their objects hold a pid and a thread's number."""
-    ids: dict[str | None, list[int]] = {}
-    for text in set(batch.texts["objectId"]):
-        data = bytes.fromhex(text or "")
-        ids[text] = [int.from_bytes(data[begin : begin + 4], "little") for begin in (0, 4)]
-    both = np.array([ids[text] for text in batch.texts["objectId"]], np.int64).reshape(-1, 2)
+    objects = (bytes.fromhex(text or "").ljust(8, b"\0")[:8] for text in batch.texts["objectId"])
+    both = np.frombuffer(b"".join(objects), "<u4").reshape(-1, 2).astype(np.int64)
     kind = batch["objectKind"]
     pid = np.where(np.isin(kind, (_PROCESS, _THREAD)), both[:, 0], 0)
     return tables.thread_ids(pid, np.where(kind == _THREAD, both[:, 1], 0))
