@@ -23,14 +23,8 @@ from traceflops.parsers.io.csv_lines import Damage, LineBlocks
 from traceflops.parsers.io.csv_text import text_notes
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.notes import NoteTable
+from traceflops.parsers.shared import trace_builder
 from traceflops.parsers.shared.formats import Format
-from traceflops.parsers.shared.trace_builder import (
-    NOTHING_KNOWN,
-    ProcessFacts,
-    devices_table,
-    in_order_of_time,
-    processes_table,
-)
 from traceflops.table.builder import TableBuilder
 from traceflops.table.trace import Source, SourceFile, Trace
 
@@ -283,9 +277,11 @@ def _trace(source: ByteSource) -> Trace:
         )
     numbers = [n if is_bus else int(text or 0) for n, text in enumerate(order)]
     tables = {
-        "processes": processes_table([ProcessFacts(source.label)]),
-        "devices": devices_table([(0, number, NOTHING_KNOWN) for number in numbers]),
-        "counters": in_order_of_time(counters),
+        "processes": trace_builder.processes_table([trace_builder.ProcessFacts(source.label)]),
+        "devices": trace_builder.devices_table(
+            [(0, number, trace_builder.NOTHING_KNOWN) for number in numbers]
+        ),
+        "counters": trace_builder.in_order_of_time(counters),
     }
     about = Source(
         GPU_SAMPLES,

@@ -13,39 +13,21 @@ import msgspec
 import pyarrow as pa
 
 from traceflops.errors import InputError, NotATrace
-from traceflops.parsers.io.arrow_files import (
-    ARROW_UNREADABLE,
-    ArrowTable,
-    damaged_arrow,
-    open_arrow,
-    refuse_packed,
-)
+from traceflops.parsers.io import arrow_files
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.notes import NoteTable
 from traceflops.parsers.shared.formats import Format, Reading
 from traceflops.parsers.shared.sanity_checks import plausible
-from traceflops.table.packed import (
-    PACK,
-    PAGE_PACK,
-    PARTS,
-    VERSION,
-    Head,
-    Part,
-    checksum,
-    described_head,
-    head_of,
-    trace_of,
-    trace_of_tables,
-)
+from traceflops.table import packed
 from traceflops.table.schema import arrow_schema
 from traceflops.table.trace import Trace
 
 _GENERATOR: Final = b'name="generator" content="traceflops '
-_IN_PAGE: Final = re.compile(rf'id="{PAGE_PACK}">([^<]*)</script>'.encode())
+_IN_PAGE: Final = re.compile(rf'id="{packed.PAGE_PACK}">([^<]*)</script>'.encode())
 _MOST_BYTES: Final = 1 << 25
 """A page has a few million bytes at most; this is more."""
 _STREAM: Final = b"\xff\xff\xff\xff"
-_UNFIT: Final = (*ARROW_UNREADABLE, msgspec.MsgspecError, RecursionError)
+_UNFIT: Final = (*arrow_files.ARROW_UNREADABLE, msgspec.MsgspecError, RecursionError)
 _NOTES: Final = NoteTable(
     dropped={
         "input-cut": "The pack is cut off or damaged: {count} of its recordings could be read.",
@@ -56,7 +38,7 @@ _NOTES: Final = NoteTable(
 
 TRACEFLOPS_PACK: Final = Format(
     "pack",
-    lambda head: head.startswith(_STREAM) and PACK.encode() in head,
+    lambda head: head.startswith(_STREAM) and packed.PACK.encode() in head,
     lambda sources, _: [trace for source in sources for trace in traces_in(source)],
     is_checked=True,
 )
@@ -70,13 +52,13 @@ def traces_in(source: ByteSource) -> list[Trace]:
     try:
         schema = pa.ipc.open_stream(pa.BufferReader(source.head())).schema
     except _UNFIT as error:
-        raise damaged_arrow(source, error, "pack") from None
+        raise arrow_files.damaged_arrow(source, error, "pack") from None
     _check_version(source, schema)
     traces: list[Trace] = []
     is_damaged = False
     for parts in _parts(source):
         try:
-            traces += [trace_of(parts)] if parts is not None else []
+            traces += [packed.trace_of(parts)] if parts is not None else []
             is_damaged |= parts is None
         except _UNFIT:
             is_damaged = True
@@ -116,17 +98,17 @@ TRACEFLOPS_PAGE: Final = Format(
 )
 
 
-def or_exported(format_: Format, opened: Callable[[ByteSource], ArrowTable]) -> Format:
+def or_exported(format_: Format, opened: Callable[[ByteSource], arrow_files.ArrowTable]) -> Format:
     """Return a format of tables that also reads those that `traceflops export` wrote."""
 
     def read(sources: Sequence[ByteSource], reading: Reading) -> list[Trace]:
         """Return the traces of folders that were exported, and what the format makes of others."""
-        folders: dict[str, list[tuple[Head, ArrowTable]]] = {}
+        folders: dict[str, list[tuple[packed.Head, arrow_files.ArrowTable]]] = {}
         others: list[ByteSource] = []
         for source in sources:
             try:
                 table = opened(source)
-                head = described_head(table.schema)
+                head = packed.described_head(table.schema)
             except (InputError, *_UNFIT):
                 head = None
             if head is None:
@@ -146,7 +128,7 @@ def or_exported(format_: Format, opened: Callable[[ByteSource], ArrowTable]) -> 
     return replace(format_, read=read, is_checked=True)
 
 
-def _of_tables(tables: Sequence[tuple[Head, ArrowTable]]) -> Trace:
+def _of_tables(tables: Sequence[tuple[packed.Head, arrow_files.ArrowTable]]) -> Trace:
     """Return the trace of the tables in a folder; one that is damaged is a note."""
     kept: dict[str, pa.Table] = {}
     lost: list[ByteSource] = []
@@ -160,7 +142,7 @@ def _of_tables(tables: Sequence[tuple[Head, ArrowTable]]) -> Trace:
             lost.append(table.source)
     first, table = tables[0]
     try:
-        trace = trace_of_tables(first, kept)
+        trace = packed.trace_of_tables(first, kept)
     except _UNFIT:
         raise InputError(
             f"the tables of a trace are not complete: {table.source.label}",
@@ -178,35 +160,36 @@ def _without(trace: Trace, lost: Sequence[ByteSource]) -> Trace:
 
 
 def _check_version(source: ByteSource, schema: pa.Schema) -> None:
+    """Raise InputError where a pack is damaged or of a newer version."""
     try:
-        version = int((schema.metadata or {})[PACK.encode()])
+        version = int((schema.metadata or {})[packed.PACK.encode()])
     except _UNFIT as error:
-        raise damaged_arrow(source, error, "pack") from None
-    if version > VERSION:
+        raise arrow_files.damaged_arrow(source, error, "pack") from None
+    if version > packed.VERSION:
         raise InputError(
             f"a pack of a newer traceflops: {source.label} (version {version}, this one reads up "
-            f"to {VERSION})",
+            f"to {packed.VERSION})",
             "update traceflops, or pack the recording again with this version",
         )
 
 
-def _parts(source: ByteSource) -> Iterator[list[Part] | None]:
+def _parts(source: ByteSource) -> Iterator[list[packed.Part] | None]:
     """Give the parts of each trace, unpacked; None for what is damaged."""
-    held: list[Part] = []
+    held: list[packed.Part] = []
     try:
-        for batch in open_arrow(source, several=True).batches(PARTS.names):
+        for batch in arrow_files.open_arrow(source, several=True).batches(packed.PARTS.names):
             for row in batch.to_pylist():
-                if checksum(row["head"], row["data"]) != row["crc32"]:
+                if packed.checksum(row["head"], row["data"]) != row["crc32"]:
                     raise ValueError("the checksum does not fit")
-                head = head_of(row["head"])
+                head = packed.head_of(row["head"])
                 if head.bytes < 0:
                     raise ValueError("less than no bytes")
                 source.refuse_expansion(head.bytes)
                 plain = pa.Codec("zstd").decompress(row["data"], head.bytes, asbytes=True)
                 stream = pa.BufferReader(plain)
                 for _ in head.tables:
-                    refuse_packed(stream, source)
-                held.append(Part(head, plain))
+                    arrow_files.refuse_packed(stream, source)
+                held.append(packed.Part(head, plain))
                 if not head.more:
                     yield held
                     held = []

@@ -10,18 +10,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Final
 
+from traceflops.devices import side_records
 from traceflops.devices.gpu_samples import with_gpu_samples
 from traceflops.devices.jobs import merge_jobs
-from traceflops.devices.side_records import (
-    GPU_SAMPLES,
-    MEMORY_SNAPSHOT,
-    calendar_shift,
-    check_side,
-    is_apart,
-    same_devices,
-    with_records,
-    without_counters,
-)
 from traceflops.errors import InputError, NotATrace
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.notes import NoteTable, with_notes
@@ -114,7 +105,7 @@ def read(
     ]
     trace = _with_memory(trace, records[0])
     for samples in records[1]:
-        check_side(samples, GPU_SAMPLES)
+        side_records.check_side(samples, side_records.GPU_SAMPLES)
         trace = with_gpu_samples(trace, samples, zone)
     return trace
 
@@ -126,19 +117,22 @@ def _with_memory(trace: Trace, snapshots: Iterable[Trace]) -> Trace:
     """
     covered: set[int] = set()
     for records in snapshots:
-        check_side(records, MEMORY_SNAPSHOT)
-        devices, shift_ns = same_devices(trace, records), calendar_shift(trace, records)
+        side_records.check_side(records, side_records.MEMORY_SNAPSHOT)
+        devices, shift_ns = (
+            side_records.same_devices(trace, records),
+            side_records.calendar_shift(trace, records),
+        )
         if not covered.isdisjoint(devices.values()):
             name = records.source.files[0].name
             raise InputError(f"a second snapshot of the same GPU: {name}", "give one per rank")
         covered.update(devices.values())
-        bare = without_counters(trace, "device_memory.", devices.values())
+        bare = side_records.without_counters(trace, "device_memory.", devices.values())
         notes = [
             *[_NOTES.note("own-memory")] * (bare.counters.num_rows < trace.counters.num_rows),
-            *[_NOTES.note("apart")] * is_apart(trace, records, shift_ns),
+            *[_NOTES.note("apart")] * side_records.is_apart(trace, records, shift_ns),
         ]
         bare = replace(bare, notes=(*bare.notes, *notes))
-        trace = with_records(bare, records, shift_ns, devices)
+        trace = side_records.with_records(bare, records, shift_ns, devices)
     return trace
 
 

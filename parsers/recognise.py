@@ -19,17 +19,12 @@ from traceflops.parsers.gpu_samples import GPU_SAMPLES_TEXT
 from traceflops.parsers.io.arrow_files import open_arrow, open_parquet
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.notes import read_each, with_notes
-from traceflops.parsers.nsight.formats import NCU, NSYS_ARROW, NSYS_PARQUET, NSYS_REPORT, NSYS_STATS
+from traceflops.parsers.nsight import formats as nsight
 from traceflops.parsers.other_files import ASCEND, UNKNOWN_FILES, other_file
 from traceflops.parsers.pack import TRACEFLOPS_PACK, TRACEFLOPS_PAGE, or_exported
 from traceflops.parsers.pytorch.reader import PYTORCH
 from traceflops.parsers.pytorch.snapshot import SNAPSHOT
-from traceflops.parsers.rocprof.formats import (
-    ROCPROF_JSON,
-    ROCPROF_PERFETTO,
-    ROCPROF_TABLES,
-    ROCPROF_V1_JSON,
-)
+from traceflops.parsers.rocprof import formats as rocprof
 from traceflops.parsers.shared.formats import Format, Reading
 from traceflops.parsers.xla.read import XPLANE
 from traceflops.plugins import blamed, loaded, plugins
@@ -166,15 +161,15 @@ FORMATS: Final = (
     TRACEFLOPS_PAGE,
     XPLANE,
     SNAPSHOT,
-    ROCPROF_TABLES,
-    NSYS_STATS,
-    NCU,
-    or_exported(NSYS_PARQUET, open_parquet),
-    or_exported(NSYS_ARROW, open_arrow),
-    NSYS_REPORT,
-    ROCPROF_JSON,
-    ROCPROF_V1_JSON,
-    ROCPROF_PERFETTO,
+    rocprof.ROCPROF_TABLES,
+    nsight.NSYS_STATS,
+    nsight.NCU,
+    or_exported(nsight.NSYS_PARQUET, open_parquet),
+    or_exported(nsight.NSYS_ARROW, open_arrow),
+    nsight.NSYS_REPORT,
+    rocprof.ROCPROF_JSON,
+    rocprof.ROCPROF_V1_JSON,
+    rocprof.ROCPROF_PERFETTO,
     PYTORCH,
     SQLITE,
     GPU_SAMPLES_TEXT,

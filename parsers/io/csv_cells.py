@@ -20,13 +20,16 @@ from pyarrow import csv
 from traceflops.table.columns import (
     ABSENT,
     Array,
+    BoolArray,
     IntArray,
+    Names,
     codes,
     floats,
     names,
     numbers,
     validity,
 )
+from traceflops.table.grouping import distinct
 
 Kind = Literal["integer", "number", "text"]
 
@@ -67,25 +70,54 @@ class Texts:
     codes: IntArray
     values: list[str]
 
-    def taken(self, rows: IntArray) -> Texts:
-        """Return the column of some rows."""
-        return Texts(self.codes[rows], self.values)
-
 
 Column = Array | Texts
 
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """The columns of some rows, by the caller's words.
+    """Some rows of a table: their columns, by the caller's words."""
 
-    `skipped` counts rows that had more or fewer fields, `bad` cells that are no number.
-    """
-
-    rows: int
+    count: int
     columns: Mapping[str, Column]
-    skipped: int
-    bad: Mapping[str, int]
+
+    def has(self, role: str) -> bool:
+        """Return whether the file has such a column."""
+        return role in self.columns
+
+    def numbers(self, role: str) -> IntArray:
+        """Return a column of whole numbers; ABSENT where the file has none."""
+        column = self.columns.get(role)
+        if column is None or isinstance(column, Texts):
+            return np.full(self.count, ABSENT, np.int64)
+        return column
+
+    __getitem__ = numbers
+
+    def codes(self, role: str, names: Names, otherwise: str | None = None) -> Array:
+        """Return a column of texts as codes of `names`; `otherwise` stands for an empty one."""
+        column = self.columns.get(role)
+        if not isinstance(column, Texts):
+            code = -1 if otherwise is None else names[otherwise]
+            return np.full(self.count, code, np.int32)
+        used = distinct(column.codes)
+        table = np.full(len(column.values) + 1, -1, np.int32)
+        texts = (column.values[code] or otherwise for code in used.tolist())
+        table[used] = [-1 if text is None else names[text] for text in texts]
+        return table[column.codes]
+
+    def only(self, rows: BoolArray | IntArray) -> Cells:
+        """Return the chosen rows."""
+        if rows.dtype == np.bool_ and rows.all():
+            return self
+        places = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows.astype(np.int64)
+        taken = {
+            role: Texts(column.codes[places], column.values)
+            if isinstance(column, Texts)
+            else column[places]
+            for role, column in self.columns.items()
+        }
+        return Cells(len(places), taken)
 
 
 def cells(
@@ -95,10 +127,11 @@ def cells(
     fields: Mapping[str, Field],
     *,
     line_ends_inside: bool = False,
-) -> Cells:
+) -> tuple[Cells, int, Counter[str]]:
     """Return the columns of CSV text of `width` columns whose quotes are in order.
 
-    Whole numbers are int64 with ABSENT where there is none, decimals float64 with NaN.
+    Whole numbers are int64 with ABSENT where there is none, decimals float64 with NaN. Also
+    returned are how many rows had more or fewer fields, and the bad cells by role: no numbers.
     """
     of_numbers = {f.place: f.kind for f in fields.values() if f.kind != "text"}
     types = {f.place: _TYPES[f.kind] for f in fields.values()}
@@ -140,7 +173,7 @@ def cells(
             columns[role] = Texts(*values_of)
         else:
             columns[role] = numbers(read, ABSENT) if field.kind == "integer" else decimals(read)
-    return Cells(table.num_rows, columns, skipped, +bad)
+    return Cells(table.num_rows, columns), skipped, +bad
 
 
 def _table(
@@ -240,7 +273,7 @@ def decimal(text: str, comma: bool = False) -> float | None:
 
 
 def clear_mark(cell: str) -> str | None:
-    """Return the decimal mark of a number where there is no doubt about it, else None.
+    """Return the decimal mark of a number, None where it is not certain.
 
     A mark that stands in it twice is that of thousands, so the other one is that of decimals.
     """
@@ -257,19 +290,19 @@ def clear_mark(cell: str) -> str | None:
 
 
 def is_ambiguous(cell: str) -> bool:
-    """Return whether a number is 1000 times as large when its mark is that of thousands."""
+    """Return whether the mark of a number may be decimal or thousands: 1.234."""
     match = _THREES.fullmatch(cell) if len(cell) <= _LONGEST else None
     return match is not None and match[1] in ".," and clear_mark(cell) is None
 
 
 def decimal_mark(cells: Iterable[str]) -> str | None:
-    """Return the decimal mark that most of some numbers clearly have; None where none has."""
+    """Return the decimal mark of most of the numbers; None where it is certain in none."""
     marks = Counter(mark for cell in cells if (mark := clear_mark(cell)) is not None)
     return max(marks, key=lambda mark: (marks[mark], mark)) if marks else None
 
 
 def plain_decimal(cell: str, *, comma: bool) -> str:
-    """Return a number with separators of thousands as one without, its decimal mark a point."""
+    """Return a number without thousands separators and with a decimal point."""
     mark = "," if comma else "."
     whole, _, rest = cell.partition(mark)
     return re.sub(r"[^\d-]", "", whole) + (f".{rest}" if rest else "")
@@ -281,7 +314,7 @@ def is_number(cell: str) -> bool:
 
 
 def step_of(column: npt.NDArray[np.float64], scale: int) -> int:
-    """Return the steps in which decimals are written, in parts of their unit: `scale` is a whole.
+    """Return the resolution of printed decimals in parts of their unit; one unit is `scale` parts.
 
     It is the last decimal that any of them has.
     """
@@ -295,5 +328,5 @@ def step_of(column: npt.NDArray[np.float64], scale: int) -> int:
 
 
 def finest(first: int | None, second: int | None) -> int | None:
-    """Return the smaller of two steps, of which any may be unknown."""
+    """Return the smaller of two steps; None where both are unknown."""
     return min((step for step in (first, second) if step is not None), default=None)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -39,10 +39,6 @@ class Damage:
     repeated_headers: int = 0
     without_header: bool = False
     bad_cells: Counter[str] = field(default_factory=Counter)
-
-    def with_bad_cells(self, odd: Iterable[Counter[str]]) -> Counter[str]:
-        """Return the sum of all oddities, the bad cells as `bad-cells`."""
-        return sum(odd, Counter({"bad-cells": self.bad_cells.total()}))
 
 
 class LineBlocks:
@@ -146,11 +142,6 @@ class Lines:
     open: BoolArray
 
 
-def line_starts(data: Bytes) -> IntArray:
-    """Return the offsets of the lines of a block that ends with a line end."""
-    return np.append(np.int64(0), np.flatnonzero(data == _LINE_END)[:-1] + 1)
-
-
 def is_regular(data: Bytes, separator: int) -> bool:
     """Return whether the quotes of a block open and close whole fields in turn.
 
@@ -195,6 +186,7 @@ def lines_of(data: Bytes, separator: int) -> Lines:
 
 
 def _opens(data: Bytes, offsets: npt.NDArray[np.integer[Any]], separator: int) -> BoolArray:
+    """Return which quotes follow a separator or a line end, per offset."""
     before = data[offsets - 1]
     opens = (before == separator) | (before == _LINE_END)
     opens[: np.searchsorted(offsets, 1)] = True  # the very first byte
@@ -202,6 +194,7 @@ def _opens(data: Bytes, offsets: npt.NDArray[np.integer[Any]], separator: int) -
 
 
 def _closes(data: Bytes, offsets: npt.NDArray[np.integer[Any]], separator: int) -> BoolArray:
+    """Return which quotes precede a separator or a line end, per offset."""
     behind = data[offsets + 1]  # a block ends with a line end, so there is one
     return np.asarray((behind == separator) | (behind == _LINE_END))
 

@@ -7,26 +7,17 @@ knows who wrote it. Several tables in one text, one after the other, are read as
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from traceflops.parsers.io.csv_cells import Column, Field, Texts, cells
-from traceflops.parsers.io.csv_lines import (
-    Damage,
-    LineBlocks,
-    Mender,
-    is_regular,
-    lines_of,
-    strict_fields,
-)
+from traceflops.parsers.io import csv_lines
+from traceflops.parsers.io.csv_cells import Cells, Field, cells
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.notes import NoteTable
-from traceflops.table.columns import ABSENT, Array, BoolArray, IntArray, Names
-from traceflops.table.grouping import distinct
 from traceflops.table.trace import Note
 from traceflops.units import capitalized, several
 
@@ -69,18 +60,17 @@ class Plan:
     least: int | None = None
 
 
-class Tables(Protocol):
-    """What the caller knows of the tables that it reads."""
+class Tables(NamedTuple):
+    """What the caller knows of the tables that it reads.
 
-    @property
-    def beginnings(self) -> frozenset[str]:
-        """Return how headers begin, behind a quote or not: texts of four characters or more."""
+    `beginnings` are how headers begin, behind a quote or not: texts of four characters or more.
+    `of_header` says what to read of the table with a header, `of_row` of one that lost its header
+    and has some row; both return None for what is no table.
+    """
 
-    def of_header(self, names: Sequence[str]) -> Plan | None:
-        """Return what to read of the table with this header; None if it is none."""
-
-    def of_row(self, row: Sequence[str]) -> Plan | None:
-        """Return what to read of the table without header that has this row; None if unknown."""
+    beginnings: frozenset[str]
+    of_header: Callable[[Sequence[str]], Plan | None]
+    of_row: Callable[[Sequence[str]], Plan | None] = lambda row: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,62 +119,16 @@ def header_in(line: bytes, tables: Tables, separators: Sequence[str], offset: in
 
 def _split(line: bytes, separator: str) -> list[str] | None:
     """Return the cells of a line, None where its quotes are not sound."""
-    row = strict_fields(line, separator.encode())
+    row = csv_lines.strict_fields(line, separator.encode())
     return None if row is None else [cell.decode(errors="replace").strip() for cell in row]
 
 
-@dataclass(frozen=True, slots=True)
-class CsvBlock:
+class CsvBlock(NamedTuple):
     """Some rows of a table; `last_is_open` says that the text ended behind the last without end."""
 
     plan: Plan
-    rows: int
-    columns: Mapping[str, Column]
+    cells: Cells
     last_is_open: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """Some rows of a block."""
-
-    count: int
-    columns: Mapping[str, Column]
-
-    def has(self, role: str) -> bool:
-        """Return whether the file has such a column."""
-        return role in self.columns
-
-    def numbers(self, role: str) -> IntArray:
-        """Return a column of whole numbers; ABSENT where the file has none."""
-        column = self.columns.get(role)
-        if column is None or isinstance(column, Texts):
-            return np.full(self.count, ABSENT, np.int64)
-        return column
-
-    __getitem__ = numbers
-
-    def codes(self, role: str, names: Names, otherwise: str | None = None) -> Array:
-        """Return a column of texts as codes of `names`; `otherwise` stands for an empty one."""
-        column = self.columns.get(role)
-        if not isinstance(column, Texts):
-            code = -1 if otherwise is None else names[otherwise]
-            return np.full(self.count, code, np.int32)
-        used = distinct(column.codes)
-        table = np.full(len(column.values) + 1, -1, np.int32)
-        texts = (column.values[code] or otherwise for code in used.tolist())
-        table[used] = [-1 if text is None else names[text] for text in texts]
-        return table[column.codes]
-
-    def only(self, rows: BoolArray | IntArray) -> Cut:
-        """Return the chosen rows."""
-        if rows.dtype == np.bool_ and rows.all():
-            return self
-        places = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows.astype(np.int64)
-        taken = {
-            role: column.taken(places) if isinstance(column, Texts) else column[places]
-            for role, column in self.columns.items()
-        }
-        return Cut(len(places), taken)
 
 
 class CsvText:
@@ -199,11 +143,11 @@ class CsvText:
         source: ByteSource,
         tables: Tables,
         block_bytes: int = TEXT_BLOCK_BYTES,
-        damage: Damage | None = None,
+        damage: csv_lines.Damage | None = None,
     ) -> None:
-        self.damage = Damage() if damage is None else damage
+        self.damage = csv_lines.Damage() if damage is None else damage
         self.plan: Plan | None = None
-        self._text = LineBlocks(source, block_bytes, self.damage)
+        self._text = csv_lines.LineBlocks(source, block_bytes, self.damage)
         self._tables = tables
         self._separator = ","
         self._header: Sequence[str] | None = None
@@ -220,14 +164,10 @@ class CsvText:
                 if start is None:
                     return
                 self.damage.without_header = start.header is None
-                self._take(start)
+                self.plan, self._separator, self._header = start.plan, start.separator, start.header
                 data = data[start.offset :]
             if data:
                 yield from self._blocks(data, is_last=self._text.ended_open)
-
-    def _take(self, start: Start) -> None:
-        """Read on as the table that begins here."""
-        self.plan, self._separator, self._header = start.plan, start.separator, start.header
 
     def _blocks(self, data: bytes, *, is_last: bool) -> Iterator[CsvBlock]:
         """Yield the rows in whole lines, those of different tables apart."""
@@ -243,7 +183,7 @@ class CsvText:
                 yield from self._rows(data[first:begin], is_last=False)
                 self._headers += 1
                 self.damage.repeated_headers += start.header == self._header
-                self._take(start)
+                self.plan, self._separator, self._header = start.plan, start.separator, start.header
                 first = end
         yield from self._rows(data[first:] if first else data, is_last=is_last)
 
@@ -255,21 +195,22 @@ class CsvText:
         if plan.least is not None:
             # Sound rows that end before the last columns get empty ones.
             data = np.frombuffer(text, np.uint8)
-            lines = lines_of(data, separator)
+            lines = csv_lines.lines_of(data, separator)
             lacking = plan.columns - 1 - lines.separators
             short = lines.sound & (lacking > 0) & (lines.separators >= plan.least - 1)
             stops = np.repeat(lines.stop[short], lacking[short])
             text = np.insert(data, stops, separator).tobytes() if short.any() else text
         data = np.frombuffer(text, np.uint8)
-        read, is_last_kept = None, True
-        if is_regular(data, separator):
-            read = cells(text, self._separator, plan.columns, plan.fields)
-        if read is None or read.skipped:
-            lines = lines_of(data, separator)
+        read, skipped, is_last_kept = None, 0, True
+        table = self._separator, plan.columns, plan.fields
+        if csv_lines.is_regular(data, separator):
+            read, skipped, bad = cells(text, *table)
+        if read is None or skipped:
+            lines = csv_lines.lines_of(data, separator)
             fits = lines.sound & (lines.separators == plan.columns - 1)
             numbers = sorted({f.place for f in plan.fields.values() if f.kind != "text"})
             of_table = plan.columns, plan.free, self._separator.encode(), numbers
-            mender = Mender(*of_table, self.damage, self._joins)
+            mender = csv_lines.Mender(*of_table, self.damage, self._joins)
             text, is_last_kept, ends_inside = mender.mend(data, lines, fits)
             self._joins = mender.joins
             if is_last and not is_last_kept and lines.start[-1] < lines.stop[-1]:
@@ -277,16 +218,14 @@ class CsvText:
                 self.damage.cut_bytes = int(lines.stop[-1] - lines.start[-1])
             if not text or text.isspace():
                 return
-            read = cells(
-                text, self._separator, plan.columns, plan.fields, line_ends_inside=ends_inside
-            )
-            self.damage.dropped_rows += read.skipped
-        self.damage.bad_cells.update(read.bad)
-        if read.rows:
-            yield CsvBlock(plan, read.rows, read.columns, is_last and is_last_kept)
+            read, skipped, bad = cells(text, *table, line_ends_inside=ends_inside)
+            self.damage.dropped_rows += skipped
+        self.damage.bad_cells.update(bad)
+        if read.count:
+            yield CsvBlock(plan, read, is_last and is_last_kept)
 
 
-def text_notes(damage: Damage, cut: str | None) -> Iterator[Note]:
+def text_notes(damage: csv_lines.Damage, cut: str | None) -> Iterator[Note]:
     """Yield the notes on a text; `cut` says how its source ended too early."""
     if cut:
         yield _NOTES.note("input-cut", how=capitalized(cut))

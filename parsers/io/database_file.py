@@ -147,7 +147,7 @@ def _copied(source: ByteSource, plain: Path | None, log: str | None, folder: Pat
 
 
 def _extent(path: Path) -> tuple[int, int, int]:
-    """Return how far a database reaches by its header, as far as that can be right.
+    """Return the size of a database by its header, as far as the header is plausible.
 
     Its bytes in whole pages, what is there behind them of a page that belongs to it, and the bytes
     that are missing at its end.
@@ -236,13 +236,13 @@ def how_to_copy(database: str) -> str:
 
 
 def in_wal_mode(database: Path | None) -> bool:
-    """Return whether a database says that it is written with such a log."""
+    """Return whether the header of a database says that it uses a write-ahead log."""
     header = _first_bytes(database) if database is not None else b""
     return header[_MODE_AT:].startswith(_WAL_MODE)
 
 
 def _pages(log: Path) -> int:
-    """Return how many pages of its present round a log holds, one that is cut among them.
+    """Return how many pages of the current round a write-ahead log holds, a cut one included.
 
     SQLite uses a log up to its last finished transaction, and says nothing of what is behind that.
 

@@ -263,7 +263,7 @@ class TextsById:
 
 
 def by_distinct(values: IntArray, number: Callable[[int, int], int]) -> IntArray:
-    """Return what a function gives for each value, not to be written to.
+    """Return the result of a function for each value, a read-only array.
 
     It is asked once for each distinct one, with the first of its rows.
     """

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -18,6 +18,7 @@ from typing import Final, Self
 import numpy as np
 
 from traceflops.errors import InputError
+from traceflops.parsers.io import database_scan
 from traceflops.parsers.io.database_file import PlacedFile
 from traceflops.parsers.io.database_query import (
     Batch,
@@ -29,17 +30,6 @@ from traceflops.parsers.io.database_query import (
     one_batch,
     quoted,
     select,
-)
-from traceflops.parsers.io.database_scan import (
-    FAULTS,
-    HIGHEST,
-    LONGEST_VALUE,
-    LOWEST,
-    Damaged,
-    NotFast,
-    Row,
-    Salvage,
-    fast_columns,
 )
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.notes import NoteTable
@@ -90,11 +80,18 @@ class Database:
         self._last: dict[str, int] = {}
         self._rows = 0
         self._mended = 0
-        self._connection: sqlite3.Connection | None = None
+        self._opened = ExitStack()
         try:
-            self._connection = self._open()
+            # Never mapped to memory: another program may change the file while it is read.
+            connection = sqlite3.connect(file.uri, uri=True, isolation_level=None)
+            self._connection = self._opened.enter_context(closing(connection))
+            connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, database_scan.LONGEST_VALUE)
+            connection.text_factory = self._text
+            for setting in ("trusted_schema=OFF", "query_only=ON", "cell_size_check=ON"):
+                connection.execute(f"PRAGMA {setting}")
+            # It writes nothing; it lets a database be opened whose end is missing.
+            connection.execute("PRAGMA writable_schema=ON")
             # In a bounded number of steps: the names of the tables and their last row numbers.
-            connection = self._connection
             calls = iter(range(_MOST_CALLS))
             connection.set_progress_handler(lambda: next(calls, None) is None, _STEPS_A_CALL)
             names = connection.execute(
@@ -103,13 +100,13 @@ class Database:
             )
             self.tables = frozenset(name for (name,) in names if isinstance(name, str))
             if "sqlite_sequence" in self.tables:
-                with suppress(*FAULTS):
+                with suppress(*database_scan.FAULTS):
                     query = "SELECT name, seq FROM sqlite_sequence WHERE typeof(seq) = 'integer'"
                     rows = connection.execute(f"{query} LIMIT ?", (_MOST_TABLES,))
                     self._last = {name: seq for name, seq in rows if name in self.tables}
             connection.set_progress_handler(None, 0)
-        except FAULTS as error:
-            self.close()
+        except database_scan.FAULTS as error:
+            self._opened.close()
             raise InputError(
                 f"SQLite database damaged beyond reading: {source.label} ({error})",
                 "its list of tables is lost; copy the file again or record again",
@@ -121,13 +118,7 @@ class Database:
 
     def __exit__(self, *_error: object) -> None:
         """Close the database."""
-        self.close()
-
-    def close(self) -> None:
-        """Close the database."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        self._opened.close()
 
     @property
     def damaged(self) -> bool:
@@ -154,8 +145,8 @@ class Database:
             return False
         query = f"{select(self._table(table), Wanted())} LIMIT 1"
         try:
-            return self._connected.execute(query).fetchone() is not None
-        except FAULTS:
+            return self._connection.execute(query).fetchone() is not None
+        except database_scan.FAULTS:
             return True
 
     def unused(self, families: tuple[str, ...]) -> dict[str, int]:
@@ -178,10 +169,12 @@ class Database:
         if table not in self.tables:
             return
         about = self._table(table)
-        parts = [(LOWEST, HIGHEST)]
+        parts = [(database_scan.LOWEST, database_scan.HIGHEST)]
         if about.row_number is not None and not wanted.as_texts and not conditions:
             parts = self._parts(about)
-            with suppress(NotFast):  # then the careful way goes on behind the last rows
+            with suppress(
+                database_scan.NotFast
+            ):  # then the careful way goes on behind the last rows
                 for part, last, batch in self._fast(about, wanted, parts):
                     parts[part] = (last + 1, parts[part][1])
                     yield self._counted(batch)
@@ -209,17 +202,6 @@ class Database:
             replace(note, file=self.source.label, wording=None, values=()) for note in notes
         )
 
-    def _open(self) -> sqlite3.Connection:
-        # A file of another program may change while it is read, so it is never mapped to memory.
-        connection = sqlite3.connect(self.file.uri, uri=True, isolation_level=None)
-        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST_VALUE)
-        connection.text_factory = self._text
-        for setting in ("trusted_schema=OFF", "query_only=ON", "cell_size_check=ON"):
-            connection.execute(f"PRAGMA {setting}")
-        # It writes nothing; it lets a database be opened whose end is missing.
-        connection.execute("PRAGMA writable_schema=ON")
-        return connection
-
     def _text(self, raw: bytes) -> str:
         try:
             return raw.decode()
@@ -227,26 +209,21 @@ class Database:
             self._mended += 1
             return raw.decode(errors="replace")
 
-    @property
-    def _connected(self) -> sqlite3.Connection:
-        assert self._connection is not None, "the database is closed"
-        return self._connection
-
     def _table(self, name: str) -> Table:
         """Return a table: its stored columns, and what its row numbers are called if it has any."""
         if name not in self._tables:
             try:
                 # Hidden columns are computed by expressions that stand in the file.
                 query = "SELECT name, type FROM pragma_table_xinfo(?) WHERE hidden = 0"
-                rows = self._connected.execute(query, (name,))
+                rows = self._connection.execute(query, (name,))
                 columns = {str(column): str(declared) for column, declared in rows}
-            except FAULTS:
+            except database_scan.FAULTS:
                 columns = {}
             table = Table(name, columns)
             taken = {column.lower() for column in columns}
             for word in (word for word in _ROW_NUMBERS if word not in taken):
-                with suppress(*FAULTS):
-                    self._connected.execute(f"{select(Table(name, {}, word), Wanted())} LIMIT 0")
+                with suppress(*database_scan.FAULTS):
+                    self._connection.execute(f"{select(Table(name, {}, word), Wanted())} LIMIT 0")
                     table = Table(name, columns, word)
                     break
             self._tables[name] = table
@@ -264,31 +241,33 @@ class Database:
         ends = []
         for end in ("min", "max"):
             query = f"SELECT {end}({table.row_number}) FROM {quoted(table.name)} NOT INDEXED"
-            with suppress(*FAULTS):
-                ends += [number for (number,) in self._connected.execute(query) if number]
+            with suppress(*database_scan.FAULTS):
+                ends += [number for (number,) in self._connection.execute(query) if number]
         if len(ends) < 2 or ends[1] - ends[0] < _LARGE:
-            return [(LOWEST, HIGHEST)]
+            return [(database_scan.LOWEST, database_scan.HIGHEST)]
         middle = sum(ends) // 2
-        return [(LOWEST, middle), (middle + 1, HIGHEST)]
+        return [(database_scan.LOWEST, middle), (middle + 1, database_scan.HIGHEST)]
 
     def _fast(
         self, table: Table, wanted: Wanted, parts: Sequence[tuple[int, int]]
     ) -> Iterator[tuple[int, int, Batch]]:
         """Give batches, each with its part and the number of its last row. Raises NotFast."""
-        last, queries = [LOWEST] * len(parts), []
+        last, queries = [database_scan.LOWEST] * len(parts), []
         for low, high in parts:
-            ends = [f"{table.row_number} >= {low}"] * (low != LOWEST)
-            ends += [f"{table.row_number} <= {high}"] * (high != HIGHEST)
+            ends = [f"{table.row_number} >= {low}"] * (low != database_scan.LOWEST)
+            ends += [f"{table.row_number} <= {high}"] * (high != database_scan.HIGHEST)
             where = f" WHERE {' AND '.join(ends)}" if ends else ""
             queries.append(select(table, wanted, where, quick=True))
-        for part, columns in fast_columns(self.file.uri, queries):
+        for part, columns in database_scan.fast_columns(self.file.uri, queries):
             numbers = columns[0]
             if not len(numbers):
                 continue
-            if not (numbers[1:] > numbers[:-1]).all() or (int(numbers[0]) <= last[part] > LOWEST):
-                raise NotFast
+            if not (numbers[1:] > numbers[:-1]).all() or (
+                int(numbers[0]) <= last[part] > database_scan.LOWEST
+            ):
+                raise database_scan.NotFast
             if any(values.dtype != np.int64 for values in columns[: 1 + len(wanted.integers)]):
-                raise NotFast
+                raise database_scan.NotFast
             last[part] = int(numbers[-1])
             yield part, last[part], batch_of_columns(wanted, columns)
 
@@ -299,10 +278,10 @@ class Database:
         conditions: Sequence[Condition],
         parts: Sequence[tuple[int, int]],
     ) -> Iterator[Batch]:
-        """Give batches of rows as SQLite's own driver reads them, around what is damaged."""
+        """Give batches of rows read by Python's SQLite driver, skipping damaged pages."""
         most_rows = self.file.bytes // _BYTES_A_ROW
         scan = partial(self._scan, table, wanted, conditions, most_rows)
-        salvage = Salvage(scan, self._last.get(table.name))
+        salvage = database_scan.Salvage(scan, self._last.get(table.name))
         is_numbered = table.row_number is not None
         given = [salvage.rows(*part) for part in parts] if is_numbered else [salvage.front()]
         for rows in chain.from_iterable(given):
@@ -321,7 +300,7 @@ class Database:
         most_rows: int,
         low: int,
         high: int,
-    ) -> Iterator[list[Row]]:
+    ) -> Iterator[list[database_scan.Row]]:
         """Give the rows with numbers between two that fulfil conditions. Raises Damaged.
 
         `most_rows` is more than the file has room for.
@@ -334,10 +313,10 @@ class Database:
         where = f" WHERE {' AND '.join(terms)}" if terms else ""
         query = select(table, wanted, f"{where}{order} LIMIT ?")
         # Behind the last row SQLite looks for another one, which may lie in the damage.
-        most = min(most_rows + 1, high - low + 1, HIGHEST)
-        rows: list[Row] = []
+        most = min(most_rows + 1, high - low + 1, database_scan.HIGHEST)
+        rows: list[database_scan.Row] = []
         try:
-            for count, row in enumerate(self._connected.execute(query, [*values, most])):
+            for count, row in enumerate(self._connection.execute(query, [*values, most])):
                 # Pages that refer to each other give rows without end, or out of order.
                 is_damaged = count >= most_rows or (is_numbered and not low <= row[0] <= high)
                 if is_damaged:
@@ -347,9 +326,9 @@ class Database:
                 if len(rows) == _BATCH_ROWS:
                     yield rows
                     rows = []
-        except FAULTS:
+        except database_scan.FAULTS:
             is_damaged = True
         if rows:
             yield rows
         if is_damaged:
-            raise Damaged
+            raise database_scan.Damaged

@@ -55,7 +55,7 @@ class Unpacked:
         return gathered(self._unpack(self))
 
     def goes_on(self, is_next: Callable[[bytes], bool]) -> bool:
-        """Return whether behind padding another member or frame begins; else count what does."""
+        """Skip padding; return whether another member begins. Else count the trailing bytes."""
         while part := self.feed.take():  # padding is NUL bytes
             if rest := part.lstrip(b"\0"):
                 self.feed.give_back(len(rest))
@@ -76,7 +76,7 @@ def unpacked(first: bytes, raw: Iterator[bytes]) -> Unpacked | None:
 
 
 class Feed(io.RawIOBase):
-    """Blocks of bytes as one stream, of which a few can be seen before they are taken."""
+    """A stream over blocks of bytes, with a look at the next few before they are taken."""
 
     def __init__(self, blocks: Iterator[bytes]) -> None:
         self._blocks = blocks
@@ -100,7 +100,7 @@ class Feed(io.RawIOBase):
         return part
 
     def give_back(self, size: int) -> None:
-        """Put the last bytes of the last take back."""
+        """Push back the last `size` bytes of the last take."""
         self._offset -= size
 
     def exactly(self, size: int) -> Iterator[bytes]:
@@ -119,7 +119,7 @@ class Feed(io.RawIOBase):
 
 
 def gathered(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the same in pieces that are not small."""
+    """Yield the bytes of small pieces in pieces of 64 KiB or more."""
     held: list[bytes] = []
     length = 0
     for piece in pieces:
@@ -192,7 +192,7 @@ def _decompress(stream: Unpacked) -> Iterator[bytes]:
 
 
 def _frames(stream: Unpacked, codec: str) -> Iterator[bytes]:
-    """Yield the bytes of frames without what stands between and behind them."""
+    """Yield the bytes of zstd or LZ4 frames, without skippable frames and trailing data."""
     feed, walk = stream.feed, _zstd_frame if codec == "zstd" else _lz4_frame
     while stream.goes_on(lambda begun: _is_skipped(begun) or _FRAMES.get(begun) == codec):
         if feed.peek(_MAGIC_BYTES) in _FRAMES:
@@ -201,7 +201,7 @@ def _frames(stream: Unpacked, codec: str) -> Iterator[bytes]:
 
 
 def _skip(stream: Unpacked) -> None:
-    """Pass over skippable frames."""
+    """Skip skippable frames."""
     while _is_skipped(stream.feed.peek(_MAGIC_BYTES)):
         head = b"".join(stream.feed.exactly(8))
         size = int.from_bytes(head[_MAGIC_BYTES:], "little")
@@ -287,7 +287,7 @@ class ByteSource:
     _stream: IO[bytes] | io.RawIOBase | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        """Call it by its base name, until others have that, too."""
+        """Label the input by its base name; `tell_apart` changes labels that are not unique."""
         self.label = self.label or self.name
 
     @property
@@ -335,7 +335,7 @@ class ByteSource:
             yield block
 
     def refuse_expansion(self, plain_bytes: int) -> None:
-        """Raise InputError where what the input itself holds packed takes far too many bytes."""
+        """Raise InputError if compressed content inside the input expands to far too many bytes."""
         self._refuse_bomb(plain_bytes, max(self.stored_bytes or 0, self.text_bytes))
 
     def _refuse_bomb(self, plain_bytes: int, packed_bytes: int) -> None:
@@ -350,7 +350,7 @@ class ByteSource:
             )
 
     def close(self) -> None:
-        """Close what is open for good, also where the blocks were not read to their end."""
+        """Close the input for good, also if its blocks were not read to the end."""
         self._close_stream()
         self.release()
 
@@ -371,5 +371,5 @@ class ByteSource:
 
 
 def reason(error: BaseException) -> str:
-    """Return the message of an error, without the names and addresses that stores add."""
+    """Return an error's message in one line, without the names and addresses that stores add."""
     return " ".join(str(error).rpartition("': ")[2].partition("; Details")[0].split())[:200]

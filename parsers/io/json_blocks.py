@@ -65,12 +65,12 @@ class Members:
 
     @cached_property
     def resume(self) -> re.Pattern[bytes]:
-        """Where this object goes on behind damage: before one of its keys."""
+        """Pattern for where this object continues after damage: before one of its keys."""
         return re.compile(rb"(?P<next>,\s*+" + self._key + rb")")
 
     @cached_property
     def begins(self) -> re.Pattern[bytes]:
-        """Where, in a list, the next object like this begins."""
+        """Pattern for the beginning of the next object like this in a list."""
         return re.compile(rb"\}\s*+(?P<next>,\s*+\{\s*+" + self._key + rb")")
 
     @property
@@ -146,7 +146,7 @@ class Frame:
 
     @property
     def resume(self) -> re.Pattern[bytes] | None:
-        """Where this goes on behind damage."""
+        """Pattern for where this object or list continues after damage."""
         if isinstance(self.shape, Members):
             return self.shape.resume if self.shape.keys else None
         if isinstance(self.shape, Elements):
@@ -168,7 +168,7 @@ class _Block(NamedTuple):
 
 
 class BlockQueue:
-    """Blocks and values of a document, in order, until they are read.
+    """Blocks and values of a document, in order: `waiting` until they are read.
 
     A block is cut where an object seems to begin, without a look at its text: a guess. One that
     does not decode rewinds the window, and is cut into small guesses, then into single objects.
@@ -178,17 +178,13 @@ class BlockQueue:
         self._window = window
         self._pool = pool
         self._block_bytes = block_bytes
-        self._waiting: deque[_Block | JsonPart] = deque()
+        self.waiting: deque[_Block | JsonPart] = deque()
 
     @property
     def may_rewind(self) -> bool:
         """Whether the last block is a guess: it must be settled before a closer look."""
-        last = self._waiting[-1] if self._waiting else None
+        last = self.waiting[-1] if self.waiting else None
         return isinstance(last, _Block) and last.is_guess
-
-    def put(self, part: JsonPart) -> None:
-        """Add a value behind the blocks that stand before it."""
-        self._waiting.append(part)
 
     def guess(self, frame: Frame) -> bool:
         """Submit what looks like whole objects of a list; return whether there were any.
@@ -223,10 +219,10 @@ class BlockQueue:
         """Have the text of objects decoded; of a guess the first `guessed` bytes."""
         assert isinstance(frame.shape, Records)
         result = self._pool.submit(frame.shape.reader, memoryview(text)[:guessed])
-        self._waiting.append(_Block(frame, text, result, guessed is not None))
+        self.waiting.append(_Block(frame, text, result, guessed is not None))
 
     def flush(self, frame: Frame) -> None:
-        """Have decoded what was taken of a list."""
+        """Submit the objects of a list that were taken so far."""
         if frame.pieces:
             self._submit(frame, b",".join(frame.pieces))
         frame.pieces, frame.pieces_bytes = [], 0
@@ -238,8 +234,8 @@ class BlockQueue:
         the beginning of the guess, so that the caller reads its text again, in smaller pieces.
         Other blocks that do not decode are passed over.
         """
-        while len(self._waiting) > ahead:
-            block = self._waiting.popleft()
+        while len(self.waiting) > ahead:
+            block = self.waiting.popleft()
             if isinstance(block, JsonPart):
                 yield block
             elif (value := block.result()) is not None:
@@ -249,8 +245,8 @@ class BlockQueue:
 
     def _rewind_to(self, guess: _Block) -> None:
         """Rewind the window to a guess and drop all blocks after it; next time cut it smaller."""
-        texts = [b.text for b in (guess, *self._waiting) if isinstance(b, _Block)]
-        self._waiting.clear()
+        texts = [b.text for b in (guess, *self.waiting) if isinstance(b, _Block)]
+        self.waiting.clear()
         self._window.rewind(b"".join(texts))
         end = self._window.position + len(guess.text)
         if len(guess.text) > _SMALL_BLOCK:
@@ -259,7 +255,7 @@ class BlockQueue:
             guess.frame.single_until = end
 
     def accept(self, frame: Frame, value: bytes) -> None:
-        """Take one object that was looked at."""
+        """Take one object that is known to decode."""
         frame.pieces.append(value)
         frame.pieces_bytes += len(value)
         if frame.pieces_bytes >= self._block_bytes // 2:  # many small ones are decoded together

@@ -16,7 +16,7 @@ from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.json_blocks import WHOLE, Boundaries, Members, Path, Records, Shape
 from traceflops.parsers.io.json_lists import Document
 from traceflops.parsers.io.json_mend import EVENT_START, PHASE
-from traceflops.parsers.io.json_window import UNDECODABLE, first_value
+from traceflops.parsers.io.json_window import decoded, first_value
 from traceflops.parsers.io.worker_pool import BLOCK_BYTES, BlockReader, WorkerPool
 
 B = TypeVar("B")
@@ -105,10 +105,8 @@ class EventStream(Document, Generic[B]):
             return False
         text = window.text[window.at :]
         whole, length = first_value(text)
-        try:
-            return whole and "ph" in msgspec.json.decode(text[:length], type=dict[str, msgspec.Raw])
-        except UNDECODABLE:
-            return False
+        event = decoded(text[:length], dict[str, msgspec.Raw]) if whole else None
+        return event is not None and "ph" in event
 
     def _enter(self, shape: Shape, path: Path) -> None:
         super()._enter(shape, path)
@@ -130,11 +128,7 @@ class EventStream(Document, Generic[B]):
         return event is None or bool(_KEY_BEFORE.search(window.text, window.at, event.end()))
 
     def _is_record(self, text: bytes) -> bool:
-        try:
-            msgspec.json.decode(text, type=_Event)
-        except UNDECODABLE:
-            return False
-        return True
+        return decoded(text, _Event) is not None
 
     def _count_tail(self, text: bytes) -> None:
         super()._count_tail(text)

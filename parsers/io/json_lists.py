@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -41,9 +41,11 @@ from traceflops.parsers.io.json_window import (
     STRING,
     UNDECODABLE,
     Window,
+    decoded,
     first_value,
+    list_decoder,
 )
-from traceflops.parsers.io.worker_pool import BLOCK_BYTES, WorkerPool
+from traceflops.parsers.io.worker_pool import BLOCK_BYTES, BlockReader, WorkerPool
 
 _BOM: Final = b"\xef\xbb\xbf"
 _LONGEST_KEY: Final = 1 << 16
@@ -115,10 +117,8 @@ class Document:
             self._record(frame)
         elif (token := self._token(frame)) is not None:
             if isinstance(frame.shape, Members):
-                try:
-                    key = msgspec.json.decode(token["key"], type=str)
-                except UNDECODABLE:
-                    key = token["key"].decode(errors="replace")
+                key = decoded(token["key"], str)
+                key = token["key"].decode(errors="replace") if key is None else key
                 self._begin(frame.shape.keys.get(key, frame.shape.other), (*frame.path, key))
             elif isinstance(frame.shape, Elements):
                 self._begin(frame.shape.each, (*frame.path, frame.count - 1))
@@ -152,7 +152,7 @@ class Document:
             self._lost(window.at)
         elif token["close"]:
             self.damage.array_closed |= isinstance(frame.shape, Records)
-            self._leave()
+            self._blocks.flush(self._frames.pop())
         else:
             frame.count += 1
             frame.needs_comma = True
@@ -160,7 +160,7 @@ class Document:
         return None
 
     def _begin(self, shape: Shape, path: Path) -> None:
-        """Open the next value, hand it over, or pass it."""
+        """Enter the next value, or hand it over whole, or skip it."""
         sign = self._window.sign()
         if isinstance(shape, Elements) and sign == b"{":
             shape, path = shape.each, (*path, 0)
@@ -175,17 +175,13 @@ class Document:
         boundaries = shape.boundaries if isinstance(shape, Records) else None
         self._frames.append(Frame(shape, path, boundaries))
 
-    def _leave(self) -> None:
-        """Leave the innermost object or list."""
-        self._blocks.flush(self._frames.pop())
-
     def _value(self, shape: Shape, path: Path) -> None:
-        """Hand over a value that is kept whole; pass any other."""
+        """Hand over a value that is kept whole; skip any other."""
         value = self._pass_value(unused=shape is SKIPPED)
         if value is None:
             return
         if shape is WHOLE:
-            self._blocks.put(JsonPart(path, msgspec.Raw(value)))
+            self._blocks.waiting.append(JsonPart(path, msgspec.Raw(value)))
         elif shape is not SKIPPED and value not in _NOTHING:
             self._drop(value)
 
@@ -214,18 +210,19 @@ class Document:
         if value is None or not isinstance(frame.shape, Records):
             return
         frame.looked_at += len(value)
-        if frame.shape.reader.check(b"[" + value + b"]") is not None:
+        if _records_in(frame.shape.reader, value) is not None:
             self._blocks.accept(frame, value)
         elif not self._mends(frame, value):
             self._drop(value)
 
     def _pass_value(self, *, unused: bool = False) -> bytes | None:
-        """Pass the value that comes next and return it; None where it is damaged or cut off."""
+        """Consume and return the next value; None where it is damaged or cut off."""
         window = self._window
         while True:
             whole, length = first_value(memoryview(window.text)[window.at :])
             # A number may go on behind the end of what was read.
-            if length < window.available or (whole and window.closed):
+            is_closed = window.ended and window.text.rstrip(SPACE).endswith((b'"', b"]", b"}"))
+            if length < window.available or (whole and is_closed):
                 break
             if window.available > LONGEST_VALUE:
                 break
@@ -244,7 +241,7 @@ class Document:
     # Damage
 
     def _mends(self, frame: Frame, text: bytes) -> bool:
-        """Take the one object in a damaged text if it can be mended, and count how."""
+        """Take the one object in a damaged text if a repair makes it decode; count the repairs."""
         if not isinstance(frame.shape, Records) or len(text) > LONGEST_MENDED:
             return False
         repairs: list[str] = []
@@ -253,7 +250,7 @@ class Document:
             whole, length = first_value(better)
             value, behind = better[:length], better[length:].strip(BETWEEN + b"]}")
             is_record = whole and value.startswith(b"{") and not behind
-            if is_record and frame.shape.reader.check(b"[" + value + b"]") == 1:
+            if is_record and _records_in(frame.shape.reader, value) == 1:
                 self.damage.repaired.update(repairs)
                 self._blocks.accept(frame, value)
                 return True
@@ -266,7 +263,7 @@ class Document:
         self.damage.dropped_bytes += len(text) + more
 
     def _lost(self, broken: int, *, unused: bool = False) -> None:
-        """Mend or leave out what is damaged, and go on behind it.
+        """Repair or drop a damaged value, and continue after it.
 
         `broken` is the offset where the text breaks. An `unused` value holds nothing of interest.
         """
@@ -292,11 +289,11 @@ class Document:
             self._drop(text, passed)
         frame.needs_comma = window.text.startswith(b",", offset)
         while len(self._frames) > depth + 1:
-            self._leave()
+            self._blocks.flush(self._frames.pop())
         window.at = offset
 
     def _next_object(self, start: re.Pattern[bytes], stop: int) -> int | None:
-        """Return where the object behind the damaged one seems to begin, before a stop.
+        """Return the offset of the object after the damaged one, before a stop; None for none.
 
         What stands in it as a value, by itself or in a list, is part of it, unless it is a record.
         """
@@ -319,7 +316,7 @@ class Document:
         return True
 
     def _resumption(self, broken: int) -> tuple[int, int, int]:
-        """Return where an open object or list goes on behind damage, and its depth.
+        """Return the offset where an open object or list continues after damage, and its depth.
 
         Where nothing goes on, that is the end of the text, and the depth -1. The third number is
         that of bytes that were passed since they were too many to keep.
@@ -328,7 +325,8 @@ class Document:
         ahead = broken - window.at
         while not (matches := self._resumptions(window.at + ahead)):
             if window.available > LONGEST_VALUE:
-                passed += window.forget(_LOOK_BACK)
+                passed += window.available - _LOOK_BACK
+                window.at = len(window.text) - _LOOK_BACK
                 ahead = 0
             if not window.more():
                 return len(window.text), -1, passed
@@ -336,7 +334,7 @@ class Document:
         return match.start("next"), depth, passed
 
     def _resumptions(self, broken: int) -> list[tuple[re.Match[bytes], int]]:
-        """Return where each open object or list seems to go on behind damage, with its depth.
+        """Return matches where open objects and lists may continue after damage, with their depths.
 
         A list whose objects are all known by their beginning goes on or ends; only at the end of
         the text it is taken to lack its end.
@@ -361,7 +359,7 @@ class Document:
         return matches
 
     def _cut(self, rest: bytes, more: int = 0, *, is_broken: bool = False) -> None:
-        """Note that the text ends before the document does, and leave everything.
+        """Record that the text ends before the document does, and leave all open values.
 
         `rest` is the unreadable end of it, behind `more` bytes that are no longer in memory.
         """
@@ -372,7 +370,15 @@ class Document:
         self.damage.tail_cut = not is_broken
         self.damage.cut_bytes = len(rest.strip(BETWEEN + b"]}")) + more
         while self._frames:
-            self._leave()
+            self._blocks.flush(self._frames.pop())
 
     def _count_tail(self, text: bytes) -> None:
         self.damage.tail_bytes += len(text)
+
+
+def _records_in(reader: BlockReader[Any], text: bytes) -> int | None:
+    """Return how many records stand in the text of a list; None where it does not decode."""
+    try:
+        return len(list_decoder(reader.element).decode(b"[" + text + b"]"))
+    except UNDECODABLE:
+        return None

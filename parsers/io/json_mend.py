@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, NamedTuple
 
 from traceflops.parsers.io.inputs import GZIP_CUT, ByteSource
@@ -69,12 +70,6 @@ def valid_utf8(text: bytes) -> bytes:
     return text.decode(errors="replace").encode()
 
 
-def _replacing(
-    pattern: re.Pattern[bytes], better: Callable[[re.Match[bytes]], bytes]
-) -> Callable[[bytes], bytes]:
-    return lambda text: pattern.sub(better, text)
-
-
 class Repair(NamedTuple):
     """A change of what cannot be JSON: the words of its note, and a sign that it may be needed."""
 
@@ -88,33 +83,33 @@ REPAIRS: Final = (
         "unescaped quotes kept as text",
         re.compile(rb'"'),
         # Each quote that can neither open nor close a string where it stands.
-        _replacing(_TO_STRAY_QUOTE, lambda run: run[1] + (b'\\"' if run[2] == b'"' else run[2])),
+        partial(_TO_STRAY_QUOTE.sub, lambda run: run[1] + (b'\\"' if run[2] == b'"' else run[2])),
     ),
     Repair(
         "unescaped backslashes kept as text",
         re.compile(rb"\\"),
-        _replacing(_ESCAPE, lambda escape: escape[0] if len(escape[0]) > 1 else b"\\\\"),
+        partial(_ESCAPE.sub, lambda escape: escape[0] if len(escape[0]) > 1 else b"\\\\"),
     ),
     Repair(
         "non-JSON values such as NaN read as missing",
         re.compile(_BARE),
-        _replacing(_BARE_TOKEN, lambda token: token[1] or b"null"),
+        partial(_BARE_TOKEN.sub, lambda token: token[1] or b"null"),
     ),
     Repair(
         "commas before a closing bracket ignored",
         re.compile(rb",\s*[}\]]"),
-        _replacing(_COMMA_TOKEN, lambda token: token[1] or b""),
+        partial(_COMMA_TOKEN.sub, lambda token: token[1] or b""),
     ),
     Repair(
         "raw control characters read as spaces",
         re.compile(rb"[\0-\x1f]"),
-        _replacing(_STRING_TOKEN, lambda token: token[0].translate(_CONTROL_TO_SPACE)),
+        partial(_STRING_TOKEN.sub, lambda token: token[0].translate(_CONTROL_TO_SPACE)),
     ),
     Repair(INVALID_UTF8, re.compile(rb"[\x80-\xff]"), valid_utf8),
     Repair(
         "lone surrogates read as U+FFFD",
         re.compile(rb"\\u[dD]"),
-        _replacing(_SURROGATES, lambda token: rb"\ufffd" if token[1] else token[0]),
+        partial(_SURROGATES.sub, lambda token: rb"\ufffd" if token[1] else token[0]),
     ),
 )
 """What is tried on damaged text, in order and added up.

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterator
-from typing import Final
+from functools import cache
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -25,6 +26,21 @@ _NEAR_END: Final = 1 << 16
 _BYTE: Final = re.compile(r"\(byte (\d+)\)")
 _SPACES: Final = re.compile(rb"[ \t\r\n]*+")
 _GRAMMAR: Final = msgspec.json.Decoder(msgspec.Raw)
+T = TypeVar("T")
+
+
+def decoded(text: bytes | str | msgspec.Raw, form: type[T]) -> T | None:
+    """Return JSON as a value of some type, None where it is no such value."""
+    try:
+        return msgspec.json.decode(text, type=form)
+    except UNDECODABLE:
+        return None
+
+
+@cache
+def list_decoder(element: Any, strict: bool = True) -> msgspec.json.Decoder[list[Any]]:
+    """Return the decoder of a list of such elements; not strict, it reads numbers from texts."""
+    return msgspec.json.Decoder(list.__class_getitem__(element), strict=strict)
 
 
 def first_value(text: bytes | memoryview) -> tuple[bool, int]:
@@ -70,11 +86,6 @@ class Window:
         """Number of bytes of the whole input before `at`."""
         return self._before + self.at
 
-    @property
-    def closed(self) -> bool:
-        """Whether a value that reaches the end of the text is whole: half a number looks whole."""
-        return self.ended and self.text.rstrip(SPACE).endswith((b'"', b"]", b"}"))
-
     def rewind(self, text: bytes) -> None:
         """Go back before `text`, which was passed last."""
         if len(text) <= self.at:
@@ -108,7 +119,7 @@ class Window:
             pass
 
     def sign(self) -> bytes:
-        """Pass spaces and return the next byte, which is not passed; b"" at the end."""
+        """Skip spaces and return the next byte without consuming it; b"" at the end."""
         while True:
             spaces = _SPACES.match(self.text, self.at)
             self.at = spaces.end() if spaces else self.at
@@ -124,19 +135,13 @@ class Window:
         return match
 
     def last(self, pattern: re.Pattern[bytes], stop: int) -> re.Match[bytes] | None:
-        """Return the last match before a stop; where there is none, later calls cost nothing."""
+        """Return the last match before a stop, None for none; repeated calls cost little."""
         first = self.search(pattern, self.at)
         if first is None or first.end() > stop:
             return None
         near = max(first.start(), stop - _NEAR_END)
         matches = deque(pattern.finditer(self.text, near, stop), 1)
         return (matches or deque(pattern.finditer(self.text, first.start(), stop), 1))[0]
-
-    def forget(self, keep: int) -> int:
-        """Pass all but the last bytes; return how many were passed."""
-        passed = max(0, self.available - keep)
-        self.at += passed
-        return passed
 
     def _replace(self, text: bytes, further: int = 0) -> None:
         self._before += self.at + further

@@ -70,6 +70,7 @@ _NOTES: Final = NoteTable(
     dropped={
         "set-aside": "{count} [file|files] in the folder skipped (damaged): {names}.",
         "not-a-trace": "{count} [file|files] in the folder skipped (unknown): {names}.",
+        "file-not-read": "{name} could not be read: {reason}.",
     }
 )
 
@@ -94,6 +95,15 @@ def read_each(
     if not done:
         raise failed[0][1]
     return done, failed
+
+
+def not_read(failed: Iterable[Failed]) -> list[Note]:
+    """Return a note on each file that could not be read."""
+    notes = []
+    for source, error in failed:
+        note = _NOTES.note("file-not-read", 1, name=source.label, reason=error.message)
+        notes.append(replace(note, file=source.label))
+    return notes
 
 
 def with_notes(traces: Sequence[Trace], notes: Iterable[Note]) -> list[Trace]:

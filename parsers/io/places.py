@@ -40,7 +40,7 @@ _SEPARATORS = re.compile(r"[/\\]")
 
 
 def tell_apart(sources: Sequence[ByteSource]) -> None:
-    """Label inputs of one base name with their folders, from where these differ."""
+    """Label inputs that share a base name with the part of their paths that differs."""
     alike: defaultdict[str, list[ByteSource]] = defaultdict(list)
     for source in sources:
         alike[source.name].append(source)
@@ -68,7 +68,7 @@ def find_inputs(path: str) -> tuple[list[ByteSource], bool]:
     files = list(files_behind(path))
     if is_remote(path):
         is_file = files == [path]
-    elif not (is_file := not stat.S_ISDIR(_status(Path(path)).st_mode)):
+    elif not (is_file := not stat.S_ISDIR(_tried(Path(path), Path(path).stat).st_mode)):
         _tried(Path(path), lambda: os.scandir(path).close())
     if is_file:
         return _members(_file(path)), True
@@ -116,7 +116,7 @@ def _file(file: str) -> ByteSource:
         folder, _, name = file.rpartition("/")
         return ByteSource(name, lambda: opened(file), size_of(file), folder=folder, uri=file)
     path = Path(file)
-    status = _status(path)
+    status = _tried(path, path.stat)
     if stat.S_ISFIFO(status.st_mode):
         handle = _tried(path, lambda: os.open(path, os.O_RDONLY | os.O_NONBLOCK))
         pipe = os.fdopen(handle, "rb")
@@ -137,10 +137,6 @@ def _file(file: str) -> ByteSource:
         return replace(_once(path.name, stream), release=stream.close)
     _open(path).close()
     return ByteSource(path.name, lambda: _open(path), status.st_size, path, str(path.parent))
-
-
-def _status(path: Path) -> os.stat_result:
-    return _tried(path, path.stat)
 
 
 def _open(path: Path) -> IO[bytes]:
@@ -211,7 +207,15 @@ def _members(source: ByteSource, *, in_folder: bool = False) -> list[ByteSource]
     else:
         content = b"".join(source.blocks())
         data = _Reopened(lambda: io.BytesIO(content))
-    archive = _archive(source, data)
+    try:
+        archive = zipfile.ZipFile(data)
+    except (*UNREADABLE, NotImplementedError, ValueError, struct.error) as error:
+        raise InputError(
+            f"damaged zip archive: {source.name} ({error})",
+            "unpack it manually if possible (zip -FF) and give the trace",
+        ) from None
+    finally:
+        data.rest()
     # Folders and empty files are no traces, nor are the ._name files that macOS adds. The name is
     # compared because is_dir() fails where it is empty.
     infos = [
@@ -243,19 +247,6 @@ def _is_zip(source: ByteSource) -> bool:
         except OSError:
             return False  # whoever reads it later reports the error
     return first.startswith((_ZIP, _ZIP_OF_NOTHING))
-
-
-def _archive(source: ByteSource, data: _Reopened) -> zipfile.ZipFile:
-    """Return the archive in `data`, and close its file. Raises InputError where it is damaged."""
-    try:
-        return zipfile.ZipFile(data)
-    except (*UNREADABLE, NotImplementedError, ValueError, struct.error) as error:
-        raise InputError(
-            f"damaged zip archive: {source.name} ({error})",
-            "unpack it manually if possible (zip -FF) and give the trace",
-        ) from None
-    finally:
-        data.rest()
 
 
 def _member(
@@ -311,14 +302,14 @@ class _Reopened(io.RawIOBase):
         return self._opened.tell()
 
     def rest(self) -> None:
-        """Close the file until it is read again."""
+        """Close the file; the next read opens it again."""
         if self._stream is not None:
             self._stream.close()
             self._stream = None
 
 
 class _Member(io.RawIOBase):
-    """One member of an archive; closing it lets the archive's file rest."""
+    """One member of an archive; closing it closes the archive's file, too."""
 
     def __init__(self, content: IO[bytes], file: _Reopened) -> None:
         self._content = content

@@ -44,13 +44,12 @@ _GONE = (EOFError, OSError, ValueError, pickle.UnpicklingError)
 
 
 class BlockReader(Protocol[B_co]):
-    """Decodes text; both methods return None for text that cannot be decoded."""
+    """Decodes JSON lists whose elements msgspec decodes as `element`."""
 
-    def check(self, text: bytes) -> int | None:
-        """Return the number of events in a JSON list."""
+    element: Any
 
     def read(self, text: bytes | memoryview) -> B_co | None:
-        """Return the rows of a JSON list of events."""
+        """Return the rows of a JSON list of events; None where it cannot be decoded."""
 
 
 def usable_cores() -> int:
@@ -95,7 +94,7 @@ class WorkerPool:
         return _AHEAD_EACH * self._jobs if self._team is not None else 0
 
     def expect(self, text_bytes: int) -> None:
-        """Say how much text is about to come, where that is known."""
+        """Start processes if so much text is expected that they pay."""
         if text_bytes >= self._worth_bytes:
             self._start()
 
@@ -123,7 +122,7 @@ class WorkerPool:
             call = partial(work, item)
             if self._team is None:
                 waiting.append(call)
-            elif self._takes_part and self._team.is_busy:
+            elif self._takes_part and min(w.load for w in self._team.workers) >= _AHEAD_EACH:
                 done: Future[B] = Future()
                 done.set_result(call())
                 waiting.append(done.result)
@@ -176,11 +175,6 @@ class _Team:
         """Give a job to the worker that has least to do; return what waits for its result."""
         min(self.workers, key=lambda worker: worker.load).give(job, message, reader)
         return job.result
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether each worker has something to do after what it does now."""
-        return min(worker.load for worker in self.workers) >= _AHEAD_EACH
 
     def close(self) -> None:
         """End the processes at once: they hold nothing that could be lost."""
@@ -273,7 +267,7 @@ def _read_list(reader: BlockReader[B], text: memoryview) -> B | None:
 
 
 def serve() -> None:
-    """Do what a worker does: read blocks out of shared memory while there is anybody to answer.
+    """Run a worker process: decode blocks from shared memory until the parent is gone.
 
     The first two arguments are the handle and the size of the memory. Messages on stdin are
     pickled: a block reader, used from then on; the offsets between which a text lies in the

@@ -12,9 +12,9 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from traceflops.parsers.io.csv_cells import Field, Kind
+from traceflops.parsers.io.csv_cells import Cells, Field, Kind
 from traceflops.parsers.io.csv_lines import Damage
-from traceflops.parsers.io.csv_text import TEXT_BLOCK_BYTES, CsvText, Cut, Plan
+from traceflops.parsers.io.csv_text import TEXT_BLOCK_BYTES, CsvText, Plan, Tables
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.nsight.ncu_values import Marks, plain_numbers, unit_of, values_of
 from traceflops.parsers.nsight.stats_rows import sizes_in, texts_of, triple
@@ -65,42 +65,35 @@ _GRIDS: Final = ("Launch Statistics|Grid Size|", "launch__grid_size")
 _BLOCKS: Final = ("Launch Statistics|Block Size|", "launch__block_size")
 
 
-class NcuTables:
-    """The pages of Nsight Compute, as the CSV reader asks for them."""
-
-    beginnings: Final = frozenset({'ID",', 'ID,"', "ID,P", "ID,K", 'ID";', "ID;P", "ID\tP"})
-
-    def of_header(self, names: Sequence[str]) -> Plan | None:
-        """Return what to read of the page with this header; None if it is none."""
-        if not 4 <= len(names) <= _MOST_COLUMNS:
-            return None
-        words = [name.strip().lower() for name in names]
-        if "id" not in words or "kernel name" not in words:
-            return None
-        is_details = "metric name" in words and "metric value" in words
-        roles = {**_ROLES, **(_METRIC if is_details else {})}
-        fields = {r: Field(words.index(w), kind) for r, (w, kind) in roles.items() if w in words}
-        if is_details:
-            # Rows may end behind the value: the columns of rules are then empty.
-            least = fields["value"].place + 1
-            layout = next((text for word, text in _LAYOUTS if word in words), "details (2022)")
-            page: tuple[str, Mapping[str, str]] = (layout, {})
-        else:
-            least = len(names)
-            places = {f"metric {n}": n for n, name in enumerate(names) if "__" in name}
-            if not places:
-                return None
-            fields |= {role: Field(place, "text") for role, place in places.items()}
-            page = ("raw page", {role: names[n].strip() for role, n in places.items()})
-        shorter = least if least < len(names) else None
-        return Plan(len(names), fields, fields["name"].place, page, shorter)
-
-    def of_row(self, row: Sequence[str]) -> Plan | None:
-        """Return nothing: pages always have a header."""
+def _page_of(names: Sequence[str]) -> Plan | None:
+    """Return what to read of the page with this header; None if it is none."""
+    if not 4 <= len(names) <= _MOST_COLUMNS:
         return None
+    words = [name.strip().lower() for name in names]
+    if "id" not in words or "kernel name" not in words:
+        return None
+    is_details = "metric name" in words and "metric value" in words
+    roles = {**_ROLES, **(_METRIC if is_details else {})}
+    fields = {r: Field(words.index(w), kind) for r, (w, kind) in roles.items() if w in words}
+    if is_details:
+        # Rows may end behind the value: the columns of rules are then empty.
+        least = fields["value"].place + 1
+        layout = next((text for word, text in _LAYOUTS if word in words), "details (2022)")
+        page: tuple[str, Mapping[str, str]] = (layout, {})
+    else:
+        least = len(names)
+        places = {f"metric {n}": n for n, name in enumerate(names) if "__" in name}
+        if not places:
+            return None
+        fields |= {role: Field(place, "text") for role, place in places.items()}
+        page = ("raw page", {role: names[n].strip() for role, n in places.items()})
+    shorter = least if least < len(names) else None
+    return Plan(len(names), fields, fields["name"].place, page, shorter)
 
 
-NCU_TABLES: Final = NcuTables()
+NCU_TABLES: Final = Tables(
+    frozenset({'ID",', 'ID,"', "ID,P", "ID,K", 'ID";', "ID;P", "ID\tP"}), _page_of
+)
 
 
 @dataclass(slots=True)
@@ -161,11 +154,10 @@ def read_ncu(source: ByteSource, block_bytes: int = TEXT_BLOCK_BYTES) -> NcuFile
         if block.plan is not plan:
             plan = block.plan
             file.begin(*plan.what)
-        cut = Cut(block.rows, block.columns)
-        hosts, host = texts_of(cut, "host")
+        hosts, host = texts_of(block.cells, "host")
         for code in np.unique(host).tolist()[:_MOST_HOSTS]:
             file.hosts[hosts[code]]
-        (_add_raw_rows if file.pages[-1].metrics else _add_details)(cut, file)
+        (_add_raw_rows if file.pages[-1].metrics else _add_details)(block.cells, file)
     if not file.pages and text.plan is not None:
         file.begin(*text.plan.what)
     file.damage.repeated_headers = 0  # each header begins a page of its own
@@ -189,14 +181,14 @@ def read_ncu(source: ByteSource, block_bytes: int = TEXT_BLOCK_BYTES) -> NcuFile
     return file
 
 
-def _add_details(cut: Cut, file: NcuFile) -> None:
+def _add_details(cells: Cells, file: NcuFile) -> None:
     """Add metrics, which stand in a row each, and rules, which stand in rows without a metric."""
     page = file.pages[-1]
-    labels, label = texts_of(cut, "label")
+    labels, label = texts_of(cells, "label")
     is_metric = np.array([bool(text.strip()) for text in labels], np.bool_)[label]
     page.rows["rules"] += count_true(~is_metric)
     page.rows["metrics"] += count_true(is_metric)
-    advice = cut.only(~is_metric)
+    advice = cells.only(~is_metric)
     if advice.count and advice.has("rule"):
         launch, names = _launch(advice, page), page.rules.names
         speedups, speedup = texts_of(advice, "speedup")
@@ -215,12 +207,12 @@ def _add_details(cut: Cut, file: NcuFile) -> None:
             **{role: advice.codes(role, names[role]) for role in ("section", "rule", "text")},
             **kinds,
         )
-    cut = cut.only(is_metric)
-    if not cut.count:
+    cells = cells.only(is_metric)
+    if not cells.count:
         return
-    labels, label = texts_of(cut, "label")
-    sections, section = texts_of(cut, "section")
-    units, unit = texts_of(cut, "unit")
+    labels, label = texts_of(cells, "label")
+    sections, section = texts_of(cells, "section")
+    units, unit = texts_of(cells, "unit")
     metric, first = group_rows([section, label, unit])
     named = []
     for row in first.tolist():
@@ -230,41 +222,41 @@ def _add_details(cut: Cut, file: NcuFile) -> None:
             name = f"{sections[section[row]].strip()}|{name}|{unit_of(printed).base}"
         named.append((name, printed))
     counters = page.table.names["counter"].codes(name for name, _ in named)
-    texts, text = texts_of(cut, "value")
+    texts, text = texts_of(cells, "value")
     file.marks.see(texts)
     page.printed.append((pa.array(texts), narrow(text), named, narrow(metric)))
-    page.table.add(cut.count, **_launch(cut, page), counter=counters[metric])
+    page.table.add(cells.count, **_launch(cells, page), counter=counters[metric])
 
 
-def _add_raw_rows(cut: Cut, file: NcuFile) -> None:
+def _add_raw_rows(cells: Cells, file: NcuFile) -> None:
     """Add rows of a raw page, with a metric in each of many columns.
 
     A row without kernel holds the units of the rows behind it; where kernels precede it, it begins
     another page.
     """
-    names, name = texts_of(cut, "name")
+    names, name = texts_of(cells, "name")
     is_kernel = np.array([bool(text.strip()) for text in names], np.bool_)[name]
-    is_kernel |= cut.numbers("id") != ABSENT
+    is_kernel |= cells.numbers("id") != ABSENT
     units, page = np.flatnonzero(~is_kernel).tolist(), file.pages[-1]
-    for begin, end in pairwise([-1, *units, cut.count]):
+    for begin, end in pairwise([-1, *units, cells.count]):
         if begin >= 0:
             if page.rows["units"] or page.rows["kernels"]:
                 page = file.begin(page.layout, page.metrics)
             page.rows["units"] += 1
-            row = cut.only(np.array([begin]))
+            row = cells.only(np.array([begin]))
             page.units = {role: texts_of(row, role)[0][0] for role in page.metrics}
         page.rows["kernels"] += end - begin - 1
         if end - begin > 1:
-            _add_kernels(cut.only(np.arange(begin + 1, end)), page, file.marks)
+            _add_kernels(cells.only(np.arange(begin + 1, end)), page, file.marks)
 
 
-def _add_kernels(cut: Cut, page: NcuPage, marks: Marks) -> None:
+def _add_kernels(cells: Cells, page: NcuPage, marks: Marks) -> None:
     """Add the metrics of kernels, a row each, in the units of the page."""
-    launch, metrics = _launch(cut, page), page.metrics
+    launch, metrics = _launch(cells, page), page.metrics
     texts: list[str] = []
     text_of = []
     for role, metric in metrics.items():
-        own_texts, text = texts_of(cut, role)
+        own_texts, text = texts_of(cells, role)
         if metric in FACTS:  # the first row of each device counts
             devices = list(page.devices)
             for code, row in zip(*np.unique(launch["device"], return_index=True), strict=True):
@@ -274,7 +266,7 @@ def _add_kernels(cut: Cut, page: NcuPage, marks: Marks) -> None:
         texts += own_texts
     marks.see(texts)
     counters = [(metric, page.units.get(role, "")) for role, metric in metrics.items()]
-    counter, row = np.divmod(np.arange(len(counters) * cut.count), cut.count)
+    counter, row = np.divmod(np.arange(len(counters) * cells.count), cells.count)
     codes = page.table.names["counter"].codes(metrics.values())
     text = narrow(np.concatenate(text_of))
     page.printed.append((pa.array(texts), text, counters, narrow(counter)))
@@ -285,10 +277,10 @@ def _add_kernels(cut: Cut, page: NcuPage, marks: Marks) -> None:
     )
 
 
-def _launch(cut: Cut, page: NcuPage) -> dict[str, Array | int]:
+def _launch(cells: Cells, page: NcuPage) -> dict[str, Array | int]:
     """Return the columns that identify each row's launch; `process` holds process ids."""
     products, axes = [], []
-    for texts, code in (texts_of(cut, role) for role in ("grid", "block")):
+    for texts, code in (texts_of(cells, role) for role in ("grid", "block")):
         # Sizes such as (224, 1, 1), of which there may be fewer than three; -1 without any.
         sizes = [sizes_in(text) for text in texts]
         totals = [math.prod(s) if 0 < len(s) <= 3 else -1 for s in sizes]
@@ -297,15 +289,15 @@ def _launch(cut: Cut, page: NcuPage) -> dict[str, Array | int]:
         axes.append(np.array([*map(triple, texts)], np.int64).reshape(-1, 3)[code])
     blocks, threads = products
     fits = (blocks > 0) & (threads > 0) & (blocks.astype(np.float64) * threads < 2.0**62)
-    numbers, number = texts_of(cut, "device")
-    capabilities, capability = texts_of(cut, "cc")
+    numbers, number = texts_of(cells, "device")
+    capabilities, capability = texts_of(cells, "cc")
     pair, first = group_rows([number, capability])
     devices = [f"{numbers[number[row]]}|{capabilities[capability[row]]}" for row in first.tolist()]
     return {
-        "process": compact(cut.numbers("pid")),
+        "process": compact(cells.numbers("pid")),
         "device": page.devices.codes(devices)[pair],
-        "name": cut.codes("name", page.table.names["name"], UNNAMED),
-        "dispatch": compact(cut.numbers("id")),
+        "name": cells.codes("name", page.table.names["name"], UNNAMED),
+        "dispatch": compact(cells.numbers("id")),
         "threads": np.where(fits, blocks * np.where(fits, threads, 1), ABSENT),
         "block_threads": np.where(threads > 0, threads, ABSENT),
         "grid": axes[0],

@@ -22,15 +22,7 @@ import numpy as np
 from traceflops.errors import NotATrace
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.messages import fields, last_fields, message_text, parts_of
-from traceflops.parsers.nsight.ncu_pages import (
-    FACTS,
-    RULE_KINDS,
-    SPEEDUP_KINDS,
-    UNNAMED,
-    NcuFile,
-    NcuPage,
-    fill_sizes,
-)
+from traceflops.parsers.nsight import ncu_pages
 from traceflops.table.columns import ABSENT, Array
 
 MAGIC: Final = b"NVR\x00"
@@ -81,7 +73,7 @@ class _Report:
     odd: Counter[str] = field(default_factory=Counter)
 
 
-def read_report(source: ByteSource) -> NcuFile:
+def read_report(source: ByteSource) -> ncu_pages.NcuFile:
     """Return the content of a report. Raises NotATrace where its version is unknown."""
     data = b"".join(source.blocks())
     version: object = None
@@ -100,7 +92,7 @@ def read_report(source: ByteSource) -> NcuFile:
         )
     report = _Report()
     _read_blocks(data, begin, report)
-    page = NcuPage(source, "", {}, odd=report.odd)
+    page = ncu_pages.NcuPage(source, "", {}, odd=report.odd)
     for number, (process, texts, message) in enumerate(report.results):
         try:
             _add({"process": process, "dispatch": number}, texts, message, report, page)
@@ -108,8 +100,8 @@ def read_report(source: ByteSource) -> NcuFile:
             report.odd["rows-lost"] += 1
     page.table.join()
     page.rules.join()
-    fill_sizes(page.table)
-    return NcuFile(source, [page], facts=report.facts)
+    ncu_pages.fill_sizes(page.table)
+    return ncu_pages.NcuFile(source, [page], facts=report.facts)
 
 
 def _counted(data: bytes, offset: int) -> tuple[bytes, int]:
@@ -170,12 +162,16 @@ def _keep_facts(session: bytes, report: _Report) -> None:
         facts = report.devices.setdefault(_small(last_fields(gpu).get(1, 0)), {})
         for attribute in map(last_fields, parts_of(gpu, 3)[0]):
             name = message_text(attribute.get(1))
-            if name in (*FACTS, *_CAPABILITY):
+            if name in (*ncu_pages.FACTS, *_CAPABILITY):
                 facts[name] = _value(_bytes(attribute.get(2)))
 
 
 def _add(
-    launch: dict[str, int], texts: Sequence[str], message: bytes, report: _Report, page: NcuPage
+    launch: dict[str, int],
+    texts: Sequence[str],
+    message: bytes,
+    report: _Report,
+    page: ncu_pages.NcuPage,
 ) -> None:
     """Add the metrics and the rules of a launch. Raises ValueError where its message is damaged."""
     kernel: dict[int, Content] = {}
@@ -188,7 +184,7 @@ def _add(
         else:
             kernel[key] = content
     metrics = _metrics(messages, texts, report.odd)
-    name = next(filter(None, (message_text(kernel.get(key)) for key in _NAMES)), UNNAMED)
+    name = next(filter(None, (message_text(kernel.get(key)) for key in _NAMES)), ncu_pages.UNNAMED)
     launch["device"] = page.devices[_device(metrics, report, page)]
     page.rows["kernels"] += 1
     counters = {counter: value for counter, value in metrics.items() if isinstance(value, float)}
@@ -210,10 +206,10 @@ def _add(
                 "name": name,
                 "section": message_text(rule.get(_SECTION)),
                 "rule": message_text(rule.get(_RULE_ID)),
-                "kind": _word(RULE_KINDS, advice.get(2)),
+                "kind": _word(ncu_pages.RULE_KINDS, advice.get(2)),
                 # Pages print addresses in brackets, and no references.
                 "text": _REFERENCE.sub(r"\1", _LINK.sub(r"\1 (\2)", message_text(advice[1]))),
-                "speedup_kind": _word(SPEEDUP_KINDS, speedup.get(1)),
+                "speedup_kind": _word(ncu_pages.SPEEDUP_KINDS, speedup.get(1)),
             }
             page.rows["rules"] += 1
             page.rules.add(
@@ -268,7 +264,7 @@ def _decimal(content: object, form: str | None) -> float | None:
     return value if isfinite(value) else None
 
 
-def _device(metrics: Metrics, report: _Report, page: NcuPage) -> str:
+def _device(metrics: Metrics, report: _Report, page: ncu_pages.NcuPage) -> str:
     """Return a kernel's device as "number|compute capability", and keep its facts on the page."""
 
     def printed(value: Value) -> str:
@@ -278,11 +274,11 @@ def _device(metrics: Metrics, report: _Report, page: NcuPage) -> str:
     if number is None and len(report.devices) == 1:
         (number,) = report.devices
     facts = report.devices.get(int(number), {}) if isinstance(number, int | float) else {}
-    own = {name: metrics.get(name) for name in (*FACTS, *_CAPABILITY)}
+    own = {name: metrics.get(name) for name in (*ncu_pages.FACTS, *_CAPABILITY)}
     facts = facts | {name: value for name, value in own.items() if value is not None}
     capability = ".".join(printed(facts.get(name)) for name in _CAPABILITY)
     device = f"{printed(number)}|{capability}"
-    page.facts.setdefault(device, {name: printed(facts.get(name)) for name in FACTS})
+    page.facts.setdefault(device, {name: printed(facts.get(name)) for name in ncu_pages.FACTS})
     return device
 
 

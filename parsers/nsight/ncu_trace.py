@@ -23,13 +23,7 @@ from traceflops.parsers.io.notes import NoteTable, read_each, with_set_aside
 from traceflops.parsers.io.places import rank_in_name
 from traceflops.parsers.nsight.ncu_pages import NcuFile, NcuPage, read_ncu
 from traceflops.parsers.nsight.ncu_report import MAGIC, read_report
-from traceflops.parsers.shared.trace_builder import (
-    DeviceFacts,
-    Gathered,
-    ProcessFacts,
-    chosen,
-    overflow_notes,
-)
+from traceflops.parsers.shared import trace_builder
 from traceflops.table.columns import ABSENT
 from traceflops.table.grouping import distinct, group_rows
 from traceflops.table.trace import Note, Source, SourceFile, Trace
@@ -224,22 +218,24 @@ def _values(page: NcuPage) -> dict[tuple[int, int, str, str], float]:
 
 def trace_of(run: NcuRun) -> Trace:
     """Return the trace of one or several files of a run."""
-    gathered = Gathered()
+    builder = trace_builder.TraceBuilder()
     launches: set[tuple[int, ...]] = set()
     counts: Counter[str] = Counter()
     for page in run.pages:
         counts += page.rows
         if page.table.count:
-            _number(page, gathered)
+            _number(page, builder)
             process, dispatch = (page.table.column(name) for name in ("process", "dispatch"))
             _, first = group_rows([process, dispatch])
             launches |= set(zip(process[first].tolist(), dispatch[first].tolist(), strict=True))
-            gathered["kernel_counters"].absorb(page.table)
-            gathered["kernel_rules"].absorb(page.rules)
-    rules = gathered["kernel_rules"]
+            builder["kernel_counters"].absorb(page.table)
+            builder["kernel_rules"].absorb(page.rules)
+    rules = builder["kernel_rules"]
     if rules.count:
         _, first = group_rows([rules.column(name) for name in _RULE_KEY])
-        gathered.tables["kernel_rules"] = chosen(rules, np.isin(np.arange(rules.count), first))
+        builder.tables["kernel_rules"] = trace_builder.chosen(
+            rules, np.isin(np.arange(rules.count), first)
+        )
     counts["launches"] = len(launches)
     layouts = dict.fromkeys(page.layout for page in run.pages if page.layout)
     facts = {"page": ", ".join(layouts)} if layouts else {}
@@ -252,11 +248,11 @@ def trace_of(run: NcuRun) -> Trace:
         event_counts={name: count for name, count in sorted(counts.items()) if count},
         identities=tuple(host for file in run.files for host in file.hosts if host),
     )
-    notes = (*_notes(run), *overflow_notes(gathered.overflowed, sources[0].label))
-    return Trace(source, gathered.finish(), notes)
+    overflowed = trace_builder.overflow_notes(builder.tables.values(), sources[0].label)
+    return Trace(source, builder.finish(), (*_notes(run), *overflowed))
 
 
-def _number(page: NcuPage, gathered: Gathered) -> None:
+def _number(page: NcuPage, builder: trace_builder.TraceBuilder) -> None:
     """Replace process ids and codes of devices by the numbers that these have in the trace."""
 
     def small(text: str) -> int | None:
@@ -264,9 +260,11 @@ def _number(page: NcuPage, gathered: Gathered) -> None:
 
     label = page.source.label
     processes = {
-        pid: gathered.process(
+        pid: builder.process(
             number,
-            ProcessFacts(label, rank_in_name(label), pid=None if pid == ABSENT else pid),
+            trace_builder.ProcessFacts(
+                label, rank_in_name(label), pid=None if pid == ABSENT else pid
+            ),
         )
         for pid, number in page.processes.items()
     }
@@ -278,7 +276,7 @@ def _number(page: NcuPage, gathered: Gathered) -> None:
         major, minor = map(small, capability.strip().partition(".")[::2])
         if major is None or minor is None:
             major = minor = None
-        device = DeviceFacts(
+        device = trace_builder.DeviceFacts(
             product=facts.get("device__attribute_display_name") or None,
             compute_major=major,
             compute_minor=minor,
@@ -286,7 +284,7 @@ def _number(page: NcuPage, gathered: Gathered) -> None:
             architecture=None if major is None else f"sm{major}{minor}",
         )
         process = next(iter(processes.values()))
-        devices.append(gathered.device(text, process, small(number.strip()) or 0, device))
+        devices.append(builder.device(text, process, small(number.strip()) or 0, device))
     for table in (page.table, page.rules):
         process_of_row = by_distinct(table.column("process"), lambda pid, _: processes[pid])
         table.replace("process", process_of_row)
@@ -300,7 +298,8 @@ def _notes(run: NcuRun) -> Iterator[Note]:
         notes = list[Note]()
         if _has_layout(file):
             notes += text_notes(file.damage, file.source.cut)
-            odd = file.damage.with_bad_cells(page.odd for page in file.pages)
+            bad_cells = Counter({"bad-cells": file.damage.bad_cells.total()})
+            odd = sum((page.odd for page in file.pages), bad_cells)
             notes += _NOTES.counted(odd, "bad-cells", *_NO_VALUES, "unit-unknown", "values-rounded")
             if file.marks.comma:
                 notes.append(_NOTES.note("decimal-commas"))

@@ -17,7 +17,7 @@ from traceflops.parsers.io.arrow_files import ARROW_UNREADABLE, ArrowTable, dama
 from traceflops.parsers.io.notes import NoteTable
 from traceflops.parsers.nsight.nsys.tables import integers
 from traceflops.parsers.nsight.stats_rows import UNNAMED_RANGE
-from traceflops.parsers.shared.trace_builder import Gathered, ProcessFacts, overflow_notes
+from traceflops.parsers.shared.trace_builder import ProcessFacts, TraceBuilder, overflow_notes
 from traceflops.table.columns import ABSENT, LIMIT_NS, Array, codes, count_true
 from traceflops.table.columns import names as texts_in
 from traceflops.table.grouping import group_rows
@@ -56,11 +56,7 @@ _NOTES: Final = NoteTable(
 
 def is_of_recipe(file: ArrowTable) -> bool:
     """Return whether a file is the output of nvtx_gpu_proj_trace, or a table of devices."""
-    return _has_ranges(file) or (_GPU, "name") in map(_pair_of, file.columns)
-
-
-def _has_ranges(file: ArrowTable) -> bool:
-    return set(file.columns) >= _RANGES
+    return (set(file.columns) >= _RANGES) or (_GPU, "name") in map(_pair_of, file.columns)
 
 
 def _pair_of(column: str) -> tuple[str, str] | None:
@@ -74,8 +70,8 @@ def read_recipes(files: Sequence[ArrowTable]) -> list[Trace]:
 
     Beside it is in its folder or the one below. Raises InputError where there are no ranges.
     """
-    ranges = [file for file in files if _has_ranges(file)]
-    devices = [file for file in files if not _has_ranges(file)]
+    ranges = [file for file in files if (set(file.columns) >= _RANGES)]
+    devices = [file for file in files if not (set(file.columns) >= _RANGES)]
     if not ranges:
         raise NotATrace(
             f"only a list of the machine's GPUs: {files[0].source.label}",
@@ -88,13 +84,13 @@ def read_recipes(files: Sequence[ArrowTable]) -> list[Trace]:
         near = (folder, folder.parent)
         is_only = len(ranges) == 1
         beside = [d for d in devices if is_only or PurePath(d.source.folder) in near]
-        label, gathered, counts = file.source.label, Gathered(), Counter[str]()
+        label, builder, counts = file.source.label, TraceBuilder(), Counter[str]()
         try:
             for batch in file.batches(_USED):
-                _add(batch, label, gathered, counts)
+                _add(batch, label, builder, counts)
         except ARROW_UNREADABLE as error:
             raise damaged_arrow(file.source, error) from None
-        if not gathered["marks"].count:
+        if not builder["marks"].count:
             hint = "run the recipe again, or use nsys export"
             raise InputError(f"no range with a valid time: {label}", hint)
         sources = [table.source for table in (file, *beside)]
@@ -111,19 +107,19 @@ def read_recipes(files: Sequence[ArrowTable]) -> list[Trace]:
         notes = (
             *_NOTES.counted(counts, "nameless-ranges", "no-time"),
             _NOTES.note("no-device-work"),
-            *overflow_notes(gathered.overflowed, label),
+            *overflow_notes(builder.tables.values(), label),
         )
         of_file = tuple(replace(note, file=label) for note in notes)
-        traces.append(Trace(source, gathered.finish(), of_file))
+        traces.append(Trace(source, builder.finish(), of_file))
     return traces
 
 
-def _add(batch: pa.RecordBatch, label: str, gathered: Gathered, counts: Counter[str]) -> None:
+def _add(batch: pa.RecordBatch, label: str, builder: TraceBuilder, counts: Counter[str]) -> None:
     """Add the ranges of some rows."""
     start, length = (integers(batch, f"Projected {what}") for what in ("Start", "Duration"))
     has_time = (start != ABSENT) & (np.abs(start) < LIMIT_NS) & (length >= 0) & (length < LIMIT_NS)
     operations = integers(batch, "NumGPUOps")
-    table = gathered["marks"]
+    table = builder["marks"]
     names = batch.column("Name")
     if pa.types.is_dictionary(names.type):
         names = names.cast(names.type.value_type)
@@ -143,7 +139,7 @@ def _add(batch: pa.RecordBatch, label: str, gathered: Gathered, counts: Counter[
     for pid, rank in zip(pids[first].tolist(), ranks[first].tolist(), strict=True):
         own_rank = rank if 0 <= rank < _MOST_RANKS else None
         facts = ProcessFacts(label, own_rank, pid=None if pid == ABSENT else pid)
-        processes.append(gathered.process((pid, rank), facts))
+        processes.append(builder.process((pid, rank), facts))
     columns: dict[str, Array] = {
         "process": np.array(processes, np.int64)[group],
         "thread": integers(batch, "TID"),

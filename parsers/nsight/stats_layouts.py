@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from traceflops.parsers.io.csv_cells import Field, Kind
-from traceflops.parsers.io.csv_text import Plan
+from traceflops.parsers.io.csv_text import Plan, Tables
 
 TIME_UNITS: Final[Mapping[str, int]] = {
     **dict.fromkeys(("ns", "nsec", "nsecond", "nanoseconds"), 0),
@@ -135,49 +135,41 @@ class StatsTable(NamedTuple):
     without_unit: bool
 
 
-class StatsTables:
-    """The reports of `nsys stats`, as the CSV reader asks for them."""
-
-    beginnings: Final = frozenset(
-        {"Time", "Star", "Name", "Rang", "NVTX", "Tota", "API ", "Coun", "PID,", 'PID"'}
-    )
-
-    def of_header(self, names: Sequence[str]) -> Plan | None:
-        """Return what to read of the report with this header; None if it is none."""
-        if not 3 <= len(names) <= _MOST_COLUMNS:
-            return None
-        words: list[str] = []
-        units: list[str | None] = []
-        for name in names:
-            match = _UNIT.match(name.strip())
-            words.append(" ".join((match[1] if match else name).lower().split()))
-            units.append(match[2].strip().lower() if match else None)
-        report = next((r for r in REPORTS if {*r.needs.split("|")} <= {*words}), None)
-        if report is None:
-            return None
-        fields: dict[str, Field] = {}
-        scales: dict[str, int] = {}
-        without_unit = False
-        for role, kind, spellings in _ROLES:
-            columns = [words.index(word) for word in spellings.split("|") if word in words]
-            if not columns or (kind == "time" and report.records == "sizes"):
-                continue
-            column = columns[0]
-            scale = _SCALES[kind].get(units[column]) if kind in _SCALES else 1
-            if scale is None:
-                continue
-            without_unit |= kind == "time" and units[column] is None
-            numeric: Kind = "integer" if scale == 1 else "number"
-            fields[role] = Field(column, "text" if kind == "text" else numeric)
-            scales[role] = scale
-        if "name" not in fields:
-            return None
-        table = StatsTable(report, scales, without_unit)
-        return Plan(len(names), fields, fields["name"].place, table)
-
-    def of_row(self, row: Sequence[str]) -> Plan | None:
-        """Return nothing: reports always have a header."""
+def _report_of(names: Sequence[str]) -> Plan | None:
+    """Return what to read of the report with this header; None if it is none."""
+    if not 3 <= len(names) <= _MOST_COLUMNS:
         return None
+    words: list[str] = []
+    units: list[str | None] = []
+    for name in names:
+        match = _UNIT.match(name.strip())
+        words.append(" ".join((match[1] if match else name).lower().split()))
+        units.append(match[2].strip().lower() if match else None)
+    report = next((r for r in REPORTS if {*r.needs.split("|")} <= {*words}), None)
+    if report is None:
+        return None
+    fields: dict[str, Field] = {}
+    scales: dict[str, int] = {}
+    without_unit = False
+    for role, kind, spellings in _ROLES:
+        columns = [words.index(word) for word in spellings.split("|") if word in words]
+        if not columns or (kind == "time" and report.records == "sizes"):
+            continue
+        column = columns[0]
+        scale = _SCALES[kind].get(units[column]) if kind in _SCALES else 1
+        if scale is None:
+            continue
+        without_unit |= kind == "time" and units[column] is None
+        numeric: Kind = "integer" if scale == 1 else "number"
+        fields[role] = Field(column, "text" if kind == "text" else numeric)
+        scales[role] = scale
+    if "name" not in fields:
+        return None
+    table = StatsTable(report, scales, without_unit)
+    return Plan(len(names), fields, fields["name"].place, table)
 
 
-STATS_TABLES: Final = StatsTables()
+STATS_TABLES: Final = Tables(
+    frozenset({"Time", "Star", "Name", "Rang", "NVTX", "Tota", "API ", "Coun", "PID,", 'PID"'}),
+    _report_of,
+)

@@ -18,17 +18,11 @@ from pathlib import PureWindowsPath
 from typing import Final, NamedTuple
 
 from traceflops.parsers.io.csv_lines import Damage
-from traceflops.parsers.io.csv_text import TEXT_BLOCK_BYTES, CsvText, Cut, Plan
+from traceflops.parsers.io.csv_text import TEXT_BLOCK_BYTES, CsvText, Plan
 from traceflops.parsers.io.inputs import ByteSource
+from traceflops.parsers.nsight import stats_text
 from traceflops.parsers.nsight.stats_layouts import STATS_TABLES, report_named
 from traceflops.parsers.nsight.stats_rows import ReportPart, add_rows
-from traceflops.parsers.nsight.stats_text import (
-    Console,
-    Filtered,
-    is_row,
-    plain_tables,
-    whole_lines,
-)
 from traceflops.table.builder import TableBuilder
 
 _RECORDS: Final = ("activities", "calls", "marks")
@@ -73,7 +67,7 @@ class _Heading(NamedTuple):
 
 def read_stats(source: ByteSource, block_bytes: int = TEXT_BLOCK_BYTES) -> list[StatsFile]:
     """Return the content of a file by profile; without parts where it holds no report after all."""
-    damage, console = Damage(), Console(STATS_TABLES)
+    damage, console = Damage(), stats_text.Console(STATS_TABLES)
     parts: list[ReportPart] = []
 
     def begin(plan: Plan, heading: _Heading) -> None:
@@ -82,13 +76,13 @@ def read_stats(source: ByteSource, block_bytes: int = TEXT_BLOCK_BYTES) -> list[
     for heading, pieces in groupby(_headed_pieces(source), key=itemgetter(0)):
         console.begin(heading.report)
         lines = (piece for _, piece in pieces)
-        section = Filtered(source, partial(plain_tables, lines, console))
+        section = stats_text.Filtered(source, partial(stats_text.plain_tables, lines, console))
         text, plan = CsvText(section, STATS_TABLES, block_bytes, damage), None
         for block in text:
             if block.plan is not plan:
                 plan = block.plan
                 begin(plan, heading)
-            add_rows(Cut(block.rows, block.columns), block.plan.what, parts[-1])
+            add_rows(block.cells, block.plan.what, parts[-1])
         if plan is None and text.plan is not None:  # a header without rows is a report, too
             begin(text.plan, heading)
     console.begin("")
@@ -104,13 +98,13 @@ def read_stats(source: ByteSource, block_bytes: int = TEXT_BLOCK_BYTES) -> list[
 def _headed_pieces(source: ByteSource) -> Iterator[tuple[_Heading, bytes]]:
     """Yield the content in pieces of whole lines, each with the heading that it stands below."""
     heading = _Heading()
-    for number, block in enumerate(whole_lines(source)):
+    for number, block in enumerate(stats_text.whole_lines(source)):
         if number == 0:
             block = block.removeprefix(b"\xef\xbb\xbf")
         begin = 0
         if any(start in block for start in _HEADING_STARTS):
             for match in _HEADING.finditer(block):
-                if heading.number >= _MOST_HEADINGS or is_row(match[0]):
+                if heading.number >= _MOST_HEADINGS or stats_text.is_row(match[0]):
                     continue
                 if match.start() > begin:
                     yield heading, block[begin : match.start()]

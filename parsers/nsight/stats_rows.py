@@ -10,10 +10,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from traceflops.parsers.io.csv_cells import Column, Texts, finest, step_of
-from traceflops.parsers.io.csv_text import Cut
+from traceflops.parsers.io.csv_cells import Cells, Column, Texts, finest, step_of
 from traceflops.parsers.nsight.stats_layouts import Report, StatsTable
-from traceflops.parsers.shared.sinks import at_least, way_named
+from traceflops.parsers.shared.sinks import at_least, direction_named
 from traceflops.table.builder import TableBuilder
 from traceflops.table.columns import ABSENT, LIMIT_NS, Array, BoolArray, IntArray, Names, count_true
 from traceflops.table.grouping import group_rows
@@ -79,10 +78,10 @@ class ReportPart:
         self.resolution_ns = finest(self.resolution_ns, other.resolution_ns)
 
 
-def texts_of(cut: Cut, role: str) -> tuple[list[str], IntArray]:
+def texts_of(cells: Cells, role: str) -> tuple[list[str], IntArray]:
     """Return the distinct texts of a column, and the index of each row among them."""
     names = Names()
-    codes = np.asarray(cut.codes(role, names, ""), np.int64)
+    codes = np.asarray(cells.codes(role, names, ""), np.int64)
     return list(names), codes
 
 
@@ -97,28 +96,28 @@ def triple(text: str) -> tuple[int, int, int]:
     return (sizes[0], sizes[1], sizes[2]) if len(sizes) == 3 and min(sizes) > 0 else (ABSENT,) * 3
 
 
-def add_rows(cut: Cut, table: StatsTable, part: ReportPart) -> None:
+def add_rows(cells: Cells, table: StatsTable, part: ReportPart) -> None:
     """Add rows of a report to the tables of its part."""
-    part.rows += cut.count
+    part.rows += cells.count
     if table.without_unit:
-        part.odd["no-unit"] += cut.count
+        part.odd["no-unit"] += cells.count
     if table.report.records == "sizes" and "size" not in table.scales:
-        part.odd["sizes-without-unit"] += cut.count
+        part.odd["sizes-without-unit"] += cells.count
     if table.report.records == "nested":
-        part.odd["nested-sums"] += cut.count
+        part.odd["nested-sums"] += cells.count
     else:
-        _ADDERS[table.report.records](_Rows(cut, table.scales, part))
+        _ADDERS[table.report.records](_Rows(cells, table.scales, part))
 
 
 class _Rows(NamedTuple):
     """Some rows of a report. `scales` are ns or bytes per unit, by role."""
 
-    cut: Cut
+    cells: Cells
     scales: Mapping[str, int]
     part: ReportPart
 
     def only(self, rows: BoolArray | IntArray) -> _Rows:
-        return _Rows(self.cut.only(rows), self.scales, self.part)
+        return _Rows(self.cells.only(rows), self.scales, self.part)
 
     def timed(self, start: str = "start", duration: str = "duration") -> _Rows:
         """Return the rows that have a time, with `start_ns` and `dur_ns`; odd ones are counted."""
@@ -129,17 +128,17 @@ class _Rows(NamedTuple):
         is_negative = has_time & (length < 0) & (length != ABSENT)
         odd["negative-duration"] += count_true(is_negative)
         times = {"start_ns": begin, "dur_ns": np.maximum(length, 0)}
-        cut = Cut(self.cut.count, {**self.cut.columns, **times})
-        return _Rows(cut.only(has_time), self.scales, self.part)
+        cells = Cells(self.cells.count, {**self.cells.columns, **times})
+        return _Rows(cells.only(has_time), self.scales, self.part)
 
     def amount(self, role: str) -> IntArray:
         """Return ns or bytes per row; ABSENT where there are none.
 
         A number with decimals is scaled as a double and rounded: exact to the ns below 26 days.
         """
-        column: Column | None = self.cut.columns.get(role)
+        column: Column | None = self.cells.columns.get(role)
         if column is None or isinstance(column, Texts):
-            return np.full(self.cut.count, ABSENT, np.int64)
+            return np.full(self.cells.count, ABSENT, np.int64)
         if column.dtype.kind == "i":
             fits = (column > -LIMIT_NS) & (column < LIMIT_NS)
             self.part.odd["beyond"] += count_true(~fits & (column != ABSENT))
@@ -154,26 +153,28 @@ class _Rows(NamedTuple):
 
     def add(self, into: str, /, **own: Array | int) -> None:
         """Append the rows to a table, with the columns that all tables fill in the same way."""
-        table, cut = self.part[into], self.cut
+        table, cells = self.part[into], self.cells
         columns: dict[str, Array | int] = {
-            column: at_least(least, cut.numbers(role))
+            column: at_least(least, cells.numbers(role))
             for column, (role, least) in _NUMBERS.items()
             if column in table.types
         }
-        columns |= {name: cut.numbers(name) for name in ("start_ns", "dur_ns") if cut.has(name)}
+        columns |= {name: cells.numbers(name) for name in ("start_ns", "dur_ns") if cells.has(name)}
         for what in ("grid", "block"):
             # Three columns, or a text such as `8   1   1`.
             axes = [f"{what}_{axis}" for axis in "xyz"]
-            if what in table.types and all(map(cut.has, axes)):
-                columns[what] = np.stack([at_least(1, cut.numbers(axis)) for axis in axes], axis=1)
-            elif what in table.types and cut.has(what):
-                texts, code = texts_of(cut, what)
+            if what in table.types and all(map(cells.has, axes)):
+                columns[what] = np.stack(
+                    [at_least(1, cells.numbers(axis)) for axis in axes], axis=1
+                )
+            elif what in table.types and cells.has(what):
+                texts, code = texts_of(cells, what)
                 columns[what] = np.array([*map(triple, texts)], np.int64).reshape(-1, 3)[code]
         if into == "activities":
-            columns["device"] = np.asarray(cut.codes("device", self.part.devices, ""), np.int64)
+            columns["device"] = np.asarray(cells.codes("device", self.part.devices, ""), np.int64)
         if "name" not in own:
-            columns["name"] = cut.codes("name", table.names["name"], _UNNAMED)
-        table.add(cut.count, **(columns | own))
+            columns["name"] = cells.codes("name", table.names["name"], _UNNAMED)
+        table.add(cells.count, **(columns | own))
 
 
 def _kind_of(name: str) -> str:
@@ -191,11 +192,11 @@ def _add_activities(rows: _Rows) -> None:
     """
     rows = rows.timed()
     names, odd = rows.part["activities"].names, rows.part.odd
-    texts, text = texts_of(rows.cut, "name")
+    texts, text = texts_of(rows.cells, "name")
     kinds, directions = [], []
     for name in texts:
         kind = _kind_of(name)
-        direction = way_named(name) if kind == "memcpy" else None
+        direction = direction_named(name) if kind == "memcpy" else None
         if kind == "memcpy" and _UNIFIED.search(name):
             direction = "migration" if direction is None else f"migration {direction}"
         kinds.append(names["kind"][kind])
@@ -213,16 +214,16 @@ def _add_launches(rows: _Rows) -> None:
     """Add kernels with the calls that launched them; kernels of one call share its number."""
     kernels, calls = rows.timed(), rows.timed("call_start", "call_duration")
     activities = rows.part["activities"]
-    key = [kernels.amount("call_start"), *map(kernels.cut.numbers, ("pid", "thread"))]
+    key = [kernels.amount("call_start"), *map(kernels.cells.numbers, ("pid", "thread"))]
     call, first_row = group_rows(key)
     launch = call + activities.count + 1
     kernels.add("activities", kind=activities.names["kind"]["kernel"], correlation=launch)
-    if calls.cut.count == kernels.cut.count:
+    if calls.cells.count == kernels.cells.count:
         _add_calls_of(calls.only(first_row), "call", correlation=launch[first_row])
 
 
 def _add_calls(rows: _Rows) -> None:
-    names, code = texts_of(rows.cut, "name")
+    names, code = texts_of(rows.cells, "name")
     is_cuda = np.array([_CUDA_CALL.match(name) is not None for name in names], np.bool_)[code]
     rows.part.odd["other-calls"] += count_true(~is_cuda)
     _add_calls_of(rows.only(is_cuda).timed(), "name")
@@ -231,16 +232,16 @@ def _add_calls(rows: _Rows) -> None:
 def _add_calls_of(rows: _Rows, role: str, **own: Array) -> None:
     """Add CUDA calls whose names stand in the column of a role."""
     names = rows.part["calls"].names
-    texts, code = texts_of(rows.cut, role)
+    texts, code = texts_of(rows.cells, role)
     api = names["api"].codes("runtime" if t.startswith("cuda") else "driver" for t in texts)[code]
-    rows.add("calls", name=rows.cut.codes(role, names["name"], _UNNAMED), api=api, **own)
+    rows.add("calls", name=rows.cells.codes(role, names["name"], _UNNAMED), api=api, **own)
 
 
 def _add_marks(rows: _Rows) -> None:
     is_projected = rows.part.report.name == "nvtx_gpu_proj_trace"
     rows = rows.timed()
-    if rows.cut.has("rank"):
-        pids, ranks = (rows.cut.numbers(role) for role in ("pid", "rank"))
+    if rows.cells.has("rank"):
+        pids, ranks = (rows.cells.numbers(role) for role in ("pid", "rank"))
         _, first = group_rows([pids, ranks])
         rows.part.ranks |= set(zip(pids[first].tolist(), ranks[first].tolist(), strict=True))
     names = rows.part["marks"].names
@@ -250,14 +251,14 @@ def _add_marks(rows: _Rows) -> None:
 
 def _ranges(rows: _Rows, names: Names) -> Array:
     """Return range names as databases have them: here those without a domain begin with a colon."""
-    texts, code = texts_of(rows.cut, "name")
+    texts, code = texts_of(rows.cells, "name")
     return names.codes(text.removeprefix(":") or UNNAMED_RANGE for text in texts)[code]
 
 
 def _add_totals(rows: _Rows) -> None:
     """Add sums by name, without those of calls that are not CUDA's."""
     part, report = rows.part, rows.part.report
-    names, name = texts_of(rows.cut, "name")
+    names, name = texts_of(rows.cells, "name")
     if report.kind == "call":
         kind_of_name = ["call" if _CUDA_CALL.match(text) else "" for text in names]
     elif report.kind in ("memcpy", ""):
@@ -265,14 +266,14 @@ def _add_totals(rows: _Rows) -> None:
     else:
         kind_of_name = [report.kind] * len(names)
     kinds = np.array(kind_of_name, object)[name]
-    if not report.kind and rows.cut.has("category"):
-        categories, category = texts_of(rows.cut, "category")
+    if not report.kind and rows.cells.has("category"):
+        categories, category = texts_of(rows.cells, "category")
         kind_of_category = [_CATEGORIES.get(text.upper(), "") for text in categories]
         own_kinds = np.array(kind_of_category, object)[category]
         kinds = np.where(own_kinds == "memcpy", kinds, own_kinds)
     is_other = kinds == ""
     if is_other.any():
-        counts = at_least(1, rows.only(is_other).cut.numbers("count"))
+        counts = at_least(1, rows.only(is_other).cells.numbers("count"))
         counts = np.where(counts == ABSENT, 1, np.minimum(counts, _MOST_CALLS))
         part.odd["other-calls"] += int(counts.sum())
     rows, kinds = rows.only(~is_other), kinds[~is_other]

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from traceflops.parsers.io.csv_cells import decimal_mark, is_number, plain_decimal
-from traceflops.parsers.io.csv_lines import Bytes, line_starts
+from traceflops.parsers.io.csv_lines import Bytes
 from traceflops.parsers.io.csv_text import Plan, Tables, header_in
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.nsight.stats_layouts import unit_in_title, with_unit
@@ -156,7 +156,8 @@ def _without_messages(
     if not len(data):
         return text
     padded = np.append(data, np.frombuffer(b"\n\0\0\0", np.uint8))
-    starts = line_starts(data if text.endswith(b"\n") else padded[: len(data) + 1])
+    line_ends = np.flatnonzero(data == ord("\n"))
+    starts = np.append(0, line_ends[line_ends < len(data) - 1] + 1)
     key = np.zeros(len(starts), np.int64)
     for byte in range(4):
         key = key << 8 | padded[starts + byte]

@@ -16,18 +16,12 @@ from traceflops.errors import InputError, NotATrace
 from traceflops.parsers.io.csv_text import text_notes
 from traceflops.parsers.io.database_query import Lookup, by_distinct
 from traceflops.parsers.io.inputs import ByteSource
-from traceflops.parsers.io.notes import NoteTable, read_each, with_notes
+from traceflops.parsers.io.notes import NoteTable, not_read, read_each, with_notes
 from traceflops.parsers.io.places import rank_in_name
 from traceflops.parsers.nsight.stats_layouts import REPORTS, report_named
 from traceflops.parsers.nsight.stats_read import StatsFile, labels_of, read_stats
 from traceflops.parsers.nsight.stats_rows import ReportPart
-from traceflops.parsers.shared.trace_builder import (
-    DeviceFacts,
-    Gathered,
-    ProcessFacts,
-    chosen,
-    overflow_notes,
-)
+from traceflops.parsers.shared import trace_builder
 from traceflops.remedies import NSYS
 from traceflops.table.builder import TableBuilder, compact
 from traceflops.table.columns import ABSENT
@@ -111,7 +105,6 @@ NOTES: Final = NoteTable(
         "({titles}).",
         "table-repeated": "{count} [table|tables] ignored: every number repeats an earlier table.",
         "report-repeated": "{reports} [repeats|repeat] another report: ignored.",
-        "file-not-read": "{name} could not be read: {reason}.",
     },
     assumed={
         "several-profiles": "The file holds reports of several profiles. Each is treated as a "
@@ -181,10 +174,7 @@ def read_reports(sources: Sequence[ByteSource]) -> list[Trace]:
             f"no rows: {name} (header only)",
             f"nothing was launched while recording; record again with {NSYS}",
         )
-    notes = [
-        replace(NOTES.note("file-not-read", 1, name=s.label, reason=error.message), file=s.label)
-        for s, error in failed
-    ]
+    notes = not_read(failed)
     notes += [replace(NOTES.note("no-rows"), file=file.source.label) for file in empty]
     return with_notes(traces, notes)
 
@@ -195,7 +185,7 @@ class Assembly:
     def __init__(self, files: Sequence[StatsFile]) -> None:
         """Sort the reports of some files; note process ids and ranks."""
         self.files = files
-        self.gathered = Gathered()
+        self.builder = trace_builder.TraceBuilder()
         parts = [part for file in files for part in file.parts]
         self._parts = sorted(parts, key=lambda p: _PRIORITY.get(p.report.name, len(_PRIORITY)))
         records = [part.tables[name] for part in parts for name in _RECORDS if name in part.tables]
@@ -219,10 +209,9 @@ class Assembly:
             self._add_records(part, taken)
         for part in self._parts:
             self._add_totals(part, taken)
-        if not any(table.count for table in self.gathered.tables.values()):
+        if not any(table.count for table in self.builder.tables.values()):
             return None
-        overflowed = self.gathered.overflowed
-        tables = self.gathered.finish()
+        tables = self.builder.finish()
         events = {part.report.name: part.rows for part in self._parts}
         # The bytes of a file with several profiles count for the first of them.
         sizes = [
@@ -237,7 +226,7 @@ class Assembly:
             event_counts={name: count for name, count in sorted(events.items()) if count},
             resolution_ns=self._resolution_ns,
         )
-        return Trace(source, tables, tuple(self._notes(tables, overflowed)))
+        return Trace(source, tables, tuple(self._notes(tables)))
 
     def _process(self, pid: int) -> int:
         """Return the number of a process; without an id that of the only process there is."""
@@ -246,8 +235,8 @@ class Assembly:
         self._is_of_nobody |= pid == ABSENT
         own_pid = None if pid == ABSENT else pid
         rank = self._ranks.get(pid, self._rank)
-        facts = ProcessFacts(self.files[0].name, rank, None, None, own_pid)
-        return self.gathered.process(own_pid, facts)
+        facts = trace_builder.ProcessFacts(self.files[0].name, rank, None, None, own_pid)
+        return self.builder.process(own_pid, facts)
 
     def _add_records(self, part: ReportPart, taken: dict[str, str]) -> None:
         """Add the records of a report, for tables that no better report has filled.
@@ -259,7 +248,7 @@ class Assembly:
             if kernels is not None and "calls" in part.tables:
                 # Calls the ids of the kernels they launched, as another report has these
                 calls = part.tables["calls"]
-                activities = self.gathered["activities"]
+                activities = self.builder["activities"]
                 times = [
                     np.concatenate([activities.column(name), kernels.column(name)])
                     for name in ("start_ns", "dur_ns")
@@ -284,23 +273,26 @@ class Assembly:
             if name == "activities":
                 self._number_devices(list(part.devices), table)
                 self._resolution_ns = part.resolution_ns or 1
-            self.gathered[name].absorb(table)
+            self.builder[name].absorb(table)
         is_projected = part.report.name == "nvtx_gpu_proj_trace"
         taken |= {_PROJECTED if is_projected else name: part.report.name for name in fresh}
 
     def _number_devices(self, texts: Sequence[str], table: TableBuilder) -> None:
         """Replace codes of `texts`, the names of devices, by numbers of devices."""
         process = self._process(ABSENT)
-        devices: dict[str, tuple[int, DeviceFacts]] = {}
+        devices: dict[str, tuple[int, trace_builder.DeviceFacts]] = {}
         for text in texts:  # `NVIDIA H100 (0)`, or `0`
             match = _DEVICE.match(text)
             name, number = (match[1].strip(), match[2]) if match else (text.strip(), text)
             is_number = number.isascii() and number.isdecimal() and len(number) < 10
             product = name if name and not name.isdecimal() else None
-            devices[text] = (int(number) if is_number else 0, DeviceFacts(product=product))
+            devices[text] = (
+                int(number) if is_number else 0,
+                trace_builder.DeviceFacts(product=product),
+            )
         for text in sorted(texts, key=lambda text: (devices[text][0], text)):
-            self.gathered.device(text, process, *devices[text])
-        codes = np.array([self.gathered.device(text, process, 0) for text in texts], np.int64)
+            self.builder.device(text, process, *devices[text])
+        codes = np.array([self.builder.device(text, process, 0) for text in texts], np.int64)
         for _, columns in table.pieces:
             columns["device"] = codes[columns["device"]]
 
@@ -310,13 +302,13 @@ class Assembly:
         if table is None or not table.count:
             return
         if part.report.records == "sizes":
-            totals = self.gathered["totals"]
+            totals = self.builder["totals"]
             row_of = {label: row for row, label in enumerate(labels_of(totals))}
             rows = np.array([row_of.get(label, -1) for label in labels_of(table)], np.int64)
             bytes_ = totals.column("bytes").copy()
             bytes_[rows[rows >= 0]] = table.column("bytes")[rows >= 0]
             totals.replace("bytes", bytes_)
-            table = chosen(table, rows < 0)
+            table = trace_builder.chosen(table, rows < 0)
         kinds = list(table.names["kind"])
         wanted = []
         for kind in kinds:
@@ -327,16 +319,17 @@ class Assembly:
         if used and not any(wanted[code] for code in used):
             self._repeated.append(report)
             return
-        table = chosen(table, np.array(wanted, np.bool_)[table.column("kind")])
+        table = trace_builder.chosen(table, np.array(wanted, np.bool_)[table.column("kind")])
         for _, columns in table.pieces:
             columns["process"] = self._process(ABSENT)
         taken |= {kinds[code]: report for code in used if wanted[code]}
-        self.gathered["totals"].absorb(table)
+        self.builder["totals"].absorb(table)
 
-    def _notes(self, tables: Mapping[str, pa.Table], overflowed: Sequence[str]) -> Iterator[Note]:
+    def _notes(self, tables: Mapping[str, pa.Table]) -> Iterator[Note]:
         """Yield the notes of a profile: those of its files, then those of the whole."""
         for file in self.files:  # its text, its cells, tables that are not used, units
-            odd = file.damage.with_bad_cells(part.odd for part in file.parts)
+            bad_cells = Counter({"bad-cells": file.damage.bad_cells.total()})
+            odd = sum((part.odd for part in file.parts), bad_cells)
             notes = [*text_notes(file.damage, file.source.cut), *NOTES.counted(odd, *_OF_ROWS)]
             if file.profile:
                 notes.append(NOTES.note("several-profiles"))
@@ -351,7 +344,7 @@ class Assembly:
             notes += NOTES.counted(odd, "sizes-without-unit", "sizes-rounded")
             yield from (replace(note, file=file.name) for note in notes)
         name = self.files[0].name if len(self.files) == 1 else None
-        yield from overflow_notes(overflowed, self.files[0].name)
+        yield from trace_builder.overflow_notes(self.builder.tables.values(), self.files[0].name)
         if self._rank is not None:
             yield rank_from_name([self._rank], name)
         notes = list[Note]()

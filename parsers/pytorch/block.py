@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from traceflops.parsers.io.json_mend import valid_utf8
-from traceflops.parsers.io.json_window import UNDECODABLE
+from traceflops.parsers.io.json_window import UNDECODABLE, list_decoder
 from traceflops.parsers.pytorch import legacy
 from traceflops.parsers.pytorch.events import (
     ACTIVITY_KINDS,
@@ -49,18 +49,19 @@ _NO_ARGS: Final = Args()
 
 
 class KinetoBlock:
-    """What a block of events gives; Python frames are only counted where they are not wanted."""
+    """What a block of decoded events gives; Python frames may only be counted.
 
-    def __init__(self, python_stacks: bool = True) -> None:
+    Raises DigitsLost where events must be decoded as ExactEvent.
+    """
+
+    def __init__(self, events: list[Any], python_stacks: bool) -> None:
+        """Add the events to the tables, one category and phase after the other."""
         self._unwanted = IGNORED if python_stacks else IGNORED | PYTHON_CATEGORIES
         self.rows = KinetoRows()
         self.counts: Counter[str] = Counter()
         self.flows: list[IntArray] = []
         """Ids and times of the arrows between calls and device work, as (2, n) arrays."""
         self.legacy_ops = 0
-
-    def add(self, events: list[Any]) -> None:
-        """Add decoded events. Raises DigitsLost where they must be decoded as ExactEvent."""
         for category, phase, group in self._groups(events):
             self.counts[category or f"phase {phase}"] += len(group)
             if category in self._unwanted:
@@ -116,23 +117,18 @@ class KinetoBlock:
 class KinetoReader:
     """Reads blocks of text; this is what a process that helps with reading is given."""
 
+    element = LooseEvent
+
     def __init__(self, python_stacks: bool = True) -> None:
         self._python_stacks = python_stacks
         self._exact = False
         self._odd_blocks = 0
 
-    def check(self, text: bytes) -> int | None:
-        """Return how many events a JSON list holds, None where it cannot be decoded."""
-        try:
-            return len(decoder(LooseEvent).decode(text))
-        except UNDECODABLE:
-            return None
-
     def read(self, text: bytes | memoryview) -> KinetoBlock | None:
         """Return the rows of a JSON list of events, None where it cannot be decoded."""
         if not self._exact and self._odd_blocks < _PATIENCE:
             try:
-                block = self._block_of(self._usual(text))
+                block = KinetoBlock(self._usual(text), self._python_stacks)
                 self._odd_blocks = 0
                 return block
             except UNDECODABLE:
@@ -140,10 +136,11 @@ class KinetoReader:
             except DigitsLost:
                 self._exact = True
         try:
-            return self._block_of(decoder(ExactEvent if self._exact else LooseEvent).decode(text))
+            element = ExactEvent if self._exact else LooseEvent
+            return KinetoBlock(list_decoder(element).decode(text), self._python_stacks)
         except DigitsLost:
             self._exact = True
-            return self._block_of(decoder(ExactEvent).decode(text))
+            return KinetoBlock(list_decoder(ExactEvent).decode(text), self._python_stacks)
         except UNDECODABLE:
             return None
 
@@ -155,13 +152,8 @@ class KinetoReader:
             return usual.decode(text)
         before = len(text) - len(last) + len(last[:begin].rstrip(b", \t\r\n"))
         events: list[Any] = usual.decode(b"".join((text[:before], b"]")))
-        events += decoder(LooseEvent).decode(b"[" + last[begin:])
+        events += list_decoder(LooseEvent).decode(b"[" + last[begin:])
         return events
-
-    def _block_of(self, events: list[Any]) -> KinetoBlock:
-        block = KinetoBlock(self._python_stacks)
-        block.add(events)
-        return block
 
 
 def _by_phase(events: list[Any]) -> Iterator[tuple[str, list[Any]]]:
@@ -181,7 +173,7 @@ def _by_phase(events: list[Any]) -> Iterator[tuple[str, list[Any]]]:
 
 @cache
 def _usual_decoder(python_stacks: bool) -> msgspec.json.Decoder[list[Any]]:
-    return decoder(Union[tuple(tagged_events(python_stacks))])  # noqa: UP007
+    return list_decoder(Union[tuple(tagged_events(python_stacks))])  # noqa: UP007
 
 
 def _add_ops(rows: KinetoRows, group: Group) -> None:
@@ -216,16 +208,16 @@ def _read_args(texts: Sequence[msgspec.Raw], args_type: type[A], odd: Counter[st
     objects = [bytes(text) or b"{}" for text in texts]
     together = b"[" + b",".join(objects) + b"]"
     with suppress(*UNDECODABLE):
-        return cast(list[A], decoder(args_type).decode(together))
+        return cast(list[A], list_decoder(args_type).decode(together))
     with suppress(*UNDECODABLE):
-        return _narrowed(decoder(_loose(args_type)).decode(together), args_type)
+        return _narrowed(list_decoder(_loose(args_type)).decode(together), args_type)
     args: list[A] = []
     for text in objects:
         decoded = [args_type()]
         # The decoder checks UTF-8 only in the fields that it builds, so it may fail only here.
         for candidate in (text, valid_utf8(text)) if text != b"null" else ():
             with suppress(*UNDECODABLE):
-                loose = decoder(_loose(args_type)).decode(b"[" + candidate + b"]")
+                loose = list_decoder(_loose(args_type)).decode(b"[" + candidate + b"]")
                 decoded = _narrowed(loose, args_type)
                 odd["arguments-repaired"] += candidate != text
                 break
@@ -233,13 +225,6 @@ def _read_args(texts: Sequence[msgspec.Raw], args_type: type[A], odd: Counter[st
             odd["bad-arguments"] += text != b"null"
         args += decoded[:1]
     return args
-
-
-@cache
-def decoder(element: Any) -> msgspec.json.Decoder[Any]:
-    """Return a decoder of a list of such elements."""
-    list_type: Any = list.__class_getitem__(element)
-    return msgspec.json.Decoder(list_type)
 
 
 @cache

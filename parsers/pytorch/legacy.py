@@ -71,7 +71,7 @@ def category(event: Any) -> str:
 
 
 def number_ops(events: Sequence[Any], categories: Sequence[str]) -> int:
-    """Write into the id of each operator its number, of device work that of its operator.
+    """Set the id of each operator to its number, of device work to its operator's number.
 
     Return how many operators there are. The operator of the work is the last one before it, which
     its arrow confirms; -1 is the last one of the text before, and ABSENT none.
@@ -95,7 +95,7 @@ def number_ops(events: Sequence[Any], categories: Sequence[str]) -> int:
 
 
 def add_ids(args: Sequence[Any], events: Sequence[Any], of_device: bool) -> None:
-    """Write what the events say into their arguments."""
+    """Copy ids and devices of events into their arguments."""
     for of_event, event in zip(args, events, strict=True):
         of_event.external_id = event.id
         if of_device:
@@ -103,7 +103,7 @@ def add_ids(args: Sequence[Any], events: Sequence[Any], of_device: bool) -> None
 
 
 def move_ids(rows: Rows, before: int) -> None:
-    """Count the operators of a block on from those before it."""
+    """Shift the operator numbers of a block by the operators before it."""
     for count, columns in rows.pieces:
         ids = np.asarray(columns.get("external_id", ABSENT), dtype=np.int64)
         moved = np.where(ids == ABSENT, ABSENT, ids + before)

@@ -11,8 +11,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -34,20 +33,12 @@ _DEVICES: Final = 2**32
 """What device numbers of several processes are counted in."""
 
 
-@dataclass(frozen=True, slots=True)
-class Owner:
+class Owner(NamedTuple):
     """Whose an event is: the rank and the label that it has, None without, and its process."""
 
     rank: int | None
     label: tuple[int, ...] | None
     pid: int
-
-    @classmethod
-    def of(cls, text: str) -> Owner:
-        """Return the owner of a code that `owner_codes` gave."""
-        rank, label, pid = text.split("|")
-        numbers = tuple(int(part) for part in label.split(".")) if label else None
-        return cls(int(rank) if rank else None, numbers, int(pid))
 
 
 def owner_codes(names: Names, pids: Sequence[Any], ranks: IntArray | None) -> Array | int:
@@ -80,7 +71,11 @@ def split_ranks(
     Of each its rank and its number, None where these are not known. `rank` is that of a file of one
     rank.
     """
-    owners = {text: Owner.of(text) for table in tables.values() for text in table.names["process"]}
+    owners: dict[str, Owner] = {}
+    for text in (text for table in tables.values() for text in table.names["process"]):
+        own_rank, label, process_id = text.split("|")  # as `owner_codes` wrote it
+        numbers_of_label = tuple(map(int, label.split("."))) if label else None
+        owners[text] = Owner(int(own_rank) if own_rank else None, numbers_of_label, int(process_id))
     shift = _shift([owners[text].pid for text in tables["activities"].names["process"]])
     of_host = {owners[text].label for name in _HOST for text in tables[name].names["process"]}
     of_gpus = {owners[text].label for text in tables["activities"].names["process"]}
@@ -89,8 +84,8 @@ def split_ranks(
     key_of: dict[str, tuple[int, ...] | None] = {}
     for text, owner in owners.items():
         if by_pid:
-            own_rank = by_pid.get(owner.pid) if owner.rank is None else owner.rank
-            key_of[text] = None if own_rank is None else (own_rank,)
+            of_pid = by_pid.get(owner.pid) if owner.rank is None else owner.rank
+            key_of[text] = None if of_pid is None else (of_pid,)
         elif len(of_gpus) > 1 and of_gpus <= of_host:
             key_of[text] = owner.label
         else:

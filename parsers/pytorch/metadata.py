@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from traceflops.parsers.io.json_window import UNDECODABLE
+from traceflops.parsers.io.json_window import UNDECODABLE, decoded
 from traceflops.parsers.io.places import rank_in_name
 from traceflops.parsers.pytorch.values import as_text, integer, printable
 from traceflops.parsers.shared.trace_builder import DeviceFacts
@@ -150,12 +150,7 @@ def _objects(value: object, most: int | None = None) -> list[dict[str, Any]]:
 
 
 def _value(header: Mapping[str, msgspec.Raw], key: str) -> Any:
-    if key not in header:
-        return None
-    try:
-        return msgspec.json.decode(header[key])
-    except UNDECODABLE:
-        return None
+    return decoded(header[key], object) if key in header else None
 
 
 def _device(entry: Mapping[str, object]) -> DeviceFacts:

@@ -33,16 +33,8 @@ from traceflops.parsers.pytorch.metadata import (
     read_metadata,
 )
 from traceflops.parsers.pytorch.values import optional_codes, printable
+from traceflops.parsers.shared import trace_builder
 from traceflops.parsers.shared.formats import Format, Reading
-from traceflops.parsers.shared.trace_builder import (
-    NOTHING_KNOWN,
-    ProcessFacts,
-    devices_table,
-    in_order_of_time,
-    overflow_notes,
-    overflowed,
-    processes_table,
-)
 from traceflops.remedies import LEGACY, RECORDER, with_activities
 from traceflops.table.builder import TableBuilder
 from traceflops.table.columns import ABSENT, IntArray, codes, numbers
@@ -316,17 +308,20 @@ def _assemble(
             rows.replace(column, np.where(is_short[own] & (given >= 0), given, own))
     used = number_devices(collected.tables, len(processes) > 1)
     devices = [local for _, local in used]
-    too_many = overflowed(collected.tables.values())
-    facts = [(process, n, metadata.facts_of(n) or NOTHING_KNOWN) for process, n in used]
+    facts = [
+        (process, n, metadata.facts_of(n) or trace_builder.NOTHING_KNOWN) for process, n in used
+    ]
     tables = {
-        "processes": processes_table(
+        "processes": trace_builder.processes_table(
             [
-                ProcessFacts(source.label, rank, metadata.world_size, metadata.host, pid)
+                trace_builder.ProcessFacts(
+                    source.label, rank, metadata.world_size, metadata.host, pid
+                )
                 for rank, pid in processes
             ]
         ),
-        "devices": devices_table(facts),
-        **{name: in_order_of_time(table) for name, table in collected.tables.items()},
+        "devices": trace_builder.devices_table(facts),
+        **{name: trace_builder.in_order_of_time(table) for name, table in collected.tables.items()},
     }
     if legacy.WORK in collected.counts:
         tables["activities"] = legacy.linked_to_ops(tables)
@@ -352,7 +347,7 @@ def _assemble(
         tables=tables,
         notes=(
             *(replace(note, file=source.label, wording=None, values=()) for note in notes),
-            *overflow_notes(too_many, source.label),
+            *trace_builder.overflow_notes(collected.tables.values(), source.label),
         ),
     )
 

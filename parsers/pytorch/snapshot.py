@@ -24,16 +24,8 @@ from traceflops.parsers.io.pickled import unpickled
 from traceflops.parsers.io.places import rank_in_name
 from traceflops.parsers.pytorch.allocator import ALLOC, FREE, SEGMENTS, Blocks, History
 from traceflops.parsers.pytorch.values import typed_integers
+from traceflops.parsers.shared import trace_builder
 from traceflops.parsers.shared.formats import Format
-from traceflops.parsers.shared.trace_builder import (
-    NOTHING_KNOWN,
-    ProcessFacts,
-    devices_table,
-    in_order_of_time,
-    overflow_notes,
-    overflowed,
-    processes_table,
-)
 from traceflops.table.builder import TableBuilder
 from traceflops.table.columns import ABSENT, LIMIT_NS, Array, IntArray
 from traceflops.table.trace import Note, Source, SourceFile, Trace, rank_from_name
@@ -223,11 +215,14 @@ class _Reader:
     def trace(self) -> Trace:
         """Return what was collected as a trace."""
         source, rank = self._source, rank_in_name(self._source.name)
-        too_many = overflowed(self._tables.values())
         tables = {
-            "processes": processes_table([ProcessFacts(source.label, rank)]),
-            "devices": devices_table([(0, device, NOTHING_KNOWN) for device in self._devices]),
-            **{name: in_order_of_time(table) for name, table in self._tables.items()},
+            "processes": trace_builder.processes_table(
+                [trace_builder.ProcessFacts(source.label, rank)]
+            ),
+            "devices": trace_builder.devices_table(
+                [(0, device, trace_builder.NOTHING_KNOWN) for device in self._devices]
+            ),
+            **{name: trace_builder.in_order_of_time(table) for name, table in self._tables.items()},
         }
         self._odd["unknown-action"] = self._counts[_OTHER]
         notes = [rank_from_name([rank])] if rank is not None else []
@@ -246,7 +241,7 @@ class _Reader:
                 event_counts=dict(sorted(self._counts.items())),
             ),
             tables=tables,
-            notes=(*notes, *overflow_notes(too_many, source.label)),
+            notes=(*notes, *trace_builder.overflow_notes(self._tables.values(), source.label)),
         )
 
     def _stack_codes(self, rows: Sequence[_Event] | Sequence[_Block]) -> IntArray:

@@ -16,12 +16,10 @@ from traceflops.parsers.pytorch import legacy
 from traceflops.parsers.pytorch.events import CollectiveArgs
 from traceflops.parsers.pytorch.merged_ranks import owner_codes
 from traceflops.parsers.pytorch.values import (
-    all_absent,
     as_text,
     first_known,
     integers,
     json_codes,
-    name_codes,
     nanoseconds,
     optional_codes,
     source_lines,
@@ -29,7 +27,7 @@ from traceflops.parsers.pytorch.values import (
     triples,
     typed_integers,
 )
-from traceflops.parsers.shared.sinks import way_named
+from traceflops.parsers.shared.sinks import direction_named
 from traceflops.table.columns import ABSENT, Array, IntArray, Rows, narrow
 
 _JSON_COLUMNS = ("input_dims", "input_types", "input_strides", "concrete_inputs")
@@ -95,8 +93,8 @@ class KinetoRows:
                 (as_text(event.name), as_text(a.kind))
                 for event, a in zip(group.events, args, strict=True)
             ]
-            ways = [way_named(name) or way_named(other) for name, other in texts]
-            columns["direction"] = optional_codes(table.names["direction"], ways)
+            directions = [direction_named(name) or direction_named(other) for name, other in texts]
+            columns["direction"] = optional_codes(table.names["direction"], directions)
         sizes = _numbers(args, "bytes")
         negative = (sizes < 0) & (sizes != ABSENT)
         self.odd["negative-size"] += int(negative.sum())
@@ -284,19 +282,20 @@ class KinetoRows:
 
 def _add(table: Rows, count: int, **columns: Array | int) -> None:
     """Add rows without the columns that are null in all of them."""
-    table.add(
-        count,
-        **{
-            name: values if isinstance(values, int) else narrow(values)
-            for name, values in columns.items()
-            if isinstance(values, int) or not all_absent(values)
-        },
-    )
+    given: dict[str, Array | int] = {}
+    for name, values in columns.items():
+        if isinstance(values, int):
+            given[name] = values
+        elif not len(values) or (values != (-1 if values.dtype == np.int32 else ABSENT)).any():
+            given[name] = narrow(values)
+    table.add(count, **given)
 
 
 def _add_named(table: Rows, group: Group, **columns: Array | int) -> None:
     """Add a row for each event, with its name."""
-    name = name_codes(table.names["name"], [event.name for event in group.events])
+    names = [event.name for event in group.events]
+    texts = names if set(map(type, names)) <= {str} else map(as_text, names)
+    name = table.names["name"].codes(texts)
     _add(table, len(group), process=_owners(table, group), name=name, **columns)
 
 

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from traceflops.parsers.io.json_window import UNDECODABLE
-from traceflops.table.columns import ABSENT, LIMIT_NS, Array, BoolArray, IntArray, Names
+from traceflops.table.columns import ABSENT, LIMIT_NS, BoolArray, IntArray, Names
 
 _FRAME = re.compile(r'File "([^"\n]{1,1000})", line (\d{1,9}), in (\S{1,200})')
 _OF_TORCH = re.compile(r"(?:^|/)torch/")
@@ -43,12 +43,6 @@ def printable(name: str) -> str:
 def as_text(value: object) -> str:
     """Return a name as text, whatever JSON type the writer used."""
     return value if isinstance(value, str) else "" if value is None else str(value)
-
-
-def name_codes(names: Names, values: Sequence[Any]) -> npt.NDArray[np.int32]:
-    """Return the codes of names; a name that is no text is written as text."""
-    all_text = set(map(type, values)) <= {str}
-    return names.codes(values if all_text else map(as_text, values))
 
 
 def optional_codes(names: Names, values: Iterable[Any]) -> npt.NDArray[np.int32]:
@@ -202,19 +196,13 @@ def triples(values: Sequence[Any]) -> IntArray:
 
 
 def source_lines(stack: object) -> str | None:
-    """Return the innermost line of its author in each stack of what a kernel was fused from."""
+    """Return the innermost user code line of each stack that a fused kernel came from."""
     lines: dict[str, None] = {}
     for text in stack[:_MOST_STACKS] if isinstance(stack, list) else ():
         frames = ["{}({}): {}".format(*frame) for frame in _FRAME.findall(as_text(text))]
         own = [frame for frame in frames if not _OF_TORCH.search(frame)]
         lines |= dict.fromkeys((own or frames)[-1:])
     return ", ".join(lines) or None
-
-
-def all_absent(values: Array) -> bool:
-    """Return whether there are values, and none is known."""
-    absent = -1 if values.dtype == np.int32 else ABSENT
-    return bool(len(values)) and bool((values == absent).all())
 
 
 def first_known(first: IntArray, *others: IntArray) -> IntArray:

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from traceflops.parsers.io.json_window import UNDECODABLE
+from traceflops.parsers.io.json_window import decoded
 from traceflops.parsers.shared.trace_builder import NOTHING_KNOWN, DeviceFacts
 
 _MHZ: Final = 10**6
@@ -158,7 +158,7 @@ class Agents:
         By default the index in the list for "Agent 4", and the node for 4 alone, as ROCm 6.2 wrote.
         """
         matches = [match for text in texts if (match := _TEXT.fullmatch(text.strip()))]
-        numbers = [int(match[2]) for match in matches if _kind(match) in ("", "agent")]
+        numbers = [int(match[2]) for match in matches if (match[1] or "").lower() in ("", "agent")]
         bare = any(match[1] is None for match in matches)
         order = _NUMBERINGS[::-1] if bare else _NUMBERINGS
         for numbering in order:
@@ -172,7 +172,7 @@ class Agents:
         match = _TEXT.fullmatch(text.strip())
         if match is None:
             return Agent(UNKNOWN, 0, None, self._of_system)
-        kind, number = _kind(match), int(match[2])
+        kind, number = (match[1] or "").lower(), int(match[2])
         is_typed = kind in ("gpu", "cpu")
         listed = self._by[kind if is_typed else numbering].get(number)
         if listed is not None:
@@ -181,19 +181,12 @@ class Agents:
         return Agent(key, number, kind == "gpu" if is_typed else None, self._of_system)
 
 
-def _kind(match: re.Match[str]) -> str:
-    return (match[1] or "").lower()
-
-
 def gpus_of(header: Mapping[str, msgspec.Raw]) -> dict[int, DeviceFacts]:
     """Return the GPUs by rocprof's (v1) numbers, which count the machine's nodes from 0.
 
     Its JSON has rocminfo's words without blanks.
     """
-    try:
-        words = msgspec.json.decode(header.get("otherData", b"{}"), type=dict[str, Any])
-    except UNDECODABLE:
-        return {}
+    words = decoded(header.get("otherData", b"{}"), dict[str, Any]) or {}
     agents: defaultdict[int, dict[str, str]] = defaultdict(dict)
     for key, value in words.items():
         match = _V1_KEY.fullmatch(key)

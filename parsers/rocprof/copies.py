@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from traceflops.parsers.io.database_query import Lookup
-from traceflops.parsers.shared.sinks import WAYS, way_named
+from traceflops.parsers.shared.sinks import DIRECTIONS, direction_named
 from traceflops.table.builder import TableBuilder
 from traceflops.table.columns import ABSENT, Array, IntArray
 
@@ -16,34 +16,39 @@ _KERNELS: Final = ("__amd_rocclr_copyBuffer", "__amd_rocclr_fillBuffer")
 UNKNOWN, HOST, GPU = -1, 0, 1
 """What an end of a copy is."""
 _BY_ENDS: Final = {"HtoD": (HOST, GPU), "DtoH": (GPU, HOST), "HtoH": (HOST, HOST)}
-WITHIN: Final = WAYS.index("DtoD")
-BETWEEN: Final = WAYS.index("PtoP")
+WITHIN: Final = DIRECTIONS.index("DtoD")
+BETWEEN: Final = DIRECTIONS.index("PtoP")
 
 
-def ways_named(names: Iterable[str]) -> IntArray:
-    """Return the indices in WAYS of the directions in names, -1 for none."""
-    ways = map(way_named, names)
-    return np.array([-1 if way is None else WAYS.index(way) for way in ways], np.int64)
+def directions_named(names: Iterable[str]) -> IntArray:
+    """Return the indices in DIRECTIONS of the directions in names, -1 for none."""
+    directions = map(direction_named, names)
+    return np.array(
+        [-1 if direction is None else DIRECTIONS.index(direction) for direction in directions],
+        np.int64,
+    )
 
 
-def ways_between(named: IntArray, source: IntArray, target: IntArray, apart: Array) -> IntArray:
-    """Return the way of each copy as an index in WAYS: that of its name, else by its ends.
+def directions_between(
+    named: IntArray, source: IntArray, target: IntArray, apart: Array
+) -> IntArray:
+    """Return the direction of each copy, an index in DIRECTIONS: by its name, else by its ends.
 
     `source` and `target` are HOST, GPU or UNKNOWN. Between GPUs that are `apart` a copy is PtoP.
     """
-    way = named
+    direction = named
     for text, (first, last) in _BY_ENDS.items():
         is_so = (named == UNKNOWN) & (source == first) & (target == last)
-        way = np.where(is_so, WAYS.index(text), way)
+        direction = np.where(is_so, DIRECTIONS.index(text), direction)
     in_gpus = np.isin(named, [UNKNOWN, WITHIN, BETWEEN]) & (source == GPU) & (target == GPU)
-    return np.where(in_gpus, np.where(apart, BETWEEN, WITHIN), way)
+    return np.where(in_gpus, np.where(apart, BETWEEN, WITHIN), direction)
 
 
-def ends_of(way: IntArray) -> tuple[IntArray, IntArray]:
-    """Return what source and target are (HOST, GPU, UNKNOWN) by the way of a copy alone."""
-    ends = [_BY_ENDS.get(text, (GPU, GPU)) for text in WAYS]
+def ends_of(direction: IntArray) -> tuple[IntArray, IntArray]:
+    """Return what source and target are (HOST, GPU, UNKNOWN) by the direction of a copy alone."""
+    ends = [_BY_ENDS.get(text, (GPU, GPU)) for text in DIRECTIONS]
     sources, targets = np.array([*ends, (UNKNOWN, UNKNOWN)]).T
-    return sources[way], targets[way]
+    return sources[direction], targets[direction]
 
 
 def copies_in(activities: TableBuilder) -> list[int]:

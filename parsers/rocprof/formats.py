@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from traceflops.parsers.io.inputs import ByteSource
@@ -19,29 +20,10 @@ _V3_START: Final = re.compile(rb'\s*\{[^{}\[\]]*?"rocprofiler-sdk-tool"\s*:')
 def _is_table(head: bytes) -> bool:
     if _OTHER_TEXT.match(head) or (b"," not in head and b";" not in head and b"\t" not in head):
         return False
-    from traceflops.parsers.rocprof.layouts import table_in
+    from traceflops.parsers.io.csv_text import find_start
+    from traceflops.parsers.rocprof.layouts import ROCPROF_TABLES
 
-    return table_in(head) is not None
-
-
-def _read_tables(sources: Sequence[ByteSource], reading: Reading) -> list[Trace]:
-    from traceflops.parsers.rocprof.tables.read import read_tables
-
-    return read_tables(sources)
-
-
-def _read_v1(sources: Sequence[ByteSource], reading: Reading) -> list[Trace]:
-    from traceflops.parsers.rocprof.v1_read import read_v1_json
-
-    for source in sources:
-        reading.pool.expect(source.expected_text_bytes)
-    return [read_v1_json(source, reading.pool) for source in sources]
-
-
-def _read_v3(sources: Sequence[ByteSource], reading: Reading) -> list[Trace]:
-    from traceflops.parsers.rocprof.v3json_run import read_runs
-
-    return read_runs(sources, reading)
+    return find_start(head, ROCPROF_TABLES) is not None
 
 
 def _is_perfetto(head: bytes) -> bool:
@@ -58,18 +40,35 @@ def _is_perfetto(head: bytes) -> bool:
         return False
 
 
-def _read_perfetto(sources: Sequence[ByteSource], reading: Reading) -> list[Trace]:
-    from traceflops.parsers.rocprof.perfetto_trace import read_perfetto
+def _read(format_: str, sources: Sequence[ByteSource], reading: Reading) -> list[Trace]:
+    """Return the traces in files of a format."""
+    if format_ == "rocprof CSV":
+        from traceflops.parsers.rocprof.tables.read import read_tables
 
-    return [read_perfetto(source) for source in sources]
+        return read_tables(sources)
+    if format_ == "rocprofv3 JSON":
+        from traceflops.parsers.rocprof.v3json_run import read_runs
+
+        return read_runs(sources, reading)
+    if format_ == "Perfetto":
+        from traceflops.parsers.rocprof.perfetto_trace import read_perfetto
+
+        return [read_perfetto(source) for source in sources]
+    from traceflops.parsers.rocprof.v1_read import read_v1_json
+
+    for source in sources:
+        reading.pool.expect(source.expected_text_bytes)
+    return [read_v1_json(source, reading.pool) for source in sources]
 
 
-ROCPROF_TABLES: Final = Format("rocprof CSV", _is_table, _read_tables, gathers=True)
-ROCPROF_V1_JSON: Final = Format(
-    "rocprof (v1) JSON", lambda head: _V1_START.match(head) is not None, _read_v1
-)
+def _format(name: str, is_kind: Callable[[bytes], bool], *, gathers: bool = False) -> Format:
+    return Format(name, is_kind, partial(_read, name), gathers=gathers)
+
+
+ROCPROF_TABLES: Final = _format("rocprof CSV", _is_table, gathers=True)
+ROCPROF_V1_JSON: Final = _format("rocprof (v1) JSON", lambda head: bool(_V1_START.match(head)))
 """Recognised by the empty event at the start of its list, which no other tool writes."""
-ROCPROF_JSON: Final = Format(
-    "rocprofv3 JSON", lambda head: _V3_START.match(head) is not None, _read_v3, gathers=True
+ROCPROF_JSON: Final = _format(
+    "rocprofv3 JSON", lambda head: bool(_V3_START.match(head)), gathers=True
 )
-ROCPROF_PERFETTO: Final = Format("Perfetto", _is_perfetto, _read_perfetto)
+ROCPROF_PERFETTO: Final = _format("Perfetto", _is_perfetto)

@@ -12,7 +12,7 @@ from functools import cache
 from typing import Final, NamedTuple
 
 from traceflops.parsers.io.csv_cells import Field, Kind
-from traceflops.parsers.io.csv_text import Plan, find_start
+from traceflops.parsers.io.csv_text import Plan, Tables
 
 V1, V2, V3, COMPUTE = "v1", "v2", "v3", "compute"
 _WORDS: Final = re.compile("[^a-z0-9]+")
@@ -285,56 +285,48 @@ class RocprofTable(NamedTuple):
     counters: Mapping[str, tuple[str, ...]]
 
 
-class RocprofTables:
-    """The tables of rocprof, as the reader of CSV asks for them."""
-
-    beginnings: Final = frozenset({*_JOINED, *(columns.split()[0] for columns, _ in _HEADLESS)})
-
-    def of_header(self, names: Sequence[str]) -> Plan | None:
-        """Return what to read of the table with this header, None for tables of other tools."""
-        layout = layout_of(names)
-        if layout is None:
-            return None
-        if layout.what in ("agents", "system"):  # all columns
-            fields = {name: Field(index, "text") for index, name in enumerate(names)}
-            return Plan(len(names), fields, None, RocprofTable(layout, layout.what, {}))
-        # Further columns may be counters; rocprofv3 has a table for these.
-        may_be_wide = layout.what in ("kernels", "untimed") and layout.generation != V3
-        columns_of = counters_in(names) if may_be_wide else {}
-        what = "wide" if columns_of else layout.what
-        is_timed = layout.generation == V1 and layout.what == "kernels"
-        columns, fields = [*map(plain, names)], {}
-        for role in _ROLES_OF["timed wide" if columns_of and is_timed else what]:
-            kind, spellings = _ROLES[role]
-            spelling = next((spelling for spelling in spellings if spelling in columns), None)
-            if spelling is not None:  # of two columns with one name the first
-                fields[role] = Field(columns.index(spelling), kind)
-        if what == "counters" and "guid" not in fields and "pid" in columns:
-            # rocpd convert calls the column of the run's id pid.
-            index = columns.index("pid")
-            fields = {role: field for role, field in fields.items() if field.place != index}
-            fields["guid"] = Field(index, "text")
-        fields = fields or {"row": Field(0, "text")}  # one at least is read
-        free = next((fields[role].place for role in _FREE if role in fields), None)
-        counters = {name: tuple(f"counter {i}" for i in own) for name, own in columns_of.items()}
-        of_counters = [index for own in columns_of.values() for index in own]
-        fields |= {f"counter {index}": Field(index, "number") for index in of_counters}
-        return Plan(len(names), fields, free, RocprofTable(layout, what, counters))
-
-    def of_row(self, row: Sequence[str]) -> Plan | None:
-        """Return what to read of the table without header that has this row."""
-        for columns, begins in _HEADLESS:
-            cells = dict(zip(columns.split(), row, strict=False))
-            fits = len(columns.split()) == len(row)
-            if fits and all(cells[name].startswith(word) for name, word in begins.items()):
-                return self.of_header(columns.split())
+def _table_of(names: Sequence[str]) -> Plan | None:
+    """Return what to read of the table with this header, None for tables of other tools."""
+    layout = layout_of(names)
+    if layout is None:
         return None
+    if layout.what in ("agents", "system"):  # all columns
+        fields = {name: Field(index, "text") for index, name in enumerate(names)}
+        return Plan(len(names), fields, None, RocprofTable(layout, layout.what, {}))
+    # Further columns may be counters; rocprofv3 has a table for these.
+    may_be_wide = layout.what in ("kernels", "untimed") and layout.generation != V3
+    columns_of = counters_in(names) if may_be_wide else {}
+    what = "wide" if columns_of else layout.what
+    is_timed = layout.generation == V1 and layout.what == "kernels"
+    columns, fields = [*map(plain, names)], {}
+    for role in _ROLES_OF["timed wide" if columns_of and is_timed else what]:
+        kind, spellings = _ROLES[role]
+        spelling = next((spelling for spelling in spellings if spelling in columns), None)
+        if spelling is not None:  # of two columns with one name the first
+            fields[role] = Field(columns.index(spelling), kind)
+    if what == "counters" and "guid" not in fields and "pid" in columns:
+        # rocpd convert calls the column of the run's id pid.
+        index = columns.index("pid")
+        fields = {role: field for role, field in fields.items() if field.place != index}
+        fields["guid"] = Field(index, "text")
+    fields = fields or {"row": Field(0, "text")}  # one at least is read
+    free = next((fields[role].place for role in _FREE if role in fields), None)
+    counters = {name: tuple(f"counter {i}" for i in own) for name, own in columns_of.items()}
+    of_counters = [index for own in columns_of.values() for index in own]
+    fields |= {f"counter {index}": Field(index, "number") for index in of_counters}
+    return Plan(len(names), fields, free, RocprofTable(layout, what, counters))
 
 
-ROCPROF_TABLES: Final = RocprofTables()
+def _table_with(row: Sequence[str]) -> Plan | None:
+    """Return what to read of the table without header that has this row."""
+    for columns, begins in _HEADLESS:
+        cells = dict(zip(columns.split(), row, strict=False))
+        fits = len(columns.split()) == len(row)
+        if fits and all(cells[name].startswith(word) for name, word in begins.items()):
+            return _table_of(columns.split())
+    return None
 
 
-def table_in(head: bytes) -> RocprofTable | None:
-    """Return which table of rocprof's a text is, by its first lines."""
-    start = find_start(head, ROCPROF_TABLES)
-    return start.plan.what if start else None
+ROCPROF_TABLES: Final = Tables(
+    frozenset({*_JOINED, *(columns.split()[0] for columns, _ in _HEADLESS)}), _table_of, _table_with
+)

@@ -15,7 +15,6 @@ from traceflops.parsers.io.notes import NoteTable
 from traceflops.parsers.rocprof.tables.parts import TableFile
 from traceflops.parsers.shared.sanity_checks import COUNTED_WHILE_TIMED, span_notes
 from traceflops.parsers.shared.sinks import DISPATCH
-from traceflops.parsers.shared.trace_builder import overflow_notes
 from traceflops.remedies import ROCPROFV3
 from traceflops.table.columns import ABSENT, count_true, names, numbers
 from traceflops.table.grouping import joint_codes
@@ -57,7 +56,6 @@ NOTES: Final = NoteTable(
         "launch (GRBM counters: largest value)."
     },
     dropped={
-        "file-not-read": "{name} could not be read: {reason}.",
         "times-rounded": "{n} [time|times] [is not a whole number|are not whole numbers] of "
         "nanoseconds. Spreadsheets round them when saving (3.42E+14); use the file as rocprof "
         "wrote it.",
@@ -116,11 +114,6 @@ _NO_CALLS: Final = (
 )
 
 
-def instance_notes(rows: int) -> Iterator[Note]:
-    """Yield a note if `rows` of instances were added to others."""
-    return NOTES.counted({"instances-summed": rows}, "instances-summed")
-
-
 def clock_of(machine: str | None, host: str | None) -> str | None:
     """Return a name of a machine's clock: a digest, since neither id nor name is to be shared.
 
@@ -134,9 +127,7 @@ def clock_of(machine: str | None, host: str | None) -> str | None:
 
 def clock_of_folder(root: str) -> str | None:
     """Return a name of the clock of a machine by its folder, without naming the folder."""
-    if root in ("", "."):
-        return None
-    return f"folder {_digest(root)}"
+    return None if root in ("", ".") else f"folder {_digest(root)}"
 
 
 def _digest(text: str) -> str:
@@ -173,13 +164,13 @@ def link_notes(tables: Mapping[str, pa.Table], *, no_calls: str = _NO_CALLS) -> 
 
 
 def run_notes(
-    run: TableRun, tables: Mapping[str, pa.Table], overflowed: Sequence[str]
+    run: TableRun, tables: Mapping[str, pa.Table], overflowed: Sequence[Note]
 ) -> Iterator[Note]:
     """Yield the notes of a run: those of its files, then those of the whole."""
     of_files = [(index, n) for index, file in enumerate(run.files) for n in file_notes(file)]
     yield from together(of_files, len(run.files))
     label = run.files[0].source.label
-    yield from overflow_notes(overflowed, label)
+    yield from overflowed
     ranks = [process.place.rank for process in run.processes if process.place.rank is not None]
     if ranks:
         yield rank_from_name(ranks)
@@ -192,7 +183,7 @@ def run_notes(
         notes.append(NOTES.note("repeated-passes", len(run.passes_left_out), passes=listed))
     notes += NOTES.counted(odd, "merged-passes", "launcher", "host-copies")
     notes += [DEVICE_UNKNOWN] if odd["device-unknown"] else []
-    notes += [*instance_notes(odd["instances"]), *NOTES.counted(odd, "counters-written-twice")]
+    notes += NOTES.counted(odd, "instances-summed", "counters-written-twice")
     # What the run lacks as a whole, and what is strange about its times
     if tables["activities"].num_rows:
         notes += link_notes(tables)

@@ -17,25 +17,22 @@ from traceflops.parsers.io.database_query import Batch, by_distinct
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.notes import NoteTable
 from traceflops.parsers.rocprof.agents import GAUGES
-from traceflops.parsers.rocprof.copies import GPU, HOST, UNKNOWN, ends_of, ways_between, ways_named
+from traceflops.parsers.rocprof.copies import (
+    GPU,
+    HOST,
+    UNKNOWN,
+    directions_between,
+    directions_named,
+    ends_of,
+)
 from traceflops.parsers.rocprof.notes import clock_of_folder
 from traceflops.parsers.rocprof.perfetto_packets import TEXT, Packets, Track
 from traceflops.parsers.rocprof.tables.parts import place_of
-from traceflops.parsers.rocprof.trace import Recorded, trace_of
+from traceflops.parsers.rocprof.trace import trace_of
+from traceflops.parsers.shared import sinks
 from traceflops.parsers.shared.collectives import fill_collectives
 from traceflops.parsers.shared.sanity_checks import timed
-from traceflops.parsers.shared.sinks import (
-    UNNAMED,
-    UNNAMED_COPY,
-    UNNAMED_KERNEL,
-    Calls,
-    Copies,
-    Kernels,
-    Marks,
-    Overheads,
-    blocks_of,
-)
-from traceflops.parsers.shared.trace_builder import ProcessIds, told_apart
+from traceflops.parsers.shared.trace_builder import ProcessIds, TraceBuilder, within_limit
 from traceflops.table.columns import ABSENT, Array, IntArray, count_true
 from traceflops.table.trace import Note, Source, Trace
 from traceflops.units import time_amount
@@ -132,7 +129,7 @@ def read_perfetto(source: ByteSource) -> Trace:
     return trace_of(recording, source, about, "file", notes=[*recording.notes()])
 
 
-class _Recording(Recorded):
+class _Recording(TraceBuilder):
     """The rows of a file. `is_sys` says that rocprof-sys wrote it."""
 
     def __init__(self, source: ByteSource) -> None:
@@ -234,7 +231,7 @@ class _Recording(Recorded):
         self.odd["device-unknown json"] += count_true(gpu == ABSENT)
 
         def device(number: int, row: int) -> int:
-            number = told_apart(self._known_gpus, max(number, -1), -1)
+            number = within_limit(self._known_gpus, max(number, -1), -1)
             return self.device(number, int(process[row]), number)
 
         return by_distinct(np.where(gpu == ABSENT, 0, gpu), device)
@@ -246,16 +243,16 @@ class _Recording(Recorded):
         return {"rows": rows, "name": name, **{c: rows[c] for c in ("process", *columns)}}
 
     def _add_calls(self, rows: Batch, api: str) -> None:
-        common = self._common("calls", rows, UNNAMED, "thread", "correlation")
-        Calls(**common, api=api).add_to(self)
+        common = self._common("calls", rows, sinks.UNNAMED, "thread", "correlation")
+        sinks.add_calls(self, **common, api=api)
 
     def _add_marks(self, rows: Batch, _: str) -> None:
-        Marks(**self._common("marks", rows, UNNAMED, "thread")).add_to(self)
+        sinks.add_marks(self, **self._common("marks", rows, sinks.UNNAMED, "thread"))
 
     def _add_scratch(self, rows: Batch, _: str) -> None:
         """Add the making of scratch memory, for which a queue waits, as overhead of the device."""
-        common = self._common("marks", rows, UNNAMED, "thread", "stream")
-        Overheads(**common, device=self._on_gpus(rows)).add_to(self)
+        common = self._common("marks", rows, sinks.UNNAMED, "thread", "stream")
+        sinks.add_overheads(self, **common, device=self._on_gpus(rows))
 
     def _add_kernels(self, rows: Batch, _: str) -> None:
         """Add kernels; rocprofv3 writes only the products of their sizes, not the axes."""
@@ -266,33 +263,39 @@ class _Recording(Recorded):
             )
             for name in ("workgroup_size", "grid_size")
         )
-        Kernels(
-            **self._common("activities", rows, UNNAMED_KERNEL, "stream", "correlation"),
+        sinks.add_work(
+            self,
+            kind="kernel",
+            **self._common("activities", rows, sinks.UNNAMED_KERNEL, "stream", "correlation"),
             device=self._on_gpus(rows),
-            grid=blocks_of(grid, block),
+            grid=sinks.blocks_of(grid, block),
             block=block,
             shared_memory_bytes=rows["group_segment_size"],
-        ).add_to(self)
+        )
 
     def _add_copies(self, rows: Batch, _: str) -> None:
         """Add copies; rocprof-sys numbers the agents at their ends unlike those of kernels."""
-        way = np.append(ways_named(self._packets.names), UNKNOWN)[rows["name"]]
+        direction = np.append(directions_named(self._packets.names), UNKNOWN)[rows["name"]]
         source, target = (self._agents(rows[end]) for end in ("src", "dst"))
         ends = []
-        for values, by_way in zip((rows["src"], rows["dst"]), ends_of(way), strict=True):
+        for values, by_direction in zip(
+            (rows["src"], rows["dst"]), ends_of(direction), strict=True
+        ):
             kind = self._in_texts(values, lambda t: _ENDS.get(t[:3].upper(), UNKNOWN), UNKNOWN)
             kind = np.where(np.isin(values, self._gpus) & (not self.is_sys), GPU, kind)
-            ends.append(np.where(by_way == UNKNOWN, kind, by_way))
+            ends.append(np.where(by_direction == UNKNOWN, kind, by_direction))
         first, last = ends
         gpu = np.where(last == GPU, target, source)
         columns = {"gpu": np.full_like(gpu, ABSENT) if self.is_sys else gpu}
-        columns["way"] = ways_between(way, first, last, source != target)
+        columns["direction"] = directions_between(direction, first, last, source != target)
         on_device = (first != HOST) | (last != HOST)
         self.odd["host-copies json"] += count_true(~on_device)
         rows = rows.with_numbers(columns).only(on_device)
         # A copy engine executes it: it belongs to no queue or stream.
-        common = self._common("activities", rows, UNNAMED_COPY, "correlation", "bytes", "way")
-        Copies(**common, device=self._on_gpus(rows)).add_to(self)
+        common = self._common(
+            "activities", rows, sinks.UNNAMED_COPY, "correlation", "bytes", "direction"
+        )
+        sinks.add_work(self, kind="memcpy", **common, device=self._on_gpus(rows))
 
     def _add_counters(self, rows: Batch, kind_of: IntArray) -> None:
         """Add values over time. Those of rocprofv3 only sum up records that are read.
@@ -311,7 +314,9 @@ class _Recording(Recorded):
         names = table.names["name"]
         gauges = [GAUGES.get(text) for text in (*self._packets.categories, "")]
         gauge = np.array([names[gauge[0]] if gauge else ABSENT for gauge in gauges])[category]
-        other = by_distinct(uuid, lambda key, _: names[tracks.get(key, _NO_TRACK).name or UNNAMED])
+        other = by_distinct(
+            uuid, lambda key, _: names[tracks.get(key, _NO_TRACK).name or sinks.UNNAMED]
+        )
         unit = np.array([gauge[1] if gauge else 1.0 for gauge in gauges])[category]
         factor = unit * by_distinct(uuid, lambda key, _: tracks.get(key, _NO_TRACK).factor)
         name = np.where(gauge == ABSENT, other, gauge).astype(np.int32)

@@ -13,9 +13,9 @@ import numpy as np
 
 from traceflops.parsers.io.database_query import Among, Batch, Coder, Lookup, Wanted, by_distinct
 from traceflops.parsers.rocprof.rocpd_run import RunReading
-from traceflops.parsers.rocprof.trace import Recorded
+from traceflops.parsers.shared import sinks
 from traceflops.parsers.shared.sanity_checks import timed
-from traceflops.parsers.shared.sinks import UNNAMED, Calls, Marks, Overheads
+from traceflops.parsers.shared.trace_builder import TraceBuilder
 from traceflops.table.columns import ABSENT, Array, IntArray, count_true
 
 APIS: Final = ("hip", "hsa", "rccl", "rocdecode", "rocjpeg")
@@ -70,8 +70,8 @@ class HostReader:
     def __init__(self, reading: RunReading, values: IntArray) -> None:
         self._reading = reading
         self._values = values
-        self._call_name = reading.strings.coder(reading["calls"].names["name"], UNNAMED)
-        self._mark_name = reading.strings.coder(reading["marks"].names["name"], UNNAMED)
+        self._call_name = reading.strings.coder(reading["calls"].names["name"], sinks.UNNAMED)
+        self._mark_name = reading.strings.coder(reading["marks"].names["name"], sinks.UNNAMED)
         self._message_names: dict[int, Coder] = {}
         self.measured: list[Batch] = []
         self.rccl: list[tuple[IntArray, IntArray]] = []
@@ -125,7 +125,7 @@ class HostReader:
             call_rows = reading["calls"].count + np.flatnonzero(is_rccl)
             self.rccl.append((calls["event_id"][is_rccl], call_rows))
         correlation = reading.correlations(calls["event_id"])
-        add_calls(reading, calls, self._call_name(calls["name_id"]), correlation, APIS)
+        add_calls_of(reading, calls, self._call_name(calls["name_id"]), correlation, APIS)
 
         is_mark = np.isin(kind, [_KINDS.index(MARK), _KINDS.index(_MESSAGE)])
         marks = self._on_threads(rows.only(is_mark))
@@ -141,7 +141,7 @@ class HostReader:
                 message = self._message_names[key](marks["event_id"][of_category])
                 name[of_category] = np.where(message >= 0, message, name[of_category])
             process, thread = marks["process"], marks["thread"]
-            Marks(rows=marks, process=process, thread=thread, name=name).add_to(reading)
+            sinks.add_marks(reading, marks, process=process, thread=thread, name=name)
 
     def _on_threads(self, rows: Batch) -> Batch:
         """Return rows with the numbers of their processes and threads."""
@@ -150,19 +150,20 @@ class HostReader:
         return rows.with_numbers({"process": process, "thread": thread})
 
 
-def add_calls(
-    recorded: Recorded, rows: Batch, name: Array, correlation: IntArray, apis: tuple[str, ...]
+def add_calls_of(
+    recorded: TraceBuilder, rows: Batch, name: Array, correlation: IntArray, apis: tuple[str, ...]
 ) -> None:
     """Add calls, whose `kind` is the index of their API in `apis`."""
     codes = recorded["calls"].names["api"]
-    Calls(
-        rows=rows,
+    sinks.add_calls(
+        recorded,
+        rows,
         process=rows["process"],
         thread=rows["thread"],
         name=name,
         correlation=correlation,
         api=by_distinct(rows["kind"], lambda kind, _: codes[apis[kind]]),
-    ).add_to(recorded)
+    )
 
 
 def read_allocations(reading: RunReading) -> None:
@@ -175,11 +176,12 @@ def read_allocations(reading: RunReading) -> None:
         process = reading.processes(rows["pid"])
         device = reading.devices(rows["agent_id"], process)
         labels = [f"SCRATCH_MEMORY_{kind or 'NONE'}" for kind in rows.texts["type"]]
-        Overheads(
-            rows=rows,
+        sinks.add_overheads(
+            reading,
+            rows,
             process=process,
             thread=reading.threads(rows["tid"]),
             device=np.where(rows["agent_id"] == ABSENT, ABSENT, device),
             stream=rows["queue_id"],
             name=names.codes(labels),
-        ).add_to(reading)
+        )

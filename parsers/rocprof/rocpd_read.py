@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -23,23 +23,20 @@ from traceflops.parsers.io.database_query import (
 )
 from traceflops.parsers.io.database_rows import Database
 from traceflops.parsers.rocprof.agents import GAUGES
-from traceflops.parsers.rocprof.copies import copies_in, fill_sizes, ways_between, ways_named
+from traceflops.parsers.rocprof.copies import (
+    copies_in,
+    directions_between,
+    directions_named,
+    fill_sizes,
+)
 from traceflops.parsers.rocprof.notes import SEVERAL_MACHINES
 from traceflops.parsers.rocprof.rocpd_host import HostReader, read_allocations
 from traceflops.parsers.rocprof.rocpd_run import RocpdRun, RunReading, label, runs_of, version_of
 from traceflops.parsers.rocprof.tables.counters import summed_instances
 from traceflops.parsers.rocprof.trace import trace_of, with_losses
+from traceflops.parsers.shared import sinks
 from traceflops.parsers.shared.collectives import COLLECTIVES, MADE, SIZES, fill_collectives
 from traceflops.parsers.shared.sanity_checks import timed
-from traceflops.parsers.shared.sinks import (
-    UNNAMED_COPY,
-    UNNAMED_KERNEL,
-    Copies,
-    Graphs,
-    Kernels,
-    blocks_of,
-    product_of,
-)
 from traceflops.table.builder import TableBuilder
 from traceflops.table.columns import ABSENT, IntArray, count_true
 from traceflops.table.grouping import distinct
@@ -167,7 +164,7 @@ class DispatchReader:
     def read(self) -> None:
         """Add the dispatches; what counters need of them is kept."""
         reading = self._reading
-        name = self._kernels.coder(reading["activities"].names["name"], UNNAMED_KERNEL)
+        name = self._kernels.coder(reading["activities"].names["name"], sinks.UNNAMED_KERNEL)
         is_counted = reading.run.has_rows("pmc_event")
         columns = (*_OF_DISPATCH, "dispatch_id") if is_counted else _OF_DISPATCH
         for batch in reading.run.batches("kernel_dispatch", Wanted(integers=columns)):
@@ -175,21 +172,23 @@ class DispatchReader:
             rows = timed(batch, reading.odd)
             common = _common(reading, rows, rows["agent_id"])
             grid, block = (np.stack([rows[c] for c in axes], axis=1) for axes in (_GRID, _BLOCK))
-            Kernels(
-                rows=rows,
+            sinks.add_work(
+                reading,
+                rows,
+                "kernel",
                 **common,
                 stream=rows["queue_id"],
                 name=name(rows["kernel_id"]),
-                grid=blocks_of(grid, block),
+                grid=sinks.blocks_of(grid, block),
                 block=block,
                 registers_per_thread=self._registers(rows["kernel_id"]),
                 shared_memory_bytes=rows["group_segment_size"],
-            ).add_to(reading)
+            )
             if is_counted:
                 self._dispatches.append(
                     {name: common[name] for name in ("process", "device", "correlation")}
                     | {name: rows[f"{name}_id"] for name in ("kernel", "dispatch", "event")}
-                    | {"threads": product_of(grid), "block_threads": product_of(block)}
+                    | {"threads": sinks.product_of(grid), "block_threads": sinks.product_of(block)}
                 )
 
     def read_counters(self) -> bool:
@@ -206,7 +205,7 @@ class DispatchReader:
         }
         row_of = Lookup(dispatches["event"], np.arange(len(dispatches["event"])))
         table = reading[_TABLE]
-        name = self._kernels.coder(table.names["name"], UNNAMED_KERNEL)
+        name = self._kernels.coder(table.names["name"], sinks.UNNAMED_KERNEL)
         counter = self._counters.coder(table.names["counter"], _UNNAMED)
         for batch in reading.run.batches("pmc_event", _VALUE):
             reading.counts["pmc_event"] += batch.count
@@ -228,7 +227,7 @@ class DispatchReader:
                 )
             if not is_of_kernel.all():
                 self.others.append(rows.only(~is_of_kernel))
-        reading.tables[_TABLE], odd["instances"] = summed_instances(table)
+        reading.tables[_TABLE], odd["instances-summed"] = summed_instances(table)
         if not len(dispatches["event"]) or any(map(reading.run.has_rows, _TRACED)):
             return False
         counted = np.setdiff1d(reading[_TABLE].column("dispatch"), [ABSENT])
@@ -258,7 +257,7 @@ class DispatchReader:
 
 def read_copies(reading: RunReading) -> None:
     """Add the copies; one within the host's memory is no work of a device."""
-    name = reading.strings.coder(reading["activities"].names["name"], UNNAMED_COPY)
+    name = reading.strings.coder(reading["activities"].names["name"], sinks.UNNAMED_COPY)
     for batch in reading.run.batches("memory_copy", Wanted(integers=_OF_COPY)):
         reading.counts["memory_copy"] += batch.count
         rows = timed(batch, reading.odd)
@@ -268,15 +267,19 @@ def read_copies(reading: RunReading) -> None:
         rows, from_gpu, to_gpu = rows.only(on_device), from_gpu[on_device], to_gpu[on_device]
         source, target = rows["src_agent_id"], rows["dst_agent_id"]
         ids, inverse = np.unique(rows["name_id"], return_inverse=True)
-        named = ways_named(reading.strings[key] or "" for key in ids.tolist())[inverse]
-        Copies(
-            rows=rows,
+        named = directions_named(reading.strings[key] or "" for key in ids.tolist())[inverse]
+        sinks.add_work(
+            reading,
+            rows,
+            "memcpy",
             # A copy engine executes it: it belongs to no queue or stream.
             **_common(reading, rows, np.where(to_gpu, target, source)),
             name=name(rows["name_id"]),
             bytes=rows["size"],
-            way=ways_between(named, from_gpu.astype(int), to_gpu.astype(int), source != target),
-        ).add_to(reading)
+            direction=directions_between(
+                named, from_gpu.astype(int), to_gpu.astype(int), source != target
+            ),
+        )
 
 
 def read_graphs(reading: RunReading) -> None:
@@ -290,15 +293,17 @@ def read_graphs(reading: RunReading) -> None:
         nowhere = batch["agent_id"] == ABSENT
         reading.odd["graph-without-device"] += count_true(opaque & nowhere)
         rows = timed(batch.only(opaque & ~nowhere), reading.odd)
-        Graphs(
-            rows=rows,
+        sinks.add_work(
+            reading,
+            rows,
+            "graph",
             **_common(reading, rows, rows["agent_id"]),
             stream=rows["queue_id"],
             name=by_distinct(rows["graph_exec_id"], lambda graph, _: labels[f"graph {graph}"]),
-        ).add_to(reading)
+        )
 
 
-def _common(reading: RunReading, rows: Batch, agents: IntArray) -> dict[str, IntArray]:
+def _common(reading: RunReading, rows: Batch, agents: IntArray) -> dict[str, Any]:
     """Return what all activities have: where they ran and what launched them."""
     process = reading.processes(rows["pid"])
     graph, node = (np.where(rows[ids] > 0, rows[ids], ABSENT) for ids in _GRAPH)

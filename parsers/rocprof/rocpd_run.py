@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import islice
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -27,15 +27,17 @@ from traceflops.parsers.io.database_query import (
     by_distinct,
 )
 from traceflops.parsers.io.database_rows import Database
-from traceflops.parsers.io.json_window import UNDECODABLE
+from traceflops.parsers.io.json_window import decoded
 from traceflops.parsers.rocprof.agents import facts_of_agent, place_of_node
 from traceflops.parsers.rocprof.notes import clock_of
-from traceflops.parsers.rocprof.trace import Recorded
-from traceflops.parsers.shared.trace_builder import NOTHING_KNOWN, DeviceFacts, ProcessFacts
+from traceflops.parsers.shared.trace_builder import (
+    NOTHING_KNOWN,
+    DeviceFacts,
+    ProcessFacts,
+    TraceBuilder,
+)
 from traceflops.table.columns import ABSENT, BoolArray, IntArray
 from traceflops.table.trace import Note
-
-T = TypeVar("T")
 
 _UNKNOWN_DEVICE: Final = -1
 _MOST_NUMBERED: Final = 4_096
@@ -178,7 +180,7 @@ class _Agent(NamedTuple):
     facts: DeviceFacts
 
 
-class RunReading(Recorded):
+class RunReading(TraceBuilder):
     """The rows read of a run, and what its tables refer to by ids.
 
     `clock` is that of its machine; where it is of several machines, `clocks` are those of its
@@ -199,7 +201,7 @@ class RunReading(Recorded):
         ):
             is_gpu, facts = kind == "GPU", NOTHING_KNOWN
             if is_gpu:
-                words = _decoded(more, dict[str, Any]) or {}
+                words = decoded(more or b"", dict[str, Any]) or {}
                 words |= {"name": name} if name else {}
                 words |= {"product_name": product} if product else {}
                 facts = facts_of_agent(words)
@@ -289,17 +291,10 @@ class RunReading(Recorded):
         for batch in self.run.batches("event", wanted, Among("category_id", (category,))):
             ids.append(batch["id"])
             for text in batch.texts["extdata"]:
-                event = _decoded(text, _EventData) if text != "{}" else None
+                event = decoded(text, _EventData) if text and text != "{}" else None
                 texts.append((event.message or None) if event else None)
         return TextsById(np.concatenate(ids), texts)
 
 
 class _EventData(msgspec.Struct):
     message: str
-
-
-def _decoded(text: str | None, form: type[T]) -> T | None:
-    try:
-        return msgspec.json.decode(text, type=form) if text else None
-    except UNDECODABLE:
-        return None

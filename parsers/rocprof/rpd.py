@@ -7,29 +7,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from traceflops.parsers.io.database_query import Batch, Lookup, TextsById, Wanted, by_distinct
 from traceflops.parsers.io.database_rows import Database
-from traceflops.parsers.rocprof.copies import BETWEEN, WITHIN, ways_named
-from traceflops.parsers.rocprof.rocpd_host import APIS, MARK, add_calls, kind_by_name
-from traceflops.parsers.rocprof.trace import Recorded, trace_of, with_losses
+from traceflops.parsers.rocprof.copies import BETWEEN, WITHIN, directions_named
+from traceflops.parsers.rocprof.rocpd_host import APIS, MARK, add_calls_of, kind_by_name
+from traceflops.parsers.rocprof.trace import trace_of, with_losses
+from traceflops.parsers.shared import sinks
 from traceflops.parsers.shared.collectives import fill_collectives
 from traceflops.parsers.shared.sanity_checks import timed
-from traceflops.parsers.shared.sinks import (
-    UNNAMED,
-    UNNAMED_COPY,
-    UNNAMED_KERNEL,
-    Copies,
-    Kernels,
-    Marks,
-    Overheads,
-    blocks_of,
-)
-from traceflops.parsers.shared.trace_builder import ProcessIds, told_apart
-from traceflops.table.columns import ABSENT, Array, IntArray
+from traceflops.parsers.shared.trace_builder import ProcessIds, TraceBuilder, within_limit
+from traceflops.table.columns import ABSENT, IntArray
 from traceflops.table.trace import Source, Trace
 
 _API: Final = Wanted(integers=("id", "pid", "tid", "start", "end", "apiName_id", "args_id"))
@@ -75,7 +66,7 @@ def read_rpd(database: Database) -> Sequence[Trace]:
     return [with_losses(database, trace_of(reading, database.source, about, "database"))]
 
 
-class _RpdReading(Recorded):
+class _RpdReading(TraceBuilder):
     """The rows of one database."""
 
     def __init__(self, database: Database) -> None:
@@ -88,11 +79,11 @@ class _RpdReading(Recorded):
 
     def add_calls(self) -> dict[str, IntArray]:
         """Add calls and marks; return ids, processes and names of all these records."""
-        columns: dict[str, list[IntArray]] = {name: [] for name in ("id", "process", "apiName_id")}
+        records: dict[str, list[IntArray]] = {name: [] for name in ("id", "process", "apiName_id")}
         of_program: list[Batch] = []
         mark_names = self["marks"].names["name"]
-        call_name = self._strings.coder(self["calls"].names["name"], UNNAMED)
-        mark_name = self._strings.coder(mark_names, UNNAMED)
+        call_name = self._strings.coder(self["calls"].names["name"], sinks.UNNAMED)
+        mark_name = self._strings.coder(mark_names, sinks.UNNAMED)
 
         def kind(key: int, _: int) -> int:
             name = self._strings[key] or ""
@@ -114,11 +105,12 @@ class _RpdReading(Recorded):
                 rows.only(np.isin(kinds, [_KINDS.index(word) for word in words]))
                 for words in (_CALLS, (MARK,), (_OVERHEAD,), (_OF_PROGRAM,))
             )
-            add_calls(self, calls, call_name(calls["apiName_id"]), calls["id"], _CALLS)
-            self._mark(Marks, marks, mark_name(marks["apiName_id"]))
-            self._mark(Overheads, overheads, mark_name(overheads["apiName_id"]))
+            add_calls_of(self, calls, call_name(calls["apiName_id"]), calls["id"], _CALLS)
+            for add, some in ((sinks.add_marks, marks), (sinks.add_overheads, overheads)):
+                columns: dict[str, Any] = {"process": some["process"], "thread": some["thread"]}
+                add(self, some, **columns, name=mark_name(some["apiName_id"]))
             of_program.append(texts)
-            for name, pieces in columns.items():
+            for name, pieces in records.items():
                 pieces.append(rows[name])
 
         # The texts of marks of the program are arguments, since schema 3 in a table of their own.
@@ -133,12 +125,9 @@ class _RpdReading(Recorded):
             arguments = TextsById(_joined(rows["id"] for rows in batches), spelled)
         argument = arguments.coder(mark_names, _USER)
         for rows in of_program:
-            self._mark(Marks, rows, argument(rows["args_id"]))
-        return {name: _joined(pieces) for name, pieces in columns.items()}
-
-    def _mark(self, batch: type[Marks | Overheads], rows: Batch, name: Array) -> None:
-        process, thread = rows["process"], rows["thread"]
-        batch(rows=rows, process=process, thread=thread, name=name).add_to(self)
+            columns = {"process": rows["process"], "thread": rows["thread"]}
+            sinks.add_marks(self, rows, **columns, name=argument(rows["args_id"]))
+        return {name: _joined(pieces) for name, pieces in records.items()}
 
     def add_operations(self, calls: Mapping[str, IntArray]) -> None:
         """Add all operations but barriers, which are no work."""
@@ -173,12 +162,12 @@ class _RpdReading(Recorded):
         for word in ("memcpy", "memset"):
             self._add_copies(parts[word], word)
 
-    def _common(self, rows: Batch) -> dict[str, IntArray]:
+    def _common(self, rows: Batch) -> dict[str, Any]:
         """Return where operations ran and what launched them."""
         process = rows["process"]
 
         def device(gpu: int, row: int) -> int:
-            gpu = told_apart(self._gpus, -1 if gpu == ABSENT else gpu, -1)
+            gpu = within_limit(self._gpus, -1 if gpu == ABSENT else gpu, -1)
             return self.device(gpu, int(process[row]), gpu)
 
         devices = by_distinct(rows["gpuId"], device)
@@ -194,13 +183,13 @@ class _RpdReading(Recorded):
             for name in _LAUNCHED.integers
         }
         own = self._strings.coder(names, None)(rows["description_id"])
-        of_call = self._strings.coder(names, UNNAMED_KERNEL)(column["kernelName_id"])
+        of_call = self._strings.coder(names, sinks.UNNAMED_KERNEL)(column["kernelName_id"])
         grid, block = (np.stack([column[n] for n in axes], axis=1) for axes in (_GRID, _BLOCK))
         # The tracer wrote the grid that the call was given. Versions on rocprofiler-sdk write
         # threads; they spell copies otherwise. Where neither spelling occurs, the unit is unknown.
         types = self._database.whole("rocpd_op", Wanted(integers=("opType_id",)))["opType_id"]
         spelled = [self._strings[key] or "" for key in np.unique(types).tolist()]
-        blocks = blocks_of(grid, block)
+        blocks = sinks.blocks_of(grid, block)
         if not any(text.startswith("MEMORY_COPY") for text in spelled):
             in_threads = by_distinct(
                 rows["call_name"], lambda key, _: self._strings[key] in _IN_THREADS
@@ -208,14 +197,16 @@ class _RpdReading(Recorded):
             blocks = np.where(in_threads[:, None] == 1, blocks, grid)
             if not any(text.startswith(("Copy", "Fill", "Task")) for text in spelled):
                 blocks = np.full_like(grid, ABSENT)
-        Kernels(
-            rows=rows,
+        sinks.add_work(
+            self,
+            rows,
+            "kernel",
             **self._common(rows),
             name=np.where(own >= 0, own, of_call),
             grid=blocks,
             block=block,
             shared_memory_bytes=column["groupSegmentSize"],
-        ).add_to(self)
+        )
 
     def _add_copies(self, rows: Batch, kind: str) -> None:
         """Add copies or fills with their sizes; a call of several states their sum."""
@@ -226,17 +217,18 @@ class _RpdReading(Recorded):
         )
         types, inverse = np.unique(rows["opType_id"], return_inverse=True)
         texts = [_PLANES.sub("", self._strings[key] or "") for key in types.tolist()]
-        way = ways_named(texts)[inverse]
-        is_between = (way == WITHIN) & (source >= 0) & (target >= 0) & (source != target)
-        name = self._strings.coder(self["activities"].names["name"], UNNAMED_COPY)
-        Copies(
-            rows=rows,
+        direction = directions_named(texts)[inverse]
+        is_between = (direction == WITHIN) & (source >= 0) & (target >= 0) & (source != target)
+        name = self._strings.coder(self["activities"].names["name"], sinks.UNNAMED_COPY)
+        sinks.add_work(
+            self,
+            rows,
+            kind,
             **self._common(rows),
-            kind=kind,
             name=name(rows["opType_id"]),
-            way=np.where(is_between, BETWEEN, way),
+            direction=np.where(is_between, BETWEEN, direction),
             bytes=np.where(rows["operations"] == 1, size, ABSENT),
-        ).add_to(self)
+        )
 
 
 def _joined(pieces: Iterable[IntArray]) -> IntArray:

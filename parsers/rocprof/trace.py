@@ -17,14 +17,13 @@ from traceflops.parsers.io.notes import NoteTable
 from traceflops.parsers.rocprof.notes import (
     COUNTERS_ONLY,
     DEVICE_UNKNOWN,
-    instance_notes,
     link_notes,
 )
 from traceflops.parsers.rocprof.notes import NOTES as RUN_NOTES
 from traceflops.parsers.rocprof.tables.parts import OutputPlace, place_of
 from traceflops.parsers.shared.sanity_checks import COUNTED_WHILE_TIMED, span_notes
 from traceflops.parsers.shared.sinks import UNNAMED_KERNEL
-from traceflops.parsers.shared.trace_builder import Gathered, overflow_notes
+from traceflops.parsers.shared.trace_builder import TraceBuilder, overflow_notes
 from traceflops.remedies import ROCPROFV3
 from traceflops.table.builder import with_numbers
 from traceflops.table.columns import ABSENT, codes, names, numbers
@@ -86,20 +85,8 @@ _LOSSES: Final = (
 """Codes of notes that are kept from a pass that only gives counters."""
 
 
-class Recorded(Gathered):
-    """The rows of a recording, and how many records of each kind.
-
-    `odd` counts odd records under the keys of the notes above.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.odd: Counter[str] = Counter()
-        self.counts: Counter[str] = Counter()
-
-
 def trace_of(
-    recorded: Recorded,
+    recorded: TraceBuilder,
     file: ByteSource,
     about: Source,
     holder: str,
@@ -112,7 +99,7 @@ def trace_of(
     `about` lacks the file and the counts; `holder` is what held the records: a database, a file or
     a v1 file; `clocks` are those of processes where they differ.
     """
-    overflowed, counts = recorded.overflowed, dict(sorted((+recorded.counts).items()))
+    counts = dict(sorted((+recorded.counts).items()))
     tables, name = recorded.finish(), file.label
     count = tables["processes"].num_rows
     clock_of_process = [*clocks, *("",) * count][:count]
@@ -126,7 +113,7 @@ def trace_of(
         all_notes.append(rank_from_name([rank]))
     odd, kernels = recorded.odd, tables["activities"]["name"]
     all_notes += [*span_notes(odd), *NOTES.counted(odd, *_DROPPED)]
-    all_notes += instance_notes(odd["instances"])
+    all_notes += RUN_NOTES.counted(odd, "instances-summed")
     all_notes += [DEVICE_UNKNOWN] if odd["device-unknown"] else []
     all_notes += NOTES.counted(odd, *_ASSUMED)
     labels = names(kernels)
@@ -152,7 +139,7 @@ def trace_of(
         tables=tables,
         notes=(
             *(note if note.file else replace(note, file=name) for note in all_notes),
-            *overflow_notes(overflowed, name),
+            *overflow_notes(recorded.tables.values(), name),
         ),
         places=recorded.places,
         clocks=tuple(clock_of_process) if any(clock_of_process) else (),
@@ -160,7 +147,7 @@ def trace_of(
 
 
 def with_losses(database: Database, trace: Trace, label: Callable[[str], str] = str) -> Trace:
-    """Return the trace with the notes on what was lost of its database.
+    """Return the trace with notes on damage of its database.
 
     Raises InputError where everything was.
     """

@@ -15,10 +15,10 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from traceflops.parsers.io.json_window import UNDECODABLE
+from traceflops.parsers.io.json_window import UNDECODABLE, list_decoder
 from traceflops.parsers.pytorch.values import as_text, integer, integers
 from traceflops.parsers.rocprof.layouts import counters_in
-from traceflops.table.columns import ABSENT, Array, BoolArray, Rows, count_true
+from traceflops.table.columns import ABSENT, Array, BoolArray, Rows
 from traceflops.table.grouping import group_rows
 
 KERNEL: Final = "kernel"
@@ -101,11 +101,6 @@ class EventRows(Rows):
         """Return several columns."""
         return {name: self.column(name) for name in names}
 
-    def keep(self, rows: BoolArray) -> None:
-        """Keep some of the joined rows."""
-        self.joined = {name: column[rows] for name, column in self.joined.items()}
-        self.count = count_true(rows)
-
 
 def doubles(rows: Mapping[str, Array]) -> BoolArray:
     """Return the operations of 0 ns of which the same queue holds one that took time.
@@ -124,17 +119,12 @@ def doubles(rows: Mapping[str, Array]) -> BoolArray:
 class V1Reader:
     """Reads blocks of text, also in worker processes."""
 
-    def check(self, text: bytes) -> int | None:
-        """Return how many events a JSON list holds, None where it cannot be decoded."""
-        try:
-            return len(_DECODER.decode(text))
-        except UNDECODABLE:
-            return None
+    element = V1Event
 
     def read(self, text: bytes | memoryview) -> dict[str, EventRows] | None:
         """Return the rows of a JSON list of events by kind, None where it cannot be decoded."""
         try:
-            events = _DECODER.decode(text)
+            events: list[V1Event] = list_decoder(V1Event).decode(text)
         except UNDECODABLE:
             return None
         groups: defaultdict[str, list[V1Event]] = defaultdict(list)
@@ -172,9 +162,6 @@ class V1Reader:
             rows[COUNTERS] = EventRows()
             rows[COUNTERS].add(len(args), **values)
         return rows
-
-
-_DECODER: Final = msgspec.json.Decoder(list[V1Event])
 
 
 def _kind(event: V1Event) -> str:

@@ -15,26 +15,11 @@ from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.json_events import EventStream
 from traceflops.parsers.io.json_mend import event_text_notes
 from traceflops.parsers.io.worker_pool import BLOCK_BYTES, WorkerPool
+from traceflops.parsers.rocprof import v1_events
 from traceflops.parsers.rocprof.agents import gpus_of
 from traceflops.parsers.rocprof.notes import clock_of_folder
 from traceflops.parsers.rocprof.tables.parts import place_of
 from traceflops.parsers.rocprof.trace import NOTES, trace_of
-from traceflops.parsers.rocprof.v1_events import (
-    ARROW_FROM,
-    ARROW_TO,
-    BARRIER,
-    CALLS,
-    COPY,
-    COUNTERS,
-    FILL,
-    KERNEL,
-    MARK,
-    NUMBERS,
-    WORK,
-    EventRows,
-    V1Reader,
-    doubles,
-)
 from traceflops.parsers.rocprof.v1_tables import Owners, V1Tables, without_markers
 from traceflops.parsers.shared.sinks import UNNAMED
 from traceflops.table.columns import ABSENT, Array, IntArray, Names, count_true
@@ -42,8 +27,12 @@ from traceflops.table.grouping import group_rows
 from traceflops.table.trace import Source, Trace
 
 _AT_END: Final = "the list of GPUs"
-_KINDS: Final[Mapping[str, str]] = {WORK: "kernel", COPY: "memcpy", FILL: "memset"}
-_APIS: Final = {name: name.removesuffix("_api") for name in CALLS.values()}
+_KINDS: Final[Mapping[str, str]] = {
+    v1_events.WORK: "kernel",
+    v1_events.COPY: "memcpy",
+    v1_events.FILL: "memset",
+}
+_APIS: Final = {name: name.removesuffix("_api") for name in v1_events.CALLS.values()}
 _CALL_IDS: Final = 1 << 40
 """Calls have ids from here on, in the order of the text; kernels of results.csv those below."""
 
@@ -58,15 +47,15 @@ _SPREAD: Final = 1 << 32
 """More than the distinct times of a file: the distance of lanes in one number per lane and time."""
 
 Columns = Mapping[str, Array]
-AllRows = Mapping[str, EventRows]
+AllRows = Mapping[str, v1_events.EventRows]
 """The events of a file by kind, in the order of the text; of others there are no rows."""
 
 
 def read_v1_json(source: ByteSource, pool: WorkerPool, block_bytes: int = BLOCK_BYTES) -> Trace:
     """Return the trace in a file. Raises InputError where nothing of it can be used."""
-    rows: defaultdict[str, EventRows] = defaultdict(EventRows)
-    stream = EventStream[dict[str, EventRows]](
-        source, V1Reader(), pool, ("otherData",), block_bytes
+    rows: defaultdict[str, v1_events.EventRows] = defaultdict(v1_events.EventRows)
+    stream = EventStream[dict[str, v1_events.EventRows]](
+        source, v1_events.V1Reader(), pool, ("otherData",), block_bytes
     )
     for block in stream:
         for kind, events in block.items():
@@ -84,18 +73,22 @@ def read_v1_json(source: ByteSource, pool: WorkerPool, block_bytes: int = BLOCK_
             "on",
         )
     for kind, events in rows.items():
-        events.join(np.nan if kind == COUNTERS else ABSENT)
-    tables, work = V1Tables(source.label, gpus_of(stream.header)), rows[WORK]
-    again = doubles(work.columns(("start", "end", "gpu", "queue", "name")))
+        events.join(np.nan if kind == v1_events.COUNTERS else ABSENT)
+    tables, work = V1Tables(source.label, gpus_of(stream.header)), rows[v1_events.WORK]
+    again = v1_events.doubles(work.columns(("start", "end", "gpu", "queue", "name")))
     tables.odd["empty-doubles"] += count_true(again)
-    work.keep(~again)
-    tables.counts.update({kind: rows[kind].count for kind in rows if kind != COUNTERS})
+    work.joined, work.count = _rows_of(work.joined, ~again), count_true(~again)
+    tables.counts.update({kind: rows[kind].count for kind in rows if kind != v1_events.COUNTERS})
     _add_all(tables, rows)
     notes = [*event_text_notes(source, damage, _AT_END)]
     if tables.open_devices:
         listed = ", ".join(map(str, sorted(tables.open_devices)[:8]))
         notes.append(NOTES.note("device-ambiguous", numbers=listed))
-    recorded = [kind for kind in sorted(+tables.counts) if kind not in (ARROW_FROM, ARROW_TO)]
+    recorded = [
+        kind
+        for kind in sorted(+tables.counts)
+        if kind not in (v1_events.ARROW_FROM, v1_events.ARROW_TO)
+    ]
     about = Source(
         format="rocprof",
         files=(),
@@ -106,10 +99,10 @@ def read_v1_json(source: ByteSource, pool: WorkerPool, block_bytes: int = BLOCK_
     return trace_of(tables, source, about, "v1 file", notes=notes)
 
 
-def _add_all(tables: V1Tables, rows: defaultdict[str, EventRows]) -> None:
+def _add_all(tables: V1Tables, rows: defaultdict[str, v1_events.EventRows]) -> None:
     """Add all kinds of events, the work with the calls that launched it."""
-    kernels, have_work = rows[KERNEL], rows[WORK].count > 0
-    gpus = np.concatenate([rows[kind].column("gpu") for kind in (KERNEL, *_KINDS)])
+    kernels, have_work = rows[v1_events.KERNEL], rows[v1_events.WORK].count > 0
+    gpus = np.concatenate([rows[kind].column("gpu") for kind in (v1_events.KERNEL, *_KINDS)])
     tables.gpus |= set(gpus[gpus != ABSENT].tolist())
     only_gpu = min(tables.gpus) if len(tables.gpus) == 1 else 0
     call_of = _launching_calls(tables, rows)
@@ -125,7 +118,7 @@ def _add_all(tables: V1Tables, rows: defaultdict[str, EventRows]) -> None:
         batch, labels = _batch(kernels, np.arange(kernels.count)), _labels(kernels)
         if not have_work:  # else the same kernels are among the operations
             tables.add_kernels(batch, labels)
-        tables.add_counters(batch, labels, rows[COUNTERS].joined)
+        tables.add_counters(batch, labels, rows[v1_events.COUNTERS].joined)
     offset = _CALL_IDS
     for kind in (kind for kind in _APIS if rows[kind].count):
         calls = _batch(rows[kind], offset + np.arange(rows[kind].count))
@@ -143,29 +136,29 @@ def _add_all(tables: V1Tables, rows: defaultdict[str, EventRows]) -> None:
             of_call = np.append(asked["bytes"], ABSENT)[np.where(once, launching, -1)]
             columns["bytes"] = np.where(sizes == ABSENT, of_call[inverse], sizes)
             columns["index"] = np.where(call < 0, ABSENT, call + _CALL_IDS)
-        if kind == COPY:  # a copy engine executes it: it belongs to no queue
+        if kind == v1_events.COPY:  # a copy engine executes it: it belongs to no queue
             columns["queue"] = np.full(work.count, ABSENT)
-        if kind == WORK:  # arrows lead to markers, too
+        if kind == v1_events.WORK:  # arrows lead to markers, too
             that_ran = without_markers(_batch(work, **columns), labels)
-            tables.counts[BARRIER] += work.count - that_ran.count
-            tables.counts[WORK] -= work.count - that_ran.count
+            tables.counts[v1_events.BARRIER] += work.count - that_ran.count
+            tables.counts[v1_events.WORK] -= work.count - that_ran.count
             tables.add_kernels(that_ran, labels)
         else:
             kinds = [_KINDS[kind]] * len(labels)
             tables.add_copies(_batch(work, **columns), labels, kinds)
-    if rows[MARK].count:
-        tables.add_marks(_batch(rows[MARK]), _labels(rows[MARK]))
+    if rows[v1_events.MARK].count:
+        tables.add_marks(_batch(rows[v1_events.MARK]), _labels(rows[v1_events.MARK]))
     tables.sum_instances()
 
 
-def _labels(rows: EventRows) -> list[str]:
+def _labels(rows: v1_events.EventRows) -> list[str]:
     """Return the names of rows, by their codes."""
     return [name or UNNAMED for name in rows.names["name"]]
 
 
-def _batch(rows: EventRows, index: IntArray | None = None, **columns: Array) -> Batch:
+def _batch(rows: v1_events.EventRows, index: IntArray | None = None, **columns: Array) -> Batch:
     """Return rows as `V1Tables` takes them."""
-    own = rows.columns((*NUMBERS, "name", "bytes"))
+    own = rows.columns((*v1_events.NUMBERS, "name", "bytes"))
     own["index"] = np.full(rows.count, ABSENT) if index is None else index
     return Batch(rows.count, own | columns, {})
 
@@ -175,14 +168,16 @@ def _launching_calls(tables: V1Tables, rows: AllRows) -> dict[str, IntArray]:
 
     There are none where the file has no arrows.
     """
-    if not rows[ARROW_FROM].count or not rows[ARROW_TO].count:
+    if not rows[v1_events.ARROW_FROM].count or not rows[v1_events.ARROW_TO].count:
         return {}
     names = Names()
     codes = [names.codes(_labels(rows[kind]))[rows[kind].column("name")] for kind in _APIS]
     calls: dict[str, Array] = _together(rows, _APIS, _TIMED) | {"name": np.concatenate(codes)}
-    begins, ends = (rows[kind].columns((*_SHOWN, "id")) for kind in (ARROW_FROM, ARROW_TO))
-    if not rows[WORK].count:  # kernels state when they were dispatched and need no arrow
-        others = ~np.isin(ends["section"], rows[KERNEL].column("section"))
+    begins, ends = (
+        rows[kind].columns((*_SHOWN, "id")) for kind in (v1_events.ARROW_FROM, v1_events.ARROW_TO)
+    )
+    if not rows[v1_events.WORK].count:  # kernels state when they were dispatched and need no arrow
+        others = ~np.isin(ends["section"], rows[v1_events.KERNEL].column("section"))
         ends = _rows_of(ends, others)
     work = _together(rows, _KINDS, _TIMED)
     call, tables.odd["loose-arrows"] = _linked(begins, ends, work, calls, names)
@@ -288,7 +283,7 @@ def _still_to_come(
 
 
 def _around(arrows: Columns, calls: Columns, took_us: IntArray) -> IntArray:
-    """Return the latest call of the same lane that runs where each arrow begins, else -1."""
+    """Return the latest call of the same lane that is running when each arrow begins, else -1."""
     arrow, begin, order = _on_one_axis(arrows, calls, calls["shown_us"])
     before = np.searchsorted(begin[order], arrow, side="right") - 1
     call = order[np.maximum(before, 0)]
@@ -300,7 +295,7 @@ def _around(arrows: Columns, calls: Columns, took_us: IntArray) -> IntArray:
 def _on_one_axis(
     arrows: Columns, calls: Columns, time_us: IntArray
 ) -> tuple[IntArray, IntArray, IntArray]:
-    """Return lane and time of arrows and calls as one number each, and the order of the calls."""
+    """Return one number per arrow and call that orders by lane, then time; and the calls' order."""
     count = len(arrows["lane"])
     lanes, _ = group_rows([np.append(arrows[name], calls[name]) for name in ("section", "lane")])
     _, times = np.unique(np.append(arrows["shown_us"], time_us), return_inverse=True)

@@ -14,35 +14,13 @@ import numpy as np
 from traceflops.errors import NotATrace
 from traceflops.parsers.io.database_query import Batch, Wanted, by_distinct
 from traceflops.parsers.io.database_rows import Database
-from traceflops.parsers.rocprof.copies import ways_named
+from traceflops.parsers.rocprof import v1_events
+from traceflops.parsers.rocprof.copies import directions_named
 from traceflops.parsers.rocprof.layouts import counters_in
 from traceflops.parsers.rocprof.tables.counters import summed_instances
-from traceflops.parsers.rocprof.trace import Recorded, trace_of, with_losses
-from traceflops.parsers.rocprof.v1_events import (
-    BARRIER_NAME,
-    NUMBERS,
-    UNKNOWN_COMMAND,
-    doubles,
-    unquoted,
-)
+from traceflops.parsers.rocprof.trace import trace_of, with_losses
+from traceflops.parsers.shared import sinks, trace_builder
 from traceflops.parsers.shared.sanity_checks import timed
-from traceflops.parsers.shared.sinks import (
-    DISPATCH,
-    UNNAMED,
-    UNNAMED_KERNEL,
-    Calls,
-    Copies,
-    Kernels,
-    Marks,
-    add_queueing,
-    at_least,
-)
-from traceflops.parsers.shared.trace_builder import (
-    NOTHING_KNOWN,
-    DeviceFacts,
-    ProcessIds,
-    told_apart,
-)
 from traceflops.table.columns import ABSENT, Array, BoolArray, IntArray, Names, count_true
 from traceflops.table.grouping import distinct, joint_codes
 from traceflops.table.trace import Source, Trace
@@ -96,7 +74,7 @@ class Owners:
         return np.where(unknown, np.array(owners, np.int64)[inverse], pid)
 
 
-class V1Tables(Recorded):
+class V1Tables(trace_builder.TraceBuilder):
     """The rows of a file of rocprof v1, JSON or database, of a machine with `listed` GPUs.
 
     Rows come with the columns of NUMBERS, `index` (the id that links work and calls) and `name`
@@ -104,9 +82,9 @@ class V1Tables(Recorded):
     which listed GPU they are.
     """
 
-    def __init__(self, file: str, listed: Mapping[int, DeviceFacts]) -> None:
+    def __init__(self, file: str, listed: Mapping[int, trace_builder.DeviceFacts]) -> None:
         super().__init__()
-        self._pids = ProcessIds(self, file)
+        self._pids = trace_builder.ProcessIds(self, file)
         self._listed = listed
         self.gpus: set[int] = set()
         self.open_devices: set[int] = set()
@@ -115,37 +93,39 @@ class V1Tables(Recorded):
     def add_kernels(self, rows: Batch, labels: Labels) -> Batch:
         """Add kernels and the moments at which they were queued; return those with a time."""
         rows = timed(rows, self.odd)
-        Kernels(
+        sinks.add_work(
+            self,
+            kind="kernel",
             **self._of_gpu(rows, labels),
             registers_per_thread=rows["registers"],
             shared_memory_bytes=rows["shared"],
-        ).add_to(self)
+        )
         some = rows.only(rows["queued"] > 0)
-        add_queueing(self, some["queued"], some["thread"], some["index"], self._process(some))
+        sinks.add_queueing(self, some["queued"], some["thread"], some["index"], self._process(some))
         return rows
 
     def add_copies(self, rows: Batch, labels: Labels, kinds: Iterable[str]) -> Batch:
         """Add copies and fills (`kinds` per label); return those with a time."""
         rows = timed(rows, self.odd)
         kind = self["activities"].names["kind"].codes(kinds)[rows["name"]]
-        way = ways_named(labels)[rows["name"]]
-        copies = Copies(**self._of_gpu(rows, labels), kind=kind, bytes=rows["bytes"], way=way)
-        copies.add_to(self)
+        direction = directions_named(labels)[rows["name"]]
+        common = self._of_gpu(rows, labels)
+        sinks.add_work(self, **common, kind=kind, bytes=rows["bytes"], direction=direction)
         return rows
 
     def add_calls(self, rows: Batch, labels: Labels, api: str) -> Batch:
         """Add calls of an API, except for queueing that is known already; return what is used."""
-        if DISPATCH in self["calls"].names["name"]:
+        if sinks.DISPATCH in self["calls"].names["name"]:
             rows = without(_QUEUED, rows, labels)
         calls = timed(rows, self.odd)
         common = self._of_host("calls", calls, labels)
-        Calls(**common, correlation=calls["index"], api=api).add_to(self)
+        sinks.add_calls(self, **common, correlation=calls["index"], api=api)
         return rows
 
     def add_marks(self, rows: Batch, labels: Labels) -> None:
         """Add ranges and marks of the program."""
         rows = timed(rows, self.odd)
-        Marks(**self._of_host("marks", rows, labels), instant_ns=_MARK_NS).add_to(self)
+        sinks.add_marks(self, **self._of_host("marks", rows, labels), instant_ns=_MARK_NS)
 
     def add_counters(self, rows: Batch, labels: Labels, counters: Mapping[str, Array]) -> None:
         """Add counters; columns of instances (`TCC_HIT[3]`) count under the counter's name."""
@@ -159,8 +139,8 @@ class V1Tables(Recorded):
                 name=self._names("kernel_counters", some, labels),
                 dispatch=some["index"],
                 correlation=some["index"],
-                threads=at_least(1, some["threads"]),
-                block_threads=at_least(1, some["block_threads"]),
+                threads=sinks.at_least(1, some["threads"]),
+                block_threads=sinks.at_least(1, some["block_threads"]),
                 counter=table.names["counter"][counter.split("[")[0]],
                 value=values[is_value],
             )
@@ -168,7 +148,7 @@ class V1Tables(Recorded):
     def sum_instances(self) -> None:
         """Add up the counters of instances: all are known."""
         table = self["kernel_counters"]
-        self.tables["kernel_counters"], self.odd["instances"] = summed_instances(table)
+        self.tables["kernel_counters"], self.odd["instances-summed"] = summed_instances(table)
 
     def _on_gpus(self, rows: Batch) -> dict[str, IntArray]:
         """Return processes and devices; work that names no GPU is of the only one, or of 0."""
@@ -178,12 +158,12 @@ class V1Tables(Recorded):
             if gpu == ABSENT:
                 self.odd["device-unknown"] += 1
                 gpu = min(self.gpus) if len(self.gpus) == 1 else 0
-            gpu = told_apart(self.gpus, gpu, -1)
+            gpu = trace_builder.within_limit(self.gpus, gpu, -1)
             # A number that is not listed is that of some listed GPU, and these may be all alike.
             alike = {self._listed[gpu]} if gpu in self._listed else set(self._listed.values())
             if len(alike) > 1:
                 self.open_devices.add(gpu)
-            facts = alike.pop() if len(alike) == 1 else NOTHING_KNOWN
+            facts = alike.pop() if len(alike) == 1 else trace_builder.NOTHING_KNOWN
             return self.device(gpu, int(process[row]), gpu, facts)
 
         return {"process": process, "device": by_distinct(rows["gpu"], device)}
@@ -211,10 +191,10 @@ def without(name: str, rows: Batch, labels: Labels) -> Batch:
 
 def without_markers(rows: Batch, labels: Labels) -> Batch:
     """Return the operations that ran something, neither barriers nor markers of 0 ns."""
-    rows = without(BARRIER_NAME, rows, labels)
-    if UNKNOWN_COMMAND not in labels:
+    rows = without(v1_events.BARRIER_NAME, rows, labels)
+    if v1_events.UNKNOWN_COMMAND not in labels:
         return rows
-    is_marker = rows["name"] == labels.index(UNKNOWN_COMMAND)
+    is_marker = rows["name"] == labels.index(v1_events.UNKNOWN_COMMAND)
     return rows.only(~is_marker | (rows["start"] != rows["end"]))
 
 
@@ -225,7 +205,7 @@ _TELLING: Final = {
     **dict.fromkeys(("OPS", "COPY", "HIP", "HSA", "rocTX"), _BEGIN),
 }
 """A column of each table that other tools' tables of the name lack."""
-_UNNAMED: Final = dict.fromkeys((*_KERNELS, "OPS", "COPY"), UNNAMED_KERNEL)
+_UNNAMED: Final = dict.fromkeys((*_KERNELS, "OPS", "COPY"), sinks.UNNAMED_KERNEL)
 _OF_HSA: Final = 1 << 40
 """HIP and HSA both number their calls from 1; ids of HSA lie above this: all are unique."""
 
@@ -280,18 +260,23 @@ class _V1Reading(V1Tables):
 
     def _batches(self, table: str, reals: Sequence[str] = ()) -> Iterator[tuple[Batch, list[str]]]:
         """Yield the rows of a table with the columns that `V1Tables` takes, and their labels."""
-        integers = ("Index", *(spelling for words in NUMBERS.values() for spelling in words))
+        integers = (
+            "Index",
+            *(spelling for words in v1_events.NUMBERS.values() for spelling in words),
+        )
         name = "KernelName" if table in _KERNELS else "Name"
         for batch in self._database.batches(table, Wanted(integers, tuple(reals), (name,))):
             labels = Names()
-            texts = (unquoted(text or "") for text in batch.texts[name])
+            texts = (v1_events.unquoted(text or "") for text in batch.texts[name])
             numbers = {"index": batch["Index"], "bytes": np.full(batch.count, ABSENT)}
-            for column, spellings in NUMBERS.items():
+            for column, spellings in v1_events.NUMBERS.items():
                 # ABSENT is the smallest of all.
                 numbers[column] = np.maximum.reduce([batch[word] for word in spellings])
             numbers["pid"] = self._pid(table, batch)
             numbers |= {column: batch[column] for column in reals}
-            numbers["name"] = labels.codes(text or _UNNAMED.get(table, UNNAMED) for text in texts)
+            numbers["name"] = labels.codes(
+                text or _UNNAMED.get(table, sinks.UNNAMED) for text in texts
+            )
             yield Batch(batch.count, numbers, {}), list(labels)
 
     def _pid(self, table: str, batch: Batch) -> Array:
@@ -335,7 +320,7 @@ class _V1Reading(V1Tables):
         """Add kernels, or copies and fills; copies by HSA do not name their device."""
         is_of_hip = "dev-id" in self._database.columns(table)
         for batch, labels in self._batches(table):
-            again = doubles(batch.numbers)
+            again = v1_events.doubles(batch.numbers)
             self.odd["empty-doubles"] += count_true(again)
             batch = batch.only(~again)
             rows = without_markers(batch, labels)

@@ -10,7 +10,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from itertools import chain
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
@@ -19,7 +18,7 @@ import msgspec
 import numpy as np
 
 from traceflops.parsers.io.json_mend import mended
-from traceflops.parsers.io.json_window import UNDECODABLE
+from traceflops.parsers.io.json_window import UNDECODABLE, list_decoder
 from traceflops.parsers.pytorch.values import typed_integers
 from traceflops.table.columns import ABSENT, Array, IntArray, count_true, narrow
 
@@ -274,37 +273,26 @@ class RecordBlock:
         """How many rows the columns have."""
         return len(next(iter(self.columns.values()))) if self.columns else 0
 
-    def slim(self) -> None:
-        """Hold one value of columns that have the same in all rows."""
-        for name, column in self.columns.items():
-            if len(column) and (column == column[0]).all():
-                self.columns[name] = np.broadcast_to(column[0].copy(), column.shape)
-
 
 class RecordReader:
     """Reads blocks of records of one kind, also in worker processes."""
 
+    element = msgspec.Raw
+
     def __init__(self, kind: str) -> None:
         self._kind = kind
-
-    def check(self, text: bytes) -> int | None:
-        """Return how many records a JSON list holds, None where it cannot be decoded."""
-        try:
-            return len(_RAW.decode(text))
-        except UNDECODABLE:
-            return None
 
     def read(self, text: bytes | memoryview) -> RecordBlock | None:
         """Return what a JSON list of records gives, None where it is no such list."""
         try:
-            records = _decoder(self._kind, True).decode(text)
+            records = list_decoder(_KINDS[self._kind].record).decode(text)
             return self._block(records, RecordBlock(len(records)))
         except UNDECODABLE:
             pass
         try:
             # What is readable of records that somebody else wrote, or that are damaged
-            texts = _RAW.decode(text)
-            decoder = _decoder(self._kind, False)
+            texts = list_decoder(msgspec.Raw).decode(text)
+            decoder = list_decoder(_KINDS[self._kind].record, strict=False)
             block, records = RecordBlock(len(texts)), []
             for text in texts:
                 done: list[str] = []
@@ -355,16 +343,6 @@ class RecordReader:
             [*map(attrgetter(path), records)] if path else [] for path in (kind.text, kind.kept)
         )
         return block
-
-
-_RAW: Final = msgspec.json.Decoder(list[msgspec.Raw])
-
-
-@cache
-def _decoder(kind: str, strict: bool) -> msgspec.json.Decoder[list[Any]]:
-    """Return the decoder of a list of records; one that is not strict reads numbers from texts."""
-    list_type: Any = list.__class_getitem__(_KINDS[kind].record)
-    return msgspec.json.Decoder(list_type, strict=strict)
 
 
 READERS: Final = {kind: RecordReader(kind) for kind in _KINDS}

@@ -12,19 +12,12 @@ from traceflops.errors import InputError, NotATrace
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.json_lists import Document
 from traceflops.parsers.io.json_mend import input_cut, repairs_and_losses
-from traceflops.parsers.io.notes import read_each, with_notes
+from traceflops.parsers.io.notes import not_read, read_each, with_notes
 from traceflops.parsers.io.worker_pool import BLOCK_BYTES, WorkerPool
+from traceflops.parsers.rocprof import v3json_tables
 from traceflops.parsers.rocprof.notes import SEVERAL_MACHINES, clock_of_folder
 from traceflops.parsers.rocprof.tables.parts import place_of
 from traceflops.parsers.rocprof.trace import NOTES, trace_of, without_repeated_passes
-from traceflops.parsers.rocprof.v3json_tables import (
-    ROOT,
-    ROOT_KEY,
-    JsonRecorded,
-    Metadata,
-    ProcessRecords,
-    ProcessTables,
-)
 from traceflops.parsers.shared.collectives import fill_collectives
 from traceflops.parsers.shared.formats import Reading
 from traceflops.parsers.shared.trace_builder import ProcessFacts
@@ -49,10 +42,7 @@ def read_runs(sources: Sequence[ByteSource], reading: Reading) -> list[Trace]:
         return source, read_v3_json(source, reading.pool if is_large else WorkerPool())
 
     read, failed = read_each(sources, traced, close=True)
-    notes = []
-    for source, error in failed:
-        text = f"{source.label} could not be read: {error.message}."
-        notes.append(Note("dropped", "file-not-read", text, 1, source.label))
+    notes = not_read(failed)
     traces = without_repeated_passes(read)
     working = [trace for trace in traces if trace.source.event_counts]
     idle = [trace for trace in traces if not trace.source.event_counts]
@@ -64,12 +54,12 @@ def read_runs(sources: Sequence[ByteSource], reading: Reading) -> list[Trace]:
 
 def read_v3_json(source: ByteSource, pool: WorkerPool, block_bytes: int = BLOCK_BYTES) -> Trace:
     """Return the trace in a file. Raises InputError where nothing of it can be used."""
-    document = Document(source, ROOT, pool, block_bytes)
+    document = Document(source, v3json_tables.ROOT, pool, block_bytes)
     recording = _Recording()
     inside = (value for value in document.parts() if len(value.path) > 2)
     number = None
     for number, values in groupby(inside, key=lambda value: int(value.path[1])):
-        records = ProcessRecords()
+        records = v3json_tables.ProcessRecords()
         for value in values:
             records.absorb(value)
         recording.add(number, records, source.label)
@@ -85,7 +75,7 @@ def read_v3_json(source: ByteSource, pool: WorkerPool, block_bytes: int = BLOCK_
                 "its JSON is broken; copy the file again or record again",
             )
         raise NotATrace(
-            f"no process: {source.label} ({ROOT_KEY} holds no records)",
+            f"no process: {source.label} ({v3json_tables.ROOT_KEY} holds no records)",
             "give the JSON written by rocprofv3 --output-format json",
         )
     damage, notes = document.damage, list[Note]()  # of the text, which was read to its end
@@ -108,18 +98,18 @@ def read_v3_json(source: ByteSource, pool: WorkerPool, block_bytes: int = BLOCK_
     return recording.trace(source, notes)
 
 
-class _Recording(JsonRecorded):
+class _Recording(v3json_tables.JsonRecorded):
     """The rows of all processes of a file, and their metadata."""
 
     def __init__(self) -> None:
         super().__init__()
         self._unreadable: Counter[str] = Counter()
         self._mended: Counter[str] = Counter()
-        self._metadata: list[Metadata] = []
+        self._metadata: list[v3json_tables.Metadata] = []
         self._releases: dict[str, None] = {}
         self._launchers: list[tuple[int, ProcessFacts]] = []
 
-    def add(self, number: int, records: ProcessRecords, file: str) -> None:
+    def add(self, number: int, records: v3json_tables.ProcessRecords, file: str) -> None:
         """Add the rows of a process that was read to its end."""
         metadata = records.metadata
         self._unreadable.update(records.unreadable)
@@ -128,7 +118,7 @@ class _Recording(JsonRecorded):
         if not +records.counts:
             self._launchers.append((number, facts))
             return
-        tables = ProcessTables(self, records, self.process(number, facts))
+        tables = v3json_tables.ProcessTables(self, records, self.process(number, facts))
         tables.add_timeline()
         tables.add_counters()
         self.counts.update(records.counts)

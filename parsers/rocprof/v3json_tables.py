@@ -4,34 +4,23 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import msgspec
 import numpy as np
 
 from traceflops.parsers.io.database_query import Batch, Lookup, TextsById, by_distinct
 from traceflops.parsers.io.json_blocks import SKIPPED, WHOLE, Elements, JsonPart, Members, Records
-from traceflops.parsers.io.json_window import UNDECODABLE
+from traceflops.parsers.io.json_window import decoded
 from traceflops.parsers.rocprof.agents import facts_of_agent, is_gpu, place_of_node, text_of
-from traceflops.parsers.rocprof.copies import fill_sizes, ways_between, ways_named
+from traceflops.parsers.rocprof.copies import directions_between, directions_named, fill_sizes
 from traceflops.parsers.rocprof.notes import clock_of
 from traceflops.parsers.rocprof.tables.counters import takes_largest
-from traceflops.parsers.rocprof.trace import Recorded
 from traceflops.parsers.rocprof.v3json_records import READERS, RecordBlock
+from traceflops.parsers.shared import sinks
 from traceflops.parsers.shared.sanity_checks import timed
-from traceflops.parsers.shared.sinks import (
-    Calls,
-    Copies,
-    Kernels,
-    Marks,
-    Overheads,
-    blocks_of,
-    product_of,
-)
-from traceflops.parsers.shared.trace_builder import told_apart
+from traceflops.parsers.shared.trace_builder import TraceBuilder, within_limit
 from traceflops.table.columns import ABSENT, LIMIT_NS, Array, BoolArray, IntArray, Names, count_true
-
-T = TypeVar("T")
 
 ROOT_KEY: Final = "rocprofiler-sdk-tool"
 
@@ -95,7 +84,7 @@ class Metadata:
 
     def __init__(self, raw: msgspec.Raw | bytes = b"{}") -> None:
         """Decode the metadata; values that cannot be are None."""
-        metadata = _decoded(raw, _Metadata) or _Metadata()
+        metadata = decoded(raw, _Metadata) or _Metadata()
         node, times = metadata.node or _Node(), (metadata.init_time, metadata.fini_time)
         self.has_node = metadata.node is not None
         self.host = text_of(node.hostname)
@@ -129,12 +118,14 @@ class ProcessRecords:
                 self.counts[name] += block.records
             self.unreadable[name] += block.unreadable
             self.mended.update(block.mended)
-            block.slim()
+            for column, values in block.columns.items():  # one value where all are the same
+                if len(values) and (values == values[0]).all():
+                    block.columns[column] = np.broadcast_to(values[0].copy(), values.shape)
             self.lists[path].append(block)
         elif path == "metadata":
             self.metadata = Metadata(item.value)
         elif path == "strings.buffer_records":
-            self.kinds = _decoded(item.value, list[_Operations]) or []
+            self.kinds = decoded(item.value, list[_Operations]) or []
 
     def take(self, path: str) -> list[RecordBlock]:
         """Return the blocks of a list and forget them."""
@@ -152,19 +143,12 @@ class ProcessRecords:
         return operations[number] or None if 0 <= number < len(operations) else None
 
 
-def _decoded(raw: msgspec.Raw | bytes, form: type[T]) -> T | None:
-    try:
-        return msgspec.json.decode(raw, type=form)
-    except UNDECODABLE:
-        return None
-
-
 _UNLISTED: Final = -1
 _KIND_BASE: Final = 1 << 20
 """More than there are operations of a kind."""
 
 
-class JsonRecorded(Recorded):
+class JsonRecorded(TraceBuilder):
     """The rows of a file, what its records refer to in vain, and the arguments of RCCL's calls.
 
     `arguments` are by row of the calls.
@@ -207,8 +191,10 @@ class ProcessTables:
         for block in self._records.each("buffer_records.kernel_dispatch"):
             rows = self._timed(block)
             self._recorded.streams.update(np.unique(rows["stream"]).tolist())
-            Kernels(
-                rows=rows,
+            sinks.add_work(
+                self._recorded,
+                rows,
+                "kernel",
                 process=self._number,
                 device=self._devices(rows["agent"]),
                 stream=rows["queue"],
@@ -216,11 +202,11 @@ class ProcessTables:
                 correlation=rows["correlation"],
                 graph=rows["graph"],
                 graph_node=rows["graph_node"],
-                grid=blocks_of(rows["grid"], rows["block"]),
+                grid=sinks.blocks_of(rows["grid"], rows["block"]),
                 block=rows["block"],
                 registers_per_thread=self._registers(rows["kernel"].astype(np.int64)),
                 shared_memory_bytes=rows["shared"],
-            ).add_to(self._recorded)
+            )
         for block in self._records.each("buffer_records.memory_copy"):
             self._add_copies(block)
         for kind, api in APIS.items():
@@ -237,19 +223,20 @@ class ProcessTables:
             textless = name < 0
             if textless.any():
                 name[textless] = self._operations(rows.only(textless), names, "(unknown mark {})")
-            marks = Marks(rows=rows, process=self._number, thread=rows["thread"], name=name)
-            marks.add_to(self._recorded)
+            who: dict[str, Any] = {"process": self._number, "thread": rows["thread"]}
+            sinks.add_marks(self._recorded, rows, **who, name=name)
         # A queue waits while its scratch memory is made: overhead of the device.
         for block in self._records.each("buffer_records.scratch_memory"):
             rows = self._timed(block)
-            Overheads(
-                rows=rows,
+            sinks.add_overheads(
+                self._recorded,
+                rows,
                 process=self._number,
                 thread=rows["thread"],
                 device=self._devices(rows["agent"]),
                 stream=rows["queue"],
                 name=self._operations(rows, names, "(unknown scratch operation {})"),
-            ).add_to(self._recorded)
+            )
 
     def add_counters(self) -> None:
         """Add counters; their instances are summed or, of the whole chip, the largest is taken."""
@@ -260,7 +247,7 @@ class ProcessTables:
             counter, _ = _named(counters, columns["counter"], names, "(unknown counter {})")
             largest = np.array([takes_largest(text) for text in names], np.bool_)
             odd["no-value json"] += int(columns["valueless"].max(initial=0))
-            odd["instances"] += int((columns["instances"] - 1).sum())
+            odd["instances-summed"] += int((columns["instances"] - 1).sum())
             table.add(
                 block.rows,
                 process=self._number,
@@ -268,8 +255,8 @@ class ProcessTables:
                 name=self._kernel_names(columns["kernel"], table.names["name"]),
                 dispatch=columns["dispatch"],
                 correlation=columns["correlation"],
-                threads=product_of(columns["grid"]),
-                block_threads=product_of(columns["block"]),
+                threads=sinks.product_of(columns["grid"]),
+                block_threads=sinks.product_of(columns["block"]),
                 counter=table.names["counter"].codes(names)[counter],
                 value=np.where(largest[counter], columns["largest"], columns["sum"]),
             )
@@ -283,17 +270,21 @@ class ProcessTables:
         source, target = rows["source"], rows["target"]
         from_gpu, to_gpu = self._are_gpus(source), self._are_gpus(target)
         operation = self._operations(rows, texts, "(unknown copy {})")
-        named = ways_named(texts)[operation]
-        Copies(
-            rows=rows,
+        named = directions_named(texts)[operation]
+        sinks.add_work(
+            self._recorded,
+            rows,
+            "memcpy",
             process=self._number,
             # A copy engine executes it: it belongs to no queue or stream.
             device=self._devices(np.where(to_gpu, target, source)),
             name=self._recorded["activities"].names["name"].codes(texts)[operation],
             correlation=rows["correlation"],
             bytes=rows["bytes"],
-            way=ways_between(named, from_gpu.astype(int), to_gpu.astype(int), source != target),
-        ).add_to(self._recorded)
+            direction=directions_between(
+                named, from_gpu.astype(int), to_gpu.astype(int), source != target
+            ),
+        )
 
     def _add_calls(self, block: RecordBlock, api: str) -> None:
         """Add calls, the arguments of RCCL's, and the sizes that calls of copies were given."""
@@ -308,14 +299,15 @@ class ProcessTables:
         if "size" in rows.numbers:
             has_size = rows["size"] != ABSENT
             self._copy_sizes.append((rows["correlation"][has_size], rows["size"][has_size]))
-        Calls(
-            rows=rows,
+        sinks.add_calls(
+            self._recorded,
+            rows,
             process=self._number,
             thread=rows["thread"],
             name=self._operations(rows, table.names["name"], f"(unknown {api} call {{}})"),
             correlation=rows["correlation"],
             api=api,
-        ).add_to(self._recorded)
+        )
 
     def _timed(self, block: RecordBlock) -> Batch:
         """Return the records that have a time."""
@@ -330,7 +322,7 @@ class ProcessTables:
         def device(handle: int, _: int) -> int:
             agent = self._agents.get(handle)
             if agent is None:
-                handle = told_apart(self._recorded.unlisted_agents, handle, ABSENT)
+                handle = within_limit(self._recorded.unlisted_agents, handle, ABSENT)
                 local = handle if 0 <= handle < 2**31 else _UNLISTED
                 return self._recorded.device((self._machine, "handle", handle), self._number, local)
             node = agent["node_id"] if agent["node_id"] != ABSENT else agent["logical_node_id"]

@@ -111,7 +111,7 @@ def _impossible(array: pa.ChunkedArray) -> BoolArray | None:
 
 
 def lifetime_notes(trace: Trace) -> Iterator[Note]:
-    """Say which part of a process's life the device's work spans, where that is not most of it."""
+    """Yield a note if device work spans only part of the process's lifetime."""
     activities = trace.activities
     if len(trace.source.lifetimes) != 1 or not activities.num_rows:
         return

@@ -17,7 +17,7 @@ from typing import Final, TypeVar
 
 import numpy as np
 
-from traceflops.parsers.shared.trace_builder import Gathered
+from traceflops.parsers.shared.trace_builder import TraceBuilder
 from traceflops.table.builder import TableBuilder
 from traceflops.table.columns import ABSENT, IntArray
 from traceflops.table.grouping import groups, joint_codes
@@ -150,14 +150,14 @@ class _Facts:
     group: str | None = None
 
 
-def fill_collectives(gathered: Gathered, arguments: Arguments) -> int:
+def fill_collectives(builder: TraceBuilder, arguments: Arguments) -> int:
     """Fill in the collectives of kernels that RCCL launched; return for how many.
 
     `arguments` may be empty, where a format has none: then only the kind is known; `group` among
     them is an id of the communicator that all ranks have, not its address (`comm`). Where a group
     held several kinds, which kernel ran which is not known and stays null.
     """
-    call_table, activities = gathered["calls"], gathered["activities"]
+    call_table, activities = builder["calls"], builder["activities"]
     kinds, names = activities.names["kind"], activities.names["name"]
     rccl_names = [code for name, code in names.items() if _RCCL_KERNEL.search(name)]
     if not rccl_names or "kernel" not in kinds or "rccl" not in call_table.names["api"]:

@@ -81,7 +81,7 @@ def without_repeats(trace: Trace) -> Trace:
 
 
 def _same_as_before(table: pa.Table) -> BoolArray:
-    """Return the rows that are the same as the one before them; times and ids order the rows."""
+    """Return which rows equal the row before them; the rows are ordered by time and id."""
     repeats = np.zeros(table.num_rows, dtype=np.bool_)
     if table.num_rows < 2:
         return repeats
@@ -108,7 +108,7 @@ def _same_as_before(table: pa.Table) -> BoolArray:
 
 
 def _is_proof(table: pa.Table, name: str, again: BoolArray) -> bool:
-    """Return whether two rows of one id are the same and cannot be two that are alike.
+    """Return whether equal rows of one id prove a repeat, as two alike records cannot occur.
 
     Device work of a clock of whole microseconds can: branches of a graph that run side by side.
     """

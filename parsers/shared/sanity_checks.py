@@ -18,12 +18,7 @@ import pyarrow as pa
 from traceflops.errors import InputError
 from traceflops.parsers.io.database_query import Batch
 from traceflops.parsers.io.notes import NoteTable
-from traceflops.parsers.shared.amounts import (
-    lifetime_notes,
-    only_rows,
-    with_notes,
-    without_impossible_amounts,
-)
+from traceflops.parsers.shared import amounts
 from traceflops.parsers.shared.repeats import with_peer_copies, without_repeats
 from traceflops.table.columns import ABSENT, LIMIT_NS, BoolArray, IntArray, matching, numbers
 from traceflops.table.grouping import distinct, groups, joint_codes
@@ -44,7 +39,7 @@ _CUDA: Final = re.compile(r"cu(da)?[A-Z]")
 
 
 def overrunning(trace: Trace) -> BoolArray:
-    """Return the activities that run on after later work of their stream, or a wait for them.
+    """Return activities that end after later work of their stream, or after a wait for them.
 
     A stream works in order: no work ends after three later ones. And a call that waits for the
     whole GPU returns after all that was launched before it. Where more than 5 % of the work is so,
@@ -175,7 +170,7 @@ def plausible(trace: Trace) -> Trace:
 
     Raises InputError where the times as a whole are no times.
     """
-    trace = without_impossible_amounts(_without_impossible_times(trace))
+    trace = amounts.without_impossible_amounts(_without_impossible_times(trace))
     # Times that add up to what no recording holds are refused.
     for name in _RANGES:
         table = trace.table(name)
@@ -190,7 +185,7 @@ def plausible(trace: Trace) -> Trace:
                 "ts and dur must be in microseconds; convert other units",
             )
     trace = with_peer_copies(without_repeats(trace))
-    return with_notes(trace, (*lifetime_notes(trace), *_long_notes(trace)))
+    return amounts.with_notes(trace, (*amounts.lifetime_notes(trace), *_long_notes(trace)))
 
 
 def _without_impossible_times(trace: Trace) -> Trace:
@@ -217,7 +212,7 @@ def _without_impossible_times(trace: Trace) -> Trace:
         is_by_clocks = bool(len(others)) and away.all() and not others.any()
         if is_by_clocks and recorded_calls(trace).any():
             return trace
-        return with_notes(trace, [_NOTES.note("times-apart", int(far.sum()))])
+        return amounts.with_notes(trace, [_NOTES.note("times-apart", int(far.sum()))])
     long = ~far & (length > max(DAY_NS, high - low))
     if _is_hang(long, start, length, edges.tolist()) or not _is_slip(long, of_device):
         long[:] = False
@@ -238,7 +233,7 @@ def _without_impossible_times(trace: Trace) -> Trace:
     parts = "; ".join(f"{count:,} {reason}" for reason, count in reasons.items() if count)
     time, count = time_amount(device_ns), sum(reasons.values())
     notes = [_NOTES.note("set-aside", count, parts=parts, time=time)] if count else []
-    return with_notes(trace, notes, only_rows(trace.tables, keep))
+    return amounts.with_notes(trace, notes, amounts.only_rows(trace.tables, keep))
 
 
 def _is_hang(long: BoolArray, start: IntArray, length: IntArray, edges: Sequence[int]) -> bool:
@@ -284,7 +279,7 @@ def _outlasting(activities: pa.Table, stretch_ns: int) -> BoolArray:
 
 
 def _is_slip(rows: BoolArray, of_device: slice) -> bool:
-    """Return whether rows are so few that they can be a slip, and not all of the device's."""
+    """Return whether marked rows are few enough for a recording error, and not a whole device."""
     is_whole_device = bool(of_device.stop) and bool(rows[of_device].all())
     return int(rows.sum()) <= max(1, len(rows) * _A_SLIP) and not is_whole_device
 
@@ -309,7 +304,7 @@ def _main_stretch(starts: IntArray) -> tuple[int, int]:
 
 
 def _long_notes(trace: Trace) -> Iterator[Note]:
-    """Say of an activity that it lasts longer than all others of its device: a fault, or a hang."""
+    """Yield notes on activities longer than all others of their device together."""
     activities = trace.activities
     if activities.num_rows < 2 or any(note.code == _VERY_LONG for note in trace.notes):
         return

@@ -1,19 +1,17 @@
-"""The sinks of the timeline: a reader gives typed batches, which become rows of tables here.
+"""The sinks of the timeline: a reader gives rows of one kind, which become rows of tables here.
 
-A batch is rows of one kind, a field per column: a value per row, or one for all of them. Times are
-`start_ns` and `dur_ns` of `rows`; names are codes of the table's; what is ABSENT is unknown.
-Sizes that cannot be are unknown, whichever format has them.
+A column is a value per row, or one for all of them. Times are `start_ns` and `dur_ns` of `rows`;
+names are codes of the table's; what is ABSENT is unknown, and so are sizes that cannot be.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, fields
 from typing import Final, Protocol
 
 import numpy as np
 
-from traceflops.parsers.io.csv_text import Cut
+from traceflops.parsers.io.csv_cells import Cells
 from traceflops.parsers.io.database_query import Batch
 from traceflops.table.builder import TableBuilder
 from traceflops.table.columns import ABSENT, Array, BoolArray, IntArray
@@ -23,7 +21,7 @@ UNNAMED_KERNEL: Final = "(unnamed kernel)"
 UNNAMED_COPY: Final = "(unnamed copy)"
 DISPATCH: Final = "dispatch"
 """The name of the calls that are made of the moments at which rocprof v1 queued dispatches."""
-WAYS: Final = ("HtoD", "DtoH", "DtoD", "PtoP", "HtoH")
+DIRECTIONS: Final = ("HtoD", "DtoH", "DtoD", "PtoP", "HtoH")
 """The directions of copies; a batch of copies has their indexes, -1 for unknown."""
 _END: Final = "((?i:host|device|peer|array))"
 _WAY: Final = re.compile(
@@ -31,6 +29,9 @@ _WAY: Final = re.compile(
 )
 _PEER: Final = re.compile("peer", re.I)
 _INT31: Final = 2**31
+_SIZES: Final = frozenset({"grid", "block"})
+_LEAST: Final = {"registers_per_thread": 1, "shared_memory_bytes": 0, "bytes": 0}
+"""Columns of sizes, and the smallest that each can have: others are unknown."""
 
 Values = Array | int
 
@@ -42,131 +43,63 @@ class Builders(Protocol):
         """Return the builder of a table."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _TimedBatch:
-    rows: Batch | Cut
-    name: Values
-    process: Values = ABSENT
+def add_work(
+    tables: Builders,
+    rows: Batch | Cells,
+    kind: Array | str,
+    *,
+    direction: Array | None = None,
+    into: str = "activities",
+    **columns: Values,
+) -> None:
+    """Add work of devices: kernels, copies and fills, launches of graphs without their kernels.
 
-    def _add(self, table: TableBuilder, **columns: Values) -> None:
-        types = table.types
-        own = {f.name: getattr(self, f.name) for f in fields(self) if f.name in types}
-        times = {name: self.rows[name] for name in ("start_ns", "dur_ns")}
-        given = {
-            name: values
-            for name, values in (own | times | columns).items()
-            if not isinstance(values, int) or values != ABSENT
-        }
-        table.add(self.rows.count, **given)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Activities(_TimedBatch):
-    device: Values = ABSENT
-    stream: Values = ABSENT
-    correlation: Values = ABSENT
-    graph: Values = ABSENT
-    graph_node: Values = ABSENT
-    annotation: Values = ABSENT
+    `grid` is in blocks and `block` in threads, by axis (rows, 3); `direction` is an index in
+    DIRECTIONS per row.
+    """
+    table = tables[into]
+    for name in _SIZES & columns.keys():
+        columns[name] = _sized(columns[name])
+    for name in _LEAST.keys() & columns.keys():
+        columns[name] = at_least(_LEAST[name], columns[name])
+    if direction is not None:
+        columns["direction"] = np.append(table.names["direction"].codes(DIRECTIONS), np.int32(-1))[
+            direction
+        ]
+    _add(table, rows, kind=_coded(table, "kind", kind), **columns)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kernels(_Activities):
-    """Kernels: `grid` in blocks and `block` in threads, by axis."""
-
-    grid: Values = ABSENT
-    block: Values = ABSENT
-    registers_per_thread: Values = ABSENT
-    shared_memory_bytes: Values = ABSENT
-
-    def add_to(self, tables: Builders) -> None:
-        """Add them to the activities."""
-        table = tables["activities"]
-        self._add(
-            table,
-            kind=table.names["kind"]["kernel"],
-            grid=_sized(self.grid),
-            block=_sized(self.block),
-            registers_per_thread=at_least(1, self.registers_per_thread),
-            shared_memory_bytes=at_least(0, self.shared_memory_bytes),
-        )
+def add_calls(
+    tables: Builders, rows: Batch | Cells, *, api: Array | str, **columns: Values
+) -> None:
+    """Add calls of an API, or of several by their codes."""
+    _add(tables["calls"], rows, api=_coded(tables["calls"], "api", api), **columns)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Copies(_Activities):
-    """Copies and fills: `way` are indexes in WAYS."""
-
-    kind: Array | str = "memcpy"
-    bytes: Values = ABSENT
-    way: Array
-
-    def add_to(self, tables: Builders, into: str = "activities") -> None:
-        """Add them to a builder of activities."""
-        table = tables[into]
-        ways = np.append(table.names["direction"].codes(WAYS), np.int32(-1))
-        self._add(
-            table,
-            kind=_coded(table, "kind", self.kind),
-            bytes=at_least(0, self.bytes),
-            direction=ways[self.way],
-        )
+def add_marks(
+    tables: Builders, rows: Batch | Cells, *, instant_ns: int = 0, **columns: Values
+) -> None:
+    """Add ranges and instants; what lasts no longer than `instant_ns` is an instant."""
+    kinds = tables["marks"].names["kind"].codes(("annotation", "instant"))
+    lasts = rows["dur_ns"] > instant_ns
+    dur = np.where(lasts, rows["dur_ns"], 0)
+    kind = np.where(lasts, kinds[0], kinds[1])
+    _add(tables["marks"], rows, kind=kind, dur_ns=dur, **columns)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Graphs(_Activities):
-    """Launches of graphs whose kernels were not recorded one by one."""
-
-    def add_to(self, tables: Builders, into: str = "activities") -> None:
-        """Add them to a builder of activities."""
-        table = tables[into]
-        self._add(table, kind=table.names["kind"]["graph"])
+def add_overheads(tables: Builders, rows: Batch | Cells, **columns: Values) -> None:
+    """Add what the tool or the runtime did; of a device where that waits for it."""
+    _add(tables["marks"], rows, kind=_coded(tables["marks"], "kind", "overhead"), **columns)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Calls(_TimedBatch):
-    """Calls of an API, or of several by their codes."""
-
-    thread: Values
-    correlation: Values
-    api: Array | str
-
-    def add_to(self, tables: Builders) -> None:
-        """Add them to the calls."""
-        table = tables["calls"]
-        self._add(table, api=_coded(table, "api", self.api))
+def _add(table: TableBuilder, rows: Batch | Cells, **columns: Values) -> None:
+    """Add rows with their times, without the columns of which nothing is known."""
+    times = {name: rows[name] for name in ("start_ns", "dur_ns")}
+    known = {n: v for n, v in columns.items() if not isinstance(v, int) or v != ABSENT}
+    table.add(rows.count, **(times | known))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Marks(_TimedBatch):
-    """Ranges and instants; one that lasts no longer than `instant_ns` is an instant."""
-
-    thread: Values
-    instant_ns: int = 0
-
-    def add_to(self, tables: Builders) -> None:
-        """Add them to the marks."""
-        table = tables["marks"]
-        kinds = table.names["kind"].codes(("annotation", "instant"))
-        dur = self.rows["dur_ns"]
-        lasts = dur > self.instant_ns
-        self._add(table, kind=np.where(lasts, kinds[0], kinds[1]), dur_ns=np.where(lasts, dur, 0))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Overheads(_TimedBatch):
-    """What the tool or the runtime did besides the program; of a device where that waits for it."""
-
-    thread: Values
-    device: Values = ABSENT
-    stream: Values = ABSENT
-
-    def add_to(self, tables: Builders) -> None:
-        """Add them to the marks."""
-        table = tables["marks"]
-        self._add(table, kind=table.names["kind"]["overhead"])
-
-
-def way_named(name: str) -> str | None:
+def direction_named(name: str) -> str | None:
     """Return the direction that the name of a copy says, in any spelling; arrays lie on devices."""
     match = _WAY.search(name)
     if match is None:
@@ -181,21 +114,19 @@ def add_queueing(
     """Add the moments at which kernels were put into their queues, as calls of no length."""
     if len(queued):
         times = {"start_ns": queued, "dur_ns": np.zeros(len(queued), np.int64)}
-        Calls(
-            rows=Batch(len(queued), times, {}),
+        add_calls(
+            tables,
+            Batch(len(queued), times, {}),
             process=process,
             thread=thread,
             name=tables["calls"].names["name"][DISPATCH],
             correlation=correlation,
             api="hsa",
-        ).add_to(tables)
+        )
 
 
 def _coded(table: TableBuilder, column: str, value: Array | str) -> Values:
     return table.names[column][value] if isinstance(value, str) else value
-
-
-# Sizes, of which those that cannot be are unknown.
 
 
 def at_least(least: int, values: Values) -> Values:

@@ -5,6 +5,7 @@ Every reader ends here, so that order, numbering of devices and null columns are
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
@@ -63,10 +64,11 @@ class ProcessFacts:
     pid: int | None = None
 
 
-class Gathered:
+class TraceBuilder:
     """The rows of a trace while it is read, and the processes and devices they belong to.
 
-    `process()` and `device()` give the numbers that go into the columns of those names.
+    `process()` and `device()` give the numbers that go into the columns of those names. `counts`
+    are records by kind, `odd` the odd ones by the keys of notes.
     """
 
     def __init__(self) -> None:
@@ -74,8 +76,9 @@ class Gathered:
         self._processes: dict[Hashable, int] = {}
         self._process_facts: list[ProcessFacts] = []
         self._devices: dict[Hashable, int] = {}
-        self._device_rows: list[tuple[int, int, DeviceFacts]] = []
-        self._device_places: list[str | None] = []
+        self._device_rows: list[tuple[int, int, DeviceFacts, str | None]] = []
+        self.counts: Counter[str] = Counter()
+        self.odd: Counter[str] = Counter()
         self.places: tuple[str | None, ...] = ()
         """The places of the devices of the finished tables, row by row."""
 
@@ -104,14 +107,8 @@ class Gathered:
         """
         if key not in self._devices:
             self._devices[key] = len(self._device_rows)
-            self._device_rows.append((process, local_id, facts))
-            self._device_places.append(place)
+            self._device_rows.append((process, local_id, facts, place))
         return self._devices[key]
-
-    @property
-    def overflowed(self) -> list[str]:
-        """Return the columns that had more distinct texts than are kept, as table.column."""
-        return overflowed(self.tables.values())
 
     def finish(self) -> dict[str, pa.Table]:
         """Return all tables; of the devices those that did work, renumbered.
@@ -125,20 +122,21 @@ class Gathered:
         used = np.sort(np.append(used, np.array(described, dtype=np.int64)))
         for name in ("activities", "marks", "counters", "kernel_counters", "kernel_rules"):
             renumber_devices(self[name], used)
-        self.places = tuple(self._device_places[row] for row in used.tolist())
+        devices = [self._device_rows[row] for row in used.tolist()]
+        self.places = tuple(place for *_, place in devices)
         return {
             "processes": processes_table(self._process_facts),
-            "devices": devices_table([self._device_rows[row] for row in used.tolist()]),
+            "devices": devices_table([device[:3] for device in devices]),
             **{name: in_order_of_time(self.tables[name]) for name in _ORDERS},
             **{name: self.tables[name].finish() for name in _UNORDERED},
         }
 
 
 class ProcessIds:
-    """The processes of one file by the operating system's numbers, of which ABSENT is none."""
+    """The processes of one file by pid; ABSENT is one without a known pid."""
 
-    def __init__(self, gathered: Gathered, file: str) -> None:
-        self._gathered = gathered
+    def __init__(self, builder: TraceBuilder, file: str) -> None:
+        self._builder = builder
         self._file = file
         self._pids: set[int] = set()
 
@@ -148,13 +146,13 @@ class ProcessIds:
 
     def number(self, pid: int) -> int:
         """Return the number of a process in the trace."""
-        pid = told_apart(self._pids, pid, ABSENT)
+        pid = within_limit(self._pids, pid, ABSENT)
         facts = ProcessFacts(self._file, pid=pid if pid >= 0 else None)
-        return self._gathered.process(pid, facts)
+        return self._builder.process(pid, facts)
 
 
-def told_apart(keys: set[int], key: int, other: int) -> int:
-    """Return a key if it is one of the first; a file with very many has invented them."""
+def within_limit(keys: set[int], key: int, other: int) -> int:
+    """Return a key, or `other` if it is beyond the limit: a file with more has made them up."""
     key = key if key in keys or len(keys) < _MOST_TOLD_APART else other
     keys.add(key)
     return key
@@ -165,11 +163,6 @@ def renumber_devices(table: TableBuilder, used: IntArray) -> None:
     column = table.column("device")
     index = np.searchsorted(used, column)
     table.replace("device", np.where(np.isin(column, used), index, ABSENT))
-
-
-def overflowed(tables: Iterable[TableBuilder]) -> list[str]:
-    """Return the columns that had more distinct texts than are kept, as table.column."""
-    return [f"{table.table}.{name}" for table in tables for name in table.overflowed]
 
 
 def in_order_of_time(table: TableBuilder) -> pa.Table:
@@ -193,7 +186,7 @@ def in_order_of_time(table: TableBuilder) -> pa.Table:
 
 
 def chosen(table: TableBuilder, rows: BoolArray) -> TableBuilder:
-    """Return the chosen rows of a table, under the same codes of texts."""
+    """Keep the chosen rows of a table, in place, and return it; codes of texts stay."""
     if rows.all():
         return table
     start = 0
@@ -241,8 +234,9 @@ def _table_of(name: str, rows: Sequence[Mapping[str, str | int | None]]) -> pa.T
     return table.finish()
 
 
-def overflow_notes(columns: Sequence[str], file: str) -> tuple[Note, ...]:
+def overflow_notes(tables: Iterable[TableBuilder], file: str) -> tuple[Note, ...]:
     """Return the note on columns that had more distinct texts than are kept."""
+    columns = [f"{table.table}.{name}" for table in tables for name in table.overflowed]
     if not columns:
         return ()
     text = (

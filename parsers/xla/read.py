@@ -6,7 +6,6 @@ docs/parsers/xla.md says what becomes what.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -19,24 +18,9 @@ from traceflops.parsers.io.database_query import Batch
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.notes import NoteTable
 from traceflops.parsers.io.places import rank_in_name
+from traceflops.parsers.shared import sinks, trace_builder
 from traceflops.parsers.shared.formats import Format
 from traceflops.parsers.shared.sanity_checks import span_notes, timed
-from traceflops.parsers.shared.sinks import (
-    UNNAMED,
-    WAYS,
-    Calls,
-    Copies,
-    Graphs,
-    Kernels,
-    Marks,
-    way_named,
-)
-from traceflops.parsers.shared.trace_builder import (
-    DeviceFacts,
-    Gathered,
-    ProcessFacts,
-    overflow_notes,
-)
 from traceflops.parsers.xla.planes import Plane, Stats, planes_of
 from traceflops.table.columns import ABSENT, Array, IntArray, Names
 from traceflops.table.trace import Source, SourceFile, Trace
@@ -60,7 +44,9 @@ _MOST_SHARED: Final = 1 << 22
 _WITH_REGISTERS: Final = ("regs", "static_shared", "dynamic_shared")
 _DETAIL: Final = re.compile(r"(\w+):(\d{1,18}(?:,\d{1,18}){0,2})(?!\d)")
 _KERNEL, _MEMCPY, _MEMSET, _GRAPH, _NO_WORK = range(5)
-_WAY_CODES: Final[Mapping[str | None, int]] = {None: -1} | dict(zip(WAYS, range(5), strict=True))
+_DIRECTION_CODES: Final[Mapping[str | None, int]] = {None: -1} | dict(
+    zip(sinks.DIRECTIONS, range(5), strict=True)
+)
 _WORK: Final = ("kernel", "memcpy", "memset", "graph")
 _BY_DETAILS: Final = (
     ("memset_details", _MEMSET),
@@ -135,25 +121,20 @@ def _trace(source: ByteSource, python_stacks: bool) -> Trace:
         # TensorFlow adds a port; the host is hidden in both spellings.
         identities=tuple(filter(None, dict.fromkeys((host, (host or "").partition(":")[0])))),
     )
-    overflowed = overflow_notes(recording.overflowed, source.label)
+    overflowed = trace_builder.overflow_notes(recording.tables.values(), source.label)
     return Trace(about, tables, (*notes, *overflowed), recording.places)
 
 
-class _Recording(Gathered):
-    """The rows of one file, which is one process.
-
-    `counts` are records by kind, `odd` the odd ones by the codes of notes.
-    """
+class _Recording(trace_builder.TraceBuilder):
+    """The rows of one file, which is one process."""
 
     def __init__(
         self, source: ByteSource, planes: Sequence[Plane], host: str | None, python_stacks: bool
     ) -> None:
         """Read all planes."""
         super().__init__()
-        self.counts: Counter[str] = Counter()
-        self.odd: Counter[str] = Counter()
         self._python_stacks = python_stacks
-        facts = ProcessFacts(source.label, rank_in_name(source.name), host=host)
+        facts = trace_builder.ProcessFacts(source.label, rank_in_name(source.name), host=host)
         self._process = self.process(0, facts)
         self._gpus: dict[int, int] = {}
         # Newer files count from the start of the recording, older ones from 1970.
@@ -200,27 +181,31 @@ class _Recording(Gathered):
                     "process": self._process,
                     "device": device,
                     "stream": stream_of[work["line"]],
-                    "name": plane.by_name(work, lambda name: names["name"][name or UNNAMED]),
+                    "name": plane.by_name(work, lambda name: names["name"][name or sinks.UNNAMED]),
                     "correlation": stats.numbers("correlation_id")[row],
                     "graph": stats.numbers("cuda_graph_id")[row],
                     "annotation": _ops(stats, names["annotation"])[row],
                 }
                 if work_kind == _GRAPH:
-                    Graphs(**common).add_to(self)
+                    sinks.add_work(self, kind="graph", **common)
                 elif work_kind == _KERNEL:
                     details = _Details(stats, "kernel_details", row)
                     shared = details.sum("static_shared", "dynamic_shared", "group_mem")
-                    Kernels(
+                    sinks.add_work(
+                        self,
+                        kind="kernel",
                         **common,
                         grid=details.triple("grid"),
                         block=details.triple("block"),
                         registers_per_thread=details.sum("regs"),
                         shared_memory_bytes=np.where(shared <= _MOST_SHARED, shared, ABSENT),
-                    ).add_to(self)
+                    )
                 else:
                     size = _Details(stats, f"{word}_details", row).sum("size")
-                    way = plane.by_name(work, lambda name: _WAY_CODES[way_named(name)])
-                    Copies(**common, kind=word, way=way, bytes=size).add_to(self)
+                    direction = plane.by_name(
+                        work, lambda name: _DIRECTION_CODES[sinks.direction_named(name)]
+                    )
+                    sinks.add_work(self, kind=word, **common, direction=direction, bytes=size)
             for line, word in _MARKED.items():
                 marks = rows.only((line_names == line)[rows["line"]])
                 self._add_marks(word, plane, marks, device=device)
@@ -239,18 +224,19 @@ class _Recording(Gathered):
         )
         self.counts.update(call=calls.count, python=frames.count, mark=marks.count)
         names, apis = self["calls"].names["name"], self["calls"].names["api"]
-        Calls(
-            rows=calls,
+        sinks.add_calls(
+            self,
+            calls,
             process=self._process,
             thread=calls["thread"],
-            name=plane.by_name(calls, lambda name: names[name or UNNAMED]),
+            name=plane.by_name(calls, lambda name: names[name or sinks.UNNAMED]),
             correlation=calls["correlation_id"],
             api=apis.codes(api for _, api in _APIS)[kind[kind < _FRAMES]],
-        ).add_to(self)
+        )
         if self._python_stacks:
             self._add_marks("python", plane, frames, thread=frames["thread"])
         mark_names = self["marks"].names["name"]
-        name = np.array(plane.by_name(marks, lambda text: mark_names[text or UNNAMED]))
+        name = np.array(plane.by_name(marks, lambda text: mark_names[text or sinks.UNNAMED]))
         is_step = marks["step_num"] != ABSENT  # StepTraceAnnotation(name, step_num=...)
         steps = marks.only(is_step)
         keyed = zip(steps["name"].tolist(), steps["step_num"].tolist(), strict=True)
@@ -258,7 +244,7 @@ class _Recording(Gathered):
             (re.sub("(?i)[^a-z]|step", "", plane.event_names.get(k, "")[:40]), n) for k, n in keyed
         )
         name[is_step] = mark_names.codes(f"{word} step {n}".strip() for word, n in words)
-        Marks(rows=marks, process=self._process, thread=marks["thread"], name=name).add_to(self)
+        sinks.add_marks(self, marks, process=self._process, thread=marks["thread"], name=name)
         code, texts = stats.texts("allocator_name")
         allocators = [*map(_ALLOCATOR.match, texts), None]
         of_text = [self._gpus.get(int(gpu[1]), ABSENT) if gpu else ABSENT for gpu in allocators]
@@ -284,7 +270,7 @@ class _Recording(Gathered):
         table.add(rows.count, **times, **columns)
 
 
-def _facts(about: Stats) -> DeviceFacts:
+def _facts(about: Stats) -> trace_builder.DeviceFacts:
     """Return the facts of a GPU by the stats of its plane."""
 
     def number(name: str, factor: int = 1, least: int = 1) -> int | None:
@@ -292,7 +278,7 @@ def _facts(about: Stats) -> DeviceFacts:
         return value * factor if least <= value < 2**50 else None
 
     (code,), names = about.texts("gpu_device_name")
-    return DeviceFacts(
+    return trace_builder.DeviceFacts(
         product=names[code] if code >= 0 else None,
         memory_bytes=number("memory_size"),
         compute_major=number("compute_cap_major"),
@@ -326,7 +312,7 @@ def _readable(name: str) -> str:
     """Return a name; of a Python function, `$file.py:12 f` or `$module f`, as PyTorch writes it."""
     frame = _FRAME.match(name)
     if frame is None:
-        return name or UNNAMED
+        return name or sinks.UNNAMED
     file, line, function = frame.groups()
     return f"{file}({line}): {function}" if file else f"<built-in function {function}>"
 

@@ -11,31 +11,31 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from traceflops.parsers.io.csv_cells import Field, Texts, decimal, whole_number
-from traceflops.parsers.io.csv_text import CsvText, Plan, find_start
+from traceflops.parsers.io.csv_text import CsvText, Plan, Tables, find_start
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.table.columns import ABSENT
 
 Row = tuple[int | None, str, int | None, float | None]
 
 
-class Events:
-    """Tables with the columns id, name, start, value, in any order; some have more."""
+def plan_of(names: Sequence[str]) -> Plan | None:
+    if not {"id", "name", "start"} <= set(names):
+        return None
+    fields = {"id": Field(names.index("id"), "integer")}
+    fields |= {"name": Field(names.index("name"), "text")}
+    fields |= {"start": Field(names.index("start"), "integer")}
+    if "value" in names:
+        fields["value"] = Field(names.index("value"), "number")
+    return Plan(len(names), fields, names.index("name"), what=tuple(names))
 
-    beginnings = frozenset({"id,name", 'id","', "id;name", "kind,id"})
 
-    def of_header(self, names: Sequence[str]) -> Plan | None:
-        if not {"id", "name", "start"} <= set(names):
-            return None
-        fields = {"id": Field(names.index("id"), "integer")}
-        fields |= {"name": Field(names.index("name"), "text")}
-        fields |= {"start": Field(names.index("start"), "integer")}
-        if "value" in names:
-            fields["value"] = Field(names.index("value"), "number")
-        return Plan(len(names), fields, names.index("name"), what=tuple(names))
+def plan_of_row(row: Sequence[str]) -> Plan | None:
+    names = ("id", "name", "start", "value")
+    return plan_of(names) if len(row) == 4 and row[0].isdecimal() else None
 
-    def of_row(self, row: Sequence[str]) -> Plan | None:
-        names = ("id", "name", "start", "value")
-        return self.of_header(names) if len(row) == 4 and row[0].isdecimal() else None
+
+EVENTS = Tables(frozenset({"id,name", 'id","', "id;name", "kind,id"}), plan_of, plan_of_row)
+"""Tables with the columns id, name, start, value, in any order; some have more."""
 
 
 class Dribble(io.RawIOBase):
@@ -58,19 +58,24 @@ def source_of(data: bytes, step: int = 1 << 20, name: str = "table.csv") -> Byte
 
 def read(data: bytes, step: int = 1 << 20, block_bytes: int = 1 << 20) -> tuple[list[Row], CsvText]:
     """Return the rows of a text, and the reader with what it says of damage."""
-    text = CsvText(source_of(data, step), Events(), block_bytes)
+    text = CsvText(source_of(data, step), EVENTS, block_bytes)
     rows: list[Row] = []
     for block in text:
-        name = block.columns["name"]
+        name = block.cells.columns["name"]
         assert isinstance(name, Texts)
         names = [name.values[code] for code in name.codes.tolist()]
         numbers = [
-            [None if one == ABSENT else one for one in np.asarray(block.columns[role]).tolist()]
+            [
+                None if one == ABSENT else one
+                for one in np.asarray(block.cells.columns[role]).tolist()
+            ]
             for role in ("id", "start")
         ]
-        value = np.asarray(block.columns.get("value", np.full(block.rows, np.nan))).tolist()
+        value = np.asarray(
+            block.cells.columns.get("value", np.full(block.cells.count, np.nan))
+        ).tolist()
         values = [None if one != one else one for one in value]
-        assert len(names) == len(numbers[0]) == block.rows
+        assert len(names) == len(numbers[0]) == block.cells.count
         rows += zip(numbers[0], names, numbers[1], values, strict=True)
     return rows, text
 
@@ -168,17 +173,17 @@ def test_a_last_row_that_is_cut_is_left_out_and_said(end: bytes) -> None:
 
 
 def test_a_last_row_without_line_end_is_marked() -> None:
-    blocks = list(CsvText(source_of(HEADER + b"1,a,10,0.5\n2,b,20,1"), Events()))
+    blocks = list(CsvText(source_of(HEADER + b"1,a,10,0.5\n2,b,20,1"), EVENTS))
     assert [block.last_is_open for block in blocks] == [True]
-    blocks = list(CsvText(source_of(HEADER + b"1,a,10,0.5\n2,b,20,1\n"), Events()))
+    blocks = list(CsvText(source_of(HEADER + b"1,a,10,0.5\n2,b,20,1\n"), EVENTS))
     assert [block.last_is_open for block in blocks] == [False]
 
 
 def test_of_a_stream_that_was_cut_the_last_row_may_lack_its_end() -> None:
     data = gzip.compress(HEADER + b"".join(b"%d,name %d,10,0.5\n" % (i, i) for i in range(9_999)))
     source = source_of(data[: len(data) // 2])
-    text = CsvText(source, Events())
-    rows = sum(block.rows for block in text)
+    text = CsvText(source, EVENTS)
+    rows = sum(block.cells.count for block in text)
     assert source.cut
     assert 0 < rows < 9_999
     assert text.damage.cut_bytes is None or text.damage.cut_bytes < 30
@@ -277,7 +282,7 @@ def test_text_without_a_table_has_no_rows(text: bytes) -> None:
     rows, reader = read(text)
     assert rows == []
     assert reader.plan is None
-    assert find_start(text, Events()) is None
+    assert find_start(text, EVENTS) is None
 
 
 def test_a_line_of_megabytes_is_left_out() -> None:
@@ -310,8 +315,8 @@ def test_very_many_lines_of_nonsense_take_no_long_time(line: bytes) -> None:
 def test_a_large_text_comes_in_blocks() -> None:
     row = b"1,%s,10,0.5\n" % (b"name " * 20)
     step, size = 1 << 12, 1 << 16
-    text = CsvText(source_of(HEADER + row * 20_000, step), Events(), size)
-    rows = [block.rows for block in text]
+    text = CsvText(source_of(HEADER + row * 20_000, step), EVENTS, size)
+    rows = [block.cells.count for block in text]
     assert sum(rows) == 20_000
     assert max(rows) * len(row) <= size + step
     assert len(rows) > 20

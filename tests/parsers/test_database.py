@@ -185,7 +185,7 @@ def test_reading_through_arrow_gives_what_reading_rows_gives(
         patch.setattr("traceflops.parsers.io.database_scan.BATCH_ROWS", batch_rows)
         with opened(path) as database:
             fast = database.whole("t", wanted)
-        patch.setattr("traceflops.parsers.io.database_rows.fast_columns", not_fast)
+        patch.setattr("traceflops.parsers.io.database_scan.fast_columns", not_fast)
         with opened(path) as database:
             careful = database.whole("t", wanted)
     assert fast.count == careful.count == len(rows)
@@ -201,7 +201,7 @@ def not_fast(*_: object) -> Iterator[Any]:
 def test_whole_numbers_are_read_through_arrow(tmp_path: Path, monkeypatch: Any) -> None:
     """Else the test above compares the careful way with itself."""
     path = made(tmp_path / "a.db", "CREATE TABLE t (a INTEGER)", [(None,), (5,), (None,)])
-    monkeypatch.setattr("traceflops.parsers.io.database_rows.Salvage", None)
+    monkeypatch.setattr("traceflops.parsers.io.database_scan.Salvage", None)
     with opened(path) as database:
         assert database.whole("t", Wanted(integers=("a",)))["a"].tolist() == [ABSENT, 5, ABSENT]
 
@@ -947,7 +947,7 @@ def test_pages_that_refer_to_each_other_have_an_end(
 ) -> None:
     """Each inner page names the same page many times: rows without end, were they all read."""
     if not fast:
-        monkeypatch.setattr("traceflops.parsers.io.database_rows.fast_columns", not_fast)
+        monkeypatch.setattr("traceflops.parsers.io.database_scan.fast_columns", not_fast)
     path = tmp_path / "a.db"
     rows = [(number, "x" * 300) for number in range(20_000)]
     made(path, "CREATE TABLE t (id INTEGER PRIMARY KEY, a)", rows)

@@ -12,7 +12,7 @@ from tests.parsers.nsight.nsysfile import NsysFile
 from tests.parsers.nsight.test_nsys_quirks import made, rows
 from traceflops.analysis.recipe import analyze
 from traceflops.parsers.shared.repeats import with_peer_copies
-from traceflops.parsers.shared.sinks import way_named
+from traceflops.parsers.shared.sinks import direction_named
 from traceflops.reports.markdown import render_markdown
 from traceflops.table.trace import Trace
 
@@ -105,4 +105,4 @@ def test_the_devices_of_an_export_tell(
     ],
 )
 def test_names_tell(name: str, way: str | None) -> None:
-    assert way_named(name) == way
+    assert direction_named(name) == way

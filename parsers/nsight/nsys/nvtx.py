@@ -167,7 +167,7 @@ def _add(reading: ReportReading, batch: Batch, text: IntArray, texts: OpTexts) -
     is_default = (rows["domainId"] == 0) | (rows["domainId"] == ABSENT)
     is_op = texts.is_op[rows["text"]] & np.isin(rows["eventType"], STACKED) & is_default
     ops, marks = rows.only(is_op), rows.only(~is_op)
-    names, sizes = reading.gathered["ops"].names, texts.sizes[ops["text"]]
+    names, sizes = reading.builder["ops"].names, texts.sizes[ops["text"]]
     columns: dict[str, Array] = {}
     if (sizes >= 0).any():
         columns["input_dims"] = _codes(names["input_dims"], texts.all_sizes, sizes)
@@ -179,7 +179,7 @@ def _add(reading: ReportReading, batch: Batch, text: IntArray, texts: OpTexts) -
         sequence=texts.sequence[ops["text"]],
         **columns,
     )
-    names = reading.gathered["marks"].names
+    names = reading.builder["marks"].names
     kinds = names["kind"]
     reading.add(
         "marks",

@@ -19,7 +19,7 @@ from traceflops.parsers.io.database_query import Lookup, by_distinct
 from traceflops.parsers.io.notes import NoteTable
 from traceflops.parsers.nsight.nsys.enums import pid_of, streams_of
 from traceflops.parsers.nsight.nsys.facts import Devices
-from traceflops.parsers.shared.trace_builder import Gathered, ProcessFacts
+from traceflops.parsers.shared.trace_builder import ProcessFacts, TraceBuilder
 from traceflops.table.builder import compact
 from traceflops.table.columns import ABSENT, BoolArray, IntArray, numbers, with_column
 from traceflops.table.grouping import distinct, group_rows
@@ -266,20 +266,20 @@ class ProcessRegistry:
         only = named[0] if len(named) == 1 else ABSENT
         return {local: only if key == ABSENT else key for key, local in self.keys.items()}
 
-    def settle(self, gathered: Gathered) -> None:
+    def settle(self, builder: TraceBuilder) -> None:
         """Write the final numbers of processes, devices and streams into the tables."""
-        adopted = self._adopt(gathered)
+        adopted = self._adopt(builder)
         owners = self._owners
         working: set[int] = set()
-        for _, piece in gathered["activities"].pieces:
+        for _, piece in builder["activities"].pieces:
             working |= set(distinct(np.atleast_1d(piece["process"])).tolist())
         keys = {owners[local] for local in working or owners}
         workers = sorted(keys - {ABSENT} or keys)
         self.ranks = settled(workers, self.listed_ranks, self.rank_in_name, self.places)
-        processes = self._settled_processes(gathered)
+        processes = self._settled_processes(builder)
         users = {local: process for (process, _), local in self._ordinals.items()} | adopted
         owner = {local: processes.get(user, 0) for local, user in users.items()}
-        devices = self._settled_devices(gathered, users, owner)
+        devices = self._settled_devices(builder, users, owner)
         # The final number of each stream
         # Per device and process, by own number, by context: the preliminary numbers.
         alike: defaultdict[tuple[int, int], defaultdict[int, defaultdict[int, list[int]]]]
@@ -299,11 +299,11 @@ class ProcessRegistry:
         finals = (processes, devices, settled_streams)
         for (column, tables), final in zip(_COLUMNS.items(), finals, strict=True):
             number = _lookup(final)
-            for piece in (piece for table in tables for _, piece in gathered[table].pieces):
+            for piece in (piece for table in tables for _, piece in builder[table].pieces):
                 if column in piece:
                     piece[column] = compact(number(np.atleast_1d(piece[column])))
 
-    def _adopt(self, gathered: Gathered) -> dict[int, int]:
+    def _adopt(self, builder: TraceBuilder) -> dict[int, int]:
         """Return the process of devices whose rows name none, where it can be but one.
 
         Exports of some versions leave the process of copies and fills empty: these rows become rows
@@ -314,7 +314,7 @@ class ProcessRegistry:
         if nobody is None:
             return {}
         users: set[tuple[int, int]] = set()
-        for count, piece in gathered["activities"].pieces:
+        for count, piece in builder["activities"].pieces:
             pair = [np.broadcast_to(piece[name], count) for name in ("process", "device")]
             _, first = group_rows(pair)
             users |= set(zip(*(column[first].tolist() for column in pair), strict=True))
@@ -329,7 +329,7 @@ class ProcessRegistry:
             if process == nobody and len(candidates) == 1:
                 adopted[local] = next(iter(candidates))
         adopter_of = _lookup(adopted)
-        pieces = [piece for table in _WITH_DEVICE for _, piece in gathered[table].pieces]
+        pieces = [piece for table in _WITH_DEVICE for _, piece in builder[table].pieces]
         for piece in pieces if adopted else ():
             if "device" in piece:
                 process_of_row = np.asarray(piece["process"])
@@ -338,11 +338,11 @@ class ProcessRegistry:
                 piece["process"] = compact(np.where(is_adopted, adopter, process_of_row))
         return adopted
 
-    def _settled_processes(self, gathered: Gathered) -> dict[int, int]:
+    def _settled_processes(self, builder: TraceBuilder) -> dict[int, int]:
         """Return the final number of each process; the order is that of ranks, then of ids."""
         final: dict[int, int] = {}
         nobody, ranks = self.keys.get(ABSENT), self.ranks.ranks
-        pieces = [piece for table in _COLUMNS["process"] for _, piece in gathered[table].pieces]
+        pieces = [piece for table in _COLUMNS["process"] for _, piece in builder[table].pieces]
         order = [
             (ranks.get(key, _NO_RANK), key == ABSENT, key, local)
             for local, key in self._owners.items()
@@ -354,11 +354,11 @@ class ProcessRegistry:
             else:
                 world = self.ranks.worlds.get(key)
                 facts = ProcessFacts(self.file, ranks.get(key), world, self.host, pid_of(key))
-                final[local] = gathered.process(key, facts)
+                final[local] = builder.process(key, facts)
         return final
 
     def _settled_devices(
-        self, gathered: Gathered, users: Mapping[int, int], owner: Mapping[int, int]
+        self, builder: TraceBuilder, users: Mapping[int, int], owner: Mapping[int, int]
     ) -> dict[int, int]:
         """Return the final number of each device.
 
@@ -380,10 +380,10 @@ class ProcessRegistry:
             gpu = self.devices.gpu_of(pid_of(key), ordinal)
             facts = self.devices.facts_of(gpu, pid_of(key), ordinal)
             if gpu is None:
-                final[local] = gathered.device((process, ordinal), process, ordinal, facts)
+                final[local] = builder.device((process, ordinal), process, ordinal, facts)
             else:
                 place = self.devices.places.get(gpu)
-                final[local] = gathered.device(("gpu", gpu), process, gpu, facts, place)
+                final[local] = builder.device(("gpu", gpu), process, gpu, facts, place)
         return final
 
 

@@ -17,15 +17,8 @@ import numpy as np
 import pyarrow as pa
 
 from traceflops.errors import InputError
+from traceflops.parsers.io import messages
 from traceflops.parsers.io.inputs import ByteSource
-from traceflops.parsers.io.messages import (
-    fields,
-    last_fields,
-    message_text,
-    parts_of,
-    split,
-    varint,
-)
 from traceflops.table.columns import IntArray
 
 MAGIC: Final = b"NVIDIA Tegra Profiler Report"
@@ -98,9 +91,9 @@ class RawFile:
             self._begin, size = self.sections[_RAW]
             self._end = min(self._begin + size, self.size)
             self.is_cut = self._begin + size > self.size
-            offsets = dict(fields(self.section(_OFFSETS)))
+            offsets = dict(messages.fields(self.section(_OFFSETS)))
             texts, schemas = offsets.get(2), offsets.get(3)
-            if message_text(offsets.get(1)) != _CODEC or not isinstance(texts, int):
+            if messages.message_text(offsets.get(1)) != _CODEC or not isinstance(texts, int):
                 raise ValueError("packed in an unknown way")
             first = self._begin + len(_BEGIN)
             self._texts_at = min(first + texts, self._end)
@@ -122,7 +115,9 @@ class RawFile:
         if self.stream.read(len(_BEGIN)) != _BEGIN:
             raise ValueError("no events where they should begin")
         self.head = self._counted()
-        index = {key: value for key, value in fields(self._counted()) if isinstance(value, int)}
+        index = {
+            key: value for key, value in messages.fields(self._counted()) if isinstance(value, int)
+        }
         self.expected_events, self.expected_texts = index.get(1, 0), index.get(3, 0)
 
     def _contents(self) -> dict[str, tuple[int, int]]:
@@ -136,10 +131,14 @@ class RawFile:
         if trailer[8:] != _END or not behind - _MOST_BYTES < begin < behind:
             return {}
         self.stream.seek(begin)
-        entries, is_whole = parts_of(self.stream.read(behind - begin), _REPEATED)
+        entries, is_whole = messages.parts_of(self.stream.read(behind - begin), _REPEATED)
         sections: dict[str, tuple[int, int]] = {}
-        for entry in map(last_fields, entries if is_whole else ()):
-            name, offset, size = message_text(entry.get(1)), entry.get(2, 0), entry.get(3, 0)
+        for entry in map(messages.last_fields, entries if is_whole else ()):
+            name, offset, size = (
+                messages.message_text(entry.get(1)),
+                entry.get(2, 0),
+                entry.get(3, 0),
+            )
             is_span = isinstance(offset, int) and isinstance(size, int)
             if name in (_RAW, _OFFSETS, CLOCKS) and is_span:
                 sections[name] = (offset, size)
@@ -192,15 +191,15 @@ class RawFile:
             _, plain = self._varint(), self._varint()
             packed = self.stream.read(max(0, self._end - self.stream.tell()))
             data = unpacked_before_cut(packed, min(plain, _MOST_BYTES))
-            _, begin_of_parts = varint(data, 0)
+            _, begin_of_parts = messages.varint(data, 0)
         except _UNREADABLE:
             return None
-        begin, end, _ = split(data, begin_of_parts, len(data), _REPEATED)
+        begin, end, _ = messages.split(data, begin_of_parts, len(data), _REPEATED)
         return Parts(data, begin, end) if len(begin) and self.is_cut else None
 
     def _varint(self) -> int:
         offset = self.stream.tell()
-        value, length = varint(self.stream.read(min(_VARINT_BYTES, self._end - offset)), 0)
+        value, length = messages.varint(self.stream.read(min(_VARINT_BYTES, self._end - offset)), 0)
         self.stream.seek(offset + length)
         return value
 
@@ -234,10 +233,10 @@ class RawFile:
         self.source.refuse_expansion(self.plain_bytes)
         data = _unpacked(packed, plain) or b""
         try:
-            size, offset = varint(data, 0)
+            size, offset = messages.varint(data, 0)
         except ValueError:
             return None
-        begin, end, is_whole = split(data, offset, len(data), _REPEATED)
+        begin, end, is_whole = messages.split(data, offset, len(data), _REPEATED)
         return Parts(data, begin, end) if is_whole and offset + size == len(data) else None
 
     def _rest(self) -> bool:
@@ -252,7 +251,9 @@ class RawFile:
             self.stream.seek(begin)
             return False
         is_end = self.is_cut or self.stream.tell() == self._end
-        if not is_end and not all(parts_of(part, _REPEATED)[1] for part in (threads, tail)):
+        if not is_end and not all(
+            messages.parts_of(part, _REPEATED)[1] for part in (threads, tail)
+        ):
             self.stream.seek(begin)
             return False
         self.tail = tail

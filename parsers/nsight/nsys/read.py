@@ -20,15 +20,8 @@ from traceflops.parsers.io.database_rows import Database
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.notes import read_each, with_set_aside
 from traceflops.parsers.io.places import rank_in_name
-from traceflops.parsers.nsight.nsys.facts import (
-    devices_of,
-    facts_of,
-    host_of,
-    identities_of,
-    origin_of,
-    ranks_of,
-    warnings_of,
-)
+from traceflops.parsers.nsight.nsys import facts as report_facts
+from traceflops.parsers.nsight.nsys import timeline
 from traceflops.parsers.nsight.nsys.nccl import fill_nccl
 from traceflops.parsers.nsight.nsys.notes import content_notes
 from traceflops.parsers.nsight.nsys.nvtx import read_nvtx
@@ -36,16 +29,6 @@ from traceflops.parsers.nsight.nsys.process_registry import ProcessRegistry, wit
 from traceflops.parsers.nsight.nsys.raw_report import report_of
 from traceflops.parsers.nsight.nsys.reading import ReportReading
 from traceflops.parsers.nsight.nsys.tables import Folder, Tables
-from traceflops.parsers.nsight.nsys.timeline import (
-    read_graph_nodes,
-    read_memory,
-    read_metrics,
-    read_overheads,
-    read_page_faults,
-    read_records,
-    read_system_calls,
-    with_kinds_of_calls,
-)
 from traceflops.parsers.nsight.recipe import is_of_recipe, read_recipes
 from traceflops.parsers.shared.trace_builder import overflow_notes
 from traceflops.table.trace import Source, SourceFile, Trace
@@ -110,45 +93,46 @@ def trace_of(
 
     `name` is the report's own, `own_rank` the rank in the names of its files.
     """
-    host = host_of(tables)
-    registry = ProcessRegistry(devices_of(tables, host), name, host, ranks_of(tables), own_rank)
+    host = report_facts.host_of(tables)
+    registry = ProcessRegistry(
+        report_facts.devices_of(tables, host), name, host, report_facts.ranks_of(tables), own_rank
+    )
     reading = ReportReading(tables, registry)
-    read_records(reading)
+    timeline.read_records(reading)
     nccl = read_nvtx(reading)
-    read_graph_nodes(reading)
-    read_overheads(reading)
-    read_page_faults(reading)
-    read_system_calls(reading)
-    read_memory(reading)
-    read_metrics(reading)
+    timeline.read_graph_nodes(reading)
+    timeline.read_overheads(reading)
+    timeline.read_page_faults(reading)
+    timeline.read_system_calls(reading)
+    timeline.read_memory(reading)
+    timeline.read_metrics(reading)
     reading.resolve_names()  # when it is known which are needed
     fill_nccl(reading, nccl)
-    registry.settle(reading.gathered)
-    facts = facts_of(tables)
-    overflowed = reading.gathered.overflowed
-    finished = with_kinds_of_calls(reading.gathered.finish())
+    registry.settle(reading.builder)
+    facts = report_facts.facts_of(tables)
+    finished = timeline.with_kinds_of_calls(reading.builder.finish())
     if tables.damaged and not any(finished[name].num_rows for name in _RECORDS):
         raise nothing_left(tables.source.label, tables.notes(), "export or copy the report again")
     notes = (
         *content_notes(finished, reading, facts),
         *registry.ranks.notes,
-        *overflow_notes(overflowed, name),
-        *warnings_of(tables),
+        *overflow_notes(reading.builder.tables.values(), name),
+        *report_facts.warnings_of(tables),
     )
     return Trace(
         Source(
             format=format_,
             files=files,
             tool="Nsight Systems",
-            origin_unix_ns=origin_of(tables),
+            origin_unix_ns=report_facts.origin_of(tables),
             facts=facts,
             event_counts=dict(sorted(reading.counts.items())),
-            identities=identities_of(tables, host),
+            identities=report_facts.identities_of(tables, host),
             kinds_apart=format_.startswith(_FOLDER),
         ),
         finished,
         (*tables.notes(), *(replace(note, file=name) for note in notes)),
-        reading.gathered.places,
+        reading.builder.places,
     )
 
 

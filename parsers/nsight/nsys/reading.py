@@ -13,7 +13,7 @@ from traceflops.parsers.io.database_query import Batch, Coder, TextsById, Wanted
 from traceflops.parsers.nsight.nsys.enums import present, processes_of, threads_of
 from traceflops.parsers.nsight.nsys.process_registry import ProcessRegistry
 from traceflops.parsers.nsight.nsys.tables import Tables
-from traceflops.parsers.shared.trace_builder import Gathered
+from traceflops.parsers.shared.trace_builder import TraceBuilder
 from traceflops.table.builder import TableBuilder, compact
 from traceflops.table.columns import ABSENT, LIMIT_NS, Array, IntArray, count_true
 from traceflops.table.grouping import distinct
@@ -36,14 +36,14 @@ Shown = Callable[[str], str]
 
 @dataclass(slots=True)
 class ReportReading:
-    """A report, what was gathered of it, and the numbers of its records and of odd ones.
+    """A report, what was builder of it, and the numbers of its records and of odd ones.
 
     `callers` are the ids of threads that call CUDA, `latest_ns` is the latest end of a record.
     """
 
     tables: Tables
     registry: ProcessRegistry
-    gathered: Gathered = field(default_factory=Gathered)
+    builder: TraceBuilder = field(default_factory=TraceBuilder)
     odd: Counter[str] = field(default_factory=Counter)
     counts: Counter[str] = field(default_factory=Counter)
     callers: list[IntArray] = field(default_factory=list)
@@ -98,10 +98,10 @@ class ReportReading:
             common |= self.registry.place(process, *place)
         common |= {column: present(rows[own]) for column, own in _IDS.items() if own in given}
         common |= {name: rows[name] for name in ("start_ns", "dur_ns")}
-        builder = self.gathered[table]
-        builder.add(rows.count, **common, **columns)
+        into = self.builder[table]
+        into.add(rows.count, **common, **columns)
         if unnamed is not None and rows.count:
-            self._unresolved.append((builder, builder.pieces[-1][1], unnamed, shown))
+            self._unresolved.append((into, into.pieces[-1][1], unnamed, shown))
 
     def resolve_names(self) -> None:
         """Replace ids of names by codes of their texts, once all rows are read."""

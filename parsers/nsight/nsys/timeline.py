@@ -11,20 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from traceflops.parsers.io.database_query import Batch, Wanted, by_distinct
-from traceflops.parsers.nsight.nsys.enums import (
-    ALLOCATED,
-    BETWEEN_DEVICES,
-    BY_CALL,
-    COPIES,
-    DRIVER,
-    FREED,
-    MEMORY,
-    OF_THE_PROFILER,
-    WAIT,
-    WAITS,
-    present,
-    processes_of,
-)
+from traceflops.parsers.nsight.nsys import enums
 from traceflops.parsers.nsight.nsys.reading import (
     CUPTI,
     GPU_PAGE_FAULTS,
@@ -55,10 +42,10 @@ _OF_PROFILER: Final = "profiler: {}".format
 _API_VERSION: Final = re.compile(r"_v\d{4,6}$")
 _KIND_NUMBERS: Final = 32
 """Kinds of copies and of memory are smaller than that; larger ones are unknown."""
-_BY_DEVICES: Final = (1, 2, 8, BETWEEN_DEVICES)
+_BY_DEVICES: Final = (1, 2, 8, enums.BETWEEN_DEVICES)
 """Kinds of copies for which the devices of both ends say more, where they are known."""
-_DIRECTIONS: Final = {kind: direction for kind, (direction, _) in COPIES.items()}
-_FILLS: Final = {kind: f"Memset ({name})" for kind, name in MEMORY.items()}
+_DIRECTIONS: Final = {kind: direction for kind, (direction, _) in enums.COPIES.items()}
+_FILLS: Final = {kind: f"Memset ({name})" for kind, name in enums.MEMORY.items()}
 _SPAN: Final = ("start", "end")
 _PLACE: Final = ("deviceId", "contextId", "streamId", "correlationId", "globalPid")
 _NAMES: Final = ("demangledName", "shortName", "mangledName")
@@ -79,7 +66,7 @@ _MOST_VALUES: Final = 4_000_000
 _MOST_COPIES: Final = 5
 """A copy of a copy, and so on, is followed 2 to the power of that times."""
 
-_EVENT, _WAIT_EVENT, _STREAM, _CONTEXT = WAITS.values()
+_EVENT, _WAIT_EVENT, _STREAM, _CONTEXT = enums.WAITS.values()
 _WAIT_OF: Final[Mapping[str, str]] = {
     **dict.fromkeys(("EventSynchronize", "EventQuery"), _EVENT),
     "StreamWaitEvent": _WAIT_EVENT,
@@ -137,10 +124,12 @@ def _copies(reading: ReportReading, table: TableBuilder, rows: Batch) -> Columns
     """Return the columns of copies; one between two devices is of that kind, whatever its own."""
     kind, source, target = (rows[name] for name in ("copyKind", "srcDeviceId", "dstDeviceId"))
     are_two = (source >= 0) & (target >= 0) & (source != target) & np.isin(kind, _BY_DEVICES)
-    kind = np.where(are_two, BETWEEN_DEVICES, kind) if are_two.any() else kind
+    kind = np.where(are_two, enums.BETWEEN_DEVICES, kind) if are_two.any() else kind
     # Migrations that a call such as cudaMemPrefetchAsync asked for have kinds of their own.
-    kind = np.where((kind > BETWEEN_DEVICES) & (rows["migrationCause"] == BY_CALL), kind + 10, kind)
-    reading.odd["copy-kind"] += count_true(~np.isin(kind, [*COPIES]))
+    kind = np.where(
+        (kind > enums.BETWEEN_DEVICES) & (rows["migrationCause"] == enums.BY_CALL), kind + 10, kind
+    )
+    reading.odd["copy-kind"] += count_true(~np.isin(kind, [*enums.COPIES]))
     # Kinds of copy, source and target as one number: each name is made once.
     joined, largest = np.zeros(rows.count, np.int64), _KIND_NUMBERS - 1
     for part in (kind, rows["srcKind"], rows["dstKind"]):
@@ -150,9 +139,11 @@ def _copies(reading: ReportReading, table: TableBuilder, rows: Batch) -> Columns
     def named(kinds: int, _: int) -> int:
         rest, target = divmod(kinds, _KIND_NUMBERS)
         kind, source = divmod(rest, _KIND_NUMBERS)
-        name = COPIES.get(kind, ("", "Memcpy"))[1]
-        has_ends = source in MEMORY and target in MEMORY
-        return names[f"{name} ({MEMORY[source]} -> {MEMORY[target]})" if has_ends else name]
+        name = enums.COPIES.get(kind, ("", "Memcpy"))[1]
+        has_ends = source in enums.MEMORY and target in enums.MEMORY
+        return names[
+            f"{name} ({enums.MEMORY[source]} -> {enums.MEMORY[target]})" if has_ends else name
+        ]
 
     return {
         "name": by_distinct(joined, named),
@@ -172,17 +163,17 @@ def _columns(kind: str, reading: ReportReading, table: TableBuilder, rows: Batch
         name = _coded(names["name"], rows["memKind"], _FILLS, "Memset")
         return {"name": name, "bytes": at_least(0, rows["bytes"])}
     if kind == "GRAPH_TRACE":  # replays whose kernels were not recorded one by one
-        graph = present(rows["graphId"])
-        graph = np.where(graph == ABSENT, present(rows["graphExecId"]), graph)
+        graph = enums.present(rows["graphId"])
+        graph = np.where(graph == ABSENT, enums.present(rows["graphExecId"]), graph)
         labels = {number: f"graph {number}" for number in distinct(graph).tolist()}
         return {"name": _coded(names["name"], graph, labels | {ABSENT: "graph"}, None)}
     if kind == "RUNTIME":
         reading.callers.append(distinct(rows["globalTid"]))
-        api = _coded(names["api"], rows["eventClass"], {DRIVER: "driver"}, "runtime")
+        api = _coded(names["api"], rows["eventClass"], {enums.DRIVER: "driver"}, "runtime")
         return {"name": rows["nameId"], "api": api}
     if kind == "SYNCHRONIZATION":
         kinds = rows["syncType"]
-        return {n: _coded(names[n], kinds, WAITS, WAIT) for n in ("name", "sync_kind")}
+        return {n: _coded(names[n], kinds, enums.WAITS, enums.WAIT) for n in ("name", "sync_kind")}
     return {"name": names["name"]["CUDA event"]}
 
 
@@ -226,7 +217,7 @@ _RECORD_KINDS: Final = (
 def read_records(reading: ReportReading) -> None:
     """Add the work of devices, calls, waits, and the events of which a time is known."""
     for kind in _RECORD_KINDS:
-        table = reading.gathered[kind.into]
+        table = reading.builder[kind.into]
         for batch in reading.batches(CUPTI + kind.table, kind.columns):
             if "timestamp" in kind.columns:  # of events; most have no time
                 events = batch.only(batch["timestamp"] > 0)
@@ -246,12 +237,12 @@ def read_records(reading: ReportReading) -> None:
 
 def read_overheads(reading: ReportReading) -> None:
     """Add overheads of the profiler and the driver, of processes that have work."""
-    kind = reading.gathered["marks"].names["kind"]
+    kind = reading.builder["marks"].names["kind"]
     for table in ("PROFILER_OVERHEAD", f"{CUPTI}OVERHEAD"):
         for batch in reading.batches(table, (*_SPAN, "globalTid", "nameId", "overheadType")):
-            has_work = reading.registry.have_rows(processes_of(batch["globalTid"]))
+            has_work = reading.registry.have_rows(enums.processes_of(batch["globalTid"]))
             rows = reading.timed(batch.only(has_work))
-            profiler = np.isin(rows["overheadType"], OF_THE_PROFILER)
+            profiler = np.isin(rows["overheadType"], enums.OF_THE_PROFILER)
             if not table.startswith(CUPTI):
                 # Rows without a type of their own are of the profiler, as the table's name says.
                 profiler |= rows["overheadType"] == ABSENT
@@ -262,7 +253,7 @@ def read_overheads(reading: ReportReading) -> None:
 
 def read_page_faults(reading: ReportReading) -> None:
     """Add how long faults of GPUs on pages of unified memory took to be served."""
-    names = reading.gathered["marks"].names
+    names = reading.builder["marks"].names
     kinds = {"kind": names["kind"]["page_fault"], "name": names["name"]["GPU page faults"]}
     for batch in reading.batches(GPU_PAGE_FAULTS, (*_SPAN, "globalPid", "deviceId")):
         rows = reading.timed(batch)
@@ -273,12 +264,14 @@ def read_page_faults(reading: ReportReading) -> None:
 
 def read_graph_nodes(reading: ReportReading) -> None:
     """Add when and on which thread nodes of graphs were made; for a copy, its original."""
-    table, names = "CUDA_GRAPH_NODE_EVENTS", reading.gathered["marks"].names
+    table, names = "CUDA_GRAPH_NODE_EVENTS", reading.builder["marks"].names
     rows = reading.tables.whole(table, Wanted(integers=_OF_NODES))
     reading.counts[table] += rows.count
-    rows = reading.timed(rows.only(reading.registry.have_rows(processes_of(rows["globalTid"]))))
-    process, node = processes_of(rows["globalTid"]), present(rows["graphNodeId"])
-    original = present(rows["originalGraphNodeId"])
+    rows = reading.timed(
+        rows.only(reading.registry.have_rows(enums.processes_of(rows["globalTid"])))
+    )
+    process, node = enums.processes_of(rows["globalTid"]), enums.present(rows["graphNodeId"])
+    original = enums.present(rows["originalGraphNodeId"])
     source = first_match(process, node, rows["start_ns"], process, original)
     source = np.where(source >= 0, source, np.arange(rows.count))
     for _ in range(_MOST_COPIES):
@@ -292,7 +285,7 @@ def read_graph_nodes(reading: ReportReading) -> None:
 def read_system_calls(reading: ReportReading) -> None:
     """Add the calls of the operating system of threads that call CUDA."""
     callers = distinct(np.concatenate([np.empty(0, np.int64), *reading.callers]))
-    kind = reading.gathered["marks"].names["kind"]["system"]
+    kind = reading.builder["marks"].names["kind"]["system"]
     for batch in reading.batches("OSRT_API", (*_SPAN, "globalTid", "nameId")):
         rows = reading.timed(batch.only(np.isin(batch["globalTid"], callers)))
         reading.add("marks", rows, _UNNAMED, name=rows["nameId"], kind=kind)
@@ -300,17 +293,19 @@ def read_system_calls(reading: ReportReading) -> None:
 
 def read_memory(reading: ReportReading) -> None:
     """Add allocations and frees of processes that have work, as PyTorch's memory events."""
-    counters = reading.gathered["counters"]
+    counters = reading.builder["counters"]
     names = counters.names["name"]
     for batch in reading.tables.batches("CUDA_GPU_MEMORY_USAGE_EVENTS", _ALLOCATION):
         reading.counts["MEMORY_USAGE"] += batch.count
         operation = batch["memoryOperationType"]
-        usable = np.isin(operation, (ALLOCATED, FREED)) & (batch["bytes"] >= 0)
+        usable = np.isin(operation, (enums.ALLOCATED, enums.FREED)) & (batch["bytes"] >= 0)
         usable &= batch["start"] != ABSENT
         rows = batch.only(usable)
-        process = reading.registry.processes(processes_of(rows["globalPid"]))
+        process = reading.registry.processes(enums.processes_of(rows["globalPid"]))
         on_host = np.isin(rows["memKind"], _ON_HOST)
-        change = np.where(rows["memoryOperationType"] == ALLOCATED, rows["bytes"], -rows["bytes"])
+        change = np.where(
+            rows["memoryOperationType"] == enums.ALLOCATED, rows["bytes"], -rows["bytes"]
+        )
         host, device = names["host_memory.change_bytes"], names["device_memory.change_bytes"]
         of_devices = reading.registry.of_devices(rows["deviceId"], process)
         counters.add(
@@ -329,7 +324,7 @@ def read_metrics(reading: ReportReading) -> None:
 
     A sample names its metric by `typeId`, its source, and `metricId`, its number there.
     """
-    tables, registry, counters = reading.tables, reading.registry, reading.gathered["counters"]
+    tables, registry, counters = reading.tables, reading.registry, reading.builder["counters"]
     metrics = tables.whole("TARGET_INFO_GPU_METRICS", _METRIC_NAME)
     if not metrics.count or not registry.keys:
         return
@@ -385,15 +380,15 @@ def with_kinds_of_calls(tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
     if not len(row) or not any(matches):
         return dict(tables)
     call = first_of_same(calls, "correlation", marks, row)
-    labels = [*WAITS.values(), WAIT]
+    labels = [*enums.WAITS.values(), enums.WAIT]
     by_name = np.array([labels.index(_WAIT_OF[m[1]]) if m else -1 for m in matches], np.int64)
     by_call = taken(by_name, taken(codes(calls["name"]), call))
     by_code = np.array([labels.index(name) for name in names(marks["sync_kind"])], np.int64)
     by_code = by_code[codes(marks["sync_kind"])[row]]
-    for kind in range(len(WAITS)):
+    for kind in range(len(enums.WAITS)):
         has_both = (by_code == kind) & (by_call >= 0)
         if 2 * np.count_nonzero(by_call[has_both] != kind) > np.count_nonzero(has_both):
-            by_code[(by_code == kind) & (by_call < 0)] = labels.index(WAIT)
+            by_code[(by_code == kind) & (by_call < 0)] = labels.index(enums.WAIT)
     kinds = np.where(by_call >= 0, by_call, by_code)
     for column in ("name", "sync_kind"):
         code, texts = codes(marks[column]).astype(np.int64), names(marks[column])

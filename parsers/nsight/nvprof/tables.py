@@ -27,13 +27,12 @@ from traceflops.parsers.nsight.nsys.reading import CUPTI, GPU_PAGE_FAULTS
 from traceflops.parsers.nsight.nsys.tables import Folder
 from traceflops.parsers.nsight.nvprof.calls import DRIVER_CALLS, RUNTIME_CALLS
 from traceflops.parsers.shared.sanity_checks import COUNTED_WHILE_TIMED
+from traceflops.table.builder import with_numbers
 from traceflops.table.columns import (
     ABSENT,
     IntArray,
     count_true,
-    number_column,
     numbers,
-    with_column,
 )
 from traceflops.table.grouping import distinct, joint_codes
 from traceflops.table.trace import Note, Trace
@@ -66,8 +65,6 @@ _MIGRATIONS: Final = {1: 11, 2: 12, 8: 13}
 """By kind of a unified memory counter, the kind of the copy that it counts."""
 _FROM_DEVICE, _GPU_FAULT = 2, 4
 _MOST_PIDS: Final = 4_096
-_PROCESS_OF: Final = Wanted(integers=("processId",))
-_CONTEXT: Final = Wanted(integers=("contextId", "deviceId"))
 _OF_GPU: Final = {
     "id": "id",
     "totalMemory": "globalMemorySize",
@@ -80,6 +77,7 @@ _OF_GPU: Final = {
 _GPU: Final = Wanted(integers=(*_OF_GPU.values(), "name"), blobs=("uuid",))
 
 Numbers = dict[str, IntArray]
+Reader = Callable[[object], Iterator[pa.RecordBatch]]
 
 
 class _Part(NamedTuple):
@@ -147,18 +145,16 @@ class Nvprof(Folder):
 
 def nvprof_tables(database: Database) -> Nvprof:
     """Return the tables of a database."""
-    calls = [database.whole(CUPTI + api, _PROCESS_OF) for api in _APIS]
+    calls = [database.whole(CUPTI + api, Wanted(integers=("processId",))) for api in _APIS]
     pids = distinct(np.concatenate([rows["processId"] for rows in calls]))
-    contexts = database.whole(f"{CUPTI}CONTEXT", _CONTEXT)
+    contexts = database.whole(f"{CUPTI}CONTEXT", Wanted(integers=("contextId", "deviceId")))
     device_of = Lookup(contexts["contextId"], contexts["deviceId"])
     files: dict[str, ArrowTable] = {}
     tables = Nvprof(
         database.source, files, database=database, pids=pids[pids > 0], device_of=device_of
     )
 
-    def add(
-        name: str, columns: Iterable[str], read: Callable[[object], Iterator[pa.RecordBatch]]
-    ) -> None:
+    def add(name: str, columns: Iterable[str], read: Reader) -> None:
         schema = pa.schema([(column, pa.int64()) for column in columns])
         files[name] = ArrowTable(database.source, schema, read)
 
@@ -187,6 +183,7 @@ def nvprof_tables(database: Database) -> Nvprof:
 
 
 def _rows(tables: Nvprof, parts: Iterable[_Part], _: object) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a table of an export, made from the database's own tables."""
     for part in parts:
         columns = tuple(dict.fromkeys((*part.columns.values(), *part.others)))
         wanted, table = Wanted(integers=columns, blobs=part.blobs), CUPTI + part.table
@@ -246,20 +243,15 @@ def _faults(tables: Nvprof, batch: Batch, named: Numbers) -> Numbers:
     return {name: column[is_fault] for name, column in columns.items()}
 
 
-def _calls(api: str) -> Callable[[Nvprof, Batch, Numbers], Numbers]:
-    """Return what makes the calls of an API, with ids of their names."""
-    first, event_class = _APIS[api][0], list(_APIS).index(api)
-
-    def fill(tables: Nvprof, batch: Batch, named: Numbers) -> Numbers:
-        number = batch["cbid"]
-        is_number = (number >= 0) & (number < _MOST_CALLS)
-        return named | {
-            "globalTid": tables.thread_ids(batch["processId"], batch["threadId"]),
-            "nameId": np.where(is_number, first + number, ABSENT),
-            "eventClass": np.full(batch.count, event_class),
-        }
-
-    return fill
+def _calls(api: str, tables: Nvprof, batch: Batch, named: Numbers) -> Numbers:
+    """Return the calls of an API, with ids of their names."""
+    number, first_id = batch["cbid"], _APIS[api][0]
+    is_number = (number >= 0) & (number < _MOST_CALLS)
+    return named | {
+        "globalTid": tables.thread_ids(batch["processId"], batch["threadId"]),
+        "nameId": np.where(is_number, first_id + number, ABSENT),
+        "eventClass": np.full(batch.count, list(_APIS).index(api)),
+    }
 
 
 def _waits(tables: Nvprof, batch: Batch, named: Numbers) -> Numbers:
@@ -270,11 +262,8 @@ def _waits(tables: Nvprof, batch: Batch, named: Numbers) -> Numbers:
 
 def _owners(tables: Nvprof, batch: Batch) -> IntArray:
     """Return the threads that rows belong to; their objects hold a pid and a thread's number."""
-    ids: dict[str | None, list[int]] = {}
-    for text in set(batch.texts["objectId"]):
-        data = bytes.fromhex(text or "")
-        ids[text] = [int.from_bytes(data[begin : begin + 4], "little") for begin in (0, 4)]
-    both = np.array([ids[text] for text in batch.texts["objectId"]], np.int64).reshape(-1, 2)
+    objects = (bytes.fromhex(text or "").ljust(8, b"\0")[:8] for text in batch.texts["objectId"])
+    both = np.frombuffer(b"".join(objects), "<u4").reshape(-1, 2).astype(np.int64)
     kind = batch["objectKind"]
     pid = np.where(np.isin(kind, (_PROCESS, _THREAD)), both[:, 0], 0)
     return tables.thread_ids(pid, np.where(kind == _THREAD, both[:, 1], 0))
@@ -343,7 +332,7 @@ _PARTS: Final[Mapping[str, tuple[_Part, ...]]] = {
     ),
     f"{CUPTI}GRAPH_TRACE": (_Part("GRAPH_TRACE", _WORK, _work),),
     f"{CUPTI}RUNTIME": tuple(
-        _Part(api, _CALL, _calls(api), ("cbid", "processId", "threadId")) for api in _APIS
+        _Part(api, _CALL, partial(_calls, api), ("cbid", "processId", "threadId")) for api in _APIS
     ),
     f"{CUPTI}SYNCHRONIZATION": (_Part("SYNCHRONIZATION", _WAIT, _waits),),
     f"{CUPTI}OVERHEAD": (
@@ -367,7 +356,6 @@ NVPROF: Final = "nvprof"
 _RECENT_NS: Final = 10**18
 """A later time counts from 1970."""
 _WITH_THREADS: Final = ("calls", "ops", "marks")
-_COUNTED: Final = tuple(f"{CUPTI}{what}" for what in ("EVENT", "METRIC"))
 _NOTES: Final = NoteTable(
     dropped={
         "unified-memory": "{n} [counter|counters] of unified memory that [is|are] no [copy|copies] "
@@ -389,9 +377,7 @@ def read_nvprof(database: Database) -> Sequence[Trace]:
     changed: dict[str, pa.Table] = {}
     for name in _WITH_THREADS:
         table = trace.table(name)
-        threads = own_thread(numbers(table["thread"], ABSENT))
-        column = number_column(threads, table.schema.field("thread").type)
-        changed[name] = with_column(table, "thread", column)
+        changed[name] = with_numbers(table, "thread", own_thread(numbers(table["thread"], ABSENT)))
     # Times count from 1970, or on another clock.
     starts = [numbers(trace.table(name)["start_ns"]) for name in ("activities", "calls", "marks")]
     earliest = min((int(start.min()) for start in starts if len(start)), default=0)
@@ -399,7 +385,9 @@ def read_nvprof(database: Database) -> Sequence[Trace]:
     kept = [note for note in trace.notes if note.code != "nccl-sizes"]
     counted = tables.left_out | Counter({"nccl-sizes": len(trace.notes) - len(kept)})
     notes = [*_NOTES.counted(counted, "unified-memory", "nccl-sizes")]
-    counters = [name for name in database.tables if name.startswith(_COUNTED)]
+    counters = [
+        name for name in database.tables if name.startswith((f"{CUPTI}EVENT", f"{CUPTI}METRIC"))
+    ]
     notes += [COUNTED_WHILE_TIMED] if any(map(database.has_rows, counters)) else []
     return [
         replace(

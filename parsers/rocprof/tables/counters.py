@@ -13,8 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.parsers.io.csv_cells import Texts
-from traceflops.parsers.io.csv_text import Cut
+from traceflops.parsers.io.csv_cells import Cells, Texts
 from traceflops.parsers.rocprof.tables.parts import COUNTERS, ProcessPart
 from traceflops.parsers.rocprof.tables.work import ids
 from traceflops.parsers.rocprof.v1_events import BARRIER_NAME
@@ -38,26 +37,26 @@ def takes_largest(counter: str) -> bool:
     return counter.startswith(_LARGEST_OF)
 
 
-def add_counters(cut: Cut, part: ProcessPart) -> None:
+def add_counters(cells: Cells, part: ProcessPart) -> None:
     """Add counters, a row each."""
-    value = cut.columns["value"]
+    value = cells.columns["value"]
     assert not isinstance(value, Texts)
     finite = np.isfinite(value)
     part.file.odd["no-value"] += count_true(~finite)
-    cut = cut.only(finite)
-    if cut.count:
+    cells = cells.only(finite)
+    if cells.count:
         names = part[COUNTERS].names["counter"]
-        counter = cut.codes("counter", names, "(unnamed)")
-        columns = _launch(cut, part) | {"repetition": cut["replay"], "counter": counter}
-        _add(cut, part, columns | {"value": value[finite]})
+        counter = cells.codes("counter", names, "(unnamed)")
+        columns = _launch(cells, part) | {"repetition": cells["replay"], "counter": counter}
+        _add(cells, part, columns | {"value": value[finite]})
 
 
-def add_wide(cut: Cut, part: ProcessPart, counters: Mapping[str, tuple[str, ...]]) -> None:
+def add_wide(cells: Cells, part: ProcessPart, counters: Mapping[str, tuple[str, ...]]) -> None:
     """Add counters, a column each or one per instance."""
     part.is_wide = True
-    launch, names = _launch(cut, part), part[COUNTERS].names["counter"]
+    launch, names = _launch(cells, part), part[COUNTERS].names["counter"]
     for counter, words in counters.items():
-        instances = np.stack([np.asarray(cut.columns[word]) for word in words])
+        instances = np.stack([np.asarray(cells.columns[word]) for word in words])
         is_value = np.isfinite(instances)
         if takes_largest(counter):
             value = np.where(is_value, instances, -np.inf).max(axis=0)
@@ -65,43 +64,44 @@ def add_wide(cut: Cut, part: ProcessPart, counters: Mapping[str, tuple[str, ...]
             value = np.where(is_value, instances, 0.0).sum(axis=0)
         some = is_value.any(axis=0)
         columns = {name: column[some] for name, column in launch.items()}
-        _add(cut.only(some), part, columns | {"counter": names[counter], "value": value[some]})
+        _add(cells.only(some), part, columns | {"counter": names[counter], "value": value[some]})
 
 
-def _launch(cut: Cut, part: ProcessPart) -> dict[str, Array]:
-    threads, block = cut["threads"], cut["block_threads"]
+def _launch(cells: Cells, part: ProcessPart) -> dict[str, Array]:
+    """Return the columns of a counter that are those of its launch."""
+    threads, block = cells["threads"], cells["block_threads"]
     # The rows of rocprof v1 are dispatches, linked by their number alone.
-    is_v1 = cut.has("dispatched")
+    is_v1 = cells.has("dispatched")
     return {
-        "device": cut.codes("agent", part.agents, ""),
-        "name": cut.codes("kernel", part[COUNTERS].names["name"], UNNAMED_KERNEL),
-        "dispatch": cut["dispatch"],
-        "correlation": cut["dispatch"] if is_v1 else ids(cut, "correlation"),
+        "device": cells.codes("agent", part.agents, ""),
+        "name": cells.codes("kernel", part[COUNTERS].names["name"], UNNAMED_KERNEL),
+        "dispatch": cells["dispatch"],
+        "correlation": cells["dispatch"] if is_v1 else ids(cells, "correlation"),
         "threads": np.where(threads > 0, threads, ABSENT),
         "block_threads": np.where(block > 0, block, ABSENT),
-        "dur_ns": _durations(cut),
+        "dur_ns": _durations(cells),
     }
 
 
-def _durations(cut: Cut) -> IntArray:
+def _durations(cells: Cells) -> IntArray:
     """Return how long launches ran while they were counted, ABSENT where that is not exact."""
-    begin, end = (cut.columns.get(role) for role in ("counted_from", "counted_to"))
+    begin, end = (cells.columns.get(role) for role in ("counted_from", "counted_to"))
     if begin is None or end is None or isinstance(begin, Texts) or isinstance(end, Texts):
-        return np.full(cut.count, ABSENT, np.int64)
+        return np.full(cells.count, ABSENT, np.int64)
     is_known = (begin > 0) & (end > begin) & (end < _LARGEST_EXACT)
     lasted = np.where(is_known, end, 0.0) - np.where(is_known, begin, 0.0)
     return np.where(is_known, np.rint(lasted), ABSENT).astype(np.int64)
 
 
-def _add(cut: Cut, part: ProcessPart, columns: Mapping[str, Array | int]) -> None:
+def _add(cells: Cells, part: ProcessPart, columns: Mapping[str, Array | int]) -> None:
     """Add rows, with their instance and the headers before them, which `counted_once` takes out."""
-    if cut.count:
-        start = cut["start"]
+    if cells.count:
+        start = cells["start"]
         part.counting.cover(start[start > 0])
         table = part[COUNTERS]
-        table.add(cut.count, **columns)
+        table.add(cells.count, **columns)
         headers = part.file.damage.repeated_headers
-        table.pieces[-1][1].update(instance=compact(cut["instance"]), headers=headers)
+        table.pieces[-1][1].update(instance=compact(cells["instance"]), headers=headers)
 
 
 def counted_once(parts: Sequence[ProcessPart], tally: Counter[str]) -> TableBuilder:
@@ -134,7 +134,7 @@ def counted_once(parts: Sequence[ProcessPart], tally: Counter[str]) -> TableBuil
     elif (instance == ABSENT).all():
         return table
     table, merged = summed_instances(table)
-    tally["instances"] += merged
+    tally["instances-summed"] += merged
     return table
 
 
@@ -207,10 +207,10 @@ _FILE: Final = tuple(
 """The kind of unclear names by the name of the file."""
 
 
-def add_totals(cut: Cut, part: ProcessPart) -> None:
+def add_totals(cells: Cells, part: ProcessPart) -> None:
     """Add sums by name. The kind follows from the name, else from the file or most names."""
     names = Names()
-    name = cut.codes("name", names, "(unnamed)")
+    name = cells.codes("name", names, "(unnamed)")
     texts = list(names)
     # Names are of domains where all look like it, and one at least is known.
     kinds = [next((k for sign, k in _DOMAINS if sign.fullmatch(t)), _UNCLEAR) for t in texts]
@@ -222,13 +222,13 @@ def add_totals(cut: Cut, part: ProcessPart) -> None:
         label = part.file.source.label
         other = next((kind for sign, kind in _FILE if sign.search(label)), most)
     kinds = [other if kind == _UNCLEAR else kind for kind in kinds]
-    count, total = cut.numbers("calls"), cut.numbers("total")
+    count, total = cells.numbers("calls"), cells.numbers("total")
     is_barrier = np.array([kind == _BARRIER for kind in kinds], np.bool_)[name]
     part.file.odd["barriers"] += int(np.maximum(count[is_barrier], 0).sum())
     wanted = np.array([kind not in (_NOTHING, _BARRIER) for kind in kinds], np.bool_)[name]
     rows = np.flatnonzero(wanted & ((count != ABSENT) | (total != ABSENT)))
     if not len(rows):
-        part.records += cut.count
+        part.records += cells.count
         return
     table = part[DOMAIN_TOTALS if of_domains else "totals"]
     kind_codes = table.names["kind"].codes(kind or "kernel" for kind in kinds)
@@ -238,6 +238,6 @@ def add_totals(cut: Cut, part: ProcessPart) -> None:
         name=table.names["name"].codes(names)[name[rows]],
         count=count[rows],
         total_ns=total[rows],
-        min_ns=cut.numbers("shortest")[rows],
-        max_ns=cut.numbers("longest")[rows],
+        min_ns=cells.numbers("shortest")[rows],
+        max_ns=cells.numbers("longest")[rows],
     )

@@ -14,9 +14,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from traceflops.parsers.io.csv_cells import Texts
+from traceflops.parsers.io.csv_cells import Cells, Texts
 from traceflops.parsers.io.csv_lines import Damage
-from traceflops.parsers.io.csv_text import Cut
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.places import rank_in_name
 from traceflops.parsers.rocprof.layouts import Layout, RocprofTable
@@ -149,7 +148,7 @@ class ProcessPart:
     tables: dict[str, TableBuilder] = field(default_factory=dict)
     agents: Names = field(default_factory=Names)
     ends: list[tuple[Array, Array]] = field(default_factory=list)
-    pushes: list[Cut] = field(default_factory=list)
+    pushes: list[Cells] = field(default_factory=list)
     stretch: Stretch = field(default_factory=Stretch)
     counting: Stretch = field(default_factory=Stretch)
     is_wide: bool = False
@@ -215,7 +214,7 @@ class TableFile:
             guid = pid = None
         return self.parts.setdefault((guid, pid), ProcessPart(self, guid, pid))
 
-    def cuts(self, rows: Cut) -> Iterator[tuple[ProcessPart, Cut]]:
+    def cuts(self, rows: Cells) -> Iterator[tuple[ProcessPart, Cells]]:
         """Yield some rows by process."""
         guid, pid = rows.columns.get("guid"), rows.columns.get("pid")
         key = np.zeros(rows.count, np.int64)

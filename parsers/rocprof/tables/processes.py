@@ -18,14 +18,14 @@ from traceflops.parsers.rocprof.tables.parts import (
     Stretch,
     TableFile,
 )
-from traceflops.parsers.shared.trace_builder import Gathered
+from traceflops.parsers.shared.trace_builder import TraceBuilder
 from traceflops.table.columns import ABSENT, IntArray
 
 _DAY_NS: Final = 86_400 * 10**9
 _STARTING_NS: Final = 10**6
 """A process takes longer than this to start: what is further from its times is of another run."""
 _WORK: Final = ("activities", "copies", "graphs")
-_NAMED_BY: Final = ("activities", "copies", "calls", "marks", COUNTERS, "totals")
+NAMED_BY: Final = ("activities", "copies", "calls", "marks", COUNTERS, "totals")
 """A process is named by the file with its work, else by that with what comes next to it."""
 
 
@@ -47,23 +47,17 @@ class Process:
     names: set[tuple[str, int | None]] = field(default_factory=set)
 
     def all(self) -> Iterator[Process]:
-        """Yield it and all that repeated it."""
+        """Yield the process and, recursively, its repetitions."""
         yield self
         for other in self.others:
             yield from other.all()
 
     @property
     def all_parts(self) -> list[ProcessPart]:
-        """Its rows in each file, those counted in other repetitions last."""
+        """Its parts in all files, then the counter parts of other repetitions."""
         _, *others = self.all()
         again = [part for other in others for part in other.parts if part.has(COUNTERS)]
         return [*self.parts, *again]
-
-    @property
-    def main_file(self) -> TableFile:
-        """The file to name it by."""
-        named = (part for table in _NAMED_BY for part in self.parts if part.has(table))
-        return next(named, self.parts[0]).file
 
     @property
     def stretch(self) -> Stretch:
@@ -212,7 +206,7 @@ class Devices:
         self,
         lists: Mapping[Hashable | None, Agents],
         processes: Sequence[tuple[int, Process]],
-        gathered: Gathered,
+        builder: TraceBuilder,
     ) -> None:
         """Number all devices that records name; `lists` are those of `agents_listed`."""
 
@@ -221,7 +215,7 @@ class Devices:
             keys = (key for key in (process.guid, *names) if key and key in lists)
             return next((lists[key] for key in keys), otherwise)
 
-        self._gathered = gathered
+        self._gathered = builder
         self._lists: dict[ProcessPart, Agents] = {}
         texts: defaultdict[Agents, set[str]] = defaultdict(set)
         for _, process in processes:

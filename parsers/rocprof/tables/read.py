@@ -13,18 +13,13 @@ from typing import Final
 import numpy as np
 
 from traceflops.errors import InputError, NotATrace
-from traceflops.parsers.io.csv_cells import Texts
-from traceflops.parsers.io.csv_text import TEXT_BLOCK_BYTES, CsvBlock, CsvText, Cut
+from traceflops.parsers.io.csv_cells import Cells, Texts
+from traceflops.parsers.io.csv_text import TEXT_BLOCK_BYTES, CsvBlock, CsvText
 from traceflops.parsers.io.inputs import ByteSource
-from traceflops.parsers.io.notes import read_each, with_notes
+from traceflops.parsers.io.notes import not_read, read_each, with_notes
 from traceflops.parsers.rocprof.layouts import COMPUTE, ROCPROF_TABLES, RocprofTable
 from traceflops.parsers.rocprof.notes import NOTES, clock_of_folder, file_notes, run_notes
-from traceflops.parsers.rocprof.tables.counters import (
-    add_counters,
-    add_totals,
-    add_wide,
-    counted_once,
-)
+from traceflops.parsers.rocprof.tables import counters, work
 from traceflops.parsers.rocprof.tables.parts import (
     COUNTERS,
     ProcessPart,
@@ -33,38 +28,31 @@ from traceflops.parsers.rocprof.tables.parts import (
     place_of,
     same_run,
 )
-from traceflops.parsers.rocprof.tables.processes import Devices, Process
+from traceflops.parsers.rocprof.tables.processes import NAMED_BY, Devices, Process
 from traceflops.parsers.rocprof.tables.runs import TableRun, runs_of
-from traceflops.parsers.rocprof.tables.work import (
-    add_calls,
-    add_copies,
-    add_graphs,
-    add_kernels,
-    add_operations,
-    add_pushes,
-    add_scratch,
-    api_of,
-    pair_pushes,
-    resolve_copies,
-)
 from traceflops.parsers.shared.collectives import fill_collectives
-from traceflops.parsers.shared.trace_builder import Gathered, ProcessFacts, chosen
+from traceflops.parsers.shared.trace_builder import (
+    ProcessFacts,
+    TraceBuilder,
+    chosen,
+    overflow_notes,
+)
 from traceflops.table.builder import TableBuilder
 from traceflops.table.columns import ABSENT, IntArray
 from traceflops.table.trace import Note, Source, SourceFile, Trace
 
 _MOST_AGENTS: Final = 4_096
 _MOST_NEIGHBOURS: Final = 10_000
-_ADDERS: Final[dict[str, Callable[[Cut, ProcessPart], None]]] = {
-    "kernels": add_kernels,
-    "copies": add_copies,
-    "graphs": add_graphs,
-    "operations": add_operations,
-    "calls": add_calls,
-    "scratch": add_scratch,
-    "counters": add_counters,
-    "totals": add_totals,
-    "pushes": add_pushes,
+_ADDERS: Final[dict[str, Callable[[Cells, ProcessPart], None]]] = {
+    "kernels": work.add_kernels,
+    "copies": work.add_copies,
+    "graphs": work.add_graphs,
+    "operations": work.add_operations,
+    "calls": work.add_calls,
+    "scratch": work.add_scratch,
+    "counters": counters.add_counters,
+    "totals": counters.add_totals,
+    "pushes": work.add_pushes,
 }
 _TIMES: Final = ("start", "end", "dispatched", "completed")
 _ASCENDING: Final = (("start", "end"), ("end", "completed"))
@@ -105,10 +93,7 @@ def read_tables(sources: Sequence[ByteSource]) -> list[Trace]:
             f"no rows: {name} (header only)", "nothing was launched while recording; record again"
         )
     traces = [Assembly(run, host_of.get(run.root)).trace() for run in used]
-    notes = []
-    for source, error in failed:
-        note = NOTES.note("file-not-read", 1, name=source.label, reason=error.message)
-        notes.append(replace(note, file=source.label))
+    notes = not_read(failed)
     unused = [file for run in runs if not run.processes for file in run.files]
     for file in unused:
         notes += file_notes(file)
@@ -130,7 +115,7 @@ def read_table(source: ByteSource, block_bytes: int = TEXT_BLOCK_BYTES) -> Table
         if table.what == "system":
             file.system = file.system or _records(block, 1)[0]
             continue
-        rows = Cut(block.rows, block.columns)
+        rows = block.cells
         # If the last row lost digits, it ends before it starts.
         if block.last_is_open and any(0 <= rows[b][-1] < rows[a][-1] for a, b in _ASCENDING):
             file.damage.cut_bytes = 0
@@ -139,7 +124,7 @@ def read_table(source: ByteSource, block_bytes: int = TEXT_BLOCK_BYTES) -> Table
     if text.plan is not None:
         file.note(text.plan.what)
     for part in file.parts.values():
-        pair_pushes(part)
+        work.pair_pushes(part)
     bad = file.damage.bad_cells
     if file.kinds == {"wide"} and (bad["start"] or bad["end"]):
         # Times beside counters that are no whole numbers are means over several passes.
@@ -150,15 +135,15 @@ def read_table(source: ByteSource, block_bytes: int = TEXT_BLOCK_BYTES) -> Table
     return file
 
 
-def _add_rows(rows: Cut, table: RocprofTable, file: TableFile) -> None:
+def _add_rows(rows: Cells, table: RocprofTable, file: TableFile) -> None:
     """Add rows of a table to the parts of the file."""
     if table.what != "calls":  # these are counted by domain
         file.events[table.layout.name] += rows.count
     for part, cut in file.cuts(rows):
         if table.what == "wide":
-            add_wide(cut, part, table.counters)
+            counters.add_wide(cut, part, table.counters)
             if cut.has("start"):
-                add_kernels(cut, part.times_beside())
+                work.add_kernels(cut, part.times_beside())
         elif table.what == "events":
             part.records += cut.count
         elif table.what in _ADDERS:
@@ -169,7 +154,7 @@ def _records(block: CsvBlock, most: int) -> list[dict[str, str]]:
     """Return the first rows of a small table as texts by the names of its columns."""
     columns = {
         name: [column.values[code] for code in column.codes[:most].tolist()]
-        for name, column in block.columns.items()
+        for name, column in block.cells.columns.items()
         if isinstance(column, Texts)
     }
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
@@ -215,7 +200,7 @@ _INTO: Final = {
 _TOOLS: Final = {"v1": "rocprof", "v2": "rocprofv2", "v3": "rocprofv3", COMPUTE: "rocprof-compute"}
 
 
-class Assembly(Gathered):
+class Assembly(TraceBuilder):
     """Makes the trace of a run, and uses up its rows."""
 
     def __init__(self, run: TableRun, host: str | None) -> None:
@@ -227,16 +212,17 @@ class Assembly(Gathered):
         """Return the trace."""
         processes = []
         for index, process in enumerate(self._run.processes):
-            label, rank = process.main_file.source.label, process.place.rank
-            of_process = ProcessFacts(label, rank, None, self._host, process.pid)
+            named = (part for table in NAMED_BY for part in process.parts if part.has(table))
+            label = next(named, process.parts[0]).file.source.label
+            of_process = ProcessFacts(label, process.place.rank, None, self._host, process.pid)
             processes.append((self.process(index, of_process), process))
         devices = Devices(self._run.agents, processes, self)
         self._run.odd["device-unknown"] = devices.has_unknown
         for number, process in processes:
             self._add(number, process, devices)
         fill_collectives(self, {})
-        overflowed = self.overflowed
         tables = self.finish()
+        overflowed = overflow_notes(self.tables.values(), self._run.files[0].source.label)
         notes = tuple(run_notes(self._run, tables, overflowed))
         # What is known of the files as a whole, and what they recorded
         files, system = self._run.files, self._run.system
@@ -246,7 +232,7 @@ class Assembly(Gathered):
             events.update(file.events)
             events.update(file.domains)
             for layout in file.layouts:
-                apis = [f"{api_of(domain)}_api" for domain in sorted(file.domains)]
+                apis = [f"{work.api_of(domain)}_api" for domain in sorted(file.domains)]
                 recorded += apis if layout.what == "calls" else [layout.name]
         layouts = list(dict.fromkeys(layout for file in files for layout in file.layouts))
         generations = [layout.generation for layout in layouts]
@@ -287,7 +273,7 @@ class Assembly(Gathered):
             numbers = devices.numbers(part, number)
             for name in ("activities", "graphs", "marks"):
                 _number_devices(part[name], numbers)
-            odd["host-copies"] += resolve_copies(part, devices.agents(part), numbers)
+            odd["host-copies"] += work.resolve_copies(part, devices.agents(part), numbers)
             graphs = part["graphs"]
             if graphs.count:  # leave out those whose kernels were recorded one by one
                 launch = graphs.column("correlation")
@@ -315,7 +301,7 @@ class Assembly(Gathered):
             columns = {"process": number} if is_own else {"process": number, "correlation": ABSENT}
             if repetition is not None:
                 columns["repetition"] = repetition
-            self._absorb(counted_once(parts, odd), COUNTERS, **columns)
+            self._absorb(counters.counted_once(parts, odd), COUNTERS, **columns)
 
     def _absorb(self, table: TableBuilder, into: str, **columns: int) -> None:
         for _, piece in table.pieces:

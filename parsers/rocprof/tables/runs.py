@@ -54,7 +54,9 @@ def runs_of(files: Sequence[TableFile]) -> list[TableRun]:
         folders[file.place.root].append(file)
     # rocprof-compute keeps what rocprof wrote for each pass (out/pmc_1) below the folder of its own
     # tables, of which one describes the system: these counters belong to that run.
-    workloads = {PurePath(root) for root, of_root in folders.items() if _is_workload(of_root)}
+    workloads = {
+        PurePath(root) for root, of_root in folders.items() if any(file.system for file in of_root)
+    }
     for root in sorted(folders):
         above = [folder for folder in PurePath(root).parents if folder in workloads]
         parts = [part for file in folders[root] for part in file.parts.values()]
@@ -65,10 +67,6 @@ def runs_of(files: Sequence[TableFile]) -> list[TableRun]:
     return [run for root in sorted(folders) for run in _in_folder(root, folders[root])]
 
 
-def _is_workload(files: Iterable[TableFile]) -> bool:
-    return any(file.system for file in files)
-
-
 def _in_folder(root: str, files: Sequence[TableFile]) -> list[TableRun]:
     """Return the runs in a folder: its passes joined, then separated where nothing ran for long."""
     by_pass: defaultdict[int | None, list[TableFile]] = defaultdict(list)
@@ -77,7 +75,7 @@ def _in_folder(root: str, files: Sequence[TableFile]) -> list[TableRun]:
         by_pass[file.place.run_pass].append(file)
         if file.place.pid is not None:
             kinds[file.place.key, file.place.run_pass] |= file.kinds
-    is_workload = _is_workload(files)
+    is_workload = any(file.system for file in files)
     odd = Counter({"launcher": sum(of_process == {"agents"} for of_process in kinds.values())})
     if is_workload:
         odd["merged-passes"] = _leave_out_merged(files)
@@ -207,7 +205,7 @@ def _separated(
 
 
 def _leave_out_merged(files: Sequence[TableFile]) -> int:
-    """Leave out counters that the merged table of a workload has, too; return of how many files.
+    """Drop pass counters that the merged table of a workload also has; return how many files.
 
     The merged table has the most counters; one with some of these, of the same kernels, is a pass.
     """

@@ -7,9 +7,16 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.parsers.io.csv_text import Cut
+from traceflops.parsers.io.csv_cells import Cells
 from traceflops.parsers.rocprof.agents import Agent
-from traceflops.parsers.rocprof.copies import GPU, HOST, UNKNOWN, ends_of, ways_between, ways_named
+from traceflops.parsers.rocprof.copies import (
+    GPU,
+    HOST,
+    UNKNOWN,
+    directions_between,
+    directions_named,
+    ends_of,
+)
 from traceflops.parsers.rocprof.tables.parts import ProcessPart
 from traceflops.parsers.shared import sinks
 from traceflops.parsers.shared.sanity_checks import spans
@@ -21,70 +28,77 @@ _KINDS: Final = {None: UNKNOWN, False: HOST, True: GPU}
 """What an end of a copy is, by `is_gpu` of its agent."""
 
 
-def add_kernels(cut: Cut, part: ProcessPart) -> None:
+def add_kernels(rows: Cells, part: ProcessPart) -> None:
     """Add dispatches, and the moments at which they were queued where the file has these."""
-    cut = timed_rows(cut, part)
-    grid, block = _axes(cut, "grid"), _axes(cut, "block")
-    is_queued = cut.has("dispatched")
-    correlation = cut["dispatch"] if is_queued else ids(cut, "correlation")
-    sinks.Kernels(
-        rows=cut,
-        device=cut.codes("agent", part.agents, ""),
-        stream=cut["queue"],
-        name=cut.codes("kernel", part["activities"].names["name"], sinks.UNNAMED_KERNEL),
+    rows = timed_rows(rows, part)
+    grid, block = _axes(rows, "grid"), _axes(rows, "block")
+    is_queued = rows.has("dispatched")
+    correlation = rows["dispatch"] if is_queued else ids(rows, "correlation")
+    sinks.add_work(
+        part,
+        rows,
+        "kernel",
+        device=rows.codes("agent", part.agents, ""),
+        stream=rows["queue"],
+        name=rows.codes("kernel", part["activities"].names["name"], sinks.UNNAMED_KERNEL),
         correlation=correlation,
-        graph=ids(cut, "graph"),
-        graph_node=ids(cut, "graph_node"),
+        graph=ids(rows, "graph"),
+        graph_node=ids(rows, "graph_node"),
         grid=ABSENT if grid is None or block is None else sinks.blocks_of(grid, block),
         block=ABSENT if block is None else block,
-        registers_per_thread=cut["registers"],
-        shared_memory_bytes=cut["shared"],
-    ).add_to(part)
+        registers_per_thread=rows["registers"],
+        shared_memory_bytes=rows["shared"],
+    )
     if is_queued:
-        queued = cut["dispatched"]
+        queued = rows["dispatched"]
         some = queued >= 0
-        sinks.add_queueing(part, queued[some], cut["thread"][some], correlation[some], ABSENT)
+        sinks.add_queueing(part, queued[some], rows["thread"][some], correlation[some], ABSENT)
 
 
-def add_copies(cut: Cut, part: ProcessPart, named: str = "direction") -> None:
+def add_copies(rows: Cells, part: ProcessPart, named: str = "direction") -> None:
     """Add copies with the texts of their ends: which of these are GPUs is decided later."""
-    cut = timed_rows(cut, part)
-    if not cut.count:
+    rows = timed_rows(rows, part)
+    if not rows.count:
         return
     names, texts = part["copies"].names, Names()
-    code = cut.codes(named, texts, "")
+    code = rows.codes(named, texts, "")
     kinds = ["memset" if "fill" in text.lower() else "memcpy" for text in texts]
-    sinks.Copies(
-        rows=cut,
-        kind=names["kind"].codes(kinds)[code],
-        name=cut.codes(named, names["name"], sinks.UNNAMED_COPY),
-        correlation=ids(cut, "correlation"),
-        graph=ids(cut, "graph"),
-        graph_node=ids(cut, "graph_node"),
-        way=ways_named(texts)[code],
-    ).add_to(part, "copies")
-    part.ends.append((cut.codes("source", part.agents, ""), cut.codes("target", part.agents, "")))
+    sinks.add_work(
+        part,
+        rows,
+        names["kind"].codes(kinds)[code],
+        name=rows.codes(named, names["name"], sinks.UNNAMED_COPY),
+        correlation=ids(rows, "correlation"),
+        graph=ids(rows, "graph"),
+        graph_node=ids(rows, "graph_node"),
+        direction=directions_named(texts)[code],
+        into="copies",
+    )
+    part.ends.append((rows.codes("source", part.agents, ""), rows.codes("target", part.agents, "")))
 
 
-def add_graphs(cut: Cut, part: ProcessPart) -> None:
+def add_graphs(rows: Cells, part: ProcessPart) -> None:
     """Add launches of graphs; those whose kernels were recorded are left out later."""
-    cut = timed_rows(cut, part)
-    graphs, inverse = np.unique(cut["graph"], return_inverse=True)
+    rows = timed_rows(rows, part)
+    graphs, inverse = np.unique(rows["graph"], return_inverse=True)
     labels = [f"graph {'?' if graph == ABSENT else graph}" for graph in graphs.tolist()]
-    sinks.Graphs(
-        rows=cut,
-        device=cut.codes("agent", part.agents, ""),
-        stream=cut["queue"],
+    sinks.add_work(
+        part,
+        rows,
+        "graph",
+        device=rows.codes("agent", part.agents, ""),
+        stream=rows["queue"],
         name=part["graphs"].names["name"].codes(labels)[inverse],
-        correlation=ids(cut, "correlation"),
-        graph=cut["graph"],
-    ).add_to(part, "graphs")
+        correlation=ids(rows, "correlation"),
+        graph=rows["graph"],
+        into="graphs",
+    )
 
 
-def add_operations(cut: Cut, part: ProcessPart) -> None:
+def add_operations(rows: Cells, part: ProcessPart) -> None:
     """Add what rocprofv2 calls operations: dispatches and copies; barriers are no work."""
     names = Names()
-    operation = cut.codes("operation", names, "")
+    operation = rows.codes("operation", names, "")
     kinds = []
     for name in map(str.lower, names):
         if "copy" in name or "fill" in name:
@@ -92,33 +106,33 @@ def add_operations(cut: Cut, part: ProcessPart) -> None:
         else:
             kinds.append("barrier" if "barrier" in name or "marker" in name else "kernel")
     kind = np.array(kinds, np.str_)[operation]
-    add_kernels(cut.only(kind == "kernel"), part)
-    add_copies(cut.only(kind == "copy"), part, named="operation")
+    add_kernels(rows.only(kind == "kernel"), part)
+    add_copies(rows.only(kind == "copy"), part, named="operation")
     part.file.events["barriers"] += count_true(kind == "barrier")
 
 
-def timed_rows(cut: Cut, part: ProcessPart) -> Cut:
+def timed_rows(rows: Cells, part: ProcessPart) -> Cells:
     """Return the rows that have a time, and widen the stretch of the process by them."""
-    is_time, start, dur = spans(cut["start"], cut["end"], part.file.odd)
+    is_time, start, dur = spans(rows["start"], rows["end"], part.file.odd)
     part.stretch.cover(start)
-    kept = cut.only(is_time)
-    return Cut(kept.count, {**kept.columns, "start_ns": start, "dur_ns": dur})
+    kept = rows.only(is_time)
+    return Cells(kept.count, {**kept.columns, "start_ns": start, "dur_ns": dur})
 
 
-def ids(cut: Cut, role: str) -> IntArray:
+def ids(rows: Cells, role: str) -> IntArray:
     """Return ids with ABSENT for 0, which is none."""
-    return np.where(cut[role] == 0, ABSENT, cut[role])
+    return np.where(rows[role] == 0, ABSENT, rows[role])
 
 
-def _axes(cut: Cut, what: str) -> IntArray | None:
+def _axes(rows: Cells, what: str) -> IntArray | None:
     """Return the sizes of launches, (rows, 3); None where the file has only their product."""
     columns = [f"{what}_{axis}" for axis in "xyz"]
-    has_all = all(map(cut.has, columns))
-    return np.stack([cut[column] for column in columns], axis=1) if has_all else None
+    has_all = all(map(rows.has, columns))
+    return np.stack([rows[column] for column in columns], axis=1) if has_all else None
 
 
 def resolve_copies(part: ProcessPart, agents: Sequence[Agent], devices: Array) -> int:
-    """Give the copies of a part their device and way; return how many were left out.
+    """Give the copies of a part their device and direction; return how many were left out.
 
     A copy belongs to its GPU, the target's if both ends are GPUs; one within the host is no work of
     a device. `agents` and `devices` are per text that names an agent, the last device for none.
@@ -128,44 +142,45 @@ def resolve_copies(part: ProcessPart, agents: Sequence[Agent], devices: Array) -
         return 0
     kinds = np.array([*(_KINDS[agent.is_gpu] for agent in agents), UNKNOWN])
     for (count, columns), (source, target) in zip(table.pieces, part.ends, strict=True):
-        # So far directions are from names, and their codes are indices of WAYS.
+        # So far directions are from names, and their codes are indices of DIRECTIONS.
         named = np.broadcast_to(columns["direction"], count).astype(np.int64)
         first, last = (
-            np.where(kinds[end] == UNKNOWN, by_way, kinds[end])
-            for end, by_way in zip((source, target), ends_of(named), strict=True)
+            np.where(kinds[end] == UNKNOWN, by_direction, kinds[end])
+            for end, by_direction in zip((source, target), ends_of(named), strict=True)
         )
-        way = ways_between(named, first, last, devices[source] != devices[target])
+        direction = directions_between(named, first, last, devices[source] != devices[target])
         from_gpu = (last != GPU) & (first == GPU)
         columns["device"] = np.where(from_gpu, devices[source], devices[target])
-        columns["direction"] = way.astype(np.int32)
-    on_host = table.column("direction") == sinks.WAYS.index("HtoH")
+        columns["direction"] = direction.astype(np.int32)
+    on_host = table.column("direction") == sinks.DIRECTIONS.index("HtoH")
     part.tables["copies"] = chosen(table, ~on_host)
     return count_true(on_host)
 
 
-def add_calls(cut: Cut, part: ProcessPart) -> None:
+def add_calls(rows: Cells, part: ProcessPart) -> None:
     """Add API calls, and the ranges and marks among them."""
     domains = Names()
-    domain = cut.codes("domain", domains, "API")
+    domain = rows.codes("domain", domains, "API")
     counts = np.bincount(domain, minlength=len(domains)).tolist()
     part.file.domains.update(dict(zip(domains, counts, strict=True)))
-    cut = timed_rows(Cut(cut.count, {**cut.columns, "domain code": domain}), part)
+    rows = timed_rows(Cells(rows.count, {**rows.columns, "domain code": domain}), part)
     is_mark = np.array([name.upper().startswith(_MARK_DOMAINS) for name in domains])
-    is_mark = is_mark[cut["domain code"]]
+    is_mark = is_mark[rows["domain code"]]
     if not is_mark.all():
-        some, names = cut.only(~is_mark), part["calls"].names
-        sinks.Calls(
-            rows=some,
+        some, names = rows.only(~is_mark), part["calls"].names
+        sinks.add_calls(
+            part,
+            some,
             thread=some["thread"],
             name=some.codes("function", names["name"], sinks.UNNAMED),
             correlation=ids(some, "correlation"),
             api=names["api"].codes(map(api_of, domains))[some["domain code"]],
-        ).add_to(part)
-    marks = cut.only(is_mark)
+        )
+    marks = rows.only(is_mark)
     if marks.count:
         role = "function" if marks.has("function") else "message"
         name = marks.codes(role, part["marks"].names["name"], sinks.UNNAMED)
-        sinks.Marks(rows=marks, thread=ids(marks, "thread"), name=name).add_to(part)
+        sinks.add_marks(part, marks, thread=ids(marks, "thread"), name=name)
 
 
 def api_of(domain: str) -> str:
@@ -173,23 +188,24 @@ def api_of(domain: str) -> str:
     return domain.lower().split("_")[0] or "unknown"
 
 
-def add_scratch(cut: Cut, part: ProcessPart) -> None:
+def add_scratch(rows: Cells, part: ProcessPart) -> None:
     """Add the making of scratch memory, for which a queue waits, as overhead of the device."""
-    cut = timed_rows(cut, part)
-    sinks.Overheads(
-        rows=cut,
-        thread=ids(cut, "thread"),
-        device=cut.codes("agent", part.agents, ""),
-        stream=cut["queue"],
-        name=cut.codes("operation", part["marks"].names["name"], sinks.UNNAMED),
-    ).add_to(part)
+    rows = timed_rows(rows, part)
+    sinks.add_overheads(
+        part,
+        rows,
+        thread=ids(rows, "thread"),
+        device=rows.codes("agent", part.agents, ""),
+        stream=rows["queue"],
+        name=rows.codes("operation", part["marks"].names["name"], sinks.UNNAMED),
+    )
 
 
-def add_pushes(cut: Cut, part: ProcessPart) -> None:
+def add_pushes(rows: Cells, part: ProcessPart) -> None:
     """Keep the beginnings and ends of ranges, a row each in rocprofv2, until all are read."""
-    has_time = cut["start"] >= 0
+    has_time = rows["start"] >= 0
     part.file.odd["no-time"] += count_true(~has_time)
-    part.pushes.append(cut.only(has_time))
+    part.pushes.append(rows.only(has_time))
 
 
 def pair_pushes(part: ProcessPart) -> None:
@@ -201,9 +217,10 @@ def pair_pushes(part: ProcessPart) -> None:
     if not part.pushes:
         return
     names = part["marks"].names["name"]
-    message = np.concatenate([cut.codes("message", names) for cut in part.pushes])
+    message = np.concatenate([rows.codes("message", names) for rows in part.pushes])
     time, marker, thread = (
-        np.concatenate([cut[role] for cut in part.pushes]) for role in ("start", "marker", "thread")
+        np.concatenate([rows[role] for rows in part.pushes])
+        for role in ("start", "marker", "thread")
     )
     order = np.lexsort((time, marker))
     message, time, marker = message[order], time[order], marker[order]
@@ -224,6 +241,6 @@ def pair_pushes(part: ProcessPart) -> None:
     dur = np.where(begins, np.append(time[1:], 0) - time, 0)[rows]
     part.stretch.cover(time[rows])
     columns = {"start_ns": time[rows], "dur_ns": dur, "thread": thread[order][rows]}
-    marks = Cut(len(rows), columns)
-    sinks.Marks(rows=marks, thread=ids(marks, "thread"), name=message[rows]).add_to(part)
+    marks = Cells(len(rows), columns)
+    sinks.add_marks(part, marks, thread=ids(marks, "thread"), name=message[rows])
     part.pushes.clear()

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from traceflops.parsers.shared.collectives import COLLECTIVES, data_type, fill_collectives
-from traceflops.parsers.shared.trace_builder import Gathered, ProcessFacts
+from traceflops.parsers.shared.trace_builder import TraceBuilder, ProcessFacts
 from traceflops.table.columns import ABSENT
 
 GENERIC = "ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<4096ul>)"
@@ -25,13 +25,13 @@ class Capture:
     """Calls in the order in which they are made, and kernels by the calls that launch them."""
 
     def __init__(self) -> None:
-        self.gathered = Gathered()
-        self.process = self.gathered.process("one", ProcessFacts("made.csv"))
-        self.device = self.gathered.device(0, self.process, 0)
+        self.builder = TraceBuilder()
+        self.process = self.builder.process("one", ProcessFacts("made.csv"))
+        self.device = self.builder.device(0, self.process, 0)
         self.arguments: dict[int, dict[str, str]] = {}
 
     def add(self, table: str, **cells: Any) -> None:
-        rows = self.gathered[table]
+        rows = self.builder[table]
         columns = {
             name: np.array([rows.names[name][cell]]) if isinstance(cell, str) else cell
             for name, cell in cells.items()
@@ -43,7 +43,7 @@ class Capture:
     ) -> None:
         """Add a call of HIP or RCCL, and what it was given."""
         if given:
-            self.arguments[self.gathered["calls"].count] = given
+            self.arguments[self.builder["calls"].count] = given
         api = "rccl" if name.startswith("nccl") else "hip"
         self.add(
             "calls",
@@ -74,8 +74,8 @@ class Capture:
 
     def filled(self) -> list[tuple[Any, ...]]:
         """Return what is known of each kernel in the order in which they start."""
-        self.count = fill_collectives(self.gathered, self.arguments)
-        table = self.gathered.finish()["activities"]
+        self.count = fill_collectives(self.builder, self.arguments)
+        table = self.builder.finish()["activities"]
         return [tuple(row[field] for field in FIELDS) for row in table.to_pylist()]
 
 
