@@ -391,6 +391,19 @@ def test_without_a_launch_idle_time_is_unexplained() -> None:
     assert analyze(trace_of(**run)).idle == IdleCulprits((), 10 * US, (lengths,))
 
 
+def test_between_pages_that_the_host_touches_idle_time_is_its_page_faults() -> None:
+    """A kernel, then four pages to the host 30 us apart; the last two make room, or were asked."""
+    begins = [0, 40, 80, 120, 160]
+    run = launched(*((f"work {at}", 0, begin * US, 10 * US) for at, begin in enumerate(begins)))
+    of_pages = {"kind": "memcpy", "direction": "migration DtoH", "correlation": None}
+    for row, why in zip(run["activities"][1:], ("", "", "eviction ", "prefetch "), strict=True):
+        row |= of_pages | {"name": f"Unified memory {why}DtoH"}
+    idle = analyze(trace_of(**run)).idle
+    assert by_class(idle) == {"host_page_faults": 30}
+    assert idle.culprits[0].label == "Unified memory DtoH"
+    assert idle.unexplained_ns == 90 * US
+
+
 def test_gaps_are_counted_by_decade_of_their_length() -> None:
     lengths = np.array([1, 9, 10, 999, 1_000, 2 * 10**18])
     shown = gap_lengths(lengths)

@@ -23,7 +23,7 @@ Numbers = tuple[tuple[int, str], ...]
 
 _CUPTI: Final = "CUPTI_ACTIVITY_KIND_"
 _TYPE: Final = 1
-_CALL, _WORK, _NVTX, _DIAGNOSTIC = 108, 107, 102, 110
+_CALL, _WORK, _NVTX, _DIAGNOSTIC, _FAULT = 108, 107, 102, 110, 125
 
 
 def numbered(text: str) -> Numbers:
@@ -78,6 +78,8 @@ _TEXT: Final = 7
 _MAYBE: Final = frozenset({"textId", "end"})
 """Numbers of a range that are unknown where they are left out."""
 _WARNING: Final = 49
+_FAULTS: Final = 120
+_OF_FAULT: Final = numbered("1 start 2 end 3 deviceId 4 globalPid")
 _PASSED: Final = frozenset({27, 28, 31, 41, 76})
 """Processes, modules, samples and scheduling of the CPU, and ends of domains of NVTX."""
 
@@ -86,7 +88,6 @@ UNREAD: Final[Mapping[str, str]] = {
     "113": "CUDA graphs being made",
     "117": "device memory usage",
     "119": "page faults of the CPU",
-    "120": "page faults of the GPU",
     "130": "CUDA graph launches as a whole",
     **dict.fromkeys(("131", "132", "133", "149"), "CUDA graphs being made"),
     **dict.fromkeys(("142", "151", "152", "153", "154"), "newer CUDA calls, copies or overheads"),
@@ -111,7 +112,7 @@ class Events:
     def add(self, parts: Parts) -> None:
         """Add the events in a block."""
         events = Messages(Block(parts.data), parts.begin, parts.end)
-        columns = events.columns((_TYPE,), (_CALL, _WORK, _NVTX, _DIAGNOSTIC))
+        columns = events.columns((_TYPE,), (_CALL, _WORK, _NVTX, _DIAGNOSTIC, _FAULT))
         self.unknown += count_true(~columns.sound)
         self.damaged += count_true(~columns.sound)
         kind = np.where(columns.sound, columns.numbers[_TYPE], ABSENT)
@@ -143,7 +144,11 @@ class Events:
             texts = payloads.block.texts(warnings.begins[4], warnings.ends[4])
             severity = _named(warnings, ((3, "severity"),))
             self._add_rows("DIAGNOSTIC_EVENT", severity, warnings.sound, texts)
-        passed = np.isin(kind, [*_PASSED]) | ~columns.sound
+        is_fault = (kind == _FAULTS) & columns.has(_FAULT)
+        if is_fault.any():
+            faults = columns.part(_FAULT, is_fault).columns(_keys(_OF_FAULT))
+            self._add_rows("CUDA_UM_GPU_PAGE_FAULT_EVENTS", _named(faults, _OF_FAULT), faults.sound)
+        passed = np.isin(kind, [*_PASSED]) | is_fault | ~columns.sound
         self._count_unread(kind[~(is_work | is_call | is_range | is_warning | passed)])
 
     def _add_work(self, payloads: Messages, kind: IntArray) -> None:
