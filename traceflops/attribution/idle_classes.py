@@ -124,7 +124,8 @@ def class_of(slices: Slices, parts: GapParts, events: HostEvents, trace: Trace) 
         "compiled_runtime": is_host & events.has_fact("compiled", code),
         "optimizer_loop": is_host & events.is_inside("optimizer", event, label),
         "own_sleep": works & events.has_fact("sleeps", event),
-        "external_wait": works & events.has_fact("waits", event),
+        "external_wait": (works & events.has_fact("waits", event))
+        | (is_host & events.is_inside("waits_for_ranks", event, label)),
         "host_code": (works & is_host_code) | in_range,
         "eager_overhead": works,
         "thread_handover": handed_over,
