@@ -663,3 +663,16 @@ def test_short_gaps_between_launches_of_pytorch_are_launching(
     (found,) = of_rule(analyzed(rows, "nsys"), "host-unrecorded")
     assert (found.title == "The host launches work too slowly") == is_told
     assert ("torch.compile" in found.remedy) == is_told
+
+
+@pytest.mark.parametrize(("count", "is_told"), [(20, True), (19, False)])
+def test_samples_of_the_cpu_tell_what_unrecorded_host_work_is(count: int, *, is_told: bool) -> None:
+    names = ["png.so!zlib(int)", "png.so!crc", "png.so!zlib(int)", "libc.so"]
+    samples = [
+        {"kind": "sample", "name": names[at % 4], "start_ns": 1_000 + at, "dur_ns": 0}
+        for at in range(count)
+    ]
+    (found,) = of_rule(run(0, 2_000_000, 0, 0, by="nsys", marks=samples), "host-unrecorded")
+    said = "75.0 % of 20 CPU samples are in png.so: zlib (50.0 %), crc (25.0 %)."
+    assert (said in found.sentence) == is_told
+    assert ("nsys profile" in found.remedy) != is_told

@@ -7,18 +7,19 @@ and loading of code are rules of their own, whatever class they are found in.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from traceflops.attribution.cpu_samples import sampled_in
 from traceflops.attribution.culprits import IdleClass
 from traceflops.attribution.host_calls import memory_operations
 from traceflops.attribution.host_events import is_of_library
 from traceflops.attribution.launch_lead import LaunchSums
 from traceflops.attribution.range_labels import numbered
 from traceflops.characters import function_name
-from traceflops.facts import Fact, fact
+from traceflops.facts import Fact, Value, fact
 from traceflops.findings.case import cause, limit, share_of_window
 from traceflops.findings.device_memory import allocator_state, reads_back, uploads_pinned
 from traceflops.findings.finding import Cause, Owner, Row, Where, row_name, short_name
@@ -67,6 +68,8 @@ _LIBRARY_RANGE: Final = re.compile(
 )
 """Ranges that libraries put around their own calls."""
 _OF_MPI: Final = re.compile(r"P?MPI_")
+_ARGUMENTS: Final = re.compile(r"(?<=\w)\(.*|::h[0-9a-f]{16}$")
+"""What a symbol has behind the name of a function: its arguments, or the hash of Rust."""
 _PINS: Final = re.compile(r"HostAlloc|MallocHost|HostRegister|HostMalloc")
 _EAGER: Final = re.compile(
     rf"^{_OPERATOR.pattern}|^nn\.Module: |: (forward|__call__|_(wrapped_)?call_impl)$"
@@ -184,15 +187,16 @@ def _cause(case: Case, rule: str, idle: IdleClass, share: float) -> Cause:
         doubts=tuple(fact(f"doubt.{doubt}") for doubt in doubts),
         direct_ns=after_waits(case, idle) if rule in WAITING else None,
     )
-    if "launching" in knows:
-        idle_cause = replace(idle_cause, claim=fact(f"{rule}.claim-launching", share=share))
+    for own in knows & {"launching", "sampled"}:
+        claim = Fact(f"{rule}.claim-{own}", {**values, "share": share})
+        idle_cause = replace(idle_cause, claim=claim)
     if idle_cause.advice is None and not by_name:
         return replace(idle_cause, advice=fact("sentence", text=Fact(idle.remedy)))
     return idle_cause
 
 
 def _title(case: Case, rule: str, owner: Owner | None, knows: set[str]) -> Fact:
-    for own in knows & {"mpi", "launching"}:
+    for own in knows & {"mpi", "launching", "sampled"}:
         return fact(f"{rule}.title-{own}")
     if (rule, owner) == ("host-unrecorded", "library"):
         return fact(f"{rule}.title-library")
@@ -202,12 +206,10 @@ def _title(case: Case, rule: str, owner: Owner | None, knows: set[str]) -> Fact:
     return fact(f"{rule}.title" if is_of_step else f"{rule}.title-no-steps")
 
 
-def _what_is_known(
-    case: Case, rule: str, idle: IdleClass
-) -> tuple[set[str], dict[str, Fact | str | None]]:
+def _what_is_known(case: Case, rule: str, idle: IdleClass) -> tuple[set[str], dict[str, Value]]:
     """Return facts that choose the remedy of a class of idle time, and values of its text."""
     largest, knows = idle.culprits[0], set[str]()
-    values: dict[str, Fact | str | None] = {}
+    values: dict[str, Value] = {}
     if rule in (*_LAUNCHING, "host-code"):
         sums = case.launches.total if case.launches else LaunchSums()
         knows |= {"replays-graphs"} if sums.operations > 2 * sums.launches else set()
@@ -236,9 +238,11 @@ def _what_is_known(
     if rule == "host-unrecorded":
         label = short_name(largest.label)
         values = {"label": label, "what": "it" if label else "the code"}
-        knows |= {"launching"} if is_launching(case, idle) else set()
+        sampled = {} if is_launching(case, idle) else _sampled(case)
+        knows |= {"sampled"} if sampled else {"launching"} if is_launching(case, idle) else set()
         knows |= {"graphs-fit"} if fits_graphs(case) else set()
         knows |= {"waits"} if case.synchronisations else set()
+        values |= sampled
         knows |= {"of-library"} if _LIBRARY_RANGE.match(largest.label) else set()
         marks = case.prepared.trace.marks if case.prepared is not None else None
         if marks is not None and is_one_of(marks["kind"], "python", "system").any():
@@ -251,6 +255,35 @@ def _what_is_known(
             values["how"] = advice(case, "operators" if is_bare and is_kineto else "host work")
             knows |= {"recordable"} if values["how"] else set()
     return knows, values
+
+
+def _sampled(case: Case) -> dict[str, Value]:
+    """Return in which library the host was sampled most while nothing else of it is recorded.
+
+    Nothing where samples are few.
+    """
+    counts = (
+        sampled_in(case.prepared, "host_unrecorded") if case.prepared is not None else Counter()
+    )
+    if counts.total() < limit(case, "host-unrecorded", "least_samples"):
+        return {}
+    libraries, functions = Counter[str](), Counter[str]()
+    for name, count in counts.items():
+        libraries[name.partition("!")[0]] += count
+    ((library, most),) = libraries.most_common(1)
+    for name, count in counts.items():
+        of, _, function = name.partition("!")
+        if of == library and function:
+            functions[short_name(_ARGUMENTS.sub("", function))] += count
+    return {
+        "library": library,
+        "part": most / counts.total(),
+        "samples": counts.total(),
+        "functions": tuple(
+            fact("idle.sampled", name=name, part=count / counts.total())
+            for name, count in functions.most_common(_MOST_ROWS)
+        ),
+    }
 
 
 def _computing(culprit: Culprit) -> str | None:

@@ -35,6 +35,7 @@ from traceflops.parsers.nsight.nsys.nvtx import read_nvtx
 from traceflops.parsers.nsight.nsys.process_registry import ProcessRegistry, without_clashes
 from traceflops.parsers.nsight.nsys.raw_report import report_of
 from traceflops.parsers.nsight.nsys.reading import ReportReading
+from traceflops.parsers.nsight.nsys.samples import read_samples
 from traceflops.parsers.nsight.nsys.tables import Folder, Tables
 from traceflops.parsers.nsight.nsys.timeline import (
     read_graph_nodes,
@@ -119,6 +120,7 @@ def trace_of(
     read_overheads(reading)
     read_page_faults(reading)
     read_system_calls(reading)
+    read_samples(reading)
     read_memory(reading)
     read_metrics(reading)
     reading.resolve_names()  # when it is known which are needed
