@@ -33,8 +33,8 @@ def read_samples(reading: ReportReading) -> None:
         rows = rows.only(np.arange(rows.count) < _MOST - count)
         count += rows.count
         name, unknown = name_of(rows["id"]), names["name"][_UNKNOWN]
-        named = {"name": np.where(name < 0, unknown, name), "kind": names["kind"]["sample"]}
-        reading.add("marks", rows, **named)
+        name = np.where(name < 0, unknown, name)
+        reading.add("marks", rows, name=name, kind=names["kind"]["sample"])
 
 
 def _names(reading: ReportReading, frames: Batch) -> IntArray:
