@@ -676,3 +676,35 @@ def test_samples_of_the_cpu_tell_what_unrecorded_host_work_is(count: int, *, is_
     said = "75.0 % of 20 CPU samples are in png.so: zlib (50.0 %), crc (25.0 %)."
     assert (said in found.sentence) == is_told
     assert ("nsys profile" in found.remedy) != is_told
+
+
+@pytest.mark.parametrize(
+    ("names", "title", "said"),
+    [
+        (
+            ["libuct.so.0!a", "mca_pml.so!b", "app!f(int)", "libmpi.so.4"],
+            "The host waits for other ranks",
+            "75.0 % of 20 CPU samples are in MPI: a (25.0 %), b (25.0 %), libmpi.so.4 (25.0 %).",
+        ),
+        (
+            ["libx.so!a", "liby.so!b", "app!f(int)", "libx.so"],
+            "Host code holds up the GPU",
+            "50.0 % of 20 CPU samples are in libx.so: a (25.0 %), libx.so (25.0 %).",
+        ),
+        (
+            ["libx.so!a", "liby.so!b", "app!f(int)", "libz.so"],
+            "Host code holds up the GPU",
+            ": 20 CPU samples: a (25.0 %), b (25.0 %), f (25.0 %).",
+        ),
+    ],
+)
+def test_samples_go_by_the_library_that_has_half_of_them(
+    names: list[str], title: str, said: str
+) -> None:
+    samples = [
+        {"kind": "sample", "name": names[at % 4], "start_ns": 1_000 + at, "dur_ns": 0}
+        for at in range(20)
+    ]
+    (found,) = of_rule(run(0, 2_000_000, 0, 0, by="nsys", marks=samples), "host-unrecorded")
+    assert found.title == title
+    assert said in found.sentence

@@ -68,6 +68,10 @@ _LIBRARY_RANGE: Final = re.compile(
 )
 """Ranges that libraries put around their own calls."""
 _OF_MPI: Final = re.compile(r"P?MPI_")
+_MPI: Final = "MPI"
+_MPI_LIBRARY: Final = re.compile(
+    r"(mca_|lib(uc[pst]|mpi|open-(pal|rte)|psm\d?|fabric|pmix)[\w-]*\.so)"
+)
 _ARGUMENTS: Final = re.compile(r"(?<=\w)\(.*|::h[0-9a-f]{16}$")
 """What a symbol has behind the name of a function: its arguments, or the hash of Rust."""
 _PINS: Final = re.compile(r"HostAlloc|MallocHost|HostRegister|HostMalloc")
@@ -196,8 +200,9 @@ def _cause(case: Case, rule: str, idle: IdleClass, share: float) -> Cause:
 
 
 def _title(case: Case, rule: str, owner: Owner | None, knows: set[str]) -> Fact:
-    for own in knows & {"mpi", "launching", "sampled"}:
-        return fact(f"{rule}.title-{own}")
+    own = next((own for own in ("mpi", "launching", "sampled") if own in knows), None)
+    if own is not None:
+        return fact("external-wait.title-mpi" if own == "mpi" else f"{rule}.title-{own}")
     if (rule, owner) == ("host-unrecorded", "library"):
         return fact(f"{rule}.title-library")
     if rule == LATENCY and at_floor(case):
@@ -243,6 +248,7 @@ def _what_is_known(case: Case, rule: str, idle: IdleClass) -> tuple[set[str], di
         knows |= {"graphs-fit"} if fits_graphs(case) else set()
         knows |= {"waits"} if case.synchronisations else set()
         values |= sampled
+        knows |= {"mpi"} if sampled.get("library") == _MPI else set()
         knows |= {"of-library"} if _LIBRARY_RANGE.match(largest.label) else set()
         marks = case.prepared.trace.marks if case.prepared is not None else None
         if marks is not None and is_one_of(marks["kind"], "python", "system").any():
@@ -258,32 +264,39 @@ def _what_is_known(case: Case, rule: str, idle: IdleClass) -> tuple[set[str], di
 
 
 def _sampled(case: Case) -> dict[str, Value]:
-    """Return in which library the host was sampled most while nothing else of it is recorded.
+    """Return where the host was sampled while nothing else of it is recorded.
 
-    Nothing where samples are few.
+    That is the library with most samples, and its functions; where it has less than half, functions
+    of all. Libraries of MPI are one. Nothing where samples are few.
     """
     counts = (
         sampled_in(case.prepared, "host_unrecorded") if case.prepared is not None else Counter()
     )
-    if counts.total() < limit(case, "host-unrecorded", "least_samples"):
+    total, libraries = counts.total(), Counter[str]()
+    if total < limit(case, "host-unrecorded", "least_samples"):
         return {}
-    libraries, functions = Counter[str](), Counter[str]()
     for name, count in counts.items():
-        libraries[name.partition("!")[0]] += count
+        libraries[_library(name)] += count
     ((library, most),) = libraries.most_common(1)
+    is_most, functions = 2 * most >= total, Counter[str]()
     for name, count in counts.items():
         of, _, function = name.partition("!")
-        if of == library and function:
-            functions[short_name(_ARGUMENTS.sub("", function))] += count
+        if _library(name) == library or not is_most:
+            functions[short_name(_ARGUMENTS.sub("", function) or of)] += count
     return {
-        "library": library,
-        "part": most / counts.total(),
-        "samples": counts.total(),
+        "library": library if is_most else None,
+        "part": most / total if is_most else None,
+        "samples": total,
         "functions": tuple(
-            fact("idle.sampled", name=name, part=count / counts.total())
+            fact("idle.sampled", name=name, part=count / total)
             for name, count in functions.most_common(_MOST_ROWS)
         ),
     }
+
+
+def _library(name: str) -> str:
+    """Return the library of a sample; those that MPI is made of are one."""
+    return _MPI if _MPI_LIBRARY.match(name) else name.partition("!")[0]
 
 
 def _computing(culprit: Culprit) -> str | None:
