@@ -8,7 +8,7 @@ arguments of torch.profiler and jax.profiler.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -105,6 +105,7 @@ _WITH_XLA: Final = (
     "jax.profiler.trace(FOLDER), or tf.profiler.experimental.Profile(FOLDER), around GPU work"
 )
 _TRACE_ANNOTATION: Final = "jax.profiler.TraceAnnotation() or tf.profiler.experimental.Trace()"
+_IN_NVTX: Final = "put {} around each iteration and add --trace=nvtx"
 _SHORTER: Final = "record fewer steps, since full buffers drop records"
 _OR_RANGES: Final = ", or record_function() around code between operators"
 _EMIT_NVTX: Final = "torch.autograd.profiler.emit_nvtx(record_shapes=True) around the steps"
@@ -154,10 +155,7 @@ _TABLE: Final[Mapping[str, Mapping[str, str | How]]] = {
             'put roctxRangePush("step 12") and roctxRangePop() around each iteration and add '
             "--marker-trace"
         ),
-        NSIGHT: _do(
-            'put nvtxRangePush("step 12") and nvtxRangePop() around each iteration and add '
-            "--trace=nvtx"
-        ),
+        NSIGHT: _do(_IN_NVTX.format('nvtxRangePush("step 12") and nvtxRangePop()')),
         XLA: _do(
             'put jax.profiler.StepTraceAnnotation("train", step_num=12), or '
             'tf.profiler.experimental.Trace("train", step_num=12, _r=1), around each iteration'
@@ -184,6 +182,8 @@ _TABLE: Final[Mapping[str, Mapping[str, str | How]]] = {
         XLA: _TRACE_ANNOTATION,
         OTHER: "ranges",
     },
+    "ranges in PyTorch": {NSIGHT: "torch.cuda.nvtx.range()"},
+    "steps in PyTorch": {NSIGHT: _do(_IN_NVTX.format('torch.cuda.nvtx.range("step 12")'))},
     "first work": {
         PYTORCH: _do(
             "call torch.{module}.synchronize() before recording begins, and use "
@@ -245,6 +245,13 @@ class Recording(Protocol):
 def family(format_: str) -> str:
     """Return the tool that writes a format: pytorch, rocprof, nsight, xla or other."""
     return next((one for start, one in _FAMILIES.items() if format_.startswith(start)), OTHER)
+
+
+def in_words_of(program: Collection[str], of: Recording, lack: str) -> str:
+    """Return what a program of PyTorch lacks, where that is recorded in another way there."""
+    own = f"{lack} in PyTorch"
+    is_own = "torch" in program and family(of.source.format) in _TABLE.get(own, ())
+    return own if is_own else lack
 
 
 def is_cut_off(of: Recording) -> bool:

@@ -97,6 +97,7 @@ CASES: dict[str, tuple[dict[str, list[dict[str, Any]]], str]] = {
         {"marks": [frame("queue.py(154): get", 15, 1_000), frame("main.py(3): run", 1, 1_005)]},
         "main.py(3): run",
     ),
+    "external_wait of ranks": ({"marks": [event("MPI_Waitall", 5, 1_000)]}, "MPI_Waitall"),
     "host_code": (
         {
             "marks": [
@@ -119,7 +120,7 @@ CASES: dict[str, tuple[dict[str, list[dict[str, Any]]], str]] = {
 def test_a_gap_before_a_launch_has_the_class_of_what_the_host_did(kind: str) -> None:
     host, label = CASES[kind]
     idle = analyze(made(**host)).idle
-    assert by_class(idle) == {kind: 980, "launch_latency": 10}
+    assert by_class(idle) == {kind.partition(" ")[0]: 980, "launch_latency": 10}
     assert idle.culprits[0].label == label
     assert idle.culprits[0].gaps == 1
     assert idle.unexplained_ns == 0
@@ -389,6 +390,19 @@ def test_without_a_launch_idle_time_is_unexplained() -> None:
     run["activities"][1]["correlation"] = None
     lengths = GapLengths(10 * US, 100 * US, 1, 10 * US)
     assert analyze(trace_of(**run)).idle == IdleCulprits((), 10 * US, (lengths,))
+
+
+def test_between_pages_that_the_host_touches_idle_time_is_its_page_faults() -> None:
+    """A kernel, then four pages to the host 30 us apart; the last two make room, or were asked."""
+    begins = [0, 40, 80, 120, 160]
+    run = launched(*((f"work {at}", 0, begin * US, 10 * US) for at, begin in enumerate(begins)))
+    of_pages = {"kind": "memcpy", "direction": "migration DtoH", "correlation": None}
+    for row, why in zip(run["activities"][1:], ("", "", "eviction ", "prefetch "), strict=True):
+        row |= of_pages | {"name": f"Unified memory {why}DtoH"}
+    idle = analyze(trace_of(**run)).idle
+    assert by_class(idle) == {"host_page_faults": 30}
+    assert idle.culprits[0].label == "Unified memory DtoH"
+    assert idle.unexplained_ns == 90 * US
 
 
 def test_gaps_are_counted_by_decade_of_their_length() -> None:

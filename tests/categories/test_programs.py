@@ -88,6 +88,6 @@ def test_only_machine_learning_is_told_how_to_get_an_mfu_and_steps(*, is_ml: boo
     assert ["--model NAME" in one for one in why_not(analysis.measured)] == [True] * is_ml
     assert "No MFU: " in why_not(analysis.measured, is_asked=True)[0]
     (steps,) = [note.text for note in analysis.notes if note.code == "no-steps"]
-    assert ("nvtxRangePush" in steps) == is_ml
+    assert ("torch.cuda.nvtx.range" in steps) == is_ml
     assert steps.startswith("No steps found: the whole trace is one window.")
     assert ("steps" in {one.code for one in take_inventory(trace).missing}) == is_ml

@@ -270,6 +270,47 @@ def test_where_the_grid_is_too_small_no_estimate_is_of_the_occupancy(name: str, 
     assert "registers" not in told(one)
 
 
+@pytest.mark.parametrize(("share", "is_told"), [(0.2, False), (0.5, True)])
+def test_far_below_all_roofs_no_small_estimate_is_told(share: float, is_told: bool) -> None:
+    counts = rule(1, "LaunchConfiguration", "text", share, speedup_kind="global")
+    far = BUSY | dict.fromkeys((SM, MEMORY, L1, L2, DRAM), 5.0) | {WAVES: 0.66}
+    (one,) = found_with({**counts, "name": "some_kernel"}, far)
+    assert ("estimated speedup" in told(one)) == is_told
+
+
+@pytest.mark.parametrize(("share", "is_told"), [(0.29, False), (0.3, True)])
+def test_bank_conflicts_are_told_with_their_remedy(share: float, is_told: bool) -> None:
+    text = "causes on average a 32.0 - way bank conflict across all 32 shared load requests."
+    conflicts = rule(1, "SharedMemoryConflicts", text, share, speedup_kind="global")
+    (one,) = found_with({**conflicts, "name": "some_kernel"}, BUSY)
+    assert ("19.7 % of DRAM peak, 32-way bank conflicts in shared" in told(one)) == is_told
+    assert ("Pad rows of shared arrays" in told(one)) == is_told
+
+
+def found_with(rule_of_kernel: dict[str, Any], values: Mapping[str, float]) -> list[Finding]:
+    counters = launch(1, values, name="some_kernel")
+    trace = trace_of(kernel_counters=counters, kernel_rules=[rule_of_kernel])
+    return [one for one in tf.analyze(trace).findings if one.rule == COUNTED_KERNEL]
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "words"),
+    [
+        ("some_gemm", BUSY | {WAVES: 0.66}, "split-K"),
+        ("some_kernel", BUSY | {WAVES: 0.66}, "give each thread less work"),
+        ("some_gemm", BUSY, "smaller tiles per thread"),
+        ("some_kernel", BUSY, "-maxrregcount; compare"),
+        ("initRNG(curandStateXORWOW*, unsigned int)", BUSY, "curandStatePhilox4_32_10_t"),
+        ("void walk<float>(float*, curandStateXORWOW*)", BUSY, "-maxrregcount"),
+    ],
+)
+def test_the_remedy_of_a_limiter_fits_the_kernel(
+    name: str, values: dict[str, float], words: str
+) -> None:
+    (one,) = found(launch(1, values, name=name))
+    assert words in told(one)
+
+
 UNEVEN = "One or more {} have a much higher number of active cycles than the average."
 
 

@@ -142,6 +142,25 @@ def test_page_faults_tell_how_long_kernels_wait_for_pages(
     assert (found.gain.most_ns or found.gain.high_ns) == most_ns
 
 
+@pytest.mark.parametrize(("evicted", "says"), [(6, "Prefetch"), (7, "Work on less data")])
+def test_where_pages_make_room_the_data_does_not_fit(evicted: int, says: str) -> None:
+    """In a kernel of 2 ms 20 pages come in; then four move out, of so many bytes."""
+    works = [("add(float *)", 1_000, MS, 2 * MS)]
+    begins = [MS + 10_000 + 50_000 * at for at in range(24)]
+    works += [("Unified memory HtoD", 0, begin, 10_000) for begin in begins]
+    rows = launched(*works)
+    for place, one in enumerate(rows["activities"][1:]):
+        out = place >= 20
+        name, way = ("eviction DtoH", "DtoH") if out else ("HtoD", "HtoD")
+        one |= {"kind": "memcpy", "direction": f"migration {way}", "stream": None}
+        one |= {"correlation": None, "name": f"Unified memory {name}"}
+        one |= {"bytes": evicted if out else 4}
+    rows["calls"] = rows["calls"][:1]
+    (found,) = of_rule(tf.analyze(trace_of(**rows)), "unified-memory")
+    assert says in (found.remedy or "")
+    assert ("moves out again" in found.sentence) == (evicted == 7)
+
+
 @pytest.mark.parametrize(
     ("asked", "freed", "each", "says"),
     [

@@ -225,6 +225,31 @@ def test_no_graph_for_steps_that_differ_or_have_one(graphs: int, counts: tuple[i
     assert all("CUDA graph" not in one.remedy for one in found)
 
 
+@pytest.mark.parametrize(
+    ("name", "waits", "says"),
+    [
+        ("main_58_gpu", 1, "async on the loops of OpenACC"),
+        ("k", 3, "before the host"),
+        ("k", 5, "more work"),
+    ],
+)
+def test_kernels_shorter_than_what_the_host_does_for_each_are_launch_bound(
+    name: str, waits: int, says: str
+) -> None:
+    """Each kernel takes 4 us, is launched every 6 us and starts 7 us after that, as fast as any."""
+    rows = launched(*((name, at, at + 7_000, 4_000) for at in range(MS, 2 * MS, 6_000)))
+    calls = [{**one, "name": "cuLaunchKernel", "dur_ns": 3_000} for one in rows["calls"]]
+    wait = {"name": "cuStreamSynchronize", "dur_ns": 500}
+    calls += [{**wait, "start_ns": one["start_ns"] + 4_000} for one in calls[::waits]]
+    analysis = analyzed({**rows, "calls": calls}, "nsys")
+    (found,) = of_rule(analysis, "launch-latency")
+    assert found.title == "The host cannot launch such short kernels fast enough"
+    assert "take 4.00 µs on average; the host launches one every 5.99 µs" in found.sentence
+    assert says in found.remedy
+    assert found.gain is not None
+    assert found.gain.high_ns == analysis.idle.by_class()[0].idle_ns
+
+
 def test_allocation_inside_steps_is_told_with_how_often_it_happens() -> None:
     calls: list[dict[str, Any]] = [
         {"name": name, "start_ns": 50_000 + at, "dur_ns": 400_000}
@@ -486,10 +511,17 @@ def test_pinned_memory_is_no_matter_of_the_caching_allocator() -> None:
     assert found.remedy == "Allocate pinned memory once and reuse it."
 
 
-def test_a_range_of_a_library_is_not_the_code_of_the_user() -> None:
+def test_calls_of_mpi_wait_for_other_ranks() -> None:
     label = {"name": "MPI_Recv", "start_ns": 0, "dur_ns": 1_990_000}
+    (found,) = of_rule(run(0, 2_000_000, 0, 0, by="nsight", marks=[label]), "external-wait")
+    assert found.title == "The host waits for other ranks"
+    assert "MPI_Irecv" in found.remedy
+
+
+def test_a_range_of_a_library_is_not_the_code_of_the_user() -> None:
+    label = {"name": "MPI_Comm_split", "start_ns": 0, "dur_ns": 1_990_000}
     (found,) = of_rule(run(0, 2_000_000, 0, 0, by="nsight", marks=[label]), "host-unrecorded")
-    assert (found.owner, found.remedy[:24]) == ("library", "Find what MPI_Recv waits")
+    assert (found.owner, found.remedy[:24]) == ("library", "Find what MPI_Comm_split")
     # Around the code of the user
     label["name"] = "DistributedDataParallel.forward"
     (found,) = of_rule(run(0, 2_000_000, 0, 0, marks=[label]), "host-unrecorded")
@@ -618,3 +650,61 @@ def test_the_critical_path_names_host_time_as_idle_time_does() -> None:
     kinds = {part.component for part in replay.critical}
     assert "eager_overhead" in kinds
     assert "host_code" not in kinds
+
+
+@pytest.mark.parametrize(("gap_ns", "is_told"), [(100_000, True), (300_000, False)])
+def test_short_gaps_between_launches_of_pytorch_are_launching(
+    gap_ns: int, *, is_told: bool
+) -> None:
+    """Kernels of 2 us, each launched so long after the last had ended; nothing else is recorded."""
+    kernel = "void at::native::elementwise_kernel<(int)128>(int)"
+    begins = range(MS, MS + 30 * gap_ns, gap_ns)
+    rows = launched(*((kernel, at - 6_000, at, 2_000) for at in begins))
+    (found,) = of_rule(analyzed(rows, "nsys"), "host-unrecorded")
+    assert (found.title == "The host launches work too slowly") == is_told
+    assert ("torch.compile" in found.remedy) == is_told
+
+
+@pytest.mark.parametrize(("count", "is_told"), [(20, True), (19, False)])
+def test_samples_of_the_cpu_tell_what_unrecorded_host_work_is(count: int, *, is_told: bool) -> None:
+    names = ["png.so!zlib(int)", "png.so!crc", "png.so!zlib(int)", "libc.so"]
+    samples = [
+        {"kind": "sample", "name": names[at % 4], "start_ns": 1_000 + at, "dur_ns": 0}
+        for at in range(count)
+    ]
+    (found,) = of_rule(run(0, 2_000_000, 0, 0, by="nsys", marks=samples), "host-unrecorded")
+    said = "75.0 % of 20 CPU samples are in png.so: zlib (50.0 %), crc (25.0 %)."
+    assert (said in found.sentence) == is_told
+    assert ("nsys profile" in found.remedy) != is_told
+
+
+@pytest.mark.parametrize(
+    ("names", "title", "said"),
+    [
+        (
+            ["libuct.so.0!a", "mca_pml.so!b", "app!f(int)", "libmpi.so.4"],
+            "The host waits for other ranks",
+            "75.0 % of 20 CPU samples are in MPI: a (25.0 %), b (25.0 %), libmpi.so.4 (25.0 %).",
+        ),
+        (
+            ["libx.so!a", "liby.so!b", "app!f(int)", "libx.so"],
+            "Host code holds up the GPU",
+            "50.0 % of 20 CPU samples are in libx.so: a (25.0 %), libx.so (25.0 %).",
+        ),
+        (
+            ["libx.so!a", "liby.so!b", "app!f(int)", "libz.so"],
+            "Host code holds up the GPU",
+            ": 20 CPU samples: a (25.0 %), b (25.0 %), f (25.0 %).",
+        ),
+    ],
+)
+def test_samples_go_by_the_library_that_has_half_of_them(
+    names: list[str], title: str, said: str
+) -> None:
+    samples = [
+        {"kind": "sample", "name": names[at % 4], "start_ns": 1_000 + at, "dur_ns": 0}
+        for at in range(20)
+    ]
+    (found,) = of_rule(run(0, 2_000_000, 0, 0, by="nsys", marks=samples), "host-unrecorded")
+    assert found.title == title
+    assert said in found.sentence

@@ -109,6 +109,21 @@ def test_operators_that_only_gpus_run_tell_that_the_gpu_is_not_recorded(name: st
     )
 
 
+@pytest.mark.parametrize(
+    ("thread", "step", "is_told"),
+    [(2, "aten::_foreach_add_", True), (1, "aten::_foreach_add_", False), (2, "aten::add_", False)],
+)
+def test_a_thread_of_its_own_for_the_backward_pass_is_that_of_a_gpu(
+    thread: int, step: str, is_told: bool
+) -> None:
+    backward = "autograd::engine::evaluate_function: AddBackward0"
+    work = ops(("aten::copy_", 0, 50), (backward, 50, 20), (step, 70, 10))
+    work[1]["thread"] = thread
+    found = analysis(ops=work)
+    assert (found.verdict.headline == "records-missing") == is_told
+    assert ("backward pass has a thread of its own" in found.verdict.sentence) == is_told
+
+
 def test_attention_of_the_cpu_is_none_of_a_gpu() -> None:
     name = "aten::_scaled_dot_product_flash_attention_for_cpu"
     assert analysis(ops=ops((name, 0, 20))).verdict.headline == "no-gpu-work"

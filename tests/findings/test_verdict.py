@@ -168,3 +168,12 @@ def test_the_bar_of_mfu_and_the_verdict_name_a_loss_alike() -> None:
     labels = [part.label for part in parts(analysis.measured.waterfall)]
     assert labels == ["useful work", "compute below peak"]
     assert labels[1] in analysis.verdict.sentence
+
+
+@pytest.mark.parametrize(("kind", "is_told"), [("memset", True), ("kernel", False)])
+def test_fills_alone_are_no_work_to_judge(kind: str, is_told: bool) -> None:
+    tables = launched(("Memset (Device)", 0, 100, 500), ("sm90_gemm", 1, 700, 100))
+    for row, own in zip(tables["activities"], ("memset", kind), strict=True):
+        row |= {"kind": own, "bytes": 4_096}
+    sentence = tf.analyze(trace_of(**tables)).verdict.sentence
+    assert (sentence == "The GPU only filled memory, for 600 ns.") == is_told

@@ -89,6 +89,10 @@ FACTS: Final[dict[str, str]] = {
         r"(wait|acquire|join|get|select)$"
         rf"|^({_SYSTEM_WAITS})$"
     ),
+    "waits_for_ranks": (
+        r"^P?MPI_(Wait|Test|Barrier|Bcast|All|Reduce|Scan|Exscan|Gather|Scatter|Neighbor_all|Probe"
+        r"|Mprobe|M?recv|Recv|Sendrecv|[BRS]?send|Send|Win_(fence|wait|lock|flush))"
+    ),
     "uses_files": rf"^({_SYSTEM_FILES})$",
     "helps": (
         r"\.py\(\d+\): __(?!init__|getitems?__)\w+__$"
@@ -100,7 +104,8 @@ FACTS: Final[dict[str, str]] = {
 """Fact -> pattern of the names that reveal it.
 
 `is_work` are labels that a library sets around work of its own, `awaits_device` those around waits
-for its own work on a device. Functions that help are hooks that
+for its own work on a device, `waits_for_ranks` those of MPI that
+end when others have come. Functions that help are hooks that
 Python calls, and those of libraries for arrays and images: what calls them says more.
 """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Final
 
@@ -18,18 +19,26 @@ from traceflops.attribution.host_events import (
     facts_of_names,
     owners,
 )
-from traceflops.attribution.idle_slices import AFTER_CALL, HOST, IN_CALL, GapParts, Slices
+from traceflops.attribution.idle_slices import (
+    AFTER_CALL,
+    HOST,
+    IN_CALL,
+    NO_LAUNCH,
+    GapParts,
+    Slices,
+)
 from traceflops.table.columns import (
     ABSENT,
     BoolArray,
     IntArray,
     SmallArray,
     codes,
+    matching,
     names,
     numbers,
 )
 from traceflops.table.grouping import groups as by_group
-from traceflops.table.grouping import in_order
+from traceflops.table.grouping import in_order, joint_codes
 from traceflops.table.nesting import taken
 from traceflops.table.trace import Trace
 from traceflops.timeline.intervals import NEVER
@@ -50,6 +59,7 @@ CLASSES: Final[dict[str, str]] = {
     "host_unrecorded": "unrecorded host work",
     "launch_latency": "launch latency",
     "device_wait": "late start of queued work",
+    "host_page_faults": "host page faults",
     "unexplained": "no launch recorded",
     "start_up": "start-up",
 }
@@ -61,6 +71,8 @@ is no idle time: see `timeline.start_up`.
 PLACES: Final = {name: place for place, name in enumerate(CLASSES)}
 
 _BUILT_IN: Final = ("<built-in ", "<frozen ")
+_ASKED: Final = re.compile(r"\b(prefetch|eviction)\b")
+"""Pages that move because a call, or another page that needs room, asks for it."""
 _LONG_CALL_NS: Final = 20_000
 _LONG_OP_NS: Final = 100_000
 _LONG_GAP_NS: Final = 200_000
@@ -112,13 +124,15 @@ def class_of(slices: Slices, parts: GapParts, events: HostEvents, trace: Trace) 
         "compiled_runtime": is_host & events.has_fact("compiled", code),
         "optimizer_loop": is_host & events.is_inside("optimizer", event, label),
         "own_sleep": works & events.has_fact("sleeps", event),
-        "external_wait": works & events.has_fact("waits", event),
+        "external_wait": (works & events.has_fact("waits", event))
+        | (is_host & events.is_inside("waits_for_ranks", event, label)),
         "host_code": (works & is_host_code) | in_range,
         "eager_overhead": works,
         "thread_handover": handed_over,
         "host_unrecorded": silent,
         "launch_latency": (role == IN_CALL) | is_usual,
         "device_wait": role == AFTER_CALL,
+        "host_page_faults": (role == NO_LAUNCH) & _between_pages(parts, trace)[part],
     }
     return _first_fit([rules[name] for name in CLASSES if name in rules], len(rules))
 
@@ -134,6 +148,28 @@ def _other_thread_was_last(slices: Slices, parts: GapParts, trace: Trace) -> Boo
     (call_end_ns, caller), (op_end_ns, operator) = last
     worker = np.where(call_end_ns > op_end_ns, caller, operator)
     return np.asarray((np.maximum(call_end_ns, op_end_ns) > NEVER) & (worker != thread))
+
+
+def on_demand(activities: pa.Table, direction: str) -> BoolArray:
+    """Return which activities are pages of unified memory that move because they are touched.
+
+    The direction is `migration`, or one of these. No call asked for them, nor did they make room.
+    """
+    moves = matching(activities["direction"], lambda text: text.startswith(direction))
+    return moves & ~matching(activities["name"], lambda text: _ASKED.search(text) is not None)
+
+
+def _between_pages(parts: GapParts, trace: Trace) -> BoolArray:
+    """Return which gaps lie between two pages that the host brings back by touching them."""
+    work = trace.activities
+    to_host, device = on_demand(work, "migration DtoH"), numbers(work["device"])
+    if not to_host.any():
+        return np.zeros(len(parts.call), dtype=np.bool_)
+    end_ns = (numbers(work["start_ns"]) + numbers(work["dur_ns"]))[to_host]
+    devices = np.concatenate([device[to_host], device[parts.activity]])
+    place = joint_codes(devices, np.concatenate([end_ns, parts.gap_start_ns]))
+    follows = np.isin(place[len(end_ns) :], place[: len(end_ns)])
+    return np.asarray(follows & to_host[parts.activity])
 
 
 def _first_fit(fits: Sequence[BoolArray], other: int) -> SmallArray:

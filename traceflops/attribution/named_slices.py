@@ -29,6 +29,8 @@ from traceflops.table.trace import Trace
 from traceflops.timeline.intervals import Intervals
 
 _CALLS: Final = ("sync_call", "blocking_copy", "memory_alloc", "slow_driver_call")
+_BY_WORK: Final = ("device_wait", "host_page_faults")
+"""Classes that are named by the work that ends the gap."""
 _KINDS: Final = tuple(CLASSES)
 _NEVER: Final = np.iinfo(np.int64).min
 
@@ -57,7 +59,7 @@ class NamedSlices:
         named, inner = (taken(self.events.name, event) for event in (self.owner, self.inner))
         for kind, table, row in (
             ("launch_latency", "calls", self.parts.call),
-            ("device_wait", "activities", self.parts.activity),
+            *((kind, "activities", self.parts.activity) for kind in _BY_WORK),
         ):
             own = np.flatnonzero(self.kind == PLACES[kind])
             labels = codes(self.trace.table(table)["name"])
@@ -81,7 +83,7 @@ class NamedSlices:
         part, kind = self.slices.part[row], _KINDS[self.kind[row]]
         if kind == "launch_latency":
             return self._text("calls", self.parts.call[part])
-        if kind == "device_wait":
+        if kind in _BY_WORK:
             return self._text("activities", self.parts.activity[part])
         owner = self.events.text(int(self.owner[row]))
         inner = self.events.text(int(self.inner[row]))
@@ -111,7 +113,8 @@ class NamedSlices:
         texts = [events.text(int(event)) for event in (*around[:1], *ops[-1:], *frames)]
         texts.append(events.text(self.slices.label[row]))
         if self.slices.role[row] != HOST:
-            texts.append(self._text("calls", self.parts.call[part]))
+            call = self.parts.call[part]
+            texts.append(self._text("calls", call) if call >= 0 else "")
             texts.append(self._text("activities", self.parts.activity[part]))
         return tuple(dict.fromkeys(filter(None, texts))) or (self._neighbours(row),)
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from traceflops.table.trace import Trace
 
 _OF_PYTORCH: Final = re.compile(r"\bat::native::|_ZN2at6native")
+_OF_OPENACC: Final = re.compile(r"\w+_\d+_gpu(__red)?")
 _LIBRARIES: Final = (
     r"\b(at|c10|torch|xla|tensorflow|stream_executor|phi|paddle|mxnet|caffe2|onnxruntime|nvinfer1?"
     r"|tensorrt\w*|vllm|sgl|sglang|flashinfer|transformer_engine|deepspeed|apex|megatron|aiter"
@@ -40,6 +41,11 @@ def of_pytorch(trace: Trace) -> bool:
     """Return whether PyTorch ran: by the profiler, else by the kernels."""
     kernels = names(trace.activities["name"])
     return family(trace.source.format) == PYTORCH or any(map(_OF_PYTORCH.search, kernels))
+
+
+def of_openacc(trace: Trace) -> bool:
+    """Return whether kernels are named after the function and line of a loop of OpenACC."""
+    return any(map(_OF_OPENACC.fullmatch, names(trace.activities["name"])))
 
 
 def of_ml(trace: Trace) -> bool:

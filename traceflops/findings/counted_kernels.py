@@ -54,6 +54,7 @@ _LIMITERS: Final = frozenset({"registers", "shared memory", "warps", "blocks", "
 _BUSY: Final = frozenset({"matrix", "vector", "lds"})
 """Throughputs that are shares of cycles in which units are busy."""
 _WARP: Final = 32
+_TILED: Final = frozenset({"grid", "registers"})
 _PRODUCTS: Final = frozenset({"gemm", "convolution", "attention"})
 _OF_KINDS: Final = frozenset({("product", "sm"), ("product", "vector"), ("once", "dram")})
 """Kinds of kernels and roofs with a remedy of their own."""
@@ -62,6 +63,11 @@ _OF_PIPES: Final = frozenset({"fp64", "tensor", "alu", "xu", "lsu"})
 _ALSO: Final = ("sm", "dram")
 """Roofs that are told beside a nearer one: both must be relieved."""
 _UNCOALESCED: Final = "uncoalesced global access"
+_CONFLICTS: Final = re.compile(r"(\d+(?:\.\d+)?) ?- ?way bank conflict")
+_SEEDS: Final = re.compile(
+    r"(?:init|set_?up|seed|state)\w*(?:<[^(]*>)?\([^)]*\bcurandState", re.IGNORECASE
+)
+"""Kernels that make the states of random numbers: that is what takes their time."""
 _HUMP: Final = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _OWN_WORD: Final = re.compile(r"\w+(?=[<(]|$)")
 _PART: Final = re.compile("L1|L2|DRAM", re.I)
@@ -158,13 +164,17 @@ def _finding(
 ) -> Iterator[Finding]:
     """Give what holds a kernel back, nothing where counters do not tell it."""
     wasted = tuple(_wasted(case, speed))
-    held, advice = _held_back(case, speed, _relief(speed, kind, wasted))
+    held, advice = _held_back(case, speed, kind, _relief(speed, kind, wasted))
     least = partial(limit, case, COUNTED_KERNEL)
     limits = (*_roofs(speed, least("near")), *wasted, *filter(None, [held]))
     if limits:
         estimate = _estimate(speed, held, least)
         if _is_of_access(estimate, least("excess")):
             advice = _fact("remedy.coalesce")
+        if any(one.code.endswith(".conflicts") for one in wasted):
+            advice = fact("joined", parts=(*filter(None, [advice]), _fact("remedy.conflicts")))
+        if _SEEDS.search(speed.name):
+            advice = _fact("remedy.seeds")
         values = {"name": name, "limits": limits, "estimate": estimate}
         yield statement(COUNTED_KERNEL, share, values, advice=advice)
 
@@ -187,6 +197,14 @@ def _wasted(case: Case, speed: KernelSpeed) -> Iterator[Fact]:
         yield _fact("lanes", lanes=speed.lanes, warp=_WARP)
     if (speed.excess or 0.0) >= limit(case, COUNTED_KERNEL, "excess"):
         yield _fact("excess", share=speed.excess)
+    ways = [
+        float(match[1])
+        for rule in speed.rules
+        if (rule.speedup_share or 0.0) >= limit(case, COUNTED_KERNEL, "conflicts")
+        and (match := _CONFLICTS.search(rule.text))
+    ]
+    if ways:
+        yield _fact("conflicts", ways=max(ways))
 
 
 def _relief(speed: KernelSpeed, kind: str, wasted: Sequence[Fact]) -> Fact | None:
@@ -204,7 +222,7 @@ def _relief(speed: KernelSpeed, kind: str, wasted: Sequence[Fact]) -> Fact | Non
 
 
 def _held_back(
-    case: Case, speed: KernelSpeed, relief: Fact | None
+    case: Case, speed: KernelSpeed, kind: str, relief: Fact | None
 ) -> tuple[Fact | None, Fact | None]:
     """Return what holds a kernel back, None where its roof does, and what to do.
 
@@ -225,7 +243,7 @@ def _held_back(
     if speed.is_small:
         waves = speed.waves or 0.0
         held = "waves" if waves >= _LEAST_WAVES else "waves-few"
-        return _fact(held, waves=waves), _fact("remedy.limiter.grid")
+        return _fact(held, waves=waves), _limiter("grid", kind)
     if speed.active is not None and speed.active < least("active"):
         units = "cu" if "vector" in speed.throughputs else "sm"
         return _fact(f"active-{units}", share=speed.active), _fact("remedy.active")
@@ -234,7 +252,7 @@ def _held_back(
     fits, runs = speed.theoretical_occupancy, speed.achieved_occupancy
     if fits is not None and fits <= least("theoretical"):
         named = [limiter.replace(" ", "-") for limiter in speed.limiters if limiter in _LIMITERS]
-        remedies = tuple(_fact(f"remedy.limiter.{limiter}") for limiter in named)
+        remedies = tuple(_limiter(limiter, kind) for limiter in named)
         advice = fact("joined", parts=remedies) if remedies else relief
         return _fact("theoretical", share=fits, limiters=speed.limiters), advice
     if fits and runs is not None and runs < least("achieved") * fits:
@@ -250,11 +268,17 @@ def _held_back(
     return _fact("no-limit"), _fact("remedy.even" if speed.stalls else "remedy.unknown")
 
 
+def _limiter(limiter: str, kind: str) -> Fact:
+    """Return what to do where something limits how much runs at once; products have tiles."""
+    is_tiled = kind == "product" and limiter in _TILED
+    return _fact(f"remedy.{'product' if is_tiled else 'limiter'}.{limiter}")
+
+
 def _estimate(speed: KernelSpeed, held: Fact | None, least: _Least) -> Fact | None:
     """Return the largest of NVIDIA's estimates, and the rule where it is not of what holds back.
 
     Other estimates are as if the grid filled the GPU: of one that does not none is told. Nor is one
-    told that gains nothing.
+    told that gains nothing, or little of what a kernel far below its roofs leaves.
     """
     rules = [
         rule for rule in speed.rules if rule.speedup_share and not gains_nothing(speed, rule, least)
@@ -265,6 +289,9 @@ def _estimate(speed: KernelSpeed, held: Fact | None, least: _Least) -> Fact | No
     if not rules or (code in ("waves", "waves-few") and not same):
         return None
     best = same[0] if code in ("waves", "waves-few") else rules[0]
+    nearest = speed.roof[1] if speed.roof is not None else 1.0
+    if nearest < least("far") and 2 * (best.speedup_share or 0.0) < 1 - nearest:
+        return None  # far more is left than this
     return estimated(best, None if best in same else rule_name(best))
 
 

@@ -259,6 +259,9 @@ def _failed(trace: Trace, process: int) -> Iterator[Fact]:
 _UNIFIED: Final = "unified-memory"
 _MIGRATION: Final = "migration"
 _PREFETCH: Final = "prefetch"
+_EVICTION: Final = "eviction"
+_MUCH: Final = 4
+"""Room is short where one byte in so many of those that migrate makes room."""
 _NSYS: Final = "nsys"
 _MOST_WAITING: Final = 3
 
@@ -268,7 +271,8 @@ class _Migrations:
     """Migration of pages on demand, and page faults of GPUs, inside kernels of chosen windows; ns.
 
     `held_ns` is from the first of them in a kernel to the last, `by_name` their time by the code of
-    the kernel's name, `faults` how many page faults are recorded.
+    the kernel's name, `faults` how many page faults are recorded. `bytes` is what migrates in all,
+    `evicted` what of it makes room.
     """
 
     by_name: IntArray
@@ -276,6 +280,8 @@ class _Migrations:
     held_ns: int = 0
     kernels_ns: int = 0
     faults: int = 0
+    bytes: int = 0
+    evicted: int = 0
 
     def add(self, moving: Intervals, begin: IntArray, end: IntArray, name: IntArray) -> None:
         """Add what moves while kernels of a device run: begin, end and code of the name of each."""
@@ -305,6 +311,8 @@ def unified_memory(case: Case) -> Iterator[Cause]:
     times = Counter(dict(zip(label, found.by_name.tolist(), strict=True)))
     waiting = times.most_common(_MOST_WAITING)
     details = [fact("part.largest", name=short_name(waiting[0][0]))]
+    evicts = _MUCH * found.evicted >= found.bytes > 0
+    details += [fact(f"{_UNIFIED}.evicted", evicted=found.evicted)] * evicts
     if not found.faults and found.held_ns > found.inside_ns:
         is_nsys = case.source.format.startswith(_NSYS)
         how = fact(f"{_UNIFIED}.option") if is_nsys else None
@@ -320,6 +328,7 @@ def unified_memory(case: Case) -> Iterator[Cause]:
             "faults": found.faults or None,
         },
         tuple(details),
+        frozenset({"evicts"} if evicts else ()),
         rows=tuple(Row(row_name(name), ns) for name, ns in waiting),
         gain=Gain(found.inside_ns // 2 // case.windows_used, longest_ns // case.windows_used, None),
     )
@@ -331,6 +340,8 @@ def _migrations(prepared: Prepared) -> _Migrations:
     found = _Migrations(np.zeros(len(names(table["name"])), dtype=np.int64))
     moves = matching(table["direction"], lambda direction: direction.startswith(_MIGRATION))
     moves &= ~matching(table["name"], lambda text: _PREFETCH in text)
+    evicts = moves & matching(table["name"], lambda text: _EVICTION in text)
+    size = numbers(table["bytes"], 0)
     faults = is_one_of(marks["kind"], "page_fault")
     if not (moves.any() or faults.any()):
         return found
@@ -347,6 +358,8 @@ def _migrations(prepared: Prepared) -> _Migrations:
         ).intersect(chosen)
         found.faults += int(chosen.contains(begin[own]).sum())
         kernels = Intervals.of(rows.start_ns[runs], rows.end_ns[runs])
+        found.bytes += int(size[rows.row[moved]].sum())
+        found.evicted += int(size[rows.row[evicts[rows.row]]].sum())
         found.kernels_ns += kernels.intersect(chosen).length_ns
         found.add(moving, rows.start_ns[runs], rows.end_ns[runs], name[rows.row[runs]])
     return found

@@ -7,24 +7,34 @@ and loading of code are rules of their own, whatever class they are found in.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from traceflops.attribution.cpu_samples import sampled_in
 from traceflops.attribution.culprits import IdleClass
 from traceflops.attribution.host_calls import memory_operations
 from traceflops.attribution.host_events import is_of_library
 from traceflops.attribution.launch_lead import LaunchSums
 from traceflops.attribution.range_labels import numbered
 from traceflops.characters import function_name
-from traceflops.facts import Fact, fact
+from traceflops.facts import Fact, Value, fact
 from traceflops.findings.case import cause, limit, share_of_window
 from traceflops.findings.device_memory import allocator_state, reads_back, uploads_pinned
 from traceflops.findings.finding import Cause, Owner, Row, Where, row_name, short_name
 from traceflops.findings.host_waits import WAITING, after_waits, frame_of, host_waits
+from traceflops.findings.launching import (
+    LATENCY,
+    are_short,
+    at_floor,
+    fits_graphs,
+    is_launching,
+    of_short_kernels,
+    pace_facts,
+)
 from traceflops.findings.rules import all_rules, rule_of
-from traceflops.remedies import PYTORCH, advice, family, remedy
+from traceflops.remedies import PYTORCH, advice, family, in_words_of, remedy
 from traceflops.table.columns import is_one_of
 from traceflops.table.patterns import COMPILES, LOADS
 from traceflops.timeline.host_work import lacks_copies
@@ -34,9 +44,7 @@ if TYPE_CHECKING:
     from traceflops.findings.case import Case
     from traceflops.timeline.records import Gap
 
-_LAUNCH_BOUND: Final = "launch-bound"
-_LATENCY: Final = "launch-latency"
-_LAUNCHING: Final = ("eager-overhead", _LATENCY)
+_LAUNCHING: Final = ("eager-overhead", LATENCY)
 _UNTITLED_WITHOUT_STEPS: Final = ("memory-alloc", "recompilation", "code-loading")
 """Rules whose titles speak of the step."""
 _BY_NAME: Final[dict[str, re.Pattern[str]]] = {
@@ -59,6 +67,13 @@ _LIBRARY_RANGE: Final = re.compile(
     r"P?MPI_|(nccl|rccl|nvshmem|shmem|cublas|cudnn|cufft|cusolver|cusparse|rocblas|hipblas|miopen)"
 )
 """Ranges that libraries put around their own calls."""
+_OF_MPI: Final = re.compile(r"P?MPI_")
+_MPI: Final = "MPI"
+_MPI_LIBRARY: Final = re.compile(
+    r"(mca_|lib(uc[pst]|mpi|open-(pal|rte)|psm\d?|fabric|pmix)[\w-]*\.so)"
+)
+_ARGUMENTS: Final = re.compile(r"(?<=\w)\(.*|::h[0-9a-f]{16}$")
+"""What a symbol has behind the name of a function: its arguments, or the hash of Rust."""
 _PINS: Final = re.compile(r"HostAlloc|MallocHost|HostRegister|HostMalloc")
 _EAGER: Final = re.compile(
     rf"^{_OPERATOR.pattern}|^nn\.Module: |: (forward|__call__|_(wrapped_)?call_impl)$"
@@ -100,23 +115,17 @@ def idle_causes(case: Case) -> Iterator[Cause]:
             if launching_ns >= idle.idle_ns and launching and launching[0].label == label:
                 continue
         has_wait = has_wait or rule in WAITING
-        if rule == _LATENCY:
+        if rule == LATENCY:
             latency.append((idle.idle_ns, _cause(case, rule, idle, share)))
             continue
         held_ns += idle.idle_ns if rule != "device-wait" else 0
         yield _cause(case, rule, idle, share)
     for idle_ns, late in latency:
-        if 2 * held_ns < idle_ns or not _at_floor(case):
-            yield late
+        if 2 * held_ns < idle_ns or not at_floor(case):
+            is_much = late.share >= limit(case, LATENCY, "much")
+            yield of_short_kernels(case, late) if is_much and are_short(case) else late
     if not has_wait:
         yield from host_waits(case)
-
-
-def _at_floor(case: Case) -> bool:
-    """Return whether most launches reach the GPU as fast as they can."""
-    pace = case.host_bound
-    most = limit(case, _LATENCY, "most_of_floor")
-    return pace is not None and pace.lead_median_ns <= most * pace.floor_ns
 
 
 def rule_of_idle(kind: str, *names: str) -> str:
@@ -138,7 +147,7 @@ def _cause(case: Case, rule: str, idle: IdleClass, share: float) -> Cause:
         op = short_name(inside[-1]) if is_told else None
         details.append(fact("part.largest", name=label, part=part, op=op))
     if rule in _LAUNCHING:
-        details += _pace(case)
+        details += pace_facts(case)
     if rule == "memory-alloc" and case.prepared is not None:
         operations = memory_operations(case.prepared)
         calls = [operation for operation in operations if operation.kind == "call"]
@@ -170,7 +179,7 @@ def _cause(case: Case, rule: str, idle: IdleClass, share: float) -> Cause:
         values,
         tuple(details),
         frozenset(knows),
-        name=_title(case, rule, owner),
+        name=_title(case, rule, owner, knows),
         owner=None if is_unexplained else owner,
         rows=tuple(
             Row(row_name(culprit.label), culprit.idle_ns, culprit.gaps)
@@ -182,31 +191,35 @@ def _cause(case: Case, rule: str, idle: IdleClass, share: float) -> Cause:
         doubts=tuple(fact(f"doubt.{doubt}") for doubt in doubts),
         direct_ns=after_waits(case, idle) if rule in WAITING else None,
     )
+    for own in knows & {"launching", "sampled"}:
+        claim = Fact(f"{rule}.claim-{own}", {**values, "share": share})
+        idle_cause = replace(idle_cause, claim=claim)
     if idle_cause.advice is None and not by_name:
         return replace(idle_cause, advice=fact("sentence", text=Fact(idle.remedy)))
     return idle_cause
 
 
-def _title(case: Case, rule: str, owner: Owner | None) -> Fact:
+def _title(case: Case, rule: str, owner: Owner | None, knows: set[str]) -> Fact:
+    own = next((own for own in ("mpi", "launching", "sampled") if own in knows), None)
+    if own is not None:
+        return fact("external-wait.title-mpi" if own == "mpi" else f"{rule}.title-{own}")
     if (rule, owner) == ("host-unrecorded", "library"):
         return fact(f"{rule}.title-library")
-    if rule == _LATENCY and _at_floor(case):
+    if rule == LATENCY and at_floor(case):
         return fact(f"{rule}.title-floor")
     is_of_step = case.steps.used or rule not in _UNTITLED_WITHOUT_STEPS
     return fact(f"{rule}.title" if is_of_step else f"{rule}.title-no-steps")
 
 
-def _what_is_known(
-    case: Case, rule: str, idle: IdleClass
-) -> tuple[set[str], dict[str, Fact | str | None]]:
+def _what_is_known(case: Case, rule: str, idle: IdleClass) -> tuple[set[str], dict[str, Value]]:
     """Return facts that choose the remedy of a class of idle time, and values of its text."""
     largest, knows = idle.culprits[0], set[str]()
-    values: dict[str, Fact | str | None] = {}
+    values: dict[str, Value] = {}
     if rule in (*_LAUNCHING, "host-code"):
         sums = case.launches.total if case.launches else LaunchSums()
         knows |= {"replays-graphs"} if sums.operations > 2 * sums.launches else set()
         knows |= {_ENGINES[folder] for folder in _folders(largest)}
-        knows |= {"graphs-fit"} if _fits_graphs(case) else set()
+        knows |= {"graphs-fit"} if fits_graphs(case) else set()
         knows |= {"waits"} if case.synchronisations else set()
     if rule == "data-input":
         knows |= {"workers"} if any(_WORKERS in one.label for one in idle.culprits) else set()
@@ -225,21 +238,65 @@ def _what_is_known(
     if rule == "device-wait":
         communicates = case.total.components.communication_ns or case.total.hidden_communication_ns
         knows |= {"ranks"} if case.ranks is not None or communicates else set()
+    if rule == "external-wait":
+        knows |= {"mpi"} if _OF_MPI.match(largest.label) else set()
     if rule == "host-unrecorded":
         label = short_name(largest.label)
         values = {"label": label, "what": "it" if label else "the code"}
+        sampled = {} if is_launching(case, idle) else _sampled(case)
+        knows |= {"sampled"} if sampled else {"launching"} if is_launching(case, idle) else set()
+        knows |= {"graphs-fit"} if fits_graphs(case) else set()
+        knows |= {"waits"} if case.synchronisations else set()
+        values |= sampled
+        knows |= {"mpi"} if sampled.get("library") == _MPI else set()
         knows |= {"of-library"} if _LIBRARY_RANGE.match(largest.label) else set()
         marks = case.prepared.trace.marks if case.prepared is not None else None
         if marks is not None and is_one_of(marks["kind"], "python", "system").any():
             # Functions or calls of the operating system are recorded already.
             knows.add("detailed")
-            values["ranges"] = remedy(case, "ranges")
+            values["ranges"] = remedy(case, in_words_of(case.program, case, "ranges"))
         else:
             is_bare = case.prepared is None or not case.prepared.trace.ops.num_rows
             is_kineto = family(case.source.format) == PYTORCH
             values["how"] = advice(case, "operators" if is_bare and is_kineto else "host work")
             knows |= {"recordable"} if values["how"] else set()
     return knows, values
+
+
+def _sampled(case: Case) -> dict[str, Value]:
+    """Return where the host was sampled while nothing else of it is recorded.
+
+    That is the library with most samples, and its functions; where it has less than half, functions
+    of all. Libraries of MPI are one. Nothing where samples are few.
+    """
+    counts = (
+        sampled_in(case.prepared, "host_unrecorded") if case.prepared is not None else Counter()
+    )
+    total, libraries = counts.total(), Counter[str]()
+    if total < limit(case, "host-unrecorded", "least_samples"):
+        return {}
+    for name, count in counts.items():
+        libraries[_library(name)] += count
+    ((library, most),) = libraries.most_common(1)
+    is_most, functions = 2 * most >= total, Counter[str]()
+    for name, count in counts.items():
+        of, _, function = name.partition("!")
+        if _library(name) == library or not is_most:
+            functions[short_name(_ARGUMENTS.sub("", function) or of)] += count
+    return {
+        "library": library if is_most else None,
+        "part": most / total if is_most else None,
+        "samples": total,
+        "functions": tuple(
+            fact("idle.sampled", name=name, part=count / total)
+            for name, count in functions.most_common(_MOST_ROWS)
+        ),
+    }
+
+
+def _library(name: str) -> str:
+    """Return the library of a sample; those that MPI is made of are one."""
+    return _MPI if _MPI_LIBRARY.match(name) else name.partition("!")[0]
 
 
 def _computing(culprit: Culprit) -> str | None:
@@ -305,49 +362,3 @@ def _gap_of(case: Case, culprit: Culprit) -> Gap | None:
 def _frame_of(culprit: Culprit) -> Where:
     names = (culprit.label, *culprit.evidence)
     return next((frame for name in names if (frame := frame_of(name)) != Where()), Where())
-
-
-def _pace(case: Case) -> Iterator[Fact]:
-    """Give how many launches are starved and where, how far the host leads, whether graphs fit."""
-    pace = case.host_bound
-    if pace is None or not pace.is_bound:
-        return
-    yield fact("idle.starved", share=pace.starved_share, where=tuple(pace.bound_in[:5]))
-    if pace.verdict == "host-bound":
-        yield fact("idle.lead", lead_ns=pace.lead_median_ns)
-    if case.launches is not None and _fits_graphs(case):
-        sums, launched = case.launches.total, _launched(case)
-        least = "short-kernels" if min(launched) == max(launched) else "short-kernels-at-least"
-        yield fact(
-            f"idle.{least}",
-            operations=min(launched),
-            short=sums.short_kernels / sums.kernels,
-            short_ns=case.launches.short_ns,
-        )
-
-
-def _fits_graphs(case: Case) -> bool:
-    """Return whether steps are alike, have many short kernels, and no graph launches them."""
-    launched, launches = _launched(case), case.launches
-    if (
-        len(launched) < limit(case, _LAUNCH_BOUND, "least_steps")
-        or launches is None
-        or not launches.total.kernels
-    ):
-        return False
-    sums = launches.total
-    return (
-        max(launched) <= min(launched) * (1 + limit(case, _LAUNCH_BOUND, "most_unlike"))
-        and sums.short_kernels >= limit(case, _LAUNCH_BOUND, "least_short") * sums.kernels
-        and sums.operations <= sums.launches * (1 + limit(case, _LAUNCH_BOUND, "most_unlike"))
-    )
-
-
-def _launched(case: Case) -> list[int]:
-    """Return how much each chosen step launched on each device."""
-    windows = (window for device in case.devices for window in device.windows)
-    return [
-        window.launched
-        for window in windows
-        if window.used and window.step is not None and window.launched
-    ]

@@ -13,8 +13,8 @@ from traceflops.attribution.host_events import host_span
 from traceflops.attribution.idle_classes import CLASSES, waiting_calls
 from traceflops.facts import Fact, fact
 from traceflops.findings.finding import WORTH_SAYING, short_name
-from traceflops.table.columns import codes, matching, names
-from traceflops.table.grouping import used_names
+from traceflops.table.columns import ABSENT, codes, matching, names, numbers
+from traceflops.table.grouping import differ_from_before, in_order, joint_codes, used_names
 from traceflops.table.patterns import LAUNCH, WAITS_FOR_DEVICE
 from traceflops.timeline.intervals import Intervals
 
@@ -43,14 +43,16 @@ _OF_GPUS: Final = re.compile(
     r"_attention(?!_for_cpu)|_(flash|efficient|cudnn)_attention)|^nccl:"
 )
 """Operators that PyTorch has for GPUs alone."""
+_BACKWARD: Final = re.compile(r"autograd::engine::evaluate_function: ")
+_OF_LISTS: Final = re.compile(r"aten::_foreach_")
 _FREES: Final = re.compile(r"(cuda|hip)Free$|cuMemFree(_v2)?$")
 """Calls that give memory back once the GPU has done all its work."""
 
 
 class OfGpu(NamedTuple):
-    """What the CPU tells of a GPU without records: an operator of it, how long calls waited."""
+    """What the CPU tells of a GPU without records: why there is one, how long calls waited."""
 
-    operator: str | None = None
+    lacks: Fact | None = None
     waits: tuple[Fact, ...] = ()
 
 
@@ -64,7 +66,31 @@ class OnCpu(NamedTuple):
 def of_gpu(trace: Trace) -> OfGpu:
     """Return what a trace without work of GPUs tells of one."""
     operator = min(filter(_OF_GPUS.match, used_names(trace.ops["name"])), default=None)
-    return OfGpu(operator, _waits(trace))
+    lacks = fact("verdict.on-cpu-of-gpu", operator=operator) if operator else None
+    if lacks is None and _has_device_thread(trace):
+        lacks = fact("verdict.on-cpu-backward")
+    return OfGpu(lacks, _waits(trace))
+
+
+def _has_device_thread(trace: Trace) -> bool:
+    """Return whether the backward pass has a thread of its own, and tensors are on a GPU.
+
+    Autograd has one for each GPU; that of a CPU runs on the thread that asks for it. Optimizers
+    take lists of tensors by themselves on GPUs alone.
+    """
+    ops = trace.ops
+    backward, lists = (matching(ops["name"], name.match) for name in (_BACKWARD, _OF_LISTS))
+    owner, thread, start = (
+        numbers(ops[name], ABSENT) for name in ("process", "thread", "start_ns")
+    )
+    threads = joint_codes(owner, thread)
+    if not (backward.any() and lists.any()):
+        return False
+    order = in_order(threads, start)
+    first = order[differ_from_before(threads[order])]
+    is_own = backward[first]
+    of_backward = np.isin(threads[backward], threads[first[is_own]])
+    return bool(of_backward.all() and not is_own.all())
 
 
 class _Part(NamedTuple):

@@ -23,7 +23,9 @@ from traceflops.facts import Fact, Value, fact
 from traceflops.findings.finding import Cause, Finding, Owner, severity_of
 
 _HOST: Final = "host"
-_ON_HOST: Final = {*CLASSES} - {"launch_latency", "device_wait", "unexplained"}
+ON_HOST: Final = frozenset({*CLASSES}) - {
+    *("launch_latency", "device_wait", "host_page_faults", "unexplained")
+}
 """Classes of idle time that are work of the host."""
 
 
@@ -77,7 +79,7 @@ def all_rules() -> Rules:
     shared = table.pop("shared")
     for row in table.values():
         path = row.get("on_path", [])
-        row["on_path"] = [*path, *(_ON_HOST if _HOST in path else ())]
+        row["on_path"] = [*path, *(ON_HOST if _HOST in path else ())]
     return msgspec.convert({"rules": table, "shared": shared}, Rules)
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from traceflops.devices.missing_input import NOTHING_LAUNCHED
-from traceflops.facts import Fact, fact
+from traceflops.facts import Fact, fact, quoted
 from traceflops.findings.counted_kernels import kernel_with_most
 from traceflops.findings.finding import WORTH_SAYING, Verdict, severity_of
 from traceflops.findings.losses import Loss
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 _NOT_WORKING: Final = frozenset({"idle", "communication"})
 """Losses whatever the other work is: of high severity they lead, before what cannot be judged."""
 
+_FILLS: Final = quoted("fills")
+"""What memory work is that tells nothing of a program."""
 _ON_CPU: Final = {"call": "verdict.api-calls", "mark": "verdict.annotations"}
 
 
@@ -56,10 +58,13 @@ def verdict(
     if on_cpu is not None and (measured is None or measured.figure is None):
         if measured is not None and NOTHING_LAUNCHED in measured.lacks:
             return Verdict((fact("verdict.on-cpu-no-launches"), *on_cpu.leads), "no-gpu-work")
-        if (operator := on_cpu.gpu.operator) is not None:
-            lacks = fact("verdict.on-cpu-of-gpu", operator=operator)
+        if (lacks := on_cpu.gpu.lacks) is not None:
             return Verdict((lacks, *on_cpu.leads), "records-missing")
         return Verdict((*on_cpu.leads, fact("verdict.on-cpu")), "no-gpu-work")
+    are_fills = any((loss.name, loss.gloss) == ("memory", _FILLS) for loss in losses)
+    rest_ns = components.window_ns - components.memory_ns - components.idle_ns
+    if are_fills and rest_ns == components.start_up_ns and (components.share("memory") or 0) > 0.5:
+        return Verdict((fact("verdict.only-fills", time_ns=components.memory_ns),), "no-gpu-work")
     shares = {loss.name: loss.share for loss in losses}
     total, losses, of = _without_start_up(total, losses, of)
     large = [loss for loss in losses if loss.share >= WORTH_SAYING]

@@ -169,7 +169,8 @@ TABLES: dict[str, tuple[Column, ...]] = {
             NAME_TYPE,
             "annotation, gpu_annotation, gpu_step (of the tool), python, module, system (a call of "
             "the operating system), sync, event, overhead, instant, page_fault (of a GPU, until "
-            "it is served), graph_node (one was made; correlation is its id)",
+            "it is served), graph_node (one was made; correlation is its id), sample (of a CPU: "
+            "the innermost function then)",
         ),
         _NAME,
         _START,

@@ -175,7 +175,7 @@ def _totals(trace: Trace) -> list[Total]:
         if table == "marks":
             # A gpu_mark is a range of the host as seen on the device; moments add up to nothing.
             is_kind = is_one_of(records["kind"], "gpu_annotation") == (kind == "gpu_mark")
-            rows = np.flatnonzero(is_kind & ~is_one_of(records["kind"], "event"))
+            rows = np.flatnonzero(is_kind & ~is_one_of(records["kind"], "event", "sample"))
             records = records.take(number_column(rows, pa.int64()))
         duration = numbers(records["dur_ns"], 0)
         sums = [np.ones_like(duration), duration, duration, duration]

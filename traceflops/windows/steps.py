@@ -16,10 +16,10 @@ from itertools import chain, zip_longest
 
 import numpy as np
 
-from traceflops.categories.programs import of_ml
+from traceflops.categories.programs import of_ml, of_pytorch
 from traceflops.characters import shortened
 from traceflops.facts import Fact, fact
-from traceflops.remedies import sentence
+from traceflops.remedies import in_words_of, sentence
 from traceflops.table.columns import ABSENT, BoolArray, IntArray, codes, is_one_of, names, numbers
 from traceflops.table.grouping import distinct, group_rows, groups
 from traceflops.table.nesting import Links, taken
@@ -224,7 +224,8 @@ def how_to_mark(trace: Trace, mark: str | None) -> str:
         return _LIKELY.format(shlex.quote(mark))
     if not of_ml(trace):
         return ""
-    how, named = sentence(trace, "steps"), is_one_of(trace.marks["kind"], "annotation").any()
+    lack = in_words_of(["torch"] if of_pytorch(trace) else [], trace, "steps")
+    how, named = sentence(trace, lack), is_one_of(trace.marks["kind"], "annotation").any()
     ways = [f"{how} when recording"] * bool(how) + [_NAME_THEM] * bool(named)
     return f"{capitalized(', or '.join(ways))}." if ways else ""
 

@@ -22,14 +22,17 @@ COPIES: Final[Mapping[int, tuple[str, str]]] = {
     21: ("migration HtoD", "Unified memory prefetch HtoD"),
     22: ("migration DtoH", "Unified memory prefetch DtoH"),
     23: ("migration DtoD", "Unified memory prefetch DtoD"),
+    31: ("migration HtoD", "Unified memory eviction HtoD"),
+    32: ("migration DtoH", "Unified memory eviction DtoH"),
+    33: ("migration DtoD", "Unified memory eviction DtoD"),
 }
 """By kind of copy: its direction, and its name as PyTorch's profiler writes it.
 
-From 11 on the driver makes them, to bring a page of unified memory to its user; from 21 on they are
-migrations that a call asked for: of kind 11 and on in a report, with the cause `BY_CALL`.
+From 11 on the driver makes them, to bring a page of unified memory to its user; from 21 on a call
+asked for them, from 31 on they make room: of kind 11 and on in a report, with a cause of `CAUSES`.
 """
-BY_CALL: Final = 1
-"""The cause of a migration that a call such as cudaMemPrefetchAsync asked for."""
+CAUSES: Final[Mapping[int, int]] = {1: 10, 4: 20}
+"""By the cause of a migration, a call such as cudaMemPrefetchAsync or eviction, what is added."""
 BETWEEN_DEVICES: Final = 10
 
 _MEMORY: Final = ("Pageable", "Pinned", "Device", "Array", "Managed", "Device Static")

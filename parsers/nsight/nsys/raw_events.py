@@ -23,7 +23,7 @@ Numbers = tuple[tuple[int, str], ...]
 
 _CUPTI: Final = "CUPTI_ACTIVITY_KIND_"
 _TYPE: Final = 1
-_CALL, _WORK, _NVTX, _DIAGNOSTIC = 108, 107, 102, 110
+_CALL, _WORK, _NVTX, _DIAGNOSTIC, _FAULT, _SAMPLE = 108, 107, 102, 110, 125, 104
 
 
 def numbered(text: str) -> Numbers:
@@ -78,15 +78,19 @@ _TEXT: Final = 7
 _MAYBE: Final = frozenset({"textId", "end"})
 """Numbers of a range that are unknown where they are left out."""
 _WARNING: Final = 49
+_FAULTS: Final = 120
+_OF_FAULT: Final = numbered("1 start 2 end 3 deviceId 4 globalPid")
+_SAMPLED: Final = 31
+_OF_SAMPLE: Final = numbered("1 start 11 globalTid")
+_FRAME, _OF_FRAME = 4, numbered("1 symbol 2 module")
 _PASSED: Final = frozenset({27, 28, 31, 41, 76})
-"""Processes, modules, samples and scheduling of the CPU, and ends of domains of NVTX."""
+"""Processes, modules and scheduling of the CPU, samples without one, ends of domains of NVTX."""
 
 UNREAD: Final[Mapping[str, str]] = {
     "class 103": "CUDA overheads",
     "113": "CUDA graphs being made",
     "117": "device memory usage",
     "119": "page faults of the CPU",
-    "120": "page faults of the GPU",
     "130": "CUDA graph launches as a whole",
     **dict.fromkeys(("131", "132", "133", "149"), "CUDA graphs being made"),
     **dict.fromkeys(("142", "151", "152", "153", "154"), "newer CUDA calls, copies or overheads"),
@@ -107,11 +111,12 @@ class Events:
     damaged: int = 0
     unknown: int = 0
     damaged_tables: set[str] = field(default_factory=set)
+    samples: int = 0
 
     def add(self, parts: Parts) -> None:
         """Add the events in a block."""
         events = Messages(Block(parts.data), parts.begin, parts.end)
-        columns = events.columns((_TYPE,), (_CALL, _WORK, _NVTX, _DIAGNOSTIC))
+        columns = events.columns((_TYPE,), (_CALL, _WORK, _NVTX, _DIAGNOSTIC, _FAULT, _SAMPLE))
         self.unknown += count_true(~columns.sound)
         self.damaged += count_true(~columns.sound)
         kind = np.where(columns.sound, columns.numbers[_TYPE], ABSENT)
@@ -143,7 +148,14 @@ class Events:
             texts = payloads.block.texts(warnings.begins[4], warnings.ends[4])
             severity = _named(warnings, ((3, "severity"),))
             self._add_rows("DIAGNOSTIC_EVENT", severity, warnings.sound, texts)
-        passed = np.isin(kind, [*_PASSED]) | ~columns.sound
+        is_fault = (kind == _FAULTS) & columns.has(_FAULT)
+        if is_fault.any():
+            faults = columns.part(_FAULT, is_fault).columns(_keys(_OF_FAULT))
+            self._add_rows("CUDA_UM_GPU_PAGE_FAULT_EVENTS", _named(faults, _OF_FAULT), faults.sound)
+        is_sample = (kind == _SAMPLED) & columns.has(_SAMPLE)
+        if is_sample.any():
+            self._add_samples(columns.part(_SAMPLE, is_sample))
+        passed = np.isin(kind, [*_PASSED]) | is_fault | ~columns.sound
         self._count_unread(kind[~(is_work | is_call | is_range | is_warning | passed)])
 
     def _add_work(self, payloads: Messages, kind: IntArray) -> None:
@@ -166,6 +178,19 @@ class Events:
             columns = {name: values[rows] for name, values in places.items()}
             self._add_rows(work.table, columns | own, details.sound)
         self._count_unread(kind[~is_read])
+
+    def _add_samples(self, payloads: Messages) -> None:
+        """Add samples of CPUs, each with the innermost frame of its stack."""
+        samples = payloads.columns(_keys(_OF_SAMPLE), repeated=_FRAME)
+        owner, first = np.unique(samples.owner, return_index=True)
+        frames = Messages(samples.each.block, samples.each.begin[first], samples.each.end[first])
+        of_frames = frames.columns(_keys(_OF_FRAME))
+        own = {name: values[owner] for name, values in _named(samples, _OF_SAMPLE).items()}
+        ids = self.samples + np.arange(len(owner))
+        self.samples += len(owner)
+        self._add_rows("COMPOSITE_EVENTS", own | {"id": ids}, of_frames.sound)
+        frame = _named(of_frames, _OF_FRAME) | {"id": ids, "stackDepth": np.zeros_like(ids)}
+        self._add_rows("SAMPLING_CALLCHAINS", frame, of_frames.sound)
 
     def _count_unread(self, kinds: IntArray, prefix: str = "") -> None:
         values, counts = np.unique(kinds, return_counts=True)

@@ -40,7 +40,7 @@ _UNNAMED: Final = "(unnamed)"
 _OF_PROFILER: Final = "profiler: {}".format
 """The name of an overhead that a program without a profiler would not have."""
 _API_VERSION: Final = re.compile(r"_v\d{4,6}$")
-_KIND_NUMBERS: Final = 32
+_KIND_NUMBERS: Final = 64
 """Kinds of copies and of memory are smaller than that; larger ones are unknown."""
 _BY_DEVICES: Final = (1, 2, 8, enums.BETWEEN_DEVICES)
 """Kinds of copies for which the devices of both ends say more, where they are known."""
@@ -125,10 +125,10 @@ def _copies(reading: ReportReading, table: TableBuilder, rows: Batch) -> Columns
     kind, source, target = (rows[name] for name in ("copyKind", "srcDeviceId", "dstDeviceId"))
     are_two = (source >= 0) & (target >= 0) & (source != target) & np.isin(kind, _BY_DEVICES)
     kind = np.where(are_two, enums.BETWEEN_DEVICES, kind) if are_two.any() else kind
-    # Migrations that a call such as cudaMemPrefetchAsync asked for have kinds of their own.
-    kind = np.where(
-        (kind > enums.BETWEEN_DEVICES) & (rows["migrationCause"] == enums.BY_CALL), kind + 10, kind
-    )
+    # Migrations that a call such as cudaMemPrefetchAsync or lack of room caused have own kinds.
+    for cause, more in enums.CAUSES.items():
+        caused = (kind > enums.BETWEEN_DEVICES) & (rows["migrationCause"] == cause)
+        kind = np.where(caused, kind + more, kind)
     reading.odd["copy-kind"] += count_true(~np.isin(kind, [*enums.COPIES]))
     # Kinds of copy, source and target as one number: each name is made once.
     joined, largest = np.zeros(rows.count, np.int64), _KIND_NUMBERS - 1

@@ -53,6 +53,8 @@ COLUMNS = {
     "originalGraphNodeId",
     "PROFILER_OVERHEAD": "start end globalTid nameId returnValue",
     "OSRT_API": "start end eventClass globalTid nameId returnValue nestingLevel callchainId",
+    "COMPOSITE_EVENTS": "id start cpu threadState globalTid cpuCycles",
+    "SAMPLING_CALLCHAINS": "id symbol module kernelMode unresolved originalIP stackDepth",
     "NVTX_EVENTS": NVTX,
     "CUDA_GPU_MEMORY_USAGE_EVENTS": "start globalPid deviceId contextId address bytes memKind "
     "memoryOperationType name correlationId",

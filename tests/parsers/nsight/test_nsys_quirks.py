@@ -537,6 +537,27 @@ def test_system_calls_of_threads_that_call_cuda_are_kept(tmp_path: Path) -> None
     assert trace.source.event_counts["OSRT_API"] == 4
 
 
+def test_samples_of_threads_that_call_cuda_are_named_by_their_innermost_function(
+    tmp_path: Path,
+) -> None:
+    export = NsysFile()
+    export.call(1, 2, 1)
+    export.kernel(10, 20, correlationId=1)
+    frames = (("zlib", "/opt/lib/png.so"), ("0x7f00aa", "/opt/lib/png.so"), ("main", "/home/x/app"))
+    for at, tid in enumerate((TID, TID, TID, 5)):
+        export.row("COMPOSITE_EVENTS", id=at, start=100 + at, globalTid=thread(tid))
+        for depth, place in enumerate((at % 3, 2)):
+            symbol, module = map(export.string, frames[place])
+            chain = {"id": at, "symbol": symbol, "module": module, "stackDepth": depth}
+            export.row("SAMPLING_CALLCHAINS", **chain)
+    trace = made(tmp_path, export)
+    assert rows(trace, "marks", "kind", "name", "start_ns", "dur_ns") == [
+        ("sample", "png.so!zlib", 100, 0),
+        ("sample", "png.so", 101, 0),
+        ("sample", "app!main", 102, 0),
+    ]
+
+
 def test_concurrent_kernels_count_once(tmp_path: Path) -> None:
     export = NsysFile()
     export.kernel(0, 100, streamId=7)

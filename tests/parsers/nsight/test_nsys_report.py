@@ -127,6 +127,31 @@ def test_what_is_not_known_is_counted_by_its_number(tmp_path: Path) -> None:
     assert trace.activities.num_rows == 1
 
 
+def test_page_faults_of_gpus_are_marks_of_their_device(tmp_path: Path) -> None:
+    said = {"start": 120, "end": 150, "process": 1 << 48 | 77 << 24}
+    fault = event(120, 125, message(said, {"start": 1, "end": 2, "process": 4}))
+    trace = read(report_of(kernel(), fault), tmp_path)
+    (mark,) = trace.marks.to_pylist()
+    shown = [mark[name] for name in ("kind", "device", "start_ns", "dur_ns")]
+    assert shown == ["page_fault", 0, 120, 30]
+    assert "only-in-export" not in codes(trace)
+
+
+def test_samples_have_the_innermost_frame_of_their_stack(tmp_path: Path) -> None:
+    thread = 1 << 48 | 77 << 24 | 5
+    call = {"start": 1, "end": 2, "correlation": 3, "name": 7, "thread": 13}
+    launch = event(48, 108, message({"start": 5, "end": 9, "name": 0, "thread": thread}, call))
+    frames = [part(4, number(1, symbol) + number(2, 3)) for symbol in (1, 2)]
+    samples = [
+        event(31, 104, message({"start": at, "thread": thread}, {"start": 1, "thread": 11}) + stack)
+        for at, stack in ((150, frames[0] + frames[1]), (160, frames[1]), (170, b""))
+    ]
+    texts = ("cudaLaunchKernel", "inner", "outer", "/opt/libx.so")
+    trace = read(report_of(kernel(), launch, *samples, texts=texts), tmp_path)
+    assert trace.marks["name"].to_pylist() == ["libx.so!inner", "libx.so!outer"]
+    assert trace.marks["start_ns"].to_pylist() == [150, 160]
+
+
 def test_types_that_nothing_is_made_of_are_no_note(tmp_path: Path) -> None:
     passed = [event(kind, 113, number(1, 5)) for kind in (27, 28, 31, 41, 76)]
     assert "only-in-export" not in codes(read(report_of(kernel(), *passed), tmp_path))

@@ -1,0 +1,54 @@
+"""Samples of the CPU: what the threads that call CUDA ran, now and then."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import numpy as np
+
+from traceflops.parsers.io.database_query import Among, Batch, Lookup, Wanted, by_distinct
+from traceflops.parsers.nsight.nsys.reading import ReportReading, texts_of
+from traceflops.table.columns import IntArray
+from traceflops.table.grouping import distinct, group_rows
+
+_CHAINS, _SAMPLES = "SAMPLING_CALLCHAINS", "COMPOSITE_EVENTS"
+_FRAME: Final = Wanted(integers=("id", "symbol", "module"))
+_ADDRESS: Final = re.compile(r"0x[0-9a-fA-F]+")
+_UNKNOWN: Final = "(unknown)"
+_MOST: Final = 4_000_000
+
+
+def read_samples(reading: ReportReading) -> None:
+    """Add samples of the threads that call CUDA, named after the innermost frame of each."""
+    callers = distinct(np.concatenate([np.empty(0, np.int64), *reading.callers]))
+    innermost = reading.tables.whole(_CHAINS, _FRAME, (Among("stackDepth", (0,)),))
+    if not innermost.count:
+        return
+    names = reading.builder["marks"].names
+    name_of, count = Lookup(innermost["id"], _names(reading, innermost)), 0
+    for batch in reading.batches(_SAMPLES, ("id", "start", "globalTid")):
+        rows = batch.only(np.isin(batch["globalTid"], callers))
+        rows = reading.timed(rows.with_numbers({"end": rows["start"]}))
+        rows = rows.only(np.arange(rows.count) < _MOST - count)
+        count += rows.count
+        name, unknown = name_of(rows["id"]), names["name"][_UNKNOWN]
+        name = np.where(name < 0, unknown, name)
+        reading.add("marks", rows, name=name, kind=names["kind"]["sample"])
+
+
+def _names(reading: ReportReading, frames: Batch) -> IntArray:
+    """Return the code of the name of each frame: library!function, as far as they are known."""
+    columns = frames["symbol"], frames["module"]
+    text_ids, texts = texts_of(reading.tables, columns)
+    text_of = dict(zip(text_ids.tolist(), texts, strict=True))
+    group, first = group_rows(columns)
+    coded = reading.builder["marks"].names["name"]
+
+    def named(frame: int, _: int) -> int:
+        symbol, module = (text_of.get(int(ids[first[frame]])) or "" for ids in columns)
+        function = "" if _ADDRESS.fullmatch(symbol) else symbol
+        parts = module.rpartition("/")[2], function
+        return coded["!".join(filter(None, parts)) or _UNKNOWN]
+
+    return by_distinct(group, named)
