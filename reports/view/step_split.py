@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from traceflops.attribution.idle_classes import CLASSES
 from traceflops.characters import shortened
 from traceflops.facts import fact
+from traceflops.findings.start_up import START_UP
 from traceflops.findings.unevenness import UNEVEN_STEPS
 from traceflops.flops.mfu_waterfall import UNSPLIT
 from traceflops.reports.view.figures import apportioned, kernel_label, percent
@@ -236,10 +237,15 @@ def outside(analysis: Analysis) -> str:
 
 
 def scope(analysis: Analysis) -> list[str]:
-    """Return what the reader must know of the figures: no kernel, or little of the recording."""
+    """Return what the reader must know of the figures: no kernel, or little of the recording.
+
+    Also what start-up is left out, where that is not said first.
+    """
     kinds = {kind for device in analysis.devices for kind in device.whole.kinds}
     is_whole = analysis.recorded == "complete" and bool(kinds)
     said = [words(fact("scope.no-kernel"))] if is_whole and kinds <= _MOVES else []
+    starts = [one for one in analysis.findings[1:] if one.rule == START_UP]
+    said += [words(one.claim) for one in starts if analysis.steps.after_start_up]
     rest = analysis.outside
     if rest is not None and 2 * (rest.before_ns + rest.after_ns) >= rest.recorded_ns:
         said.append(outside(analysis))

@@ -41,7 +41,7 @@ def run(
     }
     trace = trace_of(**made, **tables)
     [account] = prepare(trace, Selection()).accounts.values()
-    parts = analyze(trace).components
+    parts = account.account(*account.rows.span).components
     assert sum(parts.parts().values()) == parts.window_ns
     assert [*parts.parts()] == [*COMPONENTS]
     times = {kind: part.length_ns for kind, part in account.start_up_by_kind.items()}
@@ -255,7 +255,7 @@ def test_without_start_up_a_run_is_shorter_by_it() -> None:
     works["calls"].append(
         {"name": "cudaMalloc", "start_ns": begin, "dur_ns": 4 * MS, "correlation": 99}
     )
-    analysis = analyze(trace_of(**works))
+    analysis = analyze(trace_of(**works), Selection(from_ns=0))
     assert analysis.components.start_up_ns >= 4 * MS
     asked = what_if(analysis, "start_up=0").together
     assert asked.before_ns - asked.most_ns >= 0.9 * analysis.components.start_up_ns
