@@ -334,12 +334,17 @@ def outside_gpu_work(prepared: Prepared) -> OutsideGpuWork | None:
 def _in_no_step(prepared: Prepared) -> dict[int, tuple[int, int]]:
     """Return what of its GPU's time is in no used step, and start-up of it, in ns, by process.
 
-    Of several GPUs it is the one with most. Without steps there is none.
+    Of several GPUs it is the one with most. Without steps there is none, nor where it is mostly as
+    many usual steps as are left out: their number tells.
     """
     process = numbers(prepared.trace.devices["process"]).tolist()
     most: dict[int, tuple[int, int]] = {}
     for device, account in prepared.accounts.items() if prepared.plan.choice.used else ():
-        rest = Intervals.one(*account.rows.span).subtract(chosen_time(prepared.windows[device]))
-        own = rest.length_ns, rest.intersect(account.start_up).length_ns
-        most[process[device]] = max(own, most.get(process[device], own))
+        windows = prepared.windows[device]
+        rest = Intervals.one(*account.rows.span).subtract(chosen_time(windows))
+        used = [window.dur_ns for window in windows if window.used]
+        others = sum(window.role == "step" and not window.used for window in windows)
+        if used and 2 * others * np.median(used) < rest.length_ns:
+            own = rest.length_ns, rest.intersect(account.start_up).length_ns
+            most[process[device]] = max(own, most.get(process[device], own))
     return most
