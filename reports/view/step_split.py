@@ -7,13 +7,14 @@ idle time is split by what the GPUs wait on.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
 from traceflops.attribution.idle_classes import CLASSES
 from traceflops.characters import shortened
 from traceflops.facts import fact
+from traceflops.findings.start_up import START_UP
 from traceflops.findings.unevenness import UNEVEN_STEPS
 from traceflops.flops.mfu_waterfall import UNSPLIT
 from traceflops.reports.view.figures import apportioned, kernel_label, percent
@@ -24,6 +25,7 @@ from traceflops.units import capitalized
 
 if TYPE_CHECKING:
     from traceflops.analysis.result import Analysis
+    from traceflops.attribution.host_calls import OutsideGpuWork
     from traceflops.findings.finding import Finding
 
 CULPRIT: Final = "culprit"
@@ -223,24 +225,48 @@ def step_after(analysis: Analysis, finding: Finding) -> StepAfter | None:
 
 
 def outside(analysis: Analysis) -> str:
-    """Return what is recorded before and after the GPU's work and is in no figure, "" if little."""
+    """Return what is recorded and in no figure: before and after the GPU's work, in no used step.
+
+    It is "" if that is little.
+    """
     rest = analysis.outside
     if rest is None:
         return ""
-    total_ns = rest.before_ns + rest.after_ns
-    is_before, is_after = (_PARTLY * ns >= total_ns for ns in (rest.before_ns, rest.after_ns))
-    code = "both" if is_before and is_after else "before" if is_before else "after"
+    work, total_ns = "operator" if analysis.on_host else "GPU operation", _outside_ns(rest)
+    parts = [
+        ("before", rest.before_ns, {"work": work}),
+        ("after", rest.after_ns, {"work": None if _PARTLY * rest.before_ns >= total_ns else work}),
+        (
+            "unused",
+            rest.unused_ns,
+            {"once_ns": rest.once_ns if 2 * rest.once_ns >= rest.unused_ns else None},
+        ),
+    ]
+    *first, last = (
+        fact(f"outside.{code}", **{f"{code}_ns": ns}, **more)
+        for code, ns, more in parts
+        if _PARTLY * ns >= total_ns
+    )
     call = shortened(rest.call, _NAME) if 2 * rest.call_ns >= total_ns else None
-    work = "operator" if analysis.on_host else "GPU operation"
-    return words(fact(f"outside.{code}", **asdict(rest) | {"call": call, "work": work}))
+    values = {"recorded_ns": rest.recorded_ns, "first": tuple(first) or None, "last": last}
+    return words(fact("outside.claim", **values, call=call))
+
+
+def _outside_ns(rest: OutsideGpuWork) -> int:
+    return rest.before_ns + rest.after_ns + rest.unused_ns
 
 
 def scope(analysis: Analysis) -> list[str]:
-    """Return what the reader must know of the figures: no kernel, or little of the recording."""
+    """Return what the reader must know of the figures: no kernel, or little of the recording.
+
+    Also what start-up is left out, where that is not said first.
+    """
     kinds = {kind for device in analysis.devices for kind in device.whole.kinds}
     is_whole = analysis.recorded == "complete" and bool(kinds)
     said = [words(fact("scope.no-kernel"))] if is_whole and kinds <= _MOVES else []
+    starts = [one for one in analysis.findings[1:] if one.rule == START_UP]
+    said += [words(one.claim) for one in starts if analysis.steps.after_start_up]
     rest = analysis.outside
-    if rest is not None and 2 * (rest.before_ns + rest.after_ns) >= rest.recorded_ns:
+    if rest is not None and 2 * _outside_ns(rest) >= rest.recorded_ns:
         said.append(outside(analysis))
     return said

@@ -221,6 +221,8 @@ def each(analysis: Analysis) -> str:
 
 def time_shared(analysis: Analysis) -> str:
     """Return what the shares of kernels are of; where kernels overlap they add up to more."""
+    if analysis.steps.after_start_up:
+        return "time after start-up"
     return "step time" if analysis.steps.used else "total time"
 
 
@@ -238,7 +240,8 @@ def basis(analysis: Analysis) -> str:
     devices = several(len(analysis.devices_used), unit(analysis))
     used = analysis.windows_used
     if not analysis.steps.used:
-        return f"Averages {each(analysis)} ({devices})" if used > 1 else "One window"
+        after = " after start-up" if analysis.steps.after_start_up else ""
+        return f"Averages {each(analysis)}{after} ({devices})" if used > 1 else f"One window{after}"
     steps = several(len(analysis.steps.used), "step")
     is_whole = used == len(analysis.steps.used) * len(analysis.devices_used)
     over = f"{steps} × {devices}" if is_whole else f"{several(used, 'step')} on {devices}"

@@ -34,7 +34,7 @@ from traceflops.attribution.culprits import culprits_of, gap_parts
 from traceflops.attribution.idle_classes import CLASSES
 from traceflops.attribution.idle_slices import GapParts
 from traceflops.attribution.launch_lead import leads
-from traceflops.timeline.start_up import KINDS
+from traceflops.timeline.start_up import GAPS, KINDS
 
 Sums = Counter[tuple[str, str]]
 Gaps = list[tuple[int, int, int]]
@@ -223,7 +223,7 @@ def test_what_is_done_only_once_is_start_up(name: str) -> None:
     assert wrong(run, way) == {}
     sums, _, _ = planted(run, way.recorded)
     first = {name: ns for (kind, name), ns in sums.items() if kind == "start_up"}
-    assert set(first) == {*KINDS} - {"hole"}
+    assert set(first) == {*KINDS} - {*GAPS}
     assert truth(run).ranks[0].components["start_up"] == sum(first.values())
 
 

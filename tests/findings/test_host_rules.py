@@ -564,6 +564,10 @@ def test_start_up_is_said_first_where_no_cause_takes_more_and_shares_are_of_the_
     ]
     analysis = tf.analyze(trace_of(**works, marks=sleeps))
     assert analysis.findings[0].rule == "start-up"
+    assert analysis.findings[0].sentence.endswith("; the figures are of the 45.0 ms after it.")
+    said = analysis.verdict.sentence
+    assert "Idle time (mostly sleeping) takes 67.0 % of the time after start-up" in said
+    analysis = tf.analyze(trace_of(**works, marks=sleeps), tf.Selection(from_ns=0))  # all of it
     assert analysis.components.start_up_ns == pytest.approx(40 * MS, rel=0.01)
     said = analysis.verdict.sentence
     assert "Idle time beside start-up (mostly sleeping) takes 50.5 % of the time without" in said

@@ -66,6 +66,23 @@ def places_of(analysis: tf.Analysis, rule: str) -> tuple[Place, ...]:
     return next(places for one, places in (*causes, *shown.others) if one.rule == rule)
 
 
+@pytest.mark.parametrize(("others", "is_sweep"), [(3, False), (4, True)])
+def test_steps_of_other_sizes_are_no_slow_steps(others: int, *, is_sweep: bool) -> None:
+    """Of seven steps of one kernel, so many launch other grids."""
+    works, marks, at = [], [], 1_000
+    for number in range(8):
+        busy = 900 + 700 * (number % 3 == 1)
+        works.append((GEMM, at - 5, at, busy))
+        marks.append((f"ProfilerStep#{number}", at - 9, 8))
+        at += busy + 100
+    made = launched(*works)
+    for number, row in enumerate(made["activities"]):
+        row["grid"] = [10 + 2 * number if 0 < number <= others else 10, 2, 1]
+    analysis = tf.analyze(trace_of(**made, marks=step_marks(*marks)))
+    assert len(analysis.steps.used) == 7
+    assert (diagnosed(analysis) == []) == is_sweep
+
+
 def test_one_long_step_is_a_finding_with_its_size_and_its_cause() -> None:
     """Steps of 1000, 1000, 1600, 1000 and 1000 ns: 600 of 5600 are beyond the median of 1000."""
     analysis = run((900, 100), (900, 100), (900, 700), (900, 100), (900, 100))

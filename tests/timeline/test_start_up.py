@@ -41,7 +41,7 @@ def run(
     }
     trace = trace_of(**made, **tables)
     [account] = prepare(trace, Selection()).accounts.values()
-    parts = analyze(trace).components
+    parts = account.account(*account.rows.span).components
     assert sum(parts.parts().values()) == parts.window_ns
     assert [*parts.parts()] == [*COMPONENTS]
     times = {kind: part.length_ns for kind, part in account.start_up_by_kind.items()}
@@ -76,7 +76,7 @@ def test_a_first_launch_that_waits_for_a_place_in_the_queue_is_none() -> None:
 @pytest.mark.parametrize(
     ("name", "first", "kinds"),
     [
-        ("cuModuleLoadData", "new", {"load": 3_000, "hole": 6_995}),
+        ("cuModuleLoadData", "new", {"load": 3_000, "gap": 7_000}),
         ("cuLibraryLoadData", "k", {}),  # loaded again for what ran before
         ("cudaMalloc", "new", {"first-call": 3_000, "hole": 6_995}),
         ("cudaMalloc", "k", {"first-call": 3_000, "hole": 6_995}),
@@ -90,15 +90,46 @@ def test_a_call_of_which_there_is_no_other(name: str, first: str, kinds: dict[st
 
 def test_calls_that_take_as_long_again_are_none() -> None:
     often = [call("cudaMalloc", 1_000 * n, 1_000 * n + 900) for n in range(9)]
-    assert run(*often) == {}
+    assert run(*often, first="k") == {}
     often[0]["dur_ns"] = 300 * US
-    assert run(*often) == {}
+    assert run(*often, first="k") == {}
 
 
 def test_the_first_of_many_calls_takes_longer() -> None:
     often = [call("cudaMalloc", 0, 3_000)]
     often += [call("cudaMalloc", 3_000 + 100 * n, 3_010 + 100 * n) for n in range(5)]
-    assert run(*often)["first-call"] == 2_990
+    assert run(*often, first="k")["first-call"] == 2_990
+    assert run(*often)["first-call"] == 3_000  # before a first launch all of it is
+
+
+def test_allocations_before_first_launches_are_start_up_unless_later_ones_take_as_long() -> None:
+    several = [call("cuMemAlloc_v2", 1_000 * n, 1_000 * n + 300) for n in range(4)]
+    assert run(*several)["first-call"] == 1_200
+    assert "first-call" not in run(*several, call("cuMemAlloc_v2", 10_050, 10_350))
+
+
+def test_a_gap_in_which_code_is_loaded_is_start_up_as_a_whole_whatever_the_host_waits_for() -> None:
+    wait = {"name": "epoll_pwait", "kind": "system", "start_ns": 0, "dur_ns": 5_000 * US}
+    load = call("cuModuleLoadDataEx", 6_000, 6_100)
+    assert run(load, marks=[wait]) == {"load": 100, "gap": 9_900}
+    # A function says what it does, and code that ran before is no new code.
+    assert run(load, marks=[wait | {"kind": "python"}]) == {"load": 100, "gap": 4_900}
+    assert run(load, marks=[wait], first="k") == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "is_start_up"),
+    [
+        ("FusionKernelRuntime::compileKernel", "new", True),
+        ("executor_utils::NVRTC", "new", True),
+        ("FusionKernelRuntime::compileKernel", "k", False),
+        ("Torch-Compiled Region: 0/0", "new", False),
+    ],
+)
+def test_ranges_that_compile_are_named_so(name: str, first: str, *, is_start_up: bool) -> None:
+    mark = {"name": name, "kind": "annotation", "start_ns": 0, "dur_ns": 8_000 * US}
+    expected = {"compile": 8_000, "gap": 2_000} if is_start_up else {}
+    assert run(marks=[mark], first=first) == expected
 
 
 @pytest.mark.parametrize(
@@ -224,7 +255,7 @@ def test_without_start_up_a_run_is_shorter_by_it() -> None:
     works["calls"].append(
         {"name": "cudaMalloc", "start_ns": begin, "dur_ns": 4 * MS, "correlation": 99}
     )
-    analysis = analyze(trace_of(**works))
+    analysis = analyze(trace_of(**works), Selection(from_ns=0))
     assert analysis.components.start_up_ns >= 4 * MS
     asked = what_if(analysis, "start_up=0").together
     assert asked.before_ns - asked.most_ns >= 0.9 * analysis.components.start_up_ns

@@ -7,7 +7,7 @@ import pytest
 from tests.build import step_marks, trace_of
 from traceflops import Analysis, Selection, analyze
 from traceflops.attribution.host_calls import OutsideGpuWork
-from traceflops.reports.view.step_split import scope
+from traceflops.reports.view.step_split import outside, scope
 
 US = 1_000
 ROUNDS = 10
@@ -99,3 +99,24 @@ def test_what_is_recorded_outside_the_work_is_told_with_the_call_that_takes_it()
     ]
     chosen = analyze(analysis.recording.trace, Selection(from_ns=0, to_ns=100 * US))
     assert chosen.outside is None
+
+
+@pytest.mark.parametrize(("init_us", "unused_us"), [(300, 345), (0, 0)])
+def test_time_in_no_used_step_is_told_unless_it_is_as_many_usual_steps(
+    init_us: int, unused_us: int
+) -> None:
+    """Before the first of five steps is the set-up."""
+    works = [{"name": "init", "start_ns": 0, "dur_ns": init_us * US}] * (init_us > 0)
+    begin = init_us + 50 * (init_us > 0)
+    works += [
+        {"name": "k", "start_ns": (begin + 100 * n) * US, "dur_ns": 50 * US} for n in range(5)
+    ]
+    marks = step_marks(
+        *((f"step {n}", (begin + 100 * n - 5) * US, 90 * US) for n in range(5)),
+        ("main", 0, (begin + 450) * US),
+    )
+    analysis = analyze(trace_of(activities=works, marks=marks))
+    told = analysis.outside
+    assert (told.unused_ns if told else 0) == unused_us * US
+    if told:
+        assert outside(analysis).endswith(" outside the used steps are left out.")

@@ -44,6 +44,7 @@ from traceflops.table.grouping import (
 from traceflops.table.nesting import innermost, innermost_pieces, taken
 from traceflops.timeline.intervals import Intervals, latest_end_before
 from traceflops.windows.prepared import Prepared
+from traceflops.windows.records import chosen_time
 from traceflops.windows.steps import is_step_label
 
 _MOST_CALLS: Final = 50
@@ -269,9 +270,10 @@ _FEW: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class OutsideGpuWork:
-    """What is recorded before the first GPU operation and after the last; times in ns.
+    """What is recorded before the first GPU operation, after the last, and in no used step; in ns.
 
-    `call` is the call in which the launching threads spend most of it, `call_ns` how long.
+    `call` is the call in which the launching threads spend most of what is before and after,
+    `call_ns` how long; `once_ns` is start-up, of `unused_ns`, which is of one GPU.
     """
 
     before_ns: int
@@ -279,10 +281,12 @@ class OutsideGpuWork:
     recorded_ns: int
     call: str
     call_ns: int
+    unused_ns: int = 0
+    once_ns: int = 0
 
 
 def outside_gpu_work(prepared: Prepared) -> OutsideGpuWork | None:
-    """Return what a process records before its first GPU operation and after its last.
+    """Return what a process records before its first GPU work, after its last, in no used step.
 
     Of several processes it is the one with most of that: their clocks may differ. None if it is a
     small part of what is recorded, or where the clock of a GPU is not that of its process.
@@ -304,7 +308,9 @@ def outside_gpu_work(prepared: Prepared) -> OutsideGpuWork | None:
         np.minimum.at(begins, of, start)
         np.maximum.at(ends, of, start + numbers(table["dur_ns"], 0))
     works = distinct(owner)
+    unused = _in_no_step(prepared)
     rests_ns = firsts[works] - begins[works] + ends[works] - lasts[works]
+    rests_ns += [unused.get(number, (0, 0))[0] for number in works.tolist()]
     process = int(works[rests_ns.argmax()])
     first, last = int(firsts[process]), int(lasts[process])
     begin, end = int(begins[process]), int(ends[process])
@@ -321,4 +327,24 @@ def outside_gpu_work(prepared: Prepared) -> OutsideGpuWork | None:
     sums = group_sums(codes(calls["name"])[row], inside_ns, len(labels))
     most = int(sums.argmax()) if len(sums) else -1
     named = (labels[most], int(sums[most])) if most >= 0 else ("", 0)
-    return OutsideGpuWork(first - begin, end - last, end - begin, *named)
+    unused_ns, once_ns = unused.get(process, (0, 0))
+    return OutsideGpuWork(first - begin, end - last, end - begin, *named, unused_ns, once_ns)
+
+
+def _in_no_step(prepared: Prepared) -> dict[int, tuple[int, int]]:
+    """Return what of its GPU's time is in no used step, and start-up of it, in ns, by process.
+
+    Of several GPUs it is the one with most. Without steps there is none, nor where it is mostly as
+    many usual steps as are left out: their number tells.
+    """
+    process = numbers(prepared.trace.devices["process"]).tolist()
+    most: dict[int, tuple[int, int]] = {}
+    for device, account in prepared.accounts.items() if prepared.plan.choice.used else ():
+        windows = prepared.windows[device]
+        rest = Intervals.one(*account.rows.span).subtract(chosen_time(windows))
+        used = [window.dur_ns for window in windows if window.used]
+        others = sum(window.role == "step" and not window.used for window in windows)
+        if used and 2 * others * np.median(used) < rest.length_ns:
+            own = rest.length_ns, rest.intersect(account.start_up).length_ns
+            most[process[device]] = max(own, most.get(process[device], own))
+    return most

@@ -194,7 +194,10 @@ def share_of_window(case: Case, time_ns: int) -> float:
 
 
 def without_work_ns(case: Case) -> int:
-    """Return how long the busiest stream of each device has no work but communication."""
+    """Return how long the busiest stream of each device has no work but communication.
+
+    Start-up is none of that: it is not what the program does again and again.
+    """
     prepared = case.prepared
     if prepared is None:
         return 0  # nothing is replayed
@@ -208,7 +211,8 @@ def without_work_ns(case: Case) -> int:
         works = (Intervals.of(start[stream], (start + dur)[stream]) for _, stream in streams)
         chosen = chosen_time(prepared.windows[device])
         busy_ns += max((work.intersect(chosen).length_ns for work in works), default=0)
-    return case.total.components.window_ns - busy_ns
+    components = case.total.components
+    return components.window_ns - components.start_up_ns - busy_ns
 
 
 _AMD_WARP: Final = 64

@@ -31,9 +31,9 @@ from traceflops.findings.idle_causes import idle_causes
 from traceflops.findings.late_rank import late_rank, rank_balance
 from traceflops.findings.main_kernel import MAIN_KERNEL
 from traceflops.findings.rules import advice_of, all_rules, rule_of, statement
-from traceflops.findings.start_up import start_up
+from traceflops.findings.start_up import kept, start_up
 from traceflops.findings.trace_health import trace_health
-from traceflops.findings.unevenness import uneven_steps
+from traceflops.findings.unevenness import UNEVEN_STEPS, is_sweep, uneven_steps
 from traceflops.findings.user_rules import more_rules
 from traceflops.windows.device_records import ENOUGH, PARTIAL
 
@@ -105,6 +105,7 @@ def _diagnosed(case: Case) -> Iterator[Finding]:
         _without_cause(loss, ordered)
         for loss in case.losses
         if loss.rule not in causes and not _is_told(loss, ordered)
+        if loss.rule != UNEVEN_STEPS or not is_sweep(case)
     ]
     if leads and starts is not None:
         yield starts
@@ -116,7 +117,7 @@ def _diagnosed(case: Case) -> Iterator[Finding]:
 def _leads(case: Case, starts: Finding, findings: Sequence[Finding]) -> bool:
     """Return whether start-up is said first: it is most of the time, or more than each cause."""
     is_most = starts.share >= limit(case, starts.rule, "most_share")
-    others = max((one.share for one in (*findings, *case.losses)), default=0.0)
+    others = kept(case) * max((one.share for one in (*findings, *case.losses)), default=0.0)
     return is_most or (starts.severity == "high" and starts.share > others)
 
 

@@ -3,44 +3,75 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from traceflops.facts import Value, fact
-from traceflops.findings.case import share_of_window
 from traceflops.findings.finding import WORTH_SAYING, Finding
 from traceflops.findings.rules import advice_of, statement
+from traceflops.timeline.records import Components
 from traceflops.timeline.start_up import KINDS
 from traceflops.windows.records import chosen_time
+from traceflops.windows.started_up import BEFORE_WORK
 
 if TYPE_CHECKING:
     from traceflops.findings.case import Case
 
-_RULE: Final = "start-up"
+START_UP: Final = "start-up"
 _HARDLY: Final = 0.01
 """A GPU that works for a smaller share of the time has hardly begun."""
 
 
 def start_up(case: Case) -> Finding | None:
-    """Return how much of the chosen windows is start-up and what most of it is, if it is much."""
-    components = case.total.components
-    share = share_of_window(case, components.start_up_ns)
+    """Return how much of the time is start-up and what most of it is, if it is much.
+
+    That is the time of the chosen windows, and of those that are left out as start-up.
+    """
+    chosen, before = case.total.components, _left_out(case)
+    whole = chosen + before
+    share = whole.share("start_up") or 0.0
     if share < WORTH_SAYING:
         return None
+    kind, busy_ns = _most(case), whole.window_ns - whole.start_up_ns - whole.idle_ns
+    is_hardly = busy_ns < _HARDLY * whole.window_ns and not before.window_ns
+    values: dict[str, Value] = {
+        "busy_ns": round(busy_ns / case.windows_used) if is_hardly else None,
+        "time_ns": round(whole.start_up_ns / case.windows_used),
+        "window_ns": round(whole.window_ns / case.windows_used),
+        "rest_ns": round(chosen.window_ns / case.windows_used) if before.window_ns else None,
+        "what": fact(f"{START_UP}.{_basis(case, before)}"),
+        "kind": KINDS[kind[0]] if 2 * kind[1] > whole.start_up_ns else None,
+    }
+    again = fact(f"{START_UP}.remedy.again") if before.window_ns else None
+    return statement(START_UP, share, values, advice=again or advice_of(START_UP, case.program))
+
+
+def kept(case: Case) -> float:
+    """Return which share of the time is not left out as start-up."""
+    window_ns = case.total.components.window_ns
+    return window_ns / max(window_ns + _left_out(case).window_ns, 1)
+
+
+def _basis(case: Case, before: Components) -> str:
+    return "step" if case.steps.used else "span" if before.window_ns else "window"
+
+
+def _left_out(case: Case) -> Components:
+    """Return the time that is left out as start-up."""
+    windows = (window for device in case.devices for window in device.windows)
+    left_out = (w.account.components for w in windows if w.left_out == BEFORE_WORK)
+    return sum(left_out, Components())
+
+
+def _most(case: Case) -> tuple[str, int]:
+    """Return the kind of start-up with most time, and that time in ns."""
     by_kind, prepared = Counter[str](), case.prepared
     for device, account in prepared.accounts.items() if prepared is not None else ():
         assert prepared is not None
-        chosen = chosen_time(prepared.windows[device])
+        some = (
+            replace(w, used=w.used or w.left_out == BEFORE_WORK) for w in prepared.windows[device]
+        )
+        chosen = chosen_time(tuple(some))
         for kind, times in account.start_up_by_kind.items():
             by_kind[kind] += times.intersect(chosen).length_ns
-    [(kind, most_ns)] = by_kind.most_common(1) or [("", 0)]
-    busy_ns = components.window_ns - components.start_up_ns - components.idle_ns
-    values: dict[str, Value] = {
-        "busy_ns": round(busy_ns / case.windows_used)
-        if share_of_window(case, busy_ns) < _HARDLY
-        else None,
-        "time_ns": round(components.start_up_ns / case.windows_used),
-        "window_ns": round(components.window_ns / case.windows_used),
-        "what": fact(f"{_RULE}.step" if case.steps.used else f"{_RULE}.window"),
-        "kind": KINDS[kind] if 2 * most_ns > components.start_up_ns else None,
-    }
-    return statement(_RULE, share, values, advice=advice_of(_RULE, case.program))
+    return next(iter(by_kind.most_common(1)), ("", 0))

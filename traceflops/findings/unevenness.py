@@ -1,6 +1,7 @@
 """Rule `uneven-steps`: what steps take beyond the median, which they are, what they have more of.
 
 Mending it gains at most all of that, for longer steps may have had more to do; not while idle.
+Where most steps work on another size there is nothing to mend.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from traceflops.findings.finding import (
     short_name,
 )
 from traceflops.findings.rules import statement
-from traceflops.table.columns import codes, is_one_of, names, numbers
+from traceflops.table.columns import axes, codes, is_one_of, names, numbers, product_of
 from traceflops.table.grouping import groups
 from traceflops.timeline.intervals import Intervals
 from traceflops.units import PART_NAMES, listed
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
 UNEVEN_STEPS: Final = "uneven-steps"
 _LEAST_STEPS: Final = 3
 """Of two steps the median is their mean, and one is always longer."""
+_ANOTHER_SIZE: Final = 0.1
+"""Steps whose launches have so many more blocks, or fewer, work on another size."""
 _HARDLY: Final = 0.1
 """What takes so little of its time in usual steps is what slow ones have more of."""
 _IDLE: Final = "idle"
@@ -136,7 +139,7 @@ def uneven_steps(case: Case) -> Iterator[Cause]:
     """Give the same as a cause: which steps are slow, and what they have more of."""
     spread = case.spread
     finding = next(uneven_findings(spread, case.devices, case.serving), None)
-    if spread is None or finding is None:
+    if spread is None or finding is None or is_sweep(case):
         return
     usual_ns = spread.median_ns
     slow = [step for step in spread.used if step.ns > STANDS_OUT * usual_ns]
@@ -164,6 +167,27 @@ def uneven_steps(case: Case) -> Iterator[Cause]:
         gain=None if is_warm_up else _gain(case, spread, slow),
         doubts=(fact("doubt.leaving-out" if is_warm_up else "doubt.longer-step"),),
     )
+
+
+def is_sweep(case: Case) -> bool:
+    """Return whether most steps of a device launch more or fewer blocks than the usual one."""
+    prepared = case.prepared
+    if prepared is None:
+        return False
+    grid = np.maximum(product_of(axes(prepared.trace.activities["grid"])), 0)
+    for device, account in prepared.accounts.items():
+        used = [window for window in prepared.windows[device] if window.used]
+        start, end = (
+            np.array([(w.start_ns, w.end_ns) for w in used], dtype=np.int64).reshape(-1, 2).T
+        )
+        sums = np.append(0, np.cumsum(grid[account.rows.row]))
+        first, last = (np.searchsorted(account.rows.start_ns, edge) for edge in (start, end))
+        launched = sums[last] - sums[first]
+        usual = np.sort(launched)[(len(used) - 1) // 2] if used else 0
+        others = np.abs(launched - usual) > _ANOTHER_SIZE * usual
+        if usual and 2 * others.sum() > len(used):
+            return True
+    return False
 
 
 def _gain(case: Case, spread: StepSpread, slow: Sequence[StepTime]) -> Gain:

@@ -118,6 +118,8 @@ def _class_of_busy(total: Account, losses: Sequence[Loss]) -> str:
 
 def basis_of(steps: StepChoice) -> Fact:
     """Return what shares of the chosen windows are of."""
+    if steps.after_start_up:
+        return fact("basis.after")
     return fact("basis.step" if steps.used else "basis.total")
 
 

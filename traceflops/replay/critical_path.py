@@ -19,6 +19,7 @@ from traceflops.replay.recorded_graph import EDGE_NAMES, HOST, LAUNCH, RecordedG
 from traceflops.table.columns import ABSENT, Columns, IntArray, codes, is_one_of, names, numbers
 from traceflops.table.grouping import groups, joint_codes
 from traceflops.timeline.intervals import Intervals
+from traceflops.timeline.start_up import GAPS
 from traceflops.windows.periodicity import paced
 from traceflops.windows.prepared import Prepared
 
@@ -245,8 +246,9 @@ def _starts_up(prepared: Prepared, call: int) -> Intervals:
         return Intervals.empty()
     owner = numbers(devices["process"])
     silent = (
-        account.start_up_by_kind.get("hole", Intervals.empty())
+        account.start_up_by_kind.get(kind, Intervals.empty())
         for device, account in prepared.accounts.items()
+        for kind in GAPS
         if owner[device] == process
     )
     return own.by_thread.get(thread, Intervals.empty()).union(*silent)

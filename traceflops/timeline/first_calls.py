@@ -35,6 +35,11 @@ from traceflops.timeline.intervals import Intervals
 
 _COPIES: Final = re.compile(r"Mem(cpy|set)|memory_(async_)?copy")
 _WAITS: Final = re.compile(r"Synchronize|signal_wait|StreamWait|EventQuery|StreamQuery")
+_ALLOCATES: Final = re.compile(r"Malloc|MemAlloc|Host(Alloc|Register)|MemCreate")
+_COMPILES: Final = re.compile(
+    rf"{COMPILES.pattern}|^[\w:]*(NVRTC|nvrtc|[Cc]ompile)([A-Z]\w*)?$", re.ASCII
+)
+"""Also ranges that programs name so: `Fuser::compileKernel`."""
 _CAPTURE: Final = re.compile(r"Stream(Begin|End)Capture")
 _INSTANTIATE: Final = re.compile(r"GraphInstantiate|GraphExecUpdate|GraphUpload")
 LEAST_NS: Final = 100_000
@@ -43,6 +48,7 @@ _LEAST_ALONE_NS: Final = 1_000_000
 """The same for calls that nothing is compared with."""
 TIMES_USUAL, _FIRST, FEW = 10, 3, 2
 """How many times longer than usual a call is, of the first how many, and how many are too few."""
+_NEVER: Final = int(np.iinfo(np.int64).max)
 _FEW_ACTIVITIES: Final = 8
 """Nothing repeats where a process has fewer."""
 
@@ -140,14 +146,36 @@ class Calls:
         return (following < 0) | self.uses_first(following)
 
     def loads(self) -> _Times:
-        """Return the calls that load code which is used for the first time."""
+        """Return the calls that load code which is used for the first time.
+
+        That is, before code is loaded again for what is launched next.
+        """
         rows = np.flatnonzero(matching(self.trace.calls["name"], LOADS.match))
-        return self.stretch(rows[self.precedes_first_use(self.thread[rows], self.start_ns[rows])])
+        rows, at_ns = rows[in_order(self.start_ns[rows])], np.sort(self.start_ns[rows])
+        following = self.next_launch(self.thread[rows], at_ns)
+        launched_ns = np.where(following < 0, _NEVER, self.start_ns[following])
+        is_used = self.precedes_first_use(self.thread[rows], at_ns)
+        for number, mine in groups(self.process[rows]):
+            place = np.searchsorted(at_ns[mine], launched_ns[mine])
+            until_ns = np.append(at_ns[mine], _NEVER)[place]
+            edges = np.stack([at_ns[mine], until_ns])
+            before, after = np.searchsorted(self._first_uses_ns(number), edges)
+            is_used[mine] |= after > before
+        return self.stretch(rows[is_used])
+
+    def _first_uses_ns(self, process: int) -> IntArray:
+        """Return when a process calls what launches something for the first time, in order."""
+        activities = self.trace.activities
+        mine = np.flatnonzero(self.process[self.call_of_activity] == process)
+        start_ns = self.start_ns[self.call_of_activity[mine]]
+        order = np.argsort(start_ns, kind="stable")
+        _, first = group_rows((codes(activities["name"])[self.activity[mine]][order],))
+        return np.sort(start_ns[order][first])
 
     def compilations(self) -> _Times:
         """Return the compilations of code which is used for the first time."""
         marks = self.trace.marks
-        rows = np.flatnonzero(matching(marks["name"], COMPILES.search))
+        rows = np.flatnonzero(matching(marks["name"], _COMPILES.search))
         process, thread, start_ns, dur_ns = (
             numbers(marks[name], ABSENT)[rows]
             for name in ("process", "thread", "start_ns", "dur_ns")
@@ -194,6 +222,16 @@ class Calls:
         is_first = (long.calls > FEW) | (dur_ns >= _LEAST_ALONE_NS)
         is_first &= (long.number < _FIRST) & (dur_ns <= long.first_ns)
         return self.stretch(long.row[is_first], long.usual_ns[is_first])
+
+    def allocations(self) -> _Times:
+        """Return long allocations before first launches, of calls that only take long there."""
+        is_one = matching(self.trace.calls["name"], _ALLOCATES.search)
+        rows = np.flatnonzero(self.others & is_one & (self.dur_ns >= LEAST_NS))
+        following = self.next_launch(self.thread[rows], self.start_ns[rows])
+        is_early = (following >= 0) & self.uses_first(following)
+        group, _ = group_rows((self.process[rows], self.name[rows]))
+        others = np.bincount(group, weights=~is_early)
+        return self.stretch(rows[others[group] == 0])
 
     def set_up(self) -> _Times:
         """Return long calls of other names of processes that only copy and fill.

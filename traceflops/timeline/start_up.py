@@ -4,12 +4,14 @@
                          |usual| start-up |
 
 A first call of its kind loads code, creates a context, or pins a buffer. What it takes beyond the
-usual call of its kind is start-up, as is all of a call that loads code, of a compilation and of
-the capture of a graph, if what is launched next had not been launched before. A later call that
-takes longer than the first waits or works, but where nothing runs on the device but copies and
-fills: there the program is still being set up. While a process starts up, so is a stretch of which
-nothing is recorded, if the device is not usually idle so long before the work that ends it, nor
-later without starting up.
+usual call of its kind is start-up, as is all of a call that loads code, of a compilation, of a long
+allocation and of the capture of a graph, if what is launched next had not been launched before. A
+later call that takes longer than the first waits or works, but where nothing runs on the device but
+copies and fills: there the program is still being set up. A gap in which code is loaded or compiled
+that is used for the first time is start-up as a whole, but for operators and functions, if most
+gaps are much shorter and no more than a few without loading as long. While a process starts up, so
+is a stretch of which nothing is recorded, if the device is not usually idle so long before the work
+that ends it, nor later without starting up.
 Only time in which the device is idle counts: see `DeviceAccount.start_up`. On a CPU an operator is
 idle while a call in it starts up.
 """
@@ -39,12 +41,16 @@ KINDS: Final = {
     "first-launch": "first launches",
     "first-copy": "first copies",
     "first-call": "first calls",
+    "gap": "gaps in which code is compiled or loaded",
     "hole": "gaps with nothing recorded",
 }
 """What start-up is made of, in words; of two at one time the first counts."""
 _BEYOND_USUAL: Final = {"first-launch", "first-copy", "first-call"}
 """What is no start-up unless it takes much longer than usual."""
 _NEARLY_ALL: Final = 0.9
+_LOADING: Final = ("load", "compile")
+GAPS: Final = ("gap", "hole")
+"""Kinds that are found in gaps of a device, not on a thread of the host."""
 
 
 class _HostRecords:
@@ -54,22 +60,23 @@ class _HostRecords:
         self._trace = trace
 
     @cached_property
-    def _tables(self) -> list[tuple[pa.Table, dict[int, IntArray]]]:
-        """Each table with the rows of each process."""
+    def _rows(self) -> dict[str, tuple[pa.Table, dict[int, IntArray]]]:
+        """By name, each table with the rows of each process."""
         marks = self._trace.marks
-        is_work = np.flatnonzero(is_one_of(marks["kind"], "python", "system"))
-        owner = numbers(marks["process"])[is_work]
-        of_marks = {number: is_work[mine] for number, mine in groups(owner)}
-        tables = (self._trace.calls, self._trace.ops)
-        return [
-            (marks, of_marks),
-            *((table, dict(groups(numbers(table["process"])))) for table in tables),
-        ]
+        owner = numbers(marks["process"])
+        found = {}
+        for name, kind in (("functions", "python"), ("system", "system")):
+            rows = np.flatnonzero(is_one_of(marks["kind"], kind))
+            found[name] = marks, {number: rows[mine] for number, mine in groups(owner[rows])}
+        for name in ("calls", "ops"):
+            table = self._trace.table(name)
+            found[name] = table, dict(groups(numbers(table["process"])))
+        return found
 
-    def of(self, process: int) -> Intervals:
-        """Return when anything of a process is recorded but labels."""
+    def of(self, process: int, *named: str) -> Intervals:
+        """Return when anything of a process is recorded in the tables of some names."""
         sets = []
-        for table, rows in self._tables:
+        for table, rows in map(self._rows.__getitem__, named):
             mine = rows.get(process, np.empty(0, dtype=np.int64))
             start, dur_ns = (numbers(table[name])[mine] for name in ("start_ns", "dur_ns"))
             sets.append(Intervals.of(start, start + dur_ns))
@@ -99,7 +106,7 @@ class StartUp:
     @cached_property
     def recorded(self) -> Intervals:
         """When anything of the host is recorded but labels."""
-        return self.host.of(self.process)
+        return self.host.of(self.process, "functions", "ops", "system", "calls")
 
     def within_gaps(
         self, start_ns: IntArray, end_ns: IntArray, is_odd: BoolArray
@@ -120,18 +127,33 @@ class StartUp:
         # What is used late for the first time may be an exception.
         until_ns = known.end_ns[np.searchsorted(sums_ns, _NEARLY_ALL * sums_ns[-1])]
         until_ns = gaps.end_ns[-1] if self.is_once else until_ns
-        if self.loops_from_ns is not None:
-            until_ns = min(int(until_ns), self.loops_from_ns)
+        loops_from_ns = gaps.end_ns[-1] if self.loops_from_ns is None else self.loops_from_ns
+        until_ns = min(int(until_ns), loops_from_ns)
         # What happens again and again is no start-up, while starting up only if it does so later.
         length, known_ns = end_ns - start_ns, known.length_within(start_ns, end_ns)
         later = _as_long(length[known_ns == 0], length - known_ns)
         is_rare = np.where(known_ns > 0, later, _as_long(length, length)) <= FEW
-        some = np.flatnonzero(is_odd & is_rare & (start_ns < until_ns))
-        silent = Intervals.of(start_ns[some], end_ns[some])
-        silent = silent.subtract(self.recorded.union(known)) if len(some) else silent
-        is_long = silent.end_ns - silent.start_ns >= LEAST_NS
-        by_kind["hole"] = Intervals(silent.start_ns[is_long], silent.end_ns[is_long])
+        loads = self._load_code(by_kind, start_ns, end_ns) & is_rare & (start_ns < loops_from_ns)
+        for kind, some in (("gap", loads), ("hole", is_odd & is_rare & (start_ns < until_ns))):
+            times = Intervals.of(start_ns[some], end_ns[some]).subtract(known)
+            if some.any():
+                told = self.host.of(self.process, "functions", "ops")
+                times = times.subtract(told if kind == "gap" else self.recorded)
+            is_long = times.end_ns - times.start_ns >= LEAST_NS
+            by_kind[kind] = Intervals(times.start_ns[is_long], times.end_ns[is_long])
+            known = known.union(by_kind[kind])
         return by_kind
+
+    def _load_code(
+        self, by_kind: Mapping[str, Intervals], start_ns: IntArray, end_ns: IntArray
+    ) -> BoolArray:
+        """Return in which gaps code is loaded or compiled, where most are much shorter."""
+        none, length = Intervals.empty(), end_ns - start_ns
+        loading = none.union(*(by_kind.get(kind, none) for kind in _LOADING))
+        loads = loading.length_within(start_ns, end_ns) > 0
+        if 2 * loads.sum() >= len(loads):
+            return np.zeros_like(loads)
+        return np.asarray(loads & (length > TIMES_USUAL * np.median(length[~loads])))
 
 
 def _mostly_in(gaps: Intervals, times: Intervals) -> Intervals:
@@ -157,6 +179,7 @@ def start_up(trace: Trace, links: Links, loops_from_ns: Mapping[int, int]) -> di
         ("first-launch", calls.first_launches()),
         ("first-copy", calls.first_copies()),
         ("first-call", calls.first_calls()),
+        ("first-call", calls.allocations()),
         ("first-call", calls.set_up()),
         ("first-op", calls.first_operators()),
     ):

@@ -36,6 +36,7 @@ from traceflops.windows.periodicity import (
 )
 from traceflops.windows.records import StepChoice, device_words
 from traceflops.windows.selection import Selection
+from traceflops.windows.started_up import AFTER_START_UP, BEFORE_WORK, spans
 from traceflops.windows.step_times import Owners, owners_of, shared_steps_note
 from traceflops.windows.steps import (
     FoundSteps,
@@ -128,7 +129,7 @@ class StepPlan:
             elif stretch.role == "span":
                 used, reason = not self.choice.seen, _NO_WORK
             elif number is None:
-                used, reason = False, _OUTSIDE
+                used, reason = False, _OUTSIDE if self.choice.seen else BEFORE_WORK
             else:
                 used, reason = number in self.used, self.reasons.get(number)
             if stretch is unbounded:
@@ -179,7 +180,8 @@ def plan_steps(
         )
     notes += gpu_notes(linked.trace, accounts, selection)
     notes += range_notes
-    choice = StepChoice(layout.source, in_words(layout.how), tuple(durations), used)
+    how, after = in_words(layout.how), layout.how == AFTER_START_UP
+    choice = StepChoice(layout.source, how, tuple(durations), used, after_start_up=after)
     by_user = selection.steps is not None
     return StepPlan(layout, choice, frozenset(used), reasons, time_range, by_user, tuple(notes))
 
@@ -232,7 +234,7 @@ def _layout(
             f"no step starts with an annotation that matches --step-mark {selection.step_mark!r}",
             some_marks(trace),
         )
-    layout = _unmarked_layout(linked, accounts, marked)
+    layout = _unmarked_layout(linked, accounts, selection, marked)
     if marked is None:
         return layout
     count = sum(map(len, marked.by_process.values()))
@@ -350,9 +352,12 @@ def _marked_notes(
 
 
 def _unmarked_layout(
-    linked: LinkedTrace, accounts: Mapping[int, DeviceAccount], marked: FoundSteps | None
+    linked: LinkedTrace,
+    accounts: Mapping[int, DeviceAccount],
+    selection: Selection,
+    marked: FoundSteps | None,
 ) -> StepLayout:
-    """Return steps that the tool marks on the devices or that repeat there, else one span."""
+    """Return steps that the tool marks on the devices or that repeat there, else one window."""
     marked_by_tool = device_steps(linked.trace, accounts)
     if marked_by_tool is not None:
         return StepLayout(*marked_by_tool, "markers", fact("steps-by.tool"))
@@ -365,10 +370,10 @@ def _unmarked_layout(
         return StepLayout(stretches, numbered, source, how, (note,))
     mark = likely_step_mark(linked.trace) if accounts else None
     advice, share = how_to_mark(linked.trace, mark), float(mark is not None)
-    note = note_of("assumed", "no-steps", share=share, advice=advice)
-    spans = {d: [Stretch("span", None, *a.rows.span, None)] for d, a in accounts.items()}
-    none = dict.fromkeys(spans, np.empty(0, dtype=np.int64))
-    return StepLayout(spans, none, "none", fact("steps-by.none"), (note,) if accounts else ())
+    windows, how = spans(linked.trace, accounts, selection)
+    note = note_of("assumed", f"no-steps.{how}", share=share, advice=advice)
+    none, notes = dict.fromkeys(windows, np.empty(0, dtype=np.int64)), (note,) if accounts else ()
+    return StepLayout(windows, none, "none", fact(f"steps-by.{how}"), notes)
 
 
 def _used(

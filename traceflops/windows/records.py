@@ -148,7 +148,8 @@ class StepChoice:
 
     `source` is markers, mark-regex, annotation, optimizer, copies, signature or none; `text`
     says it in words. `seen` and `used` are step numbers, merged over the ranks. `typical_ns` is the
-    median time of the steps used, None where none is used or windows have no accounts yet.
+    median time of the steps used, None where none is used or windows have no accounts yet. Without
+    steps the one window may be `after_start_up`.
     """
 
     source: str
@@ -156,6 +157,7 @@ class StepChoice:
     seen: tuple[int, ...]
     used: tuple[int, ...]
     typical_ns: int | None = None
+    after_start_up: bool = False
 
 
 def partition_text(device: Mapping[str, Any]) -> str | None:
