@@ -166,6 +166,14 @@ def _dots(side: Side, steps: Sequence[float], top: int) -> list[dict[str, Any]]:
     ]
 
 
+def cause_words(cause: Cause) -> tuple[str, str]:
+    """Return what a cause is of, and what changed of that."""
+    label, _, detail = cause_label(cause).partition(": ")
+    if cause.kind == "idle":
+        label, detail = detail, label
+    return capitalized(label), detail
+
+
 def outstanding(side: Side) -> tuple[int, float] | None:
     """Return the step farthest from the median and its ns, None where none stands out."""
     steps = side.series().tolist()
@@ -236,11 +244,3 @@ def _ordered(
         known = cause.kind == "idle" and cause.subject in CLASSES
         look = CULPRIT if known else cause.component
         yield label, detail, look, cause.ns, cause.is_noise
-
-
-def cause_words(cause: Cause) -> tuple[str, str]:
-    """Return what a cause is of, and what changed of that."""
-    label, _, detail = cause_label(cause).partition(": ")
-    if cause.kind == "idle":
-        label, detail = detail, label
-    return capitalized(label), detail

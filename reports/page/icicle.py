@@ -141,7 +141,13 @@ def _boxes(analysis: Analysis, lens: str, tree: TimeNode, known: _Kernels) -> It
         yield _box(analysis, f"tree={lens}-{number}", start_ns, row, one, total, known)
         if one.is_merged or row + 1 >= _ROWS:
             continue
-        for inner in _large(_inside(one), total):
+        # What is large enough, and all that is not as one.
+        inside = _inside(one)
+        small = [inner for inner in inside if inner.node.total_ns < _LEAST * total]
+        if len(small) > 1:
+            rest = _Shown(f"{len(small)} more", _sum(s.node for s in small), is_merged=True)
+            inside = [*inside[: len(inside) - len(small)], rest]
+        for inner in inside:
             entry = (-inner.node.total_ns, next(ties), start_ns, row + 1, inner)
             heappush(waiting, entry)
             start_ns += inner.node.total_ns
@@ -201,16 +207,6 @@ def _end_of_chain(one: _Shown) -> _Shown:
             break
         one = replace(one, node=inner, label=one.label if one.keeps_label else inner.label)
     return one
-
-
-def _large(inside: Sequence[_Shown], total: int) -> Iterator[_Shown]:
-    """Yield what is large enough, and all that is not as one."""
-    small = [one for one in inside if one.node.total_ns < _LEAST * total]
-    if len(small) < 2:
-        yield from inside
-        return
-    yield from inside[: len(inside) - len(small)]
-    yield _Shown(f"{len(small)} more", _sum(one.node for one in small), is_merged=True)
 
 
 def _box(

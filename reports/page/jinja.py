@@ -40,8 +40,7 @@ _SPARE_BYTES: Final = 200
 def environment(narrower: int = 1) -> Environment:
     """Return what renders templates: it escapes every text and knows no undefined name.
 
-    Texts of a trace get the room that templates give them, or where that makes too large a page
-    so many times less.
+    Texts of a trace get the room that templates give them, or so many times less.
     """
     from jinja2 import Environment, FunctionLoader, StrictUndefined
     from markupsafe import Markup, escape

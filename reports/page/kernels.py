@@ -6,7 +6,7 @@ Of each way to launch one: op, modules, shapes and types, in words.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -130,6 +130,16 @@ def _shown(
         room -= len(ways)
         # Work is known by name alone: of kernels of one name the one with most time shows it.
         own_work = work.pop(row["name"], None)
+        facts = [("category", row["sub"].replace("_", " ")), ("kind", row["kind"])]
+        facts += [("category rule", row["rule"])]
+        facts += [("min", duration(row["min_ns"])), ("max", duration(row["max_ns"]))]
+        if own_work is not None and own_work.intensity.value is not None:
+            facts.append(("FLOP per byte", own_work.intensity.text))
+        if own_work is not None and own_work.by:
+            facts.append(("bound", f"{own_work.bound} by {own_work.by}"))
+        if own_work is not None and own_work.flops.value is not None:
+            launches = numbered(own_work.count, "launch")
+            facts.append(("FLOPs known for", f"{launches}, {duration(own_work.time_ns)}"))
         shown.append(
             {
                 "row": row,
@@ -139,27 +149,10 @@ def _shown(
                 "first_of": firsts.pop((row["top"], row["sub"]), ""),
                 "work": own_work,
                 "ways": list(map(way, ways)),
-                "facts": list(_facts(row, own_work)),
+                "facts": facts,
             }
         )
     return shown, left_out
-
-
-def _facts(row: Mapping[str, Any], work: WorkShown | None) -> Iterator[tuple[str, str]]:
-    """Yield the details of a kernel as pairs of label and text; `work` is its counted work."""
-    yield "category", row["sub"].replace("_", " ")
-    yield "kind", row["kind"]
-    yield "category rule", row["rule"]
-    yield "min", duration(row["min_ns"])
-    yield "max", duration(row["max_ns"])
-    if work is None:
-        return
-    if work.intensity.value is not None:
-        yield "FLOP per byte", work.intensity.text
-    if work.by:
-        yield "bound", f"{work.bound} by {work.by}"
-    if work.flops.value is not None:
-        yield "FLOPs known for", f"{numbered(work.count, 'launch')}, {duration(work.time_ns)}"
 
 
 @dataclass(frozen=True, slots=True)

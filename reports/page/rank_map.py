@@ -257,6 +257,7 @@ def _path(chosen: BoolArray) -> str:
 
 
 def _meanings(scale: Sequence[float]) -> list[tuple[str, str]]:
+    """Return each look of a cell with what it says, from three distances to the middle."""
     near, far, most = (f"{100 * edge:g}" for edge in scale)
     minus = "\N{MINUS SIGN}"
     return [

@@ -102,6 +102,7 @@ def render_measured_conventions(
 
 
 def _head(analysis: Analysis, style: Style, checked: Reconciliation | None) -> Iterator[Text]:
+    """Yield the figure, or why there is none, and the recording that it is of."""
     measured = analysis.measured
     described = list(_described_sentences(measured, checked)) if checked is not None else []
     sentences = [] if described else why_not(measured, is_asked=True)

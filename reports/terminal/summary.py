@@ -125,6 +125,11 @@ def render_terminal(
         without_times += untimed_lines(analysis.untimed, style)
     elif analysis.prepared is not None and not analysis.devices:
         without_times += memory_lines(analysis.prepared, style.width)
+    rows_of_devices = min(len(analysis.devices), _DEVICES_SHOWN) - 1  # they take the room
+    most = max(_KERNELS_SHOWN - rows_of_devices, _LEAST_KERNELS)
+    work = _kernels(analysis, style, _KERNELS_ASKED_FOR if by == KERNEL else most)
+    if by not in (None, KERNEL):
+        work = _owners(analysis, by, style.width)
     jobs: list[Text] = []
     for job in analysis.jobs if analysis.of_no_job else ():
         jobs += headline(f"Job {job.number}  {job_files(job)} ({job_size(job)})")
@@ -145,7 +150,7 @@ def render_terminal(
         *(snapshot_lines(analysis.recording, style.width) if has_snapshot else ()),
         *gap_lines(analysis, style),
         *(counted if is_first else ()),
-        *_work(analysis, by, style),
+        *work,
         *(() if is_first else counted),
         *_collectives(analysis, style.width),
         *note_lines(
@@ -249,15 +254,6 @@ def _sampled(analysis: Analysis, width: int) -> Iterator[Text]:
         yield from paragraph(words, width, "dim", _INDENT)
     if table.total > len(shown.rows):
         yield Text(f"{_INDENT}… {table.total - len(shown.rows)} more", "dim")
-
-
-def _work(analysis: Analysis, by: str | None, style: Style) -> Iterator[Text]:
-    if by == KERNEL:
-        return _kernels(analysis, style, _KERNELS_ASKED_FOR)
-    if by is not None:
-        return _owners(analysis, by, style.width)
-    rows_of_devices = min(len(analysis.devices), _DEVICES_SHOWN) - 1  # they take the room
-    return _kernels(analysis, style, max(_KERNELS_SHOWN - rows_of_devices, _LEAST_KERNELS))
 
 
 def _kernels(analysis: Analysis, style: Style, most: int) -> Iterator[Text]:

@@ -97,6 +97,7 @@ class _Filled(Formatter):
         return kwargs[str(key)]
 
     def format_field(self, value: Any, format_spec: str) -> str:
+        """Return a value as its words of the field say, as "3 steps" for `{:step|steps}` and 3."""
         for word in format_spec.split():
             if word in _PRINTED:
                 value = _PRINTED[word](words(value) if isinstance(value, Fact) else value)

@@ -129,9 +129,8 @@ def report(
     with failures(asked.reading, asked.privacy):
         target = target_of(output, format_, traces)
         if added.open and not target.is_page:
-            raise UsageError(
-                "--open shows a page, but none is written", "give a .html file with -o"
-            )
+            problem = "--open shows a page, but none is written"
+            raise UsageError(problem, "give a .html file with -o")
         if added.open and (quiet or json):
             problem = "--open cannot be combined with --json or --quiet"
             raise UsageError(problem, "remove one of them")
