@@ -191,8 +191,8 @@ def _is_of_host(cause: Cause) -> bool:
 
 def _own_ns(cause: Cause, replay: Replay) -> int:
     """Return what a class of idle time itself has of the critical path, 0 for other rules."""
-    own = (p.ns for p in replay.critical if rule_of_idle(p.component, p.name) == cause.rule)
-    return sum(own)
+    rules = {cause.rule, *cause.joins}
+    return sum(p.ns for p in replay.critical if rule_of_idle(p.component, p.name) in rules)
 
 
 def _is_of(cause: Cause, part: PathPart) -> bool:
