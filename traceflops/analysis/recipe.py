@@ -23,6 +23,7 @@ from traceflops.findings.case import program_of_trace
 from traceflops.findings.clocks import samples_verdict
 from traceflops.findings.communication import slow_link_fact, slow_link_findings
 from traceflops.findings.device_memory import memory_verdict
+from traceflops.findings.event_times import of_events, waits_for_host
 from traceflops.findings.finding import Verdict
 from traceflops.findings.late_rank import late_rank_fact, late_rank_findings, waiting_for
 from traceflops.findings.losses import Loss, all_losses, loss_findings
@@ -304,13 +305,17 @@ def judged(
     # What recorded work waited for holds, whatever else ran without a record.
     of_ranks = (*late_rank_findings(ranks, program), *slow_link_findings(ranks, program))
     findings = [] if on_host else [*of_ranks]
-    if records.is_judged and not on_host:
+    if records.is_judged and not on_host and not waits_for_host(facts.trace):
         findings = [*loss_findings(losses, measured, basis), *findings]
         findings += [*uneven_findings(spread, devices, passes), *of_kernels]
         findings.sort(key=attrgetter("share"), reverse=True)
+    parts = total.components
+    busy_ns = parts.window_ns - parts.idle_ns - parts.start_up_ns
     is_idle_known = records.is_judged and not facts.lacks_copies and not lost
     return {
-        "verdict": led_by(first, facts.cut or lost),
+        "verdict": led_by(
+            of_events(first, facts.trace, busy_ns, parts.window_ns), facts.cut or lost
+        ),
         "steps": replace(choice, typical_ns=spread.median_ns) if spread is not None else choice,
         "devices": tuple(devices),
         "total": total,
