@@ -22,7 +22,7 @@ from traceflops.findings.kernel_facts import (
     rows_of,
 )
 from traceflops.findings.launch_geometry import small_grids
-from traceflops.findings.memory_kernels import memory_rules
+from traceflops.findings.memory_kernels import memory_rules, training_norm
 from traceflops.findings.precision import HALF, SINGLE, precision_rules
 from traceflops.flops.ops.work import Product, Work
 from traceflops.memory.usage import memory_use
@@ -200,7 +200,7 @@ def kernel_rules(case: Case) -> Iterator[Cause]:
     if facts is not None and len(owners) != facts.prepared.trace.activities.num_rows:
         facts = None  # measured elsewhere
     if facts is not None:
-        for rule in (product_rules, small_grids, memory_rules, _recompute):
+        for rule in (product_rules, small_grids, memory_rules, training_norm, _recompute):
             for rule_cause in rule(facts):
                 left |= {
                     name: min(kept, left.get(name, 1.0))
