@@ -30,3 +30,8 @@ def test_no_busy_share_is_told_of_times_between_events(late: float) -> None:
     said = timed(late).verdict.sentence
     assert "busy" not in said
     assert ("waits for the host" in said) == (not late)
+
+
+def test_operators_of_the_cpu_alone_have_no_times_between_events() -> None:
+    analysis = tf.analyze(read([event("aten::mm", 60.0 * at, 50.0, 1) for at in range(10)]))
+    assert analysis.verdict.headline == "no-gpu-work"

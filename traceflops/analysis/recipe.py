@@ -301,6 +301,8 @@ def judged(
     leads = leading(table, total, idle, measured, of_time) if on_host and devices else ()
     on_cpu = OnCpu(leads, facts.gpu) if on_host else None
     first = _said_first(facts, devices, measured, losses, ranks, on_cpu)
+    if not on_host:
+        first = of_events(first, facts.trace, total.components)
     of_kernels = main_kernel_findings(table, total, losses, passes, basis, program)
     # What recorded work waited for holds, whatever else ran without a record.
     of_ranks = (*late_rank_findings(ranks, program), *slow_link_findings(ranks, program))
@@ -309,13 +311,9 @@ def judged(
         findings = [*loss_findings(losses, measured, basis), *findings]
         findings += [*uneven_findings(spread, devices, passes), *of_kernels]
         findings.sort(key=attrgetter("share"), reverse=True)
-    parts = total.components
-    busy_ns = parts.window_ns - parts.idle_ns - parts.start_up_ns
     is_idle_known = records.is_judged and not facts.lacks_copies and not lost
     return {
-        "verdict": led_by(
-            of_events(first, facts.trace, busy_ns, parts.window_ns), facts.cut or lost
-        ),
+        "verdict": led_by(first, facts.cut or lost),
         "steps": replace(choice, typical_ns=spread.median_ns) if spread is not None else choice,
         "devices": tuple(devices),
         "total": total,

@@ -15,6 +15,7 @@ from traceflops.findings.rules import thresholds
 from traceflops.remedies import LEGACY
 from traceflops.table.columns import numbers
 from traceflops.table.trace import Trace
+from traceflops.timeline.records import Components
 
 _RULE = "event-times"
 
@@ -42,14 +43,12 @@ def waits_for_host(trace: Trace) -> Fact | None:
     return fact("verdict.waits-for-host", share=at_once, within_ns=most_ns)
 
 
-def of_events(verdict: Verdict, trace: Trace, covered_ns: int, window_ns: int) -> Verdict:
-    """Return a verdict without what times between events do not tell: how busy the GPU is.
-
-    `covered_ns` is the part of the window that operators have on the GPU.
-    """
+def of_events(verdict: Verdict, trace: Trace, components: Components) -> Verdict:
+    """Return a verdict without what times between events do not tell: how busy the GPU is."""
+    covered_ns = components.window_ns - components.idle_ns - components.start_up_ns
     if trace.source.tool != LEGACY or not covered_ns:
         return verdict
-    unknown = fact("verdict.event-times", share=covered_ns / window_ns)
+    unknown = fact("verdict.event-times", share=covered_ns / components.window_ns)
     if waits := waits_for_host(trace):
         return Verdict((waits, unknown), "launch-bound")
     parts = [unknown if part.code.startswith("verdict.busy") else part for part in verdict.parts]
