@@ -6,6 +6,7 @@ An event behind an operator comes when its work is done, so times between events
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from traceflops.table.columns import numbers
 from traceflops.table.trace import Trace
 from traceflops.timeline.records import Components
 
-_RULE = "event-times"
+_RULE: Final = "event-times"
 
 
 def waits_for_host(trace: Trace) -> Fact | None:
@@ -29,7 +30,7 @@ def waits_for_host(trace: Trace) -> Fact | None:
     row = -1 - numbers(works["correlation"], 0)
     if trace.source.tool != LEGACY or not len(row) or not (is_op := row >= 0).any():
         return None
-    begins, end_ns = np.full(ops.num_rows, np.iinfo(np.int64).max), 0
+    begins = np.full(ops.num_rows, np.iinfo(np.int64).max)
     start = numbers(works["start_ns"])
     np.minimum.at(begins, row[is_op], start[is_op])
     called = numbers(ops["start_ns"])
