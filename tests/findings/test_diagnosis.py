@@ -7,6 +7,7 @@ from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -357,6 +358,15 @@ def test_no_range_is_wider_than_four_times(
     gain = Gain(low, high, None).narrowed(2)
     assert (gain.low_ns, gain.high_ns, gain.may_be_more) == told
     assert gain.order_ns == Gain(*told[:1], high, None).order_ns
+
+
+@pytest.mark.parametrize("section", ["idle", "ranks"])
+def test_no_cause_has_a_wide_range_wherever_it_is_shown(section: str) -> None:
+    scales = SimpleNamespace(step_ns=1_000, least_sure=0.02, windows=1)
+    one = Cause("late-rank", 0.9, fact("a"), fact("b"), evidence=(section,))
+    worth = gains.Worth(Gain(1, 900, None), ())
+    _, told = gains._direct(one, worth, scales)  # type: ignore[arg-type]
+    assert told.gain == Gain(0, 900, None)
 
 
 def test_a_gain_is_at_most_the_time_of_its_cause_and_the_rest_is_told_apart() -> None:

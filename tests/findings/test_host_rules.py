@@ -441,6 +441,23 @@ def test_code_of_others_that_launches_is_told_once(name: str, rules: int) -> Non
     assert "host-code" in [one.rule for one in more]
 
 
+@pytest.mark.parametrize(("optimizer_ns", "is_joined"), [(500_000, True), (900_000, False)])
+def test_what_launching_costs_is_one_cause(optimizer_ns: int, *, is_joined: bool) -> None:
+    """In 2 ms of idle time data is loaded, an optimizer steps, and operators launch for 0.63 ms."""
+    loads = {"name": LOADER, "start_ns": 150_000, "dur_ns": 550_000}
+    step = {"name": "Optimizer.step#SGD.step", "start_ns": 710_000, "dur_ns": optimizer_ns}
+    ops = [{**one, "start_ns": one["start_ns"] + 1_340_000, "name": "a::b"} for one in SHORT[:70]]
+    found = run(0, 2_000_000, 0, 0, marks=[loads, step], ops=ops[:: 1 if is_joined else 2])
+    found_causes = [one for one in found.findings if one.rule != "uneven-steps"]
+    assert ("optimizer-loop" in [one.rule for one in found_causes]) != is_joined
+    if is_joined:
+        (first, *_) = found_causes
+        assert first.rule == "eager-overhead"
+        assert first.share == pytest.approx((500_000 + 630_000) / 6_000_000, rel=0.08)
+        assert first.gain is not None and first.gain.high_ns <= first.share * 6_000_000 / 4 + 1
+        assert first.remedy.endswith("fused=True.")
+
+
 def test_a_slow_call_gains_at_most_its_own_time() -> None:
     """Beside a slow call of 0.6 ms the host allocates and loads code, which are other causes."""
     calls = [
@@ -634,9 +651,11 @@ def test_who_replays_graphs_is_not_told_to_use_them() -> None:
 
 def test_a_cause_of_idle_time_says_when_it_is_and_names_its_largest_part() -> None:
     (found,) = of_rule(framed("train.py(7): forward"), "eager-overhead")
-    assert found.claim == fact("eager-overhead.claim", share=found.share)
+    parts = (("launching operators", 99 * 45_000), ("launch latency", 99 * 10_000))
+    shares = tuple(fact("launching.part", kind=kind, share=ns / 5_945_000) for kind, ns in parts)
+    assert found.claim == fact("launching.claim", share=99 * 55_000 / 5_945_000, parts=shares)
     assert found.details[0].values["name"] == "forward (train.py:7)"
-    assert " of the time while operators are launched. Largest part: forward" in found.sentence
+    assert " while work is launched: launching operators 74.9 %, launch" in found.sentence
 
 
 def test_a_function_with_a_tenth_of_the_idle_time_is_no_place() -> None:

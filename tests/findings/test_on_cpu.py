@@ -71,6 +71,14 @@ def test_the_first_sentence_names_what_leads() -> None:
     assert f"250 ns  loading data: {LOADER}" in lines
 
 
+@pytest.mark.parametrize("longest", [100, 900])
+def test_one_call_that_is_most_of_an_operator_is_told(longest: int) -> None:
+    calls = [("aten::copy_", longest + 50 * at, 50) for at in range(11)]
+    calls.append(("aten::copy_", 0, longest))
+    said = analysis(ops=ops(*calls)).verdict.sentence
+    assert ("aten::copy_ (one call of 900 ns is most of it)" in said) == (longest == 900)
+
+
 def test_shapes_tell_how_fast_the_leading_operator_is() -> None:
     convolution = {
         "name": "aten::mkldnn_convolution",

@@ -205,6 +205,8 @@ def test_an_installed_rule_that_fails_is_an_error_with_its_name(
 PAGE = proofs.TABLE.sub("", proofs.PAGE.read_text(encoding="utf-8"))
 SHARED_LIMITS = {  # by section of rules.toml that is of several rules: where the page tells it
     "counted-kernel": r"(?m)^(\d\. |Condition: there are \[counters\]).*$",
+    "main-kernel": r"(?m)^Condition: compute takes.*$",
+    "event-times": r"(?m)^Times of torch.autograd.profiler.*$",
     "priority": r"(?m)^\* (\*\*Priority|Nothing gains).*$",
     "idle-cause": r"(?m)^\| Rule \| Condition.*$",
     "launch-bound": r"(?m)^`eager-overhead` .*$",

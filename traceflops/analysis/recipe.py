@@ -23,6 +23,7 @@ from traceflops.findings.case import program_of_trace
 from traceflops.findings.clocks import samples_verdict
 from traceflops.findings.communication import slow_link_fact, slow_link_findings
 from traceflops.findings.device_memory import memory_verdict
+from traceflops.findings.event_times import of_events, waits_for_host
 from traceflops.findings.finding import Verdict
 from traceflops.findings.late_rank import late_rank_fact, late_rank_findings, waiting_for
 from traceflops.findings.losses import Loss, all_losses, loss_findings
@@ -295,11 +296,13 @@ def judged(
     leads = leading(table, total, idle, measured, of_time) if on_host and devices else ()
     on_cpu = OnCpu(leads, facts.gpu) if on_host else None
     first = _said_first(facts, devices, measured, losses, ranks, on_cpu)
+    if not on_host:
+        first = of_events(first, facts.trace, total.components)
     of_kernels = main_kernel_findings(table, total, losses, passes, basis, program)
     # What recorded work waited for holds, whatever else ran without a record.
     of_ranks = (*late_rank_findings(ranks, program), *slow_link_findings(ranks, program))
     findings = [] if on_host else [*of_ranks]
-    if records.is_judged and not on_host:
+    if records.is_judged and not on_host and not waits_for_host(facts.trace):
         findings = [*loss_findings(losses, measured, basis), *findings]
         findings += [*uneven_findings(spread, devices, passes), *of_kernels]
         findings.sort(key=attrgetter("share"), reverse=True)

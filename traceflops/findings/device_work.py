@@ -22,7 +22,7 @@ from traceflops.findings.kernel_facts import (
     rows_of,
 )
 from traceflops.findings.launch_geometry import small_grids
-from traceflops.findings.memory_kernels import memory_rules
+from traceflops.findings.memory_kernels import memory_rules, training_norm
 from traceflops.findings.precision import HALF, SINGLE, precision_rules
 from traceflops.flops.ops.work import Product, Work
 from traceflops.memory.usage import memory_use
@@ -53,10 +53,11 @@ class _Roof:
     subs: frozenset[str] = frozenset()
 
 
+_BANDWIDTH: Final = "memory-bandwidth"
 _ROOFS: Final = (
-    _Roof("softmax-bandwidth", "memory", "memory-bandwidth", frozenset({"softmax"})),
-    _Roof("norm-bandwidth", "memory", "memory-bandwidth", frozenset({"norm", "fused_norm"})),
-    _Roof("memory-bandwidth", "memory", "memory-bandwidth"),
+    _Roof("softmax-bandwidth", "memory", _BANDWIDTH, frozenset({"softmax"})),
+    _Roof("norm-bandwidth", "memory", _BANDWIDTH, frozenset({"norm", "fused_norm"})),
+    _Roof(_BANDWIDTH, "memory", _BANDWIDTH),
     _Roof("attention-rate", "compute", "attention-rate", frozenset({"attention"})),
     _Roof("convolution-rate", "compute", "matrix-rate", frozenset({"convolution"})),
     _Roof("matrix-rate", "compute", "matrix-rate"),
@@ -65,10 +66,6 @@ _NAMED_SUBS: Final = frozenset(sub for roof in _ROOFS for sub in roof.subs)
 _FUSED_NORM: Final = re.compile(r"layer_?norm|rms_?norm|GammaBeta|RowwiseMoments", re.IGNORECASE)
 """Kernels of functions that normalise in one launch already."""
 _IN_ORDER: Final = re.compile(r"(?<!un)vectorized_elementwise_kernel")
-_SHORT_NS: Final = 5_000
-"""What takes less is limited by its launch, not by a roof."""
-_OF_SLOW_GPU, _LARGE = 0.10, 8_000_000
-"""Kernels in order of tensors of so many bytes reach far more of the bandwidth than such a part."""
 
 
 def _far(
@@ -80,11 +77,12 @@ def _far(
     Kernels whose distance to the roof these causes explain are left out of the share.
     """
     poor, good = (limit(case, roof.limits, name) for name in ("poor", "good"))
+    least_ns = limit(case, _BANDWIDTH, "least_ns")  # what takes less is limited by its launch
     below: list[_Reached] = [
         (row, part)
         for row in case.measured.kernels
         if _is_of(row, roof)
-        and row.sum_ns >= _SHORT_NS * row.count
+        and row.sum_ns >= least_ns * row.count
         and 0 < (part := reached(case, row)) < poor
     ]
     below.sort(key=lambda pair: -pair[0].sum_ns * (1 - pair[1] / good))
@@ -113,7 +111,7 @@ def _far(
         share,
         {"reached": sum(part * row.sum_ns for row, part in chosen) / time_ns, "good": good},
         details,
-        _why_slow(chosen, time_ns),
+        _why_slow(case, chosen, time_ns),
         rows=tuple(_row(row) for row, _ in chosen[:_MOST_ROWS]),
         where=where,
         edits=_as_if((*chosen, *alike, *explained), limit(case, roof.limits, "best")),
@@ -126,19 +124,20 @@ def _far(
     )
 
 
-def _why_slow(chosen: Sequence[_Reached], time_ns: int) -> frozenset[str]:
+def _why_slow(case: Case, chosen: Sequence[_Reached], time_ns: int) -> frozenset[str]:
     """Return what most of the time of slow kernels tells of a remedy.
 
     Large tensors that are read and written in order need no better kernel.
     """
+    slow, large = (limit(case, _BANDWIDTH, name) for name in ("slow_gpu", "large_mb"))
     sums = {
         "fused-norm": sum(row.sum_ns for row, _ in chosen if _FUSED_NORM.search(row.name)),
         "slow-gpu": sum(
             row.sum_ns
             for row, part in chosen
-            if part < _OF_SLOW_GPU
+            if part < slow
             and _IN_ORDER.search(row.name)
-            and (row.measured.min_bytes or 0) >= _LARGE * row.count
+            and (row.measured.min_bytes or 0) >= large * 1_000_000 * row.count
         ),
     }
     return frozenset(name for name, ns in sums.items() if 2 * ns > time_ns)
@@ -201,7 +200,7 @@ def kernel_rules(case: Case) -> Iterator[Cause]:
     if facts is not None and len(owners) != facts.prepared.trace.activities.num_rows:
         facts = None  # measured elsewhere
     if facts is not None:
-        for rule in (product_rules, small_grids, memory_rules, _recompute):
+        for rule in (product_rules, small_grids, memory_rules, training_norm, _recompute):
             for rule_cause in rule(facts):
                 left |= {
                     name: min(kept, left.get(name, 1.0))

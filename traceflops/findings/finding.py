@@ -146,7 +146,8 @@ class Remedied:
     by name. The gain is at most their time there, unless the remedy `frees` work from waiting.
     `partly` stands for a remedy that does less: the gain is between both. `gain` is per step, where
     a formula tells it and no replay. `direct_ns` is the time of the cause itself in all windows,
-    the most that its remedy gains directly: by default that of its share.
+    the most that its remedy gains directly: by default that of its share. `joins` are other rules
+    of idle time that it tells as well.
     """
 
     rows: tuple[Row, ...] = ()
@@ -158,6 +159,7 @@ class Remedied:
     partly: tuple[str, ...] = ()
     gain: Gain | None = None
     direct_ns: int | None = None
+    joins: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -157,12 +157,17 @@ def weighed(cause: Cause, scales: Scales) -> Finding | None:
 
 
 def _direct(cause: Cause, worth: Worth, scales: Scales) -> tuple[Cause, Worth]:
-    """Return a gain of at most the time of the cause itself; what is more is said apart."""
+    """Return a gain of at most the time of the cause itself; what is more is said apart.
+
+    No wide range is told of any cause, also where no section shows its time.
+    """
     gain, share_ns = worth.gain, cause.share * scales.step_ns
-    if gain is None or not _SHOWS_TIME.intersection(cause.evidence[:1]):
-        return cause, worth
-    direct_ns = share_ns if cause.direct_ns is None else cause.direct_ns / scales.windows
     least_ns = scales.least_sure * scales.step_ns
+    if gain is None:
+        return cause, worth
+    if not _SHOWS_TIME.intersection(cause.evidence[:1]):
+        return cause, replace(worth, gain=gain.narrowed(least_ns))
+    direct_ns = share_ns if cause.direct_ns is None else cause.direct_ns / scales.windows
     further_ns, is_sure = gain.high_ns - math.ceil(direct_ns), gain.low_ns > 0
     gain = gain.capped(math.ceil(direct_ns)).narrowed(least_ns)
     if is_sure and further_ns >= least_ns:
@@ -191,8 +196,8 @@ def _is_of_host(cause: Cause) -> bool:
 
 def _own_ns(cause: Cause, replay: Replay) -> int:
     """Return what a class of idle time itself has of the critical path, 0 for other rules."""
-    own = (p.ns for p in replay.critical if rule_of_idle(p.component, p.name) == cause.rule)
-    return sum(own)
+    rules = {cause.rule, *cause.joins}
+    return sum(p.ns for p in replay.critical if rule_of_idle(p.component, p.name) in rules)
 
 
 def _is_of(cause: Cause, part: PathPart) -> bool:

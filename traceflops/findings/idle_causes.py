@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -33,6 +33,7 @@ from traceflops.findings.launching import (
     of_short_kernels,
     pace_facts,
 )
+from traceflops.findings.launching_parts import LAUNCHING, claim_of_parts, joined, parts_of
 from traceflops.findings.rules import all_rules, rule_of
 from traceflops.remedies import PYTORCH, advice, family, in_words_of, remedy
 from traceflops.table.columns import is_one_of
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
     from traceflops.findings.case import Case
     from traceflops.timeline.records import Gap
 
-_LAUNCHING: Final = ("eager-overhead", LATENCY)
 _UNTITLED_WITHOUT_STEPS: Final = ("memory-alloc", "recompilation", "code-loading")
 """Rules whose titles speak of the step."""
 _BY_NAME: Final[dict[str, re.Pattern[str]]] = {
@@ -88,7 +88,7 @@ _MOST_ROWS: Final = 3
 
 
 def idle_causes(case: Case) -> Iterator[Cause]:
-    """Give a cause per class of idle time that is large enough.
+    """Give a cause per class of idle time that is large enough; launching is one.
 
     Where no class of waits is among them, long waits with work still on the GPU are one: the host
     launches nothing then, and has no lead after it. The latency of launches that are as fast as any
@@ -99,10 +99,11 @@ def idle_causes(case: Case) -> Iterator[Cause]:
         rule = rule_of_idle(culprit.kind, culprit.label, *culprit.evidence)
         culprits_by_rule[rule].append(culprit)
     has_wait, held_ns, latency = False, 0, list[tuple[int, Cause]]()
-    for rule, culprits in culprits_by_rule.items():
+    least_ns = limit(case, "idle-cause", "least_share") * case.total.components.window_ns
+    for rule, culprits in joined(culprits_by_rule, least_ns, _only_launches).items():
         idle = IdleClass(culprits[0].kind, tuple(culprits))
         share = share_of_window(case, idle.idle_ns)
-        if rule not in all_rules().rules or share < limit(case, "idle-cause", "least_share"):
+        if rule not in all_rules().rules or idle.idle_ns < least_ns:
             continue
         label = culprits[0].label
         trace = case.prepared.trace if case.prepared is not None else None
@@ -115,11 +116,13 @@ def idle_causes(case: Case) -> Iterator[Cause]:
             if launching_ns >= idle.idle_ns and launching and launching[0].label == label:
                 continue
         has_wait = has_wait or rule in WAITING
-        if rule == LATENCY:
+        parts = parts_of(rule, idle)
+        if parts.keys() == {LATENCY}:
             latency.append((idle.idle_ns, _cause(case, rule, idle, share)))
             continue
         held_ns += idle.idle_ns if rule != "device-wait" else 0
-        yield _cause(case, rule, idle, share)
+        one = _cause(case, rule, parts.get(rule, idle), share)
+        yield one if len(parts) == 1 else _of_parts(case, one, parts)
     for idle_ns, late in latency:
         if 2 * held_ns < idle_ns or not at_floor(case):
             is_much = late.share >= limit(case, LATENCY, "much")
@@ -146,7 +149,7 @@ def _cause(case: Case, rule: str, idle: IdleClass, share: float) -> Cause:
         is_told = bool(inside) and rule == "host-code" and inside[-1] not in largest.label
         op = short_name(inside[-1]) if is_told else None
         details.append(fact("part.largest", name=label, part=part, op=op))
-    if rule in _LAUNCHING:
+    if rule in LAUNCHING:
         details += pace_facts(case)
     if rule == "memory-alloc" and case.prepared is not None:
         operations = memory_operations(case.prepared)
@@ -165,7 +168,7 @@ def _cause(case: Case, rule: str, idle: IdleClass, share: float) -> Cause:
     row, by_name = rule_of(rule), rule in _BY_NAME
     owner = _owner(largest.label) if rule in ("host-code", "host-unrecorded") else row.owner
     owner = "library" if "of-operator" in knows else owner
-    if (rule in _LAUNCHING and not _ENGINES.keys().isdisjoint(_folders(largest))) or (
+    if (rule in LAUNCHING and not _ENGINES.keys().isdisjoint(_folders(largest))) or (
         rule == "memory-alloc" and knows & {"allocator-async", "allocator-uncached"}
     ):
         owner = "configuration"
@@ -199,6 +202,28 @@ def _cause(case: Case, rule: str, idle: IdleClass, share: float) -> Cause:
     return idle_cause
 
 
+def _of_parts(case: Case, lead: Cause, parts: Mapping[str, IdleClass]) -> Cause:
+    """Return the cause of one part of launching as that of all, with what mends them.
+
+    Its own edits are the last: what-if leaves out the first where a recording cannot answer it.
+    """
+    rows = {rule: rule_of(rule) for rule in parts}
+    optimizer = parts.get("optimizer-loop")
+    is_fusable = optimizer is not None and _TORCH_OPTIMIZER.search(optimizer.culprits[0].label)
+    advice = fact("launching.with-optimizer", advice=lead.advice) if is_fusable else lead.advice
+    return replace(
+        lead,
+        claim=claim_of_parts(case, lead.share, parts),
+        advice=advice,
+        edits=tuple(
+            _filled(edit, parts[rule]) for rule in reversed(rows) for edit in rows[rule].edits
+        ),
+        partly=tuple(edit for row in rows.values() for edit in row.partly),
+        on_path=frozenset[str]().union(*(row.on_path for row in rows.values())),
+        joins=frozenset(parts),
+    )
+
+
 def _title(case: Case, rule: str, owner: Owner | None, knows: set[str]) -> Fact:
     own = next((own for own in ("mpi", "launching", "sampled") if own in knows), None)
     if own is not None:
@@ -215,7 +240,7 @@ def _what_is_known(case: Case, rule: str, idle: IdleClass) -> tuple[set[str], di
     """Return facts that choose the remedy of a class of idle time, and values of its text."""
     largest, knows = idle.culprits[0], set[str]()
     values: dict[str, Value] = {}
-    if rule in (*_LAUNCHING, "host-code"):
+    if rule in (*LAUNCHING, "host-code"):
         sums = case.launches.total if case.launches else LaunchSums()
         knows |= {"replays-graphs"} if sums.operations > 2 * sums.launches else set()
         knows |= {_ENGINES[folder] for folder in _folders(largest)}
@@ -234,7 +259,7 @@ def _what_is_known(case: Case, rule: str, idle: IdleClass) -> tuple[set[str], di
     if rule == "optimizer-loop" and not _TORCH_OPTIMIZER.search(largest.label):
         knows.add("other-optimizer")
     if rule == "host-code" and _owner(largest.label) != "yours":
-        knows.add("of-operators" if _EAGER.search(largest.label) else "of-others")
+        knows.add("of-operators" if _only_launches(largest.label) else "of-others")
     if rule == "device-wait":
         communicates = case.total.components.communication_ns or case.total.hidden_communication_ns
         knows |= {"ranks"} if case.ranks is not None or communicates else set()
@@ -302,6 +327,11 @@ def _library(name: str) -> str:
 def _computing(culprit: Culprit) -> str | None:
     """Return the operator that waits though it reads no value back, None for other waits."""
     return next(filter(_COMPUTES.fullmatch, culprit.evidence), None)
+
+
+def _only_launches(label: str) -> bool:
+    """Return whether code that is not the user's only calls operators."""
+    return _owner(label) != "yours" and _EAGER.search(label) is not None
 
 
 def _folders(culprit: Culprit) -> set[str]:

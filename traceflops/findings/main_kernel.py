@@ -12,7 +12,7 @@ from traceflops.characters import kernel_name
 from traceflops.facts import Fact, Value
 from traceflops.findings.decode import weight_bits
 from traceflops.findings.finding import Finding, Row, severity_of, short_name
-from traceflops.findings.rules import advice_of, statement
+from traceflops.findings.rules import advice_of, statement, thresholds
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,8 +37,6 @@ _OF_LIBRARY: Final = re.compile(
 )
 """Kernels of attention that libraries have; others are the user's own."""
 _OPERATOR: Final = re.compile(r"aten::")
-_SHORT_NS, _MUCH_IDLE = 10_000, 0.2
-"""Kernels that take less than a launch, beside much idle time, are not what to make faster."""
 _FUNCTION: Final = re.compile(r"(?:void )?([^<(\[]+)")
 
 
@@ -74,7 +72,8 @@ def main_kernel_findings(
     if severity_of(share) is None or 2 * time_ns < sum(times.values()):
         return
     count = sum(row["count"] for row in variants)
-    if time_ns < _SHORT_NS * count and (total.components.share("idle") or 0.0) > _MUCH_IDLE:
+    limits, idle = thresholds()[MAIN_KERNEL], total.components.share("idle") or 0.0
+    if time_ns < limits["least_ns"] * count and idle > limits["most_idle"]:
         return  # launching limits it
     tokens = _decoded(serving)
     knows = {*program}

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 _MOST: Final = 2
 _LARGE: Final = 0.2
+_MANY: Final = 10
+"""Of so many calls none should take most of the time."""
 """Share of the time from which what comes second is named, too."""
 _MOSTLY: Final = 0.8
 """Share of a kind of work from which its largest operator stands for it."""
@@ -126,21 +128,26 @@ def leading(
 def _of_operators(
     rows: Sequence[dict[str, str | int]], known: Sequence[KernelRow], window_ns: int
 ) -> Iterator[_Part]:
-    """Yield the operators by kind; a kind goes by the operator that is most of it, if one is."""
+    """Yield the operators by kind; a kind goes by the operator that is most of it, if one is.
+
+    Of that it is told where one call of many is most of it.
+    """
     kinds: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    calls = {str(row["name"]): (int(row["count"]), int(row["max_ns"])) for row in rows}
     for row in rows:
         name, kind = str(row["name"]), str(row["sub"]).replace("_", " ")
         kind = _COMMUNICATION if row["top"] == _COMMUNICATION else f"{kind} operators"
         kinds[name if row["top"] == "other" else kind][name] += int(row["sum_ns"])
     for kind, times in kinds.items():
         [(name, most_ns)], all_ns = times.most_common(1), times.total()
-        is_one = most_ns >= _MOSTLY * all_ns
+        is_one, (count, max_ns) = most_ns >= _MOSTLY * all_ns, calls[name]
         share = (most_ns if is_one else all_ns) / window_ns
         what = None if is_one else tuple(short_name(one) for one, _ in times.most_common(_MOST))
         said = fact(
             "verdict.cpu-part",
             name=short_name(name) if is_one else kind,
             what=what,
+            once_ns=max_ns if is_one and count >= _MANY and 2 * max_ns > most_ns else None,
             many=1 if is_one or kind == _COMMUNICATION else 2,
             share=share,
             rate=_rate(known, name) if is_one else None,
