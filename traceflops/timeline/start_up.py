@@ -38,11 +38,11 @@ KINDS: Final = {
     "load": "loading code",
     "compile": "compiling",
     "capture": "capturing graphs",
-    "workers": "starting and stopping loader workers",
+    "workers": "loader workers",
     "first-launch": "first launches",
     "first-copy": "first copies",
     "first-call": "first calls",
-    "gap": "gaps in which code is compiled or loaded",
+    "gap": "gaps that load code",
     "hole": "gaps with nothing recorded",
 }
 """What start-up is made of, in words; of two at one time the first counts."""
