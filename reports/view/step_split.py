@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from traceflops.attribution.idle_classes import CLASSES
 from traceflops.characters import shortened
-from traceflops.facts import fact
+from traceflops.facts import Value, fact
 from traceflops.findings.start_up import START_UP
 from traceflops.findings.unevenness import UNEVEN_STEPS
 from traceflops.flops.mfu_waterfall import UNSPLIT
@@ -233,7 +233,7 @@ def outside(analysis: Analysis) -> str:
     if rest is None:
         return ""
     work, total_ns = "operator" if analysis.on_host else "GPU operation", _outside_ns(rest)
-    parts = [
+    parts: list[tuple[str, int, dict[str, Value]]] = [
         ("before", rest.before_ns, {"work": work}),
         ("after", rest.after_ns, {"work": None if _PARTLY * rest.before_ns >= total_ns else work}),
         (
@@ -243,12 +243,16 @@ def outside(analysis: Analysis) -> str:
         ),
     ]
     *first, last = (
-        fact(f"outside.{code}", **{f"{code}_ns": ns}, **more)
+        fact(f"outside.{code}", **{f"{code}_ns": ns} | more)
         for code, ns, more in parts
         if _PARTLY * ns >= total_ns
     )
     call = shortened(rest.call, _NAME) if 2 * rest.call_ns >= total_ns else None
-    values = {"recorded_ns": rest.recorded_ns, "first": tuple(first) or None, "last": last}
+    values: dict[str, Value] = {
+        "recorded_ns": rest.recorded_ns,
+        "first": tuple(first) or None,
+        "last": last,
+    }
     return words(fact("outside.claim", **values, call=call))
 
 

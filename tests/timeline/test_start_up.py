@@ -273,3 +273,25 @@ def test_the_first_operator_of_a_name_starts_up(later_us: int, *, is_told: bool)
     analysis = analyze(trace_of(**launched(*works), ops=ops))
     told = (5_000 - later_us - 5) * US if is_told else 0
     assert analysis.components.start_up_ns == pytest.approx(told, abs=10 * US)
+
+
+@pytest.mark.parametrize(("loaders", "start_up_ms"), [(1, 2 + 49 + 5), (3, 0)])
+def test_workers_of_a_loader_start_and_stop_once(loaders: int, start_up_ms: int) -> None:
+    """Each starts a worker in 2 ms; its first batch takes 50 ms, others 1 ms; it stops in 5 ms."""
+    frames = (
+        ("multiprocessing/process.py(110): start", 2),
+        ("torch/utils/data/dataloader.py(1448): _next_data", 50),
+        *(("torch/utils/data/dataloader.py(1448): _next_data", 1),) * 3,
+        ("torch/utils/data/dataloader.py(1572): _shutdown_workers", 5),
+    )
+    ops, marks, at = [], [], 0
+    for name, took in frames * loaders:
+        ops.append({"name": "aten::mm", "start_ns": at, "dur_ns": MS})
+        row = {"name": name, "kind": "python", "start_ns": at + MS, "dur_ns": took * MS}
+        marks.append(row)
+        at += (1 + took) * MS
+    ops.append({"name": "aten::mm", "start_ns": at, "dur_ns": MS})
+    analysis = analyze(trace_of(ops=ops, marks=marks))
+    assert analysis.components.start_up_ns == start_up_ms * MS
+    said = "start-up (loader workers) takes" in analysis.verdict.sentence
+    assert said == (loaders == 1)

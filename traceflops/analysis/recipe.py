@@ -29,6 +29,7 @@ from traceflops.findings.late_rank import late_rank_fact, late_rank_findings, wa
 from traceflops.findings.losses import Loss, all_losses, loss_findings
 from traceflops.findings.main_kernel import main_kernel_findings
 from traceflops.findings.on_cpu import OfGpu, OnCpu, leading, of_gpu
+from traceflops.findings.start_up import main_kind
 from traceflops.findings.unevenness import uneven_findings
 from traceflops.findings.user_rules import read_finding_rules
 from traceflops.findings.verdicts import (
@@ -236,7 +237,7 @@ class VerdictFacts(NamedTuple):
 
     `how` says how device records are made, `cut` that a file is cut off. `samples` and `memory` are
     verdicts on recordings of samples or memory alone. `gpu` is what CPUs tell of a GPU
-    whose work is not recorded.
+    whose work is not recorded, `once` is what most of their start-up is.
     """
 
     trace: Trace
@@ -249,6 +250,7 @@ class VerdictFacts(NamedTuple):
     samples: Verdict | None = None
     memory: Verdict | None = None
     gpu: OfGpu = OfGpu()
+    once: str | None = None
 
     @classmethod
     def of(cls, prepared: Prepared) -> VerdictFacts:
@@ -266,6 +268,7 @@ class VerdictFacts(NamedTuple):
             samples_verdict(gpu_samples(prepared) if is_of_samples else (), trace),
             memory_verdict(prepared),
             of_gpu(trace) if prepared.on_host else OfGpu(),
+            main_kind(prepared) if prepared.on_host else None,
         )
 
 
@@ -293,7 +296,9 @@ def judged(
     basis, program = basis_of(choice), program_of_trace(facts.trace)
     table = kernel_table(kernels, window_ns)
     of_time = fact("basis.step" if choice.used else "basis.time")
-    leads = leading(table, total, idle, measured, of_time) if on_host and devices else ()
+    leads = (
+        leading(table, total, idle, measured, of_time, facts.once) if on_host and devices else ()
+    )
     on_cpu = OnCpu(leads, facts.gpu) if on_host else None
     first = _said_first(facts, devices, measured, losses, ranks, on_cpu)
     if not on_host:

@@ -310,7 +310,7 @@ def outside_gpu_work(prepared: Prepared) -> OutsideGpuWork | None:
     works = distinct(owner)
     unused = _in_no_step(prepared)
     rests_ns = firsts[works] - begins[works] + ends[works] - lasts[works]
-    rests_ns += [unused.get(number, (0, 0))[0] for number in works.tolist()]
+    rests_ns += np.array([unused.get(number, (0, 0))[0] for number in works.tolist()])
     process = int(works[rests_ns.argmax()])
     first, last = int(firsts[process]), int(lasts[process])
     begin, end = int(begins[process]), int(ends[process])

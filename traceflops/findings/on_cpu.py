@@ -101,12 +101,17 @@ class _Part(NamedTuple):
 
 
 def leading(
-    kernels: pa.Table, total: Account, idle: IdleCulprits, measured: Measurement, of: Fact
+    kernels: pa.Table,
+    total: Account,
+    idle: IdleCulprits,
+    measured: Measurement,
+    of: Fact,
+    kind: str | None = None,
 ) -> tuple[Fact, ...]:
     """Return what takes most of the time of CPUs, one or two parts; nothing where none is large.
 
-    `kernels` are the operators by name and `idle` is what ran between them. Operators that ran
-    beside each other share no time, so these are left out.
+    `kernels` are the operators by name, `idle` is what ran between them, and `kind` is what most of
+    the start-up is. Operators that ran beside each other share no time, so these are left out.
     """
     window_ns = total.components.window_ns
     rows = kernels.to_pylist()
@@ -114,6 +119,8 @@ def leading(
     is_apart = sum(row["sum_ns"] for row in rows) <= _OVERLAP * busy_ns
     parts = [*_of_operators(rows if is_apart else [], measured.kernels, window_ns)]
     parts += _between_operators(idle, window_ns)
+    once = total.components.share("start_up") or 0.0
+    parts.append(_Part(once, fact("verdict.cpu-once", kind=kind, share=once)))
     if share := idle.unexplained_ns / window_ns:
         parts.append(_Part(share, fact("verdict.cpu-unrecorded", share=share)))
     parts.sort(key=lambda part: -part.share)

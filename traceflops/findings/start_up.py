@@ -16,6 +16,7 @@ from traceflops.windows.started_up import BEFORE_WORK
 
 if TYPE_CHECKING:
     from traceflops.findings.case import Case
+    from traceflops.windows.prepared import Prepared
 
 START_UP: Final = "start-up"
 _HARDLY: Final = 0.01
@@ -32,7 +33,7 @@ def start_up(case: Case) -> Finding | None:
     share = whole.share("start_up") or 0.0
     if share < WORTH_SAYING:
         return None
-    kind, busy_ns = _most(case), whole.window_ns - whole.start_up_ns - whole.idle_ns
+    busy_ns = whole.window_ns - whole.start_up_ns - whole.idle_ns
     is_hardly = busy_ns < _HARDLY * whole.window_ns and not before.window_ns
     values: dict[str, Value] = {
         "busy_ns": round(busy_ns / case.windows_used) if is_hardly else None,
@@ -40,7 +41,7 @@ def start_up(case: Case) -> Finding | None:
         "window_ns": round(whole.window_ns / case.windows_used),
         "rest_ns": round(chosen.window_ns / case.windows_used) if before.window_ns else None,
         "what": fact(f"{START_UP}.{_basis(case, before)}"),
-        "kind": KINDS[kind[0]] if 2 * kind[1] > whole.start_up_ns else None,
+        "kind": main_kind(case.prepared),
     }
     again = fact(f"{START_UP}.remedy.again") if before.window_ns else None
     return statement(START_UP, share, values, advice=again or advice_of(START_UP, case.program))
@@ -63,15 +64,15 @@ def _left_out(case: Case) -> Components:
     return sum(left_out, Components())
 
 
-def _most(case: Case) -> tuple[str, int]:
-    """Return the kind of start-up with most time, and that time in ns."""
-    by_kind, prepared = Counter[str](), case.prepared
+def main_kind(prepared: Prepared | None) -> str | None:
+    """Return what most of the start-up is, in words; None where it is of several kinds."""
+    by_kind = Counter[str]()
     for device, account in prepared.accounts.items() if prepared is not None else ():
         assert prepared is not None
-        some = (
-            replace(w, used=w.used or w.left_out == BEFORE_WORK) for w in prepared.windows[device]
-        )
+        windows = prepared.windows[device]
+        some = (replace(w, used=w.used or w.left_out == BEFORE_WORK) for w in windows)
         chosen = chosen_time(tuple(some))
         for kind, times in account.start_up_by_kind.items():
             by_kind[kind] += times.intersect(chosen).length_ns
-    return next(iter(by_kind.most_common(1)), ("", 0))
+    [(kind, most_ns)] = by_kind.most_common(1) or [("", 0)]
+    return KINDS[kind] if 2 * most_ns > by_kind.total() else None

@@ -42,6 +42,11 @@ _COMPILES: Final = re.compile(
 """Also ranges that programs name so: `Fuser::compileKernel`."""
 _CAPTURE: Final = re.compile(r"Stream(Begin|End)Capture")
 _INSTANTIATE: Final = re.compile(r"GraphInstantiate|GraphExecUpdate|GraphUpload")
+_STARTS_WORKER: Final = re.compile(r"(^|/)multiprocessing/process\.py\(\d+\): start$")
+_NEXT_BATCH: Final = re.compile(r"(^|/)torch/utils/data/dataloader\.py\(\d+\): _next_data$")
+_STOPS_WORKERS: Final = re.compile(
+    r"(^|/)torch/utils/data/dataloader\.py\(\d+\): _shutdown_workers$"
+)
 LEAST_NS: Final = 100_000
 """What takes less is no start-up worth telling."""
 _LEAST_ALONE_NS: Final = 1_000_000
@@ -183,6 +188,31 @@ class Calls:
         end_ns = start_ns + np.maximum(dur_ns, 0)
         mine = self.precedes_first_use(self.thread_of_mark[rows], end_ns)
         return process[mine], thread[mine], start_ns[mine], end_ns[mine]
+
+    def workers(self) -> _Times:
+        """Return what starting and stopping the workers of a loader takes.
+
+        That is also what the first batch after their start takes more than others usually do,
+        unless they are started again and again.
+        """
+        marks = self.trace.marks
+        kinds = _STARTS_WORKER, _NEXT_BATCH, _STOPS_WORKERS
+        found = [np.flatnonzero(matching(marks["name"], kind.search)) for kind in kinds]
+        owner, thread, begins, dur_ns = (
+            numbers(marks[name], ABSENT) for name in ("process", "thread", "start_ns", "dur_ns")
+        )
+        from_ns, kept = begins.copy(), [np.empty(0, dtype=np.int64)]
+        for number, _ in groups(owner[found[0]]):
+            starts, batches, stops = (rows[owner[rows] == number] for rows in found)
+            batches = batches[in_order(begins[batches])]
+            started = np.searchsorted(np.sort(begins[starts]), begins[batches])
+            is_first = np.diff(started, prepend=0) > 0
+            if is_first.sum() <= FEW:
+                others = np.sort(dur_ns[batches[~is_first]])
+                from_ns[batches] += others[(len(others) - 1) // 2] if len(others) else 0
+                kept += [starts, batches[is_first], stops]
+        rows, end_ns = np.concatenate(kept), begins + np.maximum(dur_ns, 0)
+        return owner[rows], thread[rows], np.minimum(from_ns, end_ns)[rows], end_ns[rows]
 
     def captures(self) -> _Times:
         """Return when graphs were captured and made before the first was launched."""

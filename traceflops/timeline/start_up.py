@@ -38,10 +38,11 @@ KINDS: Final = {
     "load": "loading code",
     "compile": "compiling",
     "capture": "capturing graphs",
+    "workers": "loader workers",
     "first-launch": "first launches",
     "first-copy": "first copies",
     "first-call": "first calls",
-    "gap": "gaps in which code is compiled or loaded",
+    "gap": "gaps that load code",
     "hole": "gaps with nothing recorded",
 }
 """What start-up is made of, in words; of two at one time the first counts."""
@@ -176,6 +177,7 @@ def start_up(trace: Trace, links: Links, loops_from_ns: Mapping[int, int]) -> di
         ("load", calls.loads()),
         ("compile", calls.compilations()),
         ("capture", calls.captures()),
+        ("workers", calls.workers()),
         ("first-launch", calls.first_launches()),
         ("first-copy", calls.first_copies()),
         ("first-call", calls.first_calls()),

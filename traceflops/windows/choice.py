@@ -370,10 +370,10 @@ def _unmarked_layout(
         return StepLayout(stretches, numbered, source, how, (note,))
     mark = likely_step_mark(linked.trace) if accounts else None
     advice, share = how_to_mark(linked.trace, mark), float(mark is not None)
-    windows, how = spans(linked.trace, accounts, selection)
-    note = note_of("assumed", f"no-steps.{how}", share=share, advice=advice)
+    windows, which = spans(linked.trace, accounts, selection)
+    note = note_of("assumed", f"no-steps.{which}", share=share, advice=advice)
     none, notes = dict.fromkeys(windows, np.empty(0, dtype=np.int64)), (note,) if accounts else ()
-    return StepLayout(windows, none, "none", fact(f"steps-by.{how}"), notes)
+    return StepLayout(windows, none, "none", fact(f"steps-by.{which}"), notes)
 
 
 def _used(
