@@ -218,7 +218,7 @@ def _values(page: NcuPage) -> dict[tuple[int, int, str, str], float]:
 
 def trace_of(run: NcuRun) -> Trace:
     """Return the trace of one or several files of a run."""
-    builder = trace_builder.TraceBuilder()
+    builder = trace_builder.Gathered()
     launches: set[tuple[int, ...]] = set()
     counts: Counter[str] = Counter()
     for page in run.pages:
@@ -252,7 +252,7 @@ def trace_of(run: NcuRun) -> Trace:
     return Trace(source, builder.finish(), (*_notes(run), *overflowed))
 
 
-def _number(page: NcuPage, builder: trace_builder.TraceBuilder) -> None:
+def _number(page: NcuPage, builder: trace_builder.Gathered) -> None:
     """Replace process ids and codes of devices by the numbers that these have in the trace."""
 
     def small(text: str) -> int | None:

@@ -17,7 +17,7 @@ from traceflops.parsers.io.arrow_files import ARROW_UNREADABLE, ArrowTable, dama
 from traceflops.parsers.io.notes import NoteTable
 from traceflops.parsers.nsight.nsys.tables import integers
 from traceflops.parsers.nsight.stats_rows import UNNAMED_RANGE
-from traceflops.parsers.shared.trace_builder import ProcessFacts, TraceBuilder, overflow_notes
+from traceflops.parsers.shared.trace_builder import Gathered, ProcessFacts, overflow_notes
 from traceflops.table.columns import ABSENT, LIMIT_NS, Array, codes, count_true
 from traceflops.table.columns import names as texts_in
 from traceflops.table.grouping import group_rows
@@ -56,7 +56,7 @@ _NOTES: Final = NoteTable(
 
 def is_of_recipe(file: ArrowTable) -> bool:
     """Return whether a file is the output of nvtx_gpu_proj_trace, or a table of devices."""
-    return (set(file.columns) >= _RANGES) or (_GPU, "name") in map(_pair_of, file.columns)
+    return set(file.columns) >= _RANGES or (_GPU, "name") in map(_pair_of, file.columns)
 
 
 def _pair_of(column: str) -> tuple[str, str] | None:
@@ -70,8 +70,8 @@ def read_recipes(files: Sequence[ArrowTable]) -> list[Trace]:
 
     Beside it is in its folder or the one below. Raises InputError where there are no ranges.
     """
-    ranges = [file for file in files if (set(file.columns) >= _RANGES)]
-    devices = [file for file in files if not (set(file.columns) >= _RANGES)]
+    ranges = [file for file in files if set(file.columns) >= _RANGES]
+    devices = [file for file in files if not set(file.columns) >= _RANGES]
     if not ranges:
         raise NotATrace(
             f"only a list of the machine's GPUs: {files[0].source.label}",
@@ -84,7 +84,7 @@ def read_recipes(files: Sequence[ArrowTable]) -> list[Trace]:
         near = (folder, folder.parent)
         is_only = len(ranges) == 1
         beside = [d for d in devices if is_only or PurePath(d.source.folder) in near]
-        label, builder, counts = file.source.label, TraceBuilder(), Counter[str]()
+        label, builder, counts = file.source.label, Gathered(), Counter[str]()
         try:
             for batch in file.batches(_USED):
                 _add(batch, label, builder, counts)
@@ -114,7 +114,7 @@ def read_recipes(files: Sequence[ArrowTable]) -> list[Trace]:
     return traces
 
 
-def _add(batch: pa.RecordBatch, label: str, builder: TraceBuilder, counts: Counter[str]) -> None:
+def _add(batch: pa.RecordBatch, label: str, builder: Gathered, counts: Counter[str]) -> None:
     """Add the ranges of some rows."""
     start, length = (integers(batch, f"Projected {what}") for what in ("Start", "Duration"))
     has_time = (start != ABSENT) & (np.abs(start) < LIMIT_NS) & (length >= 0) & (length < LIMIT_NS)

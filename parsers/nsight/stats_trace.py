@@ -185,7 +185,7 @@ class Assembly:
     def __init__(self, files: Sequence[StatsFile]) -> None:
         """Sort the reports of some files; note process ids and ranks."""
         self.files = files
-        self.builder = trace_builder.TraceBuilder()
+        self.builder = trace_builder.Gathered()
         parts = [part for file in files for part in file.parts]
         self._parts = sorted(parts, key=lambda p: _PRIORITY.get(p.report.name, len(_PRIORITY)))
         records = [part.tables[name] for part in parts for name in _RECORDS if name in part.tables]

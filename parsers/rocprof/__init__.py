@@ -9,7 +9,7 @@ results.json, .db    v1               v1_events -> v1_read -> v1_tables (which r
     |
     |  columns of numbers per kind of record; names by codes; agents -> DeviceFacts
     v
-TraceBuilder         builders of activities, calls, marks, counters, kernel_counters;
+Gathered             builders of activities, calls, marks, counters, kernel_counters;
                      `counts` per kind of record, `odd` records by the codes of notes
     |  trace.trace_of
     v

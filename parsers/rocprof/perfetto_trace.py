@@ -32,7 +32,7 @@ from traceflops.parsers.rocprof.trace import trace_of
 from traceflops.parsers.shared import sinks
 from traceflops.parsers.shared.collectives import fill_collectives
 from traceflops.parsers.shared.sanity_checks import timed
-from traceflops.parsers.shared.trace_builder import ProcessIds, TraceBuilder, within_limit
+from traceflops.parsers.shared.trace_builder import Gathered, ProcessIds, within_limit
 from traceflops.table.columns import ABSENT, Array, IntArray, count_true
 from traceflops.table.trace import Note, Source, Trace
 from traceflops.units import time_amount
@@ -129,7 +129,7 @@ def read_perfetto(source: ByteSource) -> Trace:
     return trace_of(recording, source, about, "file", notes=[*recording.notes()])
 
 
-class _Recording(TraceBuilder):
+class _Recording(Gathered):
     """The rows of a file. `is_sys` says that rocprof-sys wrote it."""
 
     def __init__(self, source: ByteSource) -> None:

@@ -15,7 +15,7 @@ from traceflops.parsers.io.database_query import Among, Batch, Coder, Lookup, Wa
 from traceflops.parsers.rocprof.rocpd_run import RunReading
 from traceflops.parsers.shared import sinks
 from traceflops.parsers.shared.sanity_checks import timed
-from traceflops.parsers.shared.trace_builder import TraceBuilder
+from traceflops.parsers.shared.trace_builder import Gathered
 from traceflops.table.columns import ABSENT, Array, IntArray, count_true
 
 APIS: Final = ("hip", "hsa", "rccl", "rocdecode", "rocjpeg")
@@ -151,7 +151,7 @@ class HostReader:
 
 
 def add_calls_of(
-    recorded: TraceBuilder, rows: Batch, name: Array, correlation: IntArray, apis: tuple[str, ...]
+    recorded: Gathered, rows: Batch, name: Array, correlation: IntArray, apis: tuple[str, ...]
 ) -> None:
     """Add calls, whose `kind` is the index of their API in `apis`."""
     codes = recorded["calls"].names["api"]

@@ -33,8 +33,8 @@ from traceflops.parsers.rocprof.notes import clock_of
 from traceflops.parsers.shared.trace_builder import (
     NOTHING_KNOWN,
     DeviceFacts,
+    Gathered,
     ProcessFacts,
-    TraceBuilder,
 )
 from traceflops.table.columns import ABSENT, BoolArray, IntArray
 from traceflops.table.trace import Note
@@ -180,7 +180,7 @@ class _Agent(NamedTuple):
     facts: DeviceFacts
 
 
-class RunReading(TraceBuilder):
+class RunReading(Gathered):
     """The rows read of a run, and what its tables refer to by ids.
 
     `clock` is that of its machine; where it is of several machines, `clocks` are those of its

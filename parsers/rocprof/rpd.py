@@ -19,7 +19,7 @@ from traceflops.parsers.rocprof.trace import trace_of, with_losses
 from traceflops.parsers.shared import sinks
 from traceflops.parsers.shared.collectives import fill_collectives
 from traceflops.parsers.shared.sanity_checks import timed
-from traceflops.parsers.shared.trace_builder import ProcessIds, TraceBuilder, within_limit
+from traceflops.parsers.shared.trace_builder import Gathered, ProcessIds, within_limit
 from traceflops.table.columns import ABSENT, IntArray
 from traceflops.table.trace import Source, Trace
 
@@ -66,7 +66,7 @@ def read_rpd(database: Database) -> Sequence[Trace]:
     return [with_losses(database, trace_of(reading, database.source, about, "database"))]
 
 
-class _RpdReading(TraceBuilder):
+class _RpdReading(Gathered):
     """The rows of one database."""
 
     def __init__(self, database: Database) -> None:

@@ -23,7 +23,7 @@ from traceflops.parsers.rocprof.notes import NOTES as RUN_NOTES
 from traceflops.parsers.rocprof.tables.parts import OutputPlace, place_of
 from traceflops.parsers.shared.sanity_checks import COUNTED_WHILE_TIMED, span_notes
 from traceflops.parsers.shared.sinks import UNNAMED_KERNEL
-from traceflops.parsers.shared.trace_builder import TraceBuilder, overflow_notes
+from traceflops.parsers.shared.trace_builder import Gathered, overflow_notes
 from traceflops.remedies import ROCPROFV3
 from traceflops.table.builder import with_numbers
 from traceflops.table.columns import ABSENT, codes, names, numbers
@@ -86,7 +86,7 @@ _LOSSES: Final = (
 
 
 def trace_of(
-    recorded: TraceBuilder,
+    recorded: Gathered,
     file: ByteSource,
     about: Source,
     holder: str,

@@ -74,7 +74,7 @@ class Owners:
         return np.where(unknown, np.array(owners, np.int64)[inverse], pid)
 
 
-class V1Tables(trace_builder.TraceBuilder):
+class V1Tables(trace_builder.Gathered):
     """The rows of a file of rocprof v1, JSON or database, of a machine with `listed` GPUs.
 
     Rows come with the columns of NUMBERS, `index` (the id that links work and calls) and `name`

@@ -19,7 +19,7 @@ from traceflops.parsers.rocprof.tables.counters import takes_largest
 from traceflops.parsers.rocprof.v3json_records import READERS, RecordBlock
 from traceflops.parsers.shared import sinks
 from traceflops.parsers.shared.sanity_checks import timed
-from traceflops.parsers.shared.trace_builder import TraceBuilder, within_limit
+from traceflops.parsers.shared.trace_builder import Gathered, within_limit
 from traceflops.table.columns import ABSENT, LIMIT_NS, Array, BoolArray, IntArray, Names, count_true
 
 ROOT_KEY: Final = "rocprofiler-sdk-tool"
@@ -148,7 +148,7 @@ _KIND_BASE: Final = 1 << 20
 """More than there are operations of a kind."""
 
 
-class JsonRecorded(TraceBuilder):
+class JsonRecorded(Gathered):
     """The rows of a file, what its records refer to in vain, and the arguments of RCCL's calls.
 
     `arguments` are by row of the calls.

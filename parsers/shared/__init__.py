@@ -1,7 +1,7 @@
 """What readers of several tools share: builders of traces, and checks of what they built.
 
 rows of a tool   -> add_work, add_calls, add_marks  columns of one kind of row   (sinks)
--> TraceBuilder                        processes, devices, builders  (trace_builder)
+-> Gathered                        processes, devices, builders  (trace_builder)
 -> tables of a Trace               in order of time, null where unknown
 Trace of a reader -> plausible                      without impossible times and amounts,
 records that are there twice, halves of

@@ -17,7 +17,7 @@ from typing import Final, TypeVar
 
 import numpy as np
 
-from traceflops.parsers.shared.trace_builder import TraceBuilder
+from traceflops.parsers.shared.trace_builder import Gathered
 from traceflops.table.builder import TableBuilder
 from traceflops.table.columns import ABSENT, IntArray
 from traceflops.table.grouping import groups, joint_codes
@@ -150,7 +150,7 @@ class _Facts:
     group: str | None = None
 
 
-def fill_collectives(builder: TraceBuilder, arguments: Arguments) -> int:
+def fill_collectives(builder: Gathered, arguments: Arguments) -> int:
     """Fill in the collectives of kernels that RCCL launched; return for how many.
 
     `arguments` may be empty, where a format has none: then only the kind is known; `group` among

@@ -64,7 +64,7 @@ class ProcessFacts:
     pid: int | None = None
 
 
-class TraceBuilder:
+class Gathered:  # a stable name, see docs/extend.md
     """The rows of a trace while it is read, and the processes and devices they belong to.
 
     `process()` and `device()` give the numbers that go into the columns of those names. `counts`
@@ -135,7 +135,7 @@ class TraceBuilder:
 class ProcessIds:
     """The processes of one file by pid; ABSENT is one without a known pid."""
 
-    def __init__(self, builder: TraceBuilder, file: str) -> None:
+    def __init__(self, builder: Gathered, file: str) -> None:
         self._builder = builder
         self._file = file
         self._pids: set[int] = set()

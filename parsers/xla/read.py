@@ -125,7 +125,7 @@ def _trace(source: ByteSource, python_stacks: bool) -> Trace:
     return Trace(about, tables, (*notes, *overflowed), recording.places)
 
 
-class _Recording(trace_builder.TraceBuilder):
+class _Recording(trace_builder.Gathered):
     """The rows of one file, which is one process."""
 
     def __init__(

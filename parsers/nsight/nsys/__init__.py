@@ -7,7 +7,7 @@ Each becomes tables whose columns are asked for by name, and these a trace:
     ReportReading   timeline: work, calls, waits, overheads, memory, metrics
       |             nvtx: operators and ranges; nccl: collectives from their payloads
       |             ProcessRegistry: preliminary numbers of processes, devices, streams
-    TraceBuilder        rows whose names are ids of texts
+    Gathered        rows whose names are ids of texts
       |
       |             resolve_names: ids -> texts
       |             settle: preliminary -> final numbers, ranks

@@ -19,7 +19,7 @@ from traceflops.parsers.nsight.nsys.enums import THREAD_BITS, processes_of, thre
 from traceflops.parsers.nsight.nsys.process_registry import RankPlace
 from traceflops.parsers.nsight.nsys.reading import ReportReading, texts_of
 from traceflops.parsers.shared.collectives import COLLECTIVES, SIZES, amount, fill_collectives
-from traceflops.parsers.shared.trace_builder import TraceBuilder
+from traceflops.parsers.shared.trace_builder import Gathered
 from traceflops.table.columns import ABSENT
 from traceflops.table.grouping import distinct
 
@@ -60,7 +60,7 @@ def fill_nccl(reading: ReportReading, ranges: Sequence[Batch]) -> None:
     reading.odd["nccl-ranges"] += count
     reading.odd["nccl-payloads"] += len(payloads)
     # Kernels are filled in where they are; their calls are copies of those that launched them.
-    view = TraceBuilder()
+    view = Gathered()
     view.tables["activities"] = activities = reading.builder["activities"]
     named = [code for name, code in activities.names["name"].items() if "nccl" in name.lower()]
     wanted = activities.column("correlation")[np.isin(activities.column("name"), named)]

@@ -19,7 +19,7 @@ from traceflops.parsers.io.database_query import Lookup, by_distinct
 from traceflops.parsers.io.notes import NoteTable
 from traceflops.parsers.nsight.nsys.enums import pid_of, streams_of
 from traceflops.parsers.nsight.nsys.facts import Devices
-from traceflops.parsers.shared.trace_builder import ProcessFacts, TraceBuilder
+from traceflops.parsers.shared.trace_builder import Gathered, ProcessFacts
 from traceflops.table.builder import compact
 from traceflops.table.columns import ABSENT, BoolArray, IntArray, numbers, with_column
 from traceflops.table.grouping import distinct, group_rows
@@ -266,7 +266,7 @@ class ProcessRegistry:
         only = named[0] if len(named) == 1 else ABSENT
         return {local: only if key == ABSENT else key for key, local in self.keys.items()}
 
-    def settle(self, builder: TraceBuilder) -> None:
+    def settle(self, builder: Gathered) -> None:
         """Write the final numbers of processes, devices and streams into the tables."""
         adopted = self._adopt(builder)
         owners = self._owners
@@ -303,7 +303,7 @@ class ProcessRegistry:
                 if column in piece:
                     piece[column] = compact(number(np.atleast_1d(piece[column])))
 
-    def _adopt(self, builder: TraceBuilder) -> dict[int, int]:
+    def _adopt(self, builder: Gathered) -> dict[int, int]:
         """Return the process of devices whose rows name none, where it can be but one.
 
         Exports of some versions leave the process of copies and fills empty: these rows become rows
@@ -338,7 +338,7 @@ class ProcessRegistry:
                 piece["process"] = compact(np.where(is_adopted, adopter, process_of_row))
         return adopted
 
-    def _settled_processes(self, builder: TraceBuilder) -> dict[int, int]:
+    def _settled_processes(self, builder: Gathered) -> dict[int, int]:
         """Return the final number of each process; the order is that of ranks, then of ids."""
         final: dict[int, int] = {}
         nobody, ranks = self.keys.get(ABSENT), self.ranks.ranks
@@ -358,7 +358,7 @@ class ProcessRegistry:
         return final
 
     def _settled_devices(
-        self, builder: TraceBuilder, users: Mapping[int, int], owner: Mapping[int, int]
+        self, builder: Gathered, users: Mapping[int, int], owner: Mapping[int, int]
     ) -> dict[int, int]:
         """Return the final number of each device.
 

@@ -13,7 +13,7 @@ from traceflops.parsers.io.database_query import Batch, Coder, TextsById, Wanted
 from traceflops.parsers.nsight.nsys.enums import present, processes_of, threads_of
 from traceflops.parsers.nsight.nsys.process_registry import ProcessRegistry
 from traceflops.parsers.nsight.nsys.tables import Tables
-from traceflops.parsers.shared.trace_builder import TraceBuilder
+from traceflops.parsers.shared.trace_builder import Gathered
 from traceflops.table.builder import TableBuilder, compact
 from traceflops.table.columns import ABSENT, LIMIT_NS, Array, IntArray, count_true
 from traceflops.table.grouping import distinct
@@ -43,7 +43,7 @@ class ReportReading:
 
     tables: Tables
     registry: ProcessRegistry
-    builder: TraceBuilder = field(default_factory=TraceBuilder)
+    builder: Gathered = field(default_factory=Gathered)
     odd: Counter[str] = field(default_factory=Counter)
     counts: Counter[str] = field(default_factory=Counter)
     callers: list[IntArray] = field(default_factory=list)

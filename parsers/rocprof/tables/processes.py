@@ -18,7 +18,7 @@ from traceflops.parsers.rocprof.tables.parts import (
     Stretch,
     TableFile,
 )
-from traceflops.parsers.shared.trace_builder import TraceBuilder
+from traceflops.parsers.shared.trace_builder import Gathered
 from traceflops.table.columns import ABSENT, IntArray
 
 _DAY_NS: Final = 86_400 * 10**9
@@ -206,7 +206,7 @@ class Devices:
         self,
         lists: Mapping[Hashable | None, Agents],
         processes: Sequence[tuple[int, Process]],
-        builder: TraceBuilder,
+        builder: Gathered,
     ) -> None:
         """Number all devices that records name; `lists` are those of `agents_listed`."""
 

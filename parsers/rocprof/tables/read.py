@@ -32,8 +32,8 @@ from traceflops.parsers.rocprof.tables.processes import NAMED_BY, Devices, Proce
 from traceflops.parsers.rocprof.tables.runs import TableRun, runs_of
 from traceflops.parsers.shared.collectives import fill_collectives
 from traceflops.parsers.shared.trace_builder import (
+    Gathered,
     ProcessFacts,
-    TraceBuilder,
     chosen,
     overflow_notes,
 )
@@ -200,7 +200,7 @@ _INTO: Final = {
 _TOOLS: Final = {"v1": "rocprof", "v2": "rocprofv2", "v3": "rocprofv3", COMPUTE: "rocprof-compute"}
 
 
-class Assembly(TraceBuilder):
+class Assembly(Gathered):
     """Makes the trace of a run, and uses up its rows."""
 
     def __init__(self, run: TableRun, host: str | None) -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from traceflops.parsers.shared.collectives import COLLECTIVES, data_type, fill_collectives
-from traceflops.parsers.shared.trace_builder import TraceBuilder, ProcessFacts
+from traceflops.parsers.shared.trace_builder import Gathered, ProcessFacts
 from traceflops.table.columns import ABSENT
 
 GENERIC = "ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<4096ul>)"
@@ -25,7 +25,7 @@ class Capture:
     """Calls in the order in which they are made, and kernels by the calls that launch them."""
 
     def __init__(self) -> None:
-        self.builder = TraceBuilder()
+        self.builder = Gathered()
         self.process = self.builder.process("one", ProcessFacts("made.csv"))
         self.device = self.builder.device(0, self.process, 0)
         self.arguments: dict[int, dict[str, str]] = {}
