@@ -38,7 +38,6 @@ from traceflops.units import several
 if TYPE_CHECKING:
     from traceflops.analysis.result import Analysis
 
-_MOST: Final = 3
 _NAME: Final = 60
 _INDENT: Final = "   "
 _BETWEEN: Final = 3
@@ -46,8 +45,8 @@ _SMALL: Final = 0.01
 _QUESTION: Final = 72
 
 
-def case_lines(analysis: Analysis, style: Style) -> Iterator[Text]:
-    """Yield the title, where the time of a step goes, and the findings with their remedies."""
+def case_lines(analysis: Analysis, style: Style, most: int = 3) -> Iterator[Text]:
+    """Yield the title, where the time of a step goes, and `most` findings with their remedies."""
     opened = opening(analysis)
     lines, figure = _title(opened.title, analysis.measured.figure or "", style.width)
     yield from lines
@@ -79,14 +78,14 @@ def case_lines(analysis: Analysis, style: Style) -> Iterator[Text]:
     found = causes(analysis)
     if found:
         yield Text()
-    for number, one in enumerate(found[:_MOST], 1):
+    for number, one in enumerate(found[:most], 1):
         is_title = best is not None and one.finding is best.finding
         yield from _finding(number, one, style.width, opened if is_title else None)
-    if sum(one.finding.gain is not None for one in found[:_MOST]) > 1:
+    if sum(one.finding.gain is not None for one in found[:most]) > 1:
         yield from paragraph(ALONE, style.width, "dim", _INDENT)
-    if len(found) > _MOST:
-        more = several(len(found) - _MOST, "more finding")
-        yield Text(f"{_INDENT}… {more} on the page and in --json", "dim")
+    if len(found) > most:
+        more = several(len(found) - most, "more finding")
+        yield from paragraph(f"… {more} on the page and in --json", style.width, "dim", _INDENT)
     others = [] if found else list(_others(analysis, best, opened, style.width))
     yield from (Text(), *others) if others else ()
 

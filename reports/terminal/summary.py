@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from operator import add
-from typing import Final
+from typing import Final, NamedTuple
 
 from rich.cells import cell_len
 from rich.text import Text
@@ -79,15 +80,11 @@ from traceflops.reports.view.wording import (
 )
 from traceflops.units import capitalized, several
 
-_KERNELS_SHOWN: Final = 5
 _LEAST_KERNELS: Final = 2
 _KERNELS_ASKED_FOR: Final = 20
 _SPEEDS_SHOWN: Final = 3
 _OWN: Final = "own per step"
-_COLLECTIVES_SHOWN: Final = 2
 _DEVICES_SHOWN: Final = 4
-_NOTES_SHOWN: Final = 2
-_WAITS_SHOWN: Final = 3
 _SAMPLED_SHOWN: Final = 8
 _SAMPLED_LESS: Final = ("Memory clock", "Samples", "Limit", "Memory", "Busy", "Temperature")
 _NAME_WIDTH: Final = 52
@@ -111,56 +108,96 @@ _WAIT_NAME: Final = 27
 _LEAST_BAR: Final = 6
 
 
+class Shown(NamedTuple):
+    """How many rows of what has many are shown."""
+
+    findings: int
+    kernels: int
+    waits: int
+    collectives: int
+    notes: int
+
+
+_SCREEN: Final = 40
+"""Lines that a report takes at most, if fewer rows achieve that."""
+_SHOWN: Final = (
+    Shown(findings=3, kernels=5, waits=3, collectives=2, notes=2),
+    Shown(findings=3, kernels=5, waits=3, collectives=1, notes=1),
+    Shown(findings=3, kernels=3, waits=2, collectives=1, notes=1),
+    Shown(findings=2, kernels=3, waits=2, collectives=1, notes=1),
+    Shown(findings=2, kernels=2, waits=1, collectives=1, notes=0),
+    Shown(findings=1, kernels=2, waits=1, collectives=0, notes=0),
+)
+"""Tried in this order until the report fits the screen."""
+
+
 def render_terminal(
     analysis: Analysis, style: Style | None = None, by: str | None = None
 ) -> list[Text]:
     """Return the lines of the report, with the work `by` module etc. instead of few kernels."""
     style = (style or Style()).wide_enough()
+    first, then = [*_without_times(analysis, style)], [*_devices_in_detail(analysis, style)]
     counted: list[Text] = []
     if analysis.untimed is None:  # counters were read beside a timeline
         counted = [*speeds_lines(analysis.measured, _SPEEDS_SHOWN, style.width)]
-    without_times: list[Text] = []
-    if analysis.untimed is not None:
-        without_times += counted_lines(analysis.measured, style.width)
-        without_times += untimed_lines(analysis.untimed, style)
-    elif analysis.prepared is not None and not analysis.devices:
-        without_times += memory_lines(analysis.prepared, style.width)
-    rows_of_devices = min(len(analysis.devices), _DEVICES_SHOWN) - 1  # they take the room
-    most = max(_KERNELS_SHOWN - rows_of_devices, _LEAST_KERNELS)
-    work = _kernels(analysis, style, _KERNELS_ASKED_FOR if by == KERNEL else most)
-    if by not in (None, KERNEL):
-        work = _owners(analysis, by, style.width)
-    jobs: list[Text] = []
-    for job in analysis.jobs if analysis.of_no_job else ():
-        jobs += headline(f"Job {job.number}  {job_files(job)} ({job_size(job)})")
-        jobs += paragraph(job.verdict or "", style.width, "", _INDENT)
     is_first = analysis.recorded == "serialized"
-    has_snapshot = analysis.prepared is not None and analysis.devices
+    case = cache(lambda findings: [*case_lines(analysis, style, findings)])
+    lines: list[Text] = []
+    for shown in _SHOWN:
+        work = _work(analysis, style, by, shown.kernels)
+        lines = [
+            *case(shown.findings),
+            *first,
+            *_waits(analysis, style, shown.waits),
+            *then,
+            *((*counted, *work) if is_first else (*work, *counted)),
+            *_collectives(analysis, style.width, shown.collectives),
+            *_notes(analysis, style.width, shown.notes),
+        ]
+        if len(lines) <= _SCREEN:
+            break
+    return fitted(lines, style)
+
+
+def _without_times(analysis: Analysis, style: Style) -> Iterator[Text]:
+    """Yield what a recording without a timeline holds, and a line per job of several."""
+    if analysis.untimed is not None:
+        yield from counted_lines(analysis.measured, style.width)
+        yield from untimed_lines(analysis.untimed, style)
+    elif analysis.prepared is not None and not analysis.devices:
+        yield from memory_lines(analysis.prepared, style.width)
+    for job in analysis.jobs if analysis.of_no_job else ():
+        yield from headline(f"Job {job.number}  {job_files(job)} ({job_size(job)})")
+        yield from paragraph(job.verdict or "", style.width, "", _INDENT)
+
+
+def _devices_in_detail(analysis: Analysis, style: Style) -> Iterator[Text]:
+    """Yield passes of a serving engine, devices, their clocks and memory, and the longest gaps."""
+    yield from _passes(analysis, style.width)
+    yield from _devices(analysis, style)
+    yield from _sampled(analysis, style.width)
+    if analysis.prepared is not None and analysis.devices:
+        yield from snapshot_lines(analysis.recording, style.width)
+    yield from gap_lines(analysis, style)
+
+
+def _work(analysis: Analysis, style: Style, by: str | None, most: int) -> Iterator[Text]:
+    """Yield the work `by` its owners if asked for, else at most so many kernels."""
+    if by not in (None, KERNEL):
+        yield from _owners(analysis, by, style.width)
+        return
+    rows_of_devices = min(len(analysis.devices), _DEVICES_SHOWN) - 1  # they take the room
+    most = max(most - rows_of_devices, _LEAST_KERNELS)
+    yield from _kernels(analysis, style, _KERNELS_ASKED_FOR if by == KERNEL else most)
+
+
+def _notes(analysis: Analysis, width: int, most: int) -> Iterator[Text]:
+    """Yield the weightiest notes, without those that the first lines say."""
     hows = [lack.how for lack in analysis.measured.lacks[:1] if lack.how is not None]
     said = any(how.code == NEXT_TIME for how in hows)
     notes = notes_by_weight(analysis)[len(doubts(analysis)) :]
-    lines = (
-        *case_lines(analysis, style),
-        *without_times,
-        *jobs,
-        *_waits(analysis, style),
-        *_passes(analysis, style.width),
-        *_devices(analysis, style),
-        *_sampled(analysis, style.width),
-        *(snapshot_lines(analysis.recording, style.width) if has_snapshot else ()),
-        *gap_lines(analysis, style),
-        *(counted if is_first else ()),
-        *work,
-        *(() if is_first else counted),
-        *_collectives(analysis, style.width),
-        *note_lines(
-            [note.text for note in notes if not (said and note.code == "no-shapes")],
-            _NOTES_SHOWN,
-            "on the page and in --json",
-            style.width,
-        ),
-    )
-    return fitted(lines, style)
+    texts = [note.text for note in notes if not (said and note.code == "no-shapes")]
+    yield from note_lines(texts, most, "on the page and in --json", width)
 
 
 def _devices(analysis: Analysis, style: Style) -> Iterator[Text]:
@@ -199,9 +236,9 @@ def _devices(analysis: Analysis, style: Style) -> Iterator[Text]:
         yield from paragraph(said, style.width, "dim", _INDENT)
 
 
-def _waits(analysis: Analysis, style: Style) -> Iterator[Text]:
+def _waits(analysis: Analysis, style: Style, most: int) -> Iterator[Text]:
     """Yield what the GPUs wait on, a line per class of culprit."""
-    rows = waited_for(analysis)[:_WAITS_SHOWN]
+    rows = waited_for(analysis)[:most]
     if not rows:
         return
     yield from headline("GPU waits on (share of the idle time)")
@@ -317,11 +354,11 @@ def _owners(analysis: Analysis, by: str, width: int) -> Iterator[Text]:
     yield from paragraph(attribution_sentence(analysis), width)
 
 
-def _collectives(analysis: Analysis, width: int) -> Iterator[Text]:
+def _collectives(analysis: Analysis, width: int, most: int) -> Iterator[Text]:
     """Yield what the longest kinds of collectives moved, a line for each; then pipelines."""
     rows = analysis.collectives
-    more = len(rows) - _COLLECTIVES_SHOWN
-    for place, row in enumerate(rows[:_COLLECTIVES_SHOWN]):
+    more = len(rows) - most
+    for place, row in enumerate(rows[:most]):
         message, rate = mean_message(row), collective_rate(row)
         times = f"{mean_count(analysis.mean_ns(row.count))} ×"
         parts = [f"{collective_label(row)}: {times}{'' if message == UNKNOWN else f' {message}'}"]
@@ -330,7 +367,7 @@ def _collectives(analysis: Analysis, width: int) -> Iterator[Text]:
         parts.append(duration(analysis.mean_ns(row.sum_ns)))
         if knows_exposure(analysis):
             parts.append(f"{duration(analysis.mean_ns(row.exposed_ns))} exposed")
-        if place == _COLLECTIVES_SHOWN - 1 and more > 0:
+        if place == most - 1 and more > 0:
             parts.append(f"{several(more, 'kind')} more")
         yield Text(_INDENT + listed(parts, width - len(_INDENT)), "dim")
     for sentence in pipeline_sentences(analysis):

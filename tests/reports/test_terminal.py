@@ -313,3 +313,10 @@ def test_odd_analyses_have_a_summary(analysis: tf.Analysis) -> None:
     first = analysis.verdict.sentence.split(":")[0]
     assert first.removeprefix("MFU unknown. ") in text
     assert len(lines) <= 40
+
+
+@pytest.mark.parametrize("sample", ["gpt_ddp_4rank", "rocprof", "nsight"])
+def test_a_report_is_a_screen(sample: str) -> None:
+    """Rows go before the report is longer than a screen; its title and first remedy stay."""
+    lines = render_terminal(read(sample), Style(width=100))
+    assert len(lines) <= 40
