@@ -137,7 +137,7 @@ def note_lines(notes: Sequence[str], most: int, where: str, width: int) -> Itera
         for place, line in enumerate(wrapped(visible(note), width - len("note "))):
             yield Text.assemble("     " if place else ("note ", "bold"), line)
     if len(notes) > most:
-        yield Text(f"note {several(len(notes) - most, 'more note')} {where}", "dim")
+        yield from hanging("note ", f"{several(len(notes) - most, 'more note')} {where}", width, "dim")
 
 
 def joined(parts: Iterable[str], width: int) -> Iterator[Text]:

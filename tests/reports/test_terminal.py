@@ -315,7 +315,7 @@ def test_odd_analyses_have_a_summary(analysis: tf.Analysis) -> None:
     assert len(lines) <= 40
 
 
-@pytest.mark.parametrize("sample", ["gpt_ddp_4rank", "rocprof", "nsight"])
+@pytest.mark.parametrize("sample", TABLES)
 def test_a_report_is_a_screen(sample: str) -> None:
     """Rows go before the report is longer than a screen; its title and first remedy stay."""
     lines = render_terminal(read(sample), Style(width=100))
