@@ -137,7 +137,8 @@ def note_lines(notes: Sequence[str], most: int, where: str, width: int) -> Itera
         for place, line in enumerate(wrapped(visible(note), width - len("note "))):
             yield Text.assemble("     " if place else ("note ", "bold"), line)
     if len(notes) > most:
-        yield from hanging("note ", f"{several(len(notes) - most, 'more note')} {where}", width, "dim")
+        more = f"{several(len(notes) - most, 'more note')} {where}"
+        yield from hanging("note ", more, width, "dim")
 
 
 def joined(parts: Iterable[str], width: int) -> Iterator[Text]:
