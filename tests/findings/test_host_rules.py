@@ -468,6 +468,24 @@ def test_waits_in_each_step_leave_no_lead(call: str, says: str) -> None:
     assert not of_rule(waiting(6, call, 2), "host-waits")
 
 
+@pytest.mark.parametrize(("size", "says"), [(20, "of at most 20 B"), (9_000_000, "pinned memory;")])
+def test_a_value_that_each_step_reads_is_kept_rather_than_pinned(size: int, says: str) -> None:
+    copy, works, marks = "Memcpy DtoH (Device -> Pageable)", [], []
+    for number in range(12):
+        at = 1_000_000 + 1_100_000 * number
+        works += [(GEMM, at, at + 9_000, STEP), (copy, at + 10_000, at + 1_010_000, 1_000)]
+        marks.append((f"ProfilerStep#{number}", at - 1_000, 1_099_000))
+    rows = launched(*works)
+    for call in rows["calls"][1::2]:
+        call.update(name="cudaMemcpy", dur_ns=1_002_000)
+    for one in rows["activities"][1::2]:
+        one.update(kind="memcpy", direction="DtoH", bytes=size)
+    trace = trace_of(**rows, marks=step_marks(*marks))
+    analysis = tf.analyze(replace(trace, source=replace(trace.source, format="nsight")))
+    (found,) = of_rule(analysis, "host-waits")
+    assert says in found.remedy
+
+
 def test_who_reads_nothing_back_is_not_told_to_keep_values_on_the_gpu() -> None:
     (found,) = of_rule(waiting(6, "cudaStreamSynchronize", 6, way="HtoD"), "host-waits")
     assert ".item()" not in found.remedy

@@ -18,8 +18,9 @@ from traceflops.attribution.host_events import is_of_library
 from traceflops.attribution.launch_lead import LaunchSums
 from traceflops.attribution.range_labels import numbered
 from traceflops.characters import function_name
-from traceflops.facts import Fact, fact
+from traceflops.facts import Fact, Value, fact
 from traceflops.findings.case import cause, limit, share_of_window
+from traceflops.findings.copy_sizes import small_copies
 from traceflops.findings.device_memory import allocator_state, reads_back, uploads_pinned
 from traceflops.findings.finding import Cause, Owner, Row, Where, row_name, short_name
 from traceflops.findings.host_waits import WAITING, after_waits, frame_of, host_waits
@@ -196,12 +197,10 @@ def _title(case: Case, rule: str, owner: Owner | None) -> Fact:
     return fact(f"{rule}.title" if is_of_step else f"{rule}.title-no-steps")
 
 
-def _what_is_known(
-    case: Case, rule: str, idle: IdleClass
-) -> tuple[set[str], dict[str, Fact | str | None]]:
+def _what_is_known(case: Case, rule: str, idle: IdleClass) -> tuple[set[str], dict[str, Value]]:
     """Return facts that choose the remedy of a class of idle time, and values of its text."""
     largest, knows = idle.culprits[0], set[str]()
-    values: dict[str, Fact | str | None] = {}
+    values: dict[str, Value] = {}
     if rule in (*_LAUNCHING, "host-code"):
         sums = case.launches.total if case.launches else LaunchSums()
         knows |= {"replays-graphs"} if sums.operations > 2 * sums.launches else set()
@@ -214,6 +213,10 @@ def _what_is_known(
     if rule == "memory-alloc":
         pinning = (one.idle_ns for one in idle.culprits if _PINS.search(one.evidence[0]))
         knows |= {"pinned"} if 2 * sum(pinning) >= idle.idle_ns else allocator_state(case)
+    if rule == "blocking-copy":
+        sizes, bytes_ = small_copies(case, by_calls=True)
+        knows |= sizes
+        values |= bytes_
     if rule in WAITING:
         knows |= {"reads"} if reads_back(case) else set()
         values["operator"] = _computing(largest)
