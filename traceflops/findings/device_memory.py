@@ -53,7 +53,7 @@ _ALLOCATED: Final = re.compile(r"aten::empty(_strided)?$")
 _ASKED: Final = re.compile(r"(cuda|hip)Malloc(Async)?(_v\d+)?$|(cu|hip)MemAlloc(Async)?(_v2)?$")
 _FREED: Final = re.compile(r"(cuda|hip|cuMem)Free(Async)?(_v\d+)?$")
 _BURST_NS, _MANY = 10**9, 10
-_LAUNCHING: Final = ("eager_overhead", "optimizer_loop", "launch_latency")
+_LAUNCHING: Final = ("other_calls", "eager_overhead", "optimizer_loop", "launch_latency")
 
 
 def host_copies(case: Case) -> Iterator[Cause]:

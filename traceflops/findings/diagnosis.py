@@ -59,7 +59,7 @@ RULES: Final[tuple[Rule, ...]] = (
 _OF_RECORDED: Final = (late_rank, rank_balance, slow_link, kernel_rules, low_clocks)
 """Rules that ask only of work that is recorded: they hold where other work is not."""
 _WAITS, _NEARLY = "host-waits", 0.9
-_LAUNCHING: Final = ("eager-overhead", "launch-latency", "thread-handover")
+_LAUNCHING: Final = ("other-calls", "eager-overhead", "launch-latency", "thread-handover")
 _NEAR: Final = 0.5
 """Kernels that reach so much of their roof are near what the GPU can."""
 _SURE: Final[Mapping[Level, float]] = {"high": 1.0, "medium": 0.9, "low": 0.8}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from traceflops.attribution.culprits import IdleClass
 from traceflops.attribution.host_calls import memory_operations
-from traceflops.attribution.host_events import is_of_library
+from traceflops.attribution.host_events import facts_of_name, is_of_library
 from traceflops.attribution.launch_lead import LaunchSums
 from traceflops.attribution.range_labels import numbered
 from traceflops.characters import function_name
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 _LAUNCH_BOUND: Final = "launch-bound"
 _LATENCY: Final = "launch-latency"
-_LAUNCHING: Final = ("eager-overhead", _LATENCY)
+_LAUNCHING: Final = ("eager-overhead", "other-calls", _LATENCY)
 _UNTITLED_WITHOUT_STEPS: Final = ("memory-alloc", "recompilation", "code-loading")
 """Rules whose titles speak of the step."""
 _BY_NAME: Final[dict[str, re.Pattern[str]]] = {
@@ -45,6 +45,11 @@ _BY_NAME: Final[dict[str, re.Pattern[str]]] = {
     "code-loading": re.compile(rf"^({LOADS.pattern}|(cu|hip)(Module|Library)Unload)"),
 }
 """Rules by the names around idle time, of whatever class it is."""
+_BY_FACT: Final = {
+    ("external_wait", "awaits_input"): "input-wait",
+    ("host_code", "uses_files"): "file-access",
+}
+"""Rules by class and by what the innermost name of idle time reveals."""
 _ENGINES: Final = {"vllm/": "vllm", "sglang/": "sglang"}
 """Serving engines by the folder of the functions that launch."""
 _IN_THREAD, _WORKERS = "_SingleProcessDataLoaderIter", "_MultiProcessingDataLoaderIter"
@@ -96,7 +101,8 @@ def idle_causes(case: Case) -> Iterator[Cause]:
             continue  # copies that were not recorded may have run
         if rule == "host-code" and _owner(label) != "yours":
             # Functions of others that launch work, too, are told as launching.
-            launching = culprits_by_rule.get("eager-overhead", [])
+            launches = (culprits_by_rule.get(name, []) for name in _LAUNCHING)
+            launching = next(filter(None, launches), [])
             launching_ns = sum(culprit.idle_ns for culprit in launching)
             if launching_ns >= idle.idle_ns and launching and launching[0].label == label:
                 continue
@@ -123,7 +129,9 @@ def _at_floor(case: Case) -> bool:
 def rule_of_idle(kind: str, *names: str) -> str:
     """Return the rule of some idle time: by the names around it, else by its class."""
     by_name = (rule for rule, code in _BY_NAME.items() if any(map(code.search, names)))
-    return next(by_name, kind.replace("_", "-"))
+    reveals = frozenset[str]().union(*map(facts_of_name, names[:2]))  # its owner, and what it is
+    by_fact = (rule for (one, found), rule in _BY_FACT.items() if one == kind and found in reveals)
+    return next(by_name, next(by_fact, kind.replace("_", "-")))
 
 
 def _cause(case: Case, rule: str, idle: IdleClass, share: float) -> Cause:
