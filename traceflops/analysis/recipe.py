@@ -25,6 +25,7 @@ from traceflops.findings.communication import slow_link_fact, slow_link_findings
 from traceflops.findings.device_memory import memory_verdict
 from traceflops.findings.finding import Verdict
 from traceflops.findings.late_rank import late_rank_fact, late_rank_findings, waiting_for
+from traceflops.findings.little_work import little_work
 from traceflops.findings.losses import Loss, all_losses, loss_findings
 from traceflops.findings.main_kernel import main_kernel_findings
 from traceflops.findings.on_cpu import OfGpu, OnCpu, leading, of_gpu
@@ -240,7 +241,7 @@ class VerdictFacts(NamedTuple):
 
     `how` says how device records are made, `cut` that a file is cut off. `samples` and `memory` are
     verdicts on recordings of samples or memory alone. `gpu` is what CPUs tell of a GPU
-    whose work is not recorded.
+    whose work is not recorded, `little` that hardly any work is.
     """
 
     trace: Trace
@@ -253,6 +254,7 @@ class VerdictFacts(NamedTuple):
     samples: Verdict | None = None
     memory: Verdict | None = None
     gpu: OfGpu = OfGpu()
+    little: tuple[Fact, ...] = ()
 
     @classmethod
     def of(cls, prepared: Prepared) -> VerdictFacts:
@@ -270,6 +272,7 @@ class VerdictFacts(NamedTuple):
             samples_verdict(gpu_samples(prepared) if is_of_samples else (), trace),
             memory_verdict(prepared),
             of_gpu(trace) if prepared.on_host else OfGpu(),
+            little_work(prepared),
         )
 
 
@@ -304,11 +307,11 @@ def judged(
     # What recorded work waited for holds, whatever else ran without a record.
     of_ranks = (*late_rank_findings(ranks, program), *slow_link_findings(ranks, program))
     findings = [] if on_host else [*of_ranks]
-    if records.is_judged and not on_host:
+    if records.is_judged and not on_host and not facts.little:
         findings = [*loss_findings(losses, measured, basis), *findings]
         findings += [*uneven_findings(spread, devices, passes), *of_kernels]
         findings.sort(key=attrgetter("share"), reverse=True)
-    is_idle_known = records.is_judged and not facts.lacks_copies and not lost
+    is_idle_known = records.is_judged and not (facts.lacks_copies or lost or facts.little)
     return {
         "verdict": led_by(first, facts.cut or lost),
         "steps": replace(choice, typical_ns=spread.median_ns) if spread is not None else choice,
@@ -349,6 +352,7 @@ def _said_first(
         or serialized_verdict(facts.records, measured)
         or untimed_verdict(facts.untimed, late_rank)
         or facts.memory
+        or (Verdict(facts.little, "start-up") if facts.little else None)
         or verdict(
             sum((device.chosen for device in devices), EMPTY_ACCOUNT),
             facts.choice,
