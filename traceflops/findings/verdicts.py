@@ -136,7 +136,9 @@ def records_verdict(
             return Verdict((missing, *host), "records-missing")
         case "incomplete":
             incomplete = fact("verdict.records-incomplete", lost=records.lost, calls=records.words)
-            return Verdict((incomplete, *late), "records-missing")
+            launches = (records.kernel + records.graph).calls
+            why = (fact("verdict.no-kernel", launches=launches),) * records.lacks_all_kernels
+            return Verdict((incomplete, *why, *late), "records-missing")
         case "collectives":
             return Verdict((fact("verdict.only-collectives"), *late), "records-missing")
         case "capture":
