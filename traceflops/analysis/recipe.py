@@ -19,6 +19,7 @@ from traceflops.devices.jobs import check_decided, is_undecided, of_job
 from traceflops.devices.side_records import GPU_SAMPLES
 from traceflops.errors import UsageError
 from traceflops.facts import Fact, fact
+from traceflops.findings.calls_alone import calls_alone
 from traceflops.findings.case import program_of_trace
 from traceflops.findings.clocks import samples_verdict
 from traceflops.findings.communication import slow_link_fact, slow_link_findings
@@ -241,7 +242,8 @@ class VerdictFacts(NamedTuple):
 
     `how` says how device records are made, `cut` that a file is cut off. `samples` and `memory` are
     verdicts on recordings of samples or memory alone. `gpu` is what CPUs tell of a GPU
-    whose work is not recorded, `little` that hardly any work is.
+    whose work is not recorded, `little` that hardly any work is, `calls` what
+    takes the host's time where no work is.
     """
 
     trace: Trace
@@ -255,6 +257,7 @@ class VerdictFacts(NamedTuple):
     memory: Verdict | None = None
     gpu: OfGpu = OfGpu()
     little: tuple[Fact, ...] = ()
+    calls: tuple[Fact, ...] = ()
 
     @classmethod
     def of(cls, prepared: Prepared) -> VerdictFacts:
@@ -273,6 +276,7 @@ class VerdictFacts(NamedTuple):
             memory_verdict(prepared),
             of_gpu(trace) if prepared.on_host else OfGpu(),
             little_work(prepared),
+            calls_alone(trace) if prepared.launch_records.state == "missing" else (),
         )
 
 
@@ -348,7 +352,7 @@ def _said_first(
     late_rank = late_rank_fact(ranks, lasting=True) or slow_link_fact(ranks)
     return (
         facts.samples
-        or records_verdict(facts.records, facts.how, late_rank, on_cpu)
+        or records_verdict(facts.records, facts.how, late_rank, on_cpu, facts.calls)
         or serialized_verdict(facts.records, measured)
         or untimed_verdict(facts.untimed, late_rank)
         or facts.memory
