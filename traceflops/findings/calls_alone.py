@@ -80,8 +80,8 @@ def calls_alone(trace: Trace) -> tuple[Fact, ...]:
     if severity_of(share) not in ("high", "medium"):
         return ()
     outside = rest.subtract(Intervals.of(begin[marks], stop[marks])).length_ns / whole_ns
-    reveals = next((fact for fact, one in _CALLS.items() if one == kind), None)
-    of_kind = has_fact(calls["name"], reveals)[row] if reveals else np.zeros(len(row), np.bool_)
+    by = next((name for name, one in _CALLS.items() if one == kind), None)
+    of_kind = has_fact(calls["name"], by)[row] if by else np.zeros(len(row), np.bool_)
     sums = np.bincount(name[of_kind], spent_ns[of_kind], minlength=len(labels))
     most = [labels[one] for one in np.argsort(-sums)[:_MOST_NAMES] if 10 * sums[one] >= sums.sum()]
     return (
@@ -91,7 +91,7 @@ def calls_alone(trace: Trace) -> tuple[Fact, ...]:
             share=share,
             whole_ns=whole_ns,
             first_ns=first_ns if severity_of(first_ns / whole_ns) else None,
-            names=tuple(most) if reveals else None,
+            names=tuple(most) if by else None,
             outside=outside if severity_of(outside) in ("high", "medium") else None,
         ),
     )
