@@ -22,6 +22,7 @@ from traceflops.reports.view.palette import LINE_LOOKS
 from traceflops.reports.view.texts import words
 from traceflops.reports.view.wording import component_label
 from traceflops.units import capitalized
+from traceflops.windows.device_records import launch_calls
 
 if TYPE_CHECKING:
     from traceflops.analysis.result import Analysis
@@ -267,7 +268,9 @@ def scope(analysis: Analysis) -> list[str]:
     """
     kinds = {kind for device in analysis.devices for kind in device.whole.kinds}
     is_whole = analysis.recorded == "complete" and bool(kinds)
-    said = [words(fact("scope.no-kernel"))] if is_whole and kinds <= _MOVES else []
+    launches = launch_calls(analysis.prepared.trace) if analysis.prepared is not None else 0
+    code = "scope.no-kernel-of-launches" if launches else "scope.no-kernel"
+    said = [words(fact(code, launches=launches))] if is_whole and kinds <= _MOVES else []
     starts = [one for one in analysis.findings[1:] if one.rule == START_UP]
     said += [words(one.claim) for one in starts if analysis.steps.after_start_up]
     rest = analysis.outside

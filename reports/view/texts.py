@@ -32,6 +32,7 @@ _PRINTED: Final[Mapping[str, Callable[[Any], str]]] = {
     "duration": units.duration,
     "time_amount": units.time_amount,
     "mhz": lambda clock: f"{clock:,.0f} MHz",
+    "bytes": figures.size,
     "gib": lambda size: gib(int(size)),
     "count": lambda number: f"{number:,}",
     "signed_duration": lambda ns: figures.with_sign(units.duration(abs(ns)), ns),

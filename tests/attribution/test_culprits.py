@@ -107,6 +107,10 @@ CASES: dict[str, tuple[dict[str, list[dict[str, Any]]], str]] = {
         },
         "train/metrics.py(9): log",
     ),
+    "other_calls": (
+        {"calls": [event("cudaEventRecord", at, at + 10) for at in range(20, 1_000, 10)]},
+        "cudaEventRecord",
+    ),
     "eager_overhead": (
         {"ops": [event("aten::add", at, at + 10) for at in range(20, 1_000, 10)]},
         "aten::add",
@@ -256,8 +260,9 @@ def test_a_call_is_inside_an_operator_of_the_same_times() -> None:
     [
         *((name, "host_code") for name in ("write", "open64", "fsync")),
         *((name, "external_wait") for name in ("pthread_cond_wait", "poll", "recvmsg", "waitpid")),
+        *((name, "external_wait") for name in ("getc", "fgets", "scanf", "getline")),
         *((name, "own_sleep") for name in ("nanosleep", "clock_nanosleep", "usleep", "Sleep")),
-        *((name, "eager_overhead") for name in ("pthread_cond_signal", "sem_post", "execve")),
+        *((name, "host_code") for name in ("pthread_cond_signal", "sem_post", "execve")),
     ],
 )
 def test_calls_of_the_system_are_named_with_the_annotation_around(name: str, expected: str) -> None:

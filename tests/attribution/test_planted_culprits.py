@@ -40,7 +40,10 @@ Sums = Counter[tuple[str, str]]
 Gaps = list[tuple[int, int, int]]
 """Place of the device, start and end since its first work: some formats have no common clock."""
 
-USUAL = ("eager_overhead", "host_code", "optimizer_loop", "thread_handover", "host_unrecorded")
+USUAL = (
+    *("other_calls", "eager_overhead", "host_code", "optimizer_loop", "thread_handover"),
+    "host_unrecorded",
+)
 """Every run has some of these between what is planted."""
 PLAIN: dict[str, Any] = {"steps": 3, "layers": 1, "hidden": 64, "sequence": 128, "vocab": 100}
 COPY = "Memcpy HtoD (Pinned -> Device)"
@@ -210,8 +213,8 @@ def test_every_class_that_is_recorded_is_found(name: str, unseen: set[str]) -> N
     run = simulate(RunConfig(machine=way.machine, lead_in=True, plants=tuple(PLANTS), **PLAIN))
     assert wrong(run, way) == {}
     found = {kind for kind, _ in planted(run, way.recorded)[0]}
-    # No plant sleeps, and none is of start-up, which is no idle time.
-    assert set(CLASSES) - found == {*unseen, "own_sleep", "start_up"}
+    # No plant sleeps or calls often, and none is of start-up, which is no idle time.
+    assert set(CLASSES) - found == {*unseen, "own_sleep", "other_calls", "start_up"}
 
 
 @pytest.mark.parametrize("name", some(WAYS, 3))

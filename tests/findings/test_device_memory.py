@@ -14,19 +14,26 @@ STEPS = 4
 
 
 def run(
-    copy: str, way: str, *, beside: bool = False, copy_ns: int = MS // 2, by: str = "pytorch"
+    copy: str,
+    way: str,
+    *,
+    beside: bool = False,
+    copy_ns: int = MS // 2,
+    by: str = "pytorch",
+    steps: int = STEPS,
+    size: int = 5_000_000,
 ) -> tf.Analysis:
     """Return steps of a kernel of 1 ms and a copy, one after the other or on another stream."""
     works: list[tuple[str, int, int, int]] = []
     marks, at = [], 2 * MS
-    for step in range(STEPS):
+    for step in range(steps):
         marks.append((f"ProfilerStep#{step}", 10_000 * step, 9_000))  # the host is far ahead
         works.append(("sm90_gemm", 10_000 * step + 1_000, at, MS))
         begin = at if beside else at + MS
         works.append((copy, 10_000 * step + 2_000, begin, copy_ns))
         at = begin + (MS if beside else copy_ns)
     rows = launched(*works)
-    is_copy: dict[str, Any] = {"kind": "memcpy", "direction": way, "bytes": 5_000_000}
+    is_copy: dict[str, Any] = {"kind": "memcpy", "direction": way, "bytes": size}
     is_copy["stream"] = 9 if beside else 7
     for one in rows["activities"]:
         one.update(is_copy if one["name"] == copy else {})
@@ -69,6 +76,29 @@ def test_copies_that_no_work_could_hide_had_better_not_be(copy_ns: int, is_most:
     assert ("Keep the data on the GPU" in found.remedy) == is_most
     assert found.gain is not None
     assert found.gain.high_ns == copy_ns
+
+
+PAGEABLE = "Memcpy HtoD (Pageable -> Device)"
+
+
+@pytest.mark.parametrize(
+    ("by", "remedy"), [("pytorch", "Pin the CPU tensors"), ("nsight", "cudaMallocHost")]
+)
+def test_pageable_copies_beside_little_work_are_pinned_first(by: str, remedy: str) -> None:
+    (found,) = of_rule(run(PAGEABLE, "HtoD", copy_ns=9 * MS, by=by), "pageable-copies")
+    assert remedy in found.remedy
+    assert "Keep the data" not in found.remedy
+
+
+@pytest.mark.parametrize(
+    ("size", "remedy"),
+    [(20, "copies of at most 20 B"), (40_000, "cudaMallocHost"), (90_000_000, "cudaMallocHost")],
+)
+def test_tiny_copies_had_better_not_be(size: int, remedy: str) -> None:
+    """One copy per step cannot be joined with others."""
+    of_copies = run(PAGEABLE, "HtoD", copy_ns=9 * MS, by="nsight", steps=12, size=size)
+    (found,) = of_rule(of_copies, "pageable-copies")
+    assert remedy in found.remedy
 
 
 @pytest.mark.parametrize(

@@ -88,6 +88,7 @@ def host(table: str, name: str, **more: Any) -> dict[str, Any]:
 
 
 SHORT = [{"name": "cudaEventRecord", "start_ns": 9_000 * at, "dur_ns": 8_900} for at in range(200)]
+OPS = [{**one, "name": "aten::add"} for one in SHORT]
 LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 IDLE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "data-input": (host("marks", LOADER), host("marks", "DataLoader.__init__")),
@@ -98,7 +99,8 @@ IDLE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "memory-alloc": (host("calls", "cudaMalloc"), host("calls", "cudaMemsetAsync")),
     "slow-driver-call": (host("calls", "cudaStreamCreate"), {"calls": SHORT}),
-    "eager-overhead": ({"calls": SHORT}, {"calls": SHORT[:9]}),
+    "other-calls": ({"calls": SHORT}, {"calls": SHORT[:9]}),
+    "eager-overhead": ({"ops": OPS}, {"ops": OPS[:9]}),
     "optimizer-loop": (
         host("marks", "Optimizer.step#AdamW.step"),
         host("marks", "Optimizer.step#AdamW.step", start_ns=-900_000, dur_ns=800_000),
@@ -434,7 +436,7 @@ def test_code_of_others_that_launches_is_told_once(name: str, rules: int) -> Non
         for at in range(140)
     ]
     found = run(0, 2_000_000, 0, 0, marks=[frame], calls=launches).findings
-    told = [one for one in found if one.rule in ("host-code", "eager-overhead")]
+    told = [one for one in found if one.rule in ("host-code", "other-calls")]
     assert len(told) == rules, [(one.rule, one.sentence) for one in told]
     assert all(one.rows[0].name == name for one in told)
     more = run(0, 2_000_000, 0, 0, marks=[frame], calls=launches[:40]).findings
@@ -508,6 +510,24 @@ def test_waits_in_each_step_leave_no_lead(call: str, says: str) -> None:
     assert found.gain.low_ns <= 100_000 <= found.gain.high_ns + 10_000
     assert found.gain.low_ns > 80_000
     assert not of_rule(waiting(6, call, 2), "host-waits")
+
+
+@pytest.mark.parametrize(("size", "says"), [(20, "of at most 20 B"), (9_000_000, "pinned memory;")])
+def test_a_value_that_each_step_reads_is_kept_rather_than_pinned(size: int, says: str) -> None:
+    copy, works, marks = "Memcpy DtoH (Device -> Pageable)", [], []
+    for number in range(12):
+        at = 1_000_000 + 1_100_000 * number
+        works += [(GEMM, at, at + 9_000, STEP), (copy, at + 10_000, at + 1_010_000, 1_000)]
+        marks.append((f"ProfilerStep#{number}", at - 1_000, 1_099_000))
+    rows = launched(*works)
+    for call in rows["calls"][1::2]:
+        call.update(name="cudaMemcpy", dur_ns=1_002_000)
+    for one in rows["activities"][1::2]:
+        one.update(kind="memcpy", direction="DtoH", bytes=size)
+    trace = trace_of(**rows, marks=step_marks(*marks))
+    analysis = tf.analyze(replace(trace, source=replace(trace.source, format="nsight")))
+    (found,) = of_rule(analysis, "host-waits")
+    assert says in found.remedy
 
 
 def test_who_reads_nothing_back_is_not_told_to_keep_values_on_the_gpu() -> None:

@@ -94,6 +94,26 @@ def test_operators_and_launch_calls_without_device_records_are_no_cpu_run(
     assert how in missing.how.text
 
 
+@pytest.mark.parametrize("kernels", [0, 1])
+def test_a_kernel_that_never_ended_is_not_said_to_be_none(kernels: int) -> None:
+    """Copies run to the end of the recording; the last launch has no record."""
+    rows = launched(
+        ("Memcpy HtoD (Pageable -> Device)", 0, 10, 1_000),
+        *[("saxpy", 1_000 + 9_000 * at, 2_000 + 9_000 * at, 500) for at in range(kernels)],
+        ("Memcpy HtoD (Pageable -> Device)", 90_000, 90_010, 10_000),
+    )
+    for call in rows["calls"]:
+        call["name"] = "cudaLaunchKernel" if call["start_ns"] % 90_000 else "cudaMemcpyAsync"
+    for one in rows["activities"]:
+        one.update({"kind": "memcpy", "direction": "HtoD"} if "Memcpy" in one["name"] else {})
+    last = {"name": "cudaLaunchKernel", "start_ns": 95_000, "dur_ns": 10, "correlation": 999}
+    rows["calls"].append(last)
+    analysis = analyze(trace_of(**rows))
+    is_said = "No kernel of 1 launch was recorded" in analysis.verdict.sentence
+    assert is_said == (not kernels)
+    assert "only copied" not in render_markdown(analysis)
+
+
 def without_operators(analysis: Analysis) -> str:
     assert not analysis.devices
     return analysis.verdict.sentence

@@ -19,6 +19,7 @@ from traceflops.devices.jobs import check_decided, is_undecided, of_job
 from traceflops.devices.side_records import GPU_SAMPLES
 from traceflops.errors import UsageError
 from traceflops.facts import Fact, fact
+from traceflops.findings.calls_alone import calls_alone
 from traceflops.findings.case import program_of_trace
 from traceflops.findings.clocks import samples_verdict
 from traceflops.findings.communication import slow_link_fact, slow_link_findings
@@ -26,6 +27,7 @@ from traceflops.findings.device_memory import memory_verdict
 from traceflops.findings.event_times import of_events, waits_for_host
 from traceflops.findings.finding import Verdict
 from traceflops.findings.late_rank import late_rank_fact, late_rank_findings, waiting_for
+from traceflops.findings.little_work import little_work
 from traceflops.findings.losses import Loss, all_losses, loss_findings
 from traceflops.findings.main_kernel import main_kernel_findings
 from traceflops.findings.on_cpu import OfGpu, OnCpu, leading, of_gpu
@@ -237,7 +239,8 @@ class VerdictFacts(NamedTuple):
 
     `how` says how device records are made, `cut` that a file is cut off. `samples` and `memory` are
     verdicts on recordings of samples or memory alone. `gpu` is what CPUs tell of a GPU
-    whose work is not recorded, `once` is what most of their start-up is.
+    whose work is not recorded, `once` is what most of their start-up is, `little` that hardly any
+    work is recorded, `calls` what takes the host's time where no work is.
     """
 
     trace: Trace
@@ -251,6 +254,8 @@ class VerdictFacts(NamedTuple):
     memory: Verdict | None = None
     gpu: OfGpu = OfGpu()
     once: str | None = None
+    little: tuple[Fact, ...] = ()
+    calls: tuple[Fact, ...] = ()
 
     @classmethod
     def of(cls, prepared: Prepared) -> VerdictFacts:
@@ -269,6 +274,8 @@ class VerdictFacts(NamedTuple):
             memory_verdict(prepared),
             of_gpu(trace) if prepared.on_host else OfGpu(),
             main_kind(prepared) if prepared.on_host else None,
+            little_work(prepared),
+            calls_alone(trace) if prepared.launch_records.state == "missing" else (),
         )
 
 
@@ -307,11 +314,12 @@ def judged(
     # What recorded work waited for holds, whatever else ran without a record.
     of_ranks = (*late_rank_findings(ranks, program), *slow_link_findings(ranks, program))
     findings = [] if on_host else [*of_ranks]
-    if records.is_judged and not on_host and not waits_for_host(facts.trace):
+    is_told = bool(facts.little) or waits_for_host(facts.trace)
+    if records.is_judged and not on_host and not is_told:
         findings = [*loss_findings(losses, measured, basis), *findings]
         findings += [*uneven_findings(spread, devices, passes), *of_kernels]
         findings.sort(key=attrgetter("share"), reverse=True)
-    is_idle_known = records.is_judged and not facts.lacks_copies and not lost
+    is_idle_known = records.is_judged and not (facts.lacks_copies or lost or facts.little)
     return {
         "verdict": led_by(first, facts.cut or lost),
         "steps": replace(choice, typical_ns=spread.median_ns) if spread is not None else choice,
@@ -348,10 +356,11 @@ def _said_first(
     late_rank = late_rank_fact(ranks, lasting=True) or slow_link_fact(ranks)
     return (
         facts.samples
-        or records_verdict(facts.records, facts.how, late_rank, on_cpu)
+        or records_verdict(facts.records, facts.how, late_rank, on_cpu, facts.calls)
         or serialized_verdict(facts.records, measured)
         or untimed_verdict(facts.untimed, late_rank)
         or facts.memory
+        or (Verdict(facts.little, "start-up") if facts.little else None)
         or verdict(
             sum((device.chosen for device in devices), EMPTY_ACCOUNT),
             facts.choice,

@@ -47,11 +47,16 @@ _SYSTEM_WAITS: Final = (
     r"|lock|flock|lockf|sem_(timed|clock)?wait|futex|recv(from|m?msg)?|accept4?|connect|msync"
     r"|sig(wait|waitinfo|timedwait|suspend)|wait([34]|pid|id)?"
 )
-_SYSTEM_FILES: Final = (
-    r"(p?(read|write)v?2?|f?open|open_memstream|openat|f(read|write|flush|sync|datasync|close|gets"
-    r"|puts|seek|stat|statat)|close|[lx]?stat|__[fl]?xstat|lseek|m(un)?map|ioctl)(64)?"
+_SYSTEM_INPUT: Final = (
+    r"(f?getw?c|getw?char|f?getw?s|v?f?w?scanf|getw?c_unlocked|getchar_unlocked)|getline|getdelim"
 )
-SYSTEM_CALLS: Final = re.compile(f"{_SYSTEM_WAITS}|{_SLEEPS}|{_SYSTEM_FILES}")
+_SYSTEM_FILES: Final = (
+    r"(p?(read|write)v?2?|f?open|open_memstream|openat|f(read|write|flush|sync|datasync|close"
+    r"|puts|seek|stat|statat)|close|[lx]?stat|__[fl]?xstat|lseek)(64)?"
+)
+SYSTEM_CALLS: Final = re.compile(
+    f"{_SYSTEM_WAITS}|{_SYSTEM_INPUT}|{_SLEEPS}|{_SYSTEM_FILES}|(m(un)?map|ioctl)(64)?"
+)
 """Names of calls of the operating system that wait or use files."""
 
 FACTS: Final[dict[str, str]] = {
@@ -87,12 +92,13 @@ FACTS: Final[dict[str, str]] = {
         r"^<built-in (method|function) (acquire|poll|select|recv|accept|wait)\b"
         r"|^(threading|queue|selectors)\.py\(|/(threading|queue|selectors)\.py\(\d+\): "
         r"(wait|acquire|join|get|select)$"
-        rf"|^({_SYSTEM_WAITS})$"
+        rf"|^({_SYSTEM_WAITS}|{_SYSTEM_INPUT})$"
     ),
     "waits_for_ranks": (
         r"^P?MPI_(Wait|Test|Barrier|Bcast|All|Reduce|Scan|Exscan|Gather|Scatter|Neighbor_all|Probe"
         r"|Mprobe|M?recv|Recv|Sendrecv|[BRS]?send|Send|Win_(fence|wait|lock|flush))"
     ),
+    "awaits_input": rf"^({_SYSTEM_INPUT})$",
     "uses_files": rf"^({_SYSTEM_FILES})$",
     "helps": (
         r"\.py\(\d+\): __(?!init__|getitems?__)\w+__$"

@@ -54,6 +54,7 @@ CLASSES: Final[dict[str, str]] = {
     "own_sleep": "sleeping",
     "external_wait": "waiting for others",
     "host_code": "Python and other host code",
+    "other_calls": "other GPU calls",
     "eager_overhead": "launching operators",
     "thread_handover": "handover between threads",
     "host_unrecorded": "unrecorded host work",
@@ -109,7 +110,9 @@ def class_of(slices: Slices, parts: GapParts, events: HostEvents, trace: Trace) 
     gap_ns = (parts.gap_end_ns - parts.gap_start_ns)[part]
     is_host_code = events.is_kind(FRAME, event) & (of_cpu | (gap_ns >= _LONG_GAP_NS))
     is_host_code |= events.is_kind(OP, event) & (slices.dur_ns >= _LONG_OP_NS)
-    is_host_code |= events.is_kind(SYSTEM, event) & events.has_fact("uses_files", event)
+    is_host_code |= events.is_kind(SYSTEM, event)
+    # Without recorded operators, nothing says that a call is part of launching one.
+    is_alone = events.is_kind(CALL, event) & (trace.ops.num_rows == 0)
     # Slices in which no thread showed work, and those of the launch.
     handed_over = silent & events.has_fact("runs_backward", slices.own)
     handed_over[silent] |= _other_thread_was_last(slices.only(silent), parts, trace)
@@ -127,6 +130,7 @@ def class_of(slices: Slices, parts: GapParts, events: HostEvents, trace: Trace) 
         "external_wait": (works & events.has_fact("waits", event))
         | (is_host & events.is_inside("waits_for_ranks", event, label)),
         "host_code": (works & is_host_code) | in_range,
+        "other_calls": works & is_alone,
         "eager_overhead": works,
         "thread_handover": handed_over,
         "host_unrecorded": silent,

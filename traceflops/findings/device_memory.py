@@ -19,6 +19,14 @@ from traceflops.categories.programs import of_ml
 from traceflops.characters import function_name
 from traceflops.facts import Fact, fact
 from traceflops.findings.case import cause, limit, share_of_window
+from traceflops.findings.copy_sizes import (
+    PAGEABLE,
+    PINNED,
+    WAYS,
+    between_host_and_device,
+    pinned_gain,
+    small_copies,
+)
 from traceflops.findings.finding import Cause, Gain, Row, Verdict, row_name, short_name
 from traceflops.memory.usage import BETWEEN, fullest_gpu, holders, memory_use
 from traceflops.table.columns import ABSENT, codes, floats, is_one_of, matching, names, numbers
@@ -35,8 +43,6 @@ if TYPE_CHECKING:
     from traceflops.table.trace import Trace
     from traceflops.windows.prepared import Prepared
 
-_WAYS: Final = ("HtoD", "DtoH")
-_PAGEABLE, _PINNED = "pageable", "pinned"
 _MOST_ROWS: Final = 3
 _FEW: Final = 10
 """Copies of one kind that take less than one part in so many of all are not told."""
@@ -47,35 +53,37 @@ _ALLOCATED: Final = re.compile(r"aten::empty(_strided)?$")
 _ASKED: Final = re.compile(r"(cuda|hip)Malloc(Async)?(_v\d+)?$|(cu|hip)MemAlloc(Async)?(_v2)?$")
 _FREED: Final = re.compile(r"(cuda|hip|cuMem)Free(Async)?(_v\d+)?$")
 _BURST_NS, _MANY = 10**9, 10
-_LAUNCHING: Final = ("eager_overhead", "optimizer_loop", "launch_latency")
+_LAUNCHING: Final = ("other_calls", "eager_overhead", "optimizer_loop", "launch_latency")
 
 
 def host_copies(case: Case) -> Iterator[Cause]:
     """Give a cause where only copies between CPU and GPU run; pageable ones have own words."""
     if case.prepared is None:
         return
-    # Which activities copy between CPU and GPU
-    table = case.prepared.trace.activities
-    ways = matching(table["direction"], lambda direction: direction in _WAYS)
-    rows = is_one_of(table["kind"], "memcpy") & ways
-    alone_ns, others_ns = _times_ns(case.prepared, rows)
+    alone_ns, others_ns = _times_ns(case.prepared, between_host_and_device(case.prepared.trace))
     share = share_of_window(case, alone_ns)
     if share < limit(case, "host-copies", "least_share"):
         return
-    copies = [copy for copy in memory_operations(case.prepared) if copy.name in _WAYS]
+    copies = [copy for copy in memory_operations(case.prepared) if copy.name in WAYS]
     copies.sort(key=attrgetter("sum_ns"), reverse=True)
     total_ns = sum(copy.sum_ns for copy in copies)
     copies = [copy for copy in copies if _FEW * copy.sum_ns >= total_ns]
-    is_pageable = 2 * sum(copy.sum_ns for copy in copies if copy.memory == _PAGEABLE) > total_ns
+    is_pageable = 2 * sum(copy.sum_ns for copy in copies if copy.memory == PAGEABLE) > total_ns
     room = share_of_window(case, others_ns)
     is_little = room < share
+    knows, values = small_copies(case)
+    part, speeds = pinned_gain(case) if is_pageable and not knows else (None, {})
+    is_slow = part is not None and part < limit(case, "pageable-copies", "poor")
+    knows |= {"little-work"} if is_little else set()
+    knows |= {"fast"} if part is not None and not is_slow else set()
+    gain_ns = alone_ns if part is None or not (is_slow and is_little) else alone_ns * (1 - part)
     yield cause(
         case,
         "pageable-copies" if is_pageable else "host-copies",
         share,
-        {"copies": tuple(map(_copied, copies))},
+        {"copies": tuple(map(_copied, copies)), **values, **(speeds if is_slow else {})},
         (fact("host-copies.little-work", room=room),) * is_little,
-        frozenset({"little-work"} if is_little else ()),
+        frozenset(knows),
         rows=tuple(
             Row(
                 f"{copy.name}, {copy.memory} memory" if copy.memory else copy.name,
@@ -84,7 +92,7 @@ def host_copies(case: Case) -> Iterator[Cause]:
             )
             for copy in copies
         ),
-        gain=Gain(0, alone_ns // case.windows_used, None),
+        gain=Gain(0, round(gain_ns) // case.windows_used, None),
     )
 
 
@@ -93,7 +101,7 @@ def uploads_pinned(case: Case) -> bool:
     if case.prepared is None:
         return False
     copies = [copy for copy in memory_operations(case.prepared) if copy.name == "HtoD"]
-    pinned_ns = sum(copy.sum_ns for copy in copies if copy.memory == _PINNED)
+    pinned_ns = sum(copy.sum_ns for copy in copies if copy.memory == PINNED)
     return 2 * pinned_ns > sum(copy.sum_ns for copy in copies)
 
 

@@ -29,6 +29,7 @@ from traceflops.findings.finding import WORTH_SAYING, Candidate, Finding, Level
 from traceflops.findings.gains import scales_of, weighed
 from traceflops.findings.idle_causes import idle_causes
 from traceflops.findings.late_rank import late_rank, rank_balance
+from traceflops.findings.little_work import little_work
 from traceflops.findings.main_kernel import MAIN_KERNEL
 from traceflops.findings.rules import advice_of, all_rules, rule_of, statement
 from traceflops.findings.start_up import kept, start_up
@@ -59,7 +60,7 @@ RULES: Final[tuple[Rule, ...]] = (
 _OF_RECORDED: Final = (late_rank, rank_balance, slow_link, kernel_rules, low_clocks)
 """Rules that ask only of work that is recorded: they hold where other work is not."""
 _WAITS, _NEARLY = "host-waits", 0.9
-_LAUNCHING: Final = ("eager-overhead", "launch-latency", "thread-handover")
+_LAUNCHING: Final = ("other-calls", "eager-overhead", "launch-latency", "thread-handover")
 _NEAR: Final = 0.5
 """Kernels that reach so much of their roof are near what the GPU can."""
 _SURE: Final[Mapping[Level, float]] = {"high": 1.0, "medium": 0.9, "low": 0.8}
@@ -77,7 +78,8 @@ def _diagnosed(case: Case) -> Iterator[Finding]:
 
     Start-up comes first if it takes enough of the time. Then come causes by gain, losses without a
     cause, and the health of the trace. Where too little device work is recorded, only losses,
-    kernels with counters, and the health are left. Files of several jobs have no findings.
+    kernels with counters, and the health are left; of hardly any work, only the health. Files of
+    several jobs have no findings.
     """
     if case.of_no_job:
         return  # each job has its own
@@ -85,6 +87,9 @@ def _diagnosed(case: Case) -> Iterator[Finding]:
     if not case.windows_used or case.on_host or case.recorded not in (*ENOUGH, *PARTIAL):
         alone = counted_kernels(case) if not case.devices else ()
         yield from (*alone, *case.losses, *trace_health(case))
+        return
+    if case.prepared is not None and is_judged and little_work(case.prepared):
+        yield from trace_health(case)
         return
     starts = start_up(case)
     due_ns = sum(wait.idle_after_ns for wait in case.synchronisations)

@@ -10,6 +10,7 @@ from traceflops.attribution.host_calls import memory_operations
 from traceflops.characters import function_name
 from traceflops.facts import fact
 from traceflops.findings.case import cause, limit, share_of_window
+from traceflops.findings.copy_sizes import small_copies
 from traceflops.findings.device_memory import reads_back
 from traceflops.findings.finding import Cause, Row, Where, row_name
 from traceflops.findings.rules import advice_of, rule_of
@@ -55,6 +56,9 @@ def host_waits(case: Case) -> Iterator[Cause]:
     calls = "|".join(dict.fromkeys(re.escape(name) for name in (waits[0].call, *frees)))
     label, part = function_name(rows[0].name), share_of_window(case, rows[0].time_ns)
     usual = fact("sentence", text=fact(f"idle.remedy.{waiting.replace('-', '_')}"))
+    is_copying = waiting == "blocking-copy"
+    knows, values = small_copies(case, by_calls=True) if is_copying else (set[str](), {})
+    knows |= {"reads"} if reads_back(case) else set()
     yield cause(
         case,
         "host-waits",
@@ -63,8 +67,7 @@ def host_waits(case: Case) -> Iterator[Cause]:
             fact("part.largest", name=label, part=part),
             *((fact("host-waits.frees", call=frees[0]),) if frees else ()),
         ),
-        advice=advice_of(waiting, case.program | ({"reads"} if reads_back(case) else set()))
-        or usual,
+        advice=advice_of(waiting, case.program | knows, values) or usual,
         rows=rows,
         where=frame_of(waits[0].site) if 2 * site_ns >= blocked_ns else Where(),
         edits=tuple(edit.replace("{calls}", calls) for edit in rule_of("host-waits").edits),

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Final
 from traceflops.attribution.cpu_samples import sampled_in
 from traceflops.attribution.culprits import IdleClass
 from traceflops.attribution.host_calls import memory_operations
-from traceflops.attribution.host_events import is_of_library
+from traceflops.attribution.host_events import facts_of_name, is_of_library
 from traceflops.attribution.launch_lead import LaunchSums
 from traceflops.attribution.range_labels import numbered
 from traceflops.characters import function_name
 from traceflops.facts import Fact, Value, fact
 from traceflops.findings.case import cause, limit, share_of_window
+from traceflops.findings.copy_sizes import small_copies
 from traceflops.findings.device_memory import allocator_state, reads_back, uploads_pinned
 from traceflops.findings.finding import Cause, Owner, Row, Where, row_name, short_name
 from traceflops.findings.host_waits import WAITING, after_waits, frame_of, host_waits
@@ -52,6 +53,11 @@ _BY_NAME: Final[dict[str, re.Pattern[str]]] = {
     "code-loading": re.compile(rf"^({LOADS.pattern}|(cu|hip)(Module|Library)Unload)"),
 }
 """Rules by the names around idle time, of whatever class it is."""
+_BY_FACT: Final = {
+    ("external_wait", "awaits_input"): "input-wait",
+    ("host_code", "uses_files"): "file-access",
+}
+"""Rules by class and by what the innermost name of idle time reveals."""
 _ENGINES: Final = {"vllm/": "vllm", "sglang/": "sglang"}
 """Serving engines by the folder of the functions that launch."""
 _IN_THREAD, _WORKERS = "_SingleProcessDataLoaderIter", "_MultiProcessingDataLoaderIter"
@@ -111,7 +117,8 @@ def idle_causes(case: Case) -> Iterator[Cause]:
             continue  # copies that were not recorded may have run
         if rule == "host-code" and _owner(label) != "yours":
             # Functions of others that launch work, too, are told as launching.
-            launching = culprits_by_rule.get("eager-overhead", [])
+            launches = (culprits_by_rule.get(name, []) for name in LAUNCHING)
+            launching = next(filter(None, launches), [])
             launching_ns = sum(culprit.idle_ns for culprit in launching)
             if launching_ns >= idle.idle_ns and launching and launching[0].label == label:
                 continue
@@ -134,7 +141,9 @@ def idle_causes(case: Case) -> Iterator[Cause]:
 def rule_of_idle(kind: str, *names: str) -> str:
     """Return the rule of some idle time: by the names around it, else by its class."""
     by_name = (rule for rule, code in _BY_NAME.items() if any(map(code.search, names)))
-    return next(by_name, kind.replace("_", "-"))
+    reveals = frozenset[str]().union(*map(facts_of_name, names[:2]))  # its owner, and what it is
+    by_fact = (rule for (one, found), rule in _BY_FACT.items() if one == kind and found in reveals)
+    return next(by_name, next(by_fact, kind.replace("_", "-")))
 
 
 def _cause(case: Case, rule: str, idle: IdleClass, share: float) -> Cause:
@@ -244,6 +253,7 @@ def _what_is_known(case: Case, rule: str, idle: IdleClass) -> tuple[set[str], di
         sums = case.launches.total if case.launches else LaunchSums()
         knows |= {"replays-graphs"} if sums.operations > 2 * sums.launches else set()
         knows |= {_ENGINES[folder] for folder in _folders(largest)}
+    if rule in (*LAUNCHING, "host-code", "host-unrecorded"):
         knows |= {"graphs-fit"} if fits_graphs(case) else set()
         knows |= {"waits"} if case.synchronisations else set()
     if rule == "data-input":
@@ -252,6 +262,9 @@ def _what_is_known(case: Case, rule: str, idle: IdleClass) -> tuple[set[str], di
     if rule == "memory-alloc":
         pinning = (one.idle_ns for one in idle.culprits if _PINS.search(one.evidence[0]))
         knows |= {"pinned"} if 2 * sum(pinning) >= idle.idle_ns else allocator_state(case)
+    if rule == "blocking-copy":
+        sizes, values = small_copies(case, by_calls=True)
+        knows |= sizes
     if rule in WAITING:
         knows |= {"reads"} if reads_back(case) else set()
         values["operator"] = _computing(largest)
@@ -270,8 +283,6 @@ def _what_is_known(case: Case, rule: str, idle: IdleClass) -> tuple[set[str], di
         values = {"label": label, "what": "it" if label else "the code"}
         sampled = {} if is_launching(case, idle) else _sampled(case)
         knows |= {"sampled"} if sampled else {"launching"} if is_launching(case, idle) else set()
-        knows |= {"graphs-fit"} if fits_graphs(case) else set()
-        knows |= {"waits"} if case.synchronisations else set()
         values |= sampled
         knows |= {"mpi"} if sampled.get("library") == _MPI else set()
         knows |= {"of-library"} if _LIBRARY_RANGE.match(largest.label) else set()

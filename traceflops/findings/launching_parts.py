@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from traceflops.attribution.culprits import Culprit
     from traceflops.findings.case import Case
 
-LAUNCHING: Final = ("eager-overhead", LATENCY)
+LAUNCHING: Final = ("eager-overhead", "other-calls", LATENCY)
 """Rules whose remedy is to launch less often; others are joined to them."""
 _BESIDE: Final = ("optimizer-loop", "thread-handover", "host-code")
 """Rules that have a remedy of their own where they take more than launching itself."""

@@ -11,7 +11,7 @@ from traceflops.attribution.idle_classes import CLASSES
 from traceflops.attribution.kernels import COPIES, KERNELS, MIGRATIONS
 from traceflops.facts import Fact, Value, fact, quoted
 from traceflops.findings.finding import WORTH_SAYING, Finding, severity_of, short_name
-from traceflops.findings.rules import all_rules, rule_of, statement
+from traceflops.findings.rules import all_rules, rule_of, statement, thresholds
 from traceflops.mfu.roof_times import NO_ROOFS, RoofTime
 from traceflops.mfu.traced.coverage import ENOUGH, TOO_LITTLE
 from traceflops.units import PART_NAMES
@@ -283,14 +283,18 @@ def _needed(time: RoofTime, window_ns: int) -> Needed | None:
 
 def _copy_rate(measured: Measurement | None, moved: Mapping[str, int] | None) -> Fact | None:
     """Return how fast copies between CPU and GPU are where memory work is mostly these."""
-    rows = [
-        row.measured
+    kernels = [
+        row
         for row in (measured.kernels if measured else ())
         if row.path == "host" and row.category.sub == "copy"
     ]
+    rows = [row.measured for row in kernels]
     if measured is None or 2 * sum(row.time_ns for row in rows) <= sum((moved or {}).values()):
         return None
     copies = sum(rows[1:], rows[0])
+    small = thresholds()["host-copies"]["small_bytes"] * sum(row.counted for row in kernels)
+    if (copies.min_bytes or 0) <= small:
+        return None  # their time is that of launching them
     links = {device.match.host_link for device in measured.devices}
     link = links.pop() if len(links) == 1 else None
     if (rate := copies.bytes_per_ns) is None:

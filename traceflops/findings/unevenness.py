@@ -66,7 +66,7 @@ _KINDS: Final = {
 }
 """What slow steps have more of, by names of functions and ranges."""
 _WARM_UP: Final = "warm-up"
-_SPORADIC: Final = ("eager_overhead", "launch_latency")
+_SPORADIC: Final = ("other_calls", "eager_overhead", "launch_latency")
 """Classes of idle time that some steps have more of, where the usual remedy does not help."""
 _KERNELS: Final = "uneven-steps.remedy.kernels"
 

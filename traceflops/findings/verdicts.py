@@ -128,22 +128,25 @@ def records_verdict(
     how: str,
     late_rank: Fact | None = None,
     on_cpu: OnCpu | None = None,
+    called: tuple[Fact, ...] = (),
 ) -> Verdict | None:
     """Return what to say where too much is not recorded to judge anything; None elsewhere.
 
     `how` is the clause that says how it would be recorded, "" where nothing does; `late_rank` the
     statement on the rank that holds others up, which only their recorded work tells; `on_cpu` says
-    what the CPU did.
+    what the CPU did, `called` what takes the time of a host without operators.
     """
     late = tuple(filter(None, [late_rank]))
     match records.state:
         case "missing":
             missing = fact("verdict.records-missing", calls=records.words, how=how)
             host = (*on_cpu.leads, *on_cpu.gpu.waits) if on_cpu is not None else ()
-            return Verdict((missing, *host), "records-missing")
+            return Verdict((*called, missing, *host), "records-missing")
         case "incomplete":
             incomplete = fact("verdict.records-incomplete", lost=records.lost, calls=records.words)
-            return Verdict((incomplete, *late), "records-missing")
+            launches = (records.kernel + records.graph).calls
+            why = (fact("verdict.no-kernel", launches=launches),) * records.lacks_all_kernels
+            return Verdict((incomplete, *why, *late), "records-missing")
         case "collectives":
             return Verdict((fact("verdict.only-collectives"), *late), "records-missing")
         case "capture":

@@ -55,7 +55,9 @@ STALLS: Final = frozenset(
     | _PAUSES.keys()
 )
 """Causes of which one name holds up the host."""
-_HOST: Final = frozenset({"host_code", "eager_overhead", "host_unrecorded", "optimizer_loop"})
+_HOST: Final = frozenset(
+    {"host_code", "other_calls", "eager_overhead", "host_unrecorded", "optimizer_loop"}
+)
 """Classes of idle time in which the host may stand still: in few steps that is a pause."""
 
 

@@ -136,6 +136,12 @@ class LaunchRecords:
         return several(self.calls, "launch call")
 
     @property
+    def lacks_all_kernels(self) -> bool:
+        """Whether kernels were launched and none of them is recorded, though other work is."""
+        launches = self.kernel + self.graph
+        return self.has_devices and 0 < launches.calls == launches.lost
+
+    @property
     def is_judged(self) -> bool:
         """Whether enough is recorded to judge idle time and its causes."""
         return self.state in ENOUGH
@@ -225,7 +231,12 @@ def _wanted_records(
     captured = wanted & ~recorded & _capturing(trace)
     lost = wanted & ~recorded & ~captured
     if has_devices:
-        lost &= ~_still_queued(trace, wanted & recorded)
+        queued = _still_queued(trace, wanted & recorded)
+        # Of a kind of which no record was made, nothing says that work goes on after the last.
+        of_kernels = np.isin(kind, (KINDS.index("kernel"), KINDS.index("graph")))
+        owner = numbers(trace.calls["process"])
+        queued &= ~of_kernels | np.isin(owner, owner[of_kernels & recorded])
+        lost &= ~queued
     return kind, captured, lost & ~_may_be_unlinked(trace, kind, lost)
 
 

@@ -1,0 +1,54 @@
+"""What takes the time of the thread that launches, where no GPU work is recorded."""
+
+from typing import Any
+
+import pytest
+
+import traceflops as tf
+from tests.build import trace_of
+
+MS = 1_000_000
+
+
+def rounds(**spent_ms: int) -> list[dict[str, Any]]:
+    """Return ten rounds of calls, 1 ms of own code after each; a first cudaMalloc takes 500 ms."""
+    calls, at = [], 0
+    for number in range(10):
+        for name, dur_ms in spent_ms.items():
+            dur_ns = (500 if name == "cudaMalloc" and not number else dur_ms) * MS
+            calls.append({"name": name, "start_ns": at, "dur_ns": dur_ns})
+            at += dur_ns + MS
+    return calls
+
+
+def said(calls: list[dict[str, Any]], **tables: Any) -> str:
+    return tf.analyze(trace_of(devices=[], calls=calls, **tables)).verdict.sentence
+
+
+@pytest.mark.parametrize(
+    ("spent_ms", "lead"),
+    [
+        (
+            {"cudaMalloc": 6, "cudaLaunchKernel": 1, "cudaFree": 5},
+            "Calls that allocate or free memory (cudaMalloc, cudaFree) take 73.8 % of the 149 ms",
+        ),
+        ({"cudaMemcpy": 8, "cudaLaunchKernel": 1}, "Calls that copy (cudaMemcpy) take 73.4 %"),
+        (
+            {"cudaLaunchKernel": 1, "cudaDeviceSynchronize": 8},
+            "Calls that wait for the GPU (cudaDeviceSynchronize) take 73.4 %",
+        ),
+    ],
+)
+def test_the_kind_of_call_that_takes_most_comes_first(spent_ms: dict[str, int], lead: str) -> None:
+    sentence = said(rounds(**spent_ms))
+    assert sentence.startswith(lead)
+    assert "GPU records are missing: the trace has 10 launch calls" in sentence
+
+
+def test_reading_between_calls_counts_and_inside_them_does_not() -> None:
+    calls = rounds(cudaMemcpy=1, cudaLaunchKernel=1)
+    read = {"name": "read", "kind": "system", "start_ns": 100 * MS, "dur_ns": 300 * MS}
+    later = [{**one, "start_ns": one["start_ns"] + 400 * MS} for one in calls]
+    assert "Calls that read or write files take 6" in said([*calls, *later], marks=[read])
+    inside = [{**read, "start_ns": one["start_ns"], "dur_ns": MS} for one in calls]
+    assert "read or write" not in said(calls, marks=inside)

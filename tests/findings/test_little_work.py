@@ -1,0 +1,45 @@
+"""A recording of hardly any GPU work tells nothing of how the program runs."""
+
+import pytest
+
+import traceflops as tf
+from tests.build import launched, step_marks, trace_of
+from traceflops.reports.view.findings import headline
+
+US, MS = 1_000, 1_000_000
+BEFORE = 300 * MS
+
+
+def run(
+    kernels: int, *, kernel_ns: int = 10 * US, gap_ns: int = 100 * US, steps: int = 0
+) -> tf.Analysis:
+    """Return a run that allocates for 300 ms and then launches some kernels, idle between them."""
+    starts = [BEFORE + number * (kernel_ns + gap_ns) for number in range(kernels)]
+    rows = launched(*(("saxpy", at - 5 * US, at, kernel_ns) for at in starts))
+    rows["calls"].append({"name": "cudaMalloc", "start_ns": 0, "dur_ns": BEFORE - 50 * US})
+    marks = [(f"ProfilerStep#{n}", at - 6 * US, 100 * US) for n, at in enumerate(starts[:steps])]
+    return tf.analyze(trace_of(**rows, marks=step_marks(*marks)))
+
+
+def test_start_up_with_hardly_any_work_behind_it_is_all_that_is_said() -> None:
+    analysis = run(20)
+    said = headline(analysis)
+    assert said.cls == "start-up"
+    assert said.sentence.startswith(
+        "The recording holds 200 µs of GPU work, within 2.10 ms, after 300 ms of start-up"
+    )
+    assert [one for one in analysis.findings if one.gain is not None] == []
+    assert analysis.losses == ()
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"kernels": 200},  # a window of 22 ms
+        {"kernels": 2, "kernel_ns": 2 * MS},
+        {"kernels": 20, "steps": 20},
+        {"kernels": 300, "kernel_ns": 5 * MS},  # a server: 300 ms of loading, then 1.5 s of work
+    ],
+)
+def test_longer_work_is_judged_whatever_comes_before(more: dict[str, int]) -> None:
+    assert "The recording holds" not in headline(run(**more)).sentence

@@ -1,0 +1,127 @@
+"""Where the time of a thread goes that launches GPU work of which nothing is recorded.
+
+    |malloc|   |copy     |launch|wait  |   |read    |   |free|      # of one thread, outermost
+            own                          own          own
+
+A loop's first call of a name may set up what the later ones use: what it takes beyond them is left
+out, of its kind and of the whole.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from traceflops.attribution.host_events import has_fact, host_span
+from traceflops.facts import Fact, fact
+from traceflops.findings.finding import severity_of
+from traceflops.table.columns import (
+    ABSENT,
+    BoolArray,
+    IntArray,
+    codes,
+    is_one_of,
+    matching,
+    names,
+    numbers,
+)
+from traceflops.table.grouping import joint_codes
+from traceflops.table.patterns import LAUNCH
+from traceflops.timeline.first_calls import FEW
+from traceflops.timeline.intervals import Intervals
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from traceflops.table.trace import Trace
+
+_CALLS: Final = {"allocates": "allocate", "copies": "copy", "waits_for_device": "wait"}
+_SYSTEM: Final = {
+    "uses_files": "files",
+    "awaits_input": "input",
+    "sleeps": "sleep",
+    "waits": "others",
+}
+"""Kinds of calls by what their names reveal: those of a GPU, and those of the system."""
+_MOST_NAMES: Final = 2
+
+
+def calls_alone(trace: Trace) -> tuple[Fact, ...]:
+    """Return the kind of call that takes most of the time of the thread that launches most.
+
+    Nothing where the trace has operators, which say more, or where no kind takes much.
+    """
+    calls = trace.calls
+    launches = matching(calls["name"], LAUNCH.match)
+    if trace.ops.num_rows or not launches.any() or calls.num_rows < FEW:
+        return ()
+    is_system = is_one_of(trace.marks["kind"], "system")
+    thread, of_marks = np.split(_threads(trace), [calls.num_rows])
+    own, count = np.unique(thread[launches], return_counts=True)
+    busiest = own[count.argmax()]
+    row = _outermost(calls, np.flatnonzero(thread == busiest))
+    marks = np.flatnonzero(is_system & (of_marks == busiest))
+    (_, start, end), (_, begin, stop) = host_span(calls), host_span(trace.marks)
+    name, labels = codes(calls["name"])[row], names(calls["name"])
+    spent_ns = _usual(name, end[row] - start[row])
+    inside = Intervals.of(start[row], end[row])
+    rest = Intervals.one(int(start[row].min()), int(end[row].max())).subtract(inside)
+    first_ns = int((end - start)[row].sum() - spent_ns.sum())
+    whole_ns = inside.length_ns + rest.length_ns - first_ns
+    found: dict[str, int] = {"launch": int(spent_ns[launches[row]].sum())}
+    for reveals, kind in _CALLS.items():
+        found[kind] = int(spent_ns[has_fact(calls["name"], reveals)[row]].sum())
+    for reveals, kind in _SYSTEM.items():
+        some = marks[has_fact(trace.marks["name"], reveals)[marks]]
+        found[kind] = Intervals.of(begin[some], stop[some]).intersect(rest).length_ns
+    kind = max(found, key=lambda one: found[one])
+    share = found[kind] / whole_ns if whole_ns > 0 else 0.0
+    if severity_of(share) not in ("high", "medium"):
+        return ()
+    outside = rest.subtract(Intervals.of(begin[marks], stop[marks])).length_ns / whole_ns
+    by = next((name for name, one in _CALLS.items() if one == kind), None)
+    of_kind = has_fact(calls["name"], by)[row] if by else np.zeros(len(row), np.bool_)
+    sums = np.bincount(name[of_kind], spent_ns[of_kind], minlength=len(labels))
+    most = [labels[one] for one in np.argsort(-sums)[:_MOST_NAMES] if 10 * sums[one] >= sums.sum()]
+    return (
+        fact(
+            "calls-alone.lead",
+            what=fact(f"calls-alone.{kind}"),
+            share=share,
+            whole_ns=whole_ns,
+            first_ns=first_ns if severity_of(first_ns / whole_ns) else None,
+            names=tuple(most) if by else None,
+            outside=outside if severity_of(outside) in ("high", "medium") else None,
+        ),
+    )
+
+
+def _threads(trace: Trace) -> IntArray:
+    """Return a number per thread, of each call and then of each mark."""
+    process, thread = (
+        np.concatenate([numbers(table[column], ABSENT) for table in (trace.calls, trace.marks)])
+        for column in ("process", "thread")
+    )
+    return joint_codes(process, thread)
+
+
+def _outermost(calls: pa.Table, row: IntArray) -> IntArray:
+    """Return the calls of one thread that no other call makes."""
+    _, start, end = host_span(calls)
+    row = row[np.lexsort((-end[row], start[row]))]
+    reach = np.maximum.accumulate(end[row])
+    is_inner: BoolArray = np.append(False, end[row][1:] <= reach[:-1])
+    return np.asarray(row[~is_inner])
+
+
+def _usual(name: IntArray, dur_ns: IntArray) -> IntArray:
+    """Return how long calls take, the first of many of a name as long as their median at most."""
+    spent_ns = dur_ns.copy()
+    order = np.lexsort((dur_ns, name))
+    _, begin, count = np.unique(name[order], return_index=True, return_counts=True)
+    median_ns = dur_ns[order][begin + count // 2]
+    first = np.unique(name, return_index=True)[1]
+    many = first[count >= FEW]
+    spent_ns[many] = np.minimum(spent_ns[many], median_ns[count >= FEW])
+    return np.asarray(spent_ns)

@@ -1,0 +1,88 @@
+"""How large and fast copies between CPU and GPU are: what helps of pinning, joining, doing without.
+
+A copy of a few bytes takes as long as its launch, from whatever memory; of pageable memory so does
+one that fits into the driver's own buffer. Larger ones are as fast as the link if memory is pinned.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from traceflops.attribution.host_calls import memory_operations
+from traceflops.facts import Fact, Value, fact
+from traceflops.findings.case import limit
+from traceflops.table.columns import ABSENT, is_one_of, matching, numbers
+from traceflops.table.nesting import taken
+
+if TYPE_CHECKING:
+    from traceflops.findings.case import Case
+    from traceflops.table.columns import BoolArray
+    from traceflops.table.trace import Trace
+
+WAYS: Final = ("HtoD", "DtoH")
+PAGEABLE, PINNED = "pageable", "pinned"
+_RULE: Final = "host-copies"
+_MANY: Final = 10
+"""Fewer copies are no habit of the program."""
+
+
+def between_host_and_device(trace: Trace) -> BoolArray:
+    """Return which activities copy between CPU and GPU."""
+    ways = matching(trace.activities["direction"], lambda direction: direction in WAYS)
+    return np.asarray(is_one_of(trace.activities["kind"], "memcpy") & ways)
+
+
+def small_copies(case: Case, *, by_calls: bool = False) -> tuple[set[str], dict[str, Value]]:
+    """Return whether most time goes to `tiny` or `small` copies, and their bytes, as a text has it.
+
+    The time is that of the copies, or of the calls that start them. Nothing where copies are
+    larger, few, or of unknown size; small ones that can be joined are several per step.
+    """
+    if case.prepared is None:
+        return set(), {}
+    chosen, trace = case.prepared.chosen, case.prepared.trace
+    own = between_host_and_device(trace)[chosen.row]
+    row, time_ns = chosen.row[own], chosen.inside_ns[own]
+    if by_calls:
+        called_ns = numbers(trace.calls["dur_ns"])
+        time_ns = taken(called_ns, case.prepared.linked.links.call_of_activity[row], 0)
+    size = numbers(trace.activities["bytes"], ABSENT)[row]
+    if len(row) < _MANY or (size < 0).any() or not time_ns.any():
+        return set(), {}
+    order = np.argsort(size, kind="stable")
+    reached_ns = np.cumsum(time_ns[order])
+    most = int(size[order][np.searchsorted(2 * reached_ns, reached_ns[-1])])
+    if most <= limit(case, _RULE, "tiny_bytes"):
+        return {"tiny"}, {"bytes": most}
+    is_small = most <= limit(case, _RULE, "small_bytes") and len(row) >= 2 * case.windows_used
+    return ({"small"}, {"bytes": most}) if is_small else (set(), {})
+
+
+def pinned_gain(case: Case) -> tuple[float | None, dict[str, Value]]:
+    """Return which part of their speed pageable copies reach, and both as a text has it.
+
+    That is the speed of the link, or else of the pinned copies of this recording. None where that
+    is not known.
+    """
+    if case.prepared is None:
+        return None, {}
+    copies = [copy for copy in memory_operations(case.prepared) if copy.name in WAYS]
+    rates = {}
+    for memory in (PAGEABLE, PINNED):
+        own = [copy for copy in copies if copy.memory == memory and copy.bytes_per_ns]
+        moved, took_ns = sum(copy.bytes or 0 for copy in own), sum(copy.sum_ns for copy in own)
+        if moved and took_ns:
+            rates[memory] = moved / took_ns
+    links = {device.match.host_link for device in case.measured.devices}
+    link = links.pop() if len(links) == 1 else None
+    rate, pinned = rates.get(PAGEABLE), rates.get(PINNED)
+    than: Fact | None = None
+    if pinned is not None:
+        than = fact("pageable-copies.than-pinned", rate=pinned)
+    if link is not None:
+        than = fact("pageable-copies.than-link", link=link.name, rate=float(link.bandwidth))
+    best = float(link.bandwidth) if link is not None else pinned
+    part = rate / best if rate is not None and best is not None else None
+    return part, {"rate": rate, "than": than}

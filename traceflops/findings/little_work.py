@@ -1,0 +1,47 @@
+"""A recording of hardly any GPU work: what it takes to start, and nothing of how a program runs.
+
+    |<--------------- recorded --------------->|
+    |-------- start-up --------|GPU|---------- |      # milliseconds, and busy for less
+
+Copies, idle time and launches in such a window are those of a beginning.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from traceflops.attribution.host_calls import outside_gpu_work
+from traceflops.facts import Fact, fact
+from traceflops.findings.rules import thresholds
+from traceflops.timeline.intervals import Intervals
+from traceflops.windows.selection import Selection
+
+if TYPE_CHECKING:
+    from traceflops.windows.prepared import Prepared
+
+
+def little_work(prepared: Prepared) -> tuple[Fact, ...]:
+    """Return that a recording holds too little GPU work to judge, and what to record instead.
+
+    Nothing where it has steps, where a part of it is chosen, or where there is more.
+    """
+    if prepared.selection != Selection() or prepared.plan.choice.used or prepared.on_host:
+        return ()
+    limits, spans_ns, busy_ns = thresholds()["little-work"], [0], [0]
+    for account in prepared.accounts.values():
+        first_ns, end_ns = account.rows.span
+        spans_ns.append(end_ns - first_ns)
+        busy_ns.append(Intervals.of(account.rows.start_ns, account.rows.end_ns).length_ns)
+    if max(spans_ns) > limits["most_window_ns"] or max(busy_ns) > limits["most_busy_ns"]:
+        return ()
+    rest = outside_gpu_work(prepared)
+    if rest is None or max(busy_ns) > limits["most_share"] * rest.recorded_ns:
+        return ()
+    outside_ns = rest.before_ns + rest.after_ns
+    if outside_ns < limits["least_outside"] * rest.recorded_ns:
+        return ()
+    is_before = 2 * rest.before_ns >= rest.recorded_ns
+    code = "after-start-up" if is_before else "of-recording"
+    values = {"busy_ns": max(busy_ns), "window_ns": max(spans_ns)}
+    times = {"before_ns": rest.before_ns, "recorded_ns": rest.recorded_ns}
+    return fact(f"little-work.{code}", **values, **times), fact("little-work.record")
