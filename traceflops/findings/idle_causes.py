@@ -279,23 +279,31 @@ def _what_is_known(case: Case, rule: str, idle: IdleClass) -> tuple[set[str], di
     if rule == "external-wait":
         knows |= {"mpi"} if _OF_MPI.match(largest.label) else set()
     if rule == "host-unrecorded":
-        label = short_name(largest.label)
-        values = {"label": label, "what": "it" if label else "the code"}
-        sampled = {} if is_launching(case, idle) else _sampled(case)
-        knows |= {"sampled"} if sampled else {"launching"} if is_launching(case, idle) else set()
-        values |= sampled
-        knows |= {"mpi"} if sampled.get("library") == _MPI else set()
-        knows |= {"of-library"} if _LIBRARY_RANGE.match(largest.label) else set()
-        marks = case.prepared.trace.marks if case.prepared is not None else None
-        if marks is not None and is_one_of(marks["kind"], "python", "system").any():
-            # Functions or calls of the operating system are recorded already.
-            knows.add("detailed")
-            values["ranges"] = remedy(case, in_words_of(case.program, case, "ranges"))
-        else:
-            is_bare = case.prepared is None or not case.prepared.trace.ops.num_rows
-            is_kineto = family(case.source.format) == PYTORCH
-            values["how"] = advice(case, "operators" if is_bare and is_kineto else "host work")
-            knows |= {"recordable"} if values["how"] else set()
+        unrecorded, values = _of_unrecorded(case, idle)
+        knows |= unrecorded
+    return knows, values
+
+
+def _of_unrecorded(case: Case, idle: IdleClass) -> tuple[set[str], dict[str, Value]]:
+    """Return what samples, ranges and the program say of unrecorded host work, as facts and values."""
+    largest, knows = idle.culprits[0], set[str]()
+    label = short_name(largest.label)
+    values: dict[str, Value] = {"label": label, "what": "it" if label else "the code"}
+    sampled = {} if is_launching(case, idle) else _sampled(case)
+    knows |= {"sampled"} if sampled else {"launching"} if is_launching(case, idle) else set()
+    values |= sampled
+    knows |= {"mpi"} if sampled.get("library") == _MPI else set()
+    knows |= {"of-library"} if _LIBRARY_RANGE.match(largest.label) else set()
+    marks = case.prepared.trace.marks if case.prepared is not None else None
+    if marks is not None and is_one_of(marks["kind"], "python", "system").any():
+        # Functions or calls of the operating system are recorded already.
+        knows.add("detailed")
+        values["ranges"] = remedy(case, in_words_of(case.program, case, "ranges"))
+    else:
+        is_bare = case.prepared is None or not case.prepared.trace.ops.num_rows
+        is_kineto = family(case.source.format) == PYTORCH
+        values["how"] = advice(case, "operators" if is_bare and is_kineto else "host work")
+        knows |= {"recordable"} if values["how"] else set()
     return knows, values
 
 
