@@ -27,7 +27,7 @@ from traceflops.findings.rules import all_rules, rule_of
 from traceflops.remedies import PYTORCH, advice, family, remedy
 from traceflops.table.columns import is_one_of
 from traceflops.table.patterns import COMPILES, LOADS
-from traceflops.timeline.host_work import lacks_copies
+from traceflops.timeline.host_work import draws, lacks_copies
 
 if TYPE_CHECKING:
     from traceflops.attribution.culprits import Culprit
@@ -93,6 +93,9 @@ def idle_causes(case: Case) -> Iterator[Cause]:
         trace = case.prepared.trace if case.prepared is not None else None
         if rule == "host-unrecorded" and not label and trace is not None and lacks_copies(trace):
             continue  # copies that were not recorded may have run
+        if rule == "device-wait" and trace is not None and draws(trace):
+            has_wait = True  # the GPU may draw, and the host waits for that, too
+            continue
         if rule == "host-code" and _owner(label) != "yours":
             # Functions of others that launch work, too, are told as launching.
             launching = culprits_by_rule.get("eager-overhead", [])

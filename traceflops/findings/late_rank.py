@@ -38,12 +38,13 @@ RULE: Final = "late-rank"
 _BY_REASON: Final = frozenset(
     {
         *("slow_clock", "slow_kernel", "more_work", "checkpoint", "gc_pause", "memory_pressure"),
-        "unknown",
+        *("device_wait", "unknown"),
     }
 )
 """Reasons with texts of their own; others are classes of idle time."""
 _OWNERS: Final[Mapping[str, Owner]] = {
     "slow_clock": "cluster",
+    "device_wait": "cluster",
     "slow_kernel": "library",
     "data_input": "input pipeline",
 }
