@@ -41,6 +41,13 @@ CASES = [
     ("reduce_kernel<512, 1, ReduceOp<float, NormTwoOps<float> > >", "memory", "reduction"),
     ("void rope_norm<true, false, float>(float const*)", "memory", "elementwise"),
     ("elementwise_kernel<normal_kernel<float> >", "memory", "rng_dropout"),
+    ("normal_kernel(float*, int)", "memory", "rng_dropout"),
+    ("generate_seed_kernel(unsigned long*)", "memory", "rng_dropout"),
+    ("void init_uniform<float>(float*, int)", "memory", "rng_dropout"),
+    ("julia_calculate_normal_velocity_tendency_cuda_kernel__6948(Int64)", "other", "other"),
+    ("compute_surface_normal(float3*, int)", "other", "other"),
+    ("gaussian_blur(uchar4*, int)", "other", "other"),
+    ("seed_extend(char*, int)", "other", "other"),
     (
         "void moe::dev::routing::routingRenormalize::indicesKernel<int>(int)",
         "memory",

@@ -57,6 +57,16 @@ def said(values: Mapping[str, float]) -> str:
     return one.sentence.removeprefix("some_kernel: ")
 
 
+def test_a_kernel_of_which_nothing_was_counted_comes_first() -> None:
+    """Its launch has facts of the device alone; the other is set-up of a few microseconds."""
+    attribute = {"device__attribute_chip": 360.0}
+    lost = launch(2, attribute, name="trace_rays", threads=None, block_threads=None)
+    first, second = found(launch(1, BUSY, name="build_meshes"), lost)
+    assert first.sentence.startswith("Nothing was counted of trace_rays: 1 launch has neither")
+    assert first.remedy.startswith("Record it again")
+    assert second.sentence.startswith("build_meshes: ")
+
+
 @pytest.mark.parametrize(
     ("number", "sentence"),
     [

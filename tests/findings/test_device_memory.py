@@ -231,6 +231,27 @@ def test_where_each_tensor_asks_the_driver_the_cache_is_off(
     assert found.owner == ("configuration" if each == 1 else "yours")
 
 
+@pytest.mark.parametrize(("frees", "is_full"), [(1, False), (3, True)])
+def test_a_cache_that_is_given_back_to_ask_for_more_is_full(frees: int, *, is_full: bool) -> None:
+    """Every other tensor is allocated by the driver, for 300 of 500 us, after some are freed."""
+    works, calls, ops = [], [], []
+    for number, at in enumerate(range(MS, 21 * MS, MS // 2)):
+        ops.append({"name": "aten::empty", "start_ns": at, "dur_ns": 400_000})
+        if number % 2:
+            calls += [
+                {"name": "cudaFree", "start_ns": at + 10_000 * each, "dur_ns": 5_000}
+                for each in range(1, frees + 1)
+            ]
+            calls.append({"name": "cudaMalloc", "start_ns": at + 50_000, "dur_ns": 300_000})
+        works.append(("relu", at + 410_000, at + 415_000, 60_000))
+    rows = launched(*works)
+    rows["calls"] += calls
+    marks = step_marks(*((f"ProfilerStep#{n}", (1 + 5 * n) * MS, 5 * MS) for n in range(4)))
+    (found,) = of_rule(tf.analyze(trace_of(**rows, ops=ops, marks=marks)), "memory-alloc")
+    assert found.remedy.startswith("GPU memory is full") == is_full
+    assert "expandable_segments" in found.remedy
+
+
 def starved(peak: int | None, *, memory: int | None = 100) -> tf.Analysis:
     """Return short kernels that the host launches too slowly, on a device of 100 bytes."""
     starts = range(MS, 3 * MS, 20_000)

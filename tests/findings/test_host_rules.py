@@ -11,7 +11,7 @@ from tests.build import launched, step_marks, trace_of
 from tests.conftest import SAMPLES, shared_file
 from traceflops.facts import fact
 from traceflops.findings.finding import Finding
-from traceflops.reports.view.findings import causes
+from traceflops.reports.view.findings import causes, title_sentence
 
 STEP = MS = 1_000_000
 GEMM = "sm90_gemm_bf16"
@@ -139,6 +139,20 @@ def test_work_that_was_queued_in_time_waits_for_the_device(
 ) -> None:
     rows = launched(("k", 0, 5_000, MS), ("k", launched_ns, 3 * MS, MS))
     assert bool(of_rule(analyzed(rows), "device-wait")) == is_told
+
+
+def test_a_gpu_that_may_draw_meanwhile_is_not_blamed() -> None:
+    rows = launched(("k", 0, 5_000, MS), ("k", 10_000, 3 * MS, MS))
+    rows["calls"].append({"name": "cudaGraphicsMapResources", "start_ns": 8_000, "dur_ns": 500})
+    analysis = analyzed(rows)
+    assert not of_rule(analysis, "device-wait") and not of_rule(analysis, "host-waits")
+    assert "the GPU may draw meanwhile" in title_sentence(analysis)
+
+
+def test_launches_that_all_start_late_have_no_ordinary_latency() -> None:
+    """Each of them starts 2.4 ms after its launch on an idle GPU, as where others use that."""
+    rows = launched(*(("k", 3 * MS * n, (3 * n + 2) * MS + 400_000, 500_000) for n in range(20)))
+    assert analyzed(rows).idle.by_class()[0].kind == "device_wait"
 
 
 @pytest.mark.parametrize(("latency_ns", "is_told"), [(15_000, True), (1_000, False)])

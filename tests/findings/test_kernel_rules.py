@@ -184,6 +184,17 @@ def test_a_fault_is_found_and_its_like_is_not(rule: str) -> None:
     assert len(one.title.split()) <= 7
 
 
+def test_a_kernel_that_is_most_of_its_run_is_no_part_of_it_and_leads() -> None:
+    """Beside it are runs that could be fused, of a tenth of the time."""
+    resize = made("void upsample_gen2d_aa_out_frame<float>(float*)", 2_000)
+    analysis = tf.analyze(trace([*CHAIN, resize, *CHAIN[:2], resize, *CHAIN]))
+    first = analysis.findings[0]
+    assert first.rule == "main-kernel"
+    assert "in 2 launches (mean 2.00 ms)" in first.sentence
+    fused = [one for one in analysis.findings if one.rule == "fusable-kernels"]
+    assert all(one.share < 0.2 for one in fused)
+
+
 def test_a_range_with_the_number_of_its_step_is_named_without_it() -> None:
     """Calls begin 40 ns apart, each in a range of its own."""
     ranges = [{"name": f"solve {at}", "start_ns": 40 * at + 45, "dur_ns": 30} for at in range(4)]

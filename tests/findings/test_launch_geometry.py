@@ -6,6 +6,7 @@ import pytest
 
 from tests.build import launched, trace_of
 from traceflops import analyze
+from traceflops.facts import fact
 
 US = 1_000
 
@@ -17,10 +18,11 @@ def said(
     units: int | None = 100,
     threads: int = 256,
     last_blocks: int | None = None,
+    count: int = 10,
 ) -> Any:
-    """Return the finding on the grid of ten kernels, None where there is none."""
+    """Return the finding on the grid of so many kernels, None where there is none."""
     works = launched(
-        *((name, 1_100 * US * n, (1_100 * n + 5) * US, dur_us * US) for n in range(10))
+        *((name, 1_100 * US * n, (1_100 * n + 5) * US, dur_us * US) for n in range(count))
     )
     for row in works["activities"]:
         row |= {"grid": [blocks, 1, 1], "block": [threads, 1, 1]}
@@ -78,3 +80,10 @@ def test_a_kernel_that_takes_as_long_for_more_blocks_is_to_run_beside_others(
 ) -> None:
     found = said(10, last_blocks=last)
     assert found.remedy.startswith("It takes as long for many blocks") == is_latency
+
+
+def test_host_code_without_records_may_wait_for_the_kernels() -> None:
+    found = said(10, count=100)  # only the last of them is on the critical path
+    assert found.gain.low_ns == 0
+    assert found.gain.high_ns == 90_000 * US  # what the grid may save
+    assert found.confidence.reasons[0] == fact("doubt.beside-host")

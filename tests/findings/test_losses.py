@@ -329,7 +329,9 @@ def test_a_kernel_of_no_category_that_is_the_program_is_to_be_profiled() -> None
     works = (("sweep(float*)", 0, 5_000, 80_000), ("settle(float*)", 1_000, 85_000, 20_000))
     analysis = tf.analyze(trace_of(**launched(*works)))
     (found,) = (one for one in analysis.losses if one.rule == "main-kernel")
-    assert told(found).startswith("sweep takes 80.0 % of the total time. ")
+    assert told(found).startswith(
+        "sweep takes 80.0 % of the total time, in 1 launch (mean 80.0 µs). "
+    )
     assert found.remedy is not None
     assert "ncu --set full" in found.remedy
 
@@ -339,7 +341,9 @@ def test_a_kernel_whose_launches_overlap_has_no_more_than_all_of_its_kind() -> N
     works = (("sweep(float*)", 0, 5_000, 60_000), ("settle(float*)", 1_000, 95_000, 10_000))
     analysis = tf.analyze(trace_of(**launched(*works, ("sweep(float*)", 2_000, 35_000, 60_000))))
     (found,) = (one for one in analysis.losses if one.rule == "main-kernel")
-    assert told(found).startswith("sweep takes up to 100.0 % of the total time. ")
+    assert told(found).startswith(
+        "sweep takes up to 100.0 % of the total time, in 2 launches (mean 60.0 µs). "
+    )
     assert found.share == 1
 
 

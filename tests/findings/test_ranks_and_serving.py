@@ -13,7 +13,10 @@ from tests.build import launched, step_marks, trace_of
 from tests.conftest import shared_file, some
 from tests.findings.scenarios import reach_ns
 from tests.findings.test_diagnosis import ROUNDING, SMALL, analysis_of, of_rule, step_ns
+from traceflops.facts import in_words
 from traceflops.findings.finding import Finding
+from traceflops.findings.late_rank import late_rank_reason
+from traceflops.ranks.slow_rank import SlowRank
 
 JOB: Mapping[str, Any] = {**SMALL, "ranks": 4, "steps": 3}
 LARGE = {"overlap": False, "hidden": 2048, "batch": 1}
@@ -351,3 +354,14 @@ def test_links_are_called_what_the_vendor_calls_them(machine: str, link: str) ->
         f"P2P, {link} or GPUDirect"
         in of_rule(analysis_of(config).findings, "slow-collectives").remedy
     )
+
+
+@pytest.mark.parametrize(("ranks", "pins"), [((3,), False), ((0, 3), True)])
+def test_several_ranks_that_are_late_in_what_all_do_are_not_told_to_change_that(
+    ranks: tuple[int, ...], *, pins: bool
+) -> None:
+    slow = SlowRank(3, ranks, "", "host_code", "forward", None, 9, 1.0, 9, 0, 9, False, ())
+    why, advice = late_rank_reason(slow)
+    assert "(forward)" in in_words(why)
+    assert ("numactl" in in_words(advice)) == pins
+    assert ("the named function" in in_words(advice)) != pins

@@ -133,7 +133,16 @@ def test_where_calls_are_recorded_the_gpu_was_traced(
     assert advice(trace, "device work") == ""
 
 
-FACTS = {"torch", "ml", "amd", "nvidia", "other-gpu", "allocator-async", "allocator-uncached"}
+FACTS = {
+    "torch",
+    "ml",
+    "amd",
+    "nvidia",
+    "other-gpu",
+    "allocator-async",
+    "allocator-full",
+    "allocator-uncached",
+}
 """Facts of a program, and of PyTorch's allocator; others are of the case at hand."""
 
 
@@ -143,7 +152,15 @@ def test_remedies_of_cuda_are_not_told_of_other_accelerators() -> None:
     for rule, row in all_rules().rules.items():
         known = frozenset().union(*(one.fits | one.not_if for one in row.remedies))
         # A clock of NVIDIA's tool, and an allocator set by CUDA's variable, are no other's.
-        known -= {"amd", "nvidia", "other-gpu", "power", "allocator-async", "allocator-uncached"}
+        known -= {
+            "amd",
+            "nvidia",
+            "other-gpu",
+            "power",
+            "allocator-async",
+            "allocator-full",
+            "allocator-uncached",
+        }
         for some in chain(*(combinations(sorted(known), n) for n in range(len(known) + 1))):
             advice = advice_of(rule, frozenset({"other-gpu", *some}))
             if advice is not None and rule != "low-clock":

@@ -59,7 +59,7 @@ from traceflops.table.grouping import distinct
 from traceflops.table.trace import Trace
 from traceflops.timeline.account import DeviceAccount
 from traceflops.timeline.device_span import whole_span
-from traceflops.timeline.host_work import COPIES_MISSING
+from traceflops.timeline.host_work import COPIES_MISSING, draws
 from traceflops.timeline.records import EMPTY_ACCOUNT
 from traceflops.windows.device_records import UNRECORDED, LaunchRecords
 from traceflops.windows.prepared import Prepared
@@ -297,7 +297,13 @@ def judged(
     spread, window_ns = spread_of(devices), total.components.window_ns
     lost = lost_graphs(records, total)
     losses = all_losses(
-        total, measured, moved, idle, lacks_copies=facts.lacks_copies, waiting=waiting_for(ranks)
+        total,
+        measured,
+        moved,
+        idle,
+        lacks_copies=facts.lacks_copies,
+        may_draw=draws(facts.trace),
+        waiting=waiting_for(ranks),
     )
     on_host = all(device.type == "cpu" for device in devices)
     basis, program = basis_of(choice), program_of_trace(facts.trace)

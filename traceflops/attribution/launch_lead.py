@@ -20,6 +20,7 @@ from traceflops.table.columns import ABSENT, BoolArray, Columns, IntArray, is_on
 from traceflops.table.grouping import differ_from_before, group_rows, group_sums
 from traceflops.table.nesting import taken
 from traceflops.timeline.account import DeviceAccount
+from traceflops.timeline.idle import LONGEST_START_NS
 from traceflops.timeline.intervals import Intervals
 from traceflops.timeline.records import Window
 from traceflops.windows.prepared import Prepared
@@ -72,7 +73,7 @@ class Leads(Columns):
     @property
     def cap_ns(self) -> int:
         """The longest lead of an ordinary launch."""
-        return max(3 * self.floor_ns, _LEAST_CAP_NS)
+        return min(max(3 * self.floor_ns, _LEAST_CAP_NS), LONGEST_START_NS)
 
     def falls(self, window: Window) -> bool:
         """Return whether the lead of its last quarter is less than half of that of the first."""

@@ -80,18 +80,46 @@ _SAYING_LITTLE: Final = 7
 
 
 def counted_kernels(case: Case) -> Iterator[Finding]:
-    """Give the kernels that take most time, where only counters tell times."""
+    """Give the kernels that take most time, where only counters tell times.
+
+    First come those of which nothing was counted: any of them may be the one that matters.
+    """
     work = case.measured.executed.work
     speeds = work.speeds if work is not None else ()
     total_ns = sum(speed.duration_ns or 0 for speed in speeds)
     names = _names([speed.name for speed in speeds])
     kinds = _kinds(case)
+    if total_ns:
+        yield from _uncounted(case, speeds)
     least_ns = limit(case, COUNTED_KERNEL, "least_share") * total_ns
     long = [speed for speed in speeds if (speed.duration_ns or 0) >= least_ns]
     judged = [speed for speed in long if speed.roof is not None] or list(speeds[:1])
     for speed in judged[:_MOST]:
         share = (speed.duration_ns or 0) / total_ns if total_ns else 0.0
         yield from _finding(case, speed, names[speed.name], kinds.get(speed.name, ""), share)
+
+
+def _uncounted(case: Case, speeds: Sequence[KernelSpeed]) -> Iterator[Finding]:
+    """Give kernels of which neither times nor rates were counted, where of others they were.
+
+    Of several launches in one size some may have them.
+    """
+    has_any = {
+        one.name
+        for one in speeds
+        if one.duration_ns is not None or one.throughputs or one.grid or one.launches > 1
+    }
+    every = case.untimed.counted.to_pylist() if case.untimed is not None else ()
+    lost = [row for row in every if row["name"] not in has_any][:_MOST]
+    if lost:
+        called = _names([row["name"] for row in lost])
+        values: dict[str, Value] = {
+            "names": tuple(called.values()),
+            "launches": sum(row["launches"] for row in lost),
+            "kernels": len(lost),
+        }
+        claim, advice = _fact("uncounted", **values), _fact("remedy.uncounted", **values)
+        yield statement(COUNTED_KERNEL, 0.0, claim=claim, advice=advice, severity="high")
 
 
 def counted_main_kernel(case: Case) -> Iterator[Finding]:

@@ -160,10 +160,10 @@ def memory_headroom(case: Case) -> Iterator[Cause]:
 
 
 def allocator_state(case: Case) -> set[str]:
-    """Return whether PyTorch's caching allocator is off, or CUDA's asynchronous one is used.
+    """Return whether PyTorch's cache is off or full, or CUDA's asynchronous allocator is used.
 
-    Then nearly each operator that allocates asks the driver, which gets as much back: a cache asks
-    for a size only once, and gives back in bursts.
+    Where it is off, nearly each operator that allocates asks the driver, which gets as much back: a
+    cache asks for a size only once. One that is full gives all back inside an operator that asks.
     """
     prepared = case.prepared
     if prepared is None or "torch" not in case.program:
@@ -176,7 +176,11 @@ def allocator_state(case: Case) -> set[str]:
     holds[op[op >= 0]] = True
     least = limit(case, "memory-alloc", "uncached") * int(asks.sum())
     if asks.sum() < _MANY or (holds & asks).sum() < least or freed.sum() < least:
-        return set()
+        op = prepared.linked.links.op_of_call
+        gives, takes = (
+            np.bincount(op[some & (op >= 0)], minlength=len(asks)) for some in (freed, asked)
+        )
+        return {"allocator-full"} if ((gives > 1) & (takes > 0)).any() else set()
     is_async = matching(calls["name"], lambda name: "Async" in name)
     is_mostly_async = 2 * (asked & is_async).sum() > asked.sum()
     return {"allocator-async" if is_mostly_async else "allocator-uncached"}

@@ -104,6 +104,7 @@ def _diagnosed(case: Case) -> Iterator[Finding]:
         ordered = [*large, *main, *(finding for finding in findings if finding not in large)]
         if case.recorded == "serialized":  # a run for the sake of counters
             ordered = [*main, *findings]
+    ordered = _with_main_kernel(case, ordered)
     causes = {finding.rule for finding in ordered}
     others = [*([starts] if starts is not None and not leads else ())]
     others += [
@@ -117,6 +118,21 @@ def _diagnosed(case: Case) -> Iterator[Finding]:
     elif is_judged and not any(map(_stands_out, (*ordered, *others))):
         yield from _nothing(case)
     yield from (*ordered, *others, *trace_health(case))
+
+
+def _with_main_kernel(case: Case, findings: list[Finding]) -> list[Finding]:
+    """Return findings with the kernel that takes nearly all of the time, if no other tells of it.
+
+    It stands before those that cannot gain more than the rest of the time.
+    """
+    main = next((loss for loss in case.losses if loss.rule == MAIN_KERNEL), None)
+    if main is None or main.share < limit(case, MAIN_KERNEL, "nearly_all"):
+        return findings
+    if _is_told(main, findings):
+        return findings
+    rest_ns = (1 - main.share) * case.total.components.window_ns / case.windows_used
+    gains = [one for one in findings if one.gain is not None and one.gain.high_ns > rest_ns]
+    return [*gains, main, *(one for one in findings if one not in gains)]
 
 
 def _leads(case: Case, starts: Finding, findings: Sequence[Finding]) -> bool:

@@ -39,6 +39,7 @@ _LEVELS: Final[tuple[Level, ...]] = ("high", "medium", "low")
 _MOST_ASKED: Final = 120
 """Characters of edits that are told; those that list many names are not."""
 _OF_GPU: Final = KERNELS | {"communication", "other", "graph"}
+_UNRECORDED: Final = "host_unrecorded"
 _SHOWS_TIME: Final = frozenset({"idle", "kernels", "communication"})
 """Sections that show the time of a cause, which its share is of."""
 _ON_GPU: Final = ("kernel:", "communication", "rank ", "recompute")
@@ -134,7 +135,8 @@ def weighed(cause: Cause, scales: Scales) -> Finding | None:
     bound_ns = sum(part.ns for part in replay.critical if _is_of(cause, part))
     least_ns = least * replay.before_ns
     if not cause.frees and cause.on_path and bound_ns < least_ns:
-        return None
+        beside = _beside_host(cause, replay, scales)
+        return None if beside is None else _finding(cause, scales, beside)
     if not cause.frees and _is_of_host(cause) and scales.idle_ns < least * scales.step_ns:
         return None
     why = fact("doubt.no-edit")
@@ -185,6 +187,21 @@ def _unreplayed(cause: Cause, scales: Scales) -> Worth:
     if cause.on_path != {"communication"}:
         return Worth(None, (scales.refusal,))
     return Worth(Gain(0, scales.alone_ns, None), (scales.refusal, fact("doubt.least-exposed")))
+
+
+def _beside_host(cause: Cause, replay: Replay, scales: Scales) -> Worth | None:
+    """Return what kernels off the critical path gain at most, None for nothing.
+
+    Unrecorded host code on the path may wait for them while they run.
+    """
+    if not cause.kernels or cause.direct_ns is None:
+        return None
+    host_ns = sum(part.ns for part in replay.critical if part.component == _UNRECORDED)
+    beside_ns = host_ns // max(replay.windows, 1) - scales.idle_ns
+    most_ns = min(beside_ns, cause.direct_ns // scales.windows)
+    if most_ns < scales.levels["low"] * scales.step_ns:
+        return None
+    return Worth(Gain(0, most_ns, None), (fact("doubt.beside-host"),))
 
 
 def _is_of_host(cause: Cause) -> bool:

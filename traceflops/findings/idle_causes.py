@@ -39,7 +39,7 @@ from traceflops.findings.rules import all_rules, rule_of
 from traceflops.remedies import PYTORCH, advice, family, in_words_of, remedy
 from traceflops.table.columns import is_one_of
 from traceflops.table.patterns import COMPILES, LOADS
-from traceflops.timeline.host_work import lacks_copies
+from traceflops.timeline.host_work import draws, lacks_copies
 
 if TYPE_CHECKING:
     from traceflops.attribution.culprits import Culprit
@@ -115,6 +115,9 @@ def idle_causes(case: Case) -> Iterator[Cause]:
         trace = case.prepared.trace if case.prepared is not None else None
         if rule == "host-unrecorded" and not label and trace is not None and lacks_copies(trace):
             continue  # copies that were not recorded may have run
+        if rule == "device-wait" and trace is not None and draws(trace):
+            has_wait = True  # the GPU may draw, and the host waits for that, too
+            continue
         if rule == "host-code" and _owner(label) != "yours":
             # Functions of others that launch work, too, are told as launching.
             launches = (culprits_by_rule.get(name, []) for name in LAUNCHING)
@@ -285,7 +288,7 @@ def _what_is_known(case: Case, rule: str, idle: IdleClass) -> tuple[set[str], di
 
 
 def _of_unrecorded(case: Case, idle: IdleClass) -> tuple[set[str], dict[str, Value]]:
-    """Return what samples, ranges and the program say of unrecorded host work, as facts and values."""
+    """Return what samples, ranges and the program say of unrecorded host work."""
     largest, knows = idle.culprits[0], set[str]()
     label = short_name(largest.label)
     values: dict[str, Value] = {"label": label, "what": "it" if label else "the code"}

@@ -239,6 +239,7 @@ def kernel_cause(
         on_path=row.on_path | frozenset({"eager_overhead", "optimizer_loop"} if host else ()),
         kernels={kernel_name(name): left for name, left in changes.items()},
         partly=_edits(changes, half),
+        direct_ns=None if host else int(saved.sum()),
     )
 
 

@@ -38,12 +38,15 @@ RULE: Final = "late-rank"
 _BY_REASON: Final = frozenset(
     {
         *("slow_clock", "slow_kernel", "more_work", "checkpoint", "gc_pause", "memory_pressure"),
-        "unknown",
+        *("device_wait", "unknown"),
     }
 )
 """Reasons with texts of their own; others are classes of idle time."""
+_OF_HOST: Final = frozenset({"host_code", "eager_overhead"})
+"""Classes of idle time in code that all ranks run: where several are late, it is not at fault."""
 _OWNERS: Final[Mapping[str, Owner]] = {
     "slow_clock": "cluster",
+    "device_wait": "cluster",
     "slow_kernel": "library",
     "data_input": "input pipeline",
 }
@@ -135,7 +138,7 @@ def late_rank(case: Case) -> Iterator[Cause]:
         clocks, advice = (None, None)
         if slow.cause == "slow_clock":
             clocks, advice = clocks_of_late(case, slow)
-        if advice is None and slow.cause not in _BY_REASON:
+        if advice is None and not (slow.cause in _BY_REASON or _is_of_hosts(slow)):
             advice = advice_of(slow.cause.replace("_", "-"), case.program)
         details = (*late.details, *filter(None, [clocks]))
         yield replace(late, details=details, advice=advice or late.advice)
@@ -157,7 +160,7 @@ def _causes(ranks: RankReport | None, program: frozenset[str]) -> Iterator[Cause
         name=fact(f"{RULE}.{title}", ranks=listed(slow.ranks)),
         claim=claim,
         advice=advice,
-        owner=_OWNERS.get(slow.cause, "yours"),
+        owner="cluster" if _is_of_hosts(slow) else _OWNERS.get(slow.cause, "yours"),
         rows=(Row(slow.label or f"rank {slow.rank}", slow.lost_ns_per_step * ranks.cycles.count),),
         where=Where(rank=slow.rank),
         edits=(*_stall(slow), *slow_rank_edits(ranks)),
@@ -190,7 +193,14 @@ def late_rank_reason(slow: SlowRank) -> tuple[Fact, Fact]:
     )
     if has_text:
         return why, fact(f"{RULE}.remedy{several}.{slow.cause}")
+    if _is_of_hosts(slow):
+        return why, fact(f"{RULE}.remedy-several.hosts")
     return why, fact("sentence", text=fact(f"idle.remedy.{slow.cause}"))
+
+
+def _is_of_hosts(slow: SlowRank) -> bool:
+    """Return whether the hosts of several ranks are slower than others in what all ranks do."""
+    return len(slow.ranks) > 1 and slow.cause in _OF_HOST
 
 
 def _share(ranks: RankReport, slow: SlowRank) -> float:

@@ -158,14 +158,16 @@ def all_losses(
     waits: IdleCulprits = NO_CULPRITS,
     *,
     lacks_copies: bool = False,
+    may_draw: bool = False,
     waiting: tuple[Fact, tuple[Fact, ...]] | None = None,
 ) -> tuple[Loss, ...]:
     """Return what takes device time and is not compute at the peak, the largest first.
 
     What compute loses is known only where the FLOPs are. `moved` is the time of memory work by what
     it is, `waits` whom idle time is due to. Idle time in which earlier work may be missing is a
-    part of its own where there is enough of it; where the trace `lacks_copies`, no idle time is
-    judged. `waiting` is for whom communication mostly waits, and statements on how much.
+    part of its own where there is enough of it, in which the GPU `may_draw`; where the trace
+    `lacks_copies`, no idle time is judged. `waiting` is for whom communication mostly waits, and
+    statements on how much.
     """
     roofs = measured.roofs if measured is not None else NO_ROOFS
     times = {"memory": roofs.memory, "inefficiency": roofs.compute}
@@ -187,7 +189,9 @@ def all_losses(
             whom, details = waiting
             loss = replace(loss, gloss=fact("loss.mostly-waiting", whom=whom), details=details)
         if name == "idle":
-            losses.extend(_by_cause(loss, total, waits, lacks_copies=lacks_copies))
+            losses.extend(
+                _by_cause(loss, total, waits, lacks_copies=lacks_copies, may_draw=may_draw)
+            )
         else:
             losses.append(_explained(loss))
     return tuple(sorted((loss for loss in losses if loss.share > 0), key=lambda loss: -loss.share))
@@ -201,7 +205,7 @@ def _explained(loss: Loss) -> Loss:
 
 
 def _by_cause(
-    idle: Loss, total: Account, waits: IdleCulprits, *, lacks_copies: bool
+    idle: Loss, total: Account, waits: IdleCulprits, *, lacks_copies: bool, may_draw: bool
 ) -> tuple[Loss, ...]:
     """Return idle time in two parts where enough of it may be work that is not in the trace.
 
@@ -221,7 +225,7 @@ def _by_cause(
         idle,
         part=fact("loss.unrecorded"),
         share=missing_ns / window_ns,
-        unknown=fact("loss.missing"),
+        unknown=fact("loss.may-draw" if may_draw else "loss.missing"),
     )
     return replace(idle, share=rest), missing
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 MAIN_KERNEL: Final = "main-kernel"
 _KINDS: Final = ("compute", "other")
 """Kinds of work of which one kernel may be the program; of `other` nothing else is known."""
+_MEMORY: Final = "memory"
 _NARROW_BITS: Final = 8
 """Weights of so few bits are quantized: lower precision is no advice."""
 _FEW_TOKENS: Final = 64
@@ -50,19 +51,17 @@ def main_kernel_findings(
 ) -> Iterator[Finding]:
     """Give a finding where one kernel has most of a kind of work, which has most of the time.
 
-    Of compute only where it may be far below peak: where its FLOPs are not known, or more than half
-    of it is lost. `of` is what shares are of.
+    `of` is what shares are of.
     """
-    shares = {kind: total.components.share(kind) or 0.0 for kind in _KINDS}
-    top = max(_KINDS, key=lambda kind: shares[kind])
-    lost = {loss.name: loss.share for loss in losses}.get("inefficiency", shares["compute"])
+    shares = {kind: total.components.share(kind) or 0.0 for kind in (*_KINDS, _MEMORY)}
+    top = max(shares, key=lambda kind: shares[kind])
     rows = [row for row in kernels.to_pylist() if row["top"] == top]
-    is_near_peak = top == "compute" and 2 * lost < shares["compute"]
-    if 2 * shares[top] <= 1 or is_near_peak or len(rows) < 2:
+    if 2 * shares[top] <= 1 or len(rows) < 2 or not _may_gain(top, rows, total, losses):
         return
     families: defaultdict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
-        families[_family(row["name"]), row["sub"]].append(row)
+        called = row["name"] if top == _MEMORY else _family(row["name"])
+        families[called, row["sub"]].append(row)
     times = {key: sum(row["sum_ns"] for row in some) for key, some in families.items()}
     family, sub = max(times, key=lambda key: times[key])
     name, variants, time_ns = short_name(family), families[family, sub], times[family, sub]
@@ -86,6 +85,8 @@ def main_kernel_findings(
         "tokens": tokens,
         "share": share,
         "kernels": len(variants),
+        "launches": count,
+        "mean_ns": time_ns // max(count, 1),
         "largest": min(largest["sum_ns"] / total.components.window_ns, share),
     }
     of_family = "-family" if len(variants) > 1 else ""
@@ -99,6 +100,25 @@ def main_kernel_findings(
         advice=advice_of(MAIN_KERNEL, frozenset(knows), values),
         rows=(Row(name, time_ns),),
     )
+
+
+def _may_gain(
+    top: str, rows: Sequence[dict[str, Any]], total: Account, losses: Sequence[Loss]
+) -> bool:
+    """Return whether kernels of a kind may be what to make faster.
+
+    Of compute they are where they may be far below peak: their FLOPs are not known, or more than
+    half of it is lost. Of memory work only one that has nearly all of the time, where what its
+    bytes need is unknown.
+    """
+    known = {loss.name: loss for loss in losses}
+    if top == _MEMORY:
+        least_ns = thresholds()[MAIN_KERNEL]["nearly_all"] * total.components.window_ns
+        longest_ns = max((row["sum_ns"] for row in rows if row["kind"] == "kernel"), default=0)
+        return longest_ns >= least_ns and known[_MEMORY].needed is None
+    compute = total.components.share("compute") or 0.0
+    lost = known["inefficiency"].share if "inefficiency" in known else compute
+    return top != "compute" or 2 * lost >= compute
 
 
 def _known_by_name(name: str, sub: str) -> Iterator[str]:

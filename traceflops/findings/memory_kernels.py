@@ -164,22 +164,23 @@ def _runs(facts: KernelFacts, fusable: BoolArray, casts: BoolArray) -> tuple[Boo
 
     So many of a run become one that takes a part of the longest: results in between stay on chip.
     What reduces needs its own time, and the rest goes along. One kernel over and over, or little
-    but casts, are independent tensors and no run.
+    but casts, are independent tensors and no run. A long kernel with most of the time of its run is
+    no part of it: that is not the time of what lies between it and the others.
     """
     ops = facts.prepared.trace.ops
     accumulates = facts.within(
         matching(ops["name"], lambda name: name.endswith("::AccumulateGrad"))
     )
     eligible = fusable & ~facts.named(_NO_RUN.search) & (facts.product < 0) & ~accumulates
-    opens = np.ones(len(eligible), dtype=np.bool_)
-    opens[1:] = ~eligible[1:] | ~eligible[:-1] | (facts.queue[1:] != facts.queue[:-1])
-    run, first = np.cumsum(opens) - 1, np.flatnonzero(opens)
-    length = np.bincount(run)
+    reduces = facts.is_sub(*_REDUCING)
+    run = _in_a_row(facts, eligible)
+    eligible &= reduces | ~_outweighs(facts, run)
+    run = _in_a_row(facts, eligible)
+    first, length = np.flatnonzero(np.diff(run, prepend=-1)), np.bincount(run)
     _, each = group_rows((run, facts.name))
     enough = length >= limit(facts.case, "fusable-kernels", "least_run")
     enough &= np.bincount(run[each]) >= limit(facts.case, "fusable-kernels", "least_names")
     enough &= 2 * np.bincount(run, casts) <= length
-    reduces = facts.is_sub(*_REDUCING)
     of_reducing = np.bincount(run, np.where(reduces, facts.ns, 0))
     of_others = np.bincount(run, facts.ns) - of_reducing
     fused = np.ceil(length / limit(facts.case, "fusable-kernels", "most_fused"))
@@ -187,6 +188,26 @@ def _runs(facts: KernelFacts, fusable: BoolArray, casts: BoolArray) -> tuple[Boo
     needed = limit(facts.case, "fusable-kernels", "kept_of_longest") * longest * fused
     left = np.maximum(needed - of_reducing, 0) / np.maximum(of_others, 1)
     return eligible & enough[run] & ~reduces, left[run]
+
+
+def _in_a_row(facts: KernelFacts, eligible: BoolArray) -> IntArray:
+    """Return the number of the run of each kernel; what is not eligible is one of its own."""
+    opens = np.ones(len(eligible), dtype=np.bool_)
+    opens[1:] = ~eligible[1:] | ~eligible[:-1] | (facts.queue[1:] != facts.queue[:-1])
+    return np.cumsum(opens) - 1
+
+
+def _outweighs(facts: KernelFacts, run: IntArray) -> BoolArray:
+    """Return which kernels take more of a run than all others, and far longer than one of these.
+
+    That is, as one kernel of the shortest run that is told.
+    """
+    times = limit(facts.case, "fusable-kernels", "least_run") - 1
+    each, _ = group_rows((run, facts.name))
+    own_ns, count = np.bincount(each, facts.ns)[each], np.bincount(each)[each]
+    others_ns = np.bincount(run, facts.ns)[run] - own_ns
+    others = np.bincount(run)[run] - count
+    return (own_ns > others_ns) & (own_ns * others > times * others_ns * count)
 
 
 def _casts(facts: KernelFacts) -> BoolArray:

@@ -19,6 +19,7 @@ from traceflops.table.columns import (
     IntArray,
     codes,
     is_one_of,
+    matching,
     names,
     number_column,
     numbers,
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 _COPIES: Final = frozenset({"memcpy", "memset"})
 _LAUNCH: Final = re.compile(r"(?i)launch(?!HostFunc)")
 _COPY: Final = re.compile(r"(?i)copy|cpy")
+_OF_GRAPHICS: Final = re.compile(r"(?:cuda|cu|hip)Graphics")
 
 COPIES_MISSING: Final = "copies-missing"
 """The note that says that idle time may include copies."""
@@ -66,6 +68,11 @@ def with_known_idle(trace: Trace) -> Trace:
     if calls and not any(map(_LAUNCH.search, calls)):
         return trace
     return _as_sums(trace, note_of("missing", "copies-only", advice=fact("advice.copies-only")))
+
+
+def draws(trace: Trace) -> bool:
+    """Return whether the program shares memory with graphics, whose work on the GPU is not here."""
+    return bool(matching(trace.calls["name"], _OF_GRAPHICS.match).any())
 
 
 def lacks_copies(trace: Trace) -> bool:
