@@ -407,12 +407,35 @@ def test_operators_of_others_are_to_be_joined_not_called_less(name: str, said: s
 )
 def test_only_code_of_the_user_is_theirs_to_move(name: str, owner: str) -> None:
     work = {"name": name, "start_ns": 50_000, "dur_ns": 1_900_000}
+    asks = [{"name": "cudaGetDevice", "start_ns": 60_000, "dur_ns": 1_000}]
     where: dict[str, Any] = (
-        {"ops": [work]} if "::" in name else {"marks": [{**work, "kind": "python"}]}
+        {"ops": [work], "calls": asks} if "::" in name else {"marks": [{**work, "kind": "python"}]}
     )
     (found,) = of_rule(run(0, 2_000_000, 0, 0, **where), "host-code")
     assert found.owner == owner
     assert ("Move the named function" in found.remedy) == (owner == "yours")
+
+
+@pytest.mark.parametrize(
+    ("name", "says"), [("aten::randn", 'device="cuda"'), ("aten::split", "fewer views")]
+)
+def test_operators_that_launch_nothing_are_work_of_the_cpu(name: str, says: str) -> None:
+    """Step 1 idles for 2 ms; its operator takes 1.9 ms of it and calls nothing of the GPU."""
+    (found,) = of_rule(run(0, 2_000_000, 0, 0, **host("ops", name)), "cpu-operators")
+    assert found.gain is not None
+    assert found.gain.low_ns <= 1_900_000 // 4 <= found.gain.high_ns <= 2_000_000 // 4
+    assert says in found.remedy and "torch.compile" not in found.remedy
+
+
+def test_short_operators_between_launches_are_launching() -> None:
+    """In gaps of 0.1 ms a view launches nothing, and is part of what a launch takes."""
+    at, works, views = STEP, [], []
+    for _ in range(20):
+        works.append((GEMM, at - 5_000, at, 50_000))
+        views.append({"name": "aten::view", "start_ns": at + 55_000, "dur_ns": 85_000})
+        at += 150_000
+    rules = {one.rule for one in analyzed({**launched(*works), "ops": views}).findings}
+    assert "eager-overhead" in rules and "cpu-operators" not in rules
 
 
 @pytest.mark.parametrize(("name", "is_there"), [("SGD", True), ("Shampoo", False)])
@@ -446,8 +469,11 @@ def test_what_launching_costs_is_one_cause(optimizer_ns: int, *, is_joined: bool
     """In 2 ms of idle time data is loaded, an optimizer steps, and operators launch for 0.63 ms."""
     loads = {"name": LOADER, "start_ns": 150_000, "dur_ns": 550_000}
     step = {"name": "Optimizer.step#SGD.step", "start_ns": 710_000, "dur_ns": optimizer_ns}
-    ops = [{**one, "start_ns": one["start_ns"] + 1_340_000, "name": "a::b"} for one in SHORT[:70]]
-    found = run(0, 2_000_000, 0, 0, marks=[loads, step], ops=ops[:: 1 if is_joined else 2])
+    calls = [{**one, "start_ns": one["start_ns"] + 1_340_000} for one in SHORT[:70]]
+    calls = calls[:: 1 if is_joined else 2]
+    ops = [{**one, "name": "a::b"} for one in calls]
+    asks = [{**one, "dur_ns": 100} for one in calls]
+    found = run(0, 2_000_000, 0, 0, marks=[loads, step], ops=ops, calls=asks)
     found_causes = [one for one in found.findings if one.rule != "uneven-steps"]
     assert ("optimizer-loop" in [one.rule for one in found_causes]) != is_joined
     if is_joined:

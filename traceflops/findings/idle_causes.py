@@ -21,6 +21,7 @@ from traceflops.attribution.range_labels import numbered
 from traceflops.characters import function_name
 from traceflops.facts import Fact, Value, fact
 from traceflops.findings.case import cause, limit, share_of_window
+from traceflops.findings.cpu_operators import CPU_OPERATORS, are_views, on_cpu
 from traceflops.findings.device_memory import allocator_state, reads_back, uploads_pinned
 from traceflops.findings.finding import Cause, Owner, Row, Where, row_name, short_name
 from traceflops.findings.host_waits import WAITING, after_waits, frame_of, host_waits
@@ -95,8 +96,10 @@ def idle_causes(case: Case) -> Iterator[Cause]:
     is none where what the host does instead takes half as long: it keeps the host from being ahead.
     """
     culprits_by_rule: defaultdict[str, list[Culprit]] = defaultdict(list)
+    of_cpu = on_cpu(case)
     for culprit in case.idle.culprits:
         rule = rule_of_idle(culprit.kind, culprit.label, *culprit.evidence)
+        rule = CPU_OPERATORS if culprit in of_cpu else rule
         culprits_by_rule[rule].append(culprit)
     has_wait, held_ns, latency = False, 0, list[tuple[int, Cause]]()
     least_ns = limit(case, "idle-cause", "least_share") * case.total.components.window_ns
@@ -260,6 +263,8 @@ def _what_is_known(case: Case, rule: str, idle: IdleClass) -> tuple[set[str], di
         knows.add("other-optimizer")
     if rule == "host-code" and _owner(largest.label) != "yours":
         knows.add("of-operators" if _only_launches(largest.label) else "of-others")
+    if rule == CPU_OPERATORS:
+        knows |= {"views"} if are_views(idle.culprits) else set()
     if rule == "device-wait":
         communicates = case.total.components.communication_ns or case.total.hidden_communication_ns
         knows |= {"ranks"} if case.ranks is not None or communicates else set()
@@ -357,6 +362,7 @@ def _filled(edit: str, idle: IdleClass) -> str:
     is_frame = function_name(label) != label
     values = {
         "{name}": re.escape(label) if is_frame else numbered(label),
+        "{names}": "|".join(dict.fromkeys(re.escape(one.label) for one in idle.culprits)),
         "{calls}": "|".join(calls),
         "{compiles}": _BY_NAME["recompilation"].pattern,
         "{loads}": _BY_NAME["code-loading"].pattern,

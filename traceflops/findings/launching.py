@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 LATENCY: Final = "launch-latency"
 _LAUNCH_BOUND: Final = "launch-bound"
-_LONG_GAP_NS: Final = 200_000
+LONG_GAP_NS: Final = 200_000
 """In longer gaps Python does more than to start operators."""
 _OFTEN: Final = 4
 """The host waits often: once for so many launches."""
@@ -48,7 +48,7 @@ def is_launching(case: Case, idle: IdleClass) -> bool:
     of_torch, pace = "torch" in case.program, case.host_bound
     gaps = sum(culprit.gaps for culprit in idle.culprits)
     is_bound = pace is not None and pace.verdict == "host-bound"
-    return of_torch and is_bound and idle.is_nameless and idle.idle_ns < gaps * _LONG_GAP_NS
+    return of_torch and is_bound and idle.is_nameless and idle.idle_ns < gaps * LONG_GAP_NS
 
 
 def of_short_kernels(case: Case, late: Cause) -> Cause:
