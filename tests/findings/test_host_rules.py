@@ -53,6 +53,7 @@ def of_rule(analysis: tf.Analysis, rule: str) -> list[Finding]:
         ("annotation", "entire_frame_compile (dynamo_timed)"),
         ("python", "torch/_dynamo/convert_frame.py(1071): __call__"),
         ("python", "triton/compiler/compiler.py(226): compile"),
+        ("python", "torch/_inductor/compile_fx.py(679): _compile_fx_inner"),
     ],
 )
 def test_compilation_inside_a_step_gains_its_time(kind: str, name: str) -> None:
@@ -73,6 +74,7 @@ def test_compilation_inside_a_step_gains_its_time(kind: str, name: str) -> None:
         "torch/_dynamo/eval_frame.py(791): compile_wrapper",
         "triton/compiler/compiler.py(487): launch_metadata",
         "TorchDynamo Cache Lookup",
+        "torch/_inductor/compile_fx.py(979): run",
     ],
 )
 def test_running_compiled_code_is_no_compilation(name: str) -> None:
@@ -673,6 +675,34 @@ def test_who_replays_graphs_is_not_told_to_use_them() -> None:
     (found,) = of_rule(analysis, "eager-overhead")
     assert "already" in found.remedy
     assert "enforce-eager" not in found.remedy
+
+
+@pytest.mark.parametrize(
+    ("table", "name", "says"),
+    [
+        ("marks", "Torch-Compiled Region: 0/0", "reduce-overhead"),
+        ("calls", "cudaGraphLaunch", "outside of them"),
+        ("marks", "other", "Join kernels with torch.compile"),
+    ],
+)
+def test_no_remedy_asks_for_what_the_program_does(table: str, name: str, says: str) -> None:
+    """An operator launches slowly; elsewhere compiled code runs, or a graph is launched."""
+    uses: dict[str, Any] = {"marks": [], "calls": SHORT}
+    uses[table] = [*uses[table], {"name": name, "start_ns": -900_000, "dur_ns": 9_000}]
+    (found,) = of_rule(run(0, 2_000_000, 0, 500_000, **uses), "eager-overhead")
+    assert says in found.remedy
+    assert ("Join kernels" in found.remedy) == (name == "other")
+
+
+@pytest.mark.parametrize(("count", "is_told"), [(4_000, True), (400, False)])
+def test_many_recorded_functions_slow_the_host(count: int, *, is_told: bool) -> None:
+    """Functions come every 1.5 or 15 µs of 6 ms."""
+    frame = {"kind": "python", "name": "a.py(3): b", "dur_ns": 0}
+    frames = [{**frame, "start_ns": 1_000 + 400 * at} for at in range(count)]
+    (found,) = of_rule(run(0, 2_000_000, 0, 0, calls=SHORT, marks=frames), "eager-overhead")
+    assert found.confidence is not None
+    codes = [doubt.code for doubt in found.confidence.reasons]
+    assert ("doubt.stacks" in codes) == is_told
 
 
 def test_a_cause_of_idle_time_says_when_it_is_and_names_its_largest_part() -> None:

@@ -7,12 +7,11 @@ and loading of code are rules of their own, whatever class they are found in.
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from traceflops.attribution.cpu_samples import sampled_in
 from traceflops.attribution.culprits import IdleClass
 from traceflops.attribution.host_calls import memory_operations
 from traceflops.attribution.host_events import is_of_library
@@ -24,6 +23,7 @@ from traceflops.findings.case import cause, limit, share_of_window
 from traceflops.findings.cpu_operators import CPU_OPERATORS, are_views, on_cpu
 from traceflops.findings.device_memory import allocator_state, reads_back, uploads_pinned
 from traceflops.findings.finding import Cause, Owner, Row, Where, row_name, short_name
+from traceflops.findings.host_samples import MPI, sampled
 from traceflops.findings.host_waits import WAITING, after_waits, frame_of, host_waits
 from traceflops.findings.launching import (
     LATENCY,
@@ -33,6 +33,7 @@ from traceflops.findings.launching import (
     is_launching,
     of_short_kernels,
     pace_facts,
+    slowed_by_stacks,
 )
 from traceflops.findings.launching_parts import LAUNCHING, claim_of_parts, joined, parts_of
 from traceflops.findings.rules import all_rules, rule_of
@@ -69,12 +70,6 @@ _LIBRARY_RANGE: Final = re.compile(
 )
 """Ranges that libraries put around their own calls."""
 _OF_MPI: Final = re.compile(r"P?MPI_")
-_MPI: Final = "MPI"
-_MPI_LIBRARY: Final = re.compile(
-    r"(mca_|lib(uc[pst]|mpi|open-(pal|rte)|psm\d?|fabric|pmix)[\w-]*\.so)"
-)
-_ARGUMENTS: Final = re.compile(r"(?<=\w)\(.*|::h[0-9a-f]{16}$")
-"""What a symbol has behind the name of a function: its arguments, or the hash of Rust."""
 _PINS: Final = re.compile(r"HostAlloc|MallocHost|HostRegister|HostMalloc")
 _EAGER: Final = re.compile(
     rf"^{_OPERATOR.pattern}|^nn\.Module: |: (forward|__call__|_(wrapped_)?call_impl)$"
@@ -85,6 +80,8 @@ _FRAMEWORK: Final = re.compile(
     r"tensorrt_llm|torchtitan|torchtune|transformers|trl|vllm|xformers)/"
 )
 """Packages that run or train models, by the folder of a function's file."""
+_BESIDE_STACKS: Final = (*LAUNCHING, "compiled-runtime", "optimizer-loop", "host-code")
+"""Rules of time in which Python runs, or waits to run."""
 _MOST_ROWS: Final = 3
 
 
@@ -178,6 +175,7 @@ def _cause(case: Case, rule: str, idle: IdleClass, share: float) -> Cause:
     is_in_thread = rule == "data-input" and _IN_THREAD in largest.label
     is_once = by_name and len(case.steps.used) < 2
     doubts = ["workers"] * is_in_thread + ["once"] * is_once + ["half"] * bool(row.partly)
+    slowed = slowed_by_stacks(case) if rule in _BESIDE_STACKS else None
     idle_cause = cause(
         case,
         rule,
@@ -194,7 +192,7 @@ def _cause(case: Case, rule: str, idle: IdleClass, share: float) -> Cause:
         where=_where(case, idle),
         edits=tuple(_filled(edit, idle) for edit in row.edits if label or "{name}" not in edit),
         partly=_BESIDE_WORKERS if is_in_thread else row.partly,
-        doubts=tuple(fact(f"doubt.{doubt}") for doubt in doubts),
+        doubts=(*([slowed] if slowed else []), *(fact(f"doubt.{doubt}") for doubt in doubts)),
         direct_ns=after_waits(case, idle) if rule in WAITING else None,
     )
     for own in knows & {"launching", "sampled"}:
@@ -273,12 +271,12 @@ def _what_is_known(case: Case, rule: str, idle: IdleClass) -> tuple[set[str], di
     if rule == "host-unrecorded":
         label = short_name(largest.label)
         values = {"label": label, "what": "it" if label else "the code"}
-        sampled = {} if is_launching(case, idle) else _sampled(case)
-        knows |= {"sampled"} if sampled else {"launching"} if is_launching(case, idle) else set()
+        samples = {} if is_launching(case, idle) else sampled(case)
+        knows |= {"sampled"} if samples else {"launching"} if is_launching(case, idle) else set()
         knows |= {"graphs-fit"} if fits_graphs(case) else set()
         knows |= {"waits"} if case.synchronisations else set()
-        values |= sampled
-        knows |= {"mpi"} if sampled.get("library") == _MPI else set()
+        values |= samples
+        knows |= {"mpi"} if samples.get("library") == MPI else set()
         knows |= {"of-library"} if _LIBRARY_RANGE.match(largest.label) else set()
         marks = case.prepared.trace.marks if case.prepared is not None else None
         if marks is not None and is_one_of(marks["kind"], "python", "system").any():
@@ -291,42 +289,6 @@ def _what_is_known(case: Case, rule: str, idle: IdleClass) -> tuple[set[str], di
             values["how"] = advice(case, "operators" if is_bare and is_kineto else "host work")
             knows |= {"recordable"} if values["how"] else set()
     return knows, values
-
-
-def _sampled(case: Case) -> dict[str, Value]:
-    """Return where the host was sampled while nothing else of it is recorded.
-
-    That is the library with most samples, and its functions; where it has less than half, functions
-    of all. Libraries of MPI are one. Nothing where samples are few.
-    """
-    counts = (
-        sampled_in(case.prepared, "host_unrecorded") if case.prepared is not None else Counter()
-    )
-    total, libraries = counts.total(), Counter[str]()
-    if total < limit(case, "host-unrecorded", "least_samples"):
-        return {}
-    for name, count in counts.items():
-        libraries[_library(name)] += count
-    ((library, most),) = libraries.most_common(1)
-    is_most, functions = 2 * most >= total, Counter[str]()
-    for name, count in counts.items():
-        of, _, function = name.partition("!")
-        if _library(name) == library or not is_most:
-            functions[short_name(_ARGUMENTS.sub("", function) or of)] += count
-    return {
-        "library": library if is_most else None,
-        "part": most / total if is_most else None,
-        "samples": total,
-        "functions": tuple(
-            fact("idle.sampled", name=name, part=count / total)
-            for name, count in functions.most_common(_MOST_ROWS)
-        ),
-    }
-
-
-def _library(name: str) -> str:
-    """Return the library of a sample; those that MPI is made of are one."""
-    return _MPI if _MPI_LIBRARY.match(name) else name.partition("!")[0]
 
 
 def _computing(culprit: Culprit) -> str | None:
