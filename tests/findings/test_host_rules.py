@@ -89,7 +89,9 @@ def host(table: str, name: str, **more: Any) -> dict[str, Any]:
     return {table: [{"name": name, "start_ns": 50_000, "dur_ns": 1_900_000, **more}]}
 
 
-SHORT = [{"name": "cudaEventRecord", "start_ns": 9_000 * at, "dur_ns": 8_900} for at in range(200)]
+SHORT: list[dict[str, Any]] = [
+    {"name": "cudaEventRecord", "start_ns": 9_000 * at, "dur_ns": 8_900} for at in range(200)
+]
 LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 IDLE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "data-input": (host("marks", LOADER), host("marks", "DataLoader.__init__")),
