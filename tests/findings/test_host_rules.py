@@ -53,6 +53,7 @@ def of_rule(analysis: tf.Analysis, rule: str) -> list[Finding]:
         ("annotation", "entire_frame_compile (dynamo_timed)"),
         ("python", "torch/_dynamo/convert_frame.py(1071): __call__"),
         ("python", "triton/compiler/compiler.py(226): compile"),
+        ("python", "torch/_inductor/compile_fx.py(679): _compile_fx_inner"),
     ],
 )
 def test_compilation_inside_a_step_gains_its_time(kind: str, name: str) -> None:
@@ -73,6 +74,7 @@ def test_compilation_inside_a_step_gains_its_time(kind: str, name: str) -> None:
         "torch/_dynamo/eval_frame.py(791): compile_wrapper",
         "triton/compiler/compiler.py(487): launch_metadata",
         "TorchDynamo Cache Lookup",
+        "torch/_inductor/compile_fx.py(979): run",
     ],
 )
 def test_running_compiled_code_is_no_compilation(name: str) -> None:
@@ -87,7 +89,9 @@ def host(table: str, name: str, **more: Any) -> dict[str, Any]:
     return {table: [{"name": name, "start_ns": 50_000, "dur_ns": 1_900_000, **more}]}
 
 
-SHORT = [{"name": "cudaEventRecord", "start_ns": 9_000 * at, "dur_ns": 8_900} for at in range(200)]
+SHORT: list[dict[str, Any]] = [
+    {"name": "cudaEventRecord", "start_ns": 9_000 * at, "dur_ns": 8_900} for at in range(200)
+]
 OPS = [{**one, "name": "aten::add"} for one in SHORT]
 LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 IDLE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -423,12 +427,35 @@ def test_operators_of_others_are_to_be_joined_not_called_less(name: str, said: s
 )
 def test_only_code_of_the_user_is_theirs_to_move(name: str, owner: str) -> None:
     work = {"name": name, "start_ns": 50_000, "dur_ns": 1_900_000}
+    asks = [{"name": "cudaGetDevice", "start_ns": 60_000, "dur_ns": 1_000}]
     where: dict[str, Any] = (
-        {"ops": [work]} if "::" in name else {"marks": [{**work, "kind": "python"}]}
+        {"ops": [work], "calls": asks} if "::" in name else {"marks": [{**work, "kind": "python"}]}
     )
     (found,) = of_rule(run(0, 2_000_000, 0, 0, **where), "host-code")
     assert found.owner == owner
     assert ("Move the named function" in found.remedy) == (owner == "yours")
+
+
+@pytest.mark.parametrize(
+    ("name", "says"), [("aten::randn", 'device="cuda"'), ("aten::split", "fewer views")]
+)
+def test_operators_that_launch_nothing_are_work_of_the_cpu(name: str, says: str) -> None:
+    """Step 1 idles for 2 ms; its operator takes 1.9 ms of it and calls nothing of the GPU."""
+    (found,) = of_rule(run(0, 2_000_000, 0, 0, **host("ops", name)), "cpu-operators")
+    assert found.gain is not None
+    assert found.gain.low_ns <= 1_900_000 // 4 <= found.gain.high_ns <= 2_000_000 // 4
+    assert says in found.remedy and "torch.compile" not in found.remedy
+
+
+def test_short_operators_between_launches_are_launching() -> None:
+    """In gaps of 0.1 ms a view launches nothing, and is part of what a launch takes."""
+    at, works, views = STEP, [], []
+    for _ in range(20):
+        works.append((GEMM, at - 5_000, at, 50_000))
+        views.append({"name": "aten::view", "start_ns": at + 55_000, "dur_ns": 85_000})
+        at += 150_000
+    rules = {one.rule for one in analyzed({**launched(*works), "ops": views}).findings}
+    assert "eager-overhead" in rules and "cpu-operators" not in rules
 
 
 @pytest.mark.parametrize(("name", "is_there"), [("SGD", True), ("Shampoo", False)])
@@ -462,8 +489,11 @@ def test_what_launching_costs_is_one_cause(optimizer_ns: int, *, is_joined: bool
     """In 2 ms of idle time data is loaded, an optimizer steps, and operators launch for 0.63 ms."""
     loads = {"name": LOADER, "start_ns": 150_000, "dur_ns": 550_000}
     step = {"name": "Optimizer.step#SGD.step", "start_ns": 710_000, "dur_ns": optimizer_ns}
-    ops = [{**one, "start_ns": one["start_ns"] + 1_340_000, "name": "a::b"} for one in SHORT[:70]]
-    found = run(0, 2_000_000, 0, 0, marks=[loads, step], ops=ops[:: 1 if is_joined else 2])
+    calls = [{**one, "start_ns": one["start_ns"] + 1_340_000} for one in SHORT[:70]]
+    calls = calls[:: 1 if is_joined else 2]
+    ops = [{**one, "name": "a::b"} for one in calls]
+    asks = [{**one, "dur_ns": 100} for one in calls]
+    found = run(0, 2_000_000, 0, 0, marks=[loads, step], ops=ops, calls=asks)
     found_causes = [one for one in found.findings if one.rule != "uneven-steps"]
     assert ("optimizer-loop" in [one.rule for one in found_causes]) != is_joined
     if is_joined:
@@ -681,6 +711,34 @@ def test_who_replays_graphs_is_not_told_to_use_them() -> None:
     (found,) = of_rule(analysis, "eager-overhead")
     assert "already" in found.remedy
     assert "enforce-eager" not in found.remedy
+
+
+@pytest.mark.parametrize(
+    ("table", "name", "says"),
+    [
+        ("marks", "Torch-Compiled Region: 0/0", "reduce-overhead"),
+        ("calls", "cudaGraphLaunch", "outside of them"),
+        ("marks", "other", "Join kernels with torch.compile"),
+    ],
+)
+def test_no_remedy_asks_for_what_the_program_does(table: str, name: str, says: str) -> None:
+    """An operator launches slowly; elsewhere compiled code runs, or a graph is launched."""
+    uses: dict[str, Any] = {"marks": [], "calls": SHORT}
+    uses[table] = [*uses[table], {"name": name, "start_ns": -900_000, "dur_ns": 9_000}]
+    (found,) = of_rule(run(0, 2_000_000, 0, 500_000, **uses), "eager-overhead")
+    assert says in found.remedy
+    assert ("Join kernels" in found.remedy) == (name == "other")
+
+
+@pytest.mark.parametrize(("count", "is_told"), [(4_000, True), (400, False)])
+def test_many_recorded_functions_slow_the_host(count: int, *, is_told: bool) -> None:
+    """Functions come every 1.5 or 15 µs of 6 ms."""
+    frame = {"kind": "python", "name": "a.py(3): b", "dur_ns": 0}
+    frames = [{**frame, "start_ns": 1_000 + 400 * at} for at in range(count)]
+    (found,) = of_rule(run(0, 2_000_000, 0, 0, calls=SHORT, marks=frames), "eager-overhead")
+    assert found.confidence is not None
+    codes = [doubt.code for doubt in found.confidence.reasons]
+    assert ("doubt.stacks" in codes) == is_told
 
 
 def test_a_cause_of_idle_time_says_when_it_is_and_names_its_largest_part() -> None:

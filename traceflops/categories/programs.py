@@ -8,12 +8,18 @@ from typing import TYPE_CHECKING, Final
 from traceflops.remedies import PYTORCH, XLA, family
 from traceflops.table.columns import codes, is_one_of, names
 from traceflops.table.grouping import distinct
+from traceflops.table.patterns import GRAPH_LAUNCH
 
 if TYPE_CHECKING:
     from traceflops.table.trace import Trace
 
 _OF_PYTORCH: Final = re.compile(r"\bat::native::|_ZN2at6native")
 _OF_OPENACC: Final = re.compile(r"\w+_\d+_gpu(__red)?")
+_OF_COMPILED: Final = re.compile(
+    r"^Torch-Compiled Region|^CompiledFunction|CompiledFxGraph|(^|/)c[a-z2-7]{51}\.py\("
+    r"|^triton_(poi|red|per|tem|for|mm)_"
+)
+"""Kernels of Inductor, and what PyTorch runs them from."""
 _LIBRARIES: Final = (
     r"\b(at|c10|torch|xla|tensorflow|stream_executor|phi|paddle|mxnet|caffe2|onnxruntime|nvinfer1?"
     r"|tensorrt\w*|vllm|sgl|sglang|flashinfer|transformer_engine|deepspeed|apex|megatron|aiter"
@@ -41,6 +47,17 @@ def of_pytorch(trace: Trace) -> bool:
     """Return whether PyTorch ran: by the profiler, else by the kernels."""
     kernels = names(trace.activities["name"])
     return family(trace.source.format) == PYTORCH or any(map(_OF_PYTORCH.search, kernels))
+
+
+def of_compiled(trace: Trace) -> bool:
+    """Return whether code runs that torch.compile has made."""
+    tables = (trace.ops, trace.marks, trace.activities)
+    return any(_OF_COMPILED.search(name) for table in tables for name in names(table["name"]))
+
+
+def of_graphs(trace: Trace) -> bool:
+    """Return whether graphs are launched."""
+    return any(map(GRAPH_LAUNCH.match, names(trace.calls["name"])))
 
 
 def of_openacc(trace: Trace) -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 
-from traceflops.categories.programs import of_ml, of_openacc, of_pytorch
+from traceflops.categories.programs import of_compiled, of_graphs, of_ml, of_openacc, of_pytorch
 from traceflops.findings.rules import cause_of, thresholds
 from traceflops.remedies import CUDA, NSIGHT, PYTORCH, ROCPROF, accelerator, family
 from traceflops.table.columns import ABSENT, names, numbers
@@ -224,6 +224,8 @@ def program_of(case: Case) -> frozenset[str]:
     torch      it runs PyTorch: by the profiler, else by its kernels
     ml         a framework, engine or library of machine learning runs
     openacc    its kernels are loops of OpenACC, by their names
+    compiled   torch.compile has made some of its code
+    graphs     it launches graphs
     amd        the GPUs are AMD's: by the profiler, themselves, or the calls
     nvidia     the GPUs are NVIDIA's
     other-gpu  the accelerators are neither's (XPU, MTIA, HPU)
@@ -237,7 +239,13 @@ def program_of(case: Case) -> frozenset[str]:
 
 def program_of_trace(trace: Trace) -> frozenset[str]:
     """Return what is known of the program of a trace."""
-    of_program = {"torch": of_pytorch(trace), "ml": of_ml(trace), "openacc": of_openacc(trace)}
+    of_program = {
+        "torch": of_pytorch(trace),
+        "ml": of_ml(trace),
+        "openacc": of_openacc(trace),
+        "compiled": of_compiled(trace),
+        "graphs": of_graphs(trace),
+    }
     return frozenset(
         {*(name for name, holds in of_program.items() if holds), gpus_of(trace)} - {""}
     )

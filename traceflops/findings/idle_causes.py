@@ -7,12 +7,11 @@ and loading of code are rules of their own, whatever class they are found in.
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from traceflops.attribution.cpu_samples import sampled_in
 from traceflops.attribution.culprits import IdleClass
 from traceflops.attribution.host_calls import memory_operations
 from traceflops.attribution.host_events import facts_of_name, is_of_library
@@ -22,8 +21,10 @@ from traceflops.characters import function_name
 from traceflops.facts import Fact, Value, fact
 from traceflops.findings.case import cause, limit, share_of_window
 from traceflops.findings.copy_sizes import small_copies
+from traceflops.findings.cpu_operators import CPU_OPERATORS, are_views, on_cpu
 from traceflops.findings.device_memory import allocator_state, reads_back, uploads_pinned
 from traceflops.findings.finding import Cause, Owner, Row, Where, row_name, short_name
+from traceflops.findings.host_samples import MPI, sampled
 from traceflops.findings.host_waits import WAITING, after_waits, frame_of, host_waits
 from traceflops.findings.launching import (
     LATENCY,
@@ -33,6 +34,7 @@ from traceflops.findings.launching import (
     is_launching,
     of_short_kernels,
     pace_facts,
+    slowed_by_stacks,
 )
 from traceflops.findings.launching_parts import LAUNCHING, claim_of_parts, joined, parts_of
 from traceflops.findings.rules import all_rules, rule_of
@@ -74,12 +76,6 @@ _LIBRARY_RANGE: Final = re.compile(
 )
 """Ranges that libraries put around their own calls."""
 _OF_MPI: Final = re.compile(r"P?MPI_")
-_MPI: Final = "MPI"
-_MPI_LIBRARY: Final = re.compile(
-    r"(mca_|lib(uc[pst]|mpi|open-(pal|rte)|psm\d?|fabric|pmix)[\w-]*\.so)"
-)
-_ARGUMENTS: Final = re.compile(r"(?<=\w)\(.*|::h[0-9a-f]{16}$")
-"""What a symbol has behind the name of a function: its arguments, or the hash of Rust."""
 _PINS: Final = re.compile(r"HostAlloc|MallocHost|HostRegister|HostMalloc")
 _EAGER: Final = re.compile(
     rf"^{_OPERATOR.pattern}|^nn\.Module: |: (forward|__call__|_(wrapped_)?call_impl)$"
@@ -90,6 +86,8 @@ _FRAMEWORK: Final = re.compile(
     r"tensorrt_llm|torchtitan|torchtune|transformers|trl|vllm|xformers)/"
 )
 """Packages that run or train models, by the folder of a function's file."""
+_BESIDE_STACKS: Final = (*LAUNCHING, "compiled-runtime", "optimizer-loop", "host-code")
+"""Rules of time in which Python runs, or waits to run."""
 _MOST_ROWS: Final = 3
 
 
@@ -101,8 +99,10 @@ def idle_causes(case: Case) -> Iterator[Cause]:
     is none where what the host does instead takes half as long: it keeps the host from being ahead.
     """
     culprits_by_rule: defaultdict[str, list[Culprit]] = defaultdict(list)
+    of_cpu = on_cpu(case)
     for culprit in case.idle.culprits:
         rule = rule_of_idle(culprit.kind, culprit.label, *culprit.evidence)
+        rule = CPU_OPERATORS if culprit in of_cpu else rule
         culprits_by_rule[rule].append(culprit)
     has_wait, held_ns, latency = False, 0, list[tuple[int, Cause]]()
     least_ns = limit(case, "idle-cause", "least_share") * case.total.components.window_ns
@@ -187,6 +187,7 @@ def _cause(case: Case, rule: str, idle: IdleClass, share: float) -> Cause:
     is_in_thread = rule == "data-input" and _IN_THREAD in largest.label
     is_once = by_name and len(case.steps.used) < 2
     doubts = ["workers"] * is_in_thread + ["once"] * is_once + ["half"] * bool(row.partly)
+    slowed = slowed_by_stacks(case) if rule in _BESIDE_STACKS else None
     idle_cause = cause(
         case,
         rule,
@@ -203,7 +204,7 @@ def _cause(case: Case, rule: str, idle: IdleClass, share: float) -> Cause:
         where=_where(case, idle),
         edits=tuple(_filled(edit, idle) for edit in row.edits if label or "{name}" not in edit),
         partly=_BESIDE_WORKERS if is_in_thread else row.partly,
-        doubts=tuple(fact(f"doubt.{doubt}") for doubt in doubts),
+        doubts=(*([slowed] if slowed else []), *(fact(f"doubt.{doubt}") for doubt in doubts)),
         direct_ns=after_waits(case, idle) if rule in WAITING else None,
     )
     for own in knows & {"launching", "sampled"}:
@@ -276,6 +277,8 @@ def _what_is_known(case: Case, rule: str, idle: IdleClass) -> tuple[set[str], di
         knows.add("other-optimizer")
     if rule == "host-code" and _owner(largest.label) != "yours":
         knows.add("of-operators" if _only_launches(largest.label) else "of-others")
+    if rule == CPU_OPERATORS:
+        knows |= {"views"} if are_views(idle.culprits) else set()
     if rule == "device-wait":
         communicates = case.total.components.communication_ns or case.total.hidden_communication_ns
         knows |= {"ranks"} if case.ranks is not None or communicates else set()
@@ -292,10 +295,10 @@ def _of_unrecorded(case: Case, idle: IdleClass) -> tuple[set[str], dict[str, Val
     largest, knows = idle.culprits[0], set[str]()
     label = short_name(largest.label)
     values: dict[str, Value] = {"label": label, "what": "it" if label else "the code"}
-    sampled = {} if is_launching(case, idle) else _sampled(case)
-    knows |= {"sampled"} if sampled else {"launching"} if is_launching(case, idle) else set()
-    values |= sampled
-    knows |= {"mpi"} if sampled.get("library") == _MPI else set()
+    samples = {} if is_launching(case, idle) else sampled(case)
+    knows |= {"sampled"} if samples else {"launching"} if is_launching(case, idle) else set()
+    values |= samples
+    knows |= {"mpi"} if samples.get("library") == MPI else set()
     knows |= {"of-library"} if _LIBRARY_RANGE.match(largest.label) else set()
     marks = case.prepared.trace.marks if case.prepared is not None else None
     if marks is not None and is_one_of(marks["kind"], "python", "system").any():
@@ -308,42 +311,6 @@ def _of_unrecorded(case: Case, idle: IdleClass) -> tuple[set[str], dict[str, Val
         values["how"] = advice(case, "operators" if is_bare and is_kineto else "host work")
         knows |= {"recordable"} if values["how"] else set()
     return knows, values
-
-
-def _sampled(case: Case) -> dict[str, Value]:
-    """Return where the host was sampled while nothing else of it is recorded.
-
-    That is the library with most samples, and its functions; where it has less than half, functions
-    of all. Libraries of MPI are one. Nothing where samples are few.
-    """
-    counts = (
-        sampled_in(case.prepared, "host_unrecorded") if case.prepared is not None else Counter()
-    )
-    total, libraries = counts.total(), Counter[str]()
-    if total < limit(case, "host-unrecorded", "least_samples"):
-        return {}
-    for name, count in counts.items():
-        libraries[_library(name)] += count
-    ((library, most),) = libraries.most_common(1)
-    is_most, functions = 2 * most >= total, Counter[str]()
-    for name, count in counts.items():
-        of, _, function = name.partition("!")
-        if _library(name) == library or not is_most:
-            functions[short_name(_ARGUMENTS.sub("", function) or of)] += count
-    return {
-        "library": library if is_most else None,
-        "part": most / total if is_most else None,
-        "samples": total,
-        "functions": tuple(
-            fact("idle.sampled", name=name, part=count / total)
-            for name, count in functions.most_common(_MOST_ROWS)
-        ),
-    }
-
-
-def _library(name: str) -> str:
-    """Return the library of a sample; those that MPI is made of are one."""
-    return _MPI if _MPI_LIBRARY.match(name) else name.partition("!")[0]
 
 
 def _computing(culprit: Culprit) -> str | None:
@@ -379,6 +346,7 @@ def _filled(edit: str, idle: IdleClass) -> str:
     is_frame = function_name(label) != label
     values = {
         "{name}": re.escape(label) if is_frame else numbered(label),
+        "{names}": "|".join(dict.fromkeys(re.escape(one.label) for one in idle.culprits)),
         "{calls}": "|".join(calls),
         "{compiles}": _BY_NAME["recompilation"].pattern,
         "{loads}": _BY_NAME["code-loading"].pattern,

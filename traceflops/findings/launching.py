@@ -10,6 +10,8 @@ from traceflops.facts import Fact, fact
 from traceflops.findings.case import cause, limit
 from traceflops.findings.finding import Cause, Gain
 from traceflops.findings.rules import ON_HOST
+from traceflops.table.columns import is_one_of, numbers
+from traceflops.windows.records import chosen_time
 
 if TYPE_CHECKING:
     from traceflops.attribution.culprits import IdleClass
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 
 LATENCY: Final = "launch-latency"
 _LAUNCH_BOUND: Final = "launch-bound"
-_LONG_GAP_NS: Final = 200_000
+LONG_GAP_NS: Final = 200_000
 """In longer gaps Python does more than to start operators."""
 _OFTEN: Final = 4
 """The host waits often: once for so many launches."""
@@ -48,7 +50,7 @@ def is_launching(case: Case, idle: IdleClass) -> bool:
     of_torch, pace = "torch" in case.program, case.host_bound
     gaps = sum(culprit.gaps for culprit in idle.culprits)
     is_bound = pace is not None and pace.verdict == "host-bound"
-    return of_torch and is_bound and idle.is_nameless and idle.idle_ns < gaps * _LONG_GAP_NS
+    return of_torch and is_bound and idle.is_nameless and idle.idle_ns < gaps * LONG_GAP_NS
 
 
 def of_short_kernels(case: Case, late: Cause) -> Cause:
@@ -96,6 +98,18 @@ def pace_facts(case: Case) -> Iterator[Fact]:
             short=sums.short_kernels / sums.kernels,
             short_ns=case.launches.short_ns,
         )
+
+
+def slowed_by_stacks(case: Case) -> Fact | None:
+    """Return that the recording slows the host, where it has very many Python functions."""
+    if case.prepared is None:
+        return None
+    marks, windows = case.prepared.trace.marks, case.prepared.windows.values()
+    begun_ns = numbers(marks["start_ns"])[is_one_of(marks["kind"], "python")]
+    count = sum(int(chosen_time(own).contains(begun_ns).sum()) for own in windows)
+    every_ns = case.total.components.window_ns // max(count, 1)
+    is_much = 0 < every_ns <= limit(case, _LAUNCH_BOUND, "stacks_every_ns")
+    return fact("doubt.stacks", every_ns=every_ns) if is_much else None
 
 
 def fits_graphs(case: Case) -> bool:

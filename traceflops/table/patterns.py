@@ -54,7 +54,8 @@ LOADS: Final = re.compile(r"(cu|hip)(Module|Library)Load")
 """Calls that load code."""
 COMPILES: Final = re.compile(
     r"\(dynamo_timed\)$|/_dynamo/(convert_frame|symbolic_convert|output_graph)\.py\("
-    r"|/_inductor/(compile_fx|graph|scheduler|async_compile)\.py\("
+    r"|/_inductor/(graph|scheduler|async_compile)\.py\("
+    r"|/_inductor/compile_fx\.py\(\d+\): (\w*compile\w*|\w+_passes|partition_fn)$"
     r"|(^|/)triton/(compiler|backends/\w+)/\w+\.py\(\d+\): (compile|make_\w+)$"
     r"|(^|/)triton/runtime/autotuner\.py\(\d+\): (_bench|check_disk_cache)$"
 )

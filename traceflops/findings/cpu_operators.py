@@ -1,0 +1,70 @@
+"""Operators that launch nothing while the GPU waits: work of the CPU, whatever their class."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from traceflops.findings.launching import LONG_GAP_NS
+from traceflops.flops.ops.table import RULES
+from traceflops.table.columns import ABSENT, codes, names, numbers
+from traceflops.table.grouping import joint_codes
+
+if TYPE_CHECKING:
+    from traceflops.attribution.culprits import Culprit
+    from traceflops.findings.case import Case
+    from traceflops.table.trace import Trace
+
+CPU_OPERATORS: Final = "cpu-operators"
+_OF_TENSORS: Final = re.compile(r"(?!(autograd|c10d?|gloo|nccl|prims?|profiler)::)\w+::\w+")
+_KINDS: Final = ("host_code", "eager_overhead")
+
+
+def on_cpu(case: Case) -> frozenset[Culprit]:
+    """Return the operators that hold up the GPU in long gaps and mostly launch nothing."""
+    culprits = [one for one in case.idle.culprits if _is_long(one)]
+    if case.prepared is None or not culprits:
+        return frozenset()
+    found = _launching_nothing(case.prepared.trace, {one.label for one in culprits})
+    return frozenset(one for one in culprits if one.label in found)
+
+
+def _is_long(culprit: Culprit) -> bool:
+    is_operator = culprit.kind in _KINDS and _OF_TENSORS.fullmatch(culprit.label) is not None
+    return is_operator and culprit.idle_ns >= culprit.gaps * LONG_GAP_NS
+
+
+def are_views(culprits: Collection[Culprit]) -> bool:
+    """Return whether most of the time is in operators that only make views of tensors."""
+    total_ns = sum(one.idle_ns for one in culprits)
+    rules = ((RULES.get(one.label), one.idle_ns) for one in culprits)
+    return 2 * sum(ns for rule, ns in rules if rule and rule.kind == "view") >= total_ns
+
+
+def _launching_nothing(trace: Trace, labels: Collection[str]) -> frozenset[str]:
+    """Return operators that call nothing of the GPU on their thread for most of their time."""
+    ops, calls = trace.ops, trace.calls
+    used = [code for code, name in enumerate(names(ops["name"])) if name in labels]
+    row = np.flatnonzero(np.isin(codes(ops["name"]), used))
+    start, dur_ns = numbers(ops["start_ns"])[row], numbers(ops["dur_ns"])[row]
+    # In this order: what begins with a call has it, and what ends with one.
+    parts = ((ops, row), (calls, np.arange(calls.num_rows)), (ops, row))
+    owner, thread = (
+        np.concatenate([numbers(table[name], ABSENT)[some] for table, some in parts])
+        for name in ("process", "thread")
+    )
+    times = np.concatenate([start, numbers(calls["start_ns"]), start + dur_ns])
+    order, count = np.lexsort((times, joint_codes(owner, thread))), len(row)
+    before = np.empty(len(order), dtype=np.int64)
+    before[order] = np.cumsum((order >= count) & (order < count + calls.num_rows))
+    begun, ended = before[:count], before[count + calls.num_rows :]
+    name, is_idle = codes(ops["name"])[row], begun == ended
+    found = set[str]()
+    for code in used:
+        of_name = name == code
+        if 2 * dur_ns[of_name & is_idle].sum() >= dur_ns[of_name].sum():
+            found.add(names(ops["name"])[code])
+    return frozenset(found)

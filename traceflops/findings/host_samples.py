@@ -1,0 +1,59 @@
+"""What samples of the CPU tell of time in which nothing else of the host is recorded."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+from traceflops.attribution.cpu_samples import sampled_in
+from traceflops.facts import Value, fact
+from traceflops.findings.case import limit
+from traceflops.findings.finding import short_name
+
+if TYPE_CHECKING:
+    from traceflops.findings.case import Case
+
+MPI: Final = "MPI"
+_MPI_LIBRARY: Final = re.compile(
+    r"(mca_|lib(uc[pst]|mpi|open-(pal|rte)|psm\d?|fabric|pmix)[\w-]*\.so)"
+)
+_ARGUMENTS: Final = re.compile(r"(?<=\w)\(.*|::h[0-9a-f]{16}$")
+"""What a symbol has behind the name of a function: its arguments, or the hash of Rust."""
+_MOST_ROWS: Final = 3
+
+
+def sampled(case: Case) -> dict[str, Value]:
+    """Return where the host was sampled while nothing else of it is recorded.
+
+    That is the library with most samples, and its functions; where it has less than half, functions
+    of all. Libraries of MPI are one. Nothing where samples are few.
+    """
+    counts = (
+        sampled_in(case.prepared, "host_unrecorded") if case.prepared is not None else Counter()
+    )
+    total, libraries = counts.total(), Counter[str]()
+    if total < limit(case, "host-unrecorded", "least_samples"):
+        return {}
+    for name, count in counts.items():
+        libraries[_library(name)] += count
+    ((library, most),) = libraries.most_common(1)
+    is_most, functions = 2 * most >= total, Counter[str]()
+    for name, count in counts.items():
+        of, _, function = name.partition("!")
+        if _library(name) == library or not is_most:
+            functions[short_name(_ARGUMENTS.sub("", function) or of)] += count
+    return {
+        "library": library if is_most else None,
+        "part": most / total if is_most else None,
+        "samples": total,
+        "functions": tuple(
+            fact("idle.sampled", name=name, part=count / total)
+            for name, count in functions.most_common(_MOST_ROWS)
+        ),
+    }
+
+
+def _library(name: str) -> str:
+    """Return the library of a sample; those that MPI is made of are one."""
+    return MPI if _MPI_LIBRARY.match(name) else name.partition("!")[0]
