@@ -104,7 +104,7 @@ IDLE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "memory-alloc": (host("calls", "cudaMalloc"), host("calls", "cudaMemsetAsync")),
     "slow-driver-call": (host("calls", "cudaStreamCreate"), {"calls": SHORT}),
     "other-calls": ({"calls": SHORT}, {"calls": SHORT[:9]}),
-    "eager-overhead": ({"ops": OPS}, {"ops": OPS[:9]}),
+    "eager-overhead": ({"ops": OPS, "calls": SHORT}, {"ops": OPS[:9], "calls": SHORT[:9]}),
     "optimizer-loop": (
         host("marks", "Optimizer.step#AdamW.step"),
         host("marks", "Optimizer.step#AdamW.step", start_ns=-900_000, dur_ns=800_000),
@@ -723,7 +723,7 @@ def test_who_replays_graphs_is_not_told_to_use_them() -> None:
 )
 def test_no_remedy_asks_for_what_the_program_does(table: str, name: str, says: str) -> None:
     """An operator launches slowly; elsewhere compiled code runs, or a graph is launched."""
-    uses: dict[str, Any] = {"marks": [], "calls": SHORT}
+    uses: dict[str, Any] = {"marks": [], "calls": SHORT, "ops": OPS}
     uses[table] = [*uses[table], {"name": name, "start_ns": -900_000, "dur_ns": 9_000}]
     (found,) = of_rule(run(0, 2_000_000, 0, 500_000, **uses), "eager-overhead")
     assert says in found.remedy
@@ -735,7 +735,8 @@ def test_many_recorded_functions_slow_the_host(count: int, *, is_told: bool) -> 
     """Functions come every 1.5 or 15 µs of 6 ms."""
     frame = {"kind": "python", "name": "a.py(3): b", "dur_ns": 0}
     frames = [{**frame, "start_ns": 1_000 + 400 * at} for at in range(count)]
-    (found,) = of_rule(run(0, 2_000_000, 0, 0, calls=SHORT, marks=frames), "eager-overhead")
+    recorded = run(0, 2_000_000, 0, 0, calls=SHORT, ops=OPS, marks=frames)
+    (found,) = of_rule(recorded, "eager-overhead")
     assert found.confidence is not None
     codes = [doubt.code for doubt in found.confidence.reasons]
     assert ("doubt.stacks" in codes) == is_told
