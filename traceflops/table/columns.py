@@ -145,6 +145,13 @@ def texts_at(column: pa.ChunkedArray | pa.Array, rows: IntArray) -> list[str]:
     return [(array[row].as_py() or "") if row >= 0 else "" for row in rows.tolist()]
 
 
+def thread_columns(
+    table: pa.Table, rows: IntArray | slice = slice(None)
+) -> tuple[IntArray, IntArray]:
+    """Return process and thread of rows of calls, ops or marks, ABSENT for null."""
+    return numbers(table["process"])[rows], numbers(table["thread"], ABSENT)[rows]
+
+
 def matching(column: pa.ChunkedArray | pa.Array, test: Callable[[str], object]) -> BoolArray:
     """Return, per row of a dictionary column, whether its text passes a test; null does not."""
     passed = [*(bool(test(text)) for text in names(column)), False]

@@ -102,6 +102,16 @@ def joint_codes(first: WholeArray, second: WholeArray) -> IntArray:
     return np.multiply(first, max(1, len(values)), dtype=np.int64) + code
 
 
+def shared_codes(*pairs: tuple[WholeArray, WholeArray]) -> list[IntArray]:
+    """Return `joint_codes` of several pairs of columns; equal pairs of any have the same number.
+
+    There is an array per pair of columns, such as process and thread of the rows of a table.
+    """
+    first, second = (np.concatenate(columns) for columns in zip(*pairs, strict=True))
+    ends = np.cumsum([len(column) for column, _ in pairs])
+    return np.split(joint_codes(first, second), ends[:-1])
+
+
 def ranked(values: WholeArray) -> tuple[IntArray, IntArray]:
     """Return the distinct numbers in order, and per row the rank of its number among them.
 
