@@ -332,8 +332,10 @@ def with_culprits(prepared: Prepared, devices: Sequence[DeviceReport]) -> list[D
                     times[number, gap.start_ns][_START_UP, KINDS[kind]] += ns
     reports = []
     for number, device in enumerate(devices):
-        gaps = (replace(gap, culprits=_largest(times[number, gap.start_ns])) for gap in device.gaps)
-        reports.append(replace(device, gaps=tuple(gaps)))
+        named = [
+            replace(gap, culprits=_largest(times[number, gap.start_ns])) for gap in device.gaps
+        ]
+        reports.append(replace(device, gaps=tuple(named)))
     return reports
 
 

@@ -69,11 +69,6 @@ def check_owner(by: str) -> None:
         raise UsageError(f"no such table: --by {by}", f"{meant}choose one of {', '.join(tables)}")
 
 
-def work_owners(prepared: Prepared, by: str) -> WorkOwners:
-    """Return the owners of the device work in the chosen windows, `by` one of BY."""
-    return BY[by](prepared)
-
-
 def _sums(prepared: Prepared, group: IntArray, groups: int) -> list[WorkSum]:
     """Return the work per group, and at last that of group -1; `group` is per chosen activity."""
     columns = (prepared.begins, prepared.chosen.inside_ns)
@@ -194,4 +189,7 @@ BY: Final[dict[str, Callable[[Prepared], WorkOwners]]] = {
     "source": partial(_by_name, user_functions),
     "range": _by_range,
 }
-"""What can own work. A layer is all modules of one class in one other."""
+"""By kind of owner, the function that returns the owners of the work in the chosen windows.
+
+A layer is all modules of one class in one other module.
+"""

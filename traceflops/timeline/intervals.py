@@ -100,10 +100,10 @@ class Intervals:
         # Both are disjoint and sorted, so range i of self meets a run of ranges of other.
         first = np.searchsorted(other.end_ns, self.start_ns, side="right")
         stop = np.searchsorted(other.start_ns, self.end_ns, side="left")
-        theirs, mine = runs(first, stop)
+        others, own = runs(first, stop)
         return Intervals(
-            np.maximum(self.start_ns[mine], other.start_ns[theirs]),
-            np.minimum(self.end_ns[mine], other.end_ns[theirs]),
+            np.maximum(self.start_ns[own], other.start_ns[others]),
+            np.minimum(self.end_ns[own], other.end_ns[others]),
         )
 
     def subtract(self, other: Intervals) -> Intervals:

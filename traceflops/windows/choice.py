@@ -205,8 +205,7 @@ def _outside_notes(
         if layout.are_passes and first.role == "before":
             head_ns = max(head_ns, unrecorded.within(first.start_ns, first.end_ns).length_ns)
     if work_ns * TRIFLE > total_ns:
-        share = work_ns / total_ns
-        work = device_words(trace).work
+        share, work = work_ns / total_ns, device_words(trace).work
         yield note_of("dropped", "work-outside-steps", ns=work_ns, work=work, share=share)
     steps_ns = sum(map(sum, layout.durations().values()))
     if head_ns * TRIFLE > steps_ns:
@@ -242,13 +241,12 @@ def _layout(
     layout = _unmarked_layout(linked, accounts, selection, marked)
     if marked is None:
         return layout
-    count = sum(map(len, marked.by_process.values()))
     unused = counted_note(
         "assumed",
         "markers-without-work",
         f"The trace has {{n}} [step marker|step markers], but no {work} shown was launched inside "
         "[it: it is|them: they are] ignored.",
-        count,
+        sum(map(len, marked.by_process.values())),
     )
     return replace(layout, notes=(unused, *marked.notes, *layout.notes))
 
@@ -256,7 +254,7 @@ def _layout(
 def _marked_layout(
     linked: LinkedTrace, accounts: Mapping[int, DeviceAccount], marked: FoundSteps
 ) -> StepLayout:
-    """Lay out marked steps: on each device those of the process with most work in steps."""
+    """Lay out marked steps, on each device those of the process with most work in steps."""
     activities = linked.trace.activities
     step_of = step_of_activity(linked.trace, linked.links, marked)
     process: list[int] = numbers(linked.trace.devices["process"]).tolist()
@@ -272,15 +270,11 @@ def _marked_layout(
     numbers_of: dict[int, IntArray] = {}
     for device, account in accounts.items():
         rows, row = account.rows, account.rows.row
-        owners[device] = owners_of(
-            launcher[row],
-            rows.end_ns - rows.start_ns,
-            step_of[row] >= 0,
-            process[device],
-            marked.by_process.keys(),
-        )
+        work = launcher[row], rows.end_ns - rows.start_ns, step_of[row] >= 0
+        owners[device] = owners_of(*work, process[device], marked.by_process.keys())
+        owner = owners[device].owner
         # Step indices are per process: those of other processes mean other steps.
-        of_owner = launcher[row] == owners[device].owner
+        of_owner = launcher[row] == owner
         step_of[row[~of_owner]] = -1
         behind = None
         if before is not None:
@@ -289,13 +283,17 @@ def _marked_layout(
         step = step_of[row]
         is_paced = paced(step, stream[row], is_kernel[row])
         tiled = tile(rows.start_ns, rows.end_ns, step, rows.span, behind, is_paced)
-        steps = marked.by_process.get(owners[device].owner)
+        steps = marked.by_process.get(owner)
         stretches[device] = tiled
-        if steps is not None and not is_other_clock[owners[device].owner] and not marked.are_passes:
+        if steps is not None and not is_other_clock[owner] and not marked.are_passes:
             stretches[device] = _from_the_marks(tiled, steps.start_ns, account)
             if (begin_ns := stretches[device][0].start_ns) < rows.span[0]:
                 account.begin_at(begin_ns)
-        at_marks &= _last_begin(stretches[device]) != _last_begin(tiled)
+        last_begin, first_work = (
+            [stretch.start_ns for stretch in windows if stretch.role == "step"][-1:]
+            for windows in (stretches[device], tiled)
+        )
+        at_marks &= last_begin != first_work
         number = steps.number if steps is not None else np.empty(0, dtype=np.int64)
         numbers_of[device] = np.arange(len(number)) if has_repeats else number
     notes = [*_marked_notes(linked, marked, owners)]
@@ -310,9 +308,9 @@ def _from_the_marks(
 ) -> list[Stretch]:
     """Return the windows of a device with steps that begin at their mark, not their first work.
 
-    A step begins at its mark on the host (`marked_ns`, per place), or when the work before it has
-    ended, if that is later. Work that starts long after its launch waited for work that is not
-    recorded: such a step begins with its first work. So do all if the difference is small.
+    A step begins at its mark on the host (`marked_ns`, per place), or later when the work before
+    it has ended. If its first work waited long after the launch, for work that is not recorded, it
+    begins with that work. So do all steps if the difference is small.
     """
     steps = [stretch for stretch in tiled if stretch.role == "step"]
     if not steps or not all(step.dur_ns for step in steps):
@@ -332,11 +330,6 @@ def _from_the_marks(
         replace(s, start_ns=low, end_ns=high) for s, (low, high) in zip(tiled, edges, strict=True)
     ]
     return [window for window in windows if window.role == "step" or window.dur_ns > 0]
-
-
-def _last_begin(tiled: list[Stretch]) -> int:
-    """Return when the last step of a device begins, 0 without steps."""
-    return max((stretch.start_ns for stretch in tiled if stretch.role == "step"), default=0)
 
 
 def _marked_notes(
@@ -377,11 +370,11 @@ def _unmarked_layout(
         return StepLayout(stretches, numbered, source, how, (note,))
     mark = likely_step_mark(linked.trace) if accounts else None
     advice, share = how_to_mark(linked.trace, mark), float(mark is not None)
-    windows, how = spans(linked.trace, accounts, selection)
-    note = note_of("assumed", f"no-steps.{how}", share=share, advice=advice)
+    windows, extent = spans(linked.trace, accounts, selection)
+    note = note_of("assumed", f"no-steps.{extent}", share=share, advice=advice)
     no_numbers = dict.fromkeys(windows, np.empty(0, dtype=np.int64))
     notes = (note,) if accounts else ()
-    return StepLayout(windows, no_numbers, "none", fact(f"steps-by.{how}"), notes)
+    return StepLayout(windows, no_numbers, "none", fact(f"steps-by.{extent}"), notes)
 
 
 def _used(
@@ -398,10 +391,7 @@ def _used(
             )
         return used, dict.fromkeys(set(seen).difference(used), fact("left-out.not-selected"))
     mean_ns = [round(Fraction(sum(times), len(times))) for times in durations.values()]
-    why = steady(
-        np.array(mean_ns, dtype=np.int64),
-        may_warm_up=not layout.are_passes,
-        has_end=layout.at_marks,
-    )
+    may_warm_up, times = not layout.are_passes, np.array(mean_ns, dtype=np.int64)
+    why = steady(times, may_warm_up=may_warm_up, has_end=layout.at_marks)
     reasons = {number: reason for number, reason in zip(seen, why, strict=True) if reason}
     return tuple(number for number in seen if number not in reasons), reasons

@@ -77,50 +77,49 @@ class Behind:
 def tile(
     start_ns: IntArray,
     end_ns: IntArray,
-    place: IntArray,
+    launched_in: IntArray,
     span: tuple[int, int],
     behind: Behind | None = None,
     is_paced: BoolArray | None = None,
 ) -> list[Stretch]:
     """Divide the span of one device into windows in order: steps and the time between them.
 
-    All arrays are per activity. `place` is the index of the step that launched it (-1: unknown). A
+    All arrays are per activity. `launched_in` is the step that launched it (-1: unknown). A
     step that launched nothing on this device has no window; without any step the span is the only
     window. Steps that are passes (`behind` is given) may end before the next begins. Activities
     that are not `is_paced` do not begin their step if they start before the step before has ended.
     """
-    launched = place >= 0
+    launched = launched_in >= 0
     if not launched.any():
         return [Stretch("span", None, *span, None)]
-    places = distinct(place[launched])
-    step, start, end = (
-        np.searchsorted(places, place[launched]),
-        start_ns[launched],
-        end_ns[launched],
-    )
+    present = distinct(launched_in[launched])
+    step = np.searchsorted(present, launched_in[launched])
+    start, end = start_ns[launched], end_ns[launched]
     begins = np.ones(len(step), dtype=np.bool_)
     if is_paced is not None:
         is_tied = is_paced[launched]
-        over_ns = -_earliest(-end[is_tied], step[is_tied], len(places))
+        over_ns = -_earliest(-end[is_tied], step[is_tied], len(present))
         begins = is_tied | (start >= np.append(-_NEVER, over_ns)[step])
-    starts = _earliest(start[begins], step[begins], len(places))
+    starts = _earliest(start[begins], step[begins], len(present))
     if behind is not None:
         # The first pass begins after time without recorded work, if it did only a trifle before.
-        in_first = place == places[0]
+        in_first = launched_in == present[0]
         done = np.append(0, np.cumsum((end_ns - start_ns)[in_first]))
         resumed = np.searchsorted(start_ns[in_first], behind.unrecorded.end_ns)
         resumed = resumed[(resumed < len(done) - 1) & (done[resumed] * TRIFLE <= done[-1])]
         starts[0] = start_ns[in_first][resumed.max(initial=0)]
     starts = np.maximum.accumulate(starts)
-    ends = np.append(starts[1:], max(int(end_ns[place == places[-1]].max()), int(starts[-1])))
+    ends = np.append(
+        starts[1:], max(int(end_ns[launched_in == present[-1]].max()), int(starts[-1]))
+    )
     if behind is not None:
-        own_ends = -_earliest(-end, step, len(places))
+        own_ends = -_earliest(-end, step, len(present))
         # A pass ends where work of no pass begins behind it. Work with a name that runs behind more
         # than half of the passes belongs to the passes, unless all work behind a pass takes longer
         # than its own.
-        passes, name = len(places), behind.name
-        pass_before = np.searchsorted(places, behind.place, side="right") - 1
-        is_own, late = place >= 0, (place < 0) & (pass_before >= 0)
+        passes, name = len(present), behind.name
+        pass_before = np.searchsorted(present, behind.place, side="right") - 1
+        is_own, late = launched_in >= 0, (launched_in < 0) & (pass_before >= 0)
         pairs = distinct(name[late] * passes + pass_before[late])
         passes_of_name = np.bincount(pairs // passes, minlength=int(name.max(initial=0)) + 1)
         odd = late & ~(2 * passes_of_name[name] > passes)
@@ -133,7 +132,7 @@ def tile(
         if_long = np.where(late_ns >= own_ns, first_late, _NEVER)
         other = np.where(odd_ns * TRIFLE > own_ns, first_odd, if_long)
         ends = np.maximum(starts, np.minimum(ends, np.maximum(own_ends, other)))
-    return with_rest(span, places, starts, ends, np.bincount(step))
+    return with_rest(span, present, starts, ends, np.bincount(step))
 
 
 def paced(step: IntArray, stream: IntArray, is_kernel: BoolArray) -> BoolArray:
@@ -202,7 +201,7 @@ Boundaries are indices of activities; the last may be the number of activities.
 def _by_optimizer(linked: LinkedTrace, rows: DeviceRows) -> _Periods | None:
     """Return periods that end with the kernels of an optimizer, None if they are irregular."""
     categories = enumerate(linked.categorised.categories)
-    codes_of_optimizer = [place for place, category in categories if category.sub == "optimizer"]
+    codes_of_optimizer = [code for code, category in categories if category.sub == "optimizer"]
     ends = _clusters(np.isin(linked.categorised.category[rows.row], codes_of_optimizer))[1] + 1
     boundary = ends[ends < len(rows.row)]
     if _alike(boundary).mean() < REGULAR_SHARE:
@@ -231,7 +230,7 @@ def _by_signature(linked: LinkedTrace, rows: DeviceRows) -> _Periods | None:
     if rounds is None:
         return None
     what = device_words(linked.trace).operation
-    return rounds.place, fact("steps-by.rounds", count=rounds.length, what=what)
+    return rounds.begin, fact("steps-by.rounds", count=rounds.length, what=what)
 
 
 SOURCES: Final[Mapping[str, Callable[[LinkedTrace, DeviceRows], _Periods | None]]] = {
@@ -274,7 +273,7 @@ def inferred_steps(
     """
     rows = [account.rows for account in accounts.values()]
     for source, find in SOURCES.items():
-        periods = [found for found in takewhile(bool, map(partial(find, linked), rows)) if found]
+        periods = [p for p in takewhile(bool, map(partial(find, linked), rows)) if p]
         if not periods or len(periods) < len(rows):
             continue
         if source != "optimizer" and not all(

@@ -24,7 +24,7 @@ from traceflops.timeline.intervals import Intervals
 from traceflops.timeline.records import Window
 from traceflops.windows.choice import StepPlan
 from traceflops.windows.device_records import MATERIAL, LaunchRecords, chosen_calls, launch_records
-from traceflops.windows.records import InWindows, StepChoice, chosen_activities, chosen_time
+from traceflops.windows.records import InWindows, chosen_activities, chosen_time
 from traceflops.windows.selection import Selection
 
 SERIALIZED: Final = ("counted-while-timed", "timed-one-by-one")
@@ -51,8 +51,8 @@ class Prepared:
     """A trace with the accounts, windows and steps that the selection asks for.
 
     `accounts` and `windows` are by row of the devices table. `untimed` has the sums of a trace
-    without a timeline. `with_work` is the same with its devices, if they were removed (see
-    `without_work`). `replays` has the captured launches of graphs. `cut` are processes that are
+    without a timeline. `with_work` is the same with its devices, if these were removed since their
+    times mean nothing. `replays` has the captured launches of graphs. `cut` are processes that are
     left out: their GPU records are incomplete.
     """
 
@@ -85,12 +85,6 @@ class Prepared:
     def begins(self) -> IntArray:
         """Per row of `chosen`, whether it counts as an activity: 0 or 1."""
         return self.chosen.starts_inside * self.linked.split.first[self.chosen.row]
-
-    @property
-    def without_work(self) -> Prepared:
-        """The same without devices and steps, for a trace whose times mean nothing."""
-        plan = replace(self.plan, choice=StepChoice("none", "", (), ()), notes=())
-        return replace(self, accounts={}, windows={}, plan=plan, with_work=self)
 
     @cached_property
     def launch_records(self) -> LaunchRecords:

@@ -57,23 +57,23 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Rounds:
-    """Rounds by their first activities: round i is the activities [place[i], place[i+1]).
+    """Rounds by their first activities: round i is the activities [begin[i], begin[i+1]).
 
     `length` is the usual number of activities, `spread` the mean deviation as a share of it.
     """
 
-    place: IntArray
+    begin: IntArray
     length: int
     spread: float
 
     def __len__(self) -> int:
-        return len(self.place) - 1
+        return len(self.begin) - 1
 
 
 def repeated_signature(order: Order) -> Rounds | None:
     """Return the rounds that are certainly steps, None without any.
 
-    The last place may be the number of activities, the end of the last round.
+    The last begin may be the number of activities, the end of the last round.
     """
     if len(order.name) < FEWEST_ACTIVITIES * FEWEST_ROUNDS:
         return None
@@ -95,17 +95,17 @@ class _Occurrences:
     def __init__(self, name: IntArray) -> None:
         """Sort activities by name, those of one name in order; `name` is a code per activity.
 
-        Per occurrence: `place` is the index of its activity, `name` a number from 0, `gap` the
+        Per occurrence: `activity` is its index, `name` a number from 0, `gap` the
         distance in activities to the previous one of the same name (0 for the first).
         """
         if int(name.max()) < 2**16:
-            self.place = np.argsort(name.astype(np.uint16), kind="stable")  # by radix
+            self.activity = np.argsort(name.astype(np.uint16), kind="stable")  # by radix
         else:  # the same as a stable sort, several times faster
-            self.place = np.sort(name * _BASE + np.arange(len(name))) % _BASE
-        ordered = name[self.place]
+            self.activity = np.sort(name * _BASE + np.arange(len(name))) % _BASE
+        ordered = name[self.activity]
         opens = np.append(True, ordered[1:] != ordered[:-1])
         self.name = np.cumsum(opens) - 1
-        self.gap = np.append(0, np.diff(self.place))
+        self.gap = np.append(0, np.diff(self.activity))
         self.gap[opens] = 0
         first = np.flatnonzero(opens)
         widest = np.maximum(np.maximum.reduceat(self.gap, first), FEWEST_ACTIVITIES)
@@ -118,9 +118,9 @@ class _Occurrences:
         Rounds begin where the runs of some name begin. Lengths within 10 % count as the same.
         """
         chosen = self._begins & (self._runs > FEWEST_ROUNDS)[self.name]
-        place, name = self.place[chosen], self.name[chosen]
+        activity, name = self.activity[chosen], self.name[chosen]
         following = np.flatnonzero(name[1:] == name[:-1])
-        regular = _Regular.of(name[following], np.diff(place)[following])
+        regular = _Regular.of(name[following], np.diff(activity)[following])
         kept = (regular.share >= REGULAR_SHARE) & (regular.usual >= FEWEST_ACTIVITIES)
         names, length, spread = regular.group[kept], regular.usual[kept], regular.spread[kept]
         limit = np.inf
@@ -131,17 +131,17 @@ class _Occurrences:
             alike = np.flatnonzero((length <= longest) & (length >= _SAME_LENGTH * longest))
             best = alike[np.argmin(spread[alike])]
             usual = int(length[best])
-            yield Rounds(place[name == names[best]], usual, float(spread[best]) / usual)
+            yield Rounds(activity[name == names[best]], usual, float(spread[best]) / usual)
             limit = _SAME_LENGTH * longest
 
 
-def contents(name: IntArray, place: IntArray) -> IntArray:
+def contents(name: IntArray, begin: IntArray) -> IntArray:
     """Return a hash per round that is the same for the same names in any order.
 
     It is the sum of pseudo-random numbers, one for each name.
     """
     weights = np.random.default_rng(0).integers(1, 2**40, int(name.max()) + 1)
-    return np.diff(np.append(0, np.cumsum(weights[name]))[place])
+    return np.diff(np.append(0, np.cumsum(weights[name]))[begin])
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,14 +187,14 @@ class _RoundTest:
         """Return whether the rounds are most of the work, alike in content, and not just layers."""
         # Half of the activities is enough, too: the first step may take more time than all others,
         # as where ranks wait for one another.
-        first, last = int(rounds.place[0]), int(rounds.place[-1])
+        first, last = int(rounds.begin[0]), int(rounds.begin[-1])
         work = self._work[last] - self._work[first]
         share = max((last - first) / len(self._name), work / max(int(self._work[-1]), 1))
         if share < _LEAST_COVERED:
             return False
         if self._call is not None:
             # Rounds that share a launch call with the next are parts of a graph, such as layers.
-            begins = rounds.place[1:-1]
+            begins = rounds.begin[1:-1]
             same = (self._call[begins] >= 0) & (self._call[begins] == self._call[begins - 1])
             if same.mean() > TOLERANCE:
                 return False
@@ -224,7 +224,7 @@ class _RoundTest:
     def _content(self, rounds: Rounds) -> tuple[IntArray, IntArray]:
         """Return the activities per name of sampled rounds, [rounds, names], and their medians."""
         sample = distinct(np.linspace(0, len(rounds) - 1, _ROUNDS_COMPARED).astype(np.int64))
-        activity, round_index = runs(rounds.place[sample], rounds.place[sample + 1])
+        activity, round_index = runs(rounds.begin[sample], rounds.begin[sample + 1])
         cell = round_index * _NAMES_COMPARED + self._kind[activity]
         counts = np.bincount(cell, minlength=len(sample) * _NAMES_COMPARED)
         counts = counts.reshape(-1, _NAMES_COMPARED)
@@ -237,14 +237,14 @@ class _RoundTest:
         the last in a round to the first in the next must be larger: where it is not, the rounds
         are just layers of alternating kinds.
         """
-        first, last = rounds.place[0], rounds.place[-1]
+        first, last = rounds.begin[0], rounds.begin[-1]
         round_of = np.zeros(len(self._name) + 1, dtype=np.int64)
-        round_of[rounds.place] = 1
+        round_of[rounds.begin] = 1
         round_of = np.cumsum(round_of)
-        place, gap = self._occurrences.place, self._occurrences.gap
-        inner = (gap > 0) & (place - gap >= first) & (place < last)
-        across = inner & (round_of[place] == round_of[place - gap] + 1)
-        inner &= round_of[place] == round_of[place - gap]
+        activity, gap = self._occurrences.activity, self._occurrences.gap
+        inner = (gap > 0) & (activity - gap >= first) & (activity < last)
+        across = inner & (round_of[activity] == round_of[activity - gap] + 1)
+        inner &= round_of[activity] == round_of[activity - gap]
         name = self._occurrences.name
         regular = _Regular.of(name[inner], gap[inner])
         between = np.zeros(int(name[-1]) + 1, dtype=np.int64)
@@ -263,7 +263,7 @@ class _RoundTest:
         """Return whether rounds with the same content are too long or too many to be layers."""
         if max(rounds.length, len(rounds)) <= MOST_LAYERS:
             return False
-        changes = np.diff(contents(self._name, rounds.place)) != 0
+        changes = np.diff(contents(self._name, rounds.begin)) != 0
         if rounds.length > MOST_LAYERS and changes.mean() <= 1 - REGULAR_SHARE:
             return True
         in_a_row = np.diff(np.flatnonzero(np.concatenate([[True], changes, [True]])))
@@ -276,12 +276,12 @@ def _from_the_longest_wait(order: Order, rounds: Rounds) -> Rounds:
     It must be at about the same place in most rounds. So a step begins where the device waited for
     it, and not in the middle of its work.
     """
-    low, high = int(rounds.place[0]), int(rounds.place[-1])
+    low, high = int(rounds.begin[0]), int(rounds.begin[-1])
     gap_ns = order.start_ns[1:] - np.maximum.accumulate(order.end_ns)[:-1]
     wait = np.append(np.iinfo(np.int64).max, gap_ns)[low:high]
-    first = rounds.place[:-1] - low
+    first = rounds.begin[:-1] - low
     longest = np.maximum.reduceat(wait, first)
-    round_of = np.repeat(np.arange(len(rounds)), np.diff(rounds.place))
+    round_of = np.repeat(np.arange(len(rounds)), np.diff(rounds.begin))
     at_longest = np.flatnonzero(wait == longest[round_of])
     _, of_round = np.unique(round_of[at_longest], return_index=True)
     offset = at_longest[of_round] - first
@@ -290,6 +290,6 @@ def _from_the_longest_wait(order: Order, rounds: Rounds) -> Rounds:
     is_long = np.median(longest) > _MUCH_LONGER * max(float(np.median(gap_ns)), 0.0)
     if near.mean() < REGULAR_SHARE or not is_long:
         return rounds
-    begins = rounds.place[:-1] + np.where(near, offset, usual)
+    begins = rounds.begin[:-1] + np.where(near, offset, usual)
     end = [high + usual] if high + usual <= len(order.name) else []
     return Rounds(np.append(begins, end).astype(np.int64), rounds.length, rounds.spread)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from traceflops.parsers.shared.collectives import COLLECTIVES, data_type, fill_collectives
-from traceflops.parsers.shared.trace_builder import TraceBuilder, ProcessFacts
+from traceflops.parsers.shared.trace_builder import ProcessFacts, TraceBuilder
 from traceflops.table.columns import ABSENT
 
 GENERIC = "ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<4096ul>)"
