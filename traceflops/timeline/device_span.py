@@ -154,8 +154,7 @@ def whole_span(
         of_code = categorised.categories[category_code]
         if of_code.sub != of_code.top:
             categories[f"{of_code.top}/{of_code.sub}"] = work.sums(category == category_code)
-    # By how much each activity begins before earlier ones of its stream end. The first one of a
-    # stream, with NEVER as the latest end before it, overlaps with nothing.
+    # The time that earlier work of its stream still runs; NEVER ends before the first of a stream.
     on_stream = stream != ABSENT
     start_ns = work.start_ns[on_stream]
     before_ns = latest_end_before(stream[on_stream], start_ns, work.end_ns[on_stream])
